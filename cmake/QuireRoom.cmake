@@ -1,0 +1,41 @@
+# Flags that every target of ours shares, and the function that declares a room.
+include_guard()
+
+find_package(Threads REQUIRED)
+
+add_library(quire_flags INTERFACE)
+target_compile_features(quire_flags INTERFACE cxx_std_20)
+target_compile_options(quire_flags INTERFACE -Wall -Wextra)
+target_link_libraries(quire_flags INTERFACE Threads::Threads)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+  # Wrong about std::string's operator+ (GCC PR 105651).
+  target_compile_options(quire_flags INTERFACE -Wno-restrict)
+endif()
+if(QUIRE_WERROR)
+  target_compile_options(quire_flags INTERFACE -Werror)
+endif()
+foreach(sanitizer IN LISTS QUIRE_SANITIZE)
+  target_compile_options(quire_flags INTERFACE -fsanitize=${sanitizer} -fno-omit-frame-pointer
+                                               -fno-sanitize-recover=all)
+  target_link_options(quire_flags INTERFACE -fsanitize=${sanitizer})
+endforeach()
+
+# quire_room(NAME SOURCES a.cpp ... [DEPENDS quire::other ...])
+#
+# An object library, hidden symbols, linked into libquire. An archive would drop the files whose only
+# job is to register themselves. Includes are written from cpp/src ("kv_cache/block_pool.h").
+function(quire_room name)
+  cmake_parse_arguments(ROOM "" "" "SOURCES;DEPENDS" ${ARGN})
+  add_library(quire_${name} OBJECT ${ROOM_SOURCES})
+  add_library(quire::${name} ALIAS quire_${name})
+  set_target_properties(
+    quire_${name} PROPERTIES POSITION_INDEPENDENT_CODE ON CXX_VISIBILITY_PRESET hidden
+                             VISIBILITY_INLINES_HIDDEN ON CXX_EXTENSIONS OFF)
+  target_compile_definitions(quire_${name} PRIVATE QUIRE_BUILDING)
+  target_include_directories(
+    quire_${name} PUBLIC "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/cpp/include>"
+                         "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/cpp/src>"
+                         "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/csrc/include>")
+  target_link_libraries(quire_${name} PUBLIC quire_flags ${ROOM_DEPENDS})
+  set_property(GLOBAL APPEND PROPERTY QUIRE_ROOMS quire_${name})
+endfunction()

@@ -1,0 +1,135 @@
+// The engine: prompts in, streamed completions out.
+//
+//   quire::EngineConfig config;
+//   config.model = "path/to/model";
+//   quire::Engine engine(config);
+//   auto outputs = engine.generate({{.prompt = "Once upon a time"}});
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "quire/engine_config.h"
+#include "quire/error.h"
+#include "quire/request_output.h"
+#include "quire/sampling_params.h"
+#include "quire/tokenizer.h"
+
+namespace quire {
+
+// Give `prompt` or `prompt_token_ids`, not both.
+struct EngineRequest {
+  std::string request_id;  // empty: one is made up; else unique among unfinished requests
+  std::string prompt;
+  std::vector<int32_t> prompt_token_ids;
+  SamplingParams sampling_params;
+  int32_t priority = 0;           // with scheduling_policy "priority": a lower value is served first
+  std::string cache_salt;         // prompts share cached prefixes only under the same salt
+  bool add_special_tokens = true;  // BOS and the like around a text prompt; a rendered chat has its own
+};
+
+// Called once per step for each request with news, on the engine's output thread. It must return soon and must
+// not call back into the engine except abort_request. The last call has `finished` set.
+using OutputCallback = std::function<void(RequestOutput&&)>;
+
+struct ModelDescription {
+  std::string architecture;
+  std::string dtype;
+  std::string backend;
+  int32_t vocab_size = 0;
+  int32_t max_model_len = 0;
+  std::vector<int32_t> eos_token_ids;
+};
+
+struct EngineStats {
+  uint64_t num_steps = 0;
+  int32_t num_running_reqs = 0;
+  int32_t num_waiting_reqs = 0;
+  int32_t num_free_blocks = 0;
+  int32_t num_total_blocks = 0;
+  uint64_t num_preemptions = 0;
+  uint64_t num_scheduled_tokens = 0;
+  uint64_t prefix_cache_queries = 0;  // prompt tokens looked up
+  uint64_t prefix_cache_hits = 0;     // prompt tokens found
+  uint64_t num_generation_tokens = 0;
+};
+
+// What both engines offer besides requests.
+class QUIRE_API EngineBase {
+ public:
+  virtual ~EngineBase();
+  EngineBase(const EngineBase&) = delete;
+  EngineBase& operator=(const EngineBase&) = delete;
+
+  const ModelDescription& model() const;
+  // Null with skip_tokenizer_init.
+  std::shared_ptr<const Tokenizer> tokenizer() const;
+  // Renders messages (a JSON array of {"role", "content"}) with the directory's chat template. `options_json` is
+  // an object: add_generation_prompt (default true), tools, and whatever else the template reads. Throws
+  // InvalidArgument when there is no template or a message is malformed.
+  std::string apply_chat_template(const std::string& messages_json, const std::string& options_json = "{}") const;
+  EngineStats stats() const;
+  // Forgets all cached prefixes. Returns false, and does nothing, while a request is unfinished.
+  bool reset_prefix_cache();
+
+ protected:
+  struct Impl;
+  EngineBase(const EngineConfig& config, bool threaded);
+  std::unique_ptr<Impl> impl_;
+};
+
+// The engine on threads of its own. Thread-safe. Destruction drops unfinished requests without a callback.
+class QUIRE_API Engine : public EngineBase {
+ public:
+  // Loads the model. Throws InvalidArgument for anything wrong with the configuration or the directory.
+  explicit Engine(const EngineConfig& config);
+  ~Engine() override;
+
+  // Validates, tokenizes and queues. Returns the request's id. Throws InvalidArgument for a bad request, which
+  // leaves the engine untouched, and ResourceExhausted when the queue is full or the engine has ended.
+  std::string add_request(EngineRequest request, OutputCallback callback);
+  // The same for several, with one callback each: either all are accepted or none.
+  std::vector<std::string> add_requests(std::vector<EngineRequest> requests, std::vector<OutputCallback> callbacks);
+  // Ends a request: its callback gets what there is, with FinishReason::kAbort. False when it is not there.
+  bool abort_request(const std::string& request_id);
+  // Waits for all, in order. Either every request is accepted or none.
+  std::vector<RequestOutput> generate(std::vector<EngineRequest> requests);
+};
+
+// The engine without threads: it computes inside step(). One thread at a time.
+class QUIRE_API LLMEngine : public EngineBase {
+ public:
+  explicit LLMEngine(const EngineConfig& config);
+  ~LLMEngine() override;
+
+  std::string add_request(EngineRequest request);
+  bool abort_request(const std::string& request_id);
+  bool has_unfinished_requests() const;
+  // One step. What is new or finished, perhaps nothing.
+  std::vector<RequestOutput> step();
+};
+
+// Collects outputs for a consumer that polls. Deltas of one request that were not taken yet are merged, so that
+// what waits never exceeds the requests' own output. Thread-safe.
+class QUIRE_API OutputQueue {
+ public:
+  OutputQueue();
+  ~OutputQueue();
+  OutputQueue(const OutputQueue&) = delete;
+  OutputQueue& operator=(const OutputQueue&) = delete;
+
+  // A callback for Engine::add_request of a request with that output_kind. It keeps the queue's state alive.
+  OutputCallback callback(RequestOutputKind kind);
+  // Everything that waits, oldest first; waits up to `timeout` for the first.
+  std::vector<RequestOutput> take(std::chrono::milliseconds timeout);
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace quire

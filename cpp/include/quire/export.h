@@ -1,0 +1,4 @@
+// Marks what libquire shows; everything else is hidden.
+#pragma once
+
+#define QUIRE_API __attribute__((visibility("default")))

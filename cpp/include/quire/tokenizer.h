@@ -1,0 +1,52 @@
+// Text to token ids and back.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "quire/export.h"
+
+namespace quire {
+
+// Turns token ids into text as they arrive. The pieces, joined, equal Tokenizer::decode of all ids so far
+// once the text is complete; a UTF-8 character is held back until its last byte is there. Not thread-safe.
+class QUIRE_API IncrementalDetokenizer {
+ public:
+  virtual ~IncrementalDetokenizer();
+  // Appends the text that `ids` completed to `out` (perhaps nothing).
+  virtual void append(std::span<const int32_t> ids, std::string& out) = 0;
+  // Appends what is still held back, incomplete bytes as U+FFFD. Call once, at the end.
+  virtual void finish(std::string& out) = 0;
+};
+
+// A Hugging Face tokenizer.json, run in C++. Ids equal those of the Python `tokenizers` package.
+// Thread-safe: const after loading.
+class QUIRE_API Tokenizer {
+ public:
+  virtual ~Tokenizer();
+
+  // Reads tokenizer.json (and tokenizer_config.json, when there) from a model directory. Throws
+  // InvalidArgument naming the file and the key for anything missing, malformed or unsupported.
+  static std::shared_ptr<const Tokenizer> load(const std::string& directory);
+
+  // `add_special_tokens` runs the post-processor (BOS and the like). Special tokens written in the text
+  // are recognised either way. Invalid UTF-8 throws InvalidArgument.
+  virtual std::vector<int32_t> encode(std::string_view text, bool add_special_tokens = true) const = 0;
+  // Ids out of range throw InvalidArgument. Incomplete UTF-8 becomes U+FFFD.
+  virtual std::string decode(std::span<const int32_t> ids, bool skip_special_tokens = true) const = 0;
+  virtual std::unique_ptr<IncrementalDetokenizer> detokenizer(bool skip_special_tokens = true) const = 0;
+
+  // One past the highest id, added tokens included.
+  virtual int32_t vocab_size() const = 0;
+  // The entry as tokenizer.json writes it ("Ġthe"), or nothing for an unused id.
+  virtual std::optional<std::string> id_to_token(int32_t id) const = 0;
+  virtual std::optional<int32_t> token_to_id(std::string_view token) const = 0;
+  virtual bool is_special(int32_t id) const = 0;
+};
+
+}  // namespace quire

@@ -1,0 +1,149 @@
+#include "chat/chat_template.h"
+
+#include <filesystem>
+#include <optional>
+
+#include "chat/ast.h"
+#include "chat/interpreter.h"
+#include "chat/messages.h"
+#include "chat/python_format.h"
+#include "chat/python_strings.h"
+#include "formats/json.h"
+#include "quire/error.h"
+#include "util/str.h"
+
+namespace quire::chat {
+namespace {
+
+constexpr size_t kMaxTemplateBytes = size_t{1} << 20;
+constexpr const char* kSpecialTokens[] = {"bos_token", "eos_token", "unk_token", "sep_token",
+                                          "pad_token", "cls_token", "mask_token"};
+
+// A special token is written as a string or as an object that describes it.
+std::optional<std::string> read_special_token(const JsonNode& config, const char* name) {
+  const std::optional<JsonNode> token = config.find(name);
+  if (!token) return std::nullopt;
+  return token->json().is_object() ? token->at("content").string() : token->string();
+}
+
+std::optional<std::string> read_if_there(const std::filesystem::path& path) {
+  if (!std::filesystem::exists(path)) return std::nullopt;
+  return read_text_file(path.string());
+}
+
+}  // namespace
+
+struct ChatTemplate::Impl {
+  struct Template {
+    std::string source;
+    Body body;
+  };
+
+  static Template parse(std::string source) {
+    if (source.size() > kMaxTemplateBytes) {
+      throw InvalidArgument(str("chat_template: the template is longer than ", kMaxTemplateBytes, " bytes"));
+    }
+    if (!is_valid_utf8(source)) throw InvalidArgument("chat_template: the template is not valid UTF-8");
+    Body body = parse_template(source);
+    return {std::move(source), std::move(body)};
+  }
+
+  const Template& choose(bool has_tools) const {
+    if (has_tools && tool_use) return *tool_use;
+    if (!main) throw InvalidArgument("chat_template: there is no template named \"default\"");
+    return *main;
+  }
+
+  std::optional<Template> main;      // "default"
+  std::optional<Template> tool_use;  // for requests with tools, if they have their own
+  std::map<std::string, std::string> special_tokens;
+};
+
+ChatTemplate::ChatTemplate(std::unique_ptr<const Impl> impl) : impl_(std::move(impl)) {}
+ChatTemplate::~ChatTemplate() = default;
+
+std::shared_ptr<const ChatTemplate> ChatTemplate::from_string(
+    std::string_view source, std::map<std::string, std::string> special_tokens) {
+  auto impl = std::make_unique<Impl>();
+  impl->main = Impl::parse(std::string(source));
+  impl->special_tokens = std::move(special_tokens);
+  return std::shared_ptr<const ChatTemplate>(new ChatTemplate(std::move(impl)));
+}
+
+std::shared_ptr<const ChatTemplate> ChatTemplate::load(const std::string& directory) {
+  const std::filesystem::path root(directory);
+  auto impl = std::make_unique<Impl>();
+  std::optional<std::string> main = read_if_there(root / "chat_template.jinja");
+  std::optional<std::string> tool_use = read_if_there(root / "additional_chat_templates" / "tool_use.jinja");
+  const std::string config_path = (root / "tokenizer_config.json").string();
+  if (const auto text = read_if_there(config_path)) {
+    const Json document = parse_json(*text, config_path);
+    const JsonNode config(document, config_path);
+    for (const char* name : kSpecialTokens) {
+      if (auto token = read_special_token(config, name)) impl->special_tokens[name] = std::move(*token);
+    }
+    const std::optional<JsonNode> node = config.find("chat_template");
+    if (node && !main && !tool_use) {
+      if (node->json().is_array()) {
+        for (const JsonNode& entry : node->elements()) {
+          const std::string& name = entry.at("name").string();
+          if (name == "default") main = entry.at("template").string();
+          if (name == "tool_use") tool_use = entry.at("template").string();
+        }
+      } else {
+        main = node->string();
+      }
+    }
+  }
+  if (!main && !tool_use) {
+    throw InvalidArgument(str(directory,
+                              ": no chat template: neither chat_template.jinja nor \"chat_template\" in ",
+                              "tokenizer_config.json is there"));
+  }
+  if (main) impl->main = Impl::parse(std::move(*main));
+  if (tool_use) impl->tool_use = Impl::parse(std::move(*tool_use));
+  return std::shared_ptr<const ChatTemplate>(new ChatTemplate(std::move(impl)));
+}
+
+std::string ChatTemplate::render(std::string_view messages_json, const Options& options) const {
+  if (options.continue_final_message && options.add_generation_prompt) {
+    throw InvalidArgument("continue_final_message and add_generation_prompt cannot both be set");
+  }
+  Values messages = read_messages(messages_json);
+  const Value tools = options.tools_json.empty() ? Value() : parse_json_value(options.tools_json, "tools");
+  if (!tools.is(Value::Kind::kNone) && !tools.is(Value::Kind::kList)) {
+    throw InvalidArgument("tools must be an array of objects");
+  }
+  const Impl::Template& chosen = impl_->choose(/*has_tools=*/!tools.is(Value::Kind::kNone));
+  std::string final_content;
+  if (options.continue_final_message) {
+    if (chosen.source.find("content") == std::string::npos) {
+      throw InvalidArgument("continue_final_message needs a chat template that uses \"content\"");
+    }
+    final_content = mark_final_message(messages);
+  }
+
+  Dict variables;
+  const auto set = [&](std::string_view name, Value value) { variables.set(Value(name), std::move(value)); };
+  for (const auto& [name, token] : impl_->special_tokens) set(name, Value(token));
+  set("documents", Value());
+  if (!options.kwargs_json.empty()) {
+    const Value kwargs = parse_json_value(options.kwargs_json, "chat template arguments");
+    if (!kwargs.is(Value::Kind::kDict)) throw InvalidArgument("chat template arguments must be an object");
+    for (const auto& [name, value] : kwargs.as_dict().items) {
+      for (const char* taken : {"messages", "tools", "add_generation_prompt"}) {
+        if (name.as_string() == taken)
+          throw InvalidArgument(str("chat template arguments cannot set '", taken, "'"));
+      }
+      variables.set(name, value);
+    }
+  }
+  set("messages", Value::list(std::move(messages)));
+  set("tools", tools);
+  set("add_generation_prompt", Value(options.add_generation_prompt));
+
+  std::string rendered = Interpreter().render(chosen.body, variables);
+  return options.continue_final_message ? cut_at_mark(std::move(rendered), final_content) : rendered;
+}
+
+}  // namespace quire::chat

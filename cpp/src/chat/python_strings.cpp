@@ -1,0 +1,349 @@
+#include "chat/python_strings.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <span>
+
+#include "chat/python_unicode.h"
+#include "quire/error.h"
+#include "util/str.h"
+
+namespace quire::chat {
+namespace {
+
+using Ranges = std::span<const CodePointRange>;
+using Mappings = std::span<const CodePointMapping>;
+
+bool contains(Ranges ranges, char32_t c) {
+  const auto after = std::upper_bound(ranges.begin(), ranges.end(), c,
+                                      [](char32_t value, const auto& range) { return value < range.first; });
+  return after != ranges.begin() && c <= std::prev(after)->last;
+}
+
+bool is_space(char32_t c) { return contains(kSpace, c); }
+
+void append_mapped(Mappings mappings, std::span<const char32_t> pool, char32_t c, std::string& out) {
+  const auto found =
+      std::lower_bound(mappings.begin(), mappings.end(), c,
+                       [](const auto& entry, char32_t value) { return entry.code_point < value; });
+  if (found == mappings.end() || found->code_point != c) return append_utf8(c, out);
+  for (uint32_t i = 0; i < found->length; ++i) append_utf8(pool[found->offset + i], out);
+}
+
+std::u32string characters_of(std::string_view text) {
+  std::u32string characters;
+  for (size_t pos = 0; pos < text.size();) characters += decode_utf8(text, pos);
+  return characters;
+}
+
+// Appends the small letter of text[i]. A capital sigma that ends a word has a small letter of its own.
+void append_lower(const std::u32string& text, size_t i, std::string& out) {
+  if (text[i] != 0x3A3) return append_mapped(kLower, kLowerPool, text[i], out);
+  size_t before = i;
+  while (before > 0 && contains(kCaseIgnorable, text[before - 1])) --before;
+  size_t after = i + 1;
+  while (after < text.size() && contains(kCaseIgnorable, text[after])) ++after;
+  const bool ends_word = before > 0 && contains(kCased, text[before - 1]) &&
+                         (after == text.size() || !contains(kCased, text[after]));
+  append_utf8(ends_word ? 0x3C2 : 0x3C3, out);
+}
+
+bool is_line_end(char32_t c) {
+  return (c >= 0x0A && c <= 0x0D) || (c >= 0x1C && c <= 0x1E) || c == 0x85 || c == 0x2028 || c == 0x2029;
+}
+
+std::vector<std::string_view> split_at_space(std::string_view text, int64_t max_splits) {
+  std::vector<std::string_view> parts;
+  std::string_view rest = strip(text, Side::kLeft);
+  while (!rest.empty()) {
+    if (max_splits >= 0 && static_cast<int64_t>(parts.size()) == max_splits) {
+      parts.push_back(rest);
+      break;
+    }
+    size_t end = 0;
+    for (size_t next = 0; end < rest.size(); end = next) {
+      if (is_space(decode_utf8(rest, next))) break;
+    }
+    parts.push_back(rest.substr(0, end));
+    rest = strip(rest.substr(end), Side::kLeft);
+  }
+  return parts;
+}
+
+// The start of the last character that ends at `end`.
+size_t previous_character(std::string_view text, size_t end) {
+  do {
+    --end;
+  } while ((static_cast<unsigned char>(text[end]) & 0xC0) == 0x80);
+  return end;
+}
+
+std::vector<std::string_view> split_at_space_from_right(std::string_view text, int64_t max_splits) {
+  std::vector<std::string_view> parts;
+  std::string_view rest = strip(text, Side::kRight);
+  while (!rest.empty()) {
+    if (max_splits >= 0 && static_cast<int64_t>(parts.size()) == max_splits) {
+      parts.push_back(rest);
+      break;
+    }
+    size_t begin = rest.size();
+    while (begin > 0) {
+      const size_t previous = previous_character(rest, begin);
+      size_t pos = previous;
+      if (is_space(decode_utf8(rest, pos))) break;
+      begin = previous;
+    }
+    parts.push_back(rest.substr(begin));
+    rest = strip(rest.substr(0, begin), Side::kRight);
+  }
+  std::reverse(parts.begin(), parts.end());
+  return parts;
+}
+
+}  // namespace
+
+void check_string_size(size_t bytes) {
+  if (bytes > kMaxStringBytes) {
+    throw InvalidArgument(str("chat_template: a string would be longer than ", kMaxStringBytes, " bytes"));
+  }
+}
+
+bool is_valid_utf8(std::string_view text) {
+  for (size_t pos = 0; pos < text.size();) {
+    const auto lead = static_cast<unsigned char>(text[pos]);
+    const size_t length = lead < 0x80 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
+    if ((lead >= 0x80 && lead < 0xC2) || lead > 0xF4 || length > text.size() - pos) return false;
+    for (size_t i = 1; i < length; ++i) {
+      if ((text[pos + i] & 0xC0) != 0x80) return false;
+    }
+    const char32_t c = decode_utf8(text, pos);
+    // Overlong forms, surrogates and what lies beyond Unicode.
+    if ((length == 3 && c < 0x800) || (length == 4 && c < 0x10000) || c > 0x10FFFF ||
+        (c >= 0xD800 && c < 0xE000)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+char32_t decode_utf8(std::string_view text, size_t& pos) {
+  const auto lead = static_cast<unsigned char>(text[pos++]);
+  if (lead < 0x80) return lead;
+  const int num_more = lead < 0xE0 ? 1 : lead < 0xF0 ? 2 : 3;
+  char32_t c = lead & (0x3F >> num_more);
+  for (int i = 0; i < num_more; ++i) c = c << 6 | (static_cast<unsigned char>(text[pos++]) & 0x3F);
+  return c;
+}
+
+void append_utf8(char32_t c, std::string& out) {
+  if (c < 0x80) {
+    out += static_cast<char>(c);
+    return;
+  }
+  const int num_more = c < 0x800 ? 1 : c < 0x10000 ? 2 : 3;
+  constexpr unsigned char kLeads[] = {0, 0xC0, 0xE0, 0xF0};
+  out += static_cast<char>(kLeads[num_more] | c >> (6 * num_more));
+  for (int i = num_more - 1; i >= 0; --i) out += static_cast<char>(0x80 | (c >> (6 * i) & 0x3F));
+}
+
+size_t count_characters(std::string_view text) {
+  return static_cast<size_t>(
+      std::count_if(text.begin(), text.end(), [](char byte) { return (byte & 0xC0) != 0x80; }));
+}
+
+std::vector<std::string_view> split_characters(std::string_view text) {
+  std::vector<std::string_view> characters;
+  for (size_t pos = 0; pos < text.size();) {
+    const size_t begin = pos;
+    decode_utf8(text, pos);
+    characters.push_back(text.substr(begin, pos - begin));
+  }
+  return characters;
+}
+
+std::string to_lower(std::string_view text) {
+  const std::u32string characters = characters_of(text);
+  std::string out;
+  for (size_t i = 0; i < characters.size(); ++i) append_lower(characters, i, out);
+  return out;
+}
+
+std::string to_upper(std::string_view text) {
+  std::string out;
+  for (size_t pos = 0; pos < text.size();) append_mapped(kUpper, kUpperPool, decode_utf8(text, pos), out);
+  return out;
+}
+
+std::string to_title(std::string_view text) {
+  const std::u32string characters = characters_of(text);
+  std::string out;
+  for (size_t i = 0; i < characters.size(); ++i) {
+    if (i > 0 && contains(kCased, characters[i - 1])) {
+      append_lower(characters, i, out);
+    } else {
+      append_mapped(kTitle, kTitlePool, characters[i], out);
+    }
+  }
+  return out;
+}
+
+std::string capitalize(std::string_view text) {
+  const std::u32string characters = characters_of(text);
+  std::string out;
+  for (size_t i = 0; i < characters.size(); ++i) {
+    if (i == 0) {
+      append_mapped(kTitle, kTitlePool, characters[i], out);
+    } else {
+      append_lower(characters, i, out);
+    }
+  }
+  return out;
+}
+
+std::string_view strip(std::string_view text, Side side, std::optional<std::string_view> characters) {
+  const std::u32string set = characters ? characters_of(*characters) : std::u32string();
+  const auto is_stripped = [&](char32_t c) {
+    return characters ? set.find(c) != std::u32string::npos : is_space(c);
+  };
+  while (side != Side::kRight && !text.empty()) {
+    size_t pos = 0;
+    if (!is_stripped(decode_utf8(text, pos))) break;
+    text.remove_prefix(pos);
+  }
+  while (side != Side::kLeft && !text.empty()) {
+    const size_t begin = previous_character(text, text.size());
+    size_t pos = begin;
+    if (!is_stripped(decode_utf8(text, pos))) break;
+    text = text.substr(0, begin);
+  }
+  return text;
+}
+
+std::vector<std::string_view> split(std::string_view text, std::optional<std::string_view> separator,
+                                    int64_t max_splits, bool from_right) {
+  if (!separator)
+    return from_right ? split_at_space_from_right(text, max_splits) : split_at_space(text, max_splits);
+  if (separator->empty()) throw InvalidArgument("chat_template: split with an empty separator");
+  std::vector<std::string_view> parts;
+  const auto may_split = [&] { return max_splits < 0 || static_cast<int64_t>(parts.size()) < max_splits; };
+  while (may_split()) {
+    const size_t at = from_right ? text.rfind(*separator) : text.find(*separator);
+    if (at == text.npos) break;
+    const size_t after = at + separator->size();
+    parts.push_back(from_right ? text.substr(after) : text.substr(0, at));
+    text = from_right ? text.substr(0, at) : text.substr(after);
+  }
+  parts.push_back(text);
+  if (from_right) std::reverse(parts.begin(), parts.end());
+  return parts;
+}
+
+std::vector<std::string_view> split_lines(std::string_view text, bool keep_ends) {
+  std::vector<std::string_view> lines;
+  size_t begin = 0;
+  for (size_t pos = 0; pos < text.size();) {
+    const size_t end = pos;
+    const char32_t c = decode_utf8(text, pos);
+    if (!is_line_end(c)) continue;
+    if (c == '\r' && pos < text.size() && text[pos] == '\n') ++pos;
+    lines.push_back(text.substr(begin, (keep_ends ? pos : end) - begin));
+    begin = pos;
+  }
+  if (begin < text.size()) lines.push_back(text.substr(begin));
+  return lines;
+}
+
+std::string replace(std::string_view text, std::string_view old, std::string_view with, int64_t max_count) {
+  std::string out;
+  int64_t count = 0;
+  const auto may_replace = [&] { return max_count < 0 || count < max_count; };
+  const auto put = [&](std::string_view part) {
+    check_string_size(out.size() + part.size());
+    out += part;
+  };
+  size_t pos = 0;
+  if (old.empty()) {  // between all characters, and at both ends
+    while (may_replace()) {
+      put(with);
+      ++count;
+      if (pos == text.size()) return out;
+      const size_t begin = pos;
+      decode_utf8(text, pos);
+      put(text.substr(begin, pos - begin));
+    }
+  } else {
+    while (may_replace()) {
+      const size_t at = text.find(old, pos);
+      if (at == text.npos) break;
+      put(text.substr(pos, at - pos));
+      put(with);
+      pos = at + old.size();
+      ++count;
+    }
+  }
+  put(text.substr(pos));
+  return out;
+}
+
+size_t count_occurrences(std::string_view text, std::string_view part) {
+  if (part.empty()) return count_characters(text) + 1;
+  size_t count = 0;
+  for (size_t at = text.find(part); at != text.npos; at = text.find(part, at + part.size())) ++count;
+  return count;
+}
+
+std::optional<bool> ask_characters(std::string_view method, std::string_view text) {
+  const std::u32string characters = characters_of(text);
+  const auto all = [&](auto&& is_member) {
+    return !characters.empty() && std::all_of(characters.begin(), characters.end(), is_member);
+  };
+  const auto all_in = [&](Ranges ranges) { return all([&](char32_t c) { return contains(ranges, c); }); };
+  const auto any_in = [&](Ranges ranges) {
+    return std::any_of(characters.begin(), characters.end(), [&](char32_t c) { return contains(ranges, c); });
+  };
+  if (method == "isspace") return all_in(kSpace);
+  if (method == "isalpha") return all_in(kAlpha);
+  if (method == "isdecimal") return all_in(kDecimal);
+  if (method == "isdigit") return all_in(kDigit);
+  if (method == "isnumeric") return all_in(kNumeric);
+  if (method == "isprintable") return characters.empty() || all_in(kPrintable);
+  if (method == "isascii") return characters.empty() || all([](char32_t c) { return c < 0x80; });
+  if (method == "isalnum") {
+    return all([](char32_t c) {
+      return contains(kAlpha, c) || contains(kDecimal, c) || contains(kDigit, c) || contains(kNumeric, c);
+    });
+  }
+  if (method == "isupper") return any_in(kUpperLetters) && !any_in(kLowerLetters) && !any_in(kTitleLetters);
+  if (method == "islower") return any_in(kLowerLetters) && !any_in(kUpperLetters) && !any_in(kTitleLetters);
+  return std::nullopt;
+}
+
+std::string quote(std::string_view text) {
+  const bool has_single = text.find('\'') != text.npos;
+  const char mark = has_single && text.find('"') == text.npos ? '"' : '\'';
+  std::string out(1, mark);
+  for (size_t pos = 0; pos < text.size();) {
+    const char32_t c = decode_utf8(text, pos);
+    if (c == static_cast<unsigned char>(mark) || c == '\\') {
+      out += '\\';
+      out += static_cast<char>(c);
+    } else if (c == '\n') {
+      out += "\\n";
+    } else if (c == '\r') {
+      out += "\\r";
+    } else if (c == '\t') {
+      out += "\\t";
+    } else if (contains(kPrintable, c)) {
+      append_utf8(c, out);
+    } else {
+      char escape[16];
+      const char* format = c < 0x100 ? "\\x%02x" : c < 0x10000 ? "\\u%04x" : "\\U%08x";
+      std::snprintf(escape, sizeof escape, format, static_cast<unsigned>(c));
+      out += escape;
+    }
+  }
+  out += mark;
+  return out;
+}
+
+}  // namespace quire::chat

@@ -1,0 +1,43 @@
+// Unicode data as Python's str has it, which is what templates run on. Generated: see
+// tools/make_unicode_tables.py.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+namespace quire::chat {
+
+struct CodePointRange {
+  char32_t first;
+  char32_t last;  // included
+};
+
+// `length` characters of a pool, from `offset`.
+struct CodePointMapping {
+  char32_t code_point;
+  uint32_t offset;
+  uint32_t length;
+};
+
+// The characters of which str.isspace() and so on are true. All tables are sorted.
+extern const std::span<const CodePointRange> kSpace;
+extern const std::span<const CodePointRange> kPrintable;
+extern const std::span<const CodePointRange> kAlpha;
+extern const std::span<const CodePointRange> kDecimal;
+extern const std::span<const CodePointRange> kDigit;
+extern const std::span<const CodePointRange> kNumeric;
+extern const std::span<const CodePointRange> kUpperLetters;
+extern const std::span<const CodePointRange> kLowerLetters;
+extern const std::span<const CodePointRange> kTitleLetters;
+extern const std::span<const CodePointRange> kCased;          // after which title() writes small letters
+extern const std::span<const CodePointRange> kCaseIgnorable;  // looked through to find a word's final sigma
+
+// Only characters that change.
+extern const std::span<const CodePointMapping> kLower;
+extern const std::span<const char32_t> kLowerPool;
+extern const std::span<const CodePointMapping> kUpper;
+extern const std::span<const char32_t> kUpperPool;
+extern const std::span<const CodePointMapping> kTitle;
+extern const std::span<const char32_t> kTitlePool;
+
+}  // namespace quire::chat

@@ -1,0 +1,160 @@
+#include "distributed/communicator.h"
+
+#include <sched.h>
+#include <sys/mman.h>
+
+#include <atomic>
+#include <cstring>
+#include <new>
+
+#include "quire/error.h"
+#include "util/check.h"
+
+namespace quire {
+namespace {
+
+class SingleCommunicator final : public Communicator {
+ public:
+  int32_t rank() const override { return 0; }
+  int32_t world_size() const override { return 1; }
+  void all_reduce_sum(TensorView) override {}
+  void all_gather_columns(TensorView out, TensorView x) override {
+    if (out.data == x.data) return;
+    for (int64_t t = 0; t < x.shape[0]; ++t) {
+      std::memcpy(out.at(t), x.at(t), static_cast<size_t>(x.shape[1]) * dtype_bytes(x.dtype));
+    }
+  }
+  void barrier() override {}
+};
+
+// One mapping, shared by threads and by forked processes: a barrier, then one slot for each rank.
+class SharedSegment {
+ public:
+  SharedSegment(int32_t world_size, size_t slot_bytes)
+      : world_size_(world_size),
+        slot_bytes_((slot_bytes + 63) / 64 * 64),
+        mapped_(sizeof(Barrier) + slot_bytes_ * static_cast<size_t>(world_size)) {
+    void* start = ::mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (start == MAP_FAILED) throw ResourceExhausted(str("cannot map ", mapped_, " bytes of shared memory"));
+    barrier_ = new (start) Barrier;
+    slots_ = static_cast<std::byte*>(start) + sizeof(Barrier);
+  }
+  ~SharedSegment() { ::munmap(barrier_, mapped_); }
+  SharedSegment(const SharedSegment&) = delete;
+  SharedSegment& operator=(const SharedSegment&) = delete;
+
+  int32_t world_size() const { return world_size_; }
+  size_t slot_bytes() const { return slot_bytes_; }
+  std::byte* slot(int32_t rank) const { return slots_ + static_cast<size_t>(rank) * slot_bytes_; }
+
+  void wait() {
+    const uint32_t generation = barrier_->generation.load(std::memory_order_acquire);
+    if (barrier_->arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == static_cast<uint32_t>(world_size_)) {
+      barrier_->arrived.store(0, std::memory_order_relaxed);
+      barrier_->generation.store(generation + 1, std::memory_order_release);
+      return;
+    }
+    // Ranks are in the same layer: the wait is short. Yielding keeps it so when they share cores.
+    for (int spins = 0; barrier_->generation.load(std::memory_order_acquire) == generation; ++spins) {
+      if (spins >= 64) ::sched_yield();
+    }
+  }
+
+ private:
+  struct alignas(64) Barrier {
+    std::atomic<uint32_t> arrived{0};
+    std::atomic<uint32_t> generation{0};
+  };
+  static_assert(std::atomic<uint32_t>::is_always_lock_free);
+
+  int32_t world_size_;
+  size_t slot_bytes_;
+  size_t mapped_;
+  Barrier* barrier_;
+  std::byte* slots_;
+};
+
+float bf16_to_float(uint16_t bits) {
+  const uint32_t wide = static_cast<uint32_t>(bits) << 16;
+  float value;
+  std::memcpy(&value, &wide, sizeof value);
+  return value;
+}
+
+uint16_t float_to_bf16(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  if ((bits & 0x7FFFFFFF) > 0x7F800000) return static_cast<uint16_t>(bits >> 16 | 0x40);  // keep NaN a NaN
+  return static_cast<uint16_t>((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
+}
+
+class SharedMemoryCommunicator final : public Communicator {
+ public:
+  SharedMemoryCommunicator(std::shared_ptr<SharedSegment> segment, int32_t rank)
+      : segment_(std::move(segment)), rank_(rank) {}
+  int32_t rank() const override { return rank_; }
+  int32_t world_size() const override { return segment_->world_size(); }
+  void barrier() override { segment_->wait(); }
+
+  void all_reduce_sum(TensorView x) override {
+    const auto numel = static_cast<size_t>(x.numel());
+    const size_t bytes = numel * dtype_bytes(x.dtype);
+    QUIRE_CHECK(bytes <= segment_->slot_bytes(), "all_reduce of ", bytes, " bytes");
+    std::memcpy(segment_->slot(rank_), x.data, bytes);
+    segment_->wait();
+    if (x.dtype == DType::kFloat32) {
+      add_all(x.as<float>(), numel, [](float v) { return v; }, [](float v) { return v; });
+    } else {
+      QUIRE_CHECK(x.dtype == DType::kBFloat16);
+      add_all(x.as<uint16_t>(), numel, bf16_to_float, float_to_bf16);
+    }
+    segment_->wait();  // nobody overwrites a slot that another still reads
+  }
+
+  void all_gather_columns(TensorView out, TensorView x) override {
+    const size_t row_bytes = static_cast<size_t>(x.shape[1]) * dtype_bytes(x.dtype);
+    const auto rows = static_cast<size_t>(x.shape[0]);
+    QUIRE_CHECK(rows * row_bytes <= segment_->slot_bytes(), "all_gather of ", rows * row_bytes, " bytes");
+    for (size_t t = 0; t < rows; ++t) {
+      std::memcpy(segment_->slot(rank_) + t * row_bytes, x.at(static_cast<int64_t>(t)), row_bytes);
+    }
+    segment_->wait();
+    for (int32_t rank = 0; rank < world_size(); ++rank) {
+      for (size_t t = 0; t < rows; ++t) {
+        std::memcpy(out.at(static_cast<int64_t>(t)) + static_cast<size_t>(rank) * row_bytes,
+                    segment_->slot(rank) + t * row_bytes, row_bytes);
+      }
+    }
+    segment_->wait();
+  }
+
+ private:
+  template <typename T, typename Load, typename Store>
+  void add_all(T* out, size_t numel, Load load, Store store) {
+    for (size_t i = 0; i < numel; ++i) {
+      float sum = 0.0F;
+      for (int32_t rank = 0; rank < world_size(); ++rank) {
+        sum += load(reinterpret_cast<const T*>(segment_->slot(rank))[i]);
+      }
+      out[i] = store(sum);
+    }
+  }
+
+  std::shared_ptr<SharedSegment> segment_;
+  int32_t rank_;
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_single_communicator() { return std::make_unique<SingleCommunicator>(); }
+
+std::vector<std::unique_ptr<Communicator>> make_shared_memory_communicators(int32_t world_size, size_t max_bytes) {
+  auto segment = std::make_shared<SharedSegment>(world_size, max_bytes);
+  std::vector<std::unique_ptr<Communicator>> ranks;
+  for (int32_t rank = 0; rank < world_size; ++rank) {
+    ranks.push_back(std::make_unique<SharedMemoryCommunicator>(segment, rank));
+  }
+  return ranks;
+}
+
+}  // namespace quire

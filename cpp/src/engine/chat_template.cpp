@@ -1,0 +1,52 @@
+#include "quire/chat_template.h"
+
+#include "chat/chat_template.h"
+#include "formats/json.h"
+#include "quire/error.h"
+
+namespace quire {
+namespace {
+
+// Takes a switch out of the options, so that what is left are the template's own variables.
+bool take_bool(Json& options, const char* key, bool otherwise) {
+  const auto found = options.find(key);
+  if (found == options.end()) return otherwise;
+  if (!found->is_boolean()) throw InvalidArgument(std::string(key) + " must be true or false, got " + found->dump());
+  const bool value = found->get<bool>();
+  options.erase(found);
+  return value;
+}
+
+class JinjaChatTemplate final : public ChatTemplate {
+ public:
+  explicit JinjaChatTemplate(std::shared_ptr<const chat::ChatTemplate> chat_template)
+      : template_(std::move(chat_template)) {}
+
+  std::string render(const std::string& messages_json, const std::string& options_json) const override {
+    Json options = parse_json(options_json, "chat template options");
+    if (!options.is_object()) throw InvalidArgument("chat template options must be a JSON object");
+    chat::ChatTemplate::Options chat_options;
+    chat_options.continue_final_message = take_bool(options, "continue_final_message", false);
+    chat_options.add_generation_prompt =
+        take_bool(options, "add_generation_prompt", !chat_options.continue_final_message);
+    if (const auto tools = options.find("tools"); tools != options.end()) {
+      if (!tools->is_null()) chat_options.tools_json = tools->dump();
+      options.erase(tools);
+    }
+    if (!options.empty()) chat_options.kwargs_json = options.dump();
+    return template_->render(messages_json, chat_options);
+  }
+
+ private:
+  std::shared_ptr<const chat::ChatTemplate> template_;
+};
+
+}  // namespace
+
+ChatTemplate::~ChatTemplate() = default;
+
+std::shared_ptr<const ChatTemplate> ChatTemplate::load(const std::string& directory) {
+  return std::make_shared<JinjaChatTemplate>(chat::ChatTemplate::load(directory));
+}
+
+}  // namespace quire

@@ -1,0 +1,247 @@
+#include "quire/engine.h"
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <future>
+#include <thread>
+#include <unordered_map>
+
+#include "quire/chat_template.h"
+#include "engine/engine_core_client.h"
+#include "engine/input_processor.h"
+#include "engine/output_processor.h"
+#include "util/check.h"
+#include "util/log.h"
+
+namespace quire {
+
+// The client's side of the engine core: validation and tokenization in, detokenization out.
+struct EngineBase::Impl {
+  Impl(const EngineConfig& engine_config, bool threaded) : config((engine_config.validate(), engine_config)) {
+    if (!config.skip_tokenizer_init) tokenizer = Tokenizer::load(config.model);
+    auto core = std::make_unique<EngineCore>(config, make_local_executor(config));
+    client = threaded ? make_threaded_client(std::move(core)) : make_inline_client(std::move(core));
+    const ModelInfo& info = client->model_info();
+    const auto eos = read_eos_token_ids(config.model, info.vocab_size);
+    description = {info.architecture, info.dtype, info.backend, info.vocab_size, info.max_model_len, eos};
+    input_processor = std::make_unique<InputProcessor>(info, eos, tokenizer, config.seed);
+    output_processor = std::make_unique<OutputProcessor>(tokenizer);
+  }
+
+  // Everything that can fail for a request, before anything of it is in the engine.
+  struct Prepared {
+    EngineRequest request;
+    std::vector<EngineCoreRequest> children;
+    OutputCallback callback;
+  };
+  Prepared prepare(EngineRequest request, OutputCallback callback) {
+    if (request.request_id.empty()) request.request_id = str("request-", ++num_made_up_ids);
+    auto children = input_processor->process(request);
+    return {std::move(request), std::move(children), std::move(callback)};
+  }
+
+  // All or none.
+  void submit(std::vector<Prepared> batch) {
+    const std::lock_guard lock(mutex);
+    const size_t num_after = output_processor->num_unfinished_requests() + batch.size();
+    if (config.max_queued_requests > 0 && num_after > static_cast<size_t>(config.max_queued_requests)) {
+      throw ResourceExhausted(str("the queue is full: max_queued_requests is ", config.max_queued_requests));
+    }
+    if (!error.empty()) throw ResourceExhausted("the engine has ended: " + error);
+    for (size_t i = 0; i < batch.size(); ++i) {
+      const std::string& id = batch[i].request.request_id;
+      const bool twice = std::any_of(batch.begin(), batch.begin() + static_cast<std::ptrdiff_t>(i),
+                                     [&](const Prepared& other) { return other.request.request_id == id; });
+      if (twice || output_processor->has_request(id)) {
+        throw InvalidArgument(str("request_id '", id, "' is in use; wait until it is finished, or choose another"));
+      }
+    }
+    for (Prepared& prepared : batch) {
+      for (EngineCoreRequest& child : prepared.children) child.request_id = ++num_children;
+      output_processor->add_request(prepared.request, prepared.children, std::move(prepared.callback));
+      for (EngineCoreRequest& child : prepared.children) client->add_request(std::move(child));
+    }
+  }
+
+  // One step's results to their callbacks. Called without the lock held, so that a callback may abort.
+  void process(EngineCoreOutputs&& outputs, std::vector<OutputProcessor::Delivery>& deliveries) {
+    deliveries.clear();
+    std::vector<RequestId> to_abort;
+    {
+      const std::lock_guard lock(mutex);
+      const std::string engine_error = outputs.engine_error;
+      output_processor->process_outputs(std::move(outputs), deliveries, to_abort);
+      if (!engine_error.empty()) {
+        error = engine_error;
+        for (const std::string& id : output_processor->request_ids()) {
+          output_processor->finish_request(id, FinishReason::kError, error, deliveries, to_abort);
+        }
+        to_abort.clear();
+      }
+    }
+    if (!to_abort.empty()) client->abort_requests(std::move(to_abort));
+  }
+
+  bool abort(const std::string& request_id, std::vector<OutputProcessor::Delivery>& deliveries) {
+    std::vector<RequestId> to_abort;
+    {
+      const std::lock_guard lock(mutex);
+      if (!output_processor->finish_request(request_id, FinishReason::kAbort, "", deliveries, to_abort)) return false;
+    }
+    client->abort_requests(std::move(to_abort));
+    return true;
+  }
+
+  EngineConfig config;
+  std::shared_ptr<const Tokenizer> tokenizer;
+  std::unique_ptr<EngineCoreClient> client;
+  ModelDescription description;
+  std::unique_ptr<InputProcessor> input_processor;
+  std::once_flag chat_template_once;
+  std::shared_ptr<const ChatTemplate> chat_template;
+
+  std::mutex mutex;  // guards what follows
+  std::unique_ptr<OutputProcessor> output_processor;
+  RequestId num_children = 0;
+  std::string error;
+  std::atomic<uint64_t> num_made_up_ids{0};
+
+  std::thread output_thread;                                   // Engine
+  std::vector<OutputProcessor::Delivery> pending_deliveries;   // LLMEngine: aborted since the last step
+};
+
+EngineBase::EngineBase(const EngineConfig& config, bool threaded) : impl_(std::make_unique<Impl>(config, threaded)) {}
+EngineBase::~EngineBase() = default;
+
+const ModelDescription& EngineBase::model() const { return impl_->description; }
+std::shared_ptr<const Tokenizer> EngineBase::tokenizer() const { return impl_->tokenizer; }
+
+std::string EngineBase::apply_chat_template(const std::string& messages_json, const std::string& options_json) const {
+  // On first use: a directory without a chat template can still complete text.
+  std::call_once(impl_->chat_template_once,
+                 [this] { impl_->chat_template = ChatTemplate::load(impl_->config.model); });
+  return impl_->chat_template->render(messages_json, options_json);
+}
+
+EngineStats EngineBase::stats() const {
+  const SchedulerStats s = impl_->client->stats();
+  return {s.num_steps,      s.num_running_reqs,     s.num_waiting_reqs,     s.num_free_blocks,   s.num_total_blocks,
+          s.num_preemptions, s.num_scheduled_tokens, s.prefix_cache_queries, s.prefix_cache_hits, s.num_generation_tokens};
+}
+
+bool EngineBase::reset_prefix_cache() { return impl_->client->reset_prefix_cache(); }
+
+Engine::Engine(const EngineConfig& config) : EngineBase(config, /*threaded=*/true) {
+  impl_->output_thread = std::thread([impl = impl_.get()] {
+    EngineCoreOutputs outputs;
+    std::vector<OutputProcessor::Delivery> deliveries;
+    while (impl->client->get_outputs(outputs)) {
+      impl->process(std::move(outputs), deliveries);
+      for (auto& delivery : deliveries) {
+        // A callback that throws loses its own output, not the engine.
+        try {
+          if (delivery.callback) delivery.callback(std::move(delivery.output));
+        } catch (const std::exception& error) {
+          log(LogLevel::kError, "an output callback threw: ", error.what());
+        }
+      }
+    }
+  });
+}
+
+Engine::~Engine() {
+  impl_->client->close();
+  impl_->output_thread.join();
+}
+
+std::string Engine::add_request(EngineRequest request, OutputCallback callback) {
+  std::vector<EngineRequest> requests;
+  std::vector<OutputCallback> callbacks;
+  requests.push_back(std::move(request));
+  callbacks.push_back(std::move(callback));
+  return add_requests(std::move(requests), std::move(callbacks)).front();
+}
+
+std::vector<std::string> Engine::add_requests(std::vector<EngineRequest> requests,
+                                              std::vector<OutputCallback> callbacks) {
+  if (callbacks.size() != requests.size()) {
+    throw InvalidArgument(str("callbacks has ", callbacks.size(), " entries for ", requests.size(), " requests"));
+  }
+  std::vector<Impl::Prepared> batch;
+  std::vector<std::string> ids;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    batch.push_back(impl_->prepare(std::move(requests[i]), std::move(callbacks[i])));
+    ids.push_back(batch.back().request.request_id);
+  }
+  impl_->submit(std::move(batch));
+  return ids;
+}
+
+bool Engine::abort_request(const std::string& request_id) {
+  std::vector<OutputProcessor::Delivery> deliveries;
+  if (!impl_->abort(request_id, deliveries)) return false;
+  for (auto& delivery : deliveries) {
+    if (delivery.callback) delivery.callback(std::move(delivery.output));
+  }
+  return true;
+}
+
+std::vector<RequestOutput> Engine::generate(std::vector<EngineRequest> requests) {
+  struct Wait {
+    std::mutex mutex;
+    std::condition_variable all_done;
+    std::vector<RequestOutput> outputs;
+    size_t num_left = 0;
+  };
+  const auto wait = std::make_shared<Wait>();
+  wait->outputs.resize(requests.size());
+  wait->num_left = requests.size();
+  std::vector<OutputCallback> callbacks;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    requests[i].sampling_params.output_kind = RequestOutputKind::kFinalOnly;
+    callbacks.push_back([wait, i](RequestOutput&& output) {
+      const std::lock_guard lock(wait->mutex);
+      wait->outputs[i] = std::move(output);
+      if (--wait->num_left == 0) wait->all_done.notify_all();
+    });
+  }
+  add_requests(std::move(requests), std::move(callbacks));
+  std::unique_lock lock(wait->mutex);
+  wait->all_done.wait(lock, [&] { return wait->num_left == 0; });
+  return std::move(wait->outputs);
+}
+
+LLMEngine::LLMEngine(const EngineConfig& config) : EngineBase(config, /*threaded=*/false) {}
+LLMEngine::~LLMEngine() = default;
+
+std::string LLMEngine::add_request(EngineRequest request) {
+  std::vector<Impl::Prepared> batch;
+  batch.push_back(impl_->prepare(std::move(request), {}));
+  std::string id = batch[0].request.request_id;
+  impl_->submit(std::move(batch));
+  return id;
+}
+
+bool LLMEngine::abort_request(const std::string& request_id) {
+  return impl_->abort(request_id, impl_->pending_deliveries);
+}
+
+bool LLMEngine::has_unfinished_requests() const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->output_processor->num_unfinished_requests() > 0 || !impl_->pending_deliveries.empty();
+}
+
+std::vector<RequestOutput> LLMEngine::step() {
+  std::vector<OutputProcessor::Delivery> deliveries;
+  EngineCoreOutputs outputs;
+  if (impl_->client->get_outputs(outputs)) impl_->process(std::move(outputs), deliveries);
+  std::vector<RequestOutput> result;
+  for (auto* batch : {&impl_->pending_deliveries, &deliveries}) {
+    for (auto& delivery : *batch) result.push_back(std::move(delivery.output));
+  }
+  impl_->pending_deliveries.clear();
+  return result;
+}
+
+}  // namespace quire

@@ -1,0 +1,36 @@
+// How a front end reaches an engine core: inline, on its own thread, or (another implementation of the same
+// interface) in another process.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "engine/engine_core.h"
+
+namespace quire {
+
+class EngineCoreClient {
+ public:
+  virtual ~EngineCoreClient() = default;
+
+  // Thread-safe in the threaded client; from the stepping thread in the inline one. Throws ResourceExhausted
+  // when the engine has ended.
+  virtual void add_request(EngineCoreRequest&& request) = 0;
+  virtual void abort_requests(std::vector<RequestId> request_ids) = 0;
+  virtual bool reset_prefix_cache() = 0;
+  virtual SchedulerStats stats() = 0;
+
+  // The results of one step. Inline: runs it; returns false when there is nothing to do. Threaded: waits for
+  // one; returns false when the client was closed. From one thread.
+  virtual bool get_outputs(EngineCoreOutputs& outputs) = 0;
+
+  // Wakes get_outputs for good. Requests still in the engine are dropped.
+  virtual void close() = 0;
+
+  virtual const ModelInfo& model_info() const = 0;
+};
+
+std::unique_ptr<EngineCoreClient> make_inline_client(std::unique_ptr<EngineCore> core);
+std::unique_ptr<EngineCoreClient> make_threaded_client(std::unique_ptr<EngineCore> core);
+
+}  // namespace quire

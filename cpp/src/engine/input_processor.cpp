@@ -1,0 +1,83 @@
+#include "engine/input_processor.h"
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+
+#include "formats/hf_config.h"
+#include "util/check.h"
+
+namespace quire {
+
+InputProcessor::InputProcessor(const ModelInfo& model, std::vector<int32_t> eos_token_ids,
+                               std::shared_ptr<const Tokenizer> tokenizer, uint64_t seed)
+    : model_(model),
+      eos_token_ids_(std::move(eos_token_ids)),
+      tokenizer_(std::move(tokenizer)),
+      seeds_(seed != 0 ? seed : std::random_device{}() | uint64_t{std::random_device{}()} << 32) {}
+
+std::vector<int32_t> InputProcessor::prompt_token_ids(const EngineRequest& request) const {
+  if (!request.prompt.empty() && !request.prompt_token_ids.empty()) {
+    throw InvalidArgument("give prompt or prompt_token_ids, not both");
+  }
+  std::vector<int32_t> ids = request.prompt_token_ids;
+  if (!request.prompt.empty()) {
+    if (!tokenizer_) throw InvalidArgument("prompt is text, but skip_tokenizer_init is set; give prompt_token_ids");
+    ids = tokenizer_->encode(request.prompt, request.add_special_tokens);
+  }
+  if (ids.empty()) throw InvalidArgument("prompt is empty; give at least one token");
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (ids[i] < 0 || ids[i] >= model_.vocab_size) {
+      throw InvalidArgument(str("prompt_token_ids[", i, "] is ", ids[i], "; ids go from 0 to ", model_.vocab_size - 1));
+    }
+  }
+  if (ids.size() >= static_cast<size_t>(model_.max_model_len)) {
+    throw InvalidArgument(str("prompt has ", ids.size(), " tokens; with max_model_len ", model_.max_model_len,
+                              " it may have at most ", model_.max_model_len - 1));
+  }
+  return ids;
+}
+
+std::vector<EngineCoreRequest> InputProcessor::process(const EngineRequest& request) {
+  request.sampling_params.validate(model_.vocab_size);
+  EngineCoreRequest message;
+  message.prompt_token_ids = prompt_token_ids(request);
+  message.sampling_params = request.sampling_params;
+  SamplingParams& params = message.sampling_params;
+  if (!tokenizer_ && !params.stop.empty()) {
+    throw InvalidArgument("stop holds strings, but skip_tokenizer_init is set; give stop_token_ids");
+  }
+  const auto num_prompt_tokens = static_cast<int32_t>(message.prompt_token_ids.size());
+  params.max_tokens = std::min(params.max_tokens, model_.max_model_len - num_prompt_tokens);
+  params.min_tokens = std::min(params.min_tokens, params.max_tokens);
+  if (!params.ignore_eos) message.eos_token_ids = eos_token_ids_;
+  message.priority = request.priority;
+  message.cache_salt = request.cache_salt;
+  message.arrival_time =
+      std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+
+  const auto n = static_cast<size_t>(params.n);
+  params.n = 1;
+  std::vector<EngineCoreRequest> messages(n, message);
+  for (size_t i = 0; i < n; ++i) {
+    std::optional<uint64_t>& seed = messages[i].sampling_params.seed;
+    if (seed) {
+      *seed += i;
+    } else {
+      const std::lock_guard lock(mutex_);
+      seed = seeds_();
+    }
+  }
+  return messages;
+}
+
+std::vector<int32_t> read_eos_token_ids(const std::string& directory, int32_t vocab_size) {
+  for (const char* name : {"/generation_config.json", "/config.json"}) {
+    if (!std::filesystem::exists(directory + name)) continue;
+    const HfConfig config = HfConfig::load(directory + name);
+    if (config.has("eos_token_id")) return config.get_ints("eos_token_id", 0, vocab_size - 1);
+  }
+  return {};
+}
+
+}  // namespace quire

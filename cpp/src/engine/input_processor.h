@@ -1,0 +1,42 @@
+// The door: the only place where a request is refused. Text and parameters become an EngineCoreRequest.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "messages/engine_core_messages.h"
+#include "messages/model_info.h"
+#include "quire/engine.h"
+#include "quire/tokenizer.h"
+
+namespace quire {
+
+// Thread-safe.
+class InputProcessor {
+ public:
+  InputProcessor(const ModelInfo& model, std::vector<int32_t> eos_token_ids, std::shared_ptr<const Tokenizer> tokenizer,
+                 uint64_t seed);
+
+  // One message for each of the request's n completions, without ids. Their max_tokens is capped to what
+  // max_model_len leaves; each has a seed. Throws InvalidArgument.
+  std::vector<EngineCoreRequest> process(const EngineRequest& request);
+
+ private:
+  std::vector<int32_t> prompt_token_ids(const EngineRequest& request) const;
+
+  const ModelInfo model_;
+  const std::vector<int32_t> eos_token_ids_;
+  const std::shared_ptr<const Tokenizer> tokenizer_;
+  std::mutex mutex_;
+  std::mt19937_64 seeds_;
+};
+
+// The tokens that end a sequence: generation_config.json's eos_token_id, else config.json's. Throws
+// InvalidArgument for ids outside the vocabulary.
+std::vector<int32_t> read_eos_token_ids(const std::string& directory, int32_t vocab_size);
+
+}  // namespace quire

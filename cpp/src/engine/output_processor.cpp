@@ -1,0 +1,190 @@
+#include "engine/output_processor.h"
+
+#include <algorithm>
+
+#include "util/check.h"
+
+namespace quire {
+
+namespace {
+
+// Length of the longest end of `text` that a stop string begins with: shown only once it is decided.
+size_t held_back_bytes(const std::vector<std::string>& stops, std::string_view text) {
+  size_t longest = 0;
+  for (const std::string& stop : stops) {
+    for (size_t n = std::min(stop.size() - 1, text.size()); n > longest; --n) {
+      if (text.ends_with(std::string_view(stop).substr(0, n))) longest = n;
+    }
+  }
+  return longest;
+}
+
+}  // namespace
+
+void OutputProcessor::add_request(const EngineRequest& request, const std::vector<EngineCoreRequest>& children,
+                                  OutputCallback callback) {
+  auto state = std::make_unique<State>();
+  state->request_id = request.request_id;
+  if (!request.prompt.empty()) state->prompt = std::make_shared<const std::string>(request.prompt);
+  state->prompt_token_ids = std::make_shared<const std::vector<int32_t>>(children.at(0).prompt_token_ids);
+  state->params = request.sampling_params;
+  state->callback = std::move(callback);
+  for (const std::string& stop : state->params.stop) state->max_stop_bytes = std::max(state->max_stop_bytes, stop.size());
+  for (const EngineCoreRequest& message : children) {
+    Child& child = state->children.emplace_back();
+    child.id = message.request_id;
+    child.output.index = static_cast<int32_t>(state->children.size()) - 1;
+    if (state->params.logprobs) child.output.cumulative_logprob = 0.0;
+    if (tokenizer_ && state->params.detokenize) {
+      child.detokenizer = tokenizer_->detokenizer(state->params.skip_special_tokens);
+    }
+  }
+  for (size_t i = 0; i < state->children.size(); ++i) children_[state->children[i].id] = {state.get(), i};
+  const auto [entry, inserted] = requests_.try_emplace(request.request_id, std::move(state));
+  QUIRE_CHECK(inserted, "request ", request.request_id, " is already there");
+}
+
+void OutputProcessor::process_outputs(EngineCoreOutputs&& outputs, std::vector<Delivery>& deliveries,
+                                      std::vector<RequestId>& to_abort) {
+  std::vector<State*> changed;
+  for (EngineCoreOutput& output : outputs.outputs) {
+    const auto found = children_.find(output.request_id);
+    if (found == children_.end()) continue;  // aborted, or stopped by a string, since
+    State& state = *found->second.first;
+    append(state, state.children[found->second.second], output, to_abort);
+    if (!state.changed) changed.push_back(&state);
+    state.changed = true;
+  }
+  for (State* state : changed) deliver(*state, deliveries);
+}
+
+void OutputProcessor::append(State& state, Child& child, EngineCoreOutput& output, std::vector<RequestId>& to_abort) {
+  child.changed = true;
+  CompletionOutput& out = child.output;
+  state.num_cached_tokens = std::max(state.num_cached_tokens, output.num_cached_tokens);
+  // A token that ends the sequence belongs to token_ids, but its text is not part of the answer.
+  const bool stopped = output.finish_reason == FinishReason::kStop;
+  for (size_t i = 0; i < output.new_token_ids.size(); ++i) {
+    const int32_t id = output.new_token_ids[i];
+    const bool is_stop = stopped && i + 1 == output.new_token_ids.size();
+    out.token_ids.push_back(id);
+    if (i < output.new_logprobs.size()) {
+      *out.cumulative_logprob += output.new_logprobs[i].at(0).logprob;
+      out.logprobs.push_back(std::move(output.new_logprobs[i]));
+    }
+    if (!child.detokenizer || (is_stop && !state.params.include_stop_str_in_output)) continue;
+    child.detokenizer->append({&id, 1}, out.text);
+    // Tokens past a stop string are dropped and not counted.
+    if (!state.params.stop.empty() && out.token_ids.size() >= static_cast<size_t>(state.params.min_tokens) &&
+        find_stop_string(state, child)) {
+      children_.erase(child.id);
+      if (output.finish_reason == FinishReason::kNone) to_abort.push_back(child.id);
+      return;
+    }
+  }
+  if (output.finish_reason == FinishReason::kNone) return;
+  if (child.detokenizer) {
+    child.detokenizer->finish(out.text);
+    if (!state.params.stop.empty()) find_stop_string(state, child);
+  }
+  if (!out.finished()) {
+    out.finish_reason = output.finish_reason;
+    out.error = std::move(output.error);
+    if (output.stop_token_id) out.stop_reason = *output.stop_token_id;
+  }
+  children_.erase(child.id);
+}
+
+// Looks for the earliest stop string in what is new. Found: cuts the text and finishes the completion.
+bool OutputProcessor::find_stop_string(State& state, Child& child) {
+  std::string& text = child.output.text;
+  size_t first = std::string::npos;
+  const std::string* which = nullptr;
+  for (const std::string& stop : state.params.stop) {
+    const size_t at = text.find(stop, child.stop_search_from);
+    if (at < first) {
+      first = at;
+      which = &stop;
+    }
+  }
+  if (!which) {
+    // A stop string may have begun in the last bytes.
+    const size_t keep = state.max_stop_bytes - 1;
+    child.stop_search_from = std::max(child.stop_search_from, text.size() > keep ? text.size() - keep : 0);
+    return false;
+  }
+  text.resize(first + (state.params.include_stop_str_in_output ? which->size() : 0));
+  child.output.finish_reason = FinishReason::kStop;
+  child.output.stop_reason = *which;
+  return true;
+}
+
+void OutputProcessor::deliver(State& state, std::vector<Delivery>& deliveries) {
+  state.changed = false;
+  const bool finished = std::all_of(state.children.begin(), state.children.end(),
+                                    [](const Child& child) { return child.output.finished(); });
+  if (finished || state.params.output_kind != RequestOutputKind::kFinalOnly) {
+    RequestOutput output = make_output(state, finished);
+    if (finished || !output.outputs.empty()) deliveries.push_back({std::move(output), state.callback});
+  }
+  if (finished) requests_.erase(state.request_id);
+}
+
+RequestOutput OutputProcessor::make_output(State& state, bool finished) const {
+  RequestOutput output;
+  output.request_id = state.request_id;
+  output.prompt = state.prompt;
+  output.prompt_token_ids = state.prompt_token_ids;
+  output.num_cached_tokens = state.num_cached_tokens;
+  output.finished = finished;
+  for (Child& child : state.children) {
+    if (state.params.output_kind != RequestOutputKind::kDelta) {
+      output.outputs.push_back(finished ? std::move(child.output) : child.output);
+      continue;
+    }
+    if (!child.changed) continue;
+    child.changed = false;
+    const CompletionOutput& all = child.output;
+    const size_t text_end = all.text.size() - (all.finished() ? 0 : held_back_bytes(state.params.stop, all.text));
+    CompletionOutput delta;
+    delta.index = all.index;
+    delta.text = all.text.substr(child.num_text_sent, text_end - child.num_text_sent);
+    const auto first = static_cast<std::ptrdiff_t>(child.num_tokens_sent);
+    delta.token_ids.assign(all.token_ids.begin() + first, all.token_ids.end());
+    if (!all.logprobs.empty()) delta.logprobs.assign(all.logprobs.begin() + first, all.logprobs.end());
+    delta.cumulative_logprob = all.cumulative_logprob;
+    delta.finish_reason = all.finish_reason;
+    delta.stop_reason = all.stop_reason;
+    delta.error = all.error;
+    child.num_text_sent = text_end;
+    child.num_tokens_sent = all.token_ids.size();
+    output.outputs.push_back(std::move(delta));
+  }
+  return output;
+}
+
+bool OutputProcessor::finish_request(const std::string& request_id, FinishReason reason, const std::string& error,
+                                     std::vector<Delivery>& deliveries, std::vector<RequestId>& to_abort) {
+  const auto found = requests_.find(request_id);
+  if (found == requests_.end()) return false;
+  State& state = *found->second;
+  for (Child& child : state.children) {
+    if (child.output.finished()) continue;
+    if (child.detokenizer) child.detokenizer->finish(child.output.text);
+    child.output.finish_reason = reason;
+    child.output.error = error;
+    child.changed = true;
+    children_.erase(child.id);
+    to_abort.push_back(child.id);
+  }
+  deliver(state, deliveries);
+  return true;
+}
+
+std::vector<std::string> OutputProcessor::request_ids() const {
+  std::vector<std::string> ids;
+  for (const auto& [id, state] : requests_) ids.push_back(id);
+  return ids;
+}
+
+}  // namespace quire

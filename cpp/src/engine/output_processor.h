@@ -1,0 +1,77 @@
+// Token ids to outputs: incremental detokenization, stop strings, log-probabilities, deltas.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "messages/engine_core_messages.h"
+#include "quire/engine.h"
+#include "quire/tokenizer.h"
+
+namespace quire {
+
+// On the client's side of the engine core. Not thread-safe: the front end holds a lock.
+class OutputProcessor {
+ public:
+  explicit OutputProcessor(std::shared_ptr<const Tokenizer> tokenizer) : tokenizer_(std::move(tokenizer)) {}
+
+  // Opens a request with one child in the engine core for each completion. `callback` may be empty.
+  void add_request(const EngineRequest& request, const std::vector<EngineCoreRequest>& children,
+                   OutputCallback callback);
+
+  struct Delivery {
+    RequestOutput output;
+    OutputCallback callback;
+  };
+
+  // Takes one step's results. Appends what is due to `deliveries`, once per request, and to `to_abort` the
+  // children that a stop string ended, which the engine core does not know about.
+  void process_outputs(EngineCoreOutputs&& outputs, std::vector<Delivery>& deliveries,
+                       std::vector<RequestId>& to_abort);
+
+  // Ends a request with `reason`. Returns false when it is not there.
+  bool finish_request(const std::string& request_id, FinishReason reason, const std::string& error,
+                      std::vector<Delivery>& deliveries, std::vector<RequestId>& to_abort);
+
+  bool has_request(const std::string& request_id) const { return requests_.contains(request_id); }
+  size_t num_unfinished_requests() const { return requests_.size(); }
+  std::vector<std::string> request_ids() const;
+
+ private:
+  // One completion.
+  struct Child {
+    RequestId id = 0;
+    CompletionOutput output;                  // all of it so far
+    std::unique_ptr<IncrementalDetokenizer> detokenizer;
+    size_t num_text_sent = 0, num_tokens_sent = 0;
+    size_t stop_search_from = 0;              // text before here holds no stop string
+    bool reported_finish = false;
+    bool changed = false;
+  };
+  struct State {
+    std::string request_id;
+    std::shared_ptr<const std::string> prompt;
+    std::shared_ptr<const std::vector<int32_t>> prompt_token_ids;
+    SamplingParams params;
+    OutputCallback callback;
+    std::vector<Child> children;
+    int32_t num_cached_tokens = 0;
+    size_t max_stop_bytes = 0;
+    bool changed = false;
+  };
+
+  void append(State& state, Child& child, EngineCoreOutput& output, std::vector<RequestId>& to_abort);
+  bool find_stop_string(State& state, Child& child);
+  RequestOutput make_output(State& state, bool finished) const;
+  void deliver(State& state, std::vector<Delivery>& deliveries);
+
+  std::shared_ptr<const Tokenizer> tokenizer_;
+  std::unordered_map<std::string, std::unique_ptr<State>> requests_;
+  std::unordered_map<RequestId, std::pair<State*, size_t>> children_;
+};
+
+}  // namespace quire

@@ -1,0 +1,44 @@
+// Runs plans on the workers. Not a blocking call: steps are launched, sampled and collected, several in flight.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "messages/kv_cache_spec.h"
+#include "messages/model_info.h"
+#include "messages/model_runner_output.h"
+#include "messages/scheduler_output.h"
+#include "quire/engine_config.h"
+
+namespace quire {
+
+// Called from one thread. For each step: launch, then sample, then collect; steps in order. A plan must stay
+// where it is until its step is collected.
+class Executor {
+ public:
+  virtual ~Executor() = default;
+
+  virtual const ModelInfo& model_info() const = 0;
+  // What each layer asks of the KV cache on one rank, in layer order.
+  virtual std::vector<KVCacheSpec> kv_cache_specs() const = 0;
+  // Memory that the KV cache may take on one rank.
+  virtual int64_t available_kv_cache_bytes() const = 0;
+  // Once, before the first step.
+  virtual void initialize_kv_cache(const KVCacheConfig& config) = 0;
+
+  // How many steps may be launched and not yet collected.
+  virtual int32_t max_in_flight_steps() const = 0;
+
+  virtual void launch(const SchedulerOutput& plan) = 0;
+  // Masks depend on the tokens of the step before, so they come apart. Null: no request has a grammar.
+  virtual void sample(StepId step_id, std::unique_ptr<GrammarOutput> grammar) = 0;
+  // Waits for the oldest step. What failed in it is in `output.error`; `output`'s buffers are reused.
+  virtual void collect(StepId step_id, ModelRunnerOutput& output) = 0;
+};
+
+// Ranks as threads of this process. With async_scheduling every rank has a thread and two steps may be in
+// flight; else rank 0 runs on the caller's thread, inside collect. Throws InvalidArgument for anything wrong
+// with the model's directory.
+std::unique_ptr<Executor> make_local_executor(const EngineConfig& config);
+
+}  // namespace quire

@@ -1,0 +1,193 @@
+#include <algorithm>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <thread>
+
+#include "executor/executor.h"
+#include "formats/hf_config.h"
+#include "layers/rotary_embedding.h"
+#include "util/check.h"
+#include "worker/worker.h"
+
+namespace quire {
+namespace {
+
+constexpr int64_t kMaxDefaultKvCacheBytes = int64_t{4} << 30;
+
+// A step's way through one rank.
+struct Step {
+  const SchedulerOutput* plan = nullptr;
+  std::shared_ptr<const GrammarOutput> grammar;
+  bool sample_requested = false;
+};
+
+// One worker and, when threaded, the thread it runs on.
+class Rank {
+ public:
+  Rank(std::unique_ptr<Worker> worker, bool threaded) : worker_(std::move(worker)) {
+    if (threaded) thread_ = std::thread([this] { run(); });
+  }
+  ~Rank() {
+    if (!thread_.joinable()) return;
+    {
+      const std::lock_guard lock(mutex_);
+      stop_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+
+  Worker& worker() { return *worker_; }
+
+  void launch(const SchedulerOutput& plan) {
+    const std::lock_guard lock(mutex_);
+    steps_.push_back({&plan, nullptr, false});
+    changed_.notify_all();
+  }
+  void sample(StepId step_id, std::shared_ptr<const GrammarOutput> grammar) {
+    const std::lock_guard lock(mutex_);
+    const auto step = std::find_if(steps_.begin(), steps_.end(),
+                                   [step_id](const Step& s) { return s.plan->step_id == step_id; });
+    QUIRE_CHECK(step != steps_.end(), "step ", step_id, " was not launched");
+    step->grammar = std::move(grammar);
+    step->sample_requested = true;
+    changed_.notify_all();
+  }
+  void collect(StepId step_id, ModelRunnerOutput& output) {
+    if (!thread_.joinable()) {
+      const Step step = steps_.front();
+      QUIRE_CHECK(step.plan->step_id == step_id && step.sample_requested, "step ", step_id);
+      worker_->execute_model(*step.plan);
+      worker_->sample_tokens(*step.plan, step.grammar.get(), output);
+      steps_.pop_front();
+      return;
+    }
+    std::unique_lock lock(mutex_);
+    finished_.wait(lock, [&] { return !outputs_.empty(); });
+    QUIRE_CHECK(outputs_.front().step_id == step_id, "step ", step_id, " is not the oldest");
+    std::swap(output, outputs_.front());
+    outputs_.pop_front();
+  }
+
+ private:
+  // Steps leave the queue only when they are sampled, so their address is stable while the lock is open.
+  void run() {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      changed_.wait(lock, [this] { return stop_ || !steps_.empty(); });
+      if (stop_) return;
+      Step& step = steps_.front();
+      const SchedulerOutput& plan = *step.plan;
+      lock.unlock();
+      worker_->execute_model(plan);
+      lock.lock();
+      changed_.wait(lock, [&] { return stop_ || step.sample_requested; });
+      if (stop_) return;
+      const auto grammar = step.grammar;
+      lock.unlock();
+      ModelRunnerOutput output;
+      worker_->sample_tokens(plan, grammar.get(), output);
+      lock.lock();
+      steps_.pop_front();
+      outputs_.push_back(std::move(output));
+      finished_.notify_all();
+    }
+  }
+
+  std::unique_ptr<Worker> worker_;
+  std::mutex mutex_;
+  std::condition_variable changed_, finished_;
+  std::deque<Step> steps_;
+  std::deque<ModelRunnerOutput> outputs_;
+  bool stop_ = false;
+  std::thread thread_;
+};
+
+int32_t resolve_max_model_len(const EngineConfig& config, const HfConfig& hf_config) {
+  const int32_t supported = max_supported_positions(hf_config);
+  if (config.max_model_len == 0) {
+    return std::min(supported, hf_config.get_int("max_position_embeddings", 1, supported));
+  }
+  if (config.max_model_len > supported) {
+    throw InvalidArgument(str("max_model_len ", config.max_model_len, " is more than the model supports: ", supported,
+                              " (max_position_embeddings and RoPE scaling in ", hf_config.path(), ")"));
+  }
+  return config.max_model_len;
+}
+
+class LocalExecutor final : public Executor {
+ public:
+  explicit LocalExecutor(const EngineConfig& config) : max_in_flight_steps_(config.async_scheduling ? 2 : 1) {
+    const HfConfig hf_config = HfConfig::load(config.model + "/config.json");
+    model_info_.architecture = hf_config.get_strings("architectures").at(0);
+    model_info_.max_model_len = resolve_max_model_len(config, hf_config);
+    const int32_t world_size = config.tensor_parallel_size;
+    const int32_t num_threads =
+        config.num_threads > 0 ? config.num_threads : std::max(num_available_cores() / world_size, 1);
+    std::vector<std::unique_ptr<Communicator>> communicators;
+    if (world_size == 1) {
+      communicators.push_back(make_single_communicator());
+    } else {
+      // The largest exchange: all hidden states, or the logits of every row.
+      const int64_t hidden = hf_config.get_int("hidden_size", 1, 1 << 24);
+      const int64_t vocab = hf_config.get_int("vocab_size", 1, 1 << 24);
+      const int64_t floats =
+          std::max(hidden * config.max_num_batched_tokens, (vocab + world_size) * config.max_num_seqs);
+      communicators = make_shared_memory_communicators(world_size, static_cast<size_t>(floats) * sizeof(float));
+    }
+    for (int32_t rank = 0; rank < world_size; ++rank) {
+      auto worker = std::make_unique<Worker>(config, hf_config, model_info_.max_model_len, num_threads,
+                                             std::move(communicators[static_cast<size_t>(rank)]));
+      // Ranks meet inside a step, so all but the caller's need a thread.
+      ranks_.push_back(std::make_unique<Rank>(std::move(worker), rank > 0 || config.async_scheduling));
+    }
+    Worker& first = ranks_[0]->worker();
+    model_info_.vocab_size = first.model().vocab_size();
+    model_info_.dtype = dtype_name(first.dtype());
+    model_info_.backend = str(first.ops().backend, " (", first.ops().variant, ")");
+    model_info_.activation_bytes = static_cast<int64_t>(first.activation_bytes());
+  }
+
+  const ModelInfo& model_info() const override { return model_info_; }
+  std::vector<KVCacheSpec> kv_cache_specs() const override { return ranks_[0]->worker().model().kv_cache_specs(); }
+  int64_t available_kv_cache_bytes() const override {
+    const auto available = static_cast<int64_t>(available_host_memory());
+    const auto ranks = static_cast<int64_t>(ranks_.size());
+    return std::min(available / 2 / ranks, kMaxDefaultKvCacheBytes / ranks);
+  }
+  void initialize_kv_cache(const KVCacheConfig& config) override {
+    for (auto& rank : ranks_) rank->worker().initialize_kv_cache(config);
+  }
+  int32_t max_in_flight_steps() const override { return max_in_flight_steps_; }
+
+  void launch(const SchedulerOutput& plan) override {
+    for (auto& rank : ranks_) rank->launch(plan);
+  }
+  void sample(StepId step_id, std::unique_ptr<GrammarOutput> grammar) override {
+    const std::shared_ptr<const GrammarOutput> shared = std::move(grammar);
+    for (auto& rank : ranks_) rank->sample(step_id, shared);
+  }
+  void collect(StepId step_id, ModelRunnerOutput& output) override {
+    ranks_[0]->collect(step_id, output);
+    // The other ranks sampled the same tokens from the same logits; the plan may go once they are done with it.
+    for (size_t rank = 1; rank < ranks_.size(); ++rank) {
+      ranks_[rank]->collect(step_id, other_output_);
+      if (output.error.empty() && !other_output_.error.empty()) output.error = other_output_.error;
+    }
+  }
+
+ private:
+  int32_t max_in_flight_steps_;
+  ModelInfo model_info_;
+  std::vector<std::unique_ptr<Rank>> ranks_;
+  ModelRunnerOutput other_output_;
+};
+
+}  // namespace
+
+std::unique_ptr<Executor> make_local_executor(const EngineConfig& config) {
+  return std::make_unique<LocalExecutor>(config);
+}
+
+}  // namespace quire

@@ -1,0 +1,60 @@
+// Reading JSON files whose author should be told what is wrong with them.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace quire {
+
+using Json = nlohmann::json;
+
+// The bytes of a file. Throws InvalidArgument naming the path when it cannot be read.
+std::string read_text_file(const std::string& path);
+
+// Throws InvalidArgument, beginning with `where`, unless `text` is one JSON document in valid UTF-8.
+Json parse_json(std::string_view text, const std::string& where);
+
+// A value in a document, with its place: complaints read "tokenizer.json: model.type must be a string".
+// Borrows the value, which must outlive it.
+class JsonNode {
+ public:
+  JsonNode(const Json& value, std::string file) : JsonNode(value, std::move(file), "") {}
+
+  const Json& json() const { return *value_; }
+  const std::string& path() const { return path_; }
+
+  // The member `key`; throws when this is no object or has no such member.
+  JsonNode at(std::string_view key) const;
+  // The member `key`, or nothing when it is absent or null.
+  std::optional<JsonNode> find(std::string_view key) const;
+  // The elements of an array.
+  std::vector<JsonNode> elements() const;
+
+  // The value as the type asked for; anything else throws.
+  const std::string& string() const;
+  bool boolean() const;
+  int64_t integer(int64_t min, int64_t max) const;
+  const Json& object() const;
+
+  bool boolean_or(std::string_view key, bool absent) const;
+
+  // Throws unless every member of this object is named here: what we do not know, we do not guess.
+  void allow_only(std::initializer_list<std::string_view> keys) const;
+
+  [[noreturn]] void fail(const std::string& message) const;
+
+ private:
+  JsonNode(const Json& value, std::string file, std::string path)
+      : value_(&value), file_(std::move(file)), path_(std::move(path)) {}
+
+  const Json* value_;
+  std::string file_;
+  std::string path_;
+};
+
+}  // namespace quire

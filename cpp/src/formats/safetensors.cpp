@@ -1,0 +1,166 @@
+#include "formats/safetensors.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "quire/error.h"
+#include "util/str.h"
+
+namespace quire {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the reference reader's limit
+
+uint64_t dtype_bits(const std::string& dtype) {
+  static const std::pair<const char*, uint64_t> kBits[] = {
+      {"F64", 64}, {"I64", 64}, {"U64", 64}, {"F32", 32}, {"I32", 32}, {"U32", 32},     {"F16", 16},    {"BF16", 16},
+      {"I16", 16}, {"U16", 16}, {"I8", 8},   {"U8", 8},   {"BOOL", 8}, {"F8_E4M3", 8}, {"F8_E5M2", 8}};
+  for (const auto& [name, bits] : kBits) {
+    if (dtype == name) return bits;
+  }
+  return 0;
+}
+
+[[noreturn]] void fail(const std::string& path, const std::string& what) {
+  throw InvalidArgument(str(path, ": ", what));
+}
+
+Json parse_json(std::span<const char> header, const std::string& path) {
+  std::set<std::string> names;
+  const auto reject_duplicates = [&](int depth, Json::parse_event_t event, Json& value) {
+    if (event == Json::parse_event_t::key && depth == 1 && !names.insert(value.get<std::string>()).second) {
+      fail(path, str("the header names tensor '", value.get<std::string>(), "' twice"));
+    }
+    return true;
+  };
+  try {
+    Json json = Json::parse(header.begin(), header.end(), reject_duplicates);
+    if (!json.is_object()) fail(path, "the header is not a JSON object");
+    return json;
+  } catch (const Json::exception& error) {
+    fail(path, str("the header is not valid JSON: ", error.what()));
+  }
+}
+
+SafetensorsEntry parse_entry(const std::string& name, const Json& value, const std::string& path) {
+  const auto bad = [&](const std::string& what) { fail(path, str("tensor '", name, "': ", what)); };
+  if (!value.is_object()) bad("the header entry is not an object");
+  const auto dtype = value.find("dtype");
+  const auto shape = value.find("shape");
+  const auto offsets = value.find("data_offsets");
+  SafetensorsEntry entry;
+  entry.name = name;
+  if (dtype == value.end() || !dtype->is_string()) bad("dtype is missing");
+  entry.dtype = dtype->get<std::string>();
+  const uint64_t bits = dtype_bits(entry.dtype);
+  if (bits == 0) bad(str("dtype '", entry.dtype, "' is unknown"));
+  if (shape == value.end() || !shape->is_array()) bad("shape is missing");
+  uint64_t numel = 1;
+  for (const Json& dimension : *shape) {
+    if (!dimension.is_number_unsigned() || dimension.get<uint64_t>() > INT64_MAX) {
+      bad(str("shape ", shape->dump(), " holds something other than sizes"));
+    }
+    entry.shape.push_back(static_cast<int64_t>(dimension.get<uint64_t>()));
+    if (__builtin_mul_overflow(numel, dimension.get<uint64_t>(), &numel)) bad("shape overflows");
+  }
+  uint64_t num_bits = 0;
+  if (__builtin_mul_overflow(numel, bits, &num_bits)) bad("shape overflows");
+  if (offsets == value.end() || !offsets->is_array() || offsets->size() != 2 ||
+      !(*offsets)[0].is_number_unsigned() || !(*offsets)[1].is_number_unsigned()) {
+    bad("data_offsets is not a pair of byte positions");
+  }
+  entry.begin = (*offsets)[0].get<uint64_t>();
+  entry.end = (*offsets)[1].get<uint64_t>();
+  if (entry.end < entry.begin) bad(str("data_offsets end before they begin: ", offsets->dump()));
+  if (entry.end - entry.begin != num_bits / 8) {
+    bad(str("data_offsets span ", entry.end - entry.begin, " bytes, but shape ", shape->dump(), " of ", entry.dtype,
+            " takes ", num_bits / 8));
+  }
+  return entry;
+}
+
+}  // namespace
+
+std::vector<SafetensorsEntry> parse_safetensors_header(std::span<const char> header, uint64_t data_bytes,
+                                                       const std::string& path) {
+  const Json json = parse_json(header, path);
+  std::vector<SafetensorsEntry> entries;
+  for (const auto& [name, value] : json.items()) {
+    if (name != "__metadata__") entries.push_back(parse_entry(name, value, path));
+  }
+  std::sort(entries.begin(), entries.end(), [](const SafetensorsEntry& a, const SafetensorsEntry& b) {
+    return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
+  });
+  uint64_t position = 0;
+  for (const SafetensorsEntry& entry : entries) {
+    if (entry.begin != position) {
+      fail(path, str("tensor '", entry.name, "' begins at byte ", entry.begin, ", expected ", position,
+                     ": the data has a hole or tensors overlap"));
+    }
+    position = entry.end;
+  }
+  if (position != data_bytes) {
+    fail(path, str("the header describes ", position, " bytes of data, the file holds ", data_bytes,
+                   position > data_bytes ? ": it is truncated" : ""));
+  }
+  return entries;
+}
+
+SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) fail(path, std::strerror(errno));
+  struct stat status{};
+  const bool regular = ::fstat(fd, &status) == 0 && S_ISREG(status.st_mode);
+  mapped_bytes_ = regular ? static_cast<size_t>(status.st_size) : 0;
+  if (mapped_bytes_ >= 8) mapped_ = ::mmap(nullptr, mapped_bytes_, PROT_READ, MAP_PRIVATE, fd, 0);
+  ::close(fd);
+  if (!regular) fail(path, "is not a file");
+  if (mapped_bytes_ < 8) fail(path, str("has ", mapped_bytes_, " bytes; a safetensors file has at least 8"));
+  if (mapped_ == MAP_FAILED) {
+    mapped_ = nullptr;
+    fail(path, "cannot be mapped into memory");
+  }
+  try {
+    uint64_t header_bytes = 0;
+    std::memcpy(&header_bytes, mapped_, sizeof header_bytes);
+    if (header_bytes > std::min<uint64_t>(mapped_bytes_ - 8, kMaxHeaderBytes)) {
+      fail(path, str("the header claims ", header_bytes, " bytes, the file has ", mapped_bytes_,
+                     ": it is truncated or not a safetensors file"));
+    }
+    const char* header = static_cast<const char*>(mapped_) + 8;
+    data_ = reinterpret_cast<const std::byte*>(header + header_bytes);
+    entries_ = parse_safetensors_header({header, header_bytes}, mapped_bytes_ - 8 - header_bytes, path);
+  } catch (...) {
+    ::munmap(mapped_, mapped_bytes_);
+    throw;
+  }
+  ::madvise(mapped_, mapped_bytes_, MADV_SEQUENTIAL);
+}
+
+SafetensorsFile::~SafetensorsFile() {
+  if (mapped_) ::munmap(mapped_, mapped_bytes_);
+}
+
+std::span<const std::byte> SafetensorsFile::bytes(const SafetensorsEntry& entry) const {
+  return {data_ + entry.begin, static_cast<size_t>(entry.end - entry.begin)};
+}
+
+void SafetensorsFile::done_with(const SafetensorsEntry& entry) const {
+  constexpr uintptr_t kPage = 4096;
+  const auto begin = reinterpret_cast<uintptr_t>(data_ + entry.begin);
+  const uintptr_t first = (begin + kPage - 1) / kPage * kPage;
+  const uintptr_t last = (begin + (entry.end - entry.begin)) / kPage * kPage;
+  if (last > first) ::madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+}
+
+}  // namespace quire

@@ -1,0 +1,34 @@
+// One layer's attention over the paged KV cache.
+#pragma once
+
+#include "layers/context.h"
+#include "messages/kv_cache_spec.h"
+
+namespace quire {
+
+struct AttentionConfig {
+  int32_t layer = 0;
+  int32_t num_heads = 0;       // of this rank
+  int32_t num_kv_heads = 0;    // of this rank
+  int32_t head_size = 0;
+  float scale = 0.0F;
+  int32_t sliding_window = 0;  // 0: none
+  float soft_cap = 0.0F;       // 0: none
+};
+
+class Attention {
+ public:
+  // Throws InvalidArgument, with the backend's reason, when it has no kernel for this shape.
+  Attention(BuildContext& build, const AttentionConfig& config);
+
+  // Stores k and v, then attends.   q [T, H, D], k, v [T, KH, D]; out [T, H, D]
+  void forward(const ForwardContext& ctx, TensorView out, TensorView q, TensorView k, TensorView v) const;
+
+  const KVCacheSpec& kv_cache_spec() const { return spec_; }
+
+ private:
+  AttentionConfig config_;
+  KVCacheSpec spec_;
+};
+
+}  // namespace quire

@@ -1,0 +1,49 @@
+// What layers are built from, and what a forward pass carries through them. State travels here, never in globals.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "device/activation_arena.h"
+#include "distributed/communicator.h"
+#include "quire/kernels/ops.h"
+#include "weights/checkpoint.h"
+
+namespace quire {
+
+// While a model is built. `workspace_bytes` grows to the largest scratch any layer's ops will ask for.
+struct BuildContext {
+  const KernelTable& ops;
+  const LaunchContext& launch;
+  Checkpoint& checkpoint;
+  DType dtype;                  // of weights, activations and KV cache
+  int32_t rank = 0;             // of the tensor-parallel group
+  int32_t world_size = 1;
+  int32_t max_model_len = 0;
+  int32_t max_num_tokens = 0;   // rows of the largest batch
+  int32_t max_num_seqs = 0;     // rows of the largest batch of logits
+  int32_t block_size = 16;
+  size_t workspace_bytes = 0;
+};
+
+// The batch as attention sees it, for one KV cache group.
+struct AttentionMetadata {
+  TensorView block_table;      // [R, max_blocks] int32
+  TensorView slot_mapping;     // [T] int64
+  TensorView query_start_loc;  // [R + 1] int32
+  TensorView seq_lens;         // [R] int32
+  int32_t max_query_len = 0;
+  int32_t max_seq_len = 0;
+};
+
+struct ForwardContext {
+  const KernelTable& ops;
+  const LaunchContext& launch;
+  Communicator& communicator;
+  ActivationArena& arena;
+  std::span<const KVCacheView> kv_caches;           // per layer
+  std::span<const int32_t> kv_cache_groups;         // per layer: index into attention_metadata
+  std::span<const AttentionMetadata> attention_metadata;
+};
+
+}  // namespace quire

@@ -1,0 +1,188 @@
+#include "layers/rotary_embedding.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numbers>
+
+namespace quire {
+namespace {
+
+constexpr int32_t kMaxPositions = 1 << 28;
+
+// rope_parameters holds everything in transformers 5; before, theta stood apart and rope_scaling was optional.
+struct Source {
+  const HfConfig& config;
+  std::optional<HfConfig> parameters;
+  std::string type;
+
+  explicit Source(const HfConfig& config)
+      : config(config), parameters(config.get_object(config.has("rope_parameters") ? "rope_parameters" : "rope_scaling")) {
+    if (!parameters) {
+      type = "default";
+    } else if (parameters->has("rope_type")) {
+      type = parameters->get_string("rope_type");
+    } else {
+      type = parameters->get_string("type", "default");
+    }
+  }
+  double theta() const {
+    if (parameters && parameters->has("rope_theta")) return parameters->get_positive("rope_theta");
+    return config.get_positive("rope_theta", 10000.0);
+  }
+  int32_t max_positions() const { return config.get_int("max_position_embeddings", 1, kMaxPositions); }
+  int32_t original_max_positions() const {
+    constexpr const char* kKey = "original_max_position_embeddings";
+    if (parameters->has(kKey)) return parameters->get_int(kKey, 2, kMaxPositions);
+    return config.has(kKey) ? config.get_int(kKey, 2, kMaxPositions) : max_positions();
+  }
+  // Given, or what the longer context is of the original one.
+  double factor() const {
+    if (parameters->has("factor")) return parameters->get_positive("factor");
+    return double(max_positions()) / original_max_positions();
+  }
+  double partial_rotary_factor() const {
+    if (parameters && parameters->has("partial_rotary_factor")) return parameters->get_positive("partial_rotary_factor");
+    return config.get_positive("partial_rotary_factor", 1.0);
+  }
+};
+
+std::vector<double> plain_frequencies(double theta, int32_t dim) {
+  std::vector<double> frequencies;
+  for (int32_t i = 0; i < dim; i += 2) frequencies.push_back(1.0 / std::pow(theta, double(i) / dim));
+  return frequencies;
+}
+
+// Low frequencies are stretched, high ones kept, those between blended.
+void scale_llama3(const Source& source, RotaryConfig& out) {
+  const HfConfig& p = *source.parameters;
+  const double factor = p.get_positive("factor");
+  const double low = p.get_positive("low_freq_factor");
+  const double high = p.get_positive("high_freq_factor");
+  const double length = source.original_max_positions();
+  if (high <= low) p.fail("'rope_scaling.high_freq_factor' must be above low_freq_factor");
+  for (double& frequency : out.inverse_frequencies) {
+    const double wavelength = 2 * std::numbers::pi / frequency;
+    if (wavelength < length / high) continue;
+    if (wavelength > length / low) {
+      frequency /= factor;
+    } else {
+      const double smooth = (length / wavelength - low) / (high - low);
+      frequency = (1 - smooth) * frequency / factor + smooth * frequency;
+    }
+  }
+}
+
+// Peng et al., "YaRN" (2023).
+void scale_yarn(const Source& source, RotaryConfig& out) {
+  const HfConfig& p = *source.parameters;
+  const double factor = source.factor();
+  const double theta = source.theta();
+  const double length = source.original_max_positions();
+  const int32_t dim = out.rotary_dim;
+  const auto dimension_of = [&](double rotations) {
+    return dim * std::log(length / (rotations * 2 * std::numbers::pi)) / (2 * std::log(theta));
+  };
+  double low = dimension_of(p.get_positive("beta_fast", 32.0));
+  double high = dimension_of(p.get_positive("beta_slow", 1.0));
+  if (p.get_bool("truncate", true)) {
+    low = std::floor(low);
+    high = std::ceil(high);
+  }
+  low = std::max(low, 0.0);
+  high = std::min(high, double(dim - 1));
+  if (low == high) high += 0.001;
+  for (size_t i = 0; i < out.inverse_frequencies.size(); ++i) {
+    const double interpolated = std::clamp((double(i) - low) / (high - low), 0.0, 1.0);
+    double& frequency = out.inverse_frequencies[i];
+    frequency = frequency / factor * interpolated + frequency * (1 - interpolated);
+  }
+  const auto mscale = [&](double weight) { return factor <= 1 ? 1.0 : 0.1 * weight * std::log(factor) + 1.0; };
+  if (p.has("attention_factor")) {
+    out.attention_factor = p.get_positive("attention_factor");
+  } else if (p.has("mscale") && p.has("mscale_all_dim")) {
+    out.attention_factor = mscale(p.get_positive("mscale")) / mscale(p.get_positive("mscale_all_dim"));
+  } else {
+    out.attention_factor = mscale(1.0);
+  }
+}
+
+// Ding et al., "LongRoPE" (2024): one set of factors for short contexts, one for long.
+void scale_longrope(const Source& source, int32_t max_model_len, RotaryConfig& out) {
+  const HfConfig& p = *source.parameters;
+  const double length = source.original_max_positions();
+  const char* key = max_model_len > length ? "long_factor" : "short_factor";
+  const std::vector<double> factors = p.get_numbers(key);
+  if (factors.size() != out.inverse_frequencies.size()) {
+    p.fail("'rope_scaling." + std::string(key) + "' must have " + std::to_string(out.inverse_frequencies.size()) +
+           " numbers, got " + std::to_string(factors.size()));
+  }
+  for (size_t i = 0; i < factors.size(); ++i) out.inverse_frequencies[i] /= factors[i];
+  const double factor = source.factor();
+  out.attention_factor = p.has("attention_factor") ? p.get_positive("attention_factor")
+                         : factor <= 1             ? 1.0
+                                                   : std::sqrt(1 + std::log(factor) / std::log(length));
+}
+
+}  // namespace
+
+RotaryConfig RotaryConfig::read(const HfConfig& config, int32_t head_size, int32_t max_model_len) {
+  const Source source(config);
+  RotaryConfig out;
+  out.rotary_dim = static_cast<int32_t>(head_size * source.partial_rotary_factor());
+  if (out.rotary_dim < 2 || out.rotary_dim > head_size || out.rotary_dim % 2 != 0) {
+    config.fail("'partial_rotary_factor' gives a rotary size of " + std::to_string(out.rotary_dim) +
+                "; it must be even and at most the head size, " + std::to_string(head_size));
+  }
+  const int32_t dim = out.rotary_dim;
+  double theta = source.theta();
+  if (source.type == "dynamic") {
+    // NTK-aware: the base grows with the length beyond the trained one.
+    const double factor = source.parameters->get_positive("factor");
+    const double trained = source.max_positions();
+    const double length = std::max<double>(max_model_len, trained);
+    theta *= std::pow(factor * length / trained - (factor - 1), double(dim) / (dim - 2));
+  }
+  out.inverse_frequencies = plain_frequencies(theta, dim);
+  if (source.type == "linear") {
+    for (double& frequency : out.inverse_frequencies) frequency /= source.parameters->get_positive("factor");
+  } else if (source.type == "llama3") {
+    scale_llama3(source, out);
+  } else if (source.type == "yarn") {
+    scale_yarn(source, out);
+  } else if (source.type == "longrope" || source.type == "su") {
+    scale_longrope(source, max_model_len, out);
+  } else if (source.type != "default" && source.type != "dynamic") {
+    config.fail("rope_type '" + source.type +
+                "' is not supported; supported: default, linear, dynamic, llama3, yarn, longrope");
+  }
+  return out;
+}
+
+int32_t max_supported_positions(const HfConfig& config) {
+  const Source source(config);
+  double positions = source.max_positions();
+  if (source.type == "linear" || source.type == "dynamic") {
+    positions *= std::max(source.parameters->get_positive("factor"), 1.0);
+  } else if (source.type == "yarn") {
+    positions = std::max(positions, source.original_max_positions() * source.factor());
+  }
+  return static_cast<int32_t>(std::min<double>(positions, kMaxPositions));
+}
+
+RotaryEmbedding::RotaryEmbedding(const RotaryConfig& config, int32_t max_model_len)
+    : buffer_(static_cast<size_t>(max_model_len) * static_cast<size_t>(config.rotary_dim) * sizeof(float)),
+      cos_sin_(buffer_.data(), DType::kFloat32, max_model_len, config.rotary_dim) {
+  const size_t half = config.inverse_frequencies.size();
+  for (int32_t position = 0; position < max_model_len; ++position) {
+    float* row = cos_sin_.as<float>() + static_cast<size_t>(position) * 2 * half;
+    for (size_t i = 0; i < half; ++i) {
+      // Rounded as transformers rounds: the frequency, then the angle, in fp32.
+      const float angle = static_cast<float>(config.inverse_frequencies[i]) * static_cast<float>(position);
+      row[i] = static_cast<float>(std::cos(double(angle)) * config.attention_factor);
+      row[half + i] = static_cast<float>(std::sin(double(angle)) * config.attention_factor);
+    }
+  }
+}
+
+}  // namespace quire

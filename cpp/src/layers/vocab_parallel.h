@@ -1,0 +1,37 @@
+// The two ends of a language model: ids to vectors, vectors to logits. The vocabulary is split over the ranks.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "layers/linear.h"
+
+namespace quire {
+
+class VocabParallelEmbedding {
+ public:
+  // "<name>.weight" [vocab_size, hidden_size]. Without `for_logits` the rows are kept plain, which is quicker to
+  // look up but cannot be multiplied with.
+  VocabParallelEmbedding(BuildContext& build, const std::string& name, int64_t vocab_size, int64_t hidden_size,
+                         bool for_logits);
+
+  //   input_ids [T] int32, out [T, hidden_size]
+  void forward(const ForwardContext& ctx, TensorView out, TensorView input_ids) const;
+
+  // Logits with the same weight; needs for_logits. The whole vocabulary is gathered on every rank.
+  //   hidden [R, hidden_size], logits [R, vocab_size] fp32, rows may be strided
+  void compute_logits(const ForwardContext& ctx, TensorView logits, TensorView hidden) const;
+
+  // Activations that compute_logits takes for `rows` rows.
+  size_t logits_bytes(int64_t rows) const;
+
+ private:
+  int64_t vocab_size_;
+  Shard shard_;
+  int32_t world_size_;
+  std::unique_ptr<LinearMethod> packed_;  // for_logits, else:
+  Buffer plain_;
+  LinearWeight plain_weight_;
+};
+
+}  // namespace quire

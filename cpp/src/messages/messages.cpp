@@ -1,0 +1,94 @@
+// The public message types' few functions.
+#include <cmath>
+
+#include "quire/engine_config.h"
+#include "quire/error.h"
+#include "quire/request_output.h"
+#include "quire/sampling_params.h"
+#include "util/str.h"
+
+namespace quire {
+namespace {
+
+void require(bool ok, const char* field, const auto& value, const char* what_would_do) {
+  if (!ok) throw InvalidArgument(str(field, " must be ", what_would_do, ", got ", value));
+}
+
+}  // namespace
+
+const char* finish_reason_name(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kNone: return "";
+    case FinishReason::kStop: return "stop";
+    case FinishReason::kLength: return "length";
+    case FinishReason::kAbort: return "abort";
+    case FinishReason::kError: return "error";
+  }
+  return "";
+}
+
+void SamplingParams::validate(int32_t vocab_size) const {
+  require(temperature >= 0 && std::isfinite(temperature), "temperature", temperature, "at least 0 and finite");
+  require(top_k >= -1 , "top_k", top_k, "at least 1, or 0 or -1 for all tokens");
+  require(top_p > 0 && top_p <= 1, "top_p", top_p, "above 0 and at most 1");
+  require(min_p >= 0 && min_p <= 1, "min_p", min_p, "between 0 and 1");
+  require(presence_penalty >= -2 && presence_penalty <= 2, "presence_penalty", presence_penalty,
+          "between -2 and 2");
+  require(frequency_penalty >= -2 && frequency_penalty <= 2, "frequency_penalty", frequency_penalty,
+          "between -2 and 2");
+  require(repetition_penalty > 0 && std::isfinite(repetition_penalty), "repetition_penalty",
+          repetition_penalty, "above 0 and finite");
+  for (const auto& [id, bias] : logit_bias) {
+    if (id < 0 || id >= vocab_size) {
+      throw InvalidArgument(str("logit_bias has token id ", id, "; ids go from 0 to ", vocab_size - 1));
+    }
+    if (!(bias >= -100 && bias <= 100)) {
+      throw InvalidArgument(str("logit_bias of token ", id, " must be between -100 and 100, got ", bias));
+    }
+  }
+  require(max_tokens >= 1, "max_tokens", max_tokens, "at least 1");
+  if (min_tokens < 0 || min_tokens > max_tokens) {
+    throw InvalidArgument(
+        str("min_tokens must be between 0 and max_tokens (", max_tokens, "), got ", min_tokens));
+  }
+  for (const std::string& text : stop) {
+    if (text.empty()) throw InvalidArgument("stop holds an empty string; give non-empty strings");
+  }
+  if (!stop.empty() && !detokenize) {
+    throw InvalidArgument("stop needs detokenize=True: strings are found in the text");
+  }
+  for (int32_t id : stop_token_ids) {
+    if (id < 0 || id >= vocab_size) {
+      throw InvalidArgument(str("stop_token_ids has ", id, "; ids go from 0 to ", vocab_size - 1));
+    }
+  }
+  require(n >= 1 && n <= 256, "n", n, "between 1 and 256");
+  if (logprobs) require(*logprobs >= 0 && *logprobs <= 100, "logprobs", *logprobs, "between 0 and 100");
+}
+
+void EngineConfig::validate() const {
+  if (model.empty()) throw InvalidArgument("model is empty; give a directory with config.json");
+  require(dtype == "auto" || dtype == "float32" || dtype == "bfloat16", "dtype", dtype,
+          "'auto', 'float32' or 'bfloat16'");
+  require(max_model_len >= 0, "max_model_len", max_model_len, "at least 1, or 0 for the model's own");
+  require(device == "auto" || device == "cpu", "device", device, "'auto' or 'cpu'");
+  require(num_threads >= 0 && num_threads <= 1024, "num_threads", num_threads,
+          "between 1 and 1024, or 0 for all cores");
+  require(tensor_parallel_size >= 1 && tensor_parallel_size <= 64, "tensor_parallel_size",
+          tensor_parallel_size, "between 1 and 64");
+  require(block_size == 16 || block_size == 32 || block_size == 64, "block_size", block_size, "16, 32 or 64");
+  require(kv_cache_memory_bytes >= 0, "kv_cache_memory_bytes", kv_cache_memory_bytes,
+          "a number of bytes, or 0 to size it from the memory available");
+  require(num_gpu_blocks_override == 0 || num_gpu_blocks_override >= 2, "num_gpu_blocks_override",
+          num_gpu_blocks_override, "at least 2 (block 0 is kept back), or 0");
+  require(max_num_seqs >= 1 && max_num_seqs <= 4096, "max_num_seqs", max_num_seqs, "between 1 and 4096");
+  require(max_num_batched_tokens >= 1 && max_num_batched_tokens <= 1048576, "max_num_batched_tokens",
+          max_num_batched_tokens, "between 1 and 1048576");
+  require(long_prefill_token_threshold >= 0, "long_prefill_token_threshold", long_prefill_token_threshold,
+          "at least 1, or 0 for no limit");
+  require(scheduling_policy == "fcfs" || scheduling_policy == "priority", "scheduling_policy",
+          scheduling_policy, "'fcfs' or 'priority'");
+  require(max_queued_requests >= 0, "max_queued_requests", max_queued_requests, "at least 1, or 0 for no limit");
+}
+
+}  // namespace quire

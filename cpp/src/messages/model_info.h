@@ -1,0 +1,25 @@
+// What the front end and the engine core need to know of a loaded model.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "messages/archive.h"
+
+namespace quire {
+
+struct ModelInfo {
+  std::string architecture;
+  int32_t vocab_size = 0;
+  int32_t max_model_len = 0;
+  std::string dtype;
+  std::string backend;            // "cpu (amx)"
+  int64_t activation_bytes = 0;   // per rank
+
+  template <class A>
+  void fields(A& a) {
+    a(architecture, vocab_size, max_model_len, dtype, backend, activation_bytes);
+  }
+};
+
+}  // namespace quire

@@ -1,0 +1,38 @@
+// What the worker asks of a model, whatever its architecture.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "layers/context.h"
+#include "messages/kv_cache_spec.h"
+
+namespace quire {
+
+struct ModelInput {
+  TensorView input_ids;  // [T] int32
+  TensorView positions;  // [T] int32
+};
+
+// One rank's share of a loaded model. Used on the rank's own thread.
+class Model {
+ public:
+  virtual ~Model() = default;
+
+  virtual int32_t vocab_size() const = 0;
+  virtual int32_t hidden_size() const = 0;
+
+  // What each layer asks of the KV cache, in layer order.
+  virtual std::vector<KVCacheSpec> kv_cache_specs() const = 0;
+
+  // Activations that `forward` of `num_tokens` and `compute_logits` of `num_logits` rows take together.
+  virtual size_t activation_bytes(int64_t num_tokens, int64_t num_logits) const = 0;
+
+  // Hidden states [T, hidden_size] after the last norm, in the arena.
+  virtual TensorView forward(const ForwardContext& ctx, const ModelInput& input) const = 0;
+
+  //   hidden [R, hidden_size], logits [R, vocab_size] fp32
+  virtual void compute_logits(const ForwardContext& ctx, TensorView logits, TensorView hidden) const = 0;
+};
+
+}  // namespace quire

@@ -1,0 +1,31 @@
+#include "models/model_registry.h"
+
+#include <map>
+
+namespace quire {
+namespace {
+
+std::map<std::string, ModelFactory>& registry() {
+  static std::map<std::string, ModelFactory> factories;  // built on first use: registration precedes main
+  return factories;
+}
+
+}  // namespace
+
+bool register_model_factory(const char* architecture, ModelFactory factory) {
+  registry()[architecture] = factory;
+  return true;
+}
+
+ModelFactory find_model(const HfConfig& config) {
+  const auto names = config.get_strings("architectures");
+  for (const std::string& name : names) {
+    const auto found = registry().find(name);
+    if (found != registry().end()) return found->second;
+  }
+  std::string known;
+  for (const auto& [name, factory] : registry()) known += (known.empty() ? "" : ", ") + name;
+  config.fail("architecture '" + (names.empty() ? std::string() : names[0]) + "' is not supported; supported: " + known);
+}
+
+}  // namespace quire

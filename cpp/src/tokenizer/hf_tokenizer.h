@@ -1,0 +1,67 @@
+// The tokenizer of a tokenizer.json, put together from its stages.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "quire/tokenizer.h"
+#include "tokenizer/added_vocabulary.h"
+#include "tokenizer/pipeline.h"
+
+namespace quire::text {
+
+// The bytes of every id, ready to be joined. Shared by a tokenizer and its detokenizers.
+struct DecodeTable {
+  std::string bytes;
+  std::vector<size_t> offsets;  // id i is bytes[offsets[i] .. offsets[i + 1])
+  std::vector<bool> used;       // ids that have no token decode to nothing, without a separator
+  std::vector<bool> special;
+  std::string_view separator;
+
+  int32_t id_end() const { return static_cast<int32_t>(used.size()); }
+  std::string_view token(int32_t id) const {
+    const auto i = static_cast<size_t>(id);
+    return std::string_view(bytes).substr(offsets[i], offsets[i + 1] - offsets[i]);
+  }
+};
+
+class HfTokenizer final : public Tokenizer {
+ public:
+  // `text` is the content of tokenizer.json; `file` is its name in messages.
+  HfTokenizer(std::string_view text, const std::string& file);
+
+  std::vector<int32_t> encode(std::string_view text, bool add_special_tokens) const override;
+  std::string decode(std::span<const int32_t> ids, bool skip_special_tokens) const override;
+  std::unique_ptr<IncrementalDetokenizer> detokenizer(bool skip_special_tokens) const override;
+
+  int32_t vocab_size() const override { return decode_table_->id_end(); }
+  std::optional<std::string> id_to_token(int32_t id) const override;
+  std::optional<int32_t> token_to_id(std::string_view token) const override;
+  bool is_special(int32_t id) const override;
+
+ private:
+  void build(const JsonNode& document);
+  std::shared_ptr<const DecodeTable> make_decode_table() const;
+  // Text that holds no raw added token.
+  void encode_segment(std::string_view text, EncodeScratch& scratch) const;
+  void encode_normalized(std::string_view text, EncodeScratch& scratch) const;
+
+  std::unique_ptr<EncodeScratch> take_scratch() const;
+  void give_back(std::unique_ptr<EncodeScratch> scratch) const;
+
+  std::unique_ptr<const TokenizerModel> model_;
+  std::unique_ptr<const Normalizer> normalizer_;  // null: none
+  std::unique_ptr<const PreTokenizer> pre_tokenizer_;
+  std::unique_ptr<const PostProcessor> post_processor_;  // null: none
+  std::unique_ptr<const Decoder> decoder_;
+  std::unique_ptr<const AddedVocabulary> added_;
+  std::shared_ptr<const DecodeTable> decode_table_;
+
+  // Rooms of calls that are over; as many as ever ran at once, up to a limit.
+  mutable std::mutex scratches_mutex_;
+  mutable std::vector<std::unique_ptr<EncodeScratch>> scratches_;
+};
+
+}  // namespace quire::text

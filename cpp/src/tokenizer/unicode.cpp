@@ -1,0 +1,184 @@
+#include "tokenizer/unicode.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <map>
+
+namespace quire::unicode {
+namespace {
+
+constexpr const char* kCategoryNames[] = {
+    "Cn", "Cc", "Cf", "Co", "Cs", "Ll", "Lm", "Lo", "Lt", "Lu", "Mc", "Me", "Mn", "Nd", "Nl",
+    "No", "Pc", "Pd", "Pe", "Pf", "Pi", "Po", "Ps", "Sc", "Sk", "Sm", "So", "Zl", "Zp", "Zs",
+};
+
+}  // namespace
+
+size_t find_invalid_utf8(std::string_view text) {
+  size_t pos = 0;
+  while (pos < text.size()) {
+    // Most text is ASCII: eight bytes at a time.
+    if (uint64_t word; pos + 8 <= text.size() && (std::memcpy(&word, text.data() + pos, 8), true) &&
+                       (word & 0x8080808080808080u) == 0) {
+      pos += 8;
+      continue;
+    }
+    const auto lead = static_cast<unsigned char>(text[pos]);
+    if (lead < 0x80) {
+      ++pos;
+      continue;
+    }
+    // The second byte's range keeps out overlong forms, surrogates and what lies beyond U+10FFFF.
+    size_t length = 0;
+    unsigned char low = 0x80, high = 0xBF;
+    if (lead >= 0xC2 && lead <= 0xDF) {
+      length = 2;
+    } else if (lead >= 0xE0 && lead <= 0xEF) {
+      length = 3;
+      if (lead == 0xE0) low = 0xA0;
+      if (lead == 0xED) high = 0x9F;
+    } else if (lead >= 0xF0 && lead <= 0xF4) {
+      length = 4;
+      if (lead == 0xF0) low = 0x90;
+      if (lead == 0xF4) high = 0x8F;
+    }
+    if (length == 0 || pos + length > text.size()) return pos;
+    for (size_t i = 1; i < length; ++i) {
+      const auto byte = static_cast<unsigned char>(text[pos + i]);
+      if (byte < low || byte > high) return pos;
+      low = 0x80, high = 0xBF;
+    }
+    pos += length;
+  }
+  return std::string_view::npos;
+}
+
+void append_utf8(char32_t c, std::string& out) {
+  if (c < 0x80) {
+    out += static_cast<char>(c);
+  } else if (c < 0x800) {
+    out += static_cast<char>(0xC0 | c >> 6);
+    out += static_cast<char>(0x80 | (c & 0x3F));
+  } else if (c < 0x10000) {
+    out += static_cast<char>(0xE0 | c >> 12);
+    out += static_cast<char>(0x80 | (c >> 6 & 0x3F));
+    out += static_cast<char>(0x80 | (c & 0x3F));
+  } else {
+    out += static_cast<char>(0xF0 | c >> 18);
+    out += static_cast<char>(0x80 | (c >> 12 & 0x3F));
+    out += static_cast<char>(0x80 | (c >> 6 & 0x3F));
+    out += static_cast<char>(0x80 | (c & 0x3F));
+  }
+}
+
+std::u32string to_utf32(std::string_view text) {
+  std::u32string characters;
+  characters.reserve(text.size());
+  for (size_t pos = 0; pos < text.size();) characters += decode_utf8(text, pos);
+  return characters;
+}
+
+CodePointSet::CodePointSet(std::span<const CodePointRange> ranges) : ranges_(ranges.begin(), ranges.end()) {
+  std::sort(ranges_.begin(), ranges_.end(), [](auto& a, auto& b) { return a.first < b.first; });
+  size_t kept = 0;
+  for (const CodePointRange& range : ranges_) {
+    if (kept > 0 && range.first <= ranges_[kept - 1].last + 1) {
+      ranges_[kept - 1].last = std::max(ranges_[kept - 1].last, range.last);
+    } else {
+      ranges_[kept++] = range;
+    }
+  }
+  ranges_.resize(kept);
+}
+
+CodePointSet CodePointSet::of(char32_t code_point) {
+  const CodePointRange range{code_point, code_point};
+  return CodePointSet({&range, 1});
+}
+
+bool CodePointSet::from_category_name(std::string_view name, CodePointSet& out) {
+  uint32_t wanted = 0;
+  for (size_t i = 0; i < std::size(kCategoryNames); ++i) {
+    const std::string_view category = kCategoryNames[i];
+    if (name == category || (name.size() == 1 && name[0] == category[0])) wanted |= 1u << i;
+  }
+  if (wanted == 0) return false;
+  std::vector<CodePointRange> ranges;
+  for (size_t i = 0; i < kCategoryStarts.size(); ++i) {
+    if ((wanted >> (kCategoryStarts[i] & 31) & 1) == 0) continue;
+    const char32_t end = i + 1 < kCategoryStarts.size() ? kCategoryStarts[i + 1] >> 5 : kMaxCodePoint + 1;
+    ranges.push_back({kCategoryStarts[i] >> 5, end - 1});
+  }
+  out = CodePointSet(ranges);
+  return true;
+}
+
+bool CodePointSet::contains(char32_t c) const {
+  const auto after = std::upper_bound(ranges_.begin(), ranges_.end(), c,
+                                      [](char32_t value, const auto& range) { return value < range.first; });
+  return after != ranges_.begin() && c <= std::prev(after)->last;
+}
+
+CodePointSet CodePointSet::united_with(const CodePointSet& other) const {
+  std::vector<CodePointRange> both = ranges_;
+  both.insert(both.end(), other.ranges_.begin(), other.ranges_.end());
+  return CodePointSet(both);
+}
+
+CodePointSet CodePointSet::complement() const {
+  std::vector<CodePointRange> gaps;
+  char32_t next = 0;
+  for (const CodePointRange& range : ranges_) {
+    if (range.first > next) gaps.push_back({next, range.first - 1});
+    next = range.last + 1;
+  }
+  if (next <= kMaxCodePoint) gaps.push_back({next, kMaxCodePoint});
+  return CodePointSet(gaps);
+}
+
+bool CodePointSet::intersects(const CodePointSet& other) const {
+  size_t i = 0, j = 0;
+  while (i < ranges_.size() && j < other.ranges_.size()) {
+    if (ranges_[i].last < other.ranges_[j].first) {
+      ++i;
+    } else if (other.ranges_[j].last < ranges_[i].first) {
+      ++j;
+    } else {
+      return true;
+    }
+  }
+  return false;
+}
+
+CodePointBitmap::CodePointBitmap(const CodePointSet& set) : block_of_((kMaxCodePoint + 1) / 256) {
+  using Block = std::array<uint64_t, 4>;
+  std::map<Block, uint16_t> seen;
+  auto range = set.ranges().begin();
+  for (size_t index = 0; index < block_of_.size(); ++index) {
+    const char32_t start = static_cast<char32_t>(index * 256);
+    while (range != set.ranges().end() && range->last < start) ++range;
+    Block block{};
+    for (auto r = range; r != set.ranges().end() && r->first <= start + 255; ++r) {
+      const char32_t last = std::min<char32_t>(r->last, start + 255);
+      for (char32_t c = std::max(r->first, start); c <= last; ++c) {
+        block[c >> 6 & 3] |= uint64_t{1} << (c & 63);
+      }
+    }
+    const auto [entry, is_new] = seen.try_emplace(block, static_cast<uint16_t>(seen.size()));
+    if (is_new) blocks_.insert(blocks_.end(), block.begin(), block.end());
+    block_of_[index] = entry->second;
+    if (index == 0) ascii_[0] = block[0], ascii_[1] = block[1];
+  }
+}
+
+size_t CodePointBitmap::skip_members(std::string_view text, size_t pos, size_t max_characters) const {
+  for (; max_characters > 0 && pos < text.size(); --max_characters) {
+    size_t next = pos;
+    if (!contains(decode_utf8(text, next))) break;
+    pos = next;
+  }
+  return pos;
+}
+
+}  // namespace quire::unicode

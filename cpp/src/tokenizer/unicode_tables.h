@@ -1,0 +1,93 @@
+// Unicode data as Hugging Face `tokenizers` has it. Generated: see tools/make_unicode_tables.py.
+//
+// Its parts carry different Unicode versions, so there is a table for each part that asks: the split
+// regexes, the added tokens, the Digits pre-tokenizer and the normalizers.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+namespace quire::unicode {
+
+struct CodePointRange {
+  char32_t first;
+  char32_t last;  // included
+};
+
+// `length` characters of a pool, from `offset`.
+struct CodePointMapping {
+  char32_t code_point;
+  uint32_t offset;
+  uint32_t length;
+};
+
+struct CombiningClass {
+  char32_t code_point;
+  uint8_t combining_class;
+};
+
+struct Composition {
+  char32_t first;
+  char32_t second;
+  char32_t composed;
+};
+
+// In the order of the generator's CATEGORIES.
+enum class Category : uint8_t {
+  kCn,
+  kCc,
+  kCf,
+  kCo,
+  kCs,
+  kLl,
+  kLm,
+  kLo,
+  kLt,
+  kLu,
+  kMc,
+  kMe,
+  kMn,
+  kNd,
+  kNl,  //
+  kNo,
+  kPc,
+  kPd,
+  kPe,
+  kPf,
+  kPi,
+  kPo,
+  kPs,
+  kSc,
+  kSk,
+  kSm,
+  kSo,
+  kZl,
+  kZp,
+  kZs,
+};
+
+// Where a run of one category starts: the code point << 5 | the category. Sorted; the first starts at 0.
+extern const std::span<const uint32_t> kCategoryStarts;
+
+extern const std::span<const CodePointRange> kRegexSpace;       // \s
+extern const std::span<const CodePointRange> kRegexWord;        // \w
+extern const std::span<const CodePointRange> kAddedTokenSpace;  // what lstrip and rstrip take along
+extern const std::span<const CodePointRange> kAddedTokenWord;   // what single_word must not touch
+extern const std::span<const CodePointRange> kNumeric;          // the Digits pre-tokenizer
+
+// Characters that (?i:) takes for one another; each class ends in 0.
+extern const std::span<const char32_t> kCaseClasses;
+// Characters that fold to several, and what they fold to, each ending in 0.
+extern const std::span<const CodePointRange> kMultipleFoldCharacters;
+extern const std::span<const char32_t> kMultipleFolds;
+
+// All sorted by their first member. Decompositions are full; Hangul syllables are left to arithmetic.
+extern const std::span<const CombiningClass> kCombiningClasses;  // those that are not 0
+extern const std::span<const Composition> kCompositions;
+extern const std::span<const CodePointMapping> kCanonicalDecompositions;
+extern const std::span<const char32_t> kCanonicalDecompositionsPool;
+// Only those that differ from the canonical one.
+extern const std::span<const CodePointMapping> kCompatibilityDecompositions;
+extern const std::span<const char32_t> kCompatibilityDecompositionsPool;
+
+}  // namespace quire::unicode

@@ -1,0 +1,96 @@
+#include "worker/worker.h"
+
+#include "models/model_registry.h"
+#include "quire/kernels/backend_registry.h"
+#include "util/check.h"
+#include "util/log.h"
+
+namespace quire {
+namespace {
+
+const KernelTable& require_kernel_table(const std::string& device) {
+  const std::string backend = device == "auto" ? "cpu" : device;
+  const KernelTable* table = find_kernel_table(backend);
+  if (!table) throw InvalidArgument(str("device '", device, "' has no kernels in this build"));
+  return *table;
+}
+
+}  // namespace
+
+DType resolve_dtype(const EngineConfig& config, const Checkpoint& checkpoint) {
+  if (config.dtype == "float32") return DType::kFloat32;
+  if (config.dtype == "bfloat16") return DType::kBFloat16;
+  if (checkpoint.main_dtype() == "F32") return DType::kFloat32;
+  if (checkpoint.main_dtype() == "F16") {
+    log(LogLevel::kWarning, checkpoint.directory(),
+        ": float16 weights run as bfloat16 on the CPU; dtype='float32' keeps every bit");
+  }
+  return DType::kBFloat16;
+}
+
+Worker::Worker(const EngineConfig& config, const HfConfig& hf_config, int32_t max_model_len, int32_t num_threads,
+               std::unique_ptr<Communicator> communicator)
+    : ops_(require_kernel_table(config.device)),
+      thread_pool_(std::make_unique<ThreadPool>(num_threads)),
+      communicator_(std::move(communicator)) {
+  launch_.host = thread_pool_->host_parallel();
+  Checkpoint checkpoint = Checkpoint::open(config.model);
+  dtype_ = resolve_dtype(config, checkpoint);
+  BuildContext build{ops_, launch_, checkpoint, dtype_};
+  build.rank = communicator_->rank();
+  build.world_size = communicator_->world_size();
+  build.max_model_len = max_model_len;
+  build.max_num_tokens = config.max_num_batched_tokens;
+  build.max_num_seqs = config.max_num_seqs;
+  build.block_size = config.block_size;
+  model_ = find_model(hf_config)(build, hf_config);
+  workspace_ = Buffer(build.workspace_bytes);
+  launch_.workspace = workspace_.data();
+  launch_.workspace_bytes = workspace_.size();
+  runner_ = std::make_unique<ModelRunner>(
+      ModelRunnerConfig{config.max_num_seqs, config.max_num_batched_tokens, max_model_len}, *model_, ops_, launch_,
+      *communicator_);
+}
+
+void Worker::initialize_kv_cache(const KVCacheConfig& config) {
+  const auto specs = model_->kv_cache_specs();
+  std::vector<KVCacheView> layers;
+  for (const KVCacheSpec& spec : specs) {
+    Buffer& pages = kv_cache_.emplace_back(static_cast<size_t>(spec.page_bytes) * static_cast<size_t>(config.num_blocks));
+    KVCacheView view;
+    view.data = pages.data();
+    view.page_stride_bytes = spec.page_bytes;
+    view.num_blocks = config.num_blocks;
+    view.block_size = spec.block_size;
+    view.num_kv_heads = spec.num_kv_heads;
+    view.head_size = spec.head_size;
+    view.dtype = dtype_;
+    layers.push_back(view);
+  }
+  runner_->set_kv_cache(config, std::move(layers));
+}
+
+void Worker::execute_model(const SchedulerOutput& plan) {
+  error_.clear();
+  try {
+    runner_->execute_model(plan);
+  } catch (const std::exception& error) {
+    error_ = error.what();
+  }
+}
+
+void Worker::sample_tokens(const SchedulerOutput& plan, const GrammarOutput* grammar, ModelRunnerOutput& output) {
+  if (error_.empty()) {
+    try {
+      runner_->sample_tokens(plan, grammar, output);
+      return;
+    } catch (const std::exception& error) {
+      error_ = error.what();
+    }
+  }
+  output.step_id = plan.step_id;
+  output.sampled.clear();
+  output.error = error_;
+}
+
+}  // namespace quire

@@ -1,0 +1,138 @@
+// Lookups and row by row operations.
+#include <cstring>
+
+#include "convert.h"
+#include "ops.h"
+#include "parallel.h"
+
+namespace quire::cpu {
+namespace {
+
+// Elements worth a thread of their own.
+constexpr int64_t kGrainElements = 32768;
+
+int64_t grain_rows(int64_t row_elements) {
+  return std::max<int64_t>(1, kGrainElements / std::max<int64_t>(1, row_elements));
+}
+
+template <typename From, typename To>
+To convert(From x) {
+  if constexpr (std::is_same_v<From, To>) {
+    return x;
+  } else if constexpr (std::is_same_v<To, float>) {
+    return bf16_to_float(x);
+  } else {
+    return float_to_bf16(x);
+  }
+}
+
+// Row `row` of a table, packed or not. One row of a packed table lies spread over its panel, an element
+// (fp32) or a pair (bf16) per line.
+template <typename From, typename To>
+void copy_table_row(To* out, const LinearWeight& table, int64_t row) {
+  constexpr int64_t kStep = sizeof(From) == 2 ? 2 : 1;
+  const From* data = static_cast<const From*>(table.data);
+  if (!table.packed) {
+    const From* source = data + row * table.k;
+    for (int64_t i = 0; i < table.k; ++i) out[i] = convert<From, To>(source[i]);
+    return;
+  }
+  const int64_t depth = kStep == 2 ? (table.k + kDepthAlign - 1) / kDepthAlign * kDepthAlign : table.k;
+  const From* source = data + row / kPanelColumns * kPanelColumns * depth + row % kPanelColumns * kStep;
+  int64_t i = 0;
+  for (; i + kStep <= table.k; i += kStep, source += kPanelColumns * kStep)
+    for (int64_t j = 0; j < kStep; ++j) out[i + j] = convert<From, To>(source[j]);
+  if (i < table.k) out[i] = convert<From, To>(source[0]);
+}
+
+template <typename From, typename To>
+void embed(const LaunchContext& ctx, TensorView out, TensorView ids, const LinearWeight& table,
+           int32_t vocab_start) {
+  parallel_ranges(ctx, ids.shape[0], grain_rows(table.k), [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) {
+      const int64_t row = int64_t{ids.as<int32_t>()[t * ids.stride[0]]} - vocab_start;
+      To* to = reinterpret_cast<To*>(out.at(t));
+      if (row < 0 || row >= table.n) {
+        std::memset(to, 0, static_cast<size_t>(table.k) * sizeof(To));
+      } else {
+        copy_table_row<From, To>(to, table, row);
+      }
+    }
+  });
+}
+
+}  // namespace
+
+void embedding(const LaunchContext& ctx, TensorView out, TensorView ids, const LinearWeight& table,
+               int32_t vocab_start) {
+  const bool from_bf16 = table.dtype == DType::kBFloat16, to_bf16 = out.dtype == DType::kBFloat16;
+  const auto run = from_bf16 ? (to_bf16 ? embed<uint16_t, uint16_t> : embed<uint16_t, float>)
+                             : (to_bf16 ? embed<float, uint16_t> : embed<float, float>);
+  run(ctx, out, ids, table, vocab_start);
+}
+
+void gather_rows(const LaunchContext& ctx, TensorView out, TensorView x, TensorView index) {
+  const size_t row_bytes = static_cast<size_t>(x.shape[1]) * dtype_bytes(x.dtype);
+  parallel_ranges(ctx, out.shape[0], grain_rows(x.shape[1]), [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r)
+      std::memcpy(out.at(r), x.at(index.as<int32_t>()[r * index.stride[0]]), row_bytes);
+  });
+}
+
+void rms_norm(const Isa& isa, const LaunchContext& ctx, TensorView out, TensorView x, TensorView weight,
+              float eps) {
+  const auto kernel = isa.rows.rms_norm[type_index(x.dtype)];
+  const bool has_heads = x.rank == 3;
+  const int64_t rows = has_heads ? x.shape[1] : 1;
+  const int64_t n = has_heads ? x.shape[2] : x.shape[1];
+  parallel_ranges(ctx, x.shape[0], grain_rows(rows * n), [&](int64_t begin, int64_t end) {
+    if (has_heads) {
+      for (int64_t t = begin; t < end; ++t)
+        kernel(out.at(t), out.stride[1], x.at(t), x.stride[1], weight.data, rows, n, eps);
+    } else {
+      kernel(out.at(begin), out.stride[0], x.at(begin), x.stride[0], weight.data, end - begin, n, eps);
+    }
+  });
+}
+
+void fused_add_rms_norm(const Isa& isa, const LaunchContext& ctx, TensorView out, TensorView residual,
+                        TensorView x, TensorView weight, float eps) {
+  const auto kernel = isa.rows.add_rms_norm[type_index(x.dtype)];
+  parallel_ranges(ctx, x.shape[0], grain_rows(x.shape[1]), [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t)
+      kernel(out.at(t), residual.at(t), x.at(t), weight.data, x.shape[1], eps);
+  });
+}
+
+void rotary_embedding(const Isa& isa, const LaunchContext& ctx, TensorView q, TensorView k,
+                      TensorView positions, TensorView cos_sin) {
+  const auto kernel = isa.rows.rotate[type_index(q.dtype)];
+  const int64_t half = cos_sin.shape[1] / 2;
+  parallel_ranges(ctx, q.shape[0], grain_rows((q.shape[1] + k.shape[1]) * 2 * half),
+                  [&](int64_t begin, int64_t end) {
+                    for (int64_t t = begin; t < end; ++t) {
+                      const int64_t position = positions.as<int32_t>()[t * positions.stride[0]];
+                      const float* cos = reinterpret_cast<const float*>(cos_sin.at(position));
+                      kernel(q.at(t), q.shape[1], q.stride[1], cos, cos + half, half);
+                      kernel(k.at(t), k.shape[1], k.stride[1], cos, cos + half, half);
+                    }
+                  });
+}
+
+void silu_and_mul(const Isa& isa, const LaunchContext& ctx, TensorView out, TensorView x) {
+  const auto kernel = isa.rows.silu_and_mul[type_index(x.dtype)];
+  const int64_t n = out.shape[1];
+  // A single wide row is cut too: its elements do not depend on each other.
+  constexpr int64_t kCut = 2048;
+  const int64_t cuts = (n + kCut - 1) / kCut;
+  const int64_t bytes = static_cast<int64_t>(dtype_bytes(x.dtype));
+  parallel_ranges(ctx, x.shape[0] * cuts, kGrainElements / 2 / kCut, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t row = i / cuts, at = i % cuts * kCut;
+      const std::byte* gate = x.at(row) + at * bytes;
+      kernel(out.at(row) + at * bytes, gate, gate + n * bytes, std::min(kCut, n - at));
+    }
+  });
+}
+
+}  // namespace quire::cpu

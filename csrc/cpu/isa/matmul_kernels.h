@@ -1,0 +1,244 @@
+// Matmuls on vectors: linear layers and the two products of attention. Include after one simd_*.h.
+//
+// One micro-kernel serves all: C[rows, columns] = A[rows, depth] * B[depth, columns], where B is stored
+// by rows (fp32) or by pairs of rows (bf16) and may come in several pieces along the depth. An element
+// of C is one chain of multiply-adds in depth order, whatever the number of rows.
+#pragma once
+
+#include "isa/kernels.h"
+
+namespace quire::cpu {
+namespace {
+
+// How a dtype of the right operand is read. kStep: depth consumed at once.
+template <typename T>
+struct Operand;
+
+template <>
+struct Operand<float> {
+  using Left = float;
+  static constexpr int kStep = 1;
+  using Right = F32;
+  static Right right(const float* p) { return load(p); }
+  static F32 broadcast(const float* p) { return set1(*p); }
+  static F32 accumulate(F32 acc, F32 a, F32 b) { return fma(a, b, acc); }
+};
+
+template <>
+struct Operand<bf16> {
+  using Left = Staged;
+  static constexpr int kStep = 2;
+  using Right = Pairs;
+  static Right right(const bf16* p) { return load_pairs(p); }
+  static StagedPair broadcast(const Staged* p) { return broadcast_pair(p); }
+  static F32 accumulate(F32 acc, const StagedPair& a, const Pairs& b) { return dot_pairs(acc, a, b); }
+};
+
+template <typename T>
+using Left = typename Operand<T>::Left;
+
+// B as pieces of `depth` rows each; `stride` elements lie between its (pairs of) rows. `ahead`: how many
+// bytes ahead to prefetch, 0 when B is in a cache.
+struct Pieces {
+  const void* const* pieces;
+  int64_t num_pieces;
+  int64_t depth;
+  int64_t stride;
+  int64_t offset;  // elements from a piece's start to the first column
+  int64_t ahead;
+};
+
+template <typename T, int Rows, int Vectors>
+void multiply(const Left<T>* a, int64_t a_stride, const Pieces& b, float* c, int64_t c_stride) {
+  using Op = Operand<T>;
+  F32 acc[Rows][Vectors];
+  for (auto& row : acc)
+    for (F32& v : row) v = zero();
+  for (int64_t p = 0; p < b.num_pieces; ++p) {
+    const T* line = static_cast<const T*>(b.pieces[p]) + b.offset;
+    const Left<T>* left = a + p * b.depth;
+    for (int64_t k = 0; k < b.depth; k += Op::kStep, line += b.stride, left += Op::kStep) {
+      typename Op::Right right[Vectors];
+      for (int j = 0; j < Vectors; ++j) {
+        const T* vector = line + j * kLanes * Op::kStep;
+        if (b.ahead != 0) prefetch(reinterpret_cast<const char*>(vector) + b.ahead);
+        right[j] = Op::right(vector);
+      }
+#pragma GCC unroll 16
+      for (int r = 0; r < Rows; ++r) {
+        const auto x = Op::broadcast(left + r * a_stride);
+#pragma GCC unroll 4
+        for (int j = 0; j < Vectors; ++j) acc[r][j] = Op::accumulate(acc[r][j], x, right[j]);
+      }
+    }
+  }
+  for (int r = 0; r < Rows; ++r)
+    for (int j = 0; j < Vectors; ++j) store(c + r * c_stride + j * kLanes, acc[r][j]);
+}
+
+template <typename T>
+using Multiply = void (*)(const Left<T>*, int64_t, const Pieces&, float*, int64_t);
+
+template <typename T, int Vectors, int Rows = kMaxRows>
+Multiply<T> multiply_rows(int rows) {
+  if constexpr (Rows == 1) {
+    return multiply<T, 1, Vectors>;
+  } else {
+    return rows == Rows ? multiply<T, Rows, Vectors> : multiply_rows<T, Vectors, Rows - 1>(rows);
+  }
+}
+
+// All rows; `columns` is a multiple of 16.
+template <typename T>
+void multiply_block(const Left<T>* a, int64_t a_stride, int64_t rows, Pieces b, int64_t columns, float* c,
+                    int64_t c_stride) {
+  constexpr int kWide = kColumnVectors * kLanes;
+  constexpr int kNarrow = kWide < 16 ? kWide : 16;
+  const int64_t offset = b.offset;
+  for (int64_t r = 0; r < rows; r += kMaxRows) {
+    const int count = rows - r < kMaxRows ? static_cast<int>(rows - r) : kMaxRows;
+    const Multiply<T> wide = multiply_rows<T, kColumnVectors>(count);
+    const Multiply<T> narrow = multiply_rows<T, kNarrow / kLanes>(count);
+    for (int64_t j = 0; j < columns;) {
+      b.offset = offset + j * Operand<T>::kStep;
+      const bool fits = columns - j >= kWide;
+      (fits ? wide : narrow)(a + r * a_stride, a_stride, b, c + r * c_stride + j, c_stride);
+      j += fits ? kWide : kNarrow;
+    }
+  }
+}
+
+// ---- linear ---------------------------------------------------------------------------------------
+
+constexpr int64_t padded_depth(int64_t k) { return (k + kDepthAlign - 1) / kDepthAlign * kDepthAlign; }
+
+inline size_t staged_bytes(int64_t m, int64_t k) {
+  return static_cast<size_t>(m * padded_depth(k)) * sizeof(Staged);
+}
+
+// dst[0:n] = src[0:n], zeros up to depth.
+inline void stage_row(Staged* dst, const bf16* src, int64_t n, int64_t depth) {
+  int64_t i = 0;
+  if constexpr (sizeof(Staged) == sizeof(bf16)) {
+    memcpy(dst, src, static_cast<size_t>(n) * sizeof(bf16));
+    i = n;
+  } else {
+    for (; i + kLanes <= n; i += kLanes) store(dst + i, load(src + i));
+    if (i < n) store_part(dst + i, load_part(src + i, static_cast<int>(n - i)), static_cast<int>(n - i));
+    i = n;
+  }
+  for (; i < depth; ++i) dst[i] = 0;
+}
+
+inline void stage_rows(const LinearArgs& args, int64_t row_begin, int64_t row_end) {
+  const int64_t depth = padded_depth(args.k);
+  for (int64_t r = row_begin; r < row_end; ++r)
+    stage_row(static_cast<Staged*>(args.staged) + r * depth, static_cast<const bf16*>(args.x) + r * args.x_stride,
+              args.k, depth);
+}
+
+// Adds the bias and stores one row of a panel, of which `columns` exist.
+template <typename Out>
+void store_row(Out* out, const float* row, const float* bias, int columns) {
+  int j = 0;
+  for (; j + kLanes <= columns; j += kLanes) {
+    const F32 sum = load(row + j);
+    store(out + j, bias != nullptr ? add(sum, load(bias + j)) : sum);
+  }
+  if (j < columns) {
+    const int rest = columns - j;
+    const F32 sum = load_part(row + j, rest);
+    store_part(out + j, bias != nullptr ? add(sum, load_part(bias + j, rest)) : sum, rest);
+  }
+}
+
+inline void store_panel(const LinearArgs& args, int64_t first_row, int64_t rows, int64_t panel, const float* block,
+                        int64_t block_stride) {
+  const int64_t column = panel * kPanelColumns;
+  const int columns = static_cast<int>(args.n - column < kPanelColumns ? args.n - column : kPanelColumns);
+  const float* bias = args.bias != nullptr ? args.bias + column : nullptr;
+  for (int64_t r = 0; r < rows; ++r) {
+    const int64_t at = (first_row + r) * args.out_stride + column;
+    const float* row = block + r * block_stride;
+    if (args.out_is_bf16) {
+      store_row(static_cast<bf16*>(args.out) + at, row, bias, columns);
+    } else {
+      store_row(static_cast<float*>(args.out) + at, row, bias, columns);
+    }
+  }
+}
+
+inline size_t no_scratch(int64_t) { return 0; }
+
+// A panel of weights stays in the second-level cache while all rows of x pass over it. With few rows
+// the weights come straight from memory, so they are prefetched, across the end of a panel too.
+template <typename T>
+void linear(const LinearArgs& args, int64_t panel_begin, int64_t panel_end, void*) {
+  constexpr int64_t kPrefetchBytes = 4096;
+  constexpr bool kPaired = Operand<T>::kStep == 2;
+  const int64_t depth = kPaired ? padded_depth(args.k) : args.k;
+  const auto* a = static_cast<const Left<T>*>(kPaired ? args.staged : args.x);
+  const int64_t a_stride = kPaired ? depth : args.x_stride;
+  alignas(64) float block[kMaxRows * kPanelColumns];
+  for (int64_t panel = panel_begin; panel < panel_end; ++panel) {
+    const void* weights = static_cast<const T*>(args.weight) + panel * depth * kPanelColumns;
+    for (int64_t r = 0; r < args.m; r += kMaxRows) {
+      const int64_t rows = args.m - r < kMaxRows ? args.m - r : kMaxRows;
+      const Pieces b = {.pieces = &weights,
+                        .num_pieces = 1,
+                        .depth = depth,
+                        .stride = kPanelColumns * Operand<T>::kStep,
+                        .offset = 0,
+                        .ahead = r == 0 ? kPrefetchBytes : 0};
+      multiply_block<T>(a + r * a_stride, a_stride, rows, b, kPanelColumns, block, kPanelColumns);
+      store_panel(args, r, rows, panel, block, kPanelColumns);
+    }
+  }
+}
+
+// ---- attention ------------------------------------------------------------------------------------
+
+template <typename T>
+void stage_query(void* staged, const void* x, int64_t n, int64_t depth) {
+  if constexpr (Operand<T>::kStep == 2) {
+    stage_row(static_cast<Staged*>(staged), static_cast<const bf16*>(x), n, depth);
+  } else {
+    memcpy(staged, x, static_cast<size_t>(n) * sizeof(float));
+    for (int64_t i = n; i < depth; ++i) static_cast<float*>(staged)[i] = 0;
+  }
+}
+
+template <typename T>
+void scores(const void* query, int rows, const void* const* pages, int block_size, int depth, int first,
+            int last, float* out) {
+  for (int column = first; column < last;) {
+    const int page = column / block_size;
+    const int page_end = (page + 1) * block_size;
+    const int end = page_end < last ? page_end : last;
+    const Pieces b = {.pieces = pages + page,
+                      .num_pieces = 1,
+                      .depth = depth,
+                      .stride = int64_t{block_size} * Operand<T>::kStep,
+                      .offset = int64_t{column - page * block_size} * Operand<T>::kStep,
+                      .ahead = 0};
+    multiply_block<T>(static_cast<const Left<T>*>(query), depth, rows, b, end - column, out + column,
+                      kPartitionStride);
+    column = end;
+  }
+}
+
+template <typename T>
+void values(const void* probabilities, int rows, const void* const* groups, int group_tokens, int num_groups,
+            int head_size, float* out) {
+  const Pieces b = {.pieces = groups,
+                    .num_pieces = num_groups,
+                    .depth = group_tokens,
+                    .stride = int64_t{head_size} * Operand<T>::kStep,
+                    .offset = 0,
+                    .ahead = 0};
+  multiply_block<T>(static_cast<const Left<T>*>(probabilities), kPartitionStride, rows, b, head_size, out,
+                    head_size);
+}
+
+}  // namespace
+}  // namespace quire::cpu

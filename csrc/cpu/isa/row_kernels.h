@@ -1,0 +1,112 @@
+// Row by row operations. Include after one simd_*.h.
+#pragma once
+
+#include "isa/exp.h"
+#include "isa/kernels.h"
+
+namespace quire::cpu {
+namespace {
+
+// Two accumulators hide the latency of the additions; more would gain nothing at the lengths of a row.
+template <typename T>
+float sum_of_squares(const T* x, int64_t n) {
+  F32 even = zero(), odd = zero();
+  int64_t i = 0;
+  for (; i + 2 * kLanes <= n; i += 2 * kLanes) {
+    const F32 a = load(x + i), b = load(x + i + kLanes);
+    even = fma(a, a, even);
+    odd = fma(b, b, odd);
+  }
+  for (; i < n; i += kLanes) {
+    const int rest = n - i < kLanes ? static_cast<int>(n - i) : kLanes;
+    const F32 a = load_part(x + i, rest);
+    even = fma(a, a, even);
+  }
+  return reduce_add(add(even, odd));
+}
+
+template <typename T>
+void scale_row(T* out, const T* x, const T* weight, int64_t n, float scale) {
+  const F32 factor = set1(scale);
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) store(out + i, mul(mul(load(x + i), factor), load(weight + i)));
+  if (i < n) {
+    const int rest = static_cast<int>(n - i);
+    store_part(out + i, mul(mul(load_part(x + i, rest), factor), load_part(weight + i, rest)), rest);
+  }
+}
+
+inline float inverse_rms(float sum, int64_t n, float eps) {
+  return 1.0F / __builtin_sqrtf(sum / static_cast<float>(n) + eps);
+}
+
+template <typename T>
+void rms_norm(void* out, int64_t out_stride, const void* x, int64_t x_stride, const void* weight, int64_t rows,
+              int64_t n, float eps) {
+  for (int64_t r = 0; r < rows; ++r) {
+    const T* row = static_cast<const T*>(x) + r * x_stride;
+    scale_row(static_cast<T*>(out) + r * out_stride, row, static_cast<const T*>(weight), n,
+              inverse_rms(sum_of_squares(row, n), n, eps));
+  }
+}
+
+template <typename T>
+void add_rms_norm(void* out, void* residual, const void* x, const void* weight, int64_t n, float eps) {
+  T* sum = static_cast<T*>(residual);
+  const T* addend = static_cast<const T*>(x);
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) store(sum + i, add(load(sum + i), load(addend + i)));
+  if (i < n) {
+    const int rest = static_cast<int>(n - i);
+    store_part(sum + i, add(load_part(sum + i, rest), load_part(addend + i, rest)), rest);
+  }
+  scale_row(static_cast<T*>(out), sum, static_cast<const T*>(weight), n,
+            inverse_rms(sum_of_squares(sum, n), n, eps));
+}
+
+template <typename T>
+void rotate(void* heads, int64_t num_heads, int64_t head_stride, const float* cos, const float* sin,
+            int64_t half) {
+  for (int64_t h = 0; h < num_heads; ++h) {
+    T* low = static_cast<T*>(heads) + h * head_stride;
+    T* high = low + half;
+    int64_t i = 0;
+    for (; i + kLanes <= half; i += kLanes) {
+      const F32 a = load(low + i), b = load(high + i), c = load(cos + i), s = load(sin + i);
+      store(low + i, fnma(b, s, mul(a, c)));
+      store(high + i, fma(a, s, mul(b, c)));
+    }
+    if (i < half) {
+      const int rest = static_cast<int>(half - i);
+      const F32 a = load_part(low + i, rest), b = load_part(high + i, rest);
+      const F32 c = load_part(cos + i, rest), s = load_part(sin + i, rest);
+      store_part(low + i, fnma(b, s, mul(a, c)), rest);
+      store_part(high + i, fma(a, s, mul(b, c)), rest);
+    }
+  }
+}
+
+inline F32 silu(F32 x) { return div(x, add(set1(1.0F), exp(sub(zero(), x)))); }
+
+template <typename T>
+void silu_and_mul(void* out, const void* gate, const void* up, int64_t n) {
+  const T* g = static_cast<const T*>(gate);
+  const T* u = static_cast<const T*>(up);
+  T* o = static_cast<T*>(out);
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) store(o + i, mul(silu(load(g + i)), load(u + i)));
+  if (i < n) {
+    const int rest = static_cast<int>(n - i);
+    store_part(o + i, mul(silu(load_part(g + i, rest)), load_part(u + i, rest)), rest);
+  }
+}
+
+constexpr RowKernels row_kernels() {
+  return {.rms_norm = {rms_norm<float>, rms_norm<bf16>},
+          .add_rms_norm = {add_rms_norm<float>, add_rms_norm<bf16>},
+          .rotate = {rotate<float>, rotate<bf16>},
+          .silu_and_mul = {silu_and_mul<float>, silu_and_mul<bf16>}};
+}
+
+}  // namespace
+}  // namespace quire::cpu

@@ -1,0 +1,30 @@
+// What a kernel launch needs besides its tensors.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace quire {
+
+// How a CPU kernel spreads its work. The kernels do not own threads: the caller lends them through
+// this table of one function (util/thread_pool.h provides one).
+struct HostParallel {
+  using Task = void (*)(void* arg, int32_t index, int32_t count);
+
+  void* self = nullptr;
+  int32_t num_threads = 1;
+  // Calls task(arg, i, num_threads) once for each i in [0, num_threads), index 0 on the calling
+  // thread, and returns when all have returned. Not reentrant. Tasks must not throw.
+  void (*run)(void* self, Task task, void* arg) = nullptr;
+};
+
+// One per worker; passed by reference into every op. An op only enqueues work on `stream`; on the CPU
+// there is no stream and the work is done when the op returns.
+struct LaunchContext {
+  void* stream = nullptr;               // cudaStream_t, or null on the CPU
+  const HostParallel* host = nullptr;   // CPU backends only; null runs on the calling thread
+  void* workspace = nullptr;            // scratch shared by all ops in turn, 64-byte aligned
+  size_t workspace_bytes = 0;           // at least the largest *_workspace_bytes asked for
+};
+
+}  // namespace quire

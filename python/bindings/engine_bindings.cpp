@@ -1,0 +1,94 @@
+// Engine, LLMEngine, OutputQueue.
+#include "quire/engine.h"
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/variant.h>
+#include <nanobind/stl/vector.h>
+
+#include "bindings.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace quire::bindings {
+namespace {
+
+// Calls that wait let other Python threads run.
+using ReleaseGil = nb::call_guard<nb::gil_scoped_release>;
+
+void add_requests(Engine& engine, std::vector<EngineRequest> requests, OutputQueue& queue) {
+  std::vector<OutputCallback> callbacks;
+  for (const EngineRequest& request : requests) callbacks.push_back(queue.callback(request.sampling_params.output_kind));
+  engine.add_requests(std::move(requests), std::move(callbacks));
+}
+
+}  // namespace
+
+void bind_engine(nb::module_& m) {
+  nb::class_<EngineRequest>(m, "EngineRequest", "A prompt and how to continue it. Give prompt or prompt_token_ids.")
+      .def(
+          "__init__",
+          [](EngineRequest* self, std::string request_id, std::variant<std::string, std::vector<int32_t>> prompt,
+             const SamplingParams& sampling_params, int32_t priority, std::string cache_salt, bool add_special_tokens) {
+            new (self) EngineRequest();
+            self->request_id = std::move(request_id);
+            if (auto* text = std::get_if<std::string>(&prompt)) self->prompt = std::move(*text);
+            if (auto* ids = std::get_if<std::vector<int32_t>>(&prompt)) self->prompt_token_ids = std::move(*ids);
+            self->sampling_params = sampling_params;
+            self->priority = priority;
+            self->cache_salt = std::move(cache_salt);
+            self->add_special_tokens = add_special_tokens;
+          },
+          "request_id"_a, "prompt"_a, "sampling_params"_a, nb::kw_only(), "priority"_a = 0, "cache_salt"_a = "",
+          "add_special_tokens"_a = true)
+      .def_ro("request_id", &EngineRequest::request_id);
+
+  nb::class_<ModelDescription>(m, "ModelDescription", "What was loaded.")
+      .def_ro("architecture", &ModelDescription::architecture)
+      .def_ro("dtype", &ModelDescription::dtype)
+      .def_ro("backend", &ModelDescription::backend)
+      .def_ro("vocab_size", &ModelDescription::vocab_size)
+      .def_ro("max_model_len", &ModelDescription::max_model_len)
+      .def_ro("eos_token_ids", &ModelDescription::eos_token_ids);
+
+  nb::class_<EngineStats>(m, "EngineStats", "Counters since the start, and the state after the last step.")
+      .def_ro("num_steps", &EngineStats::num_steps)
+      .def_ro("num_running_reqs", &EngineStats::num_running_reqs)
+      .def_ro("num_waiting_reqs", &EngineStats::num_waiting_reqs)
+      .def_ro("num_free_blocks", &EngineStats::num_free_blocks)
+      .def_ro("num_total_blocks", &EngineStats::num_total_blocks)
+      .def_ro("num_preemptions", &EngineStats::num_preemptions)
+      .def_ro("num_scheduled_tokens", &EngineStats::num_scheduled_tokens)
+      .def_ro("prefix_cache_queries", &EngineStats::prefix_cache_queries)
+      .def_ro("prefix_cache_hits", &EngineStats::prefix_cache_hits)
+      .def_ro("num_generation_tokens", &EngineStats::num_generation_tokens);
+
+  nb::class_<OutputQueue>(m, "OutputQueue", "Collects outputs for a consumer that polls; untaken deltas are merged.")
+      .def(nb::init<>())
+      .def(
+          "take", [](OutputQueue& self, int64_t timeout_ms) { return self.take(std::chrono::milliseconds(timeout_ms)); },
+          "timeout_ms"_a, ReleaseGil(), "Everything that waits, oldest first; waits up to timeout_ms for the first.");
+
+  nb::class_<EngineBase>(m, "EngineBase", "What both engines offer besides requests.")
+      .def_prop_ro("model", &EngineBase::model)
+      .def("apply_chat_template", &EngineBase::apply_chat_template, "messages_json"_a, "options_json"_a = "{}")
+      .def("stats", &EngineBase::stats)
+      .def("reset_prefix_cache", &EngineBase::reset_prefix_cache, ReleaseGil(),
+           "Forgets cached prefixes. False, and nothing done, while a request is unfinished.");
+
+  nb::class_<Engine, EngineBase>(m, "Engine", "The engine on threads of its own. Thread-safe.")
+      .def(nb::init<const EngineConfig&>(), "config"_a, ReleaseGil())
+      .def("add_requests", add_requests, "requests"_a, "queue"_a, ReleaseGil(),
+           "Queues requests whose outputs go to `queue`: all of them, or none and ValueError.")
+      .def("abort_request", &Engine::abort_request, "request_id"_a, ReleaseGil());
+
+  nb::class_<LLMEngine, EngineBase>(m, "LLMEngine", "The engine without threads: it computes inside step().")
+      .def(nb::init<const EngineConfig&>(), "config"_a, ReleaseGil())
+      .def("add_request", &LLMEngine::add_request, "request"_a, ReleaseGil())
+      .def("abort_request", &LLMEngine::abort_request, "request_id"_a, ReleaseGil())
+      .def("has_unfinished_requests", &LLMEngine::has_unfinished_requests)
+      .def("step", &LLMEngine::step, ReleaseGil(), "One step. What is new or finished, perhaps nothing.");
+}
+
+}  // namespace quire::bindings

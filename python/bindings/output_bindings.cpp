@@ -1,0 +1,88 @@
+// RequestOutput and what it holds.
+#include "quire/request_output.h"
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/unordered_map.h>
+#include <nanobind/stl/variant.h>
+#include <nanobind/stl/vector.h>
+
+#include <unordered_map>
+
+#include "bindings.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace quire::bindings {
+namespace {
+
+using StopReason = std::variant<std::string, int32_t>;
+
+std::optional<StopReason> stop_reason(const CompletionOutput& output) {
+  if (const auto* text = std::get_if<std::string>(&output.stop_reason)) return *text;
+  if (const auto* id = std::get_if<int32_t>(&output.stop_reason)) return *id;
+  return std::nullopt;
+}
+
+std::optional<std::string> finish_reason(const CompletionOutput& output) {
+  if (!output.finished()) return std::nullopt;
+  return finish_reason_name(output.finish_reason);
+}
+
+// One dictionary a position, by token id: the chosen token comes first.
+std::optional<std::vector<nb::typed<nb::dict, int, Logprob>>> logprobs(const CompletionOutput& output) {
+  if (!output.cumulative_logprob) return std::nullopt;
+  std::vector<nb::typed<nb::dict, int, Logprob>> positions;
+  for (const PositionLogprobs& position : output.logprobs) {
+    nb::dict by_id;
+    for (const Logprob& logprob : position) by_id[nb::int_(logprob.token_id)] = nb::cast(logprob);
+    positions.push_back(nb::typed<nb::dict, int, Logprob>(by_id));
+  }
+  return positions;
+}
+
+std::string completion_repr(const CompletionOutput& o) {
+  return nb::cast<std::string>(
+      nb::str("CompletionOutput(index={}, text={!r}, token_ids={}, finish_reason={!r}, stop_reason={!r})")
+          .format(o.index, o.text, o.token_ids, finish_reason(o), stop_reason(o)));
+}
+
+}  // namespace
+
+void bind_outputs(nb::module_& m) {
+  nb::class_<Logprob>(m, "Logprob", "A token's log-probability under the model, and its rank (1 is the likeliest).")
+      .def_ro("token_id", &Logprob::token_id)
+      .def_ro("logprob", &Logprob::logprob)
+      .def_ro("rank", &Logprob::rank)
+      .def("__repr__", [](const Logprob& l) {
+        return nb::cast<std::string>(nb::str("Logprob(token_id={}, logprob={}, rank={})").format(l.token_id, l.logprob, l.rank));
+      });
+
+  nb::class_<CompletionOutput>(m, "CompletionOutput", "One completion of a prompt.")
+      .def_ro("index", &CompletionOutput::index)
+      .def_ro("text", &CompletionOutput::text)
+      .def_ro("token_ids", &CompletionOutput::token_ids)
+      .def_ro("cumulative_logprob", &CompletionOutput::cumulative_logprob)
+      .def_prop_ro("logprobs", logprobs, "One dictionary for each token, by token id; None unless asked for.")
+      .def_prop_ro("finish_reason", finish_reason, "'stop', 'length', 'abort', 'error', or None while unfinished.")
+      .def_prop_ro("stop_reason", stop_reason, "The stop string or stop token id that ended it, if one did.")
+      .def_ro("error", &CompletionOutput::error)
+      .def("finished", &CompletionOutput::finished)
+      .def("__repr__", completion_repr);
+
+  nb::class_<RequestOutput>(m, "RequestOutput", "What a request gave back.")
+      .def_ro("request_id", &RequestOutput::request_id)
+      .def_prop_ro("prompt",
+                   [](const RequestOutput& o) { return o.prompt ? std::optional(*o.prompt) : std::nullopt; })
+      .def_prop_ro("prompt_token_ids", [](const RequestOutput& o) { return *o.prompt_token_ids; })
+      .def_ro("outputs", &RequestOutput::outputs)
+      .def_ro("finished", &RequestOutput::finished)
+      .def_ro("num_cached_tokens", &RequestOutput::num_cached_tokens)
+      .def("__repr__", [](const RequestOutput& o) {
+        return nb::cast<std::string>(nb::str("RequestOutput(request_id={!r}, outputs={}, finished={})")
+                                         .format(o.request_id, o.outputs, o.finished));
+      });
+}
+
+}  // namespace quire::bindings

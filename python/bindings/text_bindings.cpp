@@ -1,0 +1,106 @@
+// Tokenizer, its incremental detokenizer, and chat templates.
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+#include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
+
+#include "bindings.h"
+#include "quire/chat_template.h"
+#include "quire/tokenizer.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace quire::bindings {
+namespace {
+
+// Keeps the tokenizer alive as long as its detokenizer.
+struct Detokenizer {
+  std::shared_ptr<const Tokenizer> tokenizer;
+  std::unique_ptr<IncrementalDetokenizer> detokenizer;
+};
+
+// The shared const object, behind a class that nanobind can construct.
+struct TokenizerHandle {
+  std::shared_ptr<const Tokenizer> tokenizer;
+};
+
+struct ChatTemplateHandle {
+  std::shared_ptr<const ChatTemplate> chat_template;
+};
+
+std::string dump_json(nb::handle value) {
+  return nb::cast<std::string>(nb::module_::import_("json").attr("dumps")(value, "ensure_ascii"_a = false));
+}
+
+}  // namespace
+
+void bind_text(nb::module_& m) {
+  nb::class_<Detokenizer>(m, "Detokenizer", "Token ids to text, as they arrive. A UTF-8 character is never split.")
+      .def(
+          "append",
+          [](Detokenizer& self, const std::vector<int32_t>& ids) {
+            std::string out;
+            self.detokenizer->append(ids, out);
+            return out;
+          },
+          "ids"_a, "The text that these ids completed.")
+      .def(
+          "finish",
+          [](Detokenizer& self) {
+            std::string out;
+            self.detokenizer->finish(out);
+            return out;
+          },
+          "What is still held back. Call once, at the end.");
+
+  nb::class_<TokenizerHandle>(m, "Tokenizer", "A Hugging Face tokenizer.json, run in C++.")
+      .def(
+          "__init__",
+          [](TokenizerHandle* self, const std::string& directory) {
+            new (self) TokenizerHandle{Tokenizer::load(directory)};
+          },
+          "directory"_a, "Raises ValueError, naming file and key, for what is missing or not supported.")
+      .def(
+          "encode",
+          [](const TokenizerHandle& self, std::string_view text, bool add_special_tokens) {
+            return self.tokenizer->encode(text, add_special_tokens);
+          },
+          "text"_a, nb::kw_only(), "add_special_tokens"_a = true, nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "decode",
+          [](const TokenizerHandle& self, const std::vector<int32_t>& ids, bool skip_special_tokens) {
+            return self.tokenizer->decode(ids, skip_special_tokens);
+          },
+          "ids"_a, nb::kw_only(), "skip_special_tokens"_a = true)
+      .def(
+          "detokenizer",
+          [](const TokenizerHandle& self, bool skip_special_tokens) {
+            return Detokenizer{self.tokenizer, self.tokenizer->detokenizer(skip_special_tokens)};
+          },
+          nb::kw_only(), "skip_special_tokens"_a = true)
+      .def_prop_ro("vocab_size", [](const TokenizerHandle& self) { return self.tokenizer->vocab_size(); })
+      .def("id_to_token", [](const TokenizerHandle& self, int32_t id) { return self.tokenizer->id_to_token(id); }, "id"_a)
+      .def("token_to_id",
+           [](const TokenizerHandle& self, std::string_view token) { return self.tokenizer->token_to_id(token); },
+           "token"_a);
+
+  nb::class_<ChatTemplateHandle>(m, "ChatTemplate", "A model directory's chat template, rendered in C++.")
+      .def(
+          "__init__",
+          [](ChatTemplateHandle* self, const std::string& directory) {
+            new (self) ChatTemplateHandle{ChatTemplate::load(directory)};
+          },
+          "directory"_a, "Raises ValueError for a missing template or syntax that is not supported.")
+      .def(
+          "render",
+          [](const ChatTemplateHandle& self, nb::list messages, const nb::kwargs& options) {
+            return self.chat_template->render(dump_json(messages), dump_json(options));
+          },
+          "messages"_a, "options"_a,
+          "Renders a conversation. Keyword arguments: add_generation_prompt, tools, and what the template reads.");
+}
+
+}  // namespace quire::bindings

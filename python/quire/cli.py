@@ -1,0 +1,166 @@
+"""The ``quire`` command."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from quire.model_directory import DEMO_MODEL
+
+if TYPE_CHECKING:
+    from quire._core import RequestOutput, SamplingParams
+    from quire.llm import LLM
+    from quire.prompts import Message
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a command. Returns the exit status: 0, 1 after an error, 130 after Ctrl-C."""
+    args = _parser().parse_args(argv)
+    try:
+        return int(args.command(args))
+    except (ValueError, MemoryError, RuntimeError, TypeError) as error:
+        print(f"quire: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="quire", description="Runs large language models.")
+    parser.add_argument("--version", action=_PrintVersion, help="print the version")
+    commands = parser.add_subparsers(required=True, metavar="command")
+
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--model", default=DEMO_MODEL, help="a Hugging Face directory")
+    common.add_argument("--dtype", default="auto", help="auto, float32 or bfloat16")
+    common.add_argument("--device", default="auto", help="auto or cpu")
+    common.add_argument("--max-model-len", type=int, default=0, help="longest sequence")
+    common.add_argument("--num-threads", type=int, default=0, help="CPU threads that compute")
+    common.add_argument("--max-tokens", type=int, default=256, help="longest answer")
+    common.add_argument("--temperature", type=float, default=0.0, help="0 is greedy")
+    common.add_argument("--top-p", type=float, default=1.0)
+    common.add_argument("--top-k", type=int, default=0)
+    common.add_argument("--seed", type=int, default=None)
+
+    run = commands.add_parser("run", parents=[common], help="answer one prompt, as it is generated")
+    run.add_argument("prompt", help="the prompt; '-' reads it from standard input")
+    run.add_argument("--raw", action="store_true", help="continue the text, without chat template")
+    run.add_argument("--stats", action="store_true", help="print speed to standard error")
+    run.set_defaults(command=_run)
+
+    chat = commands.add_parser("chat", parents=[common], help="hold a conversation")
+    chat.add_argument("--system", default=None, help="the system message")
+    chat.set_defaults(command=_chat)
+    return parser
+
+
+class _PrintVersion(argparse.Action):
+    """Looks the version up only when it is asked for: reading package metadata takes milliseconds."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, help: str) -> None:
+        super().__init__(option_strings, dest, nargs=0, help=help)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from importlib.metadata import version
+
+        print(version("quire"))
+        parser.exit()
+
+
+def _load(args: argparse.Namespace) -> LLM:
+    from quire.llm import LLM
+
+    return LLM(
+        args.model,
+        dtype=args.dtype,
+        device=args.device,
+        max_model_len=args.max_model_len,
+        num_threads=args.num_threads,
+    )
+
+
+def _sampling_params(args: argparse.Namespace) -> SamplingParams:
+    from quire._core import SamplingParams
+
+    return SamplingParams(
+        temperature=args.temperature,
+        top_p=args.top_p,
+        top_k=args.top_k,
+        seed=args.seed,
+        max_tokens=args.max_tokens,
+    )
+
+
+def _print_stream(llm: LLM, prompt: str | list[Message], params: SamplingParams) -> tuple[str, int]:
+    """Prints an answer as it comes. Returns it, and how many tokens it has."""
+    text = ""
+    num_tokens = 0
+    output: RequestOutput
+    for output in llm.stream(prompt, params):
+        for completion in output.outputs:
+            text += completion.text
+            num_tokens += len(completion.token_ids)
+            print(completion.text, end="", flush=True)
+            if completion.error:
+                raise RuntimeError(completion.error)
+    print(flush=True)
+    return text, num_tokens
+
+
+def _run(args: argparse.Namespace) -> int:
+    text = sys.stdin.read() if args.prompt == "-" else args.prompt
+    params = _sampling_params(args)
+    start = time.perf_counter()
+    llm = _load(args)
+    loaded = time.perf_counter()
+    prompt: str | list[Message] = text if args.raw else [{"role": "user", "content": text}]
+    _, num_tokens = _print_stream(llm, prompt, params)
+    if args.stats:
+        seconds = time.perf_counter() - loaded
+        print(
+            f"{num_tokens} tokens in {seconds:.2f} s ({num_tokens / seconds:.1f} tokens/s), "
+            f"loaded in {loaded - start:.2f} s, {llm.model.dtype} on {llm.model.backend}",
+            file=sys.stderr,
+        )
+    return 0
+
+
+def _chat(args: argparse.Namespace) -> int:
+    llm = _load(args)
+    params = _sampling_params(args)
+    system: list[Message] = [{"role": "system", "content": args.system}] if args.system else []
+    messages = list(system)
+    interactive = sys.stdin.isatty()
+    if interactive:
+        print("/reset forgets the conversation, /exit or Ctrl-D ends it.", file=sys.stderr)
+    while True:
+        try:
+            line = input("> " if interactive else "")
+        except EOFError:
+            return 0
+        if line == "/exit":
+            return 0
+        if line == "/reset":
+            messages = list(system)
+            continue
+        if not line.strip():
+            continue
+        messages.append({"role": "user", "content": line})
+        try:
+            text, _ = _print_stream(llm, messages, params)
+        except KeyboardInterrupt:
+            # Ctrl-C ends the answer, not the conversation.
+            print()
+            messages.pop()
+            continue
+        messages.append({"role": "assistant", "content": text})
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,71 @@
+"""The engine for a host loop of one's own: it computes inside ``step`` and has no thread."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from quire import _core
+from quire._core import RequestOutput, SamplingParams
+from quire.model_directory import DEMO_MODEL, resolve_model
+from quire.prompts import Message, Prompt, prompt_content
+
+
+class LLMEngine:
+    """``add_request``, then ``step`` until ``has_unfinished_requests`` is false. One thread at a time.
+
+    Takes what ``LLM`` takes.
+    """
+
+    def __init__(self, model: str | os.PathLike[str] = DEMO_MODEL, **engine_args: Any) -> None:
+        self._engine = _core.LLMEngine(_core.EngineConfig(resolve_model(model), **engine_args))
+
+    @property
+    def model(self) -> _core.ModelDescription:
+        """Architecture, dtype, vocab_size, max_model_len, eos_token_ids."""
+        return self._engine.model
+
+    def add_request(
+        self,
+        request_id: str,
+        prompt: Prompt,
+        sampling_params: SamplingParams | None = None,
+        *,
+        priority: int = 0,
+        cache_salt: str = "",
+    ) -> None:
+        """Queues a request. Raises ValueError, and changes nothing, if it cannot be run."""
+        self._engine.add_request(
+            _core.EngineRequest(
+                request_id,
+                prompt_content(prompt),
+                sampling_params or SamplingParams(),
+                priority=priority,
+                cache_salt=cache_salt,
+            )
+        )
+
+    def step(self) -> list[RequestOutput]:
+        """Computes one step. Returns what is new or finished, perhaps nothing."""
+        return self._engine.step()
+
+    def abort_request(self, request_id: str) -> bool:
+        """Ends a request; its last output comes from the next ``step``. False if it is not there."""
+        return self._engine.abort_request(request_id)
+
+    def has_unfinished_requests(self) -> bool:
+        """Whether ``step`` has anything left to do or to return."""
+        return self._engine.has_unfinished_requests()
+
+    def apply_chat_template(self, messages: Sequence[Message], **template_args: Any) -> str:
+        """Renders a conversation as text. Raises ValueError if the model has no chat template."""
+        return self._engine.apply_chat_template(
+            json.dumps(list(messages), ensure_ascii=False),
+            json.dumps(template_args, ensure_ascii=False),
+        )
+
+    def stats(self) -> _core.EngineStats:
+        """Counters since the start: steps, tokens, preemptions, prefix hits, free blocks."""
+        return self._engine.stats()

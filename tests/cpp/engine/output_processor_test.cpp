@@ -1,0 +1,177 @@
+#include "engine/output_processor.h"
+
+#include <gtest/gtest.h>
+
+#include "quire/error.h"
+
+namespace quire {
+namespace {
+
+// Token i is the i-th piece; what follows an incomplete piece completes it.
+class FakeTokenizer final : public Tokenizer {
+ public:
+  explicit FakeTokenizer(std::vector<std::string> pieces) : pieces_(std::move(pieces)) {}
+  std::vector<int32_t> encode(std::string_view, bool) const override { return {}; }
+  std::string decode(std::span<const int32_t> ids, bool) const override {
+    std::string text;
+    for (int32_t id : ids) text += pieces_.at(static_cast<size_t>(id));
+    return text;
+  }
+  std::unique_ptr<IncrementalDetokenizer> detokenizer(bool) const override {
+    struct Detokenizer : IncrementalDetokenizer {
+      explicit Detokenizer(const FakeTokenizer& t) : tokenizer(t) {}
+      void append(std::span<const int32_t> ids, std::string& out) override { out += tokenizer.decode(ids, true); }
+      void finish(std::string&) override {}
+      const FakeTokenizer& tokenizer;
+    };
+    return std::make_unique<Detokenizer>(*this);
+  }
+  int32_t vocab_size() const override { return static_cast<int32_t>(pieces_.size()); }
+  std::optional<std::string> id_to_token(int32_t) const override { return std::nullopt; }
+  std::optional<int32_t> token_to_id(std::string_view) const override { return std::nullopt; }
+  bool is_special(int32_t) const override { return false; }
+
+ private:
+  std::vector<std::string> pieces_;
+};
+
+struct Fixture {
+  explicit Fixture(std::vector<std::string> pieces, SamplingParams params)
+      : processor(std::make_shared<FakeTokenizer>(std::move(pieces))) {
+    EngineRequest request;
+    request.request_id = "r";
+    request.sampling_params = params;
+    std::vector<EngineCoreRequest> children(static_cast<size_t>(params.n));
+    for (size_t i = 0; i < children.size(); ++i) {
+      children[i].request_id = i + 1;
+      children[i].prompt_token_ids = {1};
+    }
+    processor.add_request(request, children, {});
+  }
+  std::vector<RequestOutput> send(RequestId id, std::vector<int32_t> tokens, FinishReason reason = FinishReason::kNone) {
+    EngineCoreOutputs outputs;
+    EngineCoreOutput& output = outputs.outputs.emplace_back();
+    output.request_id = id;
+    output.new_token_ids = std::move(tokens);
+    output.finish_reason = reason;
+    std::vector<OutputProcessor::Delivery> deliveries;
+    processor.process_outputs(std::move(outputs), deliveries, to_abort);
+    std::vector<RequestOutput> result;
+    for (auto& delivery : deliveries) result.push_back(std::move(delivery.output));
+    return result;
+  }
+  OutputProcessor processor;
+  std::vector<RequestId> to_abort;
+};
+
+SamplingParams delta(std::vector<std::string> stop = {}) {
+  SamplingParams params;
+  params.output_kind = RequestOutputKind::kDelta;
+  params.stop = std::move(stop);
+  return params;
+}
+
+TEST(OutputProcessorTest, AStopStringAcrossTokensEndsTheTextAndTheRequest) {
+  Fixture f({"hello ", "wo", "rld", " again"}, delta({"world"}));
+  EXPECT_EQ(f.send(1, {0})[0].outputs[0].text, "hello ");
+  EXPECT_EQ(f.send(1, {1})[0].outputs[0].text, "");  // "wo" may be the beginning of "world"
+  const auto outputs = f.send(1, {2, 3});
+  ASSERT_EQ(outputs.size(), 1U);
+  EXPECT_TRUE(outputs[0].finished);
+  EXPECT_EQ(outputs[0].outputs[0].text, "");
+  EXPECT_EQ(outputs[0].outputs[0].finish_reason, FinishReason::kStop);
+  EXPECT_EQ(std::get<std::string>(outputs[0].outputs[0].stop_reason), "world");
+  EXPECT_EQ(outputs[0].outputs[0].token_ids, std::vector<int32_t>{2});  // " again" is not counted
+  EXPECT_EQ(f.to_abort, std::vector<RequestId>{1});
+}
+
+TEST(OutputProcessorTest, TextHeldBackIsReleasedWhenItIsNoStopString) {
+  Fixture f({"wo", "od"}, delta({"world"}));
+  EXPECT_EQ(f.send(1, {0})[0].outputs[0].text, "");
+  EXPECT_EQ(f.send(1, {1})[0].outputs[0].text, "wood");
+}
+
+TEST(OutputProcessorTest, TheEarliestStopStringWins) {
+  Fixture f({"a b c"}, delta({"c", "b"}));
+  const auto outputs = f.send(1, {0});
+  EXPECT_EQ(outputs[0].outputs[0].text, "a ");
+  EXPECT_EQ(std::get<std::string>(outputs[0].outputs[0].stop_reason), "b");
+}
+
+TEST(OutputProcessorTest, TheStopStringIsKeptWhenAskedFor) {
+  SamplingParams params = delta({"b"});
+  params.include_stop_str_in_output = true;
+  Fixture f({"a b c"}, params);
+  EXPECT_EQ(f.send(1, {0})[0].outputs[0].text, "a b");
+}
+
+TEST(OutputProcessorTest, TheTextOfAStopTokenIsNotPartOfTheAnswer) {
+  Fixture f({"yes", "<end>"}, delta());
+  const auto outputs = f.send(1, {0, 1}, FinishReason::kStop);
+  EXPECT_EQ(outputs[0].outputs[0].text, "yes");
+  EXPECT_EQ(outputs[0].outputs[0].token_ids, (std::vector<int32_t>{0, 1}));
+}
+
+TEST(OutputProcessorTest, ARequestIsFinishedWhenAllItsCompletionsAre) {
+  SamplingParams params;
+  params.n = 2;
+  Fixture f({"a", "b"}, params);
+  EXPECT_FALSE(f.send(2, {1}, FinishReason::kLength)[0].finished);
+  const auto outputs = f.send(1, {0}, FinishReason::kLength);
+  ASSERT_TRUE(outputs[0].finished);
+  EXPECT_EQ(outputs[0].outputs[0].text, "a");
+  EXPECT_EQ(outputs[0].outputs[1].text, "b");
+  EXPECT_EQ(f.processor.num_unfinished_requests(), 0U);
+}
+
+TEST(OutputProcessorTest, DeltasListOnlyCompletionsWithNews) {
+  SamplingParams params = delta();
+  params.n = 2;
+  Fixture f({"a", "b"}, params);
+  const auto outputs = f.send(2, {1});
+  ASSERT_EQ(outputs[0].outputs.size(), 1U);
+  EXPECT_EQ(outputs[0].outputs[0].index, 1);
+}
+
+TEST(OutputProcessorTest, FinalOnlySpeaksOnce) {
+  SamplingParams params;
+  params.output_kind = RequestOutputKind::kFinalOnly;
+  Fixture f({"a", "b"}, params);
+  EXPECT_TRUE(f.send(1, {0}).empty());
+  EXPECT_EQ(f.send(1, {1}, FinishReason::kLength)[0].outputs[0].text, "ab");
+}
+
+TEST(OutputProcessorTest, AnAbortReportsWhatThereIs) {
+  Fixture f({"wo"}, delta({"world"}));
+  f.send(1, {0});
+  std::vector<OutputProcessor::Delivery> deliveries;
+  EXPECT_TRUE(f.processor.finish_request("r", FinishReason::kAbort, "", deliveries, f.to_abort));
+  ASSERT_EQ(deliveries.size(), 1U);
+  EXPECT_EQ(deliveries[0].output.outputs[0].text, "wo");
+  EXPECT_EQ(deliveries[0].output.outputs[0].finish_reason, FinishReason::kAbort);
+  EXPECT_TRUE(f.send(1, {0}).empty());  // tokens still in flight are dropped
+  EXPECT_FALSE(f.processor.finish_request("r", FinishReason::kAbort, "", deliveries, f.to_abort));
+}
+
+TEST(OutputQueueTest, UntakenDeltasAreMerged) {
+  OutputQueue queue;
+  const OutputCallback push = queue.callback(RequestOutputKind::kDelta);
+  for (const char* text : {"a", "b", "c"}) {
+    RequestOutput output;
+    output.request_id = "r";
+    output.outputs.emplace_back();
+    output.outputs[0].text = text;
+    output.outputs[0].token_ids = {1};
+    output.finished = text[0] == 'c';
+    push(std::move(output));
+  }
+  const auto taken = queue.take(std::chrono::milliseconds(0));
+  ASSERT_EQ(taken.size(), 1U);
+  EXPECT_EQ(taken[0].outputs[0].text, "abc");
+  EXPECT_EQ(taken[0].outputs[0].token_ids.size(), 3U);
+  EXPECT_TRUE(taken[0].finished);
+  EXPECT_TRUE(queue.take(std::chrono::milliseconds(0)).empty());
+}
+
+}  // namespace
+}  // namespace quire

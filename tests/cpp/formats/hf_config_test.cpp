@@ -1,0 +1,53 @@
+#include "formats/hf_config.h"
+
+#include <gtest/gtest.h>
+
+#include "quire/error.h"
+
+namespace quire {
+namespace {
+
+std::string message_of(const auto& action) {
+  try {
+    action();
+  } catch (const InvalidArgument& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(HfConfigTest, ReadsKeysWithinTheirRange) {
+  const HfConfig config = HfConfig::parse(R"({"a": 5, "b": 4096.0, "c": 0.5, "d": null, "e": [1, 2]})", "config.json");
+  EXPECT_EQ(config.get_int("a", 1, 10), 5);
+  EXPECT_EQ(config.get_int("b", 1, 5000), 4096);
+  EXPECT_EQ(config.get_positive("c"), 0.5);
+  EXPECT_EQ(config.get_int("d", 1, 10, 7), 7);  // null is absent
+  EXPECT_EQ(config.get_ints("e", 0, 9), (std::vector<int32_t>{1, 2}));
+  EXPECT_EQ(config.get_ints("a", 0, 9), (std::vector<int32_t>{5}));
+}
+
+TEST(HfConfigTest, ErrorsNameFileKeyValueAndWhatWouldDo) {
+  const HfConfig config = HfConfig::parse(R"({"a": "many", "rope": {"factor": -1}})", "config.json");
+  EXPECT_EQ(message_of([&] { config.get_int("a", 1, 10); }),
+            "config.json: 'a' must be a whole number from 1 to 10, got \"many\"");
+  EXPECT_EQ(message_of([&] { config.get_int("b", 1, 10); }), "config.json: key 'b' is missing");
+  EXPECT_EQ(message_of([&] { config.get_object("rope")->get_positive("factor"); }),
+            "config.json: 'rope.factor' must be a number above 0, got -1");
+}
+
+TEST(HfConfigTest, WhatIsNoObjectIsRefused) {
+  EXPECT_EQ(message_of([] { HfConfig::parse("[1]", "x.json"); }), "x.json: must hold a JSON object");
+  EXPECT_EQ(message_of([] { HfConfig::parse("{", "x.json"); }).rfind("x.json: not valid JSON", 0), 0U);
+  EXPECT_EQ(message_of([] { HfConfig::load("/nowhere/config.json"); }),
+            "/nowhere/config.json: no such file, or it cannot be read");
+}
+
+TEST(HfConfigTest, IntegersOutsideTheirRangeDoNotWrap) {
+  const HfConfig config = HfConfig::parse(R"({"a": 18446744073709551615, "b": 4294967297, "c": 1e300})", "c");
+  for (const char* key : {"a", "b", "c"}) {
+    EXPECT_NE(message_of([&] { config.get_int(key, 0, 1 << 30); }), "no error") << key;
+  }
+}
+
+}  // namespace
+}  // namespace quire

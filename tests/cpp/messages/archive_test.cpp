@@ -1,0 +1,101 @@
+#include "messages/archive.h"
+
+#include <gtest/gtest.h>
+
+#include "messages/model_runner_output.h"
+
+namespace quire {
+namespace {
+
+EngineCoreRequest sample_request() {
+  EngineCoreRequest request;
+  request.request_id = 42;
+  request.prompt_token_ids = {1, 2, 3};
+  request.output_token_ids = {9};
+  request.sampling_params.temperature = 0.5F;
+  request.sampling_params.logit_bias = {{7, -1.5F}, {8, 2.0F}};
+  request.sampling_params.seed = 123;
+  request.sampling_params.stop = {"\n\n", "é"};
+  request.sampling_params.logprobs = 3;
+  request.eos_token_ids = {0};
+  request.priority = -2;
+  request.cache_salt = "salt";
+  return request;
+}
+
+template <typename Message>
+std::vector<std::byte> bytes_of(const Message& message) {
+  std::vector<std::byte> bytes;
+  serialize(message, bytes);
+  return bytes;
+}
+
+// Equal bytes mean equal fields: every field is written.
+template <typename Message>
+void expect_round_trip(const Message& message) {
+  const auto bytes = bytes_of(message);
+  EXPECT_EQ(bytes_of(deserialize<Message>(bytes)), bytes);
+}
+
+TEST(ArchiveTest, ARequestComesBackAsItWas) {
+  const EngineCoreRequest sent = sample_request();
+  const auto received = deserialize<EngineCoreRequest>(bytes_of(sent));
+  EXPECT_EQ(received.request_id, 42U);
+  EXPECT_EQ(received.prompt_token_ids, sent.prompt_token_ids);
+  EXPECT_EQ(received.output_token_ids, sent.output_token_ids);
+  EXPECT_EQ(received.sampling_params, sent.sampling_params);
+  EXPECT_EQ(received.eos_token_ids, sent.eos_token_ids);
+  EXPECT_EQ(received.priority, -2);
+  EXPECT_EQ(received.cache_salt, "salt");
+}
+
+TEST(ArchiveTest, EveryMessageRoundTrips) {
+  expect_round_trip(sample_request());
+  SchedulerOutput plan;
+  plan.step_id = 7;
+  plan.scheduled_new_reqs.push_back({1, {1, 2}, {3}, {}, {0}, {{4, 5}, {6}}, 2, "lora"});
+  plan.scheduled_cached_reqs.push_back({2, true, {{7}}, 16});
+  plan.num_scheduled_tokens = {{1, 2, true, {}}, {2, 3, false, {10, 11}}};
+  plan.total_num_scheduled_tokens = 5;
+  plan.num_common_prefix_blocks = {1};
+  plan.preempted_req_ids = {3};
+  plan.finished_req_ids = {4, 5};
+  expect_round_trip(plan);
+  ModelRunnerOutput result;
+  result.sampled = {{1, {5}, {{{5, -0.5F, 1}}}, ""}, {2, {}, {}, "failed"}};
+  expect_round_trip(result);
+  EngineCoreOutputs outputs;
+  outputs.outputs.push_back({1, {2, 3}, {{{2, -1.0F, 2}}}, FinishReason::kStop, 3, 16, ""});
+  outputs.scheduler_stats.num_steps = 9;
+  outputs.engine_error = "gone";
+  expect_round_trip(outputs);
+}
+
+TEST(ArchiveTest, EveryTruncationIsRefused) {
+  const auto bytes = bytes_of(sample_request());
+  for (size_t size = 0; size < bytes.size(); ++size) {
+    EXPECT_THROW(deserialize<EngineCoreRequest>(std::span(bytes).first(size)), InvalidArgument) << size;
+  }
+}
+
+TEST(ArchiveTest, BytesLeftOverAreRefused) {
+  auto bytes = bytes_of(sample_request());
+  bytes.push_back(std::byte{0});
+  EXPECT_THROW(deserialize<EngineCoreRequest>(bytes), InvalidArgument);
+}
+
+TEST(ArchiveTest, AnotherVersionIsRefused) {
+  auto bytes = bytes_of(sample_request());
+  bytes[0] = std::byte{0xEE};
+  EXPECT_THROW(deserialize<EngineCoreRequest>(bytes), InvalidArgument);
+}
+
+TEST(ArchiveTest, AHugeLengthIsRefusedBeforeAnythingIsAllocated) {
+  std::vector<std::byte> bytes;
+  Writer writer(bytes);
+  writer(kMessageVersion, uint64_t{1}, ~uint64_t{0});  // request_id, then a vector's size
+  EXPECT_THROW(deserialize<EngineCoreRequest>(bytes), InvalidArgument);
+}
+
+}  // namespace
+}  // namespace quire

@@ -1,0 +1,79 @@
+#include "request/request.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+namespace quire {
+namespace {
+
+Request request(std::vector<int32_t> prompt, std::vector<int32_t> output = {}) {
+  EngineCoreRequest message;
+  message.request_id = 1;
+  message.prompt_token_ids = std::move(prompt);
+  message.output_token_ids = std::move(output);
+  return Request(std::move(message), /*block_size=*/2);
+}
+
+TEST(RequestTest, HashesFullBlocksOnly) {
+  Request r = request({1, 2, 3});
+  EXPECT_EQ(r.block_hashes().size(), 1U);
+  r.append_output_token(4);
+  EXPECT_EQ(r.block_hashes().size(), 2U);
+  EXPECT_EQ(r.num_output_tokens(), 1);
+}
+
+TEST(RequestTest, ABlocksNameDependsOnEverythingBefore) {
+  const Request a = request({1, 2, 3, 4});
+  const Request b = request({0, 2, 3, 4});
+  EXPECT_NE(a.block_hashes()[1], b.block_hashes()[1]);
+}
+
+TEST(RequestTest, GeneratedAndGivenTokensHashAlike) {
+  Request a = request({1, 2, 3});
+  a.append_output_token(4);
+  const Request b = request({1, 2, 3, 4});
+  EXPECT_EQ(a.block_hashes()[1], b.block_hashes()[1]);
+}
+
+TEST(RequestTest, PriorOutputCountsAsOutput) {
+  const Request r = request({1, 2}, {3, 4});
+  EXPECT_EQ(r.num_prompt_tokens(), 2);
+  EXPECT_EQ(r.num_output_tokens(), 2);
+}
+
+TEST(RequestTest, EveryFinishedStatusHasAReason) {
+  EXPECT_EQ(finish_reason(RequestStatus::kFinishedStopped), FinishReason::kStop);
+  EXPECT_EQ(finish_reason(RequestStatus::kFinishedLengthCapped), FinishReason::kLength);
+  EXPECT_EQ(finish_reason(RequestStatus::kFinishedAborted), FinishReason::kAbort);
+  EXPECT_EQ(finish_reason(RequestStatus::kFinishedIgnored), FinishReason::kLength);
+  EXPECT_EQ(finish_reason(RequestStatus::kFinishedError), FinishReason::kError);
+  EXPECT_EQ(finish_reason(RequestStatus::kPreempted), FinishReason::kNone);
+}
+
+TEST(BlockHashTest, SmallDifferencesGiveUnrelatedHashes) {
+  std::set<uint64_t> highs, lows;
+  const BlockHash root = hash_extra_keys("", "");
+  for (int32_t i = 0; i < 10000; ++i) {
+    const int32_t tokens[] = {i, 0, 0, i % 7};
+    const BlockHash hash = hash_block(root, tokens);
+    highs.insert(hash.high);
+    lows.insert(hash.low);
+  }
+  EXPECT_EQ(highs.size(), 10000U);
+  EXPECT_EQ(lows.size(), 10000U);
+}
+
+TEST(BlockHashTest, LoraAndSaltAreNotInterchangeable) {
+  EXPECT_NE(hash_extra_keys("a", "b"), hash_extra_keys("b", "a"));
+  EXPECT_NE(hash_extra_keys("ab", ""), hash_extra_keys("a", "b"));
+}
+
+TEST(BlockHashTest, TrailingZeroTokensCount) {
+  const BlockHash root = hash_extra_keys("", "");
+  const int32_t tokens[] = {5, 0, 0};
+  EXPECT_NE(hash_block(root, std::span(tokens, 2)), hash_block(root, std::span(tokens, 3)));
+}
+
+}  // namespace
+}  // namespace quire

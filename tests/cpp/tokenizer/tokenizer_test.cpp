@@ -1,0 +1,129 @@
+#include "quire/tokenizer.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+
+#include "quire/error.h"
+#include "tokenizer/hf_tokenizer.h"
+
+namespace quire::text {
+namespace {
+
+// "l o" goes before "lo w", and "e r" last: low -> lo w -> low; "Ġ" is the space.
+constexpr const char* kModel =
+    R"({"type": "BPE", "vocab": {"l": 0, "o": 1, "w": 2, "e": 3, "r": 4, "Ġ": 5, "lo": 6,
+  "low": 7, "er": 8, "Ġlow": 9, "Ã": 10, "©": 11, "ow": 12}, "merges": ["l o", "lo w", "e r", "Ġ low", "o w"]})";
+
+std::string document(const std::string& changes = "") {
+  return std::string(R"({"model": )") + kModel +
+         R"(, "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false}, "decoder": {"type": "ByteLevel"},
+             "added_tokens": [{"id": 13, "content": "<end>", "single_word": false, "lstrip": false, "rstrip": false,
+                               "normalized": false, "special": true}])" +
+         changes + "}";
+}
+
+std::string refusal(const std::string& text) {
+  try {
+    const HfTokenizer tokenizer(text, "tokenizer.json");
+  } catch (const InvalidArgument& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+using Ids = std::vector<int32_t>;
+
+TEST(TokenizerTest, MergesGoByRankAndThenFromTheLeft) {
+  const HfTokenizer tokenizer(document(), "tokenizer.json");
+  EXPECT_EQ(tokenizer.encode("low", true), (Ids{7}));
+  EXPECT_EQ(tokenizer.encode("low lower", true), (Ids{7, 9, 8}));
+  EXPECT_EQ(tokenizer.encode("ow", true), (Ids{12}));
+  EXPECT_EQ(tokenizer.encode("", true), Ids{});
+}
+
+TEST(TokenizerTest, LongWordsMergeAsShortOnesDo) {
+  const HfTokenizer tokenizer(document(), "tokenizer.json");
+  std::string word;
+  Ids expected;
+  for (int i = 0; i < 50; ++i) {
+    word += "lower";
+    expected.insert(expected.end(), {7, 8});
+  }
+  EXPECT_EQ(tokenizer.encode(word, true), expected);
+}
+
+TEST(TokenizerTest, AddedTokensAreCutOutFirst) {
+  const HfTokenizer tokenizer(document(), "tokenizer.json");
+  EXPECT_EQ(tokenizer.encode("low<end>low", true), (Ids{7, 13, 7}));
+  EXPECT_EQ(tokenizer.decode(Ids{7, 13, 7}, true), "lowlow");
+  EXPECT_EQ(tokenizer.decode(Ids{7, 13, 7}, false), "low<end>low");
+  EXPECT_TRUE(tokenizer.is_special(13));
+  EXPECT_EQ(tokenizer.vocab_size(), 14);
+}
+
+TEST(TokenizerTest, InvalidTextIsRefusedWithTheByte) {
+  const HfTokenizer tokenizer(document(), "tokenizer.json");
+  EXPECT_THROW(tokenizer.encode("low\xFF", true), InvalidArgument);
+  EXPECT_THROW(tokenizer.decode(Ids{-1}, true), InvalidArgument);
+  EXPECT_EQ(tokenizer.decode(Ids{999}, true), "");
+}
+
+TEST(DetokenizerTest, HoldsBytesBackUntilACharacterIsWhole) {
+  const HfTokenizer tokenizer(document(), "tokenizer.json");
+  const auto detokenizer = tokenizer.detokenizer(true);
+  std::string out;
+  detokenizer->append(Ids{7, 10}, out);  // the first byte of "é"
+  EXPECT_EQ(out, "low");
+  detokenizer->append(Ids{11}, out);
+  EXPECT_EQ(out, "lowé");
+  detokenizer->append(Ids{10}, out);
+  detokenizer->finish(out);
+  EXPECT_EQ(out, "lowé\uFFFD");
+}
+
+TEST(DetokenizerTest, OutlivesItsTokenizer) {
+  auto tokenizer = std::make_unique<HfTokenizer>(document(), "tokenizer.json");
+  const auto detokenizer = tokenizer->detokenizer(true);
+  tokenizer.reset();
+  std::string out;
+  detokenizer->append(Ids{7}, out);
+  EXPECT_EQ(out, "low");
+}
+
+TEST(TokenizerTest, SpecialTokensAreAddedOnRequest) {
+  const HfTokenizer tokenizer(document(R"(, "post_processor": {"type": "TemplateProcessing",
+      "single": [{"SpecialToken": {"id": "<end>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+      "pair": [], "special_tokens": {"<end>": {"id": "<end>", "ids": [13], "tokens": ["<end>"]}}})"),
+                              "tokenizer.json");
+  EXPECT_EQ(tokenizer.encode("low", true), (Ids{13, 7}));
+  EXPECT_EQ(tokenizer.encode("low", false), (Ids{7}));
+}
+
+TEST(TokenizerTest, WhatIsNotSupportedIsRefusedByName) {
+  EXPECT_EQ(refusal(R"({"model": {"type": "Unigram"}})"),
+            "tokenizer.json: model.type 'Unigram' is not supported; supported: BPE (byte level)");
+  EXPECT_EQ(refusal(document(R"(, "normalizer": {"type": "Lowercase"})")),
+            "tokenizer.json: normalizer.type 'Lowercase' is not supported; supported: NFC, NFD, NFKC, NFKD, "
+            "Sequence");
+  EXPECT_EQ(refusal(document(R"(, "surprise": 1)")),
+            "tokenizer.json: surprise is not a key we know, and it may change the result");
+  EXPECT_EQ(refusal("{}"), "tokenizer.json: model is missing");
+}
+
+TEST(TokenizerTest, ThreadsShareOneTokenizer) {
+  const HfTokenizer tokenizer(document(), "tokenizer.json");
+  std::atomic<int> num_wrong = 0;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < 500; ++i) num_wrong += tokenizer.encode("low lower<end>", true) != Ids{7, 9, 8, 13};
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(num_wrong, 0);
+}
+
+}  // namespace
+}  // namespace quire::text

@@ -1,0 +1,81 @@
+#include "tokenizer/unicode.h"
+
+#include <gtest/gtest.h>
+
+#include "tokenizer/unicode_normalization.h"
+#include "tokenizer/utf8_stream.h"
+
+namespace quire {
+namespace {
+
+using unicode::CodePointBitmap;
+using unicode::CodePointRange;
+using unicode::CodePointSet;
+using unicode::NormalizationForm;
+
+TEST(UnicodeTest, TheFirstInvalidByteIsFound) {
+  EXPECT_EQ(unicode::find_invalid_utf8("plain ASCII, é, 字 and 👍"), std::string_view::npos);
+  EXPECT_EQ(unicode::find_invalid_utf8("12345678\xFF"), 8u);
+  EXPECT_EQ(unicode::find_invalid_utf8("a\xC0\x80"), 1u);      // overlong
+  EXPECT_EQ(unicode::find_invalid_utf8("a\xED\xA0\x80"), 1u);  // a surrogate
+  EXPECT_EQ(unicode::find_invalid_utf8("a\xE5\xAD"), 1u);      // cut short
+}
+
+TEST(UnicodeTest, SetsMergeRangesThatTouch) {
+  const CodePointRange ranges[] = {{20, 30}, {1, 5}, {6, 10}, {25, 40}};
+  const CodePointSet set(ranges);
+  ASSERT_EQ(set.ranges().size(), 2u);
+  EXPECT_TRUE(set.contains(1) && set.contains(10) && set.contains(40));
+  EXPECT_FALSE(set.contains(0) || set.contains(11) || set.contains(41));
+  EXPECT_EQ(set.complement().complement().ranges().size(), 2u);
+}
+
+TEST(UnicodeTest, ABitmapHasTheMembersOfItsSet) {
+  CodePointSet letters;
+  ASSERT_TRUE(CodePointSet::from_category_name("L", letters));
+  const CodePointBitmap bitmap(letters);
+  for (char32_t c = 0; c <= unicode::kMaxCodePoint; ++c)
+    ASSERT_EQ(bitmap.contains(c), letters.contains(c)) << uint32_t{c};
+}
+
+TEST(NormalizationTest, ComposesAndDecomposes) {
+  EXPECT_EQ(unicode::normalize("e\u0301", NormalizationForm::kNfc), "é");
+  EXPECT_EQ(unicode::normalize("é", NormalizationForm::kNfd), "e\u0301");
+  EXPECT_EQ(unicode::normalize("ﬁ²", NormalizationForm::kNfkc), "fi2");
+  EXPECT_EQ(unicode::normalize("\u1112\u1161\u11AB", NormalizationForm::kNfc), "한");
+  EXPECT_EQ(unicode::normalize("q\u0307\u0323", NormalizationForm::kNfc),
+            "q\u0323\u0307");  // marks are sorted
+}
+
+TEST(NormalizationTest, PlainTextIsKnownToBeNormalized) {
+  EXPECT_TRUE(unicode::is_surely_normalized("naïve 字 한", NormalizationForm::kNfc));
+  EXPECT_FALSE(unicode::is_surely_normalized("e\u0301", NormalizationForm::kNfc));
+}
+
+std::string streamed(std::initializer_list<std::string_view> pieces, std::string& after_each) {
+  text::Utf8Stream stream;
+  std::string out;
+  for (std::string_view piece : pieces) {
+    stream.append(piece, out);
+    after_each += out + "/";
+  }
+  stream.finish(out);
+  return out;
+}
+
+TEST(Utf8StreamTest, ACharacterIsHeldBackUntilItIsWhole) {
+  std::string after_each;
+  EXPECT_EQ(streamed({"a\xE5", "\xAD", "\x97z"}, after_each), "a字z");
+  EXPECT_EQ(after_each, "a/a/a字z/");
+}
+
+TEST(Utf8StreamTest, WhatCannotBeCompletedBecomesOneReplacement) {
+  std::string after_each;
+  EXPECT_EQ(streamed({"\xE5\xAD", "x"}, after_each), "\uFFFDx");
+  EXPECT_EQ(streamed({"\xF0\x9F\x91"}, after_each), "\uFFFD");
+  EXPECT_EQ(streamed({"\x80\xFF"}, after_each), "\uFFFD\uFFFD");
+  EXPECT_EQ(streamed({"\xED\xA0\x80"}, after_each), "\uFFFD\uFFFD\uFFFD");
+}
+
+}  // namespace
+}  // namespace quire

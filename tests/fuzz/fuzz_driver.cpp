@@ -1,0 +1,90 @@
+// Runs a fuzz target without libFuzzer: FUZZ [--seconds N] [--seed N] SEED_DIRECTORY
+//
+// Seeds are mutated at random (bits, bytes, runs, splices, numbers) for the given time; the input at work is in
+// memory when a sanitizer stops the program, and `--seed` repeats the run.
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <random>
+#include <string>
+#include <vector>
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
+
+namespace {
+
+using Rng = std::mt19937_64;
+
+size_t below(Rng& rng, size_t limit) { return limit == 0 ? 0 : rng() % limit; }
+
+void mutate(std::string& text, const std::vector<std::string>& seeds, Rng& rng) {
+  static const char* kInteresting[] = {"0", "-1", "18446744073709551615", "1e999", "null", "\"\"", "[]", "{}",
+                                       "\xC3", "\xF0\x9F\x98\x80", "{%", "%}", "{{", "}}", "\\u0000", "(", "[", "\""};
+  switch (below(rng, 7)) {
+    case 0:
+      if (!text.empty()) text[below(rng, text.size())] ^= static_cast<char>(1U << below(rng, 8));
+      break;
+    case 1: text.insert(below(rng, text.size() + 1), 1, static_cast<char>(rng())); break;
+    case 2:
+      if (!text.empty()) text.erase(below(rng, text.size()), 1 + below(rng, 8));
+      break;
+    case 3: text.insert(below(rng, text.size() + 1), kInteresting[below(rng, std::size(kInteresting))]); break;
+    case 4: {
+      // A run of the text itself, somewhere else: structure survives.
+      const size_t from = below(rng, text.size());
+      const std::string run = text.substr(from, 1 + below(rng, 32));
+      text.insert(below(rng, text.size() + 1), run);
+      break;
+    }
+    case 5: {
+      const std::string& other = seeds[below(rng, seeds.size())];
+      text = text.substr(0, below(rng, text.size() + 1)) + other.substr(below(rng, other.size() + 1));
+      break;
+    }
+    default: text.resize(below(rng, text.size() + 1));
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  double seconds = 10;
+  uint64_t seed = 1;
+  std::vector<std::string> seeds;
+  for (int i = 1; i < argc; ++i) {
+    if (std::strcmp(argv[i], "--seconds") == 0 && i + 1 < argc) {
+      seconds = std::atof(argv[++i]);
+    } else if (std::strcmp(argv[i], "--seed") == 0 && i + 1 < argc) {
+      seed = std::strtoull(argv[++i], nullptr, 10);
+    } else {
+      for (const auto& entry : std::filesystem::directory_iterator(argv[i])) {
+        std::ifstream file(entry.path(), std::ios::binary);
+        seeds.emplace_back(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
+      }
+    }
+  }
+  if (seeds.empty()) return std::fprintf(stderr, "no seeds\n"), 2;
+  Rng rng(seed);
+  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+  uint64_t runs = 0;
+  const auto run = [&runs](const std::string& text) {
+    // A copy of the exact size, so that reading past the end is seen.
+    const std::vector<uint8_t> bytes(text.begin(), text.end());
+    LLVMFuzzerTestOneInput(bytes.data(), bytes.size());
+    ++runs;
+  };
+  for (const std::string& text : seeds) run(text);
+  while (std::chrono::steady_clock::now() < end) {
+    std::string text = seeds[below(rng, seeds.size())];
+    for (size_t n = 1 + below(rng, 6); n > 0; --n) mutate(text, seeds, rng);
+    run(text);
+  }
+  std::printf("%llu runs, %zu seeds, seed %llu\n", static_cast<unsigned long long>(runs), seeds.size(),
+              static_cast<unsigned long long>(seed));
+  return 0;
+}

@@ -1,0 +1,164 @@
+#include "kernel_test.h"
+
+namespace quire {
+namespace {
+
+class LinearTest : public KernelTest {
+ protected:
+  struct Packed {
+    Memory memory;
+    LinearWeight weight;
+  };
+  Packed pack(const Tensor& rows, DType dtype) {
+    const int64_t n = rows.view().shape[0], k = rows.view().shape[1];
+    Packed packed{Memory(kernels().linear_weight_bytes(n, k, dtype), 0), {}};
+    packed.weight = {.data = packed.memory.data(), .n = n, .k = k, .dtype = dtype, .packed = true};
+    kernels().linear_pack_rows(context(), packed.weight, 0, rows);
+    return packed;
+  }
+  void run(const LaunchContext& ctx, const Tensor& out, const Tensor& x, const LinearWeight& weight,
+           const float* bias = nullptr) {
+    kernels().linear(ctx, out, x, weight, bias);
+  }
+  void reserve(int64_t m, int64_t n, int64_t k, DType dtype) {
+    set_workspace(kernels().linear_workspace_bytes(m, n, k, dtype));
+  }
+};
+
+TEST_P(LinearTest, MatchesTheReference) {
+  const int64_t shapes[][3] = {{1, 1, 16},   {1, 33, 48},   {2, 32, 64},   {7, 97, 31},  {16, 64, 80},
+                               {17, 65, 96}, {31, 128, 37}, {33, 160, 544}, {65, 31, 528}, {129, 130, 1040}};
+  for (const DType dtype : kFloatTypes) {
+    for (const auto& [m, n, k] : shapes) {
+      SCOPED_TRACE(testing::Message() << dtype_name(dtype) << " m=" << m << " n=" << n << " k=" << k);
+      const Tensor x = std::move(Tensor(dtype, m, k, 3).randomize(1));
+      const Tensor rows = std::move(Tensor(dtype, n, k, 5).randomize(2, 0.1F));
+      const Packed packed = pack(rows, dtype);
+      reserve(m, n, k, dtype);
+      std::vector<float> bias(static_cast<size_t>(n));
+      for (size_t i = 0; i < bias.size(); ++i) bias[i] = static_cast<float>(i % 7) - 3;
+      const auto expected = reference::linear(x.values(), rows.values(), bias, static_cast<size_t>(k));
+      for (const DType out_dtype : {DType::kFloat32, dtype}) {
+        const Tensor out(out_dtype, m, n, 1);
+        run(context(), out, x, packed.weight, bias.data());
+        expect_close(out, expected, 2e-6 * static_cast<double>(k), relative_tolerance(out_dtype));
+      }
+    }
+  }
+}
+
+TEST_P(LinearTest, BiasIsOptional) {
+  const Tensor x = std::move(Tensor(DType::kFloat32, 3, 16).randomize(1));
+  const Tensor rows = std::move(Tensor(DType::kFloat32, 5, 16).randomize(2));
+  const Packed packed = pack(rows, DType::kFloat32);
+  const Tensor out(DType::kFloat32, 3, 5);
+  run(context(), out, x, packed.weight);
+  expect_close(out, reference::linear(x.values(), rows.values(), {}, 16), 1e-5, 1e-6);
+}
+
+// The contract that makes a whole model batch-invariant.
+TEST_P(LinearTest, ARowAloneIsTheRowInABatchBitwise) {
+  constexpr int64_t kRows = 70, kN = 131, kK = 1072;
+  ThreadPool pool(3);
+  for (const DType dtype : kFloatTypes) {
+    const Tensor x = std::move(Tensor(dtype, kRows, kK).randomize(3));
+    const Packed packed = pack(std::move(Tensor(dtype, kN, kK).randomize(4)), dtype);
+    reserve(kRows, kN, kK, dtype);
+    const Tensor all(DType::kFloat32, kRows, kN);
+    run(context(&pool), all, x, packed.weight);
+    for (const int64_t count : {1, 2, 5, 16, 17, 32, 33}) {
+      for (const int64_t begin : {int64_t{0}, int64_t{13}, kRows - count}) {
+        const Tensor some(DType::kFloat32, count, kN);
+        kernels().linear(context(), some, x.view().rows(begin, count), packed.weight, nullptr);
+        for (int64_t r = 0; r < count; ++r)
+          ASSERT_EQ(some.row_bytes(r), all.row_bytes(begin + r)) << dtype_name(dtype) << " " << count << " " << r;
+      }
+    }
+  }
+}
+
+TEST_P(LinearTest, RowsBeyondABlockOfRowsAreTheSameBitwise) {
+  constexpr int64_t kRows = 530, kN = 40, kK = 64;
+  const Tensor x = std::move(Tensor(DType::kBFloat16, kRows, kK).randomize(3));
+  const Packed packed = pack(std::move(Tensor(DType::kBFloat16, kN, kK).randomize(4)), DType::kBFloat16);
+  reserve(kRows, kN, kK, DType::kBFloat16);
+  const Tensor all(DType::kBFloat16, kRows, kN);
+  run(context(), all, x, packed.weight);
+  for (int64_t r = 0; r < kRows; r += 23) {
+    const Tensor one(DType::kBFloat16, 1, kN);
+    kernels().linear(context(), one, x.view().rows(r, 1), packed.weight, nullptr);
+    ASSERT_EQ(one.row_bytes(0), all.row_bytes(r)) << r;
+  }
+}
+
+TEST_P(LinearTest, OneBadRowLeavesTheOthersAlone) {
+  const Packed packed =
+      pack(std::move(Tensor(DType::kBFloat16, 64, 64).randomize(4)), DType::kBFloat16);
+  Tensor x = std::move(Tensor(DType::kBFloat16, 4, 64).randomize(3));
+  for (int i = 0; i < 64; ++i) x.set(1, i, std::numeric_limits<float>::infinity());
+  reserve(4, 64, 64, DType::kBFloat16);
+  const Tensor out(DType::kFloat32, 4, 64);
+  run(context(), out, x, packed.weight);
+  for (const int64_t row : {0, 2, 3})
+    for (int64_t i = 0; i < 64; ++i) EXPECT_TRUE(std::isfinite(out.get(row, i)));
+}
+
+TEST_P(LinearTest, PacksRowsInAnyOrderFromAnyDtype) {
+  constexpr int64_t kN = 75, kK = 50;
+  ThreadPool pool(2);
+  for (const DType dtype : kFloatTypes) {
+    const Tensor rows = std::move(Tensor(DType::kBFloat16, kN, kK, 6).randomize(5));
+    const Packed whole = pack(rows, dtype);
+    Packed parts{Memory(whole.memory.bytes(), 0), whole.weight};
+    parts.weight.data = parts.memory.data();
+    Tensor wide(DType::kFloat32, kN, kK);
+    for (int64_t r = 0; r < kN; ++r)
+      for (int64_t c = 0; c < kK; ++c) wide.set(r, c, rows.get(r, c));
+    kernels().linear_pack_rows(context(&pool), parts.weight, 41, wide.view().rows(41, kN - 41));
+    kernels().linear_pack_rows(context(&pool), parts.weight, 0, rows.view().rows(0, 41));
+    EXPECT_EQ(std::memcmp(parts.memory.data(), whole.memory.data(), whole.memory.bytes()), 0);
+  }
+}
+
+TEST_P(LinearTest, PacksHalfPrecision) {
+  // 1, -2, 65504, the smallest subnormal, and 0.333251953125
+  std::vector<uint16_t> halves = {0x3C00, 0xC000, 0x7BFF, 0x0001, 0x3555};
+  halves.resize(16);
+  const TensorView rows(halves.data(), DType::kFloat16, 1, 16);
+  Memory memory(kernels().linear_weight_bytes(1, 16, DType::kFloat32), 0);
+  const LinearWeight weight = {
+      .data = memory.data(), .n = 1, .k = 16, .dtype = DType::kFloat32, .packed = true};
+  kernels().linear_pack_rows(context(), weight, 0, rows);
+  std::vector<int32_t> ids = {0};
+  const Tensor out(DType::kFloat32, 1, 16);
+  kernels().embedding(context(), out, int_view(ids), weight, 0);
+  const float expected[] = {1, -2, 65504, 0x1p-24F, 0.333251953125F, 0};
+  for (int i = 0; i < 6; ++i) EXPECT_EQ(out.get(0, i), expected[i]);
+}
+
+TEST_P(LinearTest, EmbeddingReadsPackedAndPlainTables) {
+  constexpr int64_t kN = 67, kK = 34;
+  for (const DType dtype : kFloatTypes) {
+    const Tensor rows = std::move(Tensor(dtype, kN, kK).randomize(6));
+    const Packed packed = pack(rows, dtype);
+    const LinearWeight plain = {
+        .data = rows.view().data, .n = kN, .k = kK, .dtype = dtype, .packed = false};
+    std::vector<int32_t> ids = {100, 166, 133, 99, 167, 131, -1};  // the table starts at 100
+    for (const LinearWeight& table : {packed.weight, plain}) {
+      for (const DType out_dtype : kFloatTypes) {
+        const Tensor out(out_dtype, 7, kK, 2);
+        kernels().embedding(context(), out, int_view(ids), table, 100);
+        for (int64_t t = 0; t < 7; ++t) {
+          const int64_t row = ids[static_cast<size_t>(t)] - 100;
+          for (int64_t i = 0; i < kK; ++i)
+            ASSERT_EQ(out.get(t, i), row < 0 || row >= kN ? 0.0F : round_to(out_dtype, rows.get(row, i)));
+        }
+      }
+    }
+  }
+}
+
+QUIRE_FOR_EVERY_TABLE(LinearTest);
+
+}  // namespace
+}  // namespace quire

@@ -1,0 +1,111 @@
+// What every backend is measured against: the plainest correct loops, summed in double.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+namespace quire::reference {
+
+using Matrix = std::vector<double>;  // row-major
+
+inline Matrix rms_norm(const Matrix& x, const Matrix& weight, double eps) {
+  const size_t n = weight.size();
+  Matrix out(x.size());
+  for (size_t row = 0; row < x.size(); row += n) {
+    double sum = 0;
+    for (size_t i = 0; i < n; ++i) sum += x[row + i] * x[row + i];
+    const double scale = 1 / std::sqrt(sum / static_cast<double>(n) + eps);
+    for (size_t i = 0; i < n; ++i) out[row + i] = x[row + i] * scale * weight[i];
+  }
+  return out;
+}
+
+// One head of one token, in place.
+inline void rotate(double* head, const float* cos_sin, size_t rotary_dim) {
+  const size_t half = rotary_dim / 2;
+  for (size_t i = 0; i < half; ++i) {
+    const double a = head[i], b = head[i + half], c = cos_sin[i], s = cos_sin[half + i];
+    head[i] = a * c - b * s;
+    head[i + half] = b * c + a * s;
+  }
+}
+
+inline double silu(double x) { return x / (1 + std::exp(-x)); }
+
+// [m, k] x [n, k] -> [m, n]; bias may be empty.
+inline Matrix linear(const Matrix& x, const Matrix& weight, const std::vector<float>& bias, size_t k) {
+  const size_t m = x.size() / k, n = weight.size() / k;
+  Matrix out(m * n);
+  for (size_t i = 0; i < m; ++i) {
+    for (size_t j = 0; j < n; ++j) {
+      double sum = bias.empty() ? 0 : bias[j];
+      for (size_t l = 0; l < k; ++l) sum += x[i * k + l] * weight[j * k + l];
+      out[i * n + j] = sum;
+    }
+  }
+  return out;
+}
+
+struct AttentionOptions {
+  double scale = 1;
+  double soft_cap = 0;
+  int window = 0;
+  double alibi_slope = 0;
+  const float* sink = nullptr;
+};
+
+// One query head at `position` over keys and values [positions, head_size] of its KV head.
+inline std::vector<double> attend(const double* query, const Matrix& keys, const Matrix& values, size_t head_size,
+                                  int position, const AttentionOptions& options) {
+  const int first = options.window > 0 ? std::max(0, position - options.window + 1) : 0;
+  std::vector<double> scores;
+  double highest = options.sink != nullptr ? *options.sink : -std::numeric_limits<double>::infinity();
+  for (int t = first; t <= position; ++t) {
+    double score = 0;
+    for (size_t d = 0; d < head_size; ++d) score += query[d] * keys[static_cast<size_t>(t) * head_size + d];
+    score *= options.scale;
+    if (options.soft_cap > 0) score = options.soft_cap * std::tanh(score / options.soft_cap);
+    score += options.alibi_slope * (t - position);
+    scores.push_back(score);
+    highest = std::max(highest, score);
+  }
+  double sum = options.sink != nullptr ? std::exp(*options.sink - highest) : 0;
+  std::vector<double> out(head_size);
+  for (int t = first; t <= position; ++t) {
+    const double p = std::exp(scores[static_cast<size_t>(t - first)] - highest);
+    sum += p;
+    for (size_t d = 0; d < head_size; ++d) out[d] += p * values[static_cast<size_t>(t) * head_size + d];
+  }
+  for (double& x : out) x /= sum;
+  return out;
+}
+
+// The probabilities that `sample` draws from.
+inline std::vector<double> sampling_probabilities(const std::vector<float>& logits, double temperature, int top_k,
+                                                  double top_p, double min_p) {
+  const size_t n = logits.size();
+  std::vector<size_t> order(n);
+  for (size_t i = 0; i < n; ++i) order[i] = i;
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return logits[a] > logits[b]; });
+  std::vector<double> p(n);
+  double sum = 0;
+  for (size_t i = 0; i < n; ++i) {
+    if (top_k > 0 && i >= static_cast<size_t>(top_k)) break;
+    p[order[i]] = std::exp((static_cast<double>(logits[order[i]]) - logits[order[0]]) / temperature);
+    sum += p[order[i]];
+  }
+  double before = 0, kept = 0;
+  for (const size_t i : order) {
+    if (before >= top_p * sum && top_p < 1) p[i] = 0;
+    before += p[i];
+    if (p[i] < min_p) p[i] = 0;
+    kept += p[i];
+  }
+  for (double& x : p) x /= kept;
+  return p;
+}
+
+}  // namespace quire::reference

@@ -1,0 +1,65 @@
+"""Shared fixtures: where the built programs are, and small random models made with transformers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="session")
+def build_dir() -> Path:
+    """The C++ build whose programs the tests run: $QUIRE_BUILD_DIR, or the cpu preset's."""
+    path = Path(os.environ.get("QUIRE_BUILD_DIR", ROOT / "build" / "cpu"))
+    if not path.is_dir():
+        pytest.fail(f"no C++ build in {path}: run `make test`, or set QUIRE_BUILD_DIR")
+    return path
+
+
+@pytest.fixture(scope="session")
+def demo_model() -> Path:
+    import quire.model_directory
+
+    return Path(quire.model_directory.resolve_model("quire-demo"))
+
+
+@pytest.fixture(scope="session")
+def make_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """make_model(config, dtype="float32"): a directory with random weights; equal configs share one."""
+    made: dict[str, Path] = {}
+
+    def make(config: Any, dtype: str = "float32") -> Path:
+        key = dtype + config.to_json_string(use_diff=False)
+        if key not in made:
+            made[key] = tmp_path_factory.mktemp("model")
+            write_random_model(config, made[key], dtype)
+        return made[key]
+
+    return make
+
+
+def write_random_model(config: Any, directory: Path, dtype: str) -> None:
+    """Weights large enough that logits exceed 5, so that an absolute error means something."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    torch.manual_seed(1)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "norm" in name:
+                parameter.uniform_(0.5, 1.5)
+            elif name.endswith("bias"):
+                parameter.normal_(0, 0.5)
+            else:
+                parameter.normal_(0, parameter.shape[-1] ** -0.5 * 1.5)
+        ids = torch.arange(64)[None] % config.vocab_size
+        head = model.get_output_embeddings().weight
+        head *= 9 / model(ids).logits.abs().max()
+        assert model(ids).logits.abs().max() > 5
+    model.to(getattr(torch, dtype)).save_pretrained(directory)

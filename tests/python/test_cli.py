@@ -1,0 +1,63 @@
+"""The quire command, as a person runs it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from quire import LLM, SamplingParams
+
+
+def quire(*args: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "quire.cli", *args],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+def test_run_answers_with_the_bundled_model(demo_model: Path) -> None:
+    done = quire("run", "Who are you?")
+    message = {"role": "user", "content": "Who are you?"}
+    params = SamplingParams(temperature=0, max_tokens=256)
+    expected = LLM(demo_model).chat([message], params, use_tqdm=False)[0].outputs[0].text
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == expected + "\n"
+
+
+def test_run_reads_standard_input_and_continues_raw_text() -> None:
+    args = ("run", "--raw", "--max-tokens", "8", "--stats")
+    typed = quire(*args, "Once upon a time")
+    piped = quire(*args, "-", stdin="Once upon a time")
+    assert typed.stdout == piped.stdout
+    assert "8 tokens in" in typed.stderr
+
+
+def test_chat_remembers_the_conversation() -> None:
+    done = quire("chat", "--max-tokens", "40", stdin="My name is Mira.\nWhat is my name?\n/exit\n")
+    assert done.returncode == 0, done.stderr
+    assert "Mira" in done.stdout.splitlines()[-1]
+
+
+def test_errors_are_one_line(tmp_path: Path) -> None:
+    for args in (
+        ("run", "hello", "--model", str(tmp_path / "none")),
+        ("run", "hello", "--model", str(tmp_path)),
+        ("run", "hello", "--temperature", "-1"),
+        ("run", "--raw", ""),
+    ):
+        done = quire(*args)
+        assert done.returncode == 1
+        assert done.stdout == ""
+        assert len(done.stderr.splitlines()) == 1, done.stderr
+        assert done.stderr.startswith("quire: ")
+
+
+def test_version_is_the_packages() -> None:
+    from importlib.metadata import version
+
+    assert quire("--version").stdout.strip() == version("quire")

@@ -1,0 +1,430 @@
+"""quire.Tokenizer against Hugging Face `tokenizers`: the same ids and the same text, always."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from quire import Tokenizer
+from tokenizer_families import CORPUS, FAMILIES, Build, gpt2, last_byte_level, qwen2
+from tokenizers import AddedToken, Regex, normalizers, pre_tokenizers
+from tokenizers import Tokenizer as HfTokenizer
+
+
+class Pair:
+    """The same tokenizer.json, loaded by both."""
+
+    def __init__(self, directory: Path, document: str) -> None:
+        (directory / "tokenizer.json").write_text(document, encoding="utf-8")
+        self.ours = Tokenizer(str(directory))
+        self.theirs = HfTokenizer.from_str(document)
+
+    def check_encode(self, text: str) -> None:
+        for add in (True, False):
+            assert self.ours.encode(text, add_special_tokens=add) == self.their_ids(text, add), (
+                repr(text)
+            )
+
+    def their_ids(self, text: str, add_special_tokens: bool = False) -> list[int]:
+        return list(self.theirs.encode(text, add_special_tokens=add_special_tokens).ids)
+
+
+@pytest.fixture(params=FAMILIES, ids=lambda build: build.__name__, scope="module")
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    build: Build = request.param
+    return Pair(tmp_path_factory.mktemp("tokenizer"), build().to_str())
+
+
+@pytest.fixture
+def make_pair(tmp_path: Path) -> Callable[[HfTokenizer], Pair]:
+    return lambda tokenizer: Pair(tmp_path, tokenizer.to_str())
+
+
+SCRIPTS = [
+    (0x20, 0x7E),
+    (0xA0, 0x24F),
+    (0x300, 0x36F),
+    (0x370, 0x52F),
+    (0x590, 0x6FF),
+    (0x900, 0xDFF),
+]
+SCRIPTS += [
+    (0x1100, 0x11FF),
+    (0x1E00, 0x1FFF),
+    (0x2000, 0x206F),
+    (0x20A0, 0x2BFF),
+    (0x3000, 0x30FF),
+]
+SCRIPTS += [
+    (0x4E00, 0x9FFF),
+    (0xAC00, 0xD7A3),
+    (0xFB00, 0xFDFF),
+    (0x1D400, 0x1D7FF),
+    (0x1F300, 0x1FAFF),
+]
+SNIPPETS = [
+    "'s",
+    "'S",
+    "'Ll",
+    "'LL",
+    "'\u017f",
+    "'re",
+    "'VE",
+    "'d",
+    "   ",
+    "\n\n",
+    "\r\n",
+    "\t",
+    " \n ",
+    "\u3000",
+    "\u00a0",
+]
+SNIPPETS += [
+    "\u0085",
+    "\u200d",
+    "\ufe0f",
+    "12345678",
+    "١٢٣",
+    "½",
+    "<|endoftext|>",
+    "<|im_end|>",
+    "<|eot_id|>",
+    "<tool_call>",
+]
+SNIPPETS += [
+    "\0",
+    "\x7f",
+    "e\u0301",
+    "\u0344",
+    "\u1100\u1161",
+    "각",
+    "\ufb01",
+    "👩‍🚀",
+    "ﷺ",
+    "...",
+    "--",
+    " xylophone",
+    "http://a.b/c?d=e&f",
+]
+
+
+def random_text(rng: random.Random, length: int) -> str:
+    parts: list[str] = []
+    while len(parts) < length:
+        kind = rng.random()
+        if kind < 0.35:
+            parts.append(rng.choice(rng.choice(CORPUS).split(" ")))
+        elif kind < 0.6:
+            parts.append(rng.choice(SNIPPETS))
+        elif kind < 0.75:
+            parts.append(" " * rng.randint(1, 12))
+        elif kind < 0.97:
+            low, high = rng.choice(SCRIPTS)
+            parts.extend(chr(rng.randint(low, high)) for _ in range(rng.randint(1, 6)))
+        else:
+            c = rng.randrange(0x110000)
+            parts.append(chr(c) if not 0xD800 <= c < 0xE000 else "?")
+    return "".join(parts)
+
+
+def test_ids_equal_on_the_corpus(pair: Pair) -> None:
+    for text in ["", " ", *CORPUS, "\n".join(CORPUS)]:
+        pair.check_encode(text)
+
+
+def test_ids_equal_on_random_text(pair: Pair) -> None:
+    rng = random.Random(1)
+    for _ in range(1500):
+        pair.check_encode(random_text(rng, rng.randint(1, 30)))
+
+
+def test_ids_equal_for_every_code_point(pair: Pair) -> None:
+    # Neighbours show which class each character is put into.
+    code_points = [c for c in range(0x110000) if not 0xD800 <= c < 0xE000]
+    for start in range(0, len(code_points), 4096):
+        chunk = code_points[start : start + 4096]
+        text = "".join(f"a{chr(c)}1{chr(c)} {chr(c)}'{chr(c)}\n" for c in chunk)
+        if pair.ours.encode(text) != pair.their_ids(text, add_special_tokens=True):
+            for c in chunk:
+                pair.check_encode(f"a{chr(c)}1{chr(c)} {chr(c)}'{chr(c)}\n")
+            pytest.fail(f"only as a whole: from {start:#x}")
+
+
+@pytest.mark.parametrize(
+    "unit", ["a", " ", "\n", "1", "!", "\u0301", "字", "A", "a\u0301", " a", "\r\n", "'"]
+)
+def test_long_runs_take_linear_time(pair: Pair, unit: str) -> None:
+    pair.check_encode(unit * 20_000 + "x")
+    pair.ours.encode(unit * (1_000_000 // len(unit)))
+
+
+def test_decode_equals_for_any_ids(pair: Pair) -> None:
+    rng = random.Random(2)
+    for _ in range(500):
+        ids = [rng.randrange(pair.ours.vocab_size) for _ in range(rng.randint(0, 20))]
+        for skip in (True, False):
+            assert pair.ours.decode(ids, skip_special_tokens=skip) == pair.theirs.decode(ids, skip)
+
+
+def test_decoding_gives_the_text_back(pair: Pair) -> None:
+    for text in CORPUS:
+        ids = pair.ours.encode(text, add_special_tokens=False)
+        assert pair.ours.decode(ids) == pair.theirs.decode(ids)
+
+
+def test_incremental_text_is_complete_at_every_prefix(pair: Pair) -> None:
+    rng = random.Random(3)
+    for text in [*CORPUS, *(random_text(rng, 20) for _ in range(40))]:
+        ids = pair.ours.encode(text)
+        for sequence in (ids, rng.sample(ids, len(ids))):  # shuffled ids are often no UTF-8
+            for skip in (True, False):
+                detokenizer = pair.ours.detokenizer(skip_special_tokens=skip)
+                so_far = ""
+                for i, token in enumerate(sequence):
+                    so_far += detokenizer.append([token])
+                    whole = pair.theirs.decode(sequence[: i + 1], skip)
+                    # What is held back is at most one character, which shows as one U+FFFD.
+                    assert whole in (so_far, so_far + "\ufffd")
+                assert so_far + detokenizer.finish() == pair.theirs.decode(sequence, skip)
+
+
+def test_vocabulary_look_ups_agree(pair: Pair) -> None:
+    vocab = pair.theirs.get_vocab(with_added_tokens=True)
+    assert pair.ours.vocab_size == max(vocab.values()) + 1
+    for token, token_id in vocab.items():
+        assert pair.ours.token_to_id(token) == token_id
+        assert pair.ours.id_to_token(token_id) == token
+    assert pair.ours.token_to_id("no such token") is None
+    assert pair.ours.id_to_token(pair.ours.vocab_size) is None
+    special = {i for i, token in pair.theirs.get_added_tokens_decoder().items() if token.special}
+    assert {i for i in range(pair.ours.vocab_size) if pair.ours.is_special(i)} == special
+
+
+@pytest.mark.parametrize(
+    "behavior", ["isolated", "removed", "merged_with_previous", "merged_with_next", "contiguous"]
+)
+@pytest.mark.parametrize("invert", [False, True])
+@pytest.mark.parametrize(
+    "pattern", ["-", r"\s+", r"\p{L}+|\d", r"x*", r"(?=b)", r"\b", r"^|$", "字"]
+)
+def test_split_behaviors(
+    make_pair: Callable[[HfTokenizer], Pair], behavior: str, invert: bool, pattern: str
+) -> None:
+    tokenizer = gpt2()
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(pattern), behavior, invert),
+            pre_tokenizers.ByteLevel(add_prefix_space=False),
+        ]
+    )
+    pair = make_pair(tokenizer)
+    for text in [
+        "a--b-c-",
+        "-the - fox",
+        "xxthe  fox xx 12\n\nbb",
+        "字a字字b",
+        "--",
+        "the",
+        "over\n\n",
+        "\n",
+    ]:
+        pair.check_encode(text)
+
+
+def test_split_on_a_plain_string(make_pair: Callable[[HfTokenizer], Pair]) -> None:
+    tokenizer = gpt2()
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(".*[x] ", "removed"), last_byte_level()]
+    )
+    pair = make_pair(tokenizer)
+    for text in ["the.*[x] fox", "the fox", ".*[x] .*[x] ", "..[x] x "]:
+        pair.check_encode(text)
+
+
+@pytest.mark.parametrize("flags", range(32))
+def test_added_tokens_are_found_as_theirs_are(
+    make_pair: Callable[[HfTokenizer], Pair], flags: int
+) -> None:
+    options: dict[str, Any] = {
+        name: bool(flags >> i & 1)
+        for i, name in enumerate(["single_word", "lstrip", "rstrip", "normalized", "special"])
+    }
+    tokenizer = qwen2()
+    contents = ["<x>", "<x>y", "é", "e\u0301e", "\ufb01x", "  ", "word", "wo", "Å"]
+    tokenizer.add_tokens([AddedToken(content, **options) for content in contents])
+    tokenizer.add_tokens(
+        [AddedToken("fox", rstrip=True), AddedToken("x ", lstrip=True, normalized=False)]
+    )
+    pair = make_pair(tokenizer)
+    pieces = [
+        *contents,
+        "\u212b",
+        "é",
+        "a",
+        " ",
+        "\n",
+        "\u3000",
+        "\u200b",
+        "_",
+        "1",
+        "!",
+        "fox",
+        "x ",
+        "<",
+        "<|im_end|>",
+        "字",
+    ]
+    rng = random.Random(flags)
+    for _ in range(400):
+        text = "".join(rng.choice(pieces) for _ in range(rng.randint(1, 8)))
+        pair.check_encode(text)
+        ids = pair.their_ids(text)
+        for skip in (True, False):
+            assert pair.ours.decode(ids, skip_special_tokens=skip) == pair.theirs.decode(ids, skip)
+
+
+@pytest.mark.parametrize("form", ["NFC", "NFD", "NFKC", "NFKD"])
+def test_normalization_forms(make_pair: Callable[[HfTokenizer], Pair], form: str) -> None:
+    tokenizer = gpt2()
+    tokenizer.normalizer = normalizers.Sequence([getattr(normalizers, form)()])
+    pair = make_pair(tokenizer)
+    code_points = [c for c in range(0x110000) if not 0xD800 <= c < 0xE000]
+    for start in range(0, len(code_points), 8192):
+        pair.check_encode(" ".join(map(chr, code_points[start : start + 8192])))
+    marks = [
+        chr(c)
+        for c in code_points
+        if 0x300 <= c < 0x370 or 0x591 <= c < 0x5C8 or 0x1DC0 <= c < 0x1E00
+    ]
+    bases = [
+        *"aeoAEOÅȩ각가ᄀ",
+        "\u1161",
+        "\u11a8",
+        "\u0344",
+        "\u0f73",
+        "\U0001d15f",
+        "\u09c7",
+        "\u09be",
+    ]
+    rng = random.Random(4)
+    for _ in range(1000):
+        pair.check_encode(
+            "".join(
+                rng.choice(bases if rng.random() < 0.4 else marks) for _ in range(rng.randint(1, 9))
+            )
+        )
+
+
+def test_bytes_without_a_token_are_unknown_or_dropped(
+    make_pair: Callable[[HfTokenizer], Pair],
+) -> None:
+    document = json.loads(gpt2().to_str())
+    vocab = {"a": 0, "b": 1, "ab": 2, "<unk>": 3}
+    for unk, fuse in (("<unk>", True), ("<unk>", False), (None, False)):
+        model = {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": unk,
+            "continuing_subword_prefix": "",
+            "end_of_word_suffix": "",
+            "fuse_unk": fuse,
+            "vocab": vocab,
+            "merges": ["a b"],
+        }
+        pair = make_pair(
+            HfTokenizer.from_str(json.dumps(document | {"model": model, "added_tokens": []}))
+        )
+        for text in ["ab", "abxyab", "éab", "xxaxbx", " a b"]:
+            pair.check_encode(text)
+
+
+def test_merges_may_be_pairs_or_strings(tmp_path: Path) -> None:
+    tokenizer = gpt2()
+    document = json.loads(tokenizer.to_str())
+    document["model"]["merges"] = [" ".join(merge) for merge in document["model"]["merges"]]
+    pair = Pair(tmp_path, json.dumps(document))
+    for text in CORPUS:
+        assert pair.ours.encode(text) == tokenizer.encode(text).ids
+
+
+def test_ids_of_added_tokens_that_the_file_numbers_otherwise(tmp_path: Path) -> None:
+    document = json.loads(gpt2().to_str())
+    flags = {
+        "single_word": False,
+        "lstrip": False,
+        "rstrip": False,
+        "normalized": False,
+        "special": True,
+    }
+    document["added_tokens"] += [
+        {"id": 5000, "content": "<far>", **flags},
+        {"id": 6000, "content": "<farther>", **flags},
+    ]
+    pair = Pair(tmp_path, json.dumps(document))
+    pair.check_encode("a <far> b <farther> c")
+
+
+REFUSALS: list[tuple[str, dict[str, Any], str]] = [
+    (
+        "model",
+        {"type": "Unigram"},
+        "model.type 'Unigram' is not supported; supported: BPE (byte level)",
+    ),
+    ("model", {"dropout": 0.1}, "model.dropout"),
+    ("model", {"byte_fallback": True}, "model.byte_fallback"),
+    ("model", {"continuing_subword_prefix": "##"}, "model.continuing_subword_prefix"),
+    ("model", {"unk_token": "<none>"}, "'<none>' is not in model.vocab"),
+    ("model", {"merges": ["Q Z Z"]}, "model.merges [0]"),
+    ("model", {"merges": ["Q nothing"]}, "'nothing'"),
+    ("model", {"surprise": 1}, "model.surprise"),
+    ("normalizer", {"type": "Lowercase"}, "normalizer.type 'Lowercase'"),
+    ("pre_tokenizer", {"type": "Metaspace"}, "pre_tokenizer.type 'Metaspace'"),
+    ("pre_tokenizer", {"type": "Sequence", "pretokenizers": []}, "ByteLevel"),
+    (
+        "pre_tokenizer",
+        {
+            "type": "Split",
+            "pattern": {"Regex": r"(?<=a)b"},
+            "behavior": "Isolated",
+            "invert": False,
+        },
+        "pre_tokenizer.pattern.Regex regular expression: a lookbehind at position 0",
+    ),
+    ("post_processor", {"type": "BertProcessing"}, "post_processor.type 'BertProcessing'"),
+    ("decoder", {"type": "WordPiece"}, "decoder.type 'WordPiece'"),
+    ("truncation", {"max_length": 5}, "truncation"),
+    ("padding", {"strategy": "BatchLongest"}, "padding"),
+]
+
+
+@pytest.mark.parametrize(("section", "change", "message"), REFUSALS)
+def test_what_is_not_supported_is_refused_by_name(
+    tmp_path: Path, section: str, change: dict[str, Any], message: str
+) -> None:
+    document = json.loads(gpt2().to_str())
+    keeps_the_rest = section == "model"
+    document[section] = (document[section] if keeps_the_rest else {}) | change
+    (tmp_path / "tokenizer.json").write_text(json.dumps(document))
+    with pytest.raises(ValueError, match=r"tokenizer\.json") as caught:
+        Tokenizer(str(tmp_path))
+    assert message in str(caught.value)
+
+
+def test_a_missing_or_broken_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"tokenizer\.json: cannot be opened"):
+        Tokenizer(str(tmp_path))
+    (tmp_path / "tokenizer.json").write_text('{"model":')
+    with pytest.raises(ValueError, match="not valid JSON"):
+        Tokenizer(str(tmp_path))
+
+
+def test_ids_without_a_token_decode_to_nothing(make_pair: Callable[[HfTokenizer], Pair]) -> None:
+    pair = make_pair(gpt2())
+    beyond = pair.ours.vocab_size + 7  # models pad their vocabularies
+    assert pair.ours.decode([beyond]) == pair.theirs.decode([beyond]) == ""
+    with pytest.raises(ValueError, match="token ids are at least 0, got -1"):
+        pair.ours.decode([-1])
