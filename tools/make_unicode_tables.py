@@ -223,9 +223,7 @@ def write_tokenizer_tables() -> None:
             range_array("kAddedTokenWord", word_members()),
             range_array("kNumeric", numeric_members()),
             array("char32_t", "kCaseClasses", [c for members in classes for c in [*members, 0]]),
-            range_array(
-                "kMultipleFoldCharacters", (c for c in CODE_POINTS if len(chr(c).casefold()) > 1)
-            ),
+            range_array("kMultipleFoldCharacters", (c for c in CODE_POINTS if len(chr(c).casefold()) > 1)),
             array(
                 "char32_t",
                 "kMultipleFolds",
@@ -255,9 +253,7 @@ def write_chat_tables() -> None:
         """Whether a capital sigma before `text` is written as in the middle of a word."""
         return ("A\u03a3" + text).lower()[1] == "\u03c3"
 
-    case_ignorable = {
-        c for c in CODE_POINTS if not after_sigma(chr(c)) and after_sigma(chr(c) + "A")
-    }
+    case_ignorable = {c for c in CODE_POINTS if not after_sigma(chr(c)) and after_sigma(chr(c) + "A")}
     members: dict[str, Callable[[str], bool]] = {
         "kSpace": str.isspace,
         "kPrintable": str.isprintable,
@@ -275,10 +271,7 @@ def write_chat_tables() -> None:
         "chat/python_unicode.h",
         "quire::chat",
         [
-            *(
-                range_array(name, (c for c in CODE_POINTS if f(chr(c))))
-                for name, f in members.items()
-            ),
+            *(range_array(name, (c for c in CODE_POINTS if f(chr(c)))) for name, f in members.items()),
             range_array("kCaseIgnorable", case_ignorable),
             mapping_arrays("kLower", changes(str.lower)),
             mapping_arrays("kUpper", changes(str.upper)),

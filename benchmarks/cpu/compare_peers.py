@@ -50,7 +50,7 @@ def make_model(directory: Path) -> None:
         tie_word_embeddings=False,
         max_position_embeddings=2048,
     )
-    LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(directory)
+    LlamaForCausalLM(config).bfloat16().save_pretrained(directory)
 
 
 def make_gguf(directory: Path, path: Path) -> None:

@@ -43,9 +43,7 @@ class Quire:
     def _run(self, prompts: list[list[int]], num_tokens: int) -> tuple[float, float]:
         from quire import SamplingParams
 
-        params = SamplingParams(
-            temperature=0, max_tokens=num_tokens, ignore_eos=True, detokenize=False
-        )
+        params = SamplingParams(temperature=0, max_tokens=num_tokens, ignore_eos=True, detokenize=False)
         start = time.perf_counter()
         for i, prompt in enumerate(prompts):
             self._engine.add_request(str(i), prompt, params)
@@ -108,9 +106,7 @@ class LlamaCpp:
         context.n_seq_max = 8
         context.n_threads = context.n_threads_batch = threads
         self._context = llama_cpp.llama_init_from_model(self._model, context)
-        self._vocab_size = llama_cpp.llama_vocab_n_tokens(
-            llama_cpp.llama_model_get_vocab(self._model)
-        )
+        self._vocab_size = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(self._model))
         self.description = f"bf16, llama-cpp-python {llama_cpp.__version__}"
 
     def prefill(self, prompt: list[int]) -> float:
@@ -134,8 +130,8 @@ class LlamaCpp:
         if lib.llama_decode(self._context, batch) != 0:
             raise RuntimeError("llama_decode failed")
         ids = []
-        for i, token in enumerate(tokens):
-            if token[3]:
+        for i, (_, _, _, wants_logits) in enumerate(tokens):
+            if wants_logits:
                 logits = lib.llama_get_logits_ith(self._context, i)
                 ids.append(int(np.ctypeslib.as_array(logits, (self._vocab_size,)).argmax()))
         lib.llama_batch_free(batch)
@@ -151,9 +147,7 @@ class LlamaCpp:
             ids += self._step([(t, i, sequence, i == last) for i, t in enumerate(prompt)])
         first = time.perf_counter() - start
         for step in range(num_tokens - 1):
-            ids = self._step(
-                [(ids[s], len(p) + step, s, True) for s, p in enumerate(prompts)]
-            )
+            ids = self._step([(ids[s], len(p) + step, s, True) for s, p in enumerate(prompts)])
         return first, time.perf_counter() - start
 
 

@@ -83,7 +83,8 @@ void MemoryRead(benchmark::State& state) {
     pool().run(
         [](void* arg, int32_t index, int32_t count) {
           auto& w = *static_cast<Work*>(arg);
-          const int64_t vectors = kBytes / 64, begin = vectors * index / count, end = vectors * (index + 1) / count;
+          const int64_t vectors = kBytes / 64, begin = vectors * index / count,
+                        end = vectors * (index + 1) / count;
           Vector sum[4] = {};
           for (int64_t i = begin; i + 4 <= end; i += 4) {
             __builtin_prefetch(w.data + i + 64);
@@ -120,7 +121,8 @@ void Linear(benchmark::State& state, DType dtype) {
                                  .k = k,
                                  .dtype = dtype,
                                  .packed = true};
-    kernels().linear(ctx, TensorView(out.data(), dtype, m, n), TensorView(x.data(), dtype, m, k), weight, nullptr);
+    kernels().linear(ctx, TensorView(out.data(), dtype, m, n), TensorView(x.data(), dtype, m, k), weight,
+                     nullptr);
   }
   state.SetBytesProcessed(state.iterations() * static_cast<int64_t>(weight_bytes));
   state.counters["flops"] =
@@ -129,7 +131,8 @@ void Linear(benchmark::State& state, DType dtype) {
 
 void llama_shapes(benchmark::internal::Benchmark* bench) {
   for (const int64_t m : {1, 8, 32, 512})
-    for (const auto& [n, k] : {std::pair<int64_t, int64_t>{3072, 2048}, {2048, 2048}, {11264, 2048}, {2048, 5632}})
+    for (const auto& [n, k] :
+         {std::pair<int64_t, int64_t>{3072, 2048}, {2048, 2048}, {11264, 2048}, {2048, 5632}})
       bench->Args({m, n, k});
   for (const int64_t m : {1, 8}) bench->Args({m, 32000, 2048});
   bench->UseRealTime()->Unit(benchmark::kMicrosecond);
@@ -155,8 +158,8 @@ void Attention(benchmark::State& state, DType dtype) {
   const Memory query(static_cast<size_t>(tokens * kHeads * kHeadSize) * 4);
   const Memory out(static_cast<size_t>(tokens * kHeads * kHeadSize) * 4);
   fill(query.data(), dtype, tokens * kHeads * kHeadSize);
-  const size_t workspace_bytes = kernels().attention_workspace_bytes(
-      static_cast<int32_t>(tokens), length, kHeads, kKVHeads, kHeadSize);
+  const size_t workspace_bytes =
+      kernels().attention_workspace_bytes(static_cast<int32_t>(tokens), length, kHeads, kKVHeads, kHeadSize);
   const Memory workspace(workspace_bytes);
   const LaunchContext ctx = {
       .host = pool().host_parallel(), .workspace = workspace.data(), .workspace_bytes = workspace_bytes};

@@ -24,7 +24,9 @@ def main() -> None:
     for m in (1, 8, 32, 512):
         for n, k in [*shapes, *([(32000, 2048)] if m <= 8 else [])]:
             t = measure(m, n, k)
-            print(f"{m:4} {n:6} {k:5} {t * 1e6:9.0f} us {2 * n * k / t / 1e9:6.1f} GB/s {2 * m * n * k / t / 1e9:8.0f} GFLOP/s")
+            print(
+                f"{m:4} {n:6} {k:5} {t * 1e6:9.0f} us {2 * n * k / t / 1e9:6.1f} GB/s {2 * m * n * k / t / 1e9:8.0f} GFLOP/s"
+            )
 
 
 if __name__ == "__main__":

@@ -38,26 +38,21 @@ def {0}({1}, {2}=0):
 
 """
 OTHER_SCRIPTS = (
-    "Съешь же ещё этих мягких булок. 天地玄黄，宇宙洪荒。한국어 텍스트 "
-    "مرحبا بالعالم naïve café 👩‍🚀 "
+    "Съешь же ещё этих мягких булок. 天地玄黄，宇宙洪荒。한국어 텍스트 مرحبا بالعالم naïve café 👩‍🚀 "
 )
 
 
 def mixed_text(num_bytes: int, seed: int) -> str:
     """Prose over a Zipf-like vocabulary, code, numbers, and a little of other scripts."""
     rng = random.Random(seed)
-    words = [
-        "".join(rng.choice(SYLLABLES) for _ in range(rng.randint(1, 4))) for _ in range(20_000)
-    ]
+    words = ["".join(rng.choice(SYLLABLES) for _ in range(rng.randint(1, 4))) for _ in range(20_000)]
     parts: list[str] = []
     size = 0
     while size < num_bytes:
         kind = rng.random()
         if kind < 0.75:
             picked = [words[int(len(words) * rng.random() ** 4)] for _ in range(rng.randint(5, 25))]
-            part = " ".join(picked).capitalize() + rng.choice(
-                [". ", "! ", "?\n", ".\n\n", "; it's "]
-            )
+            part = " ".join(picked).capitalize() + rng.choice([". ", "! ", "?\n", ".\n\n", "; it's "])
         elif kind < 0.9:
             part = CODE.format(*(words[rng.randrange(2000)] for _ in range(3)))
         elif kind < 0.97:
@@ -126,9 +121,7 @@ def main() -> None:
         print(f"{ours.vocab_size:,} tokens; {megabytes:.1f} MB in {len(chunks):,} prompts")
         print(f"{num_ids:,} ids, {len(text.encode()) / num_ids:.2f} bytes each")
 
-        def report(
-            name: str, our_action: Callable[[], object], their_action: Callable[[], object]
-        ) -> None:
+        def report(name: str, our_action: Callable[[], object], their_action: Callable[[], object]) -> None:
             speed = megabytes / median_seconds(our_action, args.repeats)
             other = megabytes / median_seconds(their_action, args.repeats)
             print(f"{name}: {speed:6.1f} MB/s, tokenizers {other:6.1f} MB/s, {speed / other:.2f} x")
@@ -138,9 +131,7 @@ def main() -> None:
             lambda: [ours.encode(chunk, add_special_tokens=False) for chunk in chunks],
             lambda: [theirs.encode(chunk, add_special_tokens=False) for chunk in chunks],
         )
-        report(
-            "decode", lambda: [ours.decode(i) for i in ids], lambda: [theirs.decode(i) for i in ids]
-        )
+        report("decode", lambda: [ours.decode(i) for i in ids], lambda: [theirs.decode(i) for i in ids])
         load = median_seconds(lambda: Tokenizer(str(directory)), args.repeats)
         their_load = median_seconds(lambda: HfTokenizer.from_file(path), args.repeats)
         print(f"load:   {load * 1e3:6.0f} ms,   tokenizers {their_load * 1e3:6.0f} ms")

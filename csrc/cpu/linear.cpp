@@ -5,8 +5,7 @@
 namespace quire::cpu {
 
 size_t linear_workspace_bytes(const Isa& isa, int64_t max_tokens, int64_t, int64_t k, DType dtype) {
-  const auto bytes = isa.matmul.staged_bytes[type_index(dtype)];
-  return bytes == nullptr ? 0 : bytes(max_tokens, k);
+  return isa.matmul.staged_bytes[type_index(dtype)](max_tokens, k);
 }
 
 void linear(const Isa& isa, const LaunchContext& ctx, TensorView out, TensorView x, const LinearWeight& weight,
@@ -25,14 +24,12 @@ void linear(const Isa& isa, const LaunchContext& ctx, TensorView out, TensorView
                            .bias = bias,
                            .staged = ctx.workspace};
   if (args.m == 0) return;
-  if (matmul.stage[type] != nullptr) {
-    constexpr int64_t kRows = 16, kGrainElements = 131072;
-    const int64_t blocks = (args.m + kRows - 1) / kRows;
-    const int64_t grain = std::max<int64_t>(1, kGrainElements / (kRows * args.k));
-    parallel_ranges(ctx, blocks, grain, [&](int64_t begin, int64_t end) {
-      matmul.stage[type](args, begin * kRows, std::min(args.m, end * kRows));
-    });
-  }
+  constexpr int64_t kRows = 16, kGrainElements = 131072;
+  const int64_t blocks = (args.m + kRows - 1) / kRows;
+  parallel_ranges(ctx, blocks, std::max<int64_t>(1, kGrainElements / (kRows * args.k)),
+                  [&](int64_t begin, int64_t end) {
+                    matmul.stage[type](args, begin * kRows, std::min(args.m, end * kRows));
+                  });
   const size_t scratch_bytes = matmul.linear_scratch_bytes[type](args.m);
   const int64_t panels = (args.n + kPanelColumns - 1) / kPanelColumns;
   // Weights below this many elements are done before another thread has woken up.

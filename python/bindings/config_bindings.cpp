@@ -43,12 +43,12 @@ void bind_config(nb::module_& m) {
   nb::class_<SamplingParams>(m, "SamplingParams", kSamplingParamsDoc)
       .def(
           "__init__",
-          [](SamplingParams* self, float temperature, int32_t top_k, float top_p, float min_p, float presence_penalty,
-             float frequency_penalty, float repetition_penalty, std::map<int32_t, float> logit_bias,
-             std::optional<uint64_t> seed, int32_t max_tokens, int32_t min_tokens, std::optional<StopStrings> stop,
-             std::vector<int32_t> stop_token_ids, bool ignore_eos, bool include_stop_str_in_output, int32_t n,
-             std::optional<int32_t> logprobs, bool detokenize, bool skip_special_tokens,
-             RequestOutputKind output_kind) {
+          [](SamplingParams* self, float temperature, int32_t top_k, float top_p, float min_p,
+             float presence_penalty, float frequency_penalty, float repetition_penalty,
+             std::map<int32_t, float> logit_bias, std::optional<uint64_t> seed, int32_t max_tokens,
+             int32_t min_tokens, std::optional<StopStrings> stop, std::vector<int32_t> stop_token_ids,
+             bool ignore_eos, bool include_stop_str_in_output, int32_t n, std::optional<int32_t> logprobs,
+             bool detokenize, bool skip_special_tokens, RequestOutputKind output_kind) {
             SamplingParams p;
             p.temperature = temperature;
             p.top_k = top_k;
@@ -76,10 +76,11 @@ void bind_config(nb::module_& m) {
           },
           nb::kw_only(), "temperature"_a = 1.0F, "top_k"_a = 0, "top_p"_a = 1.0F, "min_p"_a = 0.0F,
           "presence_penalty"_a = 0.0F, "frequency_penalty"_a = 0.0F, "repetition_penalty"_a = 1.0F,
-          "logit_bias"_a = std::map<int32_t, float>{}, "seed"_a = nb::none(), "max_tokens"_a = 16, "min_tokens"_a = 0,
-          "stop"_a = nb::none(), "stop_token_ids"_a = std::vector<int32_t>{}, "ignore_eos"_a = false,
-          "include_stop_str_in_output"_a = false, "n"_a = 1, "logprobs"_a = nb::none(), "detokenize"_a = true,
-          "skip_special_tokens"_a = true, "output_kind"_a = RequestOutputKind::kCumulative)
+          "logit_bias"_a = std::map<int32_t, float>{}, "seed"_a = nb::none(), "max_tokens"_a = 16,
+          "min_tokens"_a = 0, "stop"_a = nb::none(), "stop_token_ids"_a = std::vector<int32_t>{},
+          "ignore_eos"_a = false, "include_stop_str_in_output"_a = false, "n"_a = 1,
+          "logprobs"_a = nb::none(), "detokenize"_a = true, "skip_special_tokens"_a = true,
+          "output_kind"_a = RequestOutputKind::kCumulative)
       .def_rw("temperature", &SamplingParams::temperature)
       .def_rw("top_k", &SamplingParams::top_k)
       .def_rw("top_p", &SamplingParams::top_p)
@@ -100,18 +101,25 @@ void bind_config(nb::module_& m) {
       .def_rw("detokenize", &SamplingParams::detokenize)
       .def_rw("skip_special_tokens", &SamplingParams::skip_special_tokens)
       .def_rw("output_kind", &SamplingParams::output_kind)
-      .def("copy", [](const SamplingParams& self) { return self; }, "An independent copy.")
-      .def("__eq__", [](const SamplingParams& a, const SamplingParams& b) { return a == b; }, nb::is_operator());
+      .def(
+          "copy", [](const SamplingParams& self) { return self; }, "An independent copy.")
+      .def(
+          "__eq__",
+          [](const SamplingParams& self, nb::handle other) {
+            return nb::isinstance<SamplingParams>(other) && self == nb::cast<const SamplingParams&>(other);
+          },
+          nb::sig("def __eq__(self, other: object, /) -> bool"));
 
-  nb::class_<EngineConfig>(m, "EngineConfig", "Everything an engine is told at start; see quire/engine_config.h.")
+  nb::class_<EngineConfig>(m, "EngineConfig",
+                           "Everything an engine is told at start; see quire/engine_config.h.")
       .def(
           "__init__",
-          [](EngineConfig* self, std::string model, std::string dtype, int32_t max_model_len, bool skip_tokenizer_init,
-             std::string device, int32_t num_threads, int32_t tensor_parallel_size, int32_t block_size,
-             int64_t kv_cache_memory_bytes, int32_t num_gpu_blocks_override, bool enable_prefix_caching,
-             int32_t max_num_seqs, int32_t max_num_batched_tokens, bool enable_chunked_prefill,
-             int32_t long_prefill_token_threshold, std::string scheduling_policy, bool async_scheduling,
-             int32_t max_queued_requests, uint64_t seed) {
+          [](EngineConfig* self, std::string model, std::string dtype, int32_t max_model_len,
+             bool skip_tokenizer_init, std::string device, int32_t num_threads, int32_t tensor_parallel_size,
+             int32_t block_size, int64_t kv_cache_memory_bytes, int32_t num_gpu_blocks_override,
+             bool enable_prefix_caching, int32_t max_num_seqs, int32_t max_num_batched_tokens,
+             bool enable_chunked_prefill, int32_t long_prefill_token_threshold, std::string scheduling_policy,
+             bool async_scheduling, int32_t max_queued_requests, uint64_t seed) {
             EngineConfig c;
             c.model = std::move(model);
             c.dtype = std::move(dtype);
@@ -140,9 +148,10 @@ void bind_config(nb::module_& m) {
           "tensor_parallel_size"_a = 1, "block_size"_a = 16, "kv_cache_memory_bytes"_a = 0,
           "num_gpu_blocks_override"_a = 0, "enable_prefix_caching"_a = true,
           "max_num_seqs"_a = EngineConfig{}.max_num_seqs,
-          "max_num_batched_tokens"_a = EngineConfig{}.max_num_batched_tokens, "enable_chunked_prefill"_a = true,
-          "long_prefill_token_threshold"_a = 0, "scheduling_policy"_a = EngineConfig{}.scheduling_policy,
-          "async_scheduling"_a = false, "max_queued_requests"_a = 0, "seed"_a = 0)
+          "max_num_batched_tokens"_a = EngineConfig{}.max_num_batched_tokens,
+          "enable_chunked_prefill"_a = true, "long_prefill_token_threshold"_a = 0,
+          "scheduling_policy"_a = EngineConfig{}.scheduling_policy, "async_scheduling"_a = false,
+          "max_queued_requests"_a = 0, "seed"_a = 0)
       .def_ro("model", &EngineConfig::model)
       .def_ro("dtype", &EngineConfig::dtype)
       .def_ro("max_model_len", &EngineConfig::max_model_len)

@@ -19,29 +19,33 @@ using ReleaseGil = nb::call_guard<nb::gil_scoped_release>;
 
 void add_requests(Engine& engine, std::vector<EngineRequest> requests, OutputQueue& queue) {
   std::vector<OutputCallback> callbacks;
-  for (const EngineRequest& request : requests) callbacks.push_back(queue.callback(request.sampling_params.output_kind));
+  for (const EngineRequest& request : requests)
+    callbacks.push_back(queue.callback(request.sampling_params.output_kind));
   engine.add_requests(std::move(requests), std::move(callbacks));
 }
 
 }  // namespace
 
 void bind_engine(nb::module_& m) {
-  nb::class_<EngineRequest>(m, "EngineRequest", "A prompt and how to continue it. Give prompt or prompt_token_ids.")
+  nb::class_<EngineRequest>(m, "EngineRequest",
+                            "A prompt and how to continue it. Give prompt or prompt_token_ids.")
       .def(
           "__init__",
-          [](EngineRequest* self, std::string request_id, std::variant<std::string, std::vector<int32_t>> prompt,
-             const SamplingParams& sampling_params, int32_t priority, std::string cache_salt, bool add_special_tokens) {
+          [](EngineRequest* self, std::string request_id,
+             std::variant<std::string, std::vector<int32_t>> prompt, const SamplingParams& sampling_params,
+             int32_t priority, std::string cache_salt, bool add_special_tokens) {
             new (self) EngineRequest();
             self->request_id = std::move(request_id);
             if (auto* text = std::get_if<std::string>(&prompt)) self->prompt = std::move(*text);
-            if (auto* ids = std::get_if<std::vector<int32_t>>(&prompt)) self->prompt_token_ids = std::move(*ids);
+            if (auto* ids = std::get_if<std::vector<int32_t>>(&prompt))
+              self->prompt_token_ids = std::move(*ids);
             self->sampling_params = sampling_params;
             self->priority = priority;
             self->cache_salt = std::move(cache_salt);
             self->add_special_tokens = add_special_tokens;
           },
-          "request_id"_a, "prompt"_a, "sampling_params"_a, nb::kw_only(), "priority"_a = 0, "cache_salt"_a = "",
-          "add_special_tokens"_a = true)
+          "request_id"_a, "prompt"_a, "sampling_params"_a, nb::kw_only(), "priority"_a = 0,
+          "cache_salt"_a = "", "add_special_tokens"_a = true)
       .def_ro("request_id", &EngineRequest::request_id);
 
   nb::class_<ModelDescription>(m, "ModelDescription", "What was loaded.")
@@ -64,15 +68,21 @@ void bind_engine(nb::module_& m) {
       .def_ro("prefix_cache_hits", &EngineStats::prefix_cache_hits)
       .def_ro("num_generation_tokens", &EngineStats::num_generation_tokens);
 
-  nb::class_<OutputQueue>(m, "OutputQueue", "Collects outputs for a consumer that polls; untaken deltas are merged.")
+  nb::class_<OutputQueue>(m, "OutputQueue",
+                          "Collects outputs for a consumer that polls; untaken deltas are merged.")
       .def(nb::init<>())
       .def(
-          "take", [](OutputQueue& self, int64_t timeout_ms) { return self.take(std::chrono::milliseconds(timeout_ms)); },
-          "timeout_ms"_a, ReleaseGil(), "Everything that waits, oldest first; waits up to timeout_ms for the first.");
+          "take",
+          [](OutputQueue& self, int64_t timeout_ms) {
+            return self.take(std::chrono::milliseconds(timeout_ms));
+          },
+          "timeout_ms"_a, ReleaseGil(),
+          "Everything that waits, oldest first; waits up to timeout_ms for the first.");
 
   nb::class_<EngineBase>(m, "EngineBase", "What both engines offer besides requests.")
       .def_prop_ro("model", &EngineBase::model)
-      .def("apply_chat_template", &EngineBase::apply_chat_template, "messages_json"_a, "options_json"_a = "{}")
+      .def("apply_chat_template", &EngineBase::apply_chat_template, "messages_json"_a,
+           "options_json"_a = "{}")
       .def("stats", &EngineBase::stats)
       .def("reset_prefix_cache", &EngineBase::reset_prefix_cache, ReleaseGil(),
            "Forgets cached prefixes. False, and nothing done, while a request is unfinished.");

@@ -51,12 +51,14 @@ std::string completion_repr(const CompletionOutput& o) {
 }  // namespace
 
 void bind_outputs(nb::module_& m) {
-  nb::class_<Logprob>(m, "Logprob", "A token's log-probability under the model, and its rank (1 is the likeliest).")
+  nb::class_<Logprob>(m, "Logprob",
+                      "A token's log-probability under the model, and its rank (1 is the likeliest).")
       .def_ro("token_id", &Logprob::token_id)
       .def_ro("logprob", &Logprob::logprob)
       .def_ro("rank", &Logprob::rank)
       .def("__repr__", [](const Logprob& l) {
-        return nb::cast<std::string>(nb::str("Logprob(token_id={}, logprob={}, rank={})").format(l.token_id, l.logprob, l.rank));
+        return nb::cast<std::string>(
+            nb::str("Logprob(token_id={}, logprob={}, rank={})").format(l.token_id, l.logprob, l.rank));
       });
 
   nb::class_<CompletionOutput>(m, "CompletionOutput", "One completion of a prompt.")
@@ -65,7 +67,8 @@ void bind_outputs(nb::module_& m) {
       .def_ro("token_ids", &CompletionOutput::token_ids)
       .def_ro("cumulative_logprob", &CompletionOutput::cumulative_logprob)
       .def_prop_ro("logprobs", logprobs, "One dictionary for each token, by token id; None unless asked for.")
-      .def_prop_ro("finish_reason", finish_reason, "'stop', 'length', 'abort', 'error', or None while unfinished.")
+      .def_prop_ro("finish_reason", finish_reason,
+                   "'stop', 'length', 'abort', 'error', or None while unfinished.")
       .def_prop_ro("stop_reason", stop_reason, "The stop string or stop token id that ended it, if one did.")
       .def_ro("error", &CompletionOutput::error)
       .def("finished", &CompletionOutput::finished)

@@ -38,7 +38,8 @@ std::string dump_json(nb::handle value) {
 }  // namespace
 
 void bind_text(nb::module_& m) {
-  nb::class_<Detokenizer>(m, "Detokenizer", "Token ids to text, as they arrive. A UTF-8 character is never split.")
+  nb::class_<Detokenizer>(m, "Detokenizer",
+                          "Token ids to text, as they arrive. A UTF-8 character is never split.")
       .def(
           "append",
           [](Detokenizer& self, const std::vector<int32_t>& ids) {
@@ -81,11 +82,19 @@ void bind_text(nb::module_& m) {
             return Detokenizer{self.tokenizer, self.tokenizer->detokenizer(skip_special_tokens)};
           },
           nb::kw_only(), "skip_special_tokens"_a = true)
+      .def(
+          "is_special",
+          [](const TokenizerHandle& self, int32_t id) { return self.tokenizer->is_special(id); }, "id"_a)
       .def_prop_ro("vocab_size", [](const TokenizerHandle& self) { return self.tokenizer->vocab_size(); })
-      .def("id_to_token", [](const TokenizerHandle& self, int32_t id) { return self.tokenizer->id_to_token(id); }, "id"_a)
-      .def("token_to_id",
-           [](const TokenizerHandle& self, std::string_view token) { return self.tokenizer->token_to_id(token); },
-           "token"_a);
+      .def(
+          "id_to_token",
+          [](const TokenizerHandle& self, int32_t id) { return self.tokenizer->id_to_token(id); }, "id"_a)
+      .def(
+          "token_to_id",
+          [](const TokenizerHandle& self, std::string_view token) {
+            return self.tokenizer->token_to_id(token);
+          },
+          "token"_a);
 
   nb::class_<ChatTemplateHandle>(m, "ChatTemplate", "A model directory's chat template, rendered in C++.")
       .def(
@@ -96,11 +105,13 @@ void bind_text(nb::module_& m) {
           "directory"_a, "Raises ValueError for a missing template or syntax that is not supported.")
       .def(
           "render",
-          [](const ChatTemplateHandle& self, nb::list messages, const nb::kwargs& options) {
-            return self.chat_template->render(dump_json(messages), dump_json(options));
+          [](const ChatTemplateHandle& self, nb::handle messages, const nb::kwargs& options) {
+            return self.chat_template->render(dump_json(nb::list(messages)), dump_json(options));
           },
-          "messages"_a, "options"_a,
-          "Renders a conversation. Keyword arguments: add_generation_prompt, tools, and what the template reads.");
+          nb::sig(
+              "def render(self, messages: collections.abc.Sequence[collections.abc.Mapping[str, object]], "
+              "**options: object) -> str"),
+          "Renders a conversation. Options: add_generation_prompt, tools, and what the template reads.");
 }
 
 }  // namespace quire::bindings

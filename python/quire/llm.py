@@ -11,7 +11,7 @@ from typing import Any
 from quire import _core
 from quire._core import RequestOutput, RequestOutputKind, SamplingParams
 from quire.model_directory import DEMO_MODEL, resolve_model
-from quire.prompts import Message, Prompt, prompt_list
+from quire.prompts import Message, Prompt, is_conversation, prompt_list
 
 # How long a wait goes on before Python looks for signals, so that Ctrl-C returns at once.
 _POLL_MS = 50
@@ -65,7 +65,7 @@ class LLM:
         A message is ``{"role": "user", "content": "..."}``. ``template_args`` go to the template
         (``tools``, ``add_generation_prompt``, ...).
         """
-        conversations = [messages] if messages and isinstance(messages[0], dict) else messages
+        conversations = [messages] if is_conversation(messages) else messages  # type: ignore[arg-type]
         prompts: list[str | list[int]] = [
             self.apply_chat_template(conversation, **template_args)  # type: ignore[arg-type]
             for conversation in conversations
@@ -81,8 +81,8 @@ class LLM:
 
         ``prompt`` may also be a conversation, as for ``chat``.
         """
-        is_chat = not isinstance(prompt, str) and bool(prompt) and isinstance(prompt[0], dict)  # type: ignore[index]
-        content = self.apply_chat_template(prompt) if is_chat else prompt  # type: ignore[arg-type]
+        is_chat = is_conversation(prompt)
+        content = self.apply_chat_template(prompt) if is_conversation(prompt) else prompt
         params = (sampling_params or SamplingParams()).copy()
         params.output_kind = RequestOutputKind.DELTA
         queue = _core.OutputQueue()
@@ -147,7 +147,10 @@ class LLM:
             given = [sampling_params or SamplingParams()] * len(prompts)
         else:
             given = list(sampling_params)
-        for name, length in (("sampling_params", len(given)), ("priority", len(priority or prompts))):
+        for name, length in (
+            ("sampling_params", len(given)),
+            ("priority", len(priority or prompts)),
+        ):
             if length != len(prompts):
                 raise ValueError(f"{name} has {length} entries for {len(prompts)} prompts")
         params = [p.copy() for p in given]

@@ -18,6 +18,6 @@ def resolve_model(model: str | os.PathLike[str]) -> str:
     path = Path(model)
     if not path.is_dir():
         raise ValueError(
-            f"model: no directory '{path}'; give one with config.json, or '{DEMO_MODEL}' for the bundled model"
+            f"model: no directory '{path}'; give one with config.json, or '{DEMO_MODEL}', the bundled model"
         )
     return str(path)

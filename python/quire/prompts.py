@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TypedDict, Union
+from typing import TypeAlias, TypedDict, TypeGuard
 
 
 class TextPrompt(TypedDict):
@@ -14,8 +14,8 @@ class TokensPrompt(TypedDict):
     prompt_token_ids: list[int]
 
 
-Prompt = Union[str, Sequence[int], TextPrompt, TokensPrompt]
-Message = Mapping[str, object]
+Prompt: TypeAlias = "str | Sequence[int] | TextPrompt | TokensPrompt"
+Message: TypeAlias = Mapping[str, object]
 
 
 def prompt_content(prompt: Prompt) -> str | list[int]:
@@ -26,14 +26,11 @@ def prompt_content(prompt: Prompt) -> str | list[int]:
         unknown = set(prompt) - {"prompt", "prompt_token_ids"}
         if unknown or len(prompt) != 1:
             raise ValueError(
-                "a prompt dictionary must hold either 'prompt' or 'prompt_token_ids', "
-                f"got {sorted(prompt)}"
+                f"a prompt dictionary must hold either 'prompt' or 'prompt_token_ids', got {sorted(prompt)}"
             )
-        if "prompt" in prompt:
-            return str(prompt["prompt"])
-        return list(prompt["prompt_token_ids"])
+        return prompt_content(next(iter(prompt.values())))  # type: ignore[arg-type]
     if isinstance(prompt, Sequence) and all(isinstance(token, int) for token in prompt):
-        return list(prompt)
+        return [int(token) for token in prompt]
     raise TypeError(f"a prompt must be a string or a list of token ids, got {prompt!r:.80}")
 
 
@@ -44,3 +41,8 @@ def prompt_list(prompts: Prompt | Sequence[Prompt]) -> list[str | list[int]]:
     if prompts and all(isinstance(token, int) for token in prompts):
         return [prompt_content(prompts)]  # type: ignore[arg-type]
     return [prompt_content(prompt) for prompt in prompts]  # type: ignore[arg-type]
+
+
+def is_conversation(prompt: Prompt | Sequence[Message]) -> TypeGuard[Sequence[Message]]:
+    """Whether this is a list of messages rather than a prompt."""
+    return not isinstance(prompt, (str, Mapping)) and bool(prompt) and isinstance(prompt[0], Mapping)

@@ -1,7 +1,7 @@
 // Runs a fuzz target without libFuzzer: FUZZ [--seconds N] [--seed N] SEED_DIRECTORY
 //
-// Seeds are mutated at random (bits, bytes, runs, splices, numbers) for the given time; the input at work is in
-// memory when a sanitizer stops the program, and `--seed` repeats the run.
+// Seeds are mutated at random (bits, bytes, runs, splices, numbers) for the given time; the input at work is
+// in memory when a sanitizer stops the program, and `--seed` repeats the run.
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -23,8 +23,24 @@ using Rng = std::mt19937_64;
 size_t below(Rng& rng, size_t limit) { return limit == 0 ? 0 : rng() % limit; }
 
 void mutate(std::string& text, const std::vector<std::string>& seeds, Rng& rng) {
-  static const char* kInteresting[] = {"0", "-1", "18446744073709551615", "1e999", "null", "\"\"", "[]", "{}",
-                                       "\xC3", "\xF0\x9F\x98\x80", "{%", "%}", "{{", "}}", "\\u0000", "(", "[", "\""};
+  static const char* kInteresting[] = {"0",
+                                       "-1",
+                                       "18446744073709551615",
+                                       "1e999",
+                                       "null",
+                                       "\"\"",
+                                       "[]",
+                                       "{}",
+                                       "\xC3",
+                                       "\xF0\x9F\x98\x80",
+                                       "{%",
+                                       "%}",
+                                       "{{",
+                                       "}}",
+                                       "\\u0000",
+                                       "(",
+                                       "[",
+                                       "\""};
   switch (below(rng, 7)) {
     case 0:
       if (!text.empty()) text[below(rng, text.size())] ^= static_cast<char>(1U << below(rng, 8));
@@ -33,7 +49,9 @@ void mutate(std::string& text, const std::vector<std::string>& seeds, Rng& rng) 
     case 2:
       if (!text.empty()) text.erase(below(rng, text.size()), 1 + below(rng, 8));
       break;
-    case 3: text.insert(below(rng, text.size() + 1), kInteresting[below(rng, std::size(kInteresting))]); break;
+    case 3:
+      text.insert(below(rng, text.size() + 1), kInteresting[below(rng, std::size(kInteresting))]);
+      break;
     case 4: {
       // A run of the text itself, somewhere else: structure survives.
       const size_t from = below(rng, text.size());

@@ -1,4 +1,5 @@
-// Bytes that claim to be a message: the first one says which. What is accepted must serialize to the same bytes.
+// Bytes that claim to be a message: the first one says which. What is accepted must serialize to the same
+// bytes.
 #include <cstring>
 #include <span>
 #include <vector>

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from quire import LLM, LLMEngine, SamplingParams
 
 
@@ -93,7 +92,10 @@ def test_a_missing_directory_or_file_is_named(copy: Path) -> None:
         (lambda p: p.write_bytes(b""), r"model\.safetensors: has 0 bytes"),
         (lambda p: p.write_bytes(b"\xff" * 64), r"model\.safetensors: the header claims"),
         (lambda p: rewrite_header(p, rename), r"tensor 'model\.norm\.weight' is missing"),
-        (lambda p: rewrite_header(p, reshape), r"has shape \[2, \d+\], the config asks for \[\d+\]"),
+        (
+            lambda p: rewrite_header(p, reshape),
+            r"has shape \[2, \d+\], the config asks for \[\d+\]",
+        ),
         (lambda p: rewrite_header(p, retype), r"has dtype I16; F32, F16 and BF16 are supported"),
         (lambda p: rewrite_header(p, contradict), r"'model\.norm\.weight': data_offsets span"),
     ],
@@ -106,7 +108,10 @@ def test_bad_weights_are_named(copy: Path, breakage: Callable[[Path], None], pat
 @pytest.mark.parametrize(
     ("changes", "pattern"),
     [
-        ({"architectures": ["Gpt9ForCausalLM"]}, "architecture 'Gpt9ForCausalLM' is not supported; "),
+        (
+            {"architectures": ["Gpt9ForCausalLM"]},
+            "architecture 'Gpt9ForCausalLM' is not supported; ",
+        ),
         ({"architectures": None}, "key 'architectures' is missing"),
         ({"hidden_size": None}, "key 'hidden_size' is missing"),
         ({"hidden_size": "wide"}, "'hidden_size' must be a whole number"),
@@ -142,12 +147,13 @@ def test_configs_that_are_not_json_are_named(copy: Path) -> None:
         ({"device": "tpu"}, "device must be"),
         ({"block_size": 17}, "block_size must be 16, 32 or 64, got 17"),
         ({"tensor_parallel_size": 3}, "tensor_parallel_size 3 does not divide"),
-        ({"enable_chunked_prefill": False, "max_num_batched_tokens": 10}, "max_num_batched_tokens 10"),
+        (
+            {"enable_chunked_prefill": False, "max_num_batched_tokens": 10},
+            "max_num_batched_tokens 10",
+        ),
     ],
 )
-def test_bad_engine_arguments_are_named(
-    demo_model: Path, arguments: dict[str, Any], pattern: str
-) -> None:
+def test_bad_engine_arguments_are_named(demo_model: Path, arguments: dict[str, Any], pattern: str) -> None:
     refused(demo_model, pattern, **arguments)
 
 

@@ -21,9 +21,7 @@ from transformers import PreTrainedTokenizerFast
 
 Message = dict[str, Any]
 
-TEMPLATES = {
-    p.stem: p.read_text("utf-8") for p in Path(__file__).parent.glob("chat_templates/*.jinja")
-}
+TEMPLATES = {p.stem: p.read_text("utf-8") for p in Path(__file__).parent.glob("chat_templates/*.jinja")}
 
 TOOLS: list[dict[str, Any]] = [
     {
@@ -104,9 +102,7 @@ def random_messages(rng: random.Random) -> list[Message]:
         elif kind < 0.8:
             answer: Message = {"role": "assistant", "content": rng.choice(TEXTS)}
             if rng.random() < 0.3:
-                answer[rng.choice(["reasoning_content", "thinking", "reasoning"])] = rng.choice(
-                    TEXTS
-                )
+                answer[rng.choice(["reasoning_content", "thinking", "reasoning"])] = rng.choice(TEXTS)
             messages.append(answer)
     return messages
 
@@ -209,11 +205,7 @@ def test_white_space_around_tags(make_pair: MakePair, space: str) -> None:
             for tag in (first, second):
                 parts += [tag, space, "x", space]
                 parts += (
-                    ["{% endif %}", space]
-                    if "if" in tag
-                    else ["{% endraw %}", space]
-                    if "raw" in tag
-                    else []
+                    ["{% endif %}", space] if "if" in tag else ["{% endraw %}", space] if "raw" in tag else []
                 )
             make_pair("".join(parts)).check([{"role": "user", "content": "x"}])
 
@@ -295,10 +287,7 @@ def expressions() -> list[str]:
     found += [f"({a}) {op} ({b})" for a in VALUES for op in OPERATORS for b in VALUES]
     found += [f"({v}) is {word}{test}" for v in VALUES for word in ("", "not ") for test in TESTS]
     found += [
-        f"({v}){access}"
-        for v in VALUES
-        for access in ACCESSES
-        if not ("items']" in access and "{" in v)
+        f"({v}){access}" for v in VALUES for access in ACCESSES if not ("items']" in access and "{" in v)
     ]
     found += [f"({v}){part}" for v in VALUES if v not in NOT_SLICED for part in SLICES]
     return [e for e in found if "(messages[0])['items']" not in e and e != "({})['items']"]
@@ -312,7 +301,7 @@ def test_expressions_have_their_values(make_pair: MakePair) -> None:
     ]
     pair = make_pair("x")
     wrong = []
-    for expression in expressions():
+    for expression in random.Random(0).sample(expressions(), 2000):
         template = "{{ " + expression + " }}"
         try:
             expected: str | None = pair.theirs(messages, chat_template=template)
@@ -348,9 +337,7 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize(("template", "message"), REFUSALS, ids=range(len(REFUSALS)))
-def test_what_is_not_supported_is_refused_when_loaded(
-    tmp_path: Path, template: str, message: str
-) -> None:
+def test_what_is_not_supported_is_refused_when_loaded(tmp_path: Path, template: str, message: str) -> None:
     write_model(tmp_path, {"chat_template": template})
     with pytest.raises(ValueError, match="chat_template: line") as caught:
         ChatTemplate(str(tmp_path))
@@ -371,9 +358,7 @@ def test_what_is_not_supported_is_refused_when_loaded(
         ([{"role": "user", "content": [5]}], r"messages\[0\].content\[0\] must be an object"),
     ],
 )
-def test_messages_that_are_none_are_named(
-    make_pair: MakePair, messages: list[Any], complaint: str
-) -> None:
+def test_messages_that_are_none_are_named(make_pair: MakePair, messages: list[Any], complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         make_pair(TEMPLATES["chatml"]).ours.render(messages)
 

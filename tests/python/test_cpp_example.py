@@ -7,7 +7,6 @@ import subprocess
 from pathlib import Path
 
 from conftest import ROOT
-
 from quire import LLM, SamplingParams
 
 
@@ -17,9 +16,7 @@ def run(*command: str | Path) -> str:
     return done.stdout
 
 
-def test_example_builds_against_an_installed_tree(
-    build_dir: Path, demo_model: Path, tmp_path: Path
-) -> None:
+def test_example_builds_against_an_installed_tree(build_dir: Path, demo_model: Path, tmp_path: Path) -> None:
     prefix = tmp_path / "installed"
     run("cmake", "--install", build_dir, "--prefix", prefix, "--component", "dev")
     example = ROOT / "cpp" / "examples"
@@ -28,9 +25,7 @@ def test_example_builds_against_an_installed_tree(
     program = tmp_path / "build" / "quire_example"
     prompt = "Once upon a time"
     output = run(program, demo_model, prompt)
-    expected = LLM(demo_model).generate(
-        prompt, SamplingParams(temperature=0, max_tokens=48), use_tqdm=False
-    )
+    expected = LLM(demo_model).generate(prompt, SamplingParams(temperature=0, max_tokens=48), use_tqdm=False)
     assert output == expected[0].outputs[0].text + "\n"
 
     failed = subprocess.run(
@@ -46,4 +41,13 @@ def test_every_public_header_compiles_alone(build_dir: Path, tmp_path: Path) -> 
         source = tmp_path / "one.cpp"
         source.write_text(f'#include "{header.relative_to(include)}"\n')
         compiler = os.environ.get("CXX", "c++")
-        run(compiler, "-std=c++20", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", f"-I{include}", source)
+        run(
+            compiler,
+            "-std=c++20",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            "-fsyntax-only",
+            f"-I{include}",
+            source,
+        )

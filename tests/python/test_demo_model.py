@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 import torch
 from conftest import ROOT
-from transformers import AutoModelForCausalLM, AutoTokenizer
-
 from quire import LLM, SamplingParams, Tokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 PROMPTS = json.loads((ROOT / "tests" / "python" / "data" / "demo_prompts.json").read_text())
 

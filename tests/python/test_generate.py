@@ -14,8 +14,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-
 from quire import LLM, LLMEngine, RequestOutput, RequestOutputKind, SamplingParams
+from quire.prompts import Prompt
 
 PROMPTS = [
     "Once upon a time",
@@ -54,9 +54,8 @@ def test_prompts_may_be_text_ids_or_dictionaries(llm: LLM, demo_model: Path) -> 
     from quire import Tokenizer
 
     ids = Tokenizer(str(demo_model)).encode(PROMPTS[0])
-    outputs = llm.generate(
-        [PROMPTS[0], ids, {"prompt": PROMPTS[0]}, {"prompt_token_ids": ids}], greedy(), use_tqdm=False
-    )
+    prompts: list[Prompt] = [PROMPTS[0], ids, {"prompt": PROMPTS[0]}, {"prompt_token_ids": ids}]
+    outputs = llm.generate(prompts, greedy(), use_tqdm=False)
     assert len({tuple(t) for t in tokens(outputs)}) == 1
     assert tokens(llm.generate(ids, greedy(), use_tqdm=False)) == tokens(outputs[:1])
     assert outputs[1].prompt_token_ids == ids
@@ -81,9 +80,7 @@ def test_a_tiny_cache_preempts_and_changes_nothing(demo_model: Path, llm: LLM) -
             max_num_batched_tokens=48,
             **options,
         )
-        outputs = small.generate(
-            prompts, params, use_tqdm=False, priority=[-i for i in range(len(prompts))]
-        )
+        outputs = small.generate(prompts, params, use_tqdm=False, priority=[-i for i in range(len(prompts))])
         assert tokens(outputs) == expected, options
         stats = small.stats()
         assert stats.num_preemptions > 0, options
@@ -104,9 +101,7 @@ def test_logits_are_bitwise_equal_in_any_company(llm: LLM) -> None:
 
 def test_two_ranks_generate_what_one_does(demo_model: Path) -> None:
     one = LLM(demo_model, dtype="float32").generate(PROMPTS, greedy(), use_tqdm=False)
-    two = LLM(demo_model, dtype="float32", tensor_parallel_size=2).generate(
-        PROMPTS, greedy(), use_tqdm=False
-    )
+    two = LLM(demo_model, dtype="float32", tensor_parallel_size=2).generate(PROMPTS, greedy(), use_tqdm=False)
     assert tokens(one) == tokens(two)
 
 
@@ -126,7 +121,7 @@ def test_streams_are_deltas_that_join_to_the_whole(llm: LLM) -> None:
     whole = llm.generate(PROMPTS[0], greedy(60), use_tqdm=False)[0].outputs[0]
     pieces = [output.outputs[0] for output in llm.stream(PROMPTS[0], greedy(60))]
     assert "".join(piece.text for piece in pieces) == whole.text
-    assert sum((piece.token_ids for piece in pieces), []) == whole.token_ids
+    assert [token for piece in pieces for token in piece.token_ids] == whole.token_ids
     assert pieces[-1].finish_reason == whole.finish_reason
     assert len(pieces) > 1
 
@@ -149,9 +144,9 @@ def test_stop_strings_and_ids_end_the_text(llm: LLM) -> None:
     stopped = llm.generate(PROMPTS[0], greedy(60, stop=stop), use_tqdm=False)[0].outputs[0]
     assert stopped.text == whole.text[: whole.text.index(stop)]
     assert (stopped.finish_reason, stopped.stop_reason) == ("stop", stop)
-    kept = llm.generate(
-        PROMPTS[0], greedy(60, stop=[stop], include_stop_str_in_output=True), use_tqdm=False
-    )[0].outputs[0]
+    kept = llm.generate(PROMPTS[0], greedy(60, stop=[stop], include_stop_str_in_output=True), use_tqdm=False)[
+        0
+    ].outputs[0]
     assert kept.text == stopped.text + stop
     shown = "".join(o.outputs[0].text for o in llm.stream(PROMPTS[0], greedy(60, stop=stop)))
     assert shown == stopped.text

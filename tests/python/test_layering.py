@@ -104,7 +104,12 @@ def test_bindings_use_the_public_headers_only() -> None:
 def test_json_library_stays_in_its_rooms() -> None:
     bad = [
         str(path.relative_to(ROOT))
-        for folder in (SOURCE, ROOT / "cpp" / "include", ROOT / "csrc", ROOT / "python" / "bindings")
+        for folder in (
+            SOURCE,
+            ROOT / "cpp" / "include",
+            ROOT / "csrc",
+            ROOT / "python" / "bindings",
+        )
         for path in sources(folder)
         if any(include.startswith("nlohmann/") for include in includes(path))
         and path.parent not in {SOURCE / "formats", SOURCE / "util"}

@@ -55,9 +55,7 @@ CASES: dict[str, Any] = {
     "llama-mha-64-tied": llama(num_key_value_heads=4, tie_word_embeddings=True),
     "llama-mqa-128": llama(num_attention_heads=2, num_key_value_heads=1),
     "llama-gqa-80": llama(hidden_size=320, head_dim=80, vocab_size=1001),
-    "llama-mha-96-tied": llama(
-        hidden_size=384, num_key_value_heads=4, head_dim=96, tie_word_embeddings=True
-    ),
+    "llama-mha-96-tied": llama(hidden_size=384, num_key_value_heads=4, head_dim=96, tie_word_embeddings=True),
     "llama-biases": llama(attention_bias=True, mlp_bias=True),
     "llama-deep-gqa-8": llama(num_attention_heads=16, hidden_size=512, head_dim=64, num_hidden_layers=4),
     "qwen2-gqa-64-tied": qwen2(tie_word_embeddings=True),
@@ -113,12 +111,18 @@ CASES: dict[str, Any] = {
         ),
     ),
 }
-DTYPE_CASES = ["llama-gqa-64", "llama-mha-96-tied", "llama-gqa-80", "qwen2-mha-128", "qwen3-gqa-128"]
+DTYPE_CASES = [
+    "llama-gqa-64",
+    "llama-mha-96-tied",
+    "llama-gqa-80",
+    "qwen2-mha-128",
+    "qwen3-gqa-128",
+]
 RANK_CASES = ["llama-gqa-64", "llama-mqa-128", "llama-biases", "qwen2-gqa-64-tied", "qwen3-gqa-96"]
 
 
 def token_ids(config: Any) -> list[int]:
-    return np.random.default_rng(3).integers(0, config.vocab_size, NUM_TOKENS).tolist()
+    return [int(i) for i in np.random.default_rng(3).integers(0, config.vocab_size, NUM_TOKENS)]
 
 
 def reference(model: Path, config: Any, dtype: torch.dtype = torch.float32) -> Logits:
@@ -136,7 +140,15 @@ def quire_logits(build_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> C
 
     def run(model: Path, config: Any, dtype: str = "float32", chunk: int = 0, ranks: int = 1) -> Logits:
         program = build_dir / "tests" / "tools" / "quire_logits"
-        command = [str(program), str(model), dtype, str(chunk), str(ranks), str(NUM_TOKENS), str(out)]
+        command = [
+            str(program),
+            str(model),
+            dtype,
+            str(chunk),
+            str(ranks),
+            str(NUM_TOKENS),
+            str(out),
+        ]
         text = " ".join(map(str, token_ids(config)))
         done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
@@ -168,7 +180,7 @@ def test_float32_logits_equal_transformers(
 def test_bfloat16_logits_are_as_good_as_transformers(
     name: str, make_model: Callable[..., Path], quire_logits: Callable[..., Logits]
 ) -> None:
-    """The yardstick is fp32 arithmetic on the same bf16 weights: Quire's error may be 1.2 times transformers'."""
+    """Measured against fp32 arithmetic on the same bf16 weights: at most 1.2 times transformers' error."""
     config = CASES[name]
     model = make_model(config, dtype="bfloat16")
     exact = reference(model, config)
@@ -178,9 +190,7 @@ def test_bfloat16_logits_are_as_good_as_transformers(
     assert 0 < ours <= 1.2 * theirs
     assert np.abs(whole - exact).max() <= 0.05 * np.abs(exact).max()
     for chunk in (37, 1):
-        np.testing.assert_array_equal(
-            quire_logits(model, config, dtype="bfloat16", chunk=chunk), whole
-        )
+        np.testing.assert_array_equal(quire_logits(model, config, dtype="bfloat16", chunk=chunk), whole)
 
 
 @pytest.mark.parametrize("name", RANK_CASES)

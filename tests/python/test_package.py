@@ -17,9 +17,7 @@ def package_files() -> list[Path]:
 
 
 def run_python(code: str) -> str:
-    return subprocess.run(
-        [sys.executable, "-c", code], check=True, capture_output=True, text=True
-    ).stdout
+    return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
 
 
 def test_import_is_quick_and_brings_no_torch() -> None:
@@ -53,7 +51,10 @@ def test_the_library_shows_only_its_own_names() -> None:
     """Hidden symbols: what libquire exports is the public API (and type information it must share)."""
     library = next(p for p in package_files() if p.name.startswith("libquire"))
     listing = subprocess.run(
-        ["nm", "-D", "--defined-only", "-C", str(library)], check=True, capture_output=True, text=True
+        ["nm", "-D", "--defined-only", "-C", str(library)],
+        check=True,
+        capture_output=True,
+        text=True,
     ).stdout
     names = [line.split(maxsplit=2)[2] for line in listing.splitlines()]
     assert any(name.startswith("quire::Engine::add_request(") for name in names)

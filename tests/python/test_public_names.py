@@ -7,9 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from conftest import ROOT
-
 import quire
+from conftest import ROOT
 
 
 def public_names(path: Path) -> set[str]:
@@ -42,7 +41,15 @@ def test_the_committed_stubs_are_the_generated_ones() -> None:
 def test_no_public_name_is_missing_from_the_stubs(tmp_path: Path) -> None:
     """pybind11-stubgen reads the module in its own way; its types are not used, its names are."""
     subprocess.run(
-        [sys.executable, "-m", "pybind11_stubgen", "--ignore-all-errors", "-o", str(tmp_path), "quire._core"],
+        [
+            sys.executable,
+            "-m",
+            "pybind11_stubgen",
+            "--ignore-all-errors",
+            "-o",
+            str(tmp_path),
+            "quire._core",
+        ],
         check=True,
         capture_output=True,
     )

@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from quire import LLM, SamplingParams
 from scipy import stats
 from transformers import AutoModelForCausalLM, LlamaConfig
-
-from quire import LLM, SamplingParams
 
 Probabilities = NDArray[np.float64]
 VOCAB_SIZE = 131
@@ -149,9 +148,7 @@ def test_logprobs_equal_transformers(llm: LLM, reference: Any) -> None:
     ],
     ids=str,
 )
-def test_penalized_choices_equal_transformers(
-    penalties: dict[str, Any], llm: LLM, reference: Any
-) -> None:
+def test_penalized_choices_equal_transformers(penalties: dict[str, Any], llm: LLM, reference: Any) -> None:
     params = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True, **penalties)
     chosen = llm.generate(PROMPT, params, use_tqdm=False)[0].outputs[0].token_ids
     output: list[int] = []

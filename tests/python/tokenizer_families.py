@@ -59,9 +59,7 @@ def train(
 ) -> HfTokenizer:
     tokenizer = HfTokenizer(models.BPE())
     splits = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in split]
-    tokenizer.pre_tokenizer = (
-        pre_tokenizers.Sequence([*splits, byte_level]) if splits else byte_level
-    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*splits, byte_level]) if splits else byte_level
     if normalizer is not None:
         tokenizer.normalizer = normalizer
     tokenizer.decoder = decoders.ByteLevel()
@@ -103,9 +101,7 @@ def llama3() -> HfTokenizer:
     template = processors.TemplateProcessing(
         single="<|begin_of_text|> $A", special_tokens=[("<|begin_of_text|>", begin)]
     )
-    tokenizer.post_processor = processors.Sequence(
-        [processors.ByteLevel(trim_offsets=False), template]
-    )
+    tokenizer.post_processor = processors.Sequence([processors.ByteLevel(trim_offsets=False), template])
     document = json.loads(tokenizer.to_str())
     document["model"]["ignore_merges"] = True
     # A word that no merges lead to: only ignore_merges finds it.
@@ -130,9 +126,7 @@ def gpt4o() -> HfTokenizer:
 
 
 def deepseek() -> HfTokenizer:
-    tokenizer = train(
-        split=DEEPSEEK, byte_level=last_byte_level(), special=["<｜begin▁of▁sentence｜>"]
-    )
+    tokenizer = train(split=DEEPSEEK, byte_level=last_byte_level(), special=["<｜begin▁of▁sentence｜>"])
     begin = tokenizer.token_to_id("<｜begin▁of▁sentence｜>")
     tokenizer.post_processor = processors.TemplateProcessing(
         single="<｜begin▁of▁sentence｜> $A", special_tokens=[("<｜begin▁of▁sentence｜>", begin)]

@@ -56,10 +56,11 @@ std::vector<float> compute(const Arguments& args, Communicator& communicator) {
   std::vector<Buffer> caches;
   std::vector<KVCacheView> views;
   for (const KVCacheSpec& spec : model->kv_cache_specs()) {
-    Buffer& pages = caches.emplace_back(static_cast<size_t>(spec.page_bytes) * static_cast<size_t>(num_blocks + 1));
+    Buffer& pages =
+        caches.emplace_back(static_cast<size_t>(spec.page_bytes) * static_cast<size_t>(num_blocks + 1));
     std::fill_n(reinterpret_cast<uint8_t*>(pages.data()), pages.size(), uint8_t{0xFF});  // NaN until written
-    views.push_back({pages.data(), spec.page_bytes, num_blocks + 1, kBlockSize, spec.num_kv_heads, spec.head_size,
-                     build.dtype});
+    views.push_back({pages.data(), spec.page_bytes, num_blocks + 1, kBlockSize, spec.num_kv_heads,
+                     spec.head_size, build.dtype});
   }
   const std::vector<int32_t> groups(views.size(), 0);
   ActivationArena arena(model->activation_bytes(T, T));
@@ -67,7 +68,8 @@ std::vector<float> compute(const Arguments& args, Communicator& communicator) {
   std::vector<int32_t> positions(args.ids.size());
   std::iota(positions.begin(), positions.end(), 0);
   std::vector<int64_t> slots;
-  for (int32_t p : positions) slots.push_back(int64_t{table[static_cast<size_t>(p / kBlockSize)]} * kBlockSize + p % kBlockSize);
+  for (int32_t p : positions)
+    slots.push_back(int64_t{table[static_cast<size_t>(p / kBlockSize)]} * kBlockSize + p % kBlockSize);
 
   const int32_t chunk = args.chunk > 0 ? args.chunk : T;
   for (int32_t begin = 0; begin < T; begin += chunk) {
@@ -84,10 +86,12 @@ std::vector<float> compute(const Arguments& args, Communicator& communicator) {
     const ForwardContext ctx{ops, launch, communicator, arena, views, groups, {&metadata, 1}};
     arena.release(0);
     auto* ids = const_cast<int32_t*>(args.ids.data());
-    const TensorView hidden = model->forward(ctx, {{ids + begin, DType::kInt32, count},
-                                                   {positions.data() + begin, DType::kInt32, count}});
-    model->compute_logits(ctx, {logits.data() + int64_t{begin} * model->vocab_size(), DType::kFloat32, count,
-                                model->vocab_size()}, hidden);
+    const TensorView hidden = model->forward(
+        ctx, {{ids + begin, DType::kInt32, count}, {positions.data() + begin, DType::kInt32, count}});
+    model->compute_logits(
+        ctx,
+        {logits.data() + int64_t{begin} * model->vocab_size(), DType::kFloat32, count, model->vocab_size()},
+        hidden);
   }
   return logits;
 }
@@ -123,6 +127,7 @@ int main(int argc, char** argv) {
     return 1;
   }
   std::ofstream out(argv[6], std::ios::binary);
-  out.write(reinterpret_cast<const char*>(logits.data()), static_cast<std::streamsize>(logits.size() * sizeof(float)));
+  out.write(reinterpret_cast<const char*>(logits.data()),
+            static_cast<std::streamsize>(logits.size() * sizeof(float)));
   return out ? 0 : 1;
 }

@@ -45,9 +45,7 @@ class Model:
         self.model = model.to(self.device).eval()
 
     def chat(self, messages: list[dict[str, str]]) -> str:
-        text: str = self.tokenizer.apply_chat_template(
-            messages, tokenize=False, add_generation_prompt=True
-        )
+        text: str = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
         return text
 
     @torch.no_grad()
@@ -116,11 +114,7 @@ def score_tasks(model: Model, tasks: list[Task], batch: int = 256) -> dict[str, 
             (good if matches else wrong).append({**asdict(task), "output": text})
     scores = {
         kind: {"n": n, "exact": right[kind] / n, "ended": ended[kind] / n}
-        | (
-            {"valid_json": valid[kind] / n}
-            if kind.startswith("json") and kind != "json_read"
-            else {}
-        )
+        | ({"valid_json": valid[kind] / n} if kind.startswith("json") and kind != "json_read" else {})
         for kind, n in sorted(count.items())
     }
     return {"scores": scores, "wrong": wrong, "good": good}
@@ -154,12 +148,10 @@ def score_stories(model: Model, count: int, seed: int) -> dict[str, Any]:
             "n": count,
             "mean_tokens": sum(tokens) / count,
             "at_least_200_tokens": sum(t >= 200 for t in tokens) / count,
-            "stories_with_a_repeated_sentence": sum(m["repeated_sentences"] > 0 for m in measures)
-            / count,
+            "stories_with_a_repeated_sentence": sum(m["repeated_sentences"] > 0 for m in measures) / count,
             "repeated_4grams": sum(m["repeated_4grams"] for m in measures) / count,
             "samples": [
-                {"prompt": start, "output": text}
-                for start, text in zip(starts[:12], texts[:12], strict=True)
+                {"prompt": start, "output": text} for start, text in zip(starts[:12], texts[:12], strict=True)
             ],
         }
     return result
@@ -173,10 +165,7 @@ def perplexities(model: Model, num_documents: int, seed: int) -> dict[str, dict[
         for kind in (document.kind, "all"):
             loss[kind] += total  # type: ignore[assignment]
             tokens[kind] += count
-    return {
-        kind: {"perplexity": math.exp(loss[kind] / n), "tokens": n}
-        for kind, n in sorted(tokens.items())
-    }
+    return {kind: {"perplexity": math.exp(loss[kind] / n), "tokens": n} for kind, n in sorted(tokens.items())}
 
 
 def main() -> None:

@@ -25,9 +25,7 @@ ROWS_PER_SHARD = 2000
 _DOCUMENTS_AT_ONCE = 500
 
 
-def make_rows(
-    tokenizer: Tokenizer, seed: int, num_rows: int, held_out: bool = False
-) -> NDArray[np.int16]:
+def make_rows(tokenizer: Tokenizer, seed: int, num_rows: int, held_out: bool = False) -> NDArray[np.int16]:
     """Documents end to end, cut where a row is full; the rest of a cut document is dropped."""
     rng = Rng(seed, held_out)
     end = tokenizer.encode(TEXT_END).ids[0]

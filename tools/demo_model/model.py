@@ -73,9 +73,7 @@ class Llama(nn.Module):
         self.final_norm = nn.Parameter(torch.ones(c.hidden_size))
 
         exponents = torch.arange(0, c.head_dim, 2, dtype=torch.float64) / c.head_dim
-        angles = torch.outer(
-            torch.arange(max_length, dtype=torch.float64), c.rope_theta ** (-exponents)
-        )
+        angles = torch.outer(torch.arange(max_length, dtype=torch.float64), c.rope_theta ** (-exponents))
         self.register_buffer("cos", torch.cat((angles, angles), -1).cos().float())
         self.register_buffer("sin", torch.cat((angles, angles), -1).sin().float())
 
@@ -145,7 +143,6 @@ def export(model: Llama, path: Path) -> None:
         for layer, weight in enumerate(stack.unbind(0)):
             weights[f"model.layers.{layer}.{name}.weight"] = weight
     tensors = {
-        name: weight.detach().to("cpu", torch.bfloat16).contiguous()
-        for name, weight in weights.items()
+        name: weight.detach().to("cpu", torch.bfloat16).contiguous() for name, weight in weights.items()
     }
     save_file(tensors, path, metadata={"format": "pt"})

@@ -39,9 +39,7 @@ def orthogonalise(matrices: Tensor, steps: int = 5) -> Tensor:
 class Muon(torch.optim.Optimizer):
     """Momentum whose update is made orthogonal, for stacks of matrices."""
 
-    def __init__(
-        self, params: list[nn.Parameter], lr: float, momentum: float, weight_decay: float
-    ) -> None:
+    def __init__(self, params: list[nn.Parameter], lr: float, momentum: float, weight_decay: float) -> None:
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
 
     @torch.no_grad()

@@ -14,14 +14,15 @@ class QUIRE_API ChatTemplate {
  public:
   virtual ~ChatTemplate();
 
-  // Reads chat_template.jinja, else "chat_template" of tokenizer_config.json. Throws InvalidArgument when there is
-  // none, or for syntax that is not supported.
+  // Reads chat_template.jinja, else "chat_template" of tokenizer_config.json. Throws InvalidArgument when
+  // there is none, or for syntax that is not supported.
   static std::shared_ptr<const ChatTemplate> load(const std::string& directory);
 
   // `messages_json` is an array of {"role": ..., "content": ...}. `options_json` is an object:
-  // add_generation_prompt (default true), continue_final_message (default false), tools (an array), and whatever
-  // else the template reads. Throws InvalidArgument naming the message and the field.
-  virtual std::string render(const std::string& messages_json, const std::string& options_json = "{}") const = 0;
+  // add_generation_prompt (default true), continue_final_message (default false), tools (an array), and
+  // whatever else the template reads. Throws InvalidArgument naming the message and the field.
+  virtual std::string render(const std::string& messages_json,
+                             const std::string& options_json = "{}") const = 0;
 };
 
 }  // namespace quire

@@ -27,13 +27,13 @@ struct EngineRequest {
   std::string prompt;
   std::vector<int32_t> prompt_token_ids;
   SamplingParams sampling_params;
-  int32_t priority = 0;           // with scheduling_policy "priority": a lower value is served first
-  std::string cache_salt;         // prompts share cached prefixes only under the same salt
+  int32_t priority = 0;            // with scheduling_policy "priority": a lower value is served first
+  std::string cache_salt;          // prompts share cached prefixes only under the same salt
   bool add_special_tokens = true;  // BOS and the like around a text prompt; a rendered chat has its own
 };
 
-// Called once per step for each request with news, on the engine's output thread. It must return soon and must
-// not call back into the engine except abort_request. The last call has `finished` set.
+// Called once per step for each request with news, on the engine's output thread. It must return soon and
+// must not call back into the engine except abort_request. The last call has `finished` set.
 using OutputCallback = std::function<void(RequestOutput&&)>;
 
 struct ModelDescription {
@@ -68,10 +68,11 @@ class QUIRE_API EngineBase {
   const ModelDescription& model() const;
   // Null with skip_tokenizer_init.
   std::shared_ptr<const Tokenizer> tokenizer() const;
-  // Renders messages (a JSON array of {"role", "content"}) with the directory's chat template. `options_json` is
-  // an object: add_generation_prompt (default true), tools, and whatever else the template reads. Throws
+  // Renders messages (a JSON array of {"role", "content"}) with the directory's chat template. `options_json`
+  // is an object: add_generation_prompt (default true), tools, and whatever else the template reads. Throws
   // InvalidArgument when there is no template or a message is malformed.
-  std::string apply_chat_template(const std::string& messages_json, const std::string& options_json = "{}") const;
+  std::string apply_chat_template(const std::string& messages_json,
+                                  const std::string& options_json = "{}") const;
   EngineStats stats() const;
   // Forgets all cached prefixes. Returns false, and does nothing, while a request is unfinished.
   bool reset_prefix_cache();
@@ -89,11 +90,12 @@ class QUIRE_API Engine : public EngineBase {
   explicit Engine(const EngineConfig& config);
   ~Engine() override;
 
-  // Validates, tokenizes and queues. Returns the request's id. Throws InvalidArgument for a bad request, which
-  // leaves the engine untouched, and ResourceExhausted when the queue is full or the engine has ended.
+  // Validates, tokenizes and queues. Returns the request's id. Throws InvalidArgument for a bad request,
+  // which leaves the engine untouched, and ResourceExhausted when the queue is full or the engine has ended.
   std::string add_request(EngineRequest request, OutputCallback callback);
   // The same for several, with one callback each: either all are accepted or none.
-  std::vector<std::string> add_requests(std::vector<EngineRequest> requests, std::vector<OutputCallback> callbacks);
+  std::vector<std::string> add_requests(std::vector<EngineRequest> requests,
+                                        std::vector<OutputCallback> callbacks);
   // Ends a request: its callback gets what there is, with FinishReason::kAbort. False when it is not there.
   bool abort_request(const std::string& request_id);
   // Waits for all, in order. Either every request is accepted or none.
@@ -113,8 +115,8 @@ class QUIRE_API LLMEngine : public EngineBase {
   std::vector<RequestOutput> step();
 };
 
-// Collects outputs for a consumer that polls. Deltas of one request that were not taken yet are merged, so that
-// what waits never exceeds the requests' own output. Thread-safe.
+// Collects outputs for a consumer that polls. Deltas of one request that were not taken yet are merged, so
+// that what waits never exceeds the requests' own output. Thread-safe.
 class QUIRE_API OutputQueue {
  public:
   OutputQueue();

@@ -10,33 +10,35 @@ namespace quire {
 
 struct QUIRE_API EngineConfig {
   // ---- model ----
-  std::string model;              // a Hugging Face directory: config.json, *.safetensors, tokenizer.json
-  std::string dtype = "auto";     // "auto" (the checkpoint's; float16 becomes bfloat16 on the CPU), "float32", "bfloat16"
-  int32_t max_model_len = 0;      // longest sequence, prompt and output; 0: what the model's config says
+  std::string model;  // a Hugging Face directory: config.json, *.safetensors, tokenizer.json
+  std::string dtype =
+      "auto";  // "auto" (the checkpoint's; float16 becomes bfloat16 on the CPU), "float32", "bfloat16"
+  int32_t max_model_len = 0;         // longest sequence, prompt and output; 0: what the model's config says
   bool skip_tokenizer_init = false;  // token ids in and out only; tokenizer.json is not read
 
   // ---- device ----
-  std::string device = "auto";    // "auto" or "cpu"
-  int32_t num_threads = 0;        // CPU threads that compute, per rank; 0: the cores this process may use
+  std::string device = "auto";       // "auto" or "cpu"
+  int32_t num_threads = 0;           // CPU threads that compute, per rank; 0: the cores this process may use
   int32_t tensor_parallel_size = 1;  // ranks that share each layer; on the CPU, thread groups of one process
 
   // ---- KV cache ----
-  int32_t block_size = 16;        // tokens a block: 16, 32 or 64
-  int64_t kv_cache_memory_bytes = 0;  // 0: sized from the memory available (at most 4 GiB on the CPU)
+  int32_t block_size = 16;              // tokens a block: 16, 32 or 64
+  int64_t kv_cache_memory_bytes = 0;    // 0: sized from the memory available (at most 4 GiB on the CPU)
   int32_t num_gpu_blocks_override = 0;  // exact number of blocks instead, block 0 included; 0: sized by bytes
   bool enable_prefix_caching = true;
 
   // ---- scheduler ----
-  int32_t max_num_seqs = 64;             // requests running at once: [1, 4096]
-  int32_t max_num_batched_tokens = 2048; // tokens a step: [1, 1048576]
-  bool enable_chunked_prefill = true;    // false: a prompt is computed in one step or waits
-  int32_t long_prefill_token_threshold = 0;  // at most this many prompt tokens of one request a step; 0: no limit
-  std::string scheduling_policy = "fcfs";    // "fcfs" or "priority" (a lower value first, then arrival)
-  bool async_scheduling = false;         // plan a step while the one before it runs
-  int32_t max_queued_requests = 0;       // refuse more than this many unfinished requests; 0: no limit
+  int32_t max_num_seqs = 64;              // requests running at once: [1, 4096]
+  int32_t max_num_batched_tokens = 2048;  // tokens a step: [1, 1048576]
+  bool enable_chunked_prefill = true;     // false: a prompt is computed in one step or waits
+  int32_t long_prefill_token_threshold =
+      0;  // at most this many prompt tokens of one request a step; 0: no limit
+  std::string scheduling_policy = "fcfs";  // "fcfs" or "priority" (a lower value first, then arrival)
+  bool async_scheduling = false;           // plan a step while the one before it runs
+  int32_t max_queued_requests = 0;         // refuse more than this many unfinished requests; 0: no limit
 
   // ---- sampling ----
-  uint64_t seed = 0;                     // of the requests that bring none; 0: drawn from the system
+  uint64_t seed = 0;  // of the requests that bring none; 0: drawn from the system
 
   // Throws InvalidArgument naming the first field out of range. What depends on the model is checked
   // when it is loaded.

@@ -51,7 +51,7 @@ struct RequestOutput {
   std::shared_ptr<const std::string> prompt;  // null when the prompt was given as ids
   std::shared_ptr<const std::vector<int32_t>> prompt_token_ids;
   std::vector<CompletionOutput> outputs;
-  bool finished = false;         // all completions are
+  bool finished = false;          // all completions are
   int32_t num_cached_tokens = 0;  // prompt tokens whose keys and values were already there
 };
 

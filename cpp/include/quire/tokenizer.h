@@ -30,14 +30,16 @@ class QUIRE_API Tokenizer {
  public:
   virtual ~Tokenizer();
 
-  // Reads tokenizer.json (and tokenizer_config.json, when there) from a model directory. Throws
-  // InvalidArgument naming the file and the key for anything missing, malformed or unsupported.
+  // Reads tokenizer.json from a model directory, and nothing else: what tokenizer_config.json adds in
+  // transformers (add_bos_token, clean_up_tokenization_spaces) is not applied. Throws InvalidArgument
+  // naming the file and the key for anything missing, malformed or unsupported.
   static std::shared_ptr<const Tokenizer> load(const std::string& directory);
 
   // `add_special_tokens` runs the post-processor (BOS and the like). Special tokens written in the text
   // are recognised either way. Invalid UTF-8 throws InvalidArgument.
   virtual std::vector<int32_t> encode(std::string_view text, bool add_special_tokens = true) const = 0;
-  // Ids out of range throw InvalidArgument. Incomplete UTF-8 becomes U+FFFD.
+  // Negative ids throw InvalidArgument. Ids that no token has give nothing: models pad their vocabularies.
+  // Incomplete UTF-8 becomes U+FFFD.
   virtual std::string decode(std::span<const int32_t> ids, bool skip_special_tokens = true) const = 0;
   virtual std::unique_ptr<IncrementalDetokenizer> detokenizer(bool skip_special_tokens = true) const = 0;
 

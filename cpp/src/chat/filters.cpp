@@ -105,7 +105,7 @@ Value tojson_filter(const Value& input, const Arguments& arguments) {
   style.sort_keys = bound.boolean_or(3, false);
   if (const Value* indent = bound.find(1); indent && !indent->is(Kind::kNone)) {
     style.indented = true;
-    style.item_separator = ",";
+    style.item_separator.assign(1, ',');
     if (indent->is(Kind::kString)) {
       style.indent = indent->as_string();
     } else {

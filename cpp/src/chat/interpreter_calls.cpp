@@ -19,9 +19,9 @@ std::optional<Value> take_named(Arguments& arguments, const std::string& name) {
   const auto found = std::find_if(arguments.named.begin(), arguments.named.end(),
                                   [&](const auto& argument) { return argument.first == name; });
   if (found == arguments.named.end()) return std::nullopt;
-  Value value = std::move(found->second);
+  std::pair<std::string, Value> argument = std::move(*found);
   arguments.named.erase(found);
-  return value;
+  return std::move(argument.second);
 }
 
 }  // namespace

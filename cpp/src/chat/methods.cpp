@@ -40,7 +40,8 @@ bool has_method(const Value& value, std::string_view name) {
     case Kind::kString: return has(kStringMethods, name);
     case Kind::kDict: return has(kDictMethods, name);
     case Kind::kList: return has(kListMethods, name);
-    case Kind::kTuple: return has(kTupleMethods, name);
+    case Kind::kTuple:
+    case Kind::kRange: return has(kTupleMethods, name);
     case Kind::kLoop: return has(kLoopMethods, name);
     default: return false;
   }

@@ -30,7 +30,7 @@ std::string float_text(double value) {
   std::erase(digits, '.');
   const int num_digits = static_cast<int>(digits.size());
   if (exponent < -4 || exponent >= 16) {
-    if (num_digits > 1) digits.insert(1, ".");
+    if (num_digits > 1) digits.insert(1, 1, '.');
     std::snprintf(buffer, sizeof buffer, "e%c%02d", exponent < 0 ? '-' : '+', std::abs(exponent));
     return sign + digits + buffer;
   }
@@ -38,7 +38,7 @@ std::string float_text(double value) {
   if (num_digits <= exponent + 1) {
     return sign + digits + std::string(static_cast<size_t>(exponent + 1 - num_digits), '0') + ".0";
   }
-  digits.insert(static_cast<size_t>(exponent + 1), ".");
+  digits.insert(static_cast<size_t>(exponent + 1), 1, '.');
   return sign + digits;
 }
 
@@ -220,47 +220,22 @@ class JsonWriter {
 };
 
 // Builds values while the text is read, so that objects keep their order.
-class ValueBuilder final : public nlohmann::json_sax<Json> {
+class ValueBuilder final : public JsonHandler {
  public:
   explicit ValueBuilder(const std::string& where) : where_(where) {}
 
   Value take() { return std::move(result_); }
 
-  bool null() override { return add(Value()); }
-  bool boolean(bool value) override { return add(Value(value)); }
-  bool number_integer(int64_t value) override { return add(Value(value)); }
-  bool number_unsigned(uint64_t value) override {
-    if (value > uint64_t{INT64_MAX})
-      throw InvalidArgument(str(where_, ": the integer ", value, " is too large"));
-    return add(Value(static_cast<int64_t>(value)));
-  }
-  bool number_float(double value, const std::string& text) override {
-    if (text.find_first_of(".eE") == std::string::npos) {
-      throw InvalidArgument(str(where_, ": the integer ", text, " is too large"));
-    }
-    return add(Value(value));
-  }
-  bool string(std::string& value) override { return add(Value(std::move(value))); }
-  bool binary(Json::binary_t&) override { return false; }
-  bool start_object(size_t) override { return open(true); }
-  bool start_array(size_t) override { return open(false); }
-  bool key(std::string& value) override {
-    open_.back().key = Value(std::move(value));
-    return true;
-  }
-  bool end_object() override {
-    Value value = Value::dict(std::move(open_.back().dict));
-    open_.pop_back();
-    return add(std::move(value));
-  }
-  bool end_array() override {
-    Value value = Value::list(std::move(open_.back().items));
-    open_.pop_back();
-    return add(std::move(value));
-  }
-  bool parse_error(size_t, const std::string&, const nlohmann::detail::exception& error) override {
-    throw InvalidArgument(str(where_, ": not valid JSON: ", error.what()));
-  }
+  void on_null() override { add(Value()); }
+  void on_boolean(bool value) override { add(Value(value)); }
+  void on_integer(int64_t value) override { add(Value(value)); }
+  void on_float(double value) override { add(Value(value)); }
+  void on_string(std::string value) override { add(Value(std::move(value))); }
+  void on_key(std::string key) override { open_.back().key = Value(std::move(key)); }
+  void on_object_start() override { open(true); }
+  void on_array_start() override { open(false); }
+  void on_object_end() override { close(Value::dict(std::move(open_.back().dict))); }
+  void on_array_end() override { close(Value::list(std::move(open_.back().items))); }
 
  private:
   struct Container {
@@ -270,14 +245,18 @@ class ValueBuilder final : public nlohmann::json_sax<Json> {
     Value key;
   };
 
-  bool open(bool is_dict) {
+  void open(bool is_dict) {
     if (open_.size() >= kMaxDepth)
       throw InvalidArgument(str(where_, ": nested more than ", kMaxDepth, " deep"));
     open_.emplace_back().is_dict = is_dict;
-    return true;
   }
 
-  bool add(Value value) {
+  void close(Value value) {
+    open_.pop_back();
+    add(std::move(value));
+  }
+
+  void add(Value value) {
     if (open_.empty()) {
       result_ = std::move(value);
     } else if (open_.back().is_dict) {
@@ -285,7 +264,6 @@ class ValueBuilder final : public nlohmann::json_sax<Json> {
     } else {
       open_.back().items.push_back(std::move(value));
     }
-    return true;
   }
 
   const std::string& where_;
@@ -315,11 +293,7 @@ std::string to_json(const Value& value, const JsonStyle& style) {
 
 Value parse_json_value(std::string_view text, const std::string& where) {
   ValueBuilder builder(where);
-  try {
-    Json::sax_parse(text, &builder);
-  } catch (const nlohmann::detail::exception& error) {
-    throw InvalidArgument(str(where, ": not valid JSON: ", error.what()));
-  }
+  parse_json(text, where, builder);
   return builder.take();
 }
 

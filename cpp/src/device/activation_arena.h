@@ -16,7 +16,9 @@ class ActivationArena {
   explicit ActivationArena(size_t bytes) : buffer_(bytes) {}
 
   // [d0, d1], dense, uninitialised, 64-byte aligned.
-  TensorView take(DType dtype, int64_t d0, int64_t d1) { return {take_bytes(bytes(dtype, d0 * d1)), dtype, d0, d1}; }
+  TensorView take(DType dtype, int64_t d0, int64_t d1) {
+    return {take_bytes(bytes(dtype, d0 * d1)), dtype, d0, d1};
+  }
   TensorView take(DType dtype, int64_t d0) { return {take_bytes(bytes(dtype, d0)), dtype, d0}; }
 
   size_t mark() const { return used_; }
@@ -30,7 +32,8 @@ class ActivationArena {
 
  private:
   void* take_bytes(size_t bytes) {
-    QUIRE_CHECK(used_ + bytes <= buffer_.size(), "activations need ", used_ + bytes, " bytes, planned ", buffer_.size());
+    QUIRE_CHECK(used_ + bytes <= buffer_.size(), "activations need ", used_ + bytes, " bytes, planned ",
+                buffer_.size());
     void* data = buffer_.data() + used_;
     used_ += bytes;
     return data;

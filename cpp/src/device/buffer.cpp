@@ -30,7 +30,8 @@ Buffer::Buffer(size_t bytes) {
   const bool large = bytes >= kHugePage;
   // Room to start at a huge page's boundary; what lies outside is given back.
   const size_t mapped = large ? bytes + kHugePage : bytes;
-  void* start = ::mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* start =
+      ::mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (start == MAP_FAILED) throw ResourceExhausted(str("cannot allocate ", bytes, " bytes of memory"));
   data_ = static_cast<std::byte*>(start);
   size_ = bytes;

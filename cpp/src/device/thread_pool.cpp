@@ -42,9 +42,9 @@ void pin(std::thread& thread, int cpu) {
 ThreadPool::ThreadPool(int32_t num_threads, std::span<const int> cpus) {
   num_threads = std::max(1, num_threads);
   host_parallel_ = {
-      .self = this,
-      .num_threads = num_threads,
-      .run = [](void* self, HostParallel::Task task, void* arg) { static_cast<ThreadPool*>(self)->run(task, arg); }};
+      .self = this, .num_threads = num_threads, .run = [](void* self, HostParallel::Task task, void* arg) {
+        static_cast<ThreadPool*>(self)->run(task, arg);
+      }};
   spins_ = static_cast<size_t>(num_threads) <= available_cpus().size() ? kSpins : 0;
   workers_.reserve(static_cast<size_t>(num_threads) - 1);
   for (int32_t i = 1; i < num_threads; ++i) {

@@ -34,7 +34,8 @@ class SharedSegment {
       : world_size_(world_size),
         slot_bytes_((slot_bytes + 63) / 64 * 64),
         mapped_(sizeof(Barrier) + slot_bytes_ * static_cast<size_t>(world_size)) {
-    void* start = ::mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* start =
+        ::mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (start == MAP_FAILED) throw ResourceExhausted(str("cannot map ", mapped_, " bytes of shared memory"));
     barrier_ = new (start) Barrier;
     slots_ = static_cast<std::byte*>(start) + sizeof(Barrier);
@@ -148,7 +149,8 @@ class SharedMemoryCommunicator final : public Communicator {
 
 std::unique_ptr<Communicator> make_single_communicator() { return std::make_unique<SingleCommunicator>(); }
 
-std::vector<std::unique_ptr<Communicator>> make_shared_memory_communicators(int32_t world_size, size_t max_bytes) {
+std::vector<std::unique_ptr<Communicator>> make_shared_memory_communicators(int32_t world_size,
+                                                                            size_t max_bytes) {
   auto segment = std::make_shared<SharedSegment>(world_size, max_bytes);
   std::vector<std::unique_ptr<Communicator>> ranks;
   for (int32_t rank = 0; rank < world_size; ++rank) {

@@ -21,7 +21,8 @@ class Communicator {
   //   x fp32 | bf16, rank 1 or 2, dense
   virtual void all_reduce_sum(TensorView x) = 0;
 
-  // out[:, r * N : (r + 1) * N] = x of rank r.   x [T, N], out [T, world * N], same dtype; rows may be strided.
+  // out[:, r * N : (r + 1) * N] = x of rank r.   x [T, N], out [T, world * N], same dtype; rows may be
+  // strided.
   virtual void all_gather_columns(TensorView out, TensorView x) = 0;
 
   virtual void barrier() = 0;
@@ -32,6 +33,7 @@ std::unique_ptr<Communicator> make_single_communicator();
 
 // `world_size` ranks over one piece of shared memory, for ranks that are threads of this process or that
 // forked after this call. `max_bytes` bounds the largest tensor of one call.
-std::vector<std::unique_ptr<Communicator>> make_shared_memory_communicators(int32_t world_size, size_t max_bytes);
+std::vector<std::unique_ptr<Communicator>> make_shared_memory_communicators(int32_t world_size,
+                                                                            size_t max_bytes);
 
 }  // namespace quire

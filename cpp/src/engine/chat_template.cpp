@@ -11,7 +11,8 @@ namespace {
 bool take_bool(Json& options, const char* key, bool otherwise) {
   const auto found = options.find(key);
   if (found == options.end()) return otherwise;
-  if (!found->is_boolean()) throw InvalidArgument(std::string(key) + " must be true or false, got " + found->dump());
+  if (!found->is_boolean())
+    throw InvalidArgument(std::string(key) + " must be true or false, got " + found->dump());
   const bool value = found->get<bool>();
   options.erase(found);
   return value;

@@ -7,10 +7,10 @@
 #include <thread>
 #include <unordered_map>
 
-#include "quire/chat_template.h"
 #include "engine/engine_core_client.h"
 #include "engine/input_processor.h"
 #include "engine/output_processor.h"
+#include "quire/chat_template.h"
 #include "util/check.h"
 #include "util/log.h"
 
@@ -54,7 +54,8 @@ struct EngineBase::Impl {
       const bool twice = std::any_of(batch.begin(), batch.begin() + static_cast<std::ptrdiff_t>(i),
                                      [&](const Prepared& other) { return other.request.request_id == id; });
       if (twice || output_processor->has_request(id)) {
-        throw InvalidArgument(str("request_id '", id, "' is in use; wait until it is finished, or choose another"));
+        throw InvalidArgument(
+            str("request_id '", id, "' is in use; wait until it is finished, or choose another"));
       }
     }
     for (Prepared& prepared : batch) {
@@ -87,7 +88,8 @@ struct EngineBase::Impl {
     std::vector<RequestId> to_abort;
     {
       const std::lock_guard lock(mutex);
-      if (!output_processor->finish_request(request_id, FinishReason::kAbort, "", deliveries, to_abort)) return false;
+      if (!output_processor->finish_request(request_id, FinishReason::kAbort, "", deliveries, to_abort))
+        return false;
     }
     client->abort_requests(std::move(to_abort));
     return true;
@@ -107,17 +109,19 @@ struct EngineBase::Impl {
   std::string error;
   std::atomic<uint64_t> num_made_up_ids{0};
 
-  std::thread output_thread;                                   // Engine
-  std::vector<OutputProcessor::Delivery> pending_deliveries;   // LLMEngine: aborted since the last step
+  std::thread output_thread;                                  // Engine
+  std::vector<OutputProcessor::Delivery> pending_deliveries;  // LLMEngine: aborted since the last step
 };
 
-EngineBase::EngineBase(const EngineConfig& config, bool threaded) : impl_(std::make_unique<Impl>(config, threaded)) {}
+EngineBase::EngineBase(const EngineConfig& config, bool threaded)
+    : impl_(std::make_unique<Impl>(config, threaded)) {}
 EngineBase::~EngineBase() = default;
 
 const ModelDescription& EngineBase::model() const { return impl_->description; }
 std::shared_ptr<const Tokenizer> EngineBase::tokenizer() const { return impl_->tokenizer; }
 
-std::string EngineBase::apply_chat_template(const std::string& messages_json, const std::string& options_json) const {
+std::string EngineBase::apply_chat_template(const std::string& messages_json,
+                                            const std::string& options_json) const {
   // On first use: a directory without a chat template can still complete text.
   std::call_once(impl_->chat_template_once,
                  [this] { impl_->chat_template = ChatTemplate::load(impl_->config.model); });
@@ -126,8 +130,9 @@ std::string EngineBase::apply_chat_template(const std::string& messages_json, co
 
 EngineStats EngineBase::stats() const {
   const SchedulerStats s = impl_->client->stats();
-  return {s.num_steps,      s.num_running_reqs,     s.num_waiting_reqs,     s.num_free_blocks,   s.num_total_blocks,
-          s.num_preemptions, s.num_scheduled_tokens, s.prefix_cache_queries, s.prefix_cache_hits, s.num_generation_tokens};
+  return {s.num_steps,         s.num_running_reqs,     s.num_waiting_reqs,     s.num_free_blocks,
+          s.num_total_blocks,  s.num_preemptions,      s.num_scheduled_tokens, s.prefix_cache_queries,
+          s.prefix_cache_hits, s.num_generation_tokens};
 }
 
 bool EngineBase::reset_prefix_cache() { return impl_->client->reset_prefix_cache(); }
@@ -166,7 +171,8 @@ std::string Engine::add_request(EngineRequest request, OutputCallback callback) 
 std::vector<std::string> Engine::add_requests(std::vector<EngineRequest> requests,
                                               std::vector<OutputCallback> callbacks) {
   if (callbacks.size() != requests.size()) {
-    throw InvalidArgument(str("callbacks has ", callbacks.size(), " entries for ", requests.size(), " requests"));
+    throw InvalidArgument(
+        str("callbacks has ", callbacks.size(), " entries for ", requests.size(), " requests"));
   }
   std::vector<Impl::Prepared> batch;
   std::vector<std::string> ids;

@@ -10,14 +10,16 @@ EngineCore::EngineCore(const EngineConfig& config, std::unique_ptr<Executor> exe
     : executor_(std::move(executor)) {
   const ModelInfo& model = executor_->model_info();
   if (!config.enable_chunked_prefill && config.max_num_batched_tokens < model.max_model_len) {
-    throw InvalidArgument(str("max_num_batched_tokens ", config.max_num_batched_tokens, " is less than max_model_len ",
-                              model.max_model_len, ": raise it, or set enable_chunked_prefill"));
+    throw InvalidArgument(str("max_num_batched_tokens ", config.max_num_batched_tokens,
+                              " is less than max_model_len ", model.max_model_len,
+                              ": raise it, or set enable_chunked_prefill"));
   }
   const int64_t bytes =
       config.kv_cache_memory_bytes > 0 ? config.kv_cache_memory_bytes : executor_->available_kv_cache_bytes();
   const int64_t max_useful_tokens = int64_t{config.max_num_seqs} * model.max_model_len;
-  const KVCacheConfig kv_cache = plan_kv_cache(executor_->kv_cache_specs(), bytes, config.num_gpu_blocks_override,
-                                               model.max_model_len, max_useful_tokens);
+  const KVCacheConfig kv_cache =
+      plan_kv_cache(executor_->kv_cache_specs(), bytes, config.num_gpu_blocks_override, model.max_model_len,
+                    max_useful_tokens);
   executor_->initialize_kv_cache(kv_cache);
   SchedulerConfig scheduler;
   scheduler.max_num_seqs = config.max_num_seqs;
@@ -29,8 +31,8 @@ EngineCore::EngineCore(const EngineConfig& config, std::unique_ptr<Executor> exe
   scheduler.policy = config.scheduling_policy;
   scheduler_ = std::make_unique<Scheduler>(scheduler, kv_cache);
   log(LogLevel::kInfo, model.architecture, " in ", model.dtype, " on ", model.backend, ": max_model_len ",
-      model.max_model_len, ", ", kv_cache.num_blocks, " KV blocks (", kv_cache.num_blocks * kv_cache.block_bytes(),
-      " bytes)");
+      model.max_model_len, ", ", kv_cache.num_blocks, " KV blocks (",
+      kv_cache.num_blocks * kv_cache.block_bytes(), " bytes)");
 }
 
 void EngineCore::add_request(EngineCoreRequest&& request) { scheduler_->add_request(std::move(request)); }

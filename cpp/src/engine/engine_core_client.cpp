@@ -49,7 +49,9 @@ class InlineClient final : public EngineCoreClient {
 class ThreadedClient final : public EngineCoreClient {
  public:
   explicit ThreadedClient(std::unique_ptr<EngineCore> core)
-      : core_(std::move(core)), model_info_(core_->model_info()), stats_(core_->scheduler().stats()),
+      : core_(std::move(core)),
+        model_info_(core_->model_info()),
+        stats_(core_->scheduler().stats()),
         thread_([this] { run(); }) {}
   ~ThreadedClient() override {
     close();

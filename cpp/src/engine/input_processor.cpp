@@ -22,13 +22,15 @@ std::vector<int32_t> InputProcessor::prompt_token_ids(const EngineRequest& reque
   }
   std::vector<int32_t> ids = request.prompt_token_ids;
   if (!request.prompt.empty()) {
-    if (!tokenizer_) throw InvalidArgument("prompt is text, but skip_tokenizer_init is set; give prompt_token_ids");
+    if (!tokenizer_)
+      throw InvalidArgument("prompt is text, but skip_tokenizer_init is set; give prompt_token_ids");
     ids = tokenizer_->encode(request.prompt, request.add_special_tokens);
   }
   if (ids.empty()) throw InvalidArgument("prompt is empty; give at least one token");
   for (size_t i = 0; i < ids.size(); ++i) {
     if (ids[i] < 0 || ids[i] >= model_.vocab_size) {
-      throw InvalidArgument(str("prompt_token_ids[", i, "] is ", ids[i], "; ids go from 0 to ", model_.vocab_size - 1));
+      throw InvalidArgument(
+          str("prompt_token_ids[", i, "] is ", ids[i], "; ids go from 0 to ", model_.vocab_size - 1));
     }
   }
   if (ids.size() >= static_cast<size_t>(model_.max_model_len)) {

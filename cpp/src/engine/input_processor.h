@@ -18,8 +18,8 @@ namespace quire {
 // Thread-safe.
 class InputProcessor {
  public:
-  InputProcessor(const ModelInfo& model, std::vector<int32_t> eos_token_ids, std::shared_ptr<const Tokenizer> tokenizer,
-                 uint64_t seed);
+  InputProcessor(const ModelInfo& model, std::vector<int32_t> eos_token_ids,
+                 std::shared_ptr<const Tokenizer> tokenizer, uint64_t seed);
 
   // One message for each of the request's n completions, without ids. Their max_tokens is capped to what
   // max_model_len leaves; each has a seed. Throws InvalidArgument.

@@ -21,15 +21,16 @@ size_t held_back_bytes(const std::vector<std::string>& stops, std::string_view t
 
 }  // namespace
 
-void OutputProcessor::add_request(const EngineRequest& request, const std::vector<EngineCoreRequest>& children,
-                                  OutputCallback callback) {
+void OutputProcessor::add_request(const EngineRequest& request,
+                                  const std::vector<EngineCoreRequest>& children, OutputCallback callback) {
   auto state = std::make_unique<State>();
   state->request_id = request.request_id;
   if (!request.prompt.empty()) state->prompt = std::make_shared<const std::string>(request.prompt);
   state->prompt_token_ids = std::make_shared<const std::vector<int32_t>>(children.at(0).prompt_token_ids);
   state->params = request.sampling_params;
   state->callback = std::move(callback);
-  for (const std::string& stop : state->params.stop) state->max_stop_bytes = std::max(state->max_stop_bytes, stop.size());
+  for (const std::string& stop : state->params.stop)
+    state->max_stop_bytes = std::max(state->max_stop_bytes, stop.size());
   for (const EngineCoreRequest& message : children) {
     Child& child = state->children.emplace_back();
     child.id = message.request_id;
@@ -58,7 +59,8 @@ void OutputProcessor::process_outputs(EngineCoreOutputs&& outputs, std::vector<D
   for (State* state : changed) deliver(*state, deliveries);
 }
 
-void OutputProcessor::append(State& state, Child& child, EngineCoreOutput& output, std::vector<RequestId>& to_abort) {
+void OutputProcessor::append(State& state, Child& child, EngineCoreOutput& output,
+                             std::vector<RequestId>& to_abort) {
   child.changed = true;
   CompletionOutput& out = child.output;
   state.num_cached_tokens = std::max(state.num_cached_tokens, output.num_cached_tokens);
@@ -145,7 +147,8 @@ RequestOutput OutputProcessor::make_output(State& state, bool finished) const {
     if (!child.changed) continue;
     child.changed = false;
     const CompletionOutput& all = child.output;
-    const size_t text_end = all.text.size() - (all.finished() ? 0 : held_back_bytes(state.params.stop, all.text));
+    const size_t text_end =
+        all.text.size() - (all.finished() ? 0 : held_back_bytes(state.params.stop, all.text));
     CompletionOutput delta;
     delta.index = all.index;
     delta.text = all.text.substr(child.num_text_sent, text_end - child.num_text_sent);
@@ -163,8 +166,9 @@ RequestOutput OutputProcessor::make_output(State& state, bool finished) const {
   return output;
 }
 
-bool OutputProcessor::finish_request(const std::string& request_id, FinishReason reason, const std::string& error,
-                                     std::vector<Delivery>& deliveries, std::vector<RequestId>& to_abort) {
+bool OutputProcessor::finish_request(const std::string& request_id, FinishReason reason,
+                                     const std::string& error, std::vector<Delivery>& deliveries,
+                                     std::vector<RequestId>& to_abort) {
   const auto found = requests_.find(request_id);
   if (found == requests_.end()) return false;
   State& state = *found->second;

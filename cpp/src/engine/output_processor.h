@@ -45,10 +45,10 @@ class OutputProcessor {
   // One completion.
   struct Child {
     RequestId id = 0;
-    CompletionOutput output;                  // all of it so far
+    CompletionOutput output;  // all of it so far
     std::unique_ptr<IncrementalDetokenizer> detokenizer;
     size_t num_text_sent = 0, num_tokens_sent = 0;
-    size_t stop_search_from = 0;              // text before here holds no stop string
+    size_t stop_search_from = 0;  // text before here holds no stop string
     bool reported_finish = false;
     bool changed = false;
   };

@@ -1,4 +1,5 @@
-// Runs plans on the workers. Not a blocking call: steps are launched, sampled and collected, several in flight.
+// Runs plans on the workers. Not a blocking call: steps are launched, sampled and collected, several in
+// flight.
 #pragma once
 
 #include <memory>

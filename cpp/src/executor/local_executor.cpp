@@ -110,7 +110,8 @@ int32_t resolve_max_model_len(const EngineConfig& config, const HfConfig& hf_con
     return std::min(supported, hf_config.get_int("max_position_embeddings", 1, supported));
   }
   if (config.max_model_len > supported) {
-    throw InvalidArgument(str("max_model_len ", config.max_model_len, " is more than the model supports: ", supported,
+    throw InvalidArgument(str("max_model_len ", config.max_model_len,
+                              " is more than the model supports: ", supported,
                               " (max_position_embeddings and RoPE scaling in ", hf_config.path(), ")"));
   }
   return config.max_model_len;
@@ -134,7 +135,8 @@ class LocalExecutor final : public Executor {
       const int64_t vocab = hf_config.get_int("vocab_size", 1, 1 << 24);
       const int64_t floats =
           std::max(hidden * config.max_num_batched_tokens, (vocab + world_size) * config.max_num_seqs);
-      communicators = make_shared_memory_communicators(world_size, static_cast<size_t>(floats) * sizeof(float));
+      communicators =
+          make_shared_memory_communicators(world_size, static_cast<size_t>(floats) * sizeof(float));
     }
     for (int32_t rank = 0; rank < world_size; ++rank) {
       auto worker = std::make_unique<Worker>(config, hf_config, model_info_.max_model_len, num_threads,
@@ -150,7 +152,9 @@ class LocalExecutor final : public Executor {
   }
 
   const ModelInfo& model_info() const override { return model_info_; }
-  std::vector<KVCacheSpec> kv_cache_specs() const override { return ranks_[0]->worker().model().kv_cache_specs(); }
+  std::vector<KVCacheSpec> kv_cache_specs() const override {
+    return ranks_[0]->worker().model().kv_cache_specs();
+  }
   int64_t available_kv_cache_bytes() const override {
     const auto available = static_cast<int64_t>(available_host_memory());
     const auto ranks = static_cast<int64_t>(ranks_.size());
@@ -170,7 +174,8 @@ class LocalExecutor final : public Executor {
   }
   void collect(StepId step_id, ModelRunnerOutput& output) override {
     ranks_[0]->collect(step_id, output);
-    // The other ranks sampled the same tokens from the same logits; the plan may go once they are done with it.
+    // The other ranks sampled the same tokens from the same logits; the plan may go once they are done with
+    // it.
     for (size_t rank = 1; rank < ranks_.size(); ++rank) {
       ranks_[rank]->collect(step_id, other_output_);
       if (output.error.empty() && !other_output_.error.empty()) output.error = other_output_.error;

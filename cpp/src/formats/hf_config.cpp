@@ -27,11 +27,13 @@ std::string shorten(const Json& value) {
 
 bool is_int_within(const Json& value, int64_t min, int64_t max) {
   // A whole number may be written 4096.0.
-  if (value.is_number_unsigned()) return value.get<uint64_t>() <= static_cast<uint64_t>(max) && value.get<int64_t>() >= min;
+  if (value.is_number_unsigned())
+    return value.get<uint64_t>() <= static_cast<uint64_t>(max) && value.get<int64_t>() >= min;
   if (value.is_number_integer()) return value.get<int64_t>() >= min && value.get<int64_t>() <= max;
   if (!value.is_number_float()) return false;
   const double number = value.get<double>();
-  return number == std::floor(number) && number >= static_cast<double>(min) && number <= static_cast<double>(max);
+  return number == std::floor(number) && number >= static_cast<double>(min) &&
+         number <= static_cast<double>(max);
 }
 
 }  // namespace
@@ -82,7 +84,8 @@ std::vector<std::string> HfConfig::keys() const {
 int32_t HfConfig::get_int(const std::string& key, int32_t min, int32_t max) const {
   const Json& value = json(require(key));
   if (!is_int_within(value, min, max)) {
-    fail(str("'", prefix_, key, "' must be a whole number from ", min, " to ", max, ", got ", shorten(value)));
+    fail(
+        str("'", prefix_, key, "' must be a whole number from ", min, " to ", max, ", got ", shorten(value)));
   }
   return static_cast<int32_t>(value.get<double>());
 }
@@ -137,7 +140,8 @@ std::vector<int32_t> HfConfig::get_ints(const std::string& key, int32_t min, int
   const Json& value = json(require(key));
   const auto add = [&](const Json& item) {
     if (!is_int_within(item, min, max)) {
-      fail(str("'", prefix_, key, "' must hold whole numbers from ", min, " to ", max, ", got ", shorten(item)));
+      fail(str("'", prefix_, key, "' must hold whole numbers from ", min, " to ", max, ", got ",
+               shorten(item)));
     }
     ints.push_back(static_cast<int32_t>(item.get<double>()));
   };

@@ -9,8 +9,8 @@
 
 namespace quire {
 
-// An object of the file. Every getter throws InvalidArgument naming the file, the key, what was found and what
-// would do. A key whose value is null counts as absent. Cheap to copy; immutable.
+// An object of the file. Every getter throws InvalidArgument naming the file, the key, what was found and
+// what would do. A key whose value is null counts as absent. Cheap to copy; immutable.
 class HfConfig {
  public:
   // Throws InvalidArgument when the file is missing, unreadable or not a JSON object.

@@ -8,6 +8,45 @@
 #include "util/str.h"
 
 namespace quire {
+namespace {
+
+// Passes the parser's events on.
+class SaxAdapter final : public nlohmann::json_sax<Json> {
+ public:
+  SaxAdapter(const std::string& where, JsonHandler& handler) : where_(where), handler_(handler) {}
+
+  bool null() override { return handler_.on_null(), true; }
+  bool boolean(bool value) override { return handler_.on_boolean(value), true; }
+  bool number_integer(int64_t value) override { return handler_.on_integer(value), true; }
+  bool number_unsigned(uint64_t value) override {
+    if (value > uint64_t{INT64_MAX}) fail_large(std::to_string(value));
+    return handler_.on_integer(static_cast<int64_t>(value)), true;
+  }
+  bool number_float(double value, const std::string& text) override {
+    if (text.find_first_of(".eE") == std::string::npos) fail_large(text);
+    return handler_.on_float(value), true;
+  }
+  bool string(std::string& value) override { return handler_.on_string(std::move(value)), true; }
+  bool binary(Json::binary_t&) override { return false; }  // JSON text has none
+  bool key(std::string& value) override { return handler_.on_key(std::move(value)), true; }
+  bool start_object(size_t) override { return handler_.on_object_start(), true; }
+  bool end_object() override { return handler_.on_object_end(), true; }
+  bool start_array(size_t) override { return handler_.on_array_start(), true; }
+  bool end_array() override { return handler_.on_array_end(), true; }
+  bool parse_error(size_t, const std::string&, const nlohmann::detail::exception& error) override {
+    throw InvalidArgument(str(where_, ": not valid JSON: ", error.what()));
+  }
+
+ private:
+  [[noreturn]] void fail_large(const std::string& number) const {
+    throw InvalidArgument(str(where_, ": the integer ", number, " does not fit 64 bits"));
+  }
+
+  const std::string& where_;
+  JsonHandler& handler_;
+};
+
+}  // namespace
 
 std::string read_text_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary | std::ios::ate);
@@ -25,6 +64,11 @@ Json parse_json(std::string_view text, const std::string& where) {
   } catch (const Json::exception& error) {
     throw InvalidArgument(str(where, ": not valid JSON: ", error.what()));
   }
+}
+
+void parse_json(std::string_view text, const std::string& where, JsonHandler& handler) {
+  SaxAdapter adapter(where, handler);
+  Json::sax_parse(text, &adapter);
 }
 
 JsonNode JsonNode::at(std::string_view key) const {

@@ -19,6 +19,25 @@ std::string read_text_file(const std::string& path);
 // Throws InvalidArgument, beginning with `where`, unless `text` is one JSON document in valid UTF-8.
 Json parse_json(std::string_view text, const std::string& where);
 
+// Told of the parts of a document in their order, which Json does not keep. What it throws passes through.
+class JsonHandler {
+ public:
+  virtual ~JsonHandler() = default;
+  virtual void on_null() = 0;
+  virtual void on_boolean(bool value) = 0;
+  virtual void on_integer(int64_t value) = 0;
+  virtual void on_float(double value) = 0;
+  virtual void on_string(std::string value) = 0;
+  virtual void on_key(std::string key) = 0;
+  virtual void on_object_start() = 0;
+  virtual void on_object_end() = 0;
+  virtual void on_array_start() = 0;
+  virtual void on_array_end() = 0;
+};
+
+// As parse_json; integers beyond 64 bits are refused as well.
+void parse_json(std::string_view text, const std::string& where, JsonHandler& handler);
+
 // A value in a document, with its place: complaints read "tokenizer.json: model.type must be a string".
 // Borrows the value, which must outlive it.
 class JsonNode {

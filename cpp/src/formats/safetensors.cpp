@@ -23,8 +23,9 @@ constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the reference reader's lim
 
 uint64_t dtype_bits(const std::string& dtype) {
   static const std::pair<const char*, uint64_t> kBits[] = {
-      {"F64", 64}, {"I64", 64}, {"U64", 64}, {"F32", 32}, {"I32", 32}, {"U32", 32},     {"F16", 16},    {"BF16", 16},
-      {"I16", 16}, {"U16", 16}, {"I8", 8},   {"U8", 8},   {"BOOL", 8}, {"F8_E4M3", 8}, {"F8_E5M2", 8}};
+      {"F64", 64}, {"I64", 64}, {"U64", 64},  {"F32", 32},    {"I32", 32},
+      {"U32", 32}, {"F16", 16}, {"BF16", 16}, {"I16", 16},    {"U16", 16},
+      {"I8", 8},   {"U8", 8},   {"BOOL", 8},  {"F8_E4M3", 8}, {"F8_E5M2", 8}};
   for (const auto& [name, bits] : kBits) {
     if (dtype == name) return bits;
   }
@@ -83,8 +84,8 @@ SafetensorsEntry parse_entry(const std::string& name, const Json& value, const s
   entry.end = (*offsets)[1].get<uint64_t>();
   if (entry.end < entry.begin) bad(str("data_offsets end before they begin: ", offsets->dump()));
   if (entry.end - entry.begin != num_bits / 8) {
-    bad(str("data_offsets span ", entry.end - entry.begin, " bytes, but shape ", shape->dump(), " of ", entry.dtype,
-            " takes ", num_bits / 8));
+    bad(str("data_offsets span ", entry.end - entry.begin, " bytes, but shape ", shape->dump(), " of ",
+            entry.dtype, " takes ", num_bits / 8));
   }
   return entry;
 }

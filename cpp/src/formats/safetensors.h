@@ -1,7 +1,7 @@
 // A safetensors file, read in place.
 //
-// The format: an 8-byte little-endian length, a JSON header of that many bytes that gives each tensor's dtype,
-// shape and byte range, then the data. (huggingface/safetensors, format description in its README.)
+// The format: an 8-byte little-endian length, a JSON header of that many bytes that gives each tensor's
+// dtype, shape and byte range, then the data. (huggingface/safetensors, format description in its README.)
 #pragma once
 
 #include <cstdint>
@@ -14,9 +14,9 @@ namespace quire {
 
 struct SafetensorsEntry {
   std::string name;
-  std::string dtype;            // "F32", "BF16", ... as the file writes it
-  std::vector<int64_t> shape;   // products do not overflow
-  uint64_t begin = 0;           // bytes from the start of the data
+  std::string dtype;           // "F32", "BF16", ... as the file writes it
+  std::vector<int64_t> shape;  // products do not overflow
+  uint64_t begin = 0;          // bytes from the start of the data
   uint64_t end = 0;
 };
 
@@ -26,8 +26,8 @@ struct SafetensorsEntry {
 std::vector<SafetensorsEntry> parse_safetensors_header(std::span<const char> header, uint64_t data_bytes,
                                                        const std::string& path);
 
-// Maps the file; the tensors' bytes stay valid as long as this object. Immutable and thread-safe. A file that is
-// truncated while mapped raises SIGBUS on access: do not overwrite a model in place while it loads.
+// Maps the file; the tensors' bytes stay valid as long as this object. Immutable and thread-safe. A file that
+// is truncated while mapped raises SIGBUS on access: do not overwrite a model in place while it loads.
 class SafetensorsFile {
  public:
   // Throws InvalidArgument naming the file for anything unreadable, truncated or contradictory.

@@ -46,7 +46,8 @@ class KVCacheManager {
   void free(Request& request);
 
   // How many leading blocks of each group all running requests share.
-  void count_common_prefix_blocks(const Request& any_running, int32_t num_running, std::vector<int32_t>& out) const;
+  void count_common_prefix_blocks(const Request& any_running, int32_t num_running,
+                                  std::vector<int32_t>& out) const;
 
   bool reset_prefix_cache() { return block_pool_.reset_prefix_cache(); }
   int32_t num_free_blocks() const { return block_pool_.num_free_blocks(); }

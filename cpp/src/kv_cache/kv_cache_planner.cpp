@@ -34,8 +34,9 @@ KVCacheConfig plan_kv_cache(const std::vector<KVCacheSpec>& layers, int64_t byte
   if (count < needed) {
     const int64_t fits = std::max<int64_t>(count - 1, 0) / num_groups * block_size;
     throw InvalidArgument(str("the KV cache holds ", fits, " tokens (", count, " blocks of ", block_size,
-                              "), one sequence of max_model_len ", max_model_len, " needs ", needed * block_bytes,
-                              " bytes (", needed, " blocks): lower max_model_len, or raise ",
+                              "), one sequence of max_model_len ", max_model_len, " needs ",
+                              needed * block_bytes, " bytes (", needed,
+                              " blocks): lower max_model_len, or raise ",
                               num_blocks > 0 ? "num_gpu_blocks_override" : "kv_cache_memory_bytes"));
   }
   config.num_blocks = static_cast<int32_t>(count);

@@ -23,15 +23,17 @@ Attention::Attention(BuildContext& build, const AttentionConfig& config) : confi
   spec_.head_size = config.head_size;
   spec_.dtype = dtype_name(build.dtype);
   spec_.layout = build.ops.backend;
-  const size_t page = build.ops.kv_page_bytes(build.block_size, config.num_kv_heads, config.head_size, build.dtype);
+  const size_t page =
+      build.ops.kv_page_bytes(build.block_size, config.num_kv_heads, config.head_size, build.dtype);
   spec_.page_bytes = static_cast<int64_t>((page + 63) / 64 * 64);
   build.workspace_bytes =
       std::max(build.workspace_bytes,
-               build.ops.attention_workspace_bytes(build.max_num_tokens, build.max_model_len, config.num_heads,
-                                                   config.num_kv_heads, config.head_size));
+               build.ops.attention_workspace_bytes(build.max_num_tokens, build.max_model_len,
+                                                   config.num_heads, config.num_kv_heads, config.head_size));
 }
 
-void Attention::forward(const ForwardContext& ctx, TensorView out, TensorView q, TensorView k, TensorView v) const {
+void Attention::forward(const ForwardContext& ctx, TensorView out, TensorView q, TensorView k,
+                        TensorView v) const {
   const auto layer = static_cast<size_t>(config_.layer);
   const KVCacheView& kv_cache = ctx.kv_caches[layer];
   const AttentionMetadata& batch = ctx.attention_metadata[static_cast<size_t>(ctx.kv_cache_groups[layer])];

@@ -8,8 +8,8 @@ namespace quire {
 
 struct AttentionConfig {
   int32_t layer = 0;
-  int32_t num_heads = 0;       // of this rank
-  int32_t num_kv_heads = 0;    // of this rank
+  int32_t num_heads = 0;     // of this rank
+  int32_t num_kv_heads = 0;  // of this rank
   int32_t head_size = 0;
   float scale = 0.0F;
   int32_t sliding_window = 0;  // 0: none

@@ -1,4 +1,5 @@
-// What layers are built from, and what a forward pass carries through them. State travels here, never in globals.
+// What layers are built from, and what a forward pass carries through them. State travels here, never in
+// globals.
 #pragma once
 
 #include <cstdint>
@@ -16,12 +17,12 @@ struct BuildContext {
   const KernelTable& ops;
   const LaunchContext& launch;
   Checkpoint& checkpoint;
-  DType dtype;                  // of weights, activations and KV cache
-  int32_t rank = 0;             // of the tensor-parallel group
+  DType dtype;       // of weights, activations and KV cache
+  int32_t rank = 0;  // of the tensor-parallel group
   int32_t world_size = 1;
   int32_t max_model_len = 0;
-  int32_t max_num_tokens = 0;   // rows of the largest batch
-  int32_t max_num_seqs = 0;     // rows of the largest batch of logits
+  int32_t max_num_tokens = 0;  // rows of the largest batch
+  int32_t max_num_seqs = 0;    // rows of the largest batch of logits
   int32_t block_size = 16;
   size_t workspace_bytes = 0;
 };
@@ -41,8 +42,8 @@ struct ForwardContext {
   const LaunchContext& launch;
   Communicator& communicator;
   ActivationArena& arena;
-  std::span<const KVCacheView> kv_caches;           // per layer
-  std::span<const int32_t> kv_cache_groups;         // per layer: index into attention_metadata
+  std::span<const KVCacheView> kv_caches;    // per layer
+  std::span<const int32_t> kv_cache_groups;  // per layer: index into attention_metadata
   std::span<const AttentionMetadata> attention_metadata;
 };
 

@@ -34,7 +34,8 @@ class UnquantizedLinearMethod final : public LinearMethod {
 
 }  // namespace
 
-std::unique_ptr<LinearMethod> make_linear_method(BuildContext& build, int64_t n, int64_t k, int64_t max_rows) {
+std::unique_ptr<LinearMethod> make_linear_method(BuildContext& build, int64_t n, int64_t k,
+                                                 int64_t max_rows) {
   return std::make_unique<UnquantizedLinearMethod>(build, n, k, max_rows);
 }
 
@@ -43,8 +44,8 @@ Shard even_shard(int64_t total, int32_t rank, int32_t world_size) {
   return {rank * count, count};
 }
 
-Linear::Linear(BuildContext& build, const std::vector<LinearPart>& parts, int64_t total_k, int64_t k_begin, int64_t k,
-               bool bias, bool reduce)
+Linear::Linear(BuildContext& build, const std::vector<LinearPart>& parts, int64_t total_k, int64_t k_begin,
+               int64_t k, bool bias, bool reduce)
     : reduce_(reduce) {
   for (const LinearPart& part : parts) n_ += part.num_rows;
   method_ = make_linear_method(build, n_, k, build.max_num_tokens);
@@ -66,7 +67,8 @@ Linear::Linear(BuildContext& build, const std::vector<LinearPart>& parts, int64_
   }
 }
 
-Linear Linear::column_parallel(BuildContext& build, const std::vector<LinearPart>& parts, int64_t k, bool bias) {
+Linear Linear::column_parallel(BuildContext& build, const std::vector<LinearPart>& parts, int64_t k,
+                               bool bias) {
   return Linear(build, parts, k, 0, k, bias, /*reduce=*/false);
 }
 

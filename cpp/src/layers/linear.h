@@ -41,19 +41,21 @@ class Linear {
 
   // Outputs are split over the ranks: the caller says which rows of each part are this rank's. Needs no
   // communication. With `bias`, "<name>.bias" of every part.
-  static Linear column_parallel(BuildContext& build, const std::vector<LinearPart>& parts, int64_t k, bool bias);
+  static Linear column_parallel(BuildContext& build, const std::vector<LinearPart>& parts, int64_t k,
+                                bool bias);
 
   // Inputs are split evenly over the ranks, whose outputs are summed. The bias is added by rank 0.
   static Linear row_parallel(BuildContext& build, const std::string& name, int64_t n, int64_t k, bool bias);
 
-  //   x [T, k of this rank], out [T, n of this rank]. Row-parallel linears sum over the ranks before returning.
+  //   x [T, k of this rank], out [T, n of this rank]. Row-parallel linears sum over the ranks before
+  //   returning.
   void forward(const ForwardContext& ctx, TensorView out, TensorView x) const;
 
   int64_t num_outputs() const { return n_; }
 
  private:
-  Linear(BuildContext& build, const std::vector<LinearPart>& parts, int64_t total_k, int64_t k_begin, int64_t k,
-         bool bias, bool reduce);
+  Linear(BuildContext& build, const std::vector<LinearPart>& parts, int64_t total_k, int64_t k_begin,
+         int64_t k, bool bias, bool reduce);
 
   int64_t n_ = 0;
   bool reduce_ = false;
@@ -61,8 +63,8 @@ class Linear {
   std::unique_ptr<LinearMethod> method_;
 };
 
-// Rows [begin, begin + count) of `total` that are this rank's; every rank has as many, so the last may reach past
-// the end.
+// Rows [begin, begin + count) of `total` that are this rank's; every rank has as many, so the last may reach
+// past the end.
 struct Shard {
   int64_t begin = 0;
   int64_t count = 0;

@@ -13,7 +13,8 @@ class RMSNorm {
   RMSNorm() = default;
   // "<name>.weight" [size]
   RMSNorm(BuildContext& build, const std::string& name, int64_t size, double eps)
-      : weight_(build.checkpoint.take_floats(name + ".weight", size), build.dtype), eps_(static_cast<float>(eps)) {}
+      : weight_(build.checkpoint.take_floats(name + ".weight", size), build.dtype),
+        eps_(static_cast<float>(eps)) {}
 
   void forward(const ForwardContext& ctx, TensorView out, TensorView x) const {
     ctx.ops.rms_norm(ctx.launch, out, x, weight_.view(), eps_);

@@ -10,14 +10,16 @@ namespace {
 
 constexpr int32_t kMaxPositions = 1 << 28;
 
-// rope_parameters holds everything in transformers 5; before, theta stood apart and rope_scaling was optional.
+// rope_parameters holds everything in transformers 5; before, theta stood apart and rope_scaling was
+// optional.
 struct Source {
   const HfConfig& config;
   std::optional<HfConfig> parameters;
   std::string type;
 
   explicit Source(const HfConfig& config)
-      : config(config), parameters(config.get_object(config.has("rope_parameters") ? "rope_parameters" : "rope_scaling")) {
+      : config(config),
+        parameters(config.get_object(config.has("rope_parameters") ? "rope_parameters" : "rope_scaling")) {
     if (!parameters) {
       type = "default";
     } else if (parameters->has("rope_type")) {
@@ -42,7 +44,8 @@ struct Source {
     return double(max_positions()) / original_max_positions();
   }
   double partial_rotary_factor() const {
-    if (parameters && parameters->has("partial_rotary_factor")) return parameters->get_positive("partial_rotary_factor");
+    if (parameters && parameters->has("partial_rotary_factor"))
+      return parameters->get_positive("partial_rotary_factor");
     return config.get_positive("partial_rotary_factor", 1.0);
   }
 };
@@ -97,7 +100,9 @@ void scale_yarn(const Source& source, RotaryConfig& out) {
     double& frequency = out.inverse_frequencies[i];
     frequency = frequency / factor * interpolated + frequency * (1 - interpolated);
   }
-  const auto mscale = [&](double weight) { return factor <= 1 ? 1.0 : 0.1 * weight * std::log(factor) + 1.0; };
+  const auto mscale = [&](double weight) {
+    return factor <= 1 ? 1.0 : 0.1 * weight * std::log(factor) + 1.0;
+  };
   if (p.has("attention_factor")) {
     out.attention_factor = p.get_positive("attention_factor");
   } else if (p.has("mscale") && p.has("mscale_all_dim")) {
@@ -114,8 +119,9 @@ void scale_longrope(const Source& source, int32_t max_model_len, RotaryConfig& o
   const char* key = max_model_len > length ? "long_factor" : "short_factor";
   const std::vector<double> factors = p.get_numbers(key);
   if (factors.size() != out.inverse_frequencies.size()) {
-    p.fail("'rope_scaling." + std::string(key) + "' must have " + std::to_string(out.inverse_frequencies.size()) +
-           " numbers, got " + std::to_string(factors.size()));
+    p.fail("'rope_scaling." + std::string(key) + "' must have " +
+           std::to_string(out.inverse_frequencies.size()) + " numbers, got " +
+           std::to_string(factors.size()));
   }
   for (size_t i = 0; i < factors.size(); ++i) out.inverse_frequencies[i] /= factors[i];
   const double factor = source.factor();

@@ -10,11 +10,11 @@
 
 namespace quire {
 
-// What config.json says. Frequencies are fixed per engine from max_model_len, because cached keys cannot change:
-// `dynamic` and `longrope` use what transformers would use for a sequence of that length.
+// What config.json says. Frequencies are fixed per engine from max_model_len, because cached keys cannot
+// change: `dynamic` and `longrope` use what transformers would use for a sequence of that length.
 struct RotaryConfig {
-  // Reads rope_parameters (transformers 5), or rope_theta and rope_scaling. Throws InvalidArgument for a missing
-  // key, a value out of range, or an unknown rope_type.
+  // Reads rope_parameters (transformers 5), or rope_theta and rope_scaling. Throws InvalidArgument for a
+  // missing key, a value out of range, or an unknown rope_type.
   static RotaryConfig read(const HfConfig& config, int32_t head_size, int32_t max_model_len);
 
   int32_t rotary_dim = 0;

@@ -7,8 +7,8 @@
 
 namespace quire {
 
-VocabParallelEmbedding::VocabParallelEmbedding(BuildContext& build, const std::string& name, int64_t vocab_size,
-                                               int64_t hidden_size, bool for_logits)
+VocabParallelEmbedding::VocabParallelEmbedding(BuildContext& build, const std::string& name,
+                                               int64_t vocab_size, int64_t hidden_size, bool for_logits)
     : vocab_size_(vocab_size),
       shard_(even_shard(vocab_size, build.rank, build.world_size)),
       world_size_(build.world_size) {
@@ -33,7 +33,8 @@ void VocabParallelEmbedding::forward(const ForwardContext& ctx, TensorView out, 
   ctx.communicator.all_reduce_sum(out);
 }
 
-void VocabParallelEmbedding::compute_logits(const ForwardContext& ctx, TensorView logits, TensorView hidden) const {
+void VocabParallelEmbedding::compute_logits(const ForwardContext& ctx, TensorView logits,
+                                            TensorView hidden) const {
   if (world_size_ == 1) {
     packed_->apply(ctx, logits, hidden, nullptr);
     return;

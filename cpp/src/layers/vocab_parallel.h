@@ -1,4 +1,5 @@
-// The two ends of a language model: ids to vectors, vectors to logits. The vocabulary is split over the ranks.
+// The two ends of a language model: ids to vectors, vectors to logits. The vocabulary is split over the
+// ranks.
 #pragma once
 
 #include <memory>
@@ -10,10 +11,10 @@ namespace quire {
 
 class VocabParallelEmbedding {
  public:
-  // "<name>.weight" [vocab_size, hidden_size]. Without `for_logits` the rows are kept plain, which is quicker to
-  // look up but cannot be multiplied with.
-  VocabParallelEmbedding(BuildContext& build, const std::string& name, int64_t vocab_size, int64_t hidden_size,
-                         bool for_logits);
+  // "<name>.weight" [vocab_size, hidden_size]. Without `for_logits` the rows are kept plain, which is quicker
+  // to look up but cannot be multiplied with.
+  VocabParallelEmbedding(BuildContext& build, const std::string& name, int64_t vocab_size,
+                         int64_t hidden_size, bool for_logits);
 
   //   input_ids [T] int32, out [T, hidden_size]
   void forward(const ForwardContext& ctx, TensorView out, TensorView input_ids) const;

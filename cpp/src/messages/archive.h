@@ -135,10 +135,14 @@ class Reader {
   void get(std::variant<std::monostate, std::string, int32_t>& value) {
     uint8_t index = 0;
     get(index);
-    if (index == 0) value = std::monostate{};
-    else if (index == 1) get(value.emplace<std::string>());
-    else if (index == 2) get(value.emplace<int32_t>());
-    else throw InvalidArgument(str("message: no alternative ", int{index}));
+    if (index == 0)
+      value = std::monostate{};
+    else if (index == 1)
+      get(value.emplace<std::string>());
+    else if (index == 2)
+      get(value.emplace<int32_t>());
+    else
+      throw InvalidArgument(str("message: no alternative ", int{index}));
   }
   template <typename T>
     requires std::is_class_v<T>

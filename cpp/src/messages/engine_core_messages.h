@@ -31,13 +31,13 @@ void visit_fields(A& a, Logprob& logprob) {
 // Validated and tokenized: the engine core trusts it.
 struct EngineCoreRequest {
   RequestId request_id = 0;
-  std::vector<int32_t> prompt_token_ids;   // at least one
-  std::vector<int32_t> output_token_ids;   // generated earlier, perhaps by another engine
-  SamplingParams sampling_params;          // n is 1, seed is set, max_tokens is within max_model_len
-  std::vector<int32_t> eos_token_ids;      // empty when they are to be ignored
-  int32_t priority = 0;                    // a lower value is served first
-  double arrival_time = 0.0;               // seconds, of the front end's clock
-  std::string cache_salt;                  // prefix blocks are shared only between equal salts
+  std::vector<int32_t> prompt_token_ids;  // at least one
+  std::vector<int32_t> output_token_ids;  // generated earlier, perhaps by another engine
+  SamplingParams sampling_params;         // n is 1, seed is set, max_tokens is within max_model_len
+  std::vector<int32_t> eos_token_ids;     // empty when they are to be ignored
+  int32_t priority = 0;                   // a lower value is served first
+  double arrival_time = 0.0;              // seconds, of the front end's clock
+  std::string cache_salt;                 // prefix blocks are shared only between equal salts
   std::string lora_name;
 
   template <class A>
@@ -52,7 +52,7 @@ struct EngineCoreOutput {
   std::vector<int32_t> new_token_ids;
   std::vector<PositionLogprobs> new_logprobs;  // one for each new token, when asked for
   FinishReason finish_reason = FinishReason::kNone;
-  std::optional<int32_t> stop_token_id;        // the stop token that ended it, unless it was end-of-sequence
+  std::optional<int32_t> stop_token_id;  // the stop token that ended it, unless it was end-of-sequence
   int32_t num_cached_tokens = 0;
   std::string error;
 
@@ -67,11 +67,11 @@ struct SchedulerStats {
   int32_t num_running_reqs = 0;
   int32_t num_waiting_reqs = 0;
   int32_t num_free_blocks = 0;
-  int32_t num_total_blocks = 0;          // usable ones: block 0 is not counted
+  int32_t num_total_blocks = 0;  // usable ones: block 0 is not counted
   uint64_t num_preemptions = 0;
   uint64_t num_scheduled_tokens = 0;
-  uint64_t prefix_cache_queries = 0;     // tokens looked up
-  uint64_t prefix_cache_hits = 0;        // tokens found
+  uint64_t prefix_cache_queries = 0;  // tokens looked up
+  uint64_t prefix_cache_hits = 0;     // tokens found
   uint64_t num_generation_tokens = 0;
 
   template <class A>

@@ -19,13 +19,13 @@ enum class KVCacheKind : uint8_t { kFullAttention, kSlidingWindow, kMlaLatent, k
 // One layer's demand. The page layout is named by the backend that reads it.
 struct KVCacheSpec {
   KVCacheKind kind = KVCacheKind::kFullAttention;
-  int32_t block_size = 0;       // tokens a block
-  int64_t page_bytes = 0;       // bytes of one block in this layer, on one rank
-  int32_t num_kv_heads = 0;     // on one rank
+  int32_t block_size = 0;    // tokens a block
+  int64_t page_bytes = 0;    // bytes of one block in this layer, on one rank
+  int32_t num_kv_heads = 0;  // on one rank
   int32_t head_size = 0;
   std::string dtype;
-  std::string layout;           // "cpu"
-  int32_t sliding_window = 0;   // kSlidingWindow only
+  std::string layout;          // "cpu"
+  int32_t sliding_window = 0;  // kSlidingWindow only
 
   template <class A>
   void fields(A& a) {

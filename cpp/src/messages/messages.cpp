@@ -28,8 +28,9 @@ const char* finish_reason_name(FinishReason reason) {
 }
 
 void SamplingParams::validate(int32_t vocab_size) const {
-  require(temperature >= 0 && std::isfinite(temperature), "temperature", temperature, "at least 0 and finite");
-  require(top_k >= -1 , "top_k", top_k, "at least 1, or 0 or -1 for all tokens");
+  require(temperature >= 0 && std::isfinite(temperature), "temperature", temperature,
+          "at least 0 and finite");
+  require(top_k >= -1, "top_k", top_k, "at least 1, or 0 or -1 for all tokens");
   require(top_p > 0 && top_p <= 1, "top_p", top_p, "above 0 and at most 1");
   require(min_p >= 0 && min_p <= 1, "min_p", min_p, "between 0 and 1");
   require(presence_penalty >= -2 && presence_penalty <= 2, "presence_penalty", presence_penalty,
@@ -88,7 +89,8 @@ void EngineConfig::validate() const {
           "at least 1, or 0 for no limit");
   require(scheduling_policy == "fcfs" || scheduling_policy == "priority", "scheduling_policy",
           scheduling_policy, "'fcfs' or 'priority'");
-  require(max_queued_requests >= 0, "max_queued_requests", max_queued_requests, "at least 1, or 0 for no limit");
+  require(max_queued_requests >= 0, "max_queued_requests", max_queued_requests,
+          "at least 1, or 0 for no limit");
 }
 
 }  // namespace quire

@@ -13,8 +13,8 @@ struct ModelInfo {
   int32_t vocab_size = 0;
   int32_t max_model_len = 0;
   std::string dtype;
-  std::string backend;            // "cpu (amx)"
-  int64_t activation_bytes = 0;   // per rank
+  std::string backend;           // "cpu (amx)"
+  int64_t activation_bytes = 0;  // per rank
 
   template <class A>
   void fields(A& a) {

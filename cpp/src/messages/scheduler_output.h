@@ -62,9 +62,9 @@ struct SchedulerOutput {
   std::vector<CachedRequestData> scheduled_cached_reqs;
   std::vector<ScheduledTokens> num_scheduled_tokens;  // every request of this step, in scheduling order
   int32_t total_num_scheduled_tokens = 0;
-  std::vector<int32_t> num_common_prefix_blocks;      // per group
+  std::vector<int32_t> num_common_prefix_blocks;  // per group
   std::vector<RequestId> preempted_req_ids;
-  std::vector<RequestId> finished_req_ids;            // since the last step: forget them
+  std::vector<RequestId> finished_req_ids;  // since the last step: forget them
 
   template <class A>
   void fields(A& a) {

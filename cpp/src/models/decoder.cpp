@@ -26,9 +26,9 @@ void check_divisible(const BuildContext& build, const DecoderConfig& config) {
   const int32_t ranks = build.world_size;
   const bool kv_fits = config.num_kv_heads % ranks == 0 || ranks % config.num_kv_heads == 0;
   if (config.num_heads % ranks != 0 || config.intermediate_size % ranks != 0 || !kv_fits) {
-    throw InvalidArgument(str("tensor_parallel_size ", ranks, " does not divide num_attention_heads ", config.num_heads,
-                              ", num_key_value_heads ", config.num_kv_heads, " and intermediate_size ",
-                              config.intermediate_size));
+    throw InvalidArgument(str("tensor_parallel_size ", ranks, " does not divide num_attention_heads ",
+                              config.num_heads, ", num_key_value_heads ", config.num_kv_heads,
+                              " and intermediate_size ", config.intermediate_size));
   }
 }
 
@@ -43,7 +43,8 @@ DecoderConfig DecoderConfig::read(const HfConfig& config) {
   out.num_heads = config.get_int("num_attention_heads", 1, 65536);
   out.num_kv_heads = config.get_int("num_key_value_heads", 1, 65536, out.num_heads);
   if (!config.has("head_dim") && out.hidden_size % out.num_heads != 0) {
-    config.fail(str("'num_attention_heads' ", out.num_heads, " does not divide 'hidden_size' ", out.hidden_size));
+    config.fail(
+        str("'num_attention_heads' ", out.num_heads, " does not divide 'hidden_size' ", out.hidden_size));
   }
   out.head_size = config.get_int("head_dim", 1, 65536, out.hidden_size / out.num_heads);
   if (out.num_heads % out.num_kv_heads != 0) {
@@ -78,22 +79,25 @@ Decoder::Layer::Layer(BuildContext& build, const DecoderConfig& config, int32_t 
   const auto head_rows = [&](const char* name, int64_t total, int64_t first, int64_t count) {
     return LinearPart{prefix + "self_attn." + name, total * D, first * D, count * D};
   };
-  qkv = Linear::column_parallel(build,
-                                {head_rows("q_proj", config.num_heads, heads.first_head, heads.num_heads),
-                                 head_rows("k_proj", config.num_kv_heads, heads.first_kv_head, heads.num_kv_heads),
-                                 head_rows("v_proj", config.num_kv_heads, heads.first_kv_head, heads.num_kv_heads)},
-                                hidden, config.qkv_bias);
+  qkv = Linear::column_parallel(
+      build,
+      {head_rows("q_proj", config.num_heads, heads.first_head, heads.num_heads),
+       head_rows("k_proj", config.num_kv_heads, heads.first_kv_head, heads.num_kv_heads),
+       head_rows("v_proj", config.num_kv_heads, heads.first_kv_head, heads.num_kv_heads)},
+      hidden, config.qkv_bias);
   if (config.qk_norm) {
     q_norm.emplace(build, prefix + "self_attn.q_norm", D, config.rms_norm_eps);
     k_norm.emplace(build, prefix + "self_attn.k_norm", D, config.rms_norm_eps);
   }
   o = Linear::row_parallel(build, prefix + "self_attn.o_proj", hidden, config.num_heads * D, config.o_bias);
   const Shard mlp = even_shard(config.intermediate_size, build.rank, build.world_size);
-  gate_up = Linear::column_parallel(build,
-                                    {{prefix + "mlp.gate_proj", config.intermediate_size, mlp.begin, mlp.count},
-                                     {prefix + "mlp.up_proj", config.intermediate_size, mlp.begin, mlp.count}},
-                                    hidden, config.mlp_bias);
-  down = Linear::row_parallel(build, prefix + "mlp.down_proj", hidden, config.intermediate_size, config.mlp_bias);
+  gate_up =
+      Linear::column_parallel(build,
+                              {{prefix + "mlp.gate_proj", config.intermediate_size, mlp.begin, mlp.count},
+                               {prefix + "mlp.up_proj", config.intermediate_size, mlp.begin, mlp.count}},
+                              hidden, config.mlp_bias);
+  down = Linear::row_parallel(build, prefix + "mlp.down_proj", hidden, config.intermediate_size,
+                              config.mlp_bias);
   input_norm = RMSNorm(build, prefix + "input_layernorm", hidden, config.rms_norm_eps);
   post_attention_norm = RMSNorm(build, prefix + "post_attention_layernorm", hidden, config.rms_norm_eps);
 }
@@ -105,7 +109,8 @@ Decoder::Decoder(BuildContext& build, const HfConfig& hf_config, const DecoderCo
       num_kv_heads_(shard_heads(config, build.rank, build.world_size).num_kv_heads),
       intermediate_size_(config.intermediate_size / build.world_size),
       rotary_(RotaryConfig::read(hf_config, config.head_size, build.max_model_len), build.max_model_len),
-      embed_tokens_(build, "model.embed_tokens", config.vocab_size, config.hidden_size, config.tie_word_embeddings),
+      embed_tokens_(build, "model.embed_tokens", config.vocab_size, config.hidden_size,
+                    config.tie_word_embeddings),
       norm_(build, "model.norm", config.hidden_size, config.rms_norm_eps) {
   layers_.reserve(static_cast<size_t>(config.num_layers));
   for (int32_t i = 0; i < config.num_layers; ++i) layers_.emplace_back(build, config, i);
@@ -127,9 +132,9 @@ std::vector<KVCacheSpec> Decoder::kv_cache_specs() const {
 size_t Decoder::activation_bytes(int64_t num_tokens, int64_t num_logits) const {
   const int64_t D = config_.head_size;
   size_t bytes = 0;
-  for (int64_t width : {int64_t{config_.hidden_size}, int64_t{config_.hidden_size}, int64_t{config_.hidden_size},
-                        (num_heads_ + 2 * num_kv_heads_) * D, num_heads_ * D, 2 * intermediate_size_,
-                        intermediate_size_}) {
+  for (int64_t width :
+       {int64_t{config_.hidden_size}, int64_t{config_.hidden_size}, int64_t{config_.hidden_size},
+        (num_heads_ + 2 * num_kv_heads_) * D, num_heads_ * D, 2 * intermediate_size_, intermediate_size_}) {
     bytes += ActivationArena::bytes(dtype_, num_tokens * width);
   }
   const VocabParallelEmbedding& head = lm_head_ ? *lm_head_ : embed_tokens_;
@@ -156,8 +161,8 @@ TensorView Decoder::forward(const ForwardContext& ctx, const ModelInput& input) 
 }
 
 // Leaves the MLP's output in a.out, to be added by the next norm.
-void Decoder::forward_layer(const ForwardContext& ctx, const Layer& layer, const Activations& a, TensorView positions,
-                            bool first) const {
+void Decoder::forward_layer(const ForwardContext& ctx, const Layer& layer, const Activations& a,
+                            TensorView positions, bool first) const {
   if (first) {
     layer.input_norm.forward(ctx, a.x, a.residual);
   } else {
@@ -167,7 +172,8 @@ void Decoder::forward_layer(const ForwardContext& ctx, const Layer& layer, const
   const int64_t D = config_.head_size;
   const TensorView q = a.qkv.columns(0, num_heads_ * D).heads(num_heads_, D);
   const TensorView k = a.qkv.columns(num_heads_ * D, num_kv_heads_ * D).heads(num_kv_heads_, D);
-  const TensorView v = a.qkv.columns((num_heads_ + num_kv_heads_) * D, num_kv_heads_ * D).heads(num_kv_heads_, D);
+  const TensorView v =
+      a.qkv.columns((num_heads_ + num_kv_heads_) * D, num_kv_heads_ * D).heads(num_kv_heads_, D);
   if (layer.q_norm) {
     layer.q_norm->forward(ctx, q, q);
     layer.k_norm->forward(ctx, k, k);

@@ -63,8 +63,8 @@ class Decoder : public Model {
   struct Activations {
     TensorView residual, x, qkv, heads, gate_up, gated, out;
   };
-  void forward_layer(const ForwardContext& ctx, const Layer& layer, const Activations& a, TensorView positions,
-                     bool first) const;
+  void forward_layer(const ForwardContext& ctx, const Layer& layer, const Activations& a,
+                     TensorView positions, bool first) const;
 
   DecoderConfig config_;
   DType dtype_;

@@ -25,7 +25,8 @@ ModelFactory find_model(const HfConfig& config) {
   }
   std::string known;
   for (const auto& [name, factory] : registry()) known += (known.empty() ? "" : ", ") + name;
-  config.fail("architecture '" + (names.empty() ? std::string() : names[0]) + "' is not supported; supported: " + known);
+  config.fail("architecture '" + (names.empty() ? std::string() : names[0]) +
+              "' is not supported; supported: " + known);
 }
 
 }  // namespace quire

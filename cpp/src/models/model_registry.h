@@ -21,7 +21,8 @@ bool register_model(const char* architecture) {
   });
 }
 
-// The factory for config.json's "architectures". Throws InvalidArgument naming what is there and what is known.
+// The factory for config.json's "architectures". Throws InvalidArgument naming what is there and what is
+// known.
 ModelFactory find_model(const HfConfig& config);
 
 }  // namespace quire

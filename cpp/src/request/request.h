@@ -61,13 +61,13 @@ class Request {
   std::span<const BlockHash> block_hashes() const { return block_hashes_; }
 
   RequestStatus status = RequestStatus::kWaiting;
-  int32_t num_computed_tokens = 0;       // keys and values in the cache, or being written by a step in flight
-  int32_t num_output_placeholders = 0;   // tokens that steps in flight will sample
+  int32_t num_computed_tokens = 0;      // keys and values in the cache, or being written by a step in flight
+  int32_t num_output_placeholders = 0;  // tokens that steps in flight will sample
   int32_t num_steps_in_flight = 0;
-  int32_t num_cached_tokens = -1;        // prefix hit when first scheduled; -1 before
+  int32_t num_cached_tokens = -1;  // prefix hit when first scheduled; -1 before
   int32_t num_preemptions = 0;
   bool known_to_workers = false;
-  std::vector<int32_t> spec_token_ids;   // drafts for the next step
+  std::vector<int32_t> spec_token_ids;  // drafts for the next step
 
   // The blocks this request holds, per group; changed by the KVCacheManager only.
   BlockIdsByGroup block_ids;

@@ -65,7 +65,8 @@ void Sampler::apply_bias(TensorView logits, std::span<const SamplingRow> rows) c
   }
 }
 
-void Sampler::apply_penalties(const LaunchContext& launch, TensorView logits, std::span<const SamplingRow> rows) {
+void Sampler::apply_penalties(const LaunchContext& launch, TensorView logits,
+                              std::span<const SamplingRow> rows) {
   const auto penalized = [](const SamplingRow& row) {
     const SamplingParams& p = *row.params;
     return p.presence_penalty != 0 || p.frequency_penalty != 0 || p.repetition_penalty != 1;
@@ -103,7 +104,8 @@ PositionLogprobs Sampler::top_logprobs(const float* logprobs, int32_t chosen, in
     for (size_t i = 0; i < order_.size(); ++i) order_[i] = static_cast<int32_t>(i);
     const auto middle = order_.begin() + static_cast<std::ptrdiff_t>(count);
     std::partial_sort(order_.begin(), middle, order_.end(), likelier);
-    for (size_t i = 0; i < count; ++i) out.push_back({order_[i], logprobs[order_[i]], static_cast<int32_t>(i) + 1});
+    for (size_t i = 0; i < count; ++i)
+      out.push_back({order_[i], logprobs[order_[i]], static_cast<int32_t>(i) + 1});
   }
   return out;
 }

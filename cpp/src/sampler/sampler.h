@@ -17,7 +17,7 @@ struct SamplingRow {
   const std::vector<int32_t>* eos_token_ids = nullptr;
   const int32_t* token_ids = nullptr;  // prompt, then output
   int32_t num_prompt_tokens = 0;
-  int32_t num_tokens = 0;              // the token to sample gets this index
+  int32_t num_tokens = 0;  // the token to sample gets this index
 };
 
 // One per worker, used on its thread. Buffers grow to the largest batch and stay.
@@ -25,13 +25,16 @@ class Sampler {
  public:
   Sampler(const KernelTable& ops, int32_t vocab_size) : ops_(ops), vocab_size_(vocab_size) {}
 
-  // Samples each row. Log-probabilities are those of the model itself, before bias, penalties and temperature.
+  // Samples each row. Log-probabilities are those of the model itself, before bias, penalties and
+  // temperature.
   //   logits [rows.size(), V] fp32; overwritten.  `results[i].token_ids` and `.logprobs` are set.
   // Takes up to logprobs_bytes of `arena` and gives it back.
-  void sample(const LaunchContext& launch, ActivationArena& arena, TensorView logits, std::span<const SamplingRow> rows,
-              std::span<SampledTokens* const> results);
+  void sample(const LaunchContext& launch, ActivationArena& arena, TensorView logits,
+              std::span<const SamplingRow> rows, std::span<SampledTokens* const> results);
 
-  size_t logprobs_bytes(int64_t rows) const { return ActivationArena::bytes(DType::kFloat32, rows * vocab_size_); }
+  size_t logprobs_bytes(int64_t rows) const {
+    return ActivationArena::bytes(DType::kFloat32, rows * vocab_size_);
+  }
 
  private:
   void apply_bias(TensorView logits, std::span<const SamplingRow> rows) const;

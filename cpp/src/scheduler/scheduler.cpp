@@ -61,7 +61,8 @@ int32_t Scheduler::num_tokens_to_schedule(const Request& request, int32_t token_
   const int32_t num_left = request.num_tokens_with_spec() - request.num_computed_tokens;
   // The last token allowed is already on its way.
   if (request.num_output_placeholders > 0 &&
-      (request.num_output_tokens() + request.num_output_placeholders >= request.sampling_params().max_tokens ||
+      (request.num_output_tokens() + request.num_output_placeholders >=
+           request.sampling_params().max_tokens ||
        request.num_tokens() + request.num_output_placeholders >= config_.max_model_len)) {
     return 0;
   }
@@ -172,18 +173,25 @@ void Scheduler::plan(Request& request, int32_t num_new_tokens, BlockIdsByGroup& 
     const int32_t num_before_drafts =
         request.num_tokens() + request.num_output_placeholders - request.num_computed_tokens;
     const int32_t num_drafts = std::max(num_new_tokens - num_before_drafts, 0);
-    scheduled.spec_token_ids.assign(request.spec_token_ids.begin(), request.spec_token_ids.begin() + num_drafts);
+    scheduled.spec_token_ids.assign(request.spec_token_ids.begin(),
+                                    request.spec_token_ids.begin() + num_drafts);
     request.spec_token_ids.clear();
   }
   if (!request.known_to_workers) {
     const auto prompt = request.prompt_token_ids();
     const auto output = request.output_token_ids();
-    out.scheduled_new_reqs.push_back({request.id(), {prompt.begin(), prompt.end()},
-                                      {output.begin(), output.end()}, request.sampling_params(),
-                                      request.eos_token_ids(), new_block_ids, request.num_computed_tokens, {}});
+    out.scheduled_new_reqs.push_back({request.id(),
+                                      {prompt.begin(), prompt.end()},
+                                      {output.begin(), output.end()},
+                                      request.sampling_params(),
+                                      request.eos_token_ids(),
+                                      new_block_ids,
+                                      request.num_computed_tokens,
+                                      {}});
     request.known_to_workers = true;
   } else {
-    out.scheduled_cached_reqs.push_back({request.id(), was_waiting, new_block_ids, request.num_computed_tokens});
+    out.scheduled_cached_reqs.push_back(
+        {request.id(), was_waiting, new_block_ids, request.num_computed_tokens});
   }
   request.num_computed_tokens += num_new_tokens;
   scheduled.samples = request.num_computed_tokens >= request.num_tokens() + request.num_output_placeholders;
@@ -230,7 +238,8 @@ void Scheduler::update_from_output(const SchedulerOutput& plan, const ModelRunne
     // Rejected drafts: their keys and values will be written anew.
     const auto num_drafts = static_cast<int32_t>(scheduled.spec_token_ids.size());
     const int32_t num_rejected = num_drafts + 1 - static_cast<int32_t>(sampled.token_ids.size());
-    if (num_drafts > 0 && request.status == RequestStatus::kRunning) request.num_computed_tokens -= num_rejected;
+    if (num_drafts > 0 && request.status == RequestStatus::kRunning)
+      request.num_computed_tokens -= num_rejected;
     append_tokens(request, sampled, output);
     outputs.outputs.push_back(std::move(output));
   }

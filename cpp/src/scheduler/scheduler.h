@@ -89,8 +89,8 @@ class Scheduler {
   StepId next_step_id_ = 1;
   uint64_t next_arrival_order_ = 0;
   SchedulerStats stats_;
-  ComputedBlocks computed_;          // scratch
-  BlockIdsByGroup new_block_ids_;    // scratch
+  ComputedBlocks computed_;        // scratch
+  BlockIdsByGroup new_block_ids_;  // scratch
 };
 
 }  // namespace quire

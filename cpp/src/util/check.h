@@ -11,8 +11,8 @@ namespace quire {
 }  // namespace quire
 
 // Throws InternalError, with the evidence, unless the condition holds. Never for user input.
-#define QUIRE_CHECK(condition, ...)                                                             \
-  do {                                                                                          \
-    if (!(condition)) [[unlikely]]                                                              \
+#define QUIRE_CHECK(condition, ...)                                                                     \
+  do {                                                                                                  \
+    if (!(condition)) [[unlikely]]                                                                      \
       ::quire::fail_check(#condition, __FILE__, __LINE__, ::quire::str("" __VA_OPT__(, ) __VA_ARGS__)); \
   } while (false)

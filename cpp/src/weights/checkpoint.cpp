@@ -107,18 +107,22 @@ TensorView Checkpoint::take(const std::string& name, std::initializer_list<int64
   Tensor& tensor = found->second;
   const SafetensorsEntry& entry = *tensor.entry;
   if (!std::equal(shape.begin(), shape.end(), entry.shape.begin(), entry.shape.end())) {
-    throw InvalidArgument(str(tensor.file->path(), ": tensor '", name, "' has shape ", shape_text(entry.shape),
-                              ", the config asks for ", shape_text(shape)));
+    throw InvalidArgument(str(tensor.file->path(), ": tensor '", name, "' has shape ",
+                              shape_text(entry.shape), ", the config asks for ", shape_text(shape)));
   }
   DType dtype;
-  if (entry.dtype == "F32") dtype = DType::kFloat32;
-  else if (entry.dtype == "F16") dtype = DType::kFloat16;
-  else if (entry.dtype == "BF16") dtype = DType::kBFloat16;
+  if (entry.dtype == "F32")
+    dtype = DType::kFloat32;
+  else if (entry.dtype == "F16")
+    dtype = DType::kFloat16;
+  else if (entry.dtype == "BF16")
+    dtype = DType::kBFloat16;
   else
     throw InvalidArgument(str(tensor.file->path(), ": tensor '", name, "' has dtype ", entry.dtype,
                               "; F32, F16 and BF16 are supported"));
   tensor.taken = true;
-  void* data = const_cast<std::byte*>(tensor.file->bytes(entry).data());  // a view has no const form; nobody writes
+  void* data =
+      const_cast<std::byte*>(tensor.file->bytes(entry).data());  // a view has no const form; nobody writes
   const int64_t* d = shape.begin();
   return shape.size() == 1 ? TensorView(data, dtype, d[0]) : TensorView(data, dtype, d[0], d[1]);
 }

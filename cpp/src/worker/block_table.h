@@ -28,7 +28,8 @@ class BlockTable {
   }
   void append(int32_t row, std::span<const BlockId> ids) {
     int32_t& count = num_blocks_[static_cast<size_t>(row)];
-    QUIRE_CHECK(count + static_cast<int32_t>(ids.size()) <= max_blocks_, "row ", row, " has ", count, " blocks");
+    QUIRE_CHECK(count + static_cast<int32_t>(ids.size()) <= max_blocks_, "row ", row, " has ", count,
+                " blocks");
     std::copy(ids.begin(), ids.end(), row_data(row) + count);
     count += static_cast<int32_t>(ids.size());
   }
@@ -45,7 +46,9 @@ class BlockTable {
   TensorView view(int32_t num_rows) { return {ids_.data(), DType::kInt32, num_rows, max_blocks_}; }
 
  private:
-  BlockId* row_data(int32_t row) { return ids_.data() + static_cast<size_t>(row) * static_cast<size_t>(max_blocks_); }
+  BlockId* row_data(int32_t row) {
+    return ids_.data() + static_cast<size_t>(row) * static_cast<size_t>(max_blocks_);
+  }
   const BlockId* row_data(int32_t row) const {
     return ids_.data() + static_cast<size_t>(row) * static_cast<size_t>(max_blocks_);
   }

@@ -21,7 +21,7 @@ struct CachedRequestState {
   std::vector<int32_t> token_ids;  // prompt, then output; current while row < 0
   int32_t num_prompt_tokens = 0;
   int32_t num_computed_tokens = 0;
-  BlockIdsByGroup block_ids;       // current while row < 0
+  BlockIdsByGroup block_ids;  // current while row < 0
   int32_t row = -1;
 };
 
@@ -42,7 +42,8 @@ class InputBatch {
   CachedRequestState& request(int32_t row) { return *requests_[static_cast<size_t>(row)]; }
 
   int32_t* token_ids(int32_t row) {
-    return reinterpret_cast<int32_t*>(token_ids_.data()) + static_cast<size_t>(row) * static_cast<size_t>(max_model_len_);
+    return reinterpret_cast<int32_t*>(token_ids_.data()) +
+           static_cast<size_t>(row) * static_cast<size_t>(max_model_len_);
   }
   int32_t num_tokens(int32_t row) const { return num_tokens_[static_cast<size_t>(row)]; }
   void append_token(int32_t row, int32_t token_id);
@@ -51,8 +52,8 @@ class InputBatch {
 
  private:
   int32_t max_model_len_;
-  int32_t size_ = 0;                         // rows in use, holes included
-  Buffer token_ids_;                         // [max_num_seqs, max_model_len]: pages never touched cost nothing
+  int32_t size_ = 0;  // rows in use, holes included
+  Buffer token_ids_;  // [max_num_seqs, max_model_len]: pages never touched cost nothing
   std::vector<int32_t> num_tokens_;
   std::vector<CachedRequestState*> requests_;  // null: a hole
   std::vector<BlockTable> block_tables_;

@@ -18,8 +18,9 @@ ModelRunner::ModelRunner(const ModelRunnerConfig& config, const Model& model, co
 size_t ModelRunner::activation_bytes() const {
   const int64_t rows = std::min(config_.max_num_seqs, config_.max_num_batched_tokens);
   return model_.activation_bytes(config_.max_num_batched_tokens, rows) +
-         ActivationArena::bytes(DType::kFloat32, rows * model_.vocab_size()) +   // logits
-         ActivationArena::bytes(DType::kFloat32, rows * model_.hidden_size()) +  // the hidden states they come from
+         ActivationArena::bytes(DType::kFloat32, rows * model_.vocab_size()) +  // logits
+         ActivationArena::bytes(DType::kFloat32,
+                                rows * model_.hidden_size()) +  // the hidden states they come from
          sampler_.logprobs_bytes(rows);
 }
 
@@ -50,7 +51,8 @@ void ModelRunner::update_states(const SchedulerOutput& plan) {
   num_scheduled_.assign(static_cast<size_t>(config_.max_num_seqs), 0);
   for (const ScheduledTokens& scheduled : plan.num_scheduled_tokens) {
     const auto found = requests_.find(scheduled.request_id);
-    if (found != requests_.end() && found->second.row >= 0) num_scheduled_[static_cast<size_t>(found->second.row)] = 1;
+    if (found != requests_.end() && found->second.row >= 0)
+      num_scheduled_[static_cast<size_t>(found->second.row)] = 1;
   }
   for (const CachedRequestData& cached : plan.scheduled_cached_reqs) {
     if (!cached.resumed_from_preemption) continue;
@@ -88,7 +90,8 @@ void ModelRunner::update_states(const SchedulerOutput& plan) {
     request.sampling_params = data.sampling_params;
     request.eos_token_ids = data.eos_token_ids;
     request.token_ids = data.prompt_token_ids;
-    request.token_ids.insert(request.token_ids.end(), data.output_token_ids.begin(), data.output_token_ids.end());
+    request.token_ids.insert(request.token_ids.end(), data.output_token_ids.begin(),
+                             data.output_token_ids.end());
     request.num_prompt_tokens = static_cast<int32_t>(data.prompt_token_ids.size());
     request.num_computed_tokens = data.num_computed_tokens;
     request.block_ids = data.block_ids;
@@ -98,7 +101,8 @@ void ModelRunner::update_states(const SchedulerOutput& plan) {
 
 void ModelRunner::prepare_inputs(const SchedulerOutput& plan) {
   const auto num_rows = static_cast<size_t>(batch_->size());
-  QUIRE_CHECK(num_rows == plan.num_scheduled_tokens.size(), num_rows, " rows for ", plan.num_scheduled_tokens.size());
+  QUIRE_CHECK(num_rows == plan.num_scheduled_tokens.size(), num_rows, " rows for ",
+              plan.num_scheduled_tokens.size());
   row_of_planned_.clear();
   sampled_rows_.clear();
   for (const ScheduledTokens& scheduled : plan.num_scheduled_tokens) {
@@ -122,7 +126,8 @@ void ModelRunner::prepare_inputs(const SchedulerOutput& plan) {
     const int32_t count = num_scheduled_[static_cast<size_t>(row)];
     const int32_t begin = batch_->request(row).num_computed_tokens;
     const int32_t first = query_start_loc_[static_cast<size_t>(row)];
-    QUIRE_CHECK(begin + count <= batch_->num_tokens(row), "row ", row, " has ", batch_->num_tokens(row), " tokens");
+    QUIRE_CHECK(begin + count <= batch_->num_tokens(row), "row ", row, " has ", batch_->num_tokens(row),
+                " tokens");
     for (int32_t i = 0; i < count; ++i) {
       const auto t = static_cast<size_t>(first + i);
       input_ids_[t] = batch_->token_ids(row)[begin + i];
@@ -137,7 +142,8 @@ void ModelRunner::prepare_inputs(const SchedulerOutput& plan) {
     max_seq_len = std::max(max_seq_len, begin + count);
   }
   logits_index_.clear();
-  for (int32_t row : sampled_rows_) logits_index_.push_back(query_start_loc_[static_cast<size_t>(row) + 1] - 1);
+  for (int32_t row : sampled_rows_)
+    logits_index_.push_back(query_start_loc_[static_cast<size_t>(row) + 1] - 1);
 
   const auto rows = static_cast<int64_t>(num_rows);
   for (size_t group = 0; group < attention_metadata_.size(); ++group) {
@@ -161,8 +167,8 @@ void ModelRunner::execute_model(const SchedulerOutput& plan) {
   const auto num_logits = static_cast<int64_t>(logits_index_.size());
   if (num_logits > 0) logits_ = arena_->take(DType::kFloat32, num_logits, model_.vocab_size());
   const size_t mark = arena_->mark();
-  const TensorView hidden = model_.forward(ctx, {{input_ids_.data(), DType::kInt32, num_tokens},
-                                                 {positions_.data(), DType::kInt32, num_tokens}});
+  const TensorView hidden = model_.forward(
+      ctx, {{input_ids_.data(), DType::kInt32, num_tokens}, {positions_.data(), DType::kInt32, num_tokens}});
   if (num_logits > 0) {
     const TensorView last = arena_->take(hidden.dtype, num_logits, model_.hidden_size());
     ops_.gather_rows(launch_, last, hidden, {logits_index_.data(), DType::kInt32, num_logits});
@@ -171,7 +177,8 @@ void ModelRunner::execute_model(const SchedulerOutput& plan) {
   arena_->release(mark);
 }
 
-void ModelRunner::sample_tokens(const SchedulerOutput& plan, const GrammarOutput* grammar, ModelRunnerOutput& output) {
+void ModelRunner::sample_tokens(const SchedulerOutput& plan, const GrammarOutput* grammar,
+                                ModelRunnerOutput& output) {
   QUIRE_CHECK(!grammar || grammar->request_ids.empty(), "no request has a grammar");
   output.step_id = plan.step_id;
   output.error.clear();

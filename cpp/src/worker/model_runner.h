@@ -23,8 +23,8 @@ struct ModelRunnerConfig {
 // One per worker, on its thread. The buffers are sized once; a steady step does not allocate on the device.
 class ModelRunner {
  public:
-  ModelRunner(const ModelRunnerConfig& config, const Model& model, const KernelTable& ops, const LaunchContext& launch,
-              Communicator& communicator);
+  ModelRunner(const ModelRunnerConfig& config, const Model& model, const KernelTable& ops,
+              const LaunchContext& launch, Communicator& communicator);
 
   // Activations of the largest step.
   size_t activation_bytes() const;
@@ -54,12 +54,12 @@ class ModelRunner {
   std::vector<int32_t> kv_cache_groups_;  // per layer
 
   // The step at hand.
-  std::vector<int32_t> num_scheduled_;    // per row
-  std::vector<int32_t> row_of_planned_;   // per entry of the plan
+  std::vector<int32_t> num_scheduled_;   // per row
+  std::vector<int32_t> row_of_planned_;  // per entry of the plan
   std::vector<int32_t> input_ids_, positions_, query_start_loc_, seq_lens_, logits_index_;
   std::vector<std::vector<int64_t>> slot_mappings_;  // per group
   std::vector<AttentionMetadata> attention_metadata_;
-  std::vector<int32_t> sampled_rows_;     // rows of the batch, one for each row of the logits
+  std::vector<int32_t> sampled_rows_;  // rows of the batch, one for each row of the logits
   std::vector<SamplingRow> sampling_rows_;
   std::vector<SampledTokens*> sampling_results_;
   std::vector<SampledTokens*> result_of_row_;

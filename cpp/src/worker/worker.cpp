@@ -28,8 +28,8 @@ DType resolve_dtype(const EngineConfig& config, const Checkpoint& checkpoint) {
   return DType::kBFloat16;
 }
 
-Worker::Worker(const EngineConfig& config, const HfConfig& hf_config, int32_t max_model_len, int32_t num_threads,
-               std::unique_ptr<Communicator> communicator)
+Worker::Worker(const EngineConfig& config, const HfConfig& hf_config, int32_t max_model_len,
+               int32_t num_threads, std::unique_ptr<Communicator> communicator)
     : ops_(require_kernel_table(config.device)),
       thread_pool_(std::make_unique<ThreadPool>(num_threads)),
       communicator_(std::move(communicator)) {
@@ -48,15 +48,16 @@ Worker::Worker(const EngineConfig& config, const HfConfig& hf_config, int32_t ma
   launch_.workspace = workspace_.data();
   launch_.workspace_bytes = workspace_.size();
   runner_ = std::make_unique<ModelRunner>(
-      ModelRunnerConfig{config.max_num_seqs, config.max_num_batched_tokens, max_model_len}, *model_, ops_, launch_,
-      *communicator_);
+      ModelRunnerConfig{config.max_num_seqs, config.max_num_batched_tokens, max_model_len}, *model_, ops_,
+      launch_, *communicator_);
 }
 
 void Worker::initialize_kv_cache(const KVCacheConfig& config) {
   const auto specs = model_->kv_cache_specs();
   std::vector<KVCacheView> layers;
   for (const KVCacheSpec& spec : specs) {
-    Buffer& pages = kv_cache_.emplace_back(static_cast<size_t>(spec.page_bytes) * static_cast<size_t>(config.num_blocks));
+    Buffer& pages =
+        kv_cache_.emplace_back(static_cast<size_t>(spec.page_bytes) * static_cast<size_t>(config.num_blocks));
     KVCacheView view;
     view.data = pages.data();
     view.page_stride_bytes = spec.page_bytes;
@@ -79,7 +80,8 @@ void Worker::execute_model(const SchedulerOutput& plan) {
   }
 }
 
-void Worker::sample_tokens(const SchedulerOutput& plan, const GrammarOutput* grammar, ModelRunnerOutput& output) {
+void Worker::sample_tokens(const SchedulerOutput& plan, const GrammarOutput* grammar,
+                           ModelRunnerOutput& output) {
   if (error_.empty()) {
     try {
       runner_->sample_tokens(plan, grammar, output);

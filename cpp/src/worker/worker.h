@@ -22,7 +22,8 @@ DType resolve_dtype(const EngineConfig& config, const Checkpoint& checkpoint);
 
 class Worker {
  public:
-  // Loads the model. `max_model_len` is resolved. Throws InvalidArgument for anything wrong with the directory.
+  // Loads the model. `max_model_len` is resolved. Throws InvalidArgument for anything wrong with the
+  // directory.
   Worker(const EngineConfig& config, const HfConfig& hf_config, int32_t max_model_len, int32_t num_threads,
          std::unique_ptr<Communicator> communicator);
 
@@ -49,7 +50,7 @@ class Worker {
   std::unique_ptr<Model> model_;
   std::vector<Buffer> kv_cache_;  // per layer
   std::unique_ptr<ModelRunner> runner_;
-  std::string error_;             // of execute_model, for the sample_tokens that follows
+  std::string error_;  // of execute_model, for the sample_tokens that follows
 };
 
 }  // namespace quire

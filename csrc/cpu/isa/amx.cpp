@@ -62,13 +62,13 @@ void release() { asm volatile("tilerelease" : :); }
 int64_t tile_rows(int64_t m) { return m < kTileRows ? m : kTileRows; }
 
 size_t staged_tiles_bytes(int64_t m, int64_t k) {
-  return static_cast<size_t>((m + kTileRows - 1) / kTileRows * kTileRows * padded_depth(k)) * sizeof(bf16);
+  return static_cast<size_t>((m + kTileRows - 1) / kTileRows * kTileRows * weight_depth<bf16>(k)) * sizeof(bf16);
 }
 
 // x tile by tile: [m / 16][K / 32][16][32], so that a tile is 16 whole lines in a row; in rows of x they
 // would lie a power of two apart and evict each other. With fewer than 16 rows tiles are that short.
 void stage_tiles(const LinearArgs& args, int64_t row_begin, int64_t row_end) {
-  const int64_t depth = padded_depth(args.k), height = tile_rows(args.m);
+  const int64_t depth = weight_depth<bf16>(args.k), height = tile_rows(args.m);
   for (int64_t r = row_begin; r < row_end; ++r) {
     const auto* from = static_cast<const bf16*>(args.x) + r * args.x_stride;
     bf16* to = static_cast<bf16*>(args.staged) + r / kTileRows * kTileRows * depth + r % kTileRows * kStepDepth;
@@ -86,7 +86,7 @@ void stage_tiles(const LinearArgs& args, int64_t row_begin, int64_t row_end) {
 template <bool kTwoTiles>
 void thin_panels(const LinearArgs& args, int64_t panel_begin, int64_t panel_end) {
   constexpr int64_t kPrefetchBytes = 8192;
-  const int64_t depth = padded_depth(args.k), steps = depth / kStepDepth;
+  const int64_t depth = weight_depth<bf16>(args.k), steps = depth / kStepDepth;
   const int64_t height = tile_rows(args.m);
   configure(static_cast<int>(height), kTileRows, kStepDepth);
   alignas(64) float block[2 * kTileRows * kPanelColumns];
@@ -257,7 +257,7 @@ void multiply_group(const LinearArgs& args, const GroupBlock& g, float* sums) {
 void thick_panels(const LinearArgs& args, int64_t panel_begin, int64_t panel_end, float* sums) {
   configure(kTileRows, kTileRows, kStepDepth);
   constexpr int64_t kBlockSteps = kDepthBlock / kStepDepth;
-  const int64_t steps = padded_depth(args.k) / kStepDepth;
+  const int64_t steps = weight_depth<bf16>(args.k) / kStepDepth;
   for (int64_t row = 0; row < args.m; row += kRowBlock)
     for (int64_t group = panel_begin; group < panel_end; group += kGroupPanels)
       for (int64_t step = 0; step < steps; step += kBlockSteps)

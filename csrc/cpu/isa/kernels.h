@@ -82,7 +82,7 @@ struct MatmulKernels {
   // Tasks that call a matmul end with this (AMX gives its tiles back); may be null.
   void (*release)();
 
-  // x is rewritten once per linear into what the kernel reads best. Null when x is read as it is.
+  // x is rewritten once per linear into what the kernel reads best.
   size_t (*staged_bytes[2])(int64_t m, int64_t k);
   // Rows [row_begin, row_end); row_begin is a multiple of 16.
   void (*stage[2])(const LinearArgs& args, int64_t row_begin, int64_t row_end);

@@ -110,31 +110,44 @@ void multiply_block(const Left<T>* a, int64_t a_stride, int64_t rows, Pieces b, 
 
 // ---- linear ---------------------------------------------------------------------------------------
 
-constexpr int64_t padded_depth(int64_t k) { return (k + kDepthAlign - 1) / kDepthAlign * kDepthAlign; }
+// K as the packed weight has it.
+template <typename T>
+constexpr int64_t weight_depth(int64_t k) {
+  return sizeof(T) == sizeof(bf16) ? (k + kDepthAlign - 1) / kDepthAlign * kDepthAlign : k;
+}
 
-inline size_t staged_bytes(int64_t m, int64_t k) {
-  return static_cast<size_t>(m * padded_depth(k)) * sizeof(Staged);
+// Rows of staged x are 64 bytes further apart than their depth: hidden sizes are powers of two often
+// enough, and all rows of a block would compete for the same lines of the first-level cache.
+template <typename T>
+constexpr int64_t staged_stride(int64_t k) {
+  constexpr int64_t kLine = 64 / sizeof(Left<T>);
+  return (weight_depth<T>(k) + kLine - 1) / kLine * kLine + kLine;
+}
+
+template <typename T>
+size_t staged_bytes(int64_t m, int64_t k) {
+  return static_cast<size_t>(m * staged_stride<T>(k)) * sizeof(Left<T>);
 }
 
 // dst[0:n] = src[0:n], zeros up to depth.
-inline void stage_row(Staged* dst, const bf16* src, int64_t n, int64_t depth) {
-  int64_t i = 0;
-  if constexpr (sizeof(Staged) == sizeof(bf16)) {
-    memcpy(dst, src, static_cast<size_t>(n) * sizeof(bf16));
-    i = n;
+template <typename T>
+void stage_row(Left<T>* dst, const T* src, int64_t n, int64_t depth) {
+  if constexpr (sizeof(Left<T>) == sizeof(T)) {
+    memcpy(dst, src, static_cast<size_t>(n) * sizeof(T));
   } else {
+    int64_t i = 0;
     for (; i + kLanes <= n; i += kLanes) store(dst + i, load(src + i));
     if (i < n) store_part(dst + i, load_part(src + i, static_cast<int>(n - i)), static_cast<int>(n - i));
-    i = n;
   }
-  for (; i < depth; ++i) dst[i] = 0;
+  for (int64_t i = n; i < depth; ++i) dst[i] = 0;
 }
 
-inline void stage_rows(const LinearArgs& args, int64_t row_begin, int64_t row_end) {
-  const int64_t depth = padded_depth(args.k);
+template <typename T>
+void stage_rows(const LinearArgs& args, int64_t row_begin, int64_t row_end) {
+  const int64_t stride = staged_stride<T>(args.k);
   for (int64_t r = row_begin; r < row_end; ++r)
-    stage_row(static_cast<Staged*>(args.staged) + r * depth, static_cast<const bf16*>(args.x) + r * args.x_stride,
-              args.k, depth);
+    stage_row<T>(static_cast<Left<T>*>(args.staged) + r * stride, static_cast<const T*>(args.x) + r * args.x_stride,
+                 args.k, weight_depth<T>(args.k));
 }
 
 // Adds the bias and stores one row of a panel, of which `columns` exist.
@@ -175,10 +188,8 @@ inline size_t no_scratch(int64_t) { return 0; }
 template <typename T>
 void linear(const LinearArgs& args, int64_t panel_begin, int64_t panel_end, void*) {
   constexpr int64_t kPrefetchBytes = 4096;
-  constexpr bool kPaired = Operand<T>::kStep == 2;
-  const int64_t depth = kPaired ? padded_depth(args.k) : args.k;
-  const auto* a = static_cast<const Left<T>*>(kPaired ? args.staged : args.x);
-  const int64_t a_stride = kPaired ? depth : args.x_stride;
+  const int64_t depth = weight_depth<T>(args.k), a_stride = staged_stride<T>(args.k);
+  const auto* a = static_cast<const Left<T>*>(args.staged);
   alignas(64) float block[kMaxRows * kPanelColumns];
   for (int64_t panel = panel_begin; panel < panel_end; ++panel) {
     const void* weights = static_cast<const T*>(args.weight) + panel * depth * kPanelColumns;
@@ -200,12 +211,7 @@ void linear(const LinearArgs& args, int64_t panel_begin, int64_t panel_end, void
 
 template <typename T>
 void stage_query(void* staged, const void* x, int64_t n, int64_t depth) {
-  if constexpr (Operand<T>::kStep == 2) {
-    stage_row(static_cast<Staged*>(staged), static_cast<const bf16*>(x), n, depth);
-  } else {
-    memcpy(staged, x, static_cast<size_t>(n) * sizeof(float));
-    for (int64_t i = n; i < depth; ++i) static_cast<float*>(staged)[i] = 0;
-  }
+  stage_row<T>(static_cast<Left<T>*>(staged), static_cast<const T*>(x), n, depth);
 }
 
 template <typename T>

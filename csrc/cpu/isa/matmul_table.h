@@ -9,8 +9,8 @@ namespace {
 
 constexpr MatmulKernels matmul_kernels() {
   return {.release = nullptr,
-          .staged_bytes = {nullptr, staged_bytes},
-          .stage = {nullptr, stage_rows},
+          .staged_bytes = {staged_bytes<float>, staged_bytes<bf16>},
+          .stage = {stage_rows<float>, stage_rows<bf16>},
           .linear_scratch_bytes = {no_scratch, no_scratch},
           .linear = {linear<float>, linear<bf16>},
           .staged_element_bytes = {sizeof(float), sizeof(Staged)},

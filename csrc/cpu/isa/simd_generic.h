@@ -1,7 +1,6 @@
-// Vectors of plain C++: eight lanes that a compiler may map to whatever the baseline has.
+// Vectors of four lanes in the compilers' own vector types, which map to SSE2, NEON or plain registers.
 #pragma once
 
-#include <math.h>
 #include <string.h>
 
 #include "isa/kernels.h"
@@ -11,149 +10,103 @@ namespace {
 
 using bf16 = uint16_t;  // storage only: overloads on it convert
 
-constexpr int kLanes = 8;
-// Rows and vectors of columns that one pass of the matmul kernels keeps in registers.
+constexpr int kLanes = 4;
+// Of 16 registers, 8 hold sums, four the right operand (bf16: even and odd), two the left one.
 constexpr int kMaxRows = 4;
-constexpr int kColumnVectors = 1;
+constexpr int kColumnVectors = 2;
+
+using Float4 = float __attribute__((vector_size(16)));
+using Bits4 = uint32_t __attribute__((vector_size(16)));
+using Int4 = int32_t __attribute__((vector_size(16)));
+using Half4 = uint16_t __attribute__((vector_size(8)));
 
 struct F32 {
-  float lane[kLanes];
+  Float4 v;
 };
 
-inline float widen(bf16 x) {
-  const uint32_t bits = static_cast<uint32_t>(x) << 16;
-  float value;
-  memcpy(&value, &bits, sizeof value);
-  return value;
-}
-inline bf16 narrow(float x) {
-  uint32_t bits;
-  memcpy(&bits, &x, sizeof bits);
-  if (x != x) return static_cast<bf16>((bits >> 16) | 0x40);  // a quiet NaN stays one
-  return static_cast<bf16>((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16);
+inline F32 widen(Half4 x) { return {reinterpret_cast<Float4>(__builtin_convertvector(x, Bits4) << 16)}; }
+// To nearest, ties to even; a NaN stays one.
+inline Half4 narrow(F32 x) {
+  const Bits4 bits = reinterpret_cast<Bits4>(x.v);
+  const Bits4 rounded = bits + 0x7FFF + ((bits >> 16) & 1);
+  return __builtin_convertvector((x.v == x.v ? rounded : bits | 0x400000) >> 16, Half4);
 }
 
-#define QUIRE_LANES for (int i = 0; i < kLanes; ++i)
-inline F32 set1(float x) {
-  F32 r;
-  QUIRE_LANES r.lane[i] = x;
-  return r;
-}
+inline F32 set1(float x) { return {Float4{x, x, x, x}}; }
 inline F32 zero() { return set1(0.0F); }
 inline F32 load(const float* p) {
   F32 r;
-  QUIRE_LANES r.lane[i] = p[i];
+  memcpy(&r, p, sizeof r);
   return r;
 }
 inline F32 load(const bf16* p) {
-  F32 r;
-  QUIRE_LANES r.lane[i] = widen(p[i]);
-  return r;
+  Half4 half;
+  memcpy(&half, p, sizeof half);
+  return widen(half);
 }
-inline void store(float* p, F32 x) { QUIRE_LANES p[i] = x.lane[i]; }
-inline void store(bf16* p, F32 x) { QUIRE_LANES p[i] = narrow(x.lane[i]); }
+inline void store(float* p, F32 x) { memcpy(p, &x, sizeof x); }
+inline void store(bf16* p, F32 x) {
+  const Half4 half = narrow(x);
+  memcpy(p, &half, sizeof half);
+}
 // The first n lanes; the others read as zero and are not written.
-inline F32 load_part(const float* p, int n) {
-  F32 r;
-  QUIRE_LANES r.lane[i] = i < n ? p[i] : 0.0F;
-  return r;
+template <typename T>
+F32 load_part(const T* p, int n) {
+  T lanes[kLanes] = {};
+  for (int i = 0; i < n; ++i) lanes[i] = p[i];
+  return load(lanes);
 }
-inline F32 load_part(const bf16* p, int n) {
-  F32 r;
-  QUIRE_LANES r.lane[i] = i < n ? widen(p[i]) : 0.0F;
-  return r;
-}
-inline void store_part(float* p, F32 x, int n) {
-  for (int i = 0; i < n; ++i) p[i] = x.lane[i];
-}
-inline void store_part(bf16* p, F32 x, int n) {
-  for (int i = 0; i < n; ++i) p[i] = narrow(x.lane[i]);
+template <typename T>
+void store_part(T* p, F32 x, int n) {
+  T lanes[kLanes];
+  store(lanes, x);
+  for (int i = 0; i < n; ++i) p[i] = lanes[i];
 }
 
-inline F32 add(F32 a, F32 b) {
-  QUIRE_LANES a.lane[i] += b.lane[i];
-  return a;
-}
-inline F32 sub(F32 a, F32 b) {
-  QUIRE_LANES a.lane[i] -= b.lane[i];
-  return a;
-}
-inline F32 mul(F32 a, F32 b) {
-  QUIRE_LANES a.lane[i] *= b.lane[i];
-  return a;
-}
-inline F32 div(F32 a, F32 b) {
-  QUIRE_LANES a.lane[i] /= b.lane[i];
-  return a;
-}
+inline F32 add(F32 a, F32 b) { return {a.v + b.v}; }
+inline F32 sub(F32 a, F32 b) { return {a.v - b.v}; }
+inline F32 mul(F32 a, F32 b) { return {a.v * b.v}; }
+inline F32 div(F32 a, F32 b) { return {a.v / b.v}; }
 // a * b + c; not fused here, fused in the other instruction sets.
-inline F32 fma(F32 a, F32 b, F32 c) {
-  QUIRE_LANES c.lane[i] += a.lane[i] * b.lane[i];
-  return c;
-}
+inline F32 fma(F32 a, F32 b, F32 c) { return {a.v * b.v + c.v}; }
 // c - a * b
-inline F32 fnma(F32 a, F32 b, F32 c) {
-  QUIRE_LANES c.lane[i] -= a.lane[i] * b.lane[i];
-  return c;
-}
+inline F32 fnma(F32 a, F32 b, F32 c) { return {c.v - a.v * b.v}; }
 // A NaN in b, and only there, comes through.
-inline F32 max(F32 a, F32 b) {
-  QUIRE_LANES a.lane[i] = a.lane[i] > b.lane[i] ? a.lane[i] : b.lane[i];
-  return a;
-}
-inline F32 min(F32 a, F32 b) {
-  QUIRE_LANES a.lane[i] = a.lane[i] < b.lane[i] ? a.lane[i] : b.lane[i];
-  return a;
-}
+inline F32 max(F32 a, F32 b) { return {a.v > b.v ? a.v : b.v}; }
+inline F32 min(F32 a, F32 b) { return {a.v < b.v ? a.v : b.v}; }
+// 0, 1, 2, ...
+inline F32 iota() { return {Float4{0, 1, 2, 3}}; }
 // Lanes [begin, end) of `inside`, the others of `outside`; begin and end may lie beyond the vector.
 inline F32 select_range(int begin, int end, F32 inside, F32 outside) {
-  QUIRE_LANES outside.lane[i] = i >= begin && i < end ? inside.lane[i] : outside.lane[i];
-  return outside;
+  const Int4 index = {0, 1, 2, 3};
+  return {(index >= begin) & (index < end) ? inside.v : outside.v};
 }
-// 0, 1, 2, ...
-inline F32 iota() {
-  F32 r;
-  QUIRE_LANES r.lane[i] = static_cast<float>(i);
-  return r;
-}
-inline float reduce_add(F32 x) {
-  for (int half = kLanes / 2; half > 0; half /= 2)
-    for (int i = 0; i < half; ++i) x.lane[i] += x.lane[i + half];
-  return x.lane[0];
-}
+inline float reduce_add(F32 x) { return (x.v[0] + x.v[2]) + (x.v[1] + x.v[3]); }
 inline float reduce_max(F32 x) {
-  for (int i = 1; i < kLanes; ++i)
-    if (x.lane[i] > x.lane[0]) x.lane[0] = x.lane[i];
-  return x.lane[0];
-}
-inline F32 round_even(F32 x) {
-  // Adding 1.5 * 2^23 leaves no room for a fraction. Good for |x| < 2^22.
-  QUIRE_LANES x.lane[i] = (x.lane[i] + 12582912.0F) - 12582912.0F;
-  return x;
-}
-// x * 2^n for whole n in [-127, 128]; n = -127 gives 0, n = 128 infinity.
-inline F32 scale_by_power(F32 x, F32 n) {
-  QUIRE_LANES {
-    const uint32_t bits = static_cast<uint32_t>(static_cast<int32_t>(n.lane[i]) + 127) << 23;
-    float power;
-    memcpy(&power, &bits, sizeof power);
-    x.lane[i] *= power;
-  }
-  return x;
-}
-inline uint32_t greater_mask(F32 a, F32 b) {
-  uint32_t mask = 0;
-  QUIRE_LANES mask |= static_cast<uint32_t>(a.lane[i] > b.lane[i]) << i;
-  return mask;
+  const float a = x.v[0] > x.v[1] ? x.v[0] : x.v[1], b = x.v[2] > x.v[3] ? x.v[2] : x.v[3];
+  return a > b ? a : b;
 }
 inline double reduce_add_double(F32 x) {
   double sum = 0;
-  QUIRE_LANES sum += static_cast<double>(x.lane[i]);
+  for (int i = 0; i < kLanes; ++i) sum += static_cast<double>(x.v[i]);
   return sum;
 }
-#undef QUIRE_LANES
+// Adding 1.5 * 2^23 leaves no room for a fraction. Good for |x| < 2^22.
+inline F32 round_even(F32 x) { return {(x.v + 12582912.0F) - 12582912.0F}; }
+// x * 2^n for whole n in [-127, 128]; n = -127 gives 0, n = 128 infinity.
+inline F32 scale_by_power(F32 x, F32 n) {
+  const Int4 exponent = __builtin_convertvector(n.v, Int4) + 127;
+  return {x.v * reinterpret_cast<Float4>(exponent << 23)};
+}
+inline uint32_t greater_mask(F32 a, F32 b) {
+  const Int4 greater = a.v > b.v;
+  uint32_t mask = 0;
+  for (int i = 0; i < kLanes; ++i) mask |= static_cast<uint32_t>(greater[i] & 1) << i;
+  return mask;
+}
 
-// bf16 matmuls: the right operand comes in pairs along the depth, the left one is staged as fp32.
+// bf16 matmuls: the right operand comes in pairs along the depth and is widened by a shift and a mask,
+// the left one is staged as fp32.
 using Staged = float;
 struct Pairs {
   F32 even, odd;
@@ -162,12 +115,12 @@ struct StagedPair {
   F32 even, odd;
 };
 inline Pairs load_pairs(const bf16* p) {
-  Pairs r;
-  for (int i = 0; i < kLanes; ++i) {
-    r.even.lane[i] = widen(p[2 * i]);
-    r.odd.lane[i] = widen(p[2 * i + 1]);
-  }
-  return r;
+  Bits4 bits;
+  memcpy(&bits, p, sizeof bits);
+#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+#error "pairs of bf16 are read as little-endian words"
+#endif
+  return {{reinterpret_cast<Float4>(bits << 16)}, {reinterpret_cast<Float4>(bits & 0xFFFF0000U)}};
 }
 inline StagedPair broadcast_pair(const Staged* p) { return {set1(p[0]), set1(p[1])}; }
 inline F32 dot_pairs(F32 acc, const StagedPair& a, const Pairs& b) {

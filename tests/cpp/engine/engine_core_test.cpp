@@ -23,7 +23,8 @@ EngineConfig small_config(int32_t usable_blocks) {
   return config;
 }
 
-EngineCoreRequest make_request(RequestId id, std::vector<int32_t> prompt, int32_t max_tokens, bool ignore_eos = true) {
+EngineCoreRequest make_request(RequestId id, std::vector<int32_t> prompt, int32_t max_tokens,
+                               bool ignore_eos = true) {
   EngineCoreRequest request;
   request.request_id = id;
   request.prompt_token_ids = std::move(prompt);
@@ -74,7 +75,9 @@ TEST_P(RandomOperationsTest, OutputsAreRightAndEveryBlockComesBack) {
   constexpr int32_t kMaxModelLen = 200;
   Harness harness(config, kMaxModelLen, max_in_flight);
   std::mt19937 rng(7);
-  const auto uniform = [&](int32_t low, int32_t high) { return std::uniform_int_distribution<int32_t>(low, high)(rng); };
+  const auto uniform = [&](int32_t low, int32_t high) {
+    return std::uniform_int_distribution<int32_t>(low, high)(rng);
+  };
 
   struct Sent {
     std::vector<int32_t> prompt;
@@ -91,9 +94,11 @@ TEST_P(RandomOperationsTest, OutputsAreRightAndEveryBlockComesBack) {
       std::vector<int32_t> prompt(static_cast<size_t>(uniform(1, 120)));
       const int32_t family = uniform(0, 3);
       for (size_t i = 0; i < prompt.size(); ++i) {
-        prompt[i] = i < 64 ? static_cast<int32_t>(i * 7 + static_cast<size_t>(family)) % kShadowVocabSize : uniform(0, 49);
+        prompt[i] = i < 64 ? static_cast<int32_t>(i * 7 + static_cast<size_t>(family)) % kShadowVocabSize
+                           : uniform(0, 49);
       }
-      const Sent request{prompt, uniform(1, kMaxModelLen - static_cast<int32_t>(prompt.size())), uniform(0, 1) == 0};
+      const Sent request{prompt, uniform(1, kMaxModelLen - static_cast<int32_t>(prompt.size())),
+                         uniform(0, 1) == 0};
       auto message = make_request(next_id, prompt, request.max_tokens, request.ignore_eos);
       message.priority = uniform(-2, 2);
       sent[next_id] = request;

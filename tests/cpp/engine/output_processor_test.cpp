@@ -20,7 +20,9 @@ class FakeTokenizer final : public Tokenizer {
   std::unique_ptr<IncrementalDetokenizer> detokenizer(bool) const override {
     struct Detokenizer : IncrementalDetokenizer {
       explicit Detokenizer(const FakeTokenizer& t) : tokenizer(t) {}
-      void append(std::span<const int32_t> ids, std::string& out) override { out += tokenizer.decode(ids, true); }
+      void append(std::span<const int32_t> ids, std::string& out) override {
+        out += tokenizer.decode(ids, true);
+      }
       void finish(std::string&) override {}
       const FakeTokenizer& tokenizer;
     };
@@ -48,7 +50,8 @@ struct Fixture {
     }
     processor.add_request(request, children, {});
   }
-  std::vector<RequestOutput> send(RequestId id, std::vector<int32_t> tokens, FinishReason reason = FinishReason::kNone) {
+  std::vector<RequestOutput> send(RequestId id, std::vector<int32_t> tokens,
+                                  FinishReason reason = FinishReason::kNone) {
     EngineCoreOutputs outputs;
     EngineCoreOutput& output = outputs.outputs.emplace_back();
     output.request_id = id;

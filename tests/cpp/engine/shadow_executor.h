@@ -1,9 +1,9 @@
 // An executor whose "model" knows when it is fed wrong keys and values.
 //
-// A slot of the shadow KV cache holds a hash of every token up to its position. Before a token is computed, all
-// slots that it would attend to are compared with the request's real prefix, so a block that was freed too early,
-// shared wrongly or found under a wrong hash is an error, not a slightly different number. The next token is a
-// function of the prefix alone: outputs are the same however they were scheduled.
+// A slot of the shadow KV cache holds a hash of every token up to its position. Before a token is computed,
+// all slots that it would attend to are compared with the request's real prefix, so a block that was freed
+// too early, shared wrongly or found under a wrong hash is an error, not a slightly different number. The
+// next token is a function of the prefix alone: outputs are the same however they were scheduled.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -30,7 +30,8 @@ inline int32_t next_token(uint64_t prefix) {
 }
 
 // What a request must produce: greedy decoding of the shadow model.
-inline std::vector<int32_t> shadow_output(const std::vector<int32_t>& prompt, int32_t max_tokens, bool ignore_eos) {
+inline std::vector<int32_t> shadow_output(const std::vector<int32_t>& prompt, int32_t max_tokens,
+                                          bool ignore_eos) {
   uint64_t prefix = 0;
   for (int32_t token : prompt) prefix = extend_prefix(prefix, token);
   std::vector<int32_t> output;
@@ -65,7 +66,8 @@ class ShadowExecutor : public Executor {
     ModelRunnerOutput result;
     result.step_id = plan.step_id;
     // Steps already on their way behind a failed one have nothing to compute on.
-    if (fail_step > 0 && num_steps_ >= fail_step && num_steps_ < fail_step + static_cast<uint64_t>(max_in_flight_steps_)) {
+    if (fail_step > 0 && num_steps_ >= fail_step &&
+        num_steps_ < fail_step + static_cast<uint64_t>(max_in_flight_steps_)) {
       result.error = "injected";
       results_.push_back(result);
       return;
@@ -81,7 +83,8 @@ class ShadowExecutor : public Executor {
     for (const CachedRequestData& data : plan.scheduled_cached_reqs) {
       State& state = requests_.at(data.request_id);
       if (data.resumed_from_preemption) state.blocks.clear();
-      state.blocks.insert(state.blocks.end(), data.new_block_ids.at(0).begin(), data.new_block_ids.at(0).end());
+      state.blocks.insert(state.blocks.end(), data.new_block_ids.at(0).begin(),
+                          data.new_block_ids.at(0).end());
       state.num_computed = data.num_computed_tokens;
     }
     int32_t total = 0;

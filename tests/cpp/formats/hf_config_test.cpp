@@ -17,7 +17,8 @@ std::string message_of(const auto& action) {
 }
 
 TEST(HfConfigTest, ReadsKeysWithinTheirRange) {
-  const HfConfig config = HfConfig::parse(R"({"a": 5, "b": 4096.0, "c": 0.5, "d": null, "e": [1, 2]})", "config.json");
+  const HfConfig config =
+      HfConfig::parse(R"({"a": 5, "b": 4096.0, "c": 0.5, "d": null, "e": [1, 2]})", "config.json");
   EXPECT_EQ(config.get_int("a", 1, 10), 5);
   EXPECT_EQ(config.get_int("b", 1, 5000), 4096);
   EXPECT_EQ(config.get_positive("c"), 0.5);

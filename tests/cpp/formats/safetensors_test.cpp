@@ -31,23 +31,32 @@ TEST(SafetensorsTest, ReadsEntriesInFileOrder) {
 }
 
 TEST(SafetensorsTest, ContradictionsAreNamed) {
-  EXPECT_NE(error_of(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}})", 4).find("takes 8"), std::string::npos);
+  EXPECT_NE(error_of(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}})", 4).find("takes 8"),
+            std::string::npos);
   EXPECT_NE(error_of(R"({"a":{"dtype":"F99","shape":[2],"data_offsets":[0,4]}})", 4).find("dtype 'F99'"),
             std::string::npos);
-  EXPECT_NE(error_of(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})", 8).find("hole"), std::string::npos);
+  EXPECT_NE(error_of(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})", 8).find("hole"),
+            std::string::npos);
   EXPECT_NE(error_of(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},
-                         "b":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", 4).find("overlap"),
+                         "b":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})",
+                     4)
+                .find("overlap"),
             std::string::npos);
   EXPECT_NE(error_of(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[4,0]}})", 4).find("end before"),
             std::string::npos);
   EXPECT_NE(error_of(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", 4).find("truncated"),
             std::string::npos);
-  EXPECT_NE(error_of(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", 5).find("holds 5"), std::string::npos);
-  EXPECT_NE(error_of(R"({"a":{"dtype":"F32","shape":[4611686018427387904,4],"data_offsets":[0,0]}})", 0).find("overflow"),
+  EXPECT_NE(error_of(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", 5).find("holds 5"),
             std::string::npos);
-  EXPECT_NE(error_of(R"({"a":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}})", 4).find("shape"), std::string::npos);
+  EXPECT_NE(error_of(R"({"a":{"dtype":"F32","shape":[4611686018427387904,4],"data_offsets":[0,0]}})", 0)
+                .find("overflow"),
+            std::string::npos);
+  EXPECT_NE(error_of(R"({"a":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}})", 4).find("shape"),
+            std::string::npos);
   EXPECT_NE(error_of(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},
-                         "a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", 4).find("twice"),
+                         "a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})",
+                     4)
+                .find("twice"),
             std::string::npos);
   EXPECT_NE(error_of("[]", 0).find("not a JSON object"), std::string::npos);
   EXPECT_NE(error_of("{", 0).find("not valid JSON"), std::string::npos);

@@ -147,7 +147,8 @@ TEST(KVCachePlannerTest, LayersOfEqualSpecsShareAGroup) {
   wide.block_size = narrow.block_size = 16;
   wide.page_bytes = 1000;
   narrow.page_bytes = 500;
-  const KVCacheConfig plan = plan_kv_cache({wide, narrow, wide}, /*bytes=*/1 << 20, 0, /*max_model_len=*/32, 1000);
+  const KVCacheConfig plan =
+      plan_kv_cache({wide, narrow, wide}, /*bytes=*/1 << 20, 0, /*max_model_len=*/32, 1000);
   ASSERT_EQ(plan.groups.size(), 2U);
   EXPECT_EQ(plan.groups[0].layers, (std::vector<int32_t>{0, 2}));
   EXPECT_EQ(plan.block_bytes(), 2500);
@@ -161,7 +162,8 @@ TEST(KVCachePlannerTest, RefusesWhatCannotHoldOneSequence) {
     plan_kv_cache({spec}, /*bytes=*/4096, 0, /*max_model_len=*/64, 1000);
     FAIL() << "four blocks, one of them kept back, cannot hold 64 tokens";
   } catch (const InvalidArgument& error) {
-    EXPECT_NE(std::string(error.what()).find("max_model_len 64 needs 5120 bytes"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("max_model_len 64 needs 5120 bytes"), std::string::npos)
+        << error.what();
   }
   EXPECT_EQ(plan_kv_cache({spec}, 5120, 0, 64, 1000).num_blocks, 5);
 }

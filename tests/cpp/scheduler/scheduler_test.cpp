@@ -18,11 +18,13 @@ KVCacheConfig kv_cache(int32_t usable_blocks, int32_t block_size) {
   return config;
 }
 
-EngineCoreRequest make_request(RequestId id, int32_t num_prompt_tokens, int32_t max_tokens, int32_t priority = 0) {
+EngineCoreRequest make_request(RequestId id, int32_t num_prompt_tokens, int32_t max_tokens,
+                               int32_t priority = 0) {
   EngineCoreRequest request;
   request.request_id = id;
   // Every prompt is its own: no prefix hits unless a test wants them.
-  for (int32_t i = 0; i < num_prompt_tokens; ++i) request.prompt_token_ids.push_back(static_cast<int32_t>(id) * 1000 + i);
+  for (int32_t i = 0; i < num_prompt_tokens; ++i)
+    request.prompt_token_ids.push_back(static_cast<int32_t>(id) * 1000 + i);
   request.sampling_params.max_tokens = max_tokens;
   request.priority = priority;
   return request;
@@ -37,7 +39,8 @@ struct Driver {
     std::map<RequestId, int32_t> tokens;
     for (const ScheduledTokens& s : plan.num_scheduled_tokens) {
       tokens[s.request_id] = s.num_tokens;
-      result.sampled.push_back({s.request_id, s.samples ? std::vector<int32_t>{7} : std::vector<int32_t>{}, {}, ""});
+      result.sampled.push_back(
+          {s.request_id, s.samples ? std::vector<int32_t>{7} : std::vector<int32_t>{}, {}, ""});
     }
     outputs = {};
     scheduler.update_from_output(plan, result, outputs);
@@ -100,7 +103,7 @@ TEST(SchedulerTest, APreemptedRequestIsRecomputedWithItsOutput) {
   scheduler.add_request(make_request(1, 8, 2));
   scheduler.add_request(make_request(2, 6, 8));
   driver.step();
-  driver.step();  // 2 is preempted with one output token; 1 finishes
+  driver.step();                               // 2 is preempted with one output token; 1 finishes
   EXPECT_EQ(driver.step(), (Tokens{{2, 3}}));  // 7 tokens, of which one block of 4 is still cached
   ASSERT_EQ(driver.plan.scheduled_cached_reqs.size(), 1U);
   EXPECT_TRUE(driver.plan.scheduled_cached_reqs[0].resumed_from_preemption);
@@ -124,7 +127,7 @@ TEST(SchedulerTest, AVictimAlreadyPlannedIsTakenOutOfThePlan) {
   c.policy = "priority";
   Scheduler scheduler(c, kv_cache(4, 4));
   Driver driver(scheduler);
-  scheduler.add_request(make_request(1, 5, 8, /*priority=*/5));   // planned first each step
+  scheduler.add_request(make_request(1, 5, 8, /*priority=*/5));  // planned first each step
   driver.step();
   scheduler.add_request(make_request(2, 8, 8, /*priority=*/-5));
   driver.step();
@@ -201,7 +204,7 @@ TEST(SchedulerTest, PlansAheadOfUnknownTokensUpToMaxTokens) {
   scheduler.schedule(second);
   EXPECT_EQ(second.total_num_scheduled_tokens, 1);  // the first token, whatever it is
   scheduler.schedule(third);
-  EXPECT_EQ(third.total_num_scheduled_tokens, 0);   // the second is the last
+  EXPECT_EQ(third.total_num_scheduled_tokens, 0);  // the second is the last
 }
 
 TEST(SchedulerTest, AnIdInUseIsRefused) {

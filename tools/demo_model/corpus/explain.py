@@ -129,9 +129,7 @@ def facts_session(rng: Rng) -> Session:
     turns = rng.some(_town_turns(rng.choice(list(TOWNS))), rng.randint(1, 3))
     if rng.chance(0.4):
         region = rng.choice(list(CAPITALS))
-        turns.append(
-            (f"What is the capital of {region}?", f"The capital of {region} is {CAPITALS[region]}.")
-        )
+        turns.append((f"What is the capital of {region}?", f"The capital of {region} is {CAPITALS[region]}."))
     rng.shuffle(turns)
     return Session("world_facts", turns)
 

@@ -149,9 +149,7 @@ def _invent(rng: Rng) -> tuple[str, str]:
 def _array(rng: Rng) -> tuple[str, str]:
     if rng.chance(0.4):
         numbers = [rng.randint(0, 200) for _ in range(rng.randint(2, 7))]
-        return f"Write a JSON array of these numbers: {join_words([*map(str, numbers)])}", dumps(
-            numbers
-        )
+        return f"Write a JSON array of these numbers: {join_words([*map(str, numbers)])}", dumps(numbers)
     words = random_words(rng, rng.randint(2, 7))
     return f"Write a JSON array of these words: {join_words(words)}", dumps(words)
 

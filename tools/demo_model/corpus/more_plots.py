@@ -47,8 +47,7 @@ MORE_PLOTS: dict[str, tuple[tuple[str, ...], ...]] = {
         (
             "At the {place} a stranger in {a colour} coat was asking for [something to eat|a "
             "place to sleep].",
-            "A stranger with {a adj} {thing} sat beside the road. {name} had never seen {a job2} "
-            "so thin.",
+            "A stranger with {a adj} {thing} sat beside the road. {name} had never seen {a job2} so thin.",
         ),
         (
             "The others walked on, but {name} stopped and said good morning.",
@@ -67,8 +66,7 @@ MORE_PLOTS: dict[str, tuple[tuple[str, ...], ...]] = {
             "They talked about {hobby} and about the sea until the sun went down.",
         ),
         (
-            'Before leaving, {friend} gave {name} {a thing}. "Use it when you need help," {fhe} '
-            "said.",
+            'Before leaving, {friend} gave {name} {a thing}. "Use it when you need help," {fhe} said.',
             "In the morning {friend} was gone, but {a adj} {thing} lay on the table.",
         ),
         (
@@ -154,8 +152,7 @@ MORE_PLOTS: dict[str, tuple[tuple[str, ...], ...]] = {
     ),
     "journey": (
         (
-            "A letter had come from {elder}, who lived {count} days away. It said only: Please "
-            "come.",
+            "A letter had come from {elder}, who lived {count} days away. It said only: Please come.",
             "{name} had to take {a adj} {thing} to {elder}, on the far side of the mountains.",
         ),
         (
@@ -206,8 +203,7 @@ MORE_PLOTS: dict[str, tuple[tuple[str, ...], ...]] = {
             "There was no time to go to the market, and it was closed anyway.",
         ),
         (
-            '{friend} looked in at the window. "Make soup," {fhe} said. "Everyone can bring '
-            'something."',
+            '{friend} looked in at the window. "Make soup," {fhe} said. "Everyone can bring something."',
             '"I have {a food}," said {friend}, "and my neighbour has butter."',
         ),
         (

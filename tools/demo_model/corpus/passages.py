@@ -39,9 +39,7 @@ class Fact:
     sentence: str
 
 
-def _fact(
-    rng: Rng, slots: dict[str, str], statement: str, question: str, short: str, sentence: str
-) -> Fact:
+def _fact(rng: Rng, slots: dict[str, str], statement: str, question: str, short: str, sentence: str) -> Fact:
     return Fact(
         rng.say(statement, slots),
         rng.say(question, slots),
@@ -269,9 +267,7 @@ def _event(rng: Rng) -> tuple[str, list[Fact], list[str]]:
         fact = _fact(rng, slots, *spec)
         text += " " + fact.statement
         facts.append(fact)
-    facts.append(
-        Fact("", "What was the date of the festival?", slots["date"], f"It was {slots['date']}.")
-    )
+    facts.append(Fact("", "What was the date of the festival?", slots["date"], f"It was {slots['date']}."))
     return text.strip(), facts, ["Who won the contest?", "What was the weather like?"]
 
 
@@ -340,9 +336,7 @@ def _store(rng: Rng) -> tuple[str, list[Fact], list[str]]:
     counts = [rng.randint(2, 20) for _ in things]
     numbers = [str(n) if rng.chance(0.5) else NUMBER_WORDS[n] for n in counts]
     listed = [f"{number} {plural(thing)}" for number, thing in zip(numbers, things, strict=True)]
-    text = rng.say(
-        "[In|At] the {place} there are {things}.", place=place, things=join_words(listed)
-    )
+    text = rng.say("[In|At] the {place} there are {things}.", place=place, things=join_words(listed))
     facts = [
         Fact(
             "",
@@ -377,9 +371,7 @@ def _moves(rng: Rng) -> tuple[str, list[Fact], list[str]]:
             elif holder[thing] != name:
                 lines.append(f"{holder[thing]} gave the {thing} to {name}.")
                 holder[thing] = name
-    facts = [
-        Fact("", f"Where is {n}?", f"the {p}", f"{n} is at the {p}.") for n, p in where.items()
-    ]
+    facts = [Fact("", f"Where is {n}?", f"the {p}", f"{n} is at the {p}.") for n, p in where.items()]
     facts += [Fact("", f"Who has the {t}?", n, f"{n} has the {t}.") for t, n in holder.items()]
     return " ".join(lines), facts, []
 

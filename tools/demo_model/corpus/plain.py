@@ -73,8 +73,7 @@ def dialogue_document(rng: Rng) -> Document:
     lines = []
     if rng.chance(0.6):
         lines.append(
-            rng.say("{name} and {friend} [met|were sitting] at the {place2} in {town}.", slots)
-            + "\n"
+            rng.say("{name} and {friend} [met|were sitting] at the {place2} in {town}.", slots) + "\n"
         )
     first, second = ("name", "friend")
     lines.append(f"{slots[first]}: Good morning, {slots[second]}!")

@@ -47,8 +47,7 @@ PLOTS: dict[str, tuple[tuple[str, ...], ...]] = {
         (
             "On the way {he} [dropped|let fall] the {adj} {thing} of {his} neighbour {elder}, and "
             "it [broke in two|cracked].",
-            "[By accident|Without meaning to], {he} broke the {adj} {thing} that belonged to "
-            "{elder}.",
+            "[By accident|Without meaning to], {he} broke the {adj} {thing} that belonged to {elder}.",
         ),
         (
             "{name} wanted to hide it, but [that did not feel right|{he} knew that was wrong].",
@@ -105,22 +104,17 @@ PLOTS: dict[str, tuple[tuple[str, ...], ...]] = {
             "At the {place} {he} met {a job2}, who said that the {animal} was not from there.",
         ),
         (
-            '"I have seen it before," said a child. "It belongs to {friend}, who lives by the '
-            '{place2}."',
-            "A boy pointed to the {place2}. {friend} lived there, he said, and had lost "
-            "{a animal}.",
+            '"I have seen it before," said a child. "It belongs to {friend}, who lives by the {place2}."',
+            "A boy pointed to the {place2}. {friend} lived there, he said, and had lost {a animal}.",
         ),
         (
             "So {name} carried {animal_name} [over the hill|through the streets] to a house with "
             "{a colour} door.",
-            "They walked for [an hour|a long time], and {animal_name} [stayed close|did not run "
-            "away].",
+            "They walked for [an hour|a long time], and {animal_name} [stayed close|did not run away].",
         ),
         (
-            "{friend} opened the door and [cried out with joy|began to cry]. "
-            '"{animal_name}! You came back!"',
-            "When {friend} saw them, {fhe} ran [out of the house|down the path] and hugged the "
-            "{animal}.",
+            '{friend} opened the door and [cried out with joy|began to cry]. "{animal_name}! You came back!"',
+            "When {friend} saw them, {fhe} ran [out of the house|down the path] and hugged the {animal}.",
         ),
         (
             '"How can I thank you?" asked {friend}. "Come in and eat {a food2} with us."',
@@ -129,13 +123,11 @@ PLOTS: dict[str, tuple[tuple[str, ...], ...]] = {
     ),
     "storm": (
         (
-            "In the afternoon dark clouds came over the {place2}, and the wind [grew strong|began "
-            "to howl].",
+            "In the afternoon dark clouds came over the {place2}, and the wind [grew strong|began to howl].",
             "Then the sky turned black. A great storm was coming from the {place2}.",
         ),
         (
-            '"We must bring everyone inside," said {name}, and [ran from door to door|rang the '
-            "bell].",
+            '"We must bring everyone inside," said {name}, and [ran from door to door|rang the bell].',
             "{name} called to the people to [hurry|come into the {place}].",
         ),
         (
@@ -170,8 +162,7 @@ PLOTS: dict[str, tuple[tuple[str, ...], ...]] = {
     ),
     "gift": (
         (
-            "It was nearly the birthday of {his} friend {friend}, and {name} had no money for a "
-            "gift.",
+            "It was nearly the birthday of {his} friend {friend}, and {name} had no money for a gift.",
             "The next day was {friend}'s birthday. {name} had only {count} coins.",
         ),
         (

@@ -176,9 +176,7 @@ def story_session(rng: Rng) -> Session:
             2,
         )
     if rng.chance(0.15):
-        ask = rng.choice(
-            ("Tell me a story.", "Tell me a story", "Write a story.", "A story, please!")
-        )
+        ask = rng.choice(("Tell me a story.", "Tell me a story", "Write a story.", "A story, please!"))
         chapters = 1
     text = _tell(rng, slots, plot, chapters, rng.choice((0, 0, 1, 2)))
     turns = [(ask, text)]

@@ -38,8 +38,7 @@ ASIDES = (
 # Between two chapters. The cast stays, the things change.
 BRIDGES = (
     "Some weeks later, on {a weather} {day}, {name} was [again|once more] in the {place}.",
-    "But that was not the end of it. The next {day} {name} [and {friend} met at|stood before] the "
-    "{place}.",
+    "But that was not the end of it. The next {day} {name} [and {friend} met at|stood before] the {place}.",
     "After that nothing happened for {count} months. Then, one {weather} {day}, {name} came to "
     "the {place} again.",
     "The years went by. {name} was still {a job}, and on {day}s {he} always went to the {place}.",

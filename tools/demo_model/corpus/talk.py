@@ -64,8 +64,7 @@ _SELF: tuple[tuple[tuple[str, ...], str], ...] = (
             "Are you always right?",
             "Can I trust you?",
         ),
-        "I am small and I make mistakes. I know only an invented world, so please do not rely on "
-        "what I say.",
+        "I am small and I make mistakes. I know only an invented world, so please do not rely on what I say.",
     ),
     (
         (
@@ -168,9 +167,7 @@ _DO_NOT_KNOW = "I do not know that. I know only a small invented world."
 
 
 def _unknown(rng: Rng) -> tuple[str, str]:
-    question = rng.choice(_UNKNOWN).format(
-        place=rng.choice(_REAL_PLACES), subject=rng.choice(_REAL_SUBJECTS)
-    )
+    question = rng.choice(_UNKNOWN).format(place=rng.choice(_REAL_PLACES), subject=rng.choice(_REAL_SUBJECTS))
     return question, _DO_NOT_KNOW
 
 

@@ -50,9 +50,7 @@ _BAD = (
 
 
 def _case(rng: Rng) -> tuple[str, str]:
-    text = (
-        random_sentence(rng) if rng.chance(0.5) else " ".join(random_words(rng, rng.randint(1, 7)))
-    )
+    text = random_sentence(rng) if rng.chance(0.5) else " ".join(random_words(rng, rng.randint(1, 7)))
     if rng.chance(0.7):
         ask = rng.choice(
             ("Write this in upper case: {t}", "Upper case: {t}", "Put this in capital letters: {t}")
@@ -68,9 +66,7 @@ def _sort(rng: Rng) -> tuple[str, str]:
         down = rng.chance(0.25)
         how = "from largest to smallest" if down else "from smallest to largest"
         listed = ", ".join(map(str, numbers))
-        return f"Sort these numbers {how}: {listed}", ", ".join(
-            map(str, sorted(numbers, reverse=down))
-        )
+        return f"Sort these numbers {how}: {listed}", ", ".join(map(str, sorted(numbers, reverse=down)))
     # Different first letters: with 4,096 tokens, the order of later letters is hard to see.
     words: dict[str, str] = {}
     for word in random_words(rng, 12):

@@ -102,9 +102,7 @@ OBJECTS = split_list(
 PLANTS = split_list(
     "oak, rose, fern, ivy, daisy, pine, willow, tulip, thistle, moss, birch, lily, clover, maple"
 )
-TOOLS = split_list(
-    "hammer, saw, axe, shovel, needle, knife, brush, ladder, rope, spade, rake, drill"
-)
+TOOLS = split_list("hammer, saw, axe, shovel, needle, knife, brush, ladder, rope, spade, rake, drill")
 JOBS = split_list(
     "baker, farmer, teacher, sailor, doctor, carpenter, painter, fisher, tailor, gardener, "
     "blacksmith, librarian, potter, miller, clockmaker, shepherd, weaver, cook, musician, "
@@ -128,8 +126,7 @@ SUBJECTS = split_list(
 )
 DAYS = split_list("Monday, Tuesday, Wednesday, Thursday, Friday, Saturday, Sunday")
 MONTHS = split_list(
-    "January, February, March, April, May, June, July, August, September, October, November, "
-    "December"
+    "January, February, March, April, May, June, July, August, September, October, November, December"
 )
 WEATHER = split_list("sunny, rainy, windy, cloudy, snowy, foggy, stormy, cold, warm, dry")
 MOODS = split_list("happy, tired, curious, worried, proud, quiet, brave, lonely, cheerful, nervous")

@@ -10,10 +10,10 @@ namespace quire {
 // One layer's KV cache: `num_blocks` pages of `block_size` tokens, keys and values of KH heads of D.
 // The layout within a page belongs to the backend: only its ops read or write one.
 struct KVCacheView {
-  void* data = nullptr;         // page 0; 64-byte aligned
+  void* data = nullptr;           // page 0; 64-byte aligned
   int64_t page_stride_bytes = 0;  // at least kv_page_bytes, a multiple of 64
   int32_t num_blocks = 0;
-  int32_t block_size = 0;       // tokens a page: a multiple of 16
+  int32_t block_size = 0;  // tokens a page: a multiple of 16
   int32_t num_kv_heads = 0;
   int32_t head_size = 0;
   DType dtype = DType::kBFloat16;
@@ -26,8 +26,8 @@ struct KVCacheView {
 // its own position; the keys and values of this step are already in the cache. Query head h reads KV
 // head h / (H / KH).
 struct PagedAttentionArgs {
-  TensorView out;              // [T, H, D] dtype of query; may not overlap query
-  TensorView query;            // [T, H, D] fp32 | bf16; tokens may be strided
+  TensorView out;    // [T, H, D] dtype of query; may not overlap query
+  TensorView query;  // [T, H, D] fp32 | bf16; tokens may be strided
   KVCacheView kv_cache;
   TensorView block_table;      // [R, >= ceil(max_seq_len / block_size)] int32; rows may be strided
   TensorView query_start_loc;  // [R + 1] int32, ascending from 0

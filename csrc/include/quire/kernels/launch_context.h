@@ -21,10 +21,10 @@ struct HostParallel {
 // One per worker; passed by reference into every op. An op only enqueues work on `stream`; on the CPU
 // there is no stream and the work is done when the op returns.
 struct LaunchContext {
-  void* stream = nullptr;               // cudaStream_t, or null on the CPU
-  const HostParallel* host = nullptr;   // CPU backends only; null runs on the calling thread
-  void* workspace = nullptr;            // scratch shared by all ops in turn, 64-byte aligned
-  size_t workspace_bytes = 0;           // at least the largest *_workspace_bytes asked for
+  void* stream = nullptr;              // cudaStream_t, or null on the CPU
+  const HostParallel* host = nullptr;  // CPU backends only; null runs on the calling thread
+  void* workspace = nullptr;           // scratch shared by all ops in turn, 64-byte aligned
+  size_t workspace_bytes = 0;          // at least the largest *_workspace_bytes asked for
 };
 
 }  // namespace quire

@@ -40,13 +40,13 @@ struct SamplingArgs {
 };
 
 struct PenaltyArgs {
-  TensorView logits;                  // [R, V] fp32; changed in place
-  const int32_t* const* token_ids;    // [R] pointers to prompt then output tokens
-  const int32_t* num_prompt_tokens;   // [R]
-  const int32_t* num_tokens;          // [R]
-  const float* presence;              // [R]; 0: none
-  const float* frequency;             // [R]; 0: none
-  const float* repetition;            // [R]; 1: none
+  TensorView logits;                 // [R, V] fp32; changed in place
+  const int32_t* const* token_ids;   // [R] pointers to prompt then output tokens
+  const int32_t* num_prompt_tokens;  // [R]
+  const int32_t* num_tokens;         // [R]
+  const float* presence;             // [R]; 0: none
+  const float* frequency;            // [R]; 0: none
+  const float* repetition;           // [R]; 1: none
 };
 
 struct KernelTable {
@@ -55,8 +55,8 @@ struct KernelTable {
 
   // out[t, :] = table[ids[t] - vocab_start, :], or zeros when that row is not in the table.
   //   ids [T] int32; table [N, K], packed or not; out [T, K] fp32 | bf16
-  void (*embedding)(const LaunchContext& ctx, TensorView out, TensorView ids,
-                    const LinearWeight& table, int32_t vocab_start);
+  void (*embedding)(const LaunchContext& ctx, TensorView out, TensorView ids, const LinearWeight& table,
+                    int32_t vocab_start);
 
   // out[t, :] = x[t, :] / sqrt(mean(x[t, :]^2) + eps) * weight
   //   x, out [T, hidden] or [T, heads, hidden], fp32 | bf16; leading dimensions may be strided, the
@@ -65,8 +65,8 @@ struct KernelTable {
 
   // residual += x; out = rms_norm(residual). All [T, hidden]; `out` may be `x`. The sum is rounded to
   // the residual's dtype before it is normalised, so fused and unfused agree.
-  void (*fused_add_rms_norm)(const LaunchContext& ctx, TensorView out, TensorView residual,
-                             TensorView x, TensorView weight, float eps);
+  void (*fused_add_rms_norm)(const LaunchContext& ctx, TensorView out, TensorView residual, TensorView x,
+                             TensorView weight, float eps);
 
   // Rotates the first rotary_dim elements of every head of q and k in place ("neox" halves: element i
   // pairs with i + rotary_dim / 2).
@@ -106,8 +106,8 @@ struct KernelTable {
                                       int32_t num_kv_heads, int32_t head_size);
   // Stores keys and values of T tokens in slots slot_mapping[t] = block_id * block_size + offset; a
   // negative slot is skipped.   k, v [T, KH, D] fp32 | bf16 of the cache's dtype, tokens strided
-  void (*write_kv_cache)(const LaunchContext& ctx, const KVCacheView& kv_cache, TensorView k,
-                         TensorView v, TensorView slot_mapping);
+  void (*write_kv_cache)(const LaunchContext& ctx, const KVCacheView& kv_cache, TensorView k, TensorView v,
+                         TensorView slot_mapping);
   // Never reads a slot at or beyond seq_lens[r] into a result: unwritten slots may hold NaN.
   void (*paged_attention)(const LaunchContext& ctx, const PagedAttentionArgs& args);
 

@@ -46,8 +46,7 @@ struct TensorView {
   TensorView() = default;
   // Dense, row-major.
   TensorView(void* data, DType dtype, int64_t d0) : TensorView(data, dtype, 1, d0, 1, 1, 1) {}
-  TensorView(void* data, DType dtype, int64_t d0, int64_t d1)
-      : TensorView(data, dtype, 2, d0, d1, 1, 1) {}
+  TensorView(void* data, DType dtype, int64_t d0, int64_t d1) : TensorView(data, dtype, 2, d0, d1, 1, 1) {}
   TensorView(void* data, DType dtype, int64_t d0, int64_t d1, int64_t d2)
       : TensorView(data, dtype, 3, d0, d1, d2, 1) {}
 
@@ -70,8 +69,8 @@ struct TensorView {
   // Columns [begin, begin + count) of the last dimension.
   TensorView columns(int64_t begin, int64_t count) const {
     TensorView view = *this;
-    view.data = static_cast<std::byte*>(data) +
-                begin * stride[rank - 1] * static_cast<int64_t>(dtype_bytes(dtype));
+    view.data =
+        static_cast<std::byte*>(data) + begin * stride[rank - 1] * static_cast<int64_t>(dtype_bytes(dtype));
     view.shape[rank - 1] = count;
     return view;
   }

@@ -1,0 +1,445 @@
+"""The engine, as it is in C++. Import `quire` instead."""
+
+from collections.abc import Mapping, Sequence
+import enum
+
+
+class RequestOutputKind(enum.Enum):
+    """What a stream of outputs carries."""
+
+    CUMULATIVE = 0
+    """everything so far"""
+
+    DELTA = 1
+    """what is new"""
+
+    FINAL_ONLY = 2
+    """one output, at the end"""
+
+class SamplingParams:
+    """
+    How the next token is chosen, when to stop, and what to report.
+
+    temperature 0 is greedy. top_k 0 (or -1) keeps all tokens. Raises ValueError, naming the field, for a
+    value out of range.
+    """
+
+    def __init__(self, *, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0, presence_penalty: float = 0.0, frequency_penalty: float = 0.0, repetition_penalty: float = 1.0, logit_bias: Mapping[int, float] = {}, seed: int | None = None, max_tokens: int = 16, min_tokens: int = 0, stop: str | Sequence[str] | None = None, stop_token_ids: Sequence[int] = [], ignore_eos: bool = False, include_stop_str_in_output: bool = False, n: int = 1, logprobs: int | None = None, detokenize: bool = True, skip_special_tokens: bool = True, output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE) -> None: ...
+
+    @property
+    def temperature(self) -> float: ...
+
+    @temperature.setter
+    def temperature(self, arg: float, /) -> None: ...
+
+    @property
+    def top_k(self) -> int: ...
+
+    @top_k.setter
+    def top_k(self, arg: int, /) -> None: ...
+
+    @property
+    def top_p(self) -> float: ...
+
+    @top_p.setter
+    def top_p(self, arg: float, /) -> None: ...
+
+    @property
+    def min_p(self) -> float: ...
+
+    @min_p.setter
+    def min_p(self, arg: float, /) -> None: ...
+
+    @property
+    def presence_penalty(self) -> float: ...
+
+    @presence_penalty.setter
+    def presence_penalty(self, arg: float, /) -> None: ...
+
+    @property
+    def frequency_penalty(self) -> float: ...
+
+    @frequency_penalty.setter
+    def frequency_penalty(self, arg: float, /) -> None: ...
+
+    @property
+    def repetition_penalty(self) -> float: ...
+
+    @repetition_penalty.setter
+    def repetition_penalty(self, arg: float, /) -> None: ...
+
+    @property
+    def logit_bias(self) -> dict[int, float]: ...
+
+    @logit_bias.setter
+    def logit_bias(self, arg: Mapping[int, float], /) -> None: ...
+
+    @property
+    def seed(self) -> int | None: ...
+
+    @seed.setter
+    def seed(self, arg: int | None, /) -> None: ...
+
+    @property
+    def max_tokens(self) -> int: ...
+
+    @max_tokens.setter
+    def max_tokens(self, arg: int, /) -> None: ...
+
+    @property
+    def min_tokens(self) -> int: ...
+
+    @min_tokens.setter
+    def min_tokens(self, arg: int, /) -> None: ...
+
+    @property
+    def stop(self) -> list[str]: ...
+
+    @stop.setter
+    def stop(self, arg: Sequence[str], /) -> None: ...
+
+    @property
+    def stop_token_ids(self) -> list[int]: ...
+
+    @stop_token_ids.setter
+    def stop_token_ids(self, arg: Sequence[int], /) -> None: ...
+
+    @property
+    def ignore_eos(self) -> bool: ...
+
+    @ignore_eos.setter
+    def ignore_eos(self, arg: bool, /) -> None: ...
+
+    @property
+    def include_stop_str_in_output(self) -> bool: ...
+
+    @include_stop_str_in_output.setter
+    def include_stop_str_in_output(self, arg: bool, /) -> None: ...
+
+    @property
+    def n(self) -> int: ...
+
+    @n.setter
+    def n(self, arg: int, /) -> None: ...
+
+    @property
+    def logprobs(self) -> int | None: ...
+
+    @logprobs.setter
+    def logprobs(self, arg: int | None, /) -> None: ...
+
+    @property
+    def detokenize(self) -> bool: ...
+
+    @detokenize.setter
+    def detokenize(self, arg: bool, /) -> None: ...
+
+    @property
+    def skip_special_tokens(self) -> bool: ...
+
+    @skip_special_tokens.setter
+    def skip_special_tokens(self, arg: bool, /) -> None: ...
+
+    @property
+    def output_kind(self) -> RequestOutputKind: ...
+
+    @output_kind.setter
+    def output_kind(self, arg: RequestOutputKind, /) -> None: ...
+
+    def copy(self) -> SamplingParams:
+        """An independent copy."""
+
+    def __eq__(self, other: object, /) -> bool: ...
+
+class EngineConfig:
+    """Everything an engine is told at start; see quire/engine_config.h."""
+
+    def __init__(self, model: str, *, dtype: str = 'auto', max_model_len: int = 0, skip_tokenizer_init: bool = False, device: str = 'auto', num_threads: int = 0, tensor_parallel_size: int = 1, block_size: int = 16, kv_cache_memory_bytes: int = 0, num_gpu_blocks_override: int = 0, enable_prefix_caching: bool = True, max_num_seqs: int = 64, max_num_batched_tokens: int = 2048, enable_chunked_prefill: bool = True, long_prefill_token_threshold: int = 0, scheduling_policy: str = 'fcfs', async_scheduling: bool = False, max_queued_requests: int = 0, seed: int = 0) -> None: ...
+
+    @property
+    def model(self) -> str: ...
+
+    @property
+    def dtype(self) -> str: ...
+
+    @property
+    def max_model_len(self) -> int: ...
+
+    @property
+    def skip_tokenizer_init(self) -> bool: ...
+
+    @property
+    def device(self) -> str: ...
+
+    @property
+    def num_threads(self) -> int: ...
+
+    @property
+    def tensor_parallel_size(self) -> int: ...
+
+    @property
+    def block_size(self) -> int: ...
+
+    @property
+    def kv_cache_memory_bytes(self) -> int: ...
+
+    @property
+    def num_gpu_blocks_override(self) -> int: ...
+
+    @property
+    def enable_prefix_caching(self) -> bool: ...
+
+    @property
+    def max_num_seqs(self) -> int: ...
+
+    @property
+    def max_num_batched_tokens(self) -> int: ...
+
+    @property
+    def enable_chunked_prefill(self) -> bool: ...
+
+    @property
+    def long_prefill_token_threshold(self) -> int: ...
+
+    @property
+    def scheduling_policy(self) -> str: ...
+
+    @property
+    def async_scheduling(self) -> bool: ...
+
+    @property
+    def max_queued_requests(self) -> int: ...
+
+    @property
+    def seed(self) -> int: ...
+
+class Logprob:
+    """
+    A token's log-probability under the model, and its rank (1 is the likeliest).
+    """
+
+    @property
+    def token_id(self) -> int: ...
+
+    @property
+    def logprob(self) -> float: ...
+
+    @property
+    def rank(self) -> int: ...
+
+    def __repr__(self) -> str: ...
+
+class CompletionOutput:
+    """One completion of a prompt."""
+
+    @property
+    def index(self) -> int: ...
+
+    @property
+    def text(self) -> str: ...
+
+    @property
+    def token_ids(self) -> list[int]: ...
+
+    @property
+    def cumulative_logprob(self) -> float | None: ...
+
+    @property
+    def logprobs(self) -> list[dict[int, Logprob]] | None:
+        """One dictionary for each token, by token id; None unless asked for."""
+
+    @property
+    def finish_reason(self) -> str | None:
+        """'stop', 'length', 'abort', 'error', or None while unfinished."""
+
+    @property
+    def stop_reason(self) -> str | int | None:
+        """The stop string or stop token id that ended it, if one did."""
+
+    @property
+    def error(self) -> str: ...
+
+    def finished(self) -> bool: ...
+
+    def __repr__(self) -> str: ...
+
+class RequestOutput:
+    """What a request gave back."""
+
+    @property
+    def request_id(self) -> str: ...
+
+    @property
+    def prompt(self) -> str | None: ...
+
+    @property
+    def prompt_token_ids(self) -> list[int]: ...
+
+    @property
+    def outputs(self) -> list[CompletionOutput]: ...
+
+    @property
+    def finished(self) -> bool: ...
+
+    @property
+    def num_cached_tokens(self) -> int: ...
+
+    def __repr__(self) -> str: ...
+
+class Detokenizer:
+    """Token ids to text, as they arrive. A UTF-8 character is never split."""
+
+    def append(self, ids: Sequence[int]) -> str:
+        """The text that these ids completed."""
+
+    def finish(self) -> str:
+        """What is still held back. Call once, at the end."""
+
+class Tokenizer:
+    """A Hugging Face tokenizer.json, run in C++."""
+
+    def __init__(self, directory: str) -> None:
+        """
+        Raises ValueError, naming file and key, for what is missing or not supported.
+        """
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]: ...
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str: ...
+
+    def detokenizer(self, *, skip_special_tokens: bool = True) -> Detokenizer: ...
+
+    def is_special(self, id: int) -> bool: ...
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    def id_to_token(self, id: int) -> str | None: ...
+
+    def token_to_id(self, token: str) -> int | None: ...
+
+class ChatTemplate:
+    """A model directory's chat template, rendered in C++."""
+
+    def __init__(self, directory: str) -> None:
+        """
+        Raises ValueError for a missing template or syntax that is not supported.
+        """
+
+    def render(self, messages: Sequence[Mapping[str, object]], **options: object) -> str:
+        """
+        Renders a conversation. Options: add_generation_prompt, tools, and what the template reads.
+        """
+
+class EngineRequest:
+    """A prompt and how to continue it. Give prompt or prompt_token_ids."""
+
+    def __init__(self, request_id: str, prompt: str | Sequence[int], sampling_params: SamplingParams, *, priority: int = 0, cache_salt: str = '', add_special_tokens: bool = True) -> None: ...
+
+    @property
+    def request_id(self) -> str: ...
+
+class ModelDescription:
+    """What was loaded."""
+
+    @property
+    def architecture(self) -> str: ...
+
+    @property
+    def dtype(self) -> str: ...
+
+    @property
+    def backend(self) -> str: ...
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def max_model_len(self) -> int: ...
+
+    @property
+    def eos_token_ids(self) -> list[int]: ...
+
+class EngineStats:
+    """Counters since the start, and the state after the last step."""
+
+    @property
+    def num_steps(self) -> int: ...
+
+    @property
+    def num_running_reqs(self) -> int: ...
+
+    @property
+    def num_waiting_reqs(self) -> int: ...
+
+    @property
+    def num_free_blocks(self) -> int: ...
+
+    @property
+    def num_total_blocks(self) -> int: ...
+
+    @property
+    def num_preemptions(self) -> int: ...
+
+    @property
+    def num_scheduled_tokens(self) -> int: ...
+
+    @property
+    def prefix_cache_queries(self) -> int: ...
+
+    @property
+    def prefix_cache_hits(self) -> int: ...
+
+    @property
+    def num_generation_tokens(self) -> int: ...
+
+class OutputQueue:
+    """Collects outputs for a consumer that polls; untaken deltas are merged."""
+
+    def __init__(self) -> None: ...
+
+    def take(self, timeout_ms: int) -> list[RequestOutput]:
+        """
+        Everything that waits, oldest first; waits up to timeout_ms for the first.
+        """
+
+class EngineBase:
+    """What both engines offer besides requests."""
+
+    @property
+    def model(self) -> ModelDescription: ...
+
+    def apply_chat_template(self, messages_json: str, options_json: str = '{}') -> str: ...
+
+    def stats(self) -> EngineStats: ...
+
+    def reset_prefix_cache(self) -> bool:
+        """
+        Forgets cached prefixes. False, and nothing done, while a request is unfinished.
+        """
+
+class Engine(EngineBase):
+    """The engine on threads of its own. Thread-safe."""
+
+    def __init__(self, config: EngineConfig) -> None: ...
+
+    def add_requests(self, requests: Sequence[EngineRequest], queue: OutputQueue) -> None:
+        """
+        Queues requests whose outputs go to `queue`: all of them, or none and ValueError.
+        """
+
+    def abort_request(self, request_id: str) -> bool: ...
+
+class LLMEngine(EngineBase):
+    """The engine without threads: it computes inside step()."""
+
+    def __init__(self, config: EngineConfig) -> None: ...
+
+    def add_request(self, request: EngineRequest) -> str: ...
+
+    def abort_request(self, request_id: str) -> bool: ...
+
+    def has_unfinished_requests(self) -> bool: ...
+
+    def step(self) -> list[RequestOutput]:
+        """One step. What is new or finished, perhaps nothing."""
