@@ -5,14 +5,14 @@ find_package(Threads REQUIRED)
 
 add_library(quire_flags INTERFACE)
 target_compile_features(quire_flags INTERFACE cxx_std_20)
-target_compile_options(quire_flags INTERFACE -Wall -Wextra)
+target_compile_options(quire_flags INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra>")
 target_link_libraries(quire_flags INTERFACE Threads::Threads)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   # Wrong about std::string's operator+ (GCC PR 105651).
-  target_compile_options(quire_flags INTERFACE -Wno-restrict)
+  target_compile_options(quire_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict>)
 endif()
 if(QUIRE_WERROR)
-  target_compile_options(quire_flags INTERFACE -Werror)
+  target_compile_options(quire_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Werror>)
 endif()
 foreach(sanitizer IN LISTS QUIRE_SANITIZE)
   target_compile_options(quire_flags INTERFACE -fsanitize=${sanitizer} -fno-omit-frame-pointer

@@ -21,9 +21,9 @@ struct Problem {
   const PagedAttentionArgs& args;
   const MatmulKernels& matmul;
   int type;
-  int group;       // query heads per KV head
-  int head_size;   // D
-  int depth;       // D as the staged query and the cached keys have it
+  int group;      // query heads per KV head
+  int head_size;  // D
+  int depth;      // D as the staged query and the cached keys have it
   int block_size;
   int group_tokens;  // tokens per piece of values
 
@@ -37,7 +37,7 @@ struct Tile {
   int request;
   int kv_head;
   int first_row, rows;
-  int first_token, end_token;          // positions that some row attends to
+  int first_token, end_token;  // positions that some row attends to
   int first_partition, end_partition;
 };
 
@@ -118,7 +118,8 @@ const void* clean_tail(const Problem& p, const void* group, int valid, const Buf
   std::memset(buffers.tail + whole * line_bytes, 0,
               static_cast<size_t>((p.group_tokens / pair - whole) * line_bytes));
   if (valid % pair != 0) {
-    const auto* from = reinterpret_cast<const uint16_t*>(static_cast<const std::byte*>(group) + whole * line_bytes);
+    const auto* from =
+        reinterpret_cast<const uint16_t*>(static_cast<const std::byte*>(group) + whole * line_bytes);
     auto* to = reinterpret_cast<uint16_t*>(buffers.tail + whole * line_bytes);
     for (int64_t d = 0; d < p.head_size; ++d) to[2 * d] = from[2 * d];
   }
@@ -141,8 +142,7 @@ void attend_partition(const Problem& p, const Tile& tile, int partition, const B
   const int64_t token_bytes = p.head_size * static_cast<int64_t>(dtype_bytes(args.kv_cache.dtype));
   for (int column = first; column < last; column += p.group_tokens) {
     const int page = column / p.block_size;
-    const std::byte* head =
-        page_head(args.kv_cache, table[(base + column) / p.block_size], tile.kv_head);
+    const std::byte* head = page_head(args.kv_cache, table[(base + column) / p.block_size], tile.kv_head);
     keys[page] = head;
     values[column / p.group_tokens] = head + key_bytes + (column - page * p.block_size) * token_bytes;
   }
@@ -159,17 +159,16 @@ void attend_partition(const Problem& p, const Tile& tile, int partition, const B
     const int row = tile.first_row + i;
     const int column = computed + row / p.group - base;
     const int head = tile.kv_head * p.group + row % p.group;
-    const SoftmaxRow softmax = {
-        .scores = buffers.scores + i * kPartitionStride,
-        .probabilities = buffers.probabilities + i * kPartitionStride * element,
-        .first = first,
-        .last = last,
-        .begin = args.sliding_window > 0 ? column - args.sliding_window + 1 : 0,
-        .end = column + 1,
-        .scale = args.scale,
-        .soft_cap = args.soft_cap,
-        .alibi_slope = args.alibi_slopes != nullptr ? args.alibi_slopes[head] : 0.0F,
-        .query_column = column};
+    const SoftmaxRow softmax = {.scores = buffers.scores + i * kPartitionStride,
+                                .probabilities = buffers.probabilities + i * kPartitionStride * element,
+                                .first = first,
+                                .last = last,
+                                .begin = args.sliding_window > 0 ? column - args.sliding_window + 1 : 0,
+                                .end = column + 1,
+                                .scale = args.scale,
+                                .soft_cap = args.soft_cap,
+                                .alibi_slope = args.alibi_slopes != nullptr ? args.alibi_slopes[head] : 0.0F,
+                                .query_column = column};
     p.matmul.softmax[p.type](softmax, &result.max[i], &result.sum[i]);
   }
   p.matmul.values[p.type](buffers.probabilities + first * element, tile.rows, values + first / p.group_tokens,
@@ -193,8 +192,9 @@ void store_tile(const Problem& p, const Tile& tile, const Part& total) {
     const int64_t head = int64_t{tile.kv_head} * p.group + row % p.group;
     std::byte* to = out.at(p.query_begin(tile.request) + row / p.group) +
                     head * out.stride[1] * static_cast<int64_t>(dtype_bytes(out.dtype));
-    p.matmul.finish[type_index(out.dtype)](to, total.out + int64_t{i} * p.head_size, total.max[i], total.sum[i],
-                                           p.args.sinks != nullptr ? p.args.sinks + head : nullptr, p.head_size);
+    p.matmul.finish[type_index(out.dtype)](
+        to, total.out + int64_t{i} * p.head_size, total.max[i], total.sum[i],
+        p.args.sinks != nullptr ? p.args.sinks + head : nullptr, p.head_size);
   }
 }
 
@@ -300,7 +300,8 @@ bool attend_by_partitions(const Problem& p, const LaunchContext& ctx, int num_ti
 const char* attention_refusal(const AttentionFeatures& features) {
   if (features.dtype != DType::kFloat32 && features.dtype != DType::kBFloat16)
     return "the KV cache must be float32 or bfloat16";
-  if (features.head_size < 16 || features.head_size % 16 != 0) return "the head size must be a multiple of 16";
+  if (features.head_size < 16 || features.head_size % 16 != 0)
+    return "the head size must be a multiple of 16";
   if (features.block_size < 16 || kPartitionTokens % features.block_size != 0)
     return "the block size must be 16, 32, 64, 128 or 256";
   return nullptr;
@@ -316,14 +317,15 @@ size_t attention_workspace_bytes(int32_t max_tokens, int32_t max_seq_len, int32_
 
 void paged_attention(const Isa& isa, const LaunchContext& ctx, const PagedAttentionArgs& args) {
   const KVCacheView& cache = args.kv_cache;
-  const Problem p = {.args = args,
-                     .matmul = isa.matmul,
-                     .type = type_index(cache.dtype),
-                     .group = static_cast<int>(args.query.shape[1]) / cache.num_kv_heads,
-                     .head_size = cache.head_size,
-                     .depth = static_cast<int>(key_depth(cache.head_size, cache.dtype)),
-                     .block_size = cache.block_size,
-                     .group_tokens = static_cast<int>(std::min<int64_t>(cache.block_size, kMaxTokensPerGroup))};
+  const Problem p = {
+      .args = args,
+      .matmul = isa.matmul,
+      .type = type_index(cache.dtype),
+      .group = static_cast<int>(args.query.shape[1]) / cache.num_kv_heads,
+      .head_size = cache.head_size,
+      .depth = static_cast<int>(key_depth(cache.head_size, cache.dtype)),
+      .block_size = cache.block_size,
+      .group_tokens = static_cast<int>(std::min<int64_t>(cache.block_size, kMaxTokensPerGroup))};
   const int num_requests = static_cast<int>(args.seq_lens.shape[0]);
   int64_t num_tiles = 0;
   for (int r = 0; r < num_requests; ++r) num_tiles += int64_t{p.num_tiles(r)} * cache.num_kv_heads;

@@ -8,8 +8,8 @@ size_t linear_workspace_bytes(const Isa& isa, int64_t max_tokens, int64_t, int64
   return isa.matmul.staged_bytes[type_index(dtype)](max_tokens, k);
 }
 
-void linear(const Isa& isa, const LaunchContext& ctx, TensorView out, TensorView x, const LinearWeight& weight,
-            const float* bias) {
+void linear(const Isa& isa, const LaunchContext& ctx, TensorView out, TensorView x,
+            const LinearWeight& weight, const float* bias) {
   const MatmulKernels& matmul = isa.matmul;
   const int type = type_index(weight.dtype);
   const LinearArgs args = {.x = x.data,

@@ -128,8 +128,8 @@ int32_t draw_from_all(const SamplingKernels& kernels, float* logits, int64_t voc
   return static_cast<int32_t>(begin + walk(logits + begin, std::min(kBlock, vocab - begin), target));
 }
 
-int32_t draw_filtered(const SamplingKernels& kernels, const float* logits, int64_t vocab, const Filters& filters,
-                      float max, float scale, double u) {
+int32_t draw_filtered(const SamplingKernels& kernels, const float* logits, int64_t vocab,
+                      const Filters& filters, float max, float scale, double u) {
   const bool has_top_k = filters.top_k > 0 && filters.top_k < vocab;
   const bool has_top_p = filters.top_p < 1;
   // What top-p is a share of, when top-k has not yet said what remains.

@@ -1,10 +1,8 @@
 // Which instruction sets this x86-64 processor and operating system offer.
-#include "tables.h"
-
-#if defined(__linux__)
 #include <sys/syscall.h>
 #include <unistd.h>
-#endif
+
+#include "tables.h"
 
 namespace quire::cpu {
 namespace {
@@ -30,7 +28,6 @@ bool has_avx512() {
 
 // Leaf 7: AMX-BF16 is bit 22 of EDX, AMX-TILE bit 24. gcc 12's __builtin_cpu_supports knows neither.
 bool has_amx() {
-#if defined(__linux__)
   unsigned a = 7, b = 0, c = 0, d = 0;
   __asm__("cpuid" : "+a"(a), "=b"(b), "+c"(c), "=d"(d));
   if ((d >> 22 & 1) == 0 || (d >> 24 & 1) == 0) return false;
@@ -38,9 +35,6 @@ bool has_amx() {
   // alternate signal stack is too small to save them.
   constexpr int kRequestPermission = 0x1023, kTileData = 18;
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
-#else
-  return false;
-#endif
 }
 
 }  // namespace

@@ -38,7 +38,9 @@ class AttentionTest : public KernelTest {
       const uint32_t seed = static_cast<uint32_t>(requests_.size()) * 3;
       const int width = shape.kv_heads * shape.head_size;
       requests_.push_back({Tensor(shape.dtype, length, shape.heads * shape.head_size, 8),
-                           Tensor(shape.dtype, length, width, 16), Tensor(shape.dtype, length, width), {}});
+                           Tensor(shape.dtype, length, width, 16),
+                           Tensor(shape.dtype, length, width),
+                           {}});
       requests_.back().query.randomize(seed);
       requests_.back().keys.randomize(seed + 1);
       requests_.back().values.randomize(seed + 2);
@@ -168,7 +170,9 @@ class AttentionTest : public KernelTest {
 
   const KVCacheView& cache() const { return cache_; }
   const Request& request(int i) const { return requests_[static_cast<size_t>(i)]; }
-  void give_back_page(int request, int page) { requests_[static_cast<size_t>(request)].pages[static_cast<size_t>(page)] = 0; }
+  void give_back_page(int request, int page) {
+    requests_[static_cast<size_t>(request)].pages[static_cast<size_t>(page)] = 0;
+  }
 
  private:
   reference::Matrix head_of(const Tensor& x, int kv_head) const {
@@ -272,7 +276,8 @@ TEST_P(AttentionTest, ARowDoesNotDependOnItsBatchBitwise) {
     for (const Options& options : {Options{}, Options{.soft_cap = 20, .window = 40, .sinks = true}}) {
       const Shape shape = {dtype, 6, 2, 80, 32};
       make_cache(shape, {600, 45, 1});
-      set_workspace(kernels().attention_workspace_bytes(4, 600, shape.heads, shape.kv_heads, shape.head_size));
+      set_workspace(
+          kernels().attention_workspace_bytes(4, 600, shape.heads, shape.kv_heads, shape.head_size));
       write_all(context(&pool));
       const Tensor whole = attend(context(), {{0, 0, 600}}, options);
       const auto expect_same = [&](const Tensor& part, int64_t row, int64_t token) {

@@ -80,11 +80,12 @@ TEST_P(ElementOpsTest, RotaryEmbeddingMatchesTheReference) {
       for (size_t t = 0; t < kTokens; ++t) {
         const float* angles = reinterpret_cast<const float*>(cos_sin.view().at(positions[t]));
         for (size_t h = 0; h < kHeads; ++h)
-          reference::rotate(&expected_q[(t * kHeads + h) * kHeadSize], angles, static_cast<size_t>(rotary_dim));
+          reference::rotate(&expected_q[(t * kHeads + h) * kHeadSize], angles,
+                            static_cast<size_t>(rotary_dim));
         reference::rotate(&expected_k[t * kHeadSize], angles, static_cast<size_t>(rotary_dim));
       }
-      kernels().rotary_embedding(context(&pool), q.view().heads(kHeads, kHeadSize), k.view().heads(1, kHeadSize),
-                                 int_view(positions), cos_sin);
+      kernels().rotary_embedding(context(&pool), q.view().heads(kHeads, kHeadSize),
+                                 k.view().heads(1, kHeadSize), int_view(positions), cos_sin);
       expect_close(q, expected_q, 1e-6, relative_tolerance(dtype));
       expect_close(k, expected_k, 1e-6, relative_tolerance(dtype));
     }

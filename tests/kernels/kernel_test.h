@@ -131,8 +131,8 @@ inline std::string table_name(const testing::TestParamInfo<const KernelTable*>& 
   return info.param->variant;
 }
 
-#define QUIRE_FOR_EVERY_TABLE(fixture)                                                             \
-  INSTANTIATE_TEST_SUITE_P(Tables, fixture,                                                        \
+#define QUIRE_FOR_EVERY_TABLE(fixture)                                                                \
+  INSTANTIATE_TEST_SUITE_P(Tables, fixture,                                                           \
                            testing::ValuesIn(cpu_kernel_tables().begin(), cpu_kernel_tables().end()), \
                            table_name)
 

@@ -26,7 +26,7 @@ class LinearTest : public KernelTest {
 };
 
 TEST_P(LinearTest, MatchesTheReference) {
-  const int64_t shapes[][3] = {{1, 1, 16},   {1, 33, 48},   {2, 32, 64},   {7, 97, 31},  {16, 64, 80},
+  const int64_t shapes[][3] = {{1, 1, 16},   {1, 33, 48},   {2, 32, 64},    {7, 97, 31},   {16, 64, 80},
                                {17, 65, 96}, {31, 128, 37}, {33, 160, 544}, {65, 31, 528}, {129, 130, 1040}};
   for (const DType dtype : kFloatTypes) {
     for (const auto& [m, n, k] : shapes) {
@@ -51,6 +51,7 @@ TEST_P(LinearTest, BiasIsOptional) {
   const Tensor x = std::move(Tensor(DType::kFloat32, 3, 16).randomize(1));
   const Tensor rows = std::move(Tensor(DType::kFloat32, 5, 16).randomize(2));
   const Packed packed = pack(rows, DType::kFloat32);
+  reserve(3, 5, 16, DType::kFloat32);
   const Tensor out(DType::kFloat32, 3, 5);
   run(context(), out, x, packed.weight);
   expect_close(out, reference::linear(x.values(), rows.values(), {}, 16), 1e-5, 1e-6);
@@ -71,7 +72,8 @@ TEST_P(LinearTest, ARowAloneIsTheRowInABatchBitwise) {
         const Tensor some(DType::kFloat32, count, kN);
         kernels().linear(context(), some, x.view().rows(begin, count), packed.weight, nullptr);
         for (int64_t r = 0; r < count; ++r)
-          ASSERT_EQ(some.row_bytes(r), all.row_bytes(begin + r)) << dtype_name(dtype) << " " << count << " " << r;
+          ASSERT_EQ(some.row_bytes(r), all.row_bytes(begin + r))
+              << dtype_name(dtype) << " " << count << " " << r;
       }
     }
   }
@@ -92,8 +94,7 @@ TEST_P(LinearTest, RowsBeyondABlockOfRowsAreTheSameBitwise) {
 }
 
 TEST_P(LinearTest, OneBadRowLeavesTheOthersAlone) {
-  const Packed packed =
-      pack(std::move(Tensor(DType::kBFloat16, 64, 64).randomize(4)), DType::kBFloat16);
+  const Packed packed = pack(std::move(Tensor(DType::kBFloat16, 64, 64).randomize(4)), DType::kBFloat16);
   Tensor x = std::move(Tensor(DType::kBFloat16, 4, 64).randomize(3));
   for (int i = 0; i < 64; ++i) x.set(1, i, std::numeric_limits<float>::infinity());
   reserve(4, 64, 64, DType::kBFloat16);
@@ -141,8 +142,7 @@ TEST_P(LinearTest, EmbeddingReadsPackedAndPlainTables) {
   for (const DType dtype : kFloatTypes) {
     const Tensor rows = std::move(Tensor(dtype, kN, kK).randomize(6));
     const Packed packed = pack(rows, dtype);
-    const LinearWeight plain = {
-        .data = rows.view().data, .n = kN, .k = kK, .dtype = dtype, .packed = false};
+    const LinearWeight plain = {.data = rows.view().data, .n = kN, .k = kK, .dtype = dtype, .packed = false};
     std::vector<int32_t> ids = {100, 166, 133, 99, 167, 131, -1};  // the table starts at 100
     for (const LinearWeight& table : {packed.weight, plain}) {
       for (const DType out_dtype : kFloatTypes) {

@@ -58,8 +58,8 @@ struct AttentionOptions {
 };
 
 // One query head at `position` over keys and values [positions, head_size] of its KV head.
-inline std::vector<double> attend(const double* query, const Matrix& keys, const Matrix& values, size_t head_size,
-                                  int position, const AttentionOptions& options) {
+inline std::vector<double> attend(const double* query, const Matrix& keys, const Matrix& values,
+                                  size_t head_size, int position, const AttentionOptions& options) {
   const int first = options.window > 0 ? std::max(0, position - options.window + 1) : 0;
   std::vector<double> scores;
   double highest = options.sink != nullptr ? *options.sink : -std::numeric_limits<double>::infinity();
@@ -84,8 +84,8 @@ inline std::vector<double> attend(const double* query, const Matrix& keys, const
 }
 
 // The probabilities that `sample` draws from.
-inline std::vector<double> sampling_probabilities(const std::vector<float>& logits, double temperature, int top_k,
-                                                  double top_p, double min_p) {
+inline std::vector<double> sampling_probabilities(const std::vector<float>& logits, double temperature,
+                                                  int top_k, double top_p, double min_p) {
   const size_t n = logits.size();
   std::vector<size_t> order(n);
   for (size_t i = 0; i < n; ++i) order[i] = i;

@@ -6,8 +6,15 @@ namespace {
 // The rows of one call, all fields neutral until set.
 struct Batch {
   explicit Batch(const Tensor& logits)
-      : logits(logits), rows(static_cast<size_t>(logits.view().shape[0])), temperature(rows, 1.0F), top_k(rows),
-        top_p(rows, 1.0F), min_p(rows), seed(rows), position(rows), ids(rows, -1) {}
+      : logits(logits),
+        rows(static_cast<size_t>(logits.view().shape[0])),
+        temperature(rows, 1.0F),
+        top_k(rows),
+        top_p(rows, 1.0F),
+        min_p(rows),
+        seed(rows),
+        position(rows),
+        ids(rows, -1) {}
 
   std::vector<int32_t> sample(const KernelTable& kernels, const LaunchContext& ctx) {
     kernels.sample(ctx, {.logits = logits,
@@ -42,7 +49,7 @@ class SamplingTest : public KernelTest {
 
   // Draws many tokens for one row of logits and compares their frequencies with the probabilities.
   void expect_distribution(const std::vector<float>& logits, const Filters& filters) {
-    constexpr int64_t kDraws = 20000, kRows = 50;
+    constexpr int64_t kDraws = 8000, kRows = 50;
     const auto vocab = static_cast<int64_t>(logits.size());
     const std::vector<double> p = reference::sampling_probabilities(
         logits, static_cast<double>(filters.temperature), filters.top_k, static_cast<double>(filters.top_p),
@@ -50,7 +57,8 @@ class SamplingTest : public KernelTest {
     std::vector<int64_t> counts(logits.size());
     for (int64_t draw = 0; draw < kDraws; draw += kRows) {
       Tensor rows(DType::kFloat32, kRows, vocab, 3);
-      for (int64_t r = 0; r < kRows; ++r) std::copy(logits.begin(), logits.end(), rows.view().rows(r, 1).as<float>());
+      for (int64_t r = 0; r < kRows; ++r)
+        std::copy(logits.begin(), logits.end(), rows.view().rows(r, 1).as<float>());
       Batch batch(rows);
       batch.temperature.assign(kRows, filters.temperature);
       batch.top_k.assign(kRows, filters.top_k);
@@ -117,7 +125,7 @@ TEST_P(SamplingTest, DrawsFromTheSoftmax) {
   expect_distribution({1.0F, 0.0F, -1.0F}, {});
   expect_distribution(normal_logits(200, 2.0F), {});
   expect_distribution(normal_logits(200, 2.0F), {.temperature = 0.5F});
-  expect_distribution(normal_logits(3000, 1.0F), {.temperature = 2.0F});
+  expect_distribution(normal_logits(1100, 1.0F), {.temperature = 2.0F});
 }
 
 TEST_P(SamplingTest, TopKTopPAndMinP) {

@@ -17,7 +17,7 @@ struct QUIRE_API EngineConfig {
   bool skip_tokenizer_init = false;  // token ids in and out only; tokenizer.json is not read
 
   // ---- device ----
-  std::string device = "auto";       // "auto" or "cpu"
+  std::string device = "auto";       // "auto" or "cpu"; "cuda" is refused until there are kernels for it
   int32_t num_threads = 0;           // CPU threads that compute, per rank; 0: the cores this process may use
   int32_t tensor_parallel_size = 1;  // ranks that share each layer; on the CPU, thread groups of one process
 

@@ -47,13 +47,20 @@ ThreadPool::ThreadPool(int32_t num_threads, std::span<const int> cpus) {
       }};
   spins_ = static_cast<size_t>(num_threads) <= available_cpus().size() ? kSpins : 0;
   workers_.reserve(static_cast<size_t>(num_threads) - 1);
-  for (int32_t i = 1; i < num_threads; ++i) {
-    workers_.emplace_back([this, i] { work(i); });
-    if (!cpus.empty()) pin(workers_.back(), cpus[static_cast<size_t>(i) % cpus.size()]);
+  try {
+    for (int32_t i = 1; i < num_threads; ++i) {
+      workers_.emplace_back([this, i] { work(i); });
+      if (!cpus.empty()) pin(workers_.back(), cpus[static_cast<size_t>(i) % cpus.size()]);
+    }
+  } catch (...) {
+    stop();
+    throw;
   }
 }
 
-ThreadPool::~ThreadPool() {
+ThreadPool::~ThreadPool() { stop(); }
+
+void ThreadPool::stop() {
   stopping_ = true;
   generation_.fetch_add(1, std::memory_order_release);
   generation_.notify_all();

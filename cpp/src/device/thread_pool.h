@@ -40,6 +40,7 @@ class ThreadPool {
 
  private:
   void work(int32_t index);
+  void stop();
 
   HostParallel host_parallel_;
   int spins_;

@@ -72,7 +72,8 @@ void EngineConfig::validate() const {
   require(dtype == "auto" || dtype == "float32" || dtype == "bfloat16", "dtype", dtype,
           "'auto', 'float32' or 'bfloat16'");
   require(max_model_len >= 0, "max_model_len", max_model_len, "at least 1, or 0 for the model's own");
-  require(device == "auto" || device == "cpu", "device", device, "'auto' or 'cpu'");
+  require(device == "auto" || device == "cpu" || device == "cuda", "device", device,
+          "'auto', 'cpu' or 'cuda'");
   require(num_threads >= 0 && num_threads <= 1024, "num_threads", num_threads,
           "between 1 and 1024, or 0 for all cores");
   require(tensor_parallel_size >= 1 && tensor_parallel_size <= 64, "tensor_parallel_size",

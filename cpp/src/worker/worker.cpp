@@ -2,6 +2,7 @@
 
 #include "models/model_registry.h"
 #include "quire/kernels/backend_registry.h"
+#include "quire/kernels/cuda_device.h"
 #include "util/check.h"
 #include "util/log.h"
 
@@ -9,9 +10,15 @@ namespace quire {
 namespace {
 
 const KernelTable& require_kernel_table(const std::string& device) {
-  const std::string backend = device == "auto" ? "cpu" : device;
-  const KernelTable* table = find_kernel_table(backend);
-  if (!table) throw InvalidArgument(str("device '", device, "' has no kernels in this build"));
+  if (device == "cuda") {
+    // Honest about what is there: a device may be, kernels are not.
+    const int32_t count = cuda_device_count();
+    throw InvalidArgument(str("device 'cuda' has no kernels in this version (",
+                              built_with_cuda() ? str(count, " CUDA devices found") : "built without CUDA",
+                              "); use 'cpu'"));
+  }
+  const KernelTable* table = find_kernel_table("cpu");
+  QUIRE_CHECK(table != nullptr);
   return *table;
 }
 

@@ -14,18 +14,25 @@ namespace {
 
 // Names of tile registers are part of the instruction. gcc's own intrinsics do not tell the compiler
 // that a tile load reads memory.
-#define QUIRE_TILE_LOAD(tile, base, stride) \
-  asm volatile("tileloadd (%0,%1,1), %%tmm" #tile : : "r"(base), "r"(static_cast<int64_t>(stride)) : "memory")
-#define QUIRE_TILE_STREAM(tile, base, stride) \
-  asm volatile("tileloaddt1 (%0,%1,1), %%tmm" #tile : : "r"(base), "r"(static_cast<int64_t>(stride)) : "memory")
-#define QUIRE_TILE_STORE(tile, base, stride) \
-  asm volatile("tilestored %%tmm" #tile ", (%0,%1,1)" : : "r"(base), "r"(static_cast<int64_t>(stride)) : "memory")
+#define QUIRE_TILE_LOAD(tile, base, stride)                                                                  \
+  asm volatile("tileloadd (%0,%1,1), %%tmm" #tile : : "r"(base), "r"(static_cast<int64_t>(stride)) : "memor" \
+                                                                                                     "y")
+#define QUIRE_TILE_STREAM(tile, base, stride)                 \
+  asm volatile("tileloaddt1 (%0,%1,1), %%tmm" #tile           \
+               :                                              \
+               : "r"(base), "r"(static_cast<int64_t>(stride)) \
+               : "memory")
+#define QUIRE_TILE_STORE(tile, base, stride)                  \
+  asm volatile("tilestored %%tmm" #tile ", (%0,%1,1)"         \
+               :                                              \
+               : "r"(base), "r"(static_cast<int64_t>(stride)) \
+               : "memory")
 #define QUIRE_TILE_ZERO(tile) asm volatile("tilezero %%tmm" #tile : :)
 #define QUIRE_TILE_DOT(sum, left, right) \
   asm volatile("tdpbf16ps %%tmm" #right ", %%tmm" #left ", %%tmm" #sum : :)
 
 constexpr int kTileRows = 16;
-constexpr int kStepDepth = 32;               // depth of a full tile
+constexpr int kStepDepth = 32;  // depth of a full tile
 constexpr int64_t kStepBytes = kStepDepth * 2;
 constexpr int64_t kPanelLine = kPanelColumns * 4;  // bytes of a pair of depths in a panel
 
@@ -62,7 +69,8 @@ void release() { asm volatile("tilerelease" : :); }
 int64_t tile_rows(int64_t m) { return m < kTileRows ? m : kTileRows; }
 
 size_t staged_tiles_bytes(int64_t m, int64_t k) {
-  return static_cast<size_t>((m + kTileRows - 1) / kTileRows * kTileRows * weight_depth<bf16>(k)) * sizeof(bf16);
+  return static_cast<size_t>((m + kTileRows - 1) / kTileRows * kTileRows * weight_depth<bf16>(k)) *
+         sizeof(bf16);
 }
 
 // x tile by tile: [m / 16][K / 32][16][32], so that a tile is 16 whole lines in a row; in rows of x they
@@ -71,7 +79,8 @@ void stage_tiles(const LinearArgs& args, int64_t row_begin, int64_t row_end) {
   const int64_t depth = weight_depth<bf16>(args.k), height = tile_rows(args.m);
   for (int64_t r = row_begin; r < row_end; ++r) {
     const auto* from = static_cast<const bf16*>(args.x) + r * args.x_stride;
-    bf16* to = static_cast<bf16*>(args.staged) + r / kTileRows * kTileRows * depth + r % kTileRows * kStepDepth;
+    bf16* to =
+        static_cast<bf16*>(args.staged) + r / kTileRows * kTileRows * depth + r % kTileRows * kStepDepth;
     int64_t i = 0;
     for (; i + kStepDepth <= args.k; i += kStepDepth, to += height * kStepDepth)
       _mm512_storeu_si512(to, _mm512_loadu_si512(from + i));
@@ -157,8 +166,8 @@ struct Ahead {
 
 // sums[32, 32] (+)= x[32, steps * 32] * b[steps * 32, 32]; x comes as two columns of tiles.
 template <bool kTwoTiles>
-void multiply_block(const char* upper, const char* lower, const char* b, int64_t steps, float* sums, bool resume,
-                    Ahead ahead) {
+void multiply_block(const char* upper, const char* lower, const char* b, int64_t steps, float* sums,
+                    bool resume, Ahead ahead) {
   float* lower_sums = sums + kTileRows * kPanelColumns;
   QUIRE_TILE_ZERO(0);
   QUIRE_TILE_ZERO(1);
@@ -187,7 +196,8 @@ void multiply_block(const char* upper, const char* lower, const char* b, int64_t
     upper += kStepTileBytes;
     lower += kStepTileBytes;
     b += kStepPanelBytes;
-    for (int i = 0; i < ahead.weight_lines; ++i, ahead.weights += 64) _mm_prefetch(ahead.weights, _MM_HINT_T1);
+    for (int i = 0; i < ahead.weight_lines; ++i, ahead.weights += 64)
+      _mm_prefetch(ahead.weights, _MM_HINT_T1);
     for (int i = 0; i < ahead.x_lines; ++i, ahead.x += 64) _mm_prefetch(ahead.x, _MM_HINT_T1);
     if (resume) {
       for (int i = 0; i < 4; ++i, next_sums += 64) _mm_prefetch(next_sums, _MM_HINT_T0);
@@ -238,17 +248,20 @@ void multiply_group(const LinearArgs& args, const GroupBlock& g, float* sums) {
       const int64_t half = (g.panels + 1) / 2, x_bytes = g.count * kStepTileBytes;
       const bool in_lower = p >= half;
       Ahead ahead = {
-          .weights = weight + (next_group + p) * panel_bytes + next_step * kStepPanelBytes + pair * per_pair * 64,
-          .weight_lines = next_group + p < g.panel_end ? static_cast<int>((per_pair + g.count - 1) / g.count) : 0,
+          .weights =
+              weight + (next_group + p) * panel_bytes + next_step * kStepPanelBytes + pair * per_pair * 64,
+          .weight_lines =
+              next_group + p < g.panel_end ? static_cast<int>((per_pair + g.count - 1) / g.count) : 0,
           .x = next_x + (in_lower ? column_bytes : 0) + (in_lower ? p - half : p) * (x_bytes / half),
           .x_lines = static_cast<int>((kStepTileBytes / 64 + half - 1) / half),
           .sums = p + 1 < g.panels ? block + kBlockSums : sums + (pair + 1) * kGroupPanels * kBlockSums,
           .out = nullptr,
           .out_stride = args.out_stride * out_bytes};
       if (last)
-        ahead.out = static_cast<char*>(args.out) + (first * args.out_stride + panel * kPanelColumns) * out_bytes;
-      multiply(upper, upper + column_bytes, weight + panel * panel_bytes + g.step * kStepPanelBytes, g.count, block,
-               g.step > 0, ahead);
+        ahead.out =
+            static_cast<char*>(args.out) + (first * args.out_stride + panel * kPanelColumns) * out_bytes;
+      multiply(upper, upper + column_bytes, weight + panel * panel_bytes + g.step * kStepPanelBytes, g.count,
+               block, g.step > 0, ahead);
       if (last) store_panel(args, first, valid, panel, block, kPanelColumns);
     }
   }

@@ -81,7 +81,8 @@ inline void fold(int rows, int head_size, float* acc, float* max, float* sum, co
     const F32 keeps = set1(keep), takes = set1(take);
     float* a = acc + static_cast<int64_t>(r) * head_size;
     const float* b = part + static_cast<int64_t>(r) * head_size;
-    for (int d = 0; d < head_size; d += kLanes) store(a + d, fma(load(a + d), keeps, mul(load(b + d), takes)));
+    for (int d = 0; d < head_size; d += kLanes)
+      store(a + d, fma(load(a + d), keeps, mul(load(b + d), takes)));
     sum[r] = sum[r] * keep + part_sum[r] * take;
     max[r] = highest;
   }

@@ -38,11 +38,10 @@ struct RowKernels {
   void (*rms_norm[2])(void* out, int64_t out_stride, const void* x, int64_t x_stride, const void* weight,
                       int64_t rows, int64_t n, float eps);
   // residual += x, rounded; out = rms_norm(residual). One row.
-  void (*add_rms_norm[2])(void* out, void* residual, const void* x, const void* weight, int64_t n,
-                          float eps);
+  void (*add_rms_norm[2])(void* out, void* residual, const void* x, const void* weight, int64_t n, float eps);
   // Rotates (head[i], head[i + half]) of each head by the angles of one token.
-  void (*rotate[2])(void* heads, int64_t num_heads, int64_t head_stride, const float* cos,
-                    const float* sin, int64_t half);
+  void (*rotate[2])(void* heads, int64_t num_heads, int64_t head_stride, const float* cos, const float* sin,
+                    int64_t half);
   void (*silu_and_mul[2])(void* out, const void* gate, const void* up, int64_t n);
 };
 

@@ -80,31 +80,42 @@ template <typename T>
 using Multiply = void (*)(const Left<T>*, int64_t, const Pieces&, float*, int64_t);
 
 template <typename T, int Vectors, int Rows = kMaxRows>
-Multiply<T> multiply_rows(int rows) {
+Multiply<T> multiply_rows(int64_t rows) {
   if constexpr (Rows == 1) {
     return multiply<T, 1, Vectors>;
   } else {
-    return rows == Rows ? multiply<T, Rows, Vectors> : multiply_rows<T, Vectors, Rows - 1>(rows);
+    return rows >= Rows ? multiply<T, Rows, Vectors> : multiply_rows<T, Vectors, Rows - 1>(rows);
   }
 }
 
-// All rows; `columns` is a multiple of 16.
+template <typename T, int Vectors>
+void multiply_columns(const Left<T>* a, int64_t a_stride, int64_t rows, const Pieces& b, float* c,
+                      int64_t c_stride) {
+  for (int64_t r = 0; r < rows; r += kMaxRows)
+    multiply_rows<T, Vectors>(rows - r)(a + r * a_stride, a_stride, b, c + r * c_stride, c_stride);
+}
+
+// All rows; `columns` is a multiple of 16. A single row keeps more columns at a time, or it would wait for
+// the latency of its few sums.
 template <typename T>
 void multiply_block(const Left<T>* a, int64_t a_stride, int64_t rows, Pieces b, int64_t columns, float* c,
                     int64_t c_stride) {
-  constexpr int kWide = kColumnVectors * kLanes;
+  constexpr int kThin = kThinVectors * kLanes, kWide = kColumnVectors * kLanes;
   constexpr int kNarrow = kWide < 16 ? kWide : 16;
-  const int64_t offset = b.offset;
-  for (int64_t r = 0; r < rows; r += kMaxRows) {
-    const int count = rows - r < kMaxRows ? static_cast<int>(rows - r) : kMaxRows;
-    const Multiply<T> wide = multiply_rows<T, kColumnVectors>(count);
-    const Multiply<T> narrow = multiply_rows<T, kNarrow / kLanes>(count);
-    for (int64_t j = 0; j < columns;) {
-      b.offset = offset + j * Operand<T>::kStep;
-      const bool fits = columns - j >= kWide;
-      (fits ? wide : narrow)(a + r * a_stride, a_stride, b, c + r * c_stride + j, c_stride);
-      j += fits ? kWide : kNarrow;
+  for (int64_t done = 0; done < columns;) {
+    const int64_t rest = columns - done;
+    int64_t width = kNarrow;
+    if (rows == 1 && rest >= kThin) {
+      width = kThin;
+      multiply<T, 1, kThinVectors>(a, a_stride, b, c + done, c_stride);
+    } else if (rest >= kWide) {
+      width = kWide;
+      multiply_columns<T, kColumnVectors>(a, a_stride, rows, b, c + done, c_stride);
+    } else {
+      multiply_columns<T, kNarrow / kLanes>(a, a_stride, rows, b, c + done, c_stride);
     }
+    b.offset += width * Operand<T>::kStep;
+    done += width;
   }
 }
 
@@ -146,8 +157,8 @@ template <typename T>
 void stage_rows(const LinearArgs& args, int64_t row_begin, int64_t row_end) {
   const int64_t stride = staged_stride<T>(args.k);
   for (int64_t r = row_begin; r < row_end; ++r)
-    stage_row<T>(static_cast<Left<T>*>(args.staged) + r * stride, static_cast<const T*>(args.x) + r * args.x_stride,
-                 args.k, weight_depth<T>(args.k));
+    stage_row<T>(static_cast<Left<T>*>(args.staged) + r * stride,
+                 static_cast<const T*>(args.x) + r * args.x_stride, args.k, weight_depth<T>(args.k));
 }
 
 // Adds the bias and stores one row of a panel, of which `columns` exist.
@@ -165,8 +176,8 @@ void store_row(Out* out, const float* row, const float* bias, int columns) {
   }
 }
 
-inline void store_panel(const LinearArgs& args, int64_t first_row, int64_t rows, int64_t panel, const float* block,
-                        int64_t block_stride) {
+inline void store_panel(const LinearArgs& args, int64_t first_row, int64_t rows, int64_t panel,
+                        const float* block, int64_t block_stride) {
   const int64_t column = panel * kPanelColumns;
   const int columns = static_cast<int>(args.n - column < kPanelColumns ? args.n - column : kPanelColumns);
   const float* bias = args.bias != nullptr ? args.bias + column : nullptr;

@@ -41,8 +41,8 @@ inline float inverse_rms(float sum, int64_t n, float eps) {
 }
 
 template <typename T>
-void rms_norm(void* out, int64_t out_stride, const void* x, int64_t x_stride, const void* weight, int64_t rows,
-              int64_t n, float eps) {
+void rms_norm(void* out, int64_t out_stride, const void* x, int64_t x_stride, const void* weight,
+              int64_t rows, int64_t n, float eps) {
   for (int64_t r = 0; r < rows; ++r) {
     const T* row = static_cast<const T*>(x) + r * x_stride;
     scale_row(static_cast<T*>(out) + r * out_stride, row, static_cast<const T*>(weight), n,
@@ -86,7 +86,10 @@ void rotate(void* heads, int64_t num_heads, int64_t head_stride, const float* co
   }
 }
 
-inline F32 silu(F32 x) { return div(x, add(set1(1.0F), exp(sub(zero(), x)))); }
+// The bound keeps the divisor finite; beyond it the result is next to zero anyway.
+inline F32 silu(F32 x) {
+  return mul(x, reciprocal(add(set1(1.0F), exp(min(set1(87.0F), sub(zero(), x))))));
+}
 
 template <typename T>
 void silu_and_mul(void* out, const void* gate, const void* up, int64_t n) {

@@ -38,8 +38,8 @@ inline int64_t row_argmax(const float* x, int64_t n) {
 }
 
 inline double exp_sum(float* out, const float* x, int64_t n, float max, float scale) {
-  // fp32 sums of 4096 elements at most, so that a large vocabulary loses nothing.
-  constexpr int64_t kRun = 4096;
+  // A lane sums 64 elements in fp32, then hands over to double, so that a large vocabulary loses nothing.
+  constexpr int64_t kRun = 64 * kLanes;
   const F32 top = set1(max), factor = set1(scale);
   double total = 0;
   for (int64_t run = 0; run < n; run += kRun) {

@@ -15,6 +15,7 @@ constexpr int kLanes = 8;
 // Of 16 registers, 8 hold sums, four the right operand (bf16: even and odd), two the left one.
 constexpr int kMaxRows = 4;
 constexpr int kColumnVectors = 2;
+constexpr int kThinVectors = 4;  // with a single row
 
 struct F32 {
   __m256 v;
@@ -23,7 +24,9 @@ struct F32 {
 inline __m256i first_lanes(int n) {
   return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
 }
-inline __m256 widen(__m128i x) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(x), 16)); }
+inline __m256 widen(__m128i x) {
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(x), 16));
+}
 // To nearest, ties to even; a NaN stays one.
 inline __m128i narrow(__m256 x) {
   const __m256i bits = _mm256_castps_si256(x);
@@ -59,6 +62,7 @@ inline F32 add(F32 a, F32 b) { return {_mm256_add_ps(a.v, b.v)}; }
 inline F32 sub(F32 a, F32 b) { return {_mm256_sub_ps(a.v, b.v)}; }
 inline F32 mul(F32 a, F32 b) { return {_mm256_mul_ps(a.v, b.v)}; }
 inline F32 div(F32 a, F32 b) { return {_mm256_div_ps(a.v, b.v)}; }
+inline F32 reciprocal(F32 x) { return div(set1(1.0F), x); }
 inline F32 fma(F32 a, F32 b, F32 c) { return {_mm256_fmadd_ps(a.v, b.v, c.v)}; }
 // c - a * b
 inline F32 fnma(F32 a, F32 b, F32 c) { return {_mm256_fnmadd_ps(a.v, b.v, c.v)}; }
@@ -90,9 +94,7 @@ inline double reduce_add_double(F32 x) {
   const __m128d two = _mm_add_pd(_mm256_castpd256_pd128(sum), _mm256_extractf128_pd(sum, 1));
   return _mm_cvtsd_f64(_mm_add_sd(two, _mm_unpackhi_pd(two, two)));
 }
-inline F32 round_even(F32 x) {
-  return {_mm256_round_ps(x.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
-}
+inline F32 round_even(F32 x) { return {_mm256_round_ps(x.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
 // x * 2^n for whole n in [-127, 128]; n = -127 gives 0, n = 128 infinity.
 inline F32 scale_by_power(F32 x, F32 n) {
   const __m256i exponent = _mm256_add_epi32(_mm256_cvtps_epi32(n.v), _mm256_set1_epi32(127));

@@ -15,6 +15,7 @@ constexpr int kLanes = 16;
 // Of 32 registers, 24 hold sums, two the right operand; the left one is broadcast from memory.
 constexpr int kMaxRows = 12;
 constexpr int kColumnVectors = 2;
+constexpr int kThinVectors = 2;  // with a single row
 
 struct F32 {
   __m512 v;
@@ -36,14 +37,17 @@ inline void store(bf16* p, F32 x) { _mm256_storeu_si256(reinterpret_cast<__m256i
 inline F32 load_part(const float* p, int n) { return {_mm512_maskz_loadu_ps(first_lanes(n), p)}; }
 inline F32 load_part(const bf16* p, int n) { return {widen(_mm256_maskz_loadu_epi16(first_lanes(n), p))}; }
 inline void store_part(float* p, F32 x, int n) { _mm512_mask_storeu_ps(p, first_lanes(n), x.v); }
-inline void store_part(bf16* p, F32 x, int n) {
-  _mm256_mask_storeu_epi16(p, first_lanes(n), narrow(x.v));
-}
+inline void store_part(bf16* p, F32 x, int n) { _mm256_mask_storeu_epi16(p, first_lanes(n), narrow(x.v)); }
 
 inline F32 add(F32 a, F32 b) { return {_mm512_add_ps(a.v, b.v)}; }
 inline F32 sub(F32 a, F32 b) { return {_mm512_sub_ps(a.v, b.v)}; }
 inline F32 mul(F32 a, F32 b) { return {_mm512_mul_ps(a.v, b.v)}; }
 inline F32 div(F32 a, F32 b) { return {_mm512_div_ps(a.v, b.v)}; }
+// 1 / x within 2 ulp, for |x| from 1 to 2^127: an estimate and a Newton step, as a division takes longer.
+inline F32 reciprocal(F32 x) {
+  const __m512 estimate = _mm512_rcp14_ps(x.v);
+  return {_mm512_mul_ps(estimate, _mm512_fnmadd_ps(x.v, estimate, _mm512_set1_ps(2.0F)))};
+}
 inline F32 fma(F32 a, F32 b, F32 c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
 // c - a * b
 inline F32 fnma(F32 a, F32 b, F32 c) { return {_mm512_fnmadd_ps(a.v, b.v, c.v)}; }
@@ -51,9 +55,7 @@ inline F32 fnma(F32 a, F32 b, F32 c) { return {_mm512_fnmadd_ps(a.v, b.v, c.v)};
 inline F32 max(F32 a, F32 b) { return {_mm512_max_ps(a.v, b.v)}; }
 inline F32 min(F32 a, F32 b) { return {_mm512_min_ps(a.v, b.v)}; }
 // 0, 1, 2, ...
-inline F32 iota() {
-  return {_mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)};
-}
+inline F32 iota() { return {_mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)}; }
 // Lanes [begin, end) of `inside`, the others of `outside`; begin and end may lie beyond the vector.
 inline F32 select_range(int begin, int end, F32 inside, F32 outside) {
   const int low = begin < 0 ? 0 : begin > kLanes ? kLanes : begin;

@@ -14,6 +14,7 @@ constexpr int kLanes = 4;
 // Of 16 registers, 8 hold sums, four the right operand (bf16: even and odd), two the left one.
 constexpr int kMaxRows = 4;
 constexpr int kColumnVectors = 2;
+constexpr int kThinVectors = 4;  // with a single row
 
 using Float4 = float __attribute__((vector_size(16)));
 using Bits4 = uint32_t __attribute__((vector_size(16)));
@@ -67,6 +68,7 @@ inline F32 add(F32 a, F32 b) { return {a.v + b.v}; }
 inline F32 sub(F32 a, F32 b) { return {a.v - b.v}; }
 inline F32 mul(F32 a, F32 b) { return {a.v * b.v}; }
 inline F32 div(F32 a, F32 b) { return {a.v / b.v}; }
+inline F32 reciprocal(F32 x) { return div(set1(1.0F), x); }
 // a * b + c; not fused here, fused in the other instruction sets.
 inline F32 fma(F32 a, F32 b, F32 c) { return {a.v * b.v + c.v}; }
 // c - a * b

@@ -64,7 +64,7 @@ struct Harness {
 };
 
 // Steps in flight, policy, prefix caching, long_prefill_token_threshold.
-class RandomOperationsTest : public testing::TestWithParam<std::tuple<int, const char*, bool, int>> {};
+class RandomOperationsTest : public testing::TestWithParam<std::tuple<int, std::string, bool, int>> {};
 
 TEST_P(RandomOperationsTest, OutputsAreRightAndEveryBlockComesBack) {
   const auto [max_in_flight, policy, caching, threshold] = GetParam();

@@ -105,7 +105,8 @@ struct KernelTable {
   size_t (*attention_workspace_bytes)(int32_t max_tokens, int32_t max_seq_len, int32_t num_heads,
                                       int32_t num_kv_heads, int32_t head_size);
   // Stores keys and values of T tokens in slots slot_mapping[t] = block_id * block_size + offset; a
-  // negative slot is skipped.   k, v [T, KH, D] fp32 | bf16 of the cache's dtype, tokens strided
+  // negative slot is skipped.
+  //   k, v [T, KH, D] fp32 | bf16 of the cache's dtype, tokens strided; slot_mapping int32 | int64
   void (*write_kv_cache)(const LaunchContext& ctx, const KVCacheView& kv_cache, TensorView k, TensorView v,
                          TensorView slot_mapping);
   // Never reads a slot at or beyond seq_lens[r] into a result: unwritten slots may hold NaN.

@@ -1,0 +1,147 @@
+// The public engine on the bundled model: threads, aborts, lifetimes. Also what the sanitizers run.
+#include "quire/engine.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+namespace quire {
+namespace {
+
+EngineConfig demo_config() {
+  EngineConfig config;
+  config.model = QUIRE_DEMO_MODEL;
+  config.max_model_len = 256;
+  config.num_threads = 2;
+  config.kv_cache_memory_bytes = 16 << 20;
+  return config;
+}
+
+EngineRequest request(const std::string& prompt, int32_t max_tokens) {
+  EngineRequest result;
+  result.prompt = prompt;
+  result.sampling_params.temperature = 0;
+  result.sampling_params.max_tokens = max_tokens;
+  result.sampling_params.ignore_eos = true;
+  return result;
+}
+
+class EngineTest : public testing::TestWithParam<bool> {
+ protected:
+  EngineConfig config() const {
+    EngineConfig config = demo_config();
+    config.async_scheduling = GetParam();
+    return config;
+  }
+};
+
+TEST_P(EngineTest, ThreadsSubmitAndAbortAndAllBlocksComeBack) {
+  Engine engine(config());
+  const auto expected = engine.generate({request("Once upon a time", 20)}).at(0).outputs.at(0).token_ids;
+  ASSERT_EQ(expected.size(), 20U);
+  std::vector<std::thread> threads;
+  std::atomic<int> num_right{0};
+  for (int i = 0; i < 3; ++i) {
+    threads.emplace_back([&, i] {
+      for (int round = 0; round < 3; ++round) {
+        const auto outputs = engine.generate({request("Once upon a time", 20), request("The baker", 5 + i)});
+        num_right += outputs[0].outputs[0].token_ids == expected;
+      }
+    });
+  }
+  std::mutex mutex;
+  std::condition_variable changed;
+  int num_finished = 0;
+  std::vector<std::string> ids;
+  for (int i = 0; i < 8; ++i) {
+    ids.push_back(engine.add_request(request("She said", 200), [&](RequestOutput&& output) {
+      const std::lock_guard lock(mutex);
+      num_finished += output.finished;
+      changed.notify_all();
+    }));
+  }
+  for (const std::string& id : ids) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(3));
+    engine.abort_request(id);
+  }
+  for (std::thread& thread : threads) thread.join();
+  {
+    std::unique_lock lock(mutex);
+    changed.wait(lock, [&] { return num_finished == 8; });
+  }
+  EXPECT_EQ(num_right, 9);
+  // Aborts are asynchronous: a request that follows them in the queue is finished after they took effect.
+  engine.generate({request("A", 2)});
+  EXPECT_EQ(engine.stats().num_free_blocks, engine.stats().num_total_blocks);
+  EXPECT_EQ(engine.stats().num_running_reqs, 0);
+}
+
+TEST_P(EngineTest, DestructionDropsWhatIsUnfinished) {
+  std::atomic<int> num_calls{0};
+  {
+    Engine engine(config());
+    for (int i = 0; i < 4; ++i)
+      engine.add_request(request("Once upon a time", 200), [&](RequestOutput&&) { ++num_calls; });
+  }
+  const int calls = num_calls;
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_EQ(num_calls, calls);  // no callback after the engine is gone
+}
+
+INSTANTIATE_TEST_SUITE_P(SyncAndAsync, EngineTest, testing::Bool());
+
+TEST(EngineStartTest, TwoRanksAndSeveralEnginesLiveInOneProcess) {
+  EngineConfig two_ranks = demo_config();
+  two_ranks.tensor_parallel_size = 2;
+  two_ranks.num_threads = 1;
+  two_ranks.dtype = "float32";
+  EngineConfig one = demo_config();
+  one.dtype = "float32";
+  Engine a(two_ranks), b(one);
+  const auto first = a.generate({request("Once upon a time", 12)});
+  const auto second = b.generate({request("Once upon a time", 12)});
+  EXPECT_EQ(first[0].outputs[0].token_ids, second[0].outputs[0].token_ids);
+}
+
+TEST(EngineStartTest, ACallbackThatThrowsLosesOnlyItsOwnOutput) {
+  Engine engine(demo_config());
+  engine.add_request(request("A", 3), [](RequestOutput&&) { throw std::runtime_error("oops"); });
+  EXPECT_EQ(engine.generate({request("B", 3)})[0].outputs[0].token_ids.size(), 3U);
+}
+
+TEST(EngineStartTest, BatchesAreAcceptedWholeOrNotAtAll) {
+  Engine engine(demo_config());
+  std::vector<EngineRequest> batch = {request("fine", 3), request("", 3)};
+  EXPECT_THROW(engine.generate(batch), InvalidArgument);
+  batch = {request("fine", 3), request("fine", 3)};
+  batch[0].request_id = batch[1].request_id = "same";
+  EXPECT_THROW(engine.generate(batch), InvalidArgument);
+  EXPECT_EQ(engine.stats().num_steps, 0U);
+  EXPECT_THROW(Engine([] {
+                 EngineConfig config = demo_config();
+                 config.model = "/nowhere";
+                 return config;
+               }()),
+               InvalidArgument);
+}
+
+TEST(LLMEngineTest, StepsInTheCallersLoop) {
+  LLMEngine engine(demo_config());
+  engine.add_request(request("Once upon a time", 6));
+  const std::string gone = engine.add_request(request("The", 100));
+  size_t num_finished = 0;
+  for (int step = 0; engine.has_unfinished_requests(); ++step) {
+    for (const RequestOutput& output : engine.step()) num_finished += output.finished;
+    if (step == 2) {
+      EXPECT_TRUE(engine.abort_request(gone));
+    }
+  }
+  EXPECT_EQ(num_finished, 2U);
+  EXPECT_TRUE(engine.step().empty());
+}
+
+}  // namespace
+}  // namespace quire
