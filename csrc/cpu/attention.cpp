@@ -211,7 +211,7 @@ void attend_tile(const Problem& p, const Tile& tile, const Buffers& buffers) {
 // Every thread takes whole tiles.
 void attend_by_tiles(const Problem& p, const LaunchContext& ctx, int64_t num_tiles) {
   const int kv_heads = p.args.kv_cache.num_kv_heads;
-  WorkQueue queue(num_tiles, 1);
+  WorkQueue queue(num_tiles);
   const auto work = [&](int32_t, int32_t) {
     const Buffers buffers(p);
     int request = 0;
@@ -270,7 +270,7 @@ bool attend_by_partitions(const Problem& p, const LaunchContext& ctx, int num_ti
   const size_t bytes = static_cast<size_t>(num_slots * slot_floats(rows, p.head_size)) * sizeof(float);
   if (num_slots == num_tiles || bytes > ctx.workspace_bytes) return false;
 
-  WorkQueue queue(num_slots, 1);
+  WorkQueue queue(num_slots);
   on_all_threads(ctx, [&](int32_t, int32_t) {
     const Buffers buffers(p);
     int at = 0, staged = -1;

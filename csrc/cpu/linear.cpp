@@ -40,12 +40,10 @@ void linear(const Isa& isa, const LaunchContext& ctx, TensorView out, TensorView
     return;
   }
   const int64_t threads = ctx.host != nullptr ? ctx.host->num_threads : 1;
-  constexpr int64_t kChunksPerThread = 6;
   // With many rows a kernel works on groups of panels, and would rather not be handed part of one.
   constexpr int64_t kManyRows = 32, kGroup = 8;
-  int64_t chunk = std::max<int64_t>(1, panels / (threads * kChunksPerThread));
-  if (args.m > kManyRows && chunk > kGroup / 2) chunk = (chunk + kGroup / 2) / kGroup * kGroup;
-  WorkQueue queue(panels, chunk);
+  const int64_t grain = args.m > kManyRows ? std::clamp<int64_t>(panels / (2 * threads), 1, kGroup) : 1;
+  WorkQueue queue(panels, grain, threads);
   on_all_threads(ctx, [&](int32_t, int32_t) {
     void* scratch = thread_scratch(scratch_bytes);
     int64_t begin, end;

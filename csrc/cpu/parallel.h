@@ -36,21 +36,29 @@ void parallel_ranges(const LaunchContext& ctx, int64_t n, int64_t grain, const F
   });
 }
 
-// Hands out chunks of [0, n) to whichever thread asks next, so that a thread that is slowed down by
-// another program does not hold up the rest.
+// Hands out [0, n) to whichever thread asks next, so that a thread that is slowed down by another program
+// does not hold up the rest.
 class WorkQueue {
  public:
-  WorkQueue(int64_t n, int64_t chunk) : n_(n), chunk_(chunk) {}
+  // One at a time.
+  explicit WorkQueue(int64_t n) : WorkQueue(n, 1, n) {}
+  // Shrinking chunks of whole grains: long stretches first, an even finish at the end.
+  WorkQueue(int64_t n, int64_t grain, int64_t num_threads)
+      : n_(n), grain_(grain), shares_(std::max<int64_t>(1, 2 * num_threads)) {}
 
   bool take(int64_t* begin, int64_t* end) {
-    *begin = next_.fetch_add(chunk_, std::memory_order_relaxed);
-    *end = std::min(*begin + chunk_, n_);
-    return *begin < n_;
+    *begin = next_.load(std::memory_order_relaxed);
+    do {
+      if (*begin >= n_) return false;
+      const int64_t share = (n_ - *begin) / shares_ / grain_ * grain_;
+      *end = std::min(n_, *begin + std::max(grain_, share));
+    } while (!next_.compare_exchange_weak(*begin, *end, std::memory_order_relaxed));
+    return true;
   }
 
  private:
   std::atomic<int64_t> next_{0};
-  const int64_t n_, chunk_;
+  const int64_t n_, grain_, shares_;
 };
 
 // Scratch of the calling thread, 64-byte aligned, kept until the thread ends. It grows when a larger

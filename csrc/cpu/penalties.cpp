@@ -76,7 +76,7 @@ void penalize_row(float* logits, int64_t vocab, const int32_t* tokens, int32_t n
 
 void apply_penalties(const LaunchContext& ctx, const PenaltyArgs& args) {
   const int64_t rows = args.logits.shape[0];
-  WorkQueue queue(rows, 1);
+  WorkQueue queue(rows);
   const auto work = [&](int32_t, int32_t) {
     int64_t begin, end;
     while (queue.take(&begin, &end)) {

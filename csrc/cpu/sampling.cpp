@@ -169,7 +169,7 @@ int32_t sample_row(const SamplingKernels& kernels, float* logits, int64_t vocab,
 
 template <typename F>
 void for_each_row(const LaunchContext& ctx, const TensorView& x, F&& f) {
-  WorkQueue queue(x.shape[0], 1);
+  WorkQueue queue(x.shape[0]);
   const auto work = [&](int32_t, int32_t) {
     int64_t begin, end;
     while (queue.take(&begin, &end)) f(begin);

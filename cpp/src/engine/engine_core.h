@@ -39,12 +39,12 @@ class EngineCore {
   const Scheduler& scheduler() const { return *scheduler_; }
 
  private:
-  std::unique_ptr<Executor> executor_;
   std::unique_ptr<Scheduler> scheduler_;
   std::deque<std::unique_ptr<SchedulerOutput>> in_flight_;    // launched, oldest first
   std::vector<std::unique_ptr<SchedulerOutput>> free_plans_;  // recycled
   ModelRunnerOutput result_;
   std::string step_error_;  // of a failed step: those in flight behind it computed on what it left
+  std::unique_ptr<Executor> executor_;  // last: it goes first, and with it the threads that read the plans
 };
 
 }  // namespace quire

@@ -76,14 +76,15 @@ class Rank {
     std::unique_lock lock(mutex_);
     while (true) {
       changed_.wait(lock, [this] { return stop_ || !steps_.empty(); });
-      if (stop_) return;
+      // What was launched is finished first: ranks meet inside a step, and all must see the same last one.
+      if (steps_.empty()) return;
       Step& step = steps_.front();
       const SchedulerOutput& plan = *step.plan;
       lock.unlock();
       worker_->execute_model(plan);
       lock.lock();
       changed_.wait(lock, [&] { return stop_ || step.sample_requested; });
-      if (stop_) return;
+      if (!step.sample_requested) return;
       const auto grammar = step.grammar;
       lock.unlock();
       ModelRunnerOutput output;
