@@ -1,6 +1,5 @@
 #include "device/buffer.h"
 
-#include <sched.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -72,12 +71,6 @@ size_t available_host_memory() {
     available = std::min(available, used < limit ? limit - used : 0);
   }
   return available;
-}
-
-int num_available_cores() {
-  cpu_set_t cores;
-  if (::sched_getaffinity(0, sizeof cores, &cores) != 0) return 1;
-  return std::max(CPU_COUNT(&cores), 1);
 }
 
 }  // namespace quire

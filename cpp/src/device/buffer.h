@@ -27,7 +27,4 @@ class Buffer {
 // Bytes of memory this process may still take: the machine's, or its control group's if that is less.
 size_t available_host_memory();
 
-// Cores this process may run on.
-int num_available_cores();
-
 }  // namespace quire

@@ -9,6 +9,7 @@
 
 #include "quire/error.h"
 #include "util/check.h"
+#include "util/half_float.h"
 
 namespace quire {
 namespace {
@@ -74,20 +75,6 @@ class SharedSegment {
   Barrier* barrier_;
   std::byte* slots_;
 };
-
-float bf16_to_float(uint16_t bits) {
-  const uint32_t wide = static_cast<uint32_t>(bits) << 16;
-  float value;
-  std::memcpy(&value, &wide, sizeof value);
-  return value;
-}
-
-uint16_t float_to_bf16(float value) {
-  uint32_t bits;
-  std::memcpy(&bits, &value, sizeof bits);
-  if ((bits & 0x7FFFFFFF) > 0x7F800000) return static_cast<uint16_t>(bits >> 16 | 0x40);  // keep NaN a NaN
-  return static_cast<uint16_t>((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
-}
 
 class SharedMemoryCommunicator final : public Communicator {
  public:

@@ -126,7 +126,9 @@ class LocalExecutor final : public Executor {
     model_info_.max_model_len = resolve_max_model_len(config, hf_config);
     const int32_t world_size = config.tensor_parallel_size;
     const int32_t num_threads =
-        config.num_threads > 0 ? config.num_threads : std::max(num_available_cores() / world_size, 1);
+        config.num_threads > 0
+            ? config.num_threads
+            : std::max(static_cast<int32_t>(ThreadPool::available_cpus().size()) / world_size, 1);
     std::vector<std::unique_ptr<Communicator>> communicators;
     if (world_size == 1) {
       communicators.push_back(make_single_communicator());

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "util/check.h"
+#include "util/half_float.h"
 #include "weights/checkpoint.h"
 
 namespace quire {
@@ -19,9 +20,7 @@ void convert(void* out, DType dtype, const void* values, DType values_dtype, int
       static_cast<float*>(out)[i] = value;
       continue;
     }
-    uint32_t bits;
-    std::memcpy(&bits, &value, sizeof bits);
-    static_cast<uint16_t*>(out)[i] = static_cast<uint16_t>((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
+    static_cast<uint16_t*>(out)[i] = float_to_bf16(value);
   }
 }
 

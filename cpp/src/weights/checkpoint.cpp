@@ -1,14 +1,13 @@
 #include "weights/checkpoint.h"
 
 #include <algorithm>
-#include <cmath>
-#include <cstring>
 #include <filesystem>
 #include <map>
 #include <set>
 
 #include "formats/hf_config.h"
 #include "quire/error.h"
+#include "util/half_float.h"
 #include "util/str.h"
 
 namespace quire {
@@ -22,30 +21,12 @@ std::string shape_text(const auto& shape) {
   return text + "]";
 }
 
-float half_to_float(uint16_t bits) {
-  const uint32_t exponent = bits >> 10 & 0x1F;
-  const uint32_t mantissa = bits & 0x3FF;
-  float value;
-  if (exponent == 0) {
-    value = std::ldexp(static_cast<float>(mantissa), -24);
-  } else if (exponent == 31) {
-    value = mantissa ? NAN : INFINITY;
-  } else {
-    value = std::ldexp(static_cast<float>(mantissa | 0x400), static_cast<int>(exponent) - 25);
-  }
-  return bits & 0x8000 ? -value : value;
-}
-
 }  // namespace
 
 float load_float(const void* data, DType dtype, int64_t index) {
   if (dtype == DType::kFloat32) return static_cast<const float*>(data)[index];
   const uint16_t bits = static_cast<const uint16_t*>(data)[index];
-  if (dtype == DType::kFloat16) return half_to_float(bits);
-  const uint32_t wide = static_cast<uint32_t>(bits) << 16;
-  float value;
-  std::memcpy(&value, &wide, sizeof value);
-  return value;
+  return dtype == DType::kFloat16 ? fp16_to_float(bits) : bf16_to_float(bits);
 }
 
 Checkpoint Checkpoint::open(const std::string& directory) {
