@@ -57,7 +57,7 @@ def test_the_library_shows_only_its_own_names() -> None:
         text=True,
     ).stdout
     names = [line.split(maxsplit=2)[2] for line in listing.splitlines()]
-    assert any(name.startswith("quire::Engine::add_request(") for name in names)
+    assert any(name.startswith("quire::Engine::abort_request(") for name in names)
     inside = re.compile(r"quire::(Scheduler|BlockPool|Worker|ModelRunner|Decoder|EngineCore)\b")
     assert not [name for name in names if inside.search(name)]
     assert not [name for name in names if name.startswith("nlohmann::")]

@@ -8,7 +8,7 @@ namespace quire {
 namespace {
 
 // Takes a switch out of the options, so that what is left are the template's own variables.
-bool take_bool(Json& options, const char* key, bool otherwise) {
+bool take_bool(OrderedJson& options, const char* key, bool otherwise) {
   const auto found = options.find(key);
   if (found == options.end()) return otherwise;
   if (!found->is_boolean())
@@ -24,7 +24,7 @@ class JinjaChatTemplate final : public ChatTemplate {
       : template_(std::move(chat_template)) {}
 
   std::string render(const std::string& messages_json, const std::string& options_json) const override {
-    Json options = parse_json(options_json, "chat template options");
+    OrderedJson options = parse_ordered_json(options_json, "chat template options");
     if (!options.is_object()) throw InvalidArgument("chat template options must be a JSON object");
     chat::ChatTemplate::Options chat_options;
     chat_options.continue_final_message = take_bool(options, "continue_final_message", false);

@@ -66,6 +66,14 @@ Json parse_json(std::string_view text, const std::string& where) {
   }
 }
 
+OrderedJson parse_ordered_json(std::string_view text, const std::string& where) {
+  try {
+    return OrderedJson::parse(text);
+  } catch (const OrderedJson::exception& error) {
+    throw InvalidArgument(str(where, ": not valid JSON: ", error.what()));
+  }
+}
+
 void parse_json(std::string_view text, const std::string& where, JsonHandler& handler) {
   SaxAdapter adapter(where, handler);
   Json::sax_parse(text, &adapter);

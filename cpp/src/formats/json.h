@@ -19,6 +19,10 @@ std::string read_text_file(const std::string& path);
 // Throws InvalidArgument, beginning with `where`, unless `text` is one JSON document in valid UTF-8.
 Json parse_json(std::string_view text, const std::string& where);
 
+// The same, with the members of every object in the order they were written.
+using OrderedJson = nlohmann::ordered_json;
+OrderedJson parse_ordered_json(std::string_view text, const std::string& where);
+
 // Told of the parts of a document in their order, which Json does not keep. What it throws passes through.
 class JsonHandler {
  public:
