@@ -87,8 +87,10 @@ void MemoryRead(benchmark::State& state) {
                         end = vectors * (index + 1) / count;
           Vector sum[4] = {};
           for (int64_t i = begin; i + 4 <= end; i += 4) {
-            __builtin_prefetch(w.data + i + 64);
-            for (int j = 0; j < 4; ++j) sum[j] += w.data[i + j];
+            for (int j = 0; j < 4; ++j) {
+              __builtin_prefetch(w.data + i + j + 64);
+              sum[j] += w.data[i + j];
+            }
           }
           w.sums[index * 8 % 2048] = (sum[0] + sum[1] + sum[2] + sum[3])[0];
         },

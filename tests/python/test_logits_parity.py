@@ -203,6 +203,27 @@ def test_two_ranks_give_the_same_logits(
     assert_close(quire_logits(model, config, ranks=2, chunk=37), reference(model, config))
 
 
+@pytest.mark.parametrize("isa", ["avx512", "avx2", "generic"])
+@pytest.mark.parametrize("name", ["llama-gqa-80", "qwen3-gqa-128"])
+def test_every_instruction_set_gives_the_logits(
+    name: str,
+    isa: str,
+    make_model: Callable[..., Path],
+    quire_logits: Callable[..., Logits],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What this machine has of them; one it lacks is the best one once more."""
+    monkeypatch.setenv("QUIRE_CPU_ISA", isa)
+    config = CASES[name]
+    assert_close(quire_logits(make_model(config), config), reference(make_model(config), config))
+    model = make_model(config, dtype="bfloat16")
+    exact = reference(model, config)
+    theirs = np.sqrt(np.mean((reference(model, config, torch.bfloat16) - exact) ** 2))
+    logits = quire_logits(model, config, dtype="bfloat16")
+    assert 0 < np.sqrt(np.mean((logits - exact) ** 2)) <= 1.2 * theirs
+    np.testing.assert_array_equal(quire_logits(model, config, dtype="bfloat16", chunk=37), logits)
+
+
 def test_sharded_and_half_precision_files_are_read(
     make_model: Callable[..., Path], quire_logits: Callable[..., Logits], tmp_path: Path
 ) -> None:

@@ -14,22 +14,17 @@ namespace {
 
 // Names of tile registers are part of the instruction. gcc's own intrinsics do not tell the compiler
 // that a tile load reads memory.
-#define QUIRE_TILE_LOAD(tile, base, stride)                                                                  \
-  asm volatile("tileloadd (%0,%1,1), %%tmm" #tile : : "r"(base), "r"(static_cast<int64_t>(stride)) : "memor" \
-                                                                                                     "y")
-#define QUIRE_TILE_STREAM(tile, base, stride)                 \
-  asm volatile("tileloaddt1 (%0,%1,1), %%tmm" #tile           \
-               :                                              \
-               : "r"(base), "r"(static_cast<int64_t>(stride)) \
-               : "memory")
-#define QUIRE_TILE_STORE(tile, base, stride)                  \
-  asm volatile("tilestored %%tmm" #tile ", (%0,%1,1)"         \
-               :                                              \
-               : "r"(base), "r"(static_cast<int64_t>(stride)) \
-               : "memory")
+// clang-format off
+#define QUIRE_TILE_LOAD(tile, base, stride) \
+  asm volatile("tileloadd (%0,%1,1), %%tmm" #tile : : "r"(base), "r"(int64_t{stride}) : "memory")
+#define QUIRE_TILE_STREAM(tile, base, stride) \
+  asm volatile("tileloaddt1 (%0,%1,1), %%tmm" #tile : : "r"(base), "r"(int64_t{stride}) : "memory")
+#define QUIRE_TILE_STORE(tile, base, stride) \
+  asm volatile("tilestored %%tmm" #tile ", (%0,%1,1)" : : "r"(base), "r"(int64_t{stride}) : "memory")
 #define QUIRE_TILE_ZERO(tile) asm volatile("tilezero %%tmm" #tile : :)
 #define QUIRE_TILE_DOT(sum, left, right) \
   asm volatile("tdpbf16ps %%tmm" #right ", %%tmm" #left ", %%tmm" #sum : :)
+// clang-format on
 
 constexpr int kTileRows = 16;
 constexpr int kStepDepth = 32;  // depth of a full tile

@@ -87,9 +87,7 @@ void rotate(void* heads, int64_t num_heads, int64_t head_stride, const float* co
 }
 
 // The bound keeps the divisor finite; beyond it the result is next to zero anyway.
-inline F32 silu(F32 x) {
-  return mul(x, reciprocal(add(set1(1.0F), exp(min(set1(87.0F), sub(zero(), x))))));
-}
+inline F32 silu(F32 x) { return mul(x, reciprocal(add(set1(1.0F), exp(min(set1(87.0F), sub(zero(), x)))))); }
 
 template <typename T>
 void silu_and_mul(void* out, const void* gate, const void* up, int64_t n) {
