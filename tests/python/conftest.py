@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -37,7 +38,7 @@ def make_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
         key = dtype + config.to_json_string(use_diff=False)
         if key not in made:
             made[key] = tmp_path_factory.mktemp("model")
-            write_random_model(config, made[key], dtype)
+            write_random_model(copy.deepcopy(config), made[key], dtype)  # saving changes a config
         return made[key]
 
     return make
