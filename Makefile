@@ -59,7 +59,7 @@ sanitize: build/asan/CMakeCache.txt build/tsan/CMakeCache.txt
 
 # Regenerates the committed type stubs.
 stubs: $(VENV)/.package
-	cp $$($(BIN)/python -c 'import pathlib, sysconfig; print(pathlib.Path(sysconfig.get_path("platlib")) / "quire" / "_core.pyi")') python/quire/_core.pyi
+	$(BIN)/python -m nanobind.stubgen -q -m quire._core -o python/quire/_core.pyi
 
 clean:
 	rm -rf build $(VENV)

@@ -29,7 +29,7 @@ if [ "$(id -u)" -eq 0 ] && has apt-get; then
   apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
   exit 0
 fi
-if [ "${1:-base}" = base ] && [ "${missing[*]}" = nlohmann-json3-dev ]; then
+if [ "${missing[*]}" = nlohmann-json3-dev ]; then
   exit 0  # the build fetches it
 fi
 echo "Quire needs system packages that are not installed. Install them with:" >&2

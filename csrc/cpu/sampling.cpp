@@ -140,6 +140,8 @@ int32_t draw_filtered(const SamplingKernels& kernels, const float* logits, int64
   for (const float below : {6.0F, 16.0F, 40.0F, INFINITY}) {
     candidates.count =
         kernels.collect_above(logits, vocab, max - below / scale, candidates.ids, candidates.values);
+    // Next to temperature zero the bound rounds to the maximum, and nothing lies above it.
+    if (candidates.count == 0 && below < INFINITY) continue;
     if (has_top_k && candidates.count < filters.top_k && below < INFINITY) continue;
     if (has_top_k) candidates.keep_top_k(filters.top_k);
     collected = kernels.exp_sum(candidates.weights, candidates.values, candidates.count, max, scale);

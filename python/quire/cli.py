@@ -159,6 +159,11 @@ def _chat(args: argparse.Namespace) -> int:
             print()
             messages.pop()
             continue
+        except ValueError as error:
+            # Most often a conversation that has become too long.
+            print(f"quire: {error} (/reset forgets the conversation)", file=sys.stderr)
+            messages.pop()
+            continue
         messages.append({"role": "assistant", "content": text})
 
 

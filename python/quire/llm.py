@@ -11,7 +11,7 @@ from typing import Any
 from quire import _core
 from quire._core import RequestOutput, RequestOutputKind, SamplingParams
 from quire.model_directory import DEMO_MODEL, resolve_model
-from quire.prompts import Message, Prompt, is_conversation, prompt_list
+from quire.prompts import Message, Prompt, is_conversation, prompt_content, prompt_list
 
 # How long a wait goes on before Python looks for signals, so that Ctrl-C returns at once.
 _POLL_MS = 50
@@ -86,7 +86,7 @@ class LLM:
         params = (sampling_params or SamplingParams()).copy()
         params.output_kind = RequestOutputKind.DELTA
         queue = _core.OutputQueue()
-        ids = self._submit(prompt_list(content), [params], queue, None, is_chat)  # type: ignore[arg-type]
+        ids = self._submit([prompt_content(content)], [params], queue, None, is_chat)  # type: ignore[arg-type]
         finished = False
         try:
             while not finished:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from quire import LLM, LLMEngine, SamplingParams
+from quire.prompts import Prompt
 
 
 @pytest.fixture(scope="module")
@@ -113,6 +114,7 @@ def test_bad_weights_are_named(copy: Path, breakage: Callable[[Path], None], pat
             "architecture 'Gpt9ForCausalLM' is not supported; ",
         ),
         ({"architectures": None}, "key 'architectures' is missing"),
+        ({"architectures": []}, "architecture '' is not supported"),
         ({"hidden_size": None}, "key 'hidden_size' is missing"),
         ({"hidden_size": "wide"}, "'hidden_size' must be a whole number"),
         ({"hidden_size": -3}, "'hidden_size' must be a whole number from 1"),
@@ -181,6 +183,15 @@ def test_bad_prompts_are_named_and_nothing_is_run(llm: LLM, prompt: Any, pattern
     assert llm.stats().num_steps == steps
     assert llm.stats().num_waiting_reqs == 0
     assert llm.generate("a good prompt", use_tqdm=False)[0].finished
+
+
+def test_a_stream_of_nothing_is_refused(llm: LLM) -> None:
+    nothings: list[Prompt] = ["", []]
+    for nothing in nothings:
+        with pytest.raises(ValueError, match="prompt is empty"):
+            next(llm.stream(nothing))
+    with pytest.raises(TypeError):
+        next(llm.stream(["a", "b"]))  # type: ignore[arg-type]
 
 
 def test_token_ids_of_parameters_are_checked_against_the_vocabulary(llm: LLM) -> None:

@@ -29,7 +29,7 @@ PERMITTED: dict[str, set[str]] = {
     "worker": {
         "models", "layers", "sampler", "device", "distributed", "messages", "weights", "formats", "csrc",
     },
-    "executor": {"worker", "messages", "distributed", "device", "layers", "formats"},
+    "executor": {"worker", "models", "messages", "distributed", "device", "layers", "formats"},
     "engine": {
         "scheduler", "kv_cache", "executor", "messages", "request", "tokenizer", "chat", "formats",
     },

@@ -108,6 +108,14 @@ def test_samples_follow_the_distribution(case: dict[str, Any], llm: LLM, referen
     assert stats.chisquare(cells, wanted).pvalue > 1e-3
 
 
+def test_next_to_temperature_zero_the_likeliest_token_is_drawn(llm: LLM) -> None:
+    greedy = llm.generate(PROMPT, SamplingParams(temperature=0, max_tokens=8), use_tqdm=False)
+    for filters in ({}, {"min_p": 0.1}, {"top_p": 0.9}, {"top_k": 5}, {"top_k": 5, "min_p": 0.5}):
+        params = SamplingParams(temperature=1e-7, seed=3, max_tokens=8, **filters)
+        sampled = llm.generate(PROMPT, params, use_tqdm=False)
+        assert sampled[0].outputs[0].token_ids == greedy[0].outputs[0].token_ids, filters
+
+
 def test_positions_of_one_seed_are_independent(llm: LLM, reference: Any) -> None:
     """The second token of a sequence follows its own distribution given the first."""
     params = [SamplingParams(temperature=2.0, top_k=2, seed=i, max_tokens=2) for i in range(4000)]

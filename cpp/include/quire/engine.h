@@ -96,7 +96,8 @@ class QUIRE_API Engine : public EngineBase {
   // The same for several, with one callback each: either all are accepted or none.
   std::vector<std::string> add_requests(std::vector<EngineRequest> requests,
                                         std::vector<OutputCallback> callbacks);
-  // Ends a request: its callback gets what there is, with FinishReason::kAbort. False when it is not there.
+  // Ends a request: its callback gets what there is, with FinishReason::kAbort, soon after on the output
+  // thread. False when it is not there.
   bool abort_request(const std::string& request_id);
   // Waits for all, in order. Either every request is accepted or none.
   std::vector<RequestOutput> generate(std::vector<EngineRequest> requests);

@@ -26,6 +26,7 @@ class SingleCommunicator final : public Communicator {
     }
   }
   void barrier() override {}
+  void abort() override {}
 };
 
 // One mapping, shared by threads and by forked processes: a barrier, then one slot for each rank.
@@ -50,6 +51,7 @@ class SharedSegment {
   std::byte* slot(int32_t rank) const { return slots_ + static_cast<size_t>(rank) * slot_bytes_; }
 
   void wait() {
+    QUIRE_CHECK(!barrier_->failed.load(std::memory_order_relaxed), "another rank failed");
     const uint32_t generation = barrier_->generation.load(std::memory_order_acquire);
     if (barrier_->arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == static_cast<uint32_t>(world_size_)) {
       barrier_->arrived.store(0, std::memory_order_relaxed);
@@ -58,14 +60,17 @@ class SharedSegment {
     }
     // Ranks are in the same layer: the wait is short. Yielding keeps it so when they share cores.
     for (int spins = 0; barrier_->generation.load(std::memory_order_acquire) == generation; ++spins) {
+      QUIRE_CHECK(!barrier_->failed.load(std::memory_order_relaxed), "another rank failed");
       if (spins >= 64) ::sched_yield();
     }
   }
+  void fail() { barrier_->failed.store(true, std::memory_order_relaxed); }
 
  private:
   struct alignas(64) Barrier {
     std::atomic<uint32_t> arrived{0};
     std::atomic<uint32_t> generation{0};
+    std::atomic<bool> failed{false};
   };
   static_assert(std::atomic<uint32_t>::is_always_lock_free);
 
@@ -83,6 +88,7 @@ class SharedMemoryCommunicator final : public Communicator {
   int32_t rank() const override { return rank_; }
   int32_t world_size() const override { return segment_->world_size(); }
   void barrier() override { segment_->wait(); }
+  void abort() override { segment_->fail(); }
 
   void all_reduce_sum(TensorView x) override {
     const auto numel = static_cast<size_t>(x.numel());

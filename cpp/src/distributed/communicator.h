@@ -26,6 +26,10 @@ class Communicator {
   virtual void all_gather_columns(TensorView out, TensorView x) = 0;
 
   virtual void barrier() = 0;
+
+  // This rank cannot go on: every call of the others throws InternalError from now on instead of waiting for
+  // it.
+  virtual void abort() = 0;
 };
 
 // A group of one: nothing to exchange.

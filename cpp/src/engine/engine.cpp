@@ -58,37 +58,57 @@ struct EngineBase::Impl {
             str("request_id '", id, "' is in use; wait until it is finished, or choose another"));
       }
     }
-    for (Prepared& prepared : batch) {
-      for (EngineCoreRequest& child : prepared.children) child.request_id = ++num_children;
-      output_processor->add_request(prepared.request, prepared.children, std::move(prepared.callback));
-      for (EngineCoreRequest& child : prepared.children) client->add_request(std::move(child));
+    size_t num_registered = 0;
+    try {
+      for (Prepared& prepared : batch) {
+        for (EngineCoreRequest& child : prepared.children) child.request_id = ++num_children;
+        output_processor->add_request(prepared.request, prepared.children, std::move(prepared.callback));
+        ++num_registered;
+        for (EngineCoreRequest& child : prepared.children) client->add_request(std::move(child));
+      }
+    } catch (...) {
+      // The engine core ended in between. Nobody hears of what was registered.
+      std::vector<OutputProcessor::Delivery> discarded;
+      std::vector<RequestId> to_abort;
+      for (size_t i = 0; i < num_registered; ++i) {
+        output_processor->finish_request(batch[i].request.request_id, FinishReason::kError, "", discarded,
+                                         to_abort);
+      }
+      throw;
     }
   }
 
-  // One step's results to their callbacks. Called without the lock held, so that a callback may abort.
+  // One step's results, and what was aborted since the last call, in the order their callbacks are to hear of
+  // it. The callbacks run without the lock, so that one may abort.
   void process(EngineCoreOutputs&& outputs, std::vector<OutputProcessor::Delivery>& deliveries) {
     deliveries.clear();
     std::vector<RequestId> to_abort;
     {
       const std::lock_guard lock(mutex);
-      const std::string engine_error = outputs.engine_error;
-      output_processor->process_outputs(std::move(outputs), deliveries, to_abort);
-      if (!engine_error.empty()) {
-        error = engine_error;
+      std::string failure = outputs.engine_error;
+      try {
+        output_processor->process_outputs(std::move(outputs), deliveries, to_abort);
+      } catch (const std::exception& bug) {
+        failure = bug.what();
+      }
+      if (!failure.empty()) {
+        error = failure;
         for (const std::string& id : output_processor->request_ids()) {
           output_processor->finish_request(id, FinishReason::kError, error, deliveries, to_abort);
         }
-        to_abort.clear();
       }
+      for (auto& delivery : aborted) deliveries.push_back(std::move(delivery));
+      aborted.clear();
     }
     if (!to_abort.empty()) client->abort_requests(std::move(to_abort));
   }
 
-  bool abort(const std::string& request_id, std::vector<OutputProcessor::Delivery>& deliveries) {
+  // The last output waits for the output thread, or the next step: behind those on their way.
+  bool abort(const std::string& request_id) {
     std::vector<RequestId> to_abort;
     {
       const std::lock_guard lock(mutex);
-      if (!output_processor->finish_request(request_id, FinishReason::kAbort, "", deliveries, to_abort))
+      if (!output_processor->finish_request(request_id, FinishReason::kAbort, "", aborted, to_abort))
         return false;
     }
     client->abort_requests(std::move(to_abort));
@@ -109,8 +129,9 @@ struct EngineBase::Impl {
   std::string error;
   std::atomic<uint64_t> num_made_up_ids{0};
 
-  std::thread output_thread;                                  // Engine
-  std::vector<OutputProcessor::Delivery> pending_deliveries;  // LLMEngine: aborted since the last step
+  std::vector<OutputProcessor::Delivery> aborted;  // not yet delivered
+
+  std::thread output_thread;  // Engine only
 };
 
 EngineBase::EngineBase(const EngineConfig& config, bool threaded)
@@ -184,14 +205,7 @@ std::vector<std::string> Engine::add_requests(std::vector<EngineRequest> request
   return ids;
 }
 
-bool Engine::abort_request(const std::string& request_id) {
-  std::vector<OutputProcessor::Delivery> deliveries;
-  if (!impl_->abort(request_id, deliveries)) return false;
-  for (auto& delivery : deliveries) {
-    if (delivery.callback) delivery.callback(std::move(delivery.output));
-  }
-  return true;
-}
+bool Engine::abort_request(const std::string& request_id) { return impl_->abort(request_id); }
 
 std::vector<RequestOutput> Engine::generate(std::vector<EngineRequest> requests) {
   struct Wait {
@@ -229,24 +243,20 @@ std::string LLMEngine::add_request(EngineRequest request) {
   return id;
 }
 
-bool LLMEngine::abort_request(const std::string& request_id) {
-  return impl_->abort(request_id, impl_->pending_deliveries);
-}
+bool LLMEngine::abort_request(const std::string& request_id) { return impl_->abort(request_id); }
 
 bool LLMEngine::has_unfinished_requests() const {
   const std::lock_guard lock(impl_->mutex);
-  return impl_->output_processor->num_unfinished_requests() > 0 || !impl_->pending_deliveries.empty();
+  return impl_->output_processor->num_unfinished_requests() > 0 || !impl_->aborted.empty();
 }
 
 std::vector<RequestOutput> LLMEngine::step() {
   std::vector<OutputProcessor::Delivery> deliveries;
   EngineCoreOutputs outputs;
-  if (impl_->client->get_outputs(outputs)) impl_->process(std::move(outputs), deliveries);
+  impl_->client->get_outputs(outputs);
+  impl_->process(std::move(outputs), deliveries);
   std::vector<RequestOutput> result;
-  for (auto* batch : {&impl_->pending_deliveries, &deliveries}) {
-    for (auto& delivery : *batch) result.push_back(std::move(delivery.output));
-  }
-  impl_->pending_deliveries.clear();
+  for (auto& delivery : deliveries) result.push_back(std::move(delivery.output));
   return result;
 }
 

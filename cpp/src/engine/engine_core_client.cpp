@@ -68,6 +68,8 @@ class ThreadedClient final : public EngineCoreClient {
     const std::lock_guard lock(mutex_);
     aborted_.insert(aborted_.end(), request_ids.begin(), request_ids.end());
     arrived_.notify_one();
+    outputs_.emplace_back();
+    produced_.notify_all();
   }
   bool reset_prefix_cache() override {
     std::future<bool> done;

@@ -16,6 +16,7 @@ class EngineCoreClient {
   // Thread-safe in the threaded client; from the stepping thread in the inline one. Throws ResourceExhausted
   // when the engine has ended.
   virtual void add_request(EngineCoreRequest&& request) = 0;
+  // Also wakes get_outputs, perhaps with nothing.
   virtual void abort_requests(std::vector<RequestId> request_ids) = 0;
   virtual bool reset_prefix_cache() = 0;
   virtual SchedulerStats stats() = 0;

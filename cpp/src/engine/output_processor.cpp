@@ -76,9 +76,13 @@ void OutputProcessor::append(State& state, Child& child, EngineCoreOutput& outpu
     }
     if (!child.detokenizer || (is_stop && !state.params.include_stop_str_in_output)) continue;
     child.detokenizer->append({&id, 1}, out.text);
+    if (state.params.stop.empty()) continue;
+    if (out.token_ids.size() < static_cast<size_t>(state.params.min_tokens)) {
+      child.stop_search_from = out.text.size();  // a stop string may not begin in this text any more
+      continue;
+    }
     // Tokens past a stop string are dropped and not counted.
-    if (!state.params.stop.empty() && out.token_ids.size() >= static_cast<size_t>(state.params.min_tokens) &&
-        find_stop_string(state, child)) {
+    if (find_stop_string(state, child)) {
       children_.erase(child.id);
       if (output.finish_reason == FinishReason::kNone) to_abort.push_back(child.id);
       return;

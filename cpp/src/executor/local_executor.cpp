@@ -7,6 +7,7 @@
 #include "executor/executor.h"
 #include "formats/hf_config.h"
 #include "layers/rotary_embedding.h"
+#include "models/model_registry.h"
 #include "util/check.h"
 #include "worker/worker.h"
 
@@ -122,6 +123,7 @@ class LocalExecutor final : public Executor {
  public:
   explicit LocalExecutor(const EngineConfig& config) : max_in_flight_steps_(config.async_scheduling ? 2 : 1) {
     const HfConfig hf_config = HfConfig::load(config.model + "/config.json");
+    find_model(hf_config);  // refuses an unknown architecture before anything is read
     model_info_.architecture = hf_config.get_strings("architectures").at(0);
     model_info_.max_model_len = resolve_max_model_len(config, hf_config);
     const int32_t world_size = config.tensor_parallel_size;

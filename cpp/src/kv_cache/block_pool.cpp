@@ -57,12 +57,16 @@ BlockId BlockPool::find_cached(const BlockHash& hash, int32_t group) const {
 
 bool BlockPool::reset_prefix_cache() {
   if (num_free_ != num_usable_blocks()) return false;
+  uncache_all();
+  return true;
+}
+
+void BlockPool::uncache_all() {
   for (Block& block : blocks_) {
     block.cached = false;
     block.previous_equal = block.next_equal = -1;
   }
   cached_.clear();
-  return true;
 }
 
 void BlockPool::push_free(BlockId id) {

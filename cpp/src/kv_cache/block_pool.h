@@ -40,6 +40,8 @@ class BlockPool {
   // Makes the block's content unfindable: it was never computed.
   void uncache(BlockId block) { forget(block); }
 
+  void uncache_all();
+
   // The cached block of that content, or kNullBlock. Takes no reference.
   BlockId find_cached(const BlockHash& hash, int32_t group) const;
 

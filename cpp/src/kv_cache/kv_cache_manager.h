@@ -42,6 +42,9 @@ class KVCacheManager {
   // Makes the request's blocks from token `first_token` on findable no longer: they will not be computed.
   void uncache_blocks(Request& request, int32_t first_token);
 
+  // Makes no block findable: which of them a failed step left uncomputed is not known.
+  void uncache_all() { block_pool_.uncache_all(); }
+
   // Returns the request's blocks, the last first, so that the tail of a prefix is evicted before its head.
   void free(Request& request);
 

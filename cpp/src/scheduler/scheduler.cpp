@@ -79,28 +79,22 @@ void Scheduler::schedule_running(SchedulerOutput& out, int32_t& token_budget) {
     Request& request = *running_[i];
     const int32_t num_new_tokens = num_tokens_to_schedule(request, token_budget);
     if (num_new_tokens <= 0) continue;
-    bool preempted_any = false;
+    // Victims at or before this place, which move what follows forward.
+    size_t num_removed = 0;
     bool allocated = false;
-    while (!allocated) {
+    while (true) {
       allocated = kv_cache_manager_.allocate_slots(request, num_new_tokens, nullptr, new_block_ids_);
       if (allocated) break;
       Request& victim = choose_victim();
+      const auto place = std::find(running_.begin(), running_.end(), &victim) - running_.begin();
+      if (static_cast<size_t>(place) + num_removed <= i) ++num_removed;
       unplan(victim, out);
       preempt(victim, out);
-      preempted_any = true;
       if (&victim == &request) break;
     }
+    if (allocated) plan(request, num_new_tokens, new_block_ids_, /*was_waiting=*/false, out);
     token_budget = config_.max_num_batched_tokens - out.total_num_scheduled_tokens;
-    if (!allocated) {
-      --i;  // it was its own victim: the next one stands in its place
-      continue;
-    }
-    plan(request, num_new_tokens, new_block_ids_, /*was_waiting=*/false, out);
-    token_budget = config_.max_num_batched_tokens - out.total_num_scheduled_tokens;
-    // A victim may have stood before this request.
-    if (preempted_any) {
-      i = static_cast<size_t>(std::find(running_.begin(), running_.end(), &request) - running_.begin());
-    }
+    i -= num_removed;  // may wrap below zero, and back with the loop's increment
   }
 }
 
@@ -205,10 +199,11 @@ void Scheduler::plan(Request& request, int32_t num_new_tokens, BlockIdsByGroup& 
 void Scheduler::update_from_output(const SchedulerOutput& plan, const ModelRunnerOutput& result,
                                    EngineCoreOutputs& outputs) {
   if (!result.error.empty()) {
+    // Blocks were made findable when they were planned, and their owners may have gone since.
+    kv_cache_manager_.uncache_all();
     for (const ScheduledTokens& scheduled : plan.num_scheduled_tokens) {
       const auto found = requests_.find(scheduled.request_id);
       if (found == requests_.end()) continue;
-      kv_cache_manager_.uncache_blocks(*found->second, found->second->num_cached_tokens);
       finish(*found->second, RequestStatus::kFinishedError);
       outputs.outputs.push_back({scheduled.request_id, {}, {}, FinishReason::kError, {}, 0, result.error});
     }

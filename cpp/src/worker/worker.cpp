@@ -84,6 +84,7 @@ void Worker::execute_model(const SchedulerOutput& plan) {
     runner_->execute_model(plan);
   } catch (const std::exception& error) {
     error_ = error.what();
+    communicator_->abort();
   }
 }
 
@@ -95,6 +96,7 @@ void Worker::sample_tokens(const SchedulerOutput& plan, const GrammarOutput* gra
       return;
     } catch (const std::exception& error) {
       error_ = error.what();
+      communicator_->abort();
     }
   }
   output.step_id = plan.step_id;

@@ -7,6 +7,8 @@
 #include <thread>
 #include <vector>
 
+#include "quire/error.h"
+
 namespace quire {
 namespace {
 
@@ -57,6 +59,16 @@ TEST(CommunicatorTest, AllGatherPutsRanksSideBySide) {
     std::vector<float> out(8);
     c.all_gather_columns({out.data(), DType::kFloat32, 2, 4}, {x.data(), DType::kFloat32, 2, 2});
     ASSERT_EQ(out, (std::vector<float>{0, 1, 10, 11, 2, 3, 12, 13}));
+  });
+}
+
+TEST(CommunicatorTest, AFailedRankKeepsNobodyWaiting) {
+  on_ranks(2, [](Communicator& c) {
+    if (c.rank() == 1) {
+      c.abort();
+    } else {
+      EXPECT_THROW(c.barrier(), InternalError);
+    }
   });
 }
 

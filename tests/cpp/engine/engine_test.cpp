@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <future>
 #include <mutex>
 #include <thread>
 
@@ -104,6 +105,24 @@ TEST(EngineStartTest, TwoRanksAndSeveralEnginesLiveInOneProcess) {
   const auto first = a.generate({request("Once upon a time", 12)});
   const auto second = b.generate({request("Once upon a time", 12)});
   EXPECT_EQ(first[0].outputs[0].token_ids, second[0].outputs[0].token_ids);
+}
+
+TEST(EngineStartTest, AnAbortFromACallbackComesAfterWhatIsOnItsWay) {
+  Engine engine(demo_config());
+  std::promise<void> done;
+  bool finished = false;
+  EngineRequest a = request("A", 50), b = request("B", 200);
+  a.request_id = "a";
+  b.request_id = "b";
+  a.sampling_params.output_kind = b.sampling_params.output_kind = RequestOutputKind::kDelta;
+  engine.add_requests({a, b}, {[&](RequestOutput&&) { engine.abort_request("b"); },
+                               [&](RequestOutput&& output) {
+                                 EXPECT_FALSE(finished) << "something followed the last output";
+                                 finished = output.finished;
+                                 if (finished) done.set_value();
+                               }});
+  ASSERT_EQ(done.get_future().wait_for(std::chrono::seconds(20)), std::future_status::ready);
+  engine.generate({request("C", 3)});
 }
 
 TEST(EngineStartTest, ACallbackThatThrowsLosesOnlyItsOwnOutput) {

@@ -88,6 +88,18 @@ TEST(OutputProcessorTest, AStopStringAcrossTokensEndsTheTextAndTheRequest) {
   EXPECT_EQ(f.to_abort, std::vector<RequestId>{1});
 }
 
+TEST(OutputProcessorTest, StopStringsCountOnlyAfterMinTokens) {
+  SamplingParams params = delta({"b"});
+  params.min_tokens = 3;
+  Fixture f({"ab", "c", "b!"}, params);
+  EXPECT_EQ(f.send(1, {0})[0].outputs[0].text, "ab");
+  EXPECT_EQ(f.send(1, {1})[0].outputs[0].text, "c");
+  const auto outputs = f.send(1, {2});
+  EXPECT_TRUE(outputs[0].finished);
+  EXPECT_EQ(outputs[0].outputs[0].text, "");
+  EXPECT_EQ(outputs[0].outputs[0].finish_reason, FinishReason::kStop);
+}
+
 TEST(OutputProcessorTest, TextHeldBackIsReleasedWhenItIsNoStopString) {
   Fixture f({"wo", "od"}, delta({"world"}));
   EXPECT_EQ(f.send(1, {0})[0].outputs[0].text, "");

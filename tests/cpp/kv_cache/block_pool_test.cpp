@@ -102,6 +102,19 @@ TEST(BlockPoolTest, EqualContentInTwoBlocksSurvivesTheFirst) {
   EXPECT_EQ(pool.find_cached(kHash, 0), kNullBlock);
 }
 
+TEST(BlockPoolTest, UncachingAllForgetsBlocksInUseToo) {
+  BlockPool pool(/*num_blocks=*/3);
+  BlockId ids[2];
+  ASSERT_TRUE(pool.allocate(ids));
+  pool.cache(ids[0], kHash, 0);
+  pool.cache(ids[1], kOtherHash, 0);
+  pool.free(ids[1]);
+  pool.uncache_all();
+  EXPECT_EQ(pool.find_cached(kHash, 0), kNullBlock);
+  EXPECT_EQ(pool.find_cached(kOtherHash, 0), kNullBlock);
+  EXPECT_EQ(pool.num_free_blocks(), 1);
+}
+
 TEST(BlockPoolTest, ResetForgetsContentOnlyWhenNothingIsHeld) {
   BlockPool pool(/*num_blocks=*/3);
   BlockId block;
