@@ -140,6 +140,23 @@ TEST(SchedulerTest, AVictimAlreadyPlannedIsTakenOutOfThePlan) {
   EXPECT_EQ(scheduler.stats().num_free_blocks, 4);
 }
 
+TEST(SchedulerTest, AfterTwoPreemptionsTheNextRequestStillRuns) {
+  SchedulerConfig c = config(16);
+  c.policy = "priority";
+  c.long_prefill_token_threshold = 8;
+  Scheduler scheduler(c, kv_cache(/*usable_blocks=*/6, /*block_size=*/4));
+  Driver driver(scheduler);
+  scheduler.add_request(make_request(1, 1, 8, /*priority=*/5));
+  driver.step();
+  scheduler.add_request(make_request(2, 24, 8, /*priority=*/4));
+  EXPECT_EQ(driver.step(), (Tokens{{1, 1}, {2, 8}}));
+  scheduler.add_request(make_request(3, 3, 8, /*priority=*/0));
+  EXPECT_EQ(driver.step(), (Tokens{{1, 1}, {2, 8}, {3, 3}}));  // 1 + 4 + 1 blocks: none is left
+  // 2 needs two blocks: it takes the one of 1, who stands before it, and then gives up itself.
+  EXPECT_EQ(driver.step(), (Tokens{{3, 1}}));
+  EXPECT_EQ(driver.plan.preempted_req_ids, (std::vector<RequestId>{1, 2}));
+}
+
 TEST(SchedulerTest, UrgentRequestsAreServedFirst) {
   SchedulerConfig c = config(8);
   c.policy = "priority";
