@@ -150,11 +150,19 @@ TEST(SchedulerTest, AfterTwoPreemptionsTheNextRequestStillRuns) {
   driver.step();
   scheduler.add_request(make_request(2, 24, 8, /*priority=*/4));
   EXPECT_EQ(driver.step(), (Tokens{{1, 1}, {2, 8}}));
-  scheduler.add_request(make_request(3, 3, 8, /*priority=*/0));
-  EXPECT_EQ(driver.step(), (Tokens{{1, 1}, {2, 8}, {3, 3}}));  // 1 + 4 + 1 blocks: none is left
+  scheduler.add_request(make_request(3, 2, 8, /*priority=*/0));
+  EXPECT_EQ(driver.step(), (Tokens{{1, 1}, {2, 8}, {3, 2}}));  // 1 + 4 + 1 blocks: none is left
   // 2 needs two blocks: it takes the one of 1, who stands before it, and then gives up itself.
   EXPECT_EQ(driver.step(), (Tokens{{3, 1}}));
   EXPECT_EQ(driver.plan.preempted_req_ids, (std::vector<RequestId>{1, 2}));
+
+  // The step that was taken back would have filled 1's block: nobody may find what was never computed.
+  EngineCoreRequest same = make_request(4, 1, 8, /*priority=*/-9);
+  same.prompt_token_ids = {1000, 7, 7, 7, 9};
+  scheduler.add_request(std::move(same));
+  driver.step();
+  ASSERT_EQ(driver.plan.scheduled_new_reqs.size(), 1U);
+  EXPECT_EQ(driver.plan.scheduled_new_reqs[0].num_computed_tokens, 0);
 }
 
 TEST(SchedulerTest, UrgentRequestsAreServedFirst) {
