@@ -9,5 +9,7 @@ void bind_config(nanobind::module_& m);
 void bind_outputs(nanobind::module_& m);
 void bind_text(nanobind::module_& m);
 void bind_engine(nanobind::module_& m);
+void bind_recorder(nanobind::module_& m);
+void bind_simulator(nanobind::module_& m);
 
 }  // namespace quire::bindings

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "bindings.h"
+#include "quire/engine.h"
 #include "quire/engine_config.h"
 #include "quire/sampling_params.h"
 
@@ -26,6 +27,11 @@ std::vector<std::string> stop_list(std::optional<StopStrings> stop) {
   if (auto* one = std::get_if<std::string>(&*stop)) return {std::move(*one)};
   return std::get<1>(std::move(*stop));
 }
+
+// The engine's arena is known to Python only as a thing to pass on.
+struct SharedArena {
+  std::shared_ptr<KVArena> arena;
+};
 
 constexpr const char* kSamplingParamsDoc =
     "How the next token is chosen, when to stop, and what to report.\n\n"
@@ -110,6 +116,11 @@ void bind_config(nb::module_& m) {
           },
           nb::sig("def __eq__(self, other: object, /) -> bool"));
 
+  nb::class_<SharedArena>(m, "KVArena", "Memory for the KV caches of several engines of this process.")
+      .def(
+          "__init__", [](SharedArena* self, int64_t bytes) { new (self) SharedArena{make_kv_arena(bytes)}; },
+          "bytes"_a);
+
   nb::class_<EngineConfig>(m, "EngineConfig",
                            "Everything an engine is told at start; see quire/engine_config.h.")
       .def(
@@ -119,7 +130,11 @@ void bind_config(nb::module_& m) {
              int32_t block_size, int64_t kv_cache_memory_bytes, int32_t num_gpu_blocks_override,
              bool enable_prefix_caching, int32_t max_num_seqs, int32_t max_num_batched_tokens,
              bool enable_chunked_prefill, int32_t long_prefill_token_threshold, std::string scheduling_policy,
-             bool async_scheduling, int32_t max_queued_requests, uint64_t seed) {
+             bool async_scheduling, int32_t max_queued_requests, uint64_t seed, bool enable_kv_cache_events,
+             const SharedArena* kv_arena, int32_t max_num_partial_prefills, int32_t max_long_partial_prefills,
+             bool scheduler_reserve_full_isl, float watermark, int64_t max_queued_tokens,
+             int64_t flight_recorder_bytes, double flight_recorder_minutes, std::string flight_recorder_dir,
+             int32_t flight_recorder_signal) {
             EngineConfig c;
             c.model = std::move(model);
             c.dtype = std::move(dtype);
@@ -140,6 +155,17 @@ void bind_config(nb::module_& m) {
             c.async_scheduling = async_scheduling;
             c.max_queued_requests = max_queued_requests;
             c.seed = seed;
+            c.enable_kv_cache_events = enable_kv_cache_events;
+            if (kv_arena) c.kv_arena = kv_arena->arena;
+            c.max_num_partial_prefills = max_num_partial_prefills;
+            c.max_long_partial_prefills = max_long_partial_prefills;
+            c.scheduler_reserve_full_isl = scheduler_reserve_full_isl;
+            c.watermark = watermark;
+            c.max_queued_tokens = max_queued_tokens;
+            c.flight_recorder_bytes = flight_recorder_bytes;
+            c.flight_recorder_minutes = flight_recorder_minutes;
+            c.flight_recorder_dir = std::move(flight_recorder_dir);
+            c.flight_recorder_signal = flight_recorder_signal;
             c.validate();
             new (self) EngineConfig(std::move(c));
           },
@@ -151,7 +177,12 @@ void bind_config(nb::module_& m) {
           "max_num_batched_tokens"_a = EngineConfig{}.max_num_batched_tokens,
           "enable_chunked_prefill"_a = true, "long_prefill_token_threshold"_a = 0,
           "scheduling_policy"_a = EngineConfig{}.scheduling_policy, "async_scheduling"_a = false,
-          "max_queued_requests"_a = 0, "seed"_a = 0)
+          "max_queued_requests"_a = 0, "seed"_a = 0, "enable_kv_cache_events"_a = false,
+          "kv_arena"_a = nb::none(), "max_num_partial_prefills"_a = 0, "max_long_partial_prefills"_a = 0,
+          "scheduler_reserve_full_isl"_a = true, "watermark"_a = 0.0F, "max_queued_tokens"_a = 0,
+          "flight_recorder_bytes"_a = EngineConfig{}.flight_recorder_bytes,
+          "flight_recorder_minutes"_a = EngineConfig{}.flight_recorder_minutes, "flight_recorder_dir"_a = "",
+          "flight_recorder_signal"_a = 0)
       .def_ro("model", &EngineConfig::model)
       .def_ro("dtype", &EngineConfig::dtype)
       .def_ro("max_model_len", &EngineConfig::max_model_len)
@@ -170,7 +201,17 @@ void bind_config(nb::module_& m) {
       .def_ro("scheduling_policy", &EngineConfig::scheduling_policy)
       .def_ro("async_scheduling", &EngineConfig::async_scheduling)
       .def_ro("max_queued_requests", &EngineConfig::max_queued_requests)
-      .def_ro("seed", &EngineConfig::seed);
+      .def_ro("seed", &EngineConfig::seed)
+      .def_ro("enable_kv_cache_events", &EngineConfig::enable_kv_cache_events)
+      .def_ro("max_num_partial_prefills", &EngineConfig::max_num_partial_prefills)
+      .def_ro("max_long_partial_prefills", &EngineConfig::max_long_partial_prefills)
+      .def_ro("scheduler_reserve_full_isl", &EngineConfig::scheduler_reserve_full_isl)
+      .def_ro("watermark", &EngineConfig::watermark)
+      .def_ro("max_queued_tokens", &EngineConfig::max_queued_tokens)
+      .def_ro("flight_recorder_bytes", &EngineConfig::flight_recorder_bytes)
+      .def_ro("flight_recorder_minutes", &EngineConfig::flight_recorder_minutes)
+      .def_ro("flight_recorder_dir", &EngineConfig::flight_recorder_dir)
+      .def_ro("flight_recorder_signal", &EngineConfig::flight_recorder_signal);
 }
 
 }  // namespace quire::bindings

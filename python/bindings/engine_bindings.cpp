@@ -33,7 +33,8 @@ void bind_engine(nb::module_& m) {
           "__init__",
           [](EngineRequest* self, std::string request_id,
              std::variant<std::string, std::vector<int32_t>> prompt, const SamplingParams& sampling_params,
-             int32_t priority, std::string cache_salt, bool add_special_tokens) {
+             int32_t priority, int64_t deadline_ms, std::string user, std::string cache_salt,
+             bool add_special_tokens) {
             new (self) EngineRequest();
             self->request_id = std::move(request_id);
             if (auto* text = std::get_if<std::string>(&prompt)) self->prompt = std::move(*text);
@@ -41,11 +42,13 @@ void bind_engine(nb::module_& m) {
               self->prompt_token_ids = std::move(*ids);
             self->sampling_params = sampling_params;
             self->priority = priority;
+            self->deadline_ms = deadline_ms;
+            self->user = std::move(user);
             self->cache_salt = std::move(cache_salt);
             self->add_special_tokens = add_special_tokens;
           },
           "request_id"_a, "prompt"_a, "sampling_params"_a, nb::kw_only(), "priority"_a = 0,
-          "cache_salt"_a = "", "add_special_tokens"_a = true)
+          "deadline_ms"_a = 0, "user"_a = "", "cache_salt"_a = "", "add_special_tokens"_a = true)
       .def_ro("request_id", &EngineRequest::request_id);
 
   nb::class_<ModelDescription>(m, "ModelDescription", "What was loaded.")
@@ -60,13 +63,24 @@ void bind_engine(nb::module_& m) {
       .def_ro("num_steps", &EngineStats::num_steps)
       .def_ro("num_running_reqs", &EngineStats::num_running_reqs)
       .def_ro("num_waiting_reqs", &EngineStats::num_waiting_reqs)
+      .def_ro("num_waiting_tokens", &EngineStats::num_waiting_tokens)
       .def_ro("num_free_blocks", &EngineStats::num_free_blocks)
       .def_ro("num_total_blocks", &EngineStats::num_total_blocks)
+      .def_ro("kv_cache_usage", &EngineStats::kv_cache_usage)
+      .def_ro("kv_cache_waste", &EngineStats::kv_cache_waste)
       .def_ro("num_preemptions", &EngineStats::num_preemptions)
       .def_ro("num_scheduled_tokens", &EngineStats::num_scheduled_tokens)
       .def_ro("prefix_cache_queries", &EngineStats::prefix_cache_queries)
       .def_ro("prefix_cache_hits", &EngineStats::prefix_cache_hits)
-      .def_ro("num_generation_tokens", &EngineStats::num_generation_tokens);
+      .def_ro("num_generation_tokens", &EngineStats::num_generation_tokens)
+      .def_ro("num_spec_tokens", &EngineStats::num_spec_tokens)
+      .def_ro("num_accepted_spec_tokens", &EngineStats::num_accepted_spec_tokens)
+      .def_ro("num_unknown_aborts", &EngineStats::num_unknown_aborts)
+      .def_ro("num_expired_reqs", &EngineStats::num_expired_reqs);
+
+  nb::enum_<PauseMode>(m, "PauseMode", "How an engine pauses.")
+      .value("KEEP", PauseMode::kKeep, "Nothing is computed until it resumes.")
+      .value("WAIT", PauseMode::kWait, "Running requests go on, waiting ones do not begin.");
 
   nb::class_<OutputQueue>(m, "OutputQueue",
                           "Collects outputs for a consumer that polls; untaken deltas are merged.")
@@ -85,13 +99,21 @@ void bind_engine(nb::module_& m) {
            "options_json"_a = "{}")
       .def("stats", &EngineBase::stats)
       .def("reset_prefix_cache", &EngineBase::reset_prefix_cache, ReleaseGil(),
-           "Forgets cached prefixes. False, and nothing done, while a request is unfinished.");
+           "Forgets cached prefixes. False, and nothing done, while a request is unfinished.")
+      .def("pause", &EngineBase::pause, "mode"_a = PauseMode::kKeep, ReleaseGil())
+      .def("resume", &EngineBase::resume, ReleaseGil())
+      .def("take_kv_events", &EngineBase::take_kv_events, ReleaseGil())
+      .def("dump_flight_recorder", &EngineBase::dump_flight_recorder, "path"_a, ReleaseGil());
 
   nb::class_<Engine, EngineBase>(m, "Engine", "The engine on threads of its own. Thread-safe.")
       .def(nb::init<const EngineConfig&>(), "config"_a, ReleaseGil())
       .def("add_requests", add_requests, "requests"_a, "queue"_a, ReleaseGil(),
            "Queues requests whose outputs go to `queue`: all of them, or none and ValueError.")
-      .def("abort_request", &Engine::abort_request, "request_id"_a, ReleaseGil());
+      .def("abort_request", &Engine::abort_request, "request_id"_a, ReleaseGil())
+      .def(
+          "drain",
+          [](Engine& self, int64_t timeout_ms) { return self.drain(std::chrono::milliseconds(timeout_ms)); },
+          "timeout_ms"_a, ReleaseGil(), "Accepts no more requests; waits until all are finished.");
 
   nb::class_<LLMEngine, EngineBase>(m, "LLMEngine", "The engine without threads: it computes inside step().")
       .def(nb::init<const EngineConfig&>(), "config"_a, ReleaseGil())

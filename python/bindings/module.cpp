@@ -27,4 +27,6 @@ NB_MODULE(_core, m) {
   quire::bindings::bind_outputs(m);
   quire::bindings::bind_text(m);
   quire::bindings::bind_engine(m);
+  quire::bindings::bind_recorder(m);
+  quire::bindings::bind_simulator(m);
 }

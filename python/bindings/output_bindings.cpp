@@ -10,6 +10,7 @@
 #include <unordered_map>
 
 #include "bindings.h"
+#include "quire/kv_events.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -42,6 +43,8 @@ std::optional<std::vector<nb::typed<nb::dict, int, Logprob>>> logprobs(const Com
   return positions;
 }
 
+nb::bytes hash_bytes(const KVBlockHash& hash) { return nb::bytes(hash.data(), sizeof hash); }
+
 std::string completion_repr(const CompletionOutput& o) {
   return nb::cast<std::string>(
       nb::str("CompletionOutput(index={}, text={!r}, token_ids={}, finish_reason={!r}, stop_reason={!r})")
@@ -51,6 +54,25 @@ std::string completion_repr(const CompletionOutput& o) {
 }  // namespace
 
 void bind_outputs(nb::module_& m) {
+  nb::enum_<KVCacheEventKind>(m, "KVCacheEventKind")
+      .value("BLOCK_STORED", KVCacheEventKind::kBlockStored, "Blocks can be found under their hashes.")
+      .value("BLOCK_REMOVED", KVCacheEventKind::kBlockRemoved, "No block has that hash any more.")
+      .value("ALL_BLOCKS_CLEARED", KVCacheEventKind::kAllBlocksCleared, "Nothing can be found.");
+  nb::class_<KVCacheEvent>(m, "KVCacheEvent", "What happened to cached prefixes; see quire/kv_events.h.")
+      .def_ro("kind", &KVCacheEvent::kind)
+      .def_ro("group", &KVCacheEvent::group)
+      .def_prop_ro("block_hashes",
+                   [](const KVCacheEvent& event) {
+                     std::vector<nb::bytes> hashes;
+                     for (const KVBlockHash& hash : event.block_hashes) hashes.push_back(hash_bytes(hash));
+                     return hashes;
+                   })
+      .def_prop_ro("parent_block_hash",
+                   [](const KVCacheEvent& event) { return hash_bytes(event.parent_block_hash); })
+      .def_ro("token_ids", &KVCacheEvent::token_ids)
+      .def_ro("block_size", &KVCacheEvent::block_size)
+      .def_ro("lora_name", &KVCacheEvent::lora_name);
+
   nb::class_<Logprob>(m, "Logprob",
                       "A token's log-probability under the model, and its rank (1 is the likeliest).")
       .def_ro("token_id", &Logprob::token_id)

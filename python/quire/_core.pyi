@@ -151,10 +151,15 @@ class SamplingParams:
 
     def __eq__(self, other: object, /) -> bool: ...
 
+class KVArena:
+    """Memory for the KV caches of several engines of this process."""
+
+    def __init__(self, bytes: int) -> None: ...
+
 class EngineConfig:
     """Everything an engine is told at start; see quire/engine_config.h."""
 
-    def __init__(self, model: str, *, dtype: str = 'auto', max_model_len: int = 0, skip_tokenizer_init: bool = False, device: str = 'auto', num_threads: int = 0, tensor_parallel_size: int = 1, block_size: int = 16, kv_cache_memory_bytes: int = 0, num_gpu_blocks_override: int = 0, enable_prefix_caching: bool = True, max_num_seqs: int = 64, max_num_batched_tokens: int = 2048, enable_chunked_prefill: bool = True, long_prefill_token_threshold: int = 0, scheduling_policy: str = 'fcfs', async_scheduling: bool = False, max_queued_requests: int = 0, seed: int = 0) -> None: ...
+    def __init__(self, model: str, *, dtype: str = 'auto', max_model_len: int = 0, skip_tokenizer_init: bool = False, device: str = 'auto', num_threads: int = 0, tensor_parallel_size: int = 1, block_size: int = 16, kv_cache_memory_bytes: int = 0, num_gpu_blocks_override: int = 0, enable_prefix_caching: bool = True, max_num_seqs: int = 64, max_num_batched_tokens: int = 2048, enable_chunked_prefill: bool = True, long_prefill_token_threshold: int = 0, scheduling_policy: str = 'fcfs', async_scheduling: bool = False, max_queued_requests: int = 0, seed: int = 0, enable_kv_cache_events: bool = False, kv_arena: KVArena | None = None, max_num_partial_prefills: int = 0, max_long_partial_prefills: int = 0, scheduler_reserve_full_isl: bool = True, watermark: float = 0.0, max_queued_tokens: int = 0, flight_recorder_bytes: int = 16777216, flight_recorder_minutes: float = 5.0, flight_recorder_dir: str = '', flight_recorder_signal: int = 0) -> None: ...
 
     @property
     def model(self) -> str: ...
@@ -212,6 +217,70 @@ class EngineConfig:
 
     @property
     def seed(self) -> int: ...
+
+    @property
+    def enable_kv_cache_events(self) -> bool: ...
+
+    @property
+    def max_num_partial_prefills(self) -> int: ...
+
+    @property
+    def max_long_partial_prefills(self) -> int: ...
+
+    @property
+    def scheduler_reserve_full_isl(self) -> bool: ...
+
+    @property
+    def watermark(self) -> float: ...
+
+    @property
+    def max_queued_tokens(self) -> int: ...
+
+    @property
+    def flight_recorder_bytes(self) -> int: ...
+
+    @property
+    def flight_recorder_minutes(self) -> float: ...
+
+    @property
+    def flight_recorder_dir(self) -> str: ...
+
+    @property
+    def flight_recorder_signal(self) -> int: ...
+
+class KVCacheEventKind(enum.Enum):
+    BLOCK_STORED = 0
+    """Blocks can be found under their hashes."""
+
+    BLOCK_REMOVED = 1
+    """No block has that hash any more."""
+
+    ALL_BLOCKS_CLEARED = 2
+    """Nothing can be found."""
+
+class KVCacheEvent:
+    """What happened to cached prefixes; see quire/kv_events.h."""
+
+    @property
+    def kind(self) -> KVCacheEventKind: ...
+
+    @property
+    def group(self) -> int: ...
+
+    @property
+    def block_hashes(self) -> list[bytes]: ...
+
+    @property
+    def parent_block_hash(self) -> bytes: ...
+
+    @property
+    def token_ids(self) -> list[int]: ...
+
+    @property
+    def block_size(self) -> int: ...
+
+    @property
+    def lora_name(self) -> str: ...
 
 class Logprob:
     """
@@ -334,7 +403,7 @@ class ChatTemplate:
 class EngineRequest:
     """A prompt and how to continue it. Give prompt or prompt_token_ids."""
 
-    def __init__(self, request_id: str, prompt: str | Sequence[int], sampling_params: SamplingParams, *, priority: int = 0, cache_salt: str = '', add_special_tokens: bool = True) -> None: ...
+    def __init__(self, request_id: str, prompt: str | Sequence[int], sampling_params: SamplingParams, *, priority: int = 0, deadline_ms: int = 0, user: str = '', cache_salt: str = '', add_special_tokens: bool = True) -> None: ...
 
     @property
     def request_id(self) -> str: ...
@@ -373,10 +442,19 @@ class EngineStats:
     def num_waiting_reqs(self) -> int: ...
 
     @property
+    def num_waiting_tokens(self) -> int: ...
+
+    @property
     def num_free_blocks(self) -> int: ...
 
     @property
     def num_total_blocks(self) -> int: ...
+
+    @property
+    def kv_cache_usage(self) -> float: ...
+
+    @property
+    def kv_cache_waste(self) -> float: ...
 
     @property
     def num_preemptions(self) -> int: ...
@@ -392,6 +470,27 @@ class EngineStats:
 
     @property
     def num_generation_tokens(self) -> int: ...
+
+    @property
+    def num_spec_tokens(self) -> int: ...
+
+    @property
+    def num_accepted_spec_tokens(self) -> int: ...
+
+    @property
+    def num_unknown_aborts(self) -> int: ...
+
+    @property
+    def num_expired_reqs(self) -> int: ...
+
+class PauseMode(enum.Enum):
+    """How an engine pauses."""
+
+    KEEP = 0
+    """Nothing is computed until it resumes."""
+
+    WAIT = 1
+    """Running requests go on, waiting ones do not begin."""
 
 class OutputQueue:
     """Collects outputs for a consumer that polls; untaken deltas are merged."""
@@ -418,6 +517,14 @@ class EngineBase:
         Forgets cached prefixes. False, and nothing done, while a request is unfinished.
         """
 
+    def pause(self, mode: PauseMode = PauseMode.KEEP) -> None: ...
+
+    def resume(self) -> None: ...
+
+    def take_kv_events(self) -> list[KVCacheEvent]: ...
+
+    def dump_flight_recorder(self, path: str) -> None: ...
+
 class Engine(EngineBase):
     """The engine on threads of its own. Thread-safe."""
 
@@ -429,6 +536,9 @@ class Engine(EngineBase):
         """
 
     def abort_request(self, request_id: str) -> bool: ...
+
+    def drain(self, timeout_ms: int) -> bool:
+        """Accepts no more requests; waits until all are finished."""
 
 class LLMEngine(EngineBase):
     """The engine without threads: it computes inside step()."""
@@ -443,3 +553,45 @@ class LLMEngine(EngineBase):
 
     def step(self) -> list[RequestOutput]:
         """One step. What is new or finished, perhaps nothing."""
+
+class ReplayReport:
+    """How a replay went; see quire/flight_recorder.h."""
+
+    @property
+    def model(self) -> str: ...
+
+    @property
+    def seconds(self) -> float: ...
+
+    @property
+    def num_requests(self) -> int: ...
+
+    @property
+    def num_steps(self) -> int: ...
+
+    @property
+    def num_identical(self) -> int: ...
+
+    @property
+    def num_tokens(self) -> int: ...
+
+    @property
+    def num_preemptions(self) -> int: ...
+
+    @property
+    def divergence(self) -> str: ...
+
+def replay_recording(path: str) -> ReplayReport:
+    """
+    Schedules a recording anew and compares, step by step. Raises ValueError for a damaged file.
+    """
+
+def write_perfetto_trace(recording_path: str, trace_path: str) -> ReplayReport:
+    """
+    Writes a recording as a timeline for Perfetto. Raises ValueError as replay_recording does.
+    """
+
+def simulate(options_json: str) -> str:
+    """
+    Runs a simulation: options in, report out, both JSON. See quire/simulator.h, and quire.simulate.
+    """

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from quire.model_directory import DEMO_MODEL
+from quire.simulate import add_simulate_arguments, run_simulate
 
 if TYPE_CHECKING:
-    from quire._core import RequestOutput, SamplingParams
+    from quire._core import ReplayReport, RequestOutput, SamplingParams
     from quire.llm import LLM
     from quire.prompts import Message
 
@@ -57,6 +58,21 @@ def _parser() -> argparse.ArgumentParser:
     chat = commands.add_parser("chat", parents=[common], help="hold a conversation")
     chat.add_argument("--system", default=None, help="the system message")
     chat.set_defaults(command=_chat)
+
+    replay = commands.add_parser(
+        "replay", help="schedule a flight recorder's file anew and compare, step by step"
+    )
+    replay.add_argument("file", help="what LLM.dump_flight_recorder wrote")
+    replay.set_defaults(command=_replay)
+
+    trace = commands.add_parser("trace", help="write a flight recorder's file as a timeline for Perfetto")
+    trace.add_argument("file", help="what LLM.dump_flight_recorder wrote")
+    trace.add_argument("--output", default=None, help="where to; default: the file with .json appended")
+    trace.set_defaults(command=_trace)
+
+    simulate = commands.add_parser("simulate", help="predict how a fleet would serve a workload")
+    add_simulate_arguments(simulate)
+    simulate.set_defaults(command=run_simulate)
     return parser
 
 
@@ -165,6 +181,33 @@ def _chat(args: argparse.Namespace) -> int:
             messages.pop()
             continue
         messages.append({"role": "assistant", "content": text})
+
+
+def _replay(args: argparse.Namespace) -> int:
+    from quire._core import replay_recording
+
+    return _print_replay(replay_recording(args.file))
+
+
+def _trace(args: argparse.Namespace) -> int:
+    from quire._core import write_perfetto_trace
+
+    output = args.output or args.file + ".json"
+    status = _print_replay(write_perfetto_trace(args.file, output))
+    print(f"wrote {output}; open it in https://ui.perfetto.dev")
+    return status
+
+
+def _print_replay(report: ReplayReport) -> int:
+    """Says how a replay went. Returns 1 if a step was scheduled otherwise than recorded."""
+    print(f"{report.model}: {report.seconds:.2f} s, {report.num_requests} requests")
+    print(
+        f"{report.num_identical} of {report.num_steps} steps scheduled as recorded "
+        f"({report.num_tokens} tokens, {report.num_preemptions} preemptions)"
+    )
+    if report.divergence:
+        print(f"the first that was not: {report.divergence}", file=sys.stderr)
+    return 1 if report.divergence else 0
 
 
 if __name__ == "__main__":

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
+import time
 from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import Any
 
 from quire import _core
 from quire._core import RequestOutput, RequestOutputKind, SamplingParams
+from quire.engine_operations import EngineOperations
 from quire.model_directory import DEMO_MODEL, resolve_model
 from quire.prompts import Message, Prompt, is_conversation, prompt_content, prompt_list
 
@@ -17,7 +18,7 @@ from quire.prompts import Message, Prompt, is_conversation, prompt_content, prom
 _POLL_MS = 50
 
 
-class LLM:
+class LLM(EngineOperations[_core.Engine]):
     """A model and its engine, on threads of their own.
 
     ``model`` is a Hugging Face directory; without it, the bundled demo model. The keyword arguments are the
@@ -30,11 +31,6 @@ class LLM:
         self._engine = _core.Engine(_core.EngineConfig(resolve_model(model), **engine_args))
         self._ids = count()
 
-    @property
-    def model(self) -> _core.ModelDescription:
-        """Architecture, dtype, vocab_size, max_model_len, eos_token_ids."""
-        return self._engine.model
-
     def generate(
         self,
         prompts: Prompt | Sequence[Prompt],
@@ -42,15 +38,22 @@ class LLM:
         *,
         use_tqdm: bool = True,
         priority: Sequence[int] | None = None,
+        deadline_ms: int | Sequence[int] = 0,
+        user: str | Sequence[str] = "",
     ) -> list[RequestOutput]:
         """Generates a completion for each prompt, in order.
 
         A prompt is a string, a list of token ids, or ``{"prompt": ...}`` / ``{"prompt_token_ids": ...}``.
-        ``sampling_params`` is one for all or one for each.
+        ``sampling_params`` is one for all or one for each; so are ``deadline_ms`` (a request that is not
+        finished by then ends with finish_reason "abort"; 0: no deadline) and ``user`` (whose share it counts
+        to, with scheduling_policy="fair").
 
-        Raises ValueError if a prompt is empty or longer than ``max_model_len``; then none is run.
+        Raises ValueError if a prompt is empty or longer than ``max_model_len``, and MemoryError if the queue
+        is full or a deadline cannot be met; then none is run.
         """
-        return self._run(prompt_list(prompts), sampling_params, use_tqdm, priority, is_chat=False)
+        given = prompt_list(prompts)
+        options = _options(len(given), priority=priority or 0, deadline_ms=deadline_ms, user=user)
+        return self._run(given, sampling_params, use_tqdm, options, is_chat=False)
 
     def chat(
         self,
@@ -70,7 +73,7 @@ class LLM:
             self.apply_chat_template(conversation, **template_args)  # type: ignore[arg-type]
             for conversation in conversations
         ]
-        return self._run(prompts, sampling_params, use_tqdm, None, is_chat=True)
+        return self._run(prompts, sampling_params, use_tqdm, [{}] * len(prompts), is_chat=True)
 
     def stream(
         self,
@@ -86,7 +89,7 @@ class LLM:
         params = (sampling_params or SamplingParams()).copy()
         params.output_kind = RequestOutputKind.DELTA
         queue = _core.OutputQueue()
-        ids = self._submit([prompt_content(content)], [params], queue, None, is_chat)  # type: ignore[arg-type]
+        ids = self._submit([prompt_content(content)], [params], queue, [{}], is_chat)  # type: ignore[arg-type]
         finished = False
         try:
             while not finished:
@@ -97,27 +100,25 @@ class LLM:
             if not finished:
                 self._engine.abort_request(ids[0])
 
-    def apply_chat_template(self, messages: Sequence[Message], **template_args: Any) -> str:
-        """Renders a conversation as text. Raises ValueError if the model has no chat template."""
-        return self._engine.apply_chat_template(
-            json.dumps(list(messages), ensure_ascii=False),
-            json.dumps(template_args, ensure_ascii=False),
-        )
+    def drain(self, timeout: float | None = None) -> bool:
+        """Accepts no more requests and waits until all are finished. False after ``timeout`` seconds.
 
-    def stats(self) -> _core.EngineStats:
-        """Counters since the start: steps, tokens, preemptions, prefix hits, free blocks."""
-        return self._engine.stats()
-
-    def reset_prefix_cache(self) -> bool:
-        """Forgets cached prefixes. Returns False, and does nothing, while a request is unfinished."""
-        return self._engine.reset_prefix_cache()
+        ``resume`` accepts requests again.
+        """
+        end = None if timeout is None else time.monotonic() + timeout
+        while True:
+            wait = _POLL_MS if end is None else max(0, min(_POLL_MS, int((end - time.monotonic()) * 1000)))
+            if self._engine.drain(wait):
+                return True
+            if end is not None and time.monotonic() >= end:
+                return False
 
     def _submit(
         self,
         prompts: list[str | list[int]],
         params: list[SamplingParams],
         queue: _core.OutputQueue,
-        priority: Sequence[int] | None,
+        options: list[dict[str, Any]],
         is_chat: bool,
     ) -> list[str]:
         ids = [str(next(self._ids)) for _ in prompts]
@@ -126,7 +127,7 @@ class LLM:
                 ids[i],
                 prompts[i],
                 params[i],
-                priority=priority[i] if priority else 0,
+                **options[i],
                 # A rendered chat has its own special tokens.
                 add_special_tokens=not is_chat,
             )
@@ -140,24 +141,20 @@ class LLM:
         prompts: list[str | list[int]],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None,
         use_tqdm: bool,
-        priority: Sequence[int] | None,
+        options: list[dict[str, Any]],
         is_chat: bool,
     ) -> list[RequestOutput]:
         if sampling_params is None or isinstance(sampling_params, SamplingParams):
             given = [sampling_params or SamplingParams()] * len(prompts)
         else:
             given = list(sampling_params)
-        for name, length in (
-            ("sampling_params", len(given)),
-            ("priority", len(priority or prompts)),
-        ):
-            if length != len(prompts):
-                raise ValueError(f"{name} has {length} entries for {len(prompts)} prompts")
+        if len(given) != len(prompts):
+            raise ValueError(f"sampling_params has {len(given)} entries for {len(prompts)} prompts")
         params = [p.copy() for p in given]
         for p in params:
             p.output_kind = RequestOutputKind.FINAL_ONLY
         queue = _core.OutputQueue()
-        ids = self._submit(prompts, params, queue, priority, is_chat)
+        ids = self._submit(prompts, params, queue, options, is_chat)
         unfinished = set(ids)
         outputs: dict[str, RequestOutput] = {}
         progress = _progress_bar(len(ids)) if use_tqdm else None
@@ -174,6 +171,17 @@ class LLM:
             if progress is not None:
                 progress.close()
         return [outputs[request_id] for request_id in ids]
+
+
+def _options(num_prompts: int, **given: Any) -> list[dict[str, Any]]:
+    """Keyword arguments for each request, from values for all or lists of one each."""
+    for name, value in given.items():
+        if not isinstance(value, (int, str)) and len(value) != num_prompts:
+            raise ValueError(f"{name} has {len(value)} entries for {num_prompts} prompts")
+    return [
+        {name: value if isinstance(value, (int, str)) else value[i] for name, value in given.items()}
+        for i in range(num_prompts)
+    ]
 
 
 def _progress_bar(total: int) -> Any:

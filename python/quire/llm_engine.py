@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Sequence
 from typing import Any
 
 from quire import _core
 from quire._core import RequestOutput, SamplingParams
+from quire.engine_operations import EngineOperations
 from quire.model_directory import DEMO_MODEL, resolve_model
-from quire.prompts import Message, Prompt, prompt_content
+from quire.prompts import Prompt, prompt_content
 
 
-class LLMEngine:
+class LLMEngine(EngineOperations[_core.LLMEngine]):
     """``add_request``, then ``step`` until ``has_unfinished_requests`` is false. One thread at a time.
 
     Takes what ``LLM`` takes.
@@ -21,11 +20,6 @@ class LLMEngine:
 
     def __init__(self, model: str | os.PathLike[str] = DEMO_MODEL, **engine_args: Any) -> None:
         self._engine = _core.LLMEngine(_core.EngineConfig(resolve_model(model), **engine_args))
-
-    @property
-    def model(self) -> _core.ModelDescription:
-        """Architecture, dtype, vocab_size, max_model_len, eos_token_ids."""
-        return self._engine.model
 
     def add_request(
         self,
@@ -35,8 +29,14 @@ class LLMEngine:
         *,
         priority: int = 0,
         cache_salt: str = "",
+        deadline_ms: int = 0,
+        user: str = "",
     ) -> None:
-        """Queues a request. Raises ValueError, and changes nothing, if it cannot be run."""
+        """Queues a request.
+
+        Raises ValueError if it cannot be run, and MemoryError if the queue is full or ``deadline_ms`` cannot
+        be met; nothing has changed then.
+        """
         self._engine.add_request(
             _core.EngineRequest(
                 request_id,
@@ -44,6 +44,8 @@ class LLMEngine:
                 sampling_params or SamplingParams(),
                 priority=priority,
                 cache_salt=cache_salt,
+                deadline_ms=deadline_ms,
+                user=user,
             )
         )
 
@@ -58,14 +60,3 @@ class LLMEngine:
     def has_unfinished_requests(self) -> bool:
         """Whether ``step`` has anything left to do or to return."""
         return self._engine.has_unfinished_requests()
-
-    def apply_chat_template(self, messages: Sequence[Message], **template_args: Any) -> str:
-        """Renders a conversation as text. Raises ValueError if the model has no chat template."""
-        return self._engine.apply_chat_template(
-            json.dumps(list(messages), ensure_ascii=False),
-            json.dumps(template_args, ensure_ascii=False),
-        )
-
-    def stats(self) -> _core.EngineStats:
-        """Counters since the start: steps, tokens, preemptions, prefix hits, free blocks."""
-        return self._engine.stats()

@@ -173,6 +173,10 @@ class AttentionTest : public KernelTest {
   void give_back_page(int request, int page) {
     requests_[static_cast<size_t>(request)].pages[static_cast<size_t>(page)] = 0;
   }
+  void set_pages(int request, const std::vector<int32_t>& pages) {
+    requests_[static_cast<size_t>(request)].pages = pages;
+  }
+  void use_cache(const KVCacheView& cache) { cache_ = cache; }
 
  private:
   reference::Matrix head_of(const Tensor& x, int kv_head) const {
@@ -245,6 +249,62 @@ TEST_P(AttentionTest, PagesBehindTheWindowAreNotRead) {
     write_all(context());
     for (int page = 0; page < 18; ++page) give_back_page(0, page);
     expect_matches({{0, 320, 330}}, {.window = 30});
+  }
+}
+
+// Whatever the tiles of a chunk have in common, pages below the window of its first row are not among it:
+// other requests write there.
+TEST_P(AttentionTest, PagesBelowTheFirstWindowChangeNoBit) {
+  constexpr int kLength = 700;
+  ThreadPool pool(3);
+  for (const DType dtype : kFloatTypes) {
+    for (const int block_size : {16, 64, 256}) {
+      make_cache({dtype, 2, 1, 32, block_size}, {kLength, 40});
+      set_workspace(kernels().attention_workspace_bytes(4, kLength, 2, 1, 32));
+      write_all(context());
+      const std::vector<int32_t> pages = request(0).pages;
+      for (const int window : {1, 16, 40, 256, 300}) {
+        for (const int begin : {699, 640, 310}) {
+          const std::vector<Chunk> chunks = {{0, begin, std::min(begin + 130, kLength)}, {1, 39, 40}};
+          set_pages(0, pages);
+          const Tensor intact = attend(context(), chunks, {.window = window});
+          for (int page = 0; page < (begin - window + 1) / block_size; ++page) give_back_page(0, page);
+          for (const LaunchContext& ctx : {context(), context(&pool)}) {
+            const Tensor poisoned = attend(ctx, chunks, {.window = window});
+            for (int64_t row = 0; row < intact.view().shape[0]; ++row) {
+              ASSERT_EQ(poisoned.row_bytes(row), intact.row_bytes(row))
+                  << dtype_name(dtype) << " block " << block_size << " window " << window << " token "
+                  << begin + row;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+// A block's pages in all layers of a group lie next to each other, so a layer's pages lie apart.
+TEST_P(AttentionTest, LayersMayBeInterleavedPageByPage) {
+  constexpr size_t kLayers = 3, kLayer = 1;
+  for (const DType dtype : kFloatTypes) {
+    make_cache({dtype, 4, 2, 80, 32}, {300, 33});
+    write_all(context());
+    const std::vector<Chunk> chunks = {{0, 270, 300}, {1, 32, 33}};
+    const Tensor expected = attend(context(), chunks, {});
+    KVCacheView layer = cache();
+    const size_t page_bytes = (kernels().kv_page_bytes(32, 2, 80, dtype) + 63) / 64 * 64;
+    const Memory memory(kLayers * page_bytes * static_cast<size_t>(layer.num_blocks));
+    layer.data = memory.data() + kLayer * page_bytes;
+    layer.page_stride_bytes = static_cast<int64_t>(kLayers * page_bytes);
+    use_cache(layer);
+    write_all(context());
+    const Tensor actual = attend(context(), chunks, {});
+    for (int64_t row = 0; row < expected.view().shape[0]; ++row)
+      ASSERT_EQ(actual.row_bytes(row), expected.row_bytes(row)) << dtype_name(dtype) << " row " << row;
+    for (size_t i = 0; i < memory.bytes(); ++i) {
+      if (i / page_bytes % kLayers == kLayer) continue;
+      ASSERT_EQ(memory.data()[i], std::byte{0xFF}) << "another layer's byte " << i;
+    }
   }
 }
 

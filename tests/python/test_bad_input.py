@@ -241,7 +241,7 @@ def test_a_full_queue_is_refused(demo_model: Path) -> None:
     engine = LLMEngine(demo_model, max_queued_requests=2)
     engine.add_request("0", "hello")
     engine.add_request("1", "hello")
-    with pytest.raises(MemoryError, match="max_queued_requests is 2"):
+    with pytest.raises(MemoryError, match="exceed max_queued_requests 2"):
         engine.add_request("2", "hello")
 
 

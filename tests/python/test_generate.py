@@ -78,6 +78,7 @@ def test_a_tiny_cache_preempts_and_changes_nothing(demo_model: Path, llm: LLM) -
             max_model_len=256,
             num_gpu_blocks_override=20,
             max_num_batched_tokens=48,
+            max_num_seqs=16,
             **options,
         )
         outputs = small.generate(prompts, params, use_tqdm=False, priority=[-i for i in range(len(prompts))])

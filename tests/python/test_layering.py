@@ -30,8 +30,11 @@ PERMITTED: dict[str, set[str]] = {
         "models", "layers", "sampler", "device", "distributed", "messages", "weights", "formats", "csrc",
     },
     "executor": {"worker", "models", "messages", "distributed", "device", "layers", "formats"},
+    "observability": {"messages"},
+    "simulator": {"scheduler", "kv_cache", "request", "executor", "messages", "formats"},
     "engine": {
         "scheduler", "kv_cache", "executor", "messages", "request", "tokenizer", "chat", "formats",
+        "observability",
     },
 }  # fmt: skip
 

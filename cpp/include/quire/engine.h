@@ -15,11 +15,17 @@
 
 #include "quire/engine_config.h"
 #include "quire/error.h"
+#include "quire/kv_events.h"
 #include "quire/request_output.h"
 #include "quire/sampling_params.h"
 #include "quire/tokenizer.h"
 
 namespace quire {
+
+// Memory that engines of one process share, through EngineConfig::kv_arena: each is sure of what one sequence
+// of its max_model_len needs, and lends the rest to whoever needs it. Throws InvalidArgument unless bytes >
+// 0.
+QUIRE_API std::shared_ptr<KVArena> make_kv_arena(int64_t bytes);
 
 // Give `prompt` or `prompt_token_ids`, not both.
 struct EngineRequest {
@@ -28,6 +34,8 @@ struct EngineRequest {
   std::vector<int32_t> prompt_token_ids;
   SamplingParams sampling_params;
   int32_t priority = 0;            // with scheduling_policy "priority": a lower value is served first
+  int64_t deadline_ms = 0;         // aborted when not finished this long after it was added; 0: no deadline
+  std::string user;                // with scheduling_policy "fair": whose share it counts to
   std::string cache_salt;          // prompts share cached prefixes only under the same salt
   bool add_special_tokens = true;  // BOS and the like around a text prompt; a rendered chat has its own
 };
@@ -49,13 +57,26 @@ struct EngineStats {
   uint64_t num_steps = 0;
   int32_t num_running_reqs = 0;
   int32_t num_waiting_reqs = 0;
-  int32_t num_free_blocks = 0;
+  int64_t num_waiting_tokens = 0;  // prompt tokens of waiting requests
+  int32_t num_free_blocks = 0;     // memory that other engines could lend counts as free
   int32_t num_total_blocks = 0;
+  double kv_cache_usage = 0.0;  // [0, 1]: part of the blocks in use
+  double kv_cache_waste = 0.0;  // [0, 1]: part of the slots of blocks in use that holds no token
   uint64_t num_preemptions = 0;
   uint64_t num_scheduled_tokens = 0;
   uint64_t prefix_cache_queries = 0;  // prompt tokens looked up
   uint64_t prefix_cache_hits = 0;     // prompt tokens found
   uint64_t num_generation_tokens = 0;
+  uint64_t num_spec_tokens = 0;           // draft tokens verified
+  uint64_t num_accepted_spec_tokens = 0;  // draft tokens accepted
+  uint64_t num_unknown_aborts = 0;        // aborts of requests that were not there
+  uint64_t num_expired_reqs = 0;          // requests ended by their deadline
+};
+
+// How an engine pauses.
+enum class PauseMode : uint8_t {
+  kKeep = 0,  // nothing is computed until it resumes
+  kWait = 1,  // running requests go on, waiting ones do not begin
 };
 
 // What both engines offer besides requests.
@@ -76,6 +97,19 @@ class QUIRE_API EngineBase {
   EngineStats stats() const;
   // Forgets all cached prefixes. Returns false, and does nothing, while a request is unfinished.
   bool reset_prefix_cache();
+
+  // Requests are accepted and wait; none is lost. Takes effect before the next step is planned.
+  void pause(PauseMode mode = PauseMode::kKeep);
+  void resume();
+
+  // What happened to cached prefixes since the last call, oldest first; with enable_kv_cache_events. At most
+  // the latest 65,536 events are kept: when older ones were dropped, the first one says that all was cleared.
+  std::vector<KVCacheEvent> take_kv_events();
+
+  // Writes the flight recorder's contents: what the scheduler was told, and decided, in the last minutes.
+  // `quire replay` and `quire trace` read it. Throws InvalidArgument when there is no recorder or the file
+  // cannot be written.
+  void dump_flight_recorder(const std::string& path);
 
  protected:
   struct Impl;
@@ -101,6 +135,10 @@ class QUIRE_API Engine : public EngineBase {
   bool abort_request(const std::string& request_id);
   // Waits for all, in order. Either every request is accepted or none.
   std::vector<RequestOutput> generate(std::vector<EngineRequest> requests);
+
+  // Accepts no request from now on, and waits until all are finished; false when that takes longer than
+  // `timeout`. resume() accepts requests again.
+  bool drain(std::chrono::milliseconds timeout);
 };
 
 // The engine without threads: it computes inside step(). One thread at a time.

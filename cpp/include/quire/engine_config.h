@@ -2,11 +2,15 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "quire/export.h"
 
 namespace quire {
+
+// Memory for the KV caches of several engines of one process; see make_kv_arena.
+class KVArena;
 
 struct QUIRE_API EngineConfig {
   // ---- model ----
@@ -26,16 +30,35 @@ struct QUIRE_API EngineConfig {
   int64_t kv_cache_memory_bytes = 0;    // 0: sized from the memory available (at most 4 GiB on the CPU)
   int32_t num_gpu_blocks_override = 0;  // exact number of blocks instead, block 0 included; 0: sized by bytes
   bool enable_prefix_caching = true;
+  bool enable_kv_cache_events = false;  // collect what EngineBase::take_kv_events returns
+  std::shared_ptr<KVArena> kv_arena;    // memory shared with other engines, instead of kv_cache_memory_bytes
 
   // ---- scheduler ----
   int32_t max_num_seqs = 64;              // requests running at once: [1, 4096]
   int32_t max_num_batched_tokens = 2048;  // tokens a step: [1, 1048576]
   bool enable_chunked_prefill = true;     // false: a prompt is computed in one step or waits
   int32_t long_prefill_token_threshold =
-      0;  // at most this many prompt tokens of one request a step; 0: no limit
-  std::string scheduling_policy = "fcfs";  // "fcfs" or "priority" (a lower value first, then arrival)
+      0;  // at most this many tokens of one request a step; longer prompts are "long"; 0: no limit
+  int32_t max_num_partial_prefills = 0;  // requests in the middle of their prompt at once; 0: no limit
+  int32_t max_long_partial_prefills =
+      0;  // of those, long ones: shorter prompts overtake the rest; 0: no limit
+  // "fcfs"; "priority" (a lower value first, then arrival); "cache_aware" (the longest cached prefix of the
+  // oldest few first); "fair" (the EngineRequest::user who was served least first)
+  std::string scheduling_policy = "fcfs";
   bool async_scheduling = false;           // plan a step while the one before it runs
-  int32_t max_queued_requests = 0;         // refuse more than this many unfinished requests; 0: no limit
+  bool scheduler_reserve_full_isl = true;  // a request starts only when its whole prompt would fit
+  float watermark = 0.0F;                  // [0, 1): part of the blocks that a new request must leave free
+
+  // ---- admission ----
+  int32_t max_queued_requests = 0;  // refuse more than this many unfinished requests; 0: no limit
+  int64_t max_queued_tokens = 0;    // refuse what brings their prompts above this many tokens; 0: no limit
+
+  // ---- flight recorder ----
+  int64_t flight_recorder_bytes = 16 << 20;  // memory for the last steps' schedule; 0: off
+  double flight_recorder_minutes = 5.0;      // older than that is dropped even when there is room
+  std::string
+      flight_recorder_dir;  // where a failed engine, or a signal, leaves its recording; empty: nowhere
+  int32_t flight_recorder_signal = 0;  // this signal (SIGUSR2, say) writes one of every engine; 0: none
 
   // ---- sampling ----
   uint64_t seed = 0;  // of the requests that bring none; 0: drawn from the system

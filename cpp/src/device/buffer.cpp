@@ -1,20 +1,26 @@
 #include "device/buffer.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <fstream>
 #include <limits>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "quire/error.h"
-#include "util/str.h"
+#include "util/check.h"
 
 namespace quire {
 namespace {
 
-constexpr size_t kHugePage = size_t{2} << 20;
+uintptr_t page_bytes() {
+  static const auto bytes = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
+  return bytes;
+}
+uintptr_t round_up(uintptr_t address, uintptr_t unit) { return (address + unit - 1) / unit * unit; }
 
 size_t read_number(const char* path) {
   std::ifstream file(path);
@@ -24,24 +30,28 @@ size_t read_number(const char* path) {
 
 }  // namespace
 
-Buffer::Buffer(size_t bytes) {
+Buffer::Buffer(size_t bytes, HugePages huge_pages) {
   if (bytes == 0) return;
-  const bool large = bytes >= kHugePage;
+  const bool huge = bytes >= kHugePageBytes && huge_pages == HugePages::kWherePossible;
   // Room to start at a huge page's boundary; what lies outside is given back.
-  const size_t mapped = large ? bytes + kHugePage : bytes;
+  const size_t mapped = huge ? bytes + kHugePageBytes : bytes;
   void* start =
       ::mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (start == MAP_FAILED) throw ResourceExhausted(str("cannot allocate ", bytes, " bytes of memory"));
   data_ = static_cast<std::byte*>(start);
   size_ = bytes;
-  if (!large) return;
+  // Both are advice: fewer page walks, or no more memory than is touched.
+  if (!huge) {
+    if (huge_pages == HugePages::kNever) ::madvise(data_, bytes, MADV_NOHUGEPAGE);
+    return;
+  }
   const auto address = reinterpret_cast<uintptr_t>(start);
-  const uintptr_t aligned = (address + kHugePage - 1) / kHugePage * kHugePage;
+  const uintptr_t aligned = round_up(address, kHugePageBytes);
   if (aligned > address) ::munmap(start, aligned - address);
-  const uintptr_t page_end = (aligned + bytes + 4095) / 4096 * 4096;
-  if (address + mapped > page_end) ::munmap(reinterpret_cast<void*>(page_end), address + mapped - page_end);
+  const uintptr_t end = round_up(aligned + bytes, page_bytes());
+  if (address + mapped > end) ::munmap(reinterpret_cast<void*>(end), address + mapped - end);
   data_ = reinterpret_cast<std::byte*>(aligned);
-  ::madvise(data_, bytes, MADV_HUGEPAGE);  // advice only: fewer page walks when it is taken
+  ::madvise(data_, bytes, MADV_HUGEPAGE);
 }
 
 Buffer::Buffer(Buffer&& other) noexcept
@@ -55,6 +65,21 @@ Buffer& Buffer::operator=(Buffer&& other) noexcept {
 
 Buffer::~Buffer() {
   if (data_) ::munmap(data_, size_);
+}
+
+void Buffer::discard(size_t offset, size_t bytes) {
+  QUIRE_CHECK(offset <= size_ && bytes <= size_ - offset, offset, " + ", bytes, " of ", size_);
+  const auto address = reinterpret_cast<uintptr_t>(data_) + offset;
+  const uintptr_t begin = round_up(address, page_bytes());
+  const uintptr_t end = (address + bytes) / page_bytes() * page_bytes();
+  if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+}
+
+size_t Buffer::resident_bytes() const {
+  std::vector<unsigned char> pages((size_ + page_bytes() - 1) / page_bytes());
+  if (size_ == 0 || ::mincore(data_, size_, pages.data()) != 0) return 0;
+  const auto resident = [](unsigned char page) { return (page & 1) != 0; };
+  return static_cast<size_t>(std::count_if(pages.begin(), pages.end(), resident)) * page_bytes();
 }
 
 size_t available_host_memory() {

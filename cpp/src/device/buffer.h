@@ -2,22 +2,33 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 namespace quire {
 
-// Zero-filled host memory from the kernel, in 2 MiB pages where it can be. Pages that are never touched cost
-// nothing. Movable, not copyable.
+// What a huge page backs at once: one byte touched costs all of it.
+inline constexpr size_t kHugePageBytes = size_t{2} << 20;
+
+enum class HugePages : uint8_t { kWherePossible, kNever };
+
+// Zero-filled host memory from the kernel. Pages that are never touched cost nothing. Movable, not copyable.
 class Buffer {
  public:
   Buffer() = default;
   // Throws ResourceExhausted, with the size, when the address space is refused.
-  explicit Buffer(size_t bytes);
+  explicit Buffer(size_t bytes, HugePages huge_pages = HugePages::kWherePossible);
   Buffer(Buffer&& other) noexcept;
   Buffer& operator=(Buffer&& other) noexcept;
   ~Buffer();
 
   std::byte* data() const { return data_; }
   size_t size() const { return size_; }
+
+  // Gives the memory of the whole pages inside [offset, offset + bytes) back to the kernel. The addresses
+  // stay; what is read there next is zero, in whole pages, or as it was, at the two edges.
+  void discard(size_t offset, size_t bytes);
+  // Memory that it really takes now. Slow: asks the kernel about every page.
+  size_t resident_bytes() const;
 
  private:
   std::byte* data_ = nullptr;

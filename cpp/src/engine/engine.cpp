@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
+#include <deque>
 #include <future>
 #include <thread>
 #include <unordered_map>
 
+#include "engine/admission.h"
 #include "engine/engine_core_client.h"
 #include "engine/input_processor.h"
 #include "engine/output_processor.h"
@@ -16,12 +18,18 @@
 
 namespace quire {
 
+std::shared_ptr<KVArena> make_kv_arena(int64_t bytes) { return std::make_shared<KVArena>(bytes); }
+
 // The client's side of the engine core: validation and tokenization in, detokenization out.
 struct EngineBase::Impl {
   Impl(const EngineConfig& engine_config, bool threaded) : config((engine_config.validate(), engine_config)) {
     if (!config.skip_tokenizer_init) tokenizer = Tokenizer::load(config.model);
-    auto core = std::make_unique<EngineCore>(config, make_local_executor(config));
-    client = threaded ? make_threaded_client(std::move(core)) : make_inline_client(std::move(core));
+    const auto make_core = [this](std::function<void()> wake) {
+      SchedulerParts parts;
+      parts.wake = std::move(wake);
+      return std::make_unique<EngineCore>(config, make_local_executor(config), std::move(parts));
+    };
+    client = threaded ? make_threaded_client(make_core) : make_inline_client(make_core({}));
     const ModelInfo& info = client->model_info();
     const auto eos = read_eos_token_ids(config.model, info.vocab_size);
     description = {info.architecture, info.dtype, info.backend, info.vocab_size, info.max_model_len, eos};
@@ -41,13 +49,22 @@ struct EngineBase::Impl {
     return {std::move(request), std::move(children), std::move(callback)};
   }
 
+  // With the mutex held. Throws ResourceExhausted when there is no room, or not enough time, for all of them.
+  void admit(const std::vector<Prepared>& batch) {
+    admission.num_unfinished_reqs = output_processor->num_unfinished_requests();
+    admission.num_unfinished_tokens = output_processor->num_unfinished_tokens();
+    admission.stats = client->stats();
+    std::vector<AdmissionRequest> requests;
+    for (const Prepared& prepared : batch) {
+      requests.push_back({static_cast<int64_t>(prepared.children.at(0).prompt_token_ids.size()),
+                          prepared.request.sampling_params.n, prepared.request.deadline_ms});
+    }
+    check_admission(config, admission, requests);
+  }
+
   // All or none.
   void submit(std::vector<Prepared> batch) {
     const std::lock_guard lock(mutex);
-    const size_t num_after = output_processor->num_unfinished_requests() + batch.size();
-    if (config.max_queued_requests > 0 && num_after > static_cast<size_t>(config.max_queued_requests)) {
-      throw ResourceExhausted(str("the queue is full: max_queued_requests is ", config.max_queued_requests));
-    }
     if (!error.empty()) throw ResourceExhausted("the engine has ended: " + error);
     for (size_t i = 0; i < batch.size(); ++i) {
       const std::string& id = batch[i].request.request_id;
@@ -58,13 +75,18 @@ struct EngineBase::Impl {
             str("request_id '", id, "' is in use; wait until it is finished, or choose another"));
       }
     }
+    admit(batch);
     size_t num_registered = 0;
     try {
       for (Prepared& prepared : batch) {
         for (EngineCoreRequest& child : prepared.children) child.request_id = ++num_children;
         output_processor->add_request(prepared.request, prepared.children, std::move(prepared.callback));
         ++num_registered;
-        for (EngineCoreRequest& child : prepared.children) client->add_request(std::move(child));
+        for (EngineCoreRequest& child : prepared.children) {
+          ++admission.num_submitted_reqs;
+          admission.num_submitted_tokens += child.prompt_token_ids.size();
+          client->add_request(std::move(child));
+        }
       }
     } catch (...) {
       // The engine core ended in between. Nobody hears of what was registered.
@@ -80,7 +102,7 @@ struct EngineBase::Impl {
 
   // One step's results, and what was aborted since the last call, in the order their callbacks are to hear of
   // it. The callbacks run without the lock, so that one may abort.
-  void process(EngineCoreOutputs&& outputs, std::vector<OutputProcessor::Delivery>& deliveries) {
+  void process(EngineCoreOutputs& outputs, std::vector<OutputProcessor::Delivery>& deliveries) {
     deliveries.clear();
     std::vector<RequestId> to_abort;
     {
@@ -99,8 +121,26 @@ struct EngineBase::Impl {
       }
       for (auto& delivery : aborted) deliveries.push_back(std::move(delivery));
       aborted.clear();
+      delivering = !deliveries.empty();
+      keep_kv_events(outputs.kv_events);
     }
     if (!to_abort.empty()) client->abort_requests(std::move(to_abort));
+  }
+
+  void finish_delivery() {
+    const std::lock_guard lock(mutex);
+    delivering = false;
+    drained.notify_all();
+  }
+
+  // With the mutex held. When nobody takes them, the oldest go, and whoever comes late must start afresh.
+  void keep_kv_events(std::vector<KVCacheEvent>& events) {
+    constexpr size_t kMaxKVEvents = 65536;
+    for (KVCacheEvent& event : events) kv_events.push_back(std::move(event));
+    if (kv_events.size() <= kMaxKVEvents) return;
+    kv_events.erase(kv_events.begin(), kv_events.end() - kMaxKVEvents / 2);
+    kv_events.emplace_front();
+    kv_events.front().kind = KVCacheEventKind::kAllBlocksCleared;
   }
 
   // The last output waits for the output thread, or the next step: behind those on their way.
@@ -130,8 +170,13 @@ struct EngineBase::Impl {
   std::atomic<uint64_t> num_made_up_ids{0};
 
   std::vector<OutputProcessor::Delivery> aborted;  // not yet delivered
+  AdmissionState admission;
+  std::condition_variable drained;  // no request is unfinished, and all outputs are delivered
+  bool delivering = false;          // callbacks of a step run
+  std::deque<KVCacheEvent> kv_events;
 
   std::thread output_thread;  // Engine only
+  EngineCoreOutputs outputs;  // LLMEngine only: its buffers are used again
 };
 
 EngineBase::EngineBase(const EngineConfig& config, bool threaded)
@@ -151,19 +196,59 @@ std::string EngineBase::apply_chat_template(const std::string& messages_json,
 
 EngineStats EngineBase::stats() const {
   const SchedulerStats s = impl_->client->stats();
-  return {s.num_steps,         s.num_running_reqs,     s.num_waiting_reqs,     s.num_free_blocks,
-          s.num_total_blocks,  s.num_preemptions,      s.num_scheduled_tokens, s.prefix_cache_queries,
-          s.prefix_cache_hits, s.num_generation_tokens};
+  EngineStats stats;
+  stats.num_steps = s.num_steps;
+  stats.num_running_reqs = s.num_running_reqs;
+  stats.num_waiting_reqs = s.num_waiting_reqs;
+  stats.num_waiting_tokens = s.num_waiting_tokens;
+  stats.num_free_blocks = s.num_free_blocks;
+  stats.num_total_blocks = s.num_total_blocks;
+  stats.kv_cache_usage = 1.0 - static_cast<double>(s.num_free_blocks) / std::max(s.num_total_blocks, 1);
+  stats.kv_cache_waste = s.num_used_slots > 0
+                             ? static_cast<double>(s.num_wasted_slots) / static_cast<double>(s.num_used_slots)
+                             : 0.0;
+  stats.num_preemptions = s.num_preemptions;
+  stats.num_scheduled_tokens = s.num_scheduled_tokens;
+  stats.prefix_cache_queries = s.prefix_cache_queries;
+  stats.prefix_cache_hits = s.prefix_cache_hits;
+  stats.num_generation_tokens = s.num_generation_tokens;
+  stats.num_spec_tokens = s.num_spec_tokens;
+  stats.num_accepted_spec_tokens = s.num_accepted_spec_tokens;
+  stats.num_unknown_aborts = s.num_unknown_aborts;
+  stats.num_expired_reqs = s.num_expired_reqs;
+  return stats;
 }
 
 bool EngineBase::reset_prefix_cache() { return impl_->client->reset_prefix_cache(); }
+
+void EngineBase::pause(PauseMode mode) {
+  impl_->client->set_pause_state(mode == PauseMode::kKeep ? PauseState::kPausedAll : PauseState::kPausedNew);
+}
+
+void EngineBase::resume() {
+  {
+    const std::lock_guard lock(impl_->mutex);
+    impl_->admission.draining = false;
+  }
+  impl_->client->set_pause_state(PauseState::kUnpaused);
+}
+
+void EngineBase::dump_flight_recorder(const std::string& path) { impl_->client->dump_flight_recorder(path); }
+
+std::vector<KVCacheEvent> EngineBase::take_kv_events() {
+  const std::lock_guard lock(impl_->mutex);
+  std::vector<KVCacheEvent> events(std::make_move_iterator(impl_->kv_events.begin()),
+                                   std::make_move_iterator(impl_->kv_events.end()));
+  impl_->kv_events.clear();
+  return events;
+}
 
 Engine::Engine(const EngineConfig& config) : EngineBase(config, /*threaded=*/true) {
   impl_->output_thread = std::thread([impl = impl_.get()] {
     EngineCoreOutputs outputs;
     std::vector<OutputProcessor::Delivery> deliveries;
     while (impl->client->get_outputs(outputs)) {
-      impl->process(std::move(outputs), deliveries);
+      impl->process(outputs, deliveries);
       for (auto& delivery : deliveries) {
         // A callback that throws loses its own output, not the engine.
         try {
@@ -172,6 +257,7 @@ Engine::Engine(const EngineConfig& config) : EngineBase(config, /*threaded=*/tru
           log(LogLevel::kError, "an output callback threw: ", error.what());
         }
       }
+      impl->finish_delivery();
     }
   });
 }
@@ -203,6 +289,15 @@ std::vector<std::string> Engine::add_requests(std::vector<EngineRequest> request
   }
   impl_->submit(std::move(batch));
   return ids;
+}
+
+bool Engine::drain(std::chrono::milliseconds timeout) {
+  std::unique_lock lock(impl_->mutex);
+  impl_->admission.draining = true;
+  return impl_->drained.wait_for(lock, timeout, [this] {
+    return impl_->output_processor->num_unfinished_requests() == 0 && impl_->aborted.empty() &&
+           !impl_->delivering;
+  });
 }
 
 bool Engine::abort_request(const std::string& request_id) { return impl_->abort(request_id); }
@@ -252,9 +347,8 @@ bool LLMEngine::has_unfinished_requests() const {
 
 std::vector<RequestOutput> LLMEngine::step() {
   std::vector<OutputProcessor::Delivery> deliveries;
-  EngineCoreOutputs outputs;
-  impl_->client->get_outputs(outputs);
-  impl_->process(std::move(outputs), deliveries);
+  impl_->client->get_outputs(impl_->outputs);
+  impl_->process(impl_->outputs, deliveries);
   std::vector<RequestOutput> result;
   for (auto& delivery : deliveries) result.push_back(std::move(delivery.output));
   return result;

@@ -1,77 +1,190 @@
 #include "engine/engine_core.h"
 
+#include <algorithm>
+#include <chrono>
+
 #include "kv_cache/kv_cache_planner.h"
 #include "util/check.h"
 #include "util/log.h"
 
 namespace quire {
+namespace {
 
-EngineCore::EngineCore(const EngineConfig& config, std::unique_ptr<Executor> executor)
-    : executor_(std::move(executor)) {
-  const ModelInfo& model = executor_->model_info();
-  if (!config.enable_chunked_prefill && config.max_num_batched_tokens < model.max_model_len) {
-    throw InvalidArgument(str("max_num_batched_tokens ", config.max_num_batched_tokens,
-                              " is less than max_model_len ", model.max_model_len,
-                              ": raise it, or set enable_chunked_prefill"));
-  }
-  const int64_t bytes =
-      config.kv_cache_memory_bytes > 0 ? config.kv_cache_memory_bytes : executor_->available_kv_cache_bytes();
-  const int64_t max_useful_tokens = int64_t{config.max_num_seqs} * model.max_model_len;
-  const KVCacheConfig kv_cache =
-      plan_kv_cache(executor_->kv_cache_specs(), bytes, config.num_gpu_blocks_override, model.max_model_len,
-                    max_useful_tokens);
-  executor_->initialize_kv_cache(kv_cache);
+SchedulerConfig scheduler_config(const EngineConfig& config, int32_t max_model_len,
+                                 int32_t max_in_flight_steps) {
   SchedulerConfig scheduler;
   scheduler.max_num_seqs = config.max_num_seqs;
   scheduler.max_num_batched_tokens = config.max_num_batched_tokens;
-  scheduler.max_model_len = model.max_model_len;
+  scheduler.max_model_len = max_model_len;
+  scheduler.max_in_flight_steps = max_in_flight_steps;
+  scheduler.policy = config.scheduling_policy;
   scheduler.enable_chunked_prefill = config.enable_chunked_prefill;
   scheduler.long_prefill_token_threshold = config.long_prefill_token_threshold;
+  scheduler.max_num_partial_prefills = config.max_num_partial_prefills;
+  scheduler.max_long_partial_prefills = config.max_long_partial_prefills;
   scheduler.enable_prefix_caching = config.enable_prefix_caching;
-  scheduler.policy = config.scheduling_policy;
-  scheduler_ = std::make_unique<Scheduler>(scheduler, kv_cache);
-  log(LogLevel::kInfo, model.architecture, " in ", model.dtype, " on ", model.backend, ": max_model_len ",
-      model.max_model_len, ", ", kv_cache.num_blocks, " KV blocks (",
-      kv_cache.num_blocks * kv_cache.block_bytes(), " bytes)");
+  scheduler.enable_kv_cache_events = config.enable_kv_cache_events;
+  scheduler.scheduler_reserve_full_isl = config.scheduler_reserve_full_isl;
+  scheduler.watermark = config.watermark;
+  return scheduler;
 }
 
-void EngineCore::add_request(EngineCoreRequest&& request) { scheduler_->add_request(std::move(request)); }
+}  // namespace
+
+double EngineCore::steady_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+EngineCore::EngineCore(const EngineConfig& config, std::unique_ptr<Executor> executor, SchedulerParts parts,
+                       std::function<double()> clock)
+    : clock_(std::move(clock)), executor_(std::move(executor)) {
+  const ModelInfo& model = executor_->model_info();
+  const SchedulerConfig scheduler =
+      scheduler_config(config, model.max_model_len, executor_->max_in_flight_steps());
+  const auto specs = executor_->kv_cache_specs();
+  int32_t largest_block = 0;
+  for (const KVCacheSpec& spec : specs) largest_block = std::max(largest_block, spec.block_size);
+  scheduler.validate(largest_block);
+
+  KVCacheDemand demand;
+  demand.bytes =
+      config.kv_cache_memory_bytes > 0 ? config.kv_cache_memory_bytes : executor_->available_kv_cache_bytes();
+  demand.num_blocks = config.num_gpu_blocks_override;
+  demand.max_model_len = model.max_model_len;
+  demand.max_useful_tokens = int64_t{config.max_num_seqs} * model.max_model_len;
+  demand.max_tokens_in_flight = config.max_num_batched_tokens * scheduler.max_in_flight_steps;
+  if (config.kv_arena) {
+    demand.bytes = config.kv_arena->bytes();
+    demand.shared = true;
+    parts.kv_arena = config.kv_arena;
+  }
+  const KVCacheConfig kv_cache = plan_kv_cache(specs, demand);
+  const int32_t num_usable_blocks = kv_cache.groups[0].num_blocks - 1;
+  if (config.max_num_seqs > num_usable_blocks) {
+    throw InvalidArgument(str("max_num_seqs ", config.max_num_seqs, " is more than the KV cache's ",
+                              num_usable_blocks,
+                              " blocks can ever hold: lower it, or make the KV cache larger"));
+  }
+  executor_->initialize_kv_cache(kv_cache);
+  // What a connector or a grammar's compiler answers is not recorded.
+  const bool records =
+      config.flight_recorder_bytes > 0 && !parts.kv_connector && !parts.structured_output_manager;
+  scheduler_ = std::make_unique<Scheduler>(scheduler, kv_cache, std::move(parts));
+  if (records) {
+    RecordingHeader header;
+    header.model = str(model.architecture, " in ", model.dtype, " on ", model.backend);
+    header.replayable = config.kv_arena == nullptr;
+    header.unix_time_of_zero =
+        std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count() - clock_();
+    header.scheduler = scheduler;
+    header.kv_cache = kv_cache;
+    recorder_ = std::make_unique<SchedulerRecorder>(
+        config, header, *scheduler_,
+        [this](size_t i) -> const SchedulerOutput& { return *in_flight_[i].plan; });
+    const double now = clock_();
+    EngineCoreOutputs nothing;
+    scheduler_->advance(now, nothing);
+    recorder_->begin_step(now);
+  }
+  log(LogLevel::kInfo, model.architecture, " in ", model.dtype, " on ", model.backend, ": max_model_len ",
+      model.max_model_len, ", ", kv_cache.groups.size(), " KV cache group(s), ", num_usable_blocks,
+      " blocks (", kv_cache.bytes, " bytes)");
+}
+
+void EngineCore::add_request(EngineCoreRequest&& request) {
+  const RequestId id = request.request_id;
+  scheduler_->add_request(std::move(request));
+  if (recorder_) recorder_->added(id);
+}
 
 void EngineCore::abort_requests(std::span<const RequestId> request_ids) {
-  for (RequestId id : request_ids) scheduler_->finish_request(id, RequestStatus::kFinishedAborted);
+  for (RequestId id : request_ids) {
+    const bool known = scheduler_->finish_request(id, RequestStatus::kFinishedAborted);
+    if (known && recorder_) recorder_->aborted(id, RequestStatus::kFinishedAborted);
+  }
+}
+
+void EngineCore::set_pause_state(PauseState state) {
+  scheduler_->set_pause_state(state);
+  if (recorder_) recorder_->paused(state);
+}
+
+bool EngineCore::reset_prefix_cache() {
+  const bool done = scheduler_->reset_prefix_cache();
+  if (done && recorder_) recorder_->reset_prefix_cache();
+  return done;
+}
+
+void EngineCore::dump_flight_recorder(const std::string& path) const {
+  if (!recorder_) throw InvalidArgument("there is no flight recorder: flight_recorder_bytes is 0");
+  recorder_->dump(path);
 }
 
 bool EngineCore::step_once(EngineCoreOutputs& outputs) {
-  outputs.outputs.clear();
-  outputs.engine_error.clear();
-  const auto max_in_flight = static_cast<size_t>(executor_->max_in_flight_steps());
-  if (in_flight_.size() < max_in_flight && step_error_.empty()) {
-    if (free_plans_.empty()) free_plans_.push_back(std::make_unique<SchedulerOutput>());
-    SchedulerOutput& plan = *free_plans_.back();
-    scheduler_->schedule(plan);
-    if (plan.total_num_scheduled_tokens > 0) {
-      executor_->launch(plan);
-      executor_->sample(plan.step_id, nullptr);
-      in_flight_.push_back(std::move(free_plans_.back()));
-      free_plans_.pop_back();
-      // Another step may fit behind it before anyone waits.
-      if (in_flight_.size() < max_in_flight) return true;
-    }
+  try {
+    return step(outputs);
+  } catch (...) {
+    if (recorder_) recorder_->dump_after("the engine has failed");
+    throw;
   }
-  if (in_flight_.empty()) return false;
+}
 
-  executor_->collect(in_flight_.front()->step_id, result_);
+bool EngineCore::step(EngineCoreOutputs& outputs) {
+  outputs.clear();
+  const double now = clock_();
+  if (recorder_) recorder_->begin_step(now);
+  scheduler_->advance(now, outputs);
+  if (recorder_) {
+    // Told as aborts, a replay need not know when the clock was looked at.
+    for (const EngineCoreOutput& output : outputs.outputs)
+      recorder_->aborted(output.request_id, RequestStatus::kFinishedAborted);
+  }
+  const auto max_in_flight = static_cast<size_t>(executor_->max_in_flight_steps());
+  const bool launched = in_flight_.size() < max_in_flight && step_error_.empty() && launch_step(now);
+  // Another step may fit behind it before anyone waits.
+  const bool collects = !in_flight_.empty() && !(launched && in_flight_.size() < max_in_flight);
+  if (collects) collect_step(outputs);
+  outputs.scheduler_stats = scheduler_->stats();
+  return launched || collects || !outputs.outputs.empty();
+}
+
+bool EngineCore::launch_step(double now) {
+  if (free_plans_.empty()) free_plans_.push_back(std::make_unique<SchedulerOutput>());
+  SchedulerOutput& plan = *free_plans_.back();
+  const bool planned = scheduler_->schedule(plan);
+  if (recorder_ && (planned || !plan.preempted_req_ids.empty())) recorder_->planned(now, plan, planned);
+  if (!planned) return false;
+  LaunchedStep& step = in_flight_.push();
+  step.plan = std::move(free_plans_.back());
+  step.launch_time = now;
+  free_plans_.pop_back();
+  executor_->launch(plan);
+  executor_->sample(plan.step_id, nullptr);
+  return true;
+}
+
+void EngineCore::collect_step(EngineCoreOutputs& outputs) {
+  LaunchedStep& step = in_flight_.front();
+  const SchedulerOutput& plan = *step.plan;
+  executor_->collect(plan.step_id, result_);
+  const double now = clock_();
+  // A step that was launched while another ran began when that one ended.
+  if (plan.total_num_scheduled_tokens > 0) {
+    scheduler_->observe_step(plan.total_num_scheduled_tokens,
+                             now - std::max(step.launch_time, last_collect_time_));
+  }
+  last_collect_time_ = now;
   if (!result_.error.empty()) {
     log(LogLevel::kError, "step ", result_.step_id, " failed: ", result_.error);
     step_error_ = result_.error;
   }
-  result_.error = step_error_;
-  scheduler_->update_from_output(*in_flight_.front(), result_, outputs);
-  free_plans_.push_back(std::move(in_flight_.front()));
-  in_flight_.pop_front();
+  if (!step_error_.empty()) result_.error = step_error_;
+  const size_t first_output = outputs.outputs.size();
+  scheduler_->update_from_output(plan, result_, outputs);
+  if (recorder_) recorder_->collected(now, plan, result_, outputs, first_output);
+  free_plans_.push_back(std::move(step.plan));
+  in_flight_.pop();
   if (in_flight_.empty()) step_error_.clear();
-  outputs.scheduler_stats = scheduler_->stats();
-  return true;
 }
 
 }  // namespace quire

@@ -4,27 +4,36 @@
 // from the user's thread, the threaded one from a thread of its own (engine_core_client.h).
 #pragma once
 
-#include <deque>
+#include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
+#include "engine/scheduler_recorder.h"
 #include "executor/executor.h"
 #include "messages/engine_core_messages.h"
 #include "quire/engine_config.h"
 #include "scheduler/scheduler.h"
+#include "util/ring_queue.h"
 
 namespace quire {
 
 class EngineCore {
  public:
-  // Divides the KV cache memory and allocates it. Throws InvalidArgument when one sequence does not fit.
-  EngineCore(const EngineConfig& config, std::unique_ptr<Executor> executor);
+  // Divides the KV cache memory and allocates it. Throws InvalidArgument when one sequence does not fit, or
+  // the configuration contradicts itself. `parts.wake` is called, from any thread, when a step may have
+  // something to do that no request asked for. `clock` gives seconds, that of arrival_time.
+  EngineCore(const EngineConfig& config, std::unique_ptr<Executor> executor, SchedulerParts parts = {},
+             std::function<double()> clock = steady_seconds);
+
+  static double steady_seconds();
 
   void add_request(EngineCoreRequest&& request);
   // Takes effect now: blocks are free on return. A step in flight may still compute the request; its tokens
-  // are dropped. Unknown ids are ignored: they may just have finished.
+  // are dropped. Unknown ids are ignored, and counted: they may just have finished.
   void abort_requests(std::span<const RequestId> request_ids);
+  void set_pause_state(PauseState state);
 
   // Plans and launches a step if there is room in flight, or collects the oldest one. Overwrites `outputs`.
   // Returns false when there was nothing to do. InternalError means the engine has ended.
@@ -33,16 +42,33 @@ class EngineCore {
   bool has_unfinished_requests() const {
     return scheduler_->has_unfinished_requests() || !in_flight_.empty();
   }
+  // Something to do besides requests: blocks in a KV connector's hands, or memory that another engine wants.
+  bool has_background_work() const {
+    return scheduler_->num_held_requests() > 0 || scheduler_->memory_is_wanted();
+  }
   // Returns false while any request holds blocks.
-  bool reset_prefix_cache() { return scheduler_->reset_prefix_cache(); }
+  bool reset_prefix_cache();
   const ModelInfo& model_info() const { return executor_->model_info(); }
   const Scheduler& scheduler() const { return *scheduler_; }
+  // From any thread. Throws InvalidArgument when there is no recorder, or the file cannot be written.
+  void dump_flight_recorder(const std::string& path) const;
 
  private:
+  bool step(EngineCoreOutputs& outputs);
+  bool launch_step(double now);
+  void collect_step(EngineCoreOutputs& outputs);
+
+  std::function<double()> clock_;
   std::unique_ptr<Scheduler> scheduler_;
-  std::deque<std::unique_ptr<SchedulerOutput>> in_flight_;    // launched, oldest first
+  struct LaunchedStep {
+    std::unique_ptr<SchedulerOutput> plan;  // its address is stable until the step is collected
+    double launch_time = 0.0;
+  };
+  RingQueue<LaunchedStep> in_flight_;                         // oldest first
+  std::unique_ptr<SchedulerRecorder> recorder_;               // null: none
   std::vector<std::unique_ptr<SchedulerOutput>> free_plans_;  // recycled
   ModelRunnerOutput result_;
+  double last_collect_time_ = 0.0;
   std::string step_error_;  // of a failed step: those in flight behind it computed on what it left
   std::unique_ptr<Executor> executor_;  // last: it goes first, and with it the threads that read the plans
 };

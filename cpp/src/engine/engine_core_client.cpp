@@ -1,13 +1,16 @@
 #include "engine/engine_core_client.h"
 
+#include <chrono>
 #include <condition_variable>
-#include <deque>
 #include <future>
 #include <mutex>
+#include <optional>
 #include <thread>
+#include <utility>
 
 #include "util/check.h"
 #include "util/log.h"
+#include "util/ring_queue.h"
 
 namespace quire {
 namespace {
@@ -22,17 +25,19 @@ class InlineClient final : public EngineCoreClient {
   }
   void abort_requests(std::vector<RequestId> request_ids) override { core_->abort_requests(request_ids); }
   bool reset_prefix_cache() override { return core_->reset_prefix_cache(); }
+  void set_pause_state(PauseState state) override { core_->set_pause_state(state); }
   SchedulerStats stats() override { return core_->scheduler().stats(); }
   bool get_outputs(EngineCoreOutputs& outputs) override {
     check_alive();
     try {
       return core_->step_once(outputs);
     } catch (const std::exception& error) {
-      outputs.outputs.clear();
+      outputs.clear();
       outputs.engine_error = error_ = error.what();
       return true;
     }
   }
+  void dump_flight_recorder(const std::string& path) override { core_->dump_flight_recorder(path); }
   void close() override {}
   const ModelInfo& model_info() const override { return core_->model_info(); }
 
@@ -45,11 +50,15 @@ class InlineClient final : public EngineCoreClient {
   std::string error_;
 };
 
+// Requests that wait for something outside the engine (remote keys and values, a grammar) are looked after
+// this often when no step can be planned.
+constexpr auto kStalledPoll = std::chrono::milliseconds(1);
+
 // The engine core on its own thread. Messages in and results out go through two queues.
 class ThreadedClient final : public EngineCoreClient {
  public:
-  explicit ThreadedClient(std::unique_ptr<EngineCore> core)
-      : core_(std::move(core)),
+  explicit ThreadedClient(const EngineCoreFactory& make_core)
+      : core_(make_core([this] { wake(); })),
         model_info_(core_->model_info()),
         stats_(core_->scheduler().stats()),
         thread_([this] { run(); }) {}
@@ -68,8 +77,7 @@ class ThreadedClient final : public EngineCoreClient {
     const std::lock_guard lock(mutex_);
     aborted_.insert(aborted_.end(), request_ids.begin(), request_ids.end());
     arrived_.notify_one();
-    outputs_.emplace_back();
-    produced_.notify_all();
+    push_outputs();
   }
   bool reset_prefix_cache() override {
     std::future<bool> done;
@@ -81,6 +89,11 @@ class ThreadedClient final : public EngineCoreClient {
     }
     return done.get();
   }
+  void set_pause_state(PauseState state) override {
+    const std::lock_guard lock(mutex_);
+    pause_state_ = state;
+    arrived_.notify_one();
+  }
   SchedulerStats stats() override {
     const std::lock_guard lock(mutex_);
     return stats_;
@@ -89,10 +102,11 @@ class ThreadedClient final : public EngineCoreClient {
     std::unique_lock lock(mutex_);
     produced_.wait(lock, [this] { return closed_ || !outputs_.empty(); });
     if (closed_) return false;
-    outputs = std::move(outputs_.front());
-    outputs_.pop_front();
+    std::swap(outputs, outputs_.front());
+    outputs_.pop();
     return true;
   }
+  void dump_flight_recorder(const std::string& path) override { core_->dump_flight_recorder(path); }
   void close() override {
     const std::lock_guard lock(mutex_);
     closed_ = true;
@@ -106,65 +120,93 @@ class ThreadedClient final : public EngineCoreClient {
     EngineCoreOutputs outputs;
     try {
       while (take_messages()) {
-        outputs = {};
-        const bool stepped = core_->step_once(outputs);
+        stalled_ = !core_->step_once(outputs);
         const std::lock_guard lock(mutex_);
-        stats_ = core_->scheduler().stats();
-        if (stepped && !outputs.outputs.empty()) {
-          outputs_.push_back(std::move(outputs));
-          produced_.notify_all();
-        }
+        stats_ = outputs.scheduler_stats;
+        if (!outputs.outputs.empty() || !outputs.kv_events.empty()) std::swap(push_outputs(), outputs);
       }
     } catch (const std::exception& error) {
       log(LogLevel::kError, "the engine has ended: ", error.what());
       const std::lock_guard lock(mutex_);
       error_ = error.what();
-      outputs_.push_back({{}, stats_, error_});
-      produced_.notify_all();
+      push_outputs().engine_error = error_;
     }
     const std::lock_guard lock(mutex_);
-    for (auto& reset : resets_) reset.set_value(false);
-    resets_.clear();
+    for (auto* left : {&taken_resets_, &resets_}) {
+      for (auto& reset : *left) reset.set_value(false);
+      left->clear();
+    }
     if (error_.empty()) error_ = "it was shut down";
   }
 
-  // Applies what has arrived; sleeps while there is nothing to do. Returns false when closed.
+  // An empty one at the end of the queue, in used buffers. The caller holds the mutex.
+  EngineCoreOutputs& push_outputs() {
+    EngineCoreOutputs& outputs = outputs_.push();
+    outputs.clear();
+    outputs.scheduler_stats = stats_;
+    produced_.notify_all();
+    return outputs;
+  }
+
+  // Called by other engines, which hold locks of what they share with this one.
+  void wake() {
+    const std::lock_guard lock(mutex_);
+    woken_ = true;
+    arrived_.notify_one();
+  }
+
+  // Applies what has arrived; sleeps while there is nothing to do, and for a moment when nothing can be done
+  // yet. Returns false when closed.
   bool take_messages() {
-    std::vector<std::promise<bool>> resets;
+    // Not with the mutex held: the core may take a lock that another engine holds while it calls wake().
+    const bool has_work = core_->has_unfinished_requests() || core_->has_background_work();
     {
       std::unique_lock lock(mutex_);
-      arrived_.wait(lock, [this] {
-        return closed_ || core_->has_unfinished_requests() || !new_requests_.empty() || !aborted_.empty() ||
+      const auto has_messages = [this] {
+        return closed_ || woken_ || pause_state_ || !new_requests_.empty() || !aborted_.empty() ||
                !resets_.empty();
-      });
+      };
+      if (!has_work) {
+        arrived_.wait(lock, has_messages);
+      } else if (stalled_) {
+        arrived_.wait_for(lock, kStalledPoll, has_messages);
+      }
       if (closed_) return false;
+      woken_ = false;
+      if (pause_state_) core_->set_pause_state(*std::exchange(pause_state_, std::nullopt));
       taken_requests_.swap(new_requests_);
       taken_aborts_.swap(aborted_);
-      resets.swap(resets_);
+      taken_resets_.swap(resets_);
     }
     for (EngineCoreRequest& request : taken_requests_) core_->add_request(std::move(request));
-    core_->abort_requests(taken_aborts_);
+    if (!taken_aborts_.empty()) core_->abort_requests(taken_aborts_);
     taken_requests_.clear();
     taken_aborts_.clear();
-    for (auto& reset : resets) reset.set_value(core_->reset_prefix_cache());
+    for (; !taken_resets_.empty(); taken_resets_.pop_back()) {
+      taken_resets_.back().set_value(core_->reset_prefix_cache());
+    }
     return true;
   }
 
-  std::unique_ptr<EngineCore> core_;  // the thread's, once it runs
-  const ModelInfo model_info_;
-
-  std::mutex mutex_;
+  std::mutex mutex_;  // outlives the core, which may still be called to wake
   std::condition_variable arrived_, produced_;
   std::vector<EngineCoreRequest> new_requests_;
   std::vector<RequestId> aborted_;
   std::vector<std::promise<bool>> resets_;
-  std::deque<EngineCoreOutputs> outputs_;
-  SchedulerStats stats_;
+  RingQueue<EngineCoreOutputs> outputs_;
+  std::optional<PauseState> pause_state_;
   std::string error_;
   bool closed_ = false;
+  bool woken_ = false;
 
-  std::vector<EngineCoreRequest> taken_requests_;  // the thread's scratch
+  std::unique_ptr<EngineCore> core_;  // the thread's, once it runs
+  const ModelInfo model_info_;
+  SchedulerStats stats_;  // guarded by the mutex
+
+  std::vector<EngineCoreRequest> taken_requests_;  // the thread's, like what follows
   std::vector<RequestId> taken_aborts_;
+  std::vector<std::promise<bool>> taken_resets_;
+  bool stalled_ = false;  // the last step had nothing to do
   std::thread thread_;
 };
 
@@ -175,7 +217,11 @@ std::unique_ptr<EngineCoreClient> make_inline_client(std::unique_ptr<EngineCore>
 }
 
 std::unique_ptr<EngineCoreClient> make_threaded_client(std::unique_ptr<EngineCore> core) {
-  return std::make_unique<ThreadedClient>(std::move(core));
+  return make_threaded_client([&core](const auto&) { return std::move(core); });
+}
+
+std::unique_ptr<EngineCoreClient> make_threaded_client(const EngineCoreFactory& make_core) {
+  return std::make_unique<ThreadedClient>(make_core);
 }
 
 }  // namespace quire

@@ -2,6 +2,7 @@
 // interface) in another process.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -19,11 +20,17 @@ class EngineCoreClient {
   // Also wakes get_outputs, perhaps with nothing.
   virtual void abort_requests(std::vector<RequestId> request_ids) = 0;
   virtual bool reset_prefix_cache() = 0;
+  // Before the next step is planned.
+  virtual void set_pause_state(PauseState state) = 0;
   virtual SchedulerStats stats() = 0;
 
   // The results of one step. Inline: runs it; returns false when there is nothing to do. Threaded: waits for
-  // one; returns false when the client was closed. From one thread.
+  // one; returns false when the client was closed. From one thread. `outputs` is overwritten; its buffers are
+  // taken for steps to come, so a caller that hands the same one back causes no allocation.
   virtual bool get_outputs(EngineCoreOutputs& outputs) = 0;
+
+  // From any thread. Throws InvalidArgument when there is no recorder, or the file cannot be written.
+  virtual void dump_flight_recorder(const std::string& path) = 0;
 
   // Wakes get_outputs for good. Requests still in the engine are dropped.
   virtual void close() = 0;
@@ -33,5 +40,10 @@ class EngineCoreClient {
 
 std::unique_ptr<EngineCoreClient> make_inline_client(std::unique_ptr<EngineCore> core);
 std::unique_ptr<EngineCoreClient> make_threaded_client(std::unique_ptr<EngineCore> core);
+
+// Makes an engine core that calls `wake` (SchedulerParts) when a step may have something to do that no
+// message asked for. `wake` may be called from any thread as long as the core lives.
+using EngineCoreFactory = std::function<std::unique_ptr<EngineCore>(std::function<void()> wake)>;
+std::unique_ptr<EngineCoreClient> make_threaded_client(const EngineCoreFactory& make_core);
 
 }  // namespace quire

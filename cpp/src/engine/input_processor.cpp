@@ -42,6 +42,10 @@ std::vector<int32_t> InputProcessor::prompt_token_ids(const EngineRequest& reque
 
 std::vector<EngineCoreRequest> InputProcessor::process(const EngineRequest& request) {
   request.sampling_params.validate(model_.vocab_size);
+  if (request.deadline_ms < 0) {
+    throw InvalidArgument(
+        str("deadline_ms must be at least 1, or 0 for no deadline, got ", request.deadline_ms));
+  }
   EngineCoreRequest message;
   message.prompt_token_ids = prompt_token_ids(request);
   message.sampling_params = request.sampling_params;
@@ -54,9 +58,12 @@ std::vector<EngineCoreRequest> InputProcessor::process(const EngineRequest& requ
   params.min_tokens = std::min(params.min_tokens, params.max_tokens);
   if (!params.ignore_eos) message.eos_token_ids = eos_token_ids_;
   message.priority = request.priority;
+  message.user = request.user;
   message.cache_salt = request.cache_salt;
   message.arrival_time =
       std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  if (request.deadline_ms > 0)
+    message.deadline = message.arrival_time + static_cast<double>(request.deadline_ms) / 1000.0;
 
   const auto n = static_cast<size_t>(params.n);
   params.n = 1;

@@ -41,34 +41,35 @@ void OutputProcessor::add_request(const EngineRequest& request,
     }
   }
   for (size_t i = 0; i < state->children.size(); ++i) children_[state->children[i].id] = {state.get(), i};
+  num_unfinished_tokens_ += state->num_tokens();
   const auto [entry, inserted] = requests_.try_emplace(request.request_id, std::move(state));
   QUIRE_CHECK(inserted, "request ", request.request_id, " is already there");
 }
 
 void OutputProcessor::process_outputs(EngineCoreOutputs&& outputs, std::vector<Delivery>& deliveries,
                                       std::vector<RequestId>& to_abort) {
-  std::vector<State*> changed;
+  changed_.clear();
   for (EngineCoreOutput& output : outputs.outputs) {
     const auto found = children_.find(output.request_id);
     if (found == children_.end()) continue;  // aborted, or stopped by a string, since
     State& state = *found->second.first;
-    append(state, state.children[found->second.second], output, to_abort);
-    if (!state.changed) changed.push_back(&state);
+    append(state, state.children[found->second.second], output, outputs.new_token_ids(output), to_abort);
+    if (!state.changed) changed_.push_back(&state);
     state.changed = true;
   }
-  for (State* state : changed) deliver(*state, deliveries);
+  for (State* state : changed_) deliver(*state, deliveries);
 }
 
 void OutputProcessor::append(State& state, Child& child, EngineCoreOutput& output,
-                             std::vector<RequestId>& to_abort) {
+                             std::span<const int32_t> new_token_ids, std::vector<RequestId>& to_abort) {
   child.changed = true;
   CompletionOutput& out = child.output;
   state.num_cached_tokens = std::max(state.num_cached_tokens, output.num_cached_tokens);
   // A token that ends the sequence belongs to token_ids, but its text is not part of the answer.
   const bool stopped = output.finish_reason == FinishReason::kStop;
-  for (size_t i = 0; i < output.new_token_ids.size(); ++i) {
-    const int32_t id = output.new_token_ids[i];
-    const bool is_stop = stopped && i + 1 == output.new_token_ids.size();
+  for (size_t i = 0; i < new_token_ids.size(); ++i) {
+    const int32_t id = new_token_ids[i];
+    const bool is_stop = stopped && i + 1 == new_token_ids.size();
     out.token_ids.push_back(id);
     if (i < output.new_logprobs.size()) {
       *out.cumulative_logprob += output.new_logprobs[i].at(0).logprob;
@@ -133,7 +134,10 @@ void OutputProcessor::deliver(State& state, std::vector<Delivery>& deliveries) {
     RequestOutput output = make_output(state, finished);
     if (finished || !output.outputs.empty()) deliveries.push_back({std::move(output), state.callback});
   }
-  if (finished) requests_.erase(state.request_id);
+  if (finished) {
+    num_unfinished_tokens_ -= state.num_tokens();
+    requests_.erase(state.request_id);
+  }
 }
 
 RequestOutput OutputProcessor::make_output(State& state, bool finished) const {

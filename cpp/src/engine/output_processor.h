@@ -2,8 +2,8 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <memory>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -28,8 +28,9 @@ class OutputProcessor {
     OutputCallback callback;
   };
 
-  // Takes one step's results. Appends what is due to `deliveries`, once per request, and to `to_abort` the
-  // children that a stop string ended, which the engine core does not know about.
+  // Takes one step's results; of `outputs`, log-probabilities and errors are taken, the buffers stay. Appends
+  // what is due to `deliveries`, once per request, and to `to_abort` the children that a stop string ended,
+  // which the engine core does not know about.
   void process_outputs(EngineCoreOutputs&& outputs, std::vector<Delivery>& deliveries,
                        std::vector<RequestId>& to_abort);
 
@@ -39,6 +40,8 @@ class OutputProcessor {
 
   bool has_request(const std::string& request_id) const { return requests_.contains(request_id); }
   size_t num_unfinished_requests() const { return requests_.size(); }
+  // Prompt tokens of unfinished requests, once for each completion.
+  int64_t num_unfinished_tokens() const { return num_unfinished_tokens_; }
   std::vector<std::string> request_ids() const;
 
  private:
@@ -49,10 +52,10 @@ class OutputProcessor {
     std::unique_ptr<IncrementalDetokenizer> detokenizer;
     size_t num_text_sent = 0, num_tokens_sent = 0;
     size_t stop_search_from = 0;  // text before here holds no stop string
-    bool reported_finish = false;
     bool changed = false;
   };
   struct State {
+    int64_t num_tokens() const { return static_cast<int64_t>(prompt_token_ids->size() * children.size()); }
     std::string request_id;
     std::shared_ptr<const std::string> prompt;
     std::shared_ptr<const std::vector<int32_t>> prompt_token_ids;
@@ -64,7 +67,8 @@ class OutputProcessor {
     bool changed = false;
   };
 
-  void append(State& state, Child& child, EngineCoreOutput& output, std::vector<RequestId>& to_abort);
+  void append(State& state, Child& child, EngineCoreOutput& output, std::span<const int32_t> new_token_ids,
+              std::vector<RequestId>& to_abort);
   bool find_stop_string(State& state, Child& child);
   RequestOutput make_output(State& state, bool finished) const;
   void deliver(State& state, std::vector<Delivery>& deliveries);
@@ -72,6 +76,8 @@ class OutputProcessor {
   std::shared_ptr<const Tokenizer> tokenizer_;
   std::unordered_map<std::string, std::unique_ptr<State>> requests_;
   std::unordered_map<RequestId, std::pair<State*, size_t>> children_;
+  std::vector<State*> changed_;  // by the step at hand
+  int64_t num_unfinished_tokens_ = 0;
 };
 
 }  // namespace quire

@@ -30,10 +30,12 @@ class Executor {
   // How many steps may be launched and not yet collected.
   virtual int32_t max_in_flight_steps() const = 0;
 
+  // A plan without requests is a step like any other: its changes are made, and its result is empty.
   virtual void launch(const SchedulerOutput& plan) = 0;
   // Masks depend on the tokens of the step before, so they come apart. Null: no request has a grammar.
   virtual void sample(StepId step_id, std::unique_ptr<GrammarOutput> grammar) = 0;
-  // Waits for the oldest step. What failed in it is in `output.error`; `output`'s buffers are reused.
+  // Waits for the oldest step. What failed in it is in `output.error`. Takes the buffers of `output` for
+  // steps to come: hand the same one back and nothing is allocated.
   virtual void collect(StepId step_id, ModelRunnerOutput& output) = 0;
 };
 

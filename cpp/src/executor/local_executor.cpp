@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <condition_variable>
-#include <deque>
 #include <mutex>
 #include <thread>
 
@@ -9,6 +8,7 @@
 #include "layers/rotary_embedding.h"
 #include "models/model_registry.h"
 #include "util/check.h"
+#include "util/ring_queue.h"
 #include "worker/worker.h"
 
 namespace quire {
@@ -43,56 +43,57 @@ class Rank {
 
   void launch(const SchedulerOutput& plan) {
     const std::lock_guard lock(mutex_);
-    steps_.push_back({&plan, nullptr, false});
+    steps_.push() = {&plan, nullptr, false};
     changed_.notify_all();
   }
   void sample(StepId step_id, std::shared_ptr<const GrammarOutput> grammar) {
     const std::lock_guard lock(mutex_);
-    const auto step = std::find_if(steps_.begin(), steps_.end(),
-                                   [step_id](const Step& s) { return s.plan->step_id == step_id; });
-    QUIRE_CHECK(step != steps_.end(), "step ", step_id, " was not launched");
-    step->grammar = std::move(grammar);
-    step->sample_requested = true;
+    size_t i = 0;
+    while (i < steps_.size() && steps_[i].plan->step_id != step_id) ++i;
+    QUIRE_CHECK(i < steps_.size(), "step ", step_id, " was not launched");
+    steps_[i].grammar = std::move(grammar);
+    steps_[i].sample_requested = true;
     changed_.notify_all();
   }
   void collect(StepId step_id, ModelRunnerOutput& output) {
     if (!thread_.joinable()) {
-      const Step step = steps_.front();
+      Step& step = steps_.front();
       QUIRE_CHECK(step.plan->step_id == step_id && step.sample_requested, "step ", step_id);
       worker_->execute_model(*step.plan);
       worker_->sample_tokens(*step.plan, step.grammar.get(), output);
-      steps_.pop_front();
+      step.grammar.reset();
+      steps_.pop();
       return;
     }
     std::unique_lock lock(mutex_);
     finished_.wait(lock, [&] { return !outputs_.empty(); });
     QUIRE_CHECK(outputs_.front().step_id == step_id, "step ", step_id, " is not the oldest");
-    std::swap(output, outputs_.front());
-    outputs_.pop_front();
+    std::swap(output, outputs_.front());  // the caller's old buffers are the next step's
+    outputs_.pop();
   }
 
  private:
-  // Steps leave the queue only when they are sampled, so their address is stable while the lock is open.
+  // Only this thread takes steps from the queue: the front stays the front while the lock is open, but may
+  // move.
   void run() {
+    ModelRunnerOutput output;
     std::unique_lock lock(mutex_);
     while (true) {
       changed_.wait(lock, [this] { return stop_ || !steps_.empty(); });
       // What was launched is finished first: ranks meet inside a step, and all must see the same last one.
       if (steps_.empty()) return;
-      Step& step = steps_.front();
-      const SchedulerOutput& plan = *step.plan;
+      const SchedulerOutput& plan = *steps_.front().plan;
       lock.unlock();
       worker_->execute_model(plan);
       lock.lock();
-      changed_.wait(lock, [&] { return stop_ || step.sample_requested; });
-      if (!step.sample_requested) return;
-      const auto grammar = step.grammar;
+      changed_.wait(lock, [this] { return stop_ || steps_.front().sample_requested; });
+      if (!steps_.front().sample_requested) return;
+      const auto grammar = std::move(steps_.front().grammar);
       lock.unlock();
-      ModelRunnerOutput output;
       worker_->sample_tokens(plan, grammar.get(), output);
       lock.lock();
-      steps_.pop_front();
-      outputs_.push_back(std::move(output));
+      steps_.pop();
+      std::swap(outputs_.push(), output);
       finished_.notify_all();
     }
   }
@@ -100,8 +101,8 @@ class Rank {
   std::unique_ptr<Worker> worker_;
   std::mutex mutex_;
   std::condition_variable changed_, finished_;
-  std::deque<Step> steps_;
-  std::deque<ModelRunnerOutput> outputs_;
+  RingQueue<Step> steps_;
+  RingQueue<ModelRunnerOutput> outputs_;
   bool stop_ = false;
   std::thread thread_;
 };

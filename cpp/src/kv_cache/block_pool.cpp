@@ -1,16 +1,21 @@
 #include "kv_cache/block_pool.h"
 
+#include <algorithm>
+
 #include "util/check.h"
 
 namespace quire {
 
-BlockPool::BlockPool(int32_t num_blocks) {
+BlockPool::BlockPool(int32_t num_blocks, int32_t blocks_per_extent)
+    : blocks_per_extent_(blocks_per_extent), cached_(num_blocks) {
   if (num_blocks < 2) {
     throw InvalidArgument(str("num_blocks must be at least 2 (block 0 is kept back), got ", num_blocks));
   }
+  if (blocks_per_extent < 1) {
+    throw InvalidArgument(str("blocks_per_extent must be at least 1, got ", blocks_per_extent));
+  }
   blocks_.resize(static_cast<size_t>(num_blocks));
-  cached_.reserve(blocks_.size());
-  for (BlockId id = 1; id < num_blocks; ++id) push_free(id);
+  extents_.resize(static_cast<size_t>((num_blocks - 1 + blocks_per_extent - 1) / blocks_per_extent));
 }
 
 bool BlockPool::allocate(std::span<BlockId> out) {
@@ -20,43 +25,54 @@ bool BlockPool::allocate(std::span<BlockId> out) {
     remove_free(id);
     forget(id);
     at(id).ref_count = 1;
+    ++extent_of(id).num_in_use;
   }
   return true;
 }
 
 void BlockPool::share(BlockId block) {
   QUIRE_CHECK(block > kNullBlock && block <= num_usable_blocks(), "block ", block);
-  if (at(block).ref_count++ == 0) remove_free(block);
+  if (at(block).ref_count++ > 0) return;
+  QUIRE_CHECK(extent_of(block).mapped, "block ", block, " has no memory");
+  remove_free(block);
+  ++extent_of(block).num_in_use;
 }
 
 void BlockPool::free(BlockId block) {
   QUIRE_CHECK(block > kNullBlock && block <= num_usable_blocks(), "block ", block);
   QUIRE_CHECK(at(block).ref_count > 0, "block ", block, " is already free");
-  if (--at(block).ref_count == 0) push_free(block);
+  if (--at(block).ref_count > 0) return;
+  // Content that nobody can find is overwritten first.
+  if (at(block).cached) {
+    push_free(block);
+  } else {
+    push_free_first(block);
+  }
+  --extent_of(block).num_in_use;
 }
 
-void BlockPool::cache(BlockId block, const BlockHash& hash, int32_t group) {
+bool BlockPool::cache(BlockId block, const BlockHash& hash) {
   Block& entry = at(block);
   QUIRE_CHECK(entry.ref_count > 0 && !entry.cached, "block ", block);
   entry.cached = true;
-  entry.key = {hash, group};
-  const auto [found, inserted] = cached_.try_emplace(entry.key, block);
-  if (inserted) return;
-  // Behind the first: its position in the list does not matter as long as the first stays first.
-  Block& first = at(found->second);
-  entry.previous_equal = found->second;
-  entry.next_equal = first.next_equal;
-  if (first.next_equal >= 0) at(first.next_equal).previous_equal = block;
-  first.next_equal = block;
-}
-
-BlockId BlockPool::find_cached(const BlockHash& hash, int32_t group) const {
-  const auto found = cached_.find({hash, group});
-  return found == cached_.end() ? kNullBlock : found->second;
+  entry.hash = hash;
+  const BlockId found = cached_.find(hash);
+  if (found == kNullBlock) {
+    entry.previous_equal = entry.next_equal = block;
+    cached_.set(hash, block);
+    return true;
+  }
+  // At the end of the ring: the next oldest is found once the first is gone.
+  Block& first = at(found);
+  entry.next_equal = found;
+  entry.previous_equal = first.previous_equal;
+  at(first.previous_equal).next_equal = block;
+  first.previous_equal = block;
+  return false;
 }
 
 bool BlockPool::reset_prefix_cache() {
-  if (num_free_ != num_usable_blocks()) return false;
+  if (num_free_ != num_mapped_) return false;
   uncache_all();
   return true;
 }
@@ -67,6 +83,49 @@ void BlockPool::uncache_all() {
     block.previous_equal = block.next_equal = -1;
   }
   cached_.clear();
+  if (events_) {
+    events_->emplace_back();
+    events_->back().kind = KVCacheEventKind::kAllBlocksCleared;
+    events_->back().group = group_;
+  }
+}
+
+void BlockPool::extent_range(int32_t extent, BlockId& first_block, int32_t& num_blocks) const {
+  first_block = 1 + extent * blocks_per_extent_;
+  num_blocks = std::min(blocks_per_extent_, static_cast<int32_t>(blocks_.size()) - first_block);
+}
+
+bool BlockPool::map_extent(BlockId& first_block, int32_t& num_blocks) {
+  while (first_unmapped_ < num_extents() && extents_[static_cast<size_t>(first_unmapped_)].mapped)
+    ++first_unmapped_;
+  if (first_unmapped_ == num_extents()) return false;
+  extents_[static_cast<size_t>(first_unmapped_)].mapped = true;
+  ++num_mapped_extents_;
+  extent_range(first_unmapped_, first_block, num_blocks);
+  if (next_is_cached()) {
+    for (BlockId id = first_block + num_blocks - 1; id >= first_block; --id) push_free_first(id);
+  } else {
+    for (BlockId id = first_block; id < first_block + num_blocks; ++id) push_free(id);
+  }
+  num_mapped_ += num_blocks;
+  return true;
+}
+
+bool BlockPool::unmap_extent(BlockId& first_block, int32_t& num_blocks) {
+  const auto found = std::find_if(extents_.rbegin(), extents_.rend(),
+                                  [](const Extent& e) { return e.mapped && e.num_in_use == 0; });
+  if (found == extents_.rend()) return false;
+  found->mapped = false;
+  --num_mapped_extents_;
+  const auto extent = static_cast<int32_t>(extents_.rend() - found) - 1;
+  first_unmapped_ = std::min(first_unmapped_, extent);
+  extent_range(extent, first_block, num_blocks);
+  for (BlockId id = first_block; id < first_block + num_blocks; ++id) {
+    remove_free(id);
+    forget(id);
+  }
+  num_mapped_ -= num_blocks;
+  return true;
 }
 
 void BlockPool::push_free(BlockId id) {
@@ -75,6 +134,15 @@ void BlockPool::push_free(BlockId id) {
   block.next_free = -1;
   (last_free_ >= 0 ? at(last_free_).next_free : first_free_) = id;
   last_free_ = id;
+  ++num_free_;
+}
+
+void BlockPool::push_free_first(BlockId id) {
+  Block& block = at(id);
+  block.previous_free = -1;
+  block.next_free = first_free_;
+  (first_free_ >= 0 ? at(first_free_).previous_free : last_free_) = id;
+  first_free_ = id;
   ++num_free_;
 }
 
@@ -89,14 +157,22 @@ void BlockPool::remove_free(BlockId id) {
 void BlockPool::forget(BlockId id) {
   Block& block = at(id);
   if (!block.cached) return;
-  if (block.previous_equal >= 0) {
+  if (block.next_equal != id) {
     at(block.previous_equal).next_equal = block.next_equal;
-  } else if (block.next_equal >= 0) {
-    cached_.find(block.key)->second = block.next_equal;
+    at(block.next_equal).previous_equal = block.previous_equal;
+    if (cached_.find(block.hash) == id) cached_.set(block.hash, block.next_equal);
   } else {
-    cached_.erase(block.key);
+    cached_.erase(block.hash);
+    if (events_) {
+      if (events_->empty() || events_->back().kind != KVCacheEventKind::kBlockRemoved ||
+          events_->back().group != group_) {
+        events_->emplace_back();
+        events_->back().kind = KVCacheEventKind::kBlockRemoved;
+        events_->back().group = group_;
+      }
+      events_->back().block_hashes.push_back({block.hash.high, block.hash.low});
+    }
   }
-  if (block.next_equal >= 0) at(block.next_equal).previous_equal = block.previous_equal;
   block.previous_equal = block.next_equal = -1;
   block.cached = false;
 }

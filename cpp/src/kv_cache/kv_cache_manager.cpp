@@ -1,138 +1,451 @@
 #include "kv_cache/kv_cache_manager.h"
 
 #include <algorithm>
+#include <numeric>
+#include <utility>
 
 #include "util/check.h"
 
 namespace quire {
-namespace {
 
-int32_t checked_block_size(const KVCacheConfig& config) {
+KVCacheManager::Group::Group(const KVCacheGroup& group)
+    : policy(group.spec),
+      pool(group.num_blocks, group.blocks_per_extent),
+      block_bytes(group.block_bytes()),
+      extent_bytes(group.extent_bytes()),
+      blocks_per_extent(group.blocks_per_extent) {}
+
+KVCacheManager::KVCacheManager(const KVCacheConfig& config, const KVCacheManagerConfig& manager_config)
+    : enable_prefix_caching_(manager_config.enable_prefix_caching),
+      enable_events_(manager_config.enable_kv_cache_events),
+      arena_(manager_config.arena) {
   if (config.groups.empty()) throw InvalidArgument("the model publishes no KV cache groups");
+  groups_.reserve(config.groups.size());
   for (const KVCacheGroup& group : config.groups) {
-    if (group.spec.kind != KVCacheKind::kFullAttention) {
-      throw InvalidArgument("only full-attention KV cache groups have a block policy");
+    const KVCacheSpec& spec = group.spec;
+    if (spec.block_size < 1 || spec.page_bytes < 1) {
+      throw InvalidArgument(str("a KV cache group has block_size ", spec.block_size, " and page_bytes ",
+                                spec.page_bytes, "; both must be at least 1"));
     }
-    if (group.spec.block_size != config.groups[0].spec.block_size) {
-      throw InvalidArgument(str("KV cache groups have unequal block sizes ", group.spec.block_size, " and ",
-                                config.groups[0].spec.block_size));
+    if (spec.kind == KVCacheKind::kSlidingWindow && spec.sliding_window < 1) {
+      throw InvalidArgument(str("a sliding-window KV cache group has sliding_window ", spec.sliding_window,
+                                "; it must be at least 1"));
+    }
+    groups_.emplace_back(group);
+    hash_block_size_ = hash_block_size_ == 0 ? spec.block_size : std::min(hash_block_size_, spec.block_size);
+    alignment_ = std::max(alignment_, spec.block_size);
+    windows_exist_ |= !groups_.back().policy.keeps_everything();
+    has_state_groups_ |= groups_.back().policy.is_state();
+    if (enable_events_)
+      groups_.back().pool.set_event_sink(&events_, static_cast<int32_t>(groups_.size() - 1));
+  }
+  for (const Group& group : groups_) {
+    if (group.policy.block_size() % hash_block_size_ != 0 || alignment_ % group.policy.block_size() != 0) {
+      throw InvalidArgument(str("KV cache groups have block sizes ", group.policy.block_size(), " and ",
+                                group.policy.block_size() == alignment_ ? hash_block_size_ : alignment_,
+                                "; the larger must be a multiple of the smaller"));
     }
   }
-  return config.groups[0].spec.block_size;
+  shares_memory_ = arena_ != nullptr || groups_.size() > 1;
+  if (!arena_) arena_ = std::make_shared<KVArena>(std::max<int64_t>(config.bytes, 1));
+  arena_member_ = std::make_unique<KVArena::Member>(arena_, config.min_bytes, manager_config.wake);
+  if (!shares_memory_) {
+    // Nobody else wants it: all is mapped at once.
+    Group& group = groups_[0];
+    QUIRE_CHECK(map_blocks(group, group.pool.num_usable_blocks()));
+  }
 }
 
-}  // namespace
+int32_t KVCacheManager::hit_length(const Group& group, const Request& request, int32_t max_tokens) const {
+  const GroupPolicy& policy = group.policy;
+  const int32_t block_size = policy.block_size();
+  const auto is_cached = [&](int32_t block) {
+    return group.pool.find_cached(hash_of(group, request, block)) != kNullBlock;
+  };
+  if (policy.keeps_everything()) {
+    constexpr int32_t kAhead = 8;  // lookups are cache misses: several are on their way at once
+    const int32_t num_blocks = max_tokens / block_size;
+    for (int32_t block = 0; block < std::min(kAhead, num_blocks); ++block)
+      group.pool.prefetch(hash_of(group, request, block));
+    for (int32_t block = 0; block < num_blocks; ++block) {
+      if (block + kAhead < num_blocks) group.pool.prefetch(hash_of(group, request, block + kAhead));
+      if (!is_cached(block)) return block * block_size / alignment_ * alignment_;
+    }
+    return max_tokens;
+  }
+  // The longest prefix whose last blocks are there, from the right; at worst one that starts at the first.
+  const int32_t need = policy.num_blocks_for_hit();
+  int32_t length = max_tokens;
+  while (length > 0) {
+    const int32_t end = length / block_size;
+    int32_t block = end - 1;
+    while (block >= std::max(end - need, 0) && is_cached(block)) --block;
+    if (block < std::max(end - need, 0)) return length;
+    length = block * block_size / alignment_ * alignment_;
+  }
+  return 0;
+}
 
-KVCacheManager::KVCacheManager(const KVCacheConfig& config, bool enable_prefix_caching)
-    : num_groups_(static_cast<int32_t>(config.groups.size())),
-      block_size_(checked_block_size(config)),
-      enable_prefix_caching_(enable_prefix_caching),
-      block_pool_(config.num_blocks) {}
+int32_t KVCacheManager::count_computed_tokens(const Request& request) const {
+  if (!enable_prefix_caching_) return 0;
+  const int32_t max_tokens = std::min(request.num_tokens() - 1,
+                                      static_cast<int32_t>(request.block_hashes().size()) * hash_block_size_);
+  int32_t length = max_tokens / alignment_ * alignment_;
+  // A shorter prefix is a hit of every full-attention group that has the longer one, but a window's blocks
+  // before it may be gone: until all agree.
+  for (int32_t before = -1; before != length && length > 0;) {
+    before = length;
+    for (const Group& group : groups_) length = hit_length(group, request, length);
+  }
+  return length;
+}
 
 void KVCacheManager::find_computed_blocks(const Request& request, ComputedBlocks& out) {
-  out.block_ids.resize(static_cast<size_t>(num_groups_));
-  for (auto& ids : out.block_ids) ids.clear();
-  out.num_tokens = 0;
-  if (!enable_prefix_caching_) return;
-  const auto hashes = request.block_hashes();
-  const size_t max_blocks =
-      std::min(hashes.size(), static_cast<size_t>((request.num_tokens() - 1) / block_size_));
-  for (size_t i = 0; i < max_blocks; ++i) {
-    // A hit needs the block in every group.
-    int32_t group = 0;
-    for (; group < num_groups_; ++group) {
-      const BlockId id = block_pool_.find_cached(hashes[i], group);
-      if (id == kNullBlock) break;
-      out.block_ids[static_cast<size_t>(group)].push_back(id);
+  out.block_ids.resize(groups_.size());
+  out.num_tokens = count_computed_tokens(request);
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    const Group& group = groups_[g];
+    auto& ids = out.block_ids[g];
+    ids.clear();
+    const int32_t num_blocks = out.num_tokens / group.policy.block_size();
+    const int32_t first = std::min(group.policy.first_needed_block(out.num_tokens), num_blocks);
+    ids.assign(static_cast<size_t>(first), kNullBlock);
+    for (int32_t block = first; block < num_blocks; ++block) {
+      ids.push_back(group.pool.find_cached(hash_of(group, request, block)));
     }
-    if (group < num_groups_) break;
-    out.num_tokens += block_size_;
   }
-  for (auto& ids : out.block_ids) ids.resize(static_cast<size_t>(out.num_tokens / block_size_));
+}
+
+void KVCacheManager::skip_blocks(Group& group, RequestBlocks& held, int32_t first_needed) {
+  const int32_t end = std::min(first_needed, static_cast<int32_t>(held.ids.size()));
+  // The last first, like all that is freed: nearer to the window means likelier to be wanted again.
+  for (int32_t block = end - 1; block >= held.num_skipped; --block) {
+    BlockId& id = held.ids[static_cast<size_t>(block)];
+    if (id != kNullBlock) group.pool.free(id);
+    id = kNullBlock;
+  }
+  held.num_skipped = std::max(held.num_skipped, end);
 }
 
 bool KVCacheManager::allocate_slots(Request& request, int32_t num_new_tokens, const ComputedBlocks* computed,
-                                    BlockIdsByGroup& new_block_ids) {
-  const auto groups = static_cast<size_t>(num_groups_);
-  request.block_ids.resize(groups);
-  request.num_cached_blocks.resize(groups, 0);
-  new_block_ids.resize(groups);
-  for (auto& ids : new_block_ids) ids.clear();
-
-  const int32_t num_hit_tokens = computed ? computed->num_tokens : 0;
-  const int32_t num_tokens = request.num_computed_tokens + num_hit_tokens + num_new_tokens;
-  const auto num_blocks = static_cast<size_t>((num_tokens + block_size_ - 1) / block_size_);
-  size_t num_needed = 0;
-  size_t num_revived = 0;  // hits that are free now: sharing them uses up free blocks too
-  for (size_t group = 0; group < groups; ++group) {
-    size_t num_held = request.block_ids[group].size();
-    if (computed) {
-      num_held += computed->block_ids[group].size();
-      for (BlockId id : computed->block_ids[group]) num_revived += block_pool_.ref_count(id) == 0;
+                                    int32_t num_lookahead_tokens) {
+  const int32_t start = request.num_computed_tokens + (computed ? computed->num_tokens : 0);
+  const int32_t num_tokens = start + num_new_tokens + num_lookahead_tokens;
+  if (windows_exist_ && !computed && !request.blocks.empty()) {
+    // A step in flight may still read what lies before its own tokens.
+    const int32_t oldest_start = request.num_computed_tokens - request.num_tokens_in_flight;
+    for (size_t g = 0; g < groups_.size(); ++g) {
+      skip_blocks(groups_[g], request.blocks[g], groups_[g].policy.first_needed_block(oldest_start));
     }
-    num_needed += num_blocks > num_held ? num_blocks - num_held : 0;
   }
-  if (num_needed + num_revived > static_cast<size_t>(num_free_blocks())) return false;
+  // Most steps of most requests end here: the last block has a slot left.
+  if (num_tokens <= request.num_slots) return true;
 
-  for (size_t group = 0; group < groups; ++group) {
-    auto& held = request.block_ids[group];
-    auto& added = new_block_ids[group];
+  request.blocks.resize(groups_.size());
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    Group& group = groups_[g];
+    size_t num_have = request.blocks[g].ids.size();
+    int32_t num_revived = 0;  // hits that are free now: sharing them uses up free blocks too
     if (computed) {
-      for (BlockId id : computed->block_ids[group]) block_pool_.share(id);
-      added.assign(computed->block_ids[group].begin(), computed->block_ids[group].end());
-      request.num_cached_blocks[group] = static_cast<int32_t>(added.size());
+      num_have += computed->block_ids[g].size();
+      for (BlockId id : computed->block_ids[g])
+        num_revived += id != kNullBlock && group.pool.ref_count(id) == 0;
     }
-    const size_t num_hits = added.size();
-    const size_t num_have = held.size() + num_hits;
+    const int32_t num_more = group.policy.num_blocks(num_tokens) - static_cast<int32_t>(num_have);
+    group.num_needed = num_revived + std::max(group.policy.is_state() ? std::min(num_more, 1) : num_more, 0);
+  }
+  if (!make_room()) return false;
+
+  if (request.num_slots == 0) ++num_holders_;
+  request.num_slots = std::numeric_limits<int32_t>::max();
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    Group& group = groups_[g];
+    RequestBlocks& held = request.blocks[g];
+    if (computed) {
+      for (BlockId id : computed->block_ids[g]) {
+        if (id != kNullBlock) group.pool.share(id);
+        held.num_skipped += id == kNullBlock;
+      }
+      held.ids.insert(held.ids.end(), computed->block_ids[g].begin(), computed->block_ids[g].end());
+      held.num_cached = static_cast<int32_t>(held.ids.size());
+    }
+    const auto num_have = static_cast<int32_t>(held.ids.size());
+    const int32_t num_blocks = std::max(group.policy.num_blocks(num_tokens), num_have);
     if (num_blocks > num_have) {
-      added.resize(num_hits + num_blocks - num_have);
-      QUIRE_CHECK(block_pool_.allocate(std::span(added).subspan(num_hits)));
+      held.ids.resize(static_cast<size_t>(num_blocks), kNullBlock);
+      // A state group materialises only the state at the end of the step.
+      const auto first_new = static_cast<size_t>(group.policy.is_state() ? num_blocks - 1 : num_have);
+      QUIRE_CHECK(group.pool.allocate(std::span(held.ids).subspan(first_new)));
     }
-    held.insert(held.end(), added.begin(), added.end());
+    request.num_slots = std::min(request.num_slots, num_blocks * group.policy.block_size());
   }
   return true;
 }
 
-void KVCacheManager::cache_blocks(Request& request) {
-  if (!enable_prefix_caching_) return;
-  const int32_t num_known = std::min(request.num_computed_tokens, request.num_tokens());
-  for (size_t group = 0; group < static_cast<size_t>(num_groups_); ++group) {
-    int32_t& num_cached = request.num_cached_blocks[group];
-    for (; (num_cached + 1) * block_size_ <= num_known; ++num_cached) {
-      const auto index = static_cast<size_t>(num_cached);
-      block_pool_.cache(request.block_ids[group][index], request.block_hashes()[index],
-                        static_cast<int32_t>(group));
+// Memory for every group's num_needed free blocks, or false: first what is mapped, then the arena's, then
+// what other groups of this engine have to spare.
+bool KVCacheManager::make_room() {
+  if (!shares_memory_) return groups_[0].num_needed <= groups_[0].pool.num_free_blocks();
+  int64_t missing_bytes = 0;
+  for (Group& group : groups_) {
+    const int32_t deficit = group.num_needed - group.pool.num_free_blocks();
+    if (deficit <= 0) continue;
+    const int32_t num_extents = (deficit + group.blocks_per_extent - 1) / group.blocks_per_extent;
+    if (num_extents > group.pool.num_unmapped_extents()) return false;
+    missing_bytes += num_extents * group.extent_bytes;
+  }
+  if (missing_bytes > spare_bytes_ && arena_member_->take(missing_bytes - spare_bytes_)) {
+    spare_bytes_ = missing_bytes;
+  }
+  for (size_t g = 0; g < groups_.size() && spare_bytes_ < missing_bytes; ++g) {
+    Group& group = groups_[g];
+    BlockId first_block = 0;
+    int32_t num_blocks = 0;
+    while (spare_bytes_ < missing_bytes &&
+           group.pool.num_free_blocks() - group.blocks_per_extent >= group.num_needed &&
+           group.pool.unmap_extent(first_block, num_blocks)) {
+      add_extent(g, first_block, num_blocks, /*map=*/false);
+      spare_bytes_ += group.extent_bytes;
     }
   }
+  if (spare_bytes_ < missing_bytes) return false;
+  for (Group& group : groups_) {
+    const int32_t deficit = group.num_needed - group.pool.num_free_blocks();
+    if (deficit > 0) QUIRE_CHECK(map_blocks(group, deficit));
+    // While there is memory nobody uses, cached prefixes need not go.
+    while (group.num_needed > 0 && group.pool.next_is_cached() && group.pool.num_unmapped_extents() > 0 &&
+           arena_member_->bytes_available() >= group.extent_bytes &&
+           arena_member_->take(group.extent_bytes)) {
+      spare_bytes_ += group.extent_bytes;
+      QUIRE_CHECK(map_blocks(group, 1));
+    }
+  }
+  return true;
+}
+
+// Maps extents, out of spare_bytes_ where memory is shared, until `num_blocks` more are free.
+bool KVCacheManager::map_blocks(Group& group, int32_t num_blocks) {
+  while (num_blocks > 0) {
+    BlockId first_block = 0;
+    int32_t num_mapped = 0;
+    if (!group.pool.map_extent(first_block, num_mapped)) return false;
+    if (shares_memory_) spare_bytes_ -= group.extent_bytes;
+    add_extent(static_cast<size_t>(&group - groups_.data()), first_block, num_mapped, /*map=*/true);
+    num_blocks -= num_mapped;
+  }
+  return true;
+}
+
+void KVCacheManager::add_extent(size_t group, BlockId first_block, int32_t num_blocks, bool map) {
+  if (!extents_.empty()) {
+    KVExtent& last = extents_.back();
+    if (last.group == static_cast<int32_t>(group) && (last.map != 0) == map &&
+        last.first_block + last.num_blocks == first_block) {
+      last.num_blocks += num_blocks;
+      return;
+    }
+  }
+  extents_.push_back({static_cast<int32_t>(group), first_block, num_blocks, static_cast<uint8_t>(map)});
+}
+
+void KVCacheManager::take_extents(std::vector<KVExtent>& out) {
+  out.clear();
+  out.swap(extents_);
+}
+
+int64_t KVCacheManager::lend() {
+  if (!shares_memory_) return 0;
+  const int64_t surplus = arena_member_->bytes_held() - bytes_being_lent_ - arena_member_->min_bytes();
+  const int64_t wanted = std::min(arena_member_->bytes_wanted_by_others() - bytes_being_lent_, surplus);
+  if (wanted <= 0) return 0;
+  for (size_t g = groups_.size(); g-- > 0 && spare_bytes_ < wanted;) {
+    BlockId first_block = 0;
+    int32_t num_blocks = 0;
+    while (spare_bytes_ < wanted && groups_[g].pool.unmap_extent(first_block, num_blocks)) {
+      add_extent(g, first_block, num_blocks, /*map=*/false);
+      spare_bytes_ += groups_[g].extent_bytes;
+    }
+  }
+  const int64_t lent = std::min(spare_bytes_, surplus);
+  spare_bytes_ -= lent;
+  bytes_being_lent_ += lent;
+  return lent;
+}
+
+void KVCacheManager::give_back(int64_t bytes) {
+  if (bytes == 0) return;
+  bytes_being_lent_ -= bytes;
+  arena_member_->give_back(bytes);
+}
+
+bool KVCacheManager::fits(const Request& request, const ComputedBlocks& computed, int32_t num_tokens,
+                          int32_t max_tokens_in_flight, int32_t num_kept_free) {
+  int64_t missing_bytes = 0;
+  int64_t surplus_bytes = 0;
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    const Group& group = groups_[g];
+    int32_t num_hits = 0;
+    int32_t num_revived = 0;
+    for (BlockId id : computed.block_ids[g]) {
+      num_hits += id != kNullBlock;
+      num_revived += id != kNullBlock && group.pool.ref_count(id) == 0;
+    }
+    // No block is needed before a window, so hits there count too, though they are null. Where the window's
+    // bound is the smaller one, that asks for less than the request may come to hold, as in vLLM: it then
+    // preempts. A state group holds the same few blocks wherever it stands.
+    const int32_t num_hit_blocks =
+        group.policy.is_state() ? num_hits : static_cast<int32_t>(computed.block_ids[g].size());
+    const int32_t num_held = request.blocks.empty() ? 0 : static_cast<int32_t>(request.blocks[g].ids.size());
+    const int32_t needed =
+        std::max(group.policy.max_blocks_held(num_tokens, max_tokens_in_flight) - num_hit_blocks - num_held,
+                 0) +
+        num_revived + num_kept_free;
+    const int32_t deficit = needed - group.pool.num_free_blocks();
+    if (deficit > 0) {
+      missing_bytes +=
+          int64_t{(deficit + group.blocks_per_extent - 1) / group.blocks_per_extent} * group.extent_bytes;
+    } else {
+      surplus_bytes += int64_t{-deficit / group.blocks_per_extent} * group.extent_bytes;
+    }
+  }
+  if (missing_bytes == 0) return true;
+  return shares_memory_ && missing_bytes <= spare_bytes_ + surplus_bytes + arena_member_->bytes_available();
+}
+
+void KVCacheManager::take_new_block_ids(Request& request, BlockIdLists& out) const {
+  for (RequestBlocks& held : request.blocks) {
+    out.push(std::span(held.ids).subspan(static_cast<size_t>(held.num_sent)));
+    held.num_sent = static_cast<int32_t>(held.ids.size());
+    out.end_list();
+  }
+}
+
+void KVCacheManager::cache_blocks(Request& request, int32_t num_tokens) {
+  if (!enable_prefix_caching_) return;
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    Group& group = groups_[g];
+    RequestBlocks& held = request.blocks[g];
+    const int32_t block_size = group.policy.block_size();
+    if (group.policy.is_state() && request.num_computed_tokens % block_size == 0)
+      held.num_exact_tokens = request.num_computed_tokens;
+    for (; (held.num_cached + 1) * block_size <= num_tokens; ++held.num_cached) {
+      const BlockId id = held.ids[static_cast<size_t>(held.num_cached)];
+      if (id == kNullBlock) continue;
+      // A state that was carried past the block's end is another prefix's.
+      if (group.policy.is_state() && held.num_exact_tokens != (held.num_cached + 1) * block_size) continue;
+      const bool first = group.pool.cache(id, hash_of(group, request, held.num_cached));
+      if (first && enable_events_) store_event(group, request, held.num_cached);
+    }
+  }
+}
+
+void KVCacheManager::store_event(const Group& group, const Request& request, int32_t block) {
+  const auto to_event = [](const BlockHash& hash) { return KVBlockHash{hash.high, hash.low}; };
+  const BlockHash& parent = block == 0 ? request.root_hash() : hash_of(group, request, block - 1);
+  const auto index = static_cast<int32_t>(&group - groups_.data());
+  const int32_t block_size = group.policy.block_size();
+  const bool goes_on = !events_.empty() && events_.back().kind == KVCacheEventKind::kBlockStored &&
+                       events_.back().group == index &&
+                       events_.back().block_hashes.back() == to_event(parent);
+  if (!goes_on) {
+    KVCacheEvent& event = events_.emplace_back();
+    event.group = index;
+    event.parent_block_hash = to_event(parent);
+    event.block_size = block_size;
+    event.lora_name = request.lora_name();
+  }
+  KVCacheEvent& event = events_.back();
+  event.block_hashes.push_back(to_event(hash_of(group, request, block)));
+  const auto tokens =
+      request.token_ids().subspan(static_cast<size_t>(block * block_size), static_cast<size_t>(block_size));
+  event.token_ids.insert(event.token_ids.end(), tokens.begin(), tokens.end());
 }
 
 void KVCacheManager::uncache_blocks(Request& request, int32_t first_token) {
-  const auto first_block = static_cast<size_t>(first_token / block_size_);
-  for (size_t group = 0; group < request.block_ids.size(); ++group) {
-    const auto& ids = request.block_ids[group];
-    for (size_t i = first_block; i < ids.size(); ++i) block_pool_.uncache(ids[i]);
-    request.num_cached_blocks[group] =
-        std::min(request.num_cached_blocks[group], static_cast<int32_t>(first_block));
+  for (size_t g = 0; g < request.blocks.size(); ++g) {
+    RequestBlocks& held = request.blocks[g];
+    const int32_t first_block = first_token / groups_[g].policy.block_size();
+    for (auto i = static_cast<size_t>(first_block); i < held.ids.size(); ++i) {
+      if (held.ids[i] != kNullBlock) groups_[g].pool.uncache(held.ids[i]);
+    }
+    held.num_cached = std::min(held.num_cached, first_block);
   }
+}
+
+void KVCacheManager::uncache_all() {
+  for (Group& group : groups_) group.pool.uncache_all();
 }
 
 void KVCacheManager::free(Request& request) {
-  for (auto& ids : request.block_ids) {
-    for (auto id = ids.rbegin(); id != ids.rend(); ++id) block_pool_.free(*id);
-    ids.clear();
+  if (request.num_slots > 0) --num_holders_;
+  for (size_t g = 0; g < request.blocks.size(); ++g) {
+    RequestBlocks& held = request.blocks[g];
+    for (auto id = held.ids.rbegin(); id != held.ids.rend(); ++id) {
+      if (*id != kNullBlock) groups_[g].pool.free(*id);
+    }
+    held.ids.clear();
+    held.num_cached = held.num_skipped = held.num_sent = held.num_exact_tokens = 0;
   }
-  std::fill(request.num_cached_blocks.begin(), request.num_cached_blocks.end(), 0);
+  request.num_slots = 0;
+  num_wasted_slots_ -= request.num_wasted_slots;
+  request.num_wasted_slots = 0;
 }
 
-void KVCacheManager::count_common_prefix_blocks(const Request& any_running, int32_t num_running,
-                                                std::vector<int32_t>& out) const {
-  out.assign(static_cast<size_t>(num_groups_), 0);
-  for (size_t group = 0; group < any_running.block_ids.size(); ++group) {
-    for (BlockId id : any_running.block_ids[group]) {
-      if (block_pool_.ref_count(id) != num_running) break;
-      ++out[group];
+void KVCacheManager::update_waste(Request& request) {
+  int32_t wasted = 0;
+  for (size_t g = 0; g < request.blocks.size(); ++g) {
+    if (groups_[g].policy.is_state()) continue;
+    const auto num_slots =
+        static_cast<int32_t>(request.blocks[g].ids.size()) * groups_[g].policy.block_size();
+    wasted += std::max(num_slots - request.num_computed_tokens, 0);
+  }
+  num_wasted_slots_ += wasted - request.num_wasted_slots;
+  request.num_wasted_slots = wasted;
+}
+
+void KVCacheManager::count_common_prefix_blocks(const Request& any, std::vector<int32_t>& out) const {
+  out.assign(groups_.size(), 0);
+  for (size_t g = 0; g < any.blocks.size(); ++g) {
+    for (BlockId id : any.blocks[g].ids) {
+      if (id == kNullBlock || groups_[g].pool.ref_count(id) != num_holders_) break;
+      ++out[g];
     }
   }
+}
+
+bool KVCacheManager::reset_prefix_cache() {
+  const bool in_use = std::any_of(groups_.begin(), groups_.end(), [](const Group& group) {
+    return group.pool.num_free_blocks() != group.pool.num_mapped_blocks();
+  });
+  if (in_use) return false;
+  uncache_all();
+  return true;
+}
+
+void KVCacheManager::take_events(std::vector<KVCacheEvent>& out) {
+  if (events_.empty()) return;
+  out.insert(out.end(), std::make_move_iterator(events_.begin()), std::make_move_iterator(events_.end()));
+  events_.clear();
+}
+
+int32_t KVCacheManager::num_free_blocks() const {
+  if (!shares_memory_) return groups_[0].pool.num_free_blocks();
+  int64_t bytes = spare_bytes_ + arena_member_->bytes_available();
+  for (const Group& group : groups_) bytes += group.pool.num_free_blocks() * group.block_bytes;
+  return static_cast<int32_t>(
+      std::min<int64_t>(bytes / groups_[0].block_bytes, groups_[0].pool.num_usable_blocks()));
+}
+
+int32_t KVCacheManager::num_usable_blocks() const { return groups_[0].pool.num_usable_blocks(); }
+
+int64_t KVCacheManager::num_used_slots() const {
+  int64_t slots = 0;
+  for (const Group& group : groups_) {
+    if (group.policy.is_state()) continue;
+    slots +=
+        int64_t{group.pool.num_mapped_blocks() - group.pool.num_free_blocks()} * group.policy.block_size();
+  }
+  return slots;
 }
 
 }  // namespace quire

@@ -2,44 +2,81 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 
+#include "kv_cache/group_policy.h"
 #include "util/check.h"
 
 namespace quire {
+namespace {
 
-KVCacheConfig plan_kv_cache(const std::vector<KVCacheSpec>& layers, int64_t bytes, int32_t num_blocks,
-                            int32_t max_model_len, int64_t max_useful_tokens) {
-  KVCacheConfig config;
+std::vector<KVCacheGroup> group_layers(const std::vector<KVCacheSpec>& layers) {
+  std::vector<KVCacheGroup> groups;
   for (size_t layer = 0; layer < layers.size(); ++layer) {
-    auto group = std::find_if(config.groups.begin(), config.groups.end(),
+    auto group = std::find_if(groups.begin(), groups.end(),
                               [&](const KVCacheGroup& g) { return g.spec == layers[layer]; });
-    if (group == config.groups.end()) {
-      config.groups.push_back({layers[layer], {}});
-      group = config.groups.end() - 1;
+    if (group == groups.end()) {
+      groups.emplace_back();
+      group = groups.end() - 1;
+      group->spec = layers[layer];
     }
     group->layers.push_back(static_cast<int32_t>(layer));
   }
+  return groups;
+}
+
+int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+
+}  // namespace
+
+KVCacheConfig plan_kv_cache(const std::vector<KVCacheSpec>& layers, const KVCacheDemand& demand) {
+  KVCacheConfig config;
+  config.groups = group_layers(layers);
   QUIRE_CHECK(!config.groups.empty());
-  const int64_t block_bytes = config.block_bytes();
-  const auto num_groups = static_cast<int64_t>(config.groups.size());
-  const int64_t block_size = config.groups[0].spec.block_size;
-  const auto blocks_for = [&](int64_t tokens) { return (tokens + block_size - 1) / block_size * num_groups; };
-  int64_t count = num_blocks;
-  if (count == 0) {
-    // Every request ends in a block that is partly empty; block 0 is kept back.
-    const int64_t useful = blocks_for(max_useful_tokens) + 1;
-    count = std::min({bytes / block_bytes, useful, int64_t{std::numeric_limits<int32_t>::max()}});
+  int64_t all_block_bytes = 0;
+  for (KVCacheGroup& group : config.groups) {
+    // The fewest blocks that end where a granule ends.
+    group.blocks_per_extent =
+        static_cast<int32_t>(demand.granule_bytes / std::gcd(demand.granule_bytes, group.block_bytes()));
+    const GroupPolicy policy(group.spec);
+    const int64_t needed = policy.max_blocks_held(demand.max_model_len, demand.max_tokens_in_flight);
+    config.min_bytes += round_up(needed, group.blocks_per_extent) * group.block_bytes();
+    all_block_bytes += group.block_bytes();
   }
-  const int64_t needed = blocks_for(max_model_len) + 1;
-  if (count < needed) {
-    const int64_t fits = std::max<int64_t>(count - 1, 0) / num_groups * block_size;
-    throw InvalidArgument(str("the KV cache holds ", fits, " tokens (", count, " blocks of ", block_size,
-                              "), one sequence of max_model_len ", max_model_len, " needs ",
-                              needed * block_bytes, " bytes (", needed,
+  // A group that has memory to itself gets all of it at the start, and needs no whole extents.
+  const bool alone = config.groups.size() == 1 && !demand.shared;
+  config.shared = !alone;
+  if (demand.num_blocks > 0) {
+    config.bytes = int64_t{demand.num_blocks - 1} * all_block_bytes;
+  } else {
+    config.bytes = demand.bytes - all_block_bytes;  // block 0 of each group
+  }
+  for (KVCacheGroup& group : config.groups) {
+    // Every request ends in a block that is partly empty.
+    const int64_t useful = (demand.max_useful_tokens + group.spec.block_size - 1) / group.spec.block_size;
+    int64_t count = std::max<int64_t>(config.bytes, 0) / group.block_bytes();
+    if (demand.num_blocks == 0) count = std::min(count, round_up(useful, group.blocks_per_extent));
+    if (!alone) count = count / group.blocks_per_extent * group.blocks_per_extent;
+    group.num_blocks =
+        static_cast<int32_t>(std::min<int64_t>(count, std::numeric_limits<int32_t>::max() - 1)) + 1;
+  }
+  if (alone) {
+    const GroupPolicy policy(config.groups[0].spec);
+    config.bytes = int64_t{config.groups[0].num_blocks - 1} * config.groups[0].block_bytes();
+    config.min_bytes = policy.max_blocks_held(demand.max_model_len, demand.max_tokens_in_flight) *
+                       config.groups[0].block_bytes();
+  }
+  if (config.bytes < config.min_bytes) {
+    const KVCacheGroup& first = config.groups[0];
+    const int64_t needed_bytes = config.min_bytes + all_block_bytes;
+    const int64_t needed_blocks = (config.min_bytes + all_block_bytes - 1) / all_block_bytes + 1;
+    throw InvalidArgument(str("the KV cache holds ", int64_t{first.num_blocks - 1} * first.spec.block_size,
+                              " tokens (", first.num_blocks, " blocks of ", first.spec.block_size,
+                              "), one sequence of max_model_len ", demand.max_model_len, " needs ",
+                              needed_bytes, " bytes (", needed_blocks,
                               " blocks): lower max_model_len, or raise ",
-                              num_blocks > 0 ? "num_gpu_blocks_override" : "kv_cache_memory_bytes"));
+                              demand.num_blocks > 0 ? "num_gpu_blocks_override" : "kv_cache_memory_bytes"));
   }
-  config.num_blocks = static_cast<int32_t>(count);
   return config;
 }
 

@@ -8,10 +8,18 @@
 
 namespace quire {
 
-// Layers of equal specs share a group, hence a block table. `num_blocks` blocks, or as many as fit into
-// `bytes` when it is 0. No more blocks than `max_useful_tokens` can fill. Throws InvalidArgument when one
-// sequence of `max_model_len` tokens does not fit, with what would do.
-KVCacheConfig plan_kv_cache(const std::vector<KVCacheSpec>& layers, int64_t bytes, int32_t num_blocks,
-                            int32_t max_model_len, int64_t max_useful_tokens);
+struct KVCacheDemand {
+  int64_t bytes = 0;                 // to divide; or, when it is not 0, num_blocks decides
+  int32_t num_blocks = 0;            // of every group, block 0 included; 0: as many as fit into `bytes`
+  int32_t max_model_len = 0;         // one sequence of this length must fit
+  int64_t max_useful_tokens = 0;     // no more blocks than these can fill
+  int32_t max_tokens_in_flight = 0;  // of one request, in all steps that may be in flight
+  int64_t granule_bytes = 4096;      // memory is mapped and unmapped in multiples of this
+  bool shared = false;               // `bytes` is an arena's that other engines use too
+};
+
+// Layers of equal specs share a group, hence a block table. Throws InvalidArgument when one sequence of
+// max_model_len tokens does not fit, with what would do.
+KVCacheConfig plan_kv_cache(const std::vector<KVCacheSpec>& layers, const KVCacheDemand& demand);
 
 }  // namespace quire

@@ -17,7 +17,10 @@ Attention::Attention(BuildContext& build, const AttentionConfig& config) : confi
     throw InvalidArgument(str("no attention kernel of backend '", build.ops.backend, "' (", build.ops.variant,
                               ") fits this model: ", reason));
   }
-  spec_.kind = KVCacheKind::kFullAttention;  // a window only masks; its old blocks are kept
+  if (config.sliding_window > 0) {
+    spec_.kind = KVCacheKind::kSlidingWindow;
+    spec_.sliding_window = config.sliding_window;
+  }
   spec_.block_size = build.block_size;
   spec_.num_kv_heads = config.num_kv_heads;
   spec_.head_size = config.head_size;

@@ -5,6 +5,7 @@
 // does not know; a Reader never trusts a length.
 #pragma once
 
+#include <array>
 #include <concepts>
 #include <cstdint>
 #include <cstring>
@@ -54,6 +55,14 @@ class Writer {
       for (const T& value : values) put(value);
     }
   }
+  template <typename T, typename U>
+  void put(const std::pair<T, U>& value) {
+    (*this)(value.first, value.second);
+  }
+  template <typename T, size_t N>
+  void put(const std::array<T, N>& values) {
+    for (const T& value : values) put(value);
+  }
   template <typename T>
   void put(const std::optional<T>& value) {
     put(value.has_value());
@@ -75,8 +84,10 @@ class Writer {
     visit_fields(*this, const_cast<T&>(value));  // the list of fields serves both ways; a Writer only reads
   }
   void put_bytes(const void* data, size_t size) {
-    const auto* bytes = static_cast<const std::byte*>(data);
-    out_.insert(out_.end(), bytes, bytes + size);
+    if (size == 0) return;
+    const size_t at = out_.size();
+    out_.resize(at + size);
+    std::memcpy(out_.data() + at, data, size);
   }
 
   std::vector<std::byte>& out_;
@@ -115,6 +126,14 @@ class Reader {
       values.resize(get_size(1));
       for (T& value : values) get(value);
     }
+  }
+  template <typename T, typename U>
+  void get(std::pair<T, U>& value) {
+    (*this)(value.first, value.second);
+  }
+  template <typename T, size_t N>
+  void get(std::array<T, N>& values) {
+    for (T& value : values) get(value);
   }
   template <typename T>
   void get(std::optional<T>& value) {

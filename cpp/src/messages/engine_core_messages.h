@@ -3,11 +3,13 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <variant>
 #include <vector>
 
 #include "messages/archive.h"
+#include "quire/kv_events.h"
 #include "quire/request_output.h"
 #include "quire/sampling_params.h"
 
@@ -24,9 +26,26 @@ void visit_fields(A& a, SamplingParams& p) {
 }
 
 template <class A>
+void visit_fields(A& a, KVCacheEvent& event) {
+  a(event.kind, event.group, event.block_hashes, event.parent_block_hash, event.token_ids, event.block_size,
+    event.lora_name);
+}
+template <class A>
 void visit_fields(A& a, Logprob& logprob) {
   a(logprob.token_id, logprob.logprob, logprob.rank);
 }
+
+// An encoder's input: its outputs take the place of prompt tokens [offset, offset + num_embeds).
+struct MultiModalFeature {
+  std::string mm_hash;  // names the content: equal hashes share one encoder run
+  int32_t offset = 0;
+  int32_t num_embeds = 0;
+
+  template <class A>
+  void fields(A& a) {
+    a(mm_hash, offset, num_embeds);
+  }
+};
 
 // Validated and tokenized: the engine core trusts it.
 struct EngineCoreRequest {
@@ -37,19 +56,24 @@ struct EngineCoreRequest {
   std::vector<int32_t> eos_token_ids;     // empty when they are to be ignored
   int32_t priority = 0;                   // a lower value is served first
   double arrival_time = 0.0;              // seconds, of the front end's clock
+  double deadline = 0.0;                  // same clock: aborted when it has passed; 0: none
+  std::string user;                       // whose share it counts to, under the "fair" policy
   std::string cache_salt;                 // prefix blocks are shared only between equal salts
   std::string lora_name;
+  std::vector<MultiModalFeature> mm_features;  // by offset, not overlapping
 
   template <class A>
   void fields(A& a) {
     a(request_id, prompt_token_ids, output_token_ids, sampling_params, eos_token_ids, priority, arrival_time,
-      cache_salt, lora_name);
+      deadline, user, cache_salt, lora_name, mm_features);
   }
 };
 
+// What a step gave one request. Its tokens are a range of EngineCoreOutputs::token_ids.
 struct EngineCoreOutput {
   RequestId request_id = 0;
-  std::vector<int32_t> new_token_ids;
+  uint32_t first_token = 0;
+  int32_t num_tokens = 0;
   std::vector<PositionLogprobs> new_logprobs;  // one for each new token, when asked for
   FinishReason finish_reason = FinishReason::kNone;
   std::optional<int32_t> stop_token_id;  // the stop token that ended it, unless it was end-of-sequence
@@ -58,38 +82,68 @@ struct EngineCoreOutput {
 
   template <class A>
   void fields(A& a) {
-    a(request_id, new_token_ids, new_logprobs, finish_reason, stop_token_id, num_cached_tokens, error);
+    a(request_id, first_token, num_tokens, new_logprobs, finish_reason, stop_token_id, num_cached_tokens,
+      error);
   }
 };
 
 struct SchedulerStats {
   uint64_t num_steps = 0;
   int32_t num_running_reqs = 0;
-  int32_t num_waiting_reqs = 0;
+  int32_t num_waiting_reqs = 0;    // those that wait for a grammar or remote keys and values included
+  int64_t num_waiting_tokens = 0;  // prompt tokens of those, not yet computed
+  int64_t num_prefill_tokens = 0;  // prompt tokens of running requests, not yet computed
   int32_t num_free_blocks = 0;
   int32_t num_total_blocks = 0;  // usable ones: block 0 is not counted
+  int64_t num_wasted_slots = 0;  // of blocks in use: slots that hold no token
+  int64_t num_used_slots = 0;    // of blocks in use: all slots
   uint64_t num_preemptions = 0;
   uint64_t num_scheduled_tokens = 0;
   uint64_t prefix_cache_queries = 0;  // tokens looked up
   uint64_t prefix_cache_hits = 0;     // tokens found
   uint64_t num_generation_tokens = 0;
+  uint64_t num_spec_tokens = 0;           // drafts verified
+  uint64_t num_accepted_spec_tokens = 0;  // and accepted
+  uint64_t num_added_reqs = 0;            // ever, and their prompt tokens
+  uint64_t num_added_tokens = 0;
+  uint64_t num_unknown_aborts = 0;  // aborts of ids that are not there
+  uint64_t num_expired_reqs = 0;    // ended by their deadline
+  double time_per_step = 0.0;       // seconds: what a step takes before its tokens ...
+  double time_per_token = 0.0;      // ... and for each of them, as measured lately
+  double mean_service_time = 0.0;   // seconds from first scheduled to finished, lately
 
   template <class A>
   void fields(A& a) {
-    a(num_steps, num_running_reqs, num_waiting_reqs, num_free_blocks, num_total_blocks, num_preemptions,
-      num_scheduled_tokens, prefix_cache_queries, prefix_cache_hits, num_generation_tokens);
+    a(num_steps, num_running_reqs, num_waiting_reqs, num_waiting_tokens, num_prefill_tokens, num_free_blocks,
+      num_total_blocks, num_wasted_slots, num_used_slots, num_preemptions, num_scheduled_tokens,
+      prefix_cache_queries, prefix_cache_hits, num_generation_tokens, num_spec_tokens,
+      num_accepted_spec_tokens, num_added_reqs, num_added_tokens, num_unknown_aborts, num_expired_reqs,
+      time_per_step, time_per_token, mean_service_time);
   }
 };
 
-// All that one step produced. `engine_error` says that the engine core has ended, and why.
+// All that one step produced. `engine_error` says that the engine core has ended, and why. The buffers of one
+// that is used again keep their memory.
 struct EngineCoreOutputs {
   std::vector<EngineCoreOutput> outputs;
+  std::vector<int32_t> token_ids;
+  std::vector<KVCacheEvent> kv_events;  // when they are asked for
   SchedulerStats scheduler_stats;
   std::string engine_error;
 
+  void clear() {
+    outputs.clear();
+    token_ids.clear();
+    kv_events.clear();
+    engine_error.clear();
+  }
+  std::span<const int32_t> new_token_ids(const EngineCoreOutput& output) const {
+    return std::span(token_ids).subspan(output.first_token, static_cast<size_t>(output.num_tokens));
+  }
+
   template <class A>
   void fields(A& a) {
-    a(outputs, scheduler_stats, engine_error);
+    a(outputs, token_ids, kv_events, scheduler_stats, engine_error);
   }
 };
 

@@ -14,6 +14,8 @@ using BlockId = int32_t;
 // Padded rows of a graph replay write here; never handed out.
 inline constexpr BlockId kNullBlock = 0;
 
+// What must be kept of a sequence: every token's page (MLA latent: one compressed page for keys and values),
+// those inside the window, or the state after the last token (SSM, linear attention).
 enum class KVCacheKind : uint8_t { kFullAttention, kSlidingWindow, kMlaLatent, kState };
 
 // One layer's demand. The page layout is named by the backend that reads it.
@@ -38,28 +40,31 @@ struct KVCacheSpec {
 struct KVCacheGroup {
   KVCacheSpec spec;
   std::vector<int32_t> layers;
+  int32_t num_blocks = 0;         // as many as could ever be mapped, block 0 included
+  int32_t blocks_per_extent = 1;  // mapped and unmapped together
+
+  // One block, in all of the group's layers. A block's pages lie next to each other, so that an extent is
+  // one range of addresses.
+  int64_t block_bytes() const { return spec.page_bytes * static_cast<int64_t>(layers.size()); }
+  int64_t extent_bytes() const { return block_bytes() * blocks_per_extent; }
 
   template <class A>
   void fields(A& a) {
-    a(spec, layers);
+    a(spec, layers, num_blocks, blocks_per_extent);
   }
 };
 
+// Every group has block ids of its own, from 1 to num_blocks - 1, in address space of its own. Memory is
+// shared: `bytes` may be spread over the groups in any way, a whole extent at a time.
 struct KVCacheConfig {
-  int32_t num_blocks = 0;  // block 0 included
   std::vector<KVCacheGroup> groups;
+  int64_t bytes = 0;      // all groups together may have this much mapped; block 0 is not counted
+  int64_t min_bytes = 0;  // what one sequence of max_model_len needs
+  bool shared = false;    // some of `bytes` may be mapped elsewhere: by another group, or another engine
 
   template <class A>
   void fields(A& a) {
-    a(num_blocks, groups);
-  }
-  // Bytes that one block takes in all layers.
-  int64_t block_bytes() const {
-    int64_t bytes = 0;
-    for (const KVCacheGroup& group : groups) {
-      bytes += group.spec.page_bytes * static_cast<int64_t>(group.layers.size());
-    }
-    return bytes;
+    a(groups, bytes, min_bytes, shared);
   }
 };
 

@@ -88,8 +88,25 @@ void EngineConfig::validate() const {
           max_num_batched_tokens, "between 1 and 1048576");
   require(long_prefill_token_threshold >= 0, "long_prefill_token_threshold", long_prefill_token_threshold,
           "at least 1, or 0 for no limit");
-  require(scheduling_policy == "fcfs" || scheduling_policy == "priority", "scheduling_policy",
-          scheduling_policy, "'fcfs' or 'priority'");
+  require(max_num_partial_prefills >= 0, "max_num_partial_prefills", max_num_partial_prefills,
+          "at least 1, or 0 for no limit");
+  require(max_long_partial_prefills >= 0, "max_long_partial_prefills", max_long_partial_prefills,
+          "at least 1, or 0 for no limit");
+  require(scheduling_policy == "fcfs" || scheduling_policy == "priority" ||
+              scheduling_policy == "cache_aware" || scheduling_policy == "fair",
+          "scheduling_policy", scheduling_policy, "'fcfs', 'priority', 'cache_aware' or 'fair'");
+  require(watermark >= 0 && watermark < 1, "watermark", watermark, "at least 0 and below 1");
+  require(max_queued_tokens >= 0, "max_queued_tokens", max_queued_tokens, "at least 1, or 0 for no limit");
+  require(flight_recorder_bytes == 0 || flight_recorder_bytes >= 1 << 16, "flight_recorder_bytes",
+          flight_recorder_bytes, "at least 65536, or 0 for no recorder");
+  require(flight_recorder_minutes > 0, "flight_recorder_minutes", flight_recorder_minutes, "above 0");
+  require(flight_recorder_signal >= 0 && flight_recorder_signal < 65, "flight_recorder_signal",
+          flight_recorder_signal, "a signal's number, or 0 for none");
+  if (kv_arena && (kv_cache_memory_bytes > 0 || num_gpu_blocks_override > 0)) {
+    throw InvalidArgument(
+        "kv_arena decides the size of the KV cache; leave kv_cache_memory_bytes and "
+        "num_gpu_blocks_override at 0");
+  }
   require(max_queued_requests >= 0, "max_queued_requests", max_queued_requests,
           "at least 1, or 0 for no limit");
 }

@@ -1,7 +1,8 @@
-// One step's results, from the workers to the scheduler.
+// One step's results, from the workers to the scheduler. Flat buffers, like the plan's.
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -9,26 +10,87 @@
 
 namespace quire {
 
-struct SampledTokens {
+// What one request of the step produced: ranges of the flat lists.
+struct RequestResult {
   RequestId request_id = 0;
-  std::vector<int32_t> token_ids;          // 1 to k + 1; none while the prompt is not yet computed
-  std::vector<PositionLogprobs> logprobs;  // one for each, when asked for
-  std::string error;                       // this request failed; the others did not
+  uint32_t first_token = 0;
+  int32_t num_tokens = 0;  // 1 to k + 1; none while the prompt is not yet computed
+  uint32_t first_draft = 0;
+  int32_t num_drafts = 0;  // proposed for the next step
 
   template <class A>
   void fields(A& a) {
-    a(request_id, token_ids, logprobs, error);
+    a(request_id, first_token, num_tokens, first_draft, num_drafts);
+  }
+};
+
+// The few requests of a step that asked for log-probabilities: one entry for each sampled token.
+struct RequestLogprobs {
+  uint32_t result_index = 0;
+  std::vector<PositionLogprobs> positions;
+
+  template <class A>
+  void fields(A& a) {
+    a(result_index, positions);
+  }
+};
+
+struct RequestError {
+  uint32_t result_index = 0;
+  std::string message;  // this request failed; the others did not
+
+  template <class A>
+  void fields(A& a) {
+    a(result_index, message);
   }
 };
 
 struct ModelRunnerOutput {
   StepId step_id = 0;
-  std::vector<SampledTokens> sampled;  // every request of the step, in the plan's order
-  std::string error;                   // the step failed as a whole
+  std::vector<RequestResult> results;  // every request of the step, in the plan's order
+  std::vector<int32_t> sampled_token_ids;
+  std::vector<int32_t> draft_token_ids;
+  std::vector<RequestLogprobs> logprobs;  // by result_index, ascending
+  std::vector<RequestError> errors;       // by result_index, ascending
+  std::string error;                      // the step failed as a whole
+
+  // From the KV connector's worker side.
+  std::vector<RequestId> finished_sending;  // their blocks may be freed
+  std::vector<RequestId> finished_recving;  // their blocks are filled
+  std::vector<BlockId> invalid_block_ids;   // loads that failed, group 0
+
+  // Empty, for step `id`; buffers keep their memory.
+  void reset(StepId id) {
+    step_id = id;
+    results.clear();
+    sampled_token_ids.clear();
+    draft_token_ids.clear();
+    logprobs.clear();
+    errors.clear();
+    error.clear();
+    finished_sending.clear();
+    finished_recving.clear();
+    invalid_block_ids.clear();
+  }
+  // Appends the result of the plan's next request.
+  void add(RequestId request_id, std::span<const int32_t> tokens, std::span<const int32_t> drafts = {}) {
+    results.push_back({request_id, static_cast<uint32_t>(sampled_token_ids.size()),
+                       static_cast<int32_t>(tokens.size()), static_cast<uint32_t>(draft_token_ids.size()),
+                       static_cast<int32_t>(drafts.size())});
+    sampled_token_ids.insert(sampled_token_ids.end(), tokens.begin(), tokens.end());
+    draft_token_ids.insert(draft_token_ids.end(), drafts.begin(), drafts.end());
+  }
+  std::span<const int32_t> token_ids(const RequestResult& result) const {
+    return std::span(sampled_token_ids).subspan(result.first_token, static_cast<size_t>(result.num_tokens));
+  }
+  std::span<const int32_t> draft_ids(const RequestResult& result) const {
+    return std::span(draft_token_ids).subspan(result.first_draft, static_cast<size_t>(result.num_drafts));
+  }
 
   template <class A>
   void fields(A& a) {
-    a(step_id, sampled, error);
+    a(step_id, results, sampled_token_ids, draft_token_ids, logprobs, errors, error, finished_sending,
+      finished_recving, invalid_block_ids);
   }
 };
 

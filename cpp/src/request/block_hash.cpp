@@ -58,4 +58,11 @@ BlockHash hash_block(const BlockHash& parent, std::span<const int32_t> token_ids
   return hasher.result();
 }
 
+BlockHash hash_with_key(const BlockHash& block, std::string_view key, int64_t offset) {
+  Hasher hasher{block.high, block.low ^ kE};
+  hasher.add(key);
+  hasher.add(static_cast<uint64_t>(offset));
+  return hasher.result();
+}
+
 }  // namespace quire

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <span>
 #include <string_view>
 
@@ -22,9 +21,7 @@ BlockHash hash_extra_keys(std::string_view lora_name, std::string_view cache_sal
 // The next link: a block's name depends on every token before it.
 BlockHash hash_block(const BlockHash& parent, std::span<const int32_t> token_ids);
 
-}  // namespace quire
+// A block whose content also depends on `key` at `offset` of it: a multimodal input.
+BlockHash hash_with_key(const BlockHash& block, std::string_view key, int64_t offset);
 
-template <>
-struct std::hash<quire::BlockHash> {
-  size_t operator()(const quire::BlockHash& hash) const noexcept { return hash.low; }
-};
+}  // namespace quire

@@ -31,34 +31,61 @@ const char* status_name(RequestStatus status) {
   return "?";
 }
 
-Request::Request(EngineCoreRequest&& request, int32_t block_size)
+Request::Request(EngineCoreRequest&& request, int32_t hash_block_size, std::vector<BlockHash> recorded_hashes)
     : id_(request.request_id),
       sampling_params_(std::move(request.sampling_params)),
       eos_token_ids_(std::move(request.eos_token_ids)),
+      mm_features_(std::move(request.mm_features)),
+      lora_name_(std::move(request.lora_name)),
+      user_(std::move(request.user)),
       priority_(request.priority),
       arrival_time_(request.arrival_time),
+      deadline_(request.deadline),
       token_ids_(std::move(request.prompt_token_ids)),
       num_prompt_tokens_(static_cast<int32_t>(token_ids_.size())),
-      block_size_(block_size),
-      extra_keys_hash_(hash_extra_keys(request.lora_name, request.cache_salt)) {
-  // The whole sequence fits, so that appending a token never allocates.
-  token_ids_.reserve(token_ids_.size() + static_cast<size_t>(sampling_params_.max_tokens));
+      hash_block_size_(hash_block_size),
+      root_hash_(hash_extra_keys(lora_name_, request.cache_salt)),
+      recorded_hashes_(std::move(recorded_hashes)) {
   token_ids_.insert(token_ids_.end(), request.output_token_ids.begin(), request.output_token_ids.end());
-  block_hashes_.reserve(token_ids_.capacity() / static_cast<size_t>(block_size_));
+  block_hashes_.reserve(token_ids_.size() / static_cast<size_t>(hash_block_size_));
   update_block_hashes();
+}
+
+void Request::make_room() {
+  const size_t num_tokens =
+      static_cast<size_t>(num_prompt_tokens_) + static_cast<size_t>(sampling_params_.max_tokens);
+  token_ids_.reserve(num_tokens);
+  block_hashes_.reserve(num_tokens / static_cast<size_t>(hash_block_size_));
+  constexpr size_t kMaxDrafts = 16;
+  spec_token_ids.reserve(kMaxDrafts);
+  for (RequestBlocks& held : blocks) held.ids.reserve(num_tokens / static_cast<size_t>(hash_block_size_) + 2);
 }
 
 void Request::append_output_token(int32_t token_id) {
   token_ids_.push_back(token_id);
-  if (num_tokens() % block_size_ == 0) update_block_hashes();
+  if (num_tokens() % hash_block_size_ == 0) update_block_hashes();
 }
 
 void Request::update_block_hashes() {
-  const size_t num_full_blocks = token_ids_.size() / static_cast<size_t>(block_size_);
+  const auto block_size = static_cast<size_t>(hash_block_size_);
+  const size_t num_full_blocks = token_ids_.size() / block_size;
   while (block_hashes_.size() < num_full_blocks) {
-    const BlockHash& parent = block_hashes_.empty() ? extra_keys_hash_ : block_hashes_.back();
-    const size_t begin = block_hashes_.size() * static_cast<size_t>(block_size_);
-    block_hashes_.push_back(hash_block(parent, token_ids().subspan(begin, static_cast<size_t>(block_size_))));
+    if (block_hashes_.size() < recorded_hashes_.size()) {
+      block_hashes_.push_back(recorded_hashes_[block_hashes_.size()]);
+      continue;
+    }
+    const BlockHash& parent = block_hashes_.empty() ? root_hash_ : block_hashes_.back();
+    const size_t begin = block_hashes_.size() * block_size;
+    BlockHash hash = hash_block(parent, token_ids().subspan(begin, block_size));
+    // Placeholder tokens of two images are equal; their contents are told apart by name and place.
+    for (size_t i = next_feature_; i < mm_features_.size(); ++i) {
+      const MultiModalFeature& feature = mm_features_[i];
+      const auto offset = static_cast<int64_t>(feature.offset) - static_cast<int64_t>(begin);
+      if (offset >= hash_block_size_) break;
+      hash = hash_with_key(hash, feature.mm_hash, offset);
+      if (offset + feature.num_embeds <= hash_block_size_) next_feature_ = i + 1;
+    }
+    block_hashes_.push_back(hash);
   }
 }
 

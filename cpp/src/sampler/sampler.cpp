@@ -8,16 +8,17 @@
 
 namespace quire {
 
-void Sampler::sample(const LaunchContext& launch, ActivationArena& arena, TensorView logits,
-                     std::span<const SamplingRow> rows, std::span<SampledTokens* const> results) {
+std::span<const int32_t> Sampler::sample(const LaunchContext& launch, ActivationArena& arena,
+                                         TensorView logits, std::span<const SamplingRow> rows,
+                                         std::vector<RequestLogprobs>& logprobs) {
   const size_t n = rows.size();
   const size_t mark = arena.mark();
   const auto wants_logprobs = [](const SamplingRow& row) { return row.params->logprobs.has_value(); };
   const bool any_logprobs = std::any_of(rows.begin(), rows.end(), wants_logprobs);
-  TensorView logprobs;
+  TensorView all_logprobs;
   if (any_logprobs) {
-    logprobs = arena.take(DType::kFloat32, static_cast<int64_t>(n), vocab_size_);
-    ops_.log_softmax(launch, logprobs, logits);
+    all_logprobs = arena.take(DType::kFloat32, static_cast<int64_t>(n), vocab_size_);
+    ops_.log_softmax(launch, all_logprobs, logits);
   }
 
   apply_bias(logits, rows);
@@ -41,15 +42,15 @@ void Sampler::sample(const LaunchContext& launch, ActivationArena& arena, Tensor
   ops_.sample(launch, {logits, temperature_.data(), top_k_.data(), top_p_.data(), min_p_.data(), seed_.data(),
                        position_.data(), sampled_.data()});
 
-  for (size_t i = 0; i < n; ++i) {
-    results[i]->token_ids.assign(1, sampled_[i]);
-    results[i]->logprobs.clear();
-    if (wants_logprobs(rows[i])) {
-      const auto* row = reinterpret_cast<const float*>(logprobs.at(static_cast<int64_t>(i)));
-      results[i]->logprobs.push_back(top_logprobs(row, sampled_[i], *rows[i].params->logprobs));
-    }
+  for (size_t i = 0; any_logprobs && i < n; ++i) {
+    if (!wants_logprobs(rows[i])) continue;
+    const auto* row = reinterpret_cast<const float*>(all_logprobs.at(static_cast<int64_t>(i)));
+    RequestLogprobs& entry = logprobs.emplace_back();
+    entry.result_index = rows[i].result_index;
+    entry.positions.push_back(top_logprobs(row, sampled_[i], *rows[i].params->logprobs));
   }
   arena.release(mark);
+  return sampled_;
 }
 
 void Sampler::apply_bias(TensorView logits, std::span<const SamplingRow> rows) const {

@@ -17,7 +17,8 @@ struct SamplingRow {
   const std::vector<int32_t>* eos_token_ids = nullptr;
   const int32_t* token_ids = nullptr;  // prompt, then output
   int32_t num_prompt_tokens = 0;
-  int32_t num_tokens = 0;  // the token to sample gets this index
+  int32_t num_tokens = 0;     // the token to sample gets this index
+  uint32_t result_index = 0;  // what its log-probabilities are filed under
 };
 
 // One per worker, used on its thread. Buffers grow to the largest batch and stay.
@@ -25,12 +26,12 @@ class Sampler {
  public:
   Sampler(const KernelTable& ops, int32_t vocab_size) : ops_(ops), vocab_size_(vocab_size) {}
 
-  // Samples each row. Log-probabilities are those of the model itself, before bias, penalties and
-  // temperature.
-  //   logits [rows.size(), V] fp32; overwritten.  `results[i].token_ids` and `.logprobs` are set.
+  // Samples a token for each row; the result is good until the next call. Appends to `logprobs` those of the
+  // rows that ask for them: of the model itself, before bias, penalties and temperature.
+  //   logits [rows.size(), V] fp32; overwritten.
   // Takes up to logprobs_bytes of `arena` and gives it back.
-  void sample(const LaunchContext& launch, ActivationArena& arena, TensorView logits,
-              std::span<const SamplingRow> rows, std::span<SampledTokens* const> results);
+  std::span<const int32_t> sample(const LaunchContext& launch, ActivationArena& arena, TensorView logits,
+                                  std::span<const SamplingRow> rows, std::vector<RequestLogprobs>& logprobs);
 
   size_t logprobs_bytes(int64_t rows) const {
     return ActivationArena::bytes(DType::kFloat32, rows * vocab_size_);

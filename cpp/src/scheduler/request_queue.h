@@ -1,9 +1,12 @@
-// The order in which waiting requests are served.
+// The scheduling policies: in which order waiting requests are served, and which running one gives way.
 #pragma once
 
+#include <cstddef>
+#include <functional>
 #include <memory>
 #include <string>
 
+#include "messages/recording.h"
 #include "request/request.h"
 
 namespace quire {
@@ -12,18 +15,36 @@ namespace quire {
 class RequestQueue {
  public:
   virtual ~RequestQueue() = default;
+
+  // New, or preempted: a preempted request is older than any that never ran, and each policy puts it where
+  // its age says.
   virtual void add(Request& request) = 0;
-  // A preempted request comes back: before those that never ran, where the policy lets it.
-  virtual void add_preempted(Request& request) = 0;
   virtual void remove(Request& request) = 0;
-  // The next to serve, or null.
-  virtual Request* front() const = 0;
+  // The next to serve, or null; without `long_prefills`, the next whose is_long_prefill is not set.
+  virtual Request* front(bool long_prefills) = 0;
   virtual size_t size() const = 0;
-  // Which of two running requests is preempted first.
+
+  // Of two running requests: whether `a` is preempted before `b`.
   virtual bool preempt_before(const Request& a, const Request& b) const = 0;
+  // Whether the running request that began last is always the first to give way.
+  virtual bool preempts_last() const { return false; }
+  // These tokens of the request are about to be computed; called for every request of a step.
+  virtual void charge(Request&, int32_t num_prefill_tokens, int32_t num_decode_tokens) {
+    (void)num_prefill_tokens, (void)num_decode_tokens;
+  }
+  virtual bool charges() const { return false; }
+  // What the policy remembers of users, waiting or not.
+  virtual void save(SchedulerSnapshot&) const {}
+  // Before any request is added.
+  virtual void restore(const SchedulerSnapshot&) {}
 };
 
-// "fcfs": arrival order. "priority": a lower value first, then arrival.
-std::unique_ptr<RequestQueue> make_request_queue(const std::string& policy);
+// "fcfs": arrival order.
+// "priority": a lower value first, then arrival; a request is never preempted for one that waits.
+// "cache_aware": of the oldest few, the one with the longest cached prefix; none is overtaken for ever.
+// "fair": the user who was served least, then arrival.
+// Throws InvalidArgument for another name. `count_cached_tokens` serves "cache_aware".
+std::unique_ptr<RequestQueue> make_request_queue(const std::string& policy,
+                                                 std::function<int32_t(const Request&)> count_cached_tokens);
 
 }  // namespace quire

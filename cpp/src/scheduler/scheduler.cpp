@@ -6,127 +6,232 @@
 
 namespace quire {
 
-Scheduler::Scheduler(const SchedulerConfig& config, const KVCacheConfig& kv_cache_config)
-    : config_(config),
-      kv_cache_manager_(kv_cache_config, config.enable_prefix_caching),
-      waiting_(make_request_queue(config.policy)) {
-  stats_.num_total_blocks = kv_cache_manager_.num_usable_blocks();
-}
-
-void Scheduler::add_request(EngineCoreRequest&& message) {
-  const RequestId id = message.request_id;
-  auto request = std::make_unique<Request>(std::move(message), kv_cache_manager_.block_size());
-  request->arrival_order = next_arrival_order_++;
-  const auto [entry, inserted] = requests_.try_emplace(id, std::move(request));
-  if (!inserted) throw InvalidArgument(str("request id ", id, " is already in use"));
-  waiting_->add(*entry->second);
-}
-
-bool Scheduler::finish_request(RequestId id, RequestStatus status) {
-  const auto found = requests_.find(id);
-  if (found == requests_.end()) return false;
-  finish(*found->second, status);
-  return true;
-}
-
-void Scheduler::schedule(SchedulerOutput& out) {
+bool Scheduler::schedule(SchedulerOutput& out) {
+  drop_finished();
   out.step_id = next_step_id_;
+  out.scheduled_reqs.clear();
   out.scheduled_new_reqs.clear();
-  out.scheduled_cached_reqs.clear();
-  out.num_scheduled_tokens.clear();
-  out.preempted_req_ids.clear();
-  out.finished_req_ids.clear();
+  out.new_block_ids.clear(kv_cache_manager_.num_groups());
+  out.spec_token_ids.clear();
   out.total_num_scheduled_tokens = 0;
+  out.scheduled_encoder_inputs.clear();
+  out.preempted_req_ids.clear();
+  planned_.clear();
+  token_budget_ = pause_state_ == PauseState::kPausedAll ? 0 : config_.max_num_batched_tokens;
+  encoder_budget_ = config_.max_num_encoder_input_tokens;
+  running_prefills_ = false;
 
-  int32_t token_budget = config_.max_num_batched_tokens;
-  schedule_running(out, token_budget);
+  schedule_running(out);
+  num_planned_running_ = planned_.size();
   // A preemption means that blocks are short: a new request would only take them from older ones.
-  if (out.preempted_req_ids.empty()) schedule_waiting(out, token_budget);
-
-  if (running_.empty()) {
-    out.num_common_prefix_blocks.assign(1, 0);
-  } else {
-    kv_cache_manager_.count_common_prefix_blocks(*running_.front(), static_cast<int32_t>(running_.size()),
-                                                 out.num_common_prefix_blocks);
-  }
-  if (out.total_num_scheduled_tokens == 0) return;
-  ++next_step_id_;
-  out.finished_req_ids.swap(finished_req_ids_);
-  ++stats_.num_steps;
-  stats_.num_scheduled_tokens += static_cast<uint64_t>(out.total_num_scheduled_tokens);
+  if (out.preempted_req_ids.empty() && pause_state_ == PauseState::kUnpaused) schedule_waiting(out);
+  return finish_plan(out);
 }
 
-// How far the request may go this step; 0 when it has nothing to do before a step in flight comes back.
-int32_t Scheduler::num_tokens_to_schedule(const Request& request, int32_t token_budget) const {
-  const int32_t num_left = request.num_tokens_with_spec() - request.num_computed_tokens;
-  // The last token allowed is already on its way.
-  if (request.num_output_placeholders > 0 &&
-      (request.num_output_tokens() + request.num_output_placeholders >=
-           request.sampling_params().max_tokens ||
-       request.num_tokens() + request.num_output_placeholders >= config_.max_model_len)) {
-    return 0;
-  }
-  int32_t num_new_tokens = num_left;
-  if (config_.long_prefill_token_threshold > 0) {
-    num_new_tokens = std::min(num_new_tokens, config_.long_prefill_token_threshold);
-  }
-  if (!config_.enable_chunked_prefill && num_new_tokens > token_budget) return 0;
-  return std::min(num_new_tokens, token_budget);
-}
-
-void Scheduler::schedule_running(SchedulerOutput& out, int32_t& token_budget) {
-  for (size_t i = 0; i < running_.size() && token_budget > 0; ++i) {
+void Scheduler::schedule_running(SchedulerOutput& out) {
+  for (size_t i = 0; i < running_.size() && token_budget_ > 0; ++i) {
     Request& request = *running_[i];
-    const int32_t num_new_tokens = num_tokens_to_schedule(request, token_budget);
+    encoder_inputs_.clear();
+    const int32_t num_new_tokens =
+        limit_by_encoder(request, request.num_computed_tokens, num_running_tokens(request));
     if (num_new_tokens <= 0) continue;
+    // What a draft model writes ahead stays within the longest sequence.
+    const int32_t num_lookahead = std::min(
+        config_.num_lookahead_tokens, config_.max_model_len - request.num_computed_tokens - num_new_tokens);
     // Victims at or before this place, which move what follows forward.
     size_t num_removed = 0;
-    bool allocated = false;
-    while (true) {
-      allocated = kv_cache_manager_.allocate_slots(request, num_new_tokens, nullptr, new_block_ids_);
-      if (allocated) break;
+    bool preempted_itself = false;
+    while (!kv_cache_manager_.allocate_slots(request, num_new_tokens, nullptr, num_lookahead)) {
       Request& victim = choose_victim();
-      const auto place = std::find(running_.begin(), running_.end(), &victim) - running_.begin();
+      const auto place = std::find(running_.rbegin(), running_.rend(), &victim).base() - 1 - running_.begin();
       if (static_cast<size_t>(place) + num_removed <= i) ++num_removed;
+      preempted_itself = &victim == &request;
       unplan(victim, out);
       preempt(victim, out);
-      if (&victim == &request) break;
+      if (preempted_itself) break;
     }
-    if (allocated) plan(request, num_new_tokens, new_block_ids_, /*was_waiting=*/false, out);
-    token_budget = config_.max_num_batched_tokens - out.total_num_scheduled_tokens;
+    // The least urgent of all did not fit: what runs behind it has no better claim.
+    if (preempted_itself) break;
+    running_prefills_ |= request.is_partial_prefill;
+    plan(request, num_new_tokens, /*was_waiting=*/false, out);
     i -= num_removed;  // may wrap below zero, and back with the loop's increment
   }
 }
 
-void Scheduler::schedule_waiting(SchedulerOutput& out, int32_t& token_budget) {
-  while (token_budget > 0 && running_.size() < static_cast<size_t>(config_.max_num_seqs)) {
-    Request* request = waiting_->front();
+// How far a running request may go; 0 when it has nothing to do before a step in flight comes back.
+int32_t Scheduler::num_running_tokens(const Request& request) const {
+  // The last token allowed is already on its way.
+  if (request.num_output_placeholders > 0 &&
+      request.num_output_tokens() + request.num_output_placeholders >= request.sampling_params().max_tokens) {
+    return 0;
+  }
+  const int32_t num_left = request.num_tokens_with_spec() - request.num_computed_tokens;
+  // The last position holds a token that nothing follows: it is never computed.
+  const int32_t limit = config_.max_model_len - 1 - request.num_computed_tokens;
+  return std::min(limit_chunk(request, num_left), limit);
+}
+
+int32_t Scheduler::limit_chunk(const Request& request, int32_t num_left) const {
+  int32_t num_tokens = num_left;
+  if (config_.long_prefill_token_threshold > 0) {
+    num_tokens = std::min(num_tokens, config_.long_prefill_token_threshold);
+  }
+  num_tokens = std::min(num_tokens, token_budget_);
+  if (kv_cache_manager_.has_state_groups() && config_.enable_prefix_caching && num_tokens < num_left) {
+    // Only a state at a block's edge can be found again.
+    const int32_t start = request.num_computed_tokens;
+    const int32_t end = (start + num_tokens) / kv_cache_manager_.alignment() * kv_cache_manager_.alignment();
+    if (end > start) num_tokens = end - start;
+  }
+  return num_tokens;
+}
+
+// Cuts the chunk before the first multimodal input that the encoder cannot take in this step. Those that the
+// chunk needs are left in encoder_inputs_.
+int32_t Scheduler::limit_by_encoder(Request& request, int32_t start, int32_t num_new_tokens) {
+  const auto& features = request.mm_features();
+  int32_t num_to_compute = 0;
+  for (size_t i = 0; i < features.size() && num_new_tokens > 0; ++i) {
+    const MultiModalFeature& feature = features[i];
+    const int32_t end = start + num_new_tokens;
+    if (feature.offset >= end) break;
+    if (feature.offset + feature.num_embeds <= start) continue;
+    const bool is_new = std::none_of(encoder_inputs_.begin(), encoder_inputs_.end(), [&](int32_t other) {
+      return features[static_cast<size_t>(other)].mm_hash == feature.mm_hash;
+    });
+    const bool split = config_.disable_chunked_mm_input && feature.offset > start &&
+                       feature.offset + feature.num_embeds > end;
+    bool too_much = split;
+    if (!encoder_cache_manager_.is_cached(feature.mm_hash) && is_new) {
+      too_much |= num_to_compute + feature.num_embeds > encoder_budget_ ||
+                  !encoder_cache_manager_.can_allocate(num_to_compute + feature.num_embeds);
+      if (!too_much) num_to_compute += feature.num_embeds;
+    }
+    if (too_much) return std::max(feature.offset - start, 0);
+    encoder_inputs_.push_back(static_cast<int32_t>(i));
+  }
+  return num_new_tokens;
+}
+
+void Scheduler::schedule_waiting(SchedulerOutput& out) {
+  asked_later_.clear();
+  while (token_budget_ > 0 && running_.size() < static_cast<size_t>(config_.max_num_seqs)) {
+    const bool long_prefills = config_.max_long_partial_prefills == 0 ||
+                               num_long_partial_prefills_ < config_.max_long_partial_prefills;
+    Request* request = waiting_->front(long_prefills);
     // A preempted request whose last token is still being sampled cannot be recomputed before it is known.
     if (!request || request->num_output_placeholders > 0) break;
-    kv_cache_manager_.find_computed_blocks(*request, computed_);
-    request->num_computed_tokens = computed_.num_tokens;
-    const int32_t num_new_tokens = num_tokens_to_schedule(*request, token_budget);
-    request->num_computed_tokens = 0;
-    if (num_new_tokens <= 0 ||
-        !kv_cache_manager_.allocate_slots(*request, num_new_tokens, &computed_, new_block_ids_)) {
-      break;
-    }
-    waiting_->remove(*request);
-    request->num_computed_tokens = computed_.num_tokens;
-    if (request->num_cached_tokens < 0) {
-      request->num_cached_tokens = computed_.num_tokens;
-      stats_.prefix_cache_queries += static_cast<uint64_t>(request->num_tokens());
-      stats_.prefix_cache_hits += static_cast<uint64_t>(computed_.num_tokens);
-    }
-    running_.push_back(request);
-    request->status = RequestStatus::kRunning;
-    plan(*request, num_new_tokens, new_block_ids_, /*was_waiting=*/true, out);
-    token_budget -= num_new_tokens;
+    if (admit(*request, out) == Admission::kStop) break;
   }
+  for (Request* request : asked_later_) enqueue(*request);
+}
+
+Scheduler::Admission Scheduler::admit(Request& request, SchedulerOutput& out) {
+  int32_t num_external = 0;
+  if (request.num_computed_tokens > 0) {
+    // Its keys and values came from outside; it holds the blocks.
+    for (auto& ids : computed_.block_ids) ids.clear();
+    computed_.block_ids.resize(kv_cache_manager_.num_groups());
+    computed_.num_tokens = 0;
+  } else {
+    kv_cache_manager_.find_computed_blocks(request, computed_);
+    if (parts_.kv_connector) {
+      const auto match =
+          parts_.kv_connector->get_num_new_matched_tokens(connector_view(request), computed_.num_tokens);
+      if (!match) {
+        dequeue(request);
+        asked_later_.push_back(&request);
+        return Admission::kWaitsElsewhere;
+      }
+      num_external = std::min(match->num_tokens, request.num_tokens() - computed_.num_tokens);
+      if (match->load_async && num_external > 0) {
+        return load_remote(request, num_external) ? Admission::kWaitsElsewhere : Admission::kStop;
+      }
+      // One token is always computed here, or there would be no logits to sample from.
+      num_external = std::min(num_external, request.num_tokens() - 1 - computed_.num_tokens);
+    }
+  }
+  const int32_t start = request.num_computed_tokens + computed_.num_tokens + num_external;
+  int32_t num_left = request.num_tokens() - start;
+  const bool padded =
+      config_.num_padding_drafts > 0 && num_left == 1 && num_planned_running_ > 0 && !running_prefills_;
+  if (padded) {
+    num_left += config_.num_padding_drafts;
+    // A step later it may be uniform: better than one that is not.
+    if (num_left > token_budget_ || start + num_left > config_.max_model_len) return Admission::kStop;
+  }
+  if (!config_.enable_chunked_prefill && num_left > token_budget_ &&
+      (config_.long_prefill_token_threshold == 0 || config_.long_prefill_token_threshold > token_budget_)) {
+    return Admission::kStop;
+  }
+  encoder_inputs_.clear();
+  const int32_t own_computed = request.num_computed_tokens;
+  request.num_computed_tokens = start;  // where its chunk begins
+  int32_t num_new_tokens = limit_chunk(request, num_left);
+  request.num_computed_tokens = own_computed;
+  num_new_tokens = limit_by_encoder(request, start, num_new_tokens);
+  if (num_new_tokens <= 0) return Admission::kStop;
+  if (config_.max_num_partial_prefills > 0 && num_new_tokens < num_left &&
+      num_partial_prefills_ >= config_.max_num_partial_prefills) {
+    return Admission::kStop;
+  }
+  const int32_t num_known =
+      config_.scheduler_reserve_full_isl ? request.num_tokens() : start + num_new_tokens;
+  const int32_t num_kept_free = running_.empty() ? 0 : watermark_blocks_;
+  if (!kv_cache_manager_.fits(request, computed_, num_known,
+                              config_.max_num_batched_tokens * config_.max_in_flight_steps, num_kept_free) ||
+      !kv_cache_manager_.allocate_slots(
+          request, num_external + num_new_tokens, &computed_,
+          std::min(config_.num_lookahead_tokens, config_.max_model_len - start - num_new_tokens))) {
+    return Admission::kStop;
+  }
+  if (parts_.kv_connector && own_computed == 0) {
+    parts_.kv_connector->update_state_after_alloc(connector_view(request), request.blocks[0].ids,
+                                                  num_external);
+  }
+
+  dequeue(request);
+  request.make_room();
+  request.num_computed_tokens = start;
+  request.num_external_tokens = num_external;
+  if (request.num_cached_tokens < 0) {
+    request.num_cached_tokens = start;
+    stats_.prefix_cache_queries += static_cast<uint64_t>(request.num_tokens());
+    stats_.prefix_cache_hits += static_cast<uint64_t>(computed_.num_tokens);
+  }
+  if (request.first_scheduled_time == 0.0) request.first_scheduled_time = now_;
+  request.num_prefill_tokens = request.num_tokens();
+  if (padded) request.spec_token_ids.assign(static_cast<size_t>(config_.num_padding_drafts), -1);
+  request.status = RequestStatus::kRunning;
+  running_.push_back(&request);
+  plan(request, num_new_tokens, /*was_waiting=*/true, out);
+  return Admission::kAdmitted;
+}
+
+// Gives the request blocks to load into, and takes it out of the queue until they are filled. False when it
+// does not fit.
+bool Scheduler::load_remote(Request& request, int32_t num_external_tokens) {
+  if (!kv_cache_manager_.fits(request, computed_, request.num_tokens(),
+                              config_.max_num_batched_tokens * config_.max_in_flight_steps,
+                              running_.empty() ? 0 : watermark_blocks_) ||
+      !kv_cache_manager_.allocate_slots(request, num_external_tokens, &computed_)) {
+    return false;
+  }
+  parts_.kv_connector->update_state_after_alloc(connector_view(request), request.blocks[0].ids,
+                                                num_external_tokens);
+  dequeue(request);
+  request.status = RequestStatus::kWaitingForRemoteKvs;
+  request.num_computed_tokens = computed_.num_tokens;
+  request.num_external_tokens = num_external_tokens;
+  request.kv_load_failed = false;
+  ++num_waiting_for_remote_kvs_;
+  kv_cache_manager_.update_waste(request);
+  return true;
 }
 
 Request& Scheduler::choose_victim() const {
   QUIRE_CHECK(!running_.empty());
+  if (waiting_->preempts_last()) return *running_.back();
   Request* victim = running_.front();
   for (Request* request : running_) {
     if (waiting_->preempt_before(*request, *victim)) victim = request;
@@ -136,39 +241,61 @@ Request& Scheduler::choose_victim() const {
 
 void Scheduler::preempt(Request& request, SchedulerOutput& out) {
   kv_cache_manager_.free(request);
-  request.status = RequestStatus::kPreempted;
   request.num_computed_tokens = 0;
+  request.num_external_tokens = 0;
   request.spec_token_ids.clear();
+  for (const MultiModalFeature& feature : request.mm_features())
+    encoder_cache_manager_.release(request.id(), feature.mm_hash);
+  request.status = RequestStatus::kPreempted;
   ++request.num_preemptions;
   ++stats_.num_preemptions;
-  running_.erase(std::find(running_.begin(), running_.end(), &request));
-  waiting_->add_preempted(request);
+  count_prefill(request);
+  running_.erase(std::find(running_.rbegin(), running_.rend(), &request).base() - 1);
+  enqueue(request);
   out.preempted_req_ids.push_back(request.id());
 }
 
 // Takes back what this very plan gave a request that is then preempted.
 void Scheduler::unplan(Request& request, SchedulerOutput& out) {
-  const auto planned = std::find_if(out.num_scheduled_tokens.begin(), out.num_scheduled_tokens.end(),
-                                    [&](const ScheduledTokens& s) { return s.request_id == request.id(); });
-  if (planned == out.num_scheduled_tokens.end()) return;
-  kv_cache_manager_.uncache_blocks(request, request.num_computed_tokens - planned->num_tokens);
-  out.total_num_scheduled_tokens -= planned->num_tokens;
-  if (planned->samples) --request.num_output_placeholders;
+  const auto found = std::find(planned_.begin(), planned_.end(), &request);
+  if (found == planned_.end()) return;
+  const auto index = found - planned_.begin();
+  const ScheduledRequest scheduled = out.scheduled_reqs[static_cast<size_t>(index)];
+  kv_cache_manager_.uncache_blocks(request, scheduled.num_computed_tokens);
+  token_budget_ += scheduled.num_tokens;
+  out.total_num_scheduled_tokens -= scheduled.num_tokens;
+  if (scheduled.samples) --request.num_output_placeholders;
   --request.num_steps_in_flight;
-  out.num_scheduled_tokens.erase(planned);
-  std::erase_if(out.scheduled_cached_reqs,
-                [&](const CachedRequestData& cached) { return cached.request_id == request.id(); });
+  request.num_tokens_in_flight -= scheduled.num_tokens;
+  int32_t num_drafts_before = 0;
+  for (auto i = out.scheduled_reqs.begin(); i != out.scheduled_reqs.begin() + index; ++i)
+    num_drafts_before += i->num_spec_tokens;
+  const auto first_draft = out.spec_token_ids.begin() + num_drafts_before;
+  out.spec_token_ids.erase(first_draft, first_draft + scheduled.num_spec_tokens);
+  // An input that another request of this plan waits for is computed all the same.
+  std::erase_if(out.scheduled_encoder_inputs, [&](const ScheduledEncoderInput& input) {
+    if (input.request_id != request.id()) return false;
+    const MultiModalFeature& feature = request.mm_features()[static_cast<size_t>(input.input_index)];
+    if (!encoder_cache_manager_.discard(request.id(), feature.mm_hash)) return false;
+    encoder_budget_ += feature.num_embeds;
+    return true;
+  });
+  out.scheduled_reqs.erase(out.scheduled_reqs.begin() + index);
+  out.new_block_ids.erase_row(static_cast<size_t>(index));
+  planned_.erase(found);
 }
 
-void Scheduler::plan(Request& request, int32_t num_new_tokens, BlockIdsByGroup& new_block_ids,
-                     bool was_waiting, SchedulerOutput& out) {
-  ScheduledTokens scheduled{request.id(), num_new_tokens, false, {}};
+void Scheduler::plan(Request& request, int32_t num_new_tokens, bool was_waiting, SchedulerOutput& out) {
+  ScheduledRequest& scheduled = out.scheduled_reqs.emplace_back();
+  scheduled.request_id = request.id();
+  scheduled.num_tokens = num_new_tokens;
+  scheduled.num_computed_tokens = request.num_computed_tokens;
   if (!request.spec_token_ids.empty()) {
     const int32_t num_before_drafts =
         request.num_tokens() + request.num_output_placeholders - request.num_computed_tokens;
-    const int32_t num_drafts = std::max(num_new_tokens - num_before_drafts, 0);
-    scheduled.spec_token_ids.assign(request.spec_token_ids.begin(),
-                                    request.spec_token_ids.begin() + num_drafts);
+    scheduled.num_spec_tokens = std::max(num_new_tokens - num_before_drafts, 0);
+    out.spec_token_ids.insert(out.spec_token_ids.end(), request.spec_token_ids.begin(),
+                              request.spec_token_ids.begin() + scheduled.num_spec_tokens);
     request.spec_token_ids.clear();
   }
   if (!request.known_to_workers) {
@@ -179,130 +306,69 @@ void Scheduler::plan(Request& request, int32_t num_new_tokens, BlockIdsByGroup& 
                                       {output.begin(), output.end()},
                                       request.sampling_params(),
                                       request.eos_token_ids(),
-                                      new_block_ids,
-                                      request.num_computed_tokens,
-                                      {}});
+                                      request.mm_features(),
+                                      request.lora_name()});
     request.known_to_workers = true;
+    scheduled.is_new = 1;
   } else {
-    out.scheduled_cached_reqs.push_back(
-        {request.id(), was_waiting, new_block_ids, request.num_computed_tokens});
+    scheduled.resumed_from_preemption = was_waiting;
+  }
+  kv_cache_manager_.take_new_block_ids(request, out.new_block_ids);
+  for (int32_t index : encoder_inputs_) {
+    const MultiModalFeature& feature = request.mm_features()[static_cast<size_t>(index)];
+    if (!encoder_cache_manager_.acquire(request.id(), feature)) continue;
+    encoder_budget_ -= feature.num_embeds;
+    out.scheduled_encoder_inputs.push_back({request.id(), index});
+  }
+
+  if (waiting_->charges()) {
+    const int32_t num_prefill =
+        std::clamp(request.num_prefill_tokens - request.num_computed_tokens, 0, num_new_tokens);
+    waiting_->charge(request, num_prefill, num_new_tokens - num_prefill);
   }
   request.num_computed_tokens += num_new_tokens;
-  scheduled.samples = request.num_computed_tokens >= request.num_tokens() + request.num_output_placeholders;
-  if (scheduled.samples) ++request.num_output_placeholders;
+  if (request.num_computed_tokens >= request.num_tokens() + request.num_output_placeholders) {
+    scheduled.samples = 1;
+    ++request.num_output_placeholders;
+  }
   ++request.num_steps_in_flight;
-  kv_cache_manager_.cache_blocks(request);
+  request.num_tokens_in_flight += num_new_tokens;
+  kv_cache_manager_.cache_blocks(request, std::min(request.num_computed_tokens, request.num_tokens()));
+  kv_cache_manager_.update_waste(request);
+  count_prefill(request);
+  token_budget_ -= num_new_tokens;
   out.total_num_scheduled_tokens += num_new_tokens;
-  out.num_scheduled_tokens.push_back(std::move(scheduled));
+  planned_.push_back(&request);
 }
 
-void Scheduler::update_from_output(const SchedulerOutput& plan, const ModelRunnerOutput& result,
-                                   EngineCoreOutputs& outputs) {
-  if (!result.error.empty()) {
-    // Blocks were made findable when they were planned, and their owners may have gone since.
-    kv_cache_manager_.uncache_all();
-    for (const ScheduledTokens& scheduled : plan.num_scheduled_tokens) {
-      const auto found = requests_.find(scheduled.request_id);
-      if (found == requests_.end()) continue;
-      finish(*found->second, RequestStatus::kFinishedError);
-      outputs.outputs.push_back({scheduled.request_id, {}, {}, FinishReason::kError, {}, 0, result.error});
-    }
-    return;
+bool Scheduler::finish_plan(SchedulerOutput& out) {
+  out.kv_connector_metadata.clear();
+  if (parts_.kv_connector) {
+    connector_scheduled_.clear();
+    for (const ScheduledRequest& s : out.scheduled_reqs)
+      connector_scheduled_.push_back({s.request_id, s.num_computed_tokens, s.num_tokens});
+    out.kv_connector_metadata =
+        parts_.kv_connector->build_connector_meta(next_step_id_, connector_scheduled_);
   }
-  QUIRE_CHECK(result.sampled.size() == plan.num_scheduled_tokens.size());
-  for (size_t i = 0; i < result.sampled.size(); ++i) {
-    const SampledTokens& sampled = result.sampled[i];
-    const ScheduledTokens& scheduled = plan.num_scheduled_tokens[i];
-    QUIRE_CHECK(sampled.request_id == scheduled.request_id);
-    const auto found = requests_.find(sampled.request_id);
-    if (found == requests_.end()) continue;  // finished while the step was in flight
-    Request& request = *found->second;
-    --request.num_steps_in_flight;
-    if (sampled.token_ids.empty() && sampled.error.empty()) continue;  // a part of the prompt
+  const int64_t lent_bytes = kv_cache_manager_.lend();
+  if (planned_.empty() && lent_bytes == 0 && out.kv_connector_metadata.empty()) return false;
 
-    EngineCoreOutput output;
-    output.request_id = request.id();
-    output.num_cached_tokens = request.num_cached_tokens;
-    if (!sampled.error.empty()) {
-      output.error = sampled.error;
-      output.finish_reason = FinishReason::kError;
-      finish(request, RequestStatus::kFinishedError);
-      outputs.outputs.push_back(std::move(output));
-      continue;
-    }
-    // Rejected drafts: their keys and values will be written anew.
-    const auto num_drafts = static_cast<int32_t>(scheduled.spec_token_ids.size());
-    const int32_t num_rejected = num_drafts + 1 - static_cast<int32_t>(sampled.token_ids.size());
-    if (num_drafts > 0 && request.status == RequestStatus::kRunning)
-      request.num_computed_tokens -= num_rejected;
-    append_tokens(request, sampled, output);
-    outputs.outputs.push_back(std::move(output));
-  }
-}
-
-void Scheduler::append_tokens(Request& request, const SampledTokens& sampled, EngineCoreOutput& output) {
-  --request.num_output_placeholders;
-  RequestStatus status = RequestStatus::kRunning;
-  for (size_t i = 0; i < sampled.token_ids.size() && !is_finished(status); ++i) {
-    request.append_output_token(sampled.token_ids[i]);
-    output.new_token_ids.push_back(sampled.token_ids[i]);
-    if (!sampled.logprobs.empty()) output.new_logprobs.push_back(sampled.logprobs[i]);
-    ++stats_.num_generation_tokens;
-    status = check_stop(request, output);
-  }
-  if (is_finished(status)) {
-    output.finish_reason = finish_reason(status);
-    finish(request, status);
-  } else if (request.status == RequestStatus::kRunning) {
-    kv_cache_manager_.cache_blocks(request);  // a placeholder that is known now may have filled a block
-  }
-}
-
-RequestStatus Scheduler::check_stop(const Request& request, EngineCoreOutput& output) const {
-  const SamplingParams& params = request.sampling_params();
-  const int32_t last = request.token_ids().back();
-  if (request.num_output_tokens() >= params.min_tokens) {
-    const auto contains = [last](const std::vector<int32_t>& ids) {
-      return std::find(ids.begin(), ids.end(), last) != ids.end();
-    };
-    if (contains(request.eos_token_ids())) return RequestStatus::kFinishedStopped;
-    if (contains(params.stop_token_ids)) {
-      output.stop_token_id = last;
-      return RequestStatus::kFinishedStopped;
-    }
-  }
-  if (request.num_output_tokens() >= params.max_tokens || request.num_tokens() >= config_.max_model_len) {
-    return RequestStatus::kFinishedLengthCapped;
-  }
-  return RequestStatus::kRunning;
-}
-
-void Scheduler::finish(Request& request, RequestStatus status) {
-  if (request.status == RequestStatus::kRunning) {
-    running_.erase(std::find(running_.begin(), running_.end(), &request));
+  kv_cache_manager_.take_extents(out.kv_extents);
+  if (planned_.empty()) {
+    out.num_common_prefix_blocks.assign(kv_cache_manager_.num_groups(), 0);
   } else {
-    waiting_->remove(request);
+    kv_cache_manager_.count_common_prefix_blocks(*planned_.front(), out.num_common_prefix_blocks);
   }
-  kv_cache_manager_.free(request);
-  request.status = status;
-  if (request.known_to_workers) finished_req_ids_.push_back(request.id());
-  requests_.erase(request.id());
-}
-
-std::vector<RequestId> Scheduler::unfinished_request_ids() const {
-  std::vector<RequestId> ids;
-  ids.reserve(requests_.size());
-  for (const auto& [id, request] : requests_) ids.push_back(id);
-  std::sort(ids.begin(), ids.end());
-  return ids;
-}
-
-SchedulerStats Scheduler::stats() const {
-  SchedulerStats stats = stats_;
-  stats.num_running_reqs = static_cast<int32_t>(running_.size());
-  stats.num_waiting_reqs = static_cast<int32_t>(waiting_->size());
-  stats.num_free_blocks = kv_cache_manager_.num_free_blocks();
-  return stats;
+  encoder_cache_manager_.take_freed(out.free_encoder_mm_hashes);
+  out.finished_req_ids.clear();
+  out.finished_req_ids.swap(finished_req_ids_);
+  InFlightStep& step = in_flight_.push();
+  step.step_id = next_step_id_++;
+  step.requests.assign(planned_.begin(), planned_.end());
+  step.lent_bytes = lent_bytes;
+  ++stats_.num_steps;
+  stats_.num_scheduled_tokens += static_cast<uint64_t>(out.total_num_scheduled_tokens);
+  return true;
 }
 
 }  // namespace quire

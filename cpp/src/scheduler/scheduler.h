@@ -8,89 +8,188 @@
 // With more than one step in flight, step N+1 is planned before step N's tokens are known: a token yet to be
 // sampled is a placeholder that counts as scheduled work.
 //
-// After Yu et al., "Orca" (OSDI 2022), Kwon et al., "PagedAttention" (SOSP 2023), and vLLM v1's Scheduler.
+// After Yu et al., "Orca" (OSDI 2022), Kwon et al., "PagedAttention" (SOSP 2023), and vLLM v1's Scheduler,
+// whose decisions it makes (tests/conformance runs both); docs/adr/0004 lists where it differs, and why.
 //
-// Not thread-safe. Owned by EngineCore, called on its thread.
+// What it decides depends only on what it is told, so a recording of its inputs replays exactly. Not
+// thread-safe. Owned by EngineCore, called on its thread.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "kv_cache/kv_cache_manager.h"
 #include "messages/model_runner_output.h"
+#include "messages/recording.h"
 #include "messages/scheduler_output.h"
 #include "request/request.h"
+#include "scheduler/encoder_cache_manager.h"
 #include "scheduler/request_queue.h"
+#include "scheduler/scheduler_config.h"
+#include "scheduler/step_time_model.h"
+#include "util/ring_queue.h"
 
 namespace quire {
 
-struct SchedulerConfig {
-  int32_t max_num_seqs = 64;
-  int32_t max_num_batched_tokens = 2048;
-  int32_t max_model_len = 2048;
-  bool enable_chunked_prefill = true;
-  int32_t long_prefill_token_threshold = 0;  // 0: no limit
-  bool enable_prefix_caching = true;
-  std::string policy = "fcfs";
+enum class PauseState : uint8_t {
+  kUnpaused,
+  kPausedNew,  // running requests go on, waiting ones wait
+  kPausedAll,  // nothing is planned
 };
 
 class Scheduler {
  public:
-  Scheduler(const SchedulerConfig& config, const KVCacheConfig& kv_cache_config);
+  // Throws InvalidArgument for a contradictory configuration.
+  Scheduler(const SchedulerConfig& config, const KVCacheConfig& kv_cache_config, SchedulerParts parts = {});
+  ~Scheduler();
 
   // Takes a validated request. Throws InvalidArgument when its id is in use.
   void add_request(EngineCoreRequest&& request);
 
-  // Ends a request at once, whatever its state, with `status`. Blocks are free on return, although a step in
-  // flight may still write to them: steps run in order, so a later owner's writes come after. Returns false
-  // when the request is unknown or already finished.
+  // Ends a request at once, whatever its state, with `status`. Its blocks are free on return (although a step
+  // in flight may still write to them: steps run in order, so a later owner's writes come after), unless the
+  // KV connector still loads or sends them. Returns false, and counts it, when the request is unknown or
+  // already finished.
   bool finish_request(RequestId id, RequestStatus status);
 
-  // Plans the next step into `out` (overwritten, its buffers reused). Nothing to do leaves
-  // total_num_scheduled_tokens at 0; the caller then drops the plan and its finished ids are kept for the
-  // next one.
-  void schedule(SchedulerOutput& out);
+  // The time is `now` (seconds, the clock of arrival_time). Ends requests whose deadline has passed, with
+  // kFinishedAborted, and those whose grammar could not be compiled; what to report is appended to `outputs`.
+  void advance(double now, EngineCoreOutputs& outputs);
 
-  // Takes the results of a planned step, in planning order, and appends what each request produced to
-  // `outputs`. A step that failed as a whole ends the requests in it with kFinishedError.
+  // Plans the next step into `out` (overwritten, its buffers reused). Returns false when there is nothing to
+  // do: the caller then drops the plan, and what it must tell the workers is kept for the next one.
+  bool schedule(SchedulerOutput& out);
+
+  // Takes the results of the oldest planned step and appends what each request produced to `outputs`. A step
+  // that failed as a whole ends the requests in it with kFinishedError.
   void update_from_output(const SchedulerOutput& plan, const ModelRunnerOutput& result,
                           EngineCoreOutputs& outputs);
 
+  // How long a step of `num_tokens` took. Only predictions depend on it.
+  void observe_step(int32_t num_tokens, double seconds) { step_time_model_.observe(num_tokens, seconds); }
+
+  void set_pause_state(PauseState state) { pause_state_ = state; }
+  PauseState pause_state() const { return pause_state_; }
+
   bool has_unfinished_requests() const { return !requests_.empty(); }
   size_t num_unfinished_requests() const { return requests_.size(); }
-  // Requests ended since the last plan that the workers still remember.
-  bool has_finished_requests() const { return !finished_req_ids_.empty(); }
+  // Finished requests whose blocks the KV connector still loads or sends.
+  size_t num_held_requests() const { return held_.size(); }
+  // Another engine asked for memory that this one may have to spare.
+  bool memory_is_wanted() const { return kv_cache_manager_.memory_is_wanted(); }
+  // Returns false, and does nothing, while a request holds blocks.
   bool reset_prefix_cache() { return kv_cache_manager_.reset_prefix_cache(); }
   std::vector<RequestId> unfinished_request_ids() const;
+  // Null when it is unknown or finished.
+  const Request* find_request(RequestId id) const;
   const KVCacheManager& kv_cache_manager() const { return kv_cache_manager_; }
+  const EncoderCacheManager& encoder_cache_manager() const { return encoder_cache_manager_; }
+  const SchedulerConfig& config() const { return config_; }
   SchedulerStats stats() const;
 
+  // For the flight recorder: what a request is without its content, and everything the scheduler knows.
+  // Neither grammars nor a KV connector's state are part of it.
+  RecordedRequest record(const Request& request) const;
+  void save(SchedulerSnapshot& out,
+            const std::function<const SchedulerOutput&(size_t)>& in_flight_plan) const;
+  // Into a fresh scheduler of the same configuration. `hashes_of` gives the block hashes that a request has
+  // or will have. Throws InvalidArgument for what no scheduler can have saved.
+  using RecordedHashes = std::function<std::vector<BlockHash>(RequestId)>;
+  void restore(const SchedulerSnapshot& snapshot, const RecordedHashes& hashes_of);
+  void add_recorded_request(const RecordedRequest& request, std::vector<BlockHash> hashes);
+  // Blocks that were filled since the last call; collected once asked for.
+  void record_new_hashes(bool on) { records_new_hashes_ = on; }
+  void take_new_hashes(std::vector<std::pair<RequestId, KVBlockHash>>& out);
+
  private:
-  void schedule_running(SchedulerOutput& out, int32_t& token_budget);
-  void schedule_waiting(SchedulerOutput& out, int32_t& token_budget);
-  int32_t num_tokens_to_schedule(const Request& request, int32_t token_budget) const;
+  // A planned step whose results are still to come. `requests` may have finished meanwhile; they are kept
+  // until the last step they are in has returned.
+  struct InFlightStep {
+    StepId step_id = 0;
+    std::vector<Request*> requests;
+    int64_t lent_bytes = 0;
+  };
+  enum class Admission { kAdmitted, kWaitsElsewhere, kStop };
+
+  // scheduler.cpp: planning.
+  void schedule_running(SchedulerOutput& out);
+  void schedule_waiting(SchedulerOutput& out);
+  Admission admit(Request& request, SchedulerOutput& out);
+  bool load_remote(Request& request, int32_t num_external_tokens);
+  int32_t limit_chunk(const Request& request, int32_t num_left) const;
+  int32_t num_running_tokens(const Request& request) const;
+  int32_t limit_by_encoder(Request& request, int32_t start, int32_t num_new_tokens);
   Request& choose_victim() const;
   void preempt(Request& request, SchedulerOutput& out);
-  void plan(Request& request, int32_t num_new_tokens, BlockIdsByGroup& new_block_ids, bool was_waiting,
-            SchedulerOutput& out);
   void unplan(Request& request, SchedulerOutput& out);
-  void append_tokens(Request& request, const SampledTokens& sampled, EngineCoreOutput& output);
+  void plan(Request& request, int32_t num_new_tokens, bool was_waiting, SchedulerOutput& out);
+  bool finish_plan(SchedulerOutput& out);
+
+  // scheduler_update.cpp: results.
+  void take_result(Request& request, const ScheduledRequest& scheduled, const RequestResult& result,
+                   const ModelRunnerOutput& all, EngineCoreOutputs& outputs);
+  void append_tokens(Request& request, std::span<const int32_t> token_ids, const RequestLogprobs* logprobs,
+                     EngineCoreOutputs& outputs);
   RequestStatus check_stop(const Request& request, EngineCoreOutput& output) const;
+  void take_drafts(Request& request, std::span<const int32_t> drafts);
+  void release_encoder_inputs(Request& request);
+  void fail_step(const ModelRunnerOutput& result, InFlightStep& step, EngineCoreOutputs& outputs);
+  void update_from_kv_connector(const ModelRunnerOutput& result, EngineCoreOutputs& outputs);
+  void handle_invalid_blocks(std::span<const BlockId> invalid, EngineCoreOutputs& outputs);
+
+  // scheduler_requests.cpp: requests come, change state and go.
+  void add(std::unique_ptr<Request> request);
+  void enqueue(Request& request);
+  void dequeue(Request& request);
   void finish(Request& request, RequestStatus status);
+  void report_finish(Request& request, RequestStatus status, std::string error, EngineCoreOutputs& outputs);
+  void count_prefill(Request& request);
+  void drop_finished();
+  KVConnectorRequest connector_view(const Request& request) const;
 
   SchedulerConfig config_;
+  SchedulerParts parts_;
   KVCacheManager kv_cache_manager_;
-  std::unordered_map<RequestId, std::unique_ptr<Request>> requests_;
+  EncoderCacheManager encoder_cache_manager_;
   std::unique_ptr<RequestQueue> waiting_;
-  std::vector<Request*> running_;  // in the order they were scheduled
-  std::vector<RequestId> finished_req_ids_;
+  int32_t watermark_blocks_ = 0;
+  PauseState pause_state_ = PauseState::kUnpaused;
+
+  std::unordered_map<RequestId, std::unique_ptr<Request>> requests_;  // unfinished
+  std::vector<Request*> running_;  // in the order they began; finished ones until drop_finished()
+  std::vector<Request*> waiting_for_grammar_;
+  int32_t num_waiting_for_remote_kvs_ = 0;
+  std::unordered_map<RequestId, std::unique_ptr<Request>> held_;  // finished, blocks in the connector's hands
+  std::vector<std::unique_ptr<Request>> finished_;                // perhaps still in a step in flight
+  bool running_has_finished_ = false;
+  std::vector<RequestId> finished_req_ids_;              // the workers still know them
+  std::vector<std::pair<double, RequestId>> deadlines_;  // a heap, the earliest first
+  double now_ = 0.0;
+
+  RingQueue<InFlightStep> in_flight_;
   StepId next_step_id_ = 1;
   uint64_t next_arrival_order_ = 0;
   SchedulerStats stats_;
-  ComputedBlocks computed_;        // scratch
-  BlockIdsByGroup new_block_ids_;  // scratch
+  int32_t num_partial_prefills_ = 0;       // running requests with is_partial_prefill
+  int32_t num_long_partial_prefills_ = 0;  // of those, with is_long_prefill
+  StepTimeModel step_time_model_;
+  bool records_new_hashes_ = false;
+  std::vector<std::pair<RequestId, KVBlockHash>> new_hashes_;
+
+  // Of the step being planned.
+  int32_t token_budget_ = 0;
+  int32_t encoder_budget_ = 0;
+  bool running_prefills_ = false;        // some planned running request was in the middle of its prefill
+  size_t num_planned_running_ = 0;       // the first of planned_
+  std::vector<Request*> planned_;        // the i-th of out.scheduled_reqs
+  std::vector<int32_t> encoder_inputs_;  // that the request at hand needs computed
+  ComputedBlocks computed_;
+  std::vector<Request*> asked_later_;  // the connector does not know yet
+  std::vector<KVConnectorScheduled> connector_scheduled_;
 };
 
 }  // namespace quire

@@ -1,4 +1,4 @@
-// QUIRE_CHECK: promises the code makes to itself.
+// QUIRE_CHECK, QUIRE_DCHECK: promises the code makes to itself.
 #pragma once
 
 #include "quire/error.h"
@@ -16,3 +16,12 @@ namespace quire {
     if (!(condition)) [[unlikely]]                                                                      \
       ::quire::fail_check(#condition, __FILE__, __LINE__, ::quire::str("" __VA_OPT__(, ) __VA_ARGS__)); \
   } while (false)
+
+// The same where a check costs too much to ship: in builds with assertions, which the sanitizers' are.
+#ifdef NDEBUG
+#define QUIRE_DCHECK(condition, ...) \
+  do {                               \
+  } while (false)
+#else
+#define QUIRE_DCHECK(condition, ...) QUIRE_CHECK(condition __VA_OPT__(, ) __VA_ARGS__)
+#endif

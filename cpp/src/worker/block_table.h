@@ -10,6 +10,7 @@
 #include "messages/kv_cache_spec.h"
 #include "quire/kernels/tensor_view.h"
 #include "util/check.h"
+#include "worker/swap_valid.h"
 
 namespace quire {
 
@@ -33,11 +34,27 @@ class BlockTable {
     std::copy(ids.begin(), ids.end(), row_data(row) + count);
     count += static_cast<int32_t>(ids.size());
   }
-  void move_row(int32_t from, int32_t to) {
-    set_row(to, {row_data(from), static_cast<size_t>(num_blocks_[static_cast<size_t>(from)])});
+  void move_row(int32_t from, int32_t to) { set_row(to, row(from)); }
+  // a != b.
+  void swap_rows(int32_t a, int32_t b) {
+    int32_t& count_a = num_blocks_[static_cast<size_t>(a)];
+    int32_t& count_b = num_blocks_[static_cast<size_t>(b)];
+    swap_valid(row_data(a), count_a, row_data(b), count_b);
+    std::swap(count_a, count_b);
   }
-  int64_t slot(int32_t row, int32_t position) const {
-    return int64_t{row_data(row)[position / block_size_]} * block_size_ + position % block_size_;
+
+  // The slots of positions [begin, begin + count) of a row; throws InternalError when it lacks blocks for
+  // them.
+  void fill_slots(int32_t row, int32_t begin, int32_t count, int64_t* slots) const {
+    const int32_t num_blocks = num_blocks_[static_cast<size_t>(row)];
+    QUIRE_CHECK(begin + count <= int64_t{num_blocks} * block_size_, "row ", row, " has ", num_blocks,
+                " blocks for ", begin + count, " tokens");
+    const BlockId* ids = row_data(row);
+    for (int32_t p = begin, end = begin + count; p < end;) {
+      const int32_t block_end = std::min(end, (p / block_size_ + 1) * block_size_);
+      int64_t slot = int64_t{ids[p / block_size_]} * block_size_ + p % block_size_;
+      for (; p < block_end; ++p) *slots++ = slot++;
+    }
   }
   std::span<const BlockId> row(int32_t row) const {
     return {row_data(row), static_cast<size_t>(num_blocks_[static_cast<size_t>(row)])};

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "util/check.h"
+#include "worker/swap_valid.h"
 
 namespace quire {
 
@@ -12,6 +13,8 @@ InputBatch::InputBatch(int32_t max_num_seqs, int32_t max_model_len, std::span<co
       token_ids_(static_cast<size_t>(max_num_seqs) * static_cast<size_t>(max_model_len) * sizeof(int32_t)),
       num_tokens_(static_cast<size_t>(max_num_seqs)),
       requests_(static_cast<size_t>(max_num_seqs)) {
+  holes_.reserve(requests_.size());
+  order_.reserve(requests_.size());
   for (int32_t block_size : block_sizes) {
     block_tables_.emplace_back(max_num_seqs, (max_model_len + block_size - 1) / block_size, block_size);
   }
@@ -19,6 +22,8 @@ InputBatch::InputBatch(int32_t max_num_seqs, int32_t max_model_len, std::span<co
 
 void InputBatch::add(CachedRequestState& request) {
   QUIRE_CHECK(request.row < 0 && holes_.empty() && size_ < static_cast<int32_t>(requests_.size()));
+  QUIRE_CHECK(request.token_ids.size() <= static_cast<size_t>(max_model_len_), "request ", request.request_id,
+              " has ", request.token_ids.size(), " tokens");
   const int32_t row = size_++;
   const auto index = static_cast<size_t>(row);
   requests_[index] = &request;
@@ -52,6 +57,7 @@ void InputBatch::condense() {
     CachedRequestState* moved = requests_[static_cast<size_t>(last)];
     requests_[static_cast<size_t>(hole)] = moved;
     requests_[static_cast<size_t>(last)] = nullptr;
+    QUIRE_DCHECK(num_tokens(last) <= max_model_len_);
     moved->row = hole;
     num_tokens_[static_cast<size_t>(hole)] = num_tokens(last);
     std::memcpy(token_ids(hole), token_ids(last), static_cast<size_t>(num_tokens(last)) * sizeof(int32_t));
@@ -59,6 +65,39 @@ void InputBatch::condense() {
   }
   while (size_ > 0 && !requests_[static_cast<size_t>(size_ - 1)]) --size_;
   holes_.clear();
+}
+
+void InputBatch::swap_rows(int32_t a, int32_t b) {
+  if (a == b) return;
+  CachedRequestState*& request_a = requests_[static_cast<size_t>(a)];
+  CachedRequestState*& request_b = requests_[static_cast<size_t>(b)];
+  int32_t& count_a = num_tokens_[static_cast<size_t>(a)];
+  int32_t& count_b = num_tokens_[static_cast<size_t>(b)];
+  QUIRE_CHECK(request_a && request_b, "rows ", a, " and ", b, " are not both in use");
+  QUIRE_DCHECK(count_a <= max_model_len_ && count_b <= max_model_len_, count_a, " and ", count_b, " tokens");
+  swap_valid(token_ids(a), count_a, token_ids(b), count_b);
+  for (BlockTable& table : block_tables_) table.swap_rows(a, b);
+  std::swap(count_a, count_b);
+  std::swap(request_a, request_b);
+  request_a->row = a;
+  request_b->row = b;
+}
+
+void InputBatch::reorder(std::span<const int32_t> order) {
+  QUIRE_CHECK(holes_.empty() && order.size() == static_cast<size_t>(size_), order.size(), " of ", size_,
+              " rows");
+  order_.assign(order.begin(), order.end());
+  // Along each cycle of the permutation: the row that must end at `to` waits at `from`, and what lies at `to`
+  // moves on to `from`.
+  for (int32_t first = 0; first < size_; ++first) {
+    int32_t to = first;
+    for (int32_t from; (from = order_[static_cast<size_t>(to)]) != first; to = from) {
+      QUIRE_CHECK(from >= 0 && from < size_ && from != to, "not a permutation: row ", from);
+      swap_rows(to, from);
+      order_[static_cast<size_t>(to)] = to;
+    }
+    order_[static_cast<size_t>(to)] = to;
+  }
 }
 
 void InputBatch::append_token(int32_t row, int32_t token_id) {

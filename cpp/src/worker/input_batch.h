@@ -37,6 +37,12 @@ class InputBatch {
   // Moves the last rows into the holes, so that rows 0..size-1 are in use.
   void condense();
 
+  // Changes places, for backends that want rows in a certain order. Only the valid tokens and block ids of
+  // the two rows are copied. Both rows are in use.
+  void swap_rows(int32_t a, int32_t b);
+  // Row i becomes what row order[i] was. `order` is a permutation of the rows; there are no holes.
+  void reorder(std::span<const int32_t> order);
+
   int32_t size() const { return size_; }
   bool has_request(int32_t row) const { return requests_[static_cast<size_t>(row)] != nullptr; }
   CachedRequestState& request(int32_t row) { return *requests_[static_cast<size_t>(row)]; }
@@ -47,6 +53,7 @@ class InputBatch {
   }
   int32_t num_tokens(int32_t row) const { return num_tokens_[static_cast<size_t>(row)]; }
   void append_token(int32_t row, int32_t token_id);
+  int32_t max_model_len() const { return max_model_len_; }
   BlockTable& block_table(size_t group) { return block_tables_[group]; }
   size_t num_groups() const { return block_tables_.size(); }
 
@@ -58,6 +65,7 @@ class InputBatch {
   std::vector<CachedRequestState*> requests_;  // null: a hole
   std::vector<BlockTable> block_tables_;
   std::vector<int32_t> holes_;
+  std::vector<int32_t> order_;  // scratch of reorder
 };
 
 }  // namespace quire

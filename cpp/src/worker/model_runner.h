@@ -20,7 +20,8 @@ struct ModelRunnerConfig {
   int32_t max_model_len = 0;
 };
 
-// One per worker, on its thread. The buffers are sized once; a steady step does not allocate on the device.
+// One per worker, on its thread. The buffers are sized once: a step that brings no new request and no
+// log-probabilities allocates nothing.
 class ModelRunner {
  public:
   ModelRunner(const ModelRunnerConfig& config, const Model& model, const KernelTable& ops,
@@ -32,13 +33,19 @@ class ModelRunner {
   // The caches, per layer, and the groups they belong to. Called once, before the first step.
   void set_kv_cache(const KVCacheConfig& config, std::vector<KVCacheView> layers);
 
-  // Forward pass up to the logits of the rows to sample from.
+  // Forward pass up to the logits of the rows to sample from. A plan without requests only changes the batch.
   void execute_model(const SchedulerOutput& plan);
-  // Samples them, feeds the tokens back into the batch, and fills `output`.
+  // Of the plan executed last: samples, feeds the tokens back into the batch, and fills `output`.
   void sample_tokens(const SchedulerOutput& plan, const GrammarOutput* grammar, ModelRunnerOutput& output);
 
  private:
-  void update_states(const SchedulerOutput& plan);
+  // Changes what is known of the requests; fills planned_.
+  void update_requests(const SchedulerOutput& plan);
+  CachedRequestState& add_request(const NewRequestData& data);
+  void forget_request(RequestId id);
+  // Makes the rows of the batch those of planned_.
+  void update_batch(const SchedulerOutput& plan);
+  void place_decodes_first();
   void prepare_inputs(const SchedulerOutput& plan);
 
   ModelRunnerConfig config_;
@@ -53,16 +60,15 @@ class ModelRunner {
   std::vector<KVCacheView> kv_caches_;
   std::vector<int32_t> kv_cache_groups_;  // per layer
 
-  // The step at hand.
-  std::vector<int32_t> num_scheduled_;   // per row
-  std::vector<int32_t> row_of_planned_;  // per entry of the plan
-  std::vector<int32_t> input_ids_, positions_, query_start_loc_, seq_lens_, logits_index_;
+  // The step at hand. "Per entry" follows the plan, "per row" the batch.
+  std::vector<CachedRequestState*> planned_;  // per entry
+  std::vector<int32_t> num_scheduled_;        // per row: tokens to compute
+  std::vector<int32_t> row_order_;            // scratch
+  std::vector<int32_t> input_ids_, positions_, query_start_loc_, seq_lens_;
   std::vector<std::vector<int64_t>> slot_mappings_;  // per group
   std::vector<AttentionMetadata> attention_metadata_;
-  std::vector<int32_t> sampled_rows_;  // rows of the batch, one for each row of the logits
+  std::vector<int32_t> logits_index_;  // per entry that samples: its last token
   std::vector<SamplingRow> sampling_rows_;
-  std::vector<SampledTokens*> sampling_results_;
-  std::vector<SampledTokens*> result_of_row_;
   TensorView logits_;
 };
 

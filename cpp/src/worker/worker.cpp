@@ -61,19 +61,17 @@ Worker::Worker(const EngineConfig& config, const HfConfig& hf_config, int32_t ma
 
 void Worker::initialize_kv_cache(const KVCacheConfig& config) {
   const auto specs = model_->kv_cache_specs();
-  std::vector<KVCacheView> layers;
-  for (const KVCacheSpec& spec : specs) {
-    Buffer& pages =
-        kv_cache_.emplace_back(static_cast<size_t>(spec.page_bytes) * static_cast<size_t>(config.num_blocks));
-    KVCacheView view;
-    view.data = pages.data();
-    view.page_stride_bytes = spec.page_bytes;
-    view.num_blocks = config.num_blocks;
-    view.block_size = spec.block_size;
-    view.num_kv_heads = spec.num_kv_heads;
-    view.head_size = spec.head_size;
-    view.dtype = dtype_;
-    layers.push_back(view);
+  std::vector<KVCacheView> layers(specs.size());
+  for (const KVCacheGroup& group : config.groups) {
+    const KVCacheMemory& memory = kv_cache_.emplace_back(group, /*may_all_be_mapped=*/!config.shared);
+    for (size_t i = 0; i < group.layers.size(); ++i) {
+      const auto layer = static_cast<size_t>(group.layers[i]);
+      QUIRE_CHECK(layer < specs.size() && !layers[layer].data && specs[layer] == group.spec, "layer ", layer);
+      layers[layer] = memory.view(i, dtype_);
+    }
+  }
+  for (size_t layer = 0; layer < layers.size(); ++layer) {
+    QUIRE_CHECK(layers[layer].data, "layer ", layer, " is in no group");
   }
   runner_->set_kv_cache(config, std::move(layers));
 }
@@ -81,6 +79,9 @@ void Worker::initialize_kv_cache(const KVCacheConfig& config) {
 void Worker::execute_model(const SchedulerOutput& plan) {
   error_.clear();
   try {
+    for (const KVExtent& extent : plan.kv_extents) {
+      kv_cache_.at(static_cast<size_t>(extent.group)).apply(extent);
+    }
     runner_->execute_model(plan);
   } catch (const std::exception& error) {
     error_ = error.what();
@@ -99,8 +100,7 @@ void Worker::sample_tokens(const SchedulerOutput& plan, const GrammarOutput* gra
       communicator_->abort();
     }
   }
-  output.step_id = plan.step_id;
-  output.sampled.clear();
+  output.reset(plan.step_id);
   output.error = error_;
 }
 

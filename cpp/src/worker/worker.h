@@ -13,6 +13,7 @@
 #include "messages/kv_cache_spec.h"
 #include "models/model.h"
 #include "quire/engine_config.h"
+#include "worker/kv_cache_memory.h"
 #include "worker/model_runner.h"
 
 namespace quire {
@@ -33,10 +34,11 @@ class Worker {
   // Bytes that a step takes besides weights and KV cache.
   size_t activation_bytes() const { return runner_->activation_bytes() + workspace_.size(); }
 
-  // Allocates the cache. Called once, before the first step.
+  // Reserves the address space of every group. Called once, before the first step.
   void initialize_kv_cache(const KVCacheConfig& config);
 
-  // Never throw: an exception becomes output.error, at the latest from sample_tokens.
+  // Gives back the memory of the blocks that lose it, then computes. Never throw: an exception becomes
+  // output.error, at the latest from sample_tokens.
   void execute_model(const SchedulerOutput& plan);
   void sample_tokens(const SchedulerOutput& plan, const GrammarOutput* grammar, ModelRunnerOutput& output);
 
@@ -48,7 +50,7 @@ class Worker {
   Buffer workspace_;
   DType dtype_ = DType::kFloat32;
   std::unique_ptr<Model> model_;
-  std::vector<Buffer> kv_cache_;  // per layer
+  std::vector<KVCacheMemory> kv_cache_;  // per group
   std::unique_ptr<ModelRunner> runner_;
   std::string error_;  // of execute_model, for the sample_tokens that follows
 };

@@ -47,7 +47,8 @@ struct Harness {
     const bool stepped = core->step_once(outputs);
     for (EngineCoreOutput& output : outputs.outputs) {
       auto& tokens = produced[output.request_id];
-      tokens.insert(tokens.end(), output.new_token_ids.begin(), output.new_token_ids.end());
+      const auto ids = outputs.new_token_ids(output);
+      tokens.insert(tokens.end(), ids.begin(), ids.end());
       if (output.finish_reason != FinishReason::kNone) finished[output.request_id] = output.finish_reason;
     }
     return stepped;

@@ -55,7 +55,8 @@ struct Fixture {
     EngineCoreOutputs outputs;
     EngineCoreOutput& output = outputs.outputs.emplace_back();
     output.request_id = id;
-    output.new_token_ids = std::move(tokens);
+    output.num_tokens = static_cast<int32_t>(tokens.size());
+    outputs.token_ids = std::move(tokens);
     output.finish_reason = reason;
     std::vector<OutputProcessor::Delivery> deliveries;
     processor.process_outputs(std::move(outputs), deliveries, to_abort);

@@ -1,17 +1,20 @@
 // An executor whose "model" knows when it is fed wrong keys and values.
 //
-// A slot of the shadow KV cache holds a hash of every token up to its position. Before a token is computed,
-// all slots that it would attend to are compared with the request's real prefix, so a block that was freed
-// too early, shared wrongly or found under a wrong hash is an error, not a slightly different number. The
-// next token is a function of the prefix alone: outputs are the same however they were scheduled.
+// What a real model would read of the KV cache is compared with the request's real prefix
+// (shadow_kv_cache.h), so a block that was freed too early, shared wrongly, found under a wrong hash or
+// without memory is an error, not a slightly different number. The next token is a function of the prefix
+// alone: outputs are the same however they were scheduled.
 #pragma once
 
 #include <gtest/gtest.h>
 
-#include <deque>
+#include <numeric>
+#include <span>
 #include <unordered_map>
 
+#include "engine/shadow_kv_cache.h"
 #include "executor/executor.h"
+#include "util/ring_queue.h"
 
 namespace quire {
 
@@ -29,6 +32,12 @@ inline int32_t next_token(uint64_t prefix) {
   return draw % 17 == 0 ? kShadowEos : static_cast<int32_t>(1 + draw % (kShadowVocabSize - 1));
 }
 
+// A guess at it: right half of the time.
+inline int32_t draft_token(uint64_t prefix) {
+  const int32_t right = next_token(prefix);
+  return (prefix >> 40) % 2 == 0 ? right : right % (kShadowVocabSize - 1) + 1;
+}
+
 // What a request must produce: greedy decoding of the shadow model.
 inline std::vector<int32_t> shadow_output(const std::vector<int32_t>& prompt, int32_t max_tokens,
                                           bool ignore_eos) {
@@ -43,66 +52,71 @@ inline std::vector<int32_t> shadow_output(const std::vector<int32_t>& prompt, in
   return output;
 }
 
+// One layer of the shadow model.
+inline KVCacheSpec shadow_spec(int32_t block_size, KVCacheKind kind = KVCacheKind::kFullAttention,
+                               int32_t sliding_window = 0) {
+  KVCacheSpec spec;
+  spec.kind = kind;
+  spec.block_size = block_size;
+  spec.page_bytes = 64;
+  spec.sliding_window = sliding_window;
+  return spec;
+}
+
 class ShadowExecutor : public Executor {
  public:
-  ShadowExecutor(int32_t block_size, int32_t max_model_len, int32_t max_in_flight_steps)
-      : max_in_flight_steps_(max_in_flight_steps) {
+  // A layer for each spec. Proposes num_speculative_tokens drafts after each sampled token.
+  ShadowExecutor(std::vector<KVCacheSpec> specs, int32_t max_model_len, int32_t max_in_flight_steps,
+                 int32_t num_speculative_tokens = 0)
+      : max_in_flight_steps_(max_in_flight_steps),
+        num_speculative_tokens_(num_speculative_tokens),
+        specs_(std::move(specs)) {
     model_info_.vocab_size = kShadowVocabSize;
     model_info_.max_model_len = max_model_len;
-    spec_.block_size = block_size;
-    spec_.page_bytes = 64;
   }
+  ShadowExecutor(int32_t block_size, int32_t max_model_len, int32_t max_in_flight_steps)
+      : ShadowExecutor({shadow_spec(block_size)}, max_model_len, max_in_flight_steps) {}
+
   const ModelInfo& model_info() const override { return model_info_; }
-  std::vector<KVCacheSpec> kv_cache_specs() const override { return {spec_}; }
+  std::vector<KVCacheSpec> kv_cache_specs() const override { return specs_; }
   int64_t available_kv_cache_bytes() const override { return 1 << 20; }
   void initialize_kv_cache(const KVCacheConfig& config) override {
-    slots_.assign(static_cast<size_t>(config.num_blocks * spec_.block_size), 0);
+    kv_cache_bytes_ = config.bytes;
+    for (const KVCacheGroup& group : config.groups) groups_.emplace_back(group);
   }
   int32_t max_in_flight_steps() const override { return max_in_flight_steps_; }
 
   // Computes at once; the result waits until it is collected.
   void launch(const SchedulerOutput& plan) override {
     EXPECT_EQ(plan.step_id, ++num_steps_);
-    ModelRunnerOutput result;
-    result.step_id = plan.step_id;
+    ModelRunnerOutput& result = results_.push();
+    result.reset(plan.step_id);
+    change_memory(plan.kv_extents);
+    for (RequestId id : plan.finished_req_ids) requests_.erase(id);
     // Steps already on their way behind a failed one have nothing to compute on.
     if (fail_step > 0 && num_steps_ >= fail_step &&
         num_steps_ < fail_step + static_cast<uint64_t>(max_in_flight_steps_)) {
       result.error = "injected";
-      results_.push_back(result);
       return;
     }
-    for (RequestId id : plan.finished_req_ids) requests_.erase(id);
-    for (const NewRequestData& data : plan.scheduled_new_reqs) {
-      State& state = requests_[data.request_id];
-      state.tokens = data.prompt_token_ids;
-      state.tokens.insert(state.tokens.end(), data.output_token_ids.begin(), data.output_token_ids.end());
-      state.blocks = data.block_ids.at(0);
-      state.num_computed = data.num_computed_tokens;
+    update_requests(plan);
+    EXPECT_EQ(std::accumulate(batch_.begin(), batch_.end(), 0,
+                              [](int32_t sum, const Row& row) { return sum + row.end - row.begin; }),
+              plan.total_num_scheduled_tokens);
+    for (size_t g = 0; g < groups_.size(); ++g) {
+      for (const Row& row : batch_) groups_[g].read_state(row.tokens(g));
+      for (const Row& row : batch_) groups_[g].store(row.tokens(g));
+      for (const Row& row : batch_) groups_[g].attend(row.tokens(g));
     }
-    for (const CachedRequestData& data : plan.scheduled_cached_reqs) {
-      State& state = requests_.at(data.request_id);
-      if (data.resumed_from_preemption) state.blocks.clear();
-      state.blocks.insert(state.blocks.end(), data.new_block_ids.at(0).begin(),
-                          data.new_block_ids.at(0).end());
-      state.num_computed = data.num_computed_tokens;
-    }
-    int32_t total = 0;
-    // All keys and values of a layer are stored before any is read.
-    for (const ScheduledTokens& scheduled : plan.num_scheduled_tokens) store(scheduled);
-    for (const ScheduledTokens& scheduled : plan.num_scheduled_tokens) {
-      total += scheduled.num_tokens;
-      result.sampled.push_back(compute(scheduled));
-    }
-    EXPECT_EQ(total, plan.total_num_scheduled_tokens);
-    max_step_tokens = std::max(max_step_tokens, total);
-    max_step_requests = std::max(max_step_requests, static_cast<int32_t>(plan.num_scheduled_tokens.size()));
-    results_.push_back(std::move(result));
+    for (const Row& row : batch_) sample(row, result);
+    max_step_tokens = std::max(max_step_tokens, plan.total_num_scheduled_tokens);
+    max_step_requests = std::max(max_step_requests, static_cast<int32_t>(batch_.size()));
   }
   void sample(StepId, std::unique_ptr<GrammarOutput>) override {}
   void collect(StepId step_id, ModelRunnerOutput& output) override {
-    output = std::move(results_.front());
-    results_.pop_front();
+    ASSERT_FALSE(results_.empty());
+    std::swap(output, results_.front());
+    results_.pop();
     EXPECT_EQ(output.step_id, step_id);
   }
 
@@ -111,50 +125,124 @@ class ShadowExecutor : public Executor {
 
  private:
   struct State {
+    RequestId request_id = 0;
     std::vector<int32_t> tokens;
-    std::vector<BlockId> blocks;
-    int32_t num_computed = 0;
+    std::vector<uint64_t> prefixes{0};  // [n]: hash of the first n tokens
+    BlockIdsByGroup blocks;
+    bool preempted = false;
+
+    void append(int32_t token) {
+      tokens.push_back(token);
+      prefixes.push_back(extend_prefix(prefixes.back(), token));
+    }
+    void truncate(size_t num_tokens) {
+      tokens.resize(num_tokens);
+      prefixes.resize(num_tokens + 1);
+    }
   };
-  size_t slot(const State& state, int32_t position) const {
-    const BlockId block = state.blocks.at(static_cast<size_t>(position / spec_.block_size));
-    EXPECT_GT(block, kNullBlock);
-    return static_cast<size_t>(block * spec_.block_size + position % spec_.block_size);
+  // A request of the step at hand.
+  struct Row {
+    State* state;
+    int32_t begin, end;
+    int32_t num_drafts;  // the last of state->tokens
+    bool samples;
+
+    ShadowTokens tokens(size_t group) const {
+      return {state->request_id, &state->blocks[group], &state->prefixes, begin, end};
+    }
+  };
+
+  void change_memory(const std::vector<KVExtent>& extents) {
+    for (const KVExtent& extent : extents)
+      groups_.at(static_cast<size_t>(extent.group)).change_memory(extent);
+    if (extents.empty()) return;
+    int64_t mapped_bytes = 0;
+    for (const ShadowKVGroup& group : groups_) mapped_bytes += group.mapped_bytes();
+    EXPECT_LE(mapped_bytes, kv_cache_bytes_);
   }
-  void store(const ScheduledTokens& scheduled) {
-    State& state = requests_.at(scheduled.request_id);
-    const int32_t end = state.num_computed + scheduled.num_tokens;
-    ASSERT_LE(end, static_cast<int32_t>(state.tokens.size()));
-    uint64_t prefix = 0;
-    for (int32_t p = 0; p < end; ++p) {
-      prefix = extend_prefix(prefix, state.tokens[static_cast<size_t>(p)]);
-      if (p >= state.num_computed) slots_[slot(state, p)] = prefix;
+
+  void update_requests(const SchedulerOutput& plan) {
+    for (RequestId id : plan.preempted_req_ids) {
+      const auto found = requests_.find(id);
+      if (found == requests_.end()) continue;
+      found->second.preempted = true;
+      for (auto& blocks : found->second.blocks) blocks.clear();
     }
+    EXPECT_EQ(plan.new_block_ids.num_rows(), plan.scheduled_reqs.size());
+    batch_.clear();
+    auto new_request = plan.scheduled_new_reqs.begin();
+    size_t first_draft = 0;
+    for (size_t i = 0; i < plan.scheduled_reqs.size(); ++i) {
+      const ScheduledRequest& scheduled = plan.scheduled_reqs[i];
+      if (scheduled.is_new) add_request(*new_request++, scheduled.request_id);
+      State& state = requests_.at(scheduled.request_id);
+      EXPECT_TRUE(scheduled.resumed_from_preemption || !state.preempted) << scheduled.request_id;
+      state.preempted = false;
+      for (size_t g = 0; g < groups_.size(); ++g) {
+        if (scheduled.resumed_from_preemption) state.blocks[g].clear();
+        const auto ids = plan.new_block_ids.at(i, g);
+        state.blocks[g].insert(state.blocks[g].end(), ids.begin(), ids.end());
+      }
+      const auto num_drafts = static_cast<size_t>(scheduled.num_spec_tokens);
+      for (int32_t token : std::span(plan.spec_token_ids).subspan(first_draft, num_drafts))
+        state.append(token);
+      first_draft += num_drafts;
+      const int32_t end = scheduled.num_computed_tokens + scheduled.num_tokens;
+      EXPECT_GT(scheduled.num_tokens, scheduled.num_spec_tokens);
+      EXPECT_LE(end, static_cast<int32_t>(state.tokens.size()));
+      EXPECT_EQ(scheduled.samples != 0, end == static_cast<int32_t>(state.tokens.size()));
+      batch_.push_back(
+          {&state, scheduled.num_computed_tokens, end, scheduled.num_spec_tokens, scheduled.samples != 0});
+    }
+    EXPECT_EQ(first_draft, plan.spec_token_ids.size());
+    EXPECT_EQ(new_request, plan.scheduled_new_reqs.end());
   }
-  SampledTokens compute(const ScheduledTokens& scheduled) {
-    State& state = requests_.at(scheduled.request_id);
-    const int32_t end = state.num_computed + scheduled.num_tokens;
-    uint64_t prefix = 0;
-    for (int32_t p = 0; p < end; ++p) {
-      prefix = extend_prefix(prefix, state.tokens[static_cast<size_t>(p)]);
-      EXPECT_EQ(slots_[slot(state, p)], prefix) << "request " << scheduled.request_id << " position " << p;
+  void add_request(const NewRequestData& data, RequestId request_id) {
+    EXPECT_EQ(data.request_id, request_id);
+    const auto [entry, inserted] = requests_.try_emplace(request_id);
+    EXPECT_TRUE(inserted) << request_id;
+    State& state = entry->second;
+    state.request_id = request_id;
+    state.blocks.resize(groups_.size());
+    for (int32_t token : data.prompt_token_ids) state.append(token);
+    for (int32_t token : data.output_token_ids) state.append(token);
+  }
+
+  // The drafts that greedy decoding would have chosen, and the token behind them.
+  void sample(const Row& row, ModelRunnerOutput& result) {
+    State& state = *row.state;
+    sampled_.clear();
+    drafts_.clear();
+    if (row.samples) {
+      const size_t drafts_end = state.tokens.size();
+      size_t known = drafts_end - static_cast<size_t>(row.num_drafts);
+      while (true) {
+        sampled_.push_back(next_token(state.prefixes[known]));
+        if (known == drafts_end || state.tokens[known] != sampled_.back()) break;
+        ++known;
+      }
+      state.truncate(known);
+      state.append(sampled_.back());
+      uint64_t prefix = state.prefixes.back();
+      for (int32_t i = 0; i < num_speculative_tokens_; ++i) {
+        drafts_.push_back(draft_token(prefix));
+        prefix = extend_prefix(prefix, drafts_.back());
+      }
     }
-    SampledTokens sampled;
-    sampled.request_id = scheduled.request_id;
-    EXPECT_EQ(scheduled.samples, end == static_cast<int32_t>(state.tokens.size()));
-    if (scheduled.samples) {
-      sampled.token_ids = {next_token(prefix)};
-      state.tokens.push_back(sampled.token_ids[0]);
-    }
-    return sampled;
+    result.add(state.request_id, sampled_, drafts_);
   }
 
   int32_t max_in_flight_steps_;
+  int32_t num_speculative_tokens_;
   ModelInfo model_info_;
-  KVCacheSpec spec_;
+  std::vector<KVCacheSpec> specs_;
+  std::vector<ShadowKVGroup> groups_;
+  int64_t kv_cache_bytes_ = 0;
   uint64_t num_steps_ = 0;
-  std::vector<uint64_t> slots_;
   std::unordered_map<RequestId, State> requests_;
-  std::deque<ModelRunnerOutput> results_;
+  RingQueue<ModelRunnerOutput> results_;
+  std::vector<Row> batch_;  // the step at hand
+  std::vector<int32_t> sampled_, drafts_;
 };
 
 }  // namespace quire

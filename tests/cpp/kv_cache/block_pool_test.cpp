@@ -12,8 +12,19 @@ namespace {
 const BlockHash kHash{1, 2};
 const BlockHash kOtherHash{3, 4};
 
+// A pool whose blocks all have memory.
+struct MappedPool : BlockPool {
+  explicit MappedPool(int32_t num_blocks, int32_t blocks_per_extent = 1)
+      : BlockPool(num_blocks, blocks_per_extent) {
+    BlockId first = 0;
+    int32_t count = 0;
+    while (map_extent(first, count)) {
+    }
+  }
+};
+
 TEST(BlockPoolTest, KeepsBlockZeroBack) {
-  BlockPool pool(/*num_blocks=*/4);
+  MappedPool pool(/*num_blocks=*/4);
   BlockId ids[3];
   ASSERT_TRUE(pool.allocate(ids));
   EXPECT_EQ(std::set<BlockId>(ids, ids + 3), (std::set<BlockId>{1, 2, 3}));
@@ -21,7 +32,7 @@ TEST(BlockPoolTest, KeepsBlockZeroBack) {
 }
 
 TEST(BlockPoolTest, AllocatesAllOrNothing) {
-  BlockPool pool(/*num_blocks=*/3);
+  MappedPool pool(/*num_blocks=*/3);
   BlockId ids[3];
   EXPECT_FALSE(pool.allocate(ids));
   EXPECT_EQ(pool.num_free_blocks(), 2);
@@ -30,7 +41,7 @@ TEST(BlockPoolTest, AllocatesAllOrNothing) {
 TEST(BlockPoolTest, NeedsARealBlock) { EXPECT_THROW(BlockPool(1), InvalidArgument); }
 
 TEST(BlockPoolTest, SharedBlockOutlivesItsFirstOwner) {
-  BlockPool pool(/*num_blocks=*/4);  // three to hand out; block 0 is kept back
+  MappedPool pool(/*num_blocks=*/4);  // three to hand out; block 0 is kept back
   BlockId block;
   ASSERT_TRUE(pool.allocate({&block, 1}));
   pool.share(block);
@@ -41,7 +52,7 @@ TEST(BlockPoolTest, SharedBlockOutlivesItsFirstOwner) {
 }
 
 TEST(BlockPoolTest, FreeingTwiceIsCaught) {
-  BlockPool pool(/*num_blocks=*/2);
+  MappedPool pool(/*num_blocks=*/2);
   BlockId block;
   ASSERT_TRUE(pool.allocate({&block, 1}));
   pool.free(block);
@@ -49,40 +60,94 @@ TEST(BlockPoolTest, FreeingTwiceIsCaught) {
 }
 
 TEST(BlockPoolTest, FreedContentIsFoundUntilTheSpaceIsNeeded) {
-  BlockPool pool(/*num_blocks=*/3);
+  MappedPool pool(/*num_blocks=*/3);
   BlockId first, second;
   ASSERT_TRUE(pool.allocate({&first, 1}));
-  pool.cache(first, kHash, /*group=*/0);
+  pool.cache(first, kHash);
   pool.free(first);
-  EXPECT_EQ(pool.find_cached(kHash, 0), first);
-  EXPECT_EQ(pool.find_cached(kHash, 1), kNullBlock);  // another group's blocks are others
-  ASSERT_TRUE(pool.allocate({&second, 1}));           // the other block: it was freed earlier
+  EXPECT_EQ(pool.find_cached(kHash), first);
+  ASSERT_TRUE(pool.allocate({&second, 1}));  // the other block: it was freed earlier
   EXPECT_NE(second, first);
-  EXPECT_EQ(pool.find_cached(kHash, 0), first);
+  EXPECT_EQ(pool.find_cached(kHash), first);
   ASSERT_TRUE(pool.allocate({&second, 1}));
   EXPECT_EQ(second, first);
-  EXPECT_EQ(pool.find_cached(kHash, 0), kNullBlock);
+  EXPECT_EQ(pool.find_cached(kHash), kNullBlock);
 }
 
-TEST(BlockPoolTest, LeastRecentlyFreedGoesFirst) {
-  BlockPool pool(/*num_blocks=*/4);
-  BlockId ids[3];
+TEST(BlockPoolTest, BlocksNobodyCanFindGoFirstThenTheLeastRecentlyFreed) {
+  MappedPool pool(/*num_blocks=*/5);
+  BlockId ids[4];
   ASSERT_TRUE(pool.allocate(ids));
+  pool.cache(ids[0], kHash);
+  pool.cache(ids[1], kOtherHash);
   pool.free(ids[1]);
   pool.free(ids[0]);
   pool.free(ids[2]);
-  BlockId again[3];
+  pool.free(ids[3]);
+  BlockId again[4];
   ASSERT_TRUE(pool.allocate(again));
-  EXPECT_EQ(again[0], ids[1]);
-  EXPECT_EQ(again[1], ids[0]);
-  EXPECT_EQ(again[2], ids[2]);
+  EXPECT_EQ(std::set<BlockId>(again, again + 2), (std::set<BlockId>{ids[2], ids[3]}));
+  EXPECT_EQ(again[2], ids[1]);
+  EXPECT_EQ(again[3], ids[0]);
+}
+
+TEST(BlockPoolTest, OfThreeEqualBlocksTheOldestLeftIsFound) {
+  MappedPool pool(/*num_blocks=*/4);
+  BlockId ids[3];
+  ASSERT_TRUE(pool.allocate(ids));
+  EXPECT_TRUE(pool.cache(ids[0], kHash));
+  EXPECT_FALSE(pool.cache(ids[1], kHash));
+  EXPECT_FALSE(pool.cache(ids[2], kHash));
+  pool.uncache(ids[0]);
+  EXPECT_EQ(pool.find_cached(kHash), ids[1]);
+  pool.uncache(ids[2]);
+  EXPECT_EQ(pool.find_cached(kHash), ids[1]);
+  pool.uncache(ids[1]);
+  EXPECT_EQ(pool.find_cached(kHash), kNullBlock);
+}
+
+TEST(BlockPoolTest, OnlyMappedBlocksAreHandedOut) {
+  BlockPool pool(/*num_blocks=*/6, /*blocks_per_extent=*/2);
+  BlockId block;
+  EXPECT_FALSE(pool.allocate({&block, 1}));
+  BlockId first = 0;
+  int32_t count = 0;
+  ASSERT_TRUE(pool.map_extent(first, count));
+  EXPECT_EQ(first, 1);
+  EXPECT_EQ(count, 2);
+  ASSERT_TRUE(pool.map_extent(first, count));
+  ASSERT_TRUE(pool.map_extent(first, count));
+  EXPECT_EQ(first, 5);
+  EXPECT_EQ(count, 1);  // what is left of five blocks
+  EXPECT_FALSE(pool.map_extent(first, count));
+  EXPECT_EQ(pool.num_free_blocks(), 5);
+}
+
+TEST(BlockPoolTest, AnExtentIsUnmappedOnlyWhenAllOfItIsFree) {
+  MappedPool pool(/*num_blocks=*/5, /*blocks_per_extent=*/2);
+  BlockId ids[3];
+  ASSERT_TRUE(pool.allocate(ids));  // 1, 2, 3
+  pool.cache(ids[0], kHash);
+  BlockId first = 0;
+  int32_t count = 0;
+  EXPECT_FALSE(pool.unmap_extent(first, count));
+  pool.free(ids[0]);
+  pool.free(ids[1]);
+  EXPECT_EQ(pool.find_cached(kHash), ids[0]);
+  ASSERT_TRUE(pool.unmap_extent(first, count));
+  EXPECT_EQ(first, 1);
+  EXPECT_EQ(pool.find_cached(kHash), kNullBlock);  // its content went with the memory
+  EXPECT_EQ(pool.num_free_blocks(), 1);
+  EXPECT_EQ(pool.num_mapped_blocks(), 2);
+  ASSERT_TRUE(pool.map_extent(first, count));
+  EXPECT_EQ(first, 1);
 }
 
 TEST(BlockPoolTest, SharingRevivesAFreeCachedBlock) {
-  BlockPool pool(/*num_blocks=*/2);
+  MappedPool pool(/*num_blocks=*/2);
   BlockId block, none;
   ASSERT_TRUE(pool.allocate({&block, 1}));
-  pool.cache(block, kHash, 0);
+  pool.cache(block, kHash);
   pool.free(block);
   pool.share(block);
   EXPECT_EQ(pool.num_free_blocks(), 0);
@@ -90,40 +155,40 @@ TEST(BlockPoolTest, SharingRevivesAFreeCachedBlock) {
 }
 
 TEST(BlockPoolTest, EqualContentInTwoBlocksSurvivesTheFirst) {
-  BlockPool pool(/*num_blocks=*/3);
+  MappedPool pool(/*num_blocks=*/3);
   BlockId ids[2];
   ASSERT_TRUE(pool.allocate(ids));
-  pool.cache(ids[0], kHash, 0);
-  pool.cache(ids[1], kHash, 0);
-  EXPECT_EQ(pool.find_cached(kHash, 0), ids[0]);
+  pool.cache(ids[0], kHash);
+  pool.cache(ids[1], kHash);
+  EXPECT_EQ(pool.find_cached(kHash), ids[0]);
   pool.uncache(ids[0]);
-  EXPECT_EQ(pool.find_cached(kHash, 0), ids[1]);
+  EXPECT_EQ(pool.find_cached(kHash), ids[1]);
   pool.uncache(ids[1]);
-  EXPECT_EQ(pool.find_cached(kHash, 0), kNullBlock);
+  EXPECT_EQ(pool.find_cached(kHash), kNullBlock);
 }
 
 TEST(BlockPoolTest, UncachingAllForgetsBlocksInUseToo) {
-  BlockPool pool(/*num_blocks=*/3);
+  MappedPool pool(/*num_blocks=*/3);
   BlockId ids[2];
   ASSERT_TRUE(pool.allocate(ids));
-  pool.cache(ids[0], kHash, 0);
-  pool.cache(ids[1], kOtherHash, 0);
+  pool.cache(ids[0], kHash);
+  pool.cache(ids[1], kOtherHash);
   pool.free(ids[1]);
   pool.uncache_all();
-  EXPECT_EQ(pool.find_cached(kHash, 0), kNullBlock);
-  EXPECT_EQ(pool.find_cached(kOtherHash, 0), kNullBlock);
+  EXPECT_EQ(pool.find_cached(kHash), kNullBlock);
+  EXPECT_EQ(pool.find_cached(kOtherHash), kNullBlock);
   EXPECT_EQ(pool.num_free_blocks(), 1);
 }
 
 TEST(BlockPoolTest, ResetForgetsContentOnlyWhenNothingIsHeld) {
-  BlockPool pool(/*num_blocks=*/3);
+  MappedPool pool(/*num_blocks=*/3);
   BlockId block;
   ASSERT_TRUE(pool.allocate({&block, 1}));
-  pool.cache(block, kOtherHash, 0);
+  pool.cache(block, kOtherHash);
   EXPECT_FALSE(pool.reset_prefix_cache());
   pool.free(block);
   EXPECT_TRUE(pool.reset_prefix_cache());
-  EXPECT_EQ(pool.find_cached(kOtherHash, 0), kNullBlock);
+  EXPECT_EQ(pool.find_cached(kOtherHash), kNullBlock);
 }
 
 }  // namespace

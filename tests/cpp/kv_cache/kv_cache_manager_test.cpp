@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <numeric>
+
 #include "kv_cache/kv_cache_planner.h"
 #include "quire/error.h"
 
@@ -10,17 +13,29 @@ namespace {
 
 constexpr int32_t kBlockSize = 4;
 
-KVCacheConfig config(int32_t num_blocks, int32_t num_groups = 1) {
-  KVCacheConfig result;
-  result.num_blocks = num_blocks;
-  for (int32_t group = 0; group < num_groups; ++group) {
-    KVCacheGroup entry;
-    entry.spec.block_size = kBlockSize;
-    entry.spec.page_bytes = 64;
-    entry.layers = {group};
-    result.groups.push_back(entry);
-  }
-  return result;
+KVCacheSpec spec_of(KVCacheKind kind = KVCacheKind::kFullAttention, int32_t sliding_window = 0,
+                    int32_t block_size = kBlockSize) {
+  KVCacheSpec spec;
+  spec.kind = kind;
+  spec.block_size = block_size;
+  spec.page_bytes = 4096;
+  spec.sliding_window = sliding_window;
+  return spec;
+}
+
+// `num_blocks` of each group, block 0 included.
+KVCacheConfig config(int32_t num_blocks, const std::vector<KVCacheSpec>& layers = {spec_of()}) {
+  KVCacheDemand demand;
+  demand.num_blocks = num_blocks;
+  demand.max_model_len = kBlockSize;
+  demand.max_tokens_in_flight = 8;
+  return plan_kv_cache(layers, demand);
+}
+
+KVCacheManagerConfig caching(bool enable = true) {
+  KVCacheManagerConfig manager;
+  manager.enable_prefix_caching = enable;
+  return manager;
 }
 
 Request request(RequestId id, std::vector<int32_t> prompt, std::string cache_salt = "") {
@@ -31,89 +46,91 @@ Request request(RequestId id, std::vector<int32_t> prompt, std::string cache_sal
   return Request(std::move(message), kBlockSize);
 }
 
-// What the scheduler does for a request's first step.
-int32_t compute_prompt(KVCacheManager& manager, Request& r) {
+// What the scheduler does when a request begins.
+int32_t begin(KVCacheManager& manager, Request& r, int32_t num_new_tokens = 0) {
   ComputedBlocks computed;
-  BlockIdsByGroup added;
   manager.find_computed_blocks(r, computed);
-  EXPECT_TRUE(manager.allocate_slots(r, r.num_tokens() - computed.num_tokens, &computed, added));
-  r.num_computed_tokens = r.num_tokens();
-  manager.cache_blocks(r);
+  if (num_new_tokens == 0) num_new_tokens = r.num_tokens() - computed.num_tokens;
+  EXPECT_TRUE(manager.allocate_slots(r, num_new_tokens, &computed));
+  r.num_computed_tokens = computed.num_tokens + num_new_tokens;
+  manager.cache_blocks(r, r.num_computed_tokens);
   return computed.num_tokens;
 }
 
+// And when it goes on.
+bool go_on(KVCacheManager& manager, Request& r, int32_t num_new_tokens) {
+  if (!manager.allocate_slots(r, num_new_tokens)) return false;
+  r.num_computed_tokens += num_new_tokens;
+  manager.cache_blocks(r, std::min(r.num_computed_tokens, r.num_tokens()));
+  return true;
+}
+
+std::vector<int32_t> tokens(int32_t count, int32_t first = 1) {
+  std::vector<int32_t> ids(static_cast<size_t>(count));
+  std::iota(ids.begin(), ids.end(), first);
+  return ids;
+}
+
 TEST(KVCacheManagerTest, ASecondEqualPromptHitsAllButItsLastToken) {
-  KVCacheManager manager(config(16), true);
+  KVCacheManager manager(config(16), caching());
   Request a = request(1, {1, 2, 3, 4, 5, 6, 7, 8});
   Request b = request(2, {1, 2, 3, 4, 5, 6, 7, 8});
-  EXPECT_EQ(compute_prompt(manager, a), 0);
-  EXPECT_EQ(compute_prompt(manager, b), 4);  // 8 would leave no token to compute logits from
-  EXPECT_EQ(b.block_ids[0][0], a.block_ids[0][0]);
-  EXPECT_NE(b.block_ids[0][1], a.block_ids[0][1]);
+  EXPECT_EQ(begin(manager, a), 0);
+  EXPECT_EQ(begin(manager, b), 4);  // 8 would leave no token to compute logits from
+  EXPECT_EQ(b.blocks[0].ids[0], a.blocks[0].ids[0]);
+  EXPECT_NE(b.blocks[0].ids[1], a.blocks[0].ids[1]);
 }
 
 TEST(KVCacheManagerTest, AHitEndsAtTheFirstDifference) {
-  KVCacheManager manager(config(16), true);
+  KVCacheManager manager(config(16), caching());
   Request a = request(1, {1, 2, 3, 4, 5, 6, 7, 8, 9});
   Request b = request(2, {1, 2, 3, 4, 5, 6, 0, 8, 9});
-  compute_prompt(manager, a);
-  EXPECT_EQ(compute_prompt(manager, b), 4);
+  begin(manager, a);
+  EXPECT_EQ(begin(manager, b), 4);
 }
 
 TEST(KVCacheManagerTest, SaltsKeepEqualPromptsApart) {
-  KVCacheManager manager(config(16), true);
+  KVCacheManager manager(config(16), caching());
   Request a = request(1, {1, 2, 3, 4, 5}, "alice");
   Request b = request(2, {1, 2, 3, 4, 5}, "bob");
   Request c = request(3, {1, 2, 3, 4, 5}, "alice");
-  compute_prompt(manager, a);
-  EXPECT_EQ(compute_prompt(manager, b), 0);
-  EXPECT_EQ(compute_prompt(manager, c), 4);
+  begin(manager, a);
+  EXPECT_EQ(begin(manager, b), 0);
+  EXPECT_EQ(begin(manager, c), 4);
 }
 
 TEST(KVCacheManagerTest, SharingFreeBlocksUsesUpFreeBlocks) {
-  KVCacheManager manager(config(/*num_blocks=*/4), true);  // three to hand out
+  KVCacheManager manager(config(/*num_blocks=*/4), caching());  // three to hand out
   Request a = request(1, {1, 2, 3, 4, 5, 6, 7, 8});
-  compute_prompt(manager, a);
+  begin(manager, a);
   manager.free(a);
   EXPECT_EQ(manager.num_free_blocks(), 3);
   // One block is revived and three more are needed: one too many, although three are free.
   Request b = request(2, {1, 2, 3, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0});
   ComputedBlocks computed;
-  BlockIdsByGroup added;
   manager.find_computed_blocks(b, computed);
   ASSERT_EQ(computed.num_tokens, 4);
-  EXPECT_FALSE(manager.allocate_slots(b, 9, &computed, added));
+  EXPECT_FALSE(manager.allocate_slots(b, 9, &computed));
   EXPECT_EQ(manager.num_free_blocks(), 3);
-  EXPECT_TRUE(manager.allocate_slots(b, 8, &computed, added));
+  EXPECT_TRUE(manager.allocate_slots(b, 8, &computed));
   EXPECT_EQ(manager.num_free_blocks(), 0);
 }
 
-TEST(KVCacheManagerTest, GroupsHaveTheirOwnBlocksAndHitTogether) {
-  KVCacheManager manager(config(16, /*num_groups=*/2), true);
-  Request a = request(1, {1, 2, 3, 4, 5});
-  compute_prompt(manager, a);
-  EXPECT_EQ(manager.num_free_blocks(), 15 - 4);
-  EXPECT_NE(a.block_ids[0], a.block_ids[1]);
-  manager.free(a);
-  Request b = request(2, {1, 2, 3, 4, 5});
-  EXPECT_EQ(compute_prompt(manager, b), 4);
-}
-
 TEST(KVCacheManagerTest, WithoutPrefixCachingNothingIsFound) {
-  KVCacheManager manager(config(16), false);
+  KVCacheManager manager(config(16), caching(false));
   Request a = request(1, {1, 2, 3, 4, 5});
   Request b = request(2, {1, 2, 3, 4, 5});
-  compute_prompt(manager, a);
-  EXPECT_EQ(compute_prompt(manager, b), 0);
+  begin(manager, a);
+  EXPECT_EQ(begin(manager, b), 0);
 }
 
 TEST(KVCacheManagerTest, TheTailOfAFreedPrefixIsEvictedFirst) {
-  KVCacheManager manager(config(/*num_blocks=*/4), true);
+  KVCacheManager manager(config(/*num_blocks=*/4), caching());
   Request a = request(1, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12});
-  compute_prompt(manager, a);
+  begin(manager, a);
   manager.free(a);
   Request b = request(2, {50});
-  compute_prompt(manager, b);  // takes one block
+  begin(manager, b);  // takes one block
   Request c = request(3, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13});
   ComputedBlocks computed;
   manager.find_computed_blocks(c, computed);
@@ -121,9 +138,9 @@ TEST(KVCacheManagerTest, TheTailOfAFreedPrefixIsEvictedFirst) {
 }
 
 TEST(KVCacheManagerTest, BlocksThatWillNotBeComputedAreNotFound) {
-  KVCacheManager manager(config(16), true);
+  KVCacheManager manager(config(16), caching());
   Request a = request(1, {1, 2, 3, 4, 5, 6, 7, 8, 9});
-  compute_prompt(manager, a);
+  begin(manager, a);
   manager.uncache_blocks(a, /*first_token=*/4);
   Request b = request(2, {1, 2, 3, 4, 5, 6, 7, 8, 9});
   ComputedBlocks computed;
@@ -132,40 +149,215 @@ TEST(KVCacheManagerTest, BlocksThatWillNotBeComputedAreNotFound) {
 }
 
 TEST(KVCacheManagerTest, CountsTheBlocksAllRunningRequestsShare) {
-  KVCacheManager manager(config(16), true);
+  KVCacheManager manager(config(16), caching());
   Request a = request(1, {1, 2, 3, 4, 5, 6, 7, 8, 9});
   Request b = request(2, {1, 2, 3, 4, 5, 6, 7, 8, 10});
-  compute_prompt(manager, a);
-  compute_prompt(manager, b);
+  begin(manager, a);
+  begin(manager, b);
   std::vector<int32_t> common;
-  manager.count_common_prefix_blocks(a, 2, common);
+  manager.count_common_prefix_blocks(a, common);
   EXPECT_EQ(common, std::vector<int32_t>{2});
 }
 
+TEST(KVCacheManagerTest, WindowBlocksAreFreedAsTheySlideOut) {
+  // A window of 6: token 12 reads tokens 7 to 12, so the first block is gone, and at 16 the second and third.
+  KVCacheManager manager(config(16, {spec_of(KVCacheKind::kSlidingWindow, 6)}), caching());
+  Request a = request(1, tokens(20));
+  begin(manager, a, 12);
+  EXPECT_EQ(manager.num_free_blocks(), 12);
+  go_on(manager, a, 4);
+  EXPECT_EQ(a.blocks[0].ids[0], kNullBlock);
+  EXPECT_EQ(manager.num_free_blocks(), 12);  // one freed, one taken
+  go_on(manager, a, 4);
+  EXPECT_EQ(a.blocks[0].ids[1], kNullBlock);
+  EXPECT_NE(a.blocks[0].ids[2], kNullBlock);
+  manager.free(a);
+  EXPECT_EQ(manager.num_free_blocks(), 15);
+}
+
+TEST(KVCacheManagerTest, AWindowHitNeedsOnlyTheBlocksOfItsWindow) {
+  KVCacheManager manager(config(16, {spec_of(KVCacheKind::kSlidingWindow, 6)}), caching());
+  Request a = request(1, tokens(17));
+  begin(manager, a, 16);
+  go_on(manager, a, 1);
+  manager.free(a);
+  Request b = request(2, tokens(17));
+  ComputedBlocks computed;
+  manager.find_computed_blocks(b, computed);
+  EXPECT_EQ(computed.num_tokens, 16);
+  EXPECT_EQ(std::count(computed.block_ids[0].begin(), computed.block_ids[0].end(), kNullBlock), 2);
+}
+
+TEST(KVCacheManagerTest, AStateGroupHoldsAtMostTheStateItReadsAndTheOneItWrites) {
+  KVCacheManager manager(config(16, {spec_of(KVCacheKind::kState)}), caching());
+  Request a = request(1, tokens(30));
+  begin(manager, a, 12);
+  EXPECT_EQ(manager.num_free_blocks(), 14);  // the state after 12 tokens, and none in between
+  go_on(manager, a, 10);
+  EXPECT_EQ(manager.num_free_blocks(), 13);  // and the one after 22
+  go_on(manager, a, 1);
+  EXPECT_EQ(manager.num_free_blocks(), 14);  // the one after 12 is read no more; 23 is where 22 was
+  manager.free(a);
+  EXPECT_EQ(manager.num_free_blocks(), 15);
+}
+
+TEST(KVCacheManagerTest, AStateIsFoundOnlyWhereAStepEnded) {
+  KVCacheManager manager(config(16, {spec_of(KVCacheKind::kState)}), caching());
+  Request a = request(1, tokens(30));
+  begin(manager, a, 12);  // exactly three blocks
+  go_on(manager, a, 6);   // 18: past 16, whose state was never kept
+  go_on(manager, a, 4);   // 22: past 20, where the block held the state after 18
+  manager.free(a);
+  Request b = request(2, tokens(30));
+  ComputedBlocks computed;
+  manager.find_computed_blocks(b, computed);
+  EXPECT_EQ(computed.num_tokens, 12);
+  EXPECT_EQ(computed.block_ids[0], (std::vector<BlockId>{kNullBlock, kNullBlock, computed.block_ids[0][2]}));
+}
+
+TEST(KVCacheManagerTest, GroupsHitTogetherOrNotAtAll) {
+  KVCacheManager manager(config(16, {spec_of(), spec_of(KVCacheKind::kState)}), caching());
+  Request a = request(1, tokens(30));
+  begin(manager, a, 8);
+  go_on(manager, a, 7);  // 15 tokens: three full blocks of keys, but states only after 8 and 15
+  manager.free(a);
+  Request b = request(2, tokens(30));
+  EXPECT_EQ(begin(manager, b, 4), 8);
+  EXPECT_EQ(b.blocks[0].ids.size(), 3U);
+  EXPECT_EQ(b.blocks[1].ids[0], kNullBlock);
+}
+
+TEST(KVCacheManagerTest, GroupsMayHaveBlocksOfTheirOwnSize) {
+  KVCacheManager manager(config(33, {spec_of(), spec_of(KVCacheKind::kMlaLatent, 0, 8)}), caching());
+  Request a = request(1, tokens(22));
+  begin(manager, a);
+  EXPECT_EQ(a.blocks[0].ids.size(), 6U);
+  EXPECT_EQ(a.blocks[1].ids.size(), 3U);
+  Request b = request(2, tokens(21));
+  EXPECT_EQ(begin(manager, b), 16);  // 20 are cached in the first group, 16 in both
+}
+
+TEST(KVCacheManagerTest, BlockSizesMustDivideOneAnother) {
+  EXPECT_THROW(KVCacheManager(config(33, {spec_of(), spec_of(KVCacheKind::kMlaLatent, 0, 6)}), caching()),
+               InvalidArgument);
+}
+
+TEST(KVCacheManagerTest, GroupsTakeMemoryFromOneAnother) {
+  // 15 blocks of memory for each, to be used by either.
+  KVCacheManager manager(config(16, {spec_of(), spec_of(KVCacheKind::kSlidingWindow, 4)}), caching());
+  EXPECT_EQ(manager.num_free_blocks(), 30);
+  Request a = request(1, tokens(100));
+  // 80 tokens: 20 blocks of full attention, and of the window ever fewer than five.
+  begin(manager, a, 8);
+  while (a.num_computed_tokens < 80) ASSERT_TRUE(go_on(manager, a, 8)) << a.num_computed_tokens;
+  EXPECT_EQ(a.blocks[0].ids.size(), 20U);
+  manager.free(a);
+  EXPECT_EQ(manager.num_free_blocks(), 30);
+  // Now the window's group needs what the other has cached.
+  Request b = request(2, tokens(60, 1000));
+  ASSERT_EQ(begin(manager, b, 60), 0);
+  EXPECT_EQ(manager.num_free_blocks(), 0);
+  manager.free(b);
+  EXPECT_EQ(manager.num_free_blocks(), 30);
+}
+
+TEST(KVCacheManagerTest, EventsTellARouterWhatIsCached) {
+  KVCacheManagerConfig with_events = caching();
+  with_events.enable_kv_cache_events = true;
+  KVCacheManager manager(config(/*num_blocks=*/4), with_events);
+  Request a = request(1, tokens(9));
+  begin(manager, a);
+  std::vector<KVCacheEvent> events;
+  manager.take_events(events);
+  ASSERT_EQ(events.size(), 1U);  // one event for the run of two blocks
+  EXPECT_EQ(events[0].kind, KVCacheEventKind::kBlockStored);
+  EXPECT_EQ(events[0].token_ids, tokens(8));
+  EXPECT_EQ(events[0].block_size, kBlockSize);
+  ASSERT_EQ(events[0].block_hashes.size(), 2U);
+  const KVBlockHash root{a.root_hash().high, a.root_hash().low};
+  EXPECT_EQ(events[0].parent_block_hash, root);
+  const auto hashes = events[0].block_hashes;
+
+  manager.free(a);
+  Request b = request(2, tokens(8, 50));
+  begin(manager, b);
+  events.clear();
+  manager.take_events(events);
+  ASSERT_EQ(events.size(), 2U);  // the tail of the old prefix gave way
+  EXPECT_EQ(events[0].kind, KVCacheEventKind::kBlockRemoved);
+  EXPECT_EQ(events[0].block_hashes, (std::vector<KVBlockHash>{hashes[1]}));
+  EXPECT_EQ(events[1].kind, KVCacheEventKind::kBlockStored);
+
+  manager.free(b);
+  EXPECT_TRUE(manager.reset_prefix_cache());
+  events.clear();
+  manager.take_events(events);
+  ASSERT_EQ(events.size(), 1U);
+  EXPECT_EQ(events[0].kind, KVCacheEventKind::kAllBlocksCleared);
+}
+
+TEST(KVCacheManagerTest, ABlockThatTwoHoldIsRemovedOnlyWithTheLast) {
+  KVCacheManagerConfig with_events = caching();
+  with_events.enable_kv_cache_events = true;
+  KVCacheManager manager(config(/*num_blocks=*/8), with_events);
+  Request a = request(1, tokens(4));
+  Request b = request(2, tokens(4));
+  begin(manager, a);
+  begin(manager, b);  // computes the same block again: its last token may not be a hit
+  std::vector<KVCacheEvent> events;
+  manager.take_events(events);
+  EXPECT_EQ(events.size(), 1U);
+  manager.uncache_blocks(a, 0);
+  events.clear();
+  manager.take_events(events);
+  EXPECT_TRUE(events.empty());
+  manager.uncache_blocks(b, 0);
+  manager.take_events(events);
+  EXPECT_EQ(events.size(), 1U);
+}
+
 TEST(KVCachePlannerTest, LayersOfEqualSpecsShareAGroup) {
-  KVCacheSpec wide, narrow;
-  wide.block_size = narrow.block_size = 16;
-  wide.page_bytes = 1000;
-  narrow.page_bytes = 500;
-  const KVCacheConfig plan =
-      plan_kv_cache({wide, narrow, wide}, /*bytes=*/1 << 20, 0, /*max_model_len=*/32, 1000);
+  KVCacheSpec wide = spec_of();
+  KVCacheSpec narrow = spec_of();
+  narrow.page_bytes = 1024;
+  KVCacheDemand demand;
+  demand.bytes = 1 << 20;
+  demand.max_model_len = 32;
+  demand.max_useful_tokens = 1000;
+  const KVCacheConfig plan = plan_kv_cache({wide, narrow, wide}, demand);
   ASSERT_EQ(plan.groups.size(), 2U);
   EXPECT_EQ(plan.groups[0].layers, (std::vector<int32_t>{0, 2}));
-  EXPECT_EQ(plan.block_bytes(), 2500);
+  EXPECT_EQ(plan.groups[0].block_bytes(), 8192);
+  EXPECT_EQ(plan.groups[1].block_bytes(), 1024);
+  EXPECT_EQ(plan.groups[1].blocks_per_extent, 4);  // four make a granule of 4096
 }
 
 TEST(KVCachePlannerTest, RefusesWhatCannotHoldOneSequence) {
   KVCacheSpec spec;
   spec.block_size = 16;
   spec.page_bytes = 1024;
+  KVCacheDemand demand;
+  demand.bytes = 4096;
+  demand.max_model_len = 64;
+  demand.max_useful_tokens = 1000;
   try {
-    plan_kv_cache({spec}, /*bytes=*/4096, 0, /*max_model_len=*/64, 1000);
+    plan_kv_cache({spec}, demand);
     FAIL() << "four blocks, one of them kept back, cannot hold 64 tokens";
   } catch (const InvalidArgument& error) {
     EXPECT_NE(std::string(error.what()).find("max_model_len 64 needs 5120 bytes"), std::string::npos)
         << error.what();
   }
-  EXPECT_EQ(plan_kv_cache({spec}, 5120, 0, 64, 1000).num_blocks, 5);
+  demand.bytes = 5120;
+  EXPECT_EQ(plan_kv_cache({spec}, demand).groups[0].num_blocks, 5);
+}
+
+TEST(KVCachePlannerTest, AWindowNeedsLessThanTheWholeSequence) {
+  KVCacheDemand demand;
+  demand.num_blocks = 8;
+  demand.max_model_len = 1000;
+  demand.max_tokens_in_flight = 8;
+  EXPECT_THROW(plan_kv_cache({spec_of()}, demand), InvalidArgument);
+  EXPECT_NO_THROW(plan_kv_cache({spec_of(KVCacheKind::kSlidingWindow, 12)}, demand));
 }
 
 }  // namespace

@@ -12,7 +12,7 @@ Request request(std::vector<int32_t> prompt, std::vector<int32_t> output = {}) {
   message.request_id = 1;
   message.prompt_token_ids = std::move(prompt);
   message.output_token_ids = std::move(output);
-  return Request(std::move(message), /*block_size=*/2);
+  return Request(std::move(message), /*hash_block_size=*/2);
 }
 
 TEST(RequestTest, HashesFullBlocksOnly) {
@@ -49,6 +49,23 @@ TEST(RequestTest, EveryFinishedStatusHasAReason) {
   EXPECT_EQ(finish_reason(RequestStatus::kFinishedIgnored), FinishReason::kLength);
   EXPECT_EQ(finish_reason(RequestStatus::kFinishedError), FinishReason::kError);
   EXPECT_EQ(finish_reason(RequestStatus::kPreempted), FinishReason::kNone);
+}
+
+TEST(RequestTest, ImagesTellEqualPlaceholdersApart) {
+  const auto with_image = [](const std::string& mm_hash, int32_t offset) {
+    EngineCoreRequest message;
+    message.prompt_token_ids = {1, 2, 3, 4, 5, 6, 7, 8};
+    message.mm_features = {{mm_hash, offset, 3}};
+    return Request(std::move(message), 2);
+  };
+  const Request cat = with_image("cat", 3);  // tokens 3 to 5: the second and third block
+  const Request dog = with_image("dog", 3);
+  const Request later = with_image("cat", 2);
+  EXPECT_EQ(cat.block_hashes()[0], dog.block_hashes()[0]);
+  EXPECT_NE(cat.block_hashes()[1], dog.block_hashes()[1]);
+  EXPECT_NE(cat.block_hashes()[3], dog.block_hashes()[3]);
+  EXPECT_NE(cat.block_hashes()[1], later.block_hashes()[1]);
+  EXPECT_EQ(cat.block_hashes()[3], with_image("cat", 3).block_hashes()[3]);
 }
 
 TEST(BlockHashTest, SmallDifferencesGiveUnrelatedHashes) {

@@ -119,6 +119,11 @@ struct KernelTable {
   void (*sample)(const LaunchContext& ctx, const SamplingArgs& args);
   // logprobs [R, V] fp32 = log_softmax(logits). `logprobs` may be `logits`.
   void (*log_softmax)(const LaunchContext& ctx, TensorView logprobs, TensorView logits);
+
+  // ---- wishes -------------------------------------------------------------------------------------
+  // paged_attention is faster when requests with one query row come before all others in the batch. Not so in
+  // the CPU tables, which hand out tiles one by one.
+  bool decodes_first = false;
 };
 
 }  // namespace quire

@@ -1,0 +1,50 @@
+#include "engine/admission.h"
+
+#include <cmath>
+
+#include "scheduler/step_time_model.h"
+#include "util/check.h"
+
+namespace quire {
+
+void check_admission(const EngineConfig& config, const AdmissionState& state,
+                     std::span<const AdmissionRequest> requests) {
+  if (state.draining) throw ResourceExhausted("the engine is draining; resume() accepts requests again");
+  const size_t num_after = state.num_unfinished_reqs + requests.size();
+  if (config.max_queued_requests > 0 && num_after > static_cast<size_t>(config.max_queued_requests)) {
+    throw ResourceExhausted(
+        str("the queue is full: ", state.num_unfinished_reqs, " requests are unfinished, ", requests.size(),
+            " more would exceed max_queued_requests ", config.max_queued_requests, "; try again later"));
+  }
+  int64_t num_new_tokens = 0;
+  for (const AdmissionRequest& request : requests) num_new_tokens += request.num_prompt_tokens * request.n;
+  if (config.max_queued_tokens > 0 &&
+      state.num_unfinished_tokens + num_new_tokens > config.max_queued_tokens) {
+    throw ResourceExhausted(str("the queue is full: unfinished prompts have ", state.num_unfinished_tokens,
+                                " tokens, ", num_new_tokens, " more would exceed max_queued_tokens ",
+                                config.max_queued_tokens, "; try again later"));
+  }
+  TtftQuestion question;
+  question.max_num_seqs = config.max_num_seqs;
+  question.max_num_batched_tokens = config.max_num_batched_tokens;
+  question.num_pending_reqs = static_cast<int32_t>(state.num_submitted_reqs - state.stats.num_added_reqs);
+  question.num_pending_tokens =
+      static_cast<int64_t>(state.num_submitted_tokens - state.stats.num_added_tokens);
+  for (const AdmissionRequest& request : requests) {
+    question.num_prompt_tokens = static_cast<int32_t>(request.num_prompt_tokens);
+    const auto predicted_ms = static_cast<int64_t>(std::ceil(predict_ttft(state.stats, question) * 1000.0));
+    if (request.deadline_ms > 0 && predicted_ms > request.deadline_ms) {
+      const int64_t tokens_ahead =
+          state.stats.num_waiting_tokens + state.stats.num_prefill_tokens + question.num_pending_tokens;
+      throw ResourceExhausted(str("deadline_ms ", request.deadline_ms, " cannot be met: the first token is ",
+                                  "predicted in ", predicted_ms, " ms (", state.stats.num_running_reqs,
+                                  " requests run, ", state.stats.num_waiting_reqs + question.num_pending_reqs,
+                                  " wait, ", tokens_ahead,
+                                  " prompt tokens are ahead); raise it, or try again later"));
+    }
+    question.num_pending_reqs += request.n;
+    question.num_pending_tokens += request.num_prompt_tokens * request.n;
+  }
+}
+
+}  // namespace quire

@@ -1,0 +1,34 @@
+// Whether there is room for a request, and time: decided at the door, before anything of it is in the engine.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "messages/engine_core_messages.h"
+#include "quire/engine_config.h"
+
+namespace quire {
+
+struct AdmissionRequest {
+  int64_t num_prompt_tokens = 0;
+  int32_t n = 1;
+  int64_t deadline_ms = 0;  // 0: none
+};
+
+// What the front end knows when requests come.
+struct AdmissionState {
+  bool draining = false;
+  size_t num_unfinished_reqs = 0;
+  int64_t num_unfinished_tokens = 0;  // of their prompts, once for each completion
+  uint64_t num_submitted_reqs = 0;    // ever sent to the engine core, one for each completion ...
+  uint64_t num_submitted_tokens =
+      0;  // ... and their prompt tokens: those `stats` has not seen yet are on the way
+  SchedulerStats stats;
+};
+
+// Throws ResourceExhausted, with the limit or the prediction, unless all of `requests` may come in.
+void check_admission(const EngineConfig& config, const AdmissionState& state,
+                     std::span<const AdmissionRequest> requests);
+
+}  // namespace quire

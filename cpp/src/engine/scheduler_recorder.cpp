@@ -1,0 +1,117 @@
+#include "engine/scheduler_recorder.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+
+#include "util/check.h"
+#include "util/log.h"
+
+namespace quire {
+namespace {
+
+std::vector<std::byte> bytes_of(const RecordingHeader& header) {
+  std::vector<std::byte> bytes;
+  Writer writer(bytes);
+  writer(header);
+  return bytes;
+}
+
+}  // namespace
+
+SchedulerRecorder::SchedulerRecorder(const EngineConfig& config, const RecordingHeader& header,
+                                     Scheduler& scheduler, InFlightPlan in_flight_plan)
+    : scheduler_(scheduler),
+      in_flight_plan_(std::move(in_flight_plan)),
+      directory_(config.flight_recorder_dir),
+      recorder_(config.flight_recorder_bytes, config.flight_recorder_minutes * 60.0, bytes_of(header)) {
+  scheduler_.record_new_hashes(true);
+  if (config.flight_recorder_signal > 0) {
+    signal_dump_ =
+        std::make_unique<SignalDump>(config.flight_recorder_signal, [this] { dump_after("signal"); });
+  }
+}
+
+void SchedulerRecorder::added(RequestId id) {
+  recorder_.record(RecordedEventKind::kAdd, scheduler_.record(*scheduler_.find_request(id)));
+}
+
+void SchedulerRecorder::aborted(RequestId id, RequestStatus status) {
+  recorder_.record(RecordedEventKind::kAbort, RecordedAbort{id, static_cast<uint8_t>(status)});
+}
+
+void SchedulerRecorder::paused(PauseState state) {
+  recorder_.record(RecordedEventKind::kPause, static_cast<uint8_t>(state));
+}
+
+void SchedulerRecorder::reset_prefix_cache() { recorder_.record(RecordedEventKind::kResetPrefixCache); }
+
+void SchedulerRecorder::planned(double now, const SchedulerOutput& plan, bool launched) {
+  const SchedulerStats stats = scheduler_.stats();
+  RecordedPlan recorded;
+  recorded.now = now;
+  recorded.step_id = plan.step_id;
+  recorded.hash = launched ? hash_plan(plan) : 0;
+  recorded.num_reqs = static_cast<int32_t>(plan.scheduled_reqs.size());
+  recorded.num_tokens = plan.total_num_scheduled_tokens;
+  recorded.num_running_reqs = stats.num_running_reqs;
+  recorded.num_waiting_reqs = stats.num_waiting_reqs;
+  recorded.num_free_blocks = stats.num_free_blocks;
+  recorder_.record(RecordedEventKind::kPlan, recorded);
+}
+
+void SchedulerRecorder::collected(double now, const SchedulerOutput& plan, const ModelRunnerOutput& result,
+                                  const EngineCoreOutputs& outputs, size_t first_output) {
+  result_.now = now;
+  result_.step_id = plan.step_id;
+  result_.failed = !result.error.empty();
+  result_.num_tokens.clear();
+  result_.num_drafts.clear();
+  result_.stops.clear();
+  result_.errors.clear();
+  scheduler_.take_new_hashes(result_.new_hashes);
+  bool plain = true;
+  for (size_t i = 0; i < result.results.size(); ++i)
+    plain &= result.results[i].num_tokens == plan.scheduled_reqs[i].samples;
+  if (!plain) {
+    for (const RequestResult& r : result.results) result_.num_tokens.push_back(r.num_tokens);
+  }
+  if (!result.draft_token_ids.empty()) {
+    for (const RequestResult& r : result.results) result_.num_drafts.push_back(r.num_drafts);
+  }
+  for (const RequestError& error : result.errors)
+    result_.errors.push_back(static_cast<int32_t>(error.result_index));
+  // The outputs come in the plan's order, without the requests that had nothing to say.
+  size_t index = 0;
+  for (size_t i = first_output; i < outputs.outputs.size() && !result_.failed; ++i) {
+    const EngineCoreOutput& output = outputs.outputs[i];
+    if (output.finish_reason != FinishReason::kStop) continue;
+    while (index < plan.scheduled_reqs.size() && plan.scheduled_reqs[index].request_id != output.request_id)
+      ++index;
+    if (index < plan.scheduled_reqs.size())
+      result_.stops.emplace_back(static_cast<int32_t>(index), output.num_tokens - 1);
+  }
+  recorder_.record(RecordedEventKind::kResult, result_);
+}
+
+void SchedulerRecorder::begin_step(double now) {
+  if (!recorder_.wants_snapshot(now)) return;
+  SchedulerSnapshot snapshot;
+  scheduler_.save(snapshot, in_flight_plan_);
+  recorder_.record_snapshot(now, snapshot);
+}
+
+void SchedulerRecorder::dump_after(const std::string& why) const {
+  if (directory_.empty()) return;
+  static std::atomic<int> count{0};
+  const std::string path = str(directory_, "/quire-", getpid(), "-", ++count, ".rec");
+  try {
+    recorder_.dump(path);
+    log(LogLevel::kInfo, "flight recorder written to ", path, " (", why, ")");
+  } catch (const std::exception& error) {
+    log(LogLevel::kError, error.what());
+  }
+}
+
+}  // namespace quire

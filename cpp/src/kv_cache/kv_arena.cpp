@@ -1,0 +1,89 @@
+#include "kv_cache/kv_arena.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "util/check.h"
+
+namespace quire {
+
+KVArena::KVArena(int64_t bytes) : bytes_(bytes) {
+  if (bytes <= 0) throw InvalidArgument(str("a KV arena needs at least one byte, got ", bytes));
+}
+
+int64_t KVArena::bytes_held() const {
+  const std::lock_guard lock(mutex_);
+  int64_t held = 0;
+  for (const Member* member : members_) held += member->bytes_held_;
+  return held;
+}
+
+// What is free, less what the others may still claim up to their minimum.
+int64_t KVArena::bytes_available_locked(const Member& member) const {
+  int64_t available = bytes_ - member.bytes_held_;
+  for (const Member* other : members_) {
+    if (other != &member) available -= std::max(other->bytes_held_, other->min_bytes_);
+  }
+  return available;
+}
+
+KVArena::Member::Member(std::shared_ptr<KVArena> arena, int64_t min_bytes, std::function<void()> wake)
+    : arena_(std::move(arena)), min_bytes_(min_bytes), wake_(std::move(wake)) {
+  const std::lock_guard lock(arena_->mutex_);
+  int64_t unclaimed = arena_->bytes_;
+  for (const Member* other : arena_->members_) unclaimed -= std::max(other->bytes_held_, other->min_bytes_);
+  if (unclaimed < min_bytes) {
+    throw InvalidArgument(str("the KV arena of ", arena_->bytes_, " bytes has ",
+                              std::max<int64_t>(unclaimed, 0),
+                              " bytes that no other engine is using or sure of; one sequence needs ",
+                              min_bytes, ": lower max_model_len, or make the arena larger"));
+  }
+  arena_->members_.push_back(this);
+}
+
+KVArena::Member::~Member() {
+  const std::lock_guard lock(arena_->mutex_);
+  arena_->members_.remove(this);
+}
+
+bool KVArena::Member::take(int64_t bytes) {
+  const std::lock_guard lock(arena_->mutex_);
+  if (bytes <= arena_->bytes_available_locked(*this)) {
+    bytes_held_ += bytes;
+    bytes_wanted_ = 0;
+    return true;
+  }
+  bytes_wanted_ = bytes;
+  for (Member* other : arena_->members_) {
+    if (other != this && other->bytes_held_ > other->min_bytes_ && other->wake_) other->wake_();
+  }
+  return false;
+}
+
+void KVArena::Member::give_back(int64_t bytes) {
+  const std::lock_guard lock(arena_->mutex_);
+  QUIRE_CHECK(bytes >= 0 && bytes <= bytes_held_, bytes, " of ", bytes_held_);
+  bytes_held_ -= bytes;
+  for (Member* other : arena_->members_) {
+    if (other != this && other->bytes_wanted_ > 0 && other->wake_) other->wake_();
+  }
+}
+
+int64_t KVArena::Member::bytes_available() const {
+  const std::lock_guard lock(arena_->mutex_);
+  return arena_->bytes_available_locked(*this);
+}
+
+int64_t KVArena::Member::bytes_wanted_by_others() const {
+  const std::lock_guard lock(arena_->mutex_);
+  int64_t wanted = 0;
+  for (const Member* other : arena_->members_) {
+    if (other != this) wanted += other->bytes_wanted_;
+  }
+  // What lies free already will do for some of it.
+  int64_t held = 0;
+  for (const Member* member : arena_->members_) held += member->bytes_held_;
+  return std::max<int64_t>(wanted - (arena_->bytes_ - held), 0);
+}
+
+}  // namespace quire

@@ -1,0 +1,202 @@
+// What the flight recorder keeps: everything a scheduler was told, and a hash of everything it decided, so
+// that the same decisions can be made again and compared.
+//
+// No text and no token ids: a prompt is its length and its block hashes, a result is how many tokens came and
+// where a request stopped. Equal prefixes are equal hashes, and nothing else of the content matters.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "messages/archive.h"
+#include "messages/engine_core_messages.h"
+#include "messages/kv_cache_spec.h"
+#include "messages/scheduler_output.h"
+
+namespace quire {
+
+inline constexpr std::array<char, 8> kRecordingMagic = {'Q', 'U', 'I', 'R', 'E', 'R', 'E', 'C'};
+inline constexpr uint32_t kRecordingVersion = 1;
+
+// The token that ends a replayed request.
+inline constexpr int32_t kRecordedStop = -1;
+
+// A request, without its content.
+struct RecordedRequest {
+  RequestId request_id = 0;
+  int32_t num_prompt_tokens = 0;
+  int32_t num_output_tokens = 0;  // generated before this engine saw it
+  std::vector<KVBlockHash> block_hashes;
+  int32_t max_tokens = 0;
+  int32_t priority = 0;
+  double arrival_time = 0.0;
+  double deadline = 0.0;
+  std::string user;
+  std::vector<MultiModalFeature> mm_features;
+
+  template <class A>
+  void fields(A& a) {
+    a(request_id, num_prompt_tokens, num_output_tokens, block_hashes, max_tokens, priority, arrival_time,
+      deadline, user, mm_features);
+  }
+};
+
+struct RecordedAbort {
+  RequestId request_id = 0;
+  uint8_t status = 0;  // RequestStatus
+
+  template <class A>
+  void fields(A& a) {
+    a(request_id, status);
+  }
+};
+
+// A call of schedule(), after advance(now).
+struct RecordedPlan {
+  double now = 0.0;
+  StepId step_id = 0;
+  uint64_t hash = 0;  // of the SchedulerOutput; 0: nothing was planned
+  int32_t num_reqs = 0;
+  int32_t num_tokens = 0;
+  int32_t num_running_reqs = 0;
+  int32_t num_waiting_reqs = 0;
+  int32_t num_free_blocks = 0;
+
+  template <class A>
+  void fields(A& a) {
+    a(now, step_id, hash, num_reqs, num_tokens, num_running_reqs, num_waiting_reqs, num_free_blocks);
+  }
+};
+
+// A step's results. Where nothing else is said, each request that samples got one token, and the others none.
+struct RecordedResult {
+  double now = 0.0;
+  StepId step_id = 0;
+  uint8_t failed = 0;
+  std::vector<int32_t> num_tokens;                 // of each request, if not as said above
+  std::vector<int32_t> num_drafts;                 // proposed for the next step, if any
+  std::vector<std::pair<int32_t, int32_t>> stops;  // request of the step, and which of its tokens ended it
+  std::vector<int32_t> errors;                     // requests of the step that failed
+  std::vector<std::pair<RequestId, KVBlockHash>> new_hashes;  // of blocks that these tokens filled
+
+  template <class A>
+  void fields(A& a) {
+    a(now, step_id, failed, num_tokens, num_drafts, stops, errors, new_hashes);
+  }
+};
+
+enum class RecordedEventKind : uint8_t {
+  kAdd = 1,               // RecordedRequest
+  kAbort = 2,             // RecordedAbort
+  kPlan = 3,              // RecordedPlan
+  kResult = 4,            // RecordedResult
+  kPause = 5,             // uint8_t: PauseState
+  kResetPrefixCache = 6,  // nothing
+  kSnapshot = 7,  // SchedulerSnapshot: the first event, and again whenever a segment of the ring begins
+};
+
+// What a pool of blocks looks like; parallel lists are as long as the pool has blocks.
+struct BlockPoolSnapshot {
+  std::vector<int32_t> ref_counts;
+  std::vector<KVBlockHash> hashes;  // zero: not cached
+  std::vector<BlockId> cached;      // in the order they are found: of equal ones, the oldest first
+  std::vector<BlockId> free;        // in the order they are handed out
+  std::vector<uint8_t> mapped_extents;
+
+  template <class A>
+  void fields(A& a) {
+    a(ref_counts, hashes, cached, free, mapped_extents);
+  }
+};
+
+struct RequestBlocksSnapshot {
+  std::vector<BlockId> ids;
+  int32_t num_cached = 0, num_skipped = 0, num_sent = 0, num_exact_tokens = 0;
+
+  template <class A>
+  void fields(A& a) {
+    a(ids, num_cached, num_skipped, num_sent, num_exact_tokens);
+  }
+};
+
+struct RequestSnapshot {
+  RecordedRequest request;
+  int32_t num_tokens = 0;  // known ones, output included
+  uint8_t status = 0;
+  uint64_t arrival_order = 0;
+  int32_t num_overtaken = 0, num_computed_tokens = 0, num_output_placeholders = 0, num_steps_in_flight = 0,
+          num_tokens_in_flight = 0, num_prefill_tokens = 0, num_cached_tokens = 0, num_preemptions = 0,
+          num_queued_tokens = 0, num_counted_prefill = 0, num_results_to_drop = 0, num_spec_tokens = 0,
+          num_slots = 0, num_wasted_slots = 0;
+  uint8_t known_to_workers = 0, is_partial_prefill = 0, is_long_prefill = 0;
+  double first_scheduled_time = 0.0;
+  std::vector<RequestBlocksSnapshot> blocks;
+
+  template <class A>
+  void fields(A& a) {
+    a(request, num_tokens, status, arrival_order, num_overtaken, num_computed_tokens, num_output_placeholders,
+      num_steps_in_flight, num_tokens_in_flight, num_prefill_tokens, num_cached_tokens, num_preemptions,
+      num_queued_tokens, num_counted_prefill, num_results_to_drop, num_spec_tokens, num_slots,
+      num_wasted_slots, known_to_workers, is_partial_prefill, is_long_prefill, first_scheduled_time, blocks);
+  }
+};
+
+struct InFlightSnapshot {
+  StepId step_id = 0;
+  std::vector<ScheduledRequest> scheduled_reqs;
+
+  template <class A>
+  void fields(A& a) {
+    a(step_id, scheduled_reqs);
+  }
+};
+
+struct EncoderCacheSnapshot {
+  int32_t num_free = 0;
+  std::vector<std::string> hashes, unused, freed;
+  std::vector<int32_t> num_embeds;
+  std::vector<std::vector<RequestId>> owners;
+
+  template <class A>
+  void fields(A& a) {
+    a(num_free, hashes, unused, freed, num_embeds, owners);
+  }
+};
+
+// Everything a scheduler knows, between two calls.
+struct SchedulerSnapshot {
+  double now = 0.0;
+  StepId next_step_id = 0;
+  uint64_t next_arrival_order = 0;
+  uint8_t pause_state = 0;
+  std::vector<RequestSnapshot> requests;  // finished ones that steps in flight know included
+  std::vector<size_t> running;            // indices into `requests`, in order
+  std::vector<InFlightSnapshot> in_flight;
+  std::vector<std::vector<size_t>> in_flight_requests;  // indices into `requests`, for each of those
+  std::vector<RequestId> finished_req_ids;
+  std::vector<std::pair<double, RequestId>> deadlines;
+  std::vector<std::pair<std::string, double>> user_counters;  // "fair"
+  double last_counter = 0.0;
+  EncoderCacheSnapshot encoder_cache;
+  std::vector<BlockPoolSnapshot> pools;
+  int64_t bytes_held = 0, spare_bytes = 0;
+  int32_t num_holders = 0;
+  int64_t num_wasted_slots = 0;
+  std::vector<KVExtent> extents;
+  SchedulerStats stats;
+
+  template <class A>
+  void fields(A& a) {
+    a(now, next_step_id, next_arrival_order, pause_state, requests, running, in_flight, in_flight_requests,
+      finished_req_ids, deadlines, user_counters, last_counter, encoder_cache, pools, bytes_held, spare_bytes,
+      num_holders, num_wasted_slots, extents, stats);
+  }
+};
+
+// A 64-bit hash of what a plan says, tokens' values aside. Not cryptographic.
+uint64_t hash_plan(const SchedulerOutput& plan);
+
+}  // namespace quire

@@ -1,0 +1,70 @@
+#include "observability/flight_recorder.h"
+
+#include <cstdio>
+#include <fstream>
+#include <utility>
+
+#include "util/check.h"
+
+namespace quire {
+
+FlightRecorder::FlightRecorder(int64_t bytes, double seconds, std::vector<std::byte> header)
+    : header_(std::move(header)),
+      max_bytes_(static_cast<size_t>(bytes)),
+      segment_bytes_(static_cast<size_t>(bytes) / kNumSegments),
+      segment_seconds_(seconds / (kNumSegments - 1)) {}
+
+void FlightRecorder::record_snapshot(double now, const SchedulerSnapshot& snapshot) {
+  const std::lock_guard lock(mutex_);
+  // The oldest goes when its place is needed, or when even its end is too old.
+  const auto total = [this] {
+    size_t sum = 0;
+    for (size_t i = 0; i < segments_.size(); ++i) sum += segments_[i].bytes.size();
+    return sum;
+  };
+  while (!segments_.empty() &&
+         (segments_.size() >= kNumSegments || total() + segment_bytes_ > max_bytes_ ||
+          (segments_.size() > 1 && segments_[1].begin < now - segment_seconds_ * (kNumSegments - 1)))) {
+    segments_.pop();
+  }
+  Segment& segment = segments_.push();
+  segment.begin = now;
+  segment.bytes.clear();
+  segment.bytes.reserve(segment_bytes_ + segment_bytes_ / 8);  // untouched pages cost nothing
+  append(RecordedEventKind::kSnapshot, snapshot);
+  // A snapshot larger than a segment must not bring on the next one at once.
+  full_ = false;
+  segment_end_ = now + segment_seconds_;
+}
+
+size_t FlightRecorder::num_bytes() const {
+  const std::lock_guard lock(mutex_);
+  size_t sum = 0;
+  for (size_t i = 0; i < segments_.size(); ++i) sum += segments_[i].bytes.size();
+  return sum;
+}
+
+void FlightRecorder::dump(const std::string& path) const {
+  const std::string temporary = path + ".tmp";
+  {
+    std::ofstream file(temporary, std::ios::binary | std::ios::trunc);
+    const auto write = [&file](const void* data, size_t size) {
+      file.write(static_cast<const char*>(data), static_cast<std::streamsize>(size));
+    };
+    const auto header_size = static_cast<uint32_t>(header_.size());
+    write(kRecordingMagic.data(), kRecordingMagic.size());
+    write(&kRecordingVersion, sizeof kRecordingVersion);
+    write(&header_size, sizeof header_size);
+    write(header_.data(), header_.size());
+    const std::lock_guard lock(mutex_);
+    for (size_t i = 0; i < segments_.size(); ++i) write(segments_[i].bytes.data(), segments_[i].bytes.size());
+    file.flush();
+    if (!file) throw InvalidArgument(str("cannot write a recording to ", path));
+  }
+  if (std::rename(temporary.c_str(), path.c_str()) != 0) {
+    std::remove(temporary.c_str());
+    throw InvalidArgument(str("cannot write a recording to ", path));
+  }
+}
+
+}  // namespace quire

@@ -1,0 +1,242 @@
+// Requests come, change state and go; what the scheduler tells of itself.
+#include <algorithm>
+#include <functional>
+#include <utility>
+
+#include "scheduler/scheduler.h"
+#include "util/check.h"
+
+namespace quire {
+
+KVConnectorScheduler::~KVConnectorScheduler() = default;
+
+Scheduler::Scheduler(const SchedulerConfig& config, const KVCacheConfig& kv_cache_config,
+                     SchedulerParts parts)
+    : config_(config),
+      parts_(std::move(parts)),
+      kv_cache_manager_(kv_cache_config, {config.enable_prefix_caching, config.enable_kv_cache_events,
+                                          parts_.kv_arena, parts_.wake}),
+      encoder_cache_manager_(config.encoder_cache_size),
+      waiting_(make_request_queue(
+          config.policy,
+          [this](const Request& request) { return kv_cache_manager_.count_computed_tokens(request); })),
+      watermark_blocks_(static_cast<int32_t>(config.watermark *
+                                             static_cast<float>(kv_cache_manager_.num_usable_blocks() + 1))) {
+  stats_.num_total_blocks = kv_cache_manager_.num_usable_blocks();
+}
+
+Scheduler::~Scheduler() = default;
+
+void Scheduler::add_request(EngineCoreRequest&& message) {
+  const RequestId id = message.request_id;
+  if (requests_.contains(id) || held_.contains(id)) {
+    throw InvalidArgument(str("request id ", id, " is already in use"));
+  }
+  std::unique_ptr<StructuredOutputGrammar> grammar;
+  if (parts_.structured_output_manager) grammar = parts_.structured_output_manager->make_grammar(message);
+  auto request = std::make_unique<Request>(std::move(message), kv_cache_manager_.hash_block_size());
+  request->grammar = std::move(grammar);
+  add(std::move(request));
+}
+
+void Scheduler::add(std::unique_ptr<Request> owned) {
+  Request& request = *owned;
+  const RequestId id = request.id();
+  requests_.emplace(id, std::move(owned));
+  request.arrival_order = next_arrival_order_++;
+  ++stats_.num_added_reqs;
+  stats_.num_added_tokens += static_cast<uint64_t>(request.num_prompt_tokens());
+  request.is_long_prefill =
+      config_.long_prefill_token_threshold > 0 && request.num_tokens() > config_.long_prefill_token_threshold;
+  if (request.deadline() > 0) {
+    deadlines_.emplace_back(request.deadline(), id);
+    std::push_heap(deadlines_.begin(), deadlines_.end(), std::greater<>());
+  }
+  if (request.grammar && request.grammar->state() != StructuredOutputGrammar::State::kReady) {
+    request.status = RequestStatus::kWaitingForStructuredOutputGrammar;
+    waiting_for_grammar_.push_back(&request);
+  } else {
+    enqueue(request);
+  }
+}
+
+void Scheduler::enqueue(Request& request) {
+  waiting_->add(request);
+  request.num_queued_tokens = request.num_tokens() - request.num_computed_tokens;
+  stats_.num_waiting_tokens += request.num_queued_tokens;
+}
+
+void Scheduler::dequeue(Request& request) {
+  waiting_->remove(request);
+  stats_.num_waiting_tokens -= request.num_queued_tokens;
+  request.num_queued_tokens = 0;
+}
+
+bool Scheduler::finish_request(RequestId id, RequestStatus status) {
+  const auto found = requests_.find(id);
+  if (found == requests_.end()) {
+    ++stats_.num_unknown_aborts;
+    return false;
+  }
+  finish(*found->second, status);
+  return true;
+}
+
+void Scheduler::advance(double now, EngineCoreOutputs& outputs) {
+  now_ = now;
+  while (!deadlines_.empty() && deadlines_.front().first <= now) {
+    const auto [deadline, id] = deadlines_.front();
+    std::pop_heap(deadlines_.begin(), deadlines_.end(), std::greater<>());
+    deadlines_.pop_back();
+    const auto found = requests_.find(id);
+    if (found == requests_.end() || found->second->deadline() != deadline) continue;
+    ++stats_.num_expired_reqs;
+    const double seconds = deadline - found->second->arrival_time();
+    report_finish(*found->second, RequestStatus::kFinishedAborted,
+                  str("deadline_ms ", static_cast<int64_t>(seconds * 1000 + 0.5), " has passed"), outputs);
+  }
+  for (size_t i = 0; i < waiting_for_grammar_.size();) {
+    Request& request = *waiting_for_grammar_[i];
+    const auto state = request.grammar->state();
+    if (state == StructuredOutputGrammar::State::kCompiling) {
+      ++i;
+    } else if (state == StructuredOutputGrammar::State::kFailed) {
+      report_finish(request, RequestStatus::kFinishedError, request.grammar->error(), outputs);
+    } else {
+      waiting_for_grammar_.erase(waiting_for_grammar_.begin() + static_cast<std::ptrdiff_t>(i));
+      request.status = RequestStatus::kWaiting;
+      enqueue(request);
+    }
+  }
+}
+
+void Scheduler::finish(Request& request, RequestStatus status) {
+  bool hold = false;
+  switch (request.status) {
+    case RequestStatus::kRunning: running_has_finished_ = true; break;
+    case RequestStatus::kWaitingForStructuredOutputGrammar: std::erase(waiting_for_grammar_, &request); break;
+    case RequestStatus::kWaitingForRemoteKvs:
+      // Its blocks are being written from outside: they are free when that has ended.
+      --num_waiting_for_remote_kvs_;
+      hold = true;
+      break;
+    default: dequeue(request);
+  }
+  if (parts_.kv_connector && !hold && request.num_slots > 0) {
+    hold = parts_.kv_connector->request_finished(connector_view(request), request.blocks[0].ids);
+  }
+  if (!hold) kv_cache_manager_.free(request);
+  for (const MultiModalFeature& feature : request.mm_features())
+    encoder_cache_manager_.release(request.id(), feature.mm_hash);
+  request.status = status;
+  count_prefill(request);
+  if (request.known_to_workers) finished_req_ids_.push_back(request.id());
+  if (request.first_scheduled_time > 0) {
+    const double seconds = now_ - request.first_scheduled_time;
+    stats_.mean_service_time +=
+        (stats_.mean_service_time > 0 ? 0.1 : 1.0) * (seconds - stats_.mean_service_time);
+  }
+  auto entry = requests_.extract(request.id());
+  if (hold) {
+    held_.emplace(request.id(), std::move(entry.mapped()));
+  } else {
+    finished_.push_back(std::move(entry.mapped()));
+  }
+}
+
+void Scheduler::report_finish(Request& request, RequestStatus status, std::string error,
+                              EngineCoreOutputs& outputs) {
+  EngineCoreOutput& output = outputs.outputs.emplace_back();
+  output.request_id = request.id();
+  output.first_token = static_cast<uint32_t>(outputs.token_ids.size());
+  output.num_cached_tokens = std::max(request.num_cached_tokens, 0);
+  output.finish_reason = finish_reason(status);
+  output.error = std::move(error);
+  finish(request, status);
+}
+
+// Keeps the counts of prefills in progress, and of the tokens they have left, true for this request.
+void Scheduler::count_prefill(Request& request) {
+  const bool runs = request.status == RequestStatus::kRunning;
+  const int32_t num_left = runs ? std::max(request.num_prefill_tokens - request.num_computed_tokens, 0) : 0;
+  stats_.num_prefill_tokens += num_left - request.num_counted_prefill;
+  request.num_counted_prefill = num_left;
+  const bool partial = num_left > 0;
+  if (partial == request.is_partial_prefill) return;
+  request.is_partial_prefill = partial;
+  num_partial_prefills_ += partial ? 1 : -1;
+  if (request.is_long_prefill) num_long_partial_prefills_ += partial ? 1 : -1;
+}
+
+// Finished requests leave the running list at once, and memory when no step in flight knows them.
+void Scheduler::drop_finished() {
+  if (running_has_finished_) {
+    std::erase_if(running_, [](const Request* request) { return is_finished(request->status); });
+    running_has_finished_ = false;
+  }
+  if (!finished_.empty()) {
+    std::erase_if(finished_, [](const auto& request) { return request->num_steps_in_flight == 0; });
+  }
+}
+
+KVConnectorRequest Scheduler::connector_view(const Request& request) const {
+  return {request.id(), request.token_ids(), request.num_prompt_tokens(), request.lora_name()};
+}
+
+std::vector<RequestId> Scheduler::unfinished_request_ids() const {
+  std::vector<RequestId> ids;
+  ids.reserve(requests_.size());
+  for (const auto& [id, request] : requests_) ids.push_back(id);
+  std::sort(ids.begin(), ids.end());
+  return ids;
+}
+
+const Request* Scheduler::find_request(RequestId id) const {
+  const auto found = requests_.find(id);
+  return found == requests_.end() ? nullptr : found->second.get();
+}
+
+SchedulerStats Scheduler::stats() const {
+  SchedulerStats stats = stats_;
+  stats.num_running_reqs = static_cast<int32_t>(running_.size());
+  stats.num_waiting_reqs =
+      static_cast<int32_t>(waiting_->size() + waiting_for_grammar_.size()) + num_waiting_for_remote_kvs_;
+  stats.num_free_blocks = kv_cache_manager_.num_free_blocks();
+  stats.num_used_slots = kv_cache_manager_.num_used_slots();
+  stats.num_wasted_slots = kv_cache_manager_.num_wasted_slots();
+  stats.time_per_step = step_time_model_.time_per_step();
+  stats.time_per_token = step_time_model_.time_per_token();
+  return stats;
+}
+
+namespace {
+
+void require(bool ok, const auto&... parts) {
+  if (!ok) throw InvalidArgument(str(parts...));
+}
+
+}  // namespace
+
+void SchedulerConfig::validate(int32_t block_size) const {
+  require(max_num_batched_tokens >= block_size, "max_num_batched_tokens ", max_num_batched_tokens,
+          " is less than block_size ", block_size, ": raise it");
+  require(max_num_batched_tokens >= max_num_seqs, "max_num_batched_tokens ", max_num_batched_tokens,
+          " is less than max_num_seqs ", max_num_seqs,
+          ": not every request could run; raise it, or lower max_num_seqs");
+  require(long_prefill_token_threshold <= max_num_batched_tokens, "long_prefill_token_threshold ",
+          long_prefill_token_threshold, " is above max_num_batched_tokens ", max_num_batched_tokens,
+          ": it would never apply; lower it, or set 0");
+  require(enable_chunked_prefill || max_num_batched_tokens >= max_model_len, "max_num_batched_tokens ",
+          max_num_batched_tokens, " is less than max_model_len ", max_model_len,
+          ": raise it, or set enable_chunked_prefill");
+  require(max_num_partial_prefills <= max_num_seqs, "max_num_partial_prefills ", max_num_partial_prefills,
+          " is above max_num_seqs ", max_num_seqs, ": lower it, or set 0 for no limit");
+  require(max_num_partial_prefills == 0 || max_long_partial_prefills <= max_num_partial_prefills,
+          "max_long_partial_prefills ", max_long_partial_prefills, " is above max_num_partial_prefills ",
+          max_num_partial_prefills, ": lower it");
+  require(max_long_partial_prefills == 0 || long_prefill_token_threshold > 0, "max_long_partial_prefills ",
+          max_long_partial_prefills, " needs long_prefill_token_threshold, which says what is long");
+  require(watermark >= 0 && watermark < 1, "watermark must be at least 0 and below 1, got ", watermark);
+}
+
+}  // namespace quire

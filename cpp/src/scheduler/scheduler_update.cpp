@@ -1,0 +1,245 @@
+// What a step's results do to the requests in it.
+#include <algorithm>
+
+#include "scheduler/scheduler.h"
+#include "util/check.h"
+
+namespace quire {
+
+void Scheduler::update_from_output(const SchedulerOutput& plan, const ModelRunnerOutput& result,
+                                   EngineCoreOutputs& outputs) {
+  QUIRE_CHECK(!in_flight_.empty() && in_flight_.front().step_id == plan.step_id, "step ", plan.step_id);
+  InFlightStep& step = in_flight_.front();
+  kv_cache_manager_.give_back(step.lent_bytes);
+  if (!result.error.empty()) {
+    for (size_t i = 0; i < step.requests.size(); ++i) {
+      --step.requests[i]->num_steps_in_flight;
+      step.requests[i]->num_tokens_in_flight -= plan.scheduled_reqs[i].num_tokens;
+    }
+    fail_step(result, step, outputs);
+  } else {
+    QUIRE_CHECK(result.step_id == plan.step_id && result.results.size() == step.requests.size(), "step ",
+                plan.step_id, " has ", result.results.size(), " results");
+    if (parts_.kv_connector) update_from_kv_connector(result, outputs);
+    for (size_t i = 0; i < step.requests.size(); ++i) {
+      Request& request = *step.requests[i];
+      QUIRE_CHECK(result.results[i].request_id == request.id());
+      --request.num_steps_in_flight;
+      request.num_tokens_in_flight -= plan.scheduled_reqs[i].num_tokens;
+      take_result(request, plan.scheduled_reqs[i], result.results[i], result, outputs);
+    }
+  }
+  in_flight_.pop();
+  drop_finished();
+  kv_cache_manager_.take_events(outputs.kv_events);
+}
+
+void Scheduler::take_result(Request& request, const ScheduledRequest& scheduled, const RequestResult& result,
+                            const ModelRunnerOutput& all, EngineCoreOutputs& outputs) {
+  if (is_finished(request.status)) return;  // while the step was in flight
+  if (request.num_results_to_drop > 0) {
+    --request.num_results_to_drop;
+    return;
+  }
+  const auto index = static_cast<uint32_t>(&result - all.results.data());
+  const auto of_this = [index](const auto& entry) { return entry.result_index == index; };
+  if (!all.errors.empty()) {
+    const auto error = std::find_if(all.errors.begin(), all.errors.end(), of_this);
+    if (error != all.errors.end()) {
+      report_finish(request, RequestStatus::kFinishedError, error->message, outputs);
+      return;
+    }
+  }
+  if (!request.mm_features().empty()) release_encoder_inputs(request);
+  if (result.num_tokens == 0) return;  // a part of the prompt
+
+  const RequestLogprobs* logprobs = nullptr;
+  if (!all.logprobs.empty()) {
+    const auto found = std::find_if(all.logprobs.begin(), all.logprobs.end(), of_this);
+    if (found != all.logprobs.end()) logprobs = &*found;
+  }
+  if (scheduled.num_spec_tokens > 0) {
+    // Rejected drafts: their keys and values will be written anew.
+    const int32_t num_accepted = result.num_tokens - 1;
+    QUIRE_CHECK(num_accepted <= scheduled.num_spec_tokens, num_accepted, " of ", scheduled.num_spec_tokens);
+    if (request.status == RequestStatus::kRunning)
+      request.num_computed_tokens -= scheduled.num_spec_tokens - num_accepted;
+    stats_.num_spec_tokens += static_cast<uint64_t>(scheduled.num_spec_tokens);
+    stats_.num_accepted_spec_tokens += static_cast<uint64_t>(num_accepted);
+  }
+  append_tokens(request, all.token_ids(result), logprobs, outputs);
+  if (request.status == RequestStatus::kRunning) take_drafts(request, all.draft_ids(result));
+}
+
+void Scheduler::append_tokens(Request& request, std::span<const int32_t> token_ids,
+                              const RequestLogprobs* logprobs, EngineCoreOutputs& outputs) {
+  --request.num_output_placeholders;
+  EngineCoreOutput& output = outputs.outputs.emplace_back();
+  output.request_id = request.id();
+  output.num_cached_tokens = request.num_cached_tokens;
+  output.first_token = static_cast<uint32_t>(outputs.token_ids.size());
+  const bool queued = request.status == RequestStatus::kPreempted;
+  if (queued) dequeue(request);  // its count of waiting tokens is about to change
+  RequestStatus status = request.status;
+  for (size_t i = 0; i < token_ids.size() && !is_finished(status); ++i) {
+    request.append_output_token(token_ids[i]);
+    if (records_new_hashes_ && request.num_tokens() % kv_cache_manager_.hash_block_size() == 0) {
+      const BlockHash& hash = request.block_hashes().back();
+      new_hashes_.push_back({request.id(), {hash.high, hash.low}});
+    }
+    outputs.token_ids.push_back(token_ids[i]);
+    if (logprobs) output.new_logprobs.push_back(logprobs->positions[i]);
+    ++output.num_tokens;
+    const RequestStatus stop = check_stop(request, output);
+    if (is_finished(stop)) status = stop;
+  }
+  stats_.num_generation_tokens += static_cast<uint64_t>(output.num_tokens);
+  if (queued) enqueue(request);
+  if (request.grammar && !request.grammar->accept_tokens(outputs.new_token_ids(output)) &&
+      !is_finished(status)) {
+    output.error = "the grammar does not permit a sampled token";
+    status = RequestStatus::kFinishedError;
+  }
+  // With steps in flight a block may fill up with tokens that were not known when they were planned.
+  if (config_.max_in_flight_steps > 1 && request.status == RequestStatus::kRunning) {
+    kv_cache_manager_.cache_blocks(
+        request,
+        std::min(request.num_computed_tokens - request.num_output_placeholders, request.num_tokens()));
+  }
+  if (is_finished(status)) {
+    output.finish_reason = finish_reason(status);
+    finish(request, status);
+  }
+}
+
+RequestStatus Scheduler::check_stop(const Request& request, EngineCoreOutput& output) const {
+  const SamplingParams& params = request.sampling_params();
+  const int32_t last = request.token_ids().back();
+  if (request.num_output_tokens() >= params.min_tokens) {
+    const auto contains = [last](const std::vector<int32_t>& ids) {
+      return std::find(ids.begin(), ids.end(), last) != ids.end();
+    };
+    if (contains(request.eos_token_ids())) return RequestStatus::kFinishedStopped;
+    if (contains(params.stop_token_ids)) {
+      output.stop_token_id = last;
+      return RequestStatus::kFinishedStopped;
+    }
+  }
+  if (request.num_output_tokens() >= params.max_tokens || request.num_tokens() >= config_.max_model_len) {
+    return RequestStatus::kFinishedLengthCapped;
+  }
+  return RequestStatus::kRunning;
+}
+
+void Scheduler::take_drafts(Request& request, std::span<const int32_t> drafts) {
+  // A state cannot be rolled back behind a rejected draft.
+  if (drafts.empty() || kv_cache_manager_.has_state_groups()) return;
+  const int32_t num_valid =
+      request.grammar ? request.grammar->num_valid_drafts(drafts) : static_cast<int32_t>(drafts.size());
+  request.spec_token_ids.assign(drafts.begin(), drafts.begin() + num_valid);
+}
+
+// An encoder's output is needed until its place in the prompt is computed.
+void Scheduler::release_encoder_inputs(Request& request) {
+  const int32_t num_done = request.num_computed_tokens - request.num_tokens_in_flight;
+  for (const MultiModalFeature& feature : request.mm_features()) {
+    if (feature.offset + feature.num_embeds <= num_done)
+      encoder_cache_manager_.release(request.id(), feature.mm_hash);
+  }
+}
+
+void Scheduler::fail_step(const ModelRunnerOutput& result, InFlightStep& step, EngineCoreOutputs& outputs) {
+  // Blocks were made findable when they were planned, and their owners may have gone since.
+  kv_cache_manager_.uncache_all();
+  for (Request* request : step.requests) {
+    if (is_finished(request->status)) continue;
+    report_finish(*request, RequestStatus::kFinishedError, result.error, outputs);
+  }
+}
+
+void Scheduler::update_from_kv_connector(const ModelRunnerOutput& result, EngineCoreOutputs& outputs) {
+  if (!result.invalid_block_ids.empty()) handle_invalid_blocks(result.invalid_block_ids, outputs);
+  const auto release_held = [this](RequestId id) {
+    const auto held = held_.find(id);
+    if (held == held_.end()) return false;
+    kv_cache_manager_.free(*held->second);
+    finished_.push_back(std::move(held->second));
+    held_.erase(held);
+    return true;
+  };
+  for (RequestId id : result.finished_sending) release_held(id);
+  for (RequestId id : result.finished_recving) {
+    if (release_held(id)) continue;  // aborted while it loaded
+    const auto found = requests_.find(id);
+    if (found == requests_.end() || found->second->status != RequestStatus::kWaitingForRemoteKvs) continue;
+    Request& request = *found->second;
+    if (request.kv_load_failed && config_.kv_load_failure_policy == SchedulerConfig::KVLoadFailure::kFail) {
+      --num_waiting_for_remote_kvs_;
+      request.status = RequestStatus::kWaiting;
+      enqueue(request);
+      report_finish(request, RequestStatus::kFinishedError, "its keys and values could not be loaded",
+                    outputs);
+      continue;
+    }
+    --num_waiting_for_remote_kvs_;
+    request.num_computed_tokens += request.num_external_tokens;
+    if (request.num_computed_tokens == 0) {
+      kv_cache_manager_.free(request);  // nothing came: it starts over
+    } else {
+      kv_cache_manager_.cache_blocks(request, request.num_computed_tokens);
+      kv_cache_manager_.update_waste(request);
+      if (request.num_cached_tokens < 0) request.num_cached_tokens = request.num_computed_tokens;
+      // One token is always computed here, or there would be no logits to sample from.
+      if (request.num_computed_tokens == request.num_tokens()) --request.num_computed_tokens;
+    }
+    request.status = request.num_preemptions > 0 ? RequestStatus::kPreempted : RequestStatus::kWaiting;
+    enqueue(request);
+  }
+}
+
+// Requests that were to read these blocks go back to the last token before them. A block that two of them
+// share is computed anew by the first.
+void Scheduler::handle_invalid_blocks(std::span<const BlockId> invalid, EngineCoreOutputs& outputs) {
+  std::vector<BlockId> bad(invalid.begin(), invalid.end());
+  const int32_t block_size = kv_cache_manager_.block_size(0);
+  const auto first_bad = [&](const Request& request) -> int32_t {
+    if (request.blocks.empty()) return -1;
+    const auto& ids = request.blocks[0].ids;
+    const auto found = std::find_first_of(ids.begin(), ids.end(), bad.begin(), bad.end());
+    return found == ids.end() ? -1 : static_cast<int32_t>(found - ids.begin());
+  };
+  const auto repaired = [&](const Request& request, int32_t first) {
+    const auto& ids = request.blocks[0].ids;
+    std::erase_if(bad,
+                  [&](BlockId id) { return std::find(ids.begin() + first, ids.end(), id) != ids.end(); });
+  };
+  for (Request* request : running_) {
+    const int32_t block = is_finished(request->status) ? -1 : first_bad(*request);
+    if (block < 0 || block * block_size >= request->num_computed_tokens) continue;
+    kv_cache_manager_.uncache_blocks(*request, block * block_size);
+    if (config_.kv_load_failure_policy == SchedulerConfig::KVLoadFailure::kFail) {
+      report_finish(*request, RequestStatus::kFinishedError, "its keys and values could not be loaded",
+                    outputs);
+      continue;
+    }
+    request->num_computed_tokens = block * block_size;
+    request->num_external_tokens = 0;
+    request->num_output_placeholders = 0;
+    request->spec_token_ids.clear();
+    request->num_results_to_drop = request->num_steps_in_flight;
+    kv_cache_manager_.update_waste(*request);
+    count_prefill(*request);
+    repaired(*request, block);
+  }
+  if (num_waiting_for_remote_kvs_ == 0) return;
+  for (auto& [id, request] : requests_) {
+    if (request->status != RequestStatus::kWaitingForRemoteKvs) continue;
+    const int32_t block = first_bad(*request);
+    if (block < 0) continue;
+    const int32_t num_valid = std::max(block * block_size - request->num_computed_tokens, 0);
+    request->num_external_tokens = std::min(request->num_external_tokens, num_valid);
+    request->kv_load_failed = true;
+  }
+}
+
+}  // namespace quire

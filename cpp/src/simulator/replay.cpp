@@ -1,0 +1,282 @@
+#include "simulator/replay.h"
+
+#include <algorithm>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <unordered_map>
+
+#include "scheduler/scheduler.h"
+#include "util/check.h"
+
+namespace quire {
+namespace {
+
+constexpr int32_t kMaxTokensOfAResult = 1 << 16;
+
+[[noreturn]] void damaged(size_t offset, const std::string& what) {
+  throw InvalidArgument(str("recording: at offset ", offset, ": ", what));
+}
+
+template <typename Message>
+Message read(const RecordedEvent& event) {
+  Message message{};
+  try {
+    Reader reader(event.bytes);
+    reader(message);
+    if (!reader.at_end()) damaged(event.offset, "bytes left over");
+  } catch (const InvalidArgument& error) {
+    damaged(event.offset, error.what());
+  }
+  return message;
+}
+
+// Everything known of a request's block hashes, from the whole recording: those that its tokens will fill
+// too.
+using Hashes = std::unordered_map<RequestId, std::vector<BlockHash>>;
+
+Hashes collect_hashes(const Recording& recording) {
+  Hashes hashes;
+  const auto start = [&](const RecordedRequest& request) {
+    auto& list = hashes[request.request_id];
+    list.clear();
+    for (const KVBlockHash& hash : request.block_hashes) list.push_back({hash[0], hash[1]});
+  };
+  for (const RecordedEvent& event : recording.events) {
+    if (event.kind == RecordedEventKind::kSnapshot && &event == &recording.events.front()) {
+      for (const RequestSnapshot& request : read<SchedulerSnapshot>(event).requests) start(request.request);
+    } else if (event.kind == RecordedEventKind::kAdd) {
+      start(read<RecordedRequest>(event));
+    } else if (event.kind == RecordedEventKind::kResult) {
+      for (const auto& [id, hash] : read<RecordedResult>(event).new_hashes)
+        hashes[id].push_back({hash[0], hash[1]});
+    }
+  }
+  return hashes;
+}
+
+class Replay {
+ public:
+  Replay(const Recording& recording, ReplayObserver& observer)
+      : recording_(recording), observer_(observer), hashes_(collect_hashes(recording)) {}
+
+  ReplayReport run() {
+    report_.model = recording_.header.model;
+    for (const RecordedEvent& event : recording_.events) {
+      try {
+        apply(event);
+      } catch (const InternalError& error) {
+        damaged(event.offset, error.what());  // a promise that a damaged recording made us break
+      } catch (const InvalidArgument& error) {
+        if (std::strncmp(error.what(), "recording:", 10) == 0) throw;
+        damaged(event.offset, error.what());
+      }
+      if (!report_.divergence.empty()) break;
+    }
+    report_.seconds = std::max(last_time_ - first_time_, 0.0);
+    if (scheduler_) report_.num_preemptions = scheduler_->stats().num_preemptions - preemptions_before_;
+    return report_;
+  }
+
+ private:
+  void apply(const RecordedEvent& event) {
+    switch (event.kind) {
+      case RecordedEventKind::kSnapshot:
+        if (!scheduler_) begin(event);
+        return;  // later ones are for recordings whose beginning has been dropped
+      case RecordedEventKind::kAdd: {
+        const auto request = read<RecordedRequest>(event);
+        scheduler_->add_recorded_request(request, hashes_[request.request_id]);
+        ++report_.num_requests;
+        observer_.on_add(request);
+        return;
+      }
+      case RecordedEventKind::kAbort: {
+        const auto abort = read<RecordedAbort>(event);
+        if (!is_finished(static_cast<RequestStatus>(abort.status)) ||
+            abort.status > static_cast<uint8_t>(RequestStatus::kFinishedError)) {
+          damaged(event.offset, "an abort with an unfinished status");
+        }
+        scheduler_->finish_request(abort.request_id, static_cast<RequestStatus>(abort.status));
+        observer_.on_abort(abort.request_id);
+        return;
+      }
+      case RecordedEventKind::kPause: {
+        const auto state = read<uint8_t>(event);
+        if (state > static_cast<uint8_t>(PauseState::kPausedAll))
+          damaged(event.offset, "an unknown pause state");
+        scheduler_->set_pause_state(static_cast<PauseState>(state));
+        return;
+      }
+      case RecordedEventKind::kResetPrefixCache: scheduler_->reset_prefix_cache(); return;
+      case RecordedEventKind::kPlan: plan(read<RecordedPlan>(event)); return;
+      case RecordedEventKind::kResult: collect(event); return;
+    }
+  }
+
+  void begin(const RecordedEvent& event) {
+    const auto snapshot = read<SchedulerSnapshot>(event);
+    const RecordingHeader& header = recording_.header;
+    // Sizes are believed only when the snapshot bears them out.
+    if (snapshot.pools.size() != header.kv_cache.groups.size())
+      damaged(event.offset, "another number of KV groups");
+    for (size_t g = 0; g < snapshot.pools.size(); ++g) {
+      const KVCacheGroup& group = header.kv_cache.groups[g];
+      if (group.num_blocks < 2 ||
+          snapshot.pools[g].ref_counts.size() != static_cast<size_t>(group.num_blocks) ||
+          group.blocks_per_extent < 1) {
+        damaged(event.offset, "a KV group of another size");
+      }
+    }
+    scheduler_ = std::make_unique<Scheduler>(header.scheduler, header.kv_cache);
+    scheduler_->restore(snapshot, [this](RequestId id) { return hashes_[id]; });
+    for (const InFlightSnapshot& step : snapshot.in_flight) {
+      SchedulerOutput& plan = in_flight_.push();
+      plan = {};
+      plan.step_id = step.step_id;
+      plan.scheduled_reqs = step.scheduled_reqs;
+    }
+    report_.num_requests = scheduler_->num_unfinished_requests();
+    preemptions_before_ = scheduler_->stats().num_preemptions;
+    first_time_ = last_time_ = snapshot.now;
+    observer_.on_snapshot(snapshot);
+  }
+
+  void plan(const RecordedPlan& recorded) {
+    last_time_ = recorded.now;
+    EngineCoreOutputs expired;
+    scheduler_->advance(recorded.now, expired);
+    SchedulerOutput made;
+    const bool planned = scheduler_->schedule(made);
+    ++report_.num_steps;
+    const uint64_t hash = planned ? hash_plan(made) : 0;
+    if (hash != recorded.hash) {
+      report_.divergence =
+          str("step ", recorded.step_id, ": recorded ", recorded.num_reqs, " requests with ",
+              recorded.num_tokens, " tokens, ", recorded.num_free_blocks, " blocks free; replayed ",
+              made.scheduled_reqs.size(), " requests with ", made.total_num_scheduled_tokens, " tokens, ",
+              scheduler_->kv_cache_manager().num_free_blocks(), " blocks free");
+      return;
+    }
+    ++report_.num_identical;
+    report_.num_tokens += static_cast<uint64_t>(made.total_num_scheduled_tokens);
+    observer_.on_plan(recorded, made);
+    if (planned) in_flight_.push() = std::move(made);
+  }
+
+  void collect(const RecordedEvent& event) {
+    const auto recorded = read<RecordedResult>(event);
+    last_time_ = recorded.now;
+    if (in_flight_.empty() || in_flight_.front().step_id != recorded.step_id)
+      damaged(event.offset, "a result without a plan");
+    const SchedulerOutput& plan = in_flight_.front();
+    const size_t num_reqs = plan.scheduled_reqs.size();
+    const auto fits = [num_reqs](const std::vector<int32_t>& list) {
+      return list.empty() || list.size() == num_reqs;
+    };
+    if (!fits(recorded.num_tokens) || !fits(recorded.num_drafts))
+      damaged(event.offset, "a result of another plan");
+    ModelRunnerOutput result;
+    result.reset(plan.step_id);
+    if (recorded.failed) result.error = "recorded";
+    std::vector<int32_t> tokens;
+    std::vector<int32_t> drafts;
+    for (size_t i = 0; i < num_reqs && !recorded.failed; ++i) {
+      const int32_t num_tokens =
+          recorded.num_tokens.empty() ? plan.scheduled_reqs[i].samples : recorded.num_tokens[i];
+      const int32_t num_drafts = recorded.num_drafts.empty() ? 0 : recorded.num_drafts[i];
+      if (num_tokens < 0 || num_tokens > kMaxTokensOfAResult || num_drafts < 0 ||
+          num_drafts > kMaxTokensOfAResult)
+        damaged(event.offset, "a result of impossible length");
+      tokens.assign(static_cast<size_t>(num_tokens), 0);
+      drafts.assign(static_cast<size_t>(num_drafts), 0);
+      for (const auto& [index, position] : recorded.stops) {
+        if (index != static_cast<int32_t>(i)) continue;
+        if (position < 0 || position >= num_tokens) damaged(event.offset, "a stop outside its result");
+        tokens[static_cast<size_t>(position)] = kRecordedStop;
+      }
+      if (std::find(recorded.errors.begin(), recorded.errors.end(), static_cast<int32_t>(i)) !=
+          recorded.errors.end())
+        result.errors.push_back({static_cast<uint32_t>(i), "recorded"});
+      result.add(plan.scheduled_reqs[i].request_id, tokens, drafts);
+    }
+    EngineCoreOutputs outputs;
+    scheduler_->update_from_output(plan, result, outputs);
+    observer_.on_result(recorded, plan, outputs);
+    in_flight_.pop();
+  }
+
+  const Recording& recording_;
+  ReplayObserver& observer_;
+  Hashes hashes_;
+  std::unique_ptr<Scheduler> scheduler_;
+  RingQueue<SchedulerOutput> in_flight_;
+  ReplayReport report_;
+  double first_time_ = 0.0, last_time_ = 0.0;
+  uint64_t preemptions_before_ = 0;
+};
+
+}  // namespace
+
+std::vector<std::byte> read_recording_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) throw InvalidArgument(str("cannot read the recording ", path));
+  const std::vector<char> text{std::istreambuf_iterator<char>(file), {}};
+  std::vector<std::byte> bytes(text.size());
+  if (!text.empty()) std::memcpy(bytes.data(), text.data(), text.size());
+  return bytes;
+}
+
+Recording Recording::parse(std::span<const std::byte> bytes) {
+  Recording recording;
+  size_t at = 0;
+  const auto take = [&](size_t size) {
+    if (size > bytes.size() - at) damaged(at, str("torn: ", size, " bytes are missing"));
+    at += size;
+    return bytes.subspan(at - size, size);
+  };
+  const auto take_u32 = [&] {
+    uint32_t value = 0;
+    std::memcpy(&value, take(sizeof value).data(), sizeof value);
+    return value;
+  };
+  if (bytes.size() < kRecordingMagic.size() ||
+      std::memcmp(take(kRecordingMagic.size()).data(), kRecordingMagic.data(), kRecordingMagic.size()) != 0) {
+    damaged(0, "not a recording of Quire's flight recorder");
+  }
+  if (const uint32_t version = take_u32(); version != kRecordingVersion)
+    damaged(kRecordingMagic.size(), str("version ", version, ", this build reads ", kRecordingVersion));
+  const uint32_t header_size = take_u32();
+  recording.header = read<RecordingHeader>({RecordedEventKind::kSnapshot, at, take(header_size)});
+  while (at < bytes.size()) {
+    const size_t offset = at;
+    const auto kind = static_cast<uint8_t>(take(1)[0]);
+    if (kind < static_cast<uint8_t>(RecordedEventKind::kAdd) ||
+        kind > static_cast<uint8_t>(RecordedEventKind::kSnapshot)) {
+      damaged(offset, str("no event is of kind ", int{kind}));
+    }
+    const uint32_t length = take_u32();
+    recording.events.push_back({static_cast<RecordedEventKind>(kind), offset, take(length)});
+  }
+  if (recording.events.empty() || recording.events[0].kind != RecordedEventKind::kSnapshot)
+    damaged(at, "it does not begin with a snapshot");
+  return recording;
+}
+
+ReplayReport replay(const Recording& recording, ReplayObserver& observer) {
+  if (!recording.header.replayable) {
+    throw InvalidArgument(
+        "recording: its engine shared a kv_arena with others, and what it decided depended on them: it "
+        "cannot be "
+        "replayed");
+  }
+  return Replay(recording, observer).run();
+}
+
+ReplayReport replay_recording(const std::string& path) {
+  const std::vector<std::byte> bytes = read_recording_file(path);
+  ReplayObserver nobody;
+  return replay(Recording::parse(bytes), nobody);
+}
+
+}  // namespace quire

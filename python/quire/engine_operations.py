@@ -1,0 +1,59 @@
+"""What LLM and LLMEngine offer besides requests."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from typing import Any, Generic, TypeVar
+
+from quire import _core
+from quire.prompts import Message
+
+
+EngineT = TypeVar("EngineT", bound=_core.EngineBase)
+
+
+class EngineOperations(Generic[EngineT]):
+    """Forwards to the C++ engine in ``_engine``."""
+
+    _engine: EngineT
+
+    @property
+    def model(self) -> _core.ModelDescription:
+        """Architecture, dtype, vocab_size, max_model_len, eos_token_ids."""
+        return self._engine.model
+
+    def apply_chat_template(self, messages: Sequence[Message], **template_args: Any) -> str:
+        """Renders a conversation as text. Raises ValueError if the model has no chat template."""
+        return self._engine.apply_chat_template(
+            json.dumps(list(messages), ensure_ascii=False),
+            json.dumps(template_args, ensure_ascii=False),
+        )
+
+    def stats(self) -> _core.EngineStats:
+        """Counters since the start: steps, tokens, preemptions, prefix hits, free blocks."""
+        return self._engine.stats()
+
+    def reset_prefix_cache(self) -> bool:
+        """Forgets cached prefixes. Returns False, and does nothing, while a request is unfinished."""
+        return self._engine.reset_prefix_cache()
+
+    def pause(self, mode: _core.PauseMode = _core.PauseMode.KEEP) -> None:
+        """Stops computing (KEEP), or stops beginning requests (WAIT). Requests are accepted and wait."""
+        self._engine.pause(mode)
+
+    def resume(self) -> None:
+        """Goes on after ``pause`` or ``drain``."""
+        self._engine.resume()
+
+    def take_kv_events(self) -> list[_core.KVCacheEvent]:
+        """What happened to cached prefixes since the last call; with ``enable_kv_cache_events``."""
+        return self._engine.take_kv_events()
+
+    def dump_flight_recorder(self, path: str | os.PathLike[str]) -> None:
+        """Writes what the scheduler was told and decided lately, for ``quire replay`` and ``quire trace``.
+
+        Raises ValueError if there is no recorder (``flight_recorder_bytes=0``) or the file cannot be written.
+        """
+        self._engine.dump_flight_recorder(os.fspath(path))

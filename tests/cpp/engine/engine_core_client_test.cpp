@@ -1,0 +1,144 @@
+#include "engine/engine_core_client.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include "engine/shadow_executor.h"
+#include "util/count_allocations.h"
+
+namespace quire {
+namespace {
+
+EngineConfig small_config() {
+  EngineConfig config;
+  config.model = QUIRE_DEMO_MODEL;
+  config.max_model_len = 256;
+  config.max_num_seqs = 8;
+  config.max_num_batched_tokens = 64;
+  config.num_threads = 1;
+  config.kv_cache_memory_bytes = 16 << 20;
+  return config;
+}
+
+EngineCoreRequest make_request(RequestId id, int32_t prompt_length, int32_t max_tokens) {
+  EngineCoreRequest request;
+  request.request_id = id;
+  for (int32_t i = 0; i < prompt_length; ++i)
+    request.prompt_token_ids.push_back(1 + (i + static_cast<int32_t>(id)) % 40);
+  request.sampling_params.temperature = 0;
+  request.sampling_params.seed = 0;
+  request.sampling_params.max_tokens = max_tokens;
+  return request;
+}
+
+std::unique_ptr<EngineCoreClient> shadow_client() {
+  const EngineConfig config = small_config();
+  return make_threaded_client(
+      std::make_unique<EngineCore>(config, std::make_unique<ShadowExecutor>(16, config.max_model_len, 1)));
+}
+
+// Of all threads of this process, while the caller sleeps.
+double cpu_seconds_in(std::chrono::milliseconds time) {
+  const auto used = [] {
+    rusage usage{};
+    getrusage(RUSAGE_SELF, &usage);
+    return static_cast<double>(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
+           1e-6 * static_cast<double>(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
+  };
+  const double before = used();
+  std::this_thread::sleep_for(time);
+  return used() - before;
+}
+
+// Waits for the last output of `num_requests` requests; returns how many tokens came.
+size_t run_to_end(EngineCoreClient& client, size_t num_requests) {
+  EngineCoreOutputs outputs;
+  size_t num_tokens = 0;
+  while (num_requests > 0 && client.get_outputs(outputs)) {
+    EXPECT_EQ(outputs.engine_error, "");
+    num_tokens += outputs.token_ids.size();
+    for (const EngineCoreOutput& output : outputs.outputs) {
+      num_requests -= output.finish_reason != FinishReason::kNone;
+    }
+  }
+  return num_tokens;
+}
+
+TEST(ThreadedClientTest, SleepsWhileThereIsNothingToDo) {
+  const auto client = shadow_client();
+  client->add_request(make_request(1, 5, 3));
+  EXPECT_EQ(run_to_end(*client, 1), 3U);
+  EXPECT_LT(cpu_seconds_in(std::chrono::milliseconds(200)), 0.01);
+}
+
+TEST(ThreadedClientTest, RequestsThatCannotBePlannedCostLittle) {
+  const auto client = shadow_client();
+  client->set_pause_state(PauseState::kPausedAll);
+  client->add_request(make_request(1, 5, 3));
+  EXPECT_LT(cpu_seconds_in(std::chrono::milliseconds(300)), 0.1);
+  EXPECT_EQ(client->stats().num_steps, 0U);
+  client->set_pause_state(PauseState::kUnpaused);
+  EXPECT_EQ(run_to_end(*client, 1), 3U);
+}
+
+TEST(ThreadedClientTest, AnAbortWakesWhoeverWaits) {
+  const auto client = shadow_client();
+  client->abort_requests({7});
+  EngineCoreOutputs outputs;
+  outputs.token_ids = {1, 2};
+  EXPECT_TRUE(client->get_outputs(outputs));
+  EXPECT_TRUE(outputs.token_ids.empty());
+}
+
+TEST(ThreadedClientTest, AWakeMayComeUntilTheCoreIsGone) {
+  std::function<void()> wake;
+  {
+    const EngineConfig config = small_config();
+    const auto client = make_threaded_client([&](std::function<void()> of_client) {
+      wake = std::move(of_client);
+      SchedulerParts parts;
+      parts.wake = wake;
+      return std::make_unique<EngineCore>(config, std::make_unique<ShadowExecutor>(16, 256, 1),
+                                          std::move(parts));
+    });
+    std::thread other([&] {
+      for (int i = 0; i < 1000; ++i) wake();
+    });
+    client->add_request(make_request(1, 5, 20));
+    EXPECT_EQ(run_to_end(*client, 1), 20U);
+    other.join();
+  }
+}
+
+class SteadyStateTest : public testing::TestWithParam<bool> {};
+
+// Engine core, scheduler, executor, worker and the queues between them, on all their threads.
+TEST_P(SteadyStateTest, AStepAllocatesNothing) {
+  if (!allocations_are_counted()) GTEST_SKIP() << "the sanitizer's operator new";
+  EngineConfig config = small_config();
+  config.async_scheduling = GetParam();
+  const uint64_t at_start = num_allocations();
+  const auto client = make_threaded_client(std::make_unique<EngineCore>(config, make_local_executor(config)));
+  EXPECT_GT(num_allocations(), at_start + 100) << "nothing is counted";
+  for (RequestId id = 1; id <= 4; ++id) client->add_request(make_request(id, 10, 220));
+  EngineCoreOutputs outputs;
+  for (int i = 0; i < 40; ++i) ASSERT_TRUE(client->get_outputs(outputs));
+  // A queue grows once when this thread is kept from reading, so the best of several stretches counts. In
+  // each, every request enters a block.
+  uint64_t fewest = 1000;
+  for (int stretch = 0; stretch < 7; ++stretch) {
+    const uint64_t before = num_allocations();
+    for (int i = 0; i < 20; ++i) ASSERT_TRUE(client->get_outputs(outputs));
+    fewest = std::min(fewest, num_allocations() - before);
+  }
+  EXPECT_EQ(fewest, 0U);
+}
+
+INSTANTIATE_TEST_SUITE_P(SyncAndAsync, SteadyStateTest, testing::Bool());
+
+}  // namespace
+}  // namespace quire

@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# What takes too long for every change: run before a release, or after a change to what a section names.
+#
+#   tests/run_long.sh [SECTION ...]      all sections by default
+#
+#   QUIRE_BUILD_DIR     the build whose programs are run        default: build/cpu
+#   QUIRE_VLLM_PYTHON   Python with vLLM's scheduler            default: .venv-vllm/bin/python (setup_vllm.sh)
+#   CONFORMANCE_SEEDS   traces for vLLM and us                  default: 0:10000
+set -euo pipefail
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+readonly build=${QUIRE_BUILD_DIR:-build/cpu}
+readonly python=${PYTHON:-.venv/bin/python}
+readonly conformance_seeds=${CONFORMANCE_SEEDS:-0:10000}
+
+# The scheduler's decisions against vLLM's, on random traces.
+conformance() {
+  echo "seeds $conformance_seeds"
+  "$python" tests/conformance/compare.py --seeds "$conformance_seeds" \
+    --runner "$build/tests/tools/quire_trace_runner" \
+    --vllm-python "${QUIRE_VLLM_PYTHON:-.venv-vllm/bin/python}"
+}
+
+readonly all_sections=(conformance)
+
+if (($# > 0)); then sections=("$@"); else sections=("${all_sections[@]}"); fi
+changes=$(git status --porcelain --untracked-files=no | wc -l)
+echo "commit $(git rev-parse HEAD), $changes files changed since"
+for section in "${sections[@]}"; do
+  if [[ " ${all_sections[*]} " != *" $section "* ]]; then
+    echo "no such section: $section (there are: ${all_sections[*]})" >&2
+    exit 2
+  fi
+  echo "== $section"
+  start=$SECONDS
+  "$section"
+  echo "== $section passed in $((SECONDS - start)) s"
+done
