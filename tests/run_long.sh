@@ -6,12 +6,14 @@
 #   QUIRE_BUILD_DIR     the build whose programs are run        default: build/cpu
 #   QUIRE_VLLM_PYTHON   Python with vLLM's scheduler            default: .venv-vllm/bin/python (setup_vllm.sh)
 #   CONFORMANCE_SEEDS   traces for vLLM and us                  default: 0:10000
+#   FUZZ_SECONDS        for each fuzz target of build/asan      default: 300
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 readonly build=${QUIRE_BUILD_DIR:-build/cpu}
 readonly python=${PYTHON:-.venv/bin/python}
 readonly conformance_seeds=${CONFORMANCE_SEEDS:-0:10000}
+readonly fuzz_seconds=${FUZZ_SECONDS:-300}
 
 # The scheduler's decisions against vLLM's, on random traces.
 conformance() {
@@ -21,7 +23,24 @@ conformance() {
     --vllm-python "${QUIRE_VLLM_PYTHON:-.venv-vllm/bin/python}"
 }
 
-readonly all_sections=(conformance)
+# A million requests over a thousand engines, behind each router. Needs the installed package.
+simulation() {
+  for router in round_robin least_loaded prefix_aware; do
+    "$python" -m quire.cli simulate --requests 1000000 --engines 1000 --rate 8000 --router "$router" \
+      --prefix-share 0.3
+  done
+}
+
+# Each fuzz target under the address sanitizer (`make sanitize` builds them), another seed each day.
+fuzz() {
+  local target
+  for target in build/asan/tests/fuzz/*_fuzz; do
+    echo "$target, seed $(date +%Y%m%d)"
+    "$target" --seconds "$fuzz_seconds" --seed "$(date +%Y%m%d)" "tests/fuzz/seeds/$(basename "$target")"
+  done
+}
+
+readonly all_sections=(conformance simulation fuzz)
 
 if (($# > 0)); then sections=("$@"); else sections=("${all_sections[@]}"); fi
 changes=$(git status --porcelain --untracked-files=no | wc -l)

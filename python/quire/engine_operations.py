@@ -10,7 +10,6 @@ from typing import Any, Generic, TypeVar
 from quire import _core
 from quire.prompts import Message
 
-
 EngineT = TypeVar("EngineT", bound=_core.EngineBase)
 
 

@@ -62,11 +62,13 @@ def add_simulate_arguments(parser: argparse.ArgumentParser) -> None:
         "--json", metavar="OUT", help="write the whole report to a file; '-': print it instead"
     )
     parser.add_argument("--plot", metavar="OUT", help="draw it: OUT.html, or OUT.png (needs matplotlib)")
-    parser.add_argument("--seed", type=int, help="same seed, same report (0)")
+    parser.add_argument("--seed", type=int, metavar="N", help="same seed, same report (0)")
 
     fleet = parser.add_argument_group("the fleet")
-    fleet.add_argument("--engines", type=int, dest="num_engines", help="how many (1)")
-    fleet.add_argument("--router", help="round_robin (the default), least_loaded or prefix_aware")
+    fleet.add_argument("--engines", type=int, dest="num_engines", metavar="N", help="how many (1)")
+    fleet.add_argument(
+        "--router", metavar="NAME", help="round_robin (the default), least_loaded or prefix_aware"
+    )
     fleet.add_argument(
         "--max-load-factor",
         type=float,
@@ -75,6 +77,7 @@ def add_simulate_arguments(parser: argparse.ArgumentParser) -> None:
     fleet.add_argument(
         "--num-threads",
         type=int,
+        metavar="N",
         help="of this simulation (round_robin only), or of --calibrate; 0: all cores",
     )
 
@@ -97,15 +100,19 @@ def add_simulate_arguments(parser: argparse.ArgumentParser) -> None:
         "--workload", metavar="FILE", help="arrival, prompt_len, output_len ..., or Mooncake's"
     )
     for name, (kind, text) in _WORKLOAD.items():
-        workload.add_argument(_flag(_SPELLED_OTHERWISE.get(name, name)), type=kind, dest=name, help=text)
+        workload.add_argument(
+            _flag(_SPELLED_OTHERWISE.get(name, name)), type=kind, dest=name, metavar="N", help=text
+        )
 
     engine = parser.add_argument_group("each engine")
     for name, text in _ENGINE_INTEGERS.items():
-        engine.add_argument(_flag(name), type=int, help=text)
+        engine.add_argument(_flag(name), type=int, metavar="N", help=text)
     for name, text in _ENGINE_FLAGS.items():
         engine.add_argument(_flag(name), action=argparse.BooleanOptionalAction, default=None, help=text)
-    engine.add_argument("--scheduling-policy", help="fcfs, priority, cache_aware or fair")
-    engine.add_argument("--watermark", type=float, help="part of the blocks kept free when others run (0)")
+    engine.add_argument("--scheduling-policy", metavar="NAME", help="fcfs, priority, cache_aware or fair")
+    engine.add_argument(
+        "--watermark", type=float, metavar="X", help="part of the blocks kept free when others run (0)"
+    )
 
 
 def run_simulate(args: argparse.Namespace) -> int:

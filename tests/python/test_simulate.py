@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import struct
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 from quire.calibrate import calibrate
 from quire.simulate import simulate
+from quire.simulation_plots import check_plot_format
 from quire.simulation_report import format_seconds
 
 
@@ -88,11 +90,19 @@ def test_html_plots_are_complete_and_need_nothing(tmp_path: Path) -> None:
     assert "http" not in page
 
 
-@pytest.mark.skipif(importlib.util.find_spec("matplotlib") is not None, reason="matplotlib is installed")
-def test_png_without_matplotlib_says_so(tmp_path: Path) -> None:
-    done = quire("--requests", "10", "--plot", str(tmp_path / "plot.png"))
-    assert done.returncode == 1
-    assert "needs matplotlib" in done.stderr
+def test_png_plots_are_pictures(tmp_path: Path) -> None:
+    out = tmp_path / "plot.png"
+    assert quire("--requests", "20", "--plot", str(out)).returncode == 0
+    data = out.read_bytes()
+    assert data.startswith(b"\x89PNG")
+    width, height = struct.unpack(">II", data[16:24])
+    assert width > 400 and height > 400
+
+
+def test_png_without_matplotlib_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ValueError, match="PNG needs matplotlib"):
+        check_plot_format(tmp_path / "plot.png")
 
 
 @pytest.mark.parametrize(

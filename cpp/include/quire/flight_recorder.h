@@ -21,8 +21,7 @@ struct ReplayReport {
 };
 
 // Feeds a recording to a fresh scheduler and compares, step by step, what it decides. Throws InvalidArgument
-// for a file that is not a recording, is torn or damaged (with the offset), or comes from an engine that
-// shared its KV cache memory with others, whose decisions depended on them too.
+// for a file that is not a recording, or is torn or damaged, with the offset.
 QUIRE_API ReplayReport replay_recording(const std::string& path);
 
 // A timeline for Perfetto or chrome://tracing, as JSON: steps, requests (queued, prefill, decode, preempted),

@@ -21,8 +21,8 @@ namespace quire {
 //   "router": "round_robin" (in turn), "least_loaded" (fewest prompt tokens to compute and output tokens to
 //   sample;
 //       it knows how long answers will be), or "prefix_aware" (the least loaded of up to four engines that
-//       lately got the longest prefix of the prompt, unless its load is above max_load_factor times the mean
-//       plus one full step; then the least loaded)
+//       lately got the longest prefix of the prompt, in chunks of 64 tokens, unless its load is above
+//       max_load_factor times the mean plus one full step; then the least loaded)
 //   "max_load_factor": 1.25
 //   "workload": the name of a file of JSON lines, sorted by arrival when it is read:
 //           {"arrival": s, "prompt_len": n, "output_len": n, "prefix": "name", "prefix_len": n, "priority":

@@ -73,9 +73,9 @@ EngineCore::EngineCore(const EngineConfig& config, std::unique_ptr<Executor> exe
   if (records) {
     RecordingHeader header;
     header.model = str(model.architecture, " in ", model.dtype, " on ", model.backend);
-    header.replayable = config.kv_arena == nullptr;
     header.unix_time_of_zero =
         std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count() - clock_();
+    header.shares_arena = config.kv_arena != nullptr;
     header.scheduler = scheduler;
     header.kv_cache = kv_cache;
     recorder_ = std::make_unique<SchedulerRecorder>(
@@ -132,12 +132,12 @@ bool EngineCore::step_once(EngineCoreOutputs& outputs) {
 bool EngineCore::step(EngineCoreOutputs& outputs) {
   outputs.clear();
   const double now = clock_();
-  if (recorder_) recorder_->begin_step(now);
   scheduler_->advance(now, outputs);
   if (recorder_) {
     // Told as aborts, a replay need not know when the clock was looked at.
     for (const EngineCoreOutput& output : outputs.outputs)
       recorder_->aborted(output.request_id, RequestStatus::kFinishedAborted);
+    recorder_->begin_step(now);
   }
   const auto max_in_flight = static_cast<size_t>(executor_->max_in_flight_steps());
   const bool launched = in_flight_.size() < max_in_flight && step_error_.empty() && launch_step(now);
@@ -152,7 +152,7 @@ bool EngineCore::launch_step(double now) {
   if (free_plans_.empty()) free_plans_.push_back(std::make_unique<SchedulerOutput>());
   SchedulerOutput& plan = *free_plans_.back();
   const bool planned = scheduler_->schedule(plan);
-  if (recorder_ && (planned || !plan.preempted_req_ids.empty())) recorder_->planned(now, plan, planned);
+  if (recorder_) recorder_->planned(now, plan, planned);
   if (!planned) return false;
   LaunchedStep& step = in_flight_.push();
   step.plan = std::move(free_plans_.back());

@@ -27,6 +27,8 @@ SchedulerRecorder::SchedulerRecorder(const EngineConfig& config, const Recording
       directory_(config.flight_recorder_dir),
       recorder_(config.flight_recorder_bytes, config.flight_recorder_minutes * 60.0, bytes_of(header)) {
   scheduler_.record_new_hashes(true);
+  if (KVArena::Member* memory = scheduler_.kv_cache_manager().shared_memory())
+    memory->record_answers(&plan_.arena_answers);
   if (config.flight_recorder_signal > 0) {
     signal_dump_ =
         std::make_unique<SignalDump>(config.flight_recorder_signal, [this] { dump_after("signal"); });
@@ -48,8 +50,10 @@ void SchedulerRecorder::paused(PauseState state) {
 void SchedulerRecorder::reset_prefix_cache() { recorder_.record(RecordedEventKind::kResetPrefixCache); }
 
 void SchedulerRecorder::planned(double now, const SchedulerOutput& plan, bool launched) {
+  // A look that changed nothing need not be repeated.
+  if (!launched && plan.preempted_req_ids.empty() && plan_.arena_answers.empty()) return;
   const SchedulerStats stats = scheduler_.stats();
-  RecordedPlan recorded;
+  RecordedPlan& recorded = plan_;
   recorded.now = now;
   recorded.step_id = plan.step_id;
   recorded.hash = launched ? hash_plan(plan) : 0;
@@ -59,6 +63,7 @@ void SchedulerRecorder::planned(double now, const SchedulerOutput& plan, bool la
   recorded.num_waiting_reqs = stats.num_waiting_reqs;
   recorded.num_free_blocks = stats.num_free_blocks;
   recorder_.record(RecordedEventKind::kPlan, recorded);
+  recorded.arena_answers.clear();
 }
 
 void SchedulerRecorder::collected(double now, const SchedulerOutput& plan, const ModelRunnerOutput& result,

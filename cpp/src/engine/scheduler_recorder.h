@@ -22,7 +22,7 @@ class SchedulerRecorder {
   SchedulerRecorder(const EngineConfig& config, const RecordingHeader& header, Scheduler& scheduler,
                     InFlightPlan in_flight_plan);
 
-  // First of a step, before advance(): begins a segment of the ring when it is time.
+  // Before a step is planned, after advance(): begins a segment of the ring when it is time.
   void begin_step(double now);
   void added(RequestId id);
   void aborted(RequestId id, RequestStatus status);
@@ -42,7 +42,8 @@ class SchedulerRecorder {
   InFlightPlan in_flight_plan_;
   std::string directory_;
   FlightRecorder recorder_;
-  RecordedResult result_;  // recycled
+  RecordedPlan plan_;  // recycled, like the next
+  RecordedResult result_;
   std::unique_ptr<SignalDump> signal_dump_;
 };
 

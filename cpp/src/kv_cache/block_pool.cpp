@@ -102,7 +102,7 @@ bool BlockPool::map_extent(BlockId& first_block, int32_t& num_blocks) {
   extents_[static_cast<size_t>(first_unmapped_)].mapped = true;
   ++num_mapped_extents_;
   extent_range(first_unmapped_, first_block, num_blocks);
-  if (next_is_cached()) {
+  if (last_free_ >= 0 && at(last_free_).cached) {
     for (BlockId id = first_block + num_blocks - 1; id >= first_block; --id) push_free_first(id);
   } else {
     for (BlockId id = first_block; id < first_block + num_blocks; ++id) push_free(id);
@@ -126,6 +126,16 @@ bool BlockPool::unmap_extent(BlockId& first_block, int32_t& num_blocks) {
   }
   num_mapped_ -= num_blocks;
   return true;
+}
+
+int32_t BlockPool::count_uncached_ahead(int32_t count) const {
+  int32_t num_uncached = 0;
+  for (BlockId id = first_free_; id >= 0 && num_uncached < count; ++num_uncached) {
+    const Block& block = blocks_[static_cast<size_t>(id)];
+    if (block.cached) break;
+    id = block.next_free;
+  }
+  return num_uncached;
 }
 
 void BlockPool::push_free(BlockId id) {

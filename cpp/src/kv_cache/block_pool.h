@@ -60,8 +60,9 @@ class BlockPool {
   // Unmaps one extent whose blocks are all free, the last of them first; false when there is none.
   bool unmap_extent(BlockId& first_block, int32_t& num_blocks);
 
-  // The next block to be handed out still holds cached content: more memory would save it.
-  bool next_is_cached() const { return first_free_ >= 0 && blocks_[static_cast<size_t>(first_free_)].cached; }
+  // Of the next `count` blocks to be handed out, how many hold no cached content: with more memory, the rest
+  // need not lose theirs.
+  int32_t count_uncached_ahead(int32_t count) const;
 
   int32_t num_free_blocks() const { return num_free_; }
   int32_t num_mapped_blocks() const { return num_mapped_; }

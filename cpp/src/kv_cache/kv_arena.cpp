@@ -44,11 +44,24 @@ KVArena::Member::Member(std::shared_ptr<KVArena> arena, int64_t min_bytes, std::
 KVArena::Member::~Member() {
   const std::lock_guard lock(arena_->mutex_);
   arena_->members_.remove(this);
+  for (Member* other : arena_->members_) {
+    if (other->bytes_wanted_ > 0 && other->wake_) other->wake_();
+  }
+}
+
+int64_t KVArena::Member::answer(int64_t truth) const {
+  if (replays_) {
+    if (replayed_.empty()) return 0;
+    truth = replayed_.front();
+    replayed_ = replayed_.subspan(1);
+  }
+  if (recorded_) recorded_->push_back(truth);
+  return truth;
 }
 
 bool KVArena::Member::take(int64_t bytes) {
   const std::lock_guard lock(arena_->mutex_);
-  if (bytes <= arena_->bytes_available_locked(*this)) {
+  if (answer(bytes <= arena_->bytes_available_locked(*this)) != 0) {
     bytes_held_ += bytes;
     bytes_wanted_ = 0;
     return true;
@@ -69,12 +82,18 @@ void KVArena::Member::give_back(int64_t bytes) {
   }
 }
 
-int64_t KVArena::Member::bytes_available() const {
+int64_t KVArena::Member::bytes_available() const { return answer(bytes_available_now()); }
+
+int64_t KVArena::Member::bytes_available_now() const {
   const std::lock_guard lock(arena_->mutex_);
   return arena_->bytes_available_locked(*this);
 }
 
-int64_t KVArena::Member::bytes_wanted_by_others() const {
+int64_t KVArena::Member::bytes_wanted_by_others() const { return answer(bytes_wanted_now()); }
+
+bool KVArena::Member::is_wanted() const { return bytes_wanted_now() > 0; }
+
+int64_t KVArena::Member::bytes_wanted_now() const {
   const std::lock_guard lock(arena_->mutex_);
   int64_t wanted = 0;
   for (const Member* other : arena_->members_) {

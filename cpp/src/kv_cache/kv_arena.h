@@ -10,6 +10,8 @@
 #include <list>
 #include <memory>
 #include <mutex>
+#include <span>
+#include <vector>
 
 namespace quire {
 
@@ -33,7 +35,19 @@ class KVArena {
     int64_t bytes_available() const;
     // Bytes that other members have asked for and not got; what lies above min_bytes may go to them.
     int64_t bytes_wanted_by_others() const;
+    bool is_wanted() const;  // whether it is more than 0; not recorded
     int64_t min_bytes() const { return min_bytes_; }
+
+    // For the flight recorder: what take(), bytes_available() and bytes_wanted_by_others() answer depends on
+    // other engines. Answers are appended to `tape` from now on; null: they are not.
+    void record_answers(std::vector<int64_t>* tape) { recorded_ = tape; }
+    // And in a replay: these are the next answers. After the last one, nothing is there to be had.
+    void replay_answers(std::span<const int64_t> tape) {
+      replays_ = true;
+      replayed_ = tape;
+    }
+    // What bytes_available() would say, without recording it.
+    int64_t bytes_available_now() const;
 
    private:
     friend class KVArena;
@@ -41,7 +55,14 @@ class KVArena {
     int64_t min_bytes_;
     int64_t bytes_held_ = 0;    // guarded by the arena's mutex for writing
     int64_t bytes_wanted_ = 0;  // likewise
+    int64_t bytes_wanted_now() const;
+    // The answer to give: the true one, or in a replay the recorded one.
+    int64_t answer(int64_t truth) const;
+
     std::function<void()> wake_;
+    std::vector<int64_t>* recorded_ = nullptr;
+    bool replays_ = false;
+    mutable std::span<const int64_t> replayed_;
   };
 
   // Throws InvalidArgument unless bytes > 0.

@@ -46,7 +46,8 @@ KVCacheManager::KVCacheManager(const KVCacheConfig& config, const KVCacheManager
                                 "; the larger must be a multiple of the smaller"));
     }
   }
-  shares_memory_ = arena_ != nullptr || groups_.size() > 1;
+  arena_is_shared_ = arena_ != nullptr;
+  shares_memory_ = arena_is_shared_ || groups_.size() > 1;
   if (!arena_) arena_ = std::make_shared<KVArena>(std::max<int64_t>(config.bytes, 1));
   arena_member_ = std::make_unique<KVArena::Member>(arena_, config.min_bytes, manager_config.wake);
   if (!shares_memory_) {
@@ -142,35 +143,57 @@ bool KVCacheManager::allocate_slots(Request& request, int32_t num_new_tokens, co
   if (num_tokens <= request.num_slots) return true;
 
   request.blocks.resize(groups_.size());
+  // Where memory may be unmapped to make room, hits must be in use before, or theirs might be.
+  const bool shares_first = computed && shares_memory_;
+  // A state is wanted at the end of what is computed, wherever lookahead ends.
+  const auto num_tokens_of = [&](const Group& group) {
+    return group.policy.is_state() ? start + num_new_tokens : num_tokens;
+  };
   for (size_t g = 0; g < groups_.size(); ++g) {
     Group& group = groups_[g];
     size_t num_have = request.blocks[g].ids.size();
     int32_t num_revived = 0;  // hits that are free now: sharing them uses up free blocks too
     if (computed) {
       num_have += computed->block_ids[g].size();
-      for (BlockId id : computed->block_ids[g])
-        num_revived += id != kNullBlock && group.pool.ref_count(id) == 0;
+      for (BlockId id : computed->block_ids[g]) {
+        if (id != kNullBlock && shares_first) {
+          group.pool.share(id);
+        } else {
+          num_revived += id != kNullBlock && group.pool.ref_count(id) == 0;
+        }
+      }
     }
-    const int32_t num_more = group.policy.num_blocks(num_tokens) - static_cast<int32_t>(num_have);
-    group.num_needed = num_revived + std::max(group.policy.is_state() ? std::min(num_more, 1) : num_more, 0);
+    const int32_t num_more = group.policy.num_blocks(num_tokens_of(group)) - static_cast<int32_t>(num_have);
+    group.num_new = std::max(group.policy.is_state() ? std::min(num_more, 1) : num_more, 0);
+    group.num_needed = num_revived + group.num_new;
   }
-  if (!make_room()) return false;
+  if (!make_room()) {
+    for (size_t g = 0; g < groups_.size() && shares_first; ++g) {
+      const auto& ids = computed->block_ids[g];
+      for (auto id = ids.rbegin(); id != ids.rend(); ++id) {
+        if (*id != kNullBlock) groups_[g].pool.free(*id);
+      }
+    }
+    return false;
+  }
 
   if (request.num_slots == 0) ++num_holders_;
+  request.has_unsent_blocks = true;
+  request.next_cache_at = 0;
   request.num_slots = std::numeric_limits<int32_t>::max();
   for (size_t g = 0; g < groups_.size(); ++g) {
     Group& group = groups_[g];
     RequestBlocks& held = request.blocks[g];
     if (computed) {
       for (BlockId id : computed->block_ids[g]) {
-        if (id != kNullBlock) group.pool.share(id);
+        if (id != kNullBlock && !shares_first) group.pool.share(id);
         held.num_skipped += id == kNullBlock;
       }
       held.ids.insert(held.ids.end(), computed->block_ids[g].begin(), computed->block_ids[g].end());
       held.num_cached = static_cast<int32_t>(held.ids.size());
     }
     const auto num_have = static_cast<int32_t>(held.ids.size());
-    const int32_t num_blocks = std::max(group.policy.num_blocks(num_tokens), num_have);
+    const int32_t num_blocks = std::max(group.policy.num_blocks(num_tokens_of(group)), num_have);
     if (num_blocks > num_have) {
       held.ids.resize(static_cast<size_t>(num_blocks), kNullBlock);
       // A state group materialises only the state at the end of the step.
@@ -213,8 +236,8 @@ bool KVCacheManager::make_room() {
     const int32_t deficit = group.num_needed - group.pool.num_free_blocks();
     if (deficit > 0) QUIRE_CHECK(map_blocks(group, deficit));
     // While there is memory nobody uses, cached prefixes need not go.
-    while (group.num_needed > 0 && group.pool.next_is_cached() && group.pool.num_unmapped_extents() > 0 &&
-           arena_member_->bytes_available() >= group.extent_bytes &&
+    while (group.pool.count_uncached_ahead(group.num_new) < group.num_new &&
+           group.pool.num_unmapped_extents() > 0 && arena_member_->bytes_available() >= group.extent_bytes &&
            arena_member_->take(group.extent_bytes)) {
       spare_bytes_ += group.extent_bytes;
       QUIRE_CHECK(map_blocks(group, 1));
@@ -253,8 +276,10 @@ void KVCacheManager::take_extents(std::vector<KVExtent>& out) {
   out.swap(extents_);
 }
 
+bool KVCacheManager::memory_is_wanted() const { return arena_is_shared_ && arena_member_->is_wanted(); }
+
 int64_t KVCacheManager::lend() {
-  if (!shares_memory_) return 0;
+  if (!arena_is_shared_) return 0;
   const int64_t surplus = arena_member_->bytes_held() - bytes_being_lent_ - arena_member_->min_bytes();
   const int64_t wanted = std::min(arena_member_->bytes_wanted_by_others() - bytes_being_lent_, surplus);
   if (wanted <= 0) return 0;
@@ -309,10 +334,21 @@ bool KVCacheManager::fits(const Request& request, const ComputedBlocks& computed
     }
   }
   if (missing_bytes == 0) return true;
-  return shares_memory_ && missing_bytes <= spare_bytes_ + surplus_bytes + arena_member_->bytes_available();
+  if (!shares_memory_) return false;
+  const int64_t bytes_to_take = missing_bytes - spare_bytes_ - surplus_bytes;
+  if (bytes_to_take <= arena_member_->bytes_available()) return true;
+  // Other engines may have it to spare: they are asked.
+  if (!arena_member_->take(bytes_to_take)) return false;
+  spare_bytes_ += bytes_to_take;
+  return true;
 }
 
 void KVCacheManager::take_new_block_ids(Request& request, BlockIdLists& out) const {
+  if (!request.has_unsent_blocks) {
+    out.push_empty_row();
+    return;
+  }
+  request.has_unsent_blocks = false;
   for (RequestBlocks& held : request.blocks) {
     out.push(std::span(held.ids).subspan(static_cast<size_t>(held.num_sent)));
     held.num_sent = static_cast<int32_t>(held.ids.size());
@@ -320,8 +356,10 @@ void KVCacheManager::take_new_block_ids(Request& request, BlockIdLists& out) con
   }
 }
 
-void KVCacheManager::cache_blocks(Request& request, int32_t num_tokens) {
-  if (!enable_prefix_caching_) return;
+void KVCacheManager::cache_blocks(Request& request, int32_t num_tokens, bool hold_states) {
+  // Most steps fill no block.
+  if (!enable_prefix_caching_ || (num_tokens < request.next_cache_at && !has_state_groups_)) return;
+  request.next_cache_at = std::numeric_limits<int32_t>::max();
   for (size_t g = 0; g < groups_.size(); ++g) {
     Group& group = groups_[g];
     RequestBlocks& held = request.blocks[g];
@@ -333,10 +371,27 @@ void KVCacheManager::cache_blocks(Request& request, int32_t num_tokens) {
       if (id == kNullBlock) continue;
       // A state that was carried past the block's end is another prefix's.
       if (group.policy.is_state() && held.num_exact_tokens != (held.num_cached + 1) * block_size) continue;
+      if (group.policy.is_state() && hold_states) {
+        held_states_.push_back({g, &request, held.num_cached});
+        continue;
+      }
+      // Two requests that share a block may both compute it, after its load failed.
+      if (group.pool.is_cached(id)) continue;
       const bool first = group.pool.cache(id, hash_of(group, request, held.num_cached));
       if (first && enable_events_) store_event(group, request, held.num_cached);
     }
+    request.next_cache_at = std::min(request.next_cache_at, (held.num_cached + 1) * block_size);
   }
+}
+
+void KVCacheManager::publish_states() {
+  for (const HeldState& state : held_states_) {
+    Group& group = groups_[state.group];
+    const BlockId id = state.request->blocks[state.group].ids[static_cast<size_t>(state.block)];
+    const bool first = group.pool.cache(id, hash_of(group, *state.request, state.block));
+    if (first && enable_events_) store_event(group, *state.request, state.block);
+  }
+  held_states_.clear();
 }
 
 void KVCacheManager::store_event(const Group& group, const Request& request, int32_t block) {
@@ -362,6 +417,7 @@ void KVCacheManager::store_event(const Group& group, const Request& request, int
 }
 
 void KVCacheManager::uncache_blocks(Request& request, int32_t first_token) {
+  request.next_cache_at = 0;
   for (size_t g = 0; g < request.blocks.size(); ++g) {
     RequestBlocks& held = request.blocks[g];
     const int32_t first_block = first_token / groups_[g].policy.block_size();
@@ -370,6 +426,7 @@ void KVCacheManager::uncache_blocks(Request& request, int32_t first_token) {
     }
     held.num_cached = std::min(held.num_cached, first_block);
   }
+  std::erase_if(held_states_, [&](const HeldState& state) { return state.request == &request; });
 }
 
 void KVCacheManager::uncache_all() {
@@ -378,6 +435,7 @@ void KVCacheManager::uncache_all() {
 
 void KVCacheManager::free(Request& request) {
   if (request.num_slots > 0) --num_holders_;
+  std::erase_if(held_states_, [&](const HeldState& state) { return state.request == &request; });
   for (size_t g = 0; g < request.blocks.size(); ++g) {
     RequestBlocks& held = request.blocks[g];
     for (auto id = held.ids.rbegin(); id != held.ids.rend(); ++id) {
@@ -386,18 +444,22 @@ void KVCacheManager::free(Request& request) {
     held.ids.clear();
     held.num_cached = held.num_skipped = held.num_sent = held.num_exact_tokens = 0;
   }
-  request.num_slots = 0;
+  request.num_slots = request.next_cache_at = 0;
   num_wasted_slots_ -= request.num_wasted_slots;
   request.num_wasted_slots = 0;
 }
 
 void KVCacheManager::update_waste(Request& request) {
   int32_t wasted = 0;
-  for (size_t g = 0; g < request.blocks.size(); ++g) {
-    if (groups_[g].policy.is_state()) continue;
-    const auto num_slots =
-        static_cast<int32_t>(request.blocks[g].ids.size()) * groups_[g].policy.block_size();
-    wasted += std::max(num_slots - request.num_computed_tokens, 0);
+  if (groups_.size() == 1 && !has_state_groups_) {
+    wasted = std::max(request.num_slots - request.num_computed_tokens, 0);  // without a look at its blocks
+  } else {
+    for (size_t g = 0; g < request.blocks.size(); ++g) {
+      if (groups_[g].policy.is_state()) continue;
+      const auto num_slots =
+          static_cast<int32_t>(request.blocks[g].ids.size()) * groups_[g].policy.block_size();
+      wasted += std::max(num_slots - request.num_computed_tokens, 0);
+    }
   }
   num_wasted_slots_ += wasted - request.num_wasted_slots;
   request.num_wasted_slots = wasted;
@@ -430,7 +492,7 @@ void KVCacheManager::take_events(std::vector<KVCacheEvent>& out) {
 
 int32_t KVCacheManager::num_free_blocks() const {
   if (!shares_memory_) return groups_[0].pool.num_free_blocks();
-  int64_t bytes = spare_bytes_ + arena_member_->bytes_available();
+  int64_t bytes = spare_bytes_ + arena_member_->bytes_available_now();
   for (const Group& group : groups_) bytes += group.pool.num_free_blocks() * group.block_bytes;
   return static_cast<int32_t>(
       std::min<int64_t>(bytes / groups_[0].block_bytes, groups_[0].pool.num_usable_blocks()));

@@ -64,8 +64,10 @@ class KVCacheManager {
 
   // Makes the full blocks of the first `num_tokens` tokens findable; all must be known, and computed, or
   // about to be by a step that was planned: steps run in order, and within a step a layer stores all keys and
-  // values before it reads any.
-  void cache_blocks(Request& request, int32_t num_tokens);
+  // values before it reads any. States are read before any is stored: with `hold_states` they are findable
+  // only after publish_states(), when the step is planned.
+  void cache_blocks(Request& request, int32_t num_tokens, bool hold_states = false);
+  void publish_states();
 
   // Makes the request's blocks from token `first_token` on findable no longer: they will not be computed.
   void uncache_blocks(Request& request, int32_t first_token);
@@ -92,11 +94,14 @@ class KVCacheManager {
   // Moves what was mapped and unmapped since the last call into `out`.
   void take_extents(std::vector<KVExtent>& out);
   bool has_extents() const { return !extents_.empty(); }
-  bool memory_is_wanted() const { return shares_memory_ && arena_member_->bytes_wanted_by_others() > 0; }
+  bool memory_is_wanted() const;
 
   // Everything but what the requests hold.
   void save(SchedulerSnapshot& out) const;
   void restore(const SchedulerSnapshot& snapshot);
+
+  // Null while memory is this engine's alone: what it gets then depends on nobody.
+  KVArena::Member* shared_memory() const { return arena_is_shared_ ? arena_member_.get() : nullptr; }
 
   // Since the last call; empty unless they are enabled.
   void take_events(std::vector<KVCacheEvent>& out);
@@ -121,7 +126,8 @@ class KVCacheManager {
     BlockPool pool;
     int64_t block_bytes, extent_bytes;
     int32_t blocks_per_extent;
-    int32_t num_needed = 0;  // scratch of allocate_slots
+    int32_t num_needed = 0;  // scratch of allocate_slots: free blocks that are shared or handed out ...
+    int32_t num_new = 0;     // ... and of those, handed out
   };
 
   // The hash of a group's block: the one at its last token.
@@ -142,13 +148,20 @@ class KVCacheManager {
   int32_t hash_block_size_ = 0;
   int32_t alignment_ = 0;
   bool has_state_groups_ = false;
-  bool windows_exist_ = false;  // some group gives blocks back while a request runs
-  bool shares_memory_ = false;  // memory is mapped on demand
+  bool windows_exist_ = false;    // some group gives blocks back while a request runs
+  bool shares_memory_ = false;    // memory is mapped on demand
+  bool arena_is_shared_ = false;  // with other engines
   std::shared_ptr<KVArena> arena_;
   std::unique_ptr<KVArena::Member> arena_member_;
   int64_t spare_bytes_ = 0;  // taken from the arena, mapped nowhere
   int64_t bytes_being_lent_ = 0;
   std::vector<KVExtent> extents_;
+  struct HeldState {
+    size_t group;
+    const Request* request;
+    int32_t block;
+  };
+  std::vector<HeldState> held_states_;  // of the step being planned
   std::vector<KVCacheEvent> events_;
   int32_t num_holders_ = 0;  // requests that hold blocks
   int64_t num_wasted_slots_ = 0;

@@ -75,7 +75,9 @@ KVCacheConfig plan_kv_cache(const std::vector<KVCacheSpec>& layers, const KVCach
                               "), one sequence of max_model_len ", demand.max_model_len, " needs ",
                               needed_bytes, " bytes (", needed_blocks,
                               " blocks): lower max_model_len, or raise ",
-                              demand.num_blocks > 0 ? "num_gpu_blocks_override" : "kv_cache_memory_bytes"));
+                              demand.shared           ? "the bytes of kv_arena"
+                              : demand.num_blocks > 0 ? "num_gpu_blocks_override"
+                                                      : "kv_cache_memory_bytes"));
   }
   return config;
 }

@@ -1,5 +1,5 @@
 // The KV cache's bookkeeping, saved and restored: where a recording begins.
-#include <algorithm>
+#include <utility>
 
 #include "kv_cache/kv_cache_manager.h"
 #include "util/check.h"
@@ -11,63 +11,81 @@ void require(bool ok, const char* what) {
   if (!ok) throw InvalidArgument(str("snapshot: ", what));
 }
 
+// Runs of consecutive numbers: (first, count).
+void append_to_runs(std::vector<std::pair<int32_t, int32_t>>& runs, int32_t value) {
+  if (!runs.empty() && runs.back().first + runs.back().second == value) {
+    ++runs.back().second;
+  } else {
+    runs.emplace_back(value, 1);
+  }
+}
+
 }  // namespace
 
 void BlockPool::save(BlockPoolSnapshot& out) const {
-  for (const Block& block : blocks_) {
-    out.ref_counts.push_back(block.ref_count);
-    out.hashes.push_back(block.cached ? KVBlockHash{block.hash.high, block.hash.low} : KVBlockHash{});
-  }
+  out.num_blocks = static_cast<int32_t>(blocks_.size());
   for (BlockId id = 1; id <= num_usable_blocks(); ++id) {
     const Block& block = blocks_[static_cast<size_t>(id)];
-    if (!block.cached || cached_.find(block.hash) != id) continue;
-    BlockId equal = id;
-    do {
-      out.cached.push_back(equal);
-      equal = blocks_[static_cast<size_t>(equal)].next_equal;
-    } while (equal != id);
+    if (block.ref_count > 0) out.ref_counts.emplace_back(id, block.ref_count);
+    if (!block.cached) continue;
+    const KVBlockHash hash{block.hash.high, block.hash.low};
+    if (block.next_equal == id) {
+      out.cached.emplace_back(id, hash);
+    } else if (cached_.find(block.hash) == id) {
+      BlockId equal = id;
+      do {
+        out.cached.emplace_back(equal, hash);
+        equal = blocks_[static_cast<size_t>(equal)].next_equal;
+      } while (equal != id);
+    }
   }
   for (BlockId id = first_free_; id >= 0; id = blocks_[static_cast<size_t>(id)].next_free)
-    out.free.push_back(id);
-  for (const Extent& extent : extents_) out.mapped_extents.push_back(extent.mapped);
+    append_to_runs(out.free, id);
+  for (int32_t i = 0; i < num_extents(); ++i) {
+    if (extents_[static_cast<size_t>(i)].mapped) append_to_runs(out.mapped_extents, i);
+  }
 }
 
 void BlockPool::restore(const BlockPoolSnapshot& snapshot) {
-  require(snapshot.ref_counts.size() == blocks_.size() && snapshot.hashes.size() == blocks_.size() &&
-              snapshot.mapped_extents.size() == extents_.size(),
-          "a pool of another size");
+  require(snapshot.num_blocks == static_cast<int32_t>(blocks_.size()), "a pool of another size");
   const auto is_block = [this](BlockId id) { return id > kNullBlock && id <= num_usable_blocks(); };
   uncache_all();
   while (first_free_ >= 0) remove_free(first_free_);
+  for (Block& block : blocks_) block.ref_count = 0;
+  for (Extent& extent : extents_) extent = {};
   num_mapped_ = num_mapped_extents_ = first_unmapped_ = 0;
-  for (size_t i = 0; i < extents_.size(); ++i) {
-    extents_[i] = {0, snapshot.mapped_extents[i] != 0};
-    if (!extents_[i].mapped) continue;
-    BlockId first_block = 0;
-    int32_t num_blocks = 0;
-    extent_range(static_cast<int32_t>(i), first_block, num_blocks);
-    num_mapped_ += num_blocks;
-    ++num_mapped_extents_;
-  }
-  for (BlockId id = 1; id <= num_usable_blocks(); ++id) {
-    at(id).ref_count = snapshot.ref_counts[static_cast<size_t>(id)];
-    require(at(id).ref_count >= 0, "a negative reference count");
-    if (at(id).ref_count > 0) {
-      require(extent_of(id).mapped, "a block in use has no memory");
-      ++extent_of(id).num_in_use;
+  for (const auto& [first, count] : snapshot.mapped_extents) {
+    require(first >= 0 && count > 0 && count <= num_extents() - first, "an extent outside the pool");
+    for (int32_t i = first; i < first + count; ++i) {
+      require(!extents_[static_cast<size_t>(i)].mapped, "an extent is mapped twice");
+      extents_[static_cast<size_t>(i)].mapped = true;
+      BlockId first_block = 0;
+      int32_t num_blocks = 0;
+      extent_range(i, first_block, num_blocks);
+      num_mapped_ += num_blocks;
+      ++num_mapped_extents_;
     }
   }
-  std::vector<uint8_t> seen(blocks_.size());
-  for (BlockId id : snapshot.free) {
-    require(is_block(id) && at(id).ref_count == 0 && extent_of(id).mapped && !seen[static_cast<size_t>(id)]++,
-            "a free list that is none");
-    push_free(id);
+  for (const auto& [id, ref_count] : snapshot.ref_counts) {
+    require(is_block(id) && ref_count > 0 && at(id).ref_count == 0 && extent_of(id).mapped,
+            "a block in use that is none");
+    at(id).ref_count = ref_count;
+    ++extent_of(id).num_in_use;
   }
-  std::fill(seen.begin(), seen.end(), uint8_t{0});
-  for (BlockId id : snapshot.cached) {
-    require(is_block(id) && extent_of(id).mapped && !seen[static_cast<size_t>(id)]++,
-            "a cached block that is none");
-    const KVBlockHash& hash = snapshot.hashes[static_cast<size_t>(id)];
+  std::vector<uint8_t> seen(blocks_.size());
+  for (const auto& [first, count] : snapshot.free) {
+    require(is_block(first) && count > 0 && count <= num_usable_blocks() - first + 1,
+            "a free list that is none");
+    for (BlockId id = first; id < first + count; ++id) {
+      require(at(id).ref_count == 0 && extent_of(id).mapped && !seen[static_cast<size_t>(id)]++,
+              "a free list that is none");
+      push_free(id);
+    }
+  }
+  require(num_free_ + static_cast<int32_t>(snapshot.ref_counts.size()) == num_mapped_,
+          "blocks that are neither free nor in use");
+  for (const auto& [id, hash] : snapshot.cached) {
+    require(is_block(id) && extent_of(id).mapped && !at(id).cached, "a cached block that is none");
     // cache() wants an owner: a free block gets one for the moment.
     const int32_t ref_count = std::exchange(at(id).ref_count, 1);
     cache(id, {hash[0], hash[1]});
@@ -79,6 +97,7 @@ void KVCacheManager::save(SchedulerSnapshot& out) const {
   for (const Group& group : groups_) group.pool.save(out.pools.emplace_back());
   out.bytes_held = arena_member_->bytes_held();
   out.spare_bytes = spare_bytes_;
+  out.bytes_being_lent = bytes_being_lent_;
   out.num_holders = num_holders_;
   out.num_wasted_slots = num_wasted_slots_;
   out.extents = extents_;
@@ -93,6 +112,7 @@ void KVCacheManager::restore(const SchedulerSnapshot& snapshot) {
             "more memory than there is");
   }
   spare_bytes_ = snapshot.spare_bytes;
+  bytes_being_lent_ = snapshot.bytes_being_lent;
   num_holders_ = snapshot.num_holders;
   num_wasted_slots_ = snapshot.num_wasted_slots;
   extents_ = snapshot.extents;

@@ -64,10 +64,12 @@ struct RecordedPlan {
   int32_t num_running_reqs = 0;
   int32_t num_waiting_reqs = 0;
   int32_t num_free_blocks = 0;
+  std::vector<int64_t> arena_answers;  // of memory shared with other engines, in the order of the questions
 
   template <class A>
   void fields(A& a) {
-    a(now, step_id, hash, num_reqs, num_tokens, num_running_reqs, num_waiting_reqs, num_free_blocks);
+    a(now, step_id, hash, num_reqs, num_tokens, num_running_reqs, num_waiting_reqs, num_free_blocks,
+      arena_answers);
   }
 };
 
@@ -98,17 +100,19 @@ enum class RecordedEventKind : uint8_t {
   kSnapshot = 7,  // SchedulerSnapshot: the first event, and again whenever a segment of the ring begins
 };
 
-// What a pool of blocks looks like; parallel lists are as long as the pool has blocks.
+// What a pool of blocks looks like. Most blocks of a large pool are neither in use nor cached, and lie in the
+// free list in order: only the rest costs space.
 struct BlockPoolSnapshot {
-  std::vector<int32_t> ref_counts;
-  std::vector<KVBlockHash> hashes;  // zero: not cached
-  std::vector<BlockId> cached;      // in the order they are found: of equal ones, the oldest first
-  std::vector<BlockId> free;        // in the order they are handed out
-  std::vector<uint8_t> mapped_extents;
+  int32_t num_blocks = 0;
+  std::vector<std::pair<BlockId, int32_t>> ref_counts;  // of blocks in use
+  std::vector<std::pair<BlockId, KVBlockHash>>
+      cached;  // in the order they are found: of equal ones, the oldest first
+  std::vector<std::pair<BlockId, int32_t>> free;  // in the order they are handed out: runs of ascending ids
+  std::vector<std::pair<int32_t, int32_t>> mapped_extents;  // runs of ascending indices
 
   template <class A>
   void fields(A& a) {
-    a(ref_counts, hashes, cached, free, mapped_extents);
+    a(num_blocks, ref_counts, cached, free, mapped_extents);
   }
 };
 
@@ -129,8 +133,8 @@ struct RequestSnapshot {
   uint64_t arrival_order = 0;
   int32_t num_overtaken = 0, num_computed_tokens = 0, num_output_placeholders = 0, num_steps_in_flight = 0,
           num_tokens_in_flight = 0, num_prefill_tokens = 0, num_cached_tokens = 0, num_preemptions = 0,
-          num_queued_tokens = 0, num_counted_prefill = 0, num_results_to_drop = 0, num_spec_tokens = 0,
-          num_slots = 0, num_wasted_slots = 0;
+          num_queued_tokens = 0, num_counted_prefill = 0, num_results_to_drop = 0, num_charged_tokens = 0,
+          num_spec_tokens = 0, num_slots = 0, num_wasted_slots = 0;
   uint8_t known_to_workers = 0, is_partial_prefill = 0, is_long_prefill = 0;
   double first_scheduled_time = 0.0;
   std::vector<RequestBlocksSnapshot> blocks;
@@ -139,18 +143,20 @@ struct RequestSnapshot {
   void fields(A& a) {
     a(request, num_tokens, status, arrival_order, num_overtaken, num_computed_tokens, num_output_placeholders,
       num_steps_in_flight, num_tokens_in_flight, num_prefill_tokens, num_cached_tokens, num_preemptions,
-      num_queued_tokens, num_counted_prefill, num_results_to_drop, num_spec_tokens, num_slots,
-      num_wasted_slots, known_to_workers, is_partial_prefill, is_long_prefill, first_scheduled_time, blocks);
+      num_queued_tokens, num_counted_prefill, num_results_to_drop, num_charged_tokens, num_spec_tokens,
+      num_slots, num_wasted_slots, known_to_workers, is_partial_prefill, is_long_prefill,
+      first_scheduled_time, blocks);
   }
 };
 
 struct InFlightSnapshot {
   StepId step_id = 0;
   std::vector<ScheduledRequest> scheduled_reqs;
+  int64_t lent_bytes = 0;
 
   template <class A>
   void fields(A& a) {
-    a(step_id, scheduled_reqs);
+    a(step_id, scheduled_reqs, lent_bytes);
   }
 };
 
@@ -182,7 +188,7 @@ struct SchedulerSnapshot {
   double last_counter = 0.0;
   EncoderCacheSnapshot encoder_cache;
   std::vector<BlockPoolSnapshot> pools;
-  int64_t bytes_held = 0, spare_bytes = 0;
+  int64_t bytes_held = 0, spare_bytes = 0, bytes_being_lent = 0;
   int32_t num_holders = 0;
   int64_t num_wasted_slots = 0;
   std::vector<KVExtent> extents;
@@ -192,7 +198,7 @@ struct SchedulerSnapshot {
   void fields(A& a) {
     a(now, next_step_id, next_arrival_order, pause_state, requests, running, in_flight, in_flight_requests,
       finished_req_ids, deadlines, user_counters, last_counter, encoder_cache, pools, bytes_held, spare_bytes,
-      num_holders, num_wasted_slots, extents, stats);
+      bytes_being_lent, num_holders, num_wasted_slots, extents, stats);
   }
 };
 

@@ -1,5 +1,6 @@
 #include "observability/flight_recorder.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <fstream>
 #include <utility>
@@ -30,9 +31,10 @@ void FlightRecorder::record_snapshot(double now, const SchedulerSnapshot& snapsh
   Segment& segment = segments_.push();
   segment.begin = now;
   segment.bytes.clear();
-  segment.bytes.reserve(segment_bytes_ + segment_bytes_ / 8);  // untouched pages cost nothing
   append(RecordedEventKind::kSnapshot, snapshot);
-  // A snapshot larger than a segment must not bring on the next one at once.
+  // However large the snapshot, events get half a segment: the next snapshot must not follow at once.
+  full_size_ = std::max(segment_bytes_, segment.bytes.size() + segment_bytes_ / 2);
+  segment.bytes.reserve(full_size_ + segment_bytes_ / 8);  // untouched pages cost nothing
   full_ = false;
   segment_end_ = now + segment_seconds_;
 }

@@ -19,8 +19,8 @@ namespace quire {
 
 class FlightRecorder {
  public:
-  // Keeps at most about `bytes`, and nothing older than `seconds` except in the newest segment. `header` is
-  // written before the events.
+  // Keeps about `bytes` at most (a segment may exceed its part when its snapshot alone nearly does), and
+  // nothing older than `seconds` except in the two newest segments. `header` is written before the events.
   FlightRecorder(int64_t bytes, double seconds, std::vector<std::byte> header);
 
   // Whether the next event should be a snapshot, which begins a segment.
@@ -62,7 +62,7 @@ class FlightRecorder {
     writer(message);
     const auto length = static_cast<uint32_t>(bytes.size() - length_at - sizeof(uint32_t));
     std::memcpy(bytes.data() + length_at, &length, sizeof length);
-    full_ = bytes.size() >= segment_bytes_;
+    full_ = bytes.size() >= full_size_;
   }
 
   const std::vector<std::byte> header_;
@@ -72,6 +72,7 @@ class FlightRecorder {
   RingQueue<Segment> segments_;  // the newest last
   // The recording thread's.
   bool full_ = true;
+  size_t full_size_ = 0;  // of the newest segment
   double segment_end_ = 0.0;
 };
 

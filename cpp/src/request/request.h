@@ -93,12 +93,13 @@ class Request {
   int32_t num_preemptions = 0;
   int32_t num_queued_tokens = 0;    // what it adds to the count of waiting tokens, while it is queued
   int32_t num_counted_prefill = 0;  // what it adds to the count of prefill tokens to compute, while it runs
+  int32_t num_charged_tokens = 0;   // leading tokens that its user has been charged for, under "fair"
   int32_t num_results_to_drop = 0;  // of steps in flight that computed on keys and values that were not there
   bool known_to_workers = false;
   bool is_partial_prefill = false;      // runs, and a part of its prefill is left for later steps
   bool is_long_prefill = false;         // longer than long_prefill_token_threshold when it was queued
   std::vector<int32_t> spec_token_ids;  // drafts for the next step
-  double first_scheduled_time = 0.0;    // the clock of arrival_time
+  double first_scheduled_time = -1.0;   // the clock of arrival_time; -1 before
 
   std::unique_ptr<StructuredOutputGrammar> grammar;  // null: none
 
@@ -108,8 +109,10 @@ class Request {
 
   // Per group.
   std::vector<RequestBlocks> blocks;
-  int32_t num_slots = 0;         // tokens that the blocks held can take, in every group
-  int32_t num_wasted_slots = 0;  // of those, over all groups: slots without a computed token
+  bool has_unsent_blocks = false;  // some that the workers do not know
+  int32_t next_cache_at = 0;       // no block can become findable before this many tokens are computed
+  int32_t num_slots = 0;           // tokens that the blocks held can take, in every group
+  int32_t num_wasted_slots = 0;    // of those, over all groups: slots without a computed token
 
  private:
   void update_block_hashes();

@@ -6,6 +6,11 @@
 
 namespace quire {
 
+int32_t EncoderCacheManager::num_unused_embeds(const std::string& mm_hash) const {
+  const auto entry = entries_.find(mm_hash);
+  return entry != entries_.end() && entry->second.owners.empty() ? entry->second.num_embeds : 0;
+}
+
 bool EncoderCacheManager::acquire(RequestId request_id, const MultiModalFeature& feature) {
   const auto [entry, inserted] = entries_.try_emplace(feature.mm_hash);
   Entry& value = entry->second;
@@ -48,6 +53,10 @@ void EncoderCacheManager::forget(std::unordered_map<std::string, Entry>::iterato
   unused_.erase(entry->second.unused);
   freed_.push_back(entry->first);
   entries_.erase(entry);
+}
+
+void EncoderCacheManager::forget_unused() {
+  while (!unused_.empty()) forget(entries_.find(unused_.front()));
 }
 
 void EncoderCacheManager::take_freed(std::vector<std::string>& out) {

@@ -22,6 +22,8 @@ class EncoderCacheManager {
   bool is_cached(const std::string& mm_hash) const { return entries_.contains(mm_hash); }
   // Whether `num_embeds` more would fit, after forgetting what nobody refers to.
   bool can_allocate(int32_t num_embeds) const { return num_embeds <= num_free_ + num_unused_; }
+  // Embeddings of a cached output that nobody refers to: can_allocate counts on their space.
+  int32_t num_unused_embeds(const std::string& mm_hash) const;
   // The request refers to the feature's output. Returns true when it was not there: it must be computed.
   // Space was found by can_allocate.
   bool acquire(RequestId request_id, const MultiModalFeature& feature);
@@ -30,6 +32,8 @@ class EncoderCacheManager {
   // It was never computed after all, and nobody else waits for it: forgets it. Else it stays, and returns
   // false.
   bool discard(RequestId request_id, const std::string& mm_hash);
+  // Forgets what nobody refers to.
+  void forget_unused();
   // Outputs forgotten since the last call; the workers free them.
   void take_freed(std::vector<std::string>& out);
 

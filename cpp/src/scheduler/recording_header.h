@@ -20,14 +20,14 @@ void visit_fields(A& a, SchedulerConfig& c) {
 
 struct RecordingHeader {
   std::string model;               // architecture and backend, for people
-  uint8_t replayable = 1;          // 0: decisions also depended on other engines, which share the memory
+  uint8_t shares_arena = 0;        // with other engines: their part in its decisions is recorded
   double unix_time_of_zero = 0.0;  // of the clock that times are told by
   SchedulerConfig scheduler;
   KVCacheConfig kv_cache;
 
   template <class A>
   void fields(A& a) {
-    a(model, replayable, unix_time_of_zero, scheduler, kv_cache);
+    a(model, shares_arena, unix_time_of_zero, scheduler, kv_cache);
   }
 };
 

@@ -106,30 +106,26 @@ class FairQueue final : public RequestQueue {
  public:
   void add(Request& request) override {
     User& user = user_of(request);
-    const size_t lane = request.is_long_prefill;
     if (user.requests.size() == 0) user.counter = std::max(user.counter, lowest_counter());
+    leave(request.is_long_prefill, user);
     user.requests.add(request);
-    if (user.requests.of(request).size() == 1) enter(lane, user);
+    enter(request.is_long_prefill, user);
     ++size_;
   }
   void remove(Request& request) override {
     User& user = user_of(request);
-    const size_t lane = request.is_long_prefill;
+    leave(request.is_long_prefill, user);
     user.requests.remove(request);
-    if (user.requests.of(request).empty()) {
-      waiting_[lane].erase({user.keys[lane], &user});
-      last_counter_ = std::max(last_counter_, user.counter);
-    }
+    enter(request.is_long_prefill, user);
+    if (user.requests.of(request).empty()) last_counter_ = std::max(last_counter_, user.counter);
     --size_;
     if (users_.size() > kMaxUsers) forget_idle_users();
   }
   Request* front(bool long_prefills) override {
-    User* const user = first(0);
-    User* const long_user = long_prefills ? first(1) : nullptr;
-    if (!long_user) return user ? *user->requests.short_ones.begin() : nullptr;
-    if (!user || long_user->counter < user->counter) return *long_user->requests.long_ones.begin();
-    if (user == long_user) return user->requests.front(true);
-    return *user->requests.short_ones.begin();
+    const Entry* const entry = first(0);
+    const Entry* const long_entry = long_prefills ? first(1) : nullptr;
+    if (!long_entry) return entry ? entry->request : nullptr;
+    return entry && *entry < *long_entry ? entry->request : long_entry->request;
   }
   size_t size() const override { return size_; }
 
@@ -147,7 +143,13 @@ class FairQueue final : public RequestQueue {
     out.last_counter = last_counter_;
   }
   void restore(const SchedulerSnapshot& snapshot) override {
+    for (size_t lane : {0, 1}) {
+      for (auto& [name, user] : users_) leave(lane, user);
+    }
     for (const auto& [name, counter] : snapshot.user_counters) users_[name].counter = counter;
+    for (size_t lane : {0, 1}) {
+      for (auto& [name, user] : users_) enter(lane, user);
+    }
     last_counter_ = snapshot.last_counter;
   }
 
@@ -156,9 +158,19 @@ class FairQueue final : public RequestQueue {
   static constexpr double kDecodeWeight = 2.0;  // the paper's: a token alone costs more than one of many
   static constexpr size_t kMaxUsers = 10000;
 
+  struct User;
+  // A user's first request in a lane, and the user's counter when the entry was made.
+  struct Entry {
+    double counter = 0.0;
+    Request* request = nullptr;  // null: no entry
+    User* user = nullptr;
+    bool operator<(const Entry& other) const {
+      return counter != other.counter ? counter < other.counter : arrived_before(*request, *other.request);
+    }
+  };
   struct User {
     double counter = 0.0;
-    std::array<double, 2> keys{};  // of its entries in waiting_: the counter when they were made
+    std::array<Entry, 2> entries;  // its own, of waiting_
     Lanes<ByArrival> requests;
   };
 
@@ -168,24 +180,32 @@ class FairQueue final : public RequestQueue {
     return found == users_.end() ? 0.0 : found->second.counter;
   }
   void enter(size_t lane, User& user) {
-    user.keys[lane] = user.counter;
-    waiting_[lane].insert({user.counter, &user});
+    const auto& requests = lane == 0 ? user.requests.short_ones : user.requests.long_ones;
+    if (requests.empty()) return;
+    user.entries[lane] = {user.counter, *requests.begin(), &user};
+    waiting_[lane].insert(user.entries[lane]);
+  }
+  void leave(size_t lane, User& user) {
+    if (!user.entries[lane].request) return;
+    waiting_[lane].erase(user.entries[lane]);
+    user.entries[lane] = {};
   }
   // Counters only rise, so an entry made before a charge sorts too early: it is made anew when it comes up.
-  User* first(size_t lane) {
+  const Entry* first(size_t lane) {
     auto& waiting = waiting_[lane];
     while (!waiting.empty()) {
-      const auto [key, user] = *waiting.begin();
-      if (key == user->counter) return user;
-      waiting.erase(waiting.begin());
-      enter(lane, *user);
+      const Entry& entry = *waiting.begin();
+      if (entry.counter == entry.user->counter) return &entry;
+      User& user = *entry.user;
+      leave(lane, user);
+      enter(lane, user);
     }
     return nullptr;
   }
   double lowest_counter() {
     double lowest = std::numeric_limits<double>::infinity();
     for (size_t lane : {0, 1}) {
-      if (const User* user = first(lane)) lowest = std::min(lowest, user->counter);
+      if (const Entry* entry = first(lane)) lowest = std::min(lowest, entry->counter);
     }
     return lowest == std::numeric_limits<double>::infinity() ? last_counter_ : lowest;
   }
@@ -198,7 +218,7 @@ class FairQueue final : public RequestQueue {
   }
 
   std::unordered_map<std::string, User> users_;
-  std::array<std::set<std::pair<double, User*>>, 2> waiting_;  // users with short, and with long, requests
+  std::array<std::set<Entry>, 2> waiting_;  // of users with short, and with long, requests
   double last_counter_ = 0.0;
   size_t size_ = 0;
 };

@@ -35,7 +35,7 @@ class RequestQueue {
   virtual bool charges() const { return false; }
   // What the policy remembers of users, waiting or not.
   virtual void save(SchedulerSnapshot&) const {}
-  // Before any request is added.
+  // After the requests that wait were added.
   virtual void restore(const SchedulerSnapshot&) {}
 };
 

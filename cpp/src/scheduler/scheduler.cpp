@@ -23,6 +23,7 @@ bool Scheduler::schedule(SchedulerOutput& out) {
 
   schedule_running(out);
   num_planned_running_ = planned_.size();
+  if (!out.preempted_req_ids.empty() && running_.empty()) give_back_youngest_load();
   // A preemption means that blocks are short: a new request would only take them from older ones.
   if (out.preempted_req_ids.empty() && pause_state_ == PauseState::kUnpaused) schedule_waiting(out);
   return finish_plan(out);
@@ -32,8 +33,9 @@ void Scheduler::schedule_running(SchedulerOutput& out) {
   for (size_t i = 0; i < running_.size() && token_budget_ > 0; ++i) {
     Request& request = *running_[i];
     encoder_inputs_.clear();
-    const int32_t num_new_tokens =
-        limit_by_encoder(request, request.num_computed_tokens, num_running_tokens(request));
+    int32_t num_new_tokens = num_running_tokens(request);
+    if (!request.mm_features().empty())
+      num_new_tokens = limit_by_encoder(request, request.num_computed_tokens, num_new_tokens);
     if (num_new_tokens <= 0) continue;
     // What a draft model writes ahead stays within the longest sequence.
     const int32_t num_lookahead = std::min(
@@ -91,6 +93,7 @@ int32_t Scheduler::limit_chunk(const Request& request, int32_t num_left) const {
 int32_t Scheduler::limit_by_encoder(Request& request, int32_t start, int32_t num_new_tokens) {
   const auto& features = request.mm_features();
   int32_t num_to_compute = 0;
+  int32_t num_to_keep = 0;  // of cached outputs that nobody but this chunk refers to
   for (size_t i = 0; i < features.size() && num_new_tokens > 0; ++i) {
     const MultiModalFeature& feature = features[i];
     const int32_t end = start + num_new_tokens;
@@ -102,9 +105,13 @@ int32_t Scheduler::limit_by_encoder(Request& request, int32_t start, int32_t num
     const bool split = config_.disable_chunked_mm_input && feature.offset > start &&
                        feature.offset + feature.num_embeds > end;
     bool too_much = split;
-    if (!encoder_cache_manager_.is_cached(feature.mm_hash) && is_new) {
+    if (is_new && encoder_cache_manager_.is_cached(feature.mm_hash)) {
+      const int32_t num_unused = encoder_cache_manager_.num_unused_embeds(feature.mm_hash);
+      too_much |= !encoder_cache_manager_.can_allocate(num_to_compute + num_to_keep + num_unused);
+      if (!too_much) num_to_keep += num_unused;
+    } else if (is_new) {
       too_much |= num_to_compute + feature.num_embeds > encoder_budget_ ||
-                  !encoder_cache_manager_.can_allocate(num_to_compute + feature.num_embeds);
+                  !encoder_cache_manager_.can_allocate(num_to_compute + num_to_keep + feature.num_embeds);
       if (!too_much) num_to_compute += feature.num_embeds;
     }
     if (too_much) return std::max(feature.offset - start, 0);
@@ -124,6 +131,27 @@ void Scheduler::schedule_waiting(SchedulerOutput& out) {
     if (admit(*request, out) == Admission::kStop) break;
   }
   for (Request* request : asked_later_) enqueue(*request);
+  // Nothing runs, and nothing is on its way: what the first in the queue lacks is held by others that wait.
+  if (running_.empty() && in_flight_.empty() && num_waiting_for_remote_kvs_ == 0 && give_back_youngest_load())
+    schedule_waiting(out);
+}
+
+// Of the requests that wait with what they have loaded, the youngest but the first in the queue gives its
+// blocks back, and loads anew in its turn. Returns false when there is none.
+bool Scheduler::give_back_youngest_load() {
+  if (!parts_.kv_connector) return false;
+  const Request* const first = waiting_->front(true);
+  Request* youngest = nullptr;
+  for (const auto& [id, request] : requests_) {
+    const bool queued =
+        request->status == RequestStatus::kWaiting || request->status == RequestStatus::kPreempted;
+    if (request.get() != first && queued && request->num_slots > 0 &&
+        (!youngest || request->arrival_order > youngest->arrival_order)) {
+      youngest = request.get();
+    }
+  }
+  if (youngest) start_over(*youngest);
+  return youngest != nullptr;
 }
 
 Scheduler::Admission Scheduler::admit(Request& request, SchedulerOutput& out) {
@@ -153,8 +181,8 @@ Scheduler::Admission Scheduler::admit(Request& request, SchedulerOutput& out) {
   }
   const int32_t start = request.num_computed_tokens + computed_.num_tokens + num_external;
   int32_t num_left = request.num_tokens() - start;
-  const bool padded =
-      config_.num_padding_drafts > 0 && num_left == 1 && num_planned_running_ > 0 && !running_prefills_;
+  const bool padded = config_.num_padding_drafts > 0 && !kv_cache_manager_.has_state_groups() &&
+                      num_left == 1 && num_planned_running_ > 0 && !running_prefills_;
   if (padded) {
     num_left += config_.num_padding_drafts;
     // A step later it may be uniform: better than one that is not.
@@ -199,7 +227,7 @@ Scheduler::Admission Scheduler::admit(Request& request, SchedulerOutput& out) {
     stats_.prefix_cache_queries += static_cast<uint64_t>(request.num_tokens());
     stats_.prefix_cache_hits += static_cast<uint64_t>(computed_.num_tokens);
   }
-  if (request.first_scheduled_time == 0.0) request.first_scheduled_time = now_;
+  if (request.first_scheduled_time < 0.0) request.first_scheduled_time = now_;
   request.num_prefill_tokens = request.num_tokens();
   if (padded) request.spec_token_ids.assign(static_cast<size_t>(config_.num_padding_drafts), -1);
   request.status = RequestStatus::kRunning;
@@ -314,6 +342,12 @@ void Scheduler::plan(Request& request, int32_t num_new_tokens, bool was_waiting,
     scheduled.resumed_from_preemption = was_waiting;
   }
   kv_cache_manager_.take_new_block_ids(request, out.new_block_ids);
+  // What is cached first, so that it does not make room for the others.
+  for (int32_t index : encoder_inputs_) {
+    const MultiModalFeature& feature = request.mm_features()[static_cast<size_t>(index)];
+    if (encoder_cache_manager_.is_cached(feature.mm_hash))
+      encoder_cache_manager_.acquire(request.id(), feature);
+  }
   for (int32_t index : encoder_inputs_) {
     const MultiModalFeature& feature = request.mm_features()[static_cast<size_t>(index)];
     if (!encoder_cache_manager_.acquire(request.id(), feature)) continue;
@@ -322,9 +356,13 @@ void Scheduler::plan(Request& request, int32_t num_new_tokens, bool was_waiting,
   }
 
   if (waiting_->charges()) {
-    const int32_t num_prefill =
-        std::clamp(request.num_prefill_tokens - request.num_computed_tokens, 0, num_new_tokens);
-    waiting_->charge(request, num_prefill, num_new_tokens - num_prefill);
+    // What is computed again after a preemption is not charged again: the user who gave way would then be the
+    // one to give way next.
+    const int32_t end = request.num_computed_tokens + num_new_tokens;
+    const int32_t begin = std::clamp(request.num_charged_tokens, request.num_computed_tokens, end);
+    const int32_t num_prefill = std::clamp(request.num_prefill_tokens - begin, 0, end - begin);
+    waiting_->charge(request, num_prefill, end - begin - num_prefill);
+    request.num_charged_tokens = std::max(request.num_charged_tokens, end);
   }
   request.num_computed_tokens += num_new_tokens;
   if (request.num_computed_tokens >= request.num_tokens() + request.num_output_placeholders) {
@@ -333,7 +371,8 @@ void Scheduler::plan(Request& request, int32_t num_new_tokens, bool was_waiting,
   }
   ++request.num_steps_in_flight;
   request.num_tokens_in_flight += num_new_tokens;
-  kv_cache_manager_.cache_blocks(request, std::min(request.num_computed_tokens, request.num_tokens()));
+  kv_cache_manager_.cache_blocks(request, std::min(request.num_computed_tokens, request.num_tokens()),
+                                 /*hold_states=*/true);
   kv_cache_manager_.update_waste(request);
   count_prefill(request);
   token_budget_ -= num_new_tokens;
@@ -342,6 +381,7 @@ void Scheduler::plan(Request& request, int32_t num_new_tokens, bool was_waiting,
 }
 
 bool Scheduler::finish_plan(SchedulerOutput& out) {
+  kv_cache_manager_.publish_states();
   out.kv_connector_metadata.clear();
   if (parts_.kv_connector) {
     connector_scheduled_.clear();

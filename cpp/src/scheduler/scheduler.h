@@ -57,7 +57,8 @@ class Scheduler {
   bool finish_request(RequestId id, RequestStatus status);
 
   // The time is `now` (seconds, the clock of arrival_time). Ends requests whose deadline has passed, with
-  // kFinishedAborted, and those whose grammar could not be compiled; what to report is appended to `outputs`.
+  // kFinishedAborted, those whose grammar could not be compiled, with kFinishedError, and those that came
+  // with all the output they may have, with kFinishedIgnored; what to report is appended to `outputs`.
   void advance(double now, EngineCoreOutputs& outputs);
 
   // Plans the next step into `out` (overwritten, its buffers reused). Returns false when there is nothing to
@@ -120,6 +121,7 @@ class Scheduler {
   void schedule_waiting(SchedulerOutput& out);
   Admission admit(Request& request, SchedulerOutput& out);
   bool load_remote(Request& request, int32_t num_external_tokens);
+  bool give_back_youngest_load();
   int32_t limit_chunk(const Request& request, int32_t num_left) const;
   int32_t num_running_tokens(const Request& request) const;
   int32_t limit_by_encoder(Request& request, int32_t start, int32_t num_new_tokens);
@@ -147,6 +149,7 @@ class Scheduler {
   void dequeue(Request& request);
   void finish(Request& request, RequestStatus status);
   void report_finish(Request& request, RequestStatus status, std::string error, EngineCoreOutputs& outputs);
+  void start_over(Request& queued);
   void count_prefill(Request& request);
   void drop_finished();
   KVConnectorRequest connector_view(const Request& request) const;
@@ -163,6 +166,7 @@ class Scheduler {
   std::vector<Request*> running_;  // in the order they began; finished ones until drop_finished()
   std::vector<Request*> waiting_for_grammar_;
   int32_t num_waiting_for_remote_kvs_ = 0;
+  std::vector<RequestId> ignored_;  // came with all the output they may have; ended by advance()
   std::unordered_map<RequestId, std::unique_ptr<Request>> held_;  // finished, blocks in the connector's hands
   std::vector<std::unique_ptr<Request>> finished_;                // perhaps still in a step in flight
   bool running_has_finished_ = false;

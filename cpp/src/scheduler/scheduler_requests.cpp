@@ -48,6 +48,10 @@ void Scheduler::add(std::unique_ptr<Request> owned) {
   stats_.num_added_tokens += static_cast<uint64_t>(request.num_prompt_tokens());
   request.is_long_prefill =
       config_.long_prefill_token_threshold > 0 && request.num_tokens() > config_.long_prefill_token_threshold;
+  if (request.num_output_tokens() >= request.sampling_params().max_tokens ||
+      request.num_tokens() >= config_.max_model_len) {
+    ignored_.push_back(id);
+  }
   if (request.deadline() > 0) {
     deadlines_.emplace_back(request.deadline(), id);
     std::push_heap(deadlines_.begin(), deadlines_.end(), std::greater<>());
@@ -84,6 +88,11 @@ bool Scheduler::finish_request(RequestId id, RequestStatus status) {
 
 void Scheduler::advance(double now, EngineCoreOutputs& outputs) {
   now_ = now;
+  for (RequestId id : ignored_) {
+    const auto found = requests_.find(id);
+    if (found != requests_.end()) report_finish(*found->second, RequestStatus::kFinishedIgnored, "", outputs);
+  }
+  ignored_.clear();
   while (!deadlines_.empty() && deadlines_.front().first <= now) {
     const auto [deadline, id] = deadlines_.front();
     std::pop_heap(deadlines_.begin(), deadlines_.end(), std::greater<>());
@@ -131,7 +140,7 @@ void Scheduler::finish(Request& request, RequestStatus status) {
   request.status = status;
   count_prefill(request);
   if (request.known_to_workers) finished_req_ids_.push_back(request.id());
-  if (request.first_scheduled_time > 0) {
+  if (request.first_scheduled_time >= 0) {
     const double seconds = now_ - request.first_scheduled_time;
     stats_.mean_service_time +=
         (stats_.mean_service_time > 0 ? 0.1 : 1.0) * (seconds - stats_.mean_service_time);
@@ -153,6 +162,15 @@ void Scheduler::report_finish(Request& request, RequestStatus status, std::strin
   output.finish_reason = finish_reason(status);
   output.error = std::move(error);
   finish(request, status);
+}
+
+// A request in the queue gives up what was loaded for it.
+void Scheduler::start_over(Request& queued) {
+  dequeue(queued);
+  kv_cache_manager_.free(queued);
+  queued.num_computed_tokens = 0;
+  queued.num_external_tokens = 0;
+  enqueue(queued);
 }
 
 // Keeps the counts of prefills in progress, and of the tokens they have left, true for this request.

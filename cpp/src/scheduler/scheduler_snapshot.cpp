@@ -12,10 +12,19 @@ void require(bool ok, const char* what) {
   if (!ok) throw InvalidArgument(str("snapshot: ", what));
 }
 
+constexpr int32_t kMaxDrafts = 1 << 16;
+
 // What a request must bring to be scheduled as it was; its tokens' values do not matter.
-EngineCoreRequest without_content(const RecordedRequest& recorded, int32_t num_output_tokens) {
+EngineCoreRequest without_content(const RecordedRequest& recorded, int32_t num_output_tokens,
+                                  int32_t hash_block_size, int32_t max_model_len) {
   require(recorded.num_prompt_tokens > 0 && num_output_tokens >= 0 && recorded.max_tokens > 0,
           "a request without tokens");
+  // Counts that take memory are believed only when the rest of the request bears them out.
+  const int64_t num_tokens = int64_t{recorded.num_prompt_tokens} + num_output_tokens;
+  require(num_tokens <= max_model_len && recorded.max_tokens <= max_model_len,
+          "a request longer than max_model_len");
+  require(static_cast<size_t>(num_tokens / hash_block_size) == recorded.block_hashes.size(),
+          "a request without hashes of its blocks");
   EngineCoreRequest request;
   request.request_id = recorded.request_id;
   request.prompt_token_ids.assign(static_cast<size_t>(recorded.num_prompt_tokens), 0);
@@ -50,7 +59,8 @@ RecordedRequest Scheduler::record(const Request& request) const {
 
 void Scheduler::add_recorded_request(const RecordedRequest& recorded, std::vector<BlockHash> hashes) {
   require(!requests_.contains(recorded.request_id), "a request is added twice");
-  add(std::make_unique<Request>(without_content(recorded, recorded.num_output_tokens),
+  add(std::make_unique<Request>(without_content(recorded, recorded.num_output_tokens,
+                                                kv_cache_manager_.hash_block_size(), config_.max_model_len),
                                 kv_cache_manager_.hash_block_size(), std::move(hashes)));
 }
 
@@ -85,6 +95,7 @@ void Scheduler::save(SchedulerSnapshot& out,
     s.num_queued_tokens = r.num_queued_tokens;
     s.num_counted_prefill = r.num_counted_prefill;
     s.num_results_to_drop = r.num_results_to_drop;
+    s.num_charged_tokens = r.num_charged_tokens;
     s.num_spec_tokens = static_cast<int32_t>(r.spec_token_ids.size());
     s.num_slots = r.num_slots;
     s.num_wasted_slots = r.num_wasted_slots;
@@ -97,10 +108,12 @@ void Scheduler::save(SchedulerSnapshot& out,
   };
   for (const auto& [id, request] : requests_) save_request(*request);
   for (const auto& request : finished_) save_request(*request);
-  for (const Request* request : running_) out.running.push_back(index_of.at(request));
+  for (const Request* request : running_) {
+    if (!is_finished(request->status)) out.running.push_back(index_of.at(request));
+  }
   for (size_t i = 0; i < in_flight_.size(); ++i) {
     const InFlightStep& step = in_flight_[i];
-    out.in_flight.push_back({step.step_id, in_flight_plan(i).scheduled_reqs});
+    out.in_flight.push_back({step.step_id, in_flight_plan(i).scheduled_reqs, step.lent_bytes});
     auto& requests = out.in_flight_requests.emplace_back();
     for (const Request* request : step.requests) requests.push_back(index_of.at(request));
   }
@@ -121,14 +134,14 @@ void Scheduler::restore(const SchedulerSnapshot& snapshot, const RecordedHashes&
   pause_state_ = static_cast<PauseState>(snapshot.pause_state);
   kv_cache_manager_.restore(snapshot);
   encoder_cache_manager_.restore(snapshot.encoder_cache);
-  waiting_->restore(snapshot);
   std::vector<Request*> requests;
   for (const RequestSnapshot& s : snapshot.requests) {
     require(s.status <= static_cast<uint8_t>(RequestStatus::kFinishedError), "an unknown request status");
     require(s.blocks.empty() || s.blocks.size() == kv_cache_manager_.num_groups(),
             "another number of KV groups");
     auto owned =
-        std::make_unique<Request>(without_content(s.request, s.num_tokens - s.request.num_prompt_tokens),
+        std::make_unique<Request>(without_content(s.request, s.num_tokens - s.request.num_prompt_tokens,
+                                                  kv_cache_manager_.hash_block_size(), config_.max_model_len),
                                   kv_cache_manager_.hash_block_size(), hashes_of(s.request.request_id));
     Request& r = *owned;
     requests.push_back(&r);
@@ -144,6 +157,7 @@ void Scheduler::restore(const SchedulerSnapshot& snapshot, const RecordedHashes&
     r.num_preemptions = s.num_preemptions;
     r.num_counted_prefill = s.num_counted_prefill;
     r.num_results_to_drop = s.num_results_to_drop;
+    r.num_charged_tokens = s.num_charged_tokens;
     require(s.num_spec_tokens >= 0 && s.num_spec_tokens < (1 << 16), "too many draft tokens");
     r.spec_token_ids.assign(static_cast<size_t>(s.num_spec_tokens), 0);
     r.num_slots = s.num_slots;
@@ -152,8 +166,24 @@ void Scheduler::restore(const SchedulerSnapshot& snapshot, const RecordedHashes&
     r.is_partial_prefill = s.is_partial_prefill != 0;
     r.is_long_prefill = s.is_long_prefill != 0;
     r.first_scheduled_time = s.first_scheduled_time;
-    for (const RequestBlocksSnapshot& held : s.blocks)
+    require(s.num_computed_tokens >= 0 && s.num_output_placeholders >= 0 && s.num_steps_in_flight >= 0 &&
+                s.num_results_to_drop >= 0 && s.num_slots >= 0 && s.num_cached_tokens >= -1 &&
+                s.num_computed_tokens <=
+                    r.num_tokens() + s.num_output_placeholders + s.num_spec_tokens + kMaxDrafts,
+            "impossible counts of a request");
+    for (const RequestBlocksSnapshot& held : s.blocks) {
+      const auto num_ids = static_cast<int32_t>(held.ids.size());
+      const BlockPool& pool = kv_cache_manager_.block_pool(r.blocks.size());
+      for (BlockId id : held.ids)
+        require(id == kNullBlock || (id > 0 && id <= pool.num_usable_blocks() && pool.ref_count(id) > 0),
+                "a block that nobody holds");
+      const auto within = [num_ids](int32_t count) { return count >= 0 && count <= num_ids; };
+      require(within(held.num_cached) && within(held.num_skipped) && within(held.num_sent),
+              "a torn block table");
+      require(s.num_slots <= int64_t{num_ids} * kv_cache_manager_.block_size(r.blocks.size()) || num_ids == 0,
+              "more slots than blocks");
       r.blocks.push_back({held.ids, held.num_cached, held.num_skipped, held.num_sent, held.num_exact_tokens});
+    }
     if (r.is_partial_prefill) {
       ++num_partial_prefills_;
       num_long_partial_prefills_ += r.is_long_prefill;
@@ -164,12 +194,30 @@ void Scheduler::restore(const SchedulerSnapshot& snapshot, const RecordedHashes&
     }
     const bool queued = r.status == RequestStatus::kWaiting || r.status == RequestStatus::kPreempted;
     require(queued || r.status == RequestStatus::kRunning, "a request that waits outside");
+    if (queued) {
+      const bool holds = std::any_of(r.blocks.begin(), r.blocks.end(), [](const RequestBlocks& held) {
+        return !held.ids.empty() || held.num_cached + held.num_skipped + held.num_sent > 0;
+      });
+      require(!holds && r.num_computed_tokens == 0 && r.num_slots == 0,
+              "a request that waits and holds blocks");
+    } else {
+      require(!r.blocks.empty() && r.num_slots >= r.num_computed_tokens,
+              "a request that runs without blocks");
+      for (size_t g = 0; g < r.blocks.size(); ++g) {
+        require(int64_t{r.blocks[g].num_cached} * kv_cache_manager_.block_size(g) <= r.num_tokens(),
+                "cached blocks of tokens that are not there");
+        require(int64_t{r.num_slots} <=
+                    static_cast<int64_t>(r.blocks[g].ids.size()) * kv_cache_manager_.block_size(g),
+                "more slots than blocks");
+      }
+    }
     require(requests_.emplace(r.id(), std::move(owned)).second, "a request is there twice");
     if (queued) {
       waiting_->add(r);
       r.num_queued_tokens = s.num_queued_tokens;
     }
   }
+  waiting_->restore(snapshot);
   const auto request_at = [&](size_t index) {
     require(index < requests.size(), "no such request");
     return requests[index];
@@ -183,6 +231,7 @@ void Scheduler::restore(const SchedulerSnapshot& snapshot, const RecordedHashes&
   for (size_t i = 0; i < snapshot.in_flight.size(); ++i) {
     InFlightStep& step = in_flight_.push();
     step.step_id = snapshot.in_flight[i].step_id;
+    step.lent_bytes = snapshot.in_flight[i].lent_bytes;
     step.requests.clear();
     for (size_t index : snapshot.in_flight_requests[i]) step.requests.push_back(request_at(index));
     require(step.requests.size() == snapshot.in_flight[i].scheduled_reqs.size(), "a step in flight is torn");

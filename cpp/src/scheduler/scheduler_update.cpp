@@ -11,6 +11,7 @@ void Scheduler::update_from_output(const SchedulerOutput& plan, const ModelRunne
   QUIRE_CHECK(!in_flight_.empty() && in_flight_.front().step_id == plan.step_id, "step ", plan.step_id);
   InFlightStep& step = in_flight_.front();
   kv_cache_manager_.give_back(step.lent_bytes);
+  if (parts_.kv_connector) update_from_kv_connector(result, outputs);
   if (!result.error.empty()) {
     for (size_t i = 0; i < step.requests.size(); ++i) {
       --step.requests[i]->num_steps_in_flight;
@@ -20,7 +21,6 @@ void Scheduler::update_from_output(const SchedulerOutput& plan, const ModelRunne
   } else {
     QUIRE_CHECK(result.step_id == plan.step_id && result.results.size() == step.requests.size(), "step ",
                 plan.step_id, " has ", result.results.size(), " results");
-    if (parts_.kv_connector) update_from_kv_connector(result, outputs);
     for (size_t i = 0; i < step.requests.size(); ++i) {
       Request& request = *step.requests[i];
       QUIRE_CHECK(result.results[i].request_id == request.id());
@@ -62,8 +62,10 @@ void Scheduler::take_result(Request& request, const ScheduledRequest& scheduled,
     // Rejected drafts: their keys and values will be written anew.
     const int32_t num_accepted = result.num_tokens - 1;
     QUIRE_CHECK(num_accepted <= scheduled.num_spec_tokens, num_accepted, " of ", scheduled.num_spec_tokens);
-    if (request.status == RequestStatus::kRunning)
+    if (request.status == RequestStatus::kRunning && num_accepted < scheduled.num_spec_tokens) {
       request.num_computed_tokens -= scheduled.num_spec_tokens - num_accepted;
+      kv_cache_manager_.update_waste(request);
+    }
     stats_.num_spec_tokens += static_cast<uint64_t>(scheduled.num_spec_tokens);
     stats_.num_accepted_spec_tokens += static_cast<uint64_t>(num_accepted);
   }
@@ -133,7 +135,12 @@ RequestStatus Scheduler::check_stop(const Request& request, EngineCoreOutput& ou
 
 void Scheduler::take_drafts(Request& request, std::span<const int32_t> drafts) {
   // A state cannot be rolled back behind a rejected draft.
-  if (drafts.empty() || kv_cache_manager_.has_state_groups()) return;
+  if (kv_cache_manager_.has_state_groups()) return;
+  // Drafts in flight: how many tokens they will be is not known.
+  if (request.num_computed_tokens >= request.num_tokens() + request.num_output_placeholders) return;
+  // The first places are those of tokens that steps in flight sample.
+  drafts = drafts.subspan(std::min(static_cast<size_t>(request.num_output_placeholders), drafts.size()));
+  if (drafts.empty()) return;
   const int32_t num_valid =
       request.grammar ? request.grammar->num_valid_drafts(drafts) : static_cast<int32_t>(drafts.size());
   request.spec_token_ids.assign(drafts.begin(), drafts.begin() + num_valid);
@@ -154,6 +161,21 @@ void Scheduler::fail_step(const ModelRunnerOutput& result, InFlightStep& step, E
   for (Request* request : step.requests) {
     if (is_finished(request->status)) continue;
     report_finish(*request, RequestStatus::kFinishedError, result.error, outputs);
+  }
+  // Likewise encoder outputs: those that others refer to are older.
+  encoder_cache_manager_.forget_unused();
+  if (!parts_.kv_connector) return;
+  // What was, or is, loaded may follow blocks that were found here, perhaps those: such a request starts
+  // over.
+  for (auto& [id, request] : requests_) {
+    if (request->status == RequestStatus::kWaitingForRemoteKvs && request->num_computed_tokens > 0) {
+      request->num_computed_tokens = 0;
+      request->num_external_tokens = 0;
+      kv_cache_manager_.update_waste(*request);
+    } else if (request->status != RequestStatus::kRunning &&
+               request->num_computed_tokens > request->num_external_tokens) {
+      start_over(*request);
+    }
   }
 }
 
@@ -187,59 +209,63 @@ void Scheduler::update_from_kv_connector(const ModelRunnerOutput& result, Engine
       kv_cache_manager_.free(request);  // nothing came: it starts over
     } else {
       kv_cache_manager_.cache_blocks(request, request.num_computed_tokens);
-      kv_cache_manager_.update_waste(request);
       if (request.num_cached_tokens < 0) request.num_cached_tokens = request.num_computed_tokens;
       // One token is always computed here, or there would be no logits to sample from.
       if (request.num_computed_tokens == request.num_tokens()) --request.num_computed_tokens;
+      kv_cache_manager_.update_waste(request);
     }
     request.status = request.num_preemptions > 0 ? RequestStatus::kPreempted : RequestStatus::kWaiting;
     enqueue(request);
   }
 }
 
-// Requests that were to read these blocks go back to the last token before them. A block that two of them
-// share is computed anew by the first.
+// Requests that were to read these blocks go back to the last token before them. One that shares such a block
+// with another computes it too: the same keys and values, whichever of them comes first.
 void Scheduler::handle_invalid_blocks(std::span<const BlockId> invalid, EngineCoreOutputs& outputs) {
-  std::vector<BlockId> bad(invalid.begin(), invalid.end());
+  std::vector<BlockId> orphans(invalid.begin(), invalid.end());  // whose requests have gone
   const int32_t block_size = kv_cache_manager_.block_size(0);
   const auto first_bad = [&](const Request& request) -> int32_t {
     if (request.blocks.empty()) return -1;
     const auto& ids = request.blocks[0].ids;
-    const auto found = std::find_first_of(ids.begin(), ids.end(), bad.begin(), bad.end());
+    std::erase_if(orphans, [&](BlockId id) { return std::find(ids.begin(), ids.end(), id) != ids.end(); });
+    const auto found = std::find_first_of(ids.begin(), ids.end(), invalid.begin(), invalid.end());
     return found == ids.end() ? -1 : static_cast<int32_t>(found - ids.begin());
-  };
-  const auto repaired = [&](const Request& request, int32_t first) {
-    const auto& ids = request.blocks[0].ids;
-    std::erase_if(bad,
-                  [&](BlockId id) { return std::find(ids.begin() + first, ids.end(), id) != ids.end(); });
   };
   for (Request* request : running_) {
     const int32_t block = is_finished(request->status) ? -1 : first_bad(*request);
     if (block < 0 || block * block_size >= request->num_computed_tokens) continue;
-    kv_cache_manager_.uncache_blocks(*request, block * block_size);
+    kv_cache_manager_.uncache_blocks(*request, std::min(block * block_size, request->num_tokens() - 1));
     if (config_.kv_load_failure_policy == SchedulerConfig::KVLoadFailure::kFail) {
       report_finish(*request, RequestStatus::kFinishedError, "its keys and values could not be loaded",
                     outputs);
       continue;
     }
-    request->num_computed_tokens = block * block_size;
+    // A block that was loaded for another may be this one's by now: something is left to compute all the
+    // same.
+    request->num_computed_tokens = std::min(block * block_size, request->num_tokens() - 1);
     request->num_external_tokens = 0;
     request->num_output_placeholders = 0;
     request->spec_token_ids.clear();
     request->num_results_to_drop = request->num_steps_in_flight;
+    for (const MultiModalFeature& feature : request->mm_features())
+      encoder_cache_manager_.release(request->id(), feature.mm_hash);
     kv_cache_manager_.update_waste(*request);
     count_prefill(*request);
-    repaired(*request, block);
   }
-  if (num_waiting_for_remote_kvs_ == 0) return;
   for (auto& [id, request] : requests_) {
     if (request->status != RequestStatus::kWaitingForRemoteKvs) continue;
     const int32_t block = first_bad(*request);
     if (block < 0) continue;
+    // It may have been found here, and not be one of those that it loads.
+    kv_cache_manager_.uncache_blocks(*request, block * block_size);
     const int32_t num_valid = std::max(block * block_size - request->num_computed_tokens, 0);
     request->num_external_tokens = std::min(request->num_external_tokens, num_valid);
+    request->num_computed_tokens = std::min(request->num_computed_tokens, block * block_size);
     request->kv_load_failed = true;
+    kv_cache_manager_.update_waste(*request);
   }
+  // What was computed on those may be found under other names.
+  if (!orphans.empty()) kv_cache_manager_.uncache_all();
 }
 
 }  // namespace quire

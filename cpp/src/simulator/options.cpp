@@ -13,6 +13,8 @@
 namespace quire {
 namespace {
 
+constexpr int32_t kRouterChunk = 64;  // tokens, rounded up to whole blocks
+
 // Sets `out` to a member, if it is there.
 template <typename T>
 void read_integer(const JsonNode& node, std::string_view key, int64_t min, int64_t max, T& out) {
@@ -105,7 +107,8 @@ SimulatorOptions parse_options(const std::string& options_json) {
   if (const auto router = node.find("router")) options.router.policy = router->string();
   read_number(node, "max_load_factor", 1, 1e9, options.router.max_load_factor);
   options.router.load_slack = options.engine.scheduler.max_num_batched_tokens;
-  options.router.block_size = options.engine.block_size;
+  options.router.chunk_size =
+      (kRouterChunk + options.engine.block_size - 1) / options.engine.block_size * options.engine.block_size;
   read_integer(node, "seed", 0, INT64_MAX, options.seed);
 
   const auto calibration = node.find("calibration");

@@ -13,6 +13,10 @@ namespace quire {
 namespace {
 
 constexpr int32_t kMaxTokensOfAResult = 1 << 16;
+// 67 million tokens in blocks of 16: a damaged count must not take all memory.
+constexpr int32_t kMaxBlocks = 1 << 22;
+constexpr int32_t kMaxBlockSize = 1 << 16;
+constexpr int32_t kMaxModelLen = 1 << 24;
 
 [[noreturn]] void damaged(size_t offset, const std::string& what) {
   throw InvalidArgument(str("recording: at offset ", offset, ": ", what));
@@ -120,15 +124,32 @@ class Replay {
     // Sizes are believed only when the snapshot bears them out.
     if (snapshot.pools.size() != header.kv_cache.groups.size())
       damaged(event.offset, "another number of KV groups");
+    const SchedulerConfig& config = header.scheduler;
+    const auto within = [](int32_t value, int32_t least) { return value >= least && value <= kMaxModelLen; };
+    if (!within(config.max_num_seqs, 1) || !within(config.max_num_batched_tokens, 1) ||
+        !within(config.max_in_flight_steps, 1) || !within(config.long_prefill_token_threshold, 0) ||
+        !within(config.max_num_partial_prefills, 0) || !within(config.max_long_partial_prefills, 0) ||
+        !within(config.num_lookahead_tokens, 0) || !within(config.num_padding_drafts, 0) ||
+        !within(config.max_num_encoder_input_tokens, 0) || !within(config.encoder_cache_size, 0) ||
+        !(config.watermark >= 0 && config.watermark < 1)) {
+      damaged(event.offset, "a configuration that no engine has");
+    }
+    if (header.scheduler.max_model_len < 1 || header.scheduler.max_model_len > kMaxModelLen)
+      damaged(event.offset, "a model of another size");
+    int64_t num_blocks = 0;
     for (size_t g = 0; g < snapshot.pools.size(); ++g) {
       const KVCacheGroup& group = header.kv_cache.groups[g];
-      if (group.num_blocks < 2 ||
-          snapshot.pools[g].ref_counts.size() != static_cast<size_t>(group.num_blocks) ||
-          group.blocks_per_extent < 1) {
+      num_blocks += group.num_blocks;
+      if (group.num_blocks < 2 || num_blocks > kMaxBlocks || group.spec.block_size > kMaxBlockSize ||
+          snapshot.pools[g].num_blocks != group.num_blocks || group.blocks_per_extent < 1 ||
+          group.layers.empty()) {
         damaged(event.offset, "a KV group of another size");
       }
     }
-    scheduler_ = std::make_unique<Scheduler>(header.scheduler, header.kv_cache);
+    SchedulerParts parts;
+    // What other engines left for this one is in the recording.
+    if (header.shares_arena) parts.kv_arena = std::make_shared<KVArena>(header.kv_cache.bytes);
+    scheduler_ = std::make_unique<Scheduler>(header.scheduler, header.kv_cache, std::move(parts));
     scheduler_->restore(snapshot, [this](RequestId id) { return hashes_[id]; });
     for (const InFlightSnapshot& step : snapshot.in_flight) {
       SchedulerOutput& plan = in_flight_.push();
@@ -147,6 +168,8 @@ class Replay {
     EngineCoreOutputs expired;
     scheduler_->advance(recorded.now, expired);
     SchedulerOutput made;
+    if (KVArena::Member* memory = scheduler_->kv_cache_manager().shared_memory())
+      memory->replay_answers(recorded.arena_answers);
     const bool planned = scheduler_->schedule(made);
     ++report_.num_steps;
     const uint64_t hash = planned ? hash_plan(made) : 0;
@@ -264,12 +287,6 @@ Recording Recording::parse(std::span<const std::byte> bytes) {
 }
 
 ReplayReport replay(const Recording& recording, ReplayObserver& observer) {
-  if (!recording.header.replayable) {
-    throw InvalidArgument(
-        "recording: its engine shared a kv_arena with others, and what it decided depended on them: it "
-        "cannot be "
-        "replayed");
-  }
   return Replay(recording, observer).run();
 }
 

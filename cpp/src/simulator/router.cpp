@@ -87,11 +87,10 @@ class PrefixIndex {
 
 class PrefixAwareRouter final : public Router {
  public:
-  explicit PrefixAwareRouter(const RouterOptions& options)
-      : options_(options), index_(options.max_prefixes) {}
+  explicit PrefixAwareRouter(const RouterOptions& options) : options_(options), index_(options.max_chunks) {}
 
   size_t route(std::span<const int32_t> prompt, const FleetLoad& load) override {
-    hash_blocks(prompt);
+    hash_chunks(prompt);
     const size_t engine = choose(load);
     for (const BlockHash& hash : hashes_) index_.add(hash, static_cast<uint32_t>(engine));
     return engine;
@@ -99,18 +98,18 @@ class PrefixAwareRouter final : public Router {
   bool depends_on_load() const override { return true; }
 
  private:
-  void hash_blocks(std::span<const int32_t> prompt) {
-    const auto block_size = static_cast<size_t>(options_.block_size);
+  void hash_chunks(std::span<const int32_t> prompt) {
+    const auto chunk_size = static_cast<size_t>(options_.chunk_size);
     hashes_.clear();
     BlockHash hash;
-    for (size_t i = 0; i + block_size <= prompt.size(); i += block_size) {
-      hash = hash_block(hash, prompt.subspan(i, block_size));
+    for (size_t i = 0; i + chunk_size <= prompt.size(); i += chunk_size) {
+      hash = hash_block(hash, prompt.subspan(i, chunk_size));
       hashes_.push_back(hash);
     }
   }
   size_t choose(const FleetLoad& load) const {
     const double limit = options_.max_load_factor * load.mean() + static_cast<double>(options_.load_slack);
-    // A prefix's blocks come and go together: the longest known one is found by bisection.
+    // A prefix's chunks come and go together: the longest known one is found by bisection.
     const auto unknown = std::partition_point(hashes_.begin(), hashes_.end(), [this](const BlockHash& hash) {
       return index_.find(hash) != nullptr;
     });

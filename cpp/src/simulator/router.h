@@ -41,10 +41,10 @@ class Router {
 struct RouterOptions {
   std::string policy = "round_robin";
   double max_load_factor =
-      1.25;                // "prefix_aware" passes over an engine whose load is above this times the mean
-  int64_t load_slack = 0;  // plus this many tokens, so that an idle fleet is not out of balance
-  int64_t max_prefixes = 1 << 18;  // it remembers between this many blocks of prefixes and twice as many
-  int32_t block_size = 16;
+      1.25;                 // "prefix_aware" passes over an engine whose load is above this times the mean
+  int64_t load_slack = 0;   // plus this many tokens, so that an idle fleet is not out of balance
+  int32_t chunk_size = 64;  // tokens: shorter prefixes are not worth a place in its memory ...
+  int64_t max_chunks = 1 << 18;  // ... which holds between this many and twice as many
 };
 
 // "round_robin": in turn.

@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "engine/shadow_executor.h"
+#include "quire/flight_recorder.h"
 
 namespace quire {
 namespace {
@@ -35,10 +36,11 @@ EngineCoreRequest make_request(RequestId id, std::vector<int32_t> prompt, int32_
 
 // An engine core over the shadow model, and what came out of it.
 struct Harness {
-  Harness(const EngineConfig& config, int32_t max_model_len, int32_t max_in_flight) {
-    auto owned = std::make_unique<ShadowExecutor>(kBlockSize, max_model_len, max_in_flight);
+  Harness(const EngineConfig& config, int32_t max_model_len, int32_t max_in_flight)
+      : Harness(config, std::make_unique<ShadowExecutor>(kBlockSize, max_model_len, max_in_flight)) {}
+  Harness(const EngineConfig& config, std::unique_ptr<ShadowExecutor> owned) {
     executor = owned.get();
-    core = std::make_unique<EngineCore>(config, std::move(owned));
+    core = std::make_unique<EngineCore>(config, std::move(owned), SchedulerParts{}, [this] { return now; });
     num_free_at_start = free_blocks();
   }
   int32_t free_blocks() const { return core->scheduler().stats().num_free_blocks; }
@@ -54,9 +56,12 @@ struct Harness {
     return stepped;
   }
   void run() {
-    while (core->has_unfinished_requests()) ASSERT_TRUE(step());
+    // A step may do nothing but preempt.
+    for (int num_dry = 0; core->has_unfinished_requests(); num_dry = step() ? 0 : num_dry + 1)
+      ASSERT_LT(num_dry, 2);
   }
 
+  double now = 1.0;
   ShadowExecutor* executor;
   std::unique_ptr<EngineCore> core;
   int32_t num_free_at_start = 0;
@@ -64,17 +69,33 @@ struct Harness {
   std::map<RequestId, FinishReason> finished;
 };
 
-// Steps in flight, policy, prefix caching, long_prefill_token_threshold.
-class RandomOperationsTest : public testing::TestWithParam<std::tuple<int, std::string, bool, int>> {};
+// What a run of random operations is made of.
+struct Mix {
+  const char* name;
+  int max_in_flight = 1;
+  std::string policy = "fcfs";
+  bool caching = true;
+  int threshold = 0;
+  std::vector<KVCacheSpec> layers = {shadow_spec(kBlockSize)};
+  int num_drafts = 0;
+  int64_t recorder_bytes = 16 << 20;
+};
+void PrintTo(const Mix& mix, std::ostream* out) { *out << mix.name; }
 
-TEST_P(RandomOperationsTest, OutputsAreRightAndEveryBlockComesBack) {
-  const auto [max_in_flight, policy, caching, threshold] = GetParam();
+class RandomOperationsTest : public testing::TestWithParam<Mix> {};
+
+TEST_P(RandomOperationsTest, OutputsAreRightEveryBlockComesBackAndTheRecordingReplays) {
+  const Mix& mix = GetParam();
+  const bool caching = mix.caching;
   EngineConfig config = small_config(/*usable_blocks=*/14);
-  config.scheduling_policy = policy;
-  config.enable_prefix_caching = caching;
-  config.long_prefill_token_threshold = threshold;
+  config.scheduling_policy = mix.policy;
+  config.enable_prefix_caching = mix.caching;
+  config.long_prefill_token_threshold = mix.threshold;
+  config.flight_recorder_bytes = mix.recorder_bytes;
+  config.flight_recorder_minutes = 1e6;
   constexpr int32_t kMaxModelLen = 200;
-  Harness harness(config, kMaxModelLen, max_in_flight);
+  Harness harness(
+      config, std::make_unique<ShadowExecutor>(mix.layers, kMaxModelLen, mix.max_in_flight, mix.num_drafts));
   std::mt19937 rng(7);
   const auto uniform = [&](int32_t low, int32_t high) {
     return std::uniform_int_distribution<int32_t>(low, high)(rng);
@@ -89,6 +110,7 @@ TEST_P(RandomOperationsTest, OutputsAreRightAndEveryBlockComesBack) {
   std::vector<RequestId> live;
   RequestId next_id = 1;
   for (int operation = 0; operation < 10000; ++operation) {
+    harness.now += 0.01;
     const int32_t kind = uniform(0, 9);
     if (kind < 2 && live.size() < 12) {
       // Prompts often share a prefix with others.
@@ -102,6 +124,9 @@ TEST_P(RandomOperationsTest, OutputsAreRightAndEveryBlockComesBack) {
                          uniform(0, 1) == 0};
       auto message = make_request(next_id, prompt, request.max_tokens, request.ignore_eos);
       message.priority = uniform(-2, 2);
+      message.user = std::string(1, static_cast<char>('a' + uniform(0, 2)));
+      message.arrival_time = harness.now;
+      if (uniform(0, 15) == 0) message.deadline = harness.now + 0.1 * uniform(0, 20);
       sent[next_id] = request;
       live.push_back(next_id++);
       harness.core->add_request(std::move(message));
@@ -124,7 +149,7 @@ TEST_P(RandomOperationsTest, OutputsAreRightAndEveryBlockComesBack) {
   for (const auto& [id, request] : sent) {
     const auto expected = shadow_output(request.prompt, request.max_tokens, request.ignore_eos);
     const auto& produced = harness.produced[id];
-    if (request.aborted) {
+    if (request.aborted || harness.finished[id] == FinishReason::kAbort) {
       ASSERT_LE(produced.size(), expected.size());
       EXPECT_TRUE(std::equal(produced.begin(), produced.end(), expected.begin())) << id;
     } else {
@@ -134,13 +159,55 @@ TEST_P(RandomOperationsTest, OutputsAreRightAndEveryBlockComesBack) {
   }
   EXPECT_GT(num_finished, 100);
   const SchedulerStats stats = harness.core->scheduler().stats();
-  EXPECT_GT(stats.num_preemptions, 50U);
+  EXPECT_GT(stats.num_expired_reqs, 5U);
   EXPECT_EQ(stats.prefix_cache_hits > 1000, caching);
+  EXPECT_EQ(stats.num_accepted_spec_tokens > 100, mix.num_drafts > 0);
+
+  // What was recorded of it is decided again in the same way.
+  const std::string path = testing::TempDir() + "quire_random_operations_" + mix.name + ".rec";
+  harness.core->dump_flight_recorder(path);
+  const ReplayReport report = replay_recording(path);
+  std::remove(path.c_str());
+  EXPECT_EQ(report.divergence, "");
+  EXPECT_EQ(report.num_identical, report.num_steps);
+  EXPECT_GT(report.num_steps, 20U);
+  EXPECT_EQ(report.num_steps < stats.num_steps, mix.recorder_bytes < (1 << 20));
 }
 
-INSTANTIATE_TEST_SUITE_P(All, RandomOperationsTest,
-                         testing::Combine(testing::Values(1, 2, 3), testing::Values("fcfs", "priority"),
-                                          testing::Bool(), testing::Values(0, 24)));
+std::vector<Mix> mixes() {
+  KVCacheSpec full = shadow_spec(kBlockSize);
+  KVCacheSpec window = shadow_spec(kBlockSize, KVCacheKind::kSlidingWindow, 40);
+  KVCacheSpec state = shadow_spec(kBlockSize, KVCacheKind::kState);
+  for (KVCacheSpec* spec : {&full, &window, &state}) spec->page_bytes = 4096;  // a block is an extent
+  constexpr int64_t kSmall = 65536;  // the ring drops its oldest segments
+  return {
+      {"plain", 1},
+      {"in_flight_2", 2},
+      {"in_flight_3", 3, "fcfs", true, 24},
+      {"no_caching", 2, "fcfs", false},
+      {"threshold", 1, "fcfs", true, 24},
+      {"priority", 1, "priority"},
+      {"priority_in_flight", 3, "priority", true, 24},
+      {"priority_no_caching", 1, "priority", false},
+      {"cache_aware", 1, "cache_aware"},
+      {"cache_aware_in_flight", 2, "cache_aware", true, 24},
+      {"fair", 1, "fair"},
+      {"fair_in_flight", 2, "fair", true, 24, {full}, 0, kSmall},
+      {"window", 2, "fcfs", true, 0, {window}},
+      {"full_and_window", 1, "fcfs", true, 0, {full, window}, 0, kSmall},
+      {"full_and_window_in_flight", 3, "priority", true, 24, {full, window}},
+      {"full_and_state", 1, "fcfs", true, 0, {full, state}},
+      {"full_and_state_in_flight", 2, "fair", true, 24, {full, state}, 0, kSmall},
+      {"all_kinds", 2, "cache_aware", true, 0, {full, window, state}},
+      {"drafts", 1, "fcfs", true, 0, {full}, 3},
+      {"drafts_in_flight", 2, "priority", true, 0, {full}, 3, kSmall},
+      {"drafts_and_window", 3, "fair", true, 24, {full, window}, 3},
+      {"small_ring", 1, "fcfs", true, 0, {full}, 0, kSmall},
+  };
+}
+
+INSTANTIATE_TEST_SUITE_P(All, RandomOperationsTest, testing::ValuesIn(mixes()),
+                         [](const auto& info) { return std::string(info.param.name); });
 
 TEST(EngineCoreTest, LongPromptsAreComputedInChunks) {
   Harness harness(small_config(14), 200, 1);

@@ -19,7 +19,7 @@ std::vector<int32_t> prompt(int32_t first_token, size_t num_tokens) {
 RouterOptions prefix_aware() {
   RouterOptions options;
   options.policy = "prefix_aware";
-  options.block_size = 4;
+  options.chunk_size = 4;
   options.max_load_factor = 2.0;
   return options;
 }
@@ -42,8 +42,8 @@ TEST(RouterTest, PrefixAwareReturnsToTheEngineWithTheLongestPrefix) {
   load.set(2, 1);
   EXPECT_EQ(router->route(prompt(100, 8), load), 1U);
   load.set(1, 10);
-  EXPECT_EQ(router->route(prompt(0, 12), load), 0U);    // two blocks are known there
-  EXPECT_EQ(router->route(prompt(100, 5), load), 1U);   // one block is
+  EXPECT_EQ(router->route(prompt(0, 12), load), 0U);    // two chunks are known there
+  EXPECT_EQ(router->route(prompt(100, 5), load), 1U);   // one chunk is
   EXPECT_EQ(router->route(prompt(200, 40), load), 2U);  // none: the least loaded
 }
 
@@ -62,7 +62,7 @@ TEST(RouterTest, PrefixAwarePassesOverAnOverloadedEngine) {
 
 TEST(RouterTest, PrefixAwareForgetsWhatWasNotUsedForLong) {
   RouterOptions options = prefix_aware();
-  options.max_prefixes = 4;
+  options.max_chunks = 4;
   FleetLoad load(2);
   const auto router = make_router(options, 2);
   EXPECT_EQ(router->route(prompt(0, 8), load), 0U);

@@ -1,0 +1,65 @@
+#include "kv_cache/kv_arena.h"
+
+#include <gtest/gtest.h>
+
+#include "quire/error.h"
+
+namespace quire {
+namespace {
+
+TEST(KVArenaTest, AMemberIsSureOfItsMinimumAndNoMore) {
+  const auto arena = std::make_shared<KVArena>(100);
+  KVArena::Member a(arena, 30, {});
+  KVArena::Member b(arena, 20, {});
+  EXPECT_EQ(a.bytes_available(), 80);  // b's 20 are kept for it
+  EXPECT_FALSE(a.take(81));
+  EXPECT_TRUE(a.take(80));
+  EXPECT_EQ(b.bytes_available(), 20);
+  EXPECT_TRUE(b.take(20));
+  EXPECT_EQ(arena->bytes_held(), 100);
+}
+
+TEST(KVArenaTest, WhoFindsNothingLeftAsksAndIsToldWhenSomeIsGivenBack) {
+  int woken_a = 0;
+  int woken_b = 0;
+  const auto arena = std::make_shared<KVArena>(100);
+  KVArena::Member a(arena, 10, [&] { ++woken_a; });
+  KVArena::Member b(arena, 10, [&] { ++woken_b; });
+  ASSERT_TRUE(a.take(90));
+  EXPECT_FALSE(b.take(40));
+  EXPECT_EQ(woken_a, 1);
+  EXPECT_EQ(a.bytes_wanted_by_others(), 30);  // 10 lie free
+  a.give_back(30);
+  EXPECT_EQ(woken_b, 1);
+  EXPECT_EQ(a.bytes_wanted_by_others(), 0);
+  EXPECT_TRUE(b.take(40));
+}
+
+TEST(KVArenaTest, AMemberThatGoesGivesBackAllThatItHeldAndTellsTheOthers) {
+  int woken = 0;
+  const auto arena = std::make_shared<KVArena>(100);
+  KVArena::Member a(arena, 10, [&] { ++woken; });
+  {
+    KVArena::Member b(arena, 10, {});
+    ASSERT_TRUE(b.take(80));
+    EXPECT_FALSE(a.take(50));
+  }
+  EXPECT_EQ(woken, 1);
+  EXPECT_TRUE(a.take(100));
+}
+
+TEST(KVArenaTest, RefusesAMemberWhoseMinimumIsNotThere) {
+  const auto arena = std::make_shared<KVArena>(100);
+  const KVArena::Member a(arena, 70, {});
+  try {
+    const KVArena::Member b(arena, 40, {});
+    FAIL();
+  } catch (const InvalidArgument& error) {
+    const std::string what = error.what();
+    for (const char* number : {"100", "30", "40"}) EXPECT_NE(what.find(number), what.npos) << what;
+  }
+  EXPECT_THROW(KVArena(0), InvalidArgument);
+}
+
+}  // namespace
+}  // namespace quire
