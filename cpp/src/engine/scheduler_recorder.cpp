@@ -51,7 +51,10 @@ void SchedulerRecorder::reset_prefix_cache() { recorder_.record(RecordedEventKin
 
 void SchedulerRecorder::planned(double now, const SchedulerOutput& plan, bool launched) {
   // A look that changed nothing need not be repeated.
-  if (!launched && plan.preempted_req_ids.empty() && plan_.arena_answers.empty()) return;
+  if (!launched && plan.preempted_req_ids.empty() && plan_.arena_answers.empty() &&
+      !scheduler_.kv_cache_manager().has_extents()) {
+    return;
+  }
   const SchedulerStats stats = scheduler_.stats();
   RecordedPlan& recorded = plan_;
   recorded.now = now;

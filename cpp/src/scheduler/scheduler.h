@@ -57,8 +57,9 @@ class Scheduler {
   bool finish_request(RequestId id, RequestStatus status);
 
   // The time is `now` (seconds, the clock of arrival_time). Ends requests whose deadline has passed, with
-  // kFinishedAborted, those whose grammar could not be compiled, with kFinishedError, and those that came
-  // with all the output they may have, with kFinishedIgnored; what to report is appended to `outputs`.
+  // kFinishedAborted; those whose grammar could not be compiled, or with an input that no step can take, with
+  // kFinishedError; and those that came with all the output they may have, with kFinishedIgnored. What to
+  // report is appended to `outputs`.
   void advance(double now, EngineCoreOutputs& outputs);
 
   // Plans the next step into `out` (overwritten, its buffers reused). Returns false when there is nothing to
@@ -166,7 +167,8 @@ class Scheduler {
   std::vector<Request*> running_;  // in the order they began; finished ones until drop_finished()
   std::vector<Request*> waiting_for_grammar_;
   int32_t num_waiting_for_remote_kvs_ = 0;
-  std::vector<RequestId> ignored_;  // came with all the output they may have; ended by advance()
+  // Ended by advance(): they came with all the output they may have, or (with why) can never be scheduled.
+  std::vector<std::pair<RequestId, std::string>> ended_on_arrival_;
   std::unordered_map<RequestId, std::unique_ptr<Request>> held_;  // finished, blocks in the connector's hands
   std::vector<std::unique_ptr<Request>> finished_;                // perhaps still in a step in flight
   bool running_has_finished_ = false;

@@ -50,7 +50,15 @@ void Scheduler::add(std::unique_ptr<Request> owned) {
       config_.long_prefill_token_threshold > 0 && request.num_tokens() > config_.long_prefill_token_threshold;
   if (request.num_output_tokens() >= request.sampling_params().max_tokens ||
       request.num_tokens() >= config_.max_model_len) {
-    ignored_.push_back(id);
+    ended_on_arrival_.emplace_back(id, "");
+  }
+  for (const MultiModalFeature& feature : request.mm_features()) {
+    int32_t limit = std::min(config_.max_num_encoder_input_tokens, config_.encoder_cache_size);
+    if (config_.disable_chunked_mm_input) limit = std::min(limit, config_.max_num_batched_tokens);
+    if (feature.num_embeds <= limit) continue;
+    ended_on_arrival_.emplace_back(
+        id, str("a multimodal input has ", feature.num_embeds, " embeddings, a step can take ", limit));
+    break;
   }
   if (request.deadline() > 0) {
     deadlines_.emplace_back(request.deadline(), id);
@@ -88,11 +96,13 @@ bool Scheduler::finish_request(RequestId id, RequestStatus status) {
 
 void Scheduler::advance(double now, EngineCoreOutputs& outputs) {
   now_ = now;
-  for (RequestId id : ignored_) {
+  for (auto& [id, error] : ended_on_arrival_) {
     const auto found = requests_.find(id);
-    if (found != requests_.end()) report_finish(*found->second, RequestStatus::kFinishedIgnored, "", outputs);
+    if (found == requests_.end()) continue;
+    const auto status = error.empty() ? RequestStatus::kFinishedIgnored : RequestStatus::kFinishedError;
+    report_finish(*found->second, status, std::move(error), outputs);
   }
-  ignored_.clear();
+  ended_on_arrival_.clear();
   while (!deadlines_.empty() && deadlines_.front().first <= now) {
     const auto [deadline, id] = deadlines_.front();
     std::pop_heap(deadlines_.begin(), deadlines_.end(), std::greater<>());
