@@ -120,16 +120,11 @@ void EngineCore::dump_flight_recorder(const std::string& path) const {
   recorder_->dump(path);
 }
 
-bool EngineCore::step_once(EngineCoreOutputs& outputs) {
-  try {
-    return step(outputs);
-  } catch (...) {
-    if (recorder_) recorder_->dump_after("the engine has failed");
-    throw;
-  }
+void EngineCore::dump_after_failure() const {
+  if (recorder_) recorder_->dump_after("the engine has failed");
 }
 
-bool EngineCore::step(EngineCoreOutputs& outputs) {
+bool EngineCore::step_once(EngineCoreOutputs& outputs) {
   outputs.clear();
   const double now = clock_();
   scheduler_->advance(now, outputs);

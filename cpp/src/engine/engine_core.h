@@ -52,9 +52,10 @@ class EngineCore {
   const Scheduler& scheduler() const { return *scheduler_; }
   // From any thread. Throws InvalidArgument when there is no recorder, or the file cannot be written.
   void dump_flight_recorder(const std::string& path) const;
+  // After an exception: into flight_recorder_dir, if there is one. Does not throw.
+  void dump_after_failure() const;
 
  private:
-  bool step(EngineCoreOutputs& outputs);
   bool launch_step(double now);
   void collect_step(EngineCoreOutputs& outputs);
 

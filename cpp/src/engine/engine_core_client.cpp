@@ -23,15 +23,21 @@ class InlineClient final : public EngineCoreClient {
     check_alive();
     core_->add_request(std::move(request));
   }
-  void abort_requests(std::vector<RequestId> request_ids) override { core_->abort_requests(request_ids); }
-  bool reset_prefix_cache() override { return core_->reset_prefix_cache(); }
-  void set_pause_state(PauseState state) override { core_->set_pause_state(state); }
+  // What has failed is left alone.
+  void abort_requests(std::vector<RequestId> request_ids) override {
+    if (error_.empty()) core_->abort_requests(request_ids);
+  }
+  bool reset_prefix_cache() override { return error_.empty() && core_->reset_prefix_cache(); }
+  void set_pause_state(PauseState state) override {
+    if (error_.empty()) core_->set_pause_state(state);
+  }
   SchedulerStats stats() override { return core_->scheduler().stats(); }
   bool get_outputs(EngineCoreOutputs& outputs) override {
     check_alive();
     try {
       return core_->step_once(outputs);
     } catch (const std::exception& error) {
+      core_->dump_after_failure();
       outputs.clear();
       outputs.engine_error = error_ = error.what();
       return true;
@@ -127,6 +133,7 @@ class ThreadedClient final : public EngineCoreClient {
       }
     } catch (const std::exception& error) {
       log(LogLevel::kError, "the engine has ended: ", error.what());
+      core_->dump_after_failure();
       const std::lock_guard lock(mutex_);
       error_ = error.what();
       push_outputs().engine_error = error_;
@@ -173,11 +180,12 @@ class ThreadedClient final : public EngineCoreClient {
       }
       if (closed_) return false;
       woken_ = false;
-      if (pause_state_) core_->set_pause_state(*std::exchange(pause_state_, std::nullopt));
+      taken_pause_state_ = std::exchange(pause_state_, std::nullopt);
       taken_requests_.swap(new_requests_);
       taken_aborts_.swap(aborted_);
       taken_resets_.swap(resets_);
     }
+    if (taken_pause_state_) core_->set_pause_state(*taken_pause_state_);
     for (EngineCoreRequest& request : taken_requests_) core_->add_request(std::move(request));
     if (!taken_aborts_.empty()) core_->abort_requests(taken_aborts_);
     taken_requests_.clear();
@@ -205,6 +213,7 @@ class ThreadedClient final : public EngineCoreClient {
 
   std::vector<EngineCoreRequest> taken_requests_;  // the thread's, like what follows
   std::vector<RequestId> taken_aborts_;
+  std::optional<PauseState> taken_pause_state_;
   std::vector<std::promise<bool>> taken_resets_;
   bool stalled_ = false;  // the last step had nothing to do
   std::thread thread_;

@@ -51,10 +51,11 @@ void SchedulerRecorder::reset_prefix_cache() { recorder_.record(RecordedEventKin
 
 void SchedulerRecorder::planned(double now, const SchedulerOutput& plan, bool launched) {
   // A look that changed nothing need not be repeated.
-  if (!launched && plan.preempted_req_ids.empty() && plan_.arena_answers.empty() &&
-      !scheduler_.kv_cache_manager().has_extents()) {
-    return;
-  }
+  const uint64_t num_failed = scheduler_.kv_cache_manager().num_failed_allocations();
+  const bool changed_nothing = !launched && plan.preempted_req_ids.empty() && plan_.arena_answers.empty() &&
+                               num_failed == num_failed_allocations_;
+  num_failed_allocations_ = num_failed;
+  if (changed_nothing) return;
   const SchedulerStats stats = scheduler_.stats();
   RecordedPlan& recorded = plan_;
   recorded.now = now;

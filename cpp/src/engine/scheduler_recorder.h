@@ -44,6 +44,7 @@ class SchedulerRecorder {
   FlightRecorder recorder_;
   RecordedPlan plan_;  // recycled, like the next
   RecordedResult result_;
+  uint64_t num_failed_allocations_ = 0;
   std::unique_ptr<SignalDump> signal_dump_;
 };
 

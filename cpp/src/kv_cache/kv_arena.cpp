@@ -1,11 +1,18 @@
 #include "kv_cache/kv_arena.h"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "util/check.h"
 
 namespace quire {
+namespace {
+
+// How long an engine that joins waits for the others to give back what they do not use.
+constexpr auto kMaxWait = std::chrono::seconds(5);
+
+}  // namespace
 
 KVArena::KVArena(int64_t bytes) : bytes_(bytes) {
   if (bytes <= 0) throw InvalidArgument(str("a KV arena needs at least one byte, got ", bytes));
@@ -29,21 +36,39 @@ int64_t KVArena::bytes_available_locked(const Member& member) const {
 
 KVArena::Member::Member(std::shared_ptr<KVArena> arena, int64_t min_bytes, std::function<void()> wake)
     : arena_(std::move(arena)), min_bytes_(min_bytes), wake_(std::move(wake)) {
-  const std::lock_guard lock(arena_->mutex_);
-  int64_t unclaimed = arena_->bytes_;
-  for (const Member* other : arena_->members_) unclaimed -= std::max(other->bytes_held_, other->min_bytes_);
-  if (unclaimed < min_bytes) {
-    throw InvalidArgument(str("the KV arena of ", arena_->bytes_, " bytes has ",
-                              std::max<int64_t>(unclaimed, 0),
-                              " bytes that no other engine is using or sure of; one sequence needs ",
-                              min_bytes, ": lower max_model_len, or make the arena larger"));
+  std::unique_lock lock(arena_->mutex_);
+  const auto unclaimed = [this](bool lent) {
+    int64_t bytes = arena_->bytes_;
+    for (const Member* other : arena_->members_) {
+      if (other != this) bytes -= lent ? other->min_bytes_ : std::max(other->bytes_held_, other->min_bytes_);
+    }
+    return bytes;
+  };
+  const auto refuse = [&](int64_t bytes, const char* whose) {
+    throw InvalidArgument(str("the KV arena of ", arena_->bytes_, " bytes has ", std::max<int64_t>(bytes, 0),
+                              " bytes that no other engine is ", whose, "; one sequence needs ", min_bytes,
+                              ": lower max_model_len, or make the arena larger"));
+  };
+  if (unclaimed(/*lent=*/true) < min_bytes) refuse(unclaimed(true), "using or sure of");
+  arena_->members_.push_back(this);  // from now on the others cannot take what it needs
+  if (unclaimed(false) >= min_bytes) return;
+  // There is enough once the others have given back what they do not use.
+  bytes_wanted_ = min_bytes;
+  for (Member* other : arena_->members_) {
+    if (other != this && other->bytes_held_ > other->min_bytes_ && other->wake_) other->wake_();
   }
-  arena_->members_.push_back(this);
+  const bool given =
+      arena_->given_back_.wait_for(lock, kMaxWait, [&] { return unclaimed(false) >= min_bytes; });
+  bytes_wanted_ = 0;
+  if (given) return;
+  arena_->members_.remove(this);
+  refuse(unclaimed(false), "using, and none gave some back");
 }
 
 KVArena::Member::~Member() {
   const std::lock_guard lock(arena_->mutex_);
   arena_->members_.remove(this);
+  arena_->given_back_.notify_all();
   for (Member* other : arena_->members_) {
     if (other->bytes_wanted_ > 0 && other->wake_) other->wake_();
   }
@@ -67,16 +92,23 @@ bool KVArena::Member::take(int64_t bytes) {
     return true;
   }
   bytes_wanted_ = bytes;
+  asked_ = true;
   for (Member* other : arena_->members_) {
     if (other != this && other->bytes_held_ > other->min_bytes_ && other->wake_) other->wake_();
   }
   return false;
 }
 
+void KVArena::Member::withdraw() {
+  const std::lock_guard lock(arena_->mutex_);
+  bytes_wanted_ = 0;
+}
+
 void KVArena::Member::give_back(int64_t bytes) {
   const std::lock_guard lock(arena_->mutex_);
   QUIRE_CHECK(bytes >= 0 && bytes <= bytes_held_, bytes, " of ", bytes_held_);
   bytes_held_ -= bytes;
+  arena_->given_back_.notify_all();
   for (Member* other : arena_->members_) {
     if (other != this && other->bytes_wanted_ > 0 && other->wake_) other->wake_();
   }

@@ -5,6 +5,7 @@
 // left asks, and the others give back what they do not use the next time they plan.
 #pragma once
 
+#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <list>
@@ -21,6 +22,8 @@ class KVArena {
   // One engine's part. Used on its thread, except where it says otherwise.
   class Member {
    public:
+    // Throws InvalidArgument when the others are sure of too much; when they only hold too much, they are
+    // asked, and it waits up to five seconds.
     Member(std::shared_ptr<KVArena> arena, int64_t min_bytes, std::function<void()> wake);
     // Gives back all that it holds.
     ~Member();
@@ -36,6 +39,11 @@ class KVArena {
     // Bytes that other members have asked for and not got; what lies above min_bytes may go to them.
     int64_t bytes_wanted_by_others() const;
     bool is_wanted() const;  // whether it is more than 0; not recorded
+    // Around a plan: what was asked for in an earlier one, and not again, is not wanted any more.
+    void begin_plan() { asked_ = false; }
+    void end_plan() {
+      if (!asked_ && bytes_wanted_ > 0) withdraw();
+    }
     int64_t min_bytes() const { return min_bytes_; }
 
     // For the flight recorder: what take(), bytes_available() and bytes_wanted_by_others() answer depends on
@@ -55,11 +63,13 @@ class KVArena {
     int64_t min_bytes_;
     int64_t bytes_held_ = 0;    // guarded by the arena's mutex for writing
     int64_t bytes_wanted_ = 0;  // likewise
+    void withdraw();
     int64_t bytes_wanted_now() const;
     // The answer to give: the true one, or in a replay the recorded one.
     int64_t answer(int64_t truth) const;
 
     std::function<void()> wake_;
+    bool asked_ = false;  // in vain, since begin_plan()
     std::vector<int64_t>* recorded_ = nullptr;
     bool replays_ = false;
     mutable std::span<const int64_t> replayed_;
@@ -76,6 +86,7 @@ class KVArena {
 
   const int64_t bytes_;
   mutable std::mutex mutex_;
+  std::condition_variable given_back_;
   std::list<Member*> members_;
 };
 

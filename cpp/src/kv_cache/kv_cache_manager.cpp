@@ -168,6 +168,7 @@ bool KVCacheManager::allocate_slots(Request& request, int32_t num_new_tokens, co
     group.num_needed = num_revived + group.num_new;
   }
   if (!make_room()) {
+    ++num_failed_allocations_;
     for (size_t g = 0; g < groups_.size() && shares_first; ++g) {
       const auto& ids = computed->block_ids[g];
       for (auto id = ids.rbegin(); id != ids.rend(); ++id) {

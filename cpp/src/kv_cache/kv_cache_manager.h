@@ -87,12 +87,23 @@ class KVCacheManager {
   // Returns false, and changes nothing, while a request holds blocks.
   bool reset_prefix_cache();
 
+  // Around a step's planning, and when the last request is gone: what was asked of other engines and is not
+  // needed any more is taken back.
+  void begin_plan() {
+    if (arena_is_shared_) arena_member_->begin_plan();
+  }
+  void end_plan() {
+    if (arena_is_shared_) arena_member_->end_plan();
+  }
+
   // Gives memory that is not in use to engines that asked for it: unmaps it in the next plan. Returns the
   // bytes, for give_back() once that plan has run.
   int64_t lend();
   void give_back(int64_t bytes);
   // Moves what was mapped and unmapped since the last call into `out`.
   void take_extents(std::vector<KVExtent>& out);
+  // How often memory was short: a plan that came to nothing may still have moved some.
+  uint64_t num_failed_allocations() const { return num_failed_allocations_; }
   bool has_extents() const { return !extents_.empty(); }
   bool memory_is_wanted() const;
 
@@ -165,6 +176,7 @@ class KVCacheManager {
   std::vector<KVCacheEvent> events_;
   int32_t num_holders_ = 0;  // requests that hold blocks
   int64_t num_wasted_slots_ = 0;
+  uint64_t num_failed_allocations_ = 0;
 };
 
 }  // namespace quire

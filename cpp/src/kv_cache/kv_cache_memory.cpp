@@ -77,7 +77,10 @@ void KVCacheManager::take_extents(std::vector<KVExtent>& out) {
   out.swap(extents_);
 }
 
-bool KVCacheManager::memory_is_wanted() const { return arena_is_shared_ && arena_member_->is_wanted(); }
+bool KVCacheManager::memory_is_wanted() const {
+  return arena_is_shared_ && arena_member_->bytes_held() - bytes_being_lent_ > arena_member_->min_bytes() &&
+         arena_member_->is_wanted();
+}
 
 int64_t KVCacheManager::lend() {
   if (!arena_is_shared_) return 0;

@@ -23,13 +23,17 @@ void FlightRecorder::record_snapshot(double now, const SchedulerSnapshot& snapsh
     for (size_t i = 0; i < segments_.size(); ++i) sum += segments_[i].bytes.size();
     return sum;
   };
+  std::vector<std::byte> used;  // an old segment's buffer, for the new one
   while (!segments_.empty() &&
          (segments_.size() >= kNumSegments || total() + segment_bytes_ > max_bytes_ ||
           (segments_.size() > 1 && segments_[1].begin < now - segment_seconds_ * (kNumSegments - 1)))) {
+    used = std::move(segments_.front().bytes);
+    segments_.front().bytes = {};
     segments_.pop();
   }
   Segment& segment = segments_.push();
   segment.begin = now;
+  segment.bytes = std::move(used);
   segment.bytes.clear();
   append(RecordedEventKind::kSnapshot, snapshot);
   // However large the snapshot, events get half a segment: the next snapshot must not follow at once.
@@ -47,23 +51,26 @@ size_t FlightRecorder::num_bytes() const {
 }
 
 void FlightRecorder::dump(const std::string& path) const {
-  const std::string temporary = path + ".tmp";
+  // Whoever records does not wait for the disk.
+  std::vector<std::byte> events;
   {
-    std::ofstream file(temporary, std::ios::binary | std::ios::trunc);
-    const auto write = [&file](const void* data, size_t size) {
-      file.write(static_cast<const char*>(data), static_cast<std::streamsize>(size));
-    };
-    const auto header_size = static_cast<uint32_t>(header_.size());
-    write(kRecordingMagic.data(), kRecordingMagic.size());
-    write(&kRecordingVersion, sizeof kRecordingVersion);
-    write(&header_size, sizeof header_size);
-    write(header_.data(), header_.size());
     const std::lock_guard lock(mutex_);
-    for (size_t i = 0; i < segments_.size(); ++i) write(segments_[i].bytes.data(), segments_[i].bytes.size());
-    file.flush();
-    if (!file) throw InvalidArgument(str("cannot write a recording to ", path));
+    for (size_t i = 0; i < segments_.size(); ++i)
+      events.insert(events.end(), segments_[i].bytes.begin(), segments_[i].bytes.end());
   }
-  if (std::rename(temporary.c_str(), path.c_str()) != 0) {
+  const std::string temporary = path + ".tmp";
+  std::ofstream file(temporary, std::ios::binary | std::ios::trunc);
+  const auto write = [&file](const void* data, size_t size) {
+    file.write(static_cast<const char*>(data), static_cast<std::streamsize>(size));
+  };
+  const auto header_size = static_cast<uint32_t>(header_.size());
+  write(kRecordingMagic.data(), kRecordingMagic.size());
+  write(&kRecordingVersion, sizeof kRecordingVersion);
+  write(&header_size, sizeof header_size);
+  write(header_.data(), header_.size());
+  write(events.data(), events.size());
+  file.close();
+  if (!file || std::rename(temporary.c_str(), path.c_str()) != 0) {
     std::remove(temporary.c_str());
     throw InvalidArgument(str("cannot write a recording to ", path));
   }

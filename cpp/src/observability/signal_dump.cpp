@@ -1,9 +1,11 @@
 #include "observability/signal_dump.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <csignal>
 #include <mutex>
 #include <thread>
@@ -32,7 +34,7 @@ std::mutex registry_mutex;
 // One for the process, while anybody is registered.
 struct SignalDump::Registry {
   explicit Registry(int signal_number) : signal(signal_number) {
-    if (pipe(fds) != 0) throw InvalidArgument("cannot make a pipe for flight_recorder_signal");
+    if (pipe2(fds, O_CLOEXEC) != 0) throw InvalidArgument("cannot make a pipe for flight_recorder_signal");
     pipe_to_watcher = fds[1];
     struct sigaction action{};
     action.sa_handler = on_signal;
@@ -44,12 +46,13 @@ struct SignalDump::Registry {
       close(fds[1]);
       throw InvalidArgument(str("flight_recorder_signal ", signal, " cannot be caught"));
     }
-    watcher = std::thread([this] {
-      for (char byte = 0; read(fds[0], &byte, 1) == 1 && byte == 1;) {
-        const std::lock_guard lock(mutex);
-        for (const SignalDump* dump : dumps) dump->dump_();
-      }
-    });
+    // Signals go to the process's own threads, not to this one.
+    sigset_t all;
+    sigset_t before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    watcher = std::thread([this] { watch(); });
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
   ~Registry() {
     sigaction(signal, &previous, nullptr);
@@ -59,6 +62,17 @@ struct SignalDump::Registry {
     watcher.join();
     close(fds[0]);
     close(fds[1]);
+  }
+
+  void watch() {
+    while (true) {
+      char byte = 0;
+      const ssize_t num_read = read(fds[0], &byte, 1);
+      if (num_read < 0 && errno == EINTR) continue;
+      if (num_read != 1 || byte != 1) return;
+      const std::lock_guard lock(mutex);
+      for (const SignalDump* dump : dumps) dump->dump_();
+    }
   }
 
   const int signal;

@@ -8,6 +8,7 @@ namespace quire {
 
 bool Scheduler::schedule(SchedulerOutput& out) {
   drop_finished();
+  kv_cache_manager_.begin_plan();
   out.step_id = next_step_id_;
   out.scheduled_reqs.clear();
   out.scheduled_new_reqs.clear();
@@ -390,6 +391,7 @@ bool Scheduler::finish_plan(SchedulerOutput& out) {
     out.kv_connector_metadata =
         parts_.kv_connector->build_connector_meta(next_step_id_, connector_scheduled_);
   }
+  kv_cache_manager_.end_plan();
   const int64_t lent_bytes = kv_cache_manager_.lend();
   if (planned_.empty() && lent_bytes == 0 && out.kv_connector_metadata.empty()) return false;
 

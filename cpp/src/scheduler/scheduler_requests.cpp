@@ -161,6 +161,10 @@ void Scheduler::finish(Request& request, RequestStatus status) {
   } else {
     finished_.push_back(std::move(entry.mapped()));
   }
+  if (requests_.empty()) {
+    kv_cache_manager_.begin_plan();
+    kv_cache_manager_.end_plan();
+  }
 }
 
 void Scheduler::report_finish(Request& request, RequestStatus status, std::string error,

@@ -1,5 +1,6 @@
 // The scheduler's state, saved and restored: where a recording begins.
 #include <algorithm>
+#include <cmath>
 #include <unordered_map>
 
 #include "scheduler/scheduler.h"
@@ -132,6 +133,9 @@ void Scheduler::restore(const SchedulerSnapshot& snapshot, const RecordedHashes&
   next_arrival_order_ = snapshot.next_arrival_order;
   require(snapshot.pause_state <= static_cast<uint8_t>(PauseState::kPausedAll), "an unknown pause state");
   pause_state_ = static_cast<PauseState>(snapshot.pause_state);
+  for (const auto& [user, counter] : snapshot.user_counters)
+    require(std::isfinite(counter), "a counter that is none");
+  require(std::isfinite(snapshot.last_counter), "a counter that is none");
   kv_cache_manager_.restore(snapshot);
   encoder_cache_manager_.restore(snapshot.encoder_cache);
   std::vector<Request*> requests;

@@ -51,7 +51,7 @@ class TraceWriter final : public ReplayObserver {
     counter("requests",
             str("\"running\":", recorded.num_running_reqs, ",\"waiting\":", recorded.num_waiting_reqs));
     counter("free KV blocks", str("\"blocks\":", recorded.num_free_blocks));
-    if (!plan.scheduled_reqs.empty()) starts_[plan.step_id] = now_;
+    starts_[plan.step_id] = now_;
   }
   void on_result(const RecordedResult& recorded, const SchedulerOutput& plan,
                  const EngineCoreOutputs& outputs) override {

@@ -4,6 +4,8 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <limits>
+#include <new>
 #include <unordered_map>
 
 #include "scheduler/scheduler.h"
@@ -69,6 +71,8 @@ class Replay {
     for (const RecordedEvent& event : recording_.events) {
       try {
         apply(event);
+      } catch (const std::bad_alloc&) {
+        damaged(event.offset, "more than there is memory for");
       } catch (const InternalError& error) {
         damaged(event.offset, error.what());  // a promise that a damaged recording made us break
       } catch (const InvalidArgument& error) {
@@ -147,8 +151,8 @@ class Replay {
       }
     }
     SchedulerParts parts;
-    // What other engines left for this one is in the recording.
-    if (header.shares_arena) parts.kv_arena = std::make_shared<KVArena>(header.kv_cache.bytes);
+    // What other engines left for this one is in the recording; the arena itself is never what is short.
+    if (header.shares_arena) parts.kv_arena = std::make_shared<KVArena>(std::numeric_limits<int64_t>::max());
     scheduler_ = std::make_unique<Scheduler>(header.scheduler, header.kv_cache, std::move(parts));
     scheduler_->restore(snapshot, [this](RequestId id) { return hashes_[id]; });
     for (const InFlightSnapshot& step : snapshot.in_flight) {

@@ -56,6 +56,7 @@ void SimulatedEngine::add_request(size_t index, std::vector<int32_t>&& prompt) {
   request.user = trace_.users[static_cast<size_t>(traced.user)];
   integrate_until(now_ns);
   num_output_tokens_to_do_ += request.sampling_params.max_tokens;
+  if (traced.deadline_ns > 0) num_left_[request.request_id] = request.sampling_params.max_tokens;
   scheduler_.add_request(std::move(request));
   ++num_requests_;
   stats_ = scheduler_.stats();
@@ -110,8 +111,13 @@ void SimulatedEngine::record_outputs(int64_t now_ns) {
       last_ns = now_ns;
       num_output_tokens_to_do_ -= output.num_tokens;
       metrics_.num_output_tokens += output.num_tokens;
+      if (traced.deadline_ns > 0) num_left_[output.request_id] -= output.num_tokens;
     }
     if (output.finish_reason == FinishReason::kNone) continue;
+    if (traced.deadline_ns > 0) {
+      num_output_tokens_to_do_ -= num_left_[output.request_id];  // what it will never be given
+      num_left_.erase(output.request_id);
+    }
     if (output.finish_reason == FinishReason::kAbort) {
       ++metrics_.num_expired;
       continue;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <unordered_map>
 #include <vector>
 
 #include "executor/simulated_executor.h"
@@ -68,6 +69,7 @@ class SimulatedEngine {
   int64_t integrated_until_ns_ = 0;
   SchedulerStats stats_;  // after the last event
   int64_t num_output_tokens_to_do_ = 0;
+  std::unordered_map<RequestId, int32_t> num_left_;  // of those, of each request that may expire
   int64_t num_requests_ = 0;
 };
 

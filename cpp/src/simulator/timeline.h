@@ -14,15 +14,17 @@ class Timeline {
  public:
   enum Quantity : size_t { kRunning, kWaiting, kUsedBlocks, kNumQuantities };
   using Values = std::array<int64_t, kNumQuantities>;
+  using Sums = std::array<__int128, kNumQuantities>;  // blocks of a fleet times nanoseconds of days
   static constexpr int64_t kNumBins = 512;
 
   // The values held during [begin, end).
   void add(int64_t begin_ns, int64_t end_ns, const Values& values) {
-    while (end_ns > kNumBins * bin_ns_) coarsen();
+    while ((end_ns - 1) / kNumBins >= bin_ns_) coarsen();
     while (begin_ns < end_ns) {
       const int64_t bin = begin_ns / bin_ns_;
       const int64_t part_ns = std::min(end_ns, (bin + 1) * bin_ns_) - begin_ns;
-      for (size_t q = 0; q < kNumQuantities; ++q) bins_[static_cast<size_t>(bin)][q] += values[q] * part_ns;
+      for (size_t q = 0; q < kNumQuantities; ++q)
+        bins_[static_cast<size_t>(bin)][q] += static_cast<__int128>(values[q]) * part_ns;
       begin_ns += part_ns;
     }
   }
@@ -43,7 +45,7 @@ class Timeline {
  private:
   void coarsen() {
     for (size_t bin = 0; bin < bins_.size(); ++bin) {
-      Values sum{};
+      Sums sum{};
       for (size_t part = 2 * bin; part < std::min(2 * bin + 2, bins_.size()); ++part) {
         for (size_t q = 0; q < kNumQuantities; ++q) sum[q] += bins_[part][q];
       }
@@ -53,7 +55,7 @@ class Timeline {
   }
 
   int64_t bin_ns_ = 1 << 20;  // about a millisecond
-  std::vector<Values> bins_ = std::vector<Values>(kNumBins);
+  std::vector<Sums> bins_ = std::vector<Sums>(kNumBins);
 };
 
 }  // namespace quire

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "simulator/random.h"
+#include "util/check.h"
 
 namespace quire {
 namespace {
@@ -25,6 +26,11 @@ Trace make_workload(const WorkloadOptions& options, uint64_t seed) {
   double seconds = 0.0;
   for (TraceRequest& request : trace.requests) {
     if (options.rate > 0) seconds += random.exponential(1.0 / options.rate);
+    constexpr double kMaxSeconds = 1e8;
+    if (seconds > kMaxSeconds) {
+      throw InvalidArgument(str("rate ", options.rate, " brings ", options.num_requests,
+                                " requests in more than 1e8 seconds; raise it"));
+    }
     request.arrival_ns = static_cast<int64_t>(seconds * 1e9);
     request.prompt_len = draw_length(options.prompt_len, random);
     request.output_len = draw_length(options.output_len, random);

@@ -2,12 +2,15 @@
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <thread>
 
 #include "engine/shadow_executor.h"
+#include "quire/flight_recorder.h"
 #include "util/count_allocations.h"
 
 namespace quire {
@@ -83,6 +86,46 @@ TEST(ThreadedClientTest, RequestsThatCannotBePlannedCostLittle) {
   EXPECT_EQ(client->stats().num_steps, 0U);
   client->set_pause_state(PauseState::kUnpaused);
   EXPECT_EQ(run_to_end(*client, 1), 3U);
+}
+
+// A promise of the engine's own is broken in its second step.
+class BrokenExecutor : public ShadowExecutor {
+ public:
+  using ShadowExecutor::ShadowExecutor;
+  void collect(StepId step_id, ModelRunnerOutput& output) override {
+    if (step_id == 2) throw InternalError("broken");
+    ShadowExecutor::collect(step_id, output);
+  }
+};
+
+TEST(EngineCoreClientTest, AnEngineThatFailsLeavesARecordingAndIsLeftAlone) {
+  const std::filesystem::path directory =
+      testing::TempDir() + "engine_core_client_test-" + std::to_string(getpid());
+  std::filesystem::create_directory(directory);
+  EngineConfig config = small_config();
+  config.flight_recorder_dir = directory.string();
+  for (const bool threaded : {false, true}) {
+    auto core =
+        std::make_unique<EngineCore>(config, std::make_unique<BrokenExecutor>(16, config.max_model_len, 1));
+    auto client = threaded ? make_threaded_client(std::move(core)) : make_inline_client(std::move(core));
+    client->add_request(make_request(1, 8, 8));
+    EngineCoreOutputs outputs;
+    while (client->get_outputs(outputs) && outputs.engine_error.empty()) {
+    }
+    EXPECT_EQ(outputs.engine_error, "broken");
+    EXPECT_THROW(client->add_request(make_request(2, 8, 8)), ResourceExhausted);
+    EXPECT_FALSE(client->reset_prefix_cache());
+    client->abort_requests({1});
+  }
+  int num_recordings = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(directory)) {
+    const ReplayReport report = replay_recording(entry.path().string());
+    EXPECT_EQ(report.divergence, "");
+    EXPECT_EQ(report.num_steps, 2U);
+    ++num_recordings;
+  }
+  EXPECT_EQ(num_recordings, 2);
+  std::filesystem::remove_all(directory);
 }
 
 TEST(ThreadedClientTest, AnAbortWakesWhoeverWaits) {

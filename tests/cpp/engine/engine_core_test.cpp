@@ -1,6 +1,7 @@
 #include "engine/engine_core.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <map>
 #include <random>
@@ -164,7 +165,8 @@ TEST_P(RandomOperationsTest, OutputsAreRightEveryBlockComesBackAndTheRecordingRe
   EXPECT_EQ(stats.num_accepted_spec_tokens > 100, mix.num_drafts > 0);
 
   // What was recorded of it is decided again in the same way.
-  const std::string path = testing::TempDir() + "quire_random_operations_" + mix.name + ".rec";
+  const std::string path =
+      testing::TempDir() + "quire_random_operations_" + mix.name + "-" + std::to_string(getpid()) + ".rec";
   harness.core->dump_flight_recorder(path);
   const ReplayReport report = replay_recording(path);
   std::remove(path.c_str());

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <thread>
+
 #include "quire/error.h"
 
 namespace quire {
@@ -35,6 +38,24 @@ TEST(KVArenaTest, WhoFindsNothingLeftAsksAndIsToldWhenSomeIsGivenBack) {
   EXPECT_TRUE(b.take(40));
 }
 
+TEST(KVArenaTest, WhatIsNotAskedForAgainIsNotWantedAnyMore) {
+  const auto arena = std::make_shared<KVArena>(100);
+  KVArena::Member a(arena, 10, {});
+  KVArena::Member b(arena, 10, {});
+  ASSERT_TRUE(a.take(90));
+  b.begin_plan();
+  EXPECT_FALSE(b.take(40));
+  b.end_plan();
+  EXPECT_TRUE(a.is_wanted());
+  b.begin_plan();
+  EXPECT_FALSE(b.take(40));
+  b.end_plan();
+  EXPECT_TRUE(a.is_wanted());
+  b.begin_plan();  // its request was aborted: nobody asks
+  b.end_plan();
+  EXPECT_FALSE(a.is_wanted());
+}
+
 TEST(KVArenaTest, AMemberThatGoesGivesBackAllThatItHeldAndTellsTheOthers) {
   int woken = 0;
   const auto arena = std::make_shared<KVArena>(100);
@@ -46,6 +67,22 @@ TEST(KVArenaTest, AMemberThatGoesGivesBackAllThatItHeldAndTellsTheOthers) {
   }
   EXPECT_EQ(woken, 1);
   EXPECT_TRUE(a.take(100));
+}
+
+TEST(KVArenaTest, AMemberThatJoinsWaitsForTheOthersToGiveBackWhatTheyDoNotUse) {
+  const auto arena = std::make_shared<KVArena>(100);
+  std::atomic<bool> asked = false;
+  KVArena::Member a(arena, 10, [&] { asked = true; });
+  ASSERT_TRUE(a.take(95));
+  std::thread lender([&] {
+    while (!asked) std::this_thread::yield();
+    EXPECT_FALSE(a.take(1));  // what is free is the newcomer's
+    a.give_back(50);
+  });
+  KVArena::Member b(arena, 40, {});
+  lender.join();
+  EXPECT_FALSE(a.is_wanted());
+  EXPECT_TRUE(b.take(40));
 }
 
 TEST(KVArenaTest, RefusesAMemberWhoseMinimumIsNotThere) {

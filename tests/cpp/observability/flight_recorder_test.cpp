@@ -1,6 +1,7 @@
 #include "observability/flight_recorder.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <fstream>
@@ -21,7 +22,8 @@ std::vector<std::byte> header_bytes() {
 }
 
 std::vector<std::byte> dumped(const FlightRecorder& recorder) {
-  const std::string path = testing::TempDir() + "quire_flight_recorder_test.rec";
+  const std::string path =
+      testing::TempDir() + "quire_flight_recorder_test-" + std::to_string(getpid()) + ".rec";
   recorder.dump(path);
   auto bytes = read_recording_file(path);
   std::remove(path.c_str());

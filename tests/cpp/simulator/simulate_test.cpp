@@ -1,6 +1,7 @@
 #include "quire/simulator.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <fstream>
@@ -15,7 +16,8 @@ namespace {
 // A file of lines for the length of a test.
 class LinesFile {
  public:
-  explicit LinesFile(const std::string& text) : path_(testing::TempDir() + "simulate_test.jsonl") {
+  explicit LinesFile(const std::string& text)
+      : path_(testing::TempDir() + "simulate_test-" + std::to_string(getpid()) + ".jsonl") {
     std::ofstream(path_) << text;
   }
   ~LinesFile() { std::remove(path_.c_str()); }
@@ -137,6 +139,18 @@ TEST(SimulateTest, RequestsThatCannotBeServedAreCounted) {
   EXPECT_EQ(report["num_output_tokens"], 4 + 2);
 }
 
+TEST(SimulateTest, AnExpiredRequestIsNoLoadAnyMore) {
+  // One engine gets a long request that expires; afterwards both are idle and the first is as good as the
+  // second.
+  std::string lines = R"({"arrival": 0, "prompt_len": 8, "output_len": 1500, "deadline_ms": 3000})";
+  for (int i = 1; i <= 20; ++i)
+    lines += "\n{\"arrival\": " + std::to_string(i * 100) + ", \"prompt_len\": 8, \"output_len\": 2}";
+  const Json report = run_trace(
+      lines, {{"cost_model", {{"seconds_per_step", 1}}}, {"num_engines", 2}, {"router", "least_loaded"}});
+  EXPECT_EQ(report["num_expired"], 1);
+  EXPECT_EQ(report["engines"]["most_requests"], 21);
+}
+
 TEST(SimulateTest, PagedMemoryWastesLessThanFourPercentWhereContiguousWastesHalf) {
   const Json report = run(
       {{"cost_model", kServerCosts}, {"workload", {{"num_requests", 2000}, {"rate", 10}}}});  // ShareGPT-like
@@ -246,6 +260,9 @@ TEST(SimulateTest, ABadOptionIsNamed) {
             "options: workload.rate must be a number from 0 to 1e+09");
   EXPECT_EQ(error_of({{"speed", 1}}), "options: speed is not a key we know, and it may change the result");
   EXPECT_NE(error_of({{"router", "random"}}).find("got 'random'"), std::string::npos);
+  EXPECT_NE(
+      error_of({{"workload", {{"rate", 1e-9}, {"num_requests", 50}}}}).find("rate 1e-09 brings 50 requests"),
+      std::string::npos);
   EXPECT_NE(error_of({{"workload", "/nowhere.jsonl"}}).find("cannot be opened"), std::string::npos);
   EXPECT_NE(error_of({{"engine", {{"num_gpu_blocks_override", 4}}}}).find("max_model_len 2048"),
             std::string::npos);
