@@ -261,6 +261,29 @@ TEST(KVCacheManagerTest, GroupsTakeMemoryFromOneAnother) {
   EXPECT_EQ(manager.num_free_blocks(), 30);
 }
 
+TEST(KVCacheManagerTest, LentMemoryIsTheOthersOnlyWhenTheStepThatUnmapsItHasRun) {
+  KVCacheManagerConfig sharing = caching();
+  sharing.arena = std::make_shared<KVArena>(8 * 4096);
+  KVCacheDemand demand;
+  demand.bytes = 9 * 4096;  // and block 0
+  demand.shared = true;
+  demand.max_model_len = kBlockSize;
+  demand.max_useful_tokens = 100;
+  const KVCacheConfig shared = plan_kv_cache({spec_of()}, demand);
+  KVCacheManager lender(shared, sharing);
+  KVCacheManager borrower(shared, sharing);
+  Request a = request(1, tokens(28));
+  begin(lender, a);  // all but the block that the other is sure of
+  lender.free(a);
+  Request b = request(2, tokens(12));
+  EXPECT_FALSE(borrower.allocate_slots(b, 12));
+  const int64_t lent_bytes = lender.lend();
+  EXPECT_EQ(lent_bytes, 2 * 4096);
+  EXPECT_FALSE(borrower.allocate_slots(b, 12));  // a step in flight may still write there
+  lender.give_back(lent_bytes);
+  EXPECT_TRUE(borrower.allocate_slots(b, 12));
+}
+
 TEST(KVCacheManagerTest, EventsTellARouterWhatIsCached) {
   KVCacheManagerConfig with_events = caching();
   with_events.enable_kv_cache_events = true;
