@@ -69,6 +69,18 @@ def test_a_paused_engine_computes_nothing_and_loses_nothing(demo_model: Path) ->
     assert finished == {"b"}
 
 
+def test_aborts_of_unknown_requests_are_ignored_and_counted(demo_model: Path) -> None:
+    engine = LLMEngine(demo_model)
+    engine.add_request("a", "Once", SHORT)
+    assert engine.abort_request("b") is False
+    assert engine.abort_request("a") is True
+    assert engine.abort_request("a") is False
+    assert engine.stats().num_unknown_aborts == 2
+    while engine.has_unfinished_requests():
+        engine.step()
+    assert engine.stats().num_free_blocks == engine.stats().num_total_blocks
+
+
 def test_drain_finishes_what_is_there_and_refuses_the_rest(demo_model: Path) -> None:
     llm = LLM(demo_model)
     done: list[str] = []

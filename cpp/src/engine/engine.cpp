@@ -148,8 +148,10 @@ struct EngineBase::Impl {
     std::vector<RequestId> to_abort;
     {
       const std::lock_guard lock(mutex);
-      if (!output_processor->finish_request(request_id, FinishReason::kAbort, "", aborted, to_abort))
+      if (!output_processor->finish_request(request_id, FinishReason::kAbort, "", aborted, to_abort)) {
+        ++num_unknown_aborts;
         return false;
+      }
     }
     client->abort_requests(std::move(to_abort));
     return true;
@@ -168,6 +170,7 @@ struct EngineBase::Impl {
   RequestId num_children = 0;
   std::string error;
   std::atomic<uint64_t> num_made_up_ids{0};
+  std::atomic<uint64_t> num_unknown_aborts{0};  // that did not get as far as the engine core
 
   std::vector<OutputProcessor::Delivery> aborted;  // not yet delivered
   AdmissionState admission;
@@ -214,7 +217,7 @@ EngineStats EngineBase::stats() const {
   stats.num_generation_tokens = s.num_generation_tokens;
   stats.num_spec_tokens = s.num_spec_tokens;
   stats.num_accepted_spec_tokens = s.num_accepted_spec_tokens;
-  stats.num_unknown_aborts = s.num_unknown_aborts;
+  stats.num_unknown_aborts = s.num_unknown_aborts + impl_->num_unknown_aborts;
   stats.num_expired_reqs = s.num_expired_reqs;
   return stats;
 }
