@@ -15,7 +15,9 @@ constexpr auto kMaxWait = std::chrono::seconds(5);
 }  // namespace
 
 KVArena::KVArena(int64_t bytes) : bytes_(bytes) {
-  if (bytes <= 0) throw InvalidArgument(str("a KV arena needs at least one byte, got ", bytes));
+  if (bytes <= 0 || bytes > kMaxBytes) {
+    throw InvalidArgument(str("a KV arena has from 1 to ", kMaxBytes, " bytes, got ", bytes));
+  }
 }
 
 int64_t KVArena::bytes_held() const {
@@ -77,7 +79,7 @@ KVArena::Member::~Member() {
 int64_t KVArena::Member::answer(int64_t truth) const {
   if (replays_) {
     if (replayed_.empty()) return 0;
-    truth = replayed_.front();
+    truth = std::clamp(replayed_.front(), int64_t{0}, kMaxBytes);  // a damaged recording may say anything
     replayed_ = replayed_.subspan(1);
   }
   if (recorded_) recorded_->push_back(truth);

@@ -75,7 +75,9 @@ class KVArena {
     mutable std::span<const int64_t> replayed_;
   };
 
-  // Throws InvalidArgument unless bytes > 0.
+  static constexpr int64_t kMaxBytes = int64_t{1} << 60;  // sums of a few of these do not overflow
+
+  // Throws InvalidArgument unless 0 < bytes <= kMaxBytes.
   explicit KVArena(int64_t bytes);
 
   int64_t bytes() const { return bytes_; }

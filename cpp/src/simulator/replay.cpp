@@ -4,7 +4,6 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
-#include <limits>
 #include <new>
 #include <unordered_map>
 
@@ -152,7 +151,7 @@ class Replay {
     }
     SchedulerParts parts;
     // What other engines left for this one is in the recording; the arena itself is never what is short.
-    if (header.shares_arena) parts.kv_arena = std::make_shared<KVArena>(std::numeric_limits<int64_t>::max());
+    if (header.shares_arena) parts.kv_arena = std::make_shared<KVArena>(KVArena::kMaxBytes);
     scheduler_ = std::make_unique<Scheduler>(header.scheduler, header.kv_cache, std::move(parts));
     scheduler_->restore(snapshot, [this](RequestId id) { return hashes_[id]; });
     for (const InFlightSnapshot& step : snapshot.in_flight) {
