@@ -116,7 +116,11 @@ bool EngineCore::reset_prefix_cache() {
 }
 
 void EngineCore::dump_flight_recorder(const std::string& path) const {
-  if (!recorder_) throw InvalidArgument("there is no flight recorder: flight_recorder_bytes is 0");
+  if (!recorder_) {
+    throw InvalidArgument(
+        "there is no flight recorder: flight_recorder_bytes is 0, or the engine has a KV "
+        "connector or grammars, whose answers are not recorded");
+  }
   recorder_->dump(path);
 }
 

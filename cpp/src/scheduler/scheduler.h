@@ -43,7 +43,8 @@ enum class PauseState : uint8_t {
 
 class Scheduler {
  public:
-  // Throws InvalidArgument for a contradictory configuration.
+  // Throws InvalidArgument for an unknown policy, or KV cache groups that do not go together. The rest of the
+  // configuration was validated by whoever made it: SchedulerConfig::validate.
   Scheduler(const SchedulerConfig& config, const KVCacheConfig& kv_cache_config, SchedulerParts parts = {});
   ~Scheduler();
 

@@ -9,6 +9,7 @@
 
 #include "formats/json.h"
 #include "quire/error.h"
+#include "simulator/json_lines.h"
 #include "util/str.h"
 
 namespace quire {
@@ -106,21 +107,13 @@ Calibration fit_cost_model(const std::vector<MeasuredStep>& steps) {
 Calibration parse_calibration(const std::string& text, const std::string& name) {
   std::vector<MeasuredStep> steps;
   std::string source;
-  std::string_view rest = text;
-  for (int64_t number = 1; !rest.empty(); ++number) {
-    const size_t end = std::min(rest.find('\n'), rest.size());
-    const std::string_view line = rest.substr(0, end);
-    rest.remove_prefix(std::min(end + 1, rest.size()));
-    if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
-    const std::string where = str(name, " line ", number);
-    const Json json = parse_json(line, where);
-    const JsonNode node(json, where);
+  for_each_json_line(text, name, [&](const JsonNode& node) {
     if (const auto machine = node.find("machine")) {
       source = machine->string();
       for (const char* key : {"model", "date"}) {
         if (const auto more = node.find(key)) source += ", " + more->string();
       }
-      continue;
+      return;
     }
     node.allow_only({"num_tokens", "num_reqs", "context_tokens", "seconds"});
     constexpr int64_t kMax = int64_t{1} << 40;
@@ -130,7 +123,7 @@ Calibration parse_calibration(const std::string& text, const std::string& name) 
     const JsonNode seconds = node.at("seconds");
     if (!seconds.json().is_number() || !(seconds.json().get<double>() > 0)) seconds.fail("must be above 0");
     step.seconds = seconds.json().get<double>();
-  }
+  });
   if (steps.empty()) throw InvalidArgument(str(name, ": has no measured steps"));
   Calibration calibration = fit_cost_model(steps);
   calibration.source = source.empty() ? name : source;

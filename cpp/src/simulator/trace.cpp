@@ -6,6 +6,7 @@
 
 #include "formats/json.h"
 #include "quire/error.h"
+#include "simulator/json_lines.h"
 #include "simulator/random.h"
 #include "util/str.h"
 
@@ -124,16 +125,7 @@ Trace load_trace(const std::string& path) {
   const std::string text = read_text_file(path);
   Trace trace;
   TraceReader reader(trace);
-  std::string_view rest = text;
-  for (int64_t number = 1; !rest.empty(); ++number) {
-    const size_t end = std::min(rest.find('\n'), rest.size());
-    const std::string_view line = rest.substr(0, end);
-    rest.remove_prefix(std::min(end + 1, rest.size()));
-    if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
-    const std::string where = str(path, " line ", number);
-    const Json json = parse_json(line, where);
-    reader.read(JsonNode(json, where));
-  }
+  for_each_json_line(text, path, [&](const JsonNode& node) { reader.read(node); });
   if (trace.requests.empty()) throw InvalidArgument(str(path, ": has no requests"));
   std::stable_sort(trace.requests.begin(), trace.requests.end(),
                    [](const TraceRequest& a, const TraceRequest& b) { return a.arrival_ns < b.arrival_ns; });
