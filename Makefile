@@ -7,14 +7,18 @@ VENV := .venv
 BIN := $(VENV)/bin
 JOBS ?= $(shell nproc)
 
-.PHONY: run test test-cpp test-python lint sanitize stubs bench clean
+.PHONY: run triton test test-cpp test-python lint sanitize stubs bench clean
 
 # What the package is made of; a change rebuilds it.
-PACKAGE_SOURCES := $(shell find cpp csrc python cmake -type f -not -name '*.pyi' -not -path '*/__pycache__/*') \
+PACKAGE_SOURCES := $(shell find cpp csrc python cmake triton_backend -type f -not -name '*.pyi' -not -path '*/__pycache__/*') \
                    CMakeLists.txt pyproject.toml VERSION
 
 run: $(VENV)/.package
 	$(BIN)/quire run "$(PROMPT)"
+
+# Triton Inference Server with model_repository/, on ports 8000 (HTTP), 8001 (gRPC) and 8002 (metrics).
+triton: $(VENV)/.package
+	$(BIN)/quire triton --repository model_repository
 
 test: lint test-cpp test-python
 
@@ -45,7 +49,7 @@ test-python: $(VENV)/.tools $(VENV)/.package test-cpp
 	$(BIN)/python -m pytest
 
 lint: $(VENV)/.tools $(VENV)/.package
-	git ls-files '*.cpp' '*.h' | xargs $(BIN)/clang-format --dry-run --Werror
+	git ls-files '*.cpp' '*.cc' '*.h' | xargs $(BIN)/clang-format --dry-run --Werror
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy

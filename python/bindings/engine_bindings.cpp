@@ -98,6 +98,7 @@ void bind_engine(nb::module_& m) {
       .def("apply_chat_template", &EngineBase::apply_chat_template, "messages_json"_a,
            "options_json"_a = "{}")
       .def("stats", &EngineBase::stats)
+      .def_prop_ro("dead_error", &EngineBase::dead_error)
       .def("reset_prefix_cache", &EngineBase::reset_prefix_cache, ReleaseGil(),
            "Forgets cached prefixes. False, and nothing done, while a request is unfinished.")
       .def("pause", &EngineBase::pause, "mode"_a = PauseMode::kKeep, ReleaseGil())

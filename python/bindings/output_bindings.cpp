@@ -96,6 +96,26 @@ void bind_outputs(nb::module_& m) {
       .def("finished", &CompletionOutput::finished)
       .def("__repr__", completion_repr);
 
+  nb::class_<RequestMetrics>(m, "RequestMetrics",
+                             "When things happened to a request: seconds of time.monotonic(); 0 if they did "
+                             "not. Of several completions, the first and the last times.")
+      .def_ro("arrival_time", &RequestMetrics::arrival_time, "It was validated and tokenized.")
+      .def_ro("first_scheduled_time", &RequestMetrics::first_scheduled_time,
+              "Its first step was planned; known when that has given a token.")
+      .def_ro("first_token_time", &RequestMetrics::first_token_time,
+              "The step that gave its first token ended.")
+      .def_ro("last_token_time", &RequestMetrics::last_token_time,
+              "The step that gave its last token so far ended.")
+      .def_ro("num_generation_tokens", &RequestMetrics::num_generation_tokens,
+              "Tokens generated so far, of all completions.")
+      .def("__repr__", [](const RequestMetrics& r) {
+        return nb::cast<std::string>(
+            nb::str("RequestMetrics(arrival_time={}, first_scheduled_time={}, first_token_time={}, "
+                    "last_token_time={}, num_generation_tokens={})")
+                .format(r.arrival_time, r.first_scheduled_time, r.first_token_time, r.last_token_time,
+                        r.num_generation_tokens));
+      });
+
   nb::class_<RequestOutput>(m, "RequestOutput", "What a request gave back.")
       .def_ro("request_id", &RequestOutput::request_id)
       .def_prop_ro("prompt",
@@ -104,6 +124,7 @@ void bind_outputs(nb::module_& m) {
       .def_ro("outputs", &RequestOutput::outputs)
       .def_ro("finished", &RequestOutput::finished)
       .def_ro("num_cached_tokens", &RequestOutput::num_cached_tokens)
+      .def_ro("metrics", &RequestOutput::metrics)
       .def("__repr__", [](const RequestOutput& o) {
         return nb::cast<std::string>(nb::str("RequestOutput(request_id={!r}, outputs={}, finished={})")
                                          .format(o.request_id, o.outputs, o.finished));

@@ -332,6 +332,33 @@ class CompletionOutput:
 
     def __repr__(self) -> str: ...
 
+class RequestMetrics:
+    """
+    When things happened to a request: seconds of time.monotonic(); 0 if they did not. Of several completions, the first and the last times.
+    """
+
+    @property
+    def arrival_time(self) -> float:
+        """It was validated and tokenized."""
+
+    @property
+    def first_scheduled_time(self) -> float:
+        """Its first step was planned; known when that has given a token."""
+
+    @property
+    def first_token_time(self) -> float:
+        """The step that gave its first token ended."""
+
+    @property
+    def last_token_time(self) -> float:
+        """The step that gave its last token so far ended."""
+
+    @property
+    def num_generation_tokens(self) -> int:
+        """Tokens generated so far, of all completions."""
+
+    def __repr__(self) -> str: ...
+
 class RequestOutput:
     """What a request gave back."""
 
@@ -352,6 +379,9 @@ class RequestOutput:
 
     @property
     def num_cached_tokens(self) -> int: ...
+
+    @property
+    def metrics(self) -> RequestMetrics: ...
 
     def __repr__(self) -> str: ...
 
@@ -511,6 +541,9 @@ class EngineBase:
     def apply_chat_template(self, messages_json: str, options_json: str = '{}') -> str: ...
 
     def stats(self) -> EngineStats: ...
+
+    @property
+    def dead_error(self) -> str: ...
 
     def reset_prefix_cache(self) -> bool:
         """

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from quire.model_directory import DEMO_MODEL
 from quire.simulate import add_simulate_arguments, run_simulate
+from quire.triton.command import add_triton_arguments, run_triton
 
 if TYPE_CHECKING:
     from quire._core import ReplayReport, RequestOutput, SamplingParams
@@ -73,6 +74,10 @@ def _parser() -> argparse.ArgumentParser:
     simulate = commands.add_parser("simulate", help="predict how a fleet would serve a workload")
     add_simulate_arguments(simulate)
     simulate.set_defaults(command=run_simulate)
+
+    triton = commands.add_parser("triton", help="serve a model with Triton Inference Server")
+    add_triton_arguments(triton)
+    triton.set_defaults(command=run_triton)
     return parser
 
 

@@ -34,6 +34,11 @@ class EngineOperations(Generic[EngineT]):
         """Counters since the start: steps, tokens, preemptions, prefix hits, free blocks."""
         return self._engine.stats()
 
+    @property
+    def dead_error(self) -> str:
+        """Why the engine has ended, which accepts no request any more; empty while it is alive."""
+        return self._engine.dead_error
+
     def reset_prefix_cache(self) -> bool:
         """Forgets cached prefixes. Returns False, and does nothing, while a request is unfinished."""
         return self._engine.reset_prefix_cache()

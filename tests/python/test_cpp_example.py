@@ -6,7 +6,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from conftest import ROOT
+from paths import ROOT
 from quire import LLM, SamplingParams
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import ROOT
+from paths import ROOT
 from quire import LLM, SamplingParams, Tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 

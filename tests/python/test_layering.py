@@ -46,7 +46,7 @@ def includes(path: Path) -> list[str]:
 
 
 def sources(folder: Path) -> list[Path]:
-    return [p for p in sorted(folder.rglob("*")) if p.suffix in {".h", ".cpp", ".cu", ".cuh"}]
+    return [p for p in sorted(folder.rglob("*")) if p.suffix in {".h", ".cpp", ".cc", ".cu", ".cuh"}]
 
 
 def room_of(include: str) -> str | None:
@@ -94,10 +94,11 @@ def test_public_headers_need_only_the_standard_library() -> None:
     assert not bad
 
 
-def test_bindings_use_the_public_headers_only() -> None:
+@pytest.mark.parametrize("door", ["python/bindings", "triton_backend/src"])
+def test_a_door_uses_the_public_headers_only(door: str) -> None:
     bad = [
         f"{path.name} includes {include}"
-        for path in sources(ROOT / "python" / "bindings")
+        for path in sources(ROOT / door)
         for include in includes(path)
         if room_of(include) is not None
     ]

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from conftest import ROOT
+from paths import ROOT
 
 
 def public_names(path: Path) -> set[str]:

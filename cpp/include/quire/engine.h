@@ -40,8 +40,10 @@ struct EngineRequest {
   bool add_special_tokens = true;  // BOS and the like around a text prompt; a rendered chat has its own
 };
 
-// Called once per step for each request with news, on the engine's output thread. It must return soon and
-// must not call back into the engine except abort_request. The last call has `finished` set.
+// Called once per step for each request with news, on the engine's output thread. When it is slow, and
+// several steps wait, it is called once for all of them: with one longer delta, or the latest of what there
+// is. It must return soon and must not call back into the engine except abort_request. The last call has
+// `finished` set.
 using OutputCallback = std::function<void(RequestOutput&&)>;
 
 struct ModelDescription {
@@ -95,6 +97,9 @@ class QUIRE_API EngineBase {
   std::string apply_chat_template(const std::string& messages_json,
                                   const std::string& options_json = "{}") const;
   EngineStats stats() const;
+  // Why the engine has ended: its requests were finished with kError and it accepts none. Empty while it is
+  // alive. Thread-safe.
+  std::string dead_error() const;
   // Forgets all cached prefixes. Returns false, and does nothing, while a request is unfinished.
   bool reset_prefix_cache();
 

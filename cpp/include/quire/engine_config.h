@@ -11,6 +11,8 @@ namespace quire {
 
 // Memory for the KV caches of several engines of one process; see make_kv_arena.
 class KVArena;
+// Takes what an engine measures; see metrics.h.
+class MetricSink;
 
 struct QUIRE_API EngineConfig {
   // ---- model ----
@@ -59,6 +61,9 @@ struct QUIRE_API EngineConfig {
   std::string
       flight_recorder_dir;  // where a failed engine, or a signal, leaves its recording; empty: nowhere
   int32_t flight_recorder_signal = 0;  // this signal (SIGUSR2, say) writes one of every engine; 0: none
+
+  // ---- metrics ----
+  std::shared_ptr<MetricSink> metric_sink;  // told once a step what the engine measures; null: nobody
 
   // ---- sampling ----
   uint64_t seed = 0;  // of the requests that bring none; 0: drawn from the system

@@ -44,6 +44,17 @@ struct CompletionOutput {
   bool finished() const { return finish_reason != FinishReason::kNone; }
 };
 
+// When things happened to a request: seconds of std::chrono::steady_clock, whose differences mean something
+// and whose values do not; 0: it has not happened. arrival_time <= first_scheduled_time <= first_token_time
+// <= last_token_time. Of several completions, the first of the first ones and the last of the last ones.
+struct RequestMetrics {
+  double arrival_time = 0.0;          // it was validated and tokenized
+  double first_scheduled_time = 0.0;  // the first step it was in was planned; known when that gives a token
+  double first_token_time = 0.0;      // the step that gave its first token ended
+  double last_token_time = 0.0;       // likewise the last one so far
+  int32_t num_generation_tokens = 0;  // so far, of all completions
+};
+
 // With RequestOutputKind::kDelta, `text`, `token_ids` and `logprobs` hold what is new, and only
 // completions with something new are listed; otherwise all of it, for every completion.
 struct RequestOutput {
@@ -53,6 +64,7 @@ struct RequestOutput {
   std::vector<CompletionOutput> outputs;
   bool finished = false;          // all completions are
   int32_t num_cached_tokens = 0;  // prompt tokens whose keys and values were already there
+  RequestMetrics metrics;
 };
 
 }  // namespace quire

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "util/thread_name.h"
+
 namespace quire {
 namespace {
 
@@ -85,6 +87,7 @@ void ThreadPool::run(HostParallel::Task task, void* arg) {
 }
 
 void ThreadPool::work(int32_t index) {
+  name_this_thread("quire-compute");
   uint32_t seen = 0;
   for (;;) {
     await_change(generation_, seen, spins_);

@@ -15,6 +15,7 @@
 #include "quire/chat_template.h"
 #include "util/check.h"
 #include "util/log.h"
+#include "util/thread_name.h"
 
 namespace quire {
 
@@ -29,12 +30,13 @@ struct EngineBase::Impl {
       parts.wake = std::move(wake);
       return std::make_unique<EngineCore>(config, make_local_executor(config), std::move(parts));
     };
-    client = threaded ? make_threaded_client(make_core) : make_inline_client(make_core({}));
+    client = threaded ? make_threaded_client(make_core, /*reports_stats=*/config.metric_sink != nullptr)
+                      : make_inline_client(make_core({}));
     const ModelInfo& info = client->model_info();
     const auto eos = read_eos_token_ids(config.model, info.vocab_size);
     description = {info.architecture, info.dtype, info.backend, info.vocab_size, info.max_model_len, eos};
     input_processor = std::make_unique<InputProcessor>(info, eos, tokenizer, config.seed);
-    output_processor = std::make_unique<OutputProcessor>(tokenizer);
+    output_processor = std::make_unique<OutputProcessor>(tokenizer, config.metric_sink);
   }
 
   // Everything that can fail for a request, before anything of it is in the engine.
@@ -90,41 +92,48 @@ struct EngineBase::Impl {
       }
     } catch (...) {
       // The engine core ended in between. Nobody hears of what was registered.
-      std::vector<OutputProcessor::Delivery> discarded;
-      std::vector<RequestId> to_abort;
-      for (size_t i = 0; i < num_registered; ++i) {
-        output_processor->finish_request(batch[i].request.request_id, FinishReason::kError, "", discarded,
-                                         to_abort);
-      }
+      for (size_t i = 0; i < num_registered; ++i) output_processor->drop_request(batch[i].request.request_id);
       throw;
     }
   }
 
-  // One step's results, and what was aborted since the last call, in the order their callbacks are to hear of
-  // it. The callbacks run without the lock, so that one may abort.
-  void process(EngineCoreOutputs& outputs, std::vector<OutputProcessor::Delivery>& deliveries) {
-    deliveries.clear();
+  // Takes one step's results.
+  void process(EngineCoreOutputs& outputs) {
     std::vector<RequestId> to_abort;
     {
       const std::lock_guard lock(mutex);
       std::string failure = outputs.engine_error;
       try {
-        output_processor->process_outputs(std::move(outputs), deliveries, to_abort);
+        output_processor->process_outputs(std::move(outputs), to_abort);
       } catch (const std::exception& bug) {
         failure = bug.what();
       }
       if (!failure.empty()) {
         error = failure;
+        output_processor->deliver(undelivered);
         for (const std::string& id : output_processor->request_ids()) {
-          output_processor->finish_request(id, FinishReason::kError, error, deliveries, to_abort);
+          output_processor->finish_request(id, FinishReason::kError, error, undelivered, to_abort);
         }
+        output_processor->metrics().record_end();
       }
-      for (auto& delivery : aborted) deliveries.push_back(std::move(delivery));
-      aborted.clear();
-      delivering = !deliveries.empty();
       keep_kv_events(outputs.kv_events);
     }
     if (!to_abort.empty()) client->abort_requests(std::move(to_abort));
+  }
+
+  // What the steps since the last call gave, and what ended otherwise meanwhile, in the order their callbacks
+  // are to hear of it. The callbacks, like the metric sink, run without the lock, so that one may abort.
+  void deliver(std::vector<OutputProcessor::Delivery>& deliveries) {
+    deliveries.clear();
+    {
+      const std::lock_guard lock(mutex);
+      output_processor->deliver(deliveries);
+      for (auto& delivery : undelivered) deliveries.push_back(std::move(delivery));
+      undelivered.clear();
+      delivering = !deliveries.empty();
+      output_processor->metrics().begin_report();
+    }
+    output_processor->metrics().report();
   }
 
   void finish_delivery() {
@@ -148,7 +157,7 @@ struct EngineBase::Impl {
     std::vector<RequestId> to_abort;
     {
       const std::lock_guard lock(mutex);
-      if (!output_processor->finish_request(request_id, FinishReason::kAbort, "", aborted, to_abort)) {
+      if (!output_processor->finish_request(request_id, FinishReason::kAbort, "", undelivered, to_abort)) {
         ++num_unknown_aborts;
         return false;
       }
@@ -172,7 +181,7 @@ struct EngineBase::Impl {
   std::atomic<uint64_t> num_made_up_ids{0};
   std::atomic<uint64_t> num_unknown_aborts{0};  // that did not get as far as the engine core
 
-  std::vector<OutputProcessor::Delivery> aborted;  // not yet delivered
+  std::vector<OutputProcessor::Delivery> undelivered;  // of requests that ended outside a step
   AdmissionState admission;
   std::condition_variable drained;  // no request is unfinished, and all outputs are delivered
   bool delivering = false;          // callbacks of a step run
@@ -222,6 +231,11 @@ EngineStats EngineBase::stats() const {
   return stats;
 }
 
+std::string EngineBase::dead_error() const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->error;
+}
+
 bool EngineBase::reset_prefix_cache() { return impl_->client->reset_prefix_cache(); }
 
 void EngineBase::pause(PauseMode mode) {
@@ -246,12 +260,20 @@ std::vector<KVCacheEvent> EngineBase::take_kv_events() {
   return events;
 }
 
+// Results of this many steps that wait together become one delivery.
+constexpr int kMaxMergedSteps = 64;
+
 Engine::Engine(const EngineConfig& config) : EngineBase(config, /*threaded=*/true) {
   impl_->output_thread = std::thread([impl = impl_.get()] {
+    name_this_thread("quire-output");
     EngineCoreOutputs outputs;
     std::vector<OutputProcessor::Delivery> deliveries;
     while (impl->client->get_outputs(outputs)) {
-      impl->process(outputs, deliveries);
+      impl->process(outputs);
+      // What waits already is told together; bounded, so that a fast engine does not keep it waiting.
+      for (int i = 1; i < kMaxMergedSteps && impl->client->try_get_outputs(outputs); ++i)
+        impl->process(outputs);
+      impl->deliver(deliveries);
       for (auto& delivery : deliveries) {
         // A callback that throws loses its own output, not the engine.
         try {
@@ -260,6 +282,7 @@ Engine::Engine(const EngineConfig& config) : EngineBase(config, /*threaded=*/tru
           log(LogLevel::kError, "an output callback threw: ", error.what());
         }
       }
+      deliveries.clear();  // what callbacks hold on to goes when their request has ended
       impl->finish_delivery();
     }
   });
@@ -298,7 +321,7 @@ bool Engine::drain(std::chrono::milliseconds timeout) {
   std::unique_lock lock(impl_->mutex);
   impl_->admission.draining = true;
   return impl_->drained.wait_for(lock, timeout, [this] {
-    return impl_->output_processor->num_unfinished_requests() == 0 && impl_->aborted.empty() &&
+    return impl_->output_processor->num_unfinished_requests() == 0 && impl_->undelivered.empty() &&
            !impl_->delivering;
   });
 }
@@ -345,13 +368,14 @@ bool LLMEngine::abort_request(const std::string& request_id) { return impl_->abo
 
 bool LLMEngine::has_unfinished_requests() const {
   const std::lock_guard lock(impl_->mutex);
-  return impl_->output_processor->num_unfinished_requests() > 0 || !impl_->aborted.empty();
+  return impl_->output_processor->num_unfinished_requests() > 0 || !impl_->undelivered.empty();
 }
 
 std::vector<RequestOutput> LLMEngine::step() {
   std::vector<OutputProcessor::Delivery> deliveries;
   impl_->client->get_outputs(impl_->outputs);
-  impl_->process(impl_->outputs, deliveries);
+  impl_->process(impl_->outputs);
+  impl_->deliver(deliveries);
   std::vector<RequestOutput> result;
   for (auto& delivery : deliveries) result.push_back(std::move(delivery.output));
   return result;

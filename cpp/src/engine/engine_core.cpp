@@ -131,6 +131,7 @@ void EngineCore::dump_after_failure() const {
 bool EngineCore::step_once(EngineCoreOutputs& outputs) {
   outputs.clear();
   const double now = clock_();
+  outputs.timestamp = now;
   scheduler_->advance(now, outputs);
   if (recorder_) {
     // Told as aborts, a replay need not know when the clock was looked at.
@@ -173,6 +174,7 @@ void EngineCore::collect_step(EngineCoreOutputs& outputs) {
                              now - std::max(step.launch_time, last_collect_time_));
   }
   last_collect_time_ = now;
+  outputs.timestamp = now;
   if (!result_.error.empty()) {
     log(LogLevel::kError, "step ", result_.step_id, " failed: ", result_.error);
     step_error_ = result_.error;

@@ -11,6 +11,7 @@
 #include "util/check.h"
 #include "util/log.h"
 #include "util/ring_queue.h"
+#include "util/thread_name.h"
 
 namespace quire {
 namespace {
@@ -43,6 +44,7 @@ class InlineClient final : public EngineCoreClient {
       return true;
     }
   }
+  bool try_get_outputs(EngineCoreOutputs&) override { return false; }
   void dump_flight_recorder(const std::string& path) override { core_->dump_flight_recorder(path); }
   void close() override {}
   const ModelInfo& model_info() const override { return core_->model_info(); }
@@ -60,14 +62,26 @@ class InlineClient final : public EngineCoreClient {
 // this often when no step can be planned.
 constexpr auto kStalledPoll = std::chrono::milliseconds(1);
 
+// What changes only when a step, or the end of a request, has changed something.
+bool shows_change(const SchedulerStats& before, const SchedulerStats& now) {
+  return before.num_running_reqs != now.num_running_reqs || before.num_waiting_reqs != now.num_waiting_reqs ||
+         before.num_free_blocks != now.num_free_blocks ||
+         before.prefix_cache_queries != now.prefix_cache_queries ||
+         before.num_preemptions != now.num_preemptions;
+}
+
 // The engine core on its own thread. Messages in and results out go through two queues.
 class ThreadedClient final : public EngineCoreClient {
  public:
-  explicit ThreadedClient(const EngineCoreFactory& make_core)
-      : core_(make_core([this] { wake(); })),
+  ThreadedClient(const EngineCoreFactory& make_core, bool reports_stats)
+      : reports_stats_(reports_stats),
+        core_(make_core([this] { wake(); })),
         model_info_(core_->model_info()),
         stats_(core_->scheduler().stats()),
-        thread_([this] { run(); }) {}
+        thread_([this] {
+          name_this_thread("quire-core");
+          run();
+        }) {}
   ~ThreadedClient() override {
     close();
     thread_.join();
@@ -108,8 +122,13 @@ class ThreadedClient final : public EngineCoreClient {
     std::unique_lock lock(mutex_);
     produced_.wait(lock, [this] { return closed_ || !outputs_.empty(); });
     if (closed_) return false;
-    std::swap(outputs, outputs_.front());
-    outputs_.pop();
+    pop_outputs(outputs);
+    return true;
+  }
+  bool try_get_outputs(EngineCoreOutputs& outputs) override {
+    const std::lock_guard lock(mutex_);
+    if (closed_ || outputs_.empty()) return false;
+    pop_outputs(outputs);
     return true;
   }
   void dump_flight_recorder(const std::string& path) override { core_->dump_flight_recorder(path); }
@@ -128,12 +147,13 @@ class ThreadedClient final : public EngineCoreClient {
       while (take_messages()) {
         stalled_ = !core_->step_once(outputs);
         const std::lock_guard lock(mutex_);
+        const bool changed = reports_stats_ && shows_change(stats_, outputs.scheduler_stats);
         stats_ = outputs.scheduler_stats;
-        if (!outputs.outputs.empty() || !outputs.kv_events.empty()) std::swap(push_outputs(), outputs);
+        if (changed || !outputs.outputs.empty() || !outputs.kv_events.empty())
+          std::swap(push_outputs(), outputs);
       }
     } catch (const std::exception& error) {
-      log(LogLevel::kError, "the engine has ended: ", error.what());
-      core_->dump_after_failure();
+      report_failure(error);
       const std::lock_guard lock(mutex_);
       error_ = error.what();
       push_outputs().engine_error = error_;
@@ -146,6 +166,15 @@ class ThreadedClient final : public EngineCoreClient {
     if (error_.empty()) error_ = "it was shut down";
   }
 
+  // What can be told; an engine that ends for want of memory may have none for this either.
+  void report_failure(const std::exception& failure) noexcept {
+    try {
+      log(LogLevel::kError, "the engine has ended: ", failure.what());
+      core_->dump_after_failure();
+    } catch (const std::exception&) {  // whoever waits for outputs is told next, and that is what matters
+    }
+  }
+
   // An empty one at the end of the queue, in used buffers. The caller holds the mutex.
   EngineCoreOutputs& push_outputs() {
     EngineCoreOutputs& outputs = outputs_.push();
@@ -153,6 +182,12 @@ class ThreadedClient final : public EngineCoreClient {
     outputs.scheduler_stats = stats_;
     produced_.notify_all();
     return outputs;
+  }
+
+  // The oldest; the caller holds the mutex, and there is one.
+  void pop_outputs(EngineCoreOutputs& outputs) {
+    std::swap(outputs, outputs_.front());
+    outputs_.pop();
   }
 
   // Called by other engines, which hold locks of what they share with this one.
@@ -206,6 +241,7 @@ class ThreadedClient final : public EngineCoreClient {
   std::string error_;
   bool closed_ = false;
   bool woken_ = false;
+  const bool reports_stats_;
 
   std::unique_ptr<EngineCore> core_;  // the thread's, once it runs
   const ModelInfo model_info_;
@@ -229,8 +265,9 @@ std::unique_ptr<EngineCoreClient> make_threaded_client(std::unique_ptr<EngineCor
   return make_threaded_client([&core](const auto&) { return std::move(core); });
 }
 
-std::unique_ptr<EngineCoreClient> make_threaded_client(const EngineCoreFactory& make_core) {
-  return std::make_unique<ThreadedClient>(make_core);
+std::unique_ptr<EngineCoreClient> make_threaded_client(const EngineCoreFactory& make_core,
+                                                       bool reports_stats) {
+  return std::make_unique<ThreadedClient>(make_core, reports_stats);
 }
 
 }  // namespace quire

@@ -28,6 +28,8 @@ class EngineCoreClient {
   // one; returns false when the client was closed. From one thread. `outputs` is overwritten; its buffers are
   // taken for steps to come, so a caller that hands the same one back causes no allocation.
   virtual bool get_outputs(EngineCoreOutputs& outputs) = 0;
+  // The results of one more step if they wait already; else returns false. Inline: none ever do.
+  virtual bool try_get_outputs(EngineCoreOutputs& outputs) = 0;
 
   // From any thread. Throws InvalidArgument when there is no recorder, or the file cannot be written.
   virtual void dump_flight_recorder(const std::string& path) = 0;
@@ -44,6 +46,9 @@ std::unique_ptr<EngineCoreClient> make_threaded_client(std::unique_ptr<EngineCor
 // Makes an engine core that calls `wake` (SchedulerParts) when a step may have something to do that no
 // message asked for. `wake` may be called from any thread as long as the core lives.
 using EngineCoreFactory = std::function<std::unique_ptr<EngineCore>(std::function<void()> wake)>;
-std::unique_ptr<EngineCoreClient> make_threaded_client(const EngineCoreFactory& make_core);
+// With `reports_stats`, get_outputs also gives steps that had nothing for any request, when they changed what
+// scheduler_stats says of requests and blocks.
+std::unique_ptr<EngineCoreClient> make_threaded_client(const EngineCoreFactory& make_core,
+                                                       bool reports_stats = false);
 
 }  // namespace quire

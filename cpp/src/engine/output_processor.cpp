@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "engine/engine_core.h"
 #include "util/check.h"
 
 namespace quire {
@@ -34,6 +35,7 @@ void OutputProcessor::add_request(const EngineRequest& request,
   for (const EngineCoreRequest& message : children) {
     Child& child = state->children.emplace_back();
     child.id = message.request_id;
+    child.metrics.arrival_time = message.arrival_time;
     child.output.index = static_cast<int32_t>(state->children.size()) - 1;
     if (state->params.logprobs) child.output.cumulative_logprob = 0.0;
     if (tokenizer_ && state->params.detokenize) {
@@ -46,18 +48,29 @@ void OutputProcessor::add_request(const EngineRequest& request,
   QUIRE_CHECK(inserted, "request ", request.request_id, " is already there");
 }
 
-void OutputProcessor::process_outputs(EngineCoreOutputs&& outputs, std::vector<Delivery>& deliveries,
-                                      std::vector<RequestId>& to_abort) {
-  changed_.clear();
+void OutputProcessor::process_outputs(EngineCoreOutputs&& outputs, std::vector<RequestId>& to_abort) {
+  metrics_.record_stats(outputs.scheduler_stats);
   for (EngineCoreOutput& output : outputs.outputs) {
     const auto found = children_.find(output.request_id);
     if (found == children_.end()) continue;  // aborted, or stopped by a string, since
     State& state = *found->second.first;
-    append(state, state.children[found->second.second], output, outputs.new_token_ids(output), to_abort);
+    Child& child = state.children[found->second.second];
+    const size_t num_before = child.output.token_ids.size();
+    append(state, child, output, outputs.new_token_ids(output), to_abort);
+    const auto num_new = static_cast<int32_t>(child.output.token_ids.size() - num_before);
+    metrics_.record_output(child.metrics, output, num_new, state.num_prompt_tokens(), outputs.timestamp);
+    if (child.output.finished()) {
+      metrics_.record_finish(child.metrics, child.output.finish_reason, state.num_prompt_tokens(),
+                             outputs.timestamp);
+    }
     if (!state.changed) changed_.push_back(&state);
     state.changed = true;
   }
+}
+
+void OutputProcessor::deliver(std::vector<Delivery>& deliveries) {
   for (State* state : changed_) deliver(*state, deliveries);
+  changed_.clear();
 }
 
 void OutputProcessor::append(State& state, Child& child, EngineCoreOutput& output,
@@ -147,6 +160,7 @@ RequestOutput OutputProcessor::make_output(State& state, bool finished) const {
   output.prompt_token_ids = state.prompt_token_ids;
   output.num_cached_tokens = state.num_cached_tokens;
   output.finished = finished;
+  output.metrics = metrics_of(state);
   for (Child& child : state.children) {
     if (state.params.output_kind != RequestOutputKind::kDelta) {
       output.outputs.push_back(finished ? std::move(child.output) : child.output);
@@ -174,12 +188,29 @@ RequestOutput OutputProcessor::make_output(State& state, bool finished) const {
   return output;
 }
 
+RequestMetrics OutputProcessor::metrics_of(const State& state) const {
+  RequestMetrics metrics = state.children.front().metrics;
+  const auto first = [](double a, double b) {
+    return a == 0.0 || b == 0.0 ? std::max(a, b) : std::min(a, b);
+  };
+  for (size_t i = 1; i < state.children.size(); ++i) {
+    const RequestMetrics& other = state.children[i].metrics;
+    metrics.first_scheduled_time = first(metrics.first_scheduled_time, other.first_scheduled_time);
+    metrics.first_token_time = first(metrics.first_token_time, other.first_token_time);
+    metrics.last_token_time = std::max(metrics.last_token_time, other.last_token_time);
+    metrics.num_generation_tokens += other.num_generation_tokens;
+  }
+  return metrics;
+}
+
 bool OutputProcessor::finish_request(const std::string& request_id, FinishReason reason,
                                      const std::string& error, std::vector<Delivery>& deliveries,
                                      std::vector<RequestId>& to_abort) {
   const auto found = requests_.find(request_id);
   if (found == requests_.end()) return false;
   State& state = *found->second;
+  if (state.changed) std::erase(changed_, &state);
+  const double now = EngineCore::steady_seconds();
   for (Child& child : state.children) {
     if (child.output.finished()) continue;
     if (child.detokenizer) child.detokenizer->finish(child.output.text);
@@ -188,9 +219,18 @@ bool OutputProcessor::finish_request(const std::string& request_id, FinishReason
     child.changed = true;
     children_.erase(child.id);
     to_abort.push_back(child.id);
+    metrics_.record_finish(child.metrics, reason, state.num_prompt_tokens(), now);
   }
   deliver(state, deliveries);
   return true;
+}
+
+void OutputProcessor::drop_request(const std::string& request_id) {
+  const auto found = requests_.find(request_id);
+  QUIRE_CHECK(found != requests_.end() && !found->second->changed, "request ", request_id, " is accepted");
+  for (const Child& child : found->second->children) children_.erase(child.id);
+  num_unfinished_tokens_ -= found->second->num_tokens();
+  requests_.erase(found);
 }
 
 std::vector<std::string> OutputProcessor::request_ids() const {

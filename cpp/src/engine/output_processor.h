@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "engine/metrics_recorder.h"
 #include "messages/engine_core_messages.h"
 #include "quire/engine.h"
 #include "quire/tokenizer.h"
@@ -17,7 +18,10 @@ namespace quire {
 // On the client's side of the engine core. Not thread-safe: the front end holds a lock.
 class OutputProcessor {
  public:
-  explicit OutputProcessor(std::shared_ptr<const Tokenizer> tokenizer) : tokenizer_(std::move(tokenizer)) {}
+  // Null: no text, and nobody who is told what was measured.
+  explicit OutputProcessor(std::shared_ptr<const Tokenizer> tokenizer,
+                           std::shared_ptr<MetricSink> metric_sink = nullptr)
+      : tokenizer_(std::move(tokenizer)), metrics_(std::move(metric_sink)) {}
 
   // Opens a request with one child in the engine core for each completion. `callback` may be empty.
   void add_request(const EngineRequest& request, const std::vector<EngineCoreRequest>& children,
@@ -29,14 +33,19 @@ class OutputProcessor {
   };
 
   // Takes one step's results; of `outputs`, log-probabilities and errors are taken, the buffers stay. Appends
-  // what is due to `deliveries`, once per request, and to `to_abort` the children that a stop string ended,
-  // which the engine core does not know about.
-  void process_outputs(EngineCoreOutputs&& outputs, std::vector<Delivery>& deliveries,
-                       std::vector<RequestId>& to_abort);
+  // to `to_abort` the children that a stop string ended, which the engine core does not know about.
+  void process_outputs(EngineCoreOutputs&& outputs, std::vector<RequestId>& to_abort);
+  // Appends what the steps since the last call made due, once per request however many they were. Until then
+  // a request that they finished is still there.
+  void deliver(std::vector<Delivery>& deliveries);
 
-  // Ends a request with `reason`. Returns false when it is not there.
+  // Ends a request with `reason`, and delivers all that it still has. Returns false when it is not there.
   bool finish_request(const std::string& request_id, FinishReason reason, const std::string& error,
                       std::vector<Delivery>& deliveries, std::vector<RequestId>& to_abort);
+  // Forgets a request that was never accepted. It is there, and no step knows it.
+  void drop_request(const std::string& request_id);
+
+  MetricsRecorder& metrics() { return metrics_; }
 
   bool has_request(const std::string& request_id) const { return requests_.contains(request_id); }
   size_t num_unfinished_requests() const { return requests_.size(); }
@@ -50,11 +59,13 @@ class OutputProcessor {
     RequestId id = 0;
     CompletionOutput output;  // all of it so far
     std::unique_ptr<IncrementalDetokenizer> detokenizer;
+    RequestMetrics metrics;
     size_t num_text_sent = 0, num_tokens_sent = 0;
     size_t stop_search_from = 0;  // text before here holds no stop string
     bool changed = false;
   };
   struct State {
+    int32_t num_prompt_tokens() const { return static_cast<int32_t>(prompt_token_ids->size()); }
     int64_t num_tokens() const { return static_cast<int64_t>(prompt_token_ids->size() * children.size()); }
     std::string request_id;
     std::shared_ptr<const std::string> prompt;
@@ -71,13 +82,15 @@ class OutputProcessor {
               std::vector<RequestId>& to_abort);
   bool find_stop_string(State& state, Child& child);
   RequestOutput make_output(State& state, bool finished) const;
+  RequestMetrics metrics_of(const State& state) const;
   void deliver(State& state, std::vector<Delivery>& deliveries);
 
   std::shared_ptr<const Tokenizer> tokenizer_;
   std::unordered_map<std::string, std::unique_ptr<State>> requests_;
   std::unordered_map<RequestId, std::pair<State*, size_t>> children_;
-  std::vector<State*> changed_;  // by the step at hand
+  std::vector<State*> changed_;  // since the last deliver()
   int64_t num_unfinished_tokens_ = 0;
+  MetricsRecorder metrics_;
 };
 
 }  // namespace quire

@@ -40,6 +40,7 @@ struct OutputQueue::State {
       RequestOutput& before = waiting[found->second];
       before.finished = output.finished;
       before.num_cached_tokens = output.num_cached_tokens;
+      before.metrics = output.metrics;
       for (CompletionOutput& delta : output.outputs) {
         auto same = before.outputs.begin();
         while (same != before.outputs.end() && same->index != delta.index) ++same;

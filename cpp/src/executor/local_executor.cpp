@@ -9,6 +9,7 @@
 #include "models/model_registry.h"
 #include "util/check.h"
 #include "util/ring_queue.h"
+#include "util/thread_name.h"
 #include "worker/worker.h"
 
 namespace quire {
@@ -27,7 +28,11 @@ struct Step {
 class Rank {
  public:
   Rank(std::unique_ptr<Worker> worker, bool threaded) : worker_(std::move(worker)) {
-    if (threaded) thread_ = std::thread([this] { run(); });
+    if (threaded)
+      thread_ = std::thread([this] {
+        name_this_thread("quire-worker");
+        run();
+      });
   }
   ~Rank() {
     if (!thread_.joinable()) return;

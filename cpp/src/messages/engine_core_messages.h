@@ -78,12 +78,13 @@ struct EngineCoreOutput {
   FinishReason finish_reason = FinishReason::kNone;
   std::optional<int32_t> stop_token_id;  // the stop token that ended it, unless it was end-of-sequence
   int32_t num_cached_tokens = 0;
+  double first_scheduled_time = 0.0;  // the clock of arrival_time; 0: it never was
   std::string error;
 
   template <class A>
   void fields(A& a) {
     a(request_id, first_token, num_tokens, new_logprobs, finish_reason, stop_token_id, num_cached_tokens,
-      error);
+      first_scheduled_time, error);
   }
 };
 
@@ -129,9 +130,11 @@ struct EngineCoreOutputs {
   std::vector<int32_t> token_ids;
   std::vector<KVCacheEvent> kv_events;  // when they are asked for
   SchedulerStats scheduler_stats;
+  double timestamp = 0.0;  // when the step had ended, of the clock of arrival_time; 0: there was none
   std::string engine_error;
 
   void clear() {
+    timestamp = 0.0;
     outputs.clear();
     token_ids.clear();
     kv_events.clear();
@@ -143,7 +146,7 @@ struct EngineCoreOutputs {
 
   template <class A>
   void fields(A& a) {
-    a(outputs, token_ids, kv_events, scheduler_stats, engine_error);
+    a(outputs, token_ids, kv_events, scheduler_stats, timestamp, engine_error);
   }
 };
 

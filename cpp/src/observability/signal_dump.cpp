@@ -14,6 +14,7 @@
 
 #include "util/check.h"
 #include "util/log.h"
+#include "util/thread_name.h"
 
 namespace quire {
 namespace {
@@ -51,7 +52,10 @@ struct SignalDump::Registry {
     sigset_t before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    watcher = std::thread([this] { watch(); });
+    watcher = std::thread([this] {
+      name_this_thread("quire-signal");
+      watch();
+    });
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
   ~Registry() {

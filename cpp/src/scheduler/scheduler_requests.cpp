@@ -173,6 +173,7 @@ void Scheduler::report_finish(Request& request, RequestStatus status, std::strin
   output.request_id = request.id();
   output.first_token = static_cast<uint32_t>(outputs.token_ids.size());
   output.num_cached_tokens = std::max(request.num_cached_tokens, 0);
+  output.first_scheduled_time = std::max(request.first_scheduled_time, 0.0);
   output.finish_reason = finish_reason(status);
   output.error = std::move(error);
   finish(request, status);

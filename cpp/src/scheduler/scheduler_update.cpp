@@ -79,6 +79,7 @@ void Scheduler::append_tokens(Request& request, std::span<const int32_t> token_i
   EngineCoreOutput& output = outputs.outputs.emplace_back();
   output.request_id = request.id();
   output.num_cached_tokens = request.num_cached_tokens;
+  output.first_scheduled_time = std::max(request.first_scheduled_time, 0.0);
   output.first_token = static_cast<uint32_t>(outputs.token_ids.size());
   const bool queued = request.status == RequestStatus::kPreempted;
   if (queued) dequeue(request);  // its count of waiting tokens is about to change

@@ -137,6 +137,46 @@ TEST(ThreadedClientTest, AnAbortWakesWhoeverWaits) {
   EXPECT_TRUE(outputs.token_ids.empty());
 }
 
+TEST(ThreadedClientTest, StepsThatWaitCanBeTakenWithoutWaiting) {
+  const auto client = shadow_client();
+  EngineCoreOutputs outputs;
+  EXPECT_FALSE(client->try_get_outputs(outputs));
+  client->add_request(make_request(1, 5, 3));
+  size_t num_tokens = 0;
+  while (num_tokens < 3) {
+    if (client->try_get_outputs(outputs)) num_tokens += outputs.token_ids.size();
+  }
+  EXPECT_FALSE(client->try_get_outputs(outputs));
+  client->close();
+  EXPECT_FALSE(client->try_get_outputs(outputs));
+}
+
+// A prompt takes several steps before its first token, and an abort leaves nothing to compute: both are told
+// only when asked for.
+TEST(ThreadedClientTest, ReportsStatsOfStepsWithoutOutputs) {
+  const EngineConfig config = small_config();
+  const auto client = make_threaded_client(
+      [&](const auto&) {
+        return std::make_unique<EngineCore>(config, std::make_unique<ShadowExecutor>(16, 256, 1));
+      },
+      /*reports_stats=*/true);
+  client->set_pause_state(PauseState::kPausedAll);
+  client->add_request(make_request(1, 200, 50));
+  EngineCoreOutputs outputs;
+  ASSERT_TRUE(client->get_outputs(outputs));
+  EXPECT_EQ(outputs.scheduler_stats.num_waiting_reqs, 1);
+  client->abort_requests({1});
+  while (outputs.scheduler_stats.num_waiting_reqs > 0) ASSERT_TRUE(client->get_outputs(outputs));
+  EXPECT_FALSE(client->try_get_outputs(outputs)) << "once";
+  client->add_request(make_request(2, 200, 50));
+  client->set_pause_state(PauseState::kUnpaused);
+  do ASSERT_TRUE(client->get_outputs(outputs));
+  while (outputs.scheduler_stats.num_running_reqs == 0);
+  EXPECT_TRUE(outputs.outputs.empty());
+  while (outputs.outputs.empty()) ASSERT_TRUE(client->get_outputs(outputs));
+  EXPECT_GT(outputs.timestamp, outputs.outputs[0].first_scheduled_time);
+}
+
 TEST(ThreadedClientTest, AWakeMayComeUntilTheCoreIsGone) {
   std::function<void()> wake;
   {

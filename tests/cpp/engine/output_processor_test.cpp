@@ -52,14 +52,21 @@ struct Fixture {
   }
   std::vector<RequestOutput> send(RequestId id, std::vector<int32_t> tokens,
                                   FinishReason reason = FinishReason::kNone) {
+    take(id, std::move(tokens), reason);
+    return deliver();
+  }
+  void take(RequestId id, std::vector<int32_t> tokens, FinishReason reason = FinishReason::kNone) {
     EngineCoreOutputs outputs;
     EngineCoreOutput& output = outputs.outputs.emplace_back();
     output.request_id = id;
     output.num_tokens = static_cast<int32_t>(tokens.size());
     outputs.token_ids = std::move(tokens);
     output.finish_reason = reason;
+    processor.process_outputs(std::move(outputs), to_abort);
+  }
+  std::vector<RequestOutput> deliver() {
     std::vector<OutputProcessor::Delivery> deliveries;
-    processor.process_outputs(std::move(outputs), deliveries, to_abort);
+    processor.deliver(deliveries);
     std::vector<RequestOutput> result;
     for (auto& delivery : deliveries) result.push_back(std::move(delivery.output));
     return result;
@@ -169,6 +176,41 @@ TEST(OutputProcessorTest, AnAbortReportsWhatThereIs) {
   EXPECT_FALSE(f.processor.finish_request("r", FinishReason::kAbort, "", deliveries, f.to_abort));
 }
 
+TEST(OutputProcessorTest, StepsThatWaitedTogetherAreOneDelivery) {
+  for (const auto kind : {RequestOutputKind::kDelta, RequestOutputKind::kCumulative}) {
+    SamplingParams params;
+    params.output_kind = kind;
+    Fixture f({"a", "b", "c"}, params);
+    f.take(1, {0});
+    f.take(1, {1, 2}, FinishReason::kLength);
+    EXPECT_TRUE(f.processor.has_request("r")) << "until it is delivered";
+    const auto outputs = f.deliver();
+    ASSERT_EQ(outputs.size(), 1U);
+    EXPECT_EQ(outputs[0].outputs[0].text, "abc");
+    EXPECT_EQ(outputs[0].outputs[0].token_ids, (std::vector<int32_t>{0, 1, 2}));
+    EXPECT_TRUE(outputs[0].finished);
+    EXPECT_FALSE(f.processor.has_request("r"));
+    EXPECT_TRUE(f.deliver().empty());
+  }
+}
+
+TEST(OutputProcessorTest, AnAbortTakesWhatWasNotDeliveredAlong) {
+  Fixture f({"a", "b"}, delta());
+  f.take(1, {0, 1});
+  std::vector<OutputProcessor::Delivery> deliveries;
+  EXPECT_TRUE(f.processor.finish_request("r", FinishReason::kAbort, "", deliveries, f.to_abort));
+  EXPECT_EQ(deliveries.at(0).output.outputs.at(0).text, "ab");
+  EXPECT_TRUE(f.deliver().empty());
+}
+
+TEST(OutputProcessorTest, ARequestThatWasNotAcceptedLeavesNothing) {
+  Fixture f({"a"}, delta());
+  f.processor.drop_request("r");
+  EXPECT_EQ(f.processor.num_unfinished_requests(), 0U);
+  EXPECT_EQ(f.processor.num_unfinished_tokens(), 0);
+  EXPECT_TRUE(f.send(1, {0}).empty());
+}
+
 TEST(OutputQueueTest, UntakenDeltasAreMerged) {
   OutputQueue queue;
   const OutputCallback push = queue.callback(RequestOutputKind::kDelta);
@@ -179,12 +221,14 @@ TEST(OutputQueueTest, UntakenDeltasAreMerged) {
     output.outputs[0].text = text;
     output.outputs[0].token_ids = {1};
     output.finished = text[0] == 'c';
+    output.metrics.last_token_time = text[0];
     push(std::move(output));
   }
   const auto taken = queue.take(std::chrono::milliseconds(0));
   ASSERT_EQ(taken.size(), 1U);
   EXPECT_EQ(taken[0].outputs[0].text, "abc");
   EXPECT_EQ(taken[0].outputs[0].token_ids.size(), 3U);
+  EXPECT_EQ(taken[0].metrics.last_token_time, 'c');
   EXPECT_TRUE(taken[0].finished);
   EXPECT_TRUE(queue.take(std::chrono::milliseconds(0)).empty());
 }

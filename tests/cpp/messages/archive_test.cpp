@@ -79,7 +79,7 @@ TEST(ArchiveTest, EveryMessageRoundTrips) {
   result.invalid_block_ids = {9};
   expect_round_trip(result);
   EngineCoreOutputs outputs;
-  outputs.outputs.push_back({1, 0, 2, {{{2, -1.0F, 2}}}, FinishReason::kStop, 3, 16, ""});
+  outputs.outputs.push_back({1, 0, 2, {{{2, -1.0F, 2}}}, FinishReason::kStop, 3, 16, 0.5, ""});
   outputs.token_ids = {2, 3};
   outputs.kv_events.push_back({KVCacheEventKind::kBlockStored, 1, {{1, 2}}, {3, 4}, {5, 6}, 2, "lora"});
   outputs.scheduler_stats.num_steps = 9;

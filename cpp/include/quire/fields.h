@@ -1,0 +1,32 @@
+// Settings by name, for doors that receive them as text: Triton's parameters, an HTTP body, a command line.
+//
+// A value is JSON. Where the field is no string, a JSON string is read as the JSON it contains, so "0.5" and
+// 0.5, "true" and true are the same; null leaves the default. Every complaint is an InvalidArgument that
+// names the field, the value and what would do. Thread-safe.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "quire/engine.h"
+#include "quire/engine_config.h"
+
+namespace quire {
+
+// Fields of SamplingParams (but output_kind, which belongs to the door) and of EngineRequest (priority,
+// deadline_ms, user, cache_salt, add_special_tokens), by their names. `stop` may be one string or an array.
+// vLLM's fields that Quire does not have (best_of, use_beam_search, ...) are accepted with the value that
+// changes nothing.
+QUIRE_API void set_field(EngineRequest& request, const std::string& name, const std::string& json);
+// The members of a JSON object; `where` begins the complaints about the text itself.
+QUIRE_API void set_fields(EngineRequest& request, const std::string& json, std::string_view where);
+// Names that set_field knows, in the order of the structs.
+QUIRE_API std::vector<std::string> request_field_names();
+
+// Fields of EngineConfig by their names; `text` is a JSON value, or a string without its quotes. kv_arena and
+// metric_sink are objects and have no text.
+QUIRE_API void set_field(EngineConfig& config, const std::string& name, const std::string& text);
+QUIRE_API std::vector<std::string> engine_config_field_names();
+
+}  // namespace quire

@@ -1,0 +1,124 @@
+#include "engine/field_value.h"
+
+#include <charconv>
+#include <cmath>
+#include <limits>
+
+#include "quire/error.h"
+#include "util/str.h"
+
+namespace quire {
+
+void FieldValue::fail(const std::string& expected) const {
+  // A value may be as long, and as deeply nested, as the client pleases.
+  std::string shown = json_.is_structured() ? std::string(json_.is_array() ? "an array" : "an object")
+                                            : json_.dump(-1, ' ', true, Json::error_handler_t::replace);
+  if (shown.size() > 100) shown = shown.substr(0, 100) + "...";
+  throw InvalidArgument(str(name_, " must be ", expected, ", got ", shown));
+}
+
+Json FieldValue::unquoted() const {
+  if (!json_.is_string()) return json_;
+  const auto& text = json_.get_ref<const std::string&>();
+  if (text == "True") return true;  // Python's str()
+  if (text == "False") return false;
+  return Json::parse(text, nullptr,
+                     /*allow_exceptions=*/false);  // "discarded", which is of no type, on failure
+}
+
+int64_t FieldValue::integer(int64_t min, int64_t max) const {
+  const Json value = unquoted();
+  const std::string expected = str("an integer from ", min, " to ", max);
+  int64_t number = 0;
+  if (value.is_number_unsigned() && value.get<uint64_t>() > uint64_t{INT64_MAX}) fail(expected);
+  if (value.is_number_integer()) {
+    number = value.get<int64_t>();
+  } else if (value.is_number_float()) {
+    // 5.0 is five: some clients know no integers.
+    const double real = value.get<double>();
+    if (!(std::abs(real) < 9.0e15) || real != std::floor(real)) fail(expected);
+    number = static_cast<int64_t>(real);
+  } else {
+    fail(expected);
+  }
+  if (number < min || number > max) fail(expected);
+  return number;
+}
+
+void FieldValue::read(bool& field) const {
+  const Json value = unquoted();
+  if (!value.is_boolean()) fail("true or false");
+  field = value.get<bool>();
+}
+
+void FieldValue::read(int32_t& field) const {
+  field =
+      static_cast<int32_t>(integer(std::numeric_limits<int32_t>::min(), std::numeric_limits<int32_t>::max()));
+}
+
+void FieldValue::read(int64_t& field) const {
+  field = integer(std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max());
+}
+
+void FieldValue::read(uint64_t& field) const {
+  const Json value = unquoted();
+  field = value.is_number_unsigned() ? value.get<uint64_t>()
+                                     : static_cast<uint64_t>(integer(0, std::numeric_limits<int64_t>::max()));
+}
+
+void FieldValue::read(float& field) const {
+  double value = 0;
+  read(value);
+  if (std::abs(value) > static_cast<double>(std::numeric_limits<float>::max()))
+    fail("a number that fits 32 bits");
+  field = static_cast<float>(value);
+}
+
+void FieldValue::read(double& field) const {
+  const Json value = unquoted();
+  if (!value.is_number()) fail("a number");
+  field = value.get<double>();
+}
+
+void FieldValue::read(std::string& field) const {
+  if (!json_.is_string()) fail("a string");
+  field = json_.get<std::string>();
+}
+
+void FieldValue::read(std::vector<std::string>& field) const {
+  const std::string expected = "a string or an array of strings";
+  field.clear();
+  if (json_.is_string()) {
+    field.push_back(json_.get<std::string>());
+    return;
+  }
+  if (!json_.is_array()) fail(expected);
+  for (const Json& element : json_) {
+    if (!element.is_string()) fail(expected);
+    field.push_back(element.get<std::string>());
+  }
+}
+
+void FieldValue::read(std::vector<int32_t>& field) const {
+  const Json value = unquoted();
+  if (!value.is_array()) fail("an array of integers");
+  field.clear();
+  for (const Json& element : value) {
+    const std::string name = str(name_, "[", field.size(), "]");
+    FieldValue(element, name).read(field.emplace_back());
+  }
+}
+
+void FieldValue::read(std::map<int32_t, float>& field) const {
+  const Json value = unquoted();
+  if (!value.is_object()) fail("an object from token ids to numbers");
+  field.clear();
+  for (const auto& [key, element] : value.items()) {
+    int32_t id = 0;
+    const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
+    if (error != std::errc() || end != key.data() + key.size()) fail("an object whose keys are token ids");
+    FieldValue(element, name_).read(field[id]);
+  }
+}
+
+}  // namespace quire

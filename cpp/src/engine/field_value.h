@@ -1,0 +1,46 @@
+// A JSON value on its way into a field.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "formats/json.h"
+
+namespace quire {
+
+// Borrows what it is made of. `read` throws InvalidArgument when the value is not what the field takes.
+class FieldValue {
+ public:
+  FieldValue(const Json& json, const std::string& name) : json_(json), name_(name) {}
+
+  void read(bool& field) const;
+  void read(int32_t& field) const;
+  void read(int64_t& field) const;
+  void read(uint64_t& field) const;
+  void read(float& field) const;
+  void read(double& field) const;
+  void read(std::string& field) const;
+  void read(std::vector<std::string>& field) const;  // one string is an array of one
+  void read(std::vector<int32_t>& field) const;
+  void read(std::map<int32_t, float>& field) const;  // an object; its keys are integers
+  template <typename T>
+  void read(std::optional<T>& field) const {
+    T value{};
+    read(value);
+    field = value;
+  }
+
+ private:
+  // The value, or what a string contains.
+  Json unquoted() const;
+  int64_t integer(int64_t min, int64_t max) const;
+  [[noreturn]] void fail(const std::string& expected) const;
+
+  const Json& json_;
+  const std::string& name_;
+};
+
+}  // namespace quire

@@ -1,0 +1,123 @@
+#include "engine/metrics_recorder.h"
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "util/log.h"
+
+namespace quire {
+namespace {
+
+// label_values of request_success_total, by FinishReason.
+size_t finish_label(size_t reason) { return reason - static_cast<size_t>(FinishReason::kStop); }
+
+double since(uint64_t before, uint64_t now) { return static_cast<double>(now - before); }
+
+}  // namespace
+
+void MetricsRecorder::record_output(RequestMetrics& metrics, const EngineCoreOutput& output,
+                                    int32_t num_tokens, int32_t num_prompt_tokens, double now) {
+  if (metrics.first_scheduled_time == 0.0) metrics.first_scheduled_time = output.first_scheduled_time;
+  if (num_tokens == 0) return;
+  const bool is_first = metrics.num_generation_tokens == 0;
+  if (sink_) {
+    value(Metric::kGenerationTokens) += num_tokens;
+    if (is_first) {
+      value(Metric::kPromptTokens) += num_prompt_tokens;
+      observe(Metric::kTimeToFirstToken, now - metrics.arrival_time);
+    } else {
+      observe(Metric::kInterTokenLatency, now - metrics.last_token_time);
+    }
+  }
+  if (is_first) metrics.first_token_time = now;
+  metrics.last_token_time = now;
+  metrics.num_generation_tokens += num_tokens;
+}
+
+void MetricsRecorder::record_finish(const RequestMetrics& metrics, FinishReason reason,
+                                    int32_t num_prompt_tokens, double now) {
+  if (!sink_) return;
+  ++recorded_.num_finished[static_cast<size_t>(reason)];
+  observe(Metric::kE2ERequestLatency, now - metrics.arrival_time);
+  observe(Metric::kRequestPromptTokens, num_prompt_tokens);
+  observe(Metric::kRequestGenerationTokens, metrics.num_generation_tokens);
+  if (metrics.first_scheduled_time == 0.0) return;
+  observe(Metric::kRequestQueueTime, metrics.first_scheduled_time - metrics.arrival_time);
+  if (metrics.first_token_time == 0.0) return;
+  observe(Metric::kRequestPrefillTime, metrics.first_token_time - metrics.first_scheduled_time);
+  observe(Metric::kRequestDecodeTime, metrics.last_token_time - metrics.first_token_time);
+}
+
+void MetricsRecorder::record_stats(const SchedulerStats& stats) {
+  if (!sink_ || has_ended_) return;
+  value(Metric::kNumRequestsRunning) = stats.num_running_reqs;
+  value(Metric::kNumRequestsWaiting) = stats.num_waiting_reqs;
+  value(Metric::kKVCacheUsage) =
+      1.0 - static_cast<double>(stats.num_free_blocks) / std::max(stats.num_total_blocks, 1);
+  value(Metric::kPrefixCacheQueries) += since(stats_.prefix_cache_queries, stats.prefix_cache_queries);
+  value(Metric::kPrefixCacheHits) += since(stats_.prefix_cache_hits, stats.prefix_cache_hits);
+  value(Metric::kNumPreemptions) += since(stats_.num_preemptions, stats.num_preemptions);
+  stats_ = stats;
+}
+
+void MetricsRecorder::record_end() {
+  has_ended_ = true;
+  for (const Metric gauge : {Metric::kNumRequestsRunning, Metric::kNumRequestsWaiting, Metric::kKVCacheUsage})
+    value(gauge) = 0.0;
+}
+
+// Requests that decode in the same steps wait equally long: one observation serves them all.
+void MetricsRecorder::observe(Metric metric, double value) {
+  auto& observations = recorded_.observations;
+  if (!observations.empty() && observations.back().metric == metric && observations.back().value == value) {
+    ++observations.back().count;
+  } else {
+    observations.push_back({metric, value, 1});
+  }
+}
+
+void MetricsRecorder::begin_report() {
+  if (!sink_) return;
+  std::swap(recorded_, reported_);
+  recorded_.observations.clear();
+  recorded_.num_finished.fill(0.0);
+  for (const MetricFamily& family : metric_families()) {
+    const auto i = static_cast<size_t>(family.metric);
+    recorded_.values[i] = family.kind == MetricKind::kGauge ? reported_.values[i] : 0.0;
+  }
+}
+
+void MetricsRecorder::report() {
+  if (!sink_) return;
+  for (const MetricFamily& family : metric_families()) {
+    const auto i = static_cast<size_t>(family.metric);
+    const double value = reported_.values[i];
+    if (family.kind == MetricKind::kGauge) {
+      if (value == gauges_[i]) continue;
+      gauges_[i] = value;
+      tell([&] { sink_->set(family.metric, value); });
+    } else if (value > 0.0) {
+      tell([&] { sink_->add(family.metric, 0, value); });
+    }
+  }
+  for (size_t i = 0; i < reported_.num_finished.size(); ++i) {
+    const double num_finished = reported_.num_finished[i];
+    if (num_finished > 0.0) tell([&] { sink_->add(Metric::kRequestSuccess, finish_label(i), num_finished); });
+  }
+  for (const Observation& o : reported_.observations)
+    tell([&] { sink_->observe(o.metric, o.value, o.count); });
+}
+
+template <class Call>
+void MetricsRecorder::tell(const Call& call) {
+  try {
+    call();
+  } catch (const std::exception& error) {
+    if (!std::exchange(has_thrown_, true)) log(LogLevel::kError, "the metric sink threw: ", error.what());
+  } catch (...) {
+    if (!std::exchange(has_thrown_, true)) log(LogLevel::kError, "the metric sink threw no std::exception");
+  }
+}
+
+}  // namespace quire

@@ -1,0 +1,62 @@
+// Keeps each request's timings, and counts what a MetricSink is to hear.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <vector>
+
+#include "messages/engine_core_messages.h"
+#include "quire/metrics.h"
+
+namespace quire {
+
+// On the client's side of the engine core. What is recorded under the front end's lock waits until the output
+// thread reports it, without the lock, so that a slow sink holds up nobody who submits. In the steady state
+// nothing is allocated; without a sink only the timings are kept.
+class MetricsRecorder {
+ public:
+  explicit MetricsRecorder(std::shared_ptr<MetricSink> sink) : sink_(std::move(sink)) {}
+
+  // A completion got `num_tokens` tokens, perhaps none, in a step that ended at `now`: its timings advance.
+  void record_output(RequestMetrics& metrics, const EngineCoreOutput& output, int32_t num_tokens,
+                     int32_t num_prompt_tokens, double now);
+  // A completion ended.
+  void record_finish(const RequestMetrics& metrics, FinishReason reason, int32_t num_prompt_tokens,
+                     double now);
+  // How the engine core stands after a step; nothing counts after its end.
+  void record_stats(const SchedulerStats& stats);
+  // The engine core has ended, and with it all that ran or waited.
+  void record_end();
+
+  // Takes what was recorded since the last call; report() then tells the sink, which may throw. One thread
+  // calls both, the first with the front end's lock and the second without.
+  void begin_report();
+  void report();
+
+ private:
+  struct Observation {
+    Metric metric;
+    double value = 0.0;
+    uint64_t count = 0;
+  };
+  struct Record {
+    std::array<double, kNumMetrics> values{};  // of counters, what was added; of gauges, what they are
+    std::array<double, 5> num_finished{};      // by FinishReason
+    std::vector<Observation> observations;
+  };
+
+  double& value(Metric metric) { return recorded_.values[static_cast<size_t>(metric)]; }
+  void observe(Metric metric, double value);
+  template <class Call>
+  void tell(const Call& call);
+
+  const std::shared_ptr<MetricSink> sink_;
+  Record recorded_;       // since the last report; guarded by the front end's lock, like the next two
+  SchedulerStats stats_;  // as last recorded
+  bool has_ended_ = false;
+  Record reported_;                           // the reporting thread's, like what follows
+  std::array<double, kNumMetrics> gauges_{};  // as the sink knows them
+  bool has_thrown_ = false;
+};
+
+}  // namespace quire

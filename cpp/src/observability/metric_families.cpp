@@ -1,0 +1,140 @@
+#include "quire/metrics.h"
+
+namespace quire {
+namespace {
+
+std::vector<double> latency_buckets() {
+  return {0.3,  0.5,  0.8,  1.0,  1.5,   2.0,   2.5,   5.0,   10.0,   15.0,  20.0,
+          30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0};
+}
+
+// 1, 2, 5, 10, ... Bounds must be there before the model is, so they go to a length that is long for all.
+std::vector<double> token_buckets() {
+  std::vector<double> buckets;
+  for (double power = 1; power <= 1e6; power *= 10) {
+    for (const double factor : {1.0, 2.0, 5.0}) {
+      if (power * factor <= 1e6) buckets.push_back(power * factor);
+    }
+  }
+  return buckets;
+}
+
+std::vector<MetricFamily> make_families() {
+  using enum MetricKind;
+  return {
+      {Metric::kTimeToFirstToken,
+       "quire:time_to_first_token_seconds",
+       "Seconds from a request's arrival to its first token",
+       kHistogram,
+       {0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1,  0.25,  0.5,   0.75,
+        1.0,   2.5,   5.0,  7.5,  10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0},
+       "",
+       {}},
+      {Metric::kInterTokenLatency,
+       "quire:inter_token_latency_seconds",
+       "Seconds from one output of a request to its next",
+       kHistogram,
+       {0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0,
+        80.0},
+       "",
+       {}},
+      {Metric::kE2ERequestLatency,
+       "quire:e2e_request_latency_seconds",
+       "Seconds from a request's arrival to its end",
+       kHistogram,
+       latency_buckets(),
+       "",
+       {}},
+      {Metric::kRequestQueueTime,
+       "quire:request_queue_time_seconds",
+       "Seconds that a request waited before its first step",
+       kHistogram,
+       latency_buckets(),
+       "",
+       {}},
+      {Metric::kRequestPrefillTime,
+       "quire:request_prefill_time_seconds",
+       "Seconds from a request's first step to its first token",
+       kHistogram,
+       latency_buckets(),
+       "",
+       {}},
+      {Metric::kRequestDecodeTime,
+       "quire:request_decode_time_seconds",
+       "Seconds from a request's first token to its last",
+       kHistogram,
+       latency_buckets(),
+       "",
+       {}},
+      {Metric::kRequestPromptTokens,
+       "quire:request_prompt_tokens",
+       "Prompt tokens of a finished request",
+       kHistogram,
+       token_buckets(),
+       "",
+       {}},
+      {Metric::kRequestGenerationTokens,
+       "quire:request_generation_tokens",
+       "Tokens generated for a finished request",
+       kHistogram,
+       token_buckets(),
+       "",
+       {}},
+      {Metric::kNumRequestsRunning, "quire:num_requests_running", "Requests that run", kGauge, {}, "", {}},
+      {Metric::kNumRequestsWaiting,
+       "quire:num_requests_waiting",
+       "Requests that wait to run",
+       kGauge,
+       {},
+       "",
+       {}},
+      {Metric::kKVCacheUsage,
+       "quire:kv_cache_usage_perc",
+       "Part of the KV cache's blocks in use: 1 is all of them",
+       kGauge,
+       {},
+       "",
+       {}},
+      {Metric::kPrefixCacheQueries,
+       "quire:prefix_cache_queries_total",
+       "Prompt tokens looked up in the prefix cache",
+       kCounter,
+       {},
+       "",
+       {}},
+      {Metric::kPrefixCacheHits,
+       "quire:prefix_cache_hits_total",
+       "Prompt tokens found in the prefix cache",
+       kCounter,
+       {},
+       "",
+       {}},
+      {Metric::kNumPreemptions,
+       "quire:num_preemptions_total",
+       "Times that a running request had to give its blocks back",
+       kCounter,
+       {},
+       "",
+       {}},
+      {Metric::kPromptTokens, "quire:prompt_tokens_total", "Prompt tokens processed", kCounter, {}, "", {}},
+      {Metric::kGenerationTokens, "quire:generation_tokens_total", "Tokens generated", kCounter, {}, "", {}},
+      {Metric::kRequestSuccess,
+       "quire:request_success_total",
+       "Requests that ended, by reason",
+       kCounter,
+       {},
+       "finished_reason",
+       {"stop", "length", "abort", "error"}},
+  };
+}
+
+}  // namespace
+
+MetricSink::~MetricSink() = default;
+
+const std::vector<MetricFamily>& metric_families() {
+  static const std::vector<MetricFamily> families = make_families();
+  return families;
+}
+
+}  // namespace quire

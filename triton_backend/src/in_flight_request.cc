@@ -1,0 +1,147 @@
+#include "in_flight_request.h"
+
+#include <algorithm>
+#include <chrono>
+
+namespace quire::triton {
+namespace {
+
+// The server's clock, and the engine's.
+uint64_t now_ns() {
+  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
+                                   std::chrono::steady_clock::now().time_since_epoch())
+                                   .count());
+}
+
+uint64_t to_ns(double seconds) { return static_cast<uint64_t>(seconds * 1e9); }
+
+TRITONSERVER_Error* new_error(TRITONSERVER_Error_Code code, const std::string& message) {
+  return server_api().TRITONSERVER_ErrorNew(code, message.c_str());
+}
+
+}  // namespace
+
+InFlightRequest::InFlightRequest(TRITONBACKEND_ModelInstance* instance, TRITONBACKEND_Request* request,
+                                 ResponsePacer& pacer)
+    : instance_(instance), request_(request), sender_(request, pacer), received_ns_(now_ns()) {}
+
+InFlightRequest::~InFlightRequest() {
+  if (request_) end_with_error(new_error(TRITONSERVER_ERROR_UNAVAILABLE, "the model has been unloaded"));
+}
+
+void InFlightRequest::begin(const AdaptedRequest& adapted, bool decoupled, std::string prompt,
+                            std::shared_ptr<const Tokenizer> tokenizer) {
+  options_ = adapted.response;
+  decoupled_ = decoupled;
+  timeout_us_ = adapted.timeout_us;
+  request_id = adapted.request_id;
+  builder_ = std::make_unique<ResponseTensors>(options_, adapted.request.sampling_params.n, std::move(prompt),
+                                               std::move(tokenizer));
+}
+
+void InFlightRequest::submitted() { submitted_ns_ = now_ns(); }
+
+bool InFlightRequest::has_news(const RequestOutput& output) const {
+  if (output.finished || options_.output_ids || options_.num_output_tokens || options_.logprobs ||
+      options_.cumulative_logprob) {
+    return true;
+  }
+  // A character that is not complete yet, or text that may become a stop string.
+  return std::any_of(output.outputs.begin(), output.outputs.end(), [](const CompletionOutput& completion) {
+    return !completion.text.empty() || completion.finished();
+  });
+}
+
+bool InFlightRequest::deliver(const RequestOutput& output) {
+  if (!request_) return true;  // it ended before the engine heard of it
+  try {
+    return deliver_or_throw(output);
+  } catch (...) {
+    end_with_error(current_exception_as_error());
+    return true;
+  }
+}
+
+bool InFlightRequest::deliver_or_throw(const RequestOutput& output) {
+  const Ending why = ending;
+  if (!output.finished) {
+    if (why != Ending::kNone || !has_news(output)) return false;
+    builder_->build(output, tensors_);
+    sender_.send(sender_.make(tensors_), ResponseSender::Place::kMore);
+    return false;
+  }
+  for (const CompletionOutput& completion : output.outputs) {
+    if (completion.finish_reason == FinishReason::kError) {
+      end_with_error(new_error(TRITONSERVER_ERROR_INTERNAL, completion.error));
+      return true;
+    }
+    if (completion.finish_reason != FinishReason::kAbort) continue;
+    if (why == Ending::kCancelled) {
+      end_with_error(new_error(TRITONSERVER_ERROR_CANCELLED, "the request was cancelled"));
+      return true;
+    }
+    if (why == Ending::kServerExits) {
+      end_with_error(new_error(TRITONSERVER_ERROR_UNAVAILABLE, "the server is shutting down"));
+      return true;
+    }
+    if (timeout_us_ > 0) {
+      end_with_error(new_error(
+          TRITONSERVER_ERROR_UNAVAILABLE,
+          "the request was not finished within its timeout of " + std::to_string(timeout_us_) + " us"));
+      return true;
+    }
+  }
+  builder_->build(output, tensors_);
+  end_ok(output.metrics, tensors_);
+  return true;
+}
+
+void InFlightRequest::end_with(const std::vector<OutputTensor>& tensors) { end_ok({}, tensors); }
+
+// The statistics come before the last word, so that whoever has heard it can read them.
+void InFlightRequest::end_ok(const RequestMetrics& metrics, const std::vector<OutputTensor>& last) {
+  Response response = sender_.make(last);
+  if (decoupled_) sender_.send(std::move(response), ResponseSender::Place::kMore);
+  report(true, metrics);
+  if (decoupled_) {
+    sender_.finish();
+  } else {
+    sender_.send(std::move(response), ResponseSender::Place::kLast);
+  }
+  release();
+}
+
+void InFlightRequest::end_with_error(TRITONSERVER_Error* error) {
+  report(false, {});
+  sender_.send_error(error);
+  release();
+}
+
+// queue: in the server's queue and the engine's; compute input: reading and tokenizing; infer: from the first
+// step that the request is in to its last token; output: until its last response is made.
+void InFlightRequest::report(bool success, const RequestMetrics& metrics) {
+  const uint64_t now = now_ns();
+  const uint64_t submitted = submitted_ns_;
+  const uint64_t input_ns = submitted > received_ns_ ? submitted - received_ns_ : 0;
+  uint64_t compute_start = metrics.first_scheduled_time > 0 ? to_ns(metrics.first_scheduled_time) : now;
+  compute_start = std::clamp(compute_start, received_ns_ + input_ns, now);
+  uint64_t compute_end = metrics.last_token_time > 0 ? to_ns(metrics.last_token_time) : now;
+  compute_end = std::clamp(compute_end, compute_start, now);
+  const ServerApi& api = server_api();
+  log_failure(api.TRITONBACKEND_ModelInstanceReportStatistics(
+                  instance_, request_, success, compute_start - input_ns, compute_start, compute_end, now),
+              "reporting statistics");
+  if (!success) return;
+  log_failure(api.TRITONBACKEND_ModelInstanceReportBatchStatistics(instance_, 1, compute_start - input_ns,
+                                                                   compute_start, compute_end, now),
+              "reporting statistics");
+}
+
+void InFlightRequest::release() {
+  sender_.close();
+  log_failure(server_api().TRITONBACKEND_RequestRelease(request_, TRITONSERVER_REQUEST_RELEASE_ALL),
+              "releasing a request");
+  request_ = nullptr;
+}
+
+}  // namespace quire::triton

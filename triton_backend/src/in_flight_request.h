@@ -1,0 +1,69 @@
+// One request, from Execute to its last response.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "request_adapter.h"
+#include "response_sender.h"
+#include "response_tensors.h"
+
+namespace quire::triton {
+
+// Owns the server's request. `end_*` is called once, and releases it.
+class InFlightRequest {
+ public:
+  // Takes the request over: it is answered and released in any case from here on. Throws ServerError when no
+  // response can be made, which leaves the request to the caller.
+  InFlightRequest(TRITONBACKEND_ModelInstance* instance, TRITONBACKEND_Request* request,
+                  ResponsePacer& pacer);
+  ~InFlightRequest();
+  InFlightRequest(const InFlightRequest&) = delete;
+  InFlightRequest& operator=(const InFlightRequest&) = delete;
+
+  // What the request asks for, before anything is delivered.
+  void begin(const AdaptedRequest& adapted, bool decoupled, std::string prompt,
+             std::shared_ptr<const Tokenizer> tokenizer);
+  // The engine has it: the time until here is reported as input processing.
+  void submitted();
+
+  // What the engine gives, on its output thread. Returns true when the request has ended: with the last
+  // output, or because a response could not be made.
+  bool deliver(const RequestOutput& output);
+  // Answers with the tensors, or the error, and ends.
+  void end_with(const std::vector<OutputTensor>& tensors);
+  void end_with_error(TRITONSERVER_Error* error);
+
+  // From any thread.
+  bool is_cancelled() const { return sender_.is_cancelled(); }
+  bool streams() const { return options_.stream; }
+
+  std::string engine_id;   // its name in the engine
+  std::string request_id;  // its client's name for it
+  // Why the engine is told to abort it.
+  enum class Ending : uint8_t { kNone, kCancelled, kServerExits };
+  std::atomic<Ending> ending{Ending::kNone};
+
+ private:
+  bool deliver_or_throw(const RequestOutput& output);
+  void end_ok(const RequestMetrics& metrics, const std::vector<OutputTensor>& last);
+  bool has_news(const RequestOutput& output) const;
+  void report(bool success, const RequestMetrics& metrics);
+  void release();
+
+  TRITONBACKEND_ModelInstance* instance_;
+  TRITONBACKEND_Request* request_;
+  ResponseSender sender_;
+  ResponseOptions options_;
+  bool decoupled_ = false;
+  uint64_t timeout_us_ = 0;
+  std::unique_ptr<ResponseTensors> builder_;
+  std::vector<OutputTensor> tensors_;
+  const uint64_t received_ns_;
+  std::atomic<uint64_t> submitted_ns_{
+      0};  // written by Execute's thread when the engine may have answered already
+};
+
+}  // namespace quire::triton

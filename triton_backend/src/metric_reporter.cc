@@ -1,0 +1,119 @@
+#include "metric_reporter.h"
+
+namespace quire::triton {
+namespace {
+
+TRITONSERVER_MetricKind server_kind(MetricKind kind) {
+  switch (kind) {
+    case MetricKind::kCounter: return TRITONSERVER_METRIC_KIND_COUNTER;
+    case MetricKind::kGauge: return TRITONSERVER_METRIC_KIND_GAUGE;
+    case MetricKind::kHistogram: break;
+  }
+  return TRITONSERVER_METRIC_KIND_HISTOGRAM;
+}
+
+struct DeleteParameter {
+  void operator()(TRITONSERVER_Parameter* label) const { server_api().TRITONSERVER_ParameterDelete(label); }
+};
+using Label = std::unique_ptr<TRITONSERVER_Parameter, DeleteParameter>;
+
+Label make_label(const char* name, const std::string& value) {
+  return Label(server_api().TRITONSERVER_ParameterNew(name, TRITONSERVER_PARAMETER_STRING, value.c_str()));
+}
+
+struct DeleteArgs {
+  void operator()(TRITONSERVER_MetricArgs* args) const {
+    log_failure(server_api().TRITONSERVER_MetricArgsDelete(args), "deleting a metric's arguments");
+  }
+};
+
+TRITONSERVER_Metric* make_metric(TRITONSERVER_MetricFamily* family, const std::vector<Label>& labels,
+                                 const std::vector<double>& buckets) {
+  std::unique_ptr<TRITONSERVER_MetricArgs, DeleteArgs> args;
+  if (!buckets.empty()) {
+    TRITONSERVER_MetricArgs* made = nullptr;
+    check(server_api().TRITONSERVER_MetricArgsNew(&made));
+    args.reset(made);
+    check(server_api().TRITONSERVER_MetricArgsSetHistogram(made, buckets.data(), buckets.size()));
+  }
+  std::vector<const TRITONSERVER_Parameter*> pointers;
+  for (const Label& label : labels) pointers.push_back(label.get());
+  TRITONSERVER_Metric* metric = nullptr;
+  check(server_api().TRITONSERVER_MetricNewWithArgs(&metric, family, pointers.data(), pointers.size(),
+                                                    args.get()));
+  return metric;
+}
+
+}  // namespace
+
+MetricFamilies::MetricFamilies() {
+  for (const MetricFamily& family : metric_families()) {
+    TRITONSERVER_MetricFamily* made = nullptr;
+    TRITONSERVER_Error* error =
+        server_api().TRITONSERVER_MetricFamilyNew(&made, server_kind(family.kind), family.name, family.help);
+    if (error) {
+      for (TRITONSERVER_MetricFamily* earlier : families_) {
+        log_failure(server_api().TRITONSERVER_MetricFamilyDelete(earlier), "deleting a metric family");
+      }
+      check(error);
+    }
+    families_.push_back(made);
+  }
+}
+
+MetricFamilies::~MetricFamilies() {
+  for (TRITONSERVER_MetricFamily* family : families_) {
+    log_failure(server_api().TRITONSERVER_MetricFamilyDelete(family), "deleting a metric family");
+  }
+}
+
+MetricReporter::MetricReporter(std::shared_ptr<const MetricFamilies> families, const std::string& model,
+                               uint64_t version)
+    : families_(std::move(families)), metrics_(metric_families().size()) {
+  try {
+    for (const MetricFamily& family : metric_families()) {
+      const size_t num_series = family.label_values.empty() ? 1 : family.label_values.size();
+      for (size_t i = 0; i < num_series; ++i) {
+        std::vector<Label> labels;
+        labels.push_back(make_label("model", model));
+        labels.push_back(make_label("version", std::to_string(version)));
+        if (!family.label_values.empty())
+          labels.push_back(make_label(family.label_name, family.label_values[i]));
+        metrics_[static_cast<size_t>(family.metric)].push_back(
+            make_metric((*families_)[family.metric], labels, family.buckets));
+      }
+    }
+  } catch (...) {
+    delete_metrics();
+    throw;
+  }
+}
+
+MetricReporter::~MetricReporter() { delete_metrics(); }
+
+void MetricReporter::delete_metrics() {
+  for (const auto& series : metrics_) {
+    for (TRITONSERVER_Metric* metric : series) {
+      log_failure(server_api().TRITONSERVER_MetricDelete(metric), "deleting a metric");
+    }
+  }
+}
+
+void MetricReporter::add(Metric metric, size_t label, double amount) {
+  const auto guard = enter_server();
+  check(server_api().TRITONSERVER_MetricIncrement(metrics_[static_cast<size_t>(metric)].at(label), amount));
+}
+
+void MetricReporter::set(Metric metric, double value) {
+  const auto guard = enter_server();
+  check(server_api().TRITONSERVER_MetricSet(metrics_[static_cast<size_t>(metric)][0], value));
+}
+
+void MetricReporter::observe(Metric metric, double value, uint64_t count) {
+  const auto guard = enter_server();
+  for (uint64_t i = 0; i < count; ++i) {
+    check(server_api().TRITONSERVER_MetricObserve(metrics_[static_cast<size_t>(metric)][0], value));
+  }
+}
+
+}  // namespace quire::triton

@@ -1,0 +1,47 @@
+// The engine's metrics on the server's metrics port.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "quire/metrics.h"
+#include "server_api.h"
+
+namespace quire::triton {
+
+// One for the process: the server wants a family once, and a metric of it for each model. Throws ServerError
+// when the server reports no metrics.
+class MetricFamilies {
+ public:
+  MetricFamilies();
+  ~MetricFamilies();
+  MetricFamilies(const MetricFamilies&) = delete;
+  MetricFamilies& operator=(const MetricFamilies&) = delete;
+
+  TRITONSERVER_MetricFamily* operator[](Metric metric) const {
+    return families_[static_cast<size_t>(metric)];
+  }
+
+ private:
+  std::vector<TRITONSERVER_MetricFamily*> families_;  // by Metric
+};
+
+// One model's metrics, labelled with its name and version.
+class MetricReporter final : public MetricSink {
+ public:
+  MetricReporter(std::shared_ptr<const MetricFamilies> families, const std::string& model, uint64_t version);
+  ~MetricReporter() override;
+
+  void add(Metric metric, size_t label, double amount) override;
+  void set(Metric metric, double value) override;
+  void observe(Metric metric, double value, uint64_t count) override;
+
+ private:
+  void delete_metrics();
+
+  std::shared_ptr<const MetricFamilies> families_;
+  std::vector<std::vector<TRITONSERVER_Metric*>> metrics_;  // by Metric, then label
+};
+
+}  // namespace quire::triton

@@ -1,0 +1,157 @@
+#include "model_config.h"
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "quire/fields.h"
+#include "tensors.h"
+
+namespace quire::triton {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Requests that are not finished, unless the configuration says otherwise: the server's own queue is always
+// empty, because Execute returns at once.
+constexpr int32_t kMaxQueuedRequests = 4096;
+
+Json parse(const std::string& text, const char* what) {
+  Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) throw InternalError(std::string("the server's ") + what + " is not a JSON object");
+  return json;
+}
+
+bool is_decoupled(const Json& config) {
+  const auto policy = config.find("model_transaction_policy");
+  return policy == config.end() || !policy->is_object() || policy->value("decoupled", false);
+}
+
+// Adds the tensors that `list` lacks; those that it has must be ours.
+void complete_tensors(Json& config, const char* list, const std::vector<TensorSpec>& specs, bool optional) {
+  Json& tensors = config[list];
+  if (!tensors.is_array()) tensors = Json::array();
+  for (const Json& tensor : tensors) {
+    const std::string name = tensor.value("name", "");
+    const auto spec = std::find_if(specs.begin(), specs.end(), [&](const auto& s) { return name == s.name; });
+    if (spec == specs.end()) {
+      throw InvalidArgument(std::string(list) + " '" + name +
+                            "' of the model configuration is not one that the quire "
+                            "backend knows; leave all of them out and they are filled in");
+    }
+    const std::string type = tensor.value("data_type", "");
+    if (type != spec->config_type) {
+      throw InvalidArgument(std::string(list) + " '" + name + "' of the model configuration has data_type " +
+                            type + "; it must be " + spec->config_type);
+    }
+  }
+  for (const TensorSpec& spec : specs) {
+    const bool there = std::any_of(tensors.begin(), tensors.end(),
+                                   [&](const Json& tensor) { return tensor.value("name", "") == spec.name; });
+    if (there) continue;
+    Json tensor = {{"name", spec.name}, {"data_type", spec.config_type}, {"dims", spec.dims}};
+    if (optional) tensor["optional"] = true;
+    tensors.push_back(std::move(tensor));
+  }
+}
+
+void refuse_what_we_cannot(const Json& config) {
+  if (const int64_t max_batch_size = config.value("max_batch_size", int64_t{0}); max_batch_size != 0) {
+    throw InvalidArgument("max_batch_size is " + std::to_string(max_batch_size) +
+                          "; it must be 0: the engine batches the requests itself");
+  }
+  if (const auto groups = config.find("instance_group"); groups != config.end() && groups->is_array()) {
+    for (const Json& group : *groups) {
+      if (group.value("kind", "") == "KIND_GPU") {
+        throw InvalidArgument(
+            "instance_group has kind KIND_GPU; leave it out, or use KIND_MODEL: the engine places "
+            "itself, see the parameter device");
+      }
+    }
+  }
+  if (config.contains("sequence_batching")) {
+    throw InvalidArgument(
+        "sequence_batching is not supported; prompts that begin alike share their KV cache anyway");
+  }
+}
+
+std::string parameter_text(const std::string& name, const Json& parameter) {
+  const auto value = parameter.is_object() ? parameter.find("string_value") : parameter.end();
+  if (!parameter.is_object() || value == parameter.end() || !value->is_string()) {
+    throw InvalidArgument("parameter '" + name + "' must have a string_value");
+  }
+  return value->get<std::string>();
+}
+
+}  // namespace
+
+std::string complete_config(const std::string& config_json) {
+  Json config = parse(config_json, "model configuration");
+  refuse_what_we_cannot(config);
+  complete_tensors(config, "input", input_specs(), /*optional=*/true);
+  complete_tensors(config, "output", output_specs(), /*optional=*/false);
+  config["model_transaction_policy"] = {{"decoupled", is_decoupled(config)}};
+  return config.dump();
+}
+
+ModelSettings read_settings(const std::string& config_json, const std::string& version_directory) {
+  const Json config = parse(config_json, "model configuration");
+  refuse_what_we_cannot(config);
+  ModelSettings settings;
+  settings.decoupled = is_decoupled(config);
+  settings.engine.max_queued_requests = kMaxQueuedRequests;
+  if (const auto parameters = config.find("parameters");
+      parameters != config.end() && parameters->is_object()) {
+    for (const auto& [name, parameter] : parameters->items()) {
+      const std::string text = parameter_text(name, parameter);
+      if (name == "kv_arena") {
+        if (text != "shared" && text != "own") {
+          throw InvalidArgument("parameter 'kv_arena' must be \"shared\" or \"own\", got \"" + text + "\"");
+        }
+        settings.shares_kv_arena = text == "shared";
+        continue;
+      }
+      try {
+        set_field(settings.engine, name, text);
+      } catch (const InvalidArgument& error) {
+        throw InvalidArgument("parameter '" + name + "': " + error.what());
+      }
+    }
+  }
+  const std::filesystem::path base = version_directory;
+  std::filesystem::path model = base / settings.engine.model;  // an absolute path replaces the base
+  if (settings.engine.model.empty()) {
+    if (!std::filesystem::exists(base / "config.json")) {
+      throw InvalidArgument("parameter 'model' is missing, and " + version_directory +
+                            " holds no config.json: name a Hugging Face directory, or put its files there");
+    }
+    model = base;
+  }
+  settings.engine.model = model.lexically_normal().string();
+  return settings;
+}
+
+BackendSettings read_backend_settings(const std::string& backend_config_json) {
+  BackendSettings settings;
+  const Json config = parse(backend_config_json, "backend configuration");
+  const auto cmdline = config.find("cmdline");
+  if (cmdline == config.end() || !cmdline->is_object()) return settings;
+  const auto read = [&](const char* name, int64_t min, int64_t& setting) {
+    const auto found = cmdline->find(name);
+    if (found == cmdline->end()) return;
+    const std::string text = found->is_string() ? found->get<std::string>() : found->dump();
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), setting);
+    if (error != std::errc() || end != text.data() + text.size() || setting < min) {
+      throw InvalidArgument(std::string("--backend-config=quire,") + name +
+                            " must be a whole number of at least " + std::to_string(min) + ", got \"" + text +
+                            "\"");
+    }
+  };
+  read("kv-arena-bytes", 0, settings.kv_arena_bytes);
+  read("exit-grace-secs", 0, settings.exit_grace_secs);
+  read("response-burst", 1, settings.response_burst);
+  return settings;
+}
+
+}  // namespace quire::triton

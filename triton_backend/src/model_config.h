@@ -1,0 +1,37 @@
+// config.pbtxt: what a model's author may leave out, and what the engine is told.
+#pragma once
+
+#include <string>
+
+#include "quire/engine_config.h"
+
+namespace quire::triton {
+
+struct ModelSettings {
+  EngineConfig engine;
+  bool decoupled = true;
+  bool shares_kv_arena = false;  // parameter kv_arena: "shared"
+};
+
+// The configuration (JSON, as the server gives it) with the inputs, outputs and transaction policy that were
+// left out. Throws InvalidArgument when it says something that this backend cannot do.
+std::string complete_config(const std::string& config_json);
+
+// Reads `parameters`: every field of EngineConfig by its name, and kv_arena. `model` is taken relative to
+// version_directory; without it, that is the model's directory. Throws InvalidArgument naming the parameter,
+// the value and what would do.
+ModelSettings read_settings(const std::string& config_json, const std::string& version_directory);
+
+// The command line's --backend-config=quire,NAME=VALUE.
+struct BackendSettings {
+  int64_t kv_arena_bytes = 0;  // kv-arena-bytes: memory of the models whose kv_arena is "shared"; 0: none
+  int64_t exit_grace_secs =
+      25;  // exit-grace-secs: how long requests may go on once the server is told to end
+  int64_t response_burst =
+      384;  // response-burst: see ResponsePacer; fewer for a server with fewer than 4 HTTP threads
+};
+
+// Throws InvalidArgument naming the setting and the value. Settings of the server's own are passed over.
+BackendSettings read_backend_settings(const std::string& backend_config_json);
+
+}  // namespace quire::triton

@@ -1,0 +1,266 @@
+#include "model_state.h"
+
+#include <pthread.h>
+
+#include <chrono>
+#include <optional>
+
+#include "request_reader.h"
+
+namespace quire::triton {
+namespace {
+
+using Ending = InFlightRequest::Ending;
+
+std::string version_directory(TRITONBACKEND_Model* model, uint64_t version) {
+  TRITONBACKEND_ArtifactType type = TRITONBACKEND_ARTIFACT_FILESYSTEM;
+  const char* location = nullptr;
+  check(server_api().TRITONBACKEND_ModelRepository(model, &type, &location));
+  if (type != TRITONBACKEND_ARTIFACT_FILESYSTEM) {
+    throw ServerError(TRITONSERVER_ERROR_UNSUPPORTED,
+                      "the quire backend loads models from a file system only");
+  }
+  return std::string(location) + "/" + std::to_string(version);
+}
+
+std::string model_config(TRITONBACKEND_Model* model) {
+  TRITONSERVER_Message* message = nullptr;
+  check(server_api().TRITONBACKEND_ModelConfig(model, /*config_version=*/1, &message));
+  return json_text(message, /*owned=*/true);
+}
+
+void set_model_config(TRITONBACKEND_Model* model, const std::string& json) {
+  const ServerApi& api = server_api();
+  TRITONSERVER_Message* message = nullptr;
+  check(api.TRITONSERVER_MessageNewFromSerializedJson(&message, json.data(), json.size()));
+  TRITONSERVER_Error* error = api.TRITONBACKEND_ModelSetConfig(model, /*config_version=*/1, message);
+  log_failure(api.TRITONSERVER_MessageDelete(message), "deleting a message");
+  check(error);
+}
+
+BackendState* backend_state(TRITONBACKEND_Model* model) {
+  TRITONBACKEND_Backend* backend = nullptr;
+  void* state = nullptr;
+  check(server_api().TRITONBACKEND_ModelBackend(model, &backend));
+  check(server_api().TRITONBACKEND_BackendState(backend, &state));
+  return static_cast<BackendState*>(state);
+}
+
+// How often requests whose outputs do not pass by are looked at: steps of real models take longer.
+constexpr std::chrono::milliseconds kWatchInterval{1};
+// Streams are looked at whenever they have an output; in between, and while they wait, this is enough.
+constexpr std::chrono::milliseconds kStreamWatchInterval{10};
+
+constexpr std::chrono::milliseconds kServerWatchInterval{100};
+
+// What a request with `cancel` is answered.
+std::vector<OutputTensor> cancelled_reply() {
+  const auto one_string = [](const char* name, std::string_view text) {
+    std::string bytes(sizeof(uint32_t), '\0');
+    bytes[0] = static_cast<char>(text.size());  // little-endian, and short
+    return OutputTensor{name, TRITONSERVER_TYPE_BYTES, {1}, bytes.append(text)};
+  };
+  return {one_string("text_output", ""),
+          one_string("finish_reason", finish_reason_name(FinishReason::kAbort))};
+}
+
+}  // namespace
+
+ModelState::ModelState(TRITONBACKEND_Model* model) : backend_(backend_state(model)) {
+  const ServerApi& api = server_api();
+  const char* name = nullptr;
+  uint64_t version = 0;
+  check(api.TRITONBACKEND_ModelName(model, &name));
+  check(api.TRITONBACKEND_ModelVersion(model, &version));
+  check(api.TRITONBACKEND_ModelServer(model, &server_));
+  name_ = name;
+
+  std::string config = model_config(model);
+  const std::string completed = complete_config(config);
+  bool may_complete = false;
+  check(api.TRITONBACKEND_ModelAutoCompleteConfig(model, &may_complete));
+  if (may_complete) {
+    set_model_config(model, completed);
+    config = completed;
+  }
+  settings_ = read_settings(config, version_directory(model, version));
+  if (settings_.shares_kv_arena) settings_.engine.kv_arena = backend_->kv_arena();
+  if (auto families = backend_->metric_families()) {
+    settings_.engine.metric_sink = std::make_shared<MetricReporter>(std::move(families), name_, version);
+  }
+  engine_ = std::make_unique<Engine>(settings_.engine);
+  settings_.engine.metric_sink.reset();  // it goes with the engine
+  watcher_ = std::thread([this] {
+    pthread_setname_np(pthread_self(), "quire-watch");
+    watch();
+  });
+  const ModelDescription& description = engine_->model();
+  log(TRITONSERVER_LOG_INFO, "model '" + name_ + "': " + description.architecture + " in " +
+                                 description.dtype + " on " + description.backend + ", max_model_len " +
+                                 std::to_string(description.max_model_len));
+}
+
+ModelState::~ModelState() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  wake_.notify_all();
+  watcher_.join();
+  engine_.reset();
+}
+
+void ModelState::execute(TRITONBACKEND_ModelInstance* instance, TRITONBACKEND_Request* request) {
+  const auto in_flight = std::make_shared<InFlightRequest>(instance, request, backend_->response_pacer());
+  try {
+    start(in_flight, request);
+  } catch (...) {
+    remove(in_flight);
+    in_flight->end_with_error(current_exception_as_error());
+  }
+}
+
+void ModelState::start(const InFlight& in_flight, TRITONBACKEND_Request* request) {
+  AdaptedRequest adapted = adapt_request(read_request(request).incoming, settings_.decoupled);
+  if (adapted.cancel) {
+    cancel_by_id(adapted.request_id);
+    in_flight->begin(adapted, settings_.decoupled, {}, nullptr);
+    in_flight->end_with(cancelled_reply());
+    return;
+  }
+  adapted.request.sampling_params.validate(engine_->model().vocab_size);
+  in_flight->begin(adapted, settings_.decoupled, prompt_text(adapted), engine_->tokenizer());
+  add(in_flight, adapted.unique_id);
+  adapted.request.request_id = in_flight->engine_id;
+  engine_->add_request(std::move(adapted.request),
+                       [this, in_flight](RequestOutput&& output) { deliver(in_flight, std::move(output)); });
+  in_flight->submitted();
+  // Whoever ended it before the engine knew it has aborted nothing.
+  if (in_flight->ending != Ending::kNone) engine_->abort_request(in_flight->engine_id);
+}
+
+std::string ModelState::prompt_text(const AdaptedRequest& adapted) const {
+  if (!adapted.response.prepend_input) return {};
+  const EngineRequest& request = adapted.request;
+  if (request.prompt_token_ids.empty()) return request.prompt;
+  if (!engine_->tokenizer()) {
+    throw InvalidArgument(
+        "exclude_input_in_output is false, but skip_tokenizer_init is set: there is no text");
+  }
+  return engine_->tokenizer()->decode(request.prompt_token_ids, request.sampling_params.skip_special_tokens);
+}
+
+void ModelState::deliver(const InFlight& in_flight, RequestOutput&& output) {
+  // A client that has gone is noticed before another response is made for it.
+  const auto guard = enter_server();
+  // Once the request has ended the destructor may run, and wait for this thread: engine_ is not read after
+  // that.
+  Engine& engine = *engine_;
+  if (!output.finished && in_flight->ending == Ending::kNone && in_flight->is_cancelled()) {
+    in_flight->ending = Ending::kCancelled;
+    engine.abort_request(in_flight->engine_id);
+  }
+  if (output.finished) remove(in_flight);  // its name is free before its client can know that it has ended
+  const bool engine_failed = output.finished && !engine.dead_error().empty();
+  if (in_flight->deliver(output) && !output.finished) {
+    remove(in_flight);
+    engine.abort_request(in_flight->engine_id);
+  }
+  if (engine_failed) unload();
+}
+
+// Once, whatever the number of requests that the engine took with it.
+void ModelState::unload() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (unloading_) return;
+    unloading_ = true;
+  }
+  backend_->unload_later(server_, name_);
+}
+
+void ModelState::cancel_by_id(const std::string& request_id) {
+  std::vector<std::string> found;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [engine_id, other] : in_flight_) {
+      if (other->request_id != request_id) continue;
+      other->ending = Ending::kCancelled;
+      found.push_back(engine_id);
+    }
+  }
+  if (found.empty()) {
+    throw ServerError(TRITONSERVER_ERROR_NOT_FOUND, "no unfinished request is called '" + request_id + "'");
+  }
+  for (const std::string& engine_id : found) engine_->abort_request(engine_id);
+}
+
+void ModelState::add(const InFlight& in_flight, bool unique_id) {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [engine_id, other] : in_flight_) {
+    if (unique_id && other->request_id == in_flight->request_id) {
+      throw InvalidArgument("request_id '" + in_flight->request_id +
+                            "' is in use; wait until it is finished, or choose another");
+    }
+  }
+  in_flight->engine_id = name_ + "-" + std::to_string(++num_requests_);
+  in_flight_[in_flight->engine_id] = in_flight;
+  if (!in_flight->streams()) ++num_without_stream_;
+  if (in_flight_.size() == 1 || num_without_stream_ == 1) wake_.notify_all();
+}
+
+void ModelState::remove(const InFlight& in_flight) {
+  const std::lock_guard lock(mutex_);
+  if (in_flight_.erase(in_flight->engine_id) > 0 && !in_flight->streams()) --num_without_stream_;
+}
+
+void ModelState::watch() {
+  using Clock = std::chrono::steady_clock;
+  Clock::time_point look_at_server = Clock::now();
+  std::optional<Clock::time_point> end_of_grace;
+  std::unique_lock lock(mutex_);
+  while (true) {
+    wake_.wait(lock, [this] { return stopping_ || !in_flight_.empty(); });
+    const bool watch_closely = num_without_stream_ > 0;
+    wake_.wait_for(lock, watch_closely ? kWatchInterval : kStreamWatchInterval,
+                   [&] { return stopping_ || (num_without_stream_ > 0 && !watch_closely); });
+    if (stopping_) return;
+    lock.unlock();
+    {
+      const auto guard = enter_server();
+      const Clock::time_point now = Clock::now();
+      if (!end_of_grace && now >= look_at_server) {
+        look_at_server = now + kServerWatchInterval;
+        if (server_exits()) end_of_grace = now + backend_->exit_grace();
+      }
+      for (const std::string& engine_id : unwanted_requests(end_of_grace && now >= *end_of_grace)) {
+        engine_->abort_request(engine_id);
+      }
+    }
+    lock.lock();
+  }
+}
+
+// A server that has been told to end waits for its models, and they for their requests.
+bool ModelState::server_exits() const {
+  bool live = true;
+  TRITONSERVER_Error* error = server_api().TRITONSERVER_ServerIsLive(server_, &live);
+  if (!error) return false;
+  server_api().TRITONSERVER_ErrorDelete(error);
+  return true;
+}
+
+std::vector<std::string> ModelState::unwanted_requests(bool time_is_up) {
+  std::vector<std::string> unwanted;
+  const std::lock_guard lock(mutex_);
+  for (const auto& [engine_id, in_flight] : in_flight_) {
+    if (in_flight->ending != Ending::kNone) continue;
+    const bool cancelled = in_flight->is_cancelled();
+    if (!cancelled && !time_is_up) continue;
+    in_flight->ending = cancelled ? Ending::kCancelled : Ending::kServerExits;
+    unwanted.push_back(engine_id);
+  }
+  return unwanted;
+}
+
+}  // namespace quire::triton

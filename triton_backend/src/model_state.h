@@ -1,0 +1,70 @@
+// One loaded model: its engine, and the requests in it.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "backend_state.h"
+#include "in_flight_request.h"
+#include "model_config.h"
+#include "quire/engine.h"
+
+namespace quire::triton {
+
+// From TRITONBACKEND_ModelInitialize to TRITONBACKEND_ModelFinalize; shared by the model's instances.
+// Thread-safe.
+class ModelState {
+ public:
+  // Completes the configuration where the server allows it, and loads the model. Throws InvalidArgument and
+  // whatever Engine throws; nothing is left behind then.
+  explicit ModelState(TRITONBACKEND_Model* model);
+  // Joins every thread. The server has seen to it that no request is unfinished.
+  ~ModelState();
+  ModelState(const ModelState&) = delete;
+  ModelState& operator=(const ModelState&) = delete;
+
+  // Takes a request and returns soon; its responses come from the engine's output thread. Throws ServerError
+  // when not even an error can be answered: the request is still the server's then.
+  void execute(TRITONBACKEND_ModelInstance* instance, TRITONBACKEND_Request* request);
+
+  // Empty, or why the engine has ended.
+  std::string dead_error() const { return engine_->dead_error(); }
+
+ private:
+  using InFlight = std::shared_ptr<InFlightRequest>;
+
+  void start(const InFlight& in_flight, TRITONBACKEND_Request* request);
+  void deliver(const InFlight& in_flight, RequestOutput&& output);
+  void cancel_by_id(const std::string& request_id);
+  void unload();
+  void add(const InFlight& in_flight, bool unique_id);
+  void remove(const InFlight& in_flight);
+  void watch();
+  bool server_exits() const;
+  std::vector<std::string> unwanted_requests(bool time_is_up);
+  std::string prompt_text(const AdaptedRequest& adapted) const;
+
+  BackendState* backend_ = nullptr;
+  TRITONSERVER_Server* server_ = nullptr;
+  std::string name_;
+  ModelSettings settings_;
+
+  std::mutex mutex_;                                     // guards what follows, up to the engine
+  std::unordered_map<std::string, InFlight> in_flight_;  // by the engine's name for it
+  uint64_t num_requests_ = 0;
+  size_t num_without_stream_ = 0;  // of those in flight
+  bool stopping_ = false;
+  bool unloading_ = false;  // because the engine has failed
+  std::condition_variable wake_;
+
+  std::unique_ptr<Engine> engine_;
+  std::thread watcher_;
+};
+
+}  // namespace quire::triton

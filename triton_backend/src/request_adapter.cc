@@ -1,0 +1,236 @@
+#include "request_adapter.h"
+
+#include <algorithm>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "quire/fields.h"
+
+namespace quire::triton {
+namespace {
+
+std::string shape_text(const std::vector<int64_t>& shape) {
+  std::string text = "[";
+  for (size_t i = 0; i < shape.size(); ++i) text += (i ? ", " : "") + std::to_string(shape[i]);
+  return text + "]";
+}
+
+[[noreturn]] void fail(const InputTensor& tensor, const std::string& what) {
+  throw InvalidArgument("input '" + tensor.name + "' " + what);
+}
+
+void expect_type(const InputTensor& tensor, TRITONSERVER_DataType datatype) {
+  if (tensor.datatype == datatype) return;
+  fail(tensor, std::string("must be ") + datatype_name(datatype) + ", got " + datatype_name(tensor.datatype));
+}
+
+void expect_one_element(const InputTensor& tensor) {
+  for (int64_t dim : tensor.shape) {
+    if (dim != 1) fail(tensor, "must have one element, got shape " + shape_text(tensor.shape));
+  }
+}
+
+std::string read_string(const InputTensor& tensor) {
+  expect_type(tensor, TRITONSERVER_TYPE_BYTES);
+  expect_one_element(tensor);
+  uint32_t size = 0;
+  if (tensor.bytes.size() < sizeof size) fail(tensor, "is shorter than the length of its one string");
+  std::memcpy(&size, tensor.bytes.data(), sizeof size);
+  if (tensor.bytes.size() != sizeof size + size) {
+    fail(tensor, "says that its string has " + std::to_string(size) + " bytes, but holds " +
+                     std::to_string(tensor.bytes.size() - sizeof size));
+  }
+  return std::string(tensor.bytes.substr(sizeof size));
+}
+
+bool read_bool(const InputTensor& tensor) {
+  expect_type(tensor, TRITONSERVER_TYPE_BOOL);
+  expect_one_element(tensor);
+  if (tensor.bytes.size() != 1) fail(tensor, "must be one byte, got " + std::to_string(tensor.bytes.size()));
+  return tensor.bytes[0] != 0;
+}
+
+std::vector<int32_t> read_ids(const InputTensor& tensor) {
+  expect_type(tensor, TRITONSERVER_TYPE_INT32);
+  if (tensor.bytes.empty() || tensor.bytes.size() % sizeof(int32_t) != 0) {
+    fail(tensor, "must hold at least one 32-bit id, got " + std::to_string(tensor.bytes.size()) + " bytes");
+  }
+  std::vector<int32_t> ids(tensor.bytes.size() / sizeof(int32_t));
+  std::memcpy(ids.data(), tensor.bytes.data(), tensor.bytes.size());
+  return ids;
+}
+
+// A flag or a name that comes as an input or as a parameter.
+class Values {
+ public:
+  explicit Values(const IncomingRequest& incoming) : incoming_(incoming) {}
+
+  const InputTensor* input(const char* name) const {
+    const auto& inputs = incoming_.inputs;
+    const auto found =
+        std::find_if(inputs.begin(), inputs.end(), [&](const auto& i) { return i.name == name; });
+    return found == inputs.end() ? nullptr : &*found;
+  }
+  const RequestParameter* parameter(const char* name) const {
+    const auto& all = incoming_.parameters;
+    const auto found = std::find_if(all.begin(), all.end(), [&](const auto& p) { return p.name == name; });
+    return found == all.end() ? nullptr : &*found;
+  }
+  std::optional<bool> flag(const char* name) const {
+    if (const InputTensor* tensor = input(name)) return read_bool(*tensor);
+    const RequestParameter* given = parameter(name);
+    if (!given) return std::nullopt;
+    if (const bool* value = std::get_if<bool>(&given->value)) return *value;
+    throw InvalidArgument(std::string("parameter '") + name + "' must be true or false");
+  }
+  std::string text(const char* name) const {
+    if (const InputTensor* tensor = input(name)) return read_string(*tensor);
+    const RequestParameter* given = parameter(name);
+    if (!given) return {};
+    if (const std::string* value = std::get_if<std::string>(&given->value)) return *value;
+    throw InvalidArgument(std::string("parameter '") + name + "' must be a string");
+  }
+
+ private:
+  const IncomingRequest& incoming_;
+};
+
+bool is_input_name(const std::string& name) {
+  const auto& specs = input_specs();
+  return std::any_of(specs.begin(), specs.end(), [&](const TensorSpec& spec) { return name == spec.name; });
+}
+
+std::string to_json(const RequestParameter& parameter) {
+  return std::visit(
+      [&](const auto& value) {
+        try {
+          return nlohmann::json(value).dump();
+        } catch (const nlohmann::json::exception&) {
+          throw InvalidArgument("parameter '" + parameter.name + "' is not valid UTF-8");
+        }
+      },
+      parameter.value);
+}
+
+void set_sampling_fields(const IncomingRequest& incoming, const Values& values, EngineRequest& request,
+                         std::string& lora_name) {
+  for (const RequestParameter& parameter : incoming.parameters) {
+    if (!is_input_name(parameter.name)) set_field(request, parameter.name, to_json(parameter));
+  }
+  std::string json = values.text("sampling_parameters");
+  if (json.empty()) return;
+  // The vLLM backend takes the adapter's name from here.
+  auto object = nlohmann::json::parse(json, nullptr, /*allow_exceptions=*/false);
+  if (object.is_object() && object.contains("lora_name")) {
+    const auto& name = object["lora_name"];
+    if (name.is_string())
+      lora_name = name.get<std::string>();
+    else if (!name.is_null())
+      throw InvalidArgument("lora_name must be a string");
+    object.erase("lora_name");
+    json = object.dump();
+  }
+  set_fields(request, json, "sampling_parameters");
+}
+
+// An output is sent when its flag asks for it, or when the request lists it by name. A client that lists none
+// is told by the server to have listed all, so a list of all says nothing.
+void choose_outputs(const IncomingRequest& incoming, const Values& values, ResponseOptions& options) {
+  const auto& specs = output_specs();
+  for (const std::string& output : incoming.outputs) {
+    if (std::none_of(specs.begin(), specs.end(), [&](const auto& spec) { return output == spec.name; })) {
+      throw InvalidArgument("output '" + output + "' is not one of this model's");
+    }
+  }
+  const bool listed = !incoming.outputs.empty() && incoming.outputs.size() < specs.size();
+  const auto wanted = [&](const char* output, const char* flag) {
+    if (flag && values.flag(flag).value_or(false)) return true;
+    return listed &&
+           std::find(incoming.outputs.begin(), incoming.outputs.end(), output) != incoming.outputs.end();
+  };
+  options.text_output = !listed || wanted("text_output", nullptr);
+  options.output_ids = wanted("output_ids", "return_output_ids") || (!listed && values.input("input_ids"));
+  options.finish_reason = wanted("finish_reason", "return_finish_reason");
+  options.cumulative_logprob = wanted("cumulative_logprob", "return_cumulative_logprob");
+  options.logprobs = wanted("logprobs", "return_logprobs");
+  options.num_input_tokens = wanted("num_input_tokens", "return_num_input_tokens");
+  options.num_output_tokens = wanted("num_output_tokens", "return_num_output_tokens");
+}
+
+void read_prompt(const Values& values, EngineRequest& request) {
+  const InputTensor* ids = values.input("input_ids");
+  const bool has_text = values.input("text_input") || values.parameter("text_input");
+  if (ids && has_text) throw InvalidArgument("give text_input or input_ids, not both");
+  if (!ids && !has_text) {
+    throw InvalidArgument("text_input is missing; give text_input (a string) or input_ids (token ids)");
+  }
+  if (ids) {
+    request.prompt_token_ids = read_ids(*ids);
+    return;
+  }
+  request.prompt = values.text("text_input");
+  if (request.prompt.empty()) throw InvalidArgument("text_input is empty; give at least one token");
+}
+
+}  // namespace
+
+AdaptedRequest adapt_request(const IncomingRequest& incoming, bool decoupled) {
+  for (const InputTensor& tensor : incoming.inputs) {
+    if (!is_input_name(tensor.name)) fail(tensor, "is not one of this model's");
+  }
+  const Values values(incoming);
+  AdaptedRequest adapted;
+  const bool has_name = values.input("request_id") || values.parameter("request_id");
+  adapted.request_id = has_name ? values.text("request_id") : incoming.id;
+  adapted.unique_id = has_name && !adapted.request_id.empty();
+  adapted.cancel = values.flag("cancel").value_or(false);
+  if (adapted.cancel) {
+    if (adapted.request_id.empty())
+      throw InvalidArgument("cancel needs request_id: the request to be cancelled");
+    return adapted;
+  }
+
+  ResponseOptions& response = adapted.response;
+  response.stream = values.flag("stream").value_or(false);
+  if (response.stream && !decoupled) {
+    throw InvalidArgument(
+        "stream is true, but this model sends one response to a request; use a model whose "
+        "model_transaction_policy is decoupled");
+  }
+  // Like the vLLM backend: a text prompt comes first, but in a stream.
+  const std::optional<bool> exclude = values.flag("exclude_input_in_output");
+  response.prepend_input = !exclude.value_or(response.stream || values.input("input_ids"));
+  if (response.prepend_input && response.stream) {
+    throw InvalidArgument(
+        "exclude_input_in_output is false, but a stream cannot include the input; leave it out");
+  }
+  choose_outputs(incoming, values, response);
+
+  std::string lora_name = values.text("lora_name");
+  set_sampling_fields(incoming, values, adapted.request, lora_name);
+  if (!lora_name.empty()) {
+    throw InvalidArgument("lora_name is '" + lora_name.substr(0, 100) +
+                          "', but this version serves no LoRA adapters; leave it out");
+  }
+  read_prompt(values, adapted.request);
+  SamplingParams& params = adapted.request.sampling_params;
+  params.output_kind = response.stream ? RequestOutputKind::kDelta : RequestOutputKind::kFinalOnly;
+  // Asking for them back is asking for them.
+  if ((response.logprobs || response.cumulative_logprob) && !params.logprobs) params.logprobs = 0;
+  if (!response.text_output && params.stop.empty()) params.detokenize = false;
+
+  adapted.timeout_us = incoming.timeout_us;
+  if (incoming.timeout_us > 0) {
+    const auto timeout_ms =
+        static_cast<int64_t>(std::min<uint64_t>((incoming.timeout_us + 999) / 1000, INT64_MAX));
+    int64_t& deadline_ms = adapted.request.deadline_ms;
+    // With a shorter deadline of its own, that one rules.
+    if (deadline_ms > 0 && deadline_ms <= timeout_ms)
+      adapted.timeout_us = 0;
+    else
+      deadline_ms = timeout_ms;
+  }
+  return adapted;
+}
+
+}  // namespace quire::triton

@@ -1,0 +1,39 @@
+// A request of the server's, checked and turned into one for the engine.
+#pragma once
+
+#include <string>
+
+#include "quire/engine.h"
+#include "tensors.h"
+
+namespace quire::triton {
+
+// Which tensors a response carries, and how.
+struct ResponseOptions {
+  bool stream = false;         // deltas, as they come; else one response
+  bool prepend_input = false;  // the prompt's text before the first output
+  bool text_output = true;
+  bool output_ids = false;
+  bool finish_reason = false;
+  bool cumulative_logprob = false;
+  bool logprobs = false;
+  bool num_input_tokens = false;
+  bool num_output_tokens = false;
+};
+
+struct AdaptedRequest {
+  EngineRequest request;  // its request_id is empty: names are the model's business
+  ResponseOptions response;
+  std::string request_id;   // the `request_id` input, else the client's id
+  bool unique_id = false;   // it came as an input, and must not be in use
+  bool cancel = false;      // cancels the requests called request_id; nothing else matters then
+  uint64_t timeout_us = 0;  // the server's timeout; 0: none
+};
+
+// Every input may also come as a request parameter of the same name, and so may every field of SamplingParams
+// (quire/fields.h): that is how /generate passes JSON scalars. An input wins over a parameter,
+// `sampling_parameters` over single fields. Throws InvalidArgument naming the input or parameter, the value,
+// and what would do.
+AdaptedRequest adapt_request(const IncomingRequest& incoming, bool decoupled);
+
+}  // namespace quire::triton

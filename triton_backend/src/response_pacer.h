@@ -1,0 +1,38 @@
+// Keeps bursts of responses from overrunning the server.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <mutex>
+
+namespace quire::triton {
+
+// Each of the server's HTTP threads takes what is to be written through a socket that holds some 280
+// messages, two for the first response of a stream, and loses what exceeds it: the stream hangs, or its bytes
+// come without a status line. A backend cannot see how far they are, nor which requests came over HTTP, so
+// all responses of the process share a leaky bucket: a burst goes out at once, more than that at a rate that
+// the threads keep up with. Whoever waits here sends more tokens in one response next time. Thread-safe.
+class ResponsePacer {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  // `burst` responses may be under way at once, >= 1: at most 96 for each HTTP thread; in a millisecond a
+  // sixth of that leaves.
+  explicit ResponsePacer(int64_t burst) : burst_(static_cast<double>(burst)) {}
+
+  // Call before each response. May sleep for some milliseconds.
+  void before_send();
+
+  // How long a response at `now` has to wait. Changes the level as if it were sent then.
+  Clock::duration enter(Clock::time_point now);
+
+ private:
+  double per_millisecond() const { return burst_ / 6.0; }
+
+  const double burst_;
+  std::mutex mutex_;
+  double level_ = 0.0;  // responses that may still be under way
+  Clock::time_point last_{};
+};
+
+}  // namespace quire::triton

@@ -1,0 +1,106 @@
+#include "response_tensors.h"
+
+#include <algorithm>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+namespace quire::triton {
+namespace {
+
+template <typename T>
+void append_bytes(std::string& bytes, const T& value) {
+  bytes.append(reinterpret_cast<const char*>(&value), sizeof value);
+}
+
+void append_string(std::string& bytes, std::string_view first, std::string_view second = {}) {
+  append_bytes(bytes, static_cast<uint32_t>(first.size() + second.size()));
+  bytes.append(first).append(second);
+}
+
+}  // namespace
+
+ResponseTensors::ResponseTensors(const ResponseOptions& options, int32_t n, std::string prompt,
+                                 std::shared_ptr<const Tokenizer> tokenizer)
+    : options_(options),
+      prompt_(std::move(prompt)),
+      tokenizer_(std::move(tokenizer)),
+      finish_reasons_(static_cast<size_t>(n), FinishReason::kNone),
+      cumulative_logprobs_(static_cast<size_t>(n), 0.0),
+      rows_(static_cast<size_t>(n)) {}
+
+void ResponseTensors::build(const RequestOutput& output, std::vector<OutputTensor>& tensors) {
+  tensors.clear();
+  std::fill(rows_.begin(), rows_.end(), nullptr);
+  for (const CompletionOutput& completion : output.outputs) {
+    const auto row = static_cast<size_t>(completion.index);
+    rows_.at(row) = &completion;
+    if (completion.finished()) finish_reasons_[row] = completion.finish_reason;
+    if (completion.cumulative_logprob) cumulative_logprobs_[row] = *completion.cumulative_logprob;
+  }
+  const auto n = static_cast<int64_t>(rows_.size());
+  const auto add = [&](const char* name, TRITONSERVER_DataType datatype,
+                       std::vector<int64_t> shape) -> std::string& {
+    tensors.push_back({name, datatype, std::move(shape), {}});
+    return tensors.back().bytes;
+  };
+
+  if (options_.text_output) {
+    std::string& bytes = add("text_output", TRITONSERVER_TYPE_BYTES, {n});
+    for (const CompletionOutput* row : rows_)
+      append_string(bytes, prompt_, row ? row->text : std::string_view());
+    prompt_.clear();
+  }
+  if (options_.output_ids) {
+    size_t longest = 0;
+    for (const CompletionOutput* row : rows_) longest = std::max(longest, row ? row->token_ids.size() : 0);
+    std::string& bytes = add("output_ids", TRITONSERVER_TYPE_INT32, {n, static_cast<int64_t>(longest)});
+    for (const CompletionOutput* row : rows_) {
+      for (size_t i = 0; i < longest; ++i) {
+        append_bytes(bytes, row && i < row->token_ids.size() ? row->token_ids[i] : int32_t{-1});
+      }
+    }
+  }
+  if (options_.finish_reason) {
+    std::string& bytes = add("finish_reason", TRITONSERVER_TYPE_BYTES, {n});
+    for (FinishReason reason : finish_reasons_) {
+      append_string(bytes, reason == FinishReason::kNone ? "None" : finish_reason_name(reason));
+    }
+  }
+  if (options_.cumulative_logprob) {
+    std::string& bytes = add("cumulative_logprob", TRITONSERVER_TYPE_FP32, {n});
+    for (double logprob : cumulative_logprobs_) append_bytes(bytes, static_cast<float>(logprob));
+  }
+  if (options_.logprobs) {
+    std::string& bytes = add("logprobs", TRITONSERVER_TYPE_BYTES, {n});
+    for (const CompletionOutput* row : rows_) append_string(bytes, row ? logprobs_json(*row) : "[]");
+  }
+  if (options_.num_input_tokens) {
+    std::string& bytes = add("num_input_tokens", TRITONSERVER_TYPE_UINT32, {1});
+    append_bytes(bytes, static_cast<uint32_t>(output.prompt_token_ids ? output.prompt_token_ids->size() : 0));
+  }
+  if (options_.num_output_tokens) {
+    std::string& bytes = add("num_output_tokens", TRITONSERVER_TYPE_UINT32, {n});
+    for (const CompletionOutput* row : rows_)
+      append_bytes(bytes, static_cast<uint32_t>(row ? row->token_ids.size() : 0));
+  }
+}
+
+// The vLLM backend's form: for each token an object from token id to its logprob, rank and text.
+std::string ResponseTensors::logprobs_json(const CompletionOutput& completion) const {
+  auto positions = nlohmann::ordered_json::array();
+  for (const PositionLogprobs& position : completion.logprobs) {
+    auto& tokens = positions.emplace_back(nlohmann::ordered_json::object());
+    for (const Logprob& token : position) {
+      auto& entry = tokens[std::to_string(token.token_id)];
+      entry["logprob"] = token.logprob;
+      entry["rank"] = token.rank;
+      if (tokenizer_)
+        entry["decoded_token"] = tokenizer_->decode({&token.token_id, 1}, /*skip_special_tokens=*/false);
+      else
+        entry["decoded_token"] = nullptr;
+    }
+  }
+  return positions.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
+}  // namespace quire::triton

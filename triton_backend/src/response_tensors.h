@@ -1,0 +1,37 @@
+// What the engine gave, as output tensors.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "quire/request_output.h"
+#include "quire/tokenizer.h"
+#include "request_adapter.h"
+#include "tensors.h"
+
+namespace quire::triton {
+
+// Turns the outputs of one request into tensors, in order. Not thread-safe.
+class ResponseTensors {
+ public:
+  // `prompt` is what is put before the first output of each completion; `tokenizer` may be null, and then
+  // logprobs name no tokens.
+  ResponseTensors(const ResponseOptions& options, int32_t n, std::string prompt,
+                  std::shared_ptr<const Tokenizer> tokenizer);
+
+  // A row for each of the n completions, whether or not `output` has news of it. `tensors` is overwritten.
+  void build(const RequestOutput& output, std::vector<OutputTensor>& tensors);
+
+ private:
+  std::string logprobs_json(const CompletionOutput& completion) const;
+
+  ResponseOptions options_;
+  std::string prompt_;
+  std::shared_ptr<const Tokenizer> tokenizer_;
+  std::vector<FinishReason> finish_reasons_;  // of completions that ended in an earlier response
+  std::vector<double> cumulative_logprobs_;
+  std::vector<const CompletionOutput*> rows_;
+};
+
+}  // namespace quire::triton

@@ -1,0 +1,58 @@
+// The server's functions, and errors that cross between its C and our C++.
+#pragma once
+
+#include <shared_mutex>
+#include <stdexcept>
+#include <string>
+
+#include "abi.h"
+
+namespace quire::triton {
+
+// Found at run time: the server may have been loaded where the linker does not look (RTLD_LOCAL, under the
+// in-process Python server), and its library's name differs between distributions.
+struct ServerApi {
+#define QUIRE_TRITON_POINTER(result, name, parameters) result(*name) parameters = nullptr;
+  QUIRE_TRITON_SERVER_FUNCTIONS(QUIRE_TRITON_POINTER)
+#undef QUIRE_TRITON_POINTER
+};
+
+// Filled at the first call, as far as the server has the functions. Thread-safe.
+const ServerApi& server_api();
+// Throws std::runtime_error naming a function that the server lacks. Call once, before the others are used.
+void require_server_api();
+
+// An error of the server's, or for it.
+class ServerError : public std::runtime_error {
+ public:
+  ServerError(TRITONSERVER_Error_Code code, const std::string& message)
+      : std::runtime_error(message), code_(code) {}
+  TRITONSERVER_Error_Code code() const { return code_; }
+
+ private:
+  TRITONSERVER_Error_Code code_;
+};
+
+// Throws ServerError, and deletes the error, unless it is null.
+void check(TRITONSERVER_Error* error);
+// For calls whose failure changes nothing that we could mend: logged and deleted.
+void log_failure(TRITONSERVER_Error* error, const char* what);
+
+// The exception at hand, as an error that the caller owns: InvalidArgument is INVALID_ARG, ResourceExhausted
+// is UNAVAILABLE, ServerError its own code, the rest INTERNAL. Only inside a catch block.
+TRITONSERVER_Error* current_exception_as_error();
+
+void log(TRITONSERVER_LogLevel level, const std::string& message);
+
+// Holds the process's end off while a thread of ours is in the server. When it exits without having unloaded
+// its models (a stream kept one past the server's exit timeout), the server's parts disappear under threads
+// that still run: from then on this waits for ever.
+std::shared_lock<std::shared_timed_mutex> enter_server();
+// Has enter_server wait once the process exits. Call once.
+void guard_process_exit();
+bool process_is_exiting();
+
+// A message's JSON text. Takes ownership of the message when `owned`.
+std::string json_text(TRITONSERVER_Message* message, bool owned);
+
+}  // namespace quire::triton

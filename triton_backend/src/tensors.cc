@@ -1,0 +1,48 @@
+#include "tensors.h"
+
+#include <cstring>
+
+namespace quire::triton {
+
+const std::vector<TensorSpec>& input_specs() {
+  static const std::vector<TensorSpec> specs = {
+      {"text_input", TRITONSERVER_TYPE_BYTES, "TYPE_STRING", {1}},
+      {"input_ids", TRITONSERVER_TYPE_INT32, "TYPE_INT32", {-1}},
+      {"stream", TRITONSERVER_TYPE_BOOL, "TYPE_BOOL", {1}},
+      {"sampling_parameters", TRITONSERVER_TYPE_BYTES, "TYPE_STRING", {1}},
+      {"exclude_input_in_output", TRITONSERVER_TYPE_BOOL, "TYPE_BOOL", {1}},
+      {"return_finish_reason", TRITONSERVER_TYPE_BOOL, "TYPE_BOOL", {1}},
+      {"return_cumulative_logprob", TRITONSERVER_TYPE_BOOL, "TYPE_BOOL", {1}},
+      {"return_logprobs", TRITONSERVER_TYPE_BOOL, "TYPE_BOOL", {1}},
+      {"return_num_input_tokens", TRITONSERVER_TYPE_BOOL, "TYPE_BOOL", {1}},
+      {"return_num_output_tokens", TRITONSERVER_TYPE_BOOL, "TYPE_BOOL", {1}},
+      {"return_output_ids", TRITONSERVER_TYPE_BOOL, "TYPE_BOOL", {1}},
+      {"request_id", TRITONSERVER_TYPE_BYTES, "TYPE_STRING", {1}},
+      {"cancel", TRITONSERVER_TYPE_BOOL, "TYPE_BOOL", {1}},
+      {"lora_name", TRITONSERVER_TYPE_BYTES, "TYPE_STRING", {1}},
+  };
+  return specs;
+}
+
+const std::vector<TensorSpec>& output_specs() {
+  static const std::vector<TensorSpec> specs = {
+      {"text_output", TRITONSERVER_TYPE_BYTES, "TYPE_STRING", {-1}},
+      {"output_ids", TRITONSERVER_TYPE_INT32, "TYPE_INT32", {-1, -1}},
+      {"finish_reason", TRITONSERVER_TYPE_BYTES, "TYPE_STRING", {-1}},
+      {"cumulative_logprob", TRITONSERVER_TYPE_FP32, "TYPE_FP32", {-1}},
+      {"logprobs", TRITONSERVER_TYPE_BYTES, "TYPE_STRING", {-1}},
+      {"num_input_tokens", TRITONSERVER_TYPE_UINT32, "TYPE_UINT32", {1}},
+      {"num_output_tokens", TRITONSERVER_TYPE_UINT32, "TYPE_UINT32", {-1}},
+  };
+  return specs;
+}
+
+const char* datatype_name(TRITONSERVER_DataType datatype) {
+#define QUIRE_TRITON_NAME(enumerator, value) \
+  case enumerator: return std::strrchr(#enumerator, '_') + 1;
+  switch (datatype) { QUIRE_TRITON_DATA_TYPES(QUIRE_TRITON_NAME) }
+#undef QUIRE_TRITON_NAME
+  return "INVALID";
+}
+
+}  // namespace quire::triton
