@@ -40,7 +40,13 @@ fuzz() {
   done
 }
 
-readonly all_sections=(conformance simulation fuzz)
+# The Triton backend's faults in full numbers, against a real server: 500 cancelled streams, 200 killed clients, 10,000
+# malformed requests, 100 loads. Needs the installed package, or QUIRE_TRITON_BACKENDS.
+triton() {
+  QUIRE_TRITON_FAULTS=full "$python" -m pytest tests/triton/test_faults.py --durations=0
+}
+
+readonly all_sections=(conformance simulation fuzz triton)
 
 if (($# > 0)); then sections=("$@"); else sections=("${all_sections[@]}"); fi
 changes=$(git status --porcelain --untracked-files=no | wc -l)

@@ -76,6 +76,39 @@ void refuse_what_we_cannot(const Json& config) {
   }
 }
 
+int64_t read_count(const Json& object, const char* name) {
+  const auto found = object.find(name);
+  if (found == object.end()) return 0;
+  // 64-bit numbers are strings in protobuf's JSON.
+  const std::string text = found->is_string() ? found->get<std::string>() : found->dump();
+  int64_t count = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), count);
+  if (error != std::errc() || end != text.data() + text.size() || count < 0) {
+    throw InvalidArgument(std::string(name) + " must be a whole number of at least 0, got " + text);
+  }
+  return count;
+}
+
+void read_queue_policy(const Json& config, ModelSettings& settings) {
+  const auto batching = config.find("dynamic_batching");
+  if (batching == config.end() || !batching->is_object()) return;
+  if (read_count(*batching, "priority_levels") > 0) {
+    throw InvalidArgument(
+        "dynamic_batching.priority_levels is set, but a backend is not told a request's priority; use the "
+        "parameter "
+        "scheduling_policy \"priority\" and the sampling parameter priority");
+  }
+  const auto policy = batching->find("default_queue_policy");
+  if (policy == batching->end() || !policy->is_object()) return;
+  if (const int64_t size = read_count(*policy, "max_queue_size"); size > 0) {
+    settings.engine.max_queued_requests = static_cast<int32_t>(std::min<int64_t>(size, INT32_MAX));
+  }
+  settings.allow_timeout_override = policy->value("allow_timeout_override", false);
+  if (policy->value("timeout_action", "REJECT") == "REJECT") {
+    settings.default_timeout_us = static_cast<uint64_t>(read_count(*policy, "default_timeout_microseconds"));
+  }
+}
+
 std::string parameter_text(const std::string& name, const Json& parameter) {
   const auto value = parameter.is_object() ? parameter.find("string_value") : parameter.end();
   if (!parameter.is_object() || value == parameter.end() || !value->is_string()) {
@@ -101,6 +134,7 @@ ModelSettings read_settings(const std::string& config_json, const std::string& v
   ModelSettings settings;
   settings.decoupled = is_decoupled(config);
   settings.engine.max_queued_requests = kMaxQueuedRequests;
+  read_queue_policy(config, settings);
   if (const auto parameters = config.find("parameters");
       parameters != config.end() && parameters->is_object()) {
     for (const auto& [name, parameter] : parameters->items()) {

@@ -11,6 +11,15 @@ struct ModelSettings {
   EngineConfig engine;
   bool decoupled = true;
   bool shares_kv_arena = false;  // parameter kv_arena: "shared"
+  // dynamic_batching.default_queue_policy, which the server's own queue, always empty, cannot keep. Its
+  // max_queue_size is engine.max_queued_requests.
+  uint64_t default_timeout_us = 0;  // of requests without a timeout; 0: none
+  bool allow_timeout_override = true;
+
+  // What holds for a request that asks for `requested_us`; 0: none.
+  uint64_t timeout_us(uint64_t requested_us) const {
+    return allow_timeout_override && requested_us > 0 ? requested_us : default_timeout_us;
+  }
 };
 
 // The configuration (JSON, as the server gives it) with the inputs, outputs and transaction policy that were

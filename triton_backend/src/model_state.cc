@@ -121,7 +121,9 @@ void ModelState::execute(TRITONBACKEND_ModelInstance* instance, TRITONBACKEND_Re
 }
 
 void ModelState::start(const InFlight& in_flight, TRITONBACKEND_Request* request) {
-  AdaptedRequest adapted = adapt_request(read_request(request).incoming, settings_.decoupled);
+  ReadRequest read = read_request(request);
+  read.incoming.timeout_us = settings_.timeout_us(read.incoming.timeout_us);
+  AdaptedRequest adapted = adapt_request(read.incoming, settings_.decoupled);
   if (adapted.cancel) {
     cancel_by_id(adapted.request_id);
     in_flight->begin(adapted, settings_.decoupled, {}, nullptr);

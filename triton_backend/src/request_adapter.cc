@@ -1,6 +1,7 @@
 #include "request_adapter.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <nlohmann/json.hpp>
 
@@ -103,6 +104,10 @@ bool is_input_name(const std::string& name) {
 std::string to_json(const RequestParameter& parameter) {
   return std::visit(
       [&](const auto& value) {
+        if constexpr (std::is_same_v<std::decay_t<decltype(value)>, double>) {
+          // JSON has none, and would call it null.
+          if (!std::isfinite(value)) throw InvalidArgument("parameter '" + parameter.name + "' must be finite");
+        }
         try {
           return nlohmann::json(value).dump();
         } catch (const nlohmann::json::exception&) {
@@ -128,6 +133,13 @@ void set_sampling_fields(const IncomingRequest& incoming, const Values& values, 
     else if (!name.is_null())
       throw InvalidArgument("lora_name must be a string");
     object.erase("lora_name");
+    // What is written recurses as deep as the client nests; no field is nested deeper than an array.
+    for (const auto& [field, value] : object.items()) {
+      if (!value.is_structured()) continue;
+      for (const auto& element : value) {
+        if (element.is_structured()) throw InvalidArgument("sampling_parameters: " + field + " is nested too deeply");
+      }
+    }
     json = object.dump();
   }
   set_fields(request, json, "sampling_parameters");
@@ -161,6 +173,9 @@ void read_prompt(const Values& values, EngineRequest& request) {
   const InputTensor* ids = values.input("input_ids");
   const bool has_text = values.input("text_input") || values.parameter("text_input");
   if (ids && has_text) throw InvalidArgument("give text_input or input_ids, not both");
+  if (!ids && values.parameter("input_ids")) {
+    throw InvalidArgument("input_ids must be an input: a parameter cannot hold an array");
+  }
   if (!ids && !has_text) {
     throw InvalidArgument("text_input is missing; give text_input (a string) or input_ids (token ids)");
   }
@@ -222,7 +237,7 @@ AdaptedRequest adapt_request(const IncomingRequest& incoming, bool decoupled) {
   adapted.timeout_us = incoming.timeout_us;
   if (incoming.timeout_us > 0) {
     const auto timeout_ms =
-        static_cast<int64_t>(std::min<uint64_t>((incoming.timeout_us + 999) / 1000, INT64_MAX));
+        static_cast<int64_t>(std::min<uint64_t>(incoming.timeout_us / 1000 + (incoming.timeout_us % 1000 > 0), INT64_MAX));
     int64_t& deadline_ms = adapted.request.deadline_ms;
     // With a shorter deadline of its own, that one rules.
     if (deadline_ms > 0 && deadline_ms <= timeout_ms)

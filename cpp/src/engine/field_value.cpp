@@ -17,17 +17,23 @@ void FieldValue::fail(const std::string& expected) const {
   throw InvalidArgument(str(name_, " must be ", expected, ", got ", shown));
 }
 
-Json FieldValue::unquoted() const {
+const Json& FieldValue::unquoted(Json& parsed) const {
   if (!json_.is_string()) return json_;
   const auto& text = json_.get_ref<const std::string&>();
-  if (text == "True") return true;  // Python's str()
-  if (text == "False") return false;
-  return Json::parse(text, nullptr,
-                     /*allow_exceptions=*/false);  // "discarded", which is of no type, on failure
+  if (text == "True") {  // Python's str()
+    parsed = true;
+  } else if (text == "False") {
+    parsed = false;
+  } else {
+    parsed = Json::parse(text, nullptr,
+                         /*allow_exceptions=*/false);  // "discarded", which is of no type, on failure
+  }
+  return parsed;
 }
 
 int64_t FieldValue::integer(int64_t min, int64_t max) const {
-  const Json value = unquoted();
+  Json parsed;
+  const Json& value = unquoted(parsed);
   const std::string expected = str("an integer from ", min, " to ", max);
   int64_t number = 0;
   if (value.is_number_unsigned() && value.get<uint64_t>() > uint64_t{INT64_MAX}) fail(expected);
@@ -46,9 +52,15 @@ int64_t FieldValue::integer(int64_t min, int64_t max) const {
 }
 
 void FieldValue::read(bool& field) const {
-  const Json value = unquoted();
-  if (!value.is_boolean()) fail("true or false");
+  if (!read_if_boolean(field)) fail("true or false");
+}
+
+bool FieldValue::read_if_boolean(bool& field) const {
+  Json parsed;
+  const Json& value = unquoted(parsed);
+  if (!value.is_boolean()) return false;
   field = value.get<bool>();
+  return true;
 }
 
 void FieldValue::read(int32_t& field) const {
@@ -61,7 +73,8 @@ void FieldValue::read(int64_t& field) const {
 }
 
 void FieldValue::read(uint64_t& field) const {
-  const Json value = unquoted();
+  Json parsed;
+  const Json& value = unquoted(parsed);
   field = value.is_number_unsigned() ? value.get<uint64_t>()
                                      : static_cast<uint64_t>(integer(0, std::numeric_limits<int64_t>::max()));
 }
@@ -75,7 +88,8 @@ void FieldValue::read(float& field) const {
 }
 
 void FieldValue::read(double& field) const {
-  const Json value = unquoted();
+  Json parsed;
+  const Json& value = unquoted(parsed);
   if (!value.is_number()) fail("a number");
   field = value.get<double>();
 }
@@ -100,7 +114,8 @@ void FieldValue::read(std::vector<std::string>& field) const {
 }
 
 void FieldValue::read(std::vector<int32_t>& field) const {
-  const Json value = unquoted();
+  Json parsed;
+  const Json& value = unquoted(parsed);
   if (!value.is_array()) fail("an array of integers");
   field.clear();
   for (const Json& element : value) {
@@ -110,7 +125,8 @@ void FieldValue::read(std::vector<int32_t>& field) const {
 }
 
 void FieldValue::read(std::map<int32_t, float>& field) const {
-  const Json value = unquoted();
+  Json parsed;
+  const Json& value = unquoted(parsed);
   if (!value.is_object()) fail("an object from token ids to numbers");
   field.clear();
   for (const auto& [key, element] : value.items()) {

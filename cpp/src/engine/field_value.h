@@ -17,6 +17,7 @@ class FieldValue {
   FieldValue(const Json& json, const std::string& name) : json_(json), name_(name) {}
 
   void read(bool& field) const;
+  bool read_if_boolean(bool& field) const;  // false, and nothing is read, when it is something else
   void read(int32_t& field) const;
   void read(int64_t& field) const;
   void read(uint64_t& field) const;
@@ -34,8 +35,8 @@ class FieldValue {
   }
 
  private:
-  // The value, or what a string contains.
-  Json unquoted() const;
+  // The value, or what a string contains, in `parsed`. Never a copy: that would recurse as deep as the client nests.
+  const Json& unquoted(Json& parsed) const;
   int64_t integer(int64_t min, int64_t max) const;
   [[noreturn]] void fail(const std::string& expected) const;
 

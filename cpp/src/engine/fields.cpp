@@ -27,6 +27,13 @@ void set_sampling(EngineRequest& request, const FieldValue& value) {
   value.read(request.sampling_params.*member);
 }
 
+// The chat API's `logprobs` is a bool: the chosen token's alone.
+void set_logprobs(EngineRequest& request, const FieldValue& value) {
+  bool wanted = false;
+  if (!value.read_if_boolean(wanted)) return value.read(request.sampling_params.logprobs);
+  request.sampling_params.logprobs = wanted ? std::optional<int32_t>(0) : std::nullopt;
+}
+
 #define QUIRE_FIELD(set, type, name) {#name, set<&type::name>}
 
 constexpr Field<EngineRequest> kRequestFields[] = {
@@ -46,7 +53,7 @@ constexpr Field<EngineRequest> kRequestFields[] = {
     QUIRE_FIELD(set_sampling, SamplingParams, ignore_eos),
     QUIRE_FIELD(set_sampling, SamplingParams, include_stop_str_in_output),
     QUIRE_FIELD(set_sampling, SamplingParams, n),
-    QUIRE_FIELD(set_sampling, SamplingParams, logprobs),
+    {"logprobs", set_logprobs},
     QUIRE_FIELD(set_sampling, SamplingParams, detokenize),
     QUIRE_FIELD(set_sampling, SamplingParams, skip_special_tokens),
     QUIRE_FIELD(set_request, EngineRequest, priority),
@@ -128,8 +135,9 @@ void set_json_field(EngineRequest& request, const std::string& name, const Json&
   }
   for (const NeutralField& neutral : kNeutralFields) {
     if (name != neutral.name) continue;
-    const Json given =
-        value.is_string() ? Json::parse(value.get_ref<const std::string&>(), nullptr, false) : value;
+    Json parsed;
+    if (value.is_string()) parsed = Json::parse(value.get_ref<const std::string&>(), nullptr, false);
+    const Json& given = value.is_string() ? parsed : value;
     if (value.is_null() || given == Json::parse(neutral.json)) return;
     throw InvalidArgument(str(name, " is not supported; leave it out, or give ", neutral.json));
   }

@@ -1,0 +1,9 @@
+"""Makes the fixtures known to pytest. Nothing is imported from here: tests/python has a conftest too."""
+
+from triton_fixtures import (  # noqa: F401
+    client,
+    demo_model,
+    models,
+    reference,
+    server,
+)

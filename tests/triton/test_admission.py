@@ -1,0 +1,131 @@
+"""What is refused when there is too much, what comes first, and what ends when its time is up."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from triton_metrics import is_idle, read_metrics
+from triton_requests import Response, error_of, infer, open_stream, stream_infer
+from triton_server import TritonServer, poll
+from tritonclient.utils import InferenceServerException
+
+ENDLESS = {"max_tokens": 1200, "ignore_eos": True}
+LONG = {"text_input": "Once upon a time", "stream": True, "sampling_parameters": ENDLESS}
+Models = Callable[..., None]
+
+
+def test_what_exceeds_max_queued_requests_is_unavailable(server: TritonServer, models: Models) -> None:
+    models("small", {"max_queued_requests": 1})
+    with open_stream(server.grpc_address) as stream:
+        stream.send("small", LONG)
+        stream.next()
+        answer = server.request("v2/models/small/generate", {"text_input": "me too", "max_tokens": 1})
+        assert answer.status == 400  # /generate's for every error
+        assert "max_queued_requests" in answer.body
+        stream.send("small", LONG)
+        with pytest.raises(InferenceServerException, match="max_queued_requests"):
+            while True:
+                stream.next()
+    poll("small is idle", lambda: is_idle(server, "small"))
+    assert server.generate("small", text_input="me now", max_tokens=1)["text_output"]
+
+
+def test_the_stock_client_can_tell_that_it_is_unavailable(
+    client: Any, server: TritonServer, models: Models
+) -> None:
+    models("small_sync", {"max_queued_requests": 2}, decoupled=False)
+    inputs = {"text_input": "Once", "sampling_parameters": ENDLESS, "stream": False}
+    with open_stream(server.grpc_address) as stream:
+        stream.send("small_sync", inputs)
+        stream.send("small_sync", inputs)
+        poll("both run", lambda: read_metrics(server, "small_sync")("num_requests_running") == 2)
+        error = error_of(client, "small_sync", {"text_input": "me too"})
+    assert "503" in error or "UNAVAILABLE" in error
+    poll("it is idle", lambda: is_idle(server, "small_sync"))
+
+
+def test_a_request_ends_when_its_deadline_passes(server: TritonServer) -> None:
+    sampling = {**ENDLESS, "deadline_ms": 600}
+    inputs = {**LONG, "sampling_parameters": sampling, "return_finish_reason": True}
+    *deltas, final = stream_infer(server.grpc_address, "demo", inputs)
+    assert deltas[-1].outputs["finish_reason"] == ["abort"]
+    assert final == Response({}, final=True)
+    assert len(deltas) > 1
+
+
+def test_the_deadline_of_a_plain_request_returns_what_there_is(server: TritonServer) -> None:
+    answer = server.generate("sync", text_input="Once", deadline_ms=600, return_finish_reason=True, **ENDLESS)
+    assert answer["finish_reason"] == "abort"
+    assert len(answer["text_output"]) > len("Once")
+
+
+def test_the_queue_policy_of_the_configuration_is_kept(
+    client: Any, server: TritonServer, models: Models
+) -> None:
+    policy = "max_queue_size: 1 default_timeout_microseconds: 600000 allow_timeout_override: true"
+    config = f"dynamic_batching {{ default_queue_policy {{ {policy} }} }}"
+    models("policed", decoupled=False, config=config)
+    inputs = {"text_input": "Once", "sampling_parameters": ENDLESS}
+    assert "timeout of 600000 us" in error_of(client, "policed", inputs)
+    with pytest.raises(InferenceServerException, match="timeout of 300000 us"):
+        infer(client, "policed", inputs, timeout=300_000)
+    with open_stream(server.grpc_address) as stream:
+        stream.send("policed", inputs)
+        poll("it runs", lambda: read_metrics(server, "policed")("num_requests_running") == 1)
+        assert "max_queued_requests 1" in error_of(client, "policed", {"text_input": "me too"})
+        with pytest.raises(InferenceServerException, match="timeout"):
+            stream.next()
+
+
+def test_the_servers_own_request_timeout_is_kept(client: Any, server: TritonServer) -> None:
+    inputs = {"text_input": "Once", "sampling_parameters": ENDLESS}
+    with pytest.raises(InferenceServerException, match="timeout"):
+        infer(client, "sync", inputs, timeout=600_000)  # microseconds
+    poll("sync is idle", lambda: is_idle(server, "sync"))
+
+
+def test_a_lower_priority_value_is_served_first(server: TritonServer, models: Models) -> None:
+    models("ranked", {"scheduling_policy": "priority", "max_num_seqs": 1})
+    order: list[str] = []
+
+    def ask(name: str, priority: int) -> None:
+        server.generate("ranked", text_input=name, max_tokens=20, ignore_eos=True, priority=priority)
+        order.append(name)
+
+    with open_stream(server.grpc_address) as stream:
+        stream.send("ranked", LONG)
+        stream.next()
+        threads = []
+        for waiting, (name, priority) in enumerate([("last", 5), ("second", 0), ("first", -1)], start=1):
+            threads.append(threading.Thread(target=ask, args=(name, priority)))
+            threads[-1].start()
+            poll(
+                f"{name} waits",
+                lambda count=waiting: read_metrics(server, "ranked")("num_requests_waiting") == count,  # type: ignore[misc]
+            )
+    for thread in threads:
+        thread.join(60)
+    assert order == ["first", "second", "last"]
+
+
+def test_priority_may_be_a_sampling_parameter(server: TritonServer) -> None:
+    parameters = (
+        '{"priority": "-3", "user": "mira", "cache_salt": "s", "add_special_tokens": false, "max_tokens": 2}'
+    )
+    assert server.generate("demo", text_input="Once", sampling_parameters=parameters)["text_output"]
+
+
+def test_a_thousand_requests_at_once_are_all_answered(server: TritonServer) -> None:
+    count = 1000
+    with open_stream(server.grpc_address) as stream:
+        for _ in range(count):
+            stream.send(
+                "demo", {"input_ids": [5, 6, 7], "sampling_parameters": {"max_tokens": 2, "ignore_eos": True}}
+            )
+        finals = 0
+        while finals < count:
+            finals += stream.next().final
+    poll("demo is idle", lambda: is_idle(server, "demo"))

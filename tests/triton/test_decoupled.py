@@ -1,0 +1,51 @@
+"""Which doors a decoupled model opens, and which need one that is not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import tritonclient.grpc
+import tritonclient.http
+from triton_requests import error_of, infer, stream_infer
+from triton_server import TritonServer
+from tritonclient.utils import InferenceServerException
+
+REQUEST = {"text_input": "Once upon a time"}
+
+
+def test_one_answer_doors_refuse_a_decoupled_model(client: Any) -> None:
+    """The server's own answer; quire_demo_sync shows the way out."""
+    with pytest.raises(InferenceServerException, match="decoupled") as error:
+        infer(client, "demo", REQUEST)
+    grpc = isinstance(client, tritonclient.grpc.InferenceServerClient)
+    assert error.value.status() == ("StatusCode.UNIMPLEMENTED" if grpc else "501")
+
+
+def test_a_stream_of_a_model_that_is_not_decoupled_is_refused(client: Any) -> None:
+    error = error_of(client, "sync", {**REQUEST, "stream": True})
+    assert "stream" in error and "decoupled" in error
+
+
+def test_generate_stream_of_a_model_that_is_not_decoupled_is_refused(server: TritonServer) -> None:
+    answer = server.request("v2/models/sync/generate_stream", {**REQUEST, "stream": True})
+    assert answer.status == 400
+    assert "decoupled" in answer.body
+
+
+def test_generate_stream_answers_once_without_stream(server: TritonServer) -> None:
+    for model in ("demo", "sync"):
+        [event] = server.generate_stream(model, **REQUEST, stream=False)
+        assert event["text_output"].startswith("Once upon a time")
+
+
+def test_generate_refuses_more_than_one_response(server: TritonServer) -> None:
+    """The server's own rule (it says so with status 200); it must not harm the next request."""
+    answer = server.request("v2/models/demo/generate", {**REQUEST, "stream": True, "max_tokens": 30})
+    assert "exactly 1 response" in answer.json()["error"]
+    assert server.generate("demo", **REQUEST)["text_output"]
+
+
+def test_a_grpc_stream_serves_both_kinds(server: TritonServer) -> None:
+    assert len(stream_infer(server.grpc_address, "demo", REQUEST)) == 2
+    assert len(stream_infer(server.grpc_address, "sync", REQUEST)) == 1

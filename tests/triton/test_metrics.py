@@ -1,0 +1,194 @@
+"""The backend's families on the server's metrics port, and the server's own statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from triton_metrics import Metrics, read_metrics
+from triton_requests import open_stream, stream_infer
+from triton_server import TritonServer, poll
+
+HISTOGRAMS = (
+    "time_to_first_token_seconds",
+    "inter_token_latency_seconds",
+    "e2e_request_latency_seconds",
+    "request_queue_time_seconds",
+)
+GAUGES = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
+COUNTERS = (
+    "prefix_cache_queries_total",
+    "prefix_cache_hits_total",
+    "num_preemptions_total",
+    "prompt_tokens_total",
+    "generation_tokens_total",
+    "request_success_total",
+)
+IDS = [17, 300, 42, 8, 99]
+Models = Callable[..., None]
+
+
+def ask(server: TritonServer, model: str, ids: list[int], max_tokens: int) -> None:
+    sampling = {"max_tokens": max_tokens, "ignore_eos": True}
+    stream_infer(
+        server.grpc_address, model, {"input_ids": ids, "stream": True, "sampling_parameters": sampling}
+    )
+
+
+def counted(server: TritonServer, model: str, finished: float) -> Metrics:
+    """The metrics once so many requests are counted as finished."""
+    reason = "length"
+    poll(
+        f"{finished} finished",
+        lambda: read_metrics(server, model)("request_success_total", finished_reason=reason) == finished,
+    )
+    return read_metrics(server, model)
+
+
+def test_every_family_has_help_type_and_the_model(server: TritonServer) -> None:
+    server.generate("demo", text_input="Once", max_tokens=3)
+    text = server.metrics()
+    for kind, names in (("histogram", HISTOGRAMS), ("gauge", GAUGES), ("counter", COUNTERS)):
+        for name in names:
+            assert f"# HELP quire:{name} " in text
+            assert f"# TYPE quire:{name} {kind}\n" in text
+    for model in ("demo", "sync"):
+        assert f'quire:num_requests_running{{model="{model}",version="1"}}' in text
+
+
+def test_counters_count_exactly(server: TritonServer, models: Models) -> None:
+    models("counted")
+    ask(server, "counted", IDS, max_tokens=7)
+    ask(server, "counted", IDS, max_tokens=3)
+    metrics = counted(server, "counted", 2)
+    assert metrics("prompt_tokens_total") == 10
+    assert metrics("generation_tokens_total") == 10
+    assert metrics("time_to_first_token_seconds_count") == 2
+    assert metrics("inter_token_latency_seconds_count") == 6 + 2
+    assert metrics("e2e_request_latency_seconds_count") == 2
+    assert metrics("request_queue_time_seconds_count") == 2
+    assert metrics("num_preemptions_total") == 0
+
+
+def test_latencies_are_in_order(server: TritonServer, models: Models) -> None:
+    models("timed")
+    ask(server, "timed", IDS, max_tokens=20)
+    metrics = counted(server, "timed", 1)
+    queued, first, all_, between = (
+        metrics(f"{name}_sum")
+        for name in (
+            "request_queue_time_seconds",
+            "time_to_first_token_seconds",
+            "e2e_request_latency_seconds",
+            "inter_token_latency_seconds",
+        )
+    )
+    assert 0 <= queued <= first < all_ < 10
+    assert abs(first + between - all_) < 0.05
+
+
+def test_buckets_are_cumulative(server: TritonServer, models: Models) -> None:
+    models("buckets")
+    ask(server, "buckets", IDS, max_tokens=5)
+    counted(server, "buckets", 1)
+    for name in HISTOGRAMS:
+        lines = [
+            line
+            for line in server.metrics().splitlines()
+            if line.startswith(f"quire:{name}_bucket") and 'model="buckets"' in line
+        ]
+        counts = [float(line.rsplit(" ", 1)[1]) for line in lines]
+        assert len(counts) > 5
+        assert counts == sorted(counts)
+        assert counts[-1] == read_metrics(server, "buckets")(f"{name}_count")
+
+
+def test_a_repeated_prompt_is_a_prefix_hit(server: TritonServer, models: Models) -> None:
+    models("prefix", {"block_size": 16})
+    ids = list(range(100, 149))  # three full blocks and a token
+    ask(server, "prefix", ids, max_tokens=1)
+    ask(server, "prefix", ids, max_tokens=1)
+    metrics = counted(server, "prefix", 2)
+    assert metrics("prefix_cache_queries_total") == 98
+    assert metrics("prefix_cache_hits_total") == 48
+
+
+def test_preemptions_are_counted(server: TritonServer, models: Models) -> None:
+    """Seven blocks of 16 for two requests that grow to five each."""
+    parameters = {
+        "num_gpu_blocks_override": 8,
+        "max_model_len": 112,
+        "kv_cache_memory_bytes": 0,
+        "max_num_seqs": 4,
+    }
+    models("tight", parameters)
+    inputs = {"input_ids": IDS, "stream": True, "sampling_parameters": {"max_tokens": 70, "ignore_eos": True}}
+    with open_stream(server.grpc_address) as stream:
+        stream.send("tight", inputs)
+        stream.send("tight", inputs)
+        stream.until_final()
+        stream.until_final()
+    assert counted(server, "tight", 2)("num_preemptions_total") >= 1
+
+
+def test_gauges_follow_what_runs(server: TritonServer, models: Models) -> None:
+    models("gauged", {"max_num_seqs": 1})
+    inputs = {
+        "input_ids": IDS,
+        "stream": True,
+        "sampling_parameters": {"max_tokens": 800, "ignore_eos": True},
+    }
+    with open_stream(server.grpc_address) as stream:
+        stream.send("gauged", inputs)
+        stream.send("gauged", inputs)
+        stream.next()
+        poll("one waits", lambda: read_metrics(server, "gauged")("num_requests_waiting") == 1)
+        metrics = read_metrics(server, "gauged")
+        assert metrics("num_requests_running") == 1
+        assert 0 < metrics("kv_cache_usage_perc") < 1
+    poll("none runs", lambda: read_metrics(server, "gauged")("num_requests_running") == 0)
+
+
+def test_refused_requests_are_no_successes(server: TritonServer, models: Models) -> None:
+    models("strict")
+    assert server.request("v2/models/strict/generate", {"text_input": "x", "top_p": 7}).status == 400
+    ask(server, "strict", IDS, max_tokens=2)
+    metrics = counted(server, "strict", 1)
+    assert metrics("prompt_tokens_total") == 5
+
+
+def test_an_unloaded_models_metrics_go(server: TritonServer, models: Models) -> None:
+    models("passing")
+    ask(server, "passing", IDS, max_tokens=2)
+    server.unload("passing")
+    assert not [name for name in read_metrics(server, "passing").names() if name.startswith("quire:")]
+
+
+def test_statistics_say_where_the_time_went(server: TritonServer, models: Models) -> None:
+    models("observed", decoupled=False)
+    for _ in range(3):
+        server.generate("observed", text_input="Once", max_tokens=4, ignore_eos=True)
+    poll("three are counted", lambda: server.statistics("observed")["inference_count"] == 3)
+    statistics = server.statistics("observed")["inference_stats"]
+    for name in ("success", "queue", "compute_input", "compute_infer", "compute_output"):
+        assert statistics[name]["count"] == 3, name
+        assert statistics[name]["ns"] > 0, name
+    parts = sum(
+        statistics[name]["ns"] for name in ("queue", "compute_input", "compute_infer", "compute_output")
+    )
+    assert parts <= statistics["success"]["ns"]
+    assert statistics["compute_infer"]["ns"] > statistics["compute_input"]["ns"]
+
+
+def test_statistics_of_a_decoupled_model_count_requests(server: TritonServer, models: Models) -> None:
+    models("flowing")
+    ask(server, "flowing", IDS, max_tokens=6)
+    poll("one is counted", lambda: server.statistics("flowing")["inference_stats"]["success"]["count"] == 1)
+    assert server.statistics("flowing")["inference_stats"]["compute_infer"]["ns"] > 0
+
+
+def test_statistics_count_failures_apart(server: TritonServer, models: Models) -> None:
+    models("failing", decoupled=False)
+    for _ in range(2):
+        server.request("v2/models/failing/generate", {"text_input": "x", "top_p": 7})
+    poll("two failures", lambda: server.statistics("failing")["inference_stats"]["fail"]["count"] == 2)
+    assert server.statistics("failing")["inference_stats"]["success"]["count"] == 0

@@ -1,0 +1,152 @@
+"""Decoupled responses on a gRPC stream."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from triton_requests import Response, open_stream, stream_infer
+from triton_server import TritonServer
+from tritonclient.utils import InferenceServerException
+
+PROMPT = "Once upon a time"
+GREEDY = {"temperature": 0, "max_tokens": 40}
+Reference = Callable[..., Any]
+
+
+def stream(server: TritonServer, prompt: str, sampling: dict[str, Any], **flags: bool) -> list[Response]:
+    inputs = {"text_input": prompt, "stream": True, "sampling_parameters": sampling, **flags}
+    return stream_infer(server.grpc_address, "demo", inputs)
+
+
+def test_deltas_add_up_to_the_text(server: TritonServer, reference: Reference) -> None:
+    *deltas, _ = stream(server, PROMPT, GREEDY)
+    assert len(deltas) > 1
+    assert "".join(delta.text for delta in deltas) == reference(PROMPT, **GREEDY)[0].text
+
+
+def test_the_final_response_is_empty(server: TritonServer) -> None:
+    *deltas, final = stream(server, PROMPT, GREEDY)
+    assert final == Response({}, final=True)
+    assert not any(delta.final for delta in deltas)
+
+
+def test_a_client_that_does_not_ask_for_it_sees_no_empty_response(server: TritonServer) -> None:
+    """The stock client's default: it stops when it knows enough, here by finish_reason."""
+    with open_stream(server.grpc_address) as opened:
+        sent = opened.client.async_stream_infer
+
+        def without(*args: Any, **options: Any) -> None:
+            sent(*args, **{**options, "enable_empty_final_response": False})
+
+        opened.client.async_stream_infer = without
+        inputs = {"text_input": PROMPT, "stream": True, "sampling_parameters": GREEDY}
+        for _ in range(2):  # a leftover of the first would come before the second's answer
+            opened.send("demo", {**inputs, "return_finish_reason": True})
+            while (response := opened.next()).outputs["finish_reason"] == ["None"]:
+                pass
+            assert response.outputs["finish_reason"] == ["length"]
+
+
+def test_without_stream_there_is_one_response_and_the_final_flag(
+    server: TritonServer, reference: Reference
+) -> None:
+    inputs = {"text_input": PROMPT, "sampling_parameters": GREEDY}
+    answer, final = stream_infer(server.grpc_address, "demo", inputs)
+    assert answer.text == PROMPT + reference(PROMPT, **GREEDY)[0].text
+    assert final == Response({}, final=True)
+
+
+def test_ids_and_counts_of_the_deltas_add_up(server: TritonServer, reference: Reference) -> None:
+    flags = {"return_output_ids": True, "return_num_output_tokens": True, "return_num_input_tokens": True}
+    *deltas, _ = stream(server, PROMPT, GREEDY, **flags)
+    ids = [token for delta in deltas for token in delta.outputs["output_ids"][0]]
+    assert ids == list(reference(PROMPT, **GREEDY)[0].token_ids)
+    assert sum(delta.outputs["num_output_tokens"][0] for delta in deltas) == 40
+    assert len({tuple(delta.outputs["num_input_tokens"]) for delta in deltas}) == 1
+
+
+def test_only_the_last_delta_has_a_finish_reason(server: TritonServer) -> None:
+    *deltas, _ = stream(server, PROMPT, GREEDY, return_finish_reason=True)
+    reasons = [delta.outputs["finish_reason"][0] for delta in deltas]
+    assert reasons[-1] == "length"
+    assert set(reasons[:-1]) == {"None"}  # what the vLLM backend says
+
+
+@pytest.mark.parametrize("text", ["añoñé ünïcödé", "猫は魚を食べる", "🐈🐟🐈🐟", "жизнь и море"])
+def test_a_character_is_never_cut(server: TritonServer, reference: Reference, text: str) -> None:
+    """Every piece decodes by itself (triton_requests.py does), whatever the tokens are."""
+    sampling = {"temperature": 1.0, "seed": 5, "max_tokens": 60, "ignore_eos": True}
+    prompt = f"<|im_start|>user\nRepeat: {text}<|im_end|>\n<|im_start|>assistant\n"
+    *deltas, _ = stream(server, prompt, sampling)
+    assert "".join(delta.text for delta in deltas) == reference(prompt, **sampling)[0].text
+
+
+def test_bytes_that_are_no_text_come_out_as_the_engines_text(
+    server: TritonServer, reference: Reference
+) -> None:
+    """Biased towards single bytes: incomplete characters, replaced as in the unstreamed text."""
+    bias = {str(token): 50 for token in range(200, 256)}
+    sampling = {"temperature": 1.0, "seed": 1, "max_tokens": 40, "logit_bias": bias}
+    *deltas, _ = stream(server, PROMPT, sampling)
+    given = {**sampling, "logit_bias": {int(token): value for token, value in bias.items()}}
+    assert "".join(delta.text for delta in deltas) == reference(PROMPT, **given)[0].text
+
+
+def test_a_stop_string_is_never_shown_in_part(server: TritonServer, reference: Reference) -> None:
+    text = reference(PROMPT, **GREEDY)[0].text
+    stop = text[30:42]
+    *deltas, _ = stream(server, PROMPT, {**GREEDY, "stop": [stop]}, return_finish_reason=True)
+    assert "".join(delta.text for delta in deltas) == text[: text.index(stop)]
+    assert deltas[-1].outputs["finish_reason"] == ["stop"]
+
+
+def test_n_completions_stream_side_by_side(server: TritonServer, reference: Reference) -> None:
+    sampling = {"n": 2, "seed": 11, "temperature": 1.0, "max_tokens": 20}
+    *deltas, _ = stream(server, PROMPT, sampling)
+    texts: dict[int, str] = defaultdict(str)
+    for delta in deltas:
+        assert len(delta.outputs["text_output"]) == 2
+        for index, text in enumerate(delta.outputs["text_output"]):
+            texts[index] += text
+    assert [texts[0], texts[1]] == [completion.text for completion in reference(PROMPT, **sampling)]
+
+
+def test_requests_of_one_stream_are_told_apart_by_their_id(
+    server: TritonServer, reference: Reference
+) -> None:
+    prompts = {"a": "Once upon a time", "b": "The baker said", "c": "Mira has a cat"}
+    texts: dict[str, str] = defaultdict(str)
+    with open_stream(server.grpc_address) as opened:
+        for request_id, prompt in prompts.items():
+            inputs = {"text_input": prompt, "stream": True, "sampling_parameters": GREEDY}
+            opened.send("demo", inputs, request_id=request_id)
+        unfinished = set(prompts)
+        while unfinished:
+            response = opened.next()
+            texts[response.request_id] += response.text if response.outputs else ""
+            if response.final:
+                unfinished.remove(response.request_id)
+    assert texts == {key: reference(prompt, **GREEDY)[0].text for key, prompt in prompts.items()}
+
+
+def test_an_error_ends_its_request_and_not_the_stream(server: TritonServer, reference: Reference) -> None:
+    good = {"text_input": PROMPT, "stream": True, "sampling_parameters": GREEDY}
+    with open_stream(server.grpc_address) as opened:
+        opened.send("demo", {**good, "sampling_parameters": {"top_p": 7}})
+        with pytest.raises(InferenceServerException, match="top_p"):
+            opened.next()
+        opened.send("demo", good)
+        responses = opened.until_final()
+    # The refused request may have had a final response of its own.
+    text = "".join(response.text for response in responses if response.outputs)
+    text = text or "".join(r.text for r in opened.until_final() if r.outputs)
+    assert text == reference(PROMPT, **GREEDY)[0].text
+
+
+def test_a_stream_of_a_model_that_is_not_decoupled_has_one_response(server: TritonServer) -> None:
+    inputs = {"text_input": PROMPT, "sampling_parameters": GREEDY}
+    [answer] = stream_infer(server.grpc_address, "sync", inputs)
+    assert answer.final and answer.text.startswith(PROMPT)
