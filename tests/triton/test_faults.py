@@ -227,13 +227,13 @@ def test_loading_and_unloading_leaves_memory_and_threads_as_they_were(own_server
         stream_infer(own_server.grpc_address, "demo", {**REQUEST, "sampling_parameters": {"max_tokens": 4}})
         own_server.unload("demo")
 
-    for _ in range(5):
+    for _ in range(NUM_CYCLES):  # until allocators and gRPC have what they keep
         cycle()
     threads, memory = num_threads(own_server), resident_bytes(own_server)
     for _ in range(NUM_CYCLES):
         cycle()
     assert num_threads(own_server) <= threads + 2
-    assert resident_bytes(own_server) < memory + (12 << 20)
+    assert resident_bytes(own_server) < memory + (4 << 20)
 
 
 @pytest.fixture

@@ -1,4 +1,6 @@
 // What the server calls. Nothing but translation: states in and out, exceptions to errors.
+#include <malloc.h>
+
 #include <memory>
 
 #include "backend_state.h"
@@ -73,7 +75,10 @@ TRITONSERVER_Error* TRITONBACKEND_ModelInitialize(TRITONBACKEND_Model* model) {
 TRITONSERVER_Error* TRITONBACKEND_ModelFinalize(TRITONBACKEND_Model* model) {
   // At the process's end its threads wait for ever, and joining them would too.
   if (process_is_exiting()) return nullptr;
-  return guarded([&] { delete model_state(model); });
+  return guarded([&] {
+    delete model_state(model);
+    malloc_trim(0);  // what the allocator keeps for the next model goes back to the system
+  });
 }
 
 // Instances of a model share its engine; each adds a thread that reads and tokenizes requests.

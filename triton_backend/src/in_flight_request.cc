@@ -77,7 +77,7 @@ bool InFlightRequest::deliver_or_throw(const RequestOutput& output) {
     }
     if (completion.finish_reason != FinishReason::kAbort) continue;
     if (why == Ending::kCancelled) {
-      end_with_error(new_error(TRITONSERVER_ERROR_CANCELLED, "the request was cancelled"));
+      end_cancelled();
       return true;
     }
     if (why == Ending::kServerExits) {
@@ -115,6 +115,10 @@ void InFlightRequest::end_with_error(TRITONSERVER_Error* error) {
   report(false, {});
   sender_.send_error(error);
   release();
+}
+
+void InFlightRequest::end_cancelled() {
+  end_with_error(new_error(TRITONSERVER_ERROR_CANCELLED, "the request was cancelled"));
 }
 
 // queue: in the server's queue and the engine's; compute input: reading and tokenizing; infer: from the first

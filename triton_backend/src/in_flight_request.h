@@ -35,6 +35,7 @@ class InFlightRequest {
   // Answers with the tensors, or the error, and ends.
   void end_with(const std::vector<OutputTensor>& tensors);
   void end_with_error(TRITONSERVER_Error* error);
+  void end_cancelled();
 
   // From any thread.
   bool is_cancelled() const { return sender_.is_cancelled(); }

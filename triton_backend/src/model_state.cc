@@ -52,6 +52,9 @@ constexpr std::chrono::milliseconds kWatchInterval{1};
 constexpr std::chrono::milliseconds kStreamWatchInterval{10};
 
 constexpr std::chrono::milliseconds kServerWatchInterval{100};
+// From the end of a stream whose client has gone to its last response. Server 2.51 frees the stream's state
+// twice when that finds an earlier response still being written, and crashes.
+constexpr std::chrono::milliseconds kLinger{50};
 
 // What a request with `cancel` is answered.
 std::vector<OutputTensor> cancelled_reply() {
@@ -107,7 +110,10 @@ ModelState::~ModelState() {
   }
   wake_.notify_all();
   watcher_.join();
-  engine_.reset();
+  // Not reset(), which clears the pointer first: a callback reads it until the output thread is joined, even
+  // after the last request is released.
+  delete engine_.get();
+  (void)engine_.release();
 }
 
 void ModelState::execute(TRITONBACKEND_ModelInstance* instance, TRITONBACKEND_Request* request) {
@@ -155,20 +161,25 @@ std::string ModelState::prompt_text(const AdaptedRequest& adapted) const {
 void ModelState::deliver(const InFlight& in_flight, RequestOutput&& output) {
   // A client that has gone is noticed before another response is made for it.
   const auto guard = enter_server();
-  // Once the request has ended the destructor may run, and wait for this thread: engine_ is not read after
-  // that.
-  Engine& engine = *engine_;
   if (!output.finished && in_flight->ending == Ending::kNone && in_flight->is_cancelled()) {
     in_flight->ending = Ending::kCancelled;
-    engine.abort_request(in_flight->engine_id);
+    engine_->abort_request(in_flight->engine_id);
   }
   if (output.finished) remove(in_flight);  // its name is free before its client can know that it has ended
-  const bool engine_failed = output.finished && !engine.dead_error().empty();
-  if (in_flight->deliver(output) && !output.finished) {
+  const bool engine_failed = output.finished && !engine_->dead_error().empty();
+  if (output.finished && in_flight->streams() && in_flight->is_cancelled()) {
+    linger(in_flight);
+  } else if (in_flight->deliver(output) && !output.finished) {
     remove(in_flight);
-    engine.abort_request(in_flight->engine_id);
+    engine_->abort_request(in_flight->engine_id);
   }
   if (engine_failed) unload();
+}
+
+void ModelState::linger(const InFlight& in_flight) {
+  const std::lock_guard lock(mutex_);
+  lingering_.push_back({in_flight, std::chrono::steady_clock::now() + kLinger});
+  wake_.notify_all();
 }
 
 // Once, whatever the number of requests that the engine took with it.
@@ -222,7 +233,7 @@ void ModelState::watch() {
   std::optional<Clock::time_point> end_of_grace;
   std::unique_lock lock(mutex_);
   while (true) {
-    wake_.wait(lock, [this] { return stopping_ || !in_flight_.empty(); });
+    wake_.wait(lock, [this] { return stopping_ || !in_flight_.empty() || !lingering_.empty(); });
     const bool watch_closely = num_without_stream_ > 0;
     wake_.wait_for(lock, watch_closely ? kWatchInterval : kStreamWatchInterval,
                    [&] { return stopping_ || (num_without_stream_ > 0 && !watch_closely); });
@@ -238,8 +249,22 @@ void ModelState::watch() {
       for (const std::string& engine_id : unwanted_requests(end_of_grace && now >= *end_of_grace)) {
         engine_->abort_request(engine_id);
       }
+      end_lingering(now);
     }
     lock.lock();
+  }
+}
+
+void ModelState::end_lingering(std::chrono::steady_clock::time_point now) {
+  while (true) {
+    InFlight in_flight;
+    {
+      const std::lock_guard lock(mutex_);
+      if (lingering_.empty() || lingering_.front().until > now) return;
+      in_flight = std::move(lingering_.front().in_flight);
+      lingering_.pop_front();
+    }
+    in_flight->end_cancelled();
   }
 }
 

@@ -1,8 +1,10 @@
 // One loaded model: its engine, and the requests in it.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -45,6 +47,8 @@ class ModelState {
   void unload();
   void add(const InFlight& in_flight, bool unique_id);
   void remove(const InFlight& in_flight);
+  void linger(const InFlight& in_flight);
+  void end_lingering(std::chrono::steady_clock::time_point now);
   void watch();
   bool server_exits() const;
   std::vector<std::string> unwanted_requests(bool time_is_up);
@@ -57,6 +61,12 @@ class ModelState {
 
   std::mutex mutex_;                                     // guards what follows, up to the engine
   std::unordered_map<std::string, InFlight> in_flight_;  // by the engine's name for it
+  struct Lingering {
+    InFlight in_flight;
+    std::chrono::steady_clock::time_point until;
+  };
+  std::deque<Lingering>
+      lingering_;  // ended in the engine, and cancelled by clients that have gone; oldest first
   uint64_t num_requests_ = 0;
   size_t num_without_stream_ = 0;  // of those in flight
   bool stopping_ = false;

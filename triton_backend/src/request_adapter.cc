@@ -106,7 +106,8 @@ std::string to_json(const RequestParameter& parameter) {
       [&](const auto& value) {
         if constexpr (std::is_same_v<std::decay_t<decltype(value)>, double>) {
           // JSON has none, and would call it null.
-          if (!std::isfinite(value)) throw InvalidArgument("parameter '" + parameter.name + "' must be finite");
+          if (!std::isfinite(value))
+            throw InvalidArgument("parameter '" + parameter.name + "' must be finite");
         }
         try {
           return nlohmann::json(value).dump();
@@ -137,7 +138,8 @@ void set_sampling_fields(const IncomingRequest& incoming, const Values& values, 
     for (const auto& [field, value] : object.items()) {
       if (!value.is_structured()) continue;
       for (const auto& element : value) {
-        if (element.is_structured()) throw InvalidArgument("sampling_parameters: " + field + " is nested too deeply");
+        if (element.is_structured())
+          throw InvalidArgument("sampling_parameters: " + field + " is nested too deeply");
       }
     }
     json = object.dump();
@@ -236,8 +238,8 @@ AdaptedRequest adapt_request(const IncomingRequest& incoming, bool decoupled) {
 
   adapted.timeout_us = incoming.timeout_us;
   if (incoming.timeout_us > 0) {
-    const auto timeout_ms =
-        static_cast<int64_t>(std::min<uint64_t>(incoming.timeout_us / 1000 + (incoming.timeout_us % 1000 > 0), INT64_MAX));
+    const auto timeout_ms = static_cast<int64_t>(
+        std::min<uint64_t>(incoming.timeout_us / 1000 + (incoming.timeout_us % 1000 > 0), INT64_MAX));
     int64_t& deadline_ms = adapted.request.deadline_ms;
     // With a shorter deadline of its own, that one rules.
     if (deadline_ms > 0 && deadline_ms <= timeout_ms)

@@ -58,6 +58,15 @@ std::string valid_utf8(std::string text) {
     bool valid = length > 0 && i + length <= text.size();
     for (size_t k = 1; valid && k < length; ++k)
       valid = (static_cast<unsigned char>(text[i + k]) & 0xC0) == 0x80;
+    if (valid && length > 2) {
+      // Neither too long, nor half of a surrogate pair, nor past U+10FFFF.
+      const auto second = static_cast<unsigned char>(text[i + 1]);
+      valid = byte == 0xE0   ? second >= 0xA0
+              : byte == 0xED ? second < 0xA0
+              : byte == 0xF0 ? second >= 0x90
+              : byte == 0xF4 ? second < 0x90
+                             : true;
+    }
     if (valid) {
       i += length;
     } else {
