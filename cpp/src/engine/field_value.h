@@ -35,7 +35,8 @@ class FieldValue {
   }
 
  private:
-  // The value, or what a string contains, in `parsed`. Never a copy: that would recurse as deep as the client nests.
+  // The value, or what a string contains, in `parsed`. Never a copy: that would recurse as deep as the client
+  // nests.
   const Json& unquoted(Json& parsed) const;
   int64_t integer(int64_t min, int64_t max) const;
   [[noreturn]] void fail(const std::string& expected) const;

@@ -1,0 +1,213 @@
+#include "quire/fields.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <regex>
+
+#include "messages/engine_core_messages.h"
+
+namespace quire {
+namespace {
+
+struct CountFields {
+  size_t count = 0;
+  template <typename... Fields>
+  void operator()(Fields&...) {
+    count += sizeof...(Fields);
+  }
+};
+
+EngineRequest read(const std::string& json) {
+  EngineRequest request;
+  set_fields(request, json, "body");
+  return request;
+}
+
+std::string error(const std::string& json) {
+  try {
+    read(json);
+    return "";
+  } catch (const InvalidArgument& complaint) {
+    return complaint.what();
+  }
+}
+
+std::string config_error(const std::string& name, const std::string& text) {
+  try {
+    EngineConfig config;
+    set_field(config, name, text);
+    return "";
+  } catch (const InvalidArgument& complaint) {
+    return complaint.what();
+  }
+}
+
+TEST(FieldsTest, EveryFieldOfSamplingParamsHasAName) {
+  CountFields fields;
+  SamplingParams params;
+  visit_fields(fields, params);
+  const size_t of_the_request = 5;  // priority, deadline_ms, user, cache_salt, add_special_tokens
+  const size_t output_kind = 1;     // the door's
+  EXPECT_EQ(request_field_names().size(), fields.count - output_kind + of_the_request);
+}
+
+TEST(FieldsTest, EveryFieldOfEngineConfigHasAName) {
+  std::ifstream header(QUIRE_ENGINE_CONFIG_HEADER);
+  std::string text((std::istreambuf_iterator<char>(header)), {});
+  text.erase(0, text.find("struct QUIRE_API EngineConfig"));
+  text = std::regex_replace(text, std::regex("//[^\n]*"), "");
+  const std::regex member(R"((?:^|\n)  [\w:<>]+\s+(\w+)\s*(?:=[^;]*)?;)");
+  const auto known = engine_config_field_names();
+  size_t num_members = 0;
+  for (std::sregex_iterator it(text.begin(), text.end(), member); it != std::sregex_iterator(); ++it) {
+    const std::string name = (*it)[1];
+    if (name == "kv_arena" || name == "metric_sink") continue;
+    ++num_members;
+    EXPECT_NE(std::find(known.begin(), known.end(), name), known.end()) << name;
+  }
+  EXPECT_EQ(num_members, known.size());
+}
+
+TEST(FieldsTest, EveryFieldReadsItsValueAndTheSameInAString) {
+  const char* values =
+      R"({"temperature": 0.5, "top_k": 3, "top_p": 0.25, "min_p": 0.125, "presence_penalty": 1,
+      "frequency_penalty": -1.5, "repetition_penalty": 1.5, "logit_bias": {"7": -2.5}, "seed": 18446744073709551615,
+      "max_tokens": 5, "min_tokens": 2, "stop": ["a", "b"], "stop_token_ids": [4, 5], "ignore_eos": true,
+      "include_stop_str_in_output": true, "n": 2, "logprobs": 4, "detokenize": false, "skip_special_tokens": false,
+      "priority": -3, "deadline_ms": 9000000000, "user": "u", "cache_salt": "s", "add_special_tokens": false})";
+  const EngineRequest plain = read(values);
+  const SamplingParams& params = plain.sampling_params;
+  EXPECT_EQ(params.temperature, 0.5F);
+  EXPECT_EQ(params.top_k, 3);
+  EXPECT_EQ(params.logit_bias, (std::map<int32_t, float>{{7, -2.5F}}));
+  EXPECT_EQ(params.seed, UINT64_MAX);
+  EXPECT_EQ(params.stop, (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(params.stop_token_ids, (std::vector<int32_t>{4, 5}));
+  EXPECT_EQ(params.logprobs, 4);
+  EXPECT_FALSE(params.detokenize);
+  EXPECT_EQ(plain.priority, -3);
+  EXPECT_EQ(plain.deadline_ms, 9000000000);
+  EXPECT_EQ(plain.user, "u");
+  EXPECT_FALSE(plain.add_special_tokens);
+
+  const auto object = nlohmann::json::parse(values);
+  ASSERT_EQ(object.size(), request_field_names().size());
+  EngineRequest quoted;
+  for (const auto& [name, value] : object.items()) {
+    const bool is_text = value.is_string() || name == "stop";
+    set_field(quoted, name, is_text ? value.dump() : nlohmann::json(value.dump()).dump());
+  }
+  EXPECT_EQ(quoted.sampling_params, params);
+  EXPECT_EQ(quoted.deadline_ms, plain.deadline_ms);
+  EXPECT_EQ(quoted.cache_salt, "s");
+}
+
+TEST(FieldsTest, NullLeavesTheDefaultOfEveryField) {
+  for (const std::string& name : request_field_names()) {
+    EngineRequest request;
+    set_field(request, name, "null");
+    EXPECT_EQ(request.sampling_params, SamplingParams()) << name;
+  }
+}
+
+TEST(FieldsTest, AWholeNumberMayBeWrittenAsARealOne) {
+  EXPECT_EQ(read(R"({"max_tokens": 5.0})").sampling_params.max_tokens, 5);
+  EXPECT_NE(error(R"({"max_tokens": 5.5})"), "");
+}
+
+TEST(FieldsTest, OneStopStringIsAnArrayOfOne) {
+  EXPECT_EQ(read(R"({"stop": "[1]"})").sampling_params.stop, std::vector<std::string>{"[1]"});
+}
+
+TEST(FieldsTest, AComplaintNamesFieldValueAndWhatWouldDo) {
+  EXPECT_EQ(error(R"({"max_tokens": "many"})"),
+            R"(max_tokens must be an integer from -2147483648 to 2147483647, got "many")");
+  EXPECT_EQ(error(R"({"temperature": [1]})"), "temperature must be a number, got an array");
+  EXPECT_EQ(error(R"({"stop_token_ids": [1, "x"]})").substr(0, 18), "stop_token_ids[1] ");
+  EXPECT_NE(error(R"({"temprature": 1})").find("temperature"), std::string::npos);
+}
+
+TEST(FieldsTest, NoFieldTakesAnotherType) {
+  for (const std::string& name : request_field_names()) {
+    const std::string complaint = error("{\"" + name + R"(": [{"a": {}}]})");
+    EXPECT_EQ(complaint.substr(0, name.size()), name);
+    EXPECT_NE(error("{\"" + name + R"(": {"x": []}})"), "") << name;
+  }
+}
+
+TEST(FieldsTest, NumbersThatDoNotFitAreRefused) {
+  for (const char* number : {"2147483648", "-2147483649", "1e10", "18446744073709551616", "1e999",
+                             "\"1e999\"", "NaN", "\"NaN\"", "\"Infinity\"", "\"0x10\"", "\"\"", "\" \""}) {
+    EXPECT_NE(error(std::string(R"({"top_k": )") + number + "}"), "") << number;
+  }
+  for (const char* number : {"1e39", "-1e39", "\"nan\"", "\"inf\""}) {
+    EXPECT_NE(error(std::string(R"({"temperature": )") + number + "}"), "") << number;
+  }
+  EXPECT_NE(error(R"({"seed": -1})"), "");
+  EXPECT_NE(error(R"({"logit_bias": {"99999999999": 1}})"), "");
+  EXPECT_NE(error(R"({"logit_bias": {"1 ": 1}})"), "");
+}
+
+TEST(FieldsTest, InvalidUtf8IsRefused) {
+  EXPECT_NE(error("{\"user\": \"\xC3\"}"), "");
+  EXPECT_NE(error("{\"\xFF\": 1}"), "");
+}
+
+// A client decides how deep it nests; no part of reading may recurse with it.
+TEST(FieldsTest, DeepNestingIsRefusedInEveryField) {
+  std::string deep(1'000'000, '[');
+  EXPECT_NE(error(deep), "");
+  deep.append(1'000'000, ']');
+  EXPECT_NE(error(deep), "");
+  for (const char* name : {"temperature", "top_k", "seed", "ignore_eos", "user", "stop", "stop_token_ids",
+                           "logit_bias", "logprobs", "best_of", "unknown"}) {
+    EXPECT_NE(error("{\"" + std::string(name) + "\": " + deep + "}"), "") << name;
+    EXPECT_NE(error("{\"" + std::string(name) + "\": {\"1\": " + deep + "}}"), "") << name;
+  }
+  EXPECT_NE(error("{\"stop_token_ids\": \"" + deep + "\"}"), "");
+}
+
+TEST(FieldsTest, VllmsOtherFieldsAreAcceptedWhereTheyChangeNothing) {
+  EXPECT_EQ(
+      error(R"({"best_of": 1, "use_beam_search": false, "length_penalty": 1.0, "early_stopping": "false",
+                      "prompt_logprobs": null, "spaces_between_special_tokens": true})"),
+      "");
+  EXPECT_NE(error(R"({"best_of": 2})").find("best_of"), std::string::npos);
+}
+
+TEST(FieldsTest, OnlyAnObjectHasMembers) {
+  for (const char* text : {"", "[]", "1", "null", "{", "{} {}"}) {
+    EXPECT_EQ(error(text).substr(0, 4), "body") << text;
+  }
+}
+
+TEST(FieldsTest, AConfigurationIsReadFromText) {
+  EngineConfig config;
+  set_field(config, "model", "some/where");
+  set_field(config, "max_num_seqs", "12");
+  set_field(config, "enable_prefix_caching", "False");
+  set_field(config, "watermark", "0.5");
+  set_field(config, "kv_cache_memory_bytes", "8589934592");
+  set_field(config, "seed", "18446744073709551615");
+  EXPECT_EQ(config.model, "some/where");
+  EXPECT_EQ(config.max_num_seqs, 12);
+  EXPECT_FALSE(config.enable_prefix_caching);
+  EXPECT_EQ(config.watermark, 0.5F);
+  EXPECT_EQ(config.kv_cache_memory_bytes, 8589934592);
+  EXPECT_EQ(config.seed, UINT64_MAX);
+}
+
+TEST(FieldsTest, ABadConfigurationIsNamedWithItsValue) {
+  EXPECT_EQ(config_error("max_num_seqs", "64k"),
+            R"(max_num_seqs must be an integer from -2147483648 to 2147483647, got "64k")");
+  EXPECT_NE(config_error("kv_arena", "1").find("kv_arena"), std::string::npos);
+  EXPECT_NE(config_error("enable_prefix_caching", "1"), "");
+  EXPECT_NE(config_error("watermark", ""), "");
+  EXPECT_EQ(config_error("model", std::string(1'000'000, '[')), "");
+}
+
+}  // namespace
+}  // namespace quire

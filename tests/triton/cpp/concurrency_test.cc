@@ -1,0 +1,97 @@
+#include <atomic>
+
+#include "triton_test.h"
+
+namespace quire::triton::host {
+namespace {
+
+class ConcurrencyTest : public HostTest {};
+
+// Three models of two instances each, sixteen clients that stream, wait, cancel, name, refuse and give up.
+TEST_F(ConcurrencyTest, SixteenClientsOfThreeModelsGetWhatTheyAskFor) {
+  std::vector<std::shared_ptr<Model>> models;
+  for (const char* name : {"a", "b", "c"}) {
+    models.push_back(host().load(name, demo_config({}, /*decoupled=*/name[0] != 'c'), {.num_instances = 2}));
+  }
+  const auto expected = models[0]->infer(text_request(kStory, R"({"temperature": 0, "max_tokens": 6})"));
+  expected->wait();
+  std::atomic<int> num_checked{0};
+  const auto client = [&](int number) {
+    for (int round = 0; round < 12; ++round) {
+      Model& model = *models[static_cast<size_t>(number + round) % 3];
+      const bool decoupled = model.name() != "c";
+      const auto instance = static_cast<size_t>(number % 2);
+      const int kind = (number + round) % 6;
+      const char* endless = R"({"max_tokens": 800, "ignore_eos": true})";
+      if (kind == 0 && decoupled) {
+        const auto call =
+            model.infer(stream_request(kStory, R"({"temperature": 0, "max_tokens": 6})"), instance);
+        call->wait();
+        EXPECT_EQ(kStory + call->text(), expected->text());
+      } else if (kind == 1) {
+        const auto call =
+            model.infer(decoupled ? stream_request(kStory, endless) : text_request(kStory, endless));
+        if (decoupled) call->wait_for_responses(1);
+        call->cancel();
+        call->wait();
+        EXPECT_EQ(call->error_code(), TRITONSERVER_ERROR_CANCELLED);
+      } else if (kind == 2) {
+        ClientRequest request = text_request(kStory, endless);
+        request.id = "client-" + std::to_string(number);
+        const auto call = model.infer(request, instance);
+        ClientRequest cancel;
+        cancel.id = request.id;
+        cancel.inputs = {bool_input("cancel", true)};
+        const auto reply = model.infer(cancel, 1 - instance);
+        reply->wait();
+        call->wait();
+        EXPECT_EQ(call->error_code(), TRITONSERVER_ERROR_CANCELLED);
+      } else if (kind == 3) {
+        ClientRequest request = text_request(kStory, R"({"max_tokens": 3, "n": 2})");
+        request.refused_from = 0;
+        const auto call = model.infer(request, instance);
+        call->wait();
+        EXPECT_EQ(call->error_code(), TRITONSERVER_ERROR_INVALID_ARG);
+      } else if (kind == 4) {
+        const auto call = model.infer(text_request(kStory, R"({"top_p": 7})"), instance);
+        call->wait();
+        EXPECT_EQ(call->error_code(), TRITONSERVER_ERROR_INVALID_ARG);
+      } else {
+        const auto call =
+            model.infer(text_request(kStory, R"({"temperature": 0, "max_tokens": 6})"), instance);
+        call->wait();
+        EXPECT_EQ(call->text(), expected->text());
+      }
+      ++num_checked;
+    }
+  };
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 16; ++i) threads.emplace_back(client, i);
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(num_checked, 16 * 12);
+  uint64_t num_reported = 0;
+  for (const auto& model : models) num_reported += model->num_successes() + model->num_failures();
+  EXPECT_EQ(num_reported, 1U + 16 * 12 + 16 * 2) << "each request once; every client cancels by id twice";
+}
+
+TEST_F(ConcurrencyTest, ModelsLoadAndUnloadWhileOthersServe) {
+  const auto model = load_demo();
+  std::atomic<bool> done{false};
+  std::thread loader([&] {
+    for (int i = 0; i < 2; ++i) {
+      const auto other = host().load("other", demo_config());
+      other->infer(stream_request(kStory, R"({"max_tokens": 2})"))->wait();
+      other->unload();
+    }
+    done = true;
+  });
+  while (!done) {
+    const auto call = model->infer(stream_request(kStory, R"({"max_tokens": 8})"));
+    call->wait();
+    EXPECT_EQ(call->error(), "");
+  }
+  loader.join();
+}
+
+}  // namespace
+}  // namespace quire::triton::host

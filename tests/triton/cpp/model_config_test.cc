@@ -1,0 +1,106 @@
+#include "model_config.h"
+
+#include <nlohmann/json.hpp>
+
+#include "quire/error.h"
+#include "tensors.h"
+#include "triton_test.h"
+
+namespace quire::triton::host {
+namespace {
+
+using Json = nlohmann::json;
+
+template <typename Function>
+std::string error(Function&& function) {
+  try {
+    function();
+    return "";
+  } catch (const InvalidArgument& complaint) {
+    return complaint.what();
+  }
+}
+
+std::string completion_error(const std::string& config) {
+  return error([&] { complete_config(config); });
+}
+
+std::string settings_error(const std::map<std::string, std::string>& parameters) {
+  return error([&] { read_settings(demo_config(parameters), "/r/m/1"); });
+}
+
+TEST(ModelConfigTest, AnEmptyConfigurationIsCompletedWithEveryTensor) {
+  const auto config = Json::parse(complete_config(R"({"name": "m", "backend": "quire"})"));
+  ASSERT_EQ(config["input"].size(), input_specs().size());
+  ASSERT_EQ(config["output"].size(), output_specs().size());
+  for (const auto& input : config["input"]) EXPECT_EQ(input["optional"], true);
+  for (const auto& output : config["output"]) EXPECT_FALSE(output.contains("optional"));
+  EXPECT_EQ(config["model_transaction_policy"]["decoupled"], true);
+  EXPECT_EQ(config["name"], "m");
+}
+
+TEST(ModelConfigTest, CompletingTwiceChangesNothing) {
+  const std::string once = complete_config(R"({"name": "m"})");
+  EXPECT_EQ(complete_config(once), once);
+}
+
+TEST(ModelConfigTest, WhatTheAuthorWroteStays) {
+  const auto config = Json::parse(complete_config(
+      R"({"input": [{"name": "stream", "data_type": "TYPE_BOOL", "dims": [1]}],
+          "model_transaction_policy": {"decoupled": false}})"));
+  EXPECT_EQ(config["input"][0]["name"], "stream");
+  EXPECT_FALSE(config["input"][0].contains("optional"));
+  EXPECT_EQ(config["input"].size(), input_specs().size());
+  EXPECT_EQ(config["model_transaction_policy"]["decoupled"], false);
+}
+
+TEST(ModelConfigTest, WhatTheBackendCannotDoIsRefused) {
+  for (const auto& [config, needle] : std::vector<std::pair<std::string, std::string>>{
+           {R"({"max_batch_size": 8})", "max_batch_size is 8"},
+           {R"({"instance_group": [{"kind": "KIND_GPU"}]})", "KIND_GPU"},
+           {R"({"sequence_batching": {}})", "sequence_batching"},
+           {R"({"input": [{"name": "PROMPT", "data_type": "TYPE_STRING"}]})", "PROMPT"},
+           {R"({"output": [{"name": "output_ids", "data_type": "TYPE_INT64"}]})", "TYPE_INT32"}}) {
+    EXPECT_NE(completion_error(config).find(needle), std::string::npos) << completion_error(config);
+  }
+}
+
+TEST(ModelConfigTest, ParametersAreTheEnginesFields) {
+  const ModelSettings settings =
+      read_settings(demo_config({{"max_num_seqs", "3"}, {"enable_prefix_caching", "false"}}), "/r/m/1");
+  EXPECT_EQ(settings.engine.max_num_seqs, 3);
+  EXPECT_FALSE(settings.engine.enable_prefix_caching);
+  EXPECT_GT(settings.engine.max_queued_requests, 0) << "Execute never waits, so the queue must have an end";
+  EXPECT_TRUE(settings.decoupled);
+  EXPECT_FALSE(settings.shares_kv_arena);
+  EXPECT_TRUE(read_settings(demo_config({{"kv_arena", "shared"}}), "/r/m/1").shares_kv_arena);
+}
+
+TEST(ModelConfigTest, ABadParameterIsNamedWithItsValue) {
+  EXPECT_NE(settings_error({{"max_num_seqs", "lots"}}).find("lots"), std::string::npos);
+  EXPECT_NE(settings_error({{"max_num_seqs", "lots"}}).find("max_num_seqs"), std::string::npos);
+  EXPECT_NE(settings_error({{"kv_arena", "maybe"}}).find("maybe"), std::string::npos);
+  EXPECT_NE(settings_error({{"no_such", "1"}}).find("no_such"), std::string::npos);
+  EXPECT_NE(error([] { read_settings(R"({"parameters": {"model": "x"}})", "/r/m/1"); }).find("string_value"),
+            std::string::npos);
+}
+
+TEST(ModelConfigTest, AModelsPathIsRelativeToItsVersion) {
+  EXPECT_EQ(read_settings(demo_config({{"model", "../weights"}}), "/r/m/1").engine.model, "/r/m/weights");
+  EXPECT_EQ(read_settings(demo_config({{"model", "/elsewhere"}}), "/r/m/1").engine.model, "/elsewhere");
+  EXPECT_EQ(read_settings("{}", QUIRE_DEMO_MODEL).engine.model, QUIRE_DEMO_MODEL);
+  EXPECT_NE(error([] { read_settings("{}", "/r/m/1"); }).find("/r/m/1"), std::string::npos);
+}
+
+TEST(ModelConfigTest, TheCommandLineIsReadAndTheServersOwnSettingsAreNot) {
+  const auto settings = read_backend_settings(
+      R"({"cmdline": {"auto-complete-config": "true", "kv-arena-bytes": "4096", "exit-grace-secs": "9"}})");
+  EXPECT_EQ(settings.kv_arena_bytes, 4096);
+  EXPECT_EQ(settings.exit_grace_secs, 9);
+  EXPECT_EQ(read_backend_settings("{}").kv_arena_bytes, 0);
+  EXPECT_NE(error([] { read_backend_settings(R"({"cmdline": {"kv-arena-bytes": "-1"}})"); }).find("-1"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace quire::triton::host

@@ -1,0 +1,274 @@
+// Requests as plain data: no server.
+#include "request_adapter.h"
+
+#include <limits>
+
+#include "host/host.h"
+#include "triton_test.h"
+
+namespace quire::triton::host {
+namespace {
+
+AdaptedRequest adapt(const ClientRequest& request, bool decoupled = true) {
+  IncomingRequest incoming;
+  incoming.id = request.id;
+  for (const Input& input : request.inputs) {
+    incoming.inputs.push_back({input.name, input.datatype, input.shape, input.buffers.at(0)});
+  }
+  incoming.parameters = request.parameters;
+  incoming.outputs = request.outputs;
+  incoming.timeout_us = request.timeout_us;
+  return adapt_request(incoming, decoupled);
+}
+
+std::string error(const ClientRequest& request, bool decoupled = true) {
+  try {
+    adapt(request, decoupled);
+    return "";
+  } catch (const InvalidArgument& complaint) {
+    return complaint.what();
+  }
+}
+
+ClientRequest with(ClientRequest request, Input input) {
+  request.inputs.push_back(std::move(input));
+  return request;
+}
+ClientRequest with(ClientRequest request, RequestParameter parameter) {
+  request.parameters.push_back(std::move(parameter));
+  return request;
+}
+ClientRequest with_outputs(ClientRequest request, std::vector<std::string> outputs) {
+  request.outputs = std::move(outputs);
+  return request;
+}
+
+bool mentions(const std::string& text, const std::string& needle) {
+  return text.find(needle) != std::string::npos;
+}
+
+TEST(RequestAdapterTest, ATextPromptAloneSufficesAndComesBackBeforeTheOutput) {
+  const AdaptedRequest adapted = adapt(text_request("Once"));
+  EXPECT_EQ(adapted.request.prompt, "Once");
+  EXPECT_EQ(adapted.request.request_id, "");
+  EXPECT_EQ(adapted.request.sampling_params.output_kind, RequestOutputKind::kFinalOnly);
+  EXPECT_TRUE(adapted.response.prepend_input);
+  EXPECT_TRUE(adapted.response.text_output);
+  EXPECT_FALSE(adapted.response.output_ids);
+  EXPECT_FALSE(adapted.unique_id);
+  EXPECT_FALSE(adapted.cancel);
+}
+
+TEST(RequestAdapterTest, AStreamIsOfDeltasWithoutThePrompt) {
+  const AdaptedRequest adapted = adapt(stream_request("Once"));
+  EXPECT_TRUE(adapted.response.stream);
+  EXPECT_FALSE(adapted.response.prepend_input);
+  EXPECT_EQ(adapted.request.sampling_params.output_kind, RequestOutputKind::kDelta);
+  EXPECT_TRUE(mentions(error(stream_request("Once"), /*decoupled=*/false), "decoupled"));
+  EXPECT_TRUE(mentions(error(with(stream_request("Once"), bool_input("exclude_input_in_output", false))),
+                       "exclude_input_in_output"));
+  EXPECT_EQ(error(with(stream_request("Once"), bool_input("exclude_input_in_output", true))), "");
+}
+
+TEST(RequestAdapterTest, TokenIdsAreTakenAsTheyAreAndComeBackAsIds) {
+  ClientRequest request;
+  request.inputs = {ids_input({3, -1, 7})};
+  const AdaptedRequest adapted = adapt(request);
+  EXPECT_EQ(adapted.request.prompt_token_ids, (std::vector<int32_t>{3, -1, 7}));
+  EXPECT_TRUE(adapted.response.output_ids);
+  EXPECT_TRUE(adapted.response.text_output);
+  EXPECT_FALSE(adapted.response.prepend_input);
+  EXPECT_TRUE(adapt(with(request, bool_input("exclude_input_in_output", false))).response.prepend_input);
+}
+
+TEST(RequestAdapterTest, ExactlyOnePromptIsNeeded) {
+  EXPECT_TRUE(mentions(error({}), "text_input is missing"));
+  EXPECT_TRUE(mentions(error(with(text_request("Once"), ids_input({1}))), "not both"));
+  EXPECT_TRUE(mentions(error(text_request("")), "text_input is empty"));
+  ClientRequest no_ids;
+  no_ids.inputs = {ids_input({})};
+  EXPECT_TRUE(mentions(error(no_ids), "input_ids"));
+  EXPECT_TRUE(mentions(error(with(text_request("Once"), RequestParameter{"input_ids", std::string("[1]")})),
+                       "input_ids"));
+}
+
+TEST(RequestAdapterTest, EveryInputMustBeKnownAndOfItsTypeAndSize) {
+  for (const TensorSpec& spec : input_specs()) {
+    ClientRequest request;
+    request.inputs = {{spec.name, TRITONSERVER_TYPE_FP16, {1}, {"ab"}}};
+    if (std::string(spec.name) == "request_id") request.inputs.push_back(string_input("text_input", "Once"));
+    if (std::string(spec.name) != "text_input" && std::string(spec.name) != "input_ids") {
+      request.inputs.push_back(string_input("text_input", "Once"));
+    }
+    EXPECT_TRUE(mentions(error(request), std::string("'") + spec.name + "' must be ")) << spec.name;
+  }
+  EXPECT_TRUE(mentions(error(with(text_request("Once"), string_input("prompt", "x"))), "'prompt'"));
+  EXPECT_TRUE(mentions(
+      error(with(text_request("Once"), Input{"stream", TRITONSERVER_TYPE_BOOL, {2}, {"\1\1"}})), "[2]"));
+  EXPECT_TRUE(mentions(error(with(text_request("Once"), Input{"stream", TRITONSERVER_TYPE_BOOL, {1}, {""}})),
+                       "one byte"));
+}
+
+TEST(RequestAdapterTest, AStringsLengthMustBeThatOfItsBytes) {
+  for (const std::string& bytes : {std::string(), std::string("abc"), string_bytes("abc") + "d",
+                                   std::string("\xFF\xFF\xFF\xFF", 4), string_bytes("abc").substr(0, 6)}) {
+    ClientRequest request;
+    request.inputs = {{"text_input", TRITONSERVER_TYPE_BYTES, {1}, {bytes}}};
+    EXPECT_TRUE(mentions(error(request), "text_input")) << bytes.size();
+  }
+  ClientRequest two;
+  two.inputs = {{"text_input", TRITONSERVER_TYPE_BYTES, {2}, {string_bytes("a") + string_bytes("b")}}};
+  EXPECT_TRUE(mentions(error(two), "one element"));
+  ClientRequest scalar;
+  scalar.inputs = {{"text_input", TRITONSERVER_TYPE_BYTES, {1, 1}, {string_bytes("a")}}};
+  EXPECT_EQ(adapt(scalar).request.prompt, "a");
+}
+
+TEST(RequestAdapterTest, EveryFlagBringsItsOutput) {
+  const std::vector<std::pair<const char*, bool ResponseOptions::*>> flags = {
+      {"return_finish_reason", &ResponseOptions::finish_reason},
+      {"return_cumulative_logprob", &ResponseOptions::cumulative_logprob},
+      {"return_logprobs", &ResponseOptions::logprobs},
+      {"return_num_input_tokens", &ResponseOptions::num_input_tokens},
+      {"return_num_output_tokens", &ResponseOptions::num_output_tokens},
+      {"return_output_ids", &ResponseOptions::output_ids}};
+  for (const auto& [name, option] : flags) {
+    EXPECT_FALSE(adapt(text_request("Once")).response.*option) << name;
+    EXPECT_TRUE(adapt(with(text_request("Once"), bool_input(name, true))).response.*option) << name;
+    EXPECT_FALSE(adapt(with(text_request("Once"), bool_input(name, false))).response.*option) << name;
+    EXPECT_TRUE(adapt(with(text_request("Once"), RequestParameter{name, true})).response.*option) << name;
+    EXPECT_TRUE(mentions(error(with(text_request("Once"), RequestParameter{name, int64_t{1}})), name));
+  }
+}
+
+TEST(RequestAdapterTest, AListOfOutputsIsMeantUnlessItIsAllOfThem) {
+  const ResponseOptions some = adapt(with_outputs(text_request("Once"), {"output_ids", "logprobs"})).response;
+  EXPECT_FALSE(some.text_output);
+  EXPECT_TRUE(some.output_ids);
+  EXPECT_TRUE(some.logprobs);
+  EXPECT_FALSE(some.finish_reason);
+  std::vector<std::string> all;
+  for (const TensorSpec& spec : output_specs()) all.emplace_back(spec.name);
+  const ResponseOptions listed = adapt(with_outputs(text_request("Once"), all)).response;
+  EXPECT_TRUE(listed.text_output);
+  EXPECT_FALSE(listed.output_ids);
+  EXPECT_TRUE(mentions(error(with_outputs(text_request("Once"), {"text"})), "'text'"));
+}
+
+TEST(RequestAdapterTest, AFlagAddsToTheOutputsThatAreListed) {
+  const ResponseOptions options = adapt(with(with_outputs(text_request("Once"), {"text_output"}),
+                                             bool_input("return_finish_reason", true)))
+                                      .response;
+  EXPECT_TRUE(options.text_output);
+  EXPECT_TRUE(options.finish_reason);
+}
+
+TEST(RequestAdapterTest, WhatIsReturnedIsComputed) {
+  EXPECT_EQ(
+      adapt(with(text_request("Once"), bool_input("return_logprobs", true))).request.sampling_params.logprobs,
+      0);
+  EXPECT_EQ(
+      adapt(with(text_request("Once", R"({"logprobs": 3})"), bool_input("return_cumulative_logprob", true)))
+          .request.sampling_params.logprobs,
+      3);
+  EXPECT_TRUE(adapt(text_request("Once")).request.sampling_params.detokenize);
+  EXPECT_FALSE(adapt(with_outputs(text_request("Once"), {"output_ids"})).request.sampling_params.detokenize);
+  EXPECT_TRUE(adapt(with_outputs(text_request("Once", R"({"stop": "."})"), {"output_ids"}))
+                  .request.sampling_params.detokenize);
+}
+
+TEST(RequestAdapterTest, ParametersAreFieldsAndSamplingParametersWin) {
+  ClientRequest request = text_request("Once", R"({"max_tokens": 7})");
+  request.parameters = {{"max_tokens", int64_t{5}},
+                        {"temperature", 0.5},
+                        {"ignore_eos", true},
+                        {"stop", std::string("x")},
+                        {"priority", int64_t{-2}}};
+  const AdaptedRequest adapted = adapt(request);
+  EXPECT_EQ(adapted.request.sampling_params.max_tokens, 7);
+  EXPECT_EQ(adapted.request.sampling_params.temperature, 0.5F);
+  EXPECT_TRUE(adapted.request.sampling_params.ignore_eos);
+  EXPECT_EQ(adapted.request.sampling_params.stop, std::vector<std::string>{"x"});
+  EXPECT_EQ(adapted.request.priority, -2);
+}
+
+TEST(RequestAdapterTest, AnInputWinsOverAParameterOfItsName) {
+  const AdaptedRequest adapted = adapt(with(stream_request("Once"), RequestParameter{"stream", false}));
+  EXPECT_TRUE(adapted.response.stream);
+  EXPECT_EQ(adapt(with(ClientRequest(), RequestParameter{"text_input", std::string("Once")})).request.prompt,
+            "Once");
+  EXPECT_TRUE(
+      mentions(error(with(ClientRequest(), RequestParameter{"text_input", int64_t{1}})), "text_input"));
+}
+
+TEST(RequestAdapterTest, ParametersThatMeanNothingAreRefused) {
+  EXPECT_TRUE(mentions(error(with(text_request("Once"), RequestParameter{"temprature", 0.5})), "temprature"));
+  EXPECT_TRUE(
+      mentions(error(with(text_request("Once"), RequestParameter{"user", std::string("\xC3")})), "UTF-8"));
+  for (const double value :
+       {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
+    EXPECT_TRUE(
+        mentions(error(with(text_request("Once"), RequestParameter{"temperature", value})), "temperature"));
+  }
+}
+
+TEST(RequestAdapterTest, BadSamplingParametersAreRefused) {
+  for (const char* text :
+       {"{", "[]", "1", "{\"user\": \"\xC3\"}", R"({"n": 2147483648})", R"({"lora_name": 1})"}) {
+    EXPECT_NE(error(text_request("Once", text)), "") << text;
+  }
+  EXPECT_EQ(error(with(text_request("Once"), string_input("sampling_parameters", ""))), "");
+}
+
+TEST(RequestAdapterTest, DeepNestingIsRefused) {
+  const std::string deep = std::string(1'000'000, '[') + std::string(1'000'000, ']');
+  EXPECT_NE(error(text_request("Once", deep)), "");
+  EXPECT_NE(error(text_request("Once", "{\"temperature\": " + deep + "}")), "");
+  EXPECT_NE(error(text_request("Once", "{\"lora_name\": null, \"temperature\": " + deep + "}")), "");
+  EXPECT_NE(error(text_request("Once", "{\"lora_name\": " + deep + "}")), "");
+  EXPECT_NE(error(with(text_request("Once"), RequestParameter{"temperature", deep})), "");
+}
+
+TEST(RequestAdapterTest, AnAdapterIsRefusedByNameWhereverItIsNamed) {
+  EXPECT_TRUE(mentions(error(text_request("Once", R"({"lora_name": "mine"})")), "mine"));
+  EXPECT_TRUE(mentions(error(with(text_request("Once"), string_input("lora_name", "mine"))), "mine"));
+  EXPECT_EQ(error(text_request("Once", R"({"lora_name": null, "max_tokens": 5})")), "");
+  EXPECT_EQ(error(text_request("Once", R"({"lora_name": ""})")), "");
+}
+
+TEST(RequestAdapterTest, AnIdIsUniqueOnlyWhenItIsAnInput) {
+  ClientRequest request = text_request("Once");
+  request.id = "client";
+  EXPECT_EQ(adapt(request).request_id, "client");
+  EXPECT_FALSE(adapt(request).unique_id);
+  const AdaptedRequest named = adapt(with(request, string_input("request_id", "mine")));
+  EXPECT_EQ(named.request_id, "mine");
+  EXPECT_TRUE(named.unique_id);
+  EXPECT_FALSE(adapt(with(request, string_input("request_id", ""))).unique_id);
+}
+
+TEST(RequestAdapterTest, ACancelNeedsAnIdAndNothingElse) {
+  ClientRequest request;
+  request.inputs = {bool_input("cancel", true)};
+  EXPECT_TRUE(mentions(error(request), "request_id"));
+  request.id = "client";
+  EXPECT_TRUE(adapt(request).cancel);
+  EXPECT_EQ(adapt(request).request_id, "client");
+  EXPECT_FALSE(adapt(with(text_request("Once"), bool_input("cancel", false))).cancel);
+}
+
+TEST(RequestAdapterTest, TheShorterOfTimeoutAndDeadlineRules) {
+  ClientRequest request = text_request("Once");
+  request.timeout_us = 1500;
+  EXPECT_EQ(adapt(request).request.deadline_ms, 2) << "rounded up";
+  EXPECT_EQ(adapt(request).timeout_us, 1500U);
+  request = text_request("Once", R"({"deadline_ms": 1})");
+  request.timeout_us = 1500;
+  EXPECT_EQ(adapt(request).request.deadline_ms, 1);
+  EXPECT_EQ(adapt(request).timeout_us, 0U);
+  request.timeout_us = UINT64_MAX;
+  EXPECT_EQ(adapt(request).request.deadline_ms, 1) << "a timeout of 584,942 years is the longer one";
+}
+
+}  // namespace
+}  // namespace quire::triton::host

@@ -1,0 +1,146 @@
+#include "response_tensors.h"
+
+#include <nlohmann/json.hpp>
+
+#include "host/host.h"
+#include "triton_test.h"
+
+namespace quire::triton::host {
+namespace {
+
+ResponseOptions all_options() {
+  ResponseOptions options;
+  options.output_ids = options.finish_reason = options.cumulative_logprob = options.logprobs = true;
+  options.num_input_tokens = options.num_output_tokens = true;
+  return options;
+}
+
+CompletionOutput completion(int32_t index, const std::string& text, std::vector<int32_t> ids) {
+  CompletionOutput made;
+  made.index = index;
+  made.text = text;
+  made.token_ids = std::move(ids);
+  return made;
+}
+
+class Built {
+ public:
+  Built(ResponseTensors& builder, std::vector<CompletionOutput> completions) {
+    RequestOutput output;
+    output.outputs = std::move(completions);
+    output.prompt_token_ids = std::make_shared<const std::vector<int32_t>>(std::vector<int32_t>{1, 2, 3});
+    tensors_.resize(3);  // of the response before: it is overwritten
+    builder.build(output, tensors_);
+  }
+  const OutputTensor& operator[](const std::string& name) const {
+    for (const OutputTensor& tensor : tensors_) {
+      if (tensor.name == name) return tensor;
+    }
+    throw std::out_of_range(name);
+  }
+  std::vector<std::string> texts(const std::string& name) const {
+    return strings({{}, {}, (*this)[name].bytes});
+  }
+  template <typename T>
+  std::vector<T> values(const std::string& name) const {
+    return numbers<T>({{}, {}, (*this)[name].bytes});
+  }
+  size_t size() const { return tensors_.size(); }
+
+ private:
+  std::vector<OutputTensor> tensors_;
+};
+
+TEST(ResponseTensorsTest, OnlyWhatIsAskedForIsThere) {
+  ResponseTensors builder({}, 1, "", nullptr);
+  const Built built(builder, {completion(0, "a", {1})});
+  EXPECT_EQ(built.size(), 1U);
+  EXPECT_EQ(built["text_output"].shape, std::vector<int64_t>{1});
+}
+
+TEST(ResponseTensorsTest, EveryTensorAgreesWithTheConfiguration) {
+  ResponseTensors builder(all_options(), 2, "", nullptr);
+  const Built built(builder, {completion(1, "a", {1, 2})});
+  ASSERT_EQ(built.size(), output_specs().size());
+  for (const TensorSpec& spec : output_specs()) {
+    EXPECT_EQ(built[spec.name].datatype, spec.datatype) << spec.name;
+    ASSERT_EQ(built[spec.name].shape.size(), spec.dims.size()) << spec.name;
+  }
+}
+
+TEST(ResponseTensorsTest, ARowWithoutNewsIsEmptyAndKeepsWhatItWas) {
+  ResponseTensors builder(all_options(), 3, "", nullptr);
+  CompletionOutput first = completion(0, "a", {7});
+  first.finish_reason = FinishReason::kStop;
+  first.cumulative_logprob = -1.5;
+  Built(builder, {first});
+  const Built built(builder, {completion(2, "c", {8, 9})});
+  EXPECT_EQ(built.texts("text_output"), (std::vector<std::string>{"", "", "c"}));
+  EXPECT_EQ(built.texts("finish_reason"), (std::vector<std::string>{"stop", "None", "None"}));
+  EXPECT_EQ(built.values<float>("cumulative_logprob"), (std::vector<float>{-1.5F, 0, 0}));
+  EXPECT_EQ(built.values<uint32_t>("num_output_tokens"), (std::vector<uint32_t>{0, 0, 2}));
+  EXPECT_EQ(built.values<uint32_t>("num_input_tokens"), std::vector<uint32_t>{3});
+  EXPECT_EQ(built.texts("logprobs"), (std::vector<std::string>{"[]", "[]", "[]"}));
+}
+
+TEST(ResponseTensorsTest, ShorterRowsOfIdsArePadded) {
+  ResponseTensors builder(all_options(), 3, "", nullptr);
+  const Built built(builder, {completion(0, "", {1}), completion(2, "", {4, 5, 6})});
+  EXPECT_EQ(built["output_ids"].shape, (std::vector<int64_t>{3, 3}));
+  EXPECT_EQ(built.values<int32_t>("output_ids"), (std::vector<int32_t>{1, -1, -1, -1, -1, -1, 4, 5, 6}));
+}
+
+TEST(ResponseTensorsTest, WithoutAnyIdTheRowsAreEmpty) {
+  ResponseTensors builder(all_options(), 2, "", nullptr);
+  const Built built(builder, {});
+  EXPECT_EQ(built["output_ids"].shape, (std::vector<int64_t>{2, 0}));
+  EXPECT_EQ(built["output_ids"].bytes, "");
+}
+
+TEST(ResponseTensorsTest, ThePromptComesBeforeEachCompletionOnce) {
+  ResponseTensors builder({}, 2, "Once", nullptr);
+  EXPECT_EQ(Built(builder, {completion(0, " upon", {})}).texts("text_output"),
+            (std::vector<std::string>{"Once upon", "Once"}));
+  EXPECT_EQ(Built(builder, {completion(0, " a", {})}).texts("text_output"),
+            (std::vector<std::string>{" a", ""}));
+}
+
+TEST(ResponseTensorsTest, TextIsPassedOnAsItsBytes) {
+  ResponseTensors builder({}, 1, "", nullptr);
+  const std::string text = std::string("\xF0\x9F\x98\x80\0\xE5\xAD\x97", 8);
+  EXPECT_EQ(Built(builder, {completion(0, text, {})}).texts("text_output"), std::vector<std::string>{text});
+}
+
+TEST(ResponseTensorsTest, LogprobsAreVllmsJson) {
+  CompletionOutput output = completion(0, "ab", {5, 6});
+  output.logprobs = {{{5, -0.5F, 1}, {6, -1.5F, 2}, {5, -0.5F, 1}}, {{6, -INFINITY, 3}}};
+  ResponseTensors unnamed(all_options(), 1, "", nullptr);
+  const auto json = nlohmann::json::parse(Built(unnamed, {output}).texts("logprobs").at(0));
+  ASSERT_EQ(json.size(), 2U);
+  EXPECT_EQ(json[0].size(), 2U) << "the chosen one is there once";
+  EXPECT_EQ(json[0]["5"]["logprob"], -0.5);
+  EXPECT_EQ(json[0]["5"]["rank"], 1);
+  EXPECT_TRUE(json[0]["5"]["decoded_token"].is_null());
+  EXPECT_TRUE(json[1]["6"]["logprob"].is_null()) << "JSON has no infinity";
+}
+
+TEST(ResponseTensorsTest, LogprobsNameEveryTokenAsValidJson) {
+  const auto tokenizer = Tokenizer::load(QUIRE_DEMO_MODEL);
+  CompletionOutput output = completion(0, "", {});
+  for (int32_t id = 0; id < 512; ++id) {  // single bytes of longer characters among them
+    output.token_ids.push_back(id);
+    output.logprobs.push_back({{id, -1.0F, 1}});
+  }
+  ResponseTensors builder(all_options(), 1, "", tokenizer);
+  const auto json = nlohmann::json::parse(Built(builder, {output}).texts("logprobs").at(0));
+  ASSERT_EQ(json.size(), 512U);
+  for (const auto& position : json) EXPECT_TRUE(position.front()["decoded_token"].is_string());
+}
+
+TEST(ResponseTensorsTest, ARowThatIsNotThereIsOurMistake) {
+  ResponseTensors builder({}, 1, "", nullptr);
+  EXPECT_THROW(Built(builder, {completion(1, "a", {})}), std::exception);
+}
+
+}  // namespace
+}  // namespace quire::triton::host
