@@ -122,6 +122,10 @@ struct ClientEnd {
   std::atomic<int> refused_from{-1};
 };
 
+inline TRITONSERVER_Error* new_error(TRITONSERVER_Error_Code code, const std::string& message) {
+  return Ledger::instance().make<TRITONSERVER_Error>(code, message);
+}
+
 }  // namespace quire::triton::host
 
 // ---- The handles ----
@@ -252,3 +256,7 @@ struct TRITONBACKEND_Response : quire::triton::host::Object {
   std::deque<TRITONBACKEND_Output> outputs;
   bool refused = false;  // an OutputBuffer has failed
 };
+
+// First in each function that a test may have fail.
+#define QUIRE_FAULT_POINT() \
+  if (TRITONSERVER_Error* injected = Faults::instance().hit(__func__)) return injected

@@ -1,0 +1,44 @@
+#include "response_pacer.h"
+
+#include <gtest/gtest.h>
+
+namespace quire::triton {
+namespace {
+
+using namespace std::chrono_literals;
+using Clock = ResponsePacer::Clock;
+
+TEST(ResponsePacerTest, ABurstGoesOutAtOnceAndNoMore) {
+  ResponsePacer pacer(/*burst=*/96);
+  const Clock::time_point now = Clock::now();
+  for (int i = 0; i < 96; ++i) ASSERT_EQ(pacer.enter(now), 0ms) << i;
+  EXPECT_EQ(pacer.enter(now), 1ms);
+}
+
+TEST(ResponsePacerTest, ASixthOfTheBurstLeavesInAMillisecond) {
+  ResponsePacer pacer(/*burst=*/96);
+  const Clock::time_point start = Clock::now();
+  for (int i = 0; i < 96; ++i) pacer.enter(start);
+  for (int i = 0; i < 32; ++i) ASSERT_EQ(pacer.enter(start + 2ms), 0ms) << i;
+  EXPECT_GE(pacer.enter(start + 2ms), 1ms);
+}
+
+// Whoever does not sleep, because others overtake it, waits longer and longer.
+TEST(ResponsePacerTest, TheWaitGrowsWithWhatIsUnderWay) {
+  ResponsePacer pacer(/*burst=*/96);
+  const Clock::time_point now = Clock::now();
+  for (int i = 0; i < 96 + 160; ++i) pacer.enter(now);
+  EXPECT_GT(pacer.enter(now), 10ms);
+  EXPECT_LT(pacer.enter(now), 11ms);
+}
+
+TEST(ResponsePacerTest, NobodyWaitsAtAModestPace) {
+  ResponsePacer pacer(/*burst=*/96);
+  Clock::time_point now = Clock::now();
+  for (int step = 0; step < 1000; ++step, now += 4ms) {
+    for (int i = 0; i < 60; ++i) ASSERT_EQ(pacer.enter(now), 0ms);
+  }
+}
+
+}  // namespace
+}  // namespace quire::triton
