@@ -2,14 +2,14 @@
 
     python benchmarks/triton/compare_with_noop.py --build build/cpu --work-dir /tmp/bench
 
-Both backends are made of the same adapters (benchmarks/triton/noop_backend.cc), served by one program, and called by the
-stock tritonclient; the same requests also go through the C++ API without a server.
+Both backends are made of the same adapters (benchmarks/triton/noop_backend.cc), served by one program, and
+called by the stock tritonclient; the same requests also go through the C++ API without a server.
 
 - latency: p50 of requests with max_tokens 1, one after another, the models taking turns.
-- processor time: of all the server's threads but those that compute and schedule, per streamed token; the no-op model
-  sends at the pace that quire's had.
-- throughput: 16 gRPC streams of 100 tokens of the random 0.67 B shape (benchmarks/cpu/compare_peers.py), and the
-  same through the C++ API, taking turns.
+- processor time: of all the server's threads but those that compute and schedule, per streamed token; the
+  no-op model sends at the pace that quire's had.
+- throughput: 16 gRPC streams of 100 tokens of the random 0.67 B shape (benchmarks/cpu/compare_peers.py), and
+  the same through the C++ API, taking turns.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from typing import Any
 import numpy as np
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
-
 from quire.triton.server import find_server
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -46,7 +45,8 @@ def write_model(repository: Path, name: str, backend: str, decoupled: bool, **pa
     (repository / name / "1").mkdir(parents=True, exist_ok=True)
     lines = [f'backend: "{backend}"', f"model_transaction_policy {{ decoupled: {str(decoupled).lower()} }}"]
     lines += [
-        f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}' for key, value in parameters.items()
+        f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}'
+        for key, value in parameters.items()
     ]
     (repository / name / "config.pbtxt").write_text("\n".join(lines) + "\n")
 
@@ -77,7 +77,8 @@ def served(build: Path, repository: Path, models: list[str]) -> Iterator[int]:
                 if server.poll() is not None or time.perf_counter() - started > 60:
                     raise RuntimeError((repository.parent / "server.log").read_text()) from None
                 time.sleep(0.01)
-        print(f"  (server ready in {time.perf_counter() - started:.2f} s, resident {resident_mb(server.pid):.0f} MB)")
+        seconds = time.perf_counter() - started
+        print(f"  (server ready in {seconds:.2f} s, resident {resident_mb(server.pid):.0f} MB)")
         yield server.pid
     finally:
         server.terminate()
@@ -208,7 +209,9 @@ def measure_processor_time(build: Path, repository: Path, demo: Path, rounds: in
     for streams, tokens in ((1, 400), (8, 400)):
         for door, stream in doors.items():
             write_model(repository, "stream_quire", "quire", True, model=demo, max_model_len=512)
-            quire, seconds = processor_time(build, repository, "stream_quire", stream, streams, tokens, rounds)
+            quire, seconds = processor_time(
+                build, repository, "stream_quire", stream, streams, tokens, rounds
+            )
             interval = int(seconds / tokens * 1e6)
             write_model(repository, "stream_noop", "quire_noop", True, token_interval_us=interval)
             noop, _ = processor_time(build, repository, "stream_noop", stream, streams, tokens, rounds)
@@ -216,9 +219,14 @@ def measure_processor_time(build: Path, repository: Path, demo: Path, rounds: in
 
 
 def processor_time(
-    build: Path, repository: Path, model: str, stream: Callable[[str, int, int], float], streams: int, tokens: int,
+    build: Path,
+    repository: Path,
+    model: str,
+    stream: Callable[[str, int, int], float],
+    streams: int,
+    tokens: int,
     rounds: int,
-) -> tuple[float, float]:  # fmt: skip
+) -> tuple[float, float]:
     """Microseconds a token, of the server's threads but the engine's own; and seconds a round."""
     with served(build, repository, [model]) as pid:
         stream(model, streams, tokens)
@@ -228,7 +236,9 @@ def processor_time(
         for thread, (name, after) in thread_seconds(pid).items():
             used[name] = used.get(name, 0.0) + after - before.get(thread, (name, 0.0))[1]
     num_tokens = streams * tokens * rounds
-    shares = {name: f"{time / num_tokens * 1e6:.1f}" for name, time in used.items() if time / num_tokens > 2e-7}
+    shares = {
+        name: f"{time / num_tokens * 1e6:.1f}" for name, time in used.items() if time / num_tokens > 2e-7
+    }
     print(f"  ({model}: us/token by thread {shares})")
     outside = sum(time for name, time in used.items() if name not in ENGINE_THREADS)
     return outside / num_tokens * 1e6, statistics.median(seconds)
