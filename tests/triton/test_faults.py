@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import grpc
 import numpy as np
 import psutil
 import pytest
@@ -175,6 +176,39 @@ def test_text_that_is_not_utf8_is_refused(client: Any, server: TritonServer, nam
         return
     with pytest.raises(InferenceServerException, match=name if name != "text_input" else "(?i)utf-8"):
         infer(client, "sync", inputs)
+
+
+# Raw contents of text_input, a string of one element: its length, then its bytes.
+RAW_TEXTS = {
+    "nothing": b"",
+    "half a length": b"\x04\x00",
+    "a length beyond the end": b"\xff\xff\xff\xffOnce",
+    "a length that stops short": b"\x02\x00\x00\x00Once",
+    "two strings": b"\x01\x00\x00\x00a\x01\x00\x00\x00b",
+}
+
+
+@pytest.mark.parametrize("case", RAW_TEXTS)
+def test_a_string_whose_length_lies_is_refused(server: TritonServer, case: str) -> None:
+    from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+    request = service_pb2.ModelInferRequest(model_name="sync", raw_input_contents=[RAW_TEXTS[case]])
+    request.inputs.add(name="text_input", datatype="BYTES", shape=[1])
+    with grpc.insecure_channel(server.grpc_address) as channel, pytest.raises(grpc.RpcError) as refused:
+        service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer(request, timeout=10)
+    assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert "text_input" in refused.value.details()
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 4 * 5000])
+def test_token_ids_that_cannot_be_are_refused(server: TritonServer, size: int) -> None:
+    from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+    request = service_pb2.ModelInferRequest(model_name="sync", raw_input_contents=[b"\x05" * size])
+    request.inputs.add(name="input_ids", datatype="INT32", shape=[max(size // 4, 1)])
+    with grpc.insecure_channel(server.grpc_address) as channel, pytest.raises(grpc.RpcError) as refused:
+        service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer(request, timeout=10)
+    assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
 
 
 def test_bytes_that_are_no_request_at_all_do_not_hurt(server: TritonServer) -> None:
