@@ -34,7 +34,8 @@ class NoopModel {
     check(api.TRITONBACKEND_ModelSetConfig(model, 1, message));
     check(api.TRITONSERVER_MessageDelete(message));
     const auto config = nlohmann::json::parse(completed);
-    decoupled_ = config["model_transaction_policy"]["decoupled"].get<bool>();
+    settings_.decoupled = config["model_transaction_policy"]["decoupled"].get<bool>();
+    settings_.num_outputs = config["output"].size();
     if (config.contains("parameters") && config["parameters"].contains("token_interval_us")) {
       interval_ = std::chrono::microseconds(
           std::stoll(config["parameters"]["token_interval_us"]["string_value"].get<std::string>()));
@@ -56,9 +57,9 @@ class NoopModel {
   void execute(TRITONBACKEND_ModelInstance* instance, TRITONBACKEND_Request* request) {
     auto in_flight = std::make_shared<InFlightRequest>(instance, request, pacer_);
     try {
-      AdaptedRequest adapted = adapt_request(read_request(request).incoming, decoupled_);
-      in_flight->begin(adapted, decoupled_, adapted.response.prepend_input ? adapted.request.prompt : "",
-                       nullptr);
+      AdaptedRequest adapted = adapt_request(read_request(request).incoming, settings_);
+      in_flight->begin(adapted, settings_.decoupled,
+                       adapted.response.prepend_input ? adapted.request.prompt : "", nullptr);
       const int32_t num_tokens = adapted.request.sampling_params.max_tokens;
       if (!adapted.response.stream) {
         in_flight->deliver(make_output(num_tokens, true));
@@ -110,7 +111,7 @@ class NoopModel {
     }
   }
 
-  bool decoupled_ = true;
+  ModelSettings settings_;
   ResponsePacer pacer_{384};
   std::chrono::microseconds interval_{1000};
   std::mutex mutex_;

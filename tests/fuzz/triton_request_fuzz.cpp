@@ -88,7 +88,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   // Anything else that is thrown ends the run.
   try {
-    adapt_request(incoming, decoupled);
+    ModelSettings model;
+    model.decoupled = decoupled;
+    model.num_outputs = output_specs().size();
+    adapt_request(incoming, model);
   } catch (const quire::InvalidArgument&) {
   }
   try {

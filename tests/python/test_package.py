@@ -41,7 +41,7 @@ def test_the_package_is_under_30_megabytes_with_the_demo_model(tmp_path: Path) -
 def test_binaries_need_no_newer_libstdcxx_than_gcc_12s() -> None:
     """GLIBCXX_3.4.30 comes with gcc 12; Python hosts may bring an older one than the compiler used here."""
     libraries = [p for p in package_files() if ".so" in p.name]
-    assert len(libraries) == 2
+    assert {p.name.split(".")[0] for p in libraries} >= {"_core", "libquire", "libtriton_quire"}
     for library in libraries:
         versions = re.findall(rb"GLIBCXX_3\.4\.(\d+)", library.read_bytes())
         assert max(map(int, versions), default=0) <= 30, library

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from triton_requests import infer
 from triton_server import TritonServer
 
 PROMPT = "The baker said"
@@ -90,3 +92,27 @@ def test_a_long_stream_arrives_whole(server: TritonServer, reference: Callable[.
     events = server.generate_stream("demo", text_input=PROMPT, return_num_output_tokens=True, **params)
     assert "".join(event["text_output"] for event in events) == reference(PROMPT, **params)[0].text
     assert sum(event["num_output_tokens"] for event in events) == 600
+
+
+@pytest.mark.parametrize("path", ["generate", "infer"])
+def test_fractions_are_parameters_too(server: TritonServer, path: str) -> None:
+    parameters = {"temperature": 0.5, "top_p": 0.9, "seed": 7, "max_tokens": 8, "ignore_eos": True}
+    expected = server.generate("sync", text_input="Once", sampling_parameters=json.dumps(parameters))
+    if path == "generate":
+        answer = server.generate("sync", text_input="Once", **parameters)["text_output"]
+    else:
+        tensor = {"name": "text_input", "shape": [1], "datatype": "BYTES", "data": ["Once"]}
+        body = {"inputs": [tensor], "parameters": parameters}
+        answer = server.request("v2/models/sync/infer", body).json()["outputs"][0]["data"][0]
+    assert answer == expected["text_output"]
+
+
+def test_fractions_are_grpc_parameters_too(client: Any, server: TritonServer) -> None:
+    parameters = {"temperature": 0.5, "seed": 7, "max_tokens": 8}
+    expected = server.generate("sync", text_input="Once", sampling_parameters=json.dumps(parameters))
+    assert infer(client, "sync", {"text_input": "Once"}, parameters).text == expected["text_output"]
+
+
+def test_forwarded_headers_are_passed_over(client: Any) -> None:
+    parameters = {"x-request-id": "17", "max_tokens": 3}
+    assert infer(client, "sync", {"text_input": "Once"}, parameters).text.startswith("Once")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +13,8 @@ from quire.triton.launcher import backend_directory
 from quire.triton.repository import model_config
 from quire.triton.server import find_server
 from triton_server import skip_if_off
+
+ROOT = Path(__file__).resolve().parents[2]
 
 # Loads the server's library with RTLD_LOCAL, starts a server with its C API, and asks for the model.
 PROGRAM = """
@@ -62,3 +66,46 @@ def test_a_model_is_served_where_the_servers_symbols_are_local(tmp_path: Path, d
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.split() == ["ready", "ended"], done.stderr
+
+
+# What the library calls each value of an enumeration, by the prefix of abi.h's names.
+NAMES = """
+import ctypes, json, os, sys
+library, asked = sys.argv[1], json.loads(sys.argv[2])
+triton = ctypes.CDLL(library, mode=os.RTLD_LOCAL | os.RTLD_NOW)
+named = {}
+for function, values in asked.items():
+    name_of = getattr(triton, function)
+    name_of.restype = ctypes.c_char_p
+    named[function] = {value: name_of(value).decode() for value in values}
+print(json.dumps(named))
+"""
+ENUMERATIONS = {
+    "TRITONSERVER_TYPE_": "TRITONSERVER_DataTypeString",
+    "TRITONSERVER_PARAMETER_": "TRITONSERVER_ParameterTypeString",
+    "TRITONSERVER_MEMORY_": "TRITONSERVER_MemoryTypeString",
+    "TRITONSERVER_INSTANCEGROUPKIND_": "TRITONSERVER_InstanceGroupKindString",
+}
+
+
+def test_our_enumerators_are_the_servers() -> None:
+    skip_if_off()
+    source = (ROOT / "triton_backend" / "src" / "abi.h").read_text()
+    ours = {name: int(value) for name, value in re.findall(r"X\((TRITON\w+), (\d+)\)", source)}
+    asked: dict[str, list[int]] = {}
+    expected: dict[str, dict[str, str]] = {}
+    for prefix, function in ENUMERATIONS.items():
+        values = {name.removeprefix(prefix): value for name, value in ours.items() if name.startswith(prefix)}
+        asked[function] = list(values.values())
+        expected[function] = {str(value): name for name, value in values.items()}
+        assert len(values) >= 3
+    expected["TRITONSERVER_DataTypeString"]["0"] = "<invalid>"
+    library = server_library()
+    done = subprocess.run(
+        [sys.executable, "-c", NAMES, str(library), json.dumps(asked)],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "LD_LIBRARY_PATH": str(library.parent)},
+    )
+    assert json.loads(done.stdout) == expected

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from quire.triton.launcher import open_url
 from test_configuration import INPUTS, OUTPUTS
 from triton_server import poll, start_quire_triton
 
@@ -32,7 +33,7 @@ class Running:
 
     def post(self, path: str, body: Any) -> Any:
         request = urllib.request.Request(f"{self.url}/{path}", data=json.dumps(body).encode())
-        with urllib.request.urlopen(request, timeout=30) as response:
+        with open_url(request, timeout=30) as response:
             return json.loads(response.read())
 
 

@@ -16,7 +16,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from quire.triton.launcher import Ports, backend_directory, choose_ports, server_command, wait_until_ready
+from quire.triton.launcher import (
+    Ports,
+    backend_directory,
+    choose_ports,
+    open_url,
+    server_command,
+    wait_until_ready,
+)
 from quire.triton.repository import model_config
 from quire.triton.server import find_server
 
@@ -79,7 +86,7 @@ class TritonServer:
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(f"{self.url}/{path}", data=data)
         try:
-            with urllib.request.urlopen(request, timeout=timeout) as response:
+            with open_url(request, timeout=timeout) as response:
                 return Answer(response.status, response.read().decode())
         except urllib.error.HTTPError as error:
             return Answer(error.code, error.read().decode())
@@ -97,7 +104,7 @@ class TritonServer:
         return [json.loads(line.removeprefix("data: ")) for line in answer.body.splitlines() if line]
 
     def metrics(self) -> str:
-        with urllib.request.urlopen(f"http://{HOST}:{self.ports.metrics}/metrics", timeout=10) as response:
+        with open_url(f"http://{HOST}:{self.ports.metrics}/metrics", timeout=10) as response:
             return str(response.read().decode())
 
     def statistics(self, model: str) -> Any:

@@ -42,11 +42,31 @@ std::shared_ptr<KVArena> BackendState::kv_arena() {
   return kv_arena_;
 }
 
-void BackendState::unload_later(TRITONSERVER_Server* server, std::string model) {
+void BackendState::enroll(const std::string& model, uint64_t version, const CurrentFlag& flag) {
+  const std::lock_guard lock(mutex_);
+  auto& flags = loaded_[{model, version}];
+  if (!flags.empty()) *flags.back() = false;
+  flags.push_back(flag);
+  *flag = true;
+}
+
+void BackendState::withdraw(const std::string& model, uint64_t version, const CurrentFlag& flag) {
+  const std::lock_guard lock(mutex_);
+  const auto found = loaded_.find({model, version});
+  if (found == loaded_.end()) return;
+  std::erase(found->second, flag);
+  if (found->second.empty()) {
+    loaded_.erase(found);
+  } else {
+    *found->second.back() = true;
+  }
+}
+
+void BackendState::unload_later(TRITONSERVER_Server* server, std::string model, CurrentFlag flag) {
   {
     const std::lock_guard lock(mutex_);
     if (stopping_) return;
-    to_unload_.emplace_back(server, std::move(model));
+    to_unload_.push_back({server, std::move(model), std::move(flag)});
     if (!unloader_.joinable()) unloader_ = std::thread([this] { unload_loop(); });
   }
   wake_.notify_all();
@@ -57,13 +77,18 @@ void BackendState::unload_loop() {
   while (true) {
     wake_.wait(lock, [this] { return stopping_ || !to_unload_.empty(); });
     if (stopping_) return;
-    const auto [server, model] = std::move(to_unload_.front());
+    const Failed failed = std::move(to_unload_.front());
     to_unload_.pop_front();
     lock.unlock();
-    // Not inside enter_server: this waits for the model's own threads, and those for the gate.
-    log(TRITONSERVER_LOG_ERROR, "the engine of model '" + model + "' has failed; unloading it");
-    log_failure(server_api().TRITONSERVER_ServerUnloadModel(server, model.c_str()),
-                "unloading a failed model");
+    if (*failed.is_current) {
+      // Not inside enter_server: this waits for the model's own threads, and those for the gate.
+      log(TRITONSERVER_LOG_ERROR, "the engine of model '" + failed.model + "' has failed; unloading it");
+      log_failure(server_api().TRITONSERVER_ServerUnloadModel(failed.server, failed.model.c_str()),
+                  "unloading a failed model");
+    } else {
+      log(TRITONSERVER_LOG_ERROR,
+          "the old engine of model '" + failed.model + "', which was reloaded, has failed");
+    }
     lock.lock();
   }
 }

@@ -1,13 +1,17 @@
 // What all models of this backend share.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "metric_reporter.h"
 #include "model_config.h"
@@ -31,9 +35,14 @@ class BackendState {
   std::shared_ptr<KVArena> kv_arena();
   std::chrono::seconds exit_grace() const { return std::chrono::seconds(settings_.exit_grace_secs); }
   ResponsePacer& response_pacer() { return *response_pacer_; }
-  // Makes the model not ready, so that health checks see it and a reload revives it. On a thread that
-  // outlives the model: unloading it waits for the model's own.
-  void unload_later(TRITONSERVER_Server* server, std::string model);
+  // A model has been loaded. During a reload there are two of a name and version; the newest is the current
+  // one, whose flag is set.
+  using CurrentFlag = std::shared_ptr<std::atomic<bool>>;
+  void enroll(const std::string& model, uint64_t version, const CurrentFlag& flag);
+  void withdraw(const std::string& model, uint64_t version, const CurrentFlag& flag);
+  // Makes the model not ready, so that health checks see it and a reload revives it, unless it has been
+  // replaced by then. On a thread that outlives the model: unloading it waits for the model's own.
+  void unload_later(TRITONSERVER_Server* server, std::string model, CurrentFlag flag);
 
  private:
   void unload_loop();
@@ -45,7 +54,13 @@ class BackendState {
   bool no_metrics_ = false;
   std::shared_ptr<KVArena> kv_arena_;
   std::condition_variable wake_;
-  std::deque<std::pair<TRITONSERVER_Server*, std::string>> to_unload_;
+  struct Failed {
+    TRITONSERVER_Server* server;
+    std::string model;
+    CurrentFlag is_current;
+  };
+  std::deque<Failed> to_unload_;
+  std::map<std::pair<std::string, uint64_t>, std::vector<CurrentFlag>> loaded_;  // oldest first
   bool stopping_ = false;
   std::thread unloader_;  // started by the first model that fails
 };

@@ -124,8 +124,8 @@ void InFlightRequest::end_cancelled() {
 // queue: in the server's queue and the engine's; compute input: reading and tokenizing; infer: from the first
 // step that the request is in to its last token; output: until its last response is made.
 void InFlightRequest::report(bool success, const RequestMetrics& metrics) {
+  const uint64_t submitted = submitted_ns_;  // before the clock: Execute's thread may be writing it
   const uint64_t now = now_ns();
-  const uint64_t submitted = submitted_ns_;
   const uint64_t input_ns = submitted > received_ns_ ? submitted - received_ns_ : 0;
   uint64_t compute_start = metrics.first_scheduled_time > 0 ? to_ns(metrics.first_scheduled_time) : now;
   compute_start = std::clamp(compute_start, received_ns_ + input_ns, now);

@@ -68,8 +68,8 @@ MetricFamilies::~MetricFamilies() {
 }
 
 MetricReporter::MetricReporter(std::shared_ptr<const MetricFamilies> families, const std::string& model,
-                               uint64_t version)
-    : families_(std::move(families)), metrics_(metric_families().size()) {
+                               uint64_t version, std::shared_ptr<const std::atomic<bool>> is_current)
+    : families_(std::move(families)), is_current_(std::move(is_current)), metrics_(metric_families().size()) {
   try {
     for (const MetricFamily& family : metric_families()) {
       const size_t num_series = family.label_values.empty() ? 1 : family.label_values.size();
@@ -104,7 +104,14 @@ void MetricReporter::add(Metric metric, size_t label, double amount) {
   check(server_api().TRITONSERVER_MetricIncrement(metrics_[static_cast<size_t>(metric)].at(label), amount));
 }
 
+void MetricReporter::clear_gauges() {
+  for (const MetricFamily& family : metric_families()) {
+    if (family.kind == MetricKind::kGauge) set(family.metric, 0.0);
+  }
+}
+
 void MetricReporter::set(Metric metric, double value) {
+  if (!*is_current_) return;
   const auto guard = enter_server();
   check(server_api().TRITONSERVER_MetricSet(metrics_[static_cast<size_t>(metric)][0], value));
 }

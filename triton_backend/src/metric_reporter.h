@@ -1,6 +1,7 @@
 // The engine's metrics on the server's metrics port.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <vector>
@@ -27,12 +28,16 @@ class MetricFamilies {
   std::vector<TRITONSERVER_MetricFamily*> families_;  // by Metric
 };
 
-// One model's metrics, labelled with its name and version.
+// One model's metrics, labelled with its name and version. During a reload the old engine and the new one
+// share them: both count, the current one alone sets gauges.
 class MetricReporter final : public MetricSink {
  public:
-  MetricReporter(std::shared_ptr<const MetricFamilies> families, const std::string& model, uint64_t version);
+  MetricReporter(std::shared_ptr<const MetricFamilies> families, const std::string& model, uint64_t version,
+                 std::shared_ptr<const std::atomic<bool>> is_current);
   ~MetricReporter() override;
 
+  // This engine is the current one now, and idle.
+  void clear_gauges();
   void add(Metric metric, size_t label, double amount) override;
   void set(Metric metric, double value) override;
   void observe(Metric metric, double value, uint64_t count) override;
@@ -41,6 +46,7 @@ class MetricReporter final : public MetricSink {
   void delete_metrics();
 
   std::shared_ptr<const MetricFamilies> families_;
+  std::shared_ptr<const std::atomic<bool>> is_current_;
   std::vector<std::vector<TRITONSERVER_Metric*>> metrics_;  // by Metric, then label
 };
 

@@ -4,6 +4,7 @@
 #include <charconv>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "quire/fields.h"
 #include "tensors.h"
@@ -23,9 +24,10 @@ Json parse(const std::string& text, const char* what) {
   return json;
 }
 
-bool is_decoupled(const Json& config) {
+// `absent`: what holds without a transaction policy.
+bool is_decoupled(const Json& config, bool absent) {
   const auto policy = config.find("model_transaction_policy");
-  return policy == config.end() || !policy->is_object() || policy->value("decoupled", false);
+  return policy == config.end() || !policy->is_object() ? absent : policy->value("decoupled", false);
 }
 
 // Adds the tensors that `list` lacks; those that it has must be ours.
@@ -124,7 +126,7 @@ std::string complete_config(const std::string& config_json) {
   refuse_what_we_cannot(config);
   complete_tensors(config, "input", input_specs(), /*optional=*/true);
   complete_tensors(config, "output", output_specs(), /*optional=*/false);
-  config["model_transaction_policy"] = {{"decoupled", is_decoupled(config)}};
+  config["model_transaction_policy"] = {{"decoupled", is_decoupled(config, /*absent=*/true)}};
   return config.dump();
 }
 
@@ -132,7 +134,8 @@ ModelSettings read_settings(const std::string& config_json, const std::string& v
   const Json config = parse(config_json, "model configuration");
   refuse_what_we_cannot(config);
   ModelSettings settings;
-  settings.decoupled = is_decoupled(config);
+  settings.decoupled = is_decoupled(config, /*absent=*/false);  // a configuration that was completed has it
+  settings.num_outputs = config.contains("output") ? config["output"].size() : 0;
   settings.engine.max_queued_requests = kMaxQueuedRequests;
   read_queue_policy(config, settings);
   if (const auto parameters = config.find("parameters");
@@ -144,6 +147,11 @@ ModelSettings read_settings(const std::string& config_json, const std::string& v
           throw InvalidArgument("parameter 'kv_arena' must be \"shared\" or \"own\", got \"" + text + "\"");
         }
         settings.shares_kv_arena = text == "shared";
+        continue;
+      }
+      if (name == "ignored_parameters") {
+        std::istringstream names(text);
+        for (std::string one; std::getline(names, one, ',');) settings.ignored_parameters.push_back(one);
         continue;
       }
       try {
@@ -184,6 +192,8 @@ BackendSettings read_backend_settings(const std::string& backend_config_json) {
   };
   read("kv-arena-bytes", 0, settings.kv_arena_bytes);
   read("exit-grace-secs", 0, settings.exit_grace_secs);
+  settings.exit_grace_secs =
+      std::min<int64_t>(settings.exit_grace_secs, 365 * 24 * 3600);  // what a clock can add
   read("response-burst", 1, settings.response_burst);
   return settings;
 }

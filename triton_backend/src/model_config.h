@@ -1,7 +1,9 @@
 // config.pbtxt: what a model's author may leave out, and what the engine is told.
 #pragma once
 
+#include <algorithm>
 #include <string>
+#include <vector>
 
 #include "quire/engine_config.h"
 
@@ -16,10 +18,15 @@ struct ModelSettings {
   uint64_t default_timeout_us = 0;  // of requests without a timeout; 0: none
   bool allow_timeout_override = true;
 
-  // What holds for a request that asks for `requested_us`; 0: none.
+  // What holds for a request that asks for `requested_us`; 0: none. A request may shorten the default, not
+  // lengthen it.
   uint64_t timeout_us(uint64_t requested_us) const {
-    return allow_timeout_override && requested_us > 0 ? requested_us : default_timeout_us;
+    if (default_timeout_us == 0) return requested_us;
+    return allow_timeout_override && requested_us > 0 ? std::min(requested_us, default_timeout_us)
+                                                      : default_timeout_us;
   }
+  size_t num_outputs = 0;                       // of the model's configuration
+  std::vector<std::string> ignored_parameters;  // parameter ignored_parameters: names, separated by commas
 };
 
 // The configuration (JSON, as the server gives it) with the inputs, outputs and transaction policy that were
@@ -36,8 +43,7 @@ struct BackendSettings {
   int64_t kv_arena_bytes = 0;  // kv-arena-bytes: memory of the models whose kv_arena is "shared"; 0: none
   int64_t exit_grace_secs =
       25;  // exit-grace-secs: how long requests may go on once the server is told to end
-  int64_t response_burst =
-      384;  // response-burst: see ResponsePacer; fewer for a server with fewer than 4 HTTP threads
+  int64_t response_burst = 384;  // response-burst: see ResponsePacer
 };
 
 // Throws InvalidArgument naming the setting and the value. Settings of the server's own are passed over.

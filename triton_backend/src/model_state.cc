@@ -51,6 +51,7 @@ constexpr std::chrono::milliseconds kWatchInterval{1};
 // Streams are looked at whenever they have an output; in between, and while they wait, this is enough.
 constexpr std::chrono::milliseconds kStreamWatchInterval{10};
 
+constexpr std::chrono::microseconds kWatchIntervalPerRequest{4};
 constexpr std::chrono::milliseconds kServerWatchInterval{100};
 // From the end of a stream whose client has gone to its last response. Server 2.51 frees the stream's state
 // twice when that finds an earlier response still being written, and crashes.
@@ -72,9 +73,8 @@ std::vector<OutputTensor> cancelled_reply() {
 ModelState::ModelState(TRITONBACKEND_Model* model) : backend_(backend_state(model)) {
   const ServerApi& api = server_api();
   const char* name = nullptr;
-  uint64_t version = 0;
   check(api.TRITONBACKEND_ModelName(model, &name));
-  check(api.TRITONBACKEND_ModelVersion(model, &version));
+  check(api.TRITONBACKEND_ModelVersion(model, &version_));
   check(api.TRITONBACKEND_ModelServer(model, &server_));
   name_ = name;
 
@@ -86,13 +86,20 @@ ModelState::ModelState(TRITONBACKEND_Model* model) : backend_(backend_state(mode
     set_model_config(model, completed);
     config = completed;
   }
-  settings_ = read_settings(config, version_directory(model, version));
+  settings_ = read_settings(config, version_directory(model, version_));
   if (settings_.shares_kv_arena) settings_.engine.kv_arena = backend_->kv_arena();
+  std::shared_ptr<MetricReporter> reporter;
   if (auto families = backend_->metric_families()) {
-    settings_.engine.metric_sink = std::make_shared<MetricReporter>(std::move(families), name_, version);
+    reporter = std::make_shared<MetricReporter>(std::move(families), name_, version_, is_current_);
+    settings_.engine.metric_sink = reporter;
   }
+  settings_.engine.on_dead = [this](const std::string&) {
+    backend_->unload_later(server_, name_, is_current_);
+  };
   engine_ = std::make_unique<Engine>(settings_.engine);
   settings_.engine.metric_sink.reset();  // it goes with the engine
+  backend_->enroll(name_, version_, is_current_);
+  if (reporter) reporter->clear_gauges();
   watcher_ = std::thread([this] {
     pthread_setname_np(pthread_self(), "quire-watch");
     watch();
@@ -110,6 +117,7 @@ ModelState::~ModelState() {
   }
   wake_.notify_all();
   watcher_.join();
+  backend_->withdraw(name_, version_, is_current_);
   // Not reset(), which clears the pointer first: a callback reads it until the output thread is joined, even
   // after the last request is released.
   delete engine_.get();
@@ -127,9 +135,8 @@ void ModelState::execute(TRITONBACKEND_ModelInstance* instance, TRITONBACKEND_Re
 }
 
 void ModelState::start(const InFlight& in_flight, TRITONBACKEND_Request* request) {
-  ReadRequest read = read_request(request);
-  read.incoming.timeout_us = settings_.timeout_us(read.incoming.timeout_us);
-  AdaptedRequest adapted = adapt_request(read.incoming, settings_.decoupled);
+  const ReadRequest read = read_request(request);
+  AdaptedRequest adapted = adapt_request(read.incoming, settings_);
   if (adapted.cancel) {
     cancel_by_id(adapted.request_id);
     in_flight->begin(adapted, settings_.decoupled, {}, nullptr);
@@ -166,30 +173,18 @@ void ModelState::deliver(const InFlight& in_flight, RequestOutput&& output) {
     engine_->abort_request(in_flight->engine_id);
   }
   if (output.finished) remove(in_flight);  // its name is free before its client can know that it has ended
-  const bool engine_failed = output.finished && !engine_->dead_error().empty();
   if (output.finished && in_flight->streams() && in_flight->is_cancelled()) {
     linger(in_flight);
   } else if (in_flight->deliver(output) && !output.finished) {
     remove(in_flight);
     engine_->abort_request(in_flight->engine_id);
   }
-  if (engine_failed) unload();
 }
 
 void ModelState::linger(const InFlight& in_flight) {
   const std::lock_guard lock(mutex_);
   lingering_.push_back({in_flight, std::chrono::steady_clock::now() + kLinger});
   wake_.notify_all();
-}
-
-// Once, whatever the number of requests that the engine took with it.
-void ModelState::unload() {
-  {
-    const std::lock_guard lock(mutex_);
-    if (unloading_) return;
-    unloading_ = true;
-  }
-  backend_->unload_later(server_, name_);
 }
 
 void ModelState::cancel_by_id(const std::string& request_id) {
@@ -235,11 +230,13 @@ void ModelState::watch() {
   while (true) {
     wake_.wait(lock, [this] { return stopping_ || !in_flight_.empty() || !lingering_.empty(); });
     const bool watch_closely = num_without_stream_ > 0;
-    wake_.wait_for(lock, watch_closely ? kWatchInterval : kStreamWatchInterval,
-                   [&] { return stopping_ || (num_without_stream_ > 0 && !watch_closely); });
+    // Looking at thousands takes longer than a moment: no more than some hundredths of the time goes there.
+    const auto interval = std::max<Clock::duration>(watch_closely ? kWatchInterval : kStreamWatchInterval,
+                                                    in_flight_.size() * kWatchIntervalPerRequest);
+    wake_.wait_for(lock, interval, [&] { return stopping_ || (num_without_stream_ > 0 && !watch_closely); });
     if (stopping_) return;
     lock.unlock();
-    {
+    try {
       const auto guard = enter_server();
       const Clock::time_point now = Clock::now();
       if (!end_of_grace && now >= look_at_server) {
@@ -250,6 +247,8 @@ void ModelState::watch() {
         engine_->abort_request(engine_id);
       }
       end_lingering(now);
+    } catch (const std::exception& error) {  // out of memory, say: the next look may go better
+      log(TRITONSERVER_LOG_WARN, std::string("looking for cancelled requests: ") + error.what());
     }
     lock.lock();
   }

@@ -44,7 +44,6 @@ class ModelState {
   void start(const InFlight& in_flight, TRITONBACKEND_Request* request);
   void deliver(const InFlight& in_flight, RequestOutput&& output);
   void cancel_by_id(const std::string& request_id);
-  void unload();
   void add(const InFlight& in_flight, bool unique_id);
   void remove(const InFlight& in_flight);
   void linger(const InFlight& in_flight);
@@ -57,6 +56,9 @@ class ModelState {
   BackendState* backend_ = nullptr;
   TRITONSERVER_Server* server_ = nullptr;
   std::string name_;
+  uint64_t version_ = 0;
+  // Not replaced by a reload.
+  const BackendState::CurrentFlag is_current_ = std::make_shared<std::atomic<bool>>(false);
   ModelSettings settings_;
 
   std::mutex mutex_;                                     // guards what follows, up to the engine
@@ -70,7 +72,6 @@ class ModelState {
   uint64_t num_requests_ = 0;
   size_t num_without_stream_ = 0;  // of those in flight
   bool stopping_ = false;
-  bool unloading_ = false;  // because the engine has failed
   std::condition_variable wake_;
 
   std::unique_ptr<Engine> engine_;

@@ -1,6 +1,7 @@
 #include "request_adapter.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <cstring>
 #include <nlohmann/json.hpp>
@@ -118,10 +119,23 @@ std::string to_json(const RequestParameter& parameter) {
       parameter.value);
 }
 
-void set_sampling_fields(const IncomingRequest& incoming, const Values& values, EngineRequest& request,
-                         std::string& lora_name) {
+// Headers that the server forwards (--http-header-forward-pattern) come as parameters too. Those with a dash
+// in their names cannot be fields of ours; others the model's configuration can name.
+bool is_ignored(const std::string& name, const ModelSettings& model) {
+  const auto same = [&](const std::string& ignored) {
+    return std::equal(name.begin(), name.end(), ignored.begin(), ignored.end(), [](char a, char b) {
+      return std::tolower(static_cast<unsigned char>(a)) == std::tolower(static_cast<unsigned char>(b));
+    });
+  };
+  const auto& names = model.ignored_parameters;
+  return name.find('-') != std::string::npos || std::any_of(names.begin(), names.end(), same);
+}
+
+void set_sampling_fields(const IncomingRequest& incoming, const ModelSettings& model, const Values& values,
+                         EngineRequest& request, std::string& lora_name) {
   for (const RequestParameter& parameter : incoming.parameters) {
-    if (!is_input_name(parameter.name)) set_field(request, parameter.name, to_json(parameter));
+    if (is_input_name(parameter.name) || is_ignored(parameter.name, model)) continue;
+    set_field(request, parameter.name, to_json(parameter));
   }
   std::string json = values.text("sampling_parameters");
   if (json.empty()) return;
@@ -149,14 +163,15 @@ void set_sampling_fields(const IncomingRequest& incoming, const Values& values, 
 
 // An output is sent when its flag asks for it, or when the request lists it by name. A client that lists none
 // is told by the server to have listed all, so a list of all says nothing.
-void choose_outputs(const IncomingRequest& incoming, const Values& values, ResponseOptions& options) {
+void choose_outputs(const IncomingRequest& incoming, size_t num_outputs, const Values& values,
+                    ResponseOptions& options) {
   const auto& specs = output_specs();
   for (const std::string& output : incoming.outputs) {
     if (std::none_of(specs.begin(), specs.end(), [&](const auto& spec) { return output == spec.name; })) {
       throw InvalidArgument("output '" + output + "' is not one of this model's");
     }
   }
-  const bool listed = !incoming.outputs.empty() && incoming.outputs.size() < specs.size();
+  const bool listed = !incoming.outputs.empty() && incoming.outputs.size() < num_outputs;
   const auto wanted = [&](const char* output, const char* flag) {
     if (flag && values.flag(flag).value_or(false)) return true;
     return listed &&
@@ -191,7 +206,7 @@ void read_prompt(const Values& values, EngineRequest& request) {
 
 }  // namespace
 
-AdaptedRequest adapt_request(const IncomingRequest& incoming, bool decoupled) {
+AdaptedRequest adapt_request(const IncomingRequest& incoming, const ModelSettings& model) {
   for (const InputTensor& tensor : incoming.inputs) {
     if (!is_input_name(tensor.name)) fail(tensor, "is not one of this model's");
   }
@@ -209,7 +224,7 @@ AdaptedRequest adapt_request(const IncomingRequest& incoming, bool decoupled) {
 
   ResponseOptions& response = adapted.response;
   response.stream = values.flag("stream").value_or(false);
-  if (response.stream && !decoupled) {
+  if (response.stream && !model.decoupled) {
     throw InvalidArgument(
         "stream is true, but this model sends one response to a request; use a model whose "
         "model_transaction_policy is decoupled");
@@ -221,10 +236,10 @@ AdaptedRequest adapt_request(const IncomingRequest& incoming, bool decoupled) {
     throw InvalidArgument(
         "exclude_input_in_output is false, but a stream cannot include the input; leave it out");
   }
-  choose_outputs(incoming, values, response);
+  choose_outputs(incoming, model.num_outputs, values, response);
 
   std::string lora_name = values.text("lora_name");
-  set_sampling_fields(incoming, values, adapted.request, lora_name);
+  set_sampling_fields(incoming, model, values, adapted.request, lora_name);
   if (!lora_name.empty()) {
     throw InvalidArgument("lora_name is '" + lora_name.substr(0, 100) +
                           "', but this version serves no LoRA adapters; leave it out");
@@ -236,10 +251,11 @@ AdaptedRequest adapt_request(const IncomingRequest& incoming, bool decoupled) {
   if ((response.logprobs || response.cumulative_logprob) && !params.logprobs) params.logprobs = 0;
   if (!response.text_output && params.stop.empty()) params.detokenize = false;
 
-  adapted.timeout_us = incoming.timeout_us;
-  if (incoming.timeout_us > 0) {
-    const auto timeout_ms = static_cast<int64_t>(
-        std::min<uint64_t>(incoming.timeout_us / 1000 + (incoming.timeout_us % 1000 > 0), INT64_MAX));
+  const uint64_t timeout_us = model.timeout_us(incoming.timeout_us);
+  adapted.timeout_us = timeout_us;
+  if (timeout_us > 0) {
+    const auto timeout_ms =
+        static_cast<int64_t>(std::min<uint64_t>(timeout_us / 1000 + (timeout_us % 1000 > 0), INT64_MAX));
     int64_t& deadline_ms = adapted.request.deadline_ms;
     // With a shorter deadline of its own, that one rules.
     if (deadline_ms > 0 && deadline_ms <= timeout_ms)

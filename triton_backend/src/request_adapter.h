@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "model_config.h"
 #include "quire/engine.h"
 #include "tensors.h"
 
@@ -34,6 +35,6 @@ struct AdaptedRequest {
 // (quire/fields.h): that is how /generate passes JSON scalars. An input wins over a parameter,
 // `sampling_parameters` over single fields. Throws InvalidArgument naming the input or parameter, the value,
 // and what would do.
-AdaptedRequest adapt_request(const IncomingRequest& incoming, bool decoupled);
+AdaptedRequest adapt_request(const IncomingRequest& incoming, const ModelSettings& model);
 
 }  // namespace quire::triton

@@ -16,18 +16,18 @@ class ResponsePacer {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // `burst` responses may be under way at once, >= 1: at most 96 for each HTTP thread; in a millisecond a
-  // sixth of that leaves.
+  // `burst` messages may be under way at once, >= 1: at most 48 for each HTTP thread, which may be kept from
+  // its work by those that compute; a twelfth of that leaves in a millisecond.
   explicit ResponsePacer(int64_t burst) : burst_(static_cast<double>(burst)) {}
 
   // Call before each response. May sleep for some milliseconds.
-  void before_send();
+  void before_send(int num_messages = 1);
 
   // How long a response at `now` has to wait. Changes the level as if it were sent then.
-  Clock::duration enter(Clock::time_point now);
+  Clock::duration enter(Clock::time_point now, int num_messages = 1);
 
  private:
-  double per_millisecond() const { return burst_ / 6.0; }
+  double per_millisecond() const { return burst_ / 12.0; }
 
   const double burst_;
   std::mutex mutex_;

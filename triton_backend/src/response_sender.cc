@@ -63,21 +63,28 @@ Response ResponseSender::make(const std::vector<OutputTensor>& tensors) const {
   return response;
 }
 
+// The first response of an HTTP stream is two messages: its head goes before it.
+void ResponseSender::pace() {
+  pacer_.before_send(has_sent_ ? 1 : 2);
+  has_sent_ = true;
+}
+
 void ResponseSender::send(Response response, Place place) {
-  pacer_.before_send();
+  pace();
   const uint32_t flags = place == Place::kLast ? TRITONSERVER_RESPONSE_COMPLETE_FINAL : 0;
   log_failure(server_api().TRITONBACKEND_ResponseSend(response.release(), flags, nullptr),
               "sending a response");
 }
 
 void ResponseSender::finish() {
-  pacer_.before_send();
+  pace();
   log_failure(
       server_api().TRITONBACKEND_ResponseFactorySendFlags(factory_, TRITONSERVER_RESPONSE_COMPLETE_FINAL),
       "sending the final flag");
 }
 
 void ResponseSender::send_error(TRITONSERVER_Error* error) {
+  pace();
   try {
     Response response = new_response(factory_);
     log_failure(server_api().TRITONBACKEND_ResponseSend(response.release(),

@@ -43,7 +43,10 @@ class ResponseSender {
   void close();
 
  private:
+  void pace();
+
   ResponsePacer& pacer_;
+  bool has_sent_ = false;
   mutable std::mutex mutex_;  // between is_cancelled and close
   TRITONBACKEND_ResponseFactory* factory_ = nullptr;
 };

@@ -5,7 +5,7 @@
 namespace quire::triton {
 
 const std::vector<TensorSpec>& input_specs() {
-  static const std::vector<TensorSpec> specs = {
+  static const auto* const specs = new std::vector<TensorSpec>{
       {"text_input", TRITONSERVER_TYPE_BYTES, "TYPE_STRING", {1}},
       {"input_ids", TRITONSERVER_TYPE_INT32, "TYPE_INT32", {-1}},
       {"stream", TRITONSERVER_TYPE_BOOL, "TYPE_BOOL", {1}},
@@ -21,11 +21,11 @@ const std::vector<TensorSpec>& input_specs() {
       {"cancel", TRITONSERVER_TYPE_BOOL, "TYPE_BOOL", {1}},
       {"lora_name", TRITONSERVER_TYPE_BYTES, "TYPE_STRING", {1}},
   };
-  return specs;
+  return *specs;  // never destroyed: threads may look at it when the process exits
 }
 
 const std::vector<TensorSpec>& output_specs() {
-  static const std::vector<TensorSpec> specs = {
+  static const auto* const specs = new std::vector<TensorSpec>{
       {"text_output", TRITONSERVER_TYPE_BYTES, "TYPE_STRING", {-1}},
       {"output_ids", TRITONSERVER_TYPE_INT32, "TYPE_INT32", {-1, -1}},
       {"finish_reason", TRITONSERVER_TYPE_BYTES, "TYPE_STRING", {-1}},
@@ -34,7 +34,7 @@ const std::vector<TensorSpec>& output_specs() {
       {"num_input_tokens", TRITONSERVER_TYPE_UINT32, "TYPE_UINT32", {1}},
       {"num_output_tokens", TRITONSERVER_TYPE_UINT32, "TYPE_UINT32", {-1}},
   };
-  return specs;
+  return *specs;  // never destroyed: threads may look at it when the process exits
 }
 
 const char* datatype_name(TRITONSERVER_DataType datatype) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -62,8 +63,11 @@ struct QUIRE_API EngineConfig {
       flight_recorder_dir;  // where a failed engine, or a signal, leaves its recording; empty: nowhere
   int32_t flight_recorder_signal = 0;  // this signal (SIGUSR2, say) writes one of every engine; 0: none
 
-  // ---- metrics ----
+  // ---- observers ----
   std::shared_ptr<MetricSink> metric_sink;  // told once a step what the engine measures; null: nobody
+  // Told once, and why, when the engine has ended by a failure, before the callbacks of the requests that end
+  // with it; on the thread of those callbacks. It must return soon and must not call back into the engine.
+  std::function<void(const std::string& error)> on_dead;
 
   // ---- sampling ----
   uint64_t seed = 0;  // of the requests that bring none; 0: drawn from the system

@@ -25,7 +25,7 @@ QUIRE_API void set_fields(EngineRequest& request, const std::string& json, std::
 QUIRE_API std::vector<std::string> request_field_names();
 
 // Fields of EngineConfig by their names; `text` is a JSON value, or a string without its quotes. kv_arena and
-// metric_sink are objects and have no text.
+// metric_sink and on_dead are objects and have no text.
 QUIRE_API void set_field(EngineConfig& config, const std::string& name, const std::string& text);
 QUIRE_API std::vector<std::string> engine_config_field_names();
 

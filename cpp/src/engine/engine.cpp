@@ -125,8 +125,10 @@ struct EngineBase::Impl {
   // are to hear of it. The callbacks, like the metric sink, run without the lock, so that one may abort.
   void deliver(std::vector<OutputProcessor::Delivery>& deliveries) {
     deliveries.clear();
+    std::string died_of;
     {
       const std::lock_guard lock(mutex);
+      if (!error.empty() && !std::exchange(death_is_told, true)) died_of = error;
       output_processor->deliver(deliveries);
       for (auto& delivery : undelivered) deliveries.push_back(std::move(delivery));
       undelivered.clear();
@@ -134,6 +136,12 @@ struct EngineBase::Impl {
       output_processor->metrics().begin_report();
     }
     output_processor->metrics().report();
+    if (died_of.empty() || !config.on_dead) return;
+    try {
+      config.on_dead(died_of);
+    } catch (const std::exception& failure) {
+      log(LogLevel::kError, "on_dead threw: ", failure.what());
+    }
   }
 
   void finish_delivery() {
@@ -178,6 +186,7 @@ struct EngineBase::Impl {
   std::unique_ptr<OutputProcessor> output_processor;
   RequestId num_children = 0;
   std::string error;
+  bool death_is_told = false;
   std::atomic<uint64_t> num_made_up_ids{0};
   std::atomic<uint64_t> num_unknown_aborts{0};  // that did not get as far as the engine core
 

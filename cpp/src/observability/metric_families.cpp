@@ -133,8 +133,9 @@ std::vector<MetricFamily> make_families() {
 MetricSink::~MetricSink() = default;
 
 const std::vector<MetricFamily>& metric_families() {
-  static const std::vector<MetricFamily> families = make_families();
-  return families;
+  // Never destroyed: an engine that is still running when the process exits may look at it.
+  static const auto* const families = new std::vector<MetricFamily>(make_families());
+  return *families;
 }
 
 }  // namespace quire

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
 import json
 import os
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _LIBRARY = Path("quire", "libtriton_quire.so")
+_PR_SET_PDEATHSIG = 1  # of Linux's prctl
 
 
 @dataclass(frozen=True)
@@ -82,12 +84,16 @@ def choose_ports(host: str, http: int = 0, grpc: int = 0, metrics: int = 0) -> P
     return Ports(*chosen)
 
 
+# A proxy of the environment's is for other machines.
+open_url = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
+
+
 def wait_until_ready(url: str, process: subprocess.Popen[bytes], timeout: float | None = None) -> bool:
     """Waits until all models of the server at ``url`` are ready. False if it ended, or time is up."""
     end = None if timeout is None else time.monotonic() + timeout
     while process.poll() is None and (end is None or time.monotonic() < end):
         try:
-            with urllib.request.urlopen(f"{url}/v2/health/ready", timeout=1) as response:
+            with open_url(f"{url}/v2/health/ready", timeout=1) as response:
                 if response.status == 200:
                     return True
         except (urllib.error.URLError, OSError):
@@ -99,7 +105,7 @@ def wait_until_ready(url: str, process: subprocess.Popen[bytes], timeout: float 
 def served_models(url: str) -> list[str]:
     """The names of the models that are ready."""
     request = urllib.request.Request(f"{url}/v2/repository/index", data=b"{}", method="POST")
-    with urllib.request.urlopen(request, timeout=5) as response:
+    with open_url(request, timeout=5) as response:
         return [entry["name"] for entry in json.load(response) if entry.get("state") == "READY"]
 
 
@@ -110,27 +116,48 @@ def url_host(host: str) -> str:
 
 
 def serve(command: list[str], url: str, when_ready: Callable[[], None]) -> int:
-    """Runs a server until it ends, and returns its exit status. SIGINT and SIGTERM are passed on to it."""
-    # In a session of its own, so that Ctrl-C reaches it once.
-    process = subprocess.Popen(command, start_new_session=True)
-    with _forwarded_signals(process):
-        if wait_until_ready(url, process):
-            when_ready()
-        status = process.wait()
+    """Runs a server until it ends, and returns its exit status. It gets our SIGINT, SIGTERM and SIGHUP."""
+    with _forwarded_signals() as forward_to:
+        # In a session of its own, so that Ctrl-C reaches it once.
+        process = subprocess.Popen(command, start_new_session=True, preexec_fn=_end_with_parent)
+        forward_to(process)
+        try:
+            if wait_until_ready(url, process):
+                when_ready()
+            status = process.wait()
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
     return 128 - status if status < 0 else status
 
 
-@contextmanager
-def _forwarded_signals(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    def forward(number: int, _: object) -> None:
-        process.send_signal(number)
+def _end_with_parent() -> None:
+    """In the child: the kernel sends SIGTERM when this command is gone, even by SIGKILL."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
-    before = {number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM)}
+
+@contextmanager
+def _forwarded_signals() -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
+    """Catches signals from now on; those that come before there is a process reach it when there is."""
+    caught: list[int] = []
+    process: subprocess.Popen[bytes] | None = None
+
+    def forward(number: int, _: object) -> None:
+        caught.append(number)
+        if process is not None:
+            process.send_signal(number)
+
+    def forward_to(started: subprocess.Popen[bytes]) -> None:
+        nonlocal process
+        process = started
+        for number in caught:
+            process.send_signal(number)
+
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, forward) for number in numbers}
     try:
-        yield
+        yield forward_to
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        if process.poll() is None:
-            process.kill()
-            process.wait()

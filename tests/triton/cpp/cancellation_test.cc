@@ -99,6 +99,19 @@ TEST_F(CancellationTest, CancelOfAnUnknownIdIsNotFound) {
   EXPECT_EQ(cancel->error_code(), TRITONSERVER_ERROR_NOT_FOUND);
 }
 
+// Each first response waits for more than one token of time: errors burst like any other response.
+TEST_F(CancellationTest, ErrorsArePacedLikeOtherResponses) {
+  Host paced(R"({"cmdline": {"response-burst": "1"}})");
+  const auto model = paced.load("demo", demo_config());
+  ClientRequest request = endless(/*stream=*/false);
+  request.id = "ours";
+  const auto calls = model->infer_batch({request, request, request, request});
+  const auto start = std::chrono::steady_clock::now();
+  model->infer(cancel_request("ours"))->wait();
+  for (const auto& call : calls) call->wait();
+  EXPECT_GE(std::chrono::steady_clock::now() - start, 60ms);
+}
+
 TEST_F(CancellationTest, ACancelWhoseReplyIsRefusedStillCancels) {
   const auto model = load_demo();
   ClientRequest named = endless(true);

@@ -66,6 +66,30 @@ TEST_F(EngineFailureTest, AModelWhoseEngineHasEndedIsNotReadyAndRefusesRequests)
   EXPECT_NE(late->error().find("the engine has ended"), std::string::npos) << late->error();
 }
 
+// The front end has ended the request, so nobody hears of the failure through it.
+TEST_F(EngineFailureTest, AnEngineThatFailsForNobodyIsUnloadedToo) {
+  const auto model = load_demo();
+  ClientRequest request = text_request(kStory, R"({"max_tokens": 2040, "ignore_eos": true})");
+  request.cancelled = true;
+  fail_allocation("quire-core", 2000 * sizeof(int32_t));
+  model->infer(request)->wait();
+  EXPECT_TRUE(host().wait_for_unload());
+  EXPECT_TRUE(disarm_allocation_fault());
+}
+
+TEST_F(EngineFailureTest, AnEngineThatWasReplacedTakesNobodyAlong) {
+  const auto old = load_demo();
+  const auto reloaded = load_demo();
+  kill(*old)->wait();
+  ASSERT_TRUE(disarm_allocation_fault());
+  EXPECT_NE(old->not_ready(), "");
+  old->unload();
+  const auto call = reloaded->infer(text_request(kStory, R"({"max_tokens": 2})"));
+  call->wait();
+  EXPECT_EQ(call->error(), "");
+  EXPECT_TRUE(host().unloads().empty());
+}
+
 TEST_F(EngineFailureTest, OneModelsFailureLeavesTheOthersAlone) {
   const auto model = load_demo();
   const auto other = host().load("other", demo_config());

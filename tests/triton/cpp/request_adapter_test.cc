@@ -18,7 +18,10 @@ AdaptedRequest adapt(const ClientRequest& request, bool decoupled = true) {
   incoming.parameters = request.parameters;
   incoming.outputs = request.outputs;
   incoming.timeout_us = request.timeout_us;
-  return adapt_request(incoming, decoupled);
+  ModelSettings model;
+  model.decoupled = decoupled;
+  model.num_outputs = output_specs().size();
+  return adapt_request(incoming, model);
 }
 
 std::string error(const ClientRequest& request, bool decoupled = true) {

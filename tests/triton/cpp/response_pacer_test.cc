@@ -15,11 +15,11 @@ TEST(ResponsePacerTest, ABurstGoesOutAtOnceAndNoMore) {
   EXPECT_EQ(pacer.enter(now), 1ms);
 }
 
-TEST(ResponsePacerTest, ASixthOfTheBurstLeavesInAMillisecond) {
+TEST(ResponsePacerTest, ATwelfthOfTheBurstLeavesInAMillisecond) {
   ResponsePacer pacer(/*burst=*/96);
   const Clock::time_point start = Clock::now();
   for (int i = 0; i < 96; ++i) pacer.enter(start);
-  for (int i = 0; i < 32; ++i) ASSERT_EQ(pacer.enter(start + 2ms), 0ms) << i;
+  for (int i = 0; i < 16; ++i) ASSERT_EQ(pacer.enter(start + 2ms), 0ms) << i;
   EXPECT_GE(pacer.enter(start + 2ms), 1ms);
 }
 
@@ -27,15 +27,22 @@ TEST(ResponsePacerTest, ASixthOfTheBurstLeavesInAMillisecond) {
 TEST(ResponsePacerTest, TheWaitGrowsWithWhatIsUnderWay) {
   ResponsePacer pacer(/*burst=*/96);
   const Clock::time_point now = Clock::now();
-  for (int i = 0; i < 96 + 160; ++i) pacer.enter(now);
+  for (int i = 0; i < 96 + 80; ++i) pacer.enter(now);
   EXPECT_GT(pacer.enter(now), 10ms);
   EXPECT_LT(pacer.enter(now), 11ms);
+}
+
+TEST(ResponsePacerTest, AFirstResponseCountsTwice) {
+  ResponsePacer pacer(/*burst=*/96);
+  const Clock::time_point now = Clock::now();
+  for (int i = 0; i < 48; ++i) ASSERT_EQ(pacer.enter(now, 2), 0ms) << i;
+  EXPECT_GE(pacer.enter(now, 2), 1ms);
 }
 
 TEST(ResponsePacerTest, NobodyWaitsAtAModestPace) {
   ResponsePacer pacer(/*burst=*/96);
   Clock::time_point now = Clock::now();
-  for (int step = 0; step < 1000; ++step, now += 4ms) {
+  for (int step = 0; step < 1000; ++step, now += 8ms) {
     for (int i = 0; i < 60; ++i) ASSERT_EQ(pacer.enter(now), 0ms);
   }
 }
