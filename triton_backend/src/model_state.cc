@@ -49,7 +49,7 @@ BackendState* backend_state(TRITONBACKEND_Model* model) {
 // How often requests whose outputs do not pass by are looked at: steps of real models take longer.
 constexpr std::chrono::milliseconds kWatchInterval{1};
 // Streams are looked at whenever they have an output; in between, and while they wait, this is enough.
-constexpr std::chrono::milliseconds kStreamWatchInterval{10};
+constexpr std::chrono::milliseconds kStreamWatchInterval{50};
 
 constexpr std::chrono::microseconds kWatchIntervalPerRequest{4};
 constexpr std::chrono::milliseconds kServerWatchInterval{100};

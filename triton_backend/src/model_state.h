@@ -63,12 +63,12 @@ class ModelState {
 
   std::mutex mutex_;                                     // guards what follows, up to the engine
   std::unordered_map<std::string, InFlight> in_flight_;  // by the engine's name for it
+  // Ended in the engine, and cancelled by a client that has gone.
   struct Lingering {
     InFlight in_flight;
     std::chrono::steady_clock::time_point until;
   };
-  std::deque<Lingering>
-      lingering_;  // ended in the engine, and cancelled by clients that have gone; oldest first
+  std::deque<Lingering> lingering_;  // oldest first
   uint64_t num_requests_ = 0;
   size_t num_without_stream_ = 0;  // of those in flight
   bool stopping_ = false;
