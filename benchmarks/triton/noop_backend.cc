@@ -121,16 +121,6 @@ class NoopModel {
   std::thread sender_;
 };
 
-template <typename Function>
-TRITONSERVER_Error* guarded(Function&& function) {
-  try {
-    function();
-    return nullptr;
-  } catch (...) {
-    return current_exception_as_error();
-  }
-}
-
 NoopModel* model_state(TRITONBACKEND_Model* model) {
   void* state = nullptr;
   check(server_api().TRITONBACKEND_ModelState(model, &state));

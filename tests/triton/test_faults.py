@@ -1,11 +1,10 @@
-"""Faults to survive: vanishing clients, senseless requests, models that come and go, SIGTERM, dead engines.
+"""Faults to survive: vanishing clients, senseless requests, bursts, models that come and go.
 
 A few of each by default; QUIRE_TRITON_FAULTS=full (tests/run_long.sh) makes them many.
 """
 
 from __future__ import annotations
 
-import contextlib
 import http.client
 import json
 import os
@@ -15,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -268,176 +267,6 @@ def test_loading_and_unloading_leaves_memory_and_threads_as_they_were(own_server
         cycle()
     assert num_threads(own_server) <= threads + 2
     assert resident_bytes(own_server) < memory + (8 << 20)
-
-
-@pytest.fixture
-def ending_server(tmp_path: Path, demo_model: Path) -> Iterator[TritonServer]:
-    """Its exit timeout is 4 s."""
-    with started_server(tmp_path, "--backend-config=quire,exit-grace-secs=1") as running:
-        running.write_model("demo", {"model": demo_model, "kv_cache_memory_bytes": KV_BYTES})
-        running.load("demo")
-        yield running
-
-
-def stop_under_load(server: TritonServer, stream: Callable[[], object], *, may_crash: bool = False) -> int:
-    """Sends SIGTERM while 8 threads stream; returns the server's status when it and they have ended."""
-    threads = [threading.Thread(target=stream) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    poll("they run", lambda: read_metrics(server, "demo")("num_requests_running") == 8)
-    start = time.monotonic()
-    status = server.stop()
-    took = time.monotonic() - start
-    for thread in threads:
-        thread.join(10)
-    log = server.log.read_text()
-    assert took < 7, log[-4000:]
-    assert may_crash or status >= 0, log[-4000:]
-    return status
-
-
-def test_sigterm_lets_http_requests_finish(ending_server: TritonServer) -> None:
-    answers = []
-    fields = {"text_input": "Once", "stream": True, "max_tokens": 200, "ignore_eos": True}
-    fields["return_num_output_tokens"] = True
-    path = "v2/models/demo/generate_stream"
-    status = stop_under_load(ending_server, lambda: answers.append(ending_server.request(path, fields)))
-    assert status == 0, ending_server.log.read_text()[-4000:]
-    for answer in answers:
-        events = [json.loads(line[6:]) for line in answer.body.splitlines() if line]
-        assert sum(event["num_output_tokens"] for event in events) == 200
-
-
-def test_sigterm_tells_grpc_streams_that_would_take_too_long(ending_server: TritonServer) -> None:
-    errors = []
-
-    def read_to_the_end() -> None:
-        stream = Stream(ending_server.grpc_address)
-        stream.send("demo", REQUEST)
-        try:
-            stream.until_final()
-        except InferenceServerException as error:
-            errors.append(str(error))
-        stream.close()
-
-    status = stop_under_load(ending_server, read_to_the_end)
-    assert status == 0, ending_server.log.read_text()[-4000:]
-    assert len(errors) == 8
-    assert all("shutting down" in error for error in errors)
-
-
-def test_a_server_that_gives_up_waiting_ends(ending_server: TritonServer) -> None:
-    """The server counts open HTTP connections first, for the whole of its timeout, and tells nobody."""
-    fields = {"text_input": "Once", "stream": True, "max_tokens": 2000, "ignore_eos": True}
-
-    def read_until_cut() -> None:
-        with contextlib.suppress(OSError, http.client.HTTPException):
-            ending_server.request("v2/models/demo/generate_stream", fields)
-
-    # It may crash then, without our doing; it may not hang.
-    stop_under_load(ending_server, read_until_cut, may_crash=True)
-
-
-@pytest.fixture(scope="module")
-def failing_new(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    library = tmp_path_factory.mktemp("failing_new") / "libfailing_new.so"
-    source = Path(__file__).parent / "failing_new.cc"
-    compiler = os.environ.get("CXX", "c++")
-    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", library, source], check=True)
-    return library
-
-
-def test_a_failed_engine_is_not_ready_and_a_reload_revives_it(
-    tmp_path: Path, demo_model: Path, failing_new: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = tmp_path / "now"
-    monkeypatch.setenv("LD_PRELOAD", str(failing_new))
-    monkeypatch.setenv("QUIRE_FAIL_WHEN", str(now))
-    with started_server(tmp_path) as failing:
-        monkeypatch.delenv("LD_PRELOAD")
-        for name in ("demo", "bystander"):
-            failing.write_model(name, {"model": demo_model, "kv_cache_memory_bytes": KV_BYTES})
-            failing.load(name)
-        with open_stream(failing.grpc_address) as stream:
-            stream.send("demo", REQUEST)
-            stream.next()
-            now.touch()
-            answer = failing.request("v2/models/demo/generate", {"text_input": "and me", "max_tokens": 2})
-            assert answer.status >= 400
-            with pytest.raises(InferenceServerException, match="bad_alloc"):
-                while True:
-                    stream.next()
-        assert not now.exists()
-        poll("it is not ready", lambda: not failing.is_ready("demo"))
-        assert failing.generate("bystander", text_input="Once", max_tokens=2)["text_output"]
-        failing.unload("demo")
-        failing.load("demo")
-        assert failing.generate("demo", text_input="Once", max_tokens=2)["text_output"].startswith("Once")
-
-
-@pytest.fixture
-def failing_server(
-    tmp_path: Path, demo_model: Path, failing_new: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[tuple[TritonServer, Path]]:
-    """A server with ``demo``, and the file whose creation has an engine fail."""
-    now = tmp_path / "now"
-    monkeypatch.setenv("LD_PRELOAD", str(failing_new))
-    monkeypatch.setenv("QUIRE_FAIL_WHEN", str(now))
-    arguments = ("--http-thread-count=2", "--backend-config=quire,response-burst=96")
-    with started_server(tmp_path, *arguments) as failing:
-        monkeypatch.delenv("LD_PRELOAD")
-        failing.write_model(
-            "demo", {"model": demo_model, "kv_cache_memory_bytes": 1 << 29, "max_num_seqs": 400}
-        )
-        failing.load("demo")
-        yield failing, now
-
-
-def test_a_failure_of_many_streams_is_told_to_all(failing_server: tuple[TritonServer, Path]) -> None:
-    server, now = failing_server
-    body = json.dumps({"text_input": "Once", "stream": True, "max_tokens": 1500, "ignore_eos": True})
-    connections = []
-    for _ in range(NUM_BURST_STREAMS * 3 // 4):
-        connection = http.client.HTTPConnection(HOST, server.ports.http, timeout=60)
-        connection.request("POST", "/v2/models/demo/generate_stream", body)
-        connections.append(connection)
-    running = len(connections) / 2
-    poll("they run", lambda: read_metrics(server, "demo")("num_requests_running") > running)
-    now.touch()
-    server.request("v2/models/demo/generate", {"text_input": "one more", "max_tokens": 1})
-    for connection in connections:
-        answer = connection.getresponse().read()
-        assert b"bad_alloc" in answer, answer[-1000:]
-        connection.close()
-
-    # An allocation of the step's takes its requests along, any other one the engine.
-    def gone_or_well() -> bool:
-        state = server.state("demo")
-        return state == "UNAVAILABLE" or (
-            state == "READY"
-            and server.request("v2/models/demo/generate", {"text_input": "x", "max_tokens": 1}).status == 200
-        )
-
-    poll("it is gone, or serves", gone_or_well)
-
-
-def test_an_old_engine_that_fails_does_not_take_the_new_one_along(
-    failing_server: tuple[TritonServer, Path], demo_model: Path
-) -> None:
-    server, now = failing_server
-    with open_stream(server.grpc_address) as stream:
-        stream.send("demo", REQUEST)
-        stream.next()
-        server.write_model("demo", {"model": demo_model, "kv_cache_memory_bytes": KV_BYTES, "num_threads": 1})
-        server.load("demo")
-        metrics = read_metrics(server, "demo")
-        assert metrics("num_requests_running") == 0  # the new engine's
-        now.touch()
-        with pytest.raises(InferenceServerException, match="bad_alloc"):
-            while True:
-                stream.next()
-    assert server.is_ready("demo")
-    assert server.generate("demo", text_input="Once", max_tokens=2)["text_output"].startswith("Once")
 
 
 def test_shared_memory_that_is_too_small_is_an_error_of_that_request_only(server: TritonServer) -> None:

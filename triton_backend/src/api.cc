@@ -11,16 +11,6 @@ using namespace quire::triton;  // this file is the edge of the namespace
 
 namespace {
 
-template <typename Function>
-TRITONSERVER_Error* guarded(Function&& function) {
-  try {
-    function();
-    return nullptr;
-  } catch (...) {
-    return current_exception_as_error();
-  }
-}
-
 ModelState* model_state(TRITONBACKEND_Model* model) {
   void* state = nullptr;
   check(server_api().TRITONBACKEND_ModelState(model, &state));

@@ -42,6 +42,17 @@ void log_failure(TRITONSERVER_Error* error, const char* what);
 // is UNAVAILABLE, ServerError its own code, the rest INTERNAL. Only inside a catch block.
 TRITONSERVER_Error* current_exception_as_error();
 
+// Runs what an entry point does: an exception becomes the error that it returns.
+template <typename Function>
+TRITONSERVER_Error* guarded(Function&& function) {
+  try {
+    function();
+    return nullptr;
+  } catch (...) {
+    return current_exception_as_error();
+  }
+}
+
 void log(TRITONSERVER_LogLevel level, const std::string& message);
 
 // Holds the process's end off while a thread of ours is in the server. When it exits without having unloaded
