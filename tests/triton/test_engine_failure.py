@@ -94,12 +94,21 @@ def test_a_failure_of_many_streams_is_told_to_all(failing_server: tuple[TritonSe
         connections.append(connection)
     poll("they run", lambda: read_metrics(server, "demo")("num_requests_running") > NUM_STREAMS / 2)
     now.touch()
-    assert server.request("v2/models/demo/generate", LARGE).status >= 400
+    server.request("v2/models/demo/generate", LARGE)
     for connection in connections:
         answer = connection.getresponse().read()
         assert b"bad_alloc" in answer, answer[-1000:]
         connection.close()
-    poll("it is gone", lambda: server.state("demo") == "UNAVAILABLE")
+
+    # While the batch grows, a step may have asked for as much: it takes its requests along, and the engine goes on.
+    def is_gone_or_serves() -> bool:
+        state = server.state("demo")
+        short = {"text_input": "Once", "max_tokens": 1}
+        return state == "UNAVAILABLE" or (
+            state == "READY" and server.request("v2/models/demo/generate", short).status == 200
+        )
+
+    poll("it is gone, or serves", is_gone_or_serves)
 
 
 @pytest.mark.parametrize("failing_server", [0], indirect=True)
