@@ -94,13 +94,13 @@ def test_a_failure_of_many_streams_is_told_to_all(failing_server: tuple[TritonSe
         connections.append(connection)
     poll("they run", lambda: read_metrics(server, "demo")("num_requests_running") > NUM_STREAMS / 2)
     now.touch()
-    server.request("v2/models/demo/generate", LARGE)
+    server.request("v2/models/demo/generate", {**LARGE, "deadline_ms": 2000})
     for connection in connections:
         answer = connection.getresponse().read()
         assert b"bad_alloc" in answer, answer[-1000:]
         connection.close()
 
-    # While the batch grows, a step may have asked for as much: it takes its requests along, and the engine goes on.
+    # While the batch grows, a step may have asked for as much: it takes its requests along, not the engine.
     def is_gone_or_serves() -> bool:
         state = server.state("demo")
         short = {"text_input": "Once", "max_tokens": 1}
