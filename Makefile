@@ -49,7 +49,7 @@ test-python: $(VENV)/.tools $(VENV)/.package test-cpp
 	$(BIN)/python -m pytest
 
 lint: $(VENV)/.tools $(VENV)/.package
-	git ls-files '*.cpp' '*.cc' '*.h' | xargs $(BIN)/clang-format --dry-run --Werror
+	git ls-files '*.cpp' '*.cc' '*.h' '*.cu' '*.cuh' | xargs $(BIN)/clang-format --dry-run --Werror
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy

@@ -218,7 +218,7 @@ void RmsNorm(benchmark::State& state) {
   for (auto _ : state)
     kernels().rms_norm(r.ctx, TensorView(r.out.data(), DType::kBFloat16, r.rows, 2048),
                        TensorView(r.in.data(), DType::kBFloat16, r.rows, 2048),
-                       TensorView(weight.data(), DType::kBFloat16, 2048), 1e-5F);
+                       TensorView(weight.data(), DType::kBFloat16, 2048), 1e-5F, 0.0F);
 }
 BENCHMARK(RmsNorm)->Arg(1)->Arg(512)->UseRealTime()->Unit(benchmark::kMicrosecond);
 

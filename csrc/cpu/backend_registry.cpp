@@ -29,6 +29,7 @@ std::span<const KernelTable* const> cpu_kernel_tables() {
 }
 
 const KernelTable* find_kernel_table(std::string_view backend) {
+  if (backend == "cuda") return cuda_kernel_table(0);
   if (backend != "cpu") return nullptr;
   const auto tables = cpu_kernel_tables();
   if (const char* wanted = std::getenv("QUIRE_CPU_ISA")) {

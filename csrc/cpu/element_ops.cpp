@@ -1,4 +1,6 @@
 // Lookups and row by row operations.
+#include <bit>
+#include <cmath>
 #include <cstring>
 
 #include "convert.h"
@@ -61,6 +63,27 @@ void embed(const LaunchContext& ctx, TensorView out, TensorView ids, const Linea
   });
 }
 
+// f(element) for the element types of the CPU tables.
+template <typename F>
+void dispatch(DType dtype, F&& f) {
+  if (dtype == DType::kBFloat16) {
+    f(uint16_t{});
+  } else {
+    f(float{});
+  }
+}
+
+template <typename T>
+float to_float(T x) {
+  return convert<T, float>(x);
+}
+
+uint64_t mix(uint64_t x) {  // the finaliser of SplitMix64 (Steele et al., 2014)
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EB;
+  return x ^ (x >> 31);
+}
+
 }  // namespace
 
 void embedding(const LaunchContext& ctx, TensorView out, TensorView ids, const LinearWeight& table,
@@ -80,7 +103,7 @@ void gather_rows(const LaunchContext& ctx, TensorView out, TensorView x, TensorV
 }
 
 void rms_norm(const Isa& isa, const LaunchContext& ctx, TensorView out, TensorView x, TensorView weight,
-              float eps) {
+              float eps, float weight_offset) {
   const auto kernel = isa.rows.rms_norm[type_index(x.dtype)];
   const bool has_heads = x.rank == 3;
   const int64_t rows = has_heads ? x.shape[1] : 1;
@@ -88,19 +111,47 @@ void rms_norm(const Isa& isa, const LaunchContext& ctx, TensorView out, TensorVi
   parallel_ranges(ctx, x.shape[0], grain_rows(rows * n), [&](int64_t begin, int64_t end) {
     if (has_heads) {
       for (int64_t t = begin; t < end; ++t)
-        kernel(out.at(t), out.stride[1], x.at(t), x.stride[1], weight.data, rows, n, eps);
+        kernel(out.at(t), out.stride[1], x.at(t), x.stride[1], weight.data, rows, n, eps, weight_offset);
     } else {
-      kernel(out.at(begin), out.stride[0], x.at(begin), x.stride[0], weight.data, end - begin, n, eps);
+      kernel(out.at(begin), out.stride[0], x.at(begin), x.stride[0], weight.data, end - begin, n, eps,
+             weight_offset);
     }
   });
 }
 
 void fused_add_rms_norm(const Isa& isa, const LaunchContext& ctx, TensorView out, TensorView residual,
-                        TensorView x, TensorView weight, float eps) {
+                        TensorView x, TensorView weight, float eps, float weight_offset) {
   const auto kernel = isa.rows.add_rms_norm[type_index(x.dtype)];
   parallel_ranges(ctx, x.shape[0], grain_rows(x.shape[1]), [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t)
-      kernel(out.at(t), residual.at(t), x.at(t), weight.data, x.shape[1], eps);
+      kernel(out.at(t), residual.at(t), x.at(t), weight.data, x.shape[1], eps, weight_offset);
+  });
+}
+
+void layer_norm(const LaunchContext& ctx, TensorView out, TensorView x, TensorView weight, TensorView bias,
+                float eps) {
+  const int64_t n = x.shape[1];
+  dispatch(x.dtype, [&](auto type) {
+    using T = decltype(type);
+    const auto *w = weight.as<T>(), *b = bias.as<T>();
+    parallel_ranges(ctx, x.shape[0], grain_rows(n), [&](int64_t begin, int64_t end) {
+      for (int64_t t = begin; t < end; ++t) {
+        const auto* from = reinterpret_cast<const T*>(x.at(t));
+        auto* to = reinterpret_cast<T*>(out.at(t));
+        double sum = 0, squares = 0;
+        for (int64_t i = 0; i < n; ++i) sum += static_cast<double>(to_float(from[i]));
+        const double mean = sum / static_cast<double>(n);
+        for (int64_t i = 0; i < n; ++i) {
+          const double d = static_cast<double>(to_float(from[i])) - mean;
+          squares += d * d;
+        }
+        const double scale = 1 / std::sqrt(squares / static_cast<double>(n) + static_cast<double>(eps));
+        for (int64_t i = 0; i < n; ++i) {
+          const auto normal = static_cast<float>((static_cast<double>(to_float(from[i])) - mean) * scale);
+          to[i] = convert<float, T>(normal * to_float(w[i]) + (b != nullptr ? to_float(b[i]) : 0.0F));
+        }
+      }
+    });
   });
 }
 
@@ -132,6 +183,56 @@ void silu_and_mul(const Isa& isa, const LaunchContext& ctx, TensorView out, Tens
       const std::byte* gate = x.at(row) + at * bytes;
       kernel(out.at(row) + at * bytes, gate, gate + n * bytes, std::min(kCut, n - at));
     }
+  });
+}
+
+void gelu_and_mul(const LaunchContext& ctx, TensorView out, TensorView x, bool tanh_approximation) {
+  const int64_t n = out.shape[1];
+  const auto gelu = [tanh_approximation](float v) {
+    // Not as one plus an error function or a tangent: where these are near -1, that leaves no digits.
+    if (!tanh_approximation) return 0.5F * v * std::erfc(v * -0.70710678F);
+    return v / (1.0F + std::exp(-1.59576912F * (v + 0.044715F * v * v * v)));
+  };
+  dispatch(x.dtype, [&](auto type) {
+    using T = decltype(type);
+    parallel_ranges(ctx, x.shape[0], std::max<int64_t>(1, grain_rows(n) / 8),
+                    [&](int64_t begin, int64_t end) {
+                      for (int64_t t = begin; t < end; ++t) {
+                        const auto* gate = reinterpret_cast<const T*>(x.at(t));
+                        auto* to = reinterpret_cast<T*>(out.at(t));
+                        for (int64_t i = 0; i < n; ++i)
+                          to[i] = convert<float, T>(gelu(to_float(gate[i])) * to_float(gate[n + i]));
+                      }
+                    });
+  });
+}
+
+void soft_cap(const LaunchContext& ctx, TensorView x, float cap) {
+  parallel_ranges(ctx, x.shape[0], std::max<int64_t>(1, grain_rows(x.shape[1]) / 8),
+                  [&](int64_t begin, int64_t end) {
+                    for (int64_t t = begin; t < end; ++t) {
+                      auto* row = reinterpret_cast<float*>(x.at(t));
+                      for (int64_t i = 0; i < x.shape[1]; ++i) row[i] = cap * std::tanh(row[i] / cap);
+                    }
+                  });
+}
+
+void fill_random(const LaunchContext& ctx, TensorView out, float scale, uint64_t seed) {
+  const uint64_t base = mix(seed);
+  dispatch(out.dtype, [&](auto type) {
+    using T = decltype(type);
+    parallel_ranges(ctx, out.numel(), kGrainElements, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const uint64_t bits = mix(base + static_cast<uint64_t>(i) * 0x9E3779B97F4A7C15);
+        const float value = (static_cast<float>(bits >> 40) * 0x1p-23F - 1.0F) * scale;
+        // Towards zero: rounding to nearest would reach `scale`.
+        if constexpr (sizeof(T) == 2) {
+          out.as<T>()[i] = static_cast<uint16_t>(std::bit_cast<uint32_t>(value) >> 16);
+        } else {
+          out.as<T>()[i] = value;
+        }
+      }
+    });
   });
 }
 

@@ -13,12 +13,17 @@ void embedding(const LaunchContext& ctx, TensorView out, TensorView ids, const L
                int32_t vocab_start);
 void gather_rows(const LaunchContext& ctx, TensorView out, TensorView x, TensorView index);
 void rms_norm(const Isa& isa, const LaunchContext& ctx, TensorView out, TensorView x, TensorView weight,
-              float eps);
+              float eps, float weight_offset);
 void fused_add_rms_norm(const Isa& isa, const LaunchContext& ctx, TensorView out, TensorView residual,
-                        TensorView x, TensorView weight, float eps);
+                        TensorView x, TensorView weight, float eps, float weight_offset);
+void layer_norm(const LaunchContext& ctx, TensorView out, TensorView x, TensorView weight, TensorView bias,
+                float eps);
 void rotary_embedding(const Isa& isa, const LaunchContext& ctx, TensorView q, TensorView k,
                       TensorView positions, TensorView cos_sin);
 void silu_and_mul(const Isa& isa, const LaunchContext& ctx, TensorView out, TensorView x);
+void gelu_and_mul(const LaunchContext& ctx, TensorView out, TensorView x, bool tanh_approximation);
+void soft_cap(const LaunchContext& ctx, TensorView x, float cap);
+void fill_random(const LaunchContext& ctx, TensorView out, float scale, uint64_t seed);
 
 // linear_weight.cpp
 size_t linear_weight_bytes(int64_t n, int64_t k, DType dtype);
@@ -42,10 +47,13 @@ size_t attention_workspace_bytes(int32_t max_tokens, int32_t max_seq_len, int32_
 void paged_attention(const Isa& isa, const LaunchContext& ctx, const PagedAttentionArgs& args);
 
 // penalties.cpp
+void apply_logit_bias(const LaunchContext& ctx, const LogitBiasArgs& args);
+void apply_bitmask(const LaunchContext& ctx, TensorView logits, TensorView rows, TensorView bitmask);
 void apply_penalties(const LaunchContext& ctx, const PenaltyArgs& args);
 
 // sampling.cpp
 void sample(const Isa& isa, const LaunchContext& ctx, const SamplingArgs& args);
 void log_softmax(const Isa& isa, const LaunchContext& ctx, TensorView logprobs, TensorView logits);
+void top_logprobs(const Isa& isa, const LaunchContext& ctx, const TopLogprobsArgs& args);
 
 }  // namespace quire::cpu

@@ -1,5 +1,6 @@
-// Repetition, frequency and presence penalties.
+// What is done to logits before they are sampled: biases, masks, penalties.
 #include <bit>
+#include <limits>
 #include <vector>
 
 #include "ops.h"
@@ -7,6 +8,8 @@
 
 namespace quire::cpu {
 namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 // Counts tokens in a table as large as the sequence, not the vocabulary. A generation number marks the
 // slots in use, so clearing costs nothing; memory grows with the longest sequence seen, then stays.
@@ -73,6 +76,27 @@ void penalize_row(float* logits, int64_t vocab, const int32_t* tokens, int32_t n
 }
 
 }  // namespace
+
+void apply_logit_bias(const LaunchContext&, const LogitBiasArgs& args) {
+  for (int32_t i = 0; i < args.count; ++i) {
+    float& logit = reinterpret_cast<float*>(args.logits.at(args.row[i]))[args.token_id[i]];
+    // Not by adding: an infinite logit would become NaN.
+    logit = args.bias[i] == -kInfinity ? -kInfinity : logit + args.bias[i];
+  }
+}
+
+void apply_bitmask(const LaunchContext& ctx, TensorView logits, TensorView rows, TensorView bitmask) {
+  const int64_t vocab = logits.shape[1];
+  const int64_t grain = std::max<int64_t>(1, 131072 / std::max<int64_t>(1, vocab));
+  parallel_ranges(ctx, rows.shape[0], grain, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      auto* row = reinterpret_cast<float*>(logits.at(rows.as<int32_t>()[i * rows.stride[0]]));
+      const auto* words = reinterpret_cast<const uint32_t*>(bitmask.at(i));
+      for (int64_t v = 0; v < vocab; ++v)
+        if ((words[v / 32] >> (v % 32) & 1) == 0) row[v] = -kInfinity;
+    }
+  });
+}
 
 void apply_penalties(const LaunchContext& ctx, const PenaltyArgs& args) {
   const int64_t rows = args.logits.shape[0];

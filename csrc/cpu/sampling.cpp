@@ -1,4 +1,4 @@
-// Drawing tokens.
+// Drawing tokens, and their log-probabilities.
 #include <cmath>
 #include <functional>
 
@@ -203,6 +203,34 @@ void log_softmax(const Isa& isa, const LaunchContext& ctx, TensorView logprobs, 
     const double sum = isa.sampling.exp_sum(nullptr, x, vocab, max, 1.0F);
     isa.sampling.subtract(reinterpret_cast<float*>(logprobs.at(r)), x, vocab,
                           static_cast<float>(static_cast<double>(max) + std::log(sum)));
+  });
+}
+
+void top_logprobs(const Isa& isa, const LaunchContext& ctx, const TopLogprobsArgs& args) {
+  for_each_row(ctx, args.logits, [&](int64_t r) {
+    const auto* x = reinterpret_cast<const float*>(args.logits.at(r));
+    const int64_t vocab = args.logits.shape[1];
+    const float max = isa.sampling.max(x, vocab);
+    const double log_sum =
+        static_cast<double>(max) + std::log(isa.sampling.exp_sum(nullptr, x, vocab, max, 1.0F));
+    const auto logprob = [&](float logit) {
+      return static_cast<float>(static_cast<double>(logit) - log_sum);
+    };
+    const int32_t chosen = args.chosen_token_id[r];
+    int32_t rank = 1;
+    for (int64_t v = 0; v < vocab; ++v) rank += x[v] > x[chosen] || (v < chosen && x[v] == x[chosen]);
+    args.chosen_logprob[r] = logprob(x[chosen]);
+    args.chosen_rank[r] = rank;
+    // The best so far, sorted: few of many tokens are ever moved into it.
+    int32_t* ids = args.top_token_ids + r * args.num_top;
+    int64_t found = 0;
+    for (int64_t v = 0; v < vocab && args.num_top > 0; ++v) {
+      if (found == args.num_top && !(x[v] > x[ids[found - 1]])) continue;
+      int64_t at = found < args.num_top ? found++ : found - 1;
+      for (; at > 0 && x[v] > x[ids[at - 1]]; --at) ids[at] = ids[at - 1];
+      ids[at] = static_cast<int32_t>(v);
+    }
+    for (int64_t i = 0; i < found; ++i) args.top_logprobs[r * args.num_top + i] = logprob(x[ids[i]]);
   });
 }
 

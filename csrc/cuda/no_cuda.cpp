@@ -1,10 +1,14 @@
-// A build without CUDA: no devices.
+// A build without CUDA: no devices, no kernels.
+#include "quire/kernels/backend_registry.h"
 #include "quire/kernels/cuda_device.h"
+#include "quire/kernels/device_runtime.h"
 
 namespace quire {
 
 int32_t cuda_device_count() { return 0; }
 bool cuda_device(int32_t, CudaDevice*) { return false; }
 bool built_with_cuda() { return false; }
+const KernelTable* cuda_kernel_table(int32_t) { return nullptr; }
+const DeviceRuntime* find_device_runtime(const char*) { return nullptr; }
 
 }  // namespace quire

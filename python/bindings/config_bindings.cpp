@@ -130,11 +130,12 @@ void bind_config(nb::module_& m) {
              int32_t block_size, int64_t kv_cache_memory_bytes, int32_t num_gpu_blocks_override,
              bool enable_prefix_caching, int32_t max_num_seqs, int32_t max_num_batched_tokens,
              bool enable_chunked_prefill, int32_t long_prefill_token_threshold, std::string scheduling_policy,
-             bool async_scheduling, int32_t max_queued_requests, uint64_t seed, bool enable_kv_cache_events,
-             const SharedArena* kv_arena, int32_t max_num_partial_prefills, int32_t max_long_partial_prefills,
-             bool scheduler_reserve_full_isl, float watermark, int64_t max_queued_tokens,
-             int64_t flight_recorder_bytes, double flight_recorder_minutes, std::string flight_recorder_dir,
-             int32_t flight_recorder_signal) {
+             std::optional<bool> async_scheduling, int32_t max_queued_requests, uint64_t seed,
+             bool enable_kv_cache_events, const SharedArena* kv_arena, int32_t max_num_partial_prefills,
+             int32_t max_long_partial_prefills, bool scheduler_reserve_full_isl, float watermark,
+             int64_t max_queued_tokens, int64_t flight_recorder_bytes, double flight_recorder_minutes,
+             std::string flight_recorder_dir, int32_t flight_recorder_signal, std::string load_format,
+             double gpu_memory_utilization, int64_t gpu_memory_bytes, bool enforce_eager) {
             EngineConfig c;
             c.model = std::move(model);
             c.dtype = std::move(dtype);
@@ -166,6 +167,10 @@ void bind_config(nb::module_& m) {
             c.flight_recorder_minutes = flight_recorder_minutes;
             c.flight_recorder_dir = std::move(flight_recorder_dir);
             c.flight_recorder_signal = flight_recorder_signal;
+            c.load_format = std::move(load_format);
+            c.gpu_memory_utilization = gpu_memory_utilization;
+            c.gpu_memory_bytes = gpu_memory_bytes;
+            c.enforce_eager = enforce_eager;
             c.validate();
             new (self) EngineConfig(std::move(c));
           },
@@ -176,13 +181,15 @@ void bind_config(nb::module_& m) {
           "max_num_seqs"_a = EngineConfig{}.max_num_seqs,
           "max_num_batched_tokens"_a = EngineConfig{}.max_num_batched_tokens,
           "enable_chunked_prefill"_a = true, "long_prefill_token_threshold"_a = 0,
-          "scheduling_policy"_a = EngineConfig{}.scheduling_policy, "async_scheduling"_a = false,
+          "scheduling_policy"_a = EngineConfig{}.scheduling_policy, "async_scheduling"_a = nb::none(),
           "max_queued_requests"_a = 0, "seed"_a = 0, "enable_kv_cache_events"_a = false,
           "kv_arena"_a = nb::none(), "max_num_partial_prefills"_a = 0, "max_long_partial_prefills"_a = 0,
           "scheduler_reserve_full_isl"_a = true, "watermark"_a = 0.0F, "max_queued_tokens"_a = 0,
           "flight_recorder_bytes"_a = EngineConfig{}.flight_recorder_bytes,
           "flight_recorder_minutes"_a = EngineConfig{}.flight_recorder_minutes, "flight_recorder_dir"_a = "",
-          "flight_recorder_signal"_a = 0)
+          "flight_recorder_signal"_a = 0, "load_format"_a = EngineConfig{}.load_format,
+          "gpu_memory_utilization"_a = EngineConfig{}.gpu_memory_utilization, "gpu_memory_bytes"_a = 0,
+          "enforce_eager"_a = false)
       .def_ro("model", &EngineConfig::model)
       .def_ro("dtype", &EngineConfig::dtype)
       .def_ro("max_model_len", &EngineConfig::max_model_len)
@@ -211,7 +218,11 @@ void bind_config(nb::module_& m) {
       .def_ro("flight_recorder_bytes", &EngineConfig::flight_recorder_bytes)
       .def_ro("flight_recorder_minutes", &EngineConfig::flight_recorder_minutes)
       .def_ro("flight_recorder_dir", &EngineConfig::flight_recorder_dir)
-      .def_ro("flight_recorder_signal", &EngineConfig::flight_recorder_signal);
+      .def_ro("flight_recorder_signal", &EngineConfig::flight_recorder_signal)
+      .def_ro("load_format", &EngineConfig::load_format)
+      .def_ro("gpu_memory_utilization", &EngineConfig::gpu_memory_utilization)
+      .def_ro("gpu_memory_bytes", &EngineConfig::gpu_memory_bytes)
+      .def_ro("enforce_eager", &EngineConfig::enforce_eager);
 }
 
 }  // namespace quire::bindings

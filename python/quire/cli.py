@@ -40,8 +40,14 @@ def _parser() -> argparse.ArgumentParser:
 
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--model", default=DEMO_MODEL, help="a Hugging Face directory")
-    common.add_argument("--dtype", default="auto", help="auto, float32 or bfloat16")
-    common.add_argument("--device", default="auto", help="auto or cpu")
+    common.add_argument("--dtype", default="auto", help="auto, float32, bfloat16 or float16")
+    common.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
+    common.add_argument(
+        "--load-format", default="auto", help="auto, safetensors, or dummy for random weights"
+    )
+    common.add_argument(
+        "--gpu-memory-utilization", type=float, default=0.9, help="part of the device's memory to take"
+    )
     common.add_argument("--max-model-len", type=int, default=0, help="longest sequence")
     common.add_argument("--num-threads", type=int, default=0, help="CPU threads that compute")
     common.add_argument("--max-tokens", type=int, default=256, help="longest answer")
@@ -101,6 +107,8 @@ def _load(args: argparse.Namespace) -> LLM:
         args.model,
         dtype=args.dtype,
         device=args.device,
+        load_format=args.load_format,
+        gpu_memory_utilization=args.gpu_memory_utilization,
         max_model_len=args.max_model_len,
         num_threads=args.num_threads,
     )

@@ -8,17 +8,17 @@ class ElementOpsTest : public KernelTest {};
 constexpr int64_t kWidths[] = {1, 15, 17, 64, 127, 2049};
 
 TEST_P(ElementOpsTest, RmsNormMatchesTheReference) {
-  for (const DType dtype : kFloatTypes) {
+  for (const DType dtype : float_types()) {
     for (const int64_t n : kWidths) {
       for (const int64_t rows : {1, 5}) {
         const Tensor x = std::move(Tensor(dtype, rows, n, 3).randomize(1, 4.0F));
         const Tensor weight = std::move(Tensor(dtype, 1, n).randomize(2));
         const Tensor out(dtype, rows, n, 1);
         const TensorView weights(weight.view().data, dtype, n);
-        kernels().rms_norm(context(), out, x, weights, 1e-5F);
+        kernels().rms_norm(context(), out, x, weights, 1e-5F, 0.0F);
         const auto expected = reference::rms_norm(x.values(), weight.values(), 1e-5);
         expect_close(out, expected, 1e-6, relative_tolerance(dtype));
-        kernels().rms_norm(context(), x, x, weights, 1e-5F);  // in place
+        kernels().rms_norm(context(), x, x, weights, 1e-5F, 0.0F);  // in place
         expect_close(x, expected, 1e-6, relative_tolerance(dtype));
       }
     }
@@ -26,19 +26,79 @@ TEST_P(ElementOpsTest, RmsNormMatchesTheReference) {
 }
 
 TEST_P(ElementOpsTest, RmsNormOfHeads) {
-  for (const DType dtype : kFloatTypes) {
-    const Tensor x = std::move(Tensor(dtype, 3, 5 * 48, 7).randomize(1));
-    const Tensor weight = std::move(Tensor(dtype, 1, 48).randomize(2));
-    const auto expected = reference::rms_norm(x.values(), weight.values(), 1e-6);
-    const TensorView heads = x.view().heads(5, 48);
-    kernels().rms_norm(context(), heads, heads, TensorView(weight.view().data, dtype, 48), 1e-6F);
-    expect_close(x, expected, 1e-6, relative_tolerance(dtype));
+  for (const DType dtype : float_types()) {
+    for (const int head_size : {1, 16, 48, 64, 128, 256, 600}) {
+      for (const int padding : {7, 16}) {  // the latter keeps vectors aligned
+        const Tensor x = std::move(Tensor(dtype, 3, 5 * head_size, padding).randomize(1));
+        const Tensor weight = std::move(Tensor(dtype, 1, head_size).randomize(2));
+        const auto expected = reference::rms_norm(x.values(), weight.values(), 1e-6);
+        const TensorView heads = x.view().heads(5, head_size);
+        kernels().rms_norm(context(), heads, heads, TensorView(weight.view().data, dtype, head_size), 1e-6F,
+                           0.0F);
+        expect_close(x, expected, 1e-6, relative_tolerance(dtype));
+      }
+    }
+  }
+}
+
+TEST_P(ElementOpsTest, RmsNormOfLongRows) {
+  for (const DType dtype : float_types()) {
+    for (const int64_t n : {4096, 8192, 8200, 16384, 20000, 20001}) {
+      const Tensor x = std::move(Tensor(dtype, 2, n).randomize(1, 4.0F));
+      const Tensor weight = std::move(Tensor(dtype, 1, n).randomize(2));
+      const Tensor out(dtype, 2, n);
+      kernels().rms_norm(context(), out, x, TensorView(weight.view().data, dtype, n), 1e-5F, 0.0F);
+      expect_close(out, reference::rms_norm(x.values(), weight.values(), 1e-5), 1e-6,
+                   relative_tolerance(dtype));
+    }
+  }
+}
+
+TEST_P(ElementOpsTest, AWeightMayBeStoredLessOne) {
+  for (const DType dtype : float_types()) {
+    for (const int64_t n : {19, 2048}) {
+      const Tensor x = std::move(Tensor(dtype, 3, n).randomize(1));
+      const Tensor residual = std::move(Tensor(dtype, 3, n).randomize(2));
+      const Tensor weight = std::move(Tensor(dtype, 1, n).randomize(3, 0.2F));
+      const TensorView weights(weight.view().data, dtype, n);
+      const Tensor out(dtype, 3, n);
+      kernels().rms_norm(context(), out, x, weights, 1e-5F, 1.0F);
+      expect_close(out, reference::rms_norm(x.values(), weight.values(), 1e-5, 1), 1e-6,
+                   relative_tolerance(dtype));
+      kernels().fused_add_rms_norm(context(), out, residual, x, weights, 1e-5F, 1.0F);
+      expect_close(out, reference::rms_norm(residual.values(), weight.values(), 1e-5, 1), 1e-6,
+                   relative_tolerance(dtype));
+    }
+  }
+}
+
+TEST_P(ElementOpsTest, LayerNormMatchesTheReference) {
+  ThreadPool pool(2);
+  for (const DType dtype : float_types()) {
+    for (const int64_t n : {int64_t{1}, int64_t{17}, int64_t{64}, int64_t{127}, int64_t{4096}}) {
+      for (const int64_t padding : {0, 3}) {
+        const Tensor noise = std::move(Tensor(dtype, 5, n).randomize(1));
+        Tensor x(dtype, 5, n, padding);  // far from zero, as a sum of squares would not forgive
+        for (int64_t r = 0; r < 5; ++r)
+          for (int64_t i = 0; i < n; ++i) x.set(r, i, noise.get(r, i) + 30.0F);
+        const Tensor weight = std::move(Tensor(dtype, 1, n).randomize(2));
+        const Tensor bias = std::move(Tensor(dtype, 1, n).randomize(3));
+        const TensorView weights(weight.view().data, dtype, n), biases(bias.view().data, dtype, n);
+        const auto expected = reference::layer_norm(x.values(), weight.values(), bias.values(), 1e-5);
+        const auto unbiased = reference::layer_norm(x.values(), weight.values(), {}, 1e-5);
+        const Tensor out(dtype, 5, n, padding);
+        kernels().layer_norm(context(&pool), out, x, weights, TensorView(nullptr, dtype, n), 1e-5F);
+        expect_close(out, unbiased, 2e-5, relative_tolerance(dtype));
+        kernels().layer_norm(context(&pool), x, x, weights, biases, 1e-5F);  // in place
+        expect_close(x, expected, 2e-5, relative_tolerance(dtype));
+      }
+    }
   }
 }
 
 TEST_P(ElementOpsTest, FusedAddIsAddThenNormBitwise) {
   ThreadPool pool(2);
-  for (const DType dtype : kFloatTypes) {
+  for (const DType dtype : float_types()) {
     for (const int64_t n : {int64_t{19}, int64_t{4096}}) {
       constexpr int64_t kRows = 33;
       const Tensor x = std::move(Tensor(dtype, kRows, n, 2).randomize(1));
@@ -49,8 +109,8 @@ TEST_P(ElementOpsTest, FusedAddIsAddThenNormBitwise) {
       const Tensor weight = std::move(Tensor(dtype, 1, n).randomize(3));
       const TensorView weights(weight.view().data, dtype, n);
       const Tensor expected(dtype, kRows, n);
-      kernels().rms_norm(context(), expected, sum, weights, 1e-5F);
-      kernels().fused_add_rms_norm(context(&pool), x, residual, x, weights, 1e-5F);
+      kernels().rms_norm(context(), expected, sum, weights, 1e-5F, 0.0F);
+      kernels().fused_add_rms_norm(context(&pool), x, residual, x, weights, 1e-5F, 0.0F);
       for (int64_t r = 0; r < kRows; ++r) {
         ASSERT_EQ(residual.row_bytes(r), sum.row_bytes(r));
         ASSERT_EQ(x.row_bytes(r), expected.row_bytes(r));
@@ -61,7 +121,7 @@ TEST_P(ElementOpsTest, FusedAddIsAddThenNormBitwise) {
 
 TEST_P(ElementOpsTest, RotaryEmbeddingMatchesTheReference) {
   ThreadPool pool(2);
-  for (const DType dtype : kFloatTypes) {
+  for (const DType dtype : float_types()) {
     for (const int rotary_dim : {16, 38, 64}) {
       constexpr int64_t kTokens = 40, kHeadSize = 64, kHeads = 3, kMaxPosition = 50;
       Tensor cos_sin(DType::kFloat32, kMaxPosition, rotary_dim);
@@ -72,7 +132,7 @@ TEST_P(ElementOpsTest, RotaryEmbeddingMatchesTheReference) {
           cos_sin.set(p, rotary_dim / 2 + i, std::sin(angle));
         }
       }
-      std::vector<int32_t> positions;
+      Array<int32_t> positions;
       for (int32_t t = 0; t < kTokens; ++t) positions.push_back(t * 7 % kMaxPosition);
       const Tensor q = std::move(Tensor(dtype, kTokens, kHeads * kHeadSize, 5).randomize(1));
       const Tensor k = std::move(Tensor(dtype, kTokens, kHeadSize, 9).randomize(2));
@@ -94,7 +154,7 @@ TEST_P(ElementOpsTest, RotaryEmbeddingMatchesTheReference) {
 
 TEST_P(ElementOpsTest, SiluAndMulMatchesTheReference) {
   ThreadPool pool(2);
-  for (const DType dtype : kFloatTypes) {
+  for (const DType dtype : float_types()) {
     for (const int64_t n : {int64_t{1}, int64_t{17}, int64_t{5632}}) {
       for (const int64_t rows : {1, 9}) {
         const Tensor x = std::move(Tensor(dtype, rows, 2 * n, 3).randomize(1, 10.0F));
@@ -123,20 +183,89 @@ TEST_P(ElementOpsTest, SiluOfExtremesIsFinite) {
   expect_close(out, {0, 0, 88.5, 200}, 1e-6, 1e-6);
 }
 
+TEST_P(ElementOpsTest, GeluAndMulMatchesTheReference) {
+  ThreadPool pool(2);
+  for (const DType dtype : float_types()) {
+    for (const int64_t n : {int64_t{1}, int64_t{17}, int64_t{4096}}) {
+      for (const bool tanh_approximation : {false, true}) {
+        const Tensor x = std::move(Tensor(dtype, 9, 2 * n).randomize(1, 3.0F));
+        std::vector<double> expected;
+        for (int64_t r = 0; r < 9; ++r) {
+          for (int64_t i = 0; i < n; ++i) {
+            const auto gate = static_cast<double>(x.get(r, i));
+            expected.push_back((tanh_approximation ? reference::gelu_tanh(gate) : reference::gelu(gate)) *
+                               static_cast<double>(x.get(r, n + i)));
+          }
+        }
+        const Tensor out(dtype, 9, n);
+        kernels().gelu_and_mul(context(&pool), out, x, tanh_approximation);
+        expect_close(out, expected, 2e-6, relative_tolerance(dtype));
+      }
+    }
+  }
+}
+
+TEST_P(ElementOpsTest, SoftCapBendsTowardsItsBound) {
+  for (const int64_t padding : {0, 1}) {
+    const Tensor x = std::move(Tensor(DType::kFloat32, 3, 1003, padding).randomize(1, 50.0F));
+    std::vector<double> expected = x.values();
+    for (double& value : expected) value = 30 * std::tanh(value / 30);
+    kernels().soft_cap(context(), x, 30.0F);
+    expect_close(x, expected, 1e-6, 1e-6);
+  }
+}
+
+TEST_P(ElementOpsTest, RandomNumbersAreUniformAndTheSameEverywhere) {
+  constexpr int64_t kRows = 3, kColumns = 33335;
+  ThreadPool pool(2);
+  for (const DType dtype : float_types()) {
+    const Tensor out(dtype, kRows, kColumns), again(dtype, kRows, kColumns), other(dtype, kRows, kColumns);
+    kernels().fill_random(context(&pool), out, 0.5F, 7);
+    kernels().fill_random(context(), other, 0.5F, 8);
+    sync();
+    double sum = 0, squares = 0, highest = 0;
+    int same = 0;
+    for (int64_t r = 0; r < kRows; ++r) {
+      for (int64_t i = 0; i < kColumns; ++i) {
+        const auto x = static_cast<double>(out.get(r, i));
+        ASSERT_TRUE(x >= -0.5 && x < 0.5) << x;
+        sum += x;
+        squares += x * x;
+        highest = std::max(highest, x);
+        same += out.get(r, i) == other.get(r, i);
+      }
+    }
+    constexpr double kCount = kRows * kColumns;
+    EXPECT_NEAR(sum / kCount, 0, 5e-3);  // five standard deviations
+    EXPECT_NEAR(squares / kCount, 1.0 / 12, 2e-3);
+    EXPECT_GT(highest, 0.49);
+    EXPECT_LT(same, 2000);
+    if (dtype == DType::kFloat16) continue;  // not known to the CPU
+    cpu_kernel_tables().back()->fill_random({}, again, 0.5F, 7);
+    for (int64_t r = 0; r < kRows; ++r) ASSERT_EQ(again.row_bytes(r), out.row_bytes(r)) << dtype_name(dtype);
+  }
+}
+
 TEST_P(ElementOpsTest, GatherRowsCopies) {
-  for (const DType dtype : kFloatTypes) {
-    const Tensor x = std::move(Tensor(dtype, 9, 21, 2).randomize(1));
-    std::vector<int32_t> index = {8, 0, 3, 3};
-    const Tensor out(dtype, 4, 21, 5);
-    kernels().gather_rows(context(), out, x, int_view(index));
-    for (int64_t r = 0; r < 4; ++r) EXPECT_EQ(out.row_bytes(r), x.row_bytes(index[static_cast<size_t>(r)]));
+  for (const DType dtype : float_types()) {
+    for (const int64_t n : {21, 24, 4096}) {
+      for (const int64_t padding : {8, 5}) {
+        const Tensor x = std::move(Tensor(dtype, 9, n, padding).randomize(1));
+        Array<int32_t> index = {8, 0, 3, 3};
+        const Tensor out(dtype, 4, n, padding);
+        kernels().gather_rows(context(), out, x, int_view(index));
+        for (int64_t r = 0; r < 4; ++r)
+          EXPECT_EQ(out.row_bytes(r), x.row_bytes(index[static_cast<size_t>(r)]));
+      }
+    }
   }
 }
 
 TEST_P(ElementOpsTest, NoRowsIsNoWork) {
   const Tensor empty(DType::kFloat32, 0, 16);
   const Tensor weight = std::move(Tensor(DType::kFloat32, 1, 16).randomize(1));
-  kernels().rms_norm(context(), empty, empty, TensorView(weight.view().data, DType::kFloat32, 16), 1e-5F);
+  kernels().rms_norm(context(), empty, empty, TensorView(weight.view().data, DType::kFloat32, 16), 1e-5F,
+                     0.0F);
   kernels().silu_and_mul(context(), empty, Tensor(DType::kFloat32, 0, 32));
 }
 

@@ -3,45 +3,21 @@
 
 #include <gtest/gtest.h>
 
-#include <bit>
 #include <cstring>
 #include <limits>
 #include <memory>
-#include <new>
 #include <random>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "device/thread_pool.h"
+#include "float_formats.h"
 #include "quire/kernels/backend_registry.h"
 #include "reference.h"
+#include "test_memory.h"
 
 namespace quire {
-
-inline float round_to(DType dtype, float x) {
-  if (dtype == DType::kFloat32) return x;
-  const uint32_t bits = std::bit_cast<uint32_t>(x);
-  return std::bit_cast<float>((bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000U);
-}
-
-// 64-byte aligned memory that begins as NaN in every float format, so that what a kernel forgets to write,
-// or reads without being allowed to, shows.
-class Memory {
- public:
-  explicit Memory(size_t bytes, int fill = 0xFF)
-      : data_(static_cast<std::byte*>(::operator new(bytes + 1, std::align_val_t{64}))), bytes_(bytes) {
-    std::memset(data_.get(), fill, bytes);
-  }
-  std::byte* data() const { return data_.get(); }
-  size_t bytes() const { return bytes_; }
-
- private:
-  struct Free {
-    void operator()(std::byte* p) const { ::operator delete(p, std::align_val_t{64}); }
-  };
-  std::unique_ptr<std::byte, Free> data_;
-  size_t bytes_;
-};
 
 // A [rows, columns] matrix of floats whose rows lie `padding` elements further apart than need be.
 class Tensor {
@@ -62,27 +38,24 @@ class Tensor {
     return *this;
   }
   void set(int64_t row, int64_t column, float x) {
-    const float rounded = round_to(view_.dtype, x);
-    if (view_.dtype == DType::kFloat32) {
-      reinterpret_cast<float*>(view_.at(row))[column] = rounded;
-    } else {
-      reinterpret_cast<uint16_t*>(view_.at(row))[column] =
-          static_cast<uint16_t>(std::bit_cast<uint32_t>(rounded) >> 16);
-    }
+    if (test_device().busy) wait_for_device();
+    store_float(view_.dtype, element(row, column), x);
   }
   float get(int64_t row, int64_t column) const {
-    if (view_.dtype == DType::kFloat32) return reinterpret_cast<const float*>(view_.at(row))[column];
-    const uint32_t bits = reinterpret_cast<const uint16_t*>(view_.at(row))[column];
-    return std::bit_cast<float>(bits << 16);
+    if (test_device().busy) wait_for_device();
+    return load_float(view_.dtype, element(row, column));
   }
   std::vector<double> values() const {
+    wait_for_device();
     std::vector<double> all;
+    all.reserve(static_cast<size_t>(view_.numel()));
     for (int64_t r = 0; r < view_.shape[0]; ++r)
       for (int64_t c = 0; c < view_.shape[1]; ++c) all.push_back(static_cast<double>(get(r, c)));
     return all;
   }
   // The bytes of a row, to compare bit for bit.
   std::string row_bytes(int64_t row) const {
+    wait_for_device();
     return {reinterpret_cast<const char*>(view_.at(row)),
             static_cast<size_t>(view_.shape[1]) * dtype_bytes(view_.dtype)};
   }
@@ -90,12 +63,21 @@ class Tensor {
   operator TensorView() const { return view_; }  // NOLINT: a tensor is passed where a view is asked for
 
  private:
+  std::byte* element(int64_t row, int64_t column) const {
+    return view_.at(row) + column * static_cast<int64_t>(dtype_bytes(view_.dtype));
+  }
   TensorView view_;
   Memory memory_;
 };
 
-inline TensorView int_view(std::vector<int32_t>& values) {
+inline TensorView int_view(Array<int32_t>& values) {
   return {values.data(), DType::kInt32, static_cast<int64_t>(values.size())};
+}
+// What kernels wrote to an array.
+template <typename T>
+std::vector<T> read(const Array<T>& values) {
+  wait_for_device();
+  return {values.begin(), values.end()};
 }
 
 // Every value within `absolute` + `relative` of its reference.
@@ -110,32 +92,86 @@ inline void expect_close(const Tensor& actual, const std::vector<double>& expect
   }
 }
 
-inline double relative_tolerance(DType dtype) { return dtype == DType::kFloat32 ? 2e-6 : 5e-3; }
+inline double relative_tolerance(DType dtype) {
+  return dtype == DType::kFloat32 ? 2e-6 : dtype == DType::kFloat16 ? 1e-3 : 5e-3;
+}
+
+constexpr DType kFloatTypes[] = {DType::kFloat32, DType::kBFloat16};
 
 // Tests that take one of this machine's tables.
 class KernelTest : public testing::TestWithParam<const KernelTable*> {
  protected:
-  const KernelTable& kernels() const { return *GetParam(); }
+  void SetUp() override {
+    if (!is_cuda()) return;
+    TestDevice& device = test_device();
+    device.runtime = cuda_runtime();
+    ASSERT_NE(device.runtime, nullptr);
+    ASSERT_EQ(device.runtime->create_stream(&device.stream), 0);
+    if (GetParam()->create_state == nullptr) return;
+    device.state = GetParam()->create_state(&device.error);
+    ASSERT_NE(device.state, nullptr) << device.error.text;
+  }
+  void TearDown() override {
+    if (!is_cuda()) return;
+    TestDevice& device = test_device();
+    wait_for_device();
+    workspace_.reset();
+    if (device.state != nullptr) GetParam()->destroy_state(device.state);
+    if (device.stream != nullptr) device.runtime->destroy_stream(device.stream);
+    device = {};
+  }
+
+  bool is_cuda() const { return std::string_view(GetParam()->backend) == "cuda"; }
+  // Asked for each op that is called.
+  const KernelTable& kernels() const {
+    test_device().busy = test_device().runtime != nullptr;
+    return *GetParam();
+  }
+  std::vector<DType> float_types() const {
+    std::vector<DType> types(std::begin(kFloatTypes), std::end(kFloatTypes));
+    if (is_cuda()) types.push_back(DType::kFloat16);
+    return types;
+  }
   LaunchContext context(ThreadPool* pool = nullptr) {
-    return {.host = pool != nullptr ? pool->host_parallel() : nullptr,
+    TestDevice& device = test_device();
+    device.busy = device.runtime != nullptr;
+    return {.stream = device.stream,
+            .state = device.state,
+            .error = &device.error,
+            .host = pool != nullptr && !is_cuda() ? pool->host_parallel() : nullptr,
             .workspace = workspace_ != nullptr ? workspace_->data() : nullptr,
             .workspace_bytes = workspace_ != nullptr ? workspace_->bytes() : 0};
   }
-  void set_workspace(size_t bytes) { workspace_ = std::make_unique<Memory>(bytes); }
+  void set_workspace(size_t bytes) {
+    workspace_.reset();
+    workspace_ = std::make_unique<ScratchMemory>(bytes);
+  }
+  static void sync() { wait_for_device(); }
 
  private:
-  std::unique_ptr<Memory> workspace_;
+  std::unique_ptr<ScratchMemory> workspace_;
 };
 
 inline std::string table_name(const testing::TestParamInfo<const KernelTable*>& info) {
   return info.param->variant;
 }
 
-#define QUIRE_FOR_EVERY_TABLE(fixture)                                                                \
-  INSTANTIATE_TEST_SUITE_P(Tables, fixture,                                                           \
-                           testing::ValuesIn(cpu_kernel_tables().begin(), cpu_kernel_tables().end()), \
-                           table_name)
+inline std::vector<const KernelTable*> cuda_kernel_tables() {
+  const KernelTable* table = cuda_kernel_table(0);
+  return table != nullptr ? std::vector{table} : std::vector<const KernelTable*>{};
+}
+// All CPU tables, and that of CUDA device 0 if there is one.
+inline std::vector<const KernelTable*> kernel_tables() {
+  std::vector<const KernelTable*> tables(cpu_kernel_tables().begin(), cpu_kernel_tables().end());
+  for (const KernelTable* table : cuda_kernel_tables()) tables.push_back(table);
+  return tables;
+}
 
-constexpr DType kFloatTypes[] = {DType::kFloat32, DType::kBFloat16};
+#define QUIRE_FOR_EVERY_TABLE(fixture) \
+  INSTANTIATE_TEST_SUITE_P(Tables, fixture, testing::ValuesIn(kernel_tables()), table_name)
+
+#define QUIRE_FOR_CUDA_TABLES(fixture)                    \
+  GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(fixture); \
+  INSTANTIATE_TEST_SUITE_P(Tables, fixture, testing::ValuesIn(cuda_kernel_tables()), table_name)
 
 }  // namespace quire

@@ -11,14 +11,30 @@ namespace quire::reference {
 
 using Matrix = std::vector<double>;  // row-major
 
-inline Matrix rms_norm(const Matrix& x, const Matrix& weight, double eps) {
+inline Matrix rms_norm(const Matrix& x, const Matrix& weight, double eps, double weight_offset = 0) {
   const size_t n = weight.size();
   Matrix out(x.size());
   for (size_t row = 0; row < x.size(); row += n) {
     double sum = 0;
     for (size_t i = 0; i < n; ++i) sum += x[row + i] * x[row + i];
     const double scale = 1 / std::sqrt(sum / static_cast<double>(n) + eps);
-    for (size_t i = 0; i < n; ++i) out[row + i] = x[row + i] * scale * weight[i];
+    for (size_t i = 0; i < n; ++i) out[row + i] = x[row + i] * scale * (weight_offset + weight[i]);
+  }
+  return out;
+}
+
+// bias may be empty.
+inline Matrix layer_norm(const Matrix& x, const Matrix& weight, const Matrix& bias, double eps) {
+  const size_t n = weight.size();
+  Matrix out(x.size());
+  for (size_t row = 0; row < x.size(); row += n) {
+    double mean = 0, variance = 0;
+    for (size_t i = 0; i < n; ++i) mean += x[row + i] / static_cast<double>(n);
+    for (size_t i = 0; i < n; ++i)
+      variance += (x[row + i] - mean) * (x[row + i] - mean) / static_cast<double>(n);
+    for (size_t i = 0; i < n; ++i)
+      out[row + i] =
+          (x[row + i] - mean) / std::sqrt(variance + eps) * weight[i] + (bias.empty() ? 0 : bias[i]);
   }
   return out;
 }
@@ -34,6 +50,10 @@ inline void rotate(double* head, const float* cos_sin, size_t rotary_dim) {
 }
 
 inline double silu(double x) { return x / (1 + std::exp(-x)); }
+inline double gelu(double x) { return x * std::erfc(-x / std::sqrt(2.0)) / 2; }
+inline double gelu_tanh(double x) {
+  return x * (1 + std::tanh(std::sqrt(2 / 3.14159265358979323846) * (x + 0.044715 * x * x * x))) / 2;
+}
 
 // [m, k] x [n, k] -> [m, n]; bias may be empty.
 inline Matrix linear(const Matrix& x, const Matrix& weight, const std::vector<float>& bias, size_t k) {

@@ -1,3 +1,5 @@
+#include <set>
+
 #include "kernel_test.h"
 
 namespace quire {
@@ -24,22 +26,31 @@ struct Batch {
                          .min_p = min_p.data(),
                          .seed = seed.data(),
                          .position = position.data(),
-                         .sampled_token_ids = ids.data()});
-    return ids;
+                         .sampled_token_ids = ids.data(),
+                         .all_greedy = all_greedy,
+                         .any_filter = any_filter});
+    return read(ids);
   }
 
   const Tensor& logits;
   size_t rows;
-  std::vector<float> temperature;
-  std::vector<int32_t> top_k;
-  std::vector<float> top_p, min_p;
-  std::vector<uint64_t> seed;
-  std::vector<int64_t> position;
-  std::vector<int32_t> ids;
+  Array<float> temperature;
+  Array<int32_t> top_k;
+  Array<float> top_p, min_p;
+  Array<uint64_t> seed;
+  Array<int64_t> position;
+  Array<int32_t> ids;
+  bool all_greedy = false, any_filter = true;
 };
 
 class SamplingTest : public KernelTest {
  protected:
+  // Workspace for `rows` rows of `vocab`, where the table wants one.
+  void reserve(int64_t rows, int64_t vocab) {
+    if (kernels().sampling_workspace_bytes != nullptr)
+      set_workspace(kernels().sampling_workspace_bytes(rows, vocab));
+  }
+
   struct Filters {
     float temperature = 1;
     int top_k = 0;
@@ -55,6 +66,7 @@ class SamplingTest : public KernelTest {
         logits, static_cast<double>(filters.temperature), filters.top_k, static_cast<double>(filters.top_p),
         static_cast<double>(filters.min_p));
     std::vector<int64_t> counts(logits.size());
+    reserve(kRows, vocab);
     for (int64_t draw = 0; draw < kDraws; draw += kRows) {
       Tensor rows(DType::kFloat32, kRows, vocab, 3);
       for (int64_t r = 0; r < kRows; ++r)
@@ -113,6 +125,7 @@ TEST_P(SamplingTest, TemperatureZeroTakesTheLowestIdOfTheHighest) {
     logits.set(2, vocab / 2, 100);
     logits.set(2, vocab - 1, 100);
     logits.set(0, vocab / 3, 100);
+    reserve(3, vocab);
     Batch batch(logits);
     batch.temperature.assign(3, 0.0F);
     const std::vector<int32_t> expected = {static_cast<int32_t>(vocab / 3), static_cast<int32_t>(vocab - 1),
@@ -151,6 +164,7 @@ TEST_P(SamplingTest, TiesAreCutByLowestId) {
 TEST_P(SamplingTest, TopKOfOneIsGreedyEvenWhenHot) {
   Tensor logits(DType::kFloat32, 1, 100);
   for (int i = 0; i < 100; ++i) logits.set(0, i, 1.0F + 1e-6F * static_cast<float>(i % 50));
+  reserve(1, 100);
   Batch batch(logits);
   batch.temperature[0] = 100;
   batch.top_k[0] = 1;
@@ -159,6 +173,7 @@ TEST_P(SamplingTest, TopKOfOneIsGreedyEvenWhenHot) {
 
 TEST_P(SamplingTest, MaskedTokensAreNeverDrawn) {
   constexpr float kMasked = -std::numeric_limits<float>::infinity();
+  reserve(1, 70);
   for (const bool filtered : {false, true}) {
     for (int64_t position = 0; position < 200; ++position) {
       Tensor logits(DType::kFloat32, 1, 70);
@@ -175,6 +190,7 @@ TEST_P(SamplingTest, MaskedTokensAreNeverDrawn) {
 TEST_P(SamplingTest, ADrawDependsOnSeedAndPositionOnly) {
   ThreadPool pool(3);
   constexpr int64_t kRows = 9, kVocab = 32003;
+  reserve(kRows, kVocab);
   const auto logits = [] { return std::move(Tensor(DType::kFloat32, kRows, kVocab).randomize(7)); };
   const auto draw = [&](const LaunchContext& ctx, uint64_t seed, int64_t position) {
     const Tensor rows = logits();
@@ -197,57 +213,184 @@ TEST_P(SamplingTest, ADrawDependsOnSeedAndPositionOnly) {
   EXPECT_EQ(alone.sample(kernels(), context())[0], first[5]);
 }
 
-TEST_P(SamplingTest, LogSoftmaxMatchesTheReference) {
-  ThreadPool pool(2);
-  for (const int64_t vocab : {1, 17, 32003}) {
-    for (const int64_t rows : {1, 4}) {
-      const Tensor logits = std::move(Tensor(DType::kFloat32, rows, vocab, 5).randomize(3, 5.0F));
-      std::vector<double> expected;
-      for (int64_t r = 0; r < rows; ++r) {
-        double sum = 0;
-        for (int64_t i = 0; i < vocab; ++i) sum += std::exp(static_cast<double>(logits.get(r, i)));
-        for (int64_t i = 0; i < vocab; ++i)
-          expected.push_back(static_cast<double>(logits.get(r, i)) - std::log(sum));
-      }
-      const Tensor out(DType::kFloat32, rows, vocab);
-      kernels().log_softmax(context(&pool), out, logits);
-      expect_close(out, expected, 1e-6, 1e-6);
-      kernels().log_softmax(context(), logits, logits);
-      expect_close(logits, expected, 1e-6, 1e-6);
+// Greedy rows and draws with every filter, some together: alone, in another place, and after others.
+TEST_P(SamplingTest, ARowDependsOnItselfAlone) {
+  for (const int64_t vocab : {1003, 32003, 128256}) {
+    constexpr size_t kRows = 9;
+    const int64_t padding = vocab == 32003 ? 1 : 0;
+    const auto fill = [](Batch& batch, size_t at, size_t kind) {
+      batch.temperature[at] = kind == 0 ? 0.0F : 0.5F + 0.25F * static_cast<float>(kind);
+      batch.top_k[at] = kind == 2 || kind == 5 || kind == 8 ? 5 + 100 * static_cast<int32_t>(kind) : 0;
+      batch.top_p[at] = kind == 3 || kind == 5 || kind == 6 ? 0.8F : 1.0F;
+      batch.min_p[at] = kind == 4 || kind == 6 ? 0.05F : 0.0F;
+      batch.seed[at] = 1000 + kind;
+      batch.position[at] = static_cast<int64_t>(kind) << 33;
+    };
+    const Tensor source = std::move(Tensor(DType::kFloat32, kRows, vocab).randomize(21, 2.0F));
+    const auto copy_row = [&](const Tensor& to, size_t at, size_t kind) {
+      std::memcpy(to.view().at(static_cast<int64_t>(at)), source.view().at(static_cast<int64_t>(kind)),
+                  static_cast<size_t>(vocab) * sizeof(float));
+    };
+    reserve(kRows, vocab);
+    const Tensor forward(DType::kFloat32, kRows, vocab, padding),
+        backward(DType::kFloat32, kRows, vocab, padding);
+    Batch first(forward), second(backward);
+    for (size_t r = 0; r < kRows; ++r) {
+      copy_row(forward, r, r);
+      copy_row(backward, r, kRows - 1 - r);
+      fill(first, r, r);
+      fill(second, r, kRows - 1 - r);
+    }
+    const std::vector<int32_t> ids = first.sample(kernels(), context());
+    std::vector<int32_t> reversed = second.sample(kernels(), context());
+    std::reverse(reversed.begin(), reversed.end());
+    EXPECT_EQ(reversed, ids) << vocab;
+    for (size_t r = 0; r < kRows; ++r) {
+      const Tensor one(DType::kFloat32, 1, vocab);
+      copy_row(one, 0, r);
+      Batch alone(one);
+      fill(alone, 0, r);
+      EXPECT_EQ(alone.sample(kernels(), context())[0], ids[r]) << vocab << " row " << r;
     }
   }
 }
 
-TEST_P(SamplingTest, PenaltiesFollowTheirDefinition) {
-  constexpr int64_t kVocab = 50;
-  ThreadPool pool(2);
-  const std::vector<int32_t> tokens = {3, 3, 7, 49, 7, 3, 12, 12, 12};  // five of prompt, four of output
-  for (const int64_t rows : {1, 6}) {
-    const Tensor logits = std::move(Tensor(DType::kFloat32, rows, kVocab, 2).randomize(9));
-    std::vector<double> expected = logits.values();
-    const auto n = static_cast<size_t>(rows);
-    std::vector<float> presence(n, 0.25F), frequency(n, 0.5F), repetition(n, 1.5F);
-    presence[0] = frequency[0] = 0;
-    if (rows > 1) repetition[1] = 1;
-    if (rows > 2) presence[2] = frequency[2] = 0, repetition[2] = 1;
-    for (size_t r = 0; r < n; ++r) {
-      for (const int32_t id : {3, 7, 49, 12}) {
-        double& x = expected[r * kVocab + static_cast<size_t>(id)];
-        x = x > 0 ? x / static_cast<double>(repetition[r]) : x * static_cast<double>(repetition[r]);
-        const int count = id == 3 ? 1 : id == 12 ? 3 : 0;
-        if (count > 0) x -= static_cast<double>(frequency[r]) * count + static_cast<double>(presence[r]);
-      }
+TEST_P(SamplingTest, WhatTheHostKnowsChangesNoToken) {
+  constexpr int64_t kRows = 7, kVocab = 50021;
+  reserve(kRows, kVocab);
+  const auto draw = [&](float temperature, bool all_greedy, bool any_filter) {
+    const Tensor logits = std::move(Tensor(DType::kFloat32, kRows, kVocab).randomize(5));
+    Batch batch(logits);
+    batch.temperature.assign(kRows, temperature);
+    for (size_t r = 0; r < kRows; ++r) batch.position[r] = static_cast<int64_t>(r);
+    batch.all_greedy = all_greedy;
+    batch.any_filter = any_filter;
+    return batch.sample(kernels(), context());
+  };
+  EXPECT_EQ(draw(0.0F, true, false), draw(0.0F, false, true));
+  EXPECT_EQ(draw(1.0F, false, false), draw(1.0F, false, true));
+  EXPECT_NE(draw(1.0F, false, false), draw(0.0F, true, false));
+}
+
+// What filters leave of a large vocabulary, short enough to be listed or not.
+TEST_P(SamplingTest, FiltersOfALargeVocabulary) {
+  constexpr int64_t kRows = 40;
+  const struct {
+    int64_t vocab;
+    float deviation;
+    Filters filters;
+  } cases[] = {
+      {128256, 3.0F, {.top_k = 50}},     {128256, 3.0F, {.top_p = 0.9F}},
+      {128256, 3.0F, {.min_p = 0.01F}},  {128256, 3.0F, {.top_k = 1000, .top_p = 0.9F}},
+      {128256, 0.5F, {.top_k = 9000}},   {128256, 0.5F, {.top_p = 0.5F}},
+      {128256, 0.5F, {.min_p = 0.3F}},   {50021, 0.5F, {.top_k = 9000, .top_p = 0.6F, .min_p = 0.2F}},
+      {32003, 3.0F, {.top_p = 0.99999F}}};
+  for (const auto& [vocab, deviation, filters] : cases) {
+    SCOPED_TRACE(testing::Message() << vocab << " top_k=" << filters.top_k << " top_p=" << filters.top_p
+                                    << " min_p=" << filters.min_p);
+    const std::vector<float> logits = normal_logits(static_cast<size_t>(vocab), deviation);
+    // Sums of floats end a hair beside those of doubles.
+    const auto widened = [&](double by) {
+      return reference::sampling_probabilities(logits, 1.0, filters.top_k,
+                                               std::min(1.0, static_cast<double>(filters.top_p) + by),
+                                               static_cast<double>(filters.min_p) * (1 - by));
+    };
+    const std::vector<double> p = widened(1e-5);
+    const Tensor rows(DType::kFloat32, kRows, vocab, vocab % 4 == 0 ? 0 : 2);
+    for (int64_t r = 0; r < kRows; ++r)
+      std::copy(logits.begin(), logits.end(), rows.view().rows(r, 1).as<float>());
+    reserve(kRows, vocab);
+    Batch batch(rows);
+    batch.top_k.assign(kRows, filters.top_k);
+    batch.top_p.assign(kRows, filters.top_p);
+    batch.min_p.assign(kRows, filters.min_p);
+    for (size_t r = 0; r < kRows; ++r) batch.position[r] = static_cast<int64_t>(r);
+    // The share of draws among the likelier half of what remains, which a filter cut too low would change.
+    std::vector<double> sorted = p;
+    std::sort(sorted.begin(), sorted.end(), std::greater<>());
+    double mass = 0, bound = 1;
+    for (const double x : sorted) {
+      if (mass >= 0.5) break;
+      mass += x;
+      bound = x;
     }
-    const std::vector<const int32_t*> ids(n, tokens.data());
-    const std::vector<int32_t> prompt(n, 5), all(n, 9);
-    kernels().apply_penalties(context(&pool), {.logits = logits,
-                                               .token_ids = ids.data(),
-                                               .num_prompt_tokens = prompt.data(),
-                                               .num_tokens = all.data(),
-                                               .presence = presence.data(),
-                                               .frequency = frequency.data(),
-                                               .repetition = repetition.data()});
-    expect_close(logits, expected, 1e-6, 1e-6);
+    int likely = 0;
+    std::set<int32_t> distinct;
+    for (const int32_t id : batch.sample(kernels(), context())) {
+      ASSERT_TRUE(id >= 0 && id < vocab) << id;
+      ASSERT_GT(p[static_cast<size_t>(id)], 0) << "token " << id << " was filtered out";
+      likely += p[static_cast<size_t>(id)] >= bound;
+      distinct.insert(id);
+    }
+    EXPECT_GT(distinct.size(), 4U);
+    EXPECT_NEAR(likely, mass * kRows, 5 * std::sqrt(kRows * 0.25));
+  }
+}
+
+// More equals than fit in any list: the filters cut by id.
+TEST_P(SamplingTest, ManyTiesAreCutByLowestId) {
+  constexpr int64_t kRows = 300, kVocab = 20000;
+  const Tensor rows(DType::kFloat32, kRows, kVocab);
+  for (const Filters& filters :
+       {Filters{.top_k = 6000}, Filters{.top_p = 0.3F}, Filters{.top_k = 12000, .top_p = 0.5F},
+        Filters{.temperature = 3.0F, .top_k = 6000, .min_p = 0.9F}}) {
+    for (int64_t r = 0; r < kRows; ++r) std::fill_n(rows.view().rows(r, 1).as<float>(), kVocab, -1.25F);
+    reserve(kRows, kVocab);
+    Batch batch(rows);
+    batch.temperature.assign(kRows, filters.temperature);
+    batch.top_k.assign(kRows, filters.top_k);
+    batch.top_p.assign(kRows, filters.top_p);
+    batch.min_p.assign(kRows, filters.min_p);
+    for (size_t r = 0; r < kRows; ++r) batch.position[r] = static_cast<int64_t>(r);
+    double sum = 0;
+    for (const int32_t id : batch.sample(kernels(), context())) {
+      ASSERT_TRUE(id >= 0 && id <= 6000) << id;  // 0.3 of 20000 is 6000.0002 of them
+      sum += id;
+    }
+    EXPECT_NEAR(sum / kRows, 3000, 5 * 6000 / std::sqrt(12.0 * kRows));
+  }
+}
+
+TEST_P(SamplingTest, WhatIsNotFiniteDoesNoHarm) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  constexpr int64_t kVocab = 5003;
+  for (const bool filtered : {false, true}) {
+    for (const float temperature : {0.0F, 1.0F, 1e-38F}) {
+      Tensor logits(DType::kFloat32, 4, kVocab);
+      for (int64_t i = 0; i < kVocab; ++i) {
+        logits.set(0, i, -kInfinity);                       // nothing is allowed: the first
+        logits.set(1, i, i == 4000 ? kInfinity : 1.0F);     // one is certain
+        logits.set(2, i, i == 4999 ? -1e30F : -kInfinity);  // one is allowed
+        logits.set(3, i, i == 77 ? 100.0F : -100.0F);
+      }
+      reserve(4, kVocab);
+      Batch batch(logits);
+      batch.temperature.assign(4, temperature);
+      if (filtered) batch.top_p.assign(4, 0.9F);
+      if (filtered) batch.min_p.assign(4, 0.1F);
+      EXPECT_EQ(batch.sample(kernels(), context()), (std::vector<int32_t>{0, 4000, 4999, 77}))
+          << filtered << " " << temperature;
+    }
+  }
+}
+
+TEST_P(SamplingTest, GreedyTiesInALargeVocabulary) {
+  constexpr int64_t kVocab = 128256;
+  for (const int64_t padding : {0, 1}) {
+    for (const int64_t rows : {1, 65}) {
+      Tensor logits = std::move(Tensor(DType::kFloat32, rows, kVocab, padding).randomize(3));
+      Batch batch(logits);
+      std::vector<int32_t> expected;
+      for (int64_t r = 0; r < rows; ++r) {
+        expected.push_back(static_cast<int32_t>((r * 7919 + 128000) % kVocab));
+        for (const int64_t later : {0, 1, 5, 1500, 100000})
+          logits.set(r, std::min<int64_t>(expected.back() + later, kVocab - 1), 60);
+      }
+      reserve(rows, kVocab);
+      batch.temperature.assign(batch.rows, 0.0F);
+      batch.all_greedy = true;
+      EXPECT_EQ(batch.sample(kernels(), context()), expected);
+    }
   }
 }
 

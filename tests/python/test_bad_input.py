@@ -147,7 +147,8 @@ def test_configs_that_are_not_json_are_named(copy: Path) -> None:
         ({"kv_cache_memory_bytes": 10**5}, "lower max_model_len, or raise kv_cache_memory_bytes"),
         ({"dtype": "int3"}, "dtype must be 'auto'"),
         ({"device": "tpu"}, "device must be"),
-        ({"device": "cuda"}, "device 'cuda' has no kernels in this version"),
+        ({"device": "cuda:99"}, "device 'cuda:99' cannot be used"),
+        ({"dtype": "float16", "device": "cpu"}, "dtype 'float16' is not computed on the CPU"),
         ({"block_size": 17}, "block_size must be 16, 32 or 64, got 17"),
         ({"tensor_parallel_size": 3}, "tensor_parallel_size 3 does not divide"),
         (

@@ -37,6 +37,14 @@ def test_run_reads_standard_input_and_continues_raw_text() -> None:
     assert "8 tokens in" in typed.stderr
 
 
+def test_random_weights_answer_something_else() -> None:
+    args = ("run", "--raw", "--max-tokens", "8", "--device", "cpu", "Once upon a time")
+    random = quire(*args, "--load-format", "dummy", "--gpu-memory-utilization", "0.5")
+    assert random.returncode == 0, random.stderr
+    assert random.stdout != quire(*args).stdout
+    assert random.stdout == quire(*args, "--load-format", "dummy").stdout
+
+
 def test_chat_remembers_the_conversation() -> None:
     done = quire("chat", "--max-tokens", "40", stdin="My name is Mira.\nWhat is my name?\n/exit\n")
     assert done.returncode == 0, done.stderr
@@ -49,6 +57,9 @@ def test_errors_are_one_line(tmp_path: Path) -> None:
         ("run", "hello", "--model", str(tmp_path)),
         ("run", "hello", "--temperature", "-1"),
         ("run", "--raw", ""),
+        ("run", "hello", "--device", "tpu"),
+        ("run", "hello", "--load-format", "gguf"),
+        ("run", "hello", "--gpu-memory-utilization", "2"),
     ):
         done = quire(*args)
         assert done.returncode == 1

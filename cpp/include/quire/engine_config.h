@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "quire/export.h"
@@ -18,15 +19,24 @@ class MetricSink;
 struct QUIRE_API EngineConfig {
   // ---- model ----
   std::string model;  // a Hugging Face directory: config.json, *.safetensors, tokenizer.json
-  std::string dtype =
-      "auto";  // "auto" (the checkpoint's; float16 becomes bfloat16 on the CPU), "float32", "bfloat16"
+  // "auto" (the checkpoint's; float16 becomes bfloat16 on the CPU), "float32", "bfloat16", "float16" (CUDA
+  // only)
+  std::string dtype = "auto";
+  // "auto" (safetensors) or "safetensors"; "dummy": random weights, of the model directory only config.json
+  // is read
+  std::string load_format = "auto";
   int32_t max_model_len = 0;         // longest sequence, prompt and output; 0: what the model's config says
   bool skip_tokenizer_init = false;  // token ids in and out only; tokenizer.json is not read
 
   // ---- device ----
-  std::string device = "auto";       // "auto" or "cpu"; "cuda" is refused until there are kernels for it
+  // "auto" (CUDA where this build and this machine have it), "cpu", "cuda" (device 0) or "cuda:N"
+  std::string device = "auto";
   int32_t num_threads = 0;           // CPU threads that compute, per rank; 0: the cores this process may use
   int32_t tensor_parallel_size = 1;  // ranks that share each layer; on the CPU, thread groups of one process
+  // Of the device's memory, for everything: weights, activations and KV cache. Not used on the CPU.
+  double gpu_memory_utilization = 0.9;  // (0, 1]: this part of it, less what others hold of that part
+  int64_t gpu_memory_bytes = 0;         // exactly this much instead; 0: by utilization
+  bool enforce_eager = false;           // no CUDA graphs: every kernel is launched by itself, which is slower
 
   // ---- KV cache ----
   int32_t block_size = 16;              // tokens a block: 16, 32 or 64
@@ -48,7 +58,8 @@ struct QUIRE_API EngineConfig {
   // "fcfs"; "priority" (a lower value first, then arrival); "cache_aware" (the longest cached prefix of the
   // oldest few first); "fair" (the EngineRequest::user who was served least first)
   std::string scheduling_policy = "fcfs";
-  bool async_scheduling = false;           // plan a step while the one before it runs
+  // plan a step while the one before it runs; without a value: on for CUDA, off for the CPU
+  std::optional<bool> async_scheduling;
   bool scheduler_reserve_full_isl = true;  // a request starts only when its whole prompt would fit
   float watermark = 0.0F;                  // [0, 1): part of the blocks that a new request must leave free
 

@@ -1,9 +1,11 @@
 // Scratch for one forward pass: taken from the front, released all at once.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "device/buffer.h"
+#include "device/device_arena.h"
 #include "quire/kernels/tensor_view.h"
 #include "util/check.h"
 
@@ -13,33 +15,45 @@ namespace quire {
 // Not thread-safe; one per worker.
 class ActivationArena {
  public:
-  explicit ActivationArena(size_t bytes) : buffer_(bytes) {}
+  // Memory of the backend, 64-byte aligned, that outlives this.
+  ActivationArena(std::byte* data, size_t bytes) : data_(data), bytes_(bytes) {}
+  // Host memory of its own.
+  explicit ActivationArena(size_t bytes) : buffer_(bytes), data_(buffer_.data()), bytes_(bytes) {}
+  ActivationArena(const ActivationArena&) = delete;
+  ActivationArena& operator=(const ActivationArena&) = delete;
 
-  // [d0, d1], dense, uninitialised, 64-byte aligned.
+  // [d0, d1], dense, uninitialised, aligned as the arena's start is, up to DeviceArena::kAlignment.
   TensorView take(DType dtype, int64_t d0, int64_t d1) {
     return {take_bytes(bytes(dtype, d0 * d1)), dtype, d0, d1};
   }
   TensorView take(DType dtype, int64_t d0) { return {take_bytes(bytes(dtype, d0)), dtype, d0}; }
 
+  // Takes everything up to the end of a tensor in it that was not taken here: a graph knows its own places.
+  void reserve(const TensorView& view) {
+    const auto* end = view.as<std::byte>() + static_cast<size_t>(view.numel()) * dtype_bytes(view.dtype);
+    QUIRE_CHECK(end >= data_ && end <= data_ + bytes_, "not in this arena");
+    used_ = std::max(used_, DeviceArena::rounded(static_cast<size_t>(end - data_)));
+  }
   size_t mark() const { return used_; }
   // Gives back everything taken since `mark`.
   void release(size_t mark) { used_ = mark; }
 
   // What `take` uses up.
   static size_t bytes(DType dtype, int64_t numel) {
-    return (static_cast<size_t>(numel) * dtype_bytes(dtype) + 63) / 64 * 64;
+    return DeviceArena::rounded(static_cast<size_t>(numel) * dtype_bytes(dtype));
   }
 
  private:
   void* take_bytes(size_t bytes) {
-    QUIRE_CHECK(used_ + bytes <= buffer_.size(), "activations need ", used_ + bytes, " bytes, planned ",
-                buffer_.size());
-    void* data = buffer_.data() + used_;
+    QUIRE_CHECK(used_ + bytes <= bytes_, "activations need ", used_ + bytes, " bytes, planned ", bytes_);
+    void* data = data_ + used_;
     used_ += bytes;
     return data;
   }
 
   Buffer buffer_;
+  std::byte* data_;
+  size_t bytes_;
   size_t used_ = 0;
 };
 

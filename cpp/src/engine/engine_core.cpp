@@ -53,6 +53,7 @@ EngineCore::EngineCore(const EngineConfig& config, std::unique_ptr<Executor> exe
   demand.max_model_len = model.max_model_len;
   demand.max_useful_tokens = int64_t{config.max_num_seqs} * model.max_model_len;
   demand.max_tokens_in_flight = config.max_num_batched_tokens * scheduler.max_in_flight_steps;
+  demand.divides_memory = !executor_->maps_kv_cache_on_demand();
   if (config.kv_arena) {
     demand.bytes = config.kv_arena->bytes();
     demand.shared = true;
@@ -178,6 +179,7 @@ void EngineCore::collect_step(EngineCoreOutputs& outputs) {
   if (!result_.error.empty()) {
     log(LogLevel::kError, "step ", result_.step_id, " failed: ", result_.error);
     step_error_ = result_.error;
+    if (result_.worker_lost != 0) throw InternalError(result_.error);
   }
   if (!step_error_.empty()) result_.error = step_error_;
   const size_t first_output = outputs.outputs.size();

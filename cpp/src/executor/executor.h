@@ -13,6 +13,8 @@
 
 namespace quire {
 
+struct Backend;
+
 // Called from one thread. For each step: launch, then sample, then collect; steps in order. A plan must stay
 // where it is until its step is collected.
 class Executor {
@@ -24,6 +26,9 @@ class Executor {
   virtual std::vector<KVCacheSpec> kv_cache_specs() const = 0;
   // Memory that the KV cache may take on one rank.
   virtual int64_t available_kv_cache_bytes() const = 0;
+  // Whether blocks take memory only when they are used, so that groups may share it; else each group has its
+  // part for good.
+  virtual bool maps_kv_cache_on_demand() const { return true; }
   // Once, before the first step.
   virtual void initialize_kv_cache(const KVCacheConfig& config) = 0;
 
@@ -43,5 +48,8 @@ class Executor {
 // flight; else rank 0 runs on the caller's thread, inside collect. Throws InvalidArgument for anything wrong
 // with the model's directory.
 std::unique_ptr<Executor> make_local_executor(const EngineConfig& config);
+// On a backend of the caller's (worker/backend.h), whatever config.device says: a measurement puts functions
+// of its own into the tables.
+std::unique_ptr<Executor> make_local_executor(const EngineConfig& config, const Backend& backend);
 
 }  // namespace quire

@@ -65,23 +65,24 @@ class Rank {
       Step& step = steps_.front();
       QUIRE_CHECK(step.plan->step_id == step_id && step.sample_requested, "step ", step_id);
       worker_->execute_model(*step.plan);
-      worker_->sample_tokens(*step.plan, step.grammar.get(), output);
+      worker_->finish_step(worker_->sample_tokens(*step.plan, step.grammar.get()), output);
       step.grammar.reset();
       steps_.pop();
       return;
     }
     std::unique_lock lock(mutex_);
-    finished_.wait(lock, [&] { return !outputs_.empty(); });
-    QUIRE_CHECK(outputs_.front().step_id == step_id, "step ", step_id, " is not the oldest");
-    std::swap(output, outputs_.front());  // the caller's old buffers are the next step's
-    outputs_.pop();
+    sampled_.wait(lock, [&] { return !outcomes_.empty(); });
+    QUIRE_CHECK(outcomes_.front().step_id == step_id, "step ", step_id, " is not the oldest");
+    const StepOutcome outcome = std::move(outcomes_.front());
+    outcomes_.pop();
+    lock.unlock();
+    worker_->finish_step(outcome, output);
   }
 
  private:
   // Only this thread takes steps from the queue: the front stays the front while the lock is open, but may
   // move.
   void run() {
-    ModelRunnerOutput output;
     std::unique_lock lock(mutex_);
     while (true) {
       changed_.wait(lock, [this] { return stop_ || !steps_.empty(); });
@@ -95,19 +96,19 @@ class Rank {
       if (!steps_.front().sample_requested) return;
       const auto grammar = std::move(steps_.front().grammar);
       lock.unlock();
-      worker_->sample_tokens(plan, grammar.get(), output);
+      StepOutcome outcome = worker_->sample_tokens(plan, grammar.get());
       lock.lock();
       steps_.pop();
-      std::swap(outputs_.push(), output);
-      finished_.notify_all();
+      outcomes_.push() = std::move(outcome);
+      sampled_.notify_all();
     }
   }
 
   std::unique_ptr<Worker> worker_;
   std::mutex mutex_;
-  std::condition_variable changed_, finished_;
+  std::condition_variable changed_, sampled_;
   RingQueue<Step> steps_;
-  RingQueue<ModelRunnerOutput> outputs_;
+  RingQueue<StepOutcome> outcomes_;
   bool stop_ = false;
   std::thread thread_;
 };
@@ -127,7 +128,12 @@ int32_t resolve_max_model_len(const EngineConfig& config, const HfConfig& hf_con
 
 class LocalExecutor final : public Executor {
  public:
-  explicit LocalExecutor(const EngineConfig& config) : max_in_flight_steps_(config.async_scheduling ? 2 : 1) {
+  LocalExecutor(const EngineConfig& config, const Backend& backend)
+      : backend_(backend), max_in_flight_steps_(uses_async_scheduling(config, backend_) ? 2 : 1) {
+    if (backend_.is_device() && config.kv_arena) {
+      throw InvalidArgument(
+          "kv_arena is host memory; a CUDA device's KV cache is sized by gpu_memory_utilization");
+    }
     const HfConfig hf_config = HfConfig::load(config.model + "/config.json");
     find_model(hf_config);  // refuses an unknown architecture before anything is read
     model_info_.architecture = hf_config.get_strings("architectures").at(0);
@@ -150,15 +156,16 @@ class LocalExecutor final : public Executor {
           make_shared_memory_communicators(world_size, static_cast<size_t>(floats) * sizeof(float));
     }
     for (int32_t rank = 0; rank < world_size; ++rank) {
-      auto worker = std::make_unique<Worker>(config, hf_config, model_info_.max_model_len, num_threads,
-                                             std::move(communicators[static_cast<size_t>(rank)]));
+      auto worker =
+          std::make_unique<Worker>(config, backend_, hf_config, model_info_.max_model_len, num_threads,
+                                   std::move(communicators[static_cast<size_t>(rank)]));
       // Ranks meet inside a step, so all but the caller's need a thread.
-      ranks_.push_back(std::make_unique<Rank>(std::move(worker), rank > 0 || config.async_scheduling));
+      ranks_.push_back(std::make_unique<Rank>(std::move(worker), rank > 0 || max_in_flight_steps_ > 1));
     }
     Worker& first = ranks_[0]->worker();
     model_info_.vocab_size = first.model().vocab_size();
     model_info_.dtype = dtype_name(first.dtype());
-    model_info_.backend = str(first.ops().backend, " (", first.ops().variant, ")");
+    model_info_.backend = backend_.name();
     model_info_.activation_bytes = static_cast<int64_t>(first.activation_bytes());
   }
 
@@ -167,10 +174,12 @@ class LocalExecutor final : public Executor {
     return ranks_[0]->worker().model().kv_cache_specs();
   }
   int64_t available_kv_cache_bytes() const override {
-    const auto available = static_cast<int64_t>(available_host_memory());
+    const int64_t available = ranks_[0]->worker().available_kv_cache_bytes();
+    if (backend_.is_device()) return available;
     const auto ranks = static_cast<int64_t>(ranks_.size());
-    return std::min(available / 2 / ranks, kMaxDefaultKvCacheBytes / ranks);
+    return std::min(available, kMaxDefaultKvCacheBytes) / ranks;
   }
+  bool maps_kv_cache_on_demand() const override { return !backend_.is_device(); }
   void initialize_kv_cache(const KVCacheConfig& config) override {
     for (auto& rank : ranks_) rank->worker().initialize_kv_cache(config);
   }
@@ -194,6 +203,7 @@ class LocalExecutor final : public Executor {
   }
 
  private:
+  Backend backend_;
   int32_t max_in_flight_steps_;
   ModelInfo model_info_;
   std::vector<std::unique_ptr<Rank>> ranks_;
@@ -203,7 +213,10 @@ class LocalExecutor final : public Executor {
 }  // namespace
 
 std::unique_ptr<Executor> make_local_executor(const EngineConfig& config) {
-  return std::make_unique<LocalExecutor>(config);
+  return make_local_executor(config, find_backend(config));
+}
+std::unique_ptr<Executor> make_local_executor(const EngineConfig& config, const Backend& backend) {
+  return std::make_unique<LocalExecutor>(config, backend);
 }
 
 }  // namespace quire

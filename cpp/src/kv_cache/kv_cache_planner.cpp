@@ -27,6 +27,13 @@ std::vector<KVCacheGroup> group_layers(const std::vector<KVCacheSpec>& layers) {
 
 int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
+// What one sequence of max_model_len takes of a group, in whole extents.
+int64_t needed_bytes(const KVCacheGroup& group, const KVCacheDemand& demand) {
+  const GroupPolicy policy(group.spec);
+  const int64_t needed = policy.max_blocks_held(demand.max_model_len, demand.max_tokens_in_flight);
+  return round_up(needed, group.blocks_per_extent) * group.block_bytes();
+}
+
 }  // namespace
 
 KVCacheConfig plan_kv_cache(const std::vector<KVCacheSpec>& layers, const KVCacheDemand& demand) {
@@ -38,9 +45,7 @@ KVCacheConfig plan_kv_cache(const std::vector<KVCacheSpec>& layers, const KVCach
     // The fewest blocks that end where a granule ends.
     group.blocks_per_extent =
         static_cast<int32_t>(demand.granule_bytes / std::gcd(demand.granule_bytes, group.block_bytes()));
-    const GroupPolicy policy(group.spec);
-    const int64_t needed = policy.max_blocks_held(demand.max_model_len, demand.max_tokens_in_flight);
-    config.min_bytes += round_up(needed, group.blocks_per_extent) * group.block_bytes();
+    config.min_bytes += needed_bytes(group, demand);
     all_block_bytes += group.block_bytes();
   }
   // A group that has memory to itself gets all of it at the start, and needs no whole extents.
@@ -51,14 +56,30 @@ KVCacheConfig plan_kv_cache(const std::vector<KVCacheSpec>& layers, const KVCach
   } else {
     config.bytes = demand.bytes - all_block_bytes;  // block 0 of each group
   }
+  // A group's part of `bytes`, where they are divided for good: each can hold one sequence when all together
+  // can.
+  const auto part_of = [&](const KVCacheGroup& group, int64_t bytes) {
+    if (demand.num_blocks > 0) return int64_t{demand.num_blocks - 1} * group.block_bytes();
+    const double share =
+        static_cast<double>(needed_bytes(group, demand)) / static_cast<double>(config.min_bytes);
+    return needed_bytes(group, demand) +
+           static_cast<int64_t>(share * static_cast<double>(std::max<int64_t>(bytes - config.min_bytes, 0)));
+  };
   for (KVCacheGroup& group : config.groups) {
     // Every request ends in a block that is partly empty.
     const int64_t useful = (demand.max_useful_tokens + group.spec.block_size - 1) / group.spec.block_size;
-    int64_t count = std::max<int64_t>(config.bytes, 0) / group.block_bytes();
+    int64_t bytes = std::max<int64_t>(config.bytes, 0);
+    if (!alone && demand.divides_memory) bytes = part_of(group, bytes);
+    int64_t count = bytes / group.block_bytes();
     if (demand.num_blocks == 0) count = std::min(count, round_up(useful, group.blocks_per_extent));
     if (!alone) count = count / group.blocks_per_extent * group.blocks_per_extent;
     group.num_blocks =
         static_cast<int32_t>(std::min<int64_t>(count, std::numeric_limits<int32_t>::max() - 1)) + 1;
+  }
+  if (!alone && demand.divides_memory) {
+    config.bytes = 0;
+    for (const KVCacheGroup& group : config.groups)
+      config.bytes += int64_t{group.num_blocks - 1} * group.block_bytes();
   }
   if (alone) {
     const GroupPolicy policy(config.groups[0].spec);

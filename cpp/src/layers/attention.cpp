@@ -35,12 +35,39 @@ Attention::Attention(BuildContext& build, const AttentionConfig& config) : confi
                                                    config.num_heads, config.num_kv_heads, config.head_size));
 }
 
-void Attention::forward(const ForwardContext& ctx, TensorView out, TensorView q, TensorView k,
-                        TensorView v) const {
+void Attention::forward(const ForwardContext& ctx, TensorView out, TensorView q, TensorView k, TensorView v,
+                        const RotaryEmbedding& rotary, TensorView positions) const {
+  const auto layer = static_cast<size_t>(config_.layer);
+  const AttentionMetadata& batch = ctx.attention_metadata[static_cast<size_t>(ctx.kv_cache_groups[layer])];
+  rotary.forward_and_store(ctx, q, k, v, positions, ctx.kv_caches[layer], batch.slot_mapping);
+  if (ctx.pieces != nullptr) {
+    // Its launch depends on the lengths of the step, which a graph would freeze.
+    ctx.pieces->run_between([this, out, q](const ForwardContext& later) { attend(later, out, q); });
+  } else {
+    attend(ctx, out, q);
+  }
+}
+
+void Attention::attend(const ForwardContext& ctx, TensorView out, TensorView q) const {
   const auto layer = static_cast<size_t>(config_.layer);
   const KVCacheView& kv_cache = ctx.kv_caches[layer];
   const AttentionMetadata& batch = ctx.attention_metadata[static_cast<size_t>(ctx.kv_cache_groups[layer])];
-  ctx.ops.write_kv_cache(ctx.launch, kv_cache, k, v, batch.slot_mapping);
+  if (ctx.ops.plan_attention != nullptr && config_.layer == batch.first_layer) {
+    AttentionPlanArgs plan;
+    plan.plan = batch.attention_plan;
+    plan.query_start_loc = batch.query_start_loc;
+    plan.seq_lens = batch.seq_lens;
+    plan.num_decode_rows = batch.num_decode_rows;
+    plan.max_query_len = batch.max_query_len;
+    plan.max_seq_len = batch.max_seq_len;
+    plan.num_tokens = static_cast<int32_t>(q.shape[0]);
+    plan.num_heads = config_.num_heads;
+    plan.num_kv_heads = config_.num_kv_heads;
+    plan.head_size = config_.head_size;
+    plan.block_size = kv_cache.block_size;
+    plan.sliding_window = config_.sliding_window;
+    ctx.ops.plan_attention(ctx.launch, plan);
+  }
   PagedAttentionArgs args;
   args.out = out;
   args.query = q;
@@ -48,11 +75,13 @@ void Attention::forward(const ForwardContext& ctx, TensorView out, TensorView q,
   args.block_table = batch.block_table;
   args.query_start_loc = batch.query_start_loc;
   args.seq_lens = batch.seq_lens;
+  args.num_decode_rows = batch.num_decode_rows;
   args.max_query_len = batch.max_query_len;
   args.max_seq_len = batch.max_seq_len;
   args.scale = config_.scale;
   args.soft_cap = config_.soft_cap;
   args.sliding_window = config_.sliding_window;
+  args.plan = batch.attention_plan;
   ctx.ops.paged_attention(ctx.launch, args);
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "layers/context.h"
+#include "layers/rotary_embedding.h"
 #include "messages/kv_cache_spec.h"
 
 namespace quire {
@@ -21,12 +22,16 @@ class Attention {
   // Throws InvalidArgument, with the backend's reason, when it has no kernel for this shape.
   Attention(BuildContext& build, const AttentionConfig& config);
 
-  // Stores k and v, then attends.   q [T, H, D], k, v [T, KH, D]; out [T, H, D]
-  void forward(const ForwardContext& ctx, TensorView out, TensorView q, TensorView k, TensorView v) const;
+  // Rotates q and k, stores k and v, then attends. q and k are scratch afterwards.
+  //   q [T, H, D], k, v [T, KH, D], positions [T] int32; out [T, H, D]
+  void forward(const ForwardContext& ctx, TensorView out, TensorView q, TensorView k, TensorView v,
+               const RotaryEmbedding& rotary, TensorView positions) const;
 
   const KVCacheSpec& kv_cache_spec() const { return spec_; }
 
  private:
+  void attend(const ForwardContext& ctx, TensorView out, TensorView q) const;
+
   AttentionConfig config_;
   KVCacheSpec spec_;
 };

@@ -8,17 +8,35 @@
 namespace quire {
 namespace {
 
+// Dummy values are packed this many bytes at a time.
+constexpr int64_t kDummyBytes = 4 << 20;
+
 class UnquantizedLinearMethod final : public LinearMethod {
  public:
-  UnquantizedLinearMethod(BuildContext& build, int64_t n, int64_t k, int64_t max_rows)
-      : ops_(build.ops), buffer_(build.ops.linear_weight_bytes(n, k, build.dtype)) {
-    weight_ = {buffer_.data(), n, k, build.dtype, /*packed=*/true};
+  UnquantizedLinearMethod(BuildContext& build, int64_t n, int64_t k, int64_t max_rows) {
+    const bool packed = build.ops.linear_pack_rows != nullptr;
+    const size_t bytes = packed ? build.ops.linear_weight_bytes(n, k, build.dtype)
+                                : static_cast<size_t>(n * k) * dtype_bytes(build.dtype);
+    weight_ = {build.arena.allocate(bytes), n, k, build.dtype, packed};
     build.workspace_bytes =
-        std::max(build.workspace_bytes, ops_.linear_workspace_bytes(max_rows, n, k, build.dtype));
+        std::max(build.workspace_bytes, build.ops.linear_workspace_bytes(max_rows, n, k, build.dtype));
   }
-  void load_rows(const LaunchContext& launch, int64_t row_begin, TensorView rows) override {
+  void load_rows(BuildContext& build, int64_t row_begin, TensorView rows) override {
     QUIRE_CHECK(rows.shape[1] == weight_.k && row_begin + rows.shape[0] <= weight_.n);
-    ops_.linear_pack_rows(launch, weight_, row_begin, rows);
+    if (!weight_.packed) {
+      build.loader.load(row(row_begin), weight_.dtype, rows);
+    } else if (build.loader.measuring()) {
+      return;
+    } else if (rows.data) {
+      build.ops.linear_pack_rows(build.launch, weight_, row_begin, rows);
+    } else {
+      pack_dummy_rows(build, row_begin, rows.shape[0]);
+    }
+  }
+  void zero_rows(BuildContext& build, int64_t row_begin, int64_t num_rows) override {
+    if (weight_.packed) return;  // the host's memory begins as zeros
+    load_zeros(build.loader, row(row_begin), num_rows,
+               static_cast<size_t>(weight_.k) * dtype_bytes(weight_.dtype));
   }
   void apply(const ForwardContext& ctx, TensorView out, TensorView x, const float* bias) const override {
     QUIRE_CHECK(x.shape[1] == weight_.k && out.shape[1] == weight_.n && x.shape[0] == out.shape[0]);
@@ -27,8 +45,23 @@ class UnquantizedLinearMethod final : public LinearMethod {
   const LinearWeight& weight() const override { return weight_; }
 
  private:
-  const KernelTable& ops_;
-  Buffer buffer_;
+  std::byte* row(int64_t index) const {
+    return static_cast<std::byte*>(weight_.data) +
+           static_cast<size_t>(index * weight_.k) * dtype_bytes(weight_.dtype);
+  }
+  void pack_dummy_rows(BuildContext& build, int64_t row_begin, int64_t num_rows) {
+    const int64_t row_bytes = weight_.k * static_cast<int64_t>(dtype_bytes(weight_.dtype));
+    const int64_t at_once = std::min(num_rows, std::max<int64_t>(1, kDummyBytes / row_bytes));
+    const Buffer values(static_cast<size_t>(at_once * row_bytes));
+    for (int64_t done = 0; done < num_rows; done += at_once) {
+      const TensorView rows(values.data(), weight_.dtype, std::min(at_once, num_rows - done), weight_.k);
+      TensorView dummy = rows;
+      dummy.data = nullptr;
+      build.loader.load(values.data(), weight_.dtype, dummy);
+      build.ops.linear_pack_rows(build.launch, weight_, row_begin + done, rows);
+    }
+  }
+
   LinearWeight weight_;
 };
 
@@ -49,18 +82,23 @@ Linear::Linear(BuildContext& build, const std::vector<LinearPart>& parts, int64_
     : reduce_(reduce) {
   for (const LinearPart& part : parts) n_ += part.num_rows;
   method_ = make_linear_method(build, n_, k, build.max_num_tokens);
+  float* bias_values = nullptr;
+  // A row-parallel bias is added once, by rank 0.
+  if (bias && (!reduce || build.rank == 0)) {
+    bias_values = reinterpret_cast<float*>(build.arena.allocate(static_cast<size_t>(n_) * sizeof(float)));
+  }
+  bias_ = bias_values;
   int64_t row = 0;
   for (const LinearPart& part : parts) {
     const std::string weight = part.name + ".weight";
     const TensorView all = build.checkpoint.take(weight, {part.total_rows, total_k});
-    method_->load_rows(build.launch, row, all.rows(part.row_begin, part.num_rows).columns(k_begin, k));
-    build.checkpoint.done_with(weight);
+    method_->load_rows(build, row, slice_columns(slice_rows(all, part.row_begin, part.num_rows), k_begin, k));
+    build.done_with(weight);
     if (bias) {
-      const auto values = build.checkpoint.take_floats(part.name + ".bias", part.total_rows);
-      // A row-parallel bias is added once, by rank 0.
-      if (!reduce || build.rank == 0) {
-        const auto first = values.begin() + part.row_begin;
-        bias_.insert(bias_.end(), first, first + part.num_rows);
+      const TensorView values = build.checkpoint.take(part.name + ".bias", {part.total_rows});
+      if (bias_values) {
+        build.loader.load(bias_values + row, DType::kFloat32,
+                          slice_rows(values, part.row_begin, part.num_rows));
       }
     }
     row += part.num_rows;
@@ -78,7 +116,7 @@ Linear Linear::row_parallel(BuildContext& build, const std::string& name, int64_
 }
 
 void Linear::forward(const ForwardContext& ctx, TensorView out, TensorView x) const {
-  method_->apply(ctx, out, x, bias_.empty() ? nullptr : bias_.data());
+  method_->apply(ctx, out, x, bias_);
   if (reduce_) ctx.communicator.all_reduce_sum(out);
 }
 

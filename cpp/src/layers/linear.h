@@ -15,14 +15,16 @@ class LinearMethod {
  public:
   virtual ~LinearMethod() = default;
   // Rows of the checkpoint's weight, columns already cut to this rank's. Disjoint, in any order.
-  virtual void load_rows(const LaunchContext& launch, int64_t row_begin, TensorView rows) = 0;
+  virtual void load_rows(BuildContext& build, int64_t row_begin, TensorView rows) = 0;
+  // Rows that no checkpoint has: they multiply to zero.
+  virtual void zero_rows(BuildContext& build, int64_t row_begin, int64_t num_rows) = 0;
   // out[t, :] = x[t, :] * weight^T (+ bias)
   virtual void apply(const ForwardContext& ctx, TensorView out, TensorView x, const float* bias) const = 0;
   // The weight for ops that read it otherwise (a tied embedding).
   virtual const LinearWeight& weight() const = 0;
 };
 
-// A weight [n, k] of this rank in the model's dtype, packed as the backend likes it. Grows
+// A weight [n, k] of this rank in the model's dtype, laid out as the backend likes it. Grows
 // build.workspace_bytes by what `max_rows` rows need.
 std::unique_ptr<LinearMethod> make_linear_method(BuildContext& build, int64_t n, int64_t k, int64_t max_rows);
 
@@ -59,7 +61,7 @@ class Linear {
 
   int64_t n_ = 0;
   bool reduce_ = false;
-  std::vector<float> bias_;
+  const float* bias_ = nullptr;  // [n], in the backend's memory; null: none
   std::unique_ptr<LinearMethod> method_;
 };
 

@@ -1,33 +1,26 @@
 #include "layers/parameter.h"
 
-#include <cstring>
-
-#include "util/check.h"
-#include "util/half_float.h"
-#include "weights/checkpoint.h"
+#include "weights/convert.h"
 
 namespace quire {
+namespace {
 
-void convert(void* out, DType dtype, const void* values, DType values_dtype, int64_t count) {
-  if (dtype == values_dtype) {
-    if (count > 0) std::memcpy(out, values, static_cast<size_t>(count) * dtype_bytes(dtype));
+constexpr float kDummyScale = 0.1F;
+
+}  // namespace
+
+Parameter::Parameter(BuildContext& build, const std::string& name, int64_t size, float dummy_center) {
+  const DType dtype = build.dtype;
+  const TensorView values = build.checkpoint.take(name, {size});
+  view_ = {build.arena.allocate(static_cast<size_t>(size) * dtype_bytes(dtype)), dtype, size};
+  if (values.data) {
+    build.loader.load(view_.data, dtype, values);
     return;
   }
-  QUIRE_CHECK(dtype == DType::kFloat32 || dtype == DType::kBFloat16);
-  for (int64_t i = 0; i < count; ++i) {
-    const float value = load_float(values, values_dtype, i);
-    if (dtype == DType::kFloat32) {
-      static_cast<float*>(out)[i] = value;
-      continue;
-    }
-    static_cast<uint16_t*>(out)[i] = float_to_bf16(value);
-  }
-}
-
-Parameter::Parameter(std::span<const float> values, DType dtype)
-    : buffer_(values.size() * dtype_bytes(dtype)),
-      view_(buffer_.data(), dtype, static_cast<int64_t>(values.size())) {
-  convert(buffer_.data(), dtype, values.data(), DType::kFloat32, static_cast<int64_t>(values.size()));
+  build.loader.generate(view_.data, size, dtype_bytes(dtype),
+                        [dtype, dummy_center](int64_t begin, int64_t end, std::byte* out) {
+                          fill_dummy(out, dtype, begin, end - begin, dummy_center, kDummyScale, /*seed=*/0);
+                        });
 }
 
 }  // namespace quire

@@ -2,25 +2,21 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
+#include <string>
 
-#include "device/buffer.h"
-#include "quire/kernels/tensor_view.h"
+#include "layers/context.h"
 
 namespace quire {
 
-// Copies `count` values (fp32, fp16 or bf16) to `dtype` (fp32 or bf16, rounded to nearest even).
-void convert(void* out, DType dtype, const void* values, DType values_dtype, int64_t count);
-
-// A vector converted to `dtype` (fp32 or bf16).
+// A vector of the checkpoint in the backend's memory, converted to the model's dtype.
 class Parameter {
  public:
   Parameter() = default;
-  Parameter(std::span<const float> values, DType dtype);
+  // The tensor `name` [size]. With load_format "dummy" its values lie close to `dummy_center`.
+  Parameter(BuildContext& build, const std::string& name, int64_t size, float dummy_center = 0.0F);
   const TensorView& view() const { return view_; }
 
  private:
-  Buffer buffer_;
   TensorView view_;
 };
 

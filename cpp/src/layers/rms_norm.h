@@ -13,15 +13,14 @@ class RMSNorm {
   RMSNorm() = default;
   // "<name>.weight" [size]
   RMSNorm(BuildContext& build, const std::string& name, int64_t size, double eps)
-      : weight_(build.checkpoint.take_floats(name + ".weight", size), build.dtype),
-        eps_(static_cast<float>(eps)) {}
+      : weight_(build, name + ".weight", size, /*dummy_center=*/1.0F), eps_(static_cast<float>(eps)) {}
 
   void forward(const ForwardContext& ctx, TensorView out, TensorView x) const {
-    ctx.ops.rms_norm(ctx.launch, out, x, weight_.view(), eps_);
+    ctx.ops.rms_norm(ctx.launch, out, x, weight_.view(), eps_, 0.0F);
   }
   // residual += x; out = norm(residual)
   void forward_add(const ForwardContext& ctx, TensorView out, TensorView residual, TensorView x) const {
-    ctx.ops.fused_add_rms_norm(ctx.launch, out, residual, x, weight_.view(), eps_);
+    ctx.ops.fused_add_rms_norm(ctx.launch, out, residual, x, weight_.view(), eps_, 0.0F);
   }
 
  private:

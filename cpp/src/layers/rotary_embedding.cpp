@@ -176,19 +176,36 @@ int32_t max_supported_positions(const HfConfig& config) {
   return static_cast<int32_t>(std::min<double>(positions, kMaxPositions));
 }
 
-RotaryEmbedding::RotaryEmbedding(const RotaryConfig& config, int32_t max_model_len)
-    : buffer_(static_cast<size_t>(max_model_len) * static_cast<size_t>(config.rotary_dim) * sizeof(float)),
-      cos_sin_(buffer_.data(), DType::kFloat32, max_model_len, config.rotary_dim) {
-  const size_t half = config.inverse_frequencies.size();
-  for (int32_t position = 0; position < max_model_len; ++position) {
-    float* row = cos_sin_.as<float>() + static_cast<size_t>(position) * 2 * half;
-    for (size_t i = 0; i < half; ++i) {
-      // Rounded as transformers rounds: the frequency, then the angle, in fp32.
-      const float angle = static_cast<float>(config.inverse_frequencies[i]) * static_cast<float>(position);
-      row[i] = static_cast<float>(std::cos(double(angle)) * config.attention_factor);
-      row[half + i] = static_cast<float>(std::sin(double(angle)) * config.attention_factor);
-    }
+RotaryEmbedding::RotaryEmbedding(BuildContext& build, const RotaryConfig& config) {
+  const size_t row_bytes = static_cast<size_t>(config.rotary_dim) * sizeof(float);
+  const int32_t positions = build.max_model_len;
+  cos_sin_ = {build.arena.allocate(static_cast<size_t>(positions) * row_bytes), DType::kFloat32, positions,
+              config.rotary_dim};
+  build.loader.generate(
+      cos_sin_.data, positions, row_bytes, [config](int64_t begin, int64_t end, std::byte* out) {
+        const size_t half = config.inverse_frequencies.size();
+        auto* row = reinterpret_cast<float*>(out);
+        for (int64_t position = begin; position < end; ++position, row += 2 * half) {
+          for (size_t i = 0; i < half; ++i) {
+            // Rounded as transformers rounds: the frequency, then the angle, in fp32.
+            const float angle =
+                static_cast<float>(config.inverse_frequencies[i]) * static_cast<float>(position);
+            row[i] = static_cast<float>(std::cos(double(angle)) * config.attention_factor);
+            row[half + i] = static_cast<float>(std::sin(double(angle)) * config.attention_factor);
+          }
+        }
+      });
+}
+
+void RotaryEmbedding::forward_and_store(const ForwardContext& ctx, TensorView q, TensorView k, TensorView v,
+                                        TensorView positions, const KVCacheView& kv_cache,
+                                        TensorView slot_mapping) const {
+  if (ctx.ops.rotary_embedding_and_write_kv != nullptr) {
+    ctx.ops.rotary_embedding_and_write_kv(ctx.launch, q, k, v, positions, cos_sin_, kv_cache, slot_mapping);
+    return;
   }
+  ctx.ops.rotary_embedding(ctx.launch, q, k, positions, cos_sin_);
+  ctx.ops.write_kv_cache(ctx.launch, kv_cache, k, v, slot_mapping);
 }
 
 }  // namespace quire

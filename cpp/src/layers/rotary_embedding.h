@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "device/buffer.h"
 #include "formats/hf_config.h"
 #include "layers/context.h"
 
@@ -28,15 +27,15 @@ int32_t max_supported_positions(const HfConfig& config);
 // The table of cosines and sines; one for all layers.
 class RotaryEmbedding {
  public:
-  RotaryEmbedding(const RotaryConfig& config, int32_t max_model_len);
+  // In build's memory, for build.max_model_len positions.
+  RotaryEmbedding(BuildContext& build, const RotaryConfig& config);
 
-  // Rotates in place.   q [T, H, D], k [T, KH, D], positions [T] int32
-  void forward(const ForwardContext& ctx, TensorView q, TensorView k, TensorView positions) const {
-    ctx.ops.rotary_embedding(ctx.launch, q, k, positions, cos_sin_);
-  }
+  // Rotates q in place, and stores the rotation of k, and v, in the cache. k is scratch afterwards.
+  //   q [T, H, D], k, v [T, KH, D], positions [T] int32, slot_mapping [T] int64
+  void forward_and_store(const ForwardContext& ctx, TensorView q, TensorView k, TensorView v,
+                         TensorView positions, const KVCacheView& kv_cache, TensorView slot_mapping) const;
 
  private:
-  Buffer buffer_;
   TensorView cos_sin_;  // [max_model_len, rotary_dim] fp32
 };
 

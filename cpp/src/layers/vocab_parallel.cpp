@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "layers/parameter.h"
-
 namespace quire {
 
 VocabParallelEmbedding::VocabParallelEmbedding(BuildContext& build, const std::string& name,
@@ -15,16 +13,22 @@ VocabParallelEmbedding::VocabParallelEmbedding(BuildContext& build, const std::s
   const TensorView all = build.checkpoint.take(name + ".weight", {vocab_size, hidden_size});
   // Rows past the vocabulary stay zero.
   const int64_t num_rows = std::clamp<int64_t>(vocab_size - shard_.begin, 0, shard_.count);
-  const TensorView mine = all.rows(num_rows > 0 ? shard_.begin : 0, num_rows);
+  const int64_t num_padding = shard_.count - num_rows;
+  const TensorView mine = slice_rows(all, num_rows > 0 ? shard_.begin : 0, num_rows);
   if (for_logits) {
     packed_ = make_linear_method(build, shard_.count, hidden_size, build.max_num_seqs);
-    if (num_rows > 0) packed_->load_rows(build.launch, 0, mine);
+    if (num_rows > 0) packed_->load_rows(build, 0, mine);
+    if (num_padding > 0) packed_->zero_rows(build, num_rows, num_padding);
   } else {
-    plain_ = Buffer(static_cast<size_t>(shard_.count * hidden_size) * dtype_bytes(build.dtype));
-    plain_weight_ = {plain_.data(), shard_.count, hidden_size, build.dtype, /*packed=*/false};
-    convert(plain_.data(), build.dtype, mine.data, mine.dtype, num_rows * hidden_size);
+    const size_t row_bytes = static_cast<size_t>(hidden_size) * dtype_bytes(build.dtype);
+    std::byte* rows = build.arena.allocate(static_cast<size_t>(shard_.count) * row_bytes);
+    plain_weight_ = {rows, shard_.count, hidden_size, build.dtype, /*packed=*/false};
+    if (num_rows > 0) build.loader.load(rows, build.dtype, mine);
+    if (num_padding > 0) {
+      load_zeros(build.loader, rows + static_cast<size_t>(num_rows) * row_bytes, num_padding, row_bytes);
+    }
   }
-  build.checkpoint.done_with(name + ".weight");
+  build.done_with(name + ".weight");
 }
 
 void VocabParallelEmbedding::forward(const ForwardContext& ctx, TensorView out, TensorView input_ids) const {

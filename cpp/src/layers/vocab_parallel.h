@@ -31,7 +31,6 @@ class VocabParallelEmbedding {
   Shard shard_;
   int32_t world_size_;
   std::unique_ptr<LinearMethod> packed_;  // for_logits, else:
-  Buffer plain_;
   LinearWeight plain_weight_;
 };
 

@@ -14,6 +14,13 @@ void require(bool ok, const char* field, const auto& value, const char* what_wou
   if (!ok) throw InvalidArgument(str(field, " must be ", what_would_do, ", got ", value));
 }
 
+// "cuda", or "cuda:" and at most three digits.
+bool is_cuda_device(const std::string& device) {
+  if (device == "cuda") return true;
+  const std::string index = device.substr(0, 5) == "cuda:" ? device.substr(5) : "";
+  return !index.empty() && index.size() <= 3 && index.find_first_not_of("0123456789") == std::string::npos;
+}
+
 }  // namespace
 
 const char* finish_reason_name(FinishReason reason) {
@@ -69,11 +76,17 @@ void SamplingParams::validate(int32_t vocab_size) const {
 
 void EngineConfig::validate() const {
   if (model.empty()) throw InvalidArgument("model is empty; give a directory with config.json");
-  require(dtype == "auto" || dtype == "float32" || dtype == "bfloat16", "dtype", dtype,
-          "'auto', 'float32' or 'bfloat16'");
+  require(dtype == "auto" || dtype == "float32" || dtype == "bfloat16" || dtype == "float16", "dtype", dtype,
+          "'auto', 'float32', 'bfloat16' or 'float16'");
+  require(load_format == "auto" || load_format == "safetensors" || load_format == "dummy", "load_format",
+          load_format, "'auto', 'safetensors' or 'dummy'");
   require(max_model_len >= 0, "max_model_len", max_model_len, "at least 1, or 0 for the model's own");
-  require(device == "auto" || device == "cpu" || device == "cuda", "device", device,
-          "'auto', 'cpu' or 'cuda'");
+  require(device == "auto" || device == "cpu" || is_cuda_device(device), "device", device,
+          "'auto', 'cpu', 'cuda' or 'cuda:N'");
+  require(gpu_memory_utilization > 0 && gpu_memory_utilization <= 1, "gpu_memory_utilization",
+          gpu_memory_utilization, "above 0 and at most 1");
+  require(gpu_memory_bytes >= 0, "gpu_memory_bytes", gpu_memory_bytes,
+          "a number of bytes, or 0 to go by gpu_memory_utilization");
   require(num_threads >= 0 && num_threads <= 1024, "num_threads", num_threads,
           "between 1 and 1024, or 0 for all cores");
   require(tensor_parallel_size >= 1 && tensor_parallel_size <= 64, "tensor_parallel_size",

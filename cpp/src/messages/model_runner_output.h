@@ -53,6 +53,7 @@ struct ModelRunnerOutput {
   std::vector<RequestLogprobs> logprobs;  // by result_index, ascending
   std::vector<RequestError> errors;       // by result_index, ascending
   std::string error;                      // the step failed as a whole
+  uint8_t worker_lost = 0;                // and no other will succeed: the engine must end
 
   // From the KV connector's worker side.
   std::vector<RequestId> finished_sending;  // their blocks may be freed
@@ -68,6 +69,7 @@ struct ModelRunnerOutput {
     logprobs.clear();
     errors.clear();
     error.clear();
+    worker_lost = 0;
     finished_sending.clear();
     finished_recving.clear();
     invalid_block_ids.clear();
@@ -89,8 +91,8 @@ struct ModelRunnerOutput {
 
   template <class A>
   void fields(A& a) {
-    a(step_id, results, sampled_token_ids, draft_token_ids, logprobs, errors, error, finished_sending,
-      finished_recving, invalid_block_ids);
+    a(step_id, results, sampled_token_ids, draft_token_ids, logprobs, errors, error, worker_lost,
+      finished_sending, finished_recving, invalid_block_ids);
   }
 };
 

@@ -108,7 +108,7 @@ Decoder::Decoder(BuildContext& build, const HfConfig& hf_config, const DecoderCo
       num_heads_(shard_heads(config, build.rank, build.world_size).num_heads),
       num_kv_heads_(shard_heads(config, build.rank, build.world_size).num_kv_heads),
       intermediate_size_(config.intermediate_size / build.world_size),
-      rotary_(RotaryConfig::read(hf_config, config.head_size, build.max_model_len), build.max_model_len),
+      rotary_(build, RotaryConfig::read(hf_config, config.head_size, build.max_model_len)),
       embed_tokens_(build, "model.embed_tokens", config.vocab_size, config.hidden_size,
                     config.tie_word_embeddings),
       norm_(build, "model.norm", config.hidden_size, config.rms_norm_eps) {
@@ -178,8 +178,7 @@ void Decoder::forward_layer(const ForwardContext& ctx, const Layer& layer, const
     layer.q_norm->forward(ctx, q, q);
     layer.k_norm->forward(ctx, k, k);
   }
-  rotary_.forward(ctx, q, k, positions);
-  layer.attention.forward(ctx, a.heads.heads(num_heads_, D), q, k, v);
+  layer.attention.forward(ctx, a.heads.heads(num_heads_, D), q, k, v, rotary_, positions);
   layer.o.forward(ctx, a.out, a.heads);
 
   layer.post_attention_norm.forward_add(ctx, a.x, a.residual, a.out);

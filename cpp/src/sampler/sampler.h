@@ -1,11 +1,13 @@
-// Logits to token ids: bias, penalties, filters, the draw, log-probabilities.
+// Logits to token ids: bias, penalties, grammar masks, filters, the draw, log-probabilities.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "device/activation_arena.h"
+#include "device/staging_ring.h"
 #include "messages/model_runner_output.h"
 #include "quire/kernels/ops.h"
 
@@ -15,40 +17,58 @@ namespace quire {
 struct SamplingRow {
   const SamplingParams* params = nullptr;
   const std::vector<int32_t>* eos_token_ids = nullptr;
-  const int32_t* token_ids = nullptr;  // prompt, then output
+  const int32_t* token_ids = nullptr;  // prompt, then output; in the kernels' memory
   int32_t num_prompt_tokens = 0;
   int32_t num_tokens = 0;     // the token to sample gets this index
   uint32_t result_index = 0;  // what its log-probabilities are filed under
+  RequestId request_id = 0;   // what a grammar's mask is filed under
+
+  bool wants_logprobs() const { return params->logprobs.has_value(); }
+  bool is_penalized() const {
+    return params->presence_penalty != 0 || params->frequency_penalty != 0 || params->repetition_penalty != 1;
+  }
 };
 
-// One per worker, used on its thread. Buffers grow to the largest batch and stay.
+// One per worker. Several steps are in flight, each with a slot of its own for what it leaves behind; a slot
+// is used again only when its results were taken. All but `token_ids` and `take_logprobs` belong to the
+// worker's thread.
 class Sampler {
  public:
-  Sampler(const KernelTable& ops, int32_t vocab_size) : ops_(ops), vocab_size_(vocab_size) {}
+  virtual ~Sampler() = default;
 
-  // Samples a token for each row; the result is good until the next call. Appends to `logprobs` those of the
-  // rows that ask for them: of the model itself, before bias, penalties and temperature.
-  //   logits [rows.size(), V] fp32; overwritten.
-  // Takes up to logprobs_bytes of `arena` and gives it back.
-  std::span<const int32_t> sample(const LaunchContext& launch, ActivationArena& arena, TensorView logits,
-                                  std::span<const SamplingRow> rows, std::vector<RequestLogprobs>& logprobs);
+  // Memory of the arena that `sample` takes and gives back.
+  virtual size_t scratch_bytes(int64_t rows) const = 0;
+  // What the step is going to sample, before its forward pass. The rows stay where they are until `sample`.
+  virtual void stage(int32_t slot, std::span<const SamplingRow> rows) = 0;
+  // Samples a token for each row. Log-probabilities are those of the model itself, before bias, penalties and
+  // temperature.
+  //   logits [rows, V] fp32; overwritten.   grammar: null when no row has one
+  virtual void sample(const LaunchContext& launch, ActivationArena& arena, TensorView logits, int32_t slot,
+                      const GrammarOutput* grammar) = 0;
+  // The step's tokens in the kernels' memory, good until the slot is used again.
+  virtual const int32_t* kernel_token_ids(int32_t slot) const = 0;
 
-  size_t logprobs_bytes(int64_t rows) const {
-    return ActivationArena::bytes(DType::kFloat32, rows * vocab_size_);
-  }
-
- private:
-  void apply_bias(TensorView logits, std::span<const SamplingRow> rows) const;
-  void apply_penalties(const LaunchContext& launch, TensorView logits, std::span<const SamplingRow> rows);
-  PositionLogprobs top_logprobs(const float* logprobs, int32_t chosen, int32_t num_top);
-
-  const KernelTable& ops_;
-  int32_t vocab_size_;
-  std::vector<float> temperature_, top_p_, min_p_, presence_, frequency_, repetition_;
-  std::vector<int32_t> top_k_, num_prompt_tokens_, num_tokens_, sampled_, order_;
-  std::vector<uint64_t> seed_;
-  std::vector<int64_t> position_;
-  std::vector<const int32_t*> token_ids_;
+  // Once the step is done: a token for each row, and the log-probabilities of those that asked.
+  virtual std::span<const int32_t> token_ids(int32_t slot) const = 0;
+  virtual void take_logprobs(int32_t slot, std::vector<RequestLogprobs>& logprobs) = 0;
 };
+
+std::unique_ptr<Sampler> make_host_sampler(const KernelTable& ops, int32_t vocab_size, int32_t num_slots);
+
+// What a device's sampler works with. Copies of results run on `copies`, beside the next step's kernels.
+struct DeviceSamplerParts {
+  const DeviceRuntime& runtime;
+  StagingRing& staging;
+  void* copies = nullptr;  // stream
+  int32_t max_num_seqs = 0;
+  int32_t num_slots = 0;
+  std::byte* memory = nullptr;  // device_sampler_bytes
+};
+size_t device_sampler_bytes(int32_t max_num_seqs, int32_t num_slots);
+// Bytes of the staging ring that a step may take, besides logit bias and masks, which grow with what is
+// asked.
+size_t device_sampler_staging_bytes(int32_t max_num_seqs, int32_t vocab_size);
+std::unique_ptr<Sampler> make_device_sampler(const KernelTable& ops, int32_t vocab_size,
+                                             const DeviceSamplerParts& parts);
 
 }  // namespace quire

@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <set>
 
 #include "formats/hf_config.h"
 #include "quire/error.h"
-#include "util/half_float.h"
 #include "util/str.h"
 
 namespace quire {
@@ -21,12 +21,35 @@ std::string shape_text(const auto& shape) {
   return text + "]";
 }
 
+std::optional<DType> parse_dtype(std::string_view name) {
+  if (name == "F32") return DType::kFloat32;
+  if (name == "F16") return DType::kFloat16;
+  if (name == "BF16") return DType::kBFloat16;
+  return std::nullopt;
+}
+
+TensorView view_of(void* data, DType dtype, std::initializer_list<int64_t> shape) {
+  const int64_t* d = shape.begin();
+  return shape.size() == 1 ? TensorView(data, dtype, d[0]) : TensorView(data, dtype, d[0], d[1]);
+}
+
 }  // namespace
 
-float load_float(const void* data, DType dtype, int64_t index) {
-  if (dtype == DType::kFloat32) return static_cast<const float*>(data)[index];
-  const uint16_t bits = static_cast<const uint16_t*>(data)[index];
-  return dtype == DType::kFloat16 ? fp16_to_float(bits) : bf16_to_float(bits);
+Checkpoint Checkpoint::dummy(const std::string& directory) {
+  Checkpoint checkpoint;
+  checkpoint.directory_ = directory;
+  checkpoint.is_dummy_ = true;
+  const HfConfig config = HfConfig::load((fs::path(directory) / "config.json").string());
+  const char* key = config.has("dtype") ? "dtype" : "torch_dtype";
+  const std::string dtype = config.get_string(key, "float32");
+  if (dtype == "float16") {
+    checkpoint.main_dtype_ = "F16";
+  } else if (dtype == "bfloat16") {
+    checkpoint.main_dtype_ = "BF16";
+  } else if (dtype != "float32") {
+    config.fail(str("'", key, "' must be float32, float16 or bfloat16, got '", dtype, "'"));
+  }
+  return checkpoint;
 }
 
 Checkpoint Checkpoint::open(const std::string& directory) {
@@ -83,6 +106,7 @@ void Checkpoint::add_file(const std::string& path) {
 }
 
 TensorView Checkpoint::take(const std::string& name, std::initializer_list<int64_t> shape) {
+  if (is_dummy_) return view_of(nullptr, *parse_dtype(main_dtype_), shape);
   const auto found = tensors_.find(name);
   if (found == tensors_.end()) throw InvalidArgument(str(directory_, ": tensor '", name, "' is missing"));
   Tensor& tensor = found->second;
@@ -91,31 +115,19 @@ TensorView Checkpoint::take(const std::string& name, std::initializer_list<int64
     throw InvalidArgument(str(tensor.file->path(), ": tensor '", name, "' has shape ",
                               shape_text(entry.shape), ", the config asks for ", shape_text(shape)));
   }
-  DType dtype;
-  if (entry.dtype == "F32")
-    dtype = DType::kFloat32;
-  else if (entry.dtype == "F16")
-    dtype = DType::kFloat16;
-  else if (entry.dtype == "BF16")
-    dtype = DType::kBFloat16;
-  else
+  const std::optional<DType> dtype = parse_dtype(entry.dtype);
+  if (!dtype) {
     throw InvalidArgument(str(tensor.file->path(), ": tensor '", name, "' has dtype ", entry.dtype,
                               "; F32, F16 and BF16 are supported"));
+  }
   tensor.taken = true;
   void* data =
       const_cast<std::byte*>(tensor.file->bytes(entry).data());  // a view has no const form; nobody writes
-  const int64_t* d = shape.begin();
-  return shape.size() == 1 ? TensorView(data, dtype, d[0]) : TensorView(data, dtype, d[0], d[1]);
-}
-
-std::vector<float> Checkpoint::take_floats(const std::string& name, int64_t size) {
-  const TensorView view = take(name, {size});
-  std::vector<float> values(static_cast<size_t>(size));
-  for (int64_t i = 0; i < size; ++i) values[static_cast<size_t>(i)] = load_float(view.data, view.dtype, i);
-  return values;
+  return view_of(data, *dtype, shape);
 }
 
 void Checkpoint::done_with(const std::string& name) {
+  if (is_dummy_) return;
   const Tensor& tensor = tensors_.at(name);
   tensor.file->done_with(*tensor.entry);
 }

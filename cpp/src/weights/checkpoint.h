@@ -18,17 +18,17 @@ class Checkpoint {
  public:
   // Throws InvalidArgument naming the file for anything missing, truncated or contradictory.
   static Checkpoint open(const std::string& directory);
+  // For load_format "dummy": has whatever is asked of `take`, without data, and nothing else. The main dtype
+  // is that of config.json's "dtype" (or "torch_dtype"), float32 when it names none.
+  static Checkpoint dummy(const std::string& directory);
 
   bool has(const std::string& name) const { return tensors_.contains(name); }
 
   // The tensor in place, read-only. Throws InvalidArgument when it is missing, has another shape, or a dtype
-  // other than F32, F16 and BF16.
+  // other than F32, F16 and BF16. Of a dummy: a view of that shape in the main dtype whose data is null.
   TensorView take(const std::string& name, std::initializer_list<int64_t> shape);
 
-  // `take`, converted to fp32: for biases and norms.
-  std::vector<float> take_floats(const std::string& name, int64_t size);
-
-  // The memory behind a taken tensor may be dropped.
+  // The memory behind a taken tensor may be dropped; it is still readable, at the price of reading it anew.
   void done_with(const std::string& name);
 
   // Throws InvalidArgument when tensors are left that no one took, except names that end in one of `ignored`:
@@ -49,10 +49,8 @@ class Checkpoint {
 
   std::string directory_;
   std::string main_dtype_ = "F32";
+  bool is_dummy_ = false;
   std::unordered_map<std::string, Tensor> tensors_;
 };
-
-// One element of an F32, F16 or BF16 tensor's memory as fp32.
-float load_float(const void* data, DType dtype, int64_t index);
 
 }  // namespace quire

@@ -14,17 +14,20 @@
 
 namespace quire {
 
-// Rows persist between steps. Only the valid part of a row is ever copied.
+// Rows persist between steps. Only the valid part of a row is ever copied. A device has a copy of the table:
+// what changed since it was last told is kept for each row.
 class BlockTable {
  public:
   BlockTable(int32_t max_rows, int32_t max_blocks_per_row, int32_t block_size)
       : max_blocks_(max_blocks_per_row),
         block_size_(block_size),
         ids_(static_cast<size_t>(max_rows) * static_cast<size_t>(max_blocks_per_row)),
-        num_blocks_(static_cast<size_t>(max_rows)) {}
+        num_blocks_(static_cast<size_t>(max_rows)),
+        num_sent_(static_cast<size_t>(max_rows)) {}
 
   void set_row(int32_t row, std::span<const BlockId> ids) {
     num_blocks_[static_cast<size_t>(row)] = 0;
+    num_sent_[static_cast<size_t>(row)] = 0;
     append(row, ids);
   }
   void append(int32_t row, std::span<const BlockId> ids) {
@@ -41,6 +44,13 @@ class BlockTable {
     int32_t& count_b = num_blocks_[static_cast<size_t>(b)];
     swap_valid(row_data(a), count_a, row_data(b), count_b);
     std::swap(count_a, count_b);
+    num_sent_[static_cast<size_t>(a)] = num_sent_[static_cast<size_t>(b)] = 0;
+  }
+
+  // The ids of a row that the device's copy lacks: those from index `begin` on. They count as sent.
+  std::span<const BlockId> take_unsent(int32_t row, int32_t& begin) {
+    begin = std::exchange(num_sent_[static_cast<size_t>(row)], num_blocks_[static_cast<size_t>(row)]);
+    return this->row(row).subspan(static_cast<size_t>(begin));
   }
 
   // The slots of positions [begin, begin + count) of a row; throws InternalError when it lacks blocks for
@@ -59,6 +69,8 @@ class BlockTable {
   std::span<const BlockId> row(int32_t row) const {
     return {row_data(row), static_cast<size_t>(num_blocks_[static_cast<size_t>(row)])};
   }
+  int32_t block_size() const { return block_size_; }
+  int32_t max_blocks() const { return max_blocks_; }
   // [num_rows, max_blocks] int32
   TensorView view(int32_t num_rows) { return {ids_.data(), DType::kInt32, num_rows, max_blocks_}; }
 
@@ -74,6 +86,7 @@ class BlockTable {
   int32_t block_size_;
   std::vector<BlockId> ids_;
   std::vector<int32_t> num_blocks_;
+  std::vector<int32_t> num_sent_;
 };
 
 }  // namespace quire

@@ -23,6 +23,8 @@ struct CachedRequestState {
   int32_t num_computed_tokens = 0;
   BlockIdsByGroup block_ids;  // current while row < 0
   int32_t row = -1;
+  int32_t slot = -1;      // where a device keeps its tokens, while it has a row
+  int32_t num_known = 0;  // tokens before this one are there already, or not needed there
 };
 
 // Not thread-safe; one per worker.

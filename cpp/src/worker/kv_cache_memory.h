@@ -1,4 +1,4 @@
-// Where one KV cache group lies in memory, on one rank.
+// Where one KV cache group lies in host memory, on one rank.
 #pragma once
 
 #include <algorithm>
@@ -10,6 +10,20 @@
 #include "quire/kernels/attention_backend.h"
 
 namespace quire {
+
+// The cache of the i-th of a group's layers, the group's block 0 beginning at `first_block`. The pages of a
+// block in all layers lie next to each other.
+inline KVCacheView kv_cache_view(const KVCacheGroup& group, std::byte* first_block, size_t i, DType dtype) {
+  KVCacheView view;
+  view.data = first_block + i * static_cast<size_t>(group.spec.page_bytes);
+  view.page_stride_bytes = group.block_bytes();
+  view.num_blocks = group.num_blocks;
+  view.block_size = group.spec.block_size;
+  view.num_kv_heads = group.spec.num_kv_heads;
+  view.head_size = group.spec.head_size;
+  view.dtype = dtype;
+  return view;
+}
 
 // Address space for every block the group could ever have. A block takes memory when it is first touched and
 // keeps it until an extent says that it loses it. Used on the worker's thread.
@@ -24,19 +38,8 @@ class KVCacheMemory {
                     may_all_be_mapped || whole_huge_pages ? HugePages::kWherePossible : HugePages::kNever);
   }
 
-  // The cache of the i-th of the group's layers. The pages of a block in all layers lie next to each other.
-  KVCacheView view(size_t i, DType dtype) const {
-    KVCacheView view;
-    view.data =
-        pages_.data() + first_block_ - block_bytes() + i * static_cast<size_t>(group_.spec.page_bytes);
-    view.page_stride_bytes = group_.block_bytes();
-    view.num_blocks = group_.num_blocks;
-    view.block_size = group_.spec.block_size;
-    view.num_kv_heads = group_.spec.num_kv_heads;
-    view.head_size = group_.spec.head_size;
-    view.dtype = dtype;
-    return view;
-  }
+  // Where block 0 would begin: the addresses of the others follow. Its own may hold other memory.
+  std::byte* first_block() const { return pages_.data() + first_block_ - block_bytes(); }
 
   // Blocks that get memory need nothing done: the kernel gives pages when they are touched.
   void apply(const KVExtent& extent) {

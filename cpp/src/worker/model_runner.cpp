@@ -6,50 +6,49 @@
 #include "util/check.h"
 
 namespace quire {
+namespace {
+
+// A token that a device has sampled and the host has not seen.
+constexpr int32_t kUnknownToken = -1;
+
+// Pieces pay off where launching takes longer than computing.
+constexpr int32_t kMaxPiecewiseTokens = 512;
+// Above this, linears are not chosen by measuring.
+constexpr int32_t kMaxWarmUpTokens = 1024;
+
+}  // namespace
 
 ModelRunner::ModelRunner(const ModelRunnerConfig& config, const Model& model, const KernelTable& ops,
-                         const LaunchContext& launch, Communicator& communicator)
+                         const LaunchContext& launch, Communicator& communicator,
+                         const DeviceRuntime* runtime)
     : config_(config),
       model_(model),
       ops_(ops),
       launch_(launch),
       communicator_(communicator),
-      sampler_(ops, model.vocab_size()) {}
+      runtime_(runtime),
+      records_(static_cast<size_t>(config.max_in_flight_steps) + 1) {
+  if (runtime_ == nullptr) {
+    sampler_ = make_host_sampler(ops, model.vocab_size(), static_cast<int32_t>(records_.size()));
+    return;
+  }
+  copies_ = make_stream(*runtime_);
+  for (StepRecord& record : records_) record.done = make_event(*runtime_);
+}
+
+ModelRunner::~ModelRunner() {
+  // Nothing may still use what goes now.
+  if (runtime_ != nullptr) runtime_->synchronize();
+}
 
 size_t ModelRunner::activation_bytes() const {
   const int64_t rows = std::min(config_.max_num_seqs, config_.max_num_batched_tokens);
-  return model_.activation_bytes(config_.max_num_batched_tokens, rows) +
-         ActivationArena::bytes(DType::kFloat32, rows * model_.vocab_size()) +  // logits
-         ActivationArena::bytes(DType::kFloat32,
-                                rows * model_.hidden_size()) +  // the hidden states they come from
-         sampler_.logprobs_bytes(rows);
-}
-
-void ModelRunner::set_kv_cache(const KVCacheConfig& config, std::vector<KVCacheView> layers) {
-  kv_caches_ = std::move(layers);
-  kv_cache_groups_.resize(kv_caches_.size());
-  std::vector<int32_t> block_sizes;
-  for (size_t group = 0; group < config.groups.size(); ++group) {
-    for (int32_t layer : config.groups[group].layers) {
-      kv_cache_groups_[static_cast<size_t>(layer)] = static_cast<int32_t>(group);
-    }
-    block_sizes.push_back(config.groups[group].spec.block_size);
-  }
-  batch_ = std::make_unique<InputBatch>(config_.max_num_seqs, config_.max_model_len, block_sizes);
-  arena_ = std::make_unique<ActivationArena>(activation_bytes());
-  attention_metadata_.resize(config.groups.size());
-
-  // As large as any step makes them.
-  const auto max_seqs = static_cast<size_t>(config_.max_num_seqs);
-  const auto max_tokens = static_cast<size_t>(config_.max_num_batched_tokens);
-  planned_.reserve(max_seqs);
-  num_scheduled_.resize(max_seqs);
-  sampling_rows_.reserve(max_seqs);
-  for (auto* per_row : {&row_order_, &seq_lens_, &logits_index_}) per_row->reserve(max_seqs);
-  query_start_loc_.reserve(max_seqs + 1);
-  for (auto* per_token : {&input_ids_, &positions_}) per_token->reserve(max_tokens);
-  slot_mappings_.resize(config.groups.size());
-  for (auto& slots : slot_mappings_) slots.reserve(max_tokens);
+  const size_t logits = ActivationArena::bytes(DType::kFloat32, rows * model_.vocab_size());
+  const size_t forward = model_.activation_bytes(config_.max_num_batched_tokens, rows) +
+                         ActivationArena::bytes(DType::kFloat32, rows * model_.hidden_size());
+  // Log-probabilities are computed from a copy of the logits.
+  const size_t sampling = logits + ActivationArena::bytes(DType::kFloat32, rows);
+  return logits + std::max(forward, sampling);
 }
 
 CachedRequestState& ModelRunner::add_request(const NewRequestData& data) {
@@ -70,8 +69,13 @@ CachedRequestState& ModelRunner::add_request(const NewRequestData& data) {
 void ModelRunner::forget_request(RequestId id) {
   const auto found = requests_.find(id);
   if (found == requests_.end()) return;
-  if (found->second.row >= 0) batch_->remove(found->second);
+  if (found->second.row >= 0) remove_from_batch(found->second);
   requests_.erase(found);
+}
+
+void ModelRunner::remove_from_batch(CachedRequestState& request) {
+  inputs_->release(request);
+  batch_->remove(request);
 }
 
 void ModelRunner::update_requests(const SchedulerOutput& plan) {
@@ -106,7 +110,7 @@ void ModelRunner::update_batch(const SchedulerOutput& plan) {
   }
   for (int32_t row = batch_->size() - 1; row >= 0; --row) {
     if (batch_->has_request(row) && num_scheduled_[static_cast<size_t>(row)] == 0) {
-      batch_->remove(batch_->request(row));
+      remove_from_batch(batch_->request(row));
     }
   }
   batch_->condense();
@@ -114,6 +118,11 @@ void ModelRunner::update_batch(const SchedulerOutput& plan) {
   for (size_t i = 0; i < planned_.size(); ++i) {
     CachedRequestState& request = *planned_[i];
     const bool replaces = plan.scheduled_reqs[i].resumed_from_preemption != 0;
+    // Its tokens are sent anew, so all of them must be known here.
+    if (plan.scheduled_reqs[i].is_new == 0 && (request.row < 0 || replaces)) {
+      learn_tokens(/*wait=*/true);
+      request.num_known = 0;
+    }
     for (size_t group = 0; group < num_groups; ++group) {
       const std::span<const BlockId> ids = plan.new_block_ids.at(i, group);
       if (request.row < 0) {
@@ -126,7 +135,10 @@ void ModelRunner::update_batch(const SchedulerOutput& plan) {
         batch_->block_table(group).append(request.row, ids);
       }
     }
-    if (request.row < 0) batch_->add(request);
+    if (request.row < 0) {
+      batch_->add(request);
+      inputs_->admit(request);
+    }
   }
   QUIRE_CHECK(static_cast<size_t>(batch_->size()) == planned_.size(), batch_->size(), " rows for ",
               planned_.size(), " requests");
@@ -155,107 +167,294 @@ void ModelRunner::place_decodes_first() {
   batch_->reorder(row_order_);
 }
 
-void ModelRunner::prepare_inputs(const SchedulerOutput& plan) {
-  const auto num_rows = static_cast<size_t>(batch_->size());
-  const auto num_tokens = static_cast<size_t>(plan.total_num_scheduled_tokens);
-  input_ids_.resize(num_tokens);
-  positions_.resize(num_tokens);
-  query_start_loc_.resize(num_rows + 1);
-  seq_lens_.resize(num_rows);
-  for (auto& slots : slot_mappings_) slots.resize(num_tokens);
+size_t ModelRunner::batch_bytes(std::span<const int32_t> block_sizes) const {
+  if (runtime_ == nullptr) return 0;
+  const auto num_slots = static_cast<int32_t>(records_.size());
+  StepInputsConfig inputs;
+  inputs.max_num_seqs = config_.max_num_seqs;
+  inputs.max_num_batched_tokens = config_.max_num_batched_tokens;
+  inputs.max_model_len = config_.max_model_len;
+  return DeviceArena::rounded(device_inputs_bytes(inputs, block_sizes, attention_plan_bytes())) +
+         DeviceArena::rounded(device_sampler_bytes(config_.max_num_seqs, num_slots)) +
+         DeviceArena::rounded(StagingRing::device_bytes(staging_bytes(), num_slots));
+}
 
-  query_start_loc_[0] = 0;
-  int32_t max_query_len = 0;
-  int32_t max_seq_len = 0;
-  for (int32_t row = 0; row < batch_->size(); ++row) {
-    const int32_t count = num_scheduled_[static_cast<size_t>(row)];
-    const int32_t begin = batch_->request(row).num_computed_tokens;
-    const int32_t first = query_start_loc_[static_cast<size_t>(row)];
-    QUIRE_CHECK(begin + count <= batch_->num_tokens(row), "row ", row, " has ", batch_->num_tokens(row),
-                " tokens");
-    QUIRE_CHECK(first + count <= plan.total_num_scheduled_tokens, "more tokens than planned");
-    std::copy_n(batch_->token_ids(row) + begin, count, input_ids_.data() + first);
-    std::iota(positions_.data() + first, positions_.data() + first + count, begin);
-    for (size_t group = 0; group < slot_mappings_.size(); ++group) {
-      batch_->block_table(group).fill_slots(row, begin, count, slot_mappings_[group].data() + first);
+size_t ModelRunner::attention_plan_bytes() const {
+  if (ops_.attention_plan_bytes == nullptr) return 0;
+  return ops_.attention_plan_bytes(config_.max_num_seqs, config_.max_num_batched_tokens);
+}
+
+size_t ModelRunner::staging_bytes() const {
+  StepInputsConfig inputs;
+  inputs.max_num_seqs = config_.max_num_seqs;
+  inputs.max_num_batched_tokens = config_.max_num_batched_tokens;
+  return (device_inputs_staging_bytes(inputs) +
+          device_sampler_staging_bytes(config_.max_num_seqs, model_.vocab_size()) + 255) /
+         256 * 256;
+}
+
+void ModelRunner::set_kv_cache(const KVCacheConfig& config, std::vector<KVCacheView> layers,
+                               DeviceArena& arena) {
+  kv_caches_ = std::move(layers);
+  kv_cache_groups_.resize(kv_caches_.size());
+  std::vector<int32_t> block_sizes;
+  StepInputsConfig inputs{config_.max_num_seqs, config_.max_num_batched_tokens, config_.max_model_len, {}};
+  for (size_t group = 0; group < config.groups.size(); ++group) {
+    for (int32_t layer : config.groups[group].layers) {
+      kv_cache_groups_[static_cast<size_t>(layer)] = static_cast<int32_t>(group);
     }
-    query_start_loc_[static_cast<size_t>(row) + 1] = first + count;
-    seq_lens_[static_cast<size_t>(row)] = begin + count;
-    max_query_len = std::max(max_query_len, count);
-    max_seq_len = std::max(max_seq_len, begin + count);
+    block_sizes.push_back(config.groups[group].spec.block_size);
+    inputs.first_layers.push_back(config.groups[group].layers.front());
   }
-  QUIRE_CHECK(query_start_loc_.back() == plan.total_num_scheduled_tokens, "fewer tokens than planned");
+  batch_ = std::make_unique<InputBatch>(config_.max_num_seqs, config_.max_model_len, block_sizes);
+  const size_t activations = activation_bytes();
+  arena_ = std::make_unique<ActivationArena>(arena.allocate(activations), activations);
+  all_logits_ = arena_->take(DType::kFloat32, std::min(config_.max_num_seqs, config_.max_num_batched_tokens),
+                             model_.vocab_size());
+  activations_begin_ = arena_->mark();
+  if (runtime_ == nullptr) {
+    inputs_ = make_host_inputs(inputs);
+  } else {
+    const auto num_slots = static_cast<int32_t>(records_.size());
+    staging_ = std::make_unique<StagingRing>(
+        *runtime_, arena.allocate(StagingRing::device_bytes(staging_bytes(), num_slots)), staging_bytes(),
+        num_slots);
+    sampler_ = make_device_sampler(ops_, model_.vocab_size(),
+                                   {*runtime_, *staging_, copies_.get(), config_.max_num_seqs, num_slots,
+                                    arena.allocate(device_sampler_bytes(config_.max_num_seqs, num_slots))});
+    const size_t plan_bytes = attention_plan_bytes();
+    inputs_ =
+        make_device_inputs(inputs, *ops_.batch, block_sizes, plan_bytes,
+                           arena.allocate(device_inputs_bytes(inputs, block_sizes, plan_bytes)), *staging_);
+  }
 
-  const auto rows = static_cast<int64_t>(num_rows);
-  for (size_t group = 0; group < attention_metadata_.size(); ++group) {
-    AttentionMetadata& metadata = attention_metadata_[group];
-    metadata.block_table = batch_->block_table(group).view(batch_->size());
-    metadata.slot_mapping = {slot_mappings_[group].data(), DType::kInt64, static_cast<int64_t>(num_tokens)};
-    metadata.query_start_loc = {query_start_loc_.data(), DType::kInt32, rows + 1};
-    metadata.seq_lens = {seq_lens_.data(), DType::kInt32, rows};
-    metadata.max_query_len = max_query_len;
-    metadata.max_seq_len = max_seq_len;
+  // As large as any step makes them.
+  const auto max_seqs = static_cast<size_t>(config_.max_num_seqs);
+  planned_.reserve(max_seqs);
+  num_scheduled_.resize(max_seqs);
+  plan_index_.resize(max_seqs);
+  sampling_rows_.reserve(max_seqs);
+  for (auto* per_row : {&row_order_, &sampled_rows_}) per_row->reserve(max_seqs);
+  for (StepRecord& record : records_) {
+    record.entries.reserve(max_seqs);
+    record.places.reserve(max_seqs);
   }
-  // Logits come in the plan's order, whatever order the rows are in.
-  logits_index_.clear();
+}
+
+ForwardContext ModelRunner::forward_context() {
+  return {ops_, launch_, communicator_, *arena_, kv_caches_, kv_cache_groups_, inputs_->attention_metadata()};
+}
+
+// Fills sampled_rows_ and sampling_rows_, in the rows' order, and the step's record.
+void ModelRunner::prepare_sampling(const SchedulerOutput& plan) {
+  StepRecord& step = record(slot_);
+  step.step_id = plan.step_id;
+  step.entries.clear();
+  step.places.clear();
+  std::fill_n(plan_index_.begin(), batch_->size(), -1);
   for (size_t i = 0; i < planned_.size(); ++i) {
-    if (plan.scheduled_reqs[i].samples) {
-      logits_index_.push_back(query_start_loc_[static_cast<size_t>(planned_[i]->row) + 1] - 1);
-    }
+    step.entries.push_back({planned_[i]->request_id, -1});
+    if (plan.scheduled_reqs[i].samples)
+      plan_index_[static_cast<size_t>(planned_[i]->row)] = static_cast<int32_t>(i);
+  }
+  sampled_rows_.clear();
+  sampling_rows_.clear();
+  for (int32_t row = 0; row < batch_->size(); ++row) {
+    const int32_t index = plan_index_[static_cast<size_t>(row)];
+    if (index < 0) continue;
+    step.entries[static_cast<size_t>(index)].sampled = static_cast<int32_t>(sampled_rows_.size());
+    sampled_rows_.push_back(row);
+    const CachedRequestState& request = batch_->request(row);
+    SamplingRow& sampling = sampling_rows_.emplace_back();
+    sampling.params = &request.sampling_params;
+    sampling.eos_token_ids = &request.eos_token_ids;
+    sampling.num_prompt_tokens = request.num_prompt_tokens;
+    sampling.num_tokens = batch_->num_tokens(row);
+    sampling.result_index = static_cast<uint32_t>(index);
+    sampling.request_id = request.request_id;
   }
 }
 
 void ModelRunner::execute_model(const SchedulerOutput& plan) {
+  learn_tokens(/*wait=*/false);
+  if (StepRecord& before = record(slot_); !before.is_known) learn_tokens(before, slot_);
   update_requests(plan);
   if (planned_.empty()) {
     batch_->condense();
+    prepare_sampling(plan);
     return;
   }
   update_batch(plan);
-  prepare_inputs(plan);
-  arena_->release(0);
-  const ForwardContext ctx{ops_,       launch_,          communicator_,      *arena_,
-                           kv_caches_, kv_cache_groups_, attention_metadata_};
-  const auto num_tokens = static_cast<int64_t>(input_ids_.size());
-  const auto num_logits = static_cast<int64_t>(logits_index_.size());
-  if (num_logits > 0) logits_ = arena_->take(DType::kFloat32, num_logits, model_.vocab_size());
-  const size_t mark = arena_->mark();
-  const TensorView hidden = model_.forward(
-      ctx, {{input_ids_.data(), DType::kInt32, num_tokens}, {positions_.data(), DType::kInt32, num_tokens}});
-  if (num_logits > 0) {
-    const TensorView last = arena_->take(hidden.dtype, num_logits, model_.hidden_size());
-    ops_.gather_rows(launch_, last, hidden, {logits_index_.data(), DType::kInt32, num_logits});
-    model_.compute_logits(ctx, logits_, last);
-  }
-  arena_->release(mark);
+  prepare_sampling(plan);
+  const auto counts = std::span(num_scheduled_).first(static_cast<size_t>(batch_->size()));
+  StepShape step;
+  step.batch = batch_.get();
+  step.num_scheduled = counts;
+  step.sampling_rows = sampled_rows_;
+  step.num_tokens = plan.total_num_scheduled_tokens;
+  step.num_decode_rows =
+      ops_.decodes_first
+          ? static_cast<int32_t>(
+                std::find_if(counts.begin(), counts.end(), [](int32_t n) { return n != 1; }) - counts.begin())
+          : 0;
+  const bool uniform = step.num_tokens == batch_->size() && sampled_rows_.size() == planned_.size();
+  const auto choice = dispatcher_.dispatch(step.num_tokens, uniform);
+
+  if (staging_) staging_->begin_step();
+  inputs_->stage(launch_, step);
+  for (size_t i = 0; i < sampled_rows_.size(); ++i)
+    sampling_rows_[i].token_ids = inputs_->token_ids(batch_->request(sampled_rows_[i]));
+  sampler_->stage(slot_, sampling_rows_);
+  if (staging_) staging_->send(launch_.stream);
+  const bool pads_rows = choice.mode == CudagraphMode::kFull;
+  inputs_->build(launch_, pads_rows ? choice.num_tokens : batch_->size(), choice.num_tokens);
+  run_forward(choice);
 }
 
-void ModelRunner::sample_tokens(const SchedulerOutput& plan, const GrammarOutput* grammar,
-                                ModelRunnerOutput& output) {
-  QUIRE_CHECK(!grammar || grammar->request_ids.empty(), "no request has a grammar");
-  output.reset(plan.step_id);
-  sampling_rows_.clear();
-  for (size_t i = 0; i < planned_.size(); ++i) {
-    if (!plan.scheduled_reqs[i].samples) continue;
-    const CachedRequestState& request = *planned_[i];
-    sampling_rows_.push_back({&request.sampling_params, &request.eos_token_ids,
-                              batch_->token_ids(request.row), request.num_prompt_tokens,
-                              batch_->num_tokens(request.row), static_cast<uint32_t>(i)});
+void ModelRunner::run_forward(const CudagraphDispatcher::Choice& choice) {
+  const auto num_logits = static_cast<int64_t>(sampled_rows_.size());
+  logits_ = all_logits_.rows(0, num_logits);
+  if (choice.mode == CudagraphMode::kFull) {
+    full_graphs_.at(choice.num_tokens).replay(launch_.stream);
+    return;
   }
-  std::span<const int32_t> sampled;
-  if (!sampling_rows_.empty()) {
-    sampled = sampler_.sample(launch_, *arena_, logits_, sampling_rows_, output.logprobs);
+  arena_->release(activations_begin_);
+  const ForwardContext ctx = forward_context();
+  TensorView hidden;
+  if (choice.mode == CudagraphMode::kPiecewise) {
+    const PiecewiseGraph& graph = piecewise_graphs_.at(choice.num_tokens);
+    hidden = graph.replay(ctx);
+    arena_->reserve(hidden);
+  } else {
+    hidden = model_.forward(ctx, inputs_->model_input());
   }
-  for (size_t i = 0; i < planned_.size(); ++i) {
-    const ScheduledRequest& scheduled = plan.scheduled_reqs[i];
-    const auto token = sampled.first(scheduled.samples ? 1 : 0);
-    output.add(scheduled.request_id, token);
-    if (token.empty()) continue;
+  if (num_logits > 0) {
+    const TensorView last = arena_->take(hidden.dtype, num_logits, model_.hidden_size());
+    ops_.gather_rows(launch_, last, hidden, inputs_->logits_index());
+    model_.compute_logits(ctx, logits_, last);
+  }
+  arena_->release(activations_begin_);
+}
+
+void ModelRunner::sample_tokens(const SchedulerOutput& plan, const GrammarOutput* grammar) {
+  StepRecord& step = record(slot_);
+  QUIRE_CHECK(step.step_id == plan.step_id, "step ", plan.step_id, " was not executed");
+  const size_t n = sampling_rows_.size();
+  if (n > 0) {
+    sampler_->sample(launch_, *arena_, logits_, slot_, grammar);
+    inputs_->store_sampled(launch_, sampler_->kernel_token_ids(slot_));
+  }
+  if (runtime_ != nullptr) {
+    if (!planned_.empty()) staging_->end_step(launch_.stream);
+    // Results come on a stream of their own, after the kernels that made them.
+    check_device(*runtime_, runtime_->record_event(step.done.get(), n > 0 ? copies_.get() : launch_.stream),
+                 "recording an event");
+  }
+  // The batch's rows grow now, whoever knows the tokens.
+  for (size_t i = 0; i < n; ++i) {
+    const int32_t row = sampled_rows_[i];
+    const int32_t position = batch_->num_tokens(row);
     // The last token allowed has no place in the row and needs none: nothing follows it.
-    const int32_t row = planned_[i]->row;
-    if (batch_->num_tokens(row) < config_.max_model_len) batch_->append_token(row, token[0]);
-    sampled = sampled.subspan(1);
+    const bool fits = position < config_.max_model_len;
+    step.places.push_back({batch_->request(row).request_id, fits ? position : -1});
+    if (fits) batch_->append_token(row, runtime_ != nullptr ? kUnknownToken : sampler_->token_ids(slot_)[i]);
   }
+  step.is_known = runtime_ == nullptr || n == 0;
+  slot_ = next_slot(slot_);
+}
+
+void ModelRunner::finish_step(ModelRunnerOutput& output) {
+  const StepRecord& step = record(finish_slot_);
+  if (runtime_ != nullptr) {
+    check_device(*runtime_, runtime_->synchronize_event(step.done.get()), "computing a step");
+  }
+  output.reset(step.step_id);
+  const auto tokens = sampler_->token_ids(finish_slot_);
+  for (const StepRecord::Entry& entry : step.entries) {
+    output.add(entry.request_id, entry.sampled < 0 ? std::span<const int32_t>{}
+                                                   : tokens.subspan(static_cast<size_t>(entry.sampled), 1));
+  }
+  if (!step.places.empty()) sampler_->take_logprobs(finish_slot_, output.logprobs);
+  finish_slot_ = next_slot(finish_slot_);
+}
+
+void ModelRunner::learn_tokens(bool wait) {
+  if (runtime_ == nullptr) return;
+  // From the slot that is used next, which is the oldest.
+  int32_t slot = slot_;
+  do {
+    StepRecord& step = record(slot);
+    if (!step.is_known) {
+      bool done = wait;
+      if (!wait) check_device(*runtime_, runtime_->query_event(step.done.get(), &done), "asking for a step");
+      if (!done) return;
+      learn_tokens(step, slot);
+    }
+    slot = next_slot(slot);
+  } while (slot != slot_);
+}
+
+void ModelRunner::learn_tokens(StepRecord& step, int32_t slot) {
+  check_device(*runtime_, runtime_->synchronize_event(step.done.get()), "computing a step");
+  const auto tokens = sampler_->token_ids(slot);
+  for (size_t i = 0; i < step.places.size(); ++i) {
+    const auto [request_id, position] = step.places[i];
+    const auto found = requests_.find(request_id);
+    if (position < 0 || found == requests_.end()) continue;
+    CachedRequestState& request = found->second;
+    if (request.row >= 0) {
+      batch_->token_ids(request.row)[position] = tokens[i];
+    } else {
+      request.token_ids.at(static_cast<size_t>(position)) = tokens[i];
+    }
+  }
+  step.is_known = true;
+}
+
+void ModelRunner::warm_up() {
+  if (runtime_ == nullptr) return;
+  // Padding only: no cache is written, nothing is attended to. The largest sizes first, so that the memory
+  // that libraries take is taken.
+  const int32_t max_tokens = config_.max_num_batched_tokens;
+  std::vector<int32_t> sizes = CudagraphDispatcher::default_sizes(std::min(max_tokens, kMaxWarmUpTokens));
+  if (max_tokens > kMaxWarmUpTokens) sizes.push_back(max_tokens);
+  std::reverse(sizes.begin(), sizes.end());
+  for (int32_t size : sizes) warm_up_size(size);
+  check_device(*runtime_, runtime_->synchronize_stream(launch_.stream), "warming up");
+  if (!config_.use_graphs) return;
+
+  const auto full = CudagraphDispatcher::default_sizes(std::min(config_.max_num_seqs, max_tokens));
+  const auto piecewise = CudagraphDispatcher::default_sizes(std::min(kMaxPiecewiseTokens, max_tokens));
+  for (auto size = full.rbegin(); size != full.rend(); ++size) {
+    inputs_->build(launch_, *size, *size);
+    full_graphs_.emplace(*size, FullGraph(*runtime_, launch_.stream, [&] {
+      arena_->release(activations_begin_);
+      const ForwardContext ctx = forward_context();
+      const TensorView hidden = model_.forward(ctx, inputs_->model_input());
+      model_.compute_logits(ctx, all_logits_.rows(0, *size), hidden);
+    }));
+  }
+  for (auto size = piecewise.rbegin(); size != piecewise.rend(); ++size) {
+    inputs_->build(launch_, 0, *size);
+    arena_->release(activations_begin_);
+    const ForwardContext ctx = forward_context();
+    piecewise_graphs_.emplace(*size, PiecewiseGraph(*runtime_, ctx, [&](const ForwardContext& pieces) {
+      return model_.forward(pieces, inputs_->model_input());
+    }));
+  }
+  arena_->release(activations_begin_);
+  check_device(*runtime_, runtime_->synchronize_stream(launch_.stream), "capturing graphs");
+  dispatcher_ = CudagraphDispatcher(full, piecewise);
+}
+
+// As a step of this size would run without graphs.
+void ModelRunner::warm_up_size(int32_t num_tokens) {
+  inputs_->build(launch_, 0, num_tokens);
+  arena_->release(activations_begin_);
+  const ForwardContext ctx = forward_context();
+  const TensorView hidden = model_.forward(ctx, inputs_->model_input());
+  if (num_tokens <= all_logits_.shape[0]) model_.compute_logits(ctx, all_logits_.rows(0, num_tokens), hidden);
+  arena_->release(activations_begin_);
 }
 
 }  // namespace quire

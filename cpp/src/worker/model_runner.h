@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <unordered_map>
 #include <vector>
@@ -10,7 +11,10 @@
 #include "messages/model_runner_output.h"
 #include "models/model.h"
 #include "sampler/sampler.h"
+#include "worker/cudagraph_dispatcher.h"
+#include "worker/graph_runner.h"
 #include "worker/input_batch.h"
+#include "worker/step_inputs.h"
 
 namespace quire {
 
@@ -18,58 +22,115 @@ struct ModelRunnerConfig {
   int32_t max_num_seqs = 0;
   int32_t max_num_batched_tokens = 0;
   int32_t max_model_len = 0;
+  int32_t max_in_flight_steps = 1;
+  bool use_graphs = true;  // on devices that have them
 };
 
-// One per worker, on its thread. The buffers are sized once: a step that brings no new request and no
-// log-probabilities allocates nothing.
+// One per worker, on its thread, except for finish_step. The buffers are sized once: a step that brings no
+// new request and no log-probabilities allocates nothing. On a device a step is only enqueued: the host
+// neither waits for it nor sees its tokens before finish_step.
 class ModelRunner {
  public:
+  // `runtime`: the device's, or null where the kernels' memory is the host's.
   ModelRunner(const ModelRunnerConfig& config, const Model& model, const KernelTable& ops,
-              const LaunchContext& launch, Communicator& communicator);
+              const LaunchContext& launch, Communicator& communicator,
+              const DeviceRuntime* runtime = nullptr);
+  ~ModelRunner();
 
   // Activations of the largest step.
   size_t activation_bytes() const;
+  // Device memory that inputs and results take besides; 0 on the host. `block_sizes`: of each KV cache group.
+  size_t batch_bytes(std::span<const int32_t> block_sizes) const;
 
-  // The caches, per layer, and the groups they belong to. Called once, before the first step.
-  void set_kv_cache(const KVCacheConfig& config, std::vector<KVCacheView> layers);
+  // The caches, per layer, and the groups they belong to. Takes activation_bytes and batch_bytes of `arena`.
+  // Called once, before the first step.
+  void set_kv_cache(const KVCacheConfig& config, std::vector<KVCacheView> layers, DeviceArena& arena);
+
+  // On a device: runs every size of step that matters once, so that nothing is chosen or loaded during a
+  // request, and captures the graphs.
+  void warm_up();
 
   // Forward pass up to the logits of the rows to sample from. A plan without requests only changes the batch.
   void execute_model(const SchedulerOutput& plan);
-  // Of the plan executed last: samples, feeds the tokens back into the batch, and fills `output`.
-  void sample_tokens(const SchedulerOutput& plan, const GrammarOutput* grammar, ModelRunnerOutput& output);
+  // Of the plan executed last: samples, and feeds the tokens back into the batch.
+  void sample_tokens(const SchedulerOutput& plan, const GrammarOutput* grammar);
+  // Waits for the oldest step that was sampled and not finished, and fills `output`. On any thread, but one
+  // at a time; at most max_in_flight_steps steps are unfinished.
+  void finish_step(ModelRunnerOutput& output);
+
+  const CudagraphDispatcher& cudagraph_dispatcher() const { return dispatcher_; }
 
  private:
+  // What a step leaves for finish_step, and for the batch, which learns the tokens a device sampled later.
+  struct StepRecord {
+    StepId step_id = 0;
+    struct Entry {
+      RequestId request_id;
+      int32_t sampled;  // index of its token, or -1
+    };
+    std::vector<Entry> entries;  // in the plan's order
+    struct Place {
+      RequestId request_id;
+      int32_t position;  // in the request; -1: it has no place there and needs none
+    };
+    std::vector<Place> places;  // of each sampled token
+    bool is_known = true;       // the batch has its tokens
+    DeviceEvent done;
+  };
+
   // Changes what is known of the requests; fills planned_.
   void update_requests(const SchedulerOutput& plan);
   CachedRequestState& add_request(const NewRequestData& data);
   void forget_request(RequestId id);
+  void remove_from_batch(CachedRequestState& request);
   // Makes the rows of the batch those of planned_.
   void update_batch(const SchedulerOutput& plan);
   void place_decodes_first();
-  void prepare_inputs(const SchedulerOutput& plan);
+  // Says which rows are sampled from, and with what.
+  void prepare_sampling(const SchedulerOutput& plan);
+  void run_forward(const CudagraphDispatcher::Choice& choice);
+  ForwardContext forward_context();
+  // Gives the batch the tokens of the steps that are done; with `wait`, of all.
+  void learn_tokens(bool wait);
+  void learn_tokens(StepRecord& record, int32_t slot);
+  StepRecord& record(int32_t slot) { return records_[static_cast<size_t>(slot)]; }
+  int32_t next_slot(int32_t slot) const { return (slot + 1) % static_cast<int32_t>(records_.size()); }
+  void warm_up_size(int32_t num_tokens);
+  size_t staging_bytes() const;
+  size_t attention_plan_bytes() const;
 
   ModelRunnerConfig config_;
   const Model& model_;
   const KernelTable& ops_;
   const LaunchContext& launch_;
   Communicator& communicator_;
-  Sampler sampler_;
+  const DeviceRuntime* runtime_;
+  DeviceStream copies_;
+  std::unique_ptr<StagingRing> staging_;
+  std::unique_ptr<Sampler> sampler_;
+  std::unique_ptr<StepInputs> inputs_;
   std::unordered_map<RequestId, CachedRequestState> requests_;
   std::unique_ptr<InputBatch> batch_;
   std::unique_ptr<ActivationArena> arena_;
+  size_t activations_begin_ = 0;  // behind the logits, which have a place of their own
   std::vector<KVCacheView> kv_caches_;
   std::vector<int32_t> kv_cache_groups_;  // per layer
+  CudagraphDispatcher dispatcher_;
+  std::map<int32_t, FullGraph> full_graphs_;
+  std::map<int32_t, PiecewiseGraph> piecewise_graphs_;
 
-  // The step at hand. "Per entry" follows the plan, "per row" the batch.
-  std::vector<CachedRequestState*> planned_;  // per entry
+  std::vector<StepRecord> records_;  // by slot; used in turn
+  int32_t slot_ = 0;                 // of the step at hand
+  int32_t finish_slot_ = 0;          // of the step that finish_step takes next
+
+  // The step at hand.
+  std::vector<CachedRequestState*> planned_;  // in the plan's order
   std::vector<int32_t> num_scheduled_;        // per row: tokens to compute
   std::vector<int32_t> row_order_;            // scratch
-  std::vector<int32_t> input_ids_, positions_, query_start_loc_, seq_lens_;
-  std::vector<std::vector<int64_t>> slot_mappings_;  // per group
-  std::vector<AttentionMetadata> attention_metadata_;
-  std::vector<int32_t> logits_index_;  // per entry that samples: its last token
-  std::vector<SamplingRow> sampling_rows_;
-  TensorView logits_;
+  std::vector<int32_t> plan_index_;           // per row, or -1: does not sample
+  std::vector<int32_t> sampled_rows_;         // ascending
+  std::vector<SamplingRow> sampling_rows_;    // of those
+  TensorView all_logits_, logits_;
 };
 
 }  // namespace quire

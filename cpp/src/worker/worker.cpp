@@ -1,107 +1,229 @@
 #include "worker/worker.h"
 
+#include <algorithm>
+#include <chrono>
+
 #include "models/model_registry.h"
-#include "quire/kernels/backend_registry.h"
-#include "quire/kernels/cuda_device.h"
 #include "util/check.h"
 #include "util/log.h"
+#include "worker/memory_plan.h"
 
 namespace quire {
 namespace {
 
-const KernelTable& require_kernel_table(const std::string& device) {
-  if (device == "cuda") {
-    // Honest about what is there: a device may be, kernels are not.
-    const int32_t count = cuda_device_count();
-    throw InvalidArgument(str("device 'cuda' has no kernels in this version (",
-                              built_with_cuda() ? str(count, " CUDA devices found") : "built without CUDA",
-                              "); use 'cpu'"));
-  }
-  const KernelTable* table = find_kernel_table("cpu");
-  QUIRE_CHECK(table != nullptr);
-  return *table;
+// How often a device's memory is asked for anew when a neighbour was quicker.
+constexpr int kMaxTries = 8;
+// What is never asked for: the driver needs room for a kernel's local memory, and for modules loaded later.
+constexpr size_t kDriverBytes = size_t{256} << 20;
+
+std::unique_ptr<WeightLoader> make_loader(const Backend& backend, const HostParallel* host) {
+  return backend.is_device() ? make_device_loader(*backend.runtime, backend.device, *backend.ops)
+                             : make_host_loader(host);
+}
+
+double seconds_since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
 }  // namespace
 
-DType resolve_dtype(const EngineConfig& config, const Checkpoint& checkpoint) {
-  if (config.dtype == "float32") return DType::kFloat32;
-  if (config.dtype == "bfloat16") return DType::kBFloat16;
-  if (checkpoint.main_dtype() == "F32") return DType::kFloat32;
-  if (checkpoint.main_dtype() == "F16") {
-    log(LogLevel::kWarning, checkpoint.directory(),
-        ": float16 weights run as bfloat16 on the CPU; dtype='float32' keeps every bit");
+Worker::Worker(const EngineConfig& config, const Backend& backend, const HfConfig& hf_config,
+               int32_t max_model_len, int32_t num_threads, std::unique_ptr<Communicator> communicator)
+    : backend_(backend),
+      // A device computes by itself.
+      thread_pool_(std::make_unique<ThreadPool>(backend.is_device() ? 1 : num_threads)),
+      communicator_(std::move(communicator)),
+      max_model_len_(max_model_len) {
+  launch_.host = thread_pool_->host_parallel();
+  if (backend_.is_device()) start_device();
+  Checkpoint checkpoint =
+      config.load_format == "dummy" ? Checkpoint::dummy(config.model) : Checkpoint::open(config.model);
+  dtype_ = resolve_dtype(config, checkpoint, backend_);
+  arena_ = backend_.is_device() ? take_device_memory(config, hf_config, checkpoint) : make_host_arena();
+
+  const auto begin = std::chrono::steady_clock::now();
+  const std::unique_ptr<WeightLoader> loader = make_loader(backend_, launch_.host);
+  model_ = build_model(config, hf_config, checkpoint, *arena_, *loader);
+  loader->finish();
+  check_launches(launch_error_);
+  if (backend_.is_device()) {
+    log(LogLevel::kInfo, "weights on ", backend_.name(), " after ", seconds_since(begin),
+        " s: ", arena_->used(), " bytes");
   }
-  return DType::kBFloat16;
+  launch_.workspace = arena_->allocate(workspace_bytes_);
+  launch_.workspace_bytes = workspace_bytes_;
+  ModelRunnerConfig runner;
+  runner.max_num_seqs = config.max_num_seqs;
+  runner.max_num_batched_tokens = config.max_num_batched_tokens;
+  runner.max_model_len = max_model_len;
+  runner.max_in_flight_steps = uses_async_scheduling(config, backend_) ? 2 : 1;
+  runner.use_graphs = !config.enforce_eager;
+  runner_ = std::make_unique<ModelRunner>(runner, *model_, *backend_.ops, launch_, *communicator_,
+                                          backend_.runtime);
 }
 
-Worker::Worker(const EngineConfig& config, const HfConfig& hf_config, int32_t max_model_len,
-               int32_t num_threads, std::unique_ptr<Communicator> communicator)
-    : ops_(require_kernel_table(config.device)),
-      thread_pool_(std::make_unique<ThreadPool>(num_threads)),
-      communicator_(std::move(communicator)) {
-  launch_.host = thread_pool_->host_parallel();
-  Checkpoint checkpoint = Checkpoint::open(config.model);
-  dtype_ = resolve_dtype(config, checkpoint);
-  BuildContext build{ops_, launch_, checkpoint, dtype_};
+Worker::~Worker() = default;
+
+void Worker::start_device() {
+  select_device();
+  stream_ = make_stream(*backend_.runtime);
+  launch_.stream = stream_.get();
+  launch_.error = &launch_error_;
+  void* state = backend_.ops->create_state(&launch_error_);
+  if (state == nullptr)
+    throw InvalidArgument(str("device '", backend_.name(), "' cannot be used: ", launch_error_.text));
+  backend_state_ = {state, backend_.ops->destroy_state};
+  launch_.state = state;
+}
+
+std::unique_ptr<Model> Worker::build_model(const EngineConfig& config, const HfConfig& hf_config,
+                                           Checkpoint& checkpoint, DeviceArena& arena, WeightLoader& loader) {
+  BuildContext build{*backend_.ops, launch_, checkpoint, arena, loader, dtype_};
   build.rank = communicator_->rank();
   build.world_size = communicator_->world_size();
-  build.max_model_len = max_model_len;
+  build.max_model_len = max_model_len_;
   build.max_num_tokens = config.max_num_batched_tokens;
   build.max_num_seqs = config.max_num_seqs;
   build.block_size = config.block_size;
-  model_ = find_model(hf_config)(build, hf_config);
-  workspace_ = Buffer(build.workspace_bytes);
-  launch_.workspace = workspace_.data();
-  launch_.workspace_bytes = workspace_.size();
-  runner_ = std::make_unique<ModelRunner>(
-      ModelRunnerConfig{config.max_num_seqs, config.max_num_batched_tokens, max_model_len}, *model_, ops_,
-      launch_, *communicator_);
+  auto model = find_model(hf_config)(build, hf_config);
+  const auto* ops = backend_.ops;
+  if (ops->sampling_workspace_bytes != nullptr) {
+    build.workspace_bytes = std::max(build.workspace_bytes,
+                                     ops->sampling_workspace_bytes(config.max_num_seqs, model->vocab_size()));
+  }
+  workspace_bytes_ = build.workspace_bytes;
+  return model;
+}
+
+std::unique_ptr<DeviceArena> Worker::take_device_memory(const EngineConfig& config, const HfConfig& hf_config,
+                                                        Checkpoint& checkpoint) {
+  DeviceMemoryPlan plan;
+  {
+    const auto counter = make_measuring_arena();
+    const auto nothing = make_measuring_loader();
+    const auto model = build_model(config, hf_config, checkpoint, *counter, *nothing);
+    plan.weights = counter->used();
+    plan.workspace = DeviceArena::rounded(workspace_bytes_);
+    ModelRunnerConfig shape{config.max_num_seqs, config.max_num_batched_tokens, max_model_len_,
+                            uses_async_scheduling(config, backend_) ? 2 : 1, false};
+    const ModelRunner runner(shape, *model, *backend_.ops, launch_, *communicator_, backend_.runtime);
+    plan.activations = DeviceArena::rounded(runner.activation_bytes());
+    plan.batch = runner.batch_bytes(group_block_sizes(model->kv_cache_specs()));
+  }
+  plan.graphs = config.enforce_eager ? 0 : kGraphBytes;
+  const DeviceRuntime& runtime = *backend_.runtime;
+  for (int attempt = 1;; ++attempt) {
+    size_t free = 0, total = 0;
+    check_device(runtime, runtime.memory_info(&free, &total), "asking for the free memory");
+    plan.set_budget(config, free > kDriverBytes ? free - kDriverBytes : 0, total);
+    try {
+      auto arena = make_device_arena(runtime, plan.arena_bytes());
+      log(LogLevel::kInfo, backend_.name(), ": ", plan.text());
+      return arena;
+    } catch (const ResourceExhausted&) {
+      // A neighbour took some between the question and this.
+      if (attempt == kMaxTries) throw;
+    }
+  }
+}
+
+int64_t Worker::available_kv_cache_bytes() const {
+  if (!backend_.is_device()) return static_cast<int64_t>(available_host_memory() / 2);
+  const size_t taken = DeviceArena::rounded(runner_->activation_bytes()) +
+                       runner_->batch_bytes(group_block_sizes(model_->kv_cache_specs()));
+  const size_t left = arena_->remaining();
+  return left > taken ? static_cast<int64_t>(left - taken) : 0;
 }
 
 void Worker::initialize_kv_cache(const KVCacheConfig& config) {
   const auto specs = model_->kv_cache_specs();
   std::vector<KVCacheView> layers(specs.size());
+  const auto begin = std::chrono::steady_clock::now();
+  if (backend_.is_device() && config.bytes > available_kv_cache_bytes()) {
+    throw InvalidArgument(str("kv_cache_memory_bytes ", config.bytes, " is more than the ",
+                              available_kv_cache_bytes(), " bytes that are left for it on ", backend_.name(),
+                              ": lower it or num_gpu_blocks_override, or raise gpu_memory_utilization"));
+  }
   for (const KVCacheGroup& group : config.groups) {
-    const KVCacheMemory& memory = kv_cache_.emplace_back(group, /*may_all_be_mapped=*/!config.shared);
+    std::byte* first_block = nullptr;
+    if (backend_.is_device()) {
+      first_block =
+          arena_->allocate(static_cast<size_t>(group.block_bytes()) * static_cast<size_t>(group.num_blocks));
+    } else {
+      first_block = kv_cache_.emplace_back(group, /*may_all_be_mapped=*/!config.shared).first_block();
+    }
     for (size_t i = 0; i < group.layers.size(); ++i) {
       const auto layer = static_cast<size_t>(group.layers[i]);
       QUIRE_CHECK(layer < specs.size() && !layers[layer].data && specs[layer] == group.spec, "layer ", layer);
-      layers[layer] = memory.view(i, dtype_);
+      layers[layer] = kv_cache_view(group, first_block, i, dtype_);
     }
   }
   for (size_t layer = 0; layer < layers.size(); ++layer) {
     QUIRE_CHECK(layers[layer].data, "layer ", layer, " is in no group");
   }
-  runner_->set_kv_cache(config, std::move(layers));
+  runner_->set_kv_cache(config, std::move(layers), *arena_);
+  runner_->warm_up();
+  check_launches(launch_error_);
+  if (backend_.is_device())
+    log(LogLevel::kInfo, backend_.name(), " ready after ", seconds_since(begin), " s");
+}
+
+void Worker::select_device() {
+  if (!backend_.is_device()) return;
+  check_device(*backend_.runtime, backend_.runtime->select(backend_.device), "selecting the device");
 }
 
 void Worker::execute_model(const SchedulerOutput& plan) {
   error_.clear();
   try {
-    for (const KVExtent& extent : plan.kv_extents) {
-      kv_cache_.at(static_cast<size_t>(extent.group)).apply(extent);
+    select_device();
+    // A device's blocks have their memory for good.
+    for (size_t i = 0; i < plan.kv_extents.size() && !backend_.is_device(); ++i) {
+      kv_cache_.at(static_cast<size_t>(plan.kv_extents[i].group)).apply(plan.kv_extents[i]);
     }
     runner_->execute_model(plan);
+    check_launches(launch_error_);
   } catch (const std::exception& error) {
     error_ = error.what();
     communicator_->abort();
   }
 }
 
-void Worker::sample_tokens(const SchedulerOutput& plan, const GrammarOutput* grammar,
-                           ModelRunnerOutput& output) {
-  if (error_.empty()) {
+StepOutcome Worker::sample_tokens(const SchedulerOutput& plan, const GrammarOutput* grammar) {
+  if (!error_.empty()) return failed(error_, plan.step_id);
+  try {
+    runner_->sample_tokens(plan, grammar);
+    check_launches(launch_error_);
+    return {plan.step_id, {}, false};
+  } catch (const std::exception& error) {
+    communicator_->abort();
+    return failed(error.what(), plan.step_id);
+  }
+}
+
+// On a device that has failed nothing works any more; a launch that was refused is over.
+StepOutcome Worker::failed(const std::string& what, StepId step_id) {
+  launch_error_ = {};
+  const int code = backend_.is_device() ? backend_.runtime->synchronize() : 0;
+  if (code == 0) return {step_id, what, false};
+  return {step_id, str(what, " (", backend_.name(), " is lost: ", backend_.runtime->error_text(code), ")"),
+          true};
+}
+
+void Worker::finish_step(const StepOutcome& outcome, ModelRunnerOutput& output) {
+  StepOutcome result = outcome;
+  if (result.error.empty()) {
     try {
-      runner_->sample_tokens(plan, grammar, output);
+      select_device();
+      runner_->finish_step(output);
       return;
     } catch (const std::exception& error) {
-      error_ = error.what();
-      communicator_->abort();
+      result = failed(error.what(), outcome.step_id);
     }
   }
-  output.reset(plan.step_id);
-  output.error = error_;
+  output.reset(result.step_id);
+  output.error = result.error;
+  output.worker_lost = result.worker_lost;
 }
 
 }  // namespace quire

@@ -1,4 +1,4 @@
-// One rank: its share of the model, its KV cache, its threads.
+// One rank: its share of the model, its KV cache, its device or threads.
 #pragma once
 
 #include <cstdint>
@@ -6,53 +6,79 @@
 #include <string>
 #include <vector>
 
-#include "device/buffer.h"
+#include "device/device_arena.h"
 #include "device/thread_pool.h"
 #include "distributed/communicator.h"
 #include "formats/hf_config.h"
 #include "messages/kv_cache_spec.h"
 #include "models/model.h"
 #include "quire/engine_config.h"
+#include "worker/backend.h"
 #include "worker/kv_cache_memory.h"
 #include "worker/model_runner.h"
 
 namespace quire {
 
-// The dtype that config.dtype and the checkpoint lead to.
-DType resolve_dtype(const EngineConfig& config, const Checkpoint& checkpoint);
+// A step that was sampled, or what went wrong before that.
+struct StepOutcome {
+  StepId step_id = 0;
+  std::string error;
+  bool worker_lost = false;  // it will compute no more
+};
 
 class Worker {
  public:
   // Loads the model. `max_model_len` is resolved. Throws InvalidArgument for anything wrong with the
-  // directory.
-  Worker(const EngineConfig& config, const HfConfig& hf_config, int32_t max_model_len, int32_t num_threads,
-         std::unique_ptr<Communicator> communicator);
+  // directory or the device, ResourceExhausted when the model does not fit.
+  Worker(const EngineConfig& config, const Backend& backend, const HfConfig& hf_config, int32_t max_model_len,
+         int32_t num_threads, std::unique_ptr<Communicator> communicator);
+  ~Worker();
 
   const Model& model() const { return *model_; }
   DType dtype() const { return dtype_; }
-  const KernelTable& ops() const { return ops_; }
   // Bytes that a step takes besides weights and KV cache.
-  size_t activation_bytes() const { return runner_->activation_bytes() + workspace_.size(); }
+  size_t activation_bytes() const { return runner_->activation_bytes() + workspace_bytes_; }
+  // What is left for the KV cache on a device. On the host, which is shared with everyone, a part of what is
+  // free.
+  int64_t available_kv_cache_bytes() const;
 
-  // Reserves the address space of every group. Called once, before the first step.
+  // Takes the memory, or on the host the address space, of every group, and prepares all steps to come.
+  // Called once, before the first step.
   void initialize_kv_cache(const KVCacheConfig& config);
 
-  // Gives back the memory of the blocks that lose it, then computes. Never throw: an exception becomes
-  // output.error, at the latest from sample_tokens.
+  // The three parts of a step; see ModelRunner. They never throw: an exception becomes output.error.
   void execute_model(const SchedulerOutput& plan);
-  void sample_tokens(const SchedulerOutput& plan, const GrammarOutput* grammar, ModelRunnerOutput& output);
+  StepOutcome sample_tokens(const SchedulerOutput& plan, const GrammarOutput* grammar);
+  // With the outcomes in order; may be called on another thread than the others.
+  void finish_step(const StepOutcome& outcome, ModelRunnerOutput& output);
 
  private:
-  const KernelTable& ops_;
+  // Builds the model with an arena and a loader of some kind; sets workspace_bytes_ to what its ops need.
+  std::unique_ptr<Model> build_model(const EngineConfig& config, const HfConfig& hf_config,
+                                     Checkpoint& checkpoint, DeviceArena& arena, WeightLoader& loader);
+  void start_device();
+  void select_device();  // on this thread
+  // Measures the model, and takes its memory and the KV cache's at once.
+  std::unique_ptr<DeviceArena> take_device_memory(const EngineConfig& config, const HfConfig& hf_config,
+                                                  Checkpoint& checkpoint);
+  StepOutcome failed(const std::string& what, StepId step_id);
+
+  Backend backend_;
   std::unique_ptr<ThreadPool> thread_pool_;
   std::unique_ptr<Communicator> communicator_;
   LaunchContext launch_;
-  Buffer workspace_;
+  LaunchError launch_error_;
+  DeviceStream stream_;
+  std::unique_ptr<void, void (*)(void*)> backend_state_{nullptr, [](void*) {}};
+  int32_t max_model_len_;
   DType dtype_ = DType::kFloat32;
+  std::unique_ptr<DeviceArena> arena_;
+  size_t workspace_bytes_ = 0;
   std::unique_ptr<Model> model_;
-  std::vector<KVCacheMemory> kv_cache_;  // per group
+  std::vector<KVCacheMemory> kv_cache_;  // per group, on the host
   std::unique_ptr<ModelRunner> runner_;
-  std::string error_;  // of execute_model, for the sample_tokens that follows
+
+  std::string error_;  // of the step at hand
 };
 
 }  // namespace quire

@@ -34,11 +34,13 @@ constexpr int kPartitionStride = kPartitionTokens + 32;
 constexpr float kNoScore = -1e30F;
 
 struct RowKernels {
-  // out = x / sqrt(mean(x^2) + eps) * weight, for `rows` rows whose starts are `*_stride` elements apart.
+  // out = x / sqrt(mean(x^2) + eps) * (weight_offset + weight), for `rows` rows whose starts are `*_stride`
+  // elements apart.
   void (*rms_norm[2])(void* out, int64_t out_stride, const void* x, int64_t x_stride, const void* weight,
-                      int64_t rows, int64_t n, float eps);
+                      int64_t rows, int64_t n, float eps, float weight_offset);
   // residual += x, rounded; out = rms_norm(residual). One row.
-  void (*add_rms_norm[2])(void* out, void* residual, const void* x, const void* weight, int64_t n, float eps);
+  void (*add_rms_norm[2])(void* out, void* residual, const void* x, const void* weight, int64_t n, float eps,
+                          float weight_offset);
   // Rotates (head[i], head[i + half]) of each head by the angles of one token.
   void (*rotate[2])(void* heads, int64_t num_heads, int64_t head_stride, const float* cos, const float* sin,
                     int64_t half);

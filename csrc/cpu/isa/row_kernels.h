@@ -25,14 +25,31 @@ float sum_of_squares(const T* x, int64_t n) {
   return reduce_add(add(even, odd));
 }
 
-template <typename T>
-void scale_row(T* out, const T* x, const T* weight, int64_t n, float scale) {
-  const F32 factor = set1(scale);
+// The factor of an element. Zero is not added: that would make -0 of a weight 0.
+template <bool kOffset>
+F32 offset_weight(F32 weight, F32 offset) {
+  return kOffset ? add(weight, offset) : weight;
+}
+
+template <bool kOffset, typename T>
+void scale_row(T* out, const T* x, const T* weight, int64_t n, float scale, float weight_offset) {
+  const F32 factor = set1(scale), offset = set1(weight_offset);
   int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) store(out + i, mul(mul(load(x + i), factor), load(weight + i)));
+  for (; i + kLanes <= n; i += kLanes)
+    store(out + i, mul(mul(load(x + i), factor), offset_weight<kOffset>(load(weight + i), offset)));
   if (i < n) {
     const int rest = static_cast<int>(n - i);
-    store_part(out + i, mul(mul(load_part(x + i, rest), factor), load_part(weight + i, rest)), rest);
+    const F32 w = offset_weight<kOffset>(load_part(weight + i, rest), offset);
+    store_part(out + i, mul(mul(load_part(x + i, rest), factor), w), rest);
+  }
+}
+
+template <typename T>
+void scale_row(T* out, const T* x, const T* weight, int64_t n, float scale, float weight_offset) {
+  if (weight_offset == 0.0F) {
+    scale_row<false>(out, x, weight, n, scale, weight_offset);
+  } else {
+    scale_row<true>(out, x, weight, n, scale, weight_offset);
   }
 }
 
@@ -42,16 +59,17 @@ inline float inverse_rms(float sum, int64_t n, float eps) {
 
 template <typename T>
 void rms_norm(void* out, int64_t out_stride, const void* x, int64_t x_stride, const void* weight,
-              int64_t rows, int64_t n, float eps) {
+              int64_t rows, int64_t n, float eps, float weight_offset) {
   for (int64_t r = 0; r < rows; ++r) {
     const T* row = static_cast<const T*>(x) + r * x_stride;
     scale_row(static_cast<T*>(out) + r * out_stride, row, static_cast<const T*>(weight), n,
-              inverse_rms(sum_of_squares(row, n), n, eps));
+              inverse_rms(sum_of_squares(row, n), n, eps), weight_offset);
   }
 }
 
 template <typename T>
-void add_rms_norm(void* out, void* residual, const void* x, const void* weight, int64_t n, float eps) {
+void add_rms_norm(void* out, void* residual, const void* x, const void* weight, int64_t n, float eps,
+                  float weight_offset) {
   T* sum = static_cast<T*>(residual);
   const T* addend = static_cast<const T*>(x);
   int64_t i = 0;
@@ -61,7 +79,7 @@ void add_rms_norm(void* out, void* residual, const void* x, const void* weight, 
     store_part(sum + i, add(load_part(sum + i, rest), load_part(addend + i, rest)), rest);
   }
   scale_row(static_cast<T*>(out), sum, static_cast<const T*>(weight), n,
-            inverse_rms(sum_of_squares(sum, n), n, eps));
+            inverse_rms(sum_of_squares(sum, n), n, eps), weight_offset);
 }
 
 template <typename T>

@@ -199,12 +199,17 @@ TEST(FieldsTest, AConfigurationIsReadFromText) {
   set_field(config, "max_num_seqs", "12");
   set_field(config, "enable_prefix_caching", "False");
   set_field(config, "watermark", "0.5");
+  set_field(config, "gpu_memory_utilization", "0.25");
+  EXPECT_FALSE(config.async_scheduling.has_value());
+  set_field(config, "async_scheduling", "false");
   set_field(config, "kv_cache_memory_bytes", "8589934592");
   set_field(config, "seed", "18446744073709551615");
   EXPECT_EQ(config.model, "some/where");
   EXPECT_EQ(config.max_num_seqs, 12);
   EXPECT_FALSE(config.enable_prefix_caching);
   EXPECT_EQ(config.watermark, 0.5F);
+  EXPECT_EQ(config.gpu_memory_utilization, 0.25);
+  EXPECT_EQ(config.async_scheduling, false);
   EXPECT_EQ(config.kv_cache_memory_bytes, 8589934592);
   EXPECT_EQ(config.seed, UINT64_MAX);
 }

@@ -17,7 +17,7 @@ KVCacheGroup small_group() {
 }
 
 std::byte* page(const KVCacheMemory& memory, size_t layer, BlockId block) {
-  const KVCacheView view = memory.view(layer, DType::kFloat32);
+  const KVCacheView view = kv_cache_view(small_group(), memory.first_block(), layer, DType::kFloat32);
   return static_cast<std::byte*>(view.data) + block * view.page_stride_bytes;
 }
 

@@ -30,7 +30,8 @@ struct Rig {
     ops.paged_attention = note_and_attend;
     Checkpoint checkpoint = Checkpoint::open(QUIRE_DEMO_MODEL);
     const HfConfig hf_config = HfConfig::load(QUIRE_DEMO_MODEL "/config.json");
-    BuildContext build{ops, launch, checkpoint, DType::kBFloat16};
+    const auto loader = make_host_loader();
+    BuildContext build{ops, launch, checkpoint, *weights, *loader, DType::kBFloat16};
     build.max_model_len = kMaxModelLen;
     build.max_num_tokens = kMaxTokens;
     build.max_num_seqs = kMaxSeqs;
@@ -55,17 +56,19 @@ struct Rig {
                         kNumBlocks, group.spec.block_size, group.spec.num_kv_heads, group.spec.head_size,
                         DType::kBFloat16});
     }
-    runner->set_kv_cache(config, std::move(layers));
+    runner->set_kv_cache(config, std::move(layers), *weights);
   }
   const ModelRunnerOutput& run(const SchedulerOutput& plan) {
     runner->execute_model(plan);
-    runner->sample_tokens(plan, nullptr, output);
+    runner->sample_tokens(plan, nullptr);
+    runner->finish_step(output);
     return output;
   }
 
   KernelTable ops;
   LaunchContext launch;
   std::unique_ptr<Communicator> communicator = make_single_communicator();
+  std::unique_ptr<DeviceArena> weights = make_host_arena();
   std::unique_ptr<Model> model;
   Buffer workspace, pages;
   std::unique_ptr<ModelRunner> runner;

@@ -88,7 +88,7 @@ TEST_F(LifecycleTest, AFailedLoadLeavesNothingBehind) {
            {{{"temperature", "1"}}, "temperature"},
            {{{"max_num_seqs", "many"}}, "max_num_seqs"},
            {{{"kv_arena", "shared"}}, "kv-arena-bytes"},
-           {{{"device", "cuda"}}, "device"},
+           {{{"device", "cuda:99"}}, "device"},
        }) {
     const std::string error = load_error(demo_config(parameters));
     EXPECT_NE(error, "");

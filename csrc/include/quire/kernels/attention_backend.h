@@ -27,18 +27,38 @@ struct KVCacheView {
 // head h / (H / KH).
 struct PagedAttentionArgs {
   TensorView out;    // [T, H, D] dtype of query; may not overlap query
-  TensorView query;  // [T, H, D] fp32 | bf16; tokens may be strided
+  TensorView query;  // [T, H, D] dtype of the cache; tokens may be strided
   KVCacheView kv_cache;
   TensorView block_table;      // [R, >= ceil(max_seq_len / block_size)] int32; rows may be strided
   TensorView query_start_loc;  // [R + 1] int32, ascending from 0
   TensorView seq_lens;         // [R] int32
-  int32_t max_query_len = 0;
+  // On the host, for launch shapes. A captured launch is replayed with other tensors behind the same
+  // addresses: then these are upper bounds.
+  int32_t num_decode_rows = 0;  // the first rows, which have one query row each (or none, with seq_len 0)
+  int32_t max_query_len = 0;    // of all rows
   int32_t max_seq_len = 0;
   float scale = 1.0F;
   float soft_cap = 0.0F;                // 0: none; else scores become cap * tanh(score / cap)
   int32_t sliding_window = 0;           // 0: none
   const float* alibi_slopes = nullptr;  // [H], or null
   const float* sinks = nullptr;         // [H] extra logits in the softmax's sum, or null
+  const void* plan = nullptr;           // of plan_attention with the same shapes, where the backend has one
+};
+
+// What does not change from layer to layer of one step.
+struct AttentionPlanArgs {
+  void* plan = nullptr;        // attention_plan_bytes, 256-byte aligned
+  TensorView query_start_loc;  // as in PagedAttentionArgs, and so on
+  TensorView seq_lens;
+  int32_t num_decode_rows = 0;
+  int32_t max_query_len = 0;
+  int32_t max_seq_len = 0;
+  int32_t num_tokens = 0;  // T
+  int32_t num_heads = 0;
+  int32_t num_kv_heads = 0;
+  int32_t head_size = 0;
+  int32_t block_size = 0;
+  int32_t sliding_window = 0;
 };
 
 struct AttentionFeatures {

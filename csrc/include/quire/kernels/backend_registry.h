@@ -12,8 +12,12 @@ namespace quire {
 // "generic" (always present). The tables live as long as the process. Thread-safe.
 std::span<const KernelTable* const> cpu_kernel_tables();
 
-// The table to use for `backend` ("cpu"), or null when there is none. The environment variable
-// QUIRE_CPU_ISA names a variant to use instead of the best; an unavailable one is ignored.
+// The table for CUDA device `index`; null when there is no such device, this build has no CUDA, or none of
+// its machine code runs there.
+const KernelTable* cuda_kernel_table(int32_t index);
+
+// The table to use for `backend` ("cpu", or "cuda": device 0), or null when there is none. The environment
+// variable QUIRE_CPU_ISA names a variant to use instead of the best; an unavailable one is ignored.
 const KernelTable* find_kernel_table(std::string_view backend);
 
 }  // namespace quire

@@ -18,10 +18,20 @@ struct HostParallel {
   void (*run)(void* self, Task task, void* arg) = nullptr;
 };
 
+// The first launch that failed, for ops cannot throw. What a kernel does wrong after its launch shows at the
+// next synchronisation instead; with QUIRE_LAUNCH_BLOCKING=1 in the environment every launch waits, and it is
+// noted here too.
+struct LaunchError {
+  bool failed = false;
+  char text[512] = {};  // "rms_norm [2048, 4096] bfloat16: invalid configuration argument"
+};
+
 // One per worker; passed by reference into every op. An op only enqueues work on `stream`; on the CPU
 // there is no stream and the work is done when the op returns.
 struct LaunchContext {
   void* stream = nullptr;              // cudaStream_t, or null on the CPU
+  void* state = nullptr;               // what KernelTable::create_state made, or null when it is null
+  LaunchError* error = nullptr;        // devices only
   const HostParallel* host = nullptr;  // CPU backends only; null runs on the calling thread
   void* workspace = nullptr;           // scratch shared by all ops in turn, 64-byte aligned
   size_t workspace_bytes = 0;          // at least the largest *_workspace_bytes asked for

@@ -4,7 +4,9 @@
 // N outputs and K inputs of a linear. A null pointer means the backend does not support the op.
 //
 // Common rules: shapes and dtypes are the caller's promise (checked by layers/, not here); no op
-// allocates; none throws; each only enqueues on ctx.stream. Sums are in fp32.
+// allocates; none throws; each only enqueues on ctx.stream. Sums are in fp32. All pointers, those inside the
+// argument structs too, are the backend's memory: the device's for "cuda". "16-bit" is bf16 in the CPU
+// tables, bf16 | fp16 in CUDA's.
 //
 // Batch invariance: in the CPU tables a row's result is a function of that row's inputs alone, bitwise:
 // it does not depend on T, R, the number of threads, or where chunk boundaries fall.
@@ -14,6 +16,7 @@
 #include <cstdint>
 
 #include "quire/kernels/attention_backend.h"
+#include "quire/kernels/batch_ops.h"
 #include "quire/kernels/launch_context.h"
 #include "quire/kernels/tensor_view.h"
 
@@ -37,6 +40,29 @@ struct SamplingArgs {
   const uint64_t* seed;        // [R]
   const int64_t* position;     // [R] index of the sampled token in its sequence
   int32_t* sampled_token_ids;  // [R] out
+  // Known on the host; what they rule out need not be computed. The conservative answers are the defaults.
+  bool all_greedy = false;  // every temperature is 0
+  bool any_filter = true;   // some row that is not greedy has top_k, top_p or min_p
+};
+
+// bias[i] is added to logits[row[i], token_id[i]]; -inf forbids. The pairs are distinct.
+struct LogitBiasArgs {
+  TensorView logits;        // [R, V] fp32; changed in place
+  const int32_t* row;       // [count]
+  const int32_t* token_id;  // [count]
+  const float* bias;        // [count]
+  int32_t count = 0;
+};
+
+// The n rows that want log-probabilities, each of a token and of the likeliest few. Ties by lowest id.
+struct TopLogprobsArgs {
+  TensorView logits;               // [n, V] fp32: the model's own
+  const int32_t* chosen_token_id;  // [n]
+  int32_t num_top = 0;             // [0, 128]
+  float* chosen_logprob;           // [n] out
+  int32_t* chosen_rank;            // [n] out; 1: the likeliest
+  int32_t* top_token_ids;          // [n, num_top] out, likeliest first
+  float* top_logprobs;             // [n, num_top] out
 };
 
 struct PenaltyArgs {
@@ -51,22 +77,34 @@ struct PenaltyArgs {
 
 struct KernelTable {
   const char* backend;  // "cpu"
-  const char* variant;  // instruction set or architecture: "amx", "avx512", "avx2", "generic"
+  const char* variant;  // instruction set or architecture: "amx", "avx512", "avx2", "generic", "sm_90"
+
+  // What the backend keeps for one worker (library handles, choices made by measuring), for
+  // LaunchContext::state; null: nothing. On failure returns null and writes why to `error`.
+  void* (*create_state)(LaunchError* error);
+  void (*destroy_state)(void* state);
 
   // out[t, :] = table[ids[t] - vocab_start, :], or zeros when that row is not in the table.
   //   ids [T] int32; table [N, K], packed or not; out [T, K] fp32 | bf16
   void (*embedding)(const LaunchContext& ctx, TensorView out, TensorView ids, const LinearWeight& table,
                     int32_t vocab_start);
 
-  // out[t, :] = x[t, :] / sqrt(mean(x[t, :]^2) + eps) * weight
-  //   x, out [T, hidden] or [T, heads, hidden], fp32 | bf16; leading dimensions may be strided, the
-  //   last is contiguous; weight [hidden], dtype of x. `out` may be `x`.
-  void (*rms_norm)(const LaunchContext& ctx, TensorView out, TensorView x, TensorView weight, float eps);
+  // out[t, :] = x[t, :] / sqrt(mean(x[t, :]^2) + eps) * (weight_offset + weight)
+  //   x, out [T, hidden] or [T, heads, hidden], fp32 | 16-bit; leading dimensions may be strided, the
+  //   last is contiguous; weight [hidden], dtype of x. weight_offset is 0, or 1 (Gemma). `out` may be `x`.
+  void (*rms_norm)(const LaunchContext& ctx, TensorView out, TensorView x, TensorView weight, float eps,
+                   float weight_offset);
 
   // residual += x; out = rms_norm(residual). All [T, hidden]; `out` may be `x`. The sum is rounded to
   // the residual's dtype before it is normalised, so fused and unfused agree.
   void (*fused_add_rms_norm)(const LaunchContext& ctx, TensorView out, TensorView residual, TensorView x,
-                             TensorView weight, float eps);
+                             TensorView weight, float eps, float weight_offset);
+
+  // out[t, :] = (x[t, :] - mean) / sqrt(variance + eps) * weight + bias
+  //   x, out [T, hidden] fp32 | 16-bit, rows strided; weight [hidden], bias [hidden] or null data, dtype of
+  //   x. `out` may be `x`.
+  void (*layer_norm)(const LaunchContext& ctx, TensorView out, TensorView x, TensorView weight,
+                     TensorView bias, float eps);
 
   // Rotates the first rotary_dim elements of every head of q and k in place ("neox" halves: element i
   // pairs with i + rotary_dim / 2).
@@ -75,8 +113,19 @@ struct KernelTable {
   void (*rotary_embedding)(const LaunchContext& ctx, TensorView q, TensorView k, TensorView positions,
                            TensorView cos_sin);
 
+  // rotary_embedding and write_kv_cache in one. k is left as it was: only the cache gets its rotation. Null:
+  // call the two.
+  void (*rotary_embedding_and_write_kv)(const LaunchContext& ctx, TensorView q, TensorView k, TensorView v,
+                                        TensorView positions, TensorView cos_sin, const KVCacheView& kv_cache,
+                                        TensorView slot_mapping);
+
   // out[t, i] = silu(x[t, i]) * x[t, I + i].   x [T, 2 I], out [T, I]
   void (*silu_and_mul)(const LaunchContext& ctx, TensorView out, TensorView x);
+  // The same with gelu: x * Phi(x), or its approximation by tanh.
+  void (*gelu_and_mul)(const LaunchContext& ctx, TensorView out, TensorView x, bool tanh_approximation);
+
+  // x[t, i] = cap * tanh(x[t, i] / cap).   x [T, N] fp32, rows strided
+  void (*soft_cap)(const LaunchContext& ctx, TensorView x, float cap);
 
   // out[r, :] = x[index[r], :].   x [T, K], index [R] int32, out [R, K] same dtype
   void (*gather_rows)(const LaunchContext& ctx, TensorView out, TensorView x, TensorView index);
@@ -86,14 +135,15 @@ struct KernelTable {
   size_t (*linear_weight_bytes)(int64_t n, int64_t k, DType dtype);
   // Writes rows [row_begin, row_begin + rows.shape[0]) of `weight`, converting from rows' dtype (fp32 |
   // fp16 | bf16; [*, K], rows strided). `weight.data` was zero before its first row was written. Disjoint
-  // row ranges may be packed by different calls in any order.
+  // row ranges may be packed by different calls in any order. Null: weights are plain row-major, copied
+  // there.
   void (*linear_pack_rows)(const LaunchContext& ctx, const LinearWeight& weight, int64_t row_begin,
                            TensorView rows);
   // Scratch that `linear` needs for up to max_tokens rows.
   size_t (*linear_workspace_bytes)(int64_t max_tokens, int64_t n, int64_t k, DType dtype);
   // out[t, n] = sum_k x[t, k] * weight[n, k] (+ bias[n]).
   //   x [T, K] dtype of weight, rows strided; out [T, N] fp32 or dtype of x, rows strided; bias [N] fp32,
-  //   or null. One accumulation order over K for every T.
+  //   or null; CUDA rounds it to out's dtype. In the CPU tables one accumulation order over K for every T.
   void (*linear)(const LaunchContext& ctx, TensorView out, TensorView x, const LinearWeight& weight,
                  const float* bias);
 
@@ -104,6 +154,11 @@ struct KernelTable {
   size_t (*kv_page_bytes)(int32_t block_size, int32_t num_kv_heads, int32_t head_size, DType dtype);
   size_t (*attention_workspace_bytes)(int32_t max_tokens, int32_t max_seq_len, int32_t num_heads,
                                       int32_t num_kv_heads, int32_t head_size);
+  // Scratch that is the same for every layer of a step, in the backend's memory, beside the workspace:
+  // written by plan_attention, once a step, read by paged_attention through PagedAttentionArgs::plan. Null:
+  // none.
+  size_t (*attention_plan_bytes)(int32_t max_num_seqs, int32_t max_tokens);
+  void (*plan_attention)(const LaunchContext& ctx, const AttentionPlanArgs& args);
   // Stores keys and values of T tokens in slots slot_mapping[t] = block_id * block_size + offset; a
   // negative slot is skipped.
   //   k, v [T, KH, D] fp32 | bf16 of the cache's dtype, tokens strided; slot_mapping int32 | int64
@@ -113,12 +168,23 @@ struct KernelTable {
   void (*paged_attention)(const LaunchContext& ctx, const PagedAttentionArgs& args);
 
   // ---- sampling -----------------------------------------------------------------------------------
+  void (*apply_logit_bias)(const LaunchContext& ctx, const LogitBiasArgs& args);
+  // logits[rows[i], v] = -inf where bit v % 32 of bitmask[i, v / 32] is 0.
+  //   logits [R, V] fp32; rows [n] int32; bitmask [n, ceil(V / 32)] int32
+  void (*apply_bitmask)(const LaunchContext& ctx, TensorView logits, TensorView rows, TensorView bitmask);
   void (*apply_penalties)(const LaunchContext& ctx, const PenaltyArgs& args);
+  size_t (*sampling_workspace_bytes)(int64_t rows, int64_t vocab_size);  // null: none
   // Scales by temperature, filters by top-k, then top-p and min-p, and draws with a counter-based
   // generator keyed by (seed, position).
   void (*sample)(const LaunchContext& ctx, const SamplingArgs& args);
   // logprobs [R, V] fp32 = log_softmax(logits). `logprobs` may be `logits`.
   void (*log_softmax)(const LaunchContext& ctx, TensorView logprobs, TensorView logits);
+  void (*top_logprobs)(const LaunchContext& ctx, const TopLogprobsArgs& args);
+
+  // ---- memory -------------------------------------------------------------------------------------
+  // out[i] is uniform in [-scale, scale), a function of (seed, i).   out fp32 | 16-bit, dense
+  void (*fill_random)(const LaunchContext& ctx, TensorView out, float scale, uint64_t seed);
+  const BatchOps* batch;  // null: the batch is built on the host
 
   // ---- wishes -------------------------------------------------------------------------------------
   // paged_attention is faster when requests with one query row come before all others in the batch. Not so in

@@ -1,0 +1,236 @@
+// Paged attention alone on a CUDA device: each row of H200.md's two tables, beside FA3's figure and the
+// target.
+//
+//   quire_cuda_attention_bench [decode | prefill]      32 query heads, 8 KV heads, head size 128, bf16, pages
+//   of 16
+//
+// A row is a graph of launches, timed with events; the median of its replays counts. Pages lie in no order.
+// Where one batch's keys and values would stay in L2, the launches take turns at several. The plan, one small
+// kernel a step, is timed apart.
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <numeric>
+#include <random>
+#include <string_view>
+#include <vector>
+
+#include "quire/kernels/backend_registry.h"
+#include "quire/kernels/device_runtime.h"
+
+namespace quire {
+namespace {
+
+constexpr int kHeads = 32, kKVHeads = 8, kHeadSize = 128, kBlockSize = 16;
+constexpr DType kDType = DType::kBFloat16;
+constexpr size_t kTokenBytes = 2UL * kKVHeads * kHeadSize * 2;  // keys and values
+constexpr size_t kMoreThanL2 = 512UL << 20;
+
+const DeviceRuntime* runtime;
+const KernelTable* kernels;
+void* stream;
+LaunchError launch_error;
+
+void check(int code, const char* what) {
+  if (code == 0) return;
+  std::fprintf(stderr, "%s: %s\n", what, runtime->error_text(code));
+  std::exit(1);
+}
+void check_launches() {
+  if (!launch_error.failed) return;
+  std::fprintf(stderr, "launch: %s\n", launch_error.text);
+  std::exit(1);
+}
+
+class DeviceMemory {
+ public:
+  explicit DeviceMemory(size_t bytes) {
+    check(runtime->allocate(&data_, std::max<size_t>(bytes, 1)), "allocate");
+  }
+  ~DeviceMemory() { runtime->release(data_); }
+  DeviceMemory(const DeviceMemory&) = delete;
+  DeviceMemory& operator=(const DeviceMemory&) = delete;
+  void* data() const { return data_; }
+  void copy_from(const std::vector<int32_t>& values) const {
+    check(runtime->copy(data_, values.data(), values.size() * sizeof(int32_t), stream), "copy");
+    check(runtime->synchronize_stream(stream), "copy");
+  }
+
+ private:
+  void* data_ = nullptr;
+};
+
+// The median, in microseconds, of one `launch(i)` out of `count` in a graph.
+template <typename Launch>
+double median_us(int count, Launch launch) {
+  launch(0);  // loads the kernels
+  check(runtime->synchronize_stream(stream), "the first launch");
+  check_launches();
+  check(runtime->begin_capture(stream), "begin_capture");
+  for (int i = 0; i < count; ++i) launch(i);
+  void* graph = nullptr;
+  check(runtime->end_capture(stream, &graph), "end_capture");
+  check_launches();
+  void *begin = nullptr, *end = nullptr;
+  check(runtime->create_event(&begin, true), "create_event");
+  check(runtime->create_event(&end, true), "create_event");
+  constexpr int kWarmUp = 5, kRuns = 25;
+  std::vector<double> times;
+  for (int run = 0; run < kWarmUp + kRuns; ++run) {
+    check(runtime->record_event(begin, stream), "record_event");
+    check(runtime->launch_graph(graph, stream), "launch_graph");
+    check(runtime->record_event(end, stream), "record_event");
+    check(runtime->synchronize_event(end), "the graph");
+    float ms = 0;
+    check(runtime->elapsed_ms(&ms, begin, end), "elapsed_ms");
+    if (run >= kWarmUp) times.push_back(1e3 * static_cast<double>(ms) / count);
+  }
+  runtime->destroy_event(begin);
+  runtime->destroy_event(end);
+  runtime->destroy_graph(graph);
+  std::nth_element(times.begin(), times.begin() + kRuns / 2, times.end());
+  return times[kRuns / 2];
+}
+
+struct Result {
+  double attention_us, plan_us;
+};
+
+// `batch` rows of `context` tokens, of which the last `query` are this step's.
+Result measure(int batch, int context, int query) {
+  const int pages_per_row = (context + kBlockSize - 1) / kBlockSize;
+  const size_t batch_bytes = static_cast<size_t>(batch) * static_cast<size_t>(context) * kTokenBytes;
+  const int sets = static_cast<int>(std::max<size_t>(1, std::min<size_t>(64, kMoreThanL2 / batch_bytes)));
+  const int num_pages = sets * batch * pages_per_row;
+  const size_t page_bytes = kernels->kv_page_bytes(kBlockSize, kKVHeads, kHeadSize, kDType);
+  const int64_t num_tokens = static_cast<int64_t>(batch) * query;
+
+  const DeviceMemory pages(static_cast<size_t>(num_pages) * page_bytes);
+  const size_t query_bytes = static_cast<size_t>(num_tokens) * (kHeads + 2 * kKVHeads) * kHeadSize * 2;
+  const DeviceMemory qkv(query_bytes), out(static_cast<size_t>(num_tokens) * kHeads * kHeadSize * 2);
+  const DeviceMemory table(static_cast<size_t>(num_pages) * sizeof(int32_t));
+  const DeviceMemory starts(static_cast<size_t>(batch + 1) * 4), lengths(static_cast<size_t>(batch) * 4);
+  const auto tokens32 = static_cast<int32_t>(num_tokens);
+  const DeviceMemory plan(kernels->attention_plan_bytes(batch, tokens32));
+  const size_t workspace_bytes =
+      kernels->attention_workspace_bytes(tokens32, context, kHeads, kKVHeads, kHeadSize);
+  const DeviceMemory workspace(workspace_bytes);
+  const LaunchContext ctx = {.stream = stream,
+                             .error = &launch_error,
+                             .workspace = workspace.data(),
+                             .workspace_bytes = workspace_bytes};
+
+  std::vector<int32_t> ids(static_cast<size_t>(num_pages));
+  std::iota(ids.begin(), ids.end(), 0);
+  std::shuffle(ids.begin(), ids.end(), std::mt19937(1));
+  table.copy_from(ids);
+  std::vector<int32_t> begins;
+  for (int r = 0; r <= batch; ++r) begins.push_back(r * query);
+  starts.copy_from(begins);
+  lengths.copy_from(std::vector<int32_t>(static_cast<size_t>(batch), context));
+  kernels->fill_random(
+      ctx, TensorView(pages.data(), kDType, static_cast<int64_t>(num_pages * (page_bytes / 2))), 1.7F, 1);
+  kernels->fill_random(ctx, TensorView(qkv.data(), kDType, static_cast<int64_t>(query_bytes / 2)), 1.7F, 2);
+
+  PagedAttentionArgs args;
+  args.out = TensorView(out.data(), kDType, num_tokens, kHeads, kHeadSize);
+  args.query = TensorView(qkv.data(), kDType, num_tokens, (kHeads + 2 * kKVHeads) * kHeadSize)
+                   .columns(0, kHeads * kHeadSize)
+                   .heads(kHeads, kHeadSize);
+  args.kv_cache = {.data = pages.data(),
+                   .page_stride_bytes = static_cast<int64_t>(page_bytes),
+                   .num_blocks = num_pages,
+                   .block_size = kBlockSize,
+                   .num_kv_heads = kKVHeads,
+                   .head_size = kHeadSize,
+                   .dtype = kDType};
+  args.query_start_loc = TensorView(starts.data(), DType::kInt32, batch + 1);
+  args.seq_lens = TensorView(lengths.data(), DType::kInt32, batch);
+  args.num_decode_rows = query == 1 ? batch : 0;
+  args.max_query_len = query;
+  args.max_seq_len = context;
+  args.scale = 0.088388F;
+  args.plan = plan.data();
+  const AttentionPlanArgs plan_args = {.plan = plan.data(),
+                                       .query_start_loc = args.query_start_loc,
+                                       .seq_lens = args.seq_lens,
+                                       .num_decode_rows = args.num_decode_rows,
+                                       .max_query_len = query,
+                                       .max_seq_len = context,
+                                       .num_tokens = tokens32,
+                                       .num_heads = kHeads,
+                                       .num_kv_heads = kKVHeads,
+                                       .head_size = kHeadSize,
+                                       .block_size = kBlockSize};
+  Result result{};
+  result.plan_us = median_us(20, [&](int) { kernels->plan_attention(ctx, plan_args); });
+  const int launches =
+      std::clamp(static_cast<int>((2UL << 30) / batch_bytes / static_cast<size_t>(query)), 2, 64);
+  result.attention_us = median_us(launches, [&](int i) {
+    PagedAttentionArgs one = args;
+    one.block_table = TensorView(static_cast<int32_t*>(table.data()) + i % sets * batch * pages_per_row,
+                                 DType::kInt32, batch, pages_per_row);
+    kernels->paged_attention(ctx, one);
+  });
+  return result;
+}
+
+void decode() {
+  struct Row {
+    int batch, context;
+    double fa3_us, target_us;
+  };
+  constexpr Row kRows[] = {{1, 1024, 11.8, 8.3},  {1, 8192, 18.3, 16},  {1, 65536, 73, 68},
+                           {8, 4096, 41.1, 38},   {64, 1024, 75.9, 70}, {64, 4096, 248, 246},
+                           {256, 1024, 277, 255}, {256, 4096, 971, 955}};
+  std::printf("%-14s %9s %7s %8s %8s %9s %9s %8s\n", "decode", "us", "TB/s", "FA3 us", "target", "x of FA3",
+              "x target", "plan us");
+  for (const Row& row : kRows) {
+    const Result r = measure(row.batch, row.context, 1);
+    const double bytes = static_cast<double>(row.batch) * row.context * static_cast<double>(kTokenBytes);
+    std::printf("%4d x %-7d %9.2f %7.2f %8.1f %8.1f %9.3f %9.3f %8.2f\n", row.batch, row.context,
+                r.attention_us, bytes / r.attention_us * 1e-6, row.fa3_us, row.target_us,
+                r.attention_us / row.fa3_us, r.attention_us / row.target_us, r.plan_us);
+  }
+}
+
+void prefill() {
+  struct Row {
+    int batch, length;
+    double fa3_tflops, target_tflops;
+  };
+  constexpr Row kRows[] = {
+      {1, 2048, 412, 420}, {1, 8192, 633, 640}, {4, 8192, 569, 640}, {16, 1024, 408, 430}};
+  std::printf("%-14s %9s %7s %8s %8s %9s %9s %8s\n", "prefill", "us", "TFLOP/s", "FA3", "target", "of FA3",
+              "of target", "plan us");
+  for (const Row& row : kRows) {
+    const Result r = measure(row.batch, row.length, row.length);
+    // Two products of which causality leaves half.
+    const double flops = 2.0 * row.batch * row.length * row.length * kHeads * kHeadSize;
+    const double tflops = flops / r.attention_us * 1e-6;
+    std::printf("%4d x %-7d %9.1f %7.0f %8.0f %8.0f %9.3f %9.3f %8.2f\n", row.batch, row.length,
+                r.attention_us, tflops, row.fa3_tflops, row.target_tflops, tflops / row.fa3_tflops,
+                tflops / row.target_tflops, r.plan_us);
+  }
+}
+
+}  // namespace
+}  // namespace quire
+
+int main(int argc, char** argv) {
+  using namespace quire;
+  kernels = cuda_kernel_table(0);
+  runtime = kernels != nullptr ? find_device_runtime("cuda") : nullptr;
+  if (runtime == nullptr) {
+    std::fprintf(stderr, "no CUDA device\n");
+    return 1;
+  }
+  check(runtime->select(0), "select");
+  check(runtime->create_stream(&stream), "create_stream");
+  const std::string_view what = argc > 1 ? argv[1] : "";
+  if (what != "prefill") decode();
+  if (what != "decode") prefill();
+  check(runtime->synchronize(), "synchronize");
+  check_launches();
+  return 0;
+}

@@ -1,0 +1,232 @@
+// The CUDA kernels that move memory, at the shapes of Llama-3.1-8B: hidden 4096, intermediate 14336,
+// vocabulary 128256.
+//
+//   quire_cuda_ops_bench [filter]
+//
+// Prints the median time of a call, measured by events around a stretch of calls that together touch more
+// memory than the cache holds, and the bytes that must be moved per second of it.
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "quire/kernels/backend_registry.h"
+#include "quire/kernels/device_runtime.h"
+
+namespace quire {
+namespace {
+
+const DeviceRuntime& runtime() { return *find_device_runtime("cuda"); }
+const KernelTable& kernels() { return *cuda_kernel_table(0); }
+
+void check(int code) {
+  if (code == 0) return;
+  std::fprintf(stderr, "%s\n", runtime().error_text(code));
+  std::exit(1);
+}
+
+class Memory {
+ public:
+  explicit Memory(size_t bytes) { check(runtime().allocate(&data_, bytes)); }
+  Memory(const Memory& other) = delete;
+  Memory& operator=(const Memory& other) = delete;
+  ~Memory() { runtime().release(data_); }
+  void* data() const { return data_; }
+
+ private:
+  void* data_ = nullptr;
+};
+
+// An array on the device.
+template <typename T>
+class Values {
+ public:
+  explicit Values(const std::vector<T>& values) : memory_(values.size() * sizeof(T)) {
+    check(runtime().copy(memory_.data(), values.data(), values.size() * sizeof(T), nullptr));
+    check(runtime().synchronize());
+  }
+  T* data() const { return static_cast<T*>(memory_.data()); }
+
+ private:
+  Memory memory_;
+};
+
+LaunchContext context;
+const char* filter = "";
+
+// Calls op(i) for copies i of its arguments in turn. `bytes`: what one call must read and write.
+void measure(const std::string& name, int copies, double bytes, const std::function<void(int)>& op) {
+  if (name.find(filter) == std::string::npos) return;
+  constexpr int kRepeats = 15;
+  void *begin, *end;
+  check(runtime().create_event(&begin, true));
+  check(runtime().create_event(&end, true));
+  const int calls = std::max(copies, 20);
+  std::vector<float> times;
+  for (int repeat = 0; repeat < kRepeats + 3; ++repeat) {
+    check(runtime().record_event(begin, context.stream));
+    for (int i = 0; i < calls; ++i) op(i % copies);
+    check(runtime().record_event(end, context.stream));
+    check(runtime().synchronize_event(end));
+    float ms;
+    check(runtime().elapsed_ms(&ms, begin, end));
+    if (repeat >= 3) times.push_back(ms * 1000 / static_cast<float>(calls));
+  }
+  check(runtime().destroy_event(begin));
+  check(runtime().destroy_event(end));
+  if (context.error->failed) {
+    std::fprintf(stderr, "%s\n", context.error->text);
+    std::exit(1);
+  }
+  std::sort(times.begin(), times.end());
+  const auto us = static_cast<double>(times[times.size() / 2]);
+  std::printf("%-44s %9.2f us %8.0f GB/s\n", name.c_str(), us, bytes / us / 1000);
+  std::fflush(stdout);
+}
+
+std::string label(const char* op, const char* size, int64_t n) {
+  return std::string(op) + " " + size + "=" + std::to_string(n);
+}
+
+// Copies of arguments of `bytes` that no cache holds together.
+int copies_of(double bytes) { return static_cast<int>(std::clamp(300e6 / bytes, 2.0, 400.0)); }
+
+constexpr DType kType = DType::kBFloat16;
+constexpr int64_t kHidden = 4096, kIntermediate = 14336, kVocab = 128256;
+
+// Memory for `copies` matrices of random numbers, and the views of each.
+class Matrices {
+ public:
+  Matrices(int copies, DType dtype, int64_t rows, int64_t columns, float scale = 1.0F)
+      : dtype_(dtype),
+        rows_(rows),
+        columns_(columns),
+        memory_(static_cast<size_t>(copies * rows * columns) * dtype_bytes(dtype)) {
+    kernels().fill_random(context, TensorView(memory_.data(), dtype, copies * rows, columns), scale, 1);
+  }
+  TensorView operator[](int i) const {
+    return TensorView(memory_.data(), dtype_, (i + 1) * rows_, columns_).rows(i * rows_, rows_);
+  }
+
+ private:
+  DType dtype_;
+  int64_t rows_, columns_;
+  Memory memory_;
+};
+
+void bench_rows(int64_t rows) {
+  const auto n = static_cast<double>(rows);
+  {
+    const double bytes = n * kHidden * 2;
+    const int copies = copies_of(2 * bytes);
+    const Matrices x(copies, kType, rows, kHidden), out(copies, kType, rows, kHidden),
+        weights(1, kType, 1, kHidden);
+    const TensorView weight(weights[0].data, kType, kHidden);
+    measure(label("rms_norm", "T", rows), copies, 2 * bytes,
+            [&](int i) { kernels().rms_norm(context, out[i], x[i], weight, 1e-5F, 0.0F); });
+    measure(label("fused_add_rms_norm", "T", rows), copies, 4 * bytes,
+            [&](int i) { kernels().fused_add_rms_norm(context, x[i], out[i], x[i], weight, 1e-5F, 0.0F); });
+    measure(label("layer_norm", "T", rows), copies, 2 * bytes,
+            [&](int i) { kernels().layer_norm(context, out[i], x[i], weight, weight, 1e-5F); });
+    const TensorView head_weight(weight.data, kType, 128);
+    measure(label("rms_norm of 32 heads of 128", "T", rows), copies, 2 * bytes, [&](int i) {
+      const TensorView heads = x[i].heads(32, 128);
+      kernels().rms_norm(context, heads, heads, head_weight, 1e-5F, 0.0F);
+    });
+    std::vector<int32_t> ids;
+    for (int64_t t = 0; t < rows; ++t) ids.push_back(static_cast<int32_t>(t * 7919 % kVocab));
+    const Values<int32_t> index(ids);
+    const Matrices table(1, kType, kVocab, kHidden);
+    const LinearWeight weight_table = {.data = table[0].data, .n = kVocab, .k = kHidden, .dtype = kType};
+    measure(label("embedding", "T", rows), copies, 2 * bytes, [&](int i) {
+      kernels().embedding(context, out[i], TensorView(index.data(), DType::kInt32, rows), weight_table, 0);
+    });
+  }
+  const double bytes = n * kIntermediate * 2;
+  const int copies = copies_of(3 * bytes);
+  const Matrices x(copies, kType, rows, 2 * kIntermediate), out(copies, kType, rows, kIntermediate);
+  measure(label("silu_and_mul", "T", rows), copies, 3 * bytes,
+          [&](int i) { kernels().silu_and_mul(context, out[i], x[i]); });
+}
+
+struct SampleCase {
+  const char* name;
+  float temperature;
+  int32_t top_k;
+  float top_p, min_p;
+};
+
+void bench_sampling(int64_t rows) {
+  const auto n = static_cast<size_t>(rows);
+  const double bytes = static_cast<double>(rows * kVocab) * 4;
+  const int copies = copies_of(bytes);
+  // Uniform in [-16, 16): the likeliest hundreds of tokens hold nearly everything.
+  const Matrices logits(copies, DType::kFloat32, rows, kVocab, 16.0F);
+  const Values<uint64_t> seed(std::vector<uint64_t>(n, 1));
+  const Values<int64_t> position(std::vector<int64_t>(n, 1));
+  const Values<int32_t> ids(std::vector<int32_t>(n, 0)), ranks(std::vector<int32_t>(n, 0));
+  const SampleCase cases[] = {{"greedy", 0, 0, 1, 0},
+                              {"random", 1, 0, 1, 0},
+                              {"top_k=50", 1, 50, 1, 0},
+                              {"top_p=0.9", 1, 0, 0.9F, 0},
+                              {"top_k=50 top_p=0.9", 1, 50, 0.9F, 0},
+                              {"min_p=0.05", 1, 0, 1, 0.05F},
+                              {"top_p=0.9, hot: no list", 30, 0, 0.9F, 0}};
+  for (const SampleCase& c : cases) {
+    const Values<float> temperature(std::vector<float>(n, c.temperature)),
+        top_p(std::vector<float>(n, c.top_p)), min_p(std::vector<float>(n, c.min_p));
+    const Values<int32_t> top_k(std::vector<int32_t>(n, c.top_k));
+    measure(label((std::string("sample ") + c.name).c_str(), "R", rows), copies, bytes, [&](int i) {
+      kernels().sample(context, {.logits = logits[i],
+                                 .temperature = temperature.data(),
+                                 .top_k = top_k.data(),
+                                 .top_p = top_p.data(),
+                                 .min_p = min_p.data(),
+                                 .seed = seed.data(),
+                                 .position = position.data(),
+                                 .sampled_token_ids = ids.data(),
+                                 .all_greedy = c.temperature == 0,
+                                 .any_filter = c.top_k > 0 || c.top_p < 1 || c.min_p > 0});
+    });
+  }
+  const Values<float> logprob(std::vector<float>(n, 0));
+  const Values<int32_t> top_ids(std::vector<int32_t>(n * 20, 0));
+  const Values<float> top(std::vector<float>(n * 20, 0));
+  measure(label("top_logprobs of 20", "R", rows), copies, bytes, [&](int i) {
+    kernels().top_logprobs(context, {.logits = logits[i],
+                                     .chosen_token_id = ids.data(),
+                                     .num_top = 20,
+                                     .chosen_logprob = logprob.data(),
+                                     .chosen_rank = ranks.data(),
+                                     .top_token_ids = top_ids.data(),
+                                     .top_logprobs = top.data()});
+  });
+  measure(label("log_softmax", "R", rows), copies, 2 * bytes,
+          [&](int i) { kernels().log_softmax(context, logits[i], logits[i]); });
+}
+
+}  // namespace
+}  // namespace quire
+
+int main(int argc, char** argv) {
+  using namespace quire;
+  if (cuda_kernel_table(0) == nullptr) {
+    std::fprintf(stderr, "no CUDA device\n");
+    return 1;
+  }
+  if (argc > 1) filter = argv[1];
+  check(runtime().select(0));
+  LaunchError error;
+  context.error = &error;
+  check(runtime().create_stream(&context.stream));
+  const size_t workspace_bytes = kernels().sampling_workspace_bytes(256, kVocab);
+  const Memory workspace(workspace_bytes);
+  context.workspace = workspace.data();
+  context.workspace_bytes = workspace_bytes;
+  for (const int64_t rows : {1, 64, 256, 2048, 8192}) bench_rows(rows);
+  for (const int64_t rows : {1, 64, 256}) bench_sampling(rows);
+  return 0;
+}

@@ -1,0 +1,346 @@
+// What a device waits for between steps, and what the host does for a step.
+//
+//   step_gap_bench [--batches 1,8,32,64,128,256] [--steps 300] [--set field=JSON]...
+//
+// An engine core of the Llama-3.1-8B shape, with weights made on the device, decodes at each batch size. Its
+// executor works on a runtime table that also records events and looks at the clock:
+//
+//   gap     from the end of a step's last kernel until the compute stream may begin the next step; timed by events
+//   ahead   part of the steps that the host had enqueued to the end before the device was done with the one before
+//   worker  the worker's thread, from a plan's arrival to the last call of its step, without waits for the device
+//   plan    the scheduler, and handing its plan over
+//   update  taking a step's result in: what the executor makes of it, then the scheduler
+//   host    worker + plan + update. The first runs beside the other two, on a thread of its own.
+//
+// Medians, and 99th percentiles of gap and host.
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <random>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "device/runtime_handles.h"
+#include "engine/engine_core.h"
+#include "executor/executor.h"
+#include "quire/error.h"
+#include "quire/fields.h"
+#include "quire/kernels/backend_registry.h"
+#include "util/check.h"
+#include "worker/backend.h"
+
+namespace quire {
+namespace {
+
+constexpr const char* kLlama8B = R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama",
+"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
+"num_key_value_heads": 8, "head_dim": 128, "vocab_size": 128256, "max_position_embeddings": 131072,
+"rms_norm_eps": 1e-05, "hidden_act": "silu", "rope_theta": 500000.0, "tie_word_embeddings": false,
+"dtype": "bfloat16", "eos_token_id": 128001})";
+constexpr int32_t kPromptTokens = 128;
+constexpr int kWarmUpSteps = 30;
+constexpr double kGapTarget = 30, kHostTarget = 100;  // microseconds
+
+double now_us() {
+  return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// Of a thread: when it last selected the device, which is how a worker begins a step; and its waits.
+struct ThreadTimes {
+  double selected = 0;
+  double waited = 0;    // since then
+  double wait_end = 0;  // of the last wait
+};
+thread_local ThreadTimes times;
+
+// What the wrapped runtime sees. A step on the compute stream begins with a wait for its inputs and ends with the
+// last event recorded before the next such wait; all of that is the worker's thread's. Read only when it is idle.
+struct Probe {
+  const DeviceRuntime* runtime = nullptr;
+  void* compute_stream = nullptr;  // the one that graphs are captured on
+  bool recording = false;
+  bool step_has_ended = true;
+  std::vector<DeviceEvent> begin, end;
+  std::vector<double> worker_us;
+  std::vector<char> ahead;
+  size_t num_steps = 0;
+
+  void start(size_t max_steps) {
+    while (begin.size() < max_steps) {
+      begin.push_back(make_event(*runtime, /*timed=*/true));
+      end.push_back(make_event(*runtime, /*timed=*/true));
+    }
+    worker_us.assign(max_steps, 0);
+    ahead.assign(max_steps, 0);
+    num_steps = 0;
+    step_has_ended = true;
+    recording = true;
+  }
+  bool records(void* stream) const { return recording && stream == compute_stream; }
+
+  void after_wait(void* stream) {
+    if (!records(stream) || !step_has_ended || num_steps == begin.size()) return;
+    runtime->record_event(begin[num_steps++].get(), stream);
+    step_has_ended = false;
+  }
+  void after_record(void* stream) {
+    if (!recording || num_steps == 0) return;
+    const size_t step = num_steps - 1;
+    if (stream == compute_stream) {
+      bool done = false;
+      if (step > 0) runtime->query_event(end[step - 1].get(), &done);
+      ahead[step] = step > 0 && !done;
+      runtime->record_event(end[step].get(), stream);
+      step_has_ended = true;
+    } else if (step_has_ended) {
+      // The step's results, on their own stream: its last call.
+      worker_us[step] = now_us() - times.selected - times.waited;
+    }
+  }
+};
+Probe probe;
+
+// The runtime with the probe in it. Functions of a table have no state of their own, so the probe is global.
+const DeviceRuntime& probed_runtime() {
+  static const DeviceRuntime table = [] {
+    DeviceRuntime probed = *probe.runtime;
+    probed.select = [](int32_t device) {
+      times = {now_us(), 0, times.wait_end};
+      return probe.runtime->select(device);
+    };
+    probed.begin_capture = [](void* stream) {
+      probe.compute_stream = stream;
+      return probe.runtime->begin_capture(stream);
+    };
+    probed.synchronize_event = [](void* event) {
+      const double begin = now_us();
+      const int code = probe.runtime->synchronize_event(event);
+      times.wait_end = now_us();
+      times.waited += times.wait_end - begin;
+      return code;
+    };
+    probed.wait_event = [](void* stream, void* event) {
+      const int code = probe.runtime->wait_event(stream, event);
+      probe.after_wait(stream);
+      return code;
+    };
+    probed.record_event = [](void* event, void* stream) {
+      const int code = probe.runtime->record_event(event, stream);
+      probe.after_record(stream);
+      return code;
+    };
+    return probed;
+  }();
+  return table;
+}
+
+// Notes when the engine core hands over a plan and when it has a result; both on its own thread.
+class TimedExecutor final : public Executor {
+ public:
+  struct Times {
+    double step_begin = 0, plan_us = 0, result = 0, finish_us = 0;
+  };
+
+  TimedExecutor(std::unique_ptr<Executor> executor, Times& noted) : executor_(std::move(executor)), noted_(noted) {}
+
+  const ModelInfo& model_info() const override { return executor_->model_info(); }
+  std::vector<KVCacheSpec> kv_cache_specs() const override { return executor_->kv_cache_specs(); }
+  int64_t available_kv_cache_bytes() const override { return executor_->available_kv_cache_bytes(); }
+  bool maps_kv_cache_on_demand() const override { return executor_->maps_kv_cache_on_demand(); }
+  void initialize_kv_cache(const KVCacheConfig& config) override { executor_->initialize_kv_cache(config); }
+  int32_t max_in_flight_steps() const override { return executor_->max_in_flight_steps(); }
+  void launch(const SchedulerOutput& plan) override { executor_->launch(plan); }
+  void sample(StepId step_id, std::unique_ptr<GrammarOutput> grammar) override {
+    executor_->sample(step_id, std::move(grammar));
+    noted_.plan_us = now_us() - noted_.step_begin;
+  }
+  void collect(StepId step_id, ModelRunnerOutput& output) override {
+    executor_->collect(step_id, output);
+    noted_.result = now_us();
+    noted_.finish_us = noted_.result - times.wait_end;
+  }
+
+ private:
+  std::unique_ptr<Executor> executor_;
+  Times& noted_;
+};
+
+double percentile(std::vector<double> values, double part) {
+  QUIRE_CHECK(!values.empty(), "nothing was measured");
+  std::sort(values.begin(), values.end());
+  return values[static_cast<size_t>(part * static_cast<double>(values.size() - 1))];
+}
+double median(const std::vector<double>& values) { return percentile(values, 0.5); }
+
+class Bench {
+ public:
+  Bench(const EngineConfig& config, const Backend& backend, int num_steps) : num_steps_(num_steps) {
+    core_ = std::make_unique<EngineCore>(
+        config, std::make_unique<TimedExecutor>(make_local_executor(config, backend), noted_));
+  }
+
+  void run(int32_t batch) {
+    std::vector<RequestId> ids;
+    for (int32_t i = 0; i < batch; ++i) ids.push_back(add_request());
+    // Until all of them decode.
+    size_t finished_prompts = 0;
+    while (finished_prompts < ids.size()) {
+      step();
+      for (const EngineCoreOutput& output : outputs_.outputs) {
+        QUIRE_CHECK(output.error.empty(), output.error);
+        finished_prompts += output.num_tokens > 0 && output.first_scheduled_time > 0 && is_first(output.request_id);
+      }
+    }
+    for (int i = 0; i < kWarmUpSteps; ++i) step();
+
+    // No step may be under way when recording begins or ends, so the two in flight at either end are dropped.
+    std::vector<double> plan, update;
+    drain();
+    probe.start(static_cast<size_t>(num_steps_));
+    while (plan.size() < static_cast<size_t>(num_steps_)) {
+      step();
+      if (outputs_.outputs.empty()) continue;  // the pipeline is being filled
+      plan.push_back(noted_.plan_us);
+      update.push_back(noted_.finish_us + (step_end_ - noted_.result));
+    }
+    drain();
+    probe.recording = false;
+    report(batch, plan, update);
+
+    core_->abort_requests(ids);
+    while (core_->has_unfinished_requests()) step();
+  }
+
+ private:
+  RequestId add_request() {
+    EngineCoreRequest request;
+    request.request_id = ++last_id_;
+    for (int32_t i = 0; i < kPromptTokens; ++i) {
+      request.prompt_token_ids.push_back(static_cast<int32_t>(random_() % 128000));
+    }
+    request.sampling_params.temperature = 0;
+    request.sampling_params.seed = 1;
+    request.sampling_params.ignore_eos = true;
+    request.sampling_params.max_tokens = num_steps_ + 10 * kWarmUpSteps;
+    request.arrival_time = EngineCore::steady_seconds();
+    core_->add_request(std::move(request));
+    return last_id_;
+  }
+  bool is_first(RequestId id) {
+    if (id <= last_started_) return false;
+    ++num_started_;
+    last_started_ = id;
+    return true;
+  }
+  void step() {
+    noted_.step_begin = now_us();
+    core_->step_once(outputs_);
+    step_end_ = now_us();
+  }
+  // Nothing new is planned while the scheduler is paused.
+  void drain() {
+    core_->set_pause_state(PauseState::kPausedAll);
+    while (core_->step_once(outputs_)) {
+    }
+    core_->set_pause_state(PauseState::kUnpaused);
+  }
+  void report(int32_t batch, const std::vector<double>& plan, const std::vector<double>& update) const {
+    const auto elapsed_us = [](const DeviceEvent& from, const DeviceEvent& to) {
+      float ms = 0;
+      check_device(*probe.runtime, probe.runtime->elapsed_ms(&ms, from.get(), to.get()), "reading a time");
+      return static_cast<double>(ms) * 1e3;
+    };
+    std::vector<double> gaps, periods, host, worker;
+    size_t num_ahead = 0;
+    for (size_t i = 1; i < probe.num_steps; ++i) {
+      gaps.push_back(elapsed_us(probe.end[i - 1], probe.begin[i]));
+      periods.push_back(elapsed_us(probe.end[i - 1], probe.end[i]));
+      worker.push_back(probe.worker_us[i]);
+      host.push_back(probe.worker_us[i] + plan[std::min(i, plan.size() - 1)] + update[std::min(i, update.size() - 1)]);
+      num_ahead += probe.ahead[i] != 0;
+    }
+    std::printf("%5d %9.3f %9.1f %9.1f %7.0f %% %9.1f %9.1f %9.1f %9.1f %9.1f   %s\n", batch, median(periods) / 1e3,
+                median(gaps), percentile(gaps, 0.99),
+                100.0 * static_cast<double>(num_ahead) / static_cast<double>(gaps.size()), median(worker), median(plan),
+                median(update), median(host), percentile(host, 0.99),
+                median(gaps) < kGapTarget && median(host) < kHostTarget ? "met" : "missed");
+    std::fflush(stdout);
+  }
+
+  TimedExecutor::Times noted_;  // before core_, which writes to it
+  int num_steps_;
+  std::unique_ptr<EngineCore> core_;
+  EngineCoreOutputs outputs_;
+  double step_end_ = 0;
+  RequestId last_id_ = 0, last_started_ = 0;
+  size_t num_started_ = 0;
+  std::mt19937 random_{7};
+};
+
+int run(EngineConfig config, const std::string& batches, int num_steps) {
+  config.validate();
+  Backend backend = find_backend(config);
+  probe.runtime = backend.runtime;
+  backend.runtime = &probed_runtime();
+  check_device(*probe.runtime, probe.runtime->select(backend.device), "selecting the device");
+  Bench bench(config, backend, num_steps);
+  std::printf("%5s %9s %9s %9s %9s %9s %9s %9s %9s %9s\n", "", "step", "gap", "gap", "ahead", "worker", "plan",
+              "update", "host", "host");
+  std::printf("%5s %9s %9s %9s %9s %9s %9s %9s %9s %9s   targets: gap < %.0f us, host < %.0f us\n", "batch", "ms",
+              "us", "p99 us", "", "us", "us", "us", "us", "p99 us", kGapTarget, kHostTarget);
+  std::istringstream list(batches);
+  for (std::string batch; std::getline(list, batch, ',');) bench.run(std::stoi(batch));
+  return 0;
+}
+
+}  // namespace
+}  // namespace quire
+
+int main(int argc, char** argv) {
+  using namespace quire;
+  EngineConfig config;
+  config.device = "cuda";
+  config.dtype = "bfloat16";
+  config.load_format = "dummy";
+  config.skip_tokenizer_init = true;
+  config.max_num_seqs = 256;
+  config.max_num_batched_tokens = 8192;
+  config.max_model_len = 4096;
+  std::string batches = "1,8,32,64,128,256";
+  int num_steps = 300;
+  if (cuda_kernel_table(0) == nullptr) {
+    std::printf("no CUDA device\n");
+    return 0;
+  }
+  try {
+    for (int i = 1; i < argc; i += 2) {
+      const std::string option = argv[i], value = i + 1 < argc ? argv[i + 1] : "";
+      if (option == "--batches") {
+        batches = value;
+      } else if (option == "--steps") {
+        num_steps = std::max(2, std::atoi(value.c_str()));
+      } else if (option == "--set") {
+        const size_t equals = std::min(value.find('='), value.size() - 1);
+        set_field(config, value.substr(0, equals), value.substr(equals + 1));
+      } else {
+        std::fprintf(stderr, "unknown option %s\n", option.c_str());
+        return 2;
+      }
+    }
+    const auto directory = std::filesystem::temp_directory_path() / "quire-llama-8b";
+    if (config.model.empty()) {
+      std::filesystem::create_directories(directory);
+      std::ofstream(directory / "config.json") << kLlama8B;
+      config.model = directory.string();
+    }
+    return run(config, batches, num_steps);
+  } catch (const Error& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,143 @@
+// How fast weights get from the page cache to a device, beside what the bus gives.
+//
+//   weight_loading_bench DIRECTORY [GIGABYTES = 4]
+//
+// Writes a safetensors file of that size to DIRECTORY, once; reads it so that it lies in the page cache; then
+// loads it, as it is stored and with a conversion, a few times. Copies from pinned memory alone are timed in
+// the same run. The last column is the loader's rate over theirs.
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "device/device_arena.h"
+#include "device/runtime_handles.h"
+#include "quire/error.h"
+#include "quire/kernels/backend_registry.h"
+#include "quire/kernels/cuda_device.h"
+#include "util/str.h"
+#include "weights/checkpoint.h"
+#include "weights/weight_loader.h"
+
+namespace quire {
+namespace {
+
+constexpr int64_t kRows = 4096, kColumns = 8192;  // bf16: 64 MiB a tensor
+constexpr size_t kTensorBytes = kRows * kColumns * 2;
+
+class Stopwatch {
+ public:
+  double seconds() const {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  }
+
+ private:
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+std::string tensor_name(size_t i) { return "weight." + std::to_string(i); }
+
+void write_file(const std::string& path, size_t num_tensors) {
+  std::string header = "{";
+  for (size_t i = 0; i < num_tensors; ++i) {
+    header += str(i > 0 ? "," : "", '"', tensor_name(i), R"(":{"dtype":"BF16","shape":[)", kRows, ",",
+                  kColumns, R"(],"data_offsets":[)", i * kTensorBytes, ",", (i + 1) * kTensorBytes, "]}");
+  }
+  header += "}";
+  header.resize((header.size() + 63) / 64 * 64 - 8 + 64, ' ');  // the data begin at a multiple of 64
+  const uint64_t length = header.size();
+  std::ofstream file(path, std::ios::binary);
+  file.write(reinterpret_cast<const char*>(&length), sizeof length);
+  file << header;
+  std::vector<uint16_t> values(kTensorBytes / 2);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<uint16_t>(0x3C00 + i * 7 % 0x300);
+  for (size_t i = 0; i < num_tensors; ++i)
+    file.write(reinterpret_cast<const char*>(values.data()), kTensorBytes);
+  file.close();
+  if (!file) throw ResourceExhausted("cannot write " + path);
+}
+
+void read_once(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::vector<char> part(8 << 20);
+  while (file.read(part.data(), static_cast<std::streamsize>(part.size()))) {
+  }
+}
+
+// Bytes a second of large copies from pinned memory, one after the other.
+double pinned_rate(const DeviceRuntime& runtime, std::byte* to, size_t bytes) {
+  constexpr size_t kPart = 64 << 20;
+  const PinnedMemory from = make_pinned(runtime, kPart);
+  const DeviceStream stream = make_stream(runtime);
+  double best = 0;
+  for (int round = 0; round < 3; ++round) {
+    const Stopwatch watch;
+    for (size_t done = 0; done + kPart <= bytes; done += kPart)
+      check_device(runtime, runtime.copy(to + done, from.get(), kPart, stream.get()), "copy");
+    check_device(runtime, runtime.synchronize_stream(stream.get()), "copy");
+    best = std::max(best, static_cast<double>(bytes / kPart * kPart) / watch.seconds());
+  }
+  return best;
+}
+
+int run(const std::string& directory, double gigabytes) {
+  const DeviceRuntime* runtime = find_device_runtime("cuda");
+  const KernelTable* ops = cuda_kernel_table(0);
+  if (!runtime || !ops) {
+    std::printf("no CUDA device\n");
+    return 0;
+  }
+  check_device(*runtime, runtime->select(0), "select");
+  const size_t num_tensors = std::max<size_t>(1, static_cast<size_t>(gigabytes * 1e9 / kTensorBytes));
+  const size_t bytes = num_tensors * kTensorBytes;
+  const std::string path = directory + "/model.safetensors";
+  std::filesystem::create_directories(directory);
+  std::error_code missing;
+  if (std::filesystem::file_size(path, missing) < bytes || missing) write_file(path, num_tensors);
+  read_once(path);
+
+  // Room for the conversion, which doubles the bytes.
+  const auto arena = make_device_arena(*runtime, 2 * bytes);
+  std::byte* to = arena->allocate(2 * bytes);
+  CudaDevice device;
+  cuda_device(0, &device);
+  const double pinned = pinned_rate(*runtime, to, bytes);
+  std::printf("%s, %.2f GB in %zu tensors\n%-40s %7.2f GB/s\n", device.name, static_cast<double>(bytes) / 1e9,
+              num_tensors, "copies from pinned memory", pinned / 1e9);
+  for (const DType dtype : {DType::kBFloat16, DType::kFloat32}) {
+    for (int round = 0; round < 3; ++round) {
+      // All that a start pays: opening the file, starting threads, pinning memory.
+      const Stopwatch watch;
+      Checkpoint checkpoint = Checkpoint::open(directory);
+      const auto loader = make_device_loader(*runtime, 0, *ops);
+      const size_t each = kTensorBytes / 2 * dtype_bytes(dtype);
+      for (size_t i = 0; i < num_tensors; ++i)
+        loader->load(to + i * each, dtype, checkpoint.take(tensor_name(i), {kRows, kColumns}));
+      loader->finish();
+      const double rate = static_cast<double>(num_tensors * each) / watch.seconds();
+      std::printf("bfloat16 to %-28s %7.2f GB/s to the device  %4.0f %%\n", dtype_name(dtype), rate / 1e9,
+                  rate / pinned * 100);
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace quire
+
+int main(int argc, char** argv) {
+  if (argc < 2) {
+    std::fprintf(stderr, "usage: %s DIRECTORY [GIGABYTES]\n", argv[0]);
+    return 2;
+  }
+  try {
+    return quire::run(argv[1], argc > 2 ? std::atof(argv[2]) : 4.0);
+  } catch (const quire::Error& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
+}

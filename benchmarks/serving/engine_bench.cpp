@@ -1,0 +1,216 @@
+// The engine rows of the H200 tables: an engine of the Llama-3.1-8B shape with weights made on the device.
+//
+//   engine_bench [--model DIR] [--rows decode,prefill,throughput,prefix,start] [--set field=JSON]...
+//
+// Prints a line for each row: what was measured, vLLM 0.26's figure, the target, the physical floor, and the
+// ratio to vLLM (above 1 is better than it). Definitions: a decode row's time per output token is the
+// difference of two generation lengths; a prefill row's is that of a prompt until its first token; throughput
+// counts output tokens.
+#include <quire/engine.h>
+#include <quire/fields.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace {
+
+using namespace quire;
+
+constexpr const char* kLlama8B = R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama",
+"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
+"num_key_value_heads": 8, "head_dim": 128, "vocab_size": 128256, "max_position_embeddings": 131072,
+"rms_norm_eps": 1e-05, "hidden_act": "silu", "rope_theta": 500000.0, "tie_word_embeddings": false,
+"dtype": "bfloat16", "eos_token_id": 128001})";
+constexpr int32_t kVocabSize = 128256;
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+std::mt19937 random_ids(7);
+
+std::vector<int32_t> random_prompt(int32_t length) {
+  std::vector<int32_t> ids;
+  for (int32_t i = 0; i < length; ++i)
+    ids.push_back(static_cast<int32_t>(random_ids() % (kVocabSize - 1000)));
+  return ids;
+}
+
+EngineRequest request(std::vector<int32_t> prompt, int32_t max_tokens) {
+  EngineRequest out;
+  out.prompt_token_ids = std::move(prompt);
+  out.sampling_params.temperature = 0;
+  out.sampling_params.max_tokens = max_tokens;
+  out.sampling_params.ignore_eos = true;
+  out.sampling_params.detokenize = false;
+  out.sampling_params.output_kind = RequestOutputKind::kFinalOnly;
+  return out;
+}
+
+double generate_seconds(Engine& engine, std::vector<EngineRequest> requests) {
+  const double begin = now();
+  const auto outputs = engine.generate(std::move(requests));
+  const double seconds = now() - begin;
+  for (const RequestOutput& output : outputs) {
+    if (output.outputs.at(0).finish_reason != FinishReason::kLength) {
+      std::fprintf(stderr, "a request did not reach its length: %s\n", output.outputs[0].error.c_str());
+      std::exit(1);
+    }
+  }
+  return seconds;
+}
+
+template <typename F>
+double median_of(int repeats, F measure) {
+  std::vector<double> values;
+  for (int i = 0; i < repeats; ++i) values.push_back(measure());
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+void heading() {
+  std::printf("%-44s %10s %10s %10s %10s %8s\n", "row", "quire", "vLLM 0.26", "target", "floor", "x vLLM");
+}
+
+// Zeros: no such figure. `more_is_better`: throughput.
+void row(const std::string& name, double value, double vllm, double target, double floor, const char* unit,
+         bool more_is_better = false) {
+  const auto text = [](double x) {
+    char buffer[32] = "";
+    if (x != 0) std::snprintf(buffer, sizeof buffer, x >= 1000 ? "%.0f" : "%.2f", x);
+    return std::string(buffer);
+  };
+  const double ratio = vllm == 0 ? 0 : more_is_better ? value / vllm : vllm / value;
+  std::printf("%-44s %10s %10s %10s %10s %8s  %s\n", name.c_str(), text(value).c_str(), text(vllm).c_str(),
+              text(target).c_str(), text(floor).c_str(), text(ratio).c_str(), unit);
+  std::fflush(stdout);
+}
+
+struct DecodeRow {
+  int32_t batch, context;
+  double vllm, target, floor;
+};
+
+void decode_rows(Engine& engine) {
+  for (const DecodeRow& r : {DecodeRow{1, 1024, 4.88, 3.90, 3.46}, DecodeRow{1, 8192, 5.14, 4.15, 3.67},
+                             DecodeRow{8, 1024, 5.16, 4.25, 3.71}, DecodeRow{32, 1024, 6.30, 5.25, 4.55},
+                             DecodeRow{64, 1024, 7.58, 6.5, 5.67}, DecodeRow{64, 4096, 13.5, 12.5, 11.6},
+                             DecodeRow{128, 1024, 10.6, 9.0, 8.0}, DecodeRow{256, 1024, 18.0, 15.5, 14.1}}) {
+    constexpr int32_t kShort = 50, kLong = 250;
+    const auto run = [&](int32_t max_tokens) {
+      std::vector<EngineRequest> requests;
+      for (int32_t i = 0; i < r.batch; ++i) requests.push_back(request(random_prompt(r.context), max_tokens));
+      return generate_seconds(engine, std::move(requests));
+    };
+    const double tpot =
+        median_of(r.batch * r.context > 100000 ? 1 : 3, [&] { return run(kLong) - run(kShort); }) /
+        (kLong - kShort);
+    row("decode batch " + std::to_string(r.batch) + ", context " + std::to_string(r.context), tpot * 1e3,
+        r.vllm, r.target, r.floor, "ms");
+  }
+}
+
+void prefill_rows(Engine& engine) {
+  struct Prefill {
+    int32_t length;
+    double vllm, target, floor;
+  };
+  for (const Prefill& r : {Prefill{512, 17.7, 14, 10.1}, Prefill{2048, 52.5, 48, 41.6},
+                           Prefill{8192, 221, 205, 184}, Prefill{16384, 494, 450, 414}}) {
+    const double seconds =
+        median_of(5, [&] { return generate_seconds(engine, {request(random_prompt(r.length), 1)}); });
+    row("prefill " + std::to_string(r.length), seconds * 1e3, r.vllm, r.target, r.floor, "ms");
+  }
+}
+
+void throughput_rows(Engine& engine) {
+  std::vector<EngineRequest> equal, mixed;
+  for (int i = 0; i < 256; ++i) equal.push_back(request(random_prompt(512), 128));
+  double seconds = generate_seconds(engine, std::move(equal));
+  row("256 requests, 512 in + 128 out", 256 * 128 / seconds, 6807, 8500, 0, "tok/s", true);
+  for (int i = 0; i < 1000; ++i) {
+    mixed.push_back(request(random_prompt(64 + static_cast<int32_t>(random_ids() % 961)), 200));
+  }
+  seconds = generate_seconds(engine, std::move(mixed));
+  row("1,000 requests, 64-1,024 in + 200 out", 1000 * 200 / seconds, 8481, 11000, 0, "tok/s", true);
+}
+
+void prefix_rows(const EngineConfig& base) {
+  EngineConfig config = base;
+  config.enable_prefix_caching = true;
+  Engine engine(config);
+  const std::vector<int32_t> shared = random_prompt(4096);
+  const auto batch = [&](bool shares) {
+    std::vector<EngineRequest> requests;
+    for (int i = 0; i < 64; ++i) {
+      std::vector<int32_t> prompt = shares ? shared : random_prompt(4096);
+      const std::vector<int32_t> own = random_prompt(64);
+      prompt.insert(prompt.end(), own.begin(), own.end());
+      requests.push_back(request(std::move(prompt), 1));
+    }
+    return requests;
+  };
+  row("64 x (4,096 + 64), nothing shared", generate_seconds(engine, batch(false)), 6.6, 0, 0, "s");
+  generate_seconds(engine, {request(shared, 1)});
+  row("64 x (4,096 shared + 64), warm", generate_seconds(engine, batch(true)), 0.26, 0.15, 0, "s");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  EngineConfig config;
+  std::string model, rows = "start,decode,prefill,throughput,prefix";
+  config.device = "cuda";
+  config.dtype = "bfloat16";
+  config.load_format = "dummy";
+  config.skip_tokenizer_init = true;
+  config.enable_prefix_caching = false;
+  config.max_num_seqs = 256;
+  config.max_num_batched_tokens = 8192;
+  config.max_model_len = 32768;
+  try {
+    for (int i = 1; i + 1 < argc; i += 2) {
+      const std::string option = argv[i], value = argv[i + 1];
+      if (option == "--model") {
+        model = value;
+      } else if (option == "--rows") {
+        rows = value;
+      } else if (option == "--set") {
+        const size_t equals = value.find('=');
+        set_field(config, value.substr(0, equals), value.substr(equals + 1));
+      } else {
+        std::fprintf(stderr, "unknown option %s\n", option.c_str());
+        return 2;
+      }
+    }
+    if (model.empty()) {
+      model = (std::filesystem::temp_directory_path() / "quire-llama-8b").string();
+      std::filesystem::create_directories(model);
+      std::ofstream(model + "/config.json") << kLlama8B;
+    }
+    config.model = model;
+    const auto wants = [&rows](const char* name) { return rows.find(name) != std::string::npos; };
+    heading();
+    const double begin = now();
+    auto engine = std::make_unique<Engine>(config);
+    generate_seconds(*engine, {request(random_prompt(16), 1)});
+    if (wants("start")) row("engine start to first token", now() - begin, 51, 4, 0, "s");
+    if (wants("decode")) decode_rows(*engine);
+    if (wants("prefill")) prefill_rows(*engine);
+    if (wants("throughput")) throughput_rows(*engine);
+    engine.reset();
+    if (wants("prefix")) prefix_rows(config);
+  } catch (const Error& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,184 @@
+// Sampling where the kernels' memory is the host's: done when `sample` returns.
+#include <algorithm>
+#include <limits>
+
+#include "sampler/sampler.h"
+#include "util/check.h"
+
+namespace quire {
+namespace {
+
+class HostSampler final : public Sampler {
+ public:
+  HostSampler(const KernelTable& ops, int32_t vocab_size, int32_t num_slots)
+      : ops_(ops), vocab_size_(vocab_size), slots_(static_cast<size_t>(num_slots)) {}
+
+  size_t scratch_bytes(int64_t rows) const override {
+    return ActivationArena::bytes(DType::kFloat32, rows * vocab_size_);
+  }
+  void stage(int32_t, std::span<const SamplingRow> rows) override { rows_ = rows; }
+  void sample(const LaunchContext& launch, ActivationArena& arena, TensorView logits, int32_t slot,
+              const GrammarOutput* grammar) override;
+  const int32_t* kernel_token_ids(int32_t slot) const override {
+    return slots_[static_cast<size_t>(slot)].token_ids.data();
+  }
+  std::span<const int32_t> token_ids(int32_t slot) const override {
+    return slots_[static_cast<size_t>(slot)].token_ids;
+  }
+  void take_logprobs(int32_t slot, std::vector<RequestLogprobs>& logprobs) override {
+    auto& own = slots_[static_cast<size_t>(slot)].logprobs;
+    std::move(own.begin(), own.end(), std::back_inserter(logprobs));
+    own.clear();
+  }
+
+ private:
+  void apply_bias(TensorView logits) const;
+  void apply_masks(TensorView logits, const GrammarOutput& grammar) const;
+  void apply_penalties(const LaunchContext& launch, TensorView logits);
+  PositionLogprobs top_logprobs(const float* logprobs, int32_t chosen, int32_t num_top);
+
+  const KernelTable& ops_;
+  int32_t vocab_size_;
+  struct Slot {
+    std::vector<int32_t> token_ids;
+    std::vector<RequestLogprobs> logprobs;
+  };
+  std::vector<Slot> slots_;
+  std::span<const SamplingRow> rows_;
+  std::vector<float> temperature_, top_p_, min_p_, presence_, frequency_, repetition_;
+  std::vector<int32_t> top_k_, num_prompt_tokens_, num_tokens_, order_;
+  std::vector<uint64_t> seed_;
+  std::vector<int64_t> position_;
+  std::vector<const int32_t*> token_ids_;
+};
+
+void HostSampler::sample(const LaunchContext& launch, ActivationArena& arena, TensorView logits, int32_t slot,
+                         const GrammarOutput* grammar) {
+  const size_t n = rows_.size();
+  Slot& result = slots_[static_cast<size_t>(slot)];
+  result.token_ids.resize(n);
+  result.logprobs.clear();
+  const size_t mark = arena.mark();
+  const bool any_logprobs =
+      std::any_of(rows_.begin(), rows_.end(), [](const SamplingRow& row) { return row.wants_logprobs(); });
+  TensorView all_logprobs;
+  if (any_logprobs) {
+    all_logprobs = arena.take(DType::kFloat32, static_cast<int64_t>(n), vocab_size_);
+    ops_.log_softmax(launch, all_logprobs, logits);
+  }
+
+  apply_bias(logits);
+  if (grammar != nullptr) apply_masks(logits, *grammar);
+  apply_penalties(launch, logits);
+
+  for (auto* column : {&temperature_, &top_p_, &min_p_}) column->resize(n);
+  top_k_.resize(n);
+  seed_.resize(n);
+  position_.resize(n);
+  for (size_t i = 0; i < n; ++i) {
+    const SamplingParams& params = *rows_[i].params;
+    temperature_[i] = params.temperature;
+    top_k_[i] = std::max(params.top_k, 0);
+    top_p_[i] = params.top_p;
+    min_p_[i] = params.min_p;
+    QUIRE_CHECK(params.seed.has_value());
+    seed_[i] = *params.seed;
+    position_[i] = rows_[i].num_tokens;
+  }
+  SamplingArgs args;
+  args.logits = logits;
+  args.temperature = temperature_.data();
+  args.top_k = top_k_.data();
+  args.top_p = top_p_.data();
+  args.min_p = min_p_.data();
+  args.seed = seed_.data();
+  args.position = position_.data();
+  args.sampled_token_ids = result.token_ids.data();
+  ops_.sample(launch, args);
+
+  for (size_t i = 0; any_logprobs && i < n; ++i) {
+    if (!rows_[i].wants_logprobs()) continue;
+    const auto* row = reinterpret_cast<const float*>(all_logprobs.at(static_cast<int64_t>(i)));
+    RequestLogprobs& entry = result.logprobs.emplace_back();
+    entry.result_index = rows_[i].result_index;
+    entry.positions.push_back(top_logprobs(row, result.token_ids[i], *rows_[i].params->logprobs));
+  }
+  arena.release(mark);
+}
+
+void HostSampler::apply_bias(TensorView logits) const {
+  for (size_t i = 0; i < rows_.size(); ++i) {
+    const SamplingRow& row = rows_[i];
+    auto* values = reinterpret_cast<float*>(logits.at(static_cast<int64_t>(i)));
+    for (const auto& [id, bias] : row.params->logit_bias) values[id] += bias;
+    if (row.num_tokens - row.num_prompt_tokens < row.params->min_tokens) {
+      constexpr float kNever = -std::numeric_limits<float>::infinity();
+      for (int32_t id : *row.eos_token_ids) values[id] = kNever;
+      for (int32_t id : row.params->stop_token_ids) values[id] = kNever;
+    }
+  }
+}
+
+void HostSampler::apply_masks(TensorView logits, const GrammarOutput& grammar) const {
+  const size_t words = (static_cast<size_t>(vocab_size_) + 31) / 32;
+  for (size_t g = 0; g < grammar.request_ids.size(); ++g) {
+    const int32_t* mask = grammar.bitmask.data() + g * words;
+    for (size_t i = 0; i < rows_.size(); ++i) {
+      if (rows_[i].request_id != grammar.request_ids[g]) continue;
+      auto* values = reinterpret_cast<float*>(logits.at(static_cast<int64_t>(i)));
+      for (int32_t id = 0; id < vocab_size_; ++id) {
+        if ((static_cast<uint32_t>(mask[id / 32]) >> (id % 32) & 1U) == 0)
+          values[id] = -std::numeric_limits<float>::infinity();
+      }
+    }
+  }
+}
+
+void HostSampler::apply_penalties(const LaunchContext& launch, TensorView logits) {
+  if (std::none_of(rows_.begin(), rows_.end(), [](const SamplingRow& row) { return row.is_penalized(); }))
+    return;
+  const size_t n = rows_.size();
+  for (auto* column : {&presence_, &frequency_, &repetition_}) column->resize(n);
+  num_prompt_tokens_.resize(n);
+  num_tokens_.resize(n);
+  token_ids_.resize(n);
+  for (size_t i = 0; i < n; ++i) {
+    presence_[i] = rows_[i].params->presence_penalty;
+    frequency_[i] = rows_[i].params->frequency_penalty;
+    repetition_[i] = rows_[i].params->repetition_penalty;
+    num_prompt_tokens_[i] = rows_[i].num_prompt_tokens;
+    num_tokens_[i] = rows_[i].num_tokens;
+    token_ids_[i] = rows_[i].token_ids;
+  }
+  ops_.apply_penalties(launch, {logits, token_ids_.data(), num_prompt_tokens_.data(), num_tokens_.data(),
+                                presence_.data(), frequency_.data(), repetition_.data()});
+}
+
+PositionLogprobs HostSampler::top_logprobs(const float* logprobs, int32_t chosen, int32_t num_top) {
+  const auto likelier = [logprobs](int32_t a, int32_t b) {
+    return logprobs[a] != logprobs[b] ? logprobs[a] > logprobs[b] : a < b;
+  };
+  int32_t rank = 1;
+  for (int32_t id = 0; id < vocab_size_; ++id) rank += likelier(id, chosen);
+  PositionLogprobs out;
+  const auto count = static_cast<size_t>(std::min(num_top, vocab_size_));
+  out.reserve(count + 1);
+  out.push_back({chosen, logprobs[chosen], rank});
+  if (count > 0) {
+    order_.resize(static_cast<size_t>(vocab_size_));
+    for (size_t i = 0; i < order_.size(); ++i) order_[i] = static_cast<int32_t>(i);
+    const auto middle = order_.begin() + static_cast<std::ptrdiff_t>(count);
+    std::partial_sort(order_.begin(), middle, order_.end(), likelier);
+    for (size_t i = 0; i < count; ++i)
+      out.push_back({order_[i], logprobs[order_[i]], static_cast<int32_t>(i) + 1});
+  }
+  return out;
+}
+
+}  // namespace
+
+std::unique_ptr<Sampler> make_host_sampler(const KernelTable& ops, int32_t vocab_size, int32_t num_slots) {
+  return std::make_unique<HostSampler>(ops, vocab_size, num_slots);
+}
+
+}  // namespace quire

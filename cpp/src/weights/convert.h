@@ -1,0 +1,18 @@
+// Values from one floating-point type to another, on the host.
+#pragma once
+
+#include <cstdint>
+
+#include "quire/kernels/tensor_view.h"
+
+namespace quire {
+
+// Copies `count` values between any two of fp32, fp16 and bf16, rounded to nearest even.
+void convert(void* out, DType dtype, const void* values, DType values_dtype, int64_t count);
+
+// Writes values [begin, begin + count) of the endless sequence that `seed` names, each uniform in
+// [center - scale, center + scale), as `dtype` (fp32 | fp16 | bf16).
+void fill_dummy(void* out, DType dtype, int64_t begin, int64_t count, float center, float scale,
+                uint64_t seed);
+
+}  // namespace quire

@@ -1,0 +1,109 @@
+#include "weights/weight_loader.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "weights/convert.h"
+
+namespace quire {
+namespace {
+
+// Smaller tasks are not worth a hand-off.
+constexpr int64_t kBytesPerThread = 64 << 10;
+
+class HostLoader final : public WeightLoader {
+ public:
+  explicit HostLoader(const HostParallel* host) : host_(host) {}
+
+  void load(void* to, DType dtype, TensorView from) override {
+    const uint64_t seed = num_loads_++;
+    auto* out = static_cast<std::byte*>(to);
+    const auto size = static_cast<int64_t>(dtype_bytes(dtype));
+    if (!from.data) {
+      const auto scale = static_cast<float>(1.0 / std::sqrt(from.shape[from.rank - 1]));
+      for_each_range(from.numel(), size, [=](int64_t begin, int64_t end) {
+        fill_dummy(out + begin * size, dtype, begin, end - begin, 0.0F, scale, seed);
+      });
+    } else if (from.rank == 1 || from.stride[0] == from.shape[1]) {
+      const auto from_size = static_cast<int64_t>(dtype_bytes(from.dtype));
+      for_each_range(from.numel(), size, [=](int64_t begin, int64_t end) {
+        convert(out + begin * size, dtype, from.as<std::byte>() + begin * from_size, from.dtype, end - begin);
+      });
+    } else {
+      const int64_t columns = from.shape[1];
+      for_each_range(from.shape[0], columns * size, [=](int64_t begin, int64_t end) {
+        for (int64_t row = begin; row < end; ++row)
+          convert(out + row * columns * size, dtype, from.at(row), from.dtype, columns);
+      });
+    }
+  }
+
+  void generate(void* to, int64_t rows, size_t row_bytes, RowWriter write) override {
+    auto* out = static_cast<std::byte*>(to);
+    for_each_range(rows, static_cast<int64_t>(row_bytes), [&](int64_t begin, int64_t end) {
+      write(begin, end, out + static_cast<size_t>(begin) * row_bytes);
+    });
+  }
+
+  void finish() override {}
+
+ private:
+  // Calls task(begin, end) for ranges that cover [0, count), at once where that pays.
+  template <typename Task>
+  void for_each_range(int64_t count, int64_t bytes_each, const Task& task) {
+    if (count == 0) return;
+    if (!host_ || count * bytes_each < 2 * kBytesPerThread) return task(int64_t{0}, count);
+    struct Ranges {
+      const Task& task;
+      int64_t count;
+    } ranges{task, count};
+    host_->run(
+        host_->self,
+        [](void* arg, int32_t index, int32_t num_threads) {
+          const Ranges& ranges = *static_cast<const Ranges*>(arg);
+          const int64_t begin = ranges.count * index / num_threads;
+          const int64_t end = ranges.count * (index + 1) / num_threads;
+          if (begin < end) ranges.task(begin, end);
+        },
+        &ranges);
+  }
+
+  const HostParallel* host_;
+  uint64_t num_loads_ = 0;
+};
+
+class MeasuringLoader final : public WeightLoader {
+ public:
+  void load(void*, DType, TensorView) override {}
+  void generate(void*, int64_t, size_t, RowWriter) override {}
+  void finish() override {}
+  bool measuring() const override { return true; }
+};
+
+}  // namespace
+
+std::unique_ptr<WeightLoader> make_host_loader(const HostParallel* host) {
+  return std::make_unique<HostLoader>(host);
+}
+std::unique_ptr<WeightLoader> make_measuring_loader() { return std::make_unique<MeasuringLoader>(); }
+
+void load_zeros(WeightLoader& loader, void* to, int64_t rows, size_t row_bytes) {
+  loader.generate(to, rows, row_bytes, [row_bytes](int64_t begin, int64_t end, std::byte* out) {
+    std::memset(out, 0, static_cast<size_t>(end - begin) * row_bytes);
+  });
+}
+
+TensorView slice_rows(TensorView view, int64_t begin, int64_t count) {
+  if (view.data) return view.rows(begin, count);
+  view.shape[0] = count;
+  return view;
+}
+
+TensorView slice_columns(TensorView view, int64_t begin, int64_t count) {
+  if (view.data) return view.columns(begin, count);
+  view.shape[view.rank - 1] = count;
+  return view;
+}
+
+}  // namespace quire

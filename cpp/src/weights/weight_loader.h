@@ -1,0 +1,64 @@
+// How a model's parameters get from the checkpoint to where they will be used.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "quire/kernels/device_runtime.h"
+#include "quire/kernels/ops.h"
+#include "quire/kernels/tensor_view.h"
+
+namespace quire {
+
+// Layers hand it one tensor after the other while a model is built. Used on one thread.
+class WeightLoader {
+ public:
+  // Writes rows [begin, end) of a table to `out`, which is host memory and holds those rows only. May be
+  // called on any thread, for several ranges at once.
+  using RowWriter = std::function<void(int64_t begin, int64_t end, std::byte* out)>;
+
+  virtual ~WeightLoader() = default;
+
+  // Writes a dense tensor of `dtype` (fp32 | fp16 | bf16) and of `from`'s shape at `to`, in the backend's
+  // memory.
+  //   from [N] or [rows, columns] in host memory, fp32 | fp16 | bf16; rows may be strided
+  // Without data (load_format "dummy") the values are uniform in [-1, 1) / sqrt(columns), so that a row's
+  // product with a vector keeps its magnitude: a function of the shape, the place of this call among the
+  // loader's and the kind of loader.
+  virtual void load(void* to, DType dtype, TensorView from) = 0;
+
+  // The same for values that are computed: `rows` rows of `row_bytes` each, dense.
+  virtual void generate(void* to, int64_t rows, size_t row_bytes, RowWriter write) = 0;
+
+  // Returns when everything is where it belongs. Throws what went wrong since the last call: InternalError,
+  // or ResourceExhausted when memory was refused.
+  virtual void finish() = 0;
+
+  // Whether `from` is still read after `load` has returned, until `finish`.
+  virtual bool reads_later() const { return false; }
+  // Whether nothing is written or read: the model is only built for its sizes.
+  virtual bool measuring() const { return false; }
+};
+
+// Converts in place, on the threads that `host` lends (null: the caller's).
+std::unique_ptr<WeightLoader> make_host_loader(const HostParallel* host = nullptr);
+
+// Does nothing.
+std::unique_ptr<WeightLoader> make_measuring_loader();
+
+// Streams through pinned buffers: a few threads (at most `max_threads`) convert into them while others are
+// being copied. Dummy values are made on the device, with `ops`. Throws InternalError when the device fails.
+// `runtime` and `ops` live longer; so does the memory that it writes to.
+std::unique_ptr<WeightLoader> make_device_loader(const DeviceRuntime& runtime, int32_t device,
+                                                 const KernelTable& ops, int32_t max_threads = 8);
+
+// Rows of zeros, through `generate`.
+void load_zeros(WeightLoader& loader, void* to, int64_t rows, size_t row_bytes);
+
+// view.rows(...) and view.columns(...) for tensors that may have no data, and then stay without.
+TensorView slice_rows(TensorView view, int64_t begin, int64_t count);
+TensorView slice_columns(TensorView view, int64_t begin, int64_t count);
+
+}  // namespace quire

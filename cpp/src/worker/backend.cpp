@@ -1,0 +1,81 @@
+#include "worker/backend.h"
+
+#include "quire/error.h"
+#include "quire/kernels/backend_registry.h"
+#include "quire/kernels/cuda_device.h"
+#include "util/check.h"
+#include "util/log.h"
+
+namespace quire {
+namespace {
+
+// What EngineConfig::validate has let through: "cuda" or "cuda:N".
+int32_t device_index(const std::string& device) { return device == "cuda" ? 0 : std::stoi(device.substr(5)); }
+
+std::string devices_found() {
+  if (!built_with_cuda()) return "this build has no CUDA code";
+  const int32_t count = cuda_device_count();
+  if (count == 0) return "no CUDA device was found, or no driver";
+  std::string text = str("found: ");
+  for (int32_t i = 0; i < count; ++i) {
+    CudaDevice device;
+    if (!cuda_device(i, &device)) continue;
+    text += str(i > 0 ? ", " : "", "cuda:", i, " ", device.name, " (compute capability ",
+                device.compute_capability / 10, ".", device.compute_capability % 10, ")");
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string Backend::name() const {
+  return is_device() ? str(ops->backend, ":", device, " (", ops->variant, ")")
+                     : str(ops->backend, " (", ops->variant, ")");
+}
+
+Backend find_backend(const EngineConfig& config) {
+  Backend backend;
+  if (config.device == "cpu" || (config.device == "auto" && cuda_kernel_table(0) == nullptr)) {
+    backend.ops = find_kernel_table("cpu");
+    QUIRE_CHECK(backend.ops != nullptr);
+    return backend;
+  }
+  backend.device = config.device == "auto" ? 0 : device_index(config.device);
+  backend.ops = cuda_kernel_table(backend.device);
+  backend.runtime = find_device_runtime("cuda");
+  if (backend.ops == nullptr || backend.runtime == nullptr) {
+    throw InvalidArgument(str("device '", config.device, "' cannot be used: ", devices_found(),
+                              "; use 'cpu', or a device of compute capability 8.0 to 9.0"));
+  }
+  if (config.tensor_parallel_size > 1) {
+    throw InvalidArgument(str("tensor_parallel_size ", config.tensor_parallel_size,
+                              " is more than one CUDA device can serve; use 1"));
+  }
+  return backend;
+}
+
+bool uses_async_scheduling(const EngineConfig& config, const Backend& backend) {
+  return config.async_scheduling.value_or(backend.is_device());
+}
+
+DType resolve_dtype(const EngineConfig& config, const Checkpoint& checkpoint, const Backend& backend) {
+  if (config.dtype == "float32") return DType::kFloat32;
+  if (config.dtype == "bfloat16") return DType::kBFloat16;
+  if (config.dtype == "float16") {
+    if (backend.is_device()) return DType::kFloat16;
+    throw InvalidArgument("dtype 'float16' is not computed on the CPU; use 'bfloat16' or 'float32'");
+  }
+  if (checkpoint.main_dtype() == "F16") {
+    if (backend.is_device()) return DType::kFloat16;
+    log(LogLevel::kWarning, checkpoint.directory(),
+        ": float16 weights run as bfloat16 on the CPU; dtype='float32' keeps every bit");
+  }
+  if (checkpoint.main_dtype() == "F32") {
+    if (!backend.is_device()) return DType::kFloat32;
+    log(LogLevel::kInfo, checkpoint.directory(),
+        ": float32 weights run as bfloat16 on CUDA devices; dtype='float32' keeps every bit, and is slow");
+  }
+  return DType::kBFloat16;
+}
+
+}  // namespace quire

@@ -1,0 +1,34 @@
+// Where a worker computes, as EngineConfig::device says.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "quire/engine_config.h"
+#include "quire/kernels/device_runtime.h"
+#include "quire/kernels/ops.h"
+#include "weights/checkpoint.h"
+
+namespace quire {
+
+struct Backend {
+  const KernelTable* ops = nullptr;
+  const DeviceRuntime* runtime = nullptr;  // null: the host
+  int32_t device = 0;                      // index
+
+  bool is_device() const { return runtime != nullptr; }
+  std::string name() const;  // "cuda:0 (sm_90)"
+};
+
+// "auto": the first CUDA device that this build has machine code for, else the CPU. Throws InvalidArgument,
+// saying what is there, when the device asked for is not.
+Backend find_backend(const EngineConfig& config);
+
+// config.async_scheduling, or its default: on for devices, which compute without the host.
+bool uses_async_scheduling(const EngineConfig& config, const Backend& backend);
+
+// The dtype that config.dtype and the checkpoint lead to. Throws InvalidArgument when the backend cannot
+// compute in it.
+DType resolve_dtype(const EngineConfig& config, const Checkpoint& checkpoint, const Backend& backend);
+
+}  // namespace quire

@@ -1,0 +1,47 @@
+// Which captured graph a step may replay.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace quire {
+
+enum class CudagraphMode : uint8_t {
+  kNone,       // every kernel is launched
+  kPiecewise,  // graphs between the attentions: any batch of few enough tokens
+  kFull,       // one graph: every row has one token and is sampled from
+};
+inline constexpr int kNumCudagraphModes = 3;
+
+// Steps are padded to the next captured size. Not thread-safe.
+class CudagraphDispatcher {
+ public:
+  // The sizes captured by default for steps of up to `max_tokens`: fine steps while a step is short, coarser
+  // ones later, and `max_tokens` itself.
+  static std::vector<int32_t> default_sizes(int32_t max_tokens);
+
+  // Sizes ascend; an empty list turns its mode off.
+  CudagraphDispatcher() = default;
+  CudagraphDispatcher(std::vector<int32_t> full_sizes, std::vector<int32_t> piecewise_sizes)
+      : full_sizes_(std::move(full_sizes)), piecewise_sizes_(std::move(piecewise_sizes)) {}
+
+  struct Choice {
+    CudagraphMode mode = CudagraphMode::kNone;
+    int32_t num_tokens = 0;  // with padding
+  };
+  // Counts its answer.
+  Choice dispatch(int32_t num_tokens, bool uniform_decode);
+
+  std::span<const int32_t> full_sizes() const { return full_sizes_; }
+  std::span<const int32_t> piecewise_sizes() const { return piecewise_sizes_; }
+  // How many steps ran in a mode.
+  uint64_t count(CudagraphMode mode) const { return counts_[static_cast<size_t>(mode)]; }
+
+ private:
+  std::vector<int32_t> full_sizes_, piecewise_sizes_;
+  std::array<uint64_t, kNumCudagraphModes> counts_{};
+};
+
+}  // namespace quire

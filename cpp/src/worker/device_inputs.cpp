@@ -1,0 +1,307 @@
+// Inputs on a device. The host sends what changed and a few numbers for each row; kernels make the rest. A
+// sampled token goes from one step to the next without the host.
+#include <algorithm>
+#include <cstring>
+
+#include "device/device_arena.h"
+#include "util/check.h"
+#include "worker/step_inputs.h"
+
+namespace quire {
+namespace {
+
+int32_t max_blocks(const StepInputsConfig& config, int32_t block_size) {
+  return (config.max_model_len + block_size - 1) / block_size;
+}
+
+// Where everything lies in the memory given; with no memory, how much it takes.
+class Layout {
+ public:
+  explicit Layout(std::byte* memory) : memory_(memory) {}
+  template <typename T>
+  T* take(size_t count) {
+    std::byte* place = memory_ + used_;
+    used_ += DeviceArena::rounded(count * sizeof(T));
+    return reinterpret_cast<T*>(place);
+  }
+  size_t used() const { return used_; }
+
+ private:
+  std::byte* memory_;
+  size_t used_ = 0;
+};
+
+struct Group {
+  int32_t* block_table = nullptr;   // [max_num_seqs, max_blocks]
+  int64_t* slot_mapping = nullptr;  // [max_num_batched_tokens]
+  std::byte* attention_plan = nullptr;
+  int32_t block_size = 0;
+  int32_t max_blocks = 0;
+};
+
+struct Tables {
+  Tables(const StepInputsConfig& config, std::span<const int32_t> block_sizes, size_t plan_bytes,
+         std::byte* memory) {
+    Layout layout(memory);
+    const auto rows = static_cast<size_t>(config.max_num_seqs);
+    const auto max_tokens = static_cast<size_t>(config.max_num_batched_tokens);
+    tokens = layout.take<int32_t>(rows * static_cast<size_t>(config.max_model_len));
+    input_ids = layout.take<int32_t>(max_tokens);
+    positions = layout.take<int32_t>(max_tokens);
+    query_start_loc = layout.take<int32_t>(rows + 1);
+    seq_lens = layout.take<int32_t>(rows);
+    for (int32_t block_size : block_sizes) {
+      Group& group = groups.emplace_back();
+      group.block_size = block_size;
+      group.max_blocks = max_blocks(config, block_size);
+      group.block_table = layout.take<int32_t>(rows * static_cast<size_t>(group.max_blocks));
+      group.slot_mapping = layout.take<int64_t>(max_tokens);
+      group.attention_plan = layout.take<std::byte>(plan_bytes);
+    }
+    bytes = layout.used();
+  }
+
+  int32_t* tokens;  // [max_num_seqs, max_model_len]
+  int32_t *input_ids, *positions, *query_start_loc, *seq_lens;
+  std::vector<Group> groups;
+  size_t bytes;
+};
+
+class DeviceInputs final : public StepInputs {
+ public:
+  DeviceInputs(const StepInputsConfig& config, const BatchOps& ops, std::span<const int32_t> block_sizes,
+               size_t plan_bytes, std::byte* memory, StagingRing& staging)
+      : config_(config), ops_(ops), tables_(config, block_sizes, plan_bytes, memory), staging_(staging) {
+    QUIRE_CHECK(block_sizes.size() <= PrepareInputsArgs::kMaxGroups, block_sizes.size(), " KV cache groups");
+    for (int32_t slot = config.max_num_seqs; slot-- > 0;) free_slots_.push_back(slot);
+    metadata_.resize(tables_.groups.size());
+    for (size_t group = 0; group < metadata_.size(); ++group)
+      metadata_[group].first_layer = config.first_layers[group];
+  }
+
+  void admit(CachedRequestState& request) override {
+    QUIRE_CHECK(!free_slots_.empty());
+    request.slot = free_slots_.back();
+    free_slots_.pop_back();
+    request.num_known = 0;
+  }
+  void release(CachedRequestState& request) override {
+    free_slots_.push_back(request.slot);
+    request.slot = -1;
+  }
+  void stage(const LaunchContext& launch, const StepShape& step) override;
+  void build(const LaunchContext& launch, int32_t padded_rows, int32_t padded_tokens) override;
+  ModelInput model_input() const override {
+    return {{tables_.input_ids, DType::kInt32, padded_tokens_},
+            {tables_.positions, DType::kInt32, padded_tokens_}};
+  }
+  std::span<const AttentionMetadata> attention_metadata() const override { return metadata_; }
+  TensorView logits_index() const override {
+    return {logits_index_.device, DType::kInt32, static_cast<int64_t>(num_sampling_rows_)};
+  }
+  const int32_t* token_ids(const CachedRequestState& request) const override {
+    return tables_.tokens + int64_t{request.slot} * config_.max_model_len;
+  }
+  void store_sampled(const LaunchContext& launch, const int32_t* token_ids) override {
+    ops_.store_tokens(
+        launch, {tables_.tokens, config_.max_model_len, sampling_slots_.device, sampling_positions_.device,
+                 token_ids, static_cast<int32_t>(num_sampling_rows_)});
+  }
+
+ private:
+  // Table 0 is the tokens', those of the groups follow.
+  void write_row(const LaunchContext& launch, size_t table, int32_t row, int32_t begin,
+                 std::span<const int32_t> values);
+  void flush_writes(const LaunchContext& launch);
+  void stage_changes(const LaunchContext& launch, const StepShape& step);
+
+  StepInputsConfig config_;
+  const BatchOps& ops_;
+  Tables tables_;
+  StagingRing& staging_;
+  std::vector<int32_t> free_slots_;
+  std::vector<AttentionMetadata> metadata_;
+
+  // Of the step at hand.
+  std::vector<RowWrite> writes_;
+  std::vector<int32_t> values_;
+  RowWriteArgs row_writes_;
+  Staged<int32_t> query_start_loc_, num_computed_, slots_, logits_index_, sampling_slots_;
+  Staged<int64_t> sampling_positions_;
+  size_t num_sampling_rows_ = 0;
+  int32_t num_rows_ = 0, num_tokens_ = 0, num_decode_rows_ = 0, max_query_len_ = 0, max_seq_len_ = 0;
+  int64_t padded_tokens_ = 0;
+};
+
+// Collected here and staged together. A step that changes more than fits is written in several rounds.
+void DeviceInputs::write_row(const LaunchContext& launch, size_t table, int32_t row, int32_t begin,
+                             std::span<const int32_t> values) {
+  const auto capacity = static_cast<size_t>(config_.max_num_batched_tokens) + 4096;
+  while (!values.empty()) {
+    if (values_.size() >= capacity || writes_.size() >= static_cast<size_t>(4 * config_.max_num_seqs))
+      flush_writes(launch);
+    const size_t count = std::min(values.size(), capacity - values_.size());
+    writes_.push_back({static_cast<int32_t>(table), row, begin, static_cast<int32_t>(count),
+                       static_cast<int32_t>(values_.size())});
+    values_.insert(values_.end(), values.begin(), values.begin() + static_cast<std::ptrdiff_t>(count));
+    values = values.subspan(count);
+    begin += static_cast<int32_t>(count);
+  }
+}
+
+void DeviceInputs::flush_writes(const LaunchContext& launch) {
+  const size_t mark = staging_.mark();
+  const auto writes = staging_.push<RowWrite>(writes_.size());
+  const auto values = staging_.push<int32_t>(values_.size());
+  std::copy(writes_.begin(), writes_.end(), writes.host);
+  std::copy(values_.begin(), values_.end(), values.host);
+  staging_.send(launch.stream);
+  RowWriteArgs args = row_writes_;
+  args.writes = writes.device;
+  args.values = values.device;
+  args.num_writes = static_cast<int32_t>(writes_.size());
+  ops_.write_rows(launch, args);
+  staging_.rewind(mark, launch.stream);
+  writes_.clear();
+  values_.clear();
+}
+
+void DeviceInputs::stage_changes(const LaunchContext& launch, const StepShape& step) {
+  InputBatch& batch = *step.batch;
+  writes_.clear();
+  values_.clear();
+  row_writes_ = {};
+  row_writes_.tables[0] = tables_.tokens;
+  row_writes_.strides[0] = config_.max_model_len;
+  for (size_t group = 0; group < tables_.groups.size(); ++group) {
+    row_writes_.tables[group + 1] = tables_.groups[group].block_table;
+    row_writes_.strides[group + 1] = tables_.groups[group].max_blocks;
+  }
+  for (int32_t row = 0; row < batch.size(); ++row) {
+    CachedRequestState& request = batch.request(row);
+    const int32_t end = request.num_computed_tokens + step.num_scheduled[static_cast<size_t>(row)];
+    QUIRE_CHECK(end <= batch.num_tokens(row), "row ", row, " has ", batch.num_tokens(row), " tokens");
+    // What precedes the tokens to compute is read by penalties only.
+    const SamplingParams& params = request.sampling_params;
+    const bool needs_all =
+        params.presence_penalty != 0 || params.frequency_penalty != 0 || params.repetition_penalty != 1;
+    const int32_t begin =
+        needs_all ? request.num_known : std::max(request.num_known, request.num_computed_tokens);
+    if (begin < end) {
+      write_row(launch, 0, request.slot, begin,
+                {batch.token_ids(row) + begin, static_cast<size_t>(end - begin)});
+      request.num_known = end;
+    }
+    for (size_t group = 0; group < tables_.groups.size(); ++group) {
+      int32_t first = 0;
+      const auto ids = batch.block_table(group).take_unsent(row, first);
+      write_row(launch, group + 1, row, first, ids);
+    }
+  }
+  const auto writes = staging_.push<RowWrite>(writes_.size());
+  const auto values = staging_.push<int32_t>(values_.size());
+  std::copy(writes_.begin(), writes_.end(), writes.host);
+  std::copy(values_.begin(), values_.end(), values.host);
+  row_writes_.writes = writes.device;
+  row_writes_.values = values.device;
+  row_writes_.num_writes = static_cast<int32_t>(writes_.size());
+}
+
+void DeviceInputs::stage(const LaunchContext& launch, const StepShape& step) {
+  stage_changes(launch, step);
+  InputBatch& batch = *step.batch;
+  num_rows_ = batch.size();
+  num_tokens_ = step.num_tokens;
+  num_decode_rows_ = step.num_decode_rows;
+  const auto rows = static_cast<size_t>(num_rows_);
+  query_start_loc_ = staging_.push<int32_t>(rows + 1);
+  num_computed_ = staging_.push<int32_t>(rows);
+  slots_ = staging_.push<int32_t>(rows);
+  query_start_loc_.host[0] = 0;
+  max_query_len_ = max_seq_len_ = 0;
+  for (size_t row = 0; row < rows; ++row) {
+    const CachedRequestState& request = batch.request(static_cast<int32_t>(row));
+    const int32_t count = step.num_scheduled[row];
+    query_start_loc_.host[row + 1] = query_start_loc_.host[row] + count;
+    num_computed_.host[row] = request.num_computed_tokens;
+    slots_.host[row] = request.slot;
+    max_query_len_ = std::max(max_query_len_, count);
+    max_seq_len_ = std::max(max_seq_len_, request.num_computed_tokens + count);
+  }
+  QUIRE_CHECK(query_start_loc_.host[rows] == num_tokens_, query_start_loc_.host[rows], " tokens, planned ",
+              num_tokens_);
+  num_sampling_rows_ = step.sampling_rows.size();
+  logits_index_ = staging_.push<int32_t>(num_sampling_rows_);
+  sampling_slots_ = staging_.push<int32_t>(num_sampling_rows_);
+  sampling_positions_ = staging_.push<int64_t>(num_sampling_rows_);
+  for (size_t i = 0; i < num_sampling_rows_; ++i) {
+    const auto row = static_cast<size_t>(step.sampling_rows[i]);
+    CachedRequestState& request = batch.request(step.sampling_rows[i]);
+    logits_index_.host[i] = query_start_loc_.host[row + 1] - 1;
+    sampling_slots_.host[i] = request.slot;
+    const int32_t position = request.num_computed_tokens + step.num_scheduled[row];
+    sampling_positions_.host[i] = position;
+    request.num_known = position + 1;
+  }
+}
+
+void DeviceInputs::build(const LaunchContext& launch, int32_t padded_rows, int32_t padded_tokens) {
+  padded_tokens_ = padded_tokens;
+  ops_.write_rows(launch, row_writes_);
+  PrepareInputsArgs args;
+  args.query_start_loc = query_start_loc_.device;
+  args.num_computed = num_computed_.device;
+  args.slots = slots_.device;
+  args.num_rows = num_rows_;
+  args.num_tokens = num_tokens_;
+  args.padded_rows = padded_rows;
+  args.padded_tokens = padded_tokens;
+  args.tokens = tables_.tokens;
+  args.tokens_stride = config_.max_model_len;
+  args.input_ids = tables_.input_ids;
+  args.positions = tables_.positions;
+  args.padded_query_start_loc = tables_.query_start_loc;
+  args.seq_lens = tables_.seq_lens;
+  args.num_groups = static_cast<int32_t>(tables_.groups.size());
+  const bool padded = padded_rows > num_rows_;
+  for (size_t g = 0; g < tables_.groups.size(); ++g) {
+    const Group& group = tables_.groups[g];
+    args.groups[g] = {group.block_table, group.max_blocks, group.block_size, group.slot_mapping};
+    AttentionMetadata& metadata = metadata_[g];
+    metadata.block_table = {group.block_table, DType::kInt32, padded_rows, group.max_blocks};
+    metadata.slot_mapping = {group.slot_mapping, DType::kInt64, padded_tokens};
+    metadata.query_start_loc = {tables_.query_start_loc, DType::kInt32, int64_t{padded_rows} + 1};
+    metadata.seq_lens = {tables_.seq_lens, DType::kInt32, padded_rows};
+    metadata.attention_plan = group.attention_plan;
+    // Padding follows the rows: without others it counts as decodes.
+    metadata.num_decode_rows = padded && num_decode_rows_ == num_rows_ ? padded_rows : num_decode_rows_;
+    metadata.max_query_len = std::max(max_query_len_, 1);
+    metadata.max_seq_len = std::max(max_seq_len_, 1);
+  }
+  ops_.prepare_inputs(launch, args);
+  row_writes_.num_writes = 0;
+  num_rows_ = num_tokens_ = num_decode_rows_ = max_query_len_ = max_seq_len_ =
+      0;  // a step of padding may follow
+}
+
+}  // namespace
+
+size_t device_inputs_bytes(const StepInputsConfig& config, std::span<const int32_t> block_sizes,
+                           size_t plan_bytes) {
+  return Tables(config, block_sizes, plan_bytes, nullptr).bytes;
+}
+
+size_t device_inputs_staging_bytes(const StepInputsConfig& config) {
+  const auto rows = static_cast<size_t>(config.max_num_seqs);
+  const auto values = static_cast<size_t>(config.max_num_batched_tokens) + 4096;
+  return 4 * rows * sizeof(RowWrite) + values * sizeof(int32_t) +
+         rows * (6 * sizeof(int32_t) + sizeof(int64_t)) + 1024;
+}
+
+std::unique_ptr<StepInputs> make_device_inputs(const StepInputsConfig& config, const BatchOps& ops,
+                                               std::span<const int32_t> block_sizes, size_t plan_bytes,
+                                               std::byte* memory, StagingRing& staging) {
+  return std::make_unique<DeviceInputs>(config, ops, block_sizes, plan_bytes, memory, staging);
+}
+
+}  // namespace quire

@@ -1,0 +1,40 @@
+// Captured forward passes.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "device/runtime_handles.h"
+#include "layers/context.h"
+
+namespace quire {
+
+// One graph. What it reads and writes lies where it did when it was captured.
+class FullGraph {
+ public:
+  // Captures what `enqueue` gives to `stream`. Throws what it throws.
+  FullGraph(const DeviceRuntime& runtime, void* stream, const std::function<void()>& enqueue);
+  void replay(void* stream) const;
+
+ private:
+  const DeviceRuntime* runtime_;
+  DeviceGraph graph_;
+};
+
+// Several graphs, and what runs between them.
+class PiecewiseGraph {
+ public:
+  // `enqueue` runs a forward pass with the pieces it is given and returns its hidden states.
+  PiecewiseGraph(const DeviceRuntime& runtime, const ForwardContext& ctx,
+                 const std::function<TensorView(const ForwardContext&)>& enqueue);
+  // The hidden states.
+  TensorView replay(const ForwardContext& ctx) const;
+
+ private:
+  const DeviceRuntime* runtime_;
+  std::vector<DeviceGraph> graphs_;
+  std::vector<GraphPieces::Between> between_;  // after each graph but the last
+  TensorView hidden_;
+};
+
+}  // namespace quire

@@ -1,0 +1,112 @@
+// Inputs where the kernels' memory is the host's: the batch is read in place.
+#include <algorithm>
+#include <numeric>
+
+#include "util/check.h"
+#include "worker/step_inputs.h"
+
+namespace quire {
+namespace {
+
+class HostInputs final : public StepInputs {
+ public:
+  explicit HostInputs(const StepInputsConfig& config) {
+    // As large as any step makes them.
+    const auto max_seqs = static_cast<size_t>(config.max_num_seqs);
+    const auto max_tokens = static_cast<size_t>(config.max_num_batched_tokens);
+    for (auto* per_row : {&seq_lens_, &logits_index_}) per_row->reserve(max_seqs);
+    query_start_loc_.reserve(max_seqs + 1);
+    for (auto* per_token : {&input_ids_, &positions_}) per_token->reserve(max_tokens);
+    slot_mappings_.resize(config.first_layers.size());
+    for (auto& slots : slot_mappings_) slots.reserve(max_tokens);
+    metadata_.resize(config.first_layers.size());
+    for (size_t group = 0; group < metadata_.size(); ++group)
+      metadata_[group].first_layer = config.first_layers[group];
+  }
+
+  void admit(CachedRequestState&) override {}
+  void release(CachedRequestState&) override {}
+  void stage(const LaunchContext& launch, const StepShape& step) override;
+  void build(const LaunchContext&, int32_t padded_rows, int32_t padded_tokens) override {
+    QUIRE_CHECK(padded_rows == batch_->size() && padded_tokens == static_cast<int32_t>(input_ids_.size()),
+                "nothing is padded on the host");
+  }
+  ModelInput model_input() const override {
+    const auto num_tokens = static_cast<int64_t>(input_ids_.size());
+    // Views have no const form; nobody writes.
+    return {{const_cast<int32_t*>(input_ids_.data()), DType::kInt32, num_tokens},
+            {const_cast<int32_t*>(positions_.data()), DType::kInt32, num_tokens}};
+  }
+  std::span<const AttentionMetadata> attention_metadata() const override { return metadata_; }
+  TensorView logits_index() const override {
+    return {const_cast<int32_t*>(logits_index_.data()), DType::kInt32,
+            static_cast<int64_t>(logits_index_.size())};
+  }
+  const int32_t* token_ids(const CachedRequestState& request) const override {
+    return batch_->token_ids(request.row);
+  }
+  void store_sampled(const LaunchContext&, const int32_t*) override {}  // the batch is where they are read
+
+ private:
+  InputBatch* batch_ = nullptr;
+  std::vector<int32_t> input_ids_, positions_, query_start_loc_, seq_lens_, logits_index_;
+  std::vector<std::vector<int64_t>> slot_mappings_;  // per group
+  std::vector<AttentionMetadata> metadata_;
+};
+
+void HostInputs::stage(const LaunchContext&, const StepShape& step) {
+  batch_ = step.batch;
+  InputBatch& batch = *step.batch;
+  const auto num_rows = static_cast<size_t>(batch.size());
+  const auto num_tokens = static_cast<size_t>(step.num_tokens);
+  input_ids_.resize(num_tokens);
+  positions_.resize(num_tokens);
+  query_start_loc_.resize(num_rows + 1);
+  seq_lens_.resize(num_rows);
+  for (auto& slots : slot_mappings_) slots.resize(num_tokens);
+
+  query_start_loc_[0] = 0;
+  int32_t max_query_len = 0;
+  int32_t max_seq_len = 0;
+  for (int32_t row = 0; row < batch.size(); ++row) {
+    const int32_t count = step.num_scheduled[static_cast<size_t>(row)];
+    const int32_t begin = batch.request(row).num_computed_tokens;
+    const int32_t first = query_start_loc_[static_cast<size_t>(row)];
+    QUIRE_CHECK(begin + count <= batch.num_tokens(row), "row ", row, " has ", batch.num_tokens(row),
+                " tokens");
+    QUIRE_CHECK(first + count <= step.num_tokens, "more tokens than planned");
+    std::copy_n(batch.token_ids(row) + begin, count, input_ids_.data() + first);
+    std::iota(positions_.data() + first, positions_.data() + first + count, begin);
+    for (size_t group = 0; group < slot_mappings_.size(); ++group) {
+      batch.block_table(group).fill_slots(row, begin, count, slot_mappings_[group].data() + first);
+    }
+    query_start_loc_[static_cast<size_t>(row) + 1] = first + count;
+    seq_lens_[static_cast<size_t>(row)] = begin + count;
+    max_query_len = std::max(max_query_len, count);
+    max_seq_len = std::max(max_seq_len, begin + count);
+  }
+  QUIRE_CHECK(query_start_loc_.back() == step.num_tokens, "fewer tokens than planned");
+
+  const auto rows = static_cast<int64_t>(num_rows);
+  for (size_t group = 0; group < metadata_.size(); ++group) {
+    AttentionMetadata& metadata = metadata_[group];
+    metadata.block_table = batch.block_table(group).view(batch.size());
+    metadata.slot_mapping = {slot_mappings_[group].data(), DType::kInt64, static_cast<int64_t>(num_tokens)};
+    metadata.query_start_loc = {query_start_loc_.data(), DType::kInt32, rows + 1};
+    metadata.seq_lens = {seq_lens_.data(), DType::kInt32, rows};
+    metadata.num_decode_rows = step.num_decode_rows;
+    metadata.max_query_len = max_query_len;
+    metadata.max_seq_len = max_seq_len;
+  }
+  logits_index_.clear();
+  for (int32_t row : step.sampling_rows)
+    logits_index_.push_back(query_start_loc_[static_cast<size_t>(row) + 1] - 1);
+}
+
+}  // namespace
+
+std::unique_ptr<StepInputs> make_host_inputs(const StepInputsConfig& config) {
+  return std::make_unique<HostInputs>(config);
+}
+
+}  // namespace quire

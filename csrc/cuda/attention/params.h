@@ -1,0 +1,112 @@
+// What the attention kernels are launched with, and the plan they share.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "quire/kernels/attention_backend.h"
+#include "quire/kernels/launch_context.h"
+
+namespace quire::cuda {
+
+// Query rows of a prefill tile. A row is a (token, head of the group) pair, heads fastest, so one tile of
+// keys serves the whole group.
+constexpr int kPrefillRows = 128;
+// Keys of a tile of the decode kernel: 16 for each of its four warps.
+constexpr int kDecodeTokens = 64;
+// Query heads of one KV head that the decode kernel takes at once; larger groups are several "units".
+constexpr int kDecodeHeads = 16;
+
+// Blocks of the decode kernel: the plan cuts the step's work into as many equal pieces.
+int decode_grid(int head_size);
+constexpr int decode_units(int num_heads, int num_kv_heads) {
+  return num_kv_heads * ((num_heads / num_kv_heads + kDecodeHeads - 1) / kDecodeHeads);
+}
+
+// Where a block of the decode kernel begins. The work is every (decode row, unit, tile), tiles fastest; block
+// b has [b * chunk, (b + 1) * chunk) of it.
+struct DecodeStart {
+  int32_t row, unit, tile, seq_len;
+};
+
+// plan_attention's result, in device memory: this header, then the arrays that the accessors name.
+struct alignas(64) AttentionPlan {
+  int32_t decode_tiles;   // of all decode rows and units
+  int32_t decode_chunk;   // a block's share
+  int32_t prefill_tiles;  // of all prefill rows, for one KV head
+
+  static constexpr size_t bytes(int max_blocks, int max_num_seqs) {
+    return sizeof(AttentionPlan) + static_cast<size_t>(max_blocks) * (sizeof(DecodeStart) + sizeof(int32_t)) +
+           (static_cast<size_t>(max_num_seqs) + 2) * sizeof(int32_t);
+  }
+  __host__ __device__ DecodeStart* starts() { return reinterpret_cast<DecodeStart*>(this + 1); }
+  // [blocks], zero between kernels: how many pieces are done of the (row, unit) that begins in block b and
+  // ends in another.
+  __host__ __device__ int32_t* counters(int blocks) { return reinterpret_cast<int32_t*>(starts() + blocks); }
+  // [R + 2] tiles of (one unit or KV head of) the rows before, counted apart for decode and for prefill rows:
+  // the first num_decode_rows + 1 are the decode rows', the others' begin with another 0.
+  __host__ __device__ int32_t* tiles_before(int blocks) { return counters(blocks) + blocks; }
+};
+
+struct AttentionParams {
+  const void* query;
+  void* out;
+  int64_t query_stride, query_head_stride;  // elements
+  int64_t out_stride, out_head_stride;
+  const std::byte* cache;
+  int64_t page_stride_bytes;
+  const int32_t* block_table;
+  int64_t block_table_stride;
+  const int32_t* query_start_loc;
+  const int32_t* seq_lens;
+  int num_tokens;  // an upper bound, as all on the host
+  int num_rows, num_decode_rows;
+  int num_heads, num_kv_heads, group, head_size;
+  int block_size, block_shift;  // block_size == 1 << block_shift
+  float scale, soft_cap;
+  int sliding_window;  // 0: none
+  const float* alibi_slopes;
+  const float* sinks;
+  AttentionPlan* plan;
+  int decode_blocks;
+  float* partial_out;      // [2 * decode_blocks][kDecodeHeads][D]
+  float* partial_max_sum;  // [2 * decode_blocks][kDecodeHeads][2]
+};
+
+struct TileRange {
+  int begin, count;
+};
+// The tiles of `tile_tokens` keys that the last token of a sequence attends to.
+__host__ __device__ inline TileRange last_token_tiles(int seq_len, int sliding_window, int tile_tokens) {
+  const int first = sliding_window > 0 && seq_len > sliding_window ? seq_len - sliding_window : 0;
+  const int begin = first / tile_tokens;
+  return {begin, seq_len > 0 ? (seq_len + tile_tokens - 1) / tile_tokens - begin : 0};
+}
+
+// Lets a kernel have that much dynamic shared memory on the current device: once per device, of which
+// `prepared` (one per kernel) has a bit each.
+inline cudaError_t allow_shared_bytes(std::atomic<uint64_t>& prepared, const void* kernel, int bytes) {
+  int device = 0;
+  cudaGetDevice(&device);
+  const uint64_t bit = uint64_t{1} << (device % 64);
+  if ((prepared.load(std::memory_order_relaxed) & bit) != 0) return cudaSuccess;
+  cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  if (error == cudaSuccess)
+    error = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                 cudaSharedmemCarveoutMaxShared);
+  if (error == cudaSuccess) prepared.fetch_or(bit, std::memory_order_relaxed);
+  return error;
+}
+
+// The launchers. `dtype` is 16-bit but for simt, which takes every dtype and head size and all rows.
+void launch_decode_bf16(const LaunchContext& ctx, const AttentionParams& params);
+void launch_decode_fp16(const LaunchContext& ctx, const AttentionParams& params);
+void launch_prefill_mma_bf16(const LaunchContext& ctx, const AttentionParams& params);
+void launch_prefill_mma_fp16(const LaunchContext& ctx, const AttentionParams& params);
+void launch_prefill_wgmma(const LaunchContext& ctx, const AttentionParams& params, DType dtype);
+void launch_simt(const LaunchContext& ctx, const AttentionParams& params, DType dtype);
+
+}  // namespace quire::cuda

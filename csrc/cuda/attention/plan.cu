@@ -1,0 +1,122 @@
+// The plan of a step's attention: how the decode rows' work is cut into equal pieces, and where the prefill
+// rows' tiles begin. All of it is read from device memory, so a captured launch is right for every replay.
+#include "attention/params.h"
+#include "common/launch.h"
+#include "ops.h"
+
+namespace quire::cuda {
+namespace {
+
+constexpr int kThreads = 512;
+
+// tiles_before[i] = sum of count(j), j < i, for i in [0, n]; returns the last. One block.
+template <typename Count>
+__device__ int prefix_sums(int32_t* tiles_before, int n, int* shared, Count count) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  int total = 0;
+  for (int base = 0; base < n; base += kThreads) {
+    const int i = base + static_cast<int>(threadIdx.x);
+    int sum = i < n ? count(i) : 0;
+#pragma unroll
+    for (int offset = 1; offset < 32; offset *= 2) {
+      const int other = __shfl_up_sync(0xFFFFFFFFU, sum, offset);
+      if (lane >= offset) sum += other;
+    }
+    if (lane == 31) shared[warp] = sum;
+    __syncthreads();
+    int before = total;
+    for (int w = 0; w < kThreads / 32; ++w) {
+      if (w < warp) before += shared[w];
+      total += shared[w];
+    }
+    __syncthreads();
+    if (i < n) tiles_before[i + 1] = before + sum;
+  }
+  if (threadIdx.x == 0) tiles_before[0] = 0;
+  return total;
+}
+
+struct PlanParams {
+  AttentionPlan* plan;
+  const int32_t* query_start_loc;
+  const int32_t* seq_lens;
+  int num_rows, num_decode_rows, group, units, sliding_window, blocks;
+};
+
+__global__ void __launch_bounds__(kThreads) plan_attention_kernel(const __grid_constant__ PlanParams p) {
+  __shared__ int shared[kThreads / 32];
+  AttentionPlan& plan = *p.plan;
+  int32_t* tiles_before = plan.tiles_before(p.blocks);
+  const auto tiles_of = [&](int row) {
+    return last_token_tiles(p.seq_lens[row], p.sliding_window, kDecodeTokens).count;
+  };
+  const int tiles = prefix_sums(tiles_before, p.num_decode_rows, shared, tiles_of);
+  const int prefill_tiles =
+      prefix_sums(tiles_before + p.num_decode_rows + 1, p.num_rows - p.num_decode_rows, shared, [&](int i) {
+        const int row = p.num_decode_rows + i;
+        return ceil_div((p.query_start_loc[row + 1] - p.query_start_loc[row]) * p.group, kPrefillRows);
+      });
+  const int total = tiles * p.units;
+  const int chunk = max(1, ceil_div(total, p.blocks));
+  if (threadIdx.x == 0) {
+    plan.decode_tiles = total;
+    plan.decode_chunk = chunk;
+    plan.prefill_tiles = prefill_tiles;
+  }
+  __syncthreads();  // tiles_before is written
+  for (int block = static_cast<int>(threadIdx.x); block < p.blocks; block += kThreads) {
+    plan.counters(p.blocks)[block] = 0;
+    const int begin = block * chunk;
+    DecodeStart start = {};
+    if (begin < total) {
+      // The last row that begins at or before `begin`: it is not empty, for the next begins later.
+      int low = 0, high = p.num_decode_rows - 1;
+      while (low < high) {
+        const int middle = (low + high + 1) / 2;
+        if (tiles_before[middle] * p.units <= begin) {
+          low = middle;
+        } else {
+          high = middle - 1;
+        }
+      }
+      const int count = tiles_of(low), inside = begin - tiles_before[low] * p.units;
+      start = {low, inside / count, inside % count, p.seq_lens[low]};
+    }
+    plan.starts()[block] = start;
+  }
+}
+
+}  // namespace
+
+int decode_grid(int head_size) {
+  // Two blocks of four warps share a multiprocessor, unless their shared memory is too large.
+  return device_limits().num_sms * (head_size <= 128 ? 2 : 1);
+}
+
+size_t attention_plan_bytes(int32_t max_num_seqs, int32_t /*max_tokens*/) {
+  return AttentionPlan::bytes(decode_grid(0), max_num_seqs);
+}
+
+size_t attention_workspace_bytes(int32_t /*max_tokens*/, int32_t /*max_seq_len*/, int32_t /*num_heads*/,
+                                 int32_t /*num_kv_heads*/, int32_t head_size) {
+  return static_cast<size_t>(decode_grid(head_size)) * 2 * kDecodeHeads *
+         (static_cast<size_t>(head_size) + 2) * sizeof(float);
+}
+
+void plan_attention(const LaunchContext& ctx, const AttentionPlanArgs& args) {
+  const auto num_rows = static_cast<int>(args.seq_lens.shape[0]);
+  if (num_rows == 0) return;
+  const PlanParams p = {.plan = static_cast<AttentionPlan*>(args.plan),
+                        .query_start_loc = args.query_start_loc.as<int32_t>(),
+                        .seq_lens = args.seq_lens.as<int32_t>(),
+                        .num_rows = num_rows,
+                        .num_decode_rows = args.num_decode_rows,
+                        .group = args.num_heads / args.num_kv_heads,
+                        .units = decode_units(args.num_heads, args.num_kv_heads),
+                        .sliding_window = args.sliding_window,
+                        .blocks = decode_grid(args.head_size)};
+  plan_attention_kernel<<<1, kThreads, 0, stream_of(ctx)>>>(p);
+  check_launch(ctx, "plan_attention", "[%d rows, %d decode]", num_rows, args.num_decode_rows);
+}
+
+}  // namespace quire::cuda

@@ -1,0 +1,79 @@
+// What the prefill kernels share: how their persistent blocks find work.
+//
+// An item is 128 query rows of one (row of the batch, KV head). The plan counts a batch row's items; within
+// it they go from the last queries, which have the most keys, to the first, all KV heads of a tile side by
+// side. Blocks take them in turns, every other turn backwards, so that heavy and light items balance.
+#pragma once
+
+#include "attention/params.h"
+#include "attention/tensor_core.cuh"
+
+namespace quire::cuda {
+
+struct PrefillItem {
+  int row, kv_head;
+  int query_begin, query_len, seq_len;  // of the batch row
+  int first, count;                     // packed query rows [first, first + count), count > 0
+  int first_position, last_position;    // of those rows' tokens
+  int low;                              // the first key that any of them attends to
+
+  // The tiles of `tile_keys` keys, [begin, end).
+  __device__ __forceinline__ int tiles_begin(int tile_keys) const { return low / tile_keys; }
+  __device__ __forceinline__ int tiles_end(int tile_keys) const { return last_position / tile_keys + 1; }
+  // The position of a packed row's token; of the last one for rows that only fill the tile.
+  __device__ __forceinline__ int position(int packed_row, int group) const {
+    return seq_len - query_len + min((first + packed_row) / group, query_len - 1);
+  }
+};
+
+// A block's items, one after the other. Called by whole warps.
+class PrefillItems {
+ public:
+  __device__ __forceinline__ explicit PrefillItems(const AttentionParams& p)
+      : total_(p.plan->prefill_tiles * p.num_kv_heads) {}
+
+  // False when there are no more.
+  __device__ __forceinline__ bool next(const AttentionParams& p, PrefillItem& item) {
+    const int blocks = static_cast<int>(gridDim.x), block = static_cast<int>(blockIdx.x);
+    int index = total_;
+    while (turn_ * blocks < total_ && index >= total_) {
+      index = turn_ * blocks + (turn_ % 2 == 0 ? block : blocks - 1 - block);
+      ++turn_;
+    }
+    if (index >= total_) return false;
+
+    const int lane = static_cast<int>(threadIdx.x) % 32, rows = p.num_rows - p.num_decode_rows;
+    const int32_t* tiles_before = p.plan->tiles_before(p.decode_blocks) + p.num_decode_rows + 1;
+    const int tile = index / p.num_kv_heads;
+    // Items only go forward, and so do their rows.
+    for (int passed = 32; passed == 32; row_ += passed) {
+      const int i = row_ + 1 + lane;
+      passed = __popc(__ballot_sync(0xFFFFFFFFU, i <= rows && __ldg(tiles_before + i) <= tile));
+    }
+    const int before = __ldg(tiles_before + row_), row_tiles = __ldg(tiles_before + row_ + 1) - before;
+    const int inside = index - before * p.num_kv_heads;
+    item.row = p.num_decode_rows + row_;
+    item.kv_head = inside % p.num_kv_heads;
+    item.query_begin = __ldg(p.query_start_loc + item.row);
+    item.query_len = __ldg(p.query_start_loc + item.row + 1) - item.query_begin;
+    item.seq_len = __ldg(p.seq_lens + item.row);
+    item.first = (row_tiles - 1 - inside / p.num_kv_heads) * kPrefillRows;
+    item.count = min(kPrefillRows, item.query_len * p.group - item.first);
+    item.first_position = item.position(0, p.group);
+    item.last_position = item.position(item.count - 1, p.group);
+    item.low = p.sliding_window > 0 ? max(0, item.first_position - p.sliding_window + 1) : 0;
+    return true;
+  }
+
+ private:
+  int total_, turn_ = 0, row_ = 0;
+};
+
+// No more blocks than there can be items.
+inline unsigned prefill_grid(const AttentionParams& p, int max_blocks) {
+  const int64_t rows = p.num_rows - p.num_decode_rows;
+  const int64_t items = (static_cast<int64_t>(p.num_tokens) * p.group / kPrefillRows + rows) * p.num_kv_heads;
+  return static_cast<unsigned>(items < max_blocks ? items : max_blocks);
+}
+
+}  // namespace quire::cuda

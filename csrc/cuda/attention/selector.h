@@ -1,0 +1,33 @@
+// Which attention kernel runs, and why not another.
+#pragma once
+
+#include <cstddef>
+
+#include "quire/kernels/attention_backend.h"
+
+namespace quire::cuda {
+
+// Best first.
+enum class AttentionKernel {
+  kWgmma,  // prefill with Hopper's asynchronous tensor cores; decode as kMma
+  kMma,    // mma.sync, sm_80 and later
+  kSimt,   // plain arithmetic in fp32, any dtype and head size; slow
+};
+constexpr AttentionKernel kAttentionKernels[] = {AttentionKernel::kWgmma, AttentionKernel::kMma,
+                                                 AttentionKernel::kSimt};
+
+const char* attention_kernel_name(AttentionKernel kernel);
+
+// Null when `kernel` can do it on a device of this compute capability (90 for 9.0), else why not.
+const char* attention_kernel_refusal(AttentionKernel kernel, const AttentionFeatures& features,
+                                     int compute_capability);
+
+// The best kernel that does not refuse, for features that attention_refusal accepts. The environment variable
+// QUIRE_ATTENTION_KERNEL (wgmma, mma or simt) names one to prefer.
+AttentionKernel select_attention_kernel(const AttentionFeatures& features, int compute_capability);
+
+// "mma (wgmma: head size is not 64 or 128)", for a log; at most `size` bytes with the final 0.
+void explain_attention_kernel(const AttentionFeatures& features, int compute_capability, char* text,
+                              size_t size);
+
+}  // namespace quire::cuda

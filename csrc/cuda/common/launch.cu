@@ -1,0 +1,76 @@
+#include "common/launch.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+namespace quire::cuda {
+namespace {
+
+bool launches_block() {
+  static const bool blocks = [] {
+    const char* value = std::getenv("QUIRE_LAUNCH_BLOCKING");
+    return value != nullptr && std::strcmp(value, "1") == 0;
+  }();
+  return blocks;
+}
+
+// Null when all is well.
+const char* launch_error(const LaunchContext& ctx) {
+  cudaError_t error = cudaGetLastError();
+  if (error == cudaSuccess && launches_block()) {
+    // Waiting is not permitted while a graph is captured.
+    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+    cudaStreamIsCapturing(stream_of(ctx), &capture);
+    if (capture == cudaStreamCaptureStatusNone) error = cudaStreamSynchronize(stream_of(ctx));
+  }
+  return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
+}
+
+}  // namespace
+
+void note_error(const LaunchContext& ctx, const char* kernel, const char* shape, const char* error) {
+  if (ctx.error == nullptr || ctx.error->failed) return;
+  ctx.error->failed = true;
+  std::snprintf(ctx.error->text, sizeof ctx.error->text, "%s %s: %s", kernel, shape, error);
+}
+
+void check_launch(const LaunchContext& ctx, const char* kernel, TensorView view) {
+  const char* error = launch_error(ctx);
+  if (error == nullptr) return;
+  char shape[128] = "[";
+  size_t used = 1;
+  for (int i = 0; i < view.rank && used < sizeof shape; ++i)
+    used += static_cast<size_t>(std::snprintf(shape + used, sizeof shape - used, "%s%lld", i == 0 ? "" : ", ",
+                                              static_cast<long long>(view.shape[i])));
+  if (used < sizeof shape) std::snprintf(shape + used, sizeof shape - used, "] %s", dtype_name(view.dtype));
+  note_error(ctx, kernel, shape, error);
+}
+
+void check_launch(const LaunchContext& ctx, const char* kernel, const char* format, ...) {
+  const char* error = launch_error(ctx);
+  if (error == nullptr) return;
+  char shape[256];
+  va_list arguments;
+  va_start(arguments, format);
+  std::vsnprintf(shape, sizeof shape, format, arguments);
+  va_end(arguments);
+  note_error(ctx, kernel, shape, error);
+}
+
+const DeviceLimits& device_limits() {
+  static const DeviceLimits limits = [] {
+    DeviceLimits out;
+    int device = 0, major = 0, minor = 0;
+    cudaGetDevice(&device);
+    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+    cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
+    out.compute_capability = 10 * major + minor;
+    cudaDeviceGetAttribute(&out.num_sms, cudaDevAttrMultiProcessorCount, device);
+    cudaDeviceGetAttribute(&out.max_shared_bytes_per_block, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+    return out;
+  }();
+  return limits;
+}
+
+}  // namespace quire::cuda

@@ -1,0 +1,69 @@
+// The kernel table of CUDA devices, where this build's machine code runs.
+#include <cuda_runtime_api.h>
+
+#include "ops.h"
+#include "quire/kernels/backend_registry.h"
+#include "quire/kernels/cuda_device.h"
+
+namespace quire {
+namespace {
+
+constexpr KernelTable make_table(const char* variant) {
+  return {
+      .backend = "cuda",
+      .variant = variant,
+      .create_state = cuda::create_state,
+      .destroy_state = cuda::destroy_state,
+      .embedding = cuda::embedding,
+      .rms_norm = cuda::rms_norm,
+      .fused_add_rms_norm = cuda::fused_add_rms_norm,
+      .layer_norm = cuda::layer_norm,
+      .rotary_embedding = cuda::rotary_embedding,
+      .rotary_embedding_and_write_kv = cuda::rotary_embedding_and_write_kv,
+      .silu_and_mul = cuda::silu_and_mul,
+      .gelu_and_mul = cuda::gelu_and_mul,
+      .soft_cap = cuda::soft_cap,
+      .gather_rows = cuda::gather_rows,
+      .linear_weight_bytes = cuda::linear_weight_bytes,
+      .linear_pack_rows = nullptr,
+      .linear_workspace_bytes = cuda::linear_workspace_bytes,
+      .linear = cuda::linear,
+      .attention_refusal = cuda::attention_refusal,
+      .kv_page_bytes = cuda::kv_page_bytes,
+      .attention_workspace_bytes = cuda::attention_workspace_bytes,
+      .attention_plan_bytes = cuda::attention_plan_bytes,
+      .plan_attention = cuda::plan_attention,
+      .write_kv_cache = cuda::write_kv_cache,
+      .paged_attention = cuda::paged_attention,
+      .apply_logit_bias = cuda::apply_logit_bias,
+      .apply_bitmask = cuda::apply_bitmask,
+      .apply_penalties = cuda::apply_penalties,
+      .sampling_workspace_bytes = cuda::sampling_workspace_bytes,
+      .sample = cuda::sample,
+      .log_softmax = cuda::log_softmax,
+      .top_logprobs = cuda::top_logprobs,
+      .fill_random = cuda::fill_random,
+      .batch = &cuda::kBatchOps,
+      .decodes_first = true,
+  };
+}
+
+// By the compute capability's major number, for the variants' names.
+constexpr KernelTable kTables[] = {make_table("sm_80"), make_table("sm_90"), make_table("sm_100"),
+                                   make_table("sm_120")};
+
+}  // namespace
+
+const KernelTable* cuda_kernel_table(int32_t index) {
+  CudaDevice device;
+  if (!cuda_device(index, &device)) return nullptr;
+  switch (device.compute_capability / 10) {
+    case 8: return &kTables[0];
+    case 9: return &kTables[1];
+    case 10: return &kTables[2];
+    case 12: return &kTables[3];
+    default: return nullptr;
+  }
+}
+
+}  // namespace quire

@@ -1,0 +1,181 @@
+#include "gemm_tuner.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <utility>
+
+namespace quire::cuda {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kRepeats = 4;
+
+std::string cache_directory() {
+  if (const char* own = std::getenv("QUIRE_CACHE_DIR")) return own;
+  if (const char* xdg = std::getenv("XDG_CACHE_HOME")) return std::string(xdg) + "/quire";
+  if (const char* home = std::getenv("HOME")) return std::string(home) + "/.cache/quire";
+  return "";
+}
+
+}  // namespace
+
+size_t GemmShapeHash::operator()(const GemmShape& s) const {
+  size_t hash = 0;
+  for (int64_t part : {s.m, s.n, s.k, s.x_stride, s.out_stride, int64_t{s.in_type} * 256 + s.out_type})
+    hash = (hash ^ static_cast<size_t>(part)) * 0x9E3779B97F4A7C15U + (hash >> 29);
+  return hash;
+}
+
+// Row-major is column-major transposed: out^T [n, m] = weight [n, k] * x^T, with weight^T stored.
+GemmPlan::GemmPlan(const CublasLt& lt, const GemmShape& s) : lt_(lt) {
+  const auto add = [this](int code) {
+    if (status == 0) status = code;
+  };
+  const auto u = [](int64_t x) { return static_cast<uint64_t>(x); };
+  add(lt.matmul_desc_create(&desc_, kLtCompute32F, kLtReal32F));
+  const int32_t transpose = kLtTranspose;
+  add(lt.matmul_desc_set_attribute(desc_, kLtDescTransA, &transpose, sizeof transpose));
+  add(lt.matrix_layout_create(&weight_layout_, s.in_type, u(s.k), u(s.n), s.k));
+  add(lt.matrix_layout_create(&x_layout_, s.in_type, u(s.k), u(s.m), s.x_stride));
+  add(lt.matrix_layout_create(&out_layout_, s.out_type, u(s.n), u(s.m), s.out_stride));
+}
+
+GemmPlan::GemmPlan(GemmPlan&& other) noexcept
+    : algo(other.algo),
+      status(other.status),
+      lt_(other.lt_),
+      desc_(std::exchange(other.desc_, nullptr)),
+      weight_layout_(std::exchange(other.weight_layout_, nullptr)),
+      x_layout_(std::exchange(other.x_layout_, nullptr)),
+      out_layout_(std::exchange(other.out_layout_, nullptr)) {}
+
+GemmPlan::~GemmPlan() {
+  if (desc_ != nullptr) lt_.matmul_desc_destroy(desc_);
+  for (void* layout : {weight_layout_, x_layout_, out_layout_})
+    if (layout != nullptr) lt_.matrix_layout_destroy(layout);
+}
+
+std::vector<LtHeuristicResult> GemmPlan::candidates(CublasLt::Handle handle, size_t workspace_bytes,
+                                                    int count) const {
+  void* preference = nullptr;
+  std::vector<LtHeuristicResult> results(static_cast<size_t>(count));
+  int found = 0;
+  if (status == 0 && lt_.preference_create(&preference) == 0) {
+    const auto bytes = static_cast<uint64_t>(workspace_bytes);
+    lt_.preference_set_attribute(preference, kLtPreferenceMaxWorkspaceBytes, &bytes, sizeof bytes);
+    if (lt_.get_heuristic(handle, desc_, weight_layout_, x_layout_, out_layout_, out_layout_, preference,
+                          count, results.data(), &found) != 0)
+      found = 0;
+    lt_.preference_destroy(preference);
+  }
+  results.resize(static_cast<size_t>(found));
+  std::erase_if(results, [](const LtHeuristicResult& result) { return result.state != 0; });
+  return results;
+}
+
+int GemmPlan::run(CublasLt::Handle handle, const LtMatmulAlgo& with, void* out, const void* x,
+                  const void* weight, bool adds, void* workspace, size_t workspace_bytes,
+                  void* stream) const {
+  const float one = 1.0F, beta = adds ? 1.0F : 0.0F;
+  return lt_.matmul(handle, desc_, &one, weight, weight_layout_, x, x_layout_, &beta, out, out_layout_, out,
+                    out_layout_, &with, workspace, workspace_bytes, stream);
+}
+
+GemmCache::GemmCache(const char* device_name, size_t library_version) {
+  const std::string directory = cache_directory();
+  if (directory.empty()) return;
+  std::string name = device_name;
+  for (char& c : name)
+    if (c == ' ' || c == '/') c = '-';
+  path_ = directory + "/gemm-" + name + "-cublaslt-" + std::to_string(library_version) + ".txt";
+  read();
+}
+
+// A line for each shape: m n k x_stride out_stride in_type out_type, then the algorithm's eight words.
+void GemmCache::read() {
+  std::ifstream file(path_);
+  for (std::string line; std::getline(file, line);) {
+    std::istringstream words(line);
+    GemmShape shape;
+    LtMatmulAlgo algo;
+    words >> shape.m >> shape.n >> shape.k >> shape.x_stride >> shape.out_stride >> shape.in_type >>
+        shape.out_type;
+    for (uint64_t& word : algo.data) words >> word;
+    if (words) algos_.try_emplace(shape, algo);
+  }
+}
+
+const LtMatmulAlgo* GemmCache::find(const GemmShape& shape) const {
+  const auto found = algos_.find(shape);
+  return found == algos_.end() ? nullptr : &found->second;
+}
+
+void GemmCache::add(const GemmShape& shape, const LtMatmulAlgo& algo) {
+  algos_[shape] = algo;
+  changed_ = true;
+}
+
+void GemmCache::save() {
+  if (!changed_ || path_.empty()) return;
+  changed_ = false;
+  read();
+  std::error_code ignored;
+  fs::create_directories(fs::path(path_).parent_path(), ignored);
+  const std::string temporary = path_ + "." + std::to_string(::getpid());
+  {
+    std::ofstream file(temporary);
+    for (const auto& [s, algo] : algos_) {
+      file << s.m << ' ' << s.n << ' ' << s.k << ' ' << s.x_stride << ' ' << s.out_stride << ' ' << s.in_type
+           << ' ' << s.out_type;
+      for (uint64_t word : algo.data) file << ' ' << word;
+      file << '\n';
+    }
+    if (!file) return;
+  }
+  fs::rename(temporary, path_, ignored);
+}
+
+LtMatmulAlgo quickest(const GemmPlan& plan, const std::vector<LtHeuristicResult>& candidates,
+                      CublasLt::Handle handle, void* out, const void* x, const void* weight, void* workspace,
+                      size_t workspace_bytes, cudaStream_t stream) {
+  cudaEvent_t begin = nullptr, end = nullptr;
+  cudaEventCreate(&begin);
+  cudaEventCreate(&end);
+  size_t best = 0;
+  float best_ms = 0;
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    std::vector<float> times;
+    for (int repeat = 0; repeat <= kRepeats; ++repeat) {
+      cudaMemsetAsync(workspace, repeat, workspace_bytes, stream);
+      cudaEventRecord(begin, stream);
+      if (plan.run(handle, candidates[i].algo, out, x, weight, /*adds=*/false, workspace, workspace_bytes,
+                   stream) != 0)
+        break;
+      cudaEventRecord(end, stream);
+      float ms = 0;
+      if (cudaEventSynchronize(end) != cudaSuccess || cudaEventElapsedTime(&ms, begin, end) != cudaSuccess)
+        break;
+      if (repeat > 0) times.push_back(ms);  // the first run loads the kernel
+      // Hopeless ones are not measured to the end.
+      if (repeat > 0 && best_ms > 0 && ms > 2 * best_ms) break;
+    }
+    if (times.empty()) continue;
+    std::sort(times.begin(), times.end());
+    const float ms = times[times.size() / 2];
+    if (best_ms == 0 || ms < best_ms) {
+      best_ms = ms;
+      best = i;
+    }
+  }
+  cudaEventDestroy(begin);
+  cudaEventDestroy(end);
+  return candidates[best].algo;
+}
+
+}  // namespace quire::cuda

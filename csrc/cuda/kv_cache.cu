@@ -1,0 +1,226 @@
+// Rotary embedding and what writes the KV cache: one kernel that rotates, stores, or does both.
+#include "attention/kv_layout.cuh"
+#include "common/launch.h"
+#include "common/types.cuh"
+#include "ops.h"
+
+namespace quire::cuda {
+namespace {
+
+constexpr int kThreads = 128;
+
+struct RotateAndStore {
+  void* q;
+  void* k;
+  const void* v;
+  int64_t q_stride, k_stride, v_stride;  // elements between tokens
+  int64_t q_head_stride, k_head_stride, v_head_stride;
+  int num_heads, num_kv_heads, head_size;
+  const int32_t* positions;
+  const float* cos_sin;
+  int64_t cos_sin_stride;
+  int rotary_dim;
+  std::byte* cache;
+  int64_t page_stride_bytes;
+  int block_size;
+  const void* slots;
+  bool slots_are_64_bits;
+};
+
+// kVec consecutive elements, at an address that is a multiple of their size.
+template <typename T, int kVec>
+struct alignas(sizeof(T) * kVec) Elements {
+  T x[kVec];
+};
+
+template <typename T, int kVec>
+__device__ __forceinline__ Elements<T, kVec> load(const T* p) {
+  return *reinterpret_cast<const Elements<T, kVec>*>(p);
+}
+template <typename T, int kVec>
+__device__ __forceinline__ void store(T* p, const Elements<T, kVec>& x) {
+  *reinterpret_cast<Elements<T, kVec>*>(p) = x;
+}
+
+// Where element d of a head lies in the cache.
+template <typename T>
+__device__ __forceinline__ T* cache_element(const RotateAndStore& p, int64_t slot, int values, int kv_head,
+                                            int d) {
+  constexpr int kChunk = 16 / sizeof(T);
+  const auto block = static_cast<uint32_t>(slot) / static_cast<uint32_t>(p.block_size);
+  const int token =
+      static_cast<int>(static_cast<uint32_t>(slot) - block * static_cast<uint32_t>(p.block_size));
+  std::byte* group = p.cache + block * p.page_stride_bytes +
+                     kv_group_offset(values, kv_head, token, p.num_kv_heads, p.block_size,
+                                     p.head_size * static_cast<int>(sizeof(T)));
+  const int chunk = kv_group_chunk(kv_swizzled(p.head_size, sizeof(T)), p.head_size / kChunk,
+                                   token % kGroupTokens, d / kChunk);
+  return reinterpret_cast<T*>(group) + chunk * kChunk + d % kChunk;
+}
+
+// Block (t, y) has the units [y * kThreads, ...) of token t. The units of a query head are its rotated pairs,
+// of a key head those and what passes through unrotated, of a value head all it has; kVec elements (of each
+// half) a unit. Which is which follows from the unit's index: q heads, then k, then v.
+template <typename T, int kVec, bool kRotate, bool kStore>
+__global__ void __launch_bounds__(kThreads)
+    rotate_and_store_kernel(const __grid_constant__ RotateAndStore p) {
+  const int64_t t = blockIdx.x;
+  const int half = kRotate ? p.rotary_dim / 2 : 0;
+  const int pairs = half / kVec;
+  const int key_units = pairs + (kStore ? (p.head_size - 2 * half) / kVec : 0);
+  const int value_units = kStore ? p.head_size / kVec : 0;
+
+  int unit = static_cast<int>(blockIdx.y) * kThreads + static_cast<int>(threadIdx.x);
+  int64_t slot = 0;
+  if constexpr (kStore)
+    slot = p.slots_are_64_bits ? static_cast<const int64_t*>(p.slots)[t]
+                               : static_cast<const int32_t*>(p.slots)[t];
+
+  const auto rotated = [&](const T* head, int i, Elements<T, kVec>& low, Elements<T, kVec>& high) {
+    const float* angles = p.cos_sin + p.positions[t] * p.cos_sin_stride + i;
+    low = load<T, kVec>(head + i);
+    high = load<T, kVec>(head + half + i);
+    constexpr int kFloats = kVec < 4 ? kVec : 4;  // 16 bytes
+#pragma unroll
+    for (int j = 0; j < kVec; ++j) {
+      const float a = to_float(low.x[j]), b = to_float(high.x[j]);
+      const float c = load<float, kFloats>(angles + j / kFloats * kFloats).x[j % kFloats];
+      const float s = load<float, kFloats>(angles + half + j / kFloats * kFloats).x[j % kFloats];
+      // Spelled out, so that the fused op and the two single ones round alike.
+      low.x[j] = from_float<T>(__fmaf_rn(a, c, -__fmul_rn(b, s)));
+      high.x[j] = from_float<T>(__fmaf_rn(b, c, __fmul_rn(a, s)));
+    }
+  };
+
+  Elements<T, kVec> low, high;
+  if constexpr (kRotate) {
+    if (unit < p.num_heads * pairs) {
+      T* head = static_cast<T*>(p.q) + t * p.q_stride + unit / pairs * p.q_head_stride;
+      const int i = unit % pairs * kVec;
+      rotated(head, i, low, high);
+      store<T, kVec>(head + i, low);
+      store<T, kVec>(head + half + i, high);
+      return;
+    }
+    unit -= p.num_heads * pairs;
+  }
+  if (kStore && slot < 0) return;
+  if (unit < p.num_kv_heads * key_units) {
+    const int kv_head = unit / key_units, i = unit % key_units;
+    T* head = static_cast<T*>(p.k) + t * p.k_stride + kv_head * p.k_head_stride;
+    if (i < pairs) {
+      rotated(head, i * kVec, low, high);
+      T* to_low = head + i * kVec;
+      T* to_high = to_low + half;
+      if constexpr (kStore) {
+        to_low = cache_element<T>(p, slot, 0, kv_head, i * kVec);
+        to_high = cache_element<T>(p, slot, 0, kv_head, half + i * kVec);
+      }
+      store<T, kVec>(to_low, low);
+      store<T, kVec>(to_high, high);
+    } else if constexpr (kStore) {
+      const int d = 2 * half + (i - pairs) * kVec;
+      store<T, kVec>(cache_element<T>(p, slot, 0, kv_head, d), load<T, kVec>(head + d));
+    }
+    return;
+  }
+  if constexpr (kStore) {
+    unit -= p.num_kv_heads * key_units;
+    if (unit >= p.num_kv_heads * value_units) return;
+    const int kv_head = unit / value_units, d = unit % value_units * kVec;
+    const T* head = static_cast<const T*>(p.v) + t * p.v_stride + kv_head * p.v_head_stride;
+    store<T, kVec>(cache_element<T>(p, slot, 1, kv_head, d), load<T, kVec>(head + d));
+  }
+}
+
+void set_rotation(RotateAndStore& p, TensorView q, TensorView k, TensorView positions, TensorView cos_sin) {
+  p.q = q.data;
+  p.q_stride = q.stride[0];
+  p.q_head_stride = q.stride[1];
+  p.num_heads = static_cast<int>(q.shape[1]);
+  p.k = k.data;
+  p.k_stride = k.stride[0];
+  p.k_head_stride = k.stride[1];
+  p.num_kv_heads = static_cast<int>(k.shape[1]);
+  p.head_size = static_cast<int>(k.shape[2]);
+  p.positions = positions.as<int32_t>();
+  p.cos_sin = cos_sin.as<float>();
+  p.cos_sin_stride = cos_sin.stride[0];
+  p.rotary_dim = static_cast<int>(cos_sin.shape[1]);
+}
+
+void set_cache(RotateAndStore& p, const KVCacheView& cache, TensorView v, TensorView slot_mapping) {
+  p.v = v.data;
+  p.v_stride = v.stride[0];
+  p.v_head_stride = v.stride[1];
+  p.cache = static_cast<std::byte*>(cache.data);
+  p.page_stride_bytes = cache.page_stride_bytes;
+  p.block_size = cache.block_size;
+  p.slots = slot_mapping.data;
+  p.slots_are_64_bits = slot_mapping.dtype == DType::kInt64;
+}
+
+template <bool kRotate, bool kStore>
+void launch(const LaunchContext& ctx, const char* name, const RotateAndStore& p, TensorView k) {
+  const int64_t num_tokens = k.shape[0];
+  if (num_tokens == 0) return;
+  dispatch_float(k.dtype, [&]<typename T>(T) {
+    constexpr int kFull = 16 / sizeof(T);
+    const int half = kRotate ? p.rotary_dim / 2 : 0;
+    const auto aligned = [](const void* data, int64_t stride, int64_t head_stride) {
+      return reinterpret_cast<uintptr_t>(data) % 16 == 0 && stride % kFull == 0 && head_stride % kFull == 0;
+    };
+    const bool vectors =
+        half % kFull == 0 && p.head_size % kFull == 0 && aligned(p.q, p.q_stride, p.q_head_stride) &&
+        aligned(p.k, p.k_stride, p.k_head_stride) && aligned(p.v, p.v_stride, p.v_head_stride) &&
+        aligned(p.cos_sin, kRotate ? p.rotary_dim / 2 : 0, 0) && p.cos_sin_stride % 4 == 0;
+    const int vec = vectors ? kFull : 1;
+    const int units = (kRotate ? p.num_heads * (half / vec) : 0) +
+                      p.num_kv_heads * ((half + (kStore ? 2 * (p.head_size - half) : 0)) / vec);
+    if (units == 0) return;
+    const dim3 grid(static_cast<unsigned>(num_tokens), static_cast<unsigned>(ceil_div(units, kThreads)));
+    if (vectors) {
+      rotate_and_store_kernel<T, kFull, kRotate, kStore><<<grid, kThreads, 0, stream_of(ctx)>>>(p);
+    } else {
+      rotate_and_store_kernel<T, 1, kRotate, kStore><<<grid, kThreads, 0, stream_of(ctx)>>>(p);
+    }
+    check_launch(ctx, name, k);
+  });
+}
+
+}  // namespace
+
+size_t kv_page_bytes(int32_t block_size, int32_t num_kv_heads, int32_t head_size, DType dtype) {
+  return static_cast<size_t>(2) * static_cast<size_t>(block_size) * static_cast<size_t>(num_kv_heads) *
+         static_cast<size_t>(head_size) * dtype_bytes(dtype);
+}
+
+void rotary_embedding(const LaunchContext& ctx, TensorView q, TensorView k, TensorView positions,
+                      TensorView cos_sin) {
+  RotateAndStore p{};
+  set_rotation(p, q, k, positions, cos_sin);
+  launch<true, false>(ctx, "rotary_embedding", p, k);
+}
+
+void write_kv_cache(const LaunchContext& ctx, const KVCacheView& kv_cache, TensorView k, TensorView v,
+                    TensorView slot_mapping) {
+  RotateAndStore p{};
+  p.k = k.data;
+  p.k_stride = k.stride[0];
+  p.k_head_stride = k.stride[1];
+  p.num_kv_heads = static_cast<int>(k.shape[1]);
+  p.head_size = static_cast<int>(k.shape[2]);
+  set_cache(p, kv_cache, v, slot_mapping);
+  launch<false, true>(ctx, "write_kv_cache", p, k);
+}
+
+void rotary_embedding_and_write_kv(const LaunchContext& ctx, TensorView q, TensorView k, TensorView v,
+                                   TensorView positions, TensorView cos_sin, const KVCacheView& kv_cache,
+                                   TensorView slot_mapping) {
+  RotateAndStore p{};
+  set_rotation(p, q, k, positions, cos_sin);
+  set_cache(p, kv_cache, v, slot_mapping);
+  launch<true, true>(ctx, "rotary_embedding_and_write_kv", p, k);
+}
+
+}  // namespace quire::cuda

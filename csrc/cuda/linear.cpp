@@ -1,0 +1,147 @@
+// Linears through cuBLASLt. The number of rows changes from step to step, so algorithms are chosen for a few
+// numbers of rows, each good for all from the one below it: only the longer side of the product changes, and
+// with it no alignment.
+#include <cuda_runtime_api.h>
+
+#include <cstdio>
+#include <unordered_map>
+
+#include "common/launch.h"
+#include "gemm_tuner.h"
+#include "linear_bias.h"
+#include "ops.h"
+
+namespace quire::cuda {
+namespace {
+
+constexpr size_t kWorkspaceBytes = size_t{32} << 20;
+constexpr int kNumCandidates = 16;
+// Above this, the library's first choice is within a few per cent, and measuring would cost more than it
+// gives.
+constexpr int64_t kMaxMeasuredRows = 1024;
+constexpr size_t kMaxPlans = 16384;
+
+int lt_type(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat32: return kLtReal32F;
+    case DType::kFloat16: return kLtReal16F;
+    default: return kLtReal16BF;
+  }
+}
+
+// The number of rows whose algorithm serves `m`.
+int64_t representative_rows(int64_t m) {
+  const auto up = [m](int64_t unit) { return (m + unit - 1) / unit * unit; };
+  if (m <= 2) return m;
+  if (m <= 64) return up(8);
+  if (m <= 256) return up(32);
+  if (m <= 1024) return up(128);
+  return up(1024);
+}
+
+}  // namespace
+
+// What LaunchContext::state points at.
+struct CudaState {
+  CudaState(const CublasLt& lt, CublasLt::Handle handle, const char* device_name)
+      : lt(lt), handle(handle), cache(device_name, lt.get_version()) {}
+  ~CudaState() {
+    cache.save();
+    plans.clear();
+    lt.destroy(handle);
+  }
+
+  const CublasLt& lt;
+  CublasLt::Handle handle;
+  GemmCache cache;
+  std::unordered_map<GemmShape, GemmPlan, GemmShapeHash> plans;
+};
+
+void* create_state(LaunchError* error) {
+  const auto fail = [error](const char* why) -> void* {
+    note_error({.error = error}, "cuBLASLt", "", why);
+    return nullptr;
+  };
+  const char* why = nullptr;
+  const CublasLt* lt = CublasLt::load(&why);
+  if (lt == nullptr) return fail(why);
+  CublasLt::Handle handle = nullptr;
+  if (const int status = lt->create(&handle)) return fail(lt->status_string(status));
+  cudaDeviceProp properties{};
+  int device = 0;
+  if (cudaGetDevice(&device) != cudaSuccess || cudaGetDeviceProperties(&properties, device) != cudaSuccess)
+    return fail("the device's name cannot be read");
+  return new CudaState(*lt, handle, properties.name);
+}
+
+void destroy_state(void* state) { delete static_cast<CudaState*>(state); }
+
+size_t linear_weight_bytes(int64_t n, int64_t k, DType dtype) {
+  return static_cast<size_t>(n * k) * dtype_bytes(dtype);
+}
+
+size_t linear_workspace_bytes(int64_t, int64_t, int64_t, DType) { return kWorkspaceBytes; }
+
+namespace {
+
+// The algorithm for a shape: kept, or measured now, on this call's operands.
+bool choose(const LaunchContext& ctx, CudaState& state, GemmPlan& plan, const GemmShape& shape,
+            TensorView out, TensorView x, const LinearWeight& weight) {
+  GemmShape key = shape;
+  key.m = representative_rows(shape.m);
+  if (const LtMatmulAlgo* known = state.cache.find(key)) {
+    plan.algo = *known;
+    return true;
+  }
+  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+  cudaStreamIsCapturing(stream_of(ctx), &capture);
+  const bool measures = shape.m <= kMaxMeasuredRows && capture == cudaStreamCaptureStatusNone;
+  const auto candidates = plan.candidates(state.handle, kWorkspaceBytes, measures ? kNumCandidates : 1);
+  if (candidates.empty()) return false;
+  plan.algo = candidates[0].algo;
+  if (!measures) return true;
+  if (candidates.size() > 1) {
+    plan.algo = quickest(plan, candidates, state.handle, out.data, x.data, weight.data, ctx.workspace,
+                         kWorkspaceBytes, stream_of(ctx));
+  }
+  state.cache.add(key, plan.algo);
+  return true;
+}
+
+}  // namespace
+
+void linear(const LaunchContext& ctx, TensorView out, TensorView x, const LinearWeight& weight,
+            const float* bias) {
+  auto& state = *static_cast<CudaState*>(ctx.state);
+  if (x.shape[0] == 0) return;
+  const GemmShape shape = {x.shape[0],    weight.n,         weight.k,          x.stride[0],
+                           out.stride[0], lt_type(x.dtype), lt_type(out.dtype)};
+  char text[160];
+  const auto describe = [&] {
+    std::snprintf(text, sizeof text, "[%lld, %lld] x [%lld, %lld] %s -> %s", static_cast<long long>(shape.m),
+                  static_cast<long long>(shape.k), static_cast<long long>(shape.n),
+                  static_cast<long long>(shape.k), dtype_name(x.dtype), dtype_name(out.dtype));
+    return text;
+  };
+  auto found = state.plans.find(shape);
+  if (found == state.plans.end()) {
+    if (state.plans.size() >= kMaxPlans) state.plans.clear();
+    GemmPlan plan(state.lt, shape);
+    if (!choose(ctx, state, plan, shape, out, x, weight)) {
+      note_error(ctx, "linear", describe(),
+                 plan.status != 0 ? state.lt.status_string(plan.status) : "cuBLASLt has no algorithm for it");
+      return;
+    }
+    found = state.plans.emplace(shape, std::move(plan)).first;
+  }
+  if (bias != nullptr) broadcast_bias(ctx, out, bias);
+  const int status = found->second.run(state.handle, found->second.algo, out.data, x.data, weight.data,
+                                       /*adds=*/bias != nullptr, ctx.workspace, kWorkspaceBytes, ctx.stream);
+  if (status != 0) {
+    note_error(ctx, "linear", describe(), state.lt.status_string(status));
+    return;
+  }
+  check_launch(ctx, "linear", out);
+}
+
+}  // namespace quire::cuda

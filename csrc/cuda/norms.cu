@@ -1,0 +1,280 @@
+// Norms over the last dimension. A row is read once, kept in registers, and written once.
+//
+// A row takes a block; a head, of up to 64 vectors, a group of up to 32 lanes. Which threads add up which
+// elements depends on the row's length alone, never on alignment or on how many rows there are, so that a
+// row's result is its own, bitwise, and that adding first and fused adding agree.
+#include <algorithm>
+
+#include "common/launch.h"
+#include "common/types.cuh"
+#include "ops.h"
+
+namespace quire::cuda {
+namespace {
+
+enum class Norm { kRms, kAddRms, kLayer };
+
+struct NormArgs {
+  void* out = nullptr;
+  const void* x = nullptr;
+  void* residual = nullptr;  // kAddRms
+  const void* weight = nullptr;
+  const void* bias = nullptr;  // kLayer, may be null
+  // Of tokens and heads, in elements.
+  int64_t out_stride[2] = {}, x_stride[2] = {}, residual_stride = 0;
+  int64_t rows = 0;
+  int32_t heads = 1, n = 0;
+  float eps = 0.0F, weight_offset = 0.0F;
+};
+
+// Elements [first, first + kSize) of a row of n, zeros beyond its end.
+template <bool kAligned, typename T>
+__device__ __forceinline__ Vec<T> load_part(const T* row, int first, int n) {
+  Vec<T> v;
+  if constexpr (kAligned) {
+    if (first < n) return Vec<T>::load(row + first);
+#pragma unroll
+    for (int j = 0; j < Vec<T>::kSize; ++j) v.x[j] = from_float<T>(0.0F);
+  } else {
+#pragma unroll
+    for (int j = 0; j < Vec<T>::kSize; ++j) v.x[j] = first + j < n ? row[first + j] : from_float<T>(0.0F);
+  }
+  return v;
+}
+
+template <bool kAligned, typename T>
+__device__ __forceinline__ void store_part(T* row, int first, int n, const Vec<T>& v) {
+  if constexpr (kAligned) {
+    if (first < n) v.store(row + first);
+  } else {
+#pragma unroll
+    for (int j = 0; j < Vec<T>::kSize; ++j)
+      if (first + j < n) row[first + j] = v.x[j];
+  }
+}
+
+template <typename T>
+__device__ __forceinline__ float squares(const Vec<T>& v, float sum) {
+#pragma unroll
+  for (int j = 0; j < Vec<T>::kSize; ++j) sum = fmaf(to_float(v.x[j]), to_float(v.x[j]), sum);
+  return sum;
+}
+
+template <typename T>
+__device__ __forceinline__ Vec<T> scaled(const Vec<T>& v, const Vec<T>& weight, float scale, float offset) {
+  Vec<T> out;
+#pragma unroll
+  for (int j = 0; j < Vec<T>::kSize; ++j)
+    out.x[j] = from_float<T>(__fmul_rn(to_float(v.x[j]), scale) * (offset + to_float(weight.x[j])));
+  return out;
+}
+
+__device__ __forceinline__ float inverse_rms(float sum, int n, float eps) {
+  return 1.0F / sqrtf(sum / static_cast<float>(n) + eps);
+}
+
+// One block per row; thread i holds vectors i, i + blockDim.x, ...
+template <typename T, int kVectors, bool kAligned, Norm kNorm>
+__global__ void __launch_bounds__(1024) norm_kernel(NormArgs a) {
+  constexpr int kSize = Vec<T>::kSize;
+  // Early loads hide behind the sum, where registers allow.
+  constexpr bool kEarlyWeight = kVectors <= 2;
+  __shared__ float shared[33];
+  const int64_t token = a.heads == 1 ? blockIdx.x : blockIdx.x / a.heads;
+  const int64_t head = a.heads == 1 ? 0 : blockIdx.x % a.heads;
+  const T* x = static_cast<const T*>(a.x) + token * a.x_stride[0] + head * a.x_stride[1];
+  T* out = static_cast<T*>(a.out) + token * a.out_stride[0] + head * a.out_stride[1];
+  const T* weight = static_cast<const T*>(a.weight);
+  const auto first = [](int i) {
+    return (static_cast<int>(threadIdx.x) + i * static_cast<int>(blockDim.x)) * kSize;
+  };
+
+  Vec<T> v[kVectors], w[kEarlyWeight ? kVectors : 1];
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) v[i] = load_part<kAligned>(x, first(i), a.n);
+  if constexpr (kNorm == Norm::kAddRms) {
+    T* residual = static_cast<T*>(a.residual) + token * a.residual_stride;
+    Vec<T> r[kVectors];
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) r[i] = load_part<kAligned>(residual, first(i), a.n);
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+#pragma unroll
+      for (int j = 0; j < kSize; ++j) v[i].x[j] = from_float<T>(to_float(v[i].x[j]) + to_float(r[i].x[j]));
+      store_part<kAligned>(residual, first(i), a.n, v[i]);
+    }
+  }
+  if constexpr (kEarlyWeight) {
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) w[i] = load_part<kAligned>(weight, first(i), a.n);
+  }
+
+  if constexpr (kNorm == Norm::kLayer) {
+    float sum = 0.0F, square = 0.0F;
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i)
+#pragma unroll
+      for (int j = 0; j < kSize; ++j) sum += to_float(v[i].x[j]);
+    const float mean = block_sum(sum, shared) / static_cast<float>(a.n);
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+#pragma unroll
+      for (int j = 0; j < kSize; ++j) {
+        const float d = first(i) + j < a.n ? to_float(v[i].x[j]) - mean : 0.0F;
+        square = fmaf(d, d, square);
+      }
+    }
+    const float scale = inverse_rms(block_sum(square, shared), a.n, a.eps);
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      Vec<T> weights, biases;
+      if constexpr (kEarlyWeight) {
+        weights = w[i];
+      } else {
+        weights = load_part<kAligned>(weight, first(i), a.n);
+      }
+      biases = load_part<kAligned>(static_cast<const T*>(a.bias), first(i), a.bias != nullptr ? a.n : 0);
+#pragma unroll
+      for (int j = 0; j < kSize; ++j)
+        v[i].x[j] = from_float<T>(
+            fmaf((to_float(v[i].x[j]) - mean) * scale, to_float(weights.x[j]), to_float(biases.x[j])));
+      store_part<kAligned>(out, first(i), a.n, v[i]);
+    }
+  } else {
+    float sum = 0.0F;
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) sum = squares(v[i], sum);
+    const float scale = inverse_rms(block_sum(sum, shared), a.n, a.eps);
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      Vec<T> weights;
+      if constexpr (kEarlyWeight) {
+        weights = w[i];
+      } else {
+        weights = load_part<kAligned>(weight, first(i), a.n);
+      }
+      store_part<kAligned>(out, first(i), a.n, scaled(v[i], weights, scale, a.weight_offset));
+    }
+  }
+}
+
+// `lanes` (a power of two) neighbours share a row of at most 2 * lanes vectors.
+template <typename T, bool kAligned>
+__global__ void __launch_bounds__(256) head_rms_norm_kernel(NormArgs a, int lanes) {
+  constexpr int kSize = Vec<T>::kSize;
+  const int lane = static_cast<int>(threadIdx.x) % lanes;
+  const int64_t rows_per_block = static_cast<int>(blockDim.x) / lanes;
+  const int64_t row = blockIdx.x * rows_per_block + static_cast<int>(threadIdx.x) / lanes;
+  // Lanes without a row stay for the shuffles.
+  const int n = row < a.rows ? a.n : 0;
+  const int64_t token = row / a.heads, head = row % a.heads;
+  const T* x = static_cast<const T*>(a.x) + token * a.x_stride[0] + head * a.x_stride[1];
+  T* out = static_cast<T*>(a.out) + token * a.out_stride[0] + head * a.out_stride[1];
+  const T* weight = static_cast<const T*>(a.weight);
+  const int first = lane * kSize, second = (lane + lanes) * kSize;
+  const Vec<T> v0 = load_part<kAligned>(x, first, n), v1 = load_part<kAligned>(x, second, n);
+  const Vec<T> w0 = load_part<kAligned>(weight, first, n), w1 = load_part<kAligned>(weight, second, n);
+  float sum = squares(v1, squares(v0, 0.0F));
+  for (int offset = lanes / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(0xFFFFFFFFU, sum, offset);
+  const float scale = inverse_rms(sum, a.n, a.eps);
+  store_part<kAligned>(out, first, n, scaled(v0, w0, scale, a.weight_offset));
+  store_part<kAligned>(out, second, n, scaled(v1, w1, scale, a.weight_offset));
+}
+
+template <typename T>
+bool aligned(const NormArgs& a) {
+  const auto at = [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; };
+  const int64_t strides =
+      a.x_stride[0] | a.x_stride[1] | a.out_stride[0] | a.out_stride[1] | a.residual_stride | a.n;
+  return at(a.out) && at(a.x) && at(a.residual) && at(a.weight) && at(a.bias) && strides % Vec<T>::kSize == 0;
+}
+
+constexpr int kHeadVectors = 64;
+
+template <Norm kNorm>
+void launch(const LaunchContext& ctx, const char* name, const NormArgs& a, TensorView x) {
+  if (a.rows == 0 || a.n == 0) return;
+  const cudaStream_t stream = stream_of(ctx);
+  dispatch_float(x.dtype, [&](auto type) {
+    using T = decltype(type);
+    const int vectors = ceil_div(a.n, Vec<T>::kSize);
+    const bool fits_vectors = aligned<T>(a);
+    if constexpr (kNorm == Norm::kRms) {
+      if (x.rank == 3 && vectors <= kHeadVectors) {
+        int lanes = 1;
+        while (lanes < 32 && lanes < vectors) lanes *= 2;
+        const auto blocks = static_cast<unsigned>(ceil_div<int64_t>(a.rows, 256 / lanes));
+        if (fits_vectors) {
+          head_rms_norm_kernel<T, true><<<blocks, 256, 0, stream>>>(a, lanes);
+        } else {
+          head_rms_norm_kernel<T, false><<<blocks, 256, 0, stream>>>(a, lanes);
+        }
+        return;
+      }
+    }
+    if (vectors > 8 * 1024) return note_error(ctx, name, "", "the rows are too long");
+    // Two vectors a thread, more only where a block has no more threads.
+    const int threads = std::min(1024, ceil_div(ceil_div(vectors, 2), 32) * 32);
+    const auto blocks = static_cast<unsigned>(a.rows);
+    if (!fits_vectors) {
+      norm_kernel<T, 8, false, kNorm><<<blocks, threads, 0, stream>>>(a);
+    } else if (vectors <= 2 * threads) {
+      norm_kernel<T, 2, true, kNorm><<<blocks, threads, 0, stream>>>(a);
+    } else {
+      norm_kernel<T, 8, true, kNorm><<<blocks, threads, 0, stream>>>(a);
+    }
+  });
+  check_launch(ctx, name, x);
+}
+
+}  // namespace
+
+void rms_norm(const LaunchContext& ctx, TensorView out, TensorView x, TensorView weight, float eps,
+              float weight_offset) {
+  const bool has_heads = x.rank == 3;
+  const NormArgs args = {.out = out.data,
+                         .x = x.data,
+                         .weight = weight.data,
+                         .out_stride = {out.stride[0], has_heads ? out.stride[1] : 0},
+                         .x_stride = {x.stride[0], has_heads ? x.stride[1] : 0},
+                         .rows = has_heads ? x.shape[0] * x.shape[1] : x.shape[0],
+                         .heads = has_heads ? static_cast<int32_t>(x.shape[1]) : 1,
+                         .n = static_cast<int32_t>(has_heads ? x.shape[2] : x.shape[1]),
+                         .eps = eps,
+                         .weight_offset = weight_offset};
+  launch<Norm::kRms>(ctx, "rms_norm", args, x);
+}
+
+void fused_add_rms_norm(const LaunchContext& ctx, TensorView out, TensorView residual, TensorView x,
+                        TensorView weight, float eps, float weight_offset) {
+  const NormArgs args = {.out = out.data,
+                         .x = x.data,
+                         .residual = residual.data,
+                         .weight = weight.data,
+                         .out_stride = {out.stride[0], 0},
+                         .x_stride = {x.stride[0], 0},
+                         .residual_stride = residual.stride[0],
+                         .rows = x.shape[0],
+                         .heads = 1,
+                         .n = static_cast<int32_t>(x.shape[1]),
+                         .eps = eps,
+                         .weight_offset = weight_offset};
+  launch<Norm::kAddRms>(ctx, "fused_add_rms_norm", args, x);
+}
+
+void layer_norm(const LaunchContext& ctx, TensorView out, TensorView x, TensorView weight, TensorView bias,
+                float eps) {
+  const NormArgs args = {.out = out.data,
+                         .x = x.data,
+                         .weight = weight.data,
+                         .bias = bias.data,
+                         .out_stride = {out.stride[0], 0},
+                         .x_stride = {x.stride[0], 0},
+                         .rows = x.shape[0],
+                         .heads = 1,
+                         .n = static_cast<int32_t>(x.shape[1]),
+                         .eps = eps};
+  launch<Norm::kLayer>(ctx, "layer_norm", args, x);
+}
+
+}  // namespace quire::cuda

@@ -1,0 +1,65 @@
+// The operations of the CUDA table. quire/kernels/ops.h is their contract.
+#pragma once
+
+#include "quire/kernels/ops.h"
+
+namespace quire::cuda {
+
+// element_ops.cu
+void embedding(const LaunchContext& ctx, TensorView out, TensorView ids, const LinearWeight& table,
+               int32_t vocab_start);
+void gather_rows(const LaunchContext& ctx, TensorView out, TensorView x, TensorView index);
+void silu_and_mul(const LaunchContext& ctx, TensorView out, TensorView x);
+void gelu_and_mul(const LaunchContext& ctx, TensorView out, TensorView x, bool tanh_approximation);
+void soft_cap(const LaunchContext& ctx, TensorView x, float cap);
+void fill_random(const LaunchContext& ctx, TensorView out, float scale, uint64_t seed);
+
+// norms.cu
+void rms_norm(const LaunchContext& ctx, TensorView out, TensorView x, TensorView weight, float eps,
+              float weight_offset);
+void fused_add_rms_norm(const LaunchContext& ctx, TensorView out, TensorView residual, TensorView x,
+                        TensorView weight, float eps, float weight_offset);
+void layer_norm(const LaunchContext& ctx, TensorView out, TensorView x, TensorView weight, TensorView bias,
+                float eps);
+
+// kv_cache.cu
+size_t kv_page_bytes(int32_t block_size, int32_t num_kv_heads, int32_t head_size, DType dtype);
+void rotary_embedding(const LaunchContext& ctx, TensorView q, TensorView k, TensorView positions,
+                      TensorView cos_sin);
+void write_kv_cache(const LaunchContext& ctx, const KVCacheView& kv_cache, TensorView k, TensorView v,
+                    TensorView slot_mapping);
+void rotary_embedding_and_write_kv(const LaunchContext& ctx, TensorView q, TensorView k, TensorView v,
+                                   TensorView positions, TensorView cos_sin, const KVCacheView& kv_cache,
+                                   TensorView slot_mapping);
+
+// attention.cu: chooses a kernel
+const char* attention_refusal(const AttentionFeatures& features);
+size_t attention_workspace_bytes(int32_t max_tokens, int32_t max_seq_len, int32_t num_heads,
+                                 int32_t num_kv_heads, int32_t head_size);
+size_t attention_plan_bytes(int32_t max_num_seqs, int32_t max_tokens);
+void plan_attention(const LaunchContext& ctx, const AttentionPlanArgs& args);
+void paged_attention(const LaunchContext& ctx, const PagedAttentionArgs& args);
+
+// linear.cpp
+void* create_state(LaunchError* error);
+void destroy_state(void* state);
+size_t linear_weight_bytes(int64_t n, int64_t k, DType dtype);
+size_t linear_workspace_bytes(int64_t max_tokens, int64_t n, int64_t k, DType dtype);
+void linear(const LaunchContext& ctx, TensorView out, TensorView x, const LinearWeight& weight,
+            const float* bias);
+
+// logits_ops.cu
+void apply_logit_bias(const LaunchContext& ctx, const LogitBiasArgs& args);
+void apply_bitmask(const LaunchContext& ctx, TensorView logits, TensorView rows, TensorView bitmask);
+void apply_penalties(const LaunchContext& ctx, const PenaltyArgs& args);
+void log_softmax(const LaunchContext& ctx, TensorView logprobs, TensorView logits);
+void top_logprobs(const LaunchContext& ctx, const TopLogprobsArgs& args);
+
+// sampling.cu
+size_t sampling_workspace_bytes(int64_t rows, int64_t vocab_size);
+void sample(const LaunchContext& ctx, const SamplingArgs& args);
+
+// batch_ops.cu
+extern const BatchOps kBatchOps;
+
+}  // namespace quire::cuda

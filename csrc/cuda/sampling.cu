@@ -1,0 +1,417 @@
+// Drawing tokens.
+//
+// The highest of logit / temperature + Gumbel noise is a draw from the softmax, so a row without filters is
+// an argmax, greedy or not: blocks find the best of their chunks of a row (scan_kernel) and a warp the best
+// of those (finish_kernel). For a row with filters three more launches follow:
+//   histogram_kernel  counts tokens by their distance below the maximum, and sums the probabilities
+//   collect_kernel    decides by the counts how far down the filters can reach, and lists the tokens above
+//   resolve_kernel    sorts the list, cuts it at top-k, top-p and min-p, and draws from what is left
+// Where the list would be too long (flat or tied logits) resolve_kernel selects in the row itself.
+//
+// Probabilities are summed in fixed point and ties go by id, so a row's token does not depend on how the row
+// was divided, nor on the rows around it.
+#include <algorithm>
+
+#include "common/launch.h"
+#include "common/random.cuh"
+#include "common/ranking.cuh"
+#include "common/types.cuh"
+#include "ops.h"
+
+namespace quire::cuda {
+namespace {
+
+constexpr int kMaxChunks = 128;  // of a row
+constexpr int kChunkAlign = 1024;
+constexpr int kThreads = 256;
+constexpr int kResolveThreads = 1024;
+constexpr int kListSize = 4096;
+
+struct RowScratch {
+  Ranked best[kMaxChunks];  // of each chunk
+  uint32_t bins[kBins];
+  Ranked total;    // of all weights
+  uint32_t count;  // in `list`
+  uint32_t unused;
+  Ranked list[kListSize];
+};
+
+struct Args {
+  SamplingArgs rows;
+  RowScratch* scratch = nullptr;  // [R]; without filters [R][kMaxChunks] of Ranked alone
+  float* logits = nullptr;
+  int64_t stride = 0;
+  int vocab = 0, chunk = 0, chunks = 0;
+  bool filters = false;
+};
+
+// ---- a row ----------------------------------------------------------------------------------------
+
+enum class Mode { kGreedy, kDraw, kFilter };
+
+struct Row {
+  Mode mode = Mode::kGreedy;
+  float scale = 1.0F;  // of logits
+  const float* logits;
+  Ranked* best;
+  uint64_t seed = 0;
+  int64_t position = 0;
+
+  __device__ Row(const Args& a, int r, bool greedy)
+      : logits(a.logits + r * a.stride),
+        best(a.filters ? a.scratch[r].best : reinterpret_cast<Ranked*>(a.scratch) + int64_t{r} * kMaxChunks) {
+    if (greedy) return;
+    const float temperature = a.rows.temperature[r];
+    scale = 1.0F / temperature;
+    // So close to zero that noise would be lost in the logits, it is zero.
+    if (!(temperature > 0.0F) || !(scale < 1e30F)) return;
+    seed = a.rows.seed[r];
+    position = a.rows.position[r];
+    mode = a.filters && (has_top_k(a, r) || a.rows.top_p[r] < 1.0F || a.rows.min_p[r] > 0.0F) ? Mode::kFilter
+                                                                                              : Mode::kDraw;
+  }
+  static __device__ bool has_top_k(const Args& a, int r) {
+    return a.rows.top_k[r] > 0 && a.rows.top_k[r] < a.vocab;
+  }
+};
+
+// How far a logit lies below the highest, in the exponent's units. NaN: infinitely far.
+__device__ __forceinline__ float distance_of(float highest, float x, float scale) {
+  return x == x ? (highest - x) * scale : INFINITY;
+}
+// exp(-distance), the highest one's being 1.
+__device__ __forceinline__ float weight_of(float distance) { return __expf(-distance); }
+// Weights as integers: 2^20 of them may be added.
+__device__ __forceinline__ Ranked fixed(float weight) { return __float2ull_rz(weight * 0x1p43F); }
+
+__device__ __forceinline__ int token_of(Ranked best) {
+  const uint32_t id = id_of(best);
+  return id > 0x7FFFFFFFU ? 0 : static_cast<int>(id);
+}
+
+// The best of a row's chunks. One warp, on every lane.
+__device__ __forceinline__ Ranked best_of_chunks(const Row& row, int chunks) {
+  Ranked best = 0;
+  for (int i = threadIdx.x % 32; i < chunks; i += 32) best = max(best, row.best[i]);
+  return warp_max(best);
+}
+
+// ---- every row ------------------------------------------------------------------------------------
+
+// blockIdx.x: chunk, blockIdx.y: row. In rows with filters this finds the highest logit.
+template <bool kGreedy>
+__global__ void __launch_bounds__(kThreads) scan_kernel(Args a) {
+  __shared__ Ranked shared[32];
+  const int r = static_cast<int>(blockIdx.y);
+  const Row row(a, r, kGreedy);
+  const int begin = static_cast<int>(blockIdx.x) * a.chunk, end = min(begin + a.chunk, a.vocab);
+  float best = -INFINITY;
+  int best_id = -1;
+  // Ids ascend, so the first of equals stays. NaN is never greater.
+  const auto consider = [&](int id, float score) {
+    if (score > best) {
+      best = score;
+      best_id = id;
+    }
+  };
+  if (kGreedy || row.mode != Mode::kDraw) {
+    for_each_four(row.logits, begin, end, [&](int i, float4 v) {
+      consider(i, v.x);
+      consider(i + 1, v.y);
+      consider(i + 2, v.z);
+      consider(i + 3, v.w);
+    });
+  } else {
+    for_each_four(row.logits, begin, end, [&](int i, float4 v) {
+      const uint4 words = philox(row.seed, row.position, static_cast<uint32_t>(i) / 4);
+      consider(i, fmaf(v.x, row.scale, gumbel(words.x)));
+      consider(i + 1, fmaf(v.y, row.scale, gumbel(words.y)));
+      consider(i + 2, fmaf(v.z, row.scale, gumbel(words.z)));
+      consider(i + 3, fmaf(v.w, row.scale, gumbel(words.w)));
+    });
+  }
+  const Ranked found =
+      block_reduce<true>(best_id < 0 ? 0 : ranked(best, static_cast<uint32_t>(best_id)), shared);
+  if (threadIdx.x == 0) row.best[blockIdx.x] = found;
+  if (!kGreedy && row.mode == Mode::kFilter && blockIdx.x == 0) {
+    RowScratch& scratch = a.scratch[r];
+    for (int i = threadIdx.x; i < kBins; i += kThreads) scratch.bins[i] = 0;
+    if (threadIdx.x == 0) {
+      scratch.total = 0;
+      scratch.count = 0;
+    }
+  }
+}
+
+// One warp per row.
+__global__ void __launch_bounds__(kThreads) finish_kernel(Args a, int num_rows) {
+  const int r = static_cast<int>(blockIdx.x * (kThreads / 32) + threadIdx.x / 32);
+  if (r >= num_rows) return;
+  const Ranked best = best_of_chunks(Row(a, r, true), a.chunks);
+  if (threadIdx.x % 32 == 0) a.rows.sampled_token_ids[r] = token_of(best);
+}
+
+// ---- rows with filters ----------------------------------------------------------------------------
+
+// The highest logit, for every thread of the block. Not finite: there is nothing to weigh.
+__device__ float highest_logit(const Row& row, int chunks, float* shared) {
+  if (threadIdx.x < 32) {
+    const Ranked best = best_of_chunks(row, chunks);
+    if (threadIdx.x == 0) *shared = best == 0 ? -INFINITY : logit_of(best);
+  }
+  __syncthreads();
+  return *shared;
+}
+
+__global__ void __launch_bounds__(kThreads) histogram_kernel(Args a) {
+  __shared__ uint32_t bins[kBins];
+  __shared__ Ranked shared[32];
+  __shared__ float shared_highest;
+  const int r = static_cast<int>(blockIdx.y);
+  const Row row(a, r, false);
+  if (row.mode != Mode::kFilter) return;
+  for (int i = threadIdx.x; i < kBins; i += kThreads) bins[i] = 0;
+  const float highest = highest_logit(row, a.chunks, &shared_highest);
+  if (!isfinite(highest)) return;
+  const bool weigh = a.rows.top_p[r] < 1.0F && !Row::has_top_k(a, r);
+  const int begin = static_cast<int>(blockIdx.x) * a.chunk, end = min(begin + a.chunk, a.vocab);
+  Ranked total = 0;
+  for_each_logit(row.logits, begin, end, [&](int, float x) {
+    const float distance = distance_of(highest, x, row.scale);
+    const int bin = bin_of(distance);
+    if (bin < kBins - 1) atomicAdd(&bins[bin], 1U);
+    if (weigh) total += fixed(weight_of(distance));
+  });
+  if (weigh) {
+    total = block_reduce<false>(total, shared);
+    if (threadIdx.x == 0) atomicAdd(&a.scratch[r].total, total);
+  } else {
+    __syncthreads();
+  }
+  for (int i = threadIdx.x; i < kBins; i += kThreads)
+    if (bins[i] != 0) atomicAdd(&a.scratch[r].bins[i], bins[i]);
+}
+
+// The last bin that may hold a token which top-p leaves: what lies below it weighs no more than `allowed`,
+// each token counted as heavy as its bin permits. One warp.
+__device__ int bin_of_mass(const uint32_t* bins, float allowed) {
+  const auto value = [&](int i) {  // from the last bin upwards
+    const int bin = kBins - 1 - i;
+    return static_cast<float>(bins[bin]) * __expf(static_cast<float>(bin) * (-1.0F / kBinsPerUnit));
+  };
+  return kBins - 1 - first_reaching<float>(value, [&](float below) { return below > allowed; });
+}
+
+// Down to which bin the list reaches; -1 when it would be too long. One warp; `bins` in shared memory.
+__device__ int bin_of_list(const Args& a, int r, const uint32_t* bins) {
+  if (Row::has_top_k(a, r)) {
+    const int last = bin_of_count(bins, static_cast<uint32_t>(a.rows.top_k[r]));
+    const int size = last < kBins - 1 ? static_cast<int>(count_upto(bins, last)) : a.vocab;
+    return size <= kListSize ? last : -1;
+  }
+  if (a.vocab <= kListSize) return kBins - 1;
+  int last = kBins - 1;
+  const float top_p = a.rows.top_p[r], min_p = a.rows.min_p[r];
+  if (top_p < 1.0F) {
+    // The last bin's tokens are not counted: they may take a quarter of what may be cut off. The two together
+    // stay below the whole by more than is rounded here.
+    const float cut = (1.0F - top_p) * (static_cast<float>(a.scratch[r].total) * 0x1p-43F);
+    const auto far = static_cast<float>(a.vocab - static_cast<int>(count_upto(bins, kBins - 2)));
+    if (far * __expf((kBins - 1) * (-1.0F / kBinsPerUnit)) <= 0.25F * cut)
+      last = bin_of_mass(bins, 0.7F * cut);
+  }
+  if (min_p > 0.0F) last = min(last, bin_of(fmaxf(0.001F - __logf(min_p) * 1.0001F, 0.0F)));
+  if (last == kBins - 1) return -1;
+  return count_upto(bins, last) <= kListSize ? last : -1;
+}
+
+__device__ void load_bins(uint32_t* bins, const RowScratch& scratch) {
+  for (int i = threadIdx.x; i < kBins; i += blockDim.x) bins[i] = scratch.bins[i];
+  __syncthreads();
+}
+
+__global__ void __launch_bounds__(kThreads) collect_kernel(Args a) {
+  __shared__ uint32_t bins[kBins];
+  __shared__ float shared_highest;
+  __shared__ int shared_last;
+  const int r = static_cast<int>(blockIdx.y);
+  const Row row(a, r, false);
+  if (row.mode != Mode::kFilter) return;
+  load_bins(bins, a.scratch[r]);
+  if (threadIdx.x < 32) {
+    const int last = bin_of_list(a, r, bins);
+    if (threadIdx.x == 0) shared_last = last;
+  }
+  const float highest = highest_logit(row, a.chunks, &shared_highest);  // also waits for shared_last
+  const int last = shared_last;
+  if (!isfinite(highest) || last < 0) return;
+  RowScratch& scratch = a.scratch[r];
+  const int begin = static_cast<int>(blockIdx.x) * a.chunk, end = min(begin + a.chunk, a.vocab);
+  for_each_logit(row.logits, begin, end, [&](int i, float x) {
+    if (bin_of(distance_of(highest, x, row.scale)) > last) return;
+    const uint32_t at = atomicAdd(&scratch.count, 1U);
+    if (at < kListSize) scratch.list[at] = ranked(x, static_cast<uint32_t>(i));
+  });
+}
+
+struct ResolveMemory {
+  union {
+    uint32_t bins[kBins];
+    Ranked list[kListSize];
+    SelectMemory select;
+  };
+  Ranked reduce[32];
+  float highest;
+  int last;
+};
+
+// The sum of a value over the threads before this one, and over all.
+__device__ Ranked sum_before(Ranked x, Ranked* shared, Ranked* all) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const Ranked inclusive = sum_upto_lane(x);
+  __syncthreads();
+  if (lane == 31) shared[warp] = inclusive;
+  __syncthreads();
+  Ranked before = 0, total = 0;
+  for (int i = 0; i < kResolveThreads / 32; ++i) {
+    if (i < warp) before += shared[i];
+    total += shared[i];
+  }
+  *all = total;
+  return before + inclusive - x;
+}
+
+// The token drawn from a list that has all that the filters can leave.
+__device__ Ranked draw_from_list(const Args& a, int r, const Row& row, float highest, ResolveMemory& memory) {
+  const RowScratch& scratch = a.scratch[r];
+  const int n = static_cast<int>(min(scratch.count, static_cast<uint32_t>(kListSize)));
+  int size = 1;
+  while (size < n) size *= 2;
+  for (int i = threadIdx.x; i < size; i += kResolveThreads) memory.list[i] = i < n ? scratch.list[i] : 0;
+  block_sort(memory.list, size);
+  const bool has_top_k = Row::has_top_k(a, r);
+  const int limit = has_top_k ? min(n, a.rows.top_k[r]) : n;
+  // Each thread has a few neighbours.
+  constexpr int kEach = kListSize / kResolveThreads;
+  const int each = (limit + kResolveThreads - 1) / kResolveThreads,
+            first = static_cast<int>(threadIdx.x) * each;
+  Ranked masses[kEach], sum = 0, all;
+#pragma unroll
+  for (int j = 0; j < kEach; ++j) {
+    masses[j] = 0;
+    if (j < each && first + j < limit)
+      masses[j] = fixed(weight_of(distance_of(highest, logit_of(memory.list[first + j]), row.scale)));
+    sum += masses[j];
+  }
+  Ranked before = sum_before(sum, memory.reduce, &all);
+  const float top_p = a.rows.top_p[r], min_p = a.rows.min_p[r];
+  const double target = static_cast<double>(top_p) * static_cast<double>(has_top_k ? all : scratch.total);
+  Ranked best = 0;
+#pragma unroll
+  for (int j = 0; j < kEach; ++j) {
+    if (j >= each || first + j >= limit) break;
+    const Ranked token = memory.list[first + j];
+    const float distance = distance_of(highest, logit_of(token), row.scale);
+    if ((top_p >= 1.0F || before == 0 || static_cast<double>(before) < target) &&
+        weight_of(distance) >= min_p && distance < INFINITY) {
+      const float score = gumbel_of(row.seed, row.position, id_of(token)) - distance;
+      best = max(best, ranked(score, id_of(token)));
+    }
+    before += masses[j];
+  }
+  return block_reduce<true>(best, memory.reduce);
+}
+
+// The same from the row itself.
+__device__ Ranked draw_from_row(const Args& a, int r, const Row& row, float highest, ResolveMemory& memory) {
+  const auto mass = [&](float x) { return fixed(weight_of(distance_of(highest, x, row.scale))); };
+  const float top_p = a.rows.top_p[r], min_p = a.rows.min_p[r];
+  Ranked bound = 0;
+  if (Row::has_top_k(a, r))
+    bound = select_bound(
+        row.logits, a.vocab, bound, static_cast<Ranked>(a.rows.top_k[r]), [](float) { return Ranked{1}; },
+        memory.select);
+  if (top_p < 1.0F) {
+    Ranked total = 0;
+    for_each_logit(row.logits, 0, a.vocab, [&](int i, float x) {
+      if (ranked(x, static_cast<uint32_t>(i)) >= bound) total += mass(x);
+    });
+    total = block_reduce<false>(total, memory.reduce);
+    const auto target = static_cast<Ranked>(ceil(static_cast<double>(top_p) * static_cast<double>(total)));
+    bound = select_bound(row.logits, a.vocab, bound, max(target, Ranked{1}), mass, memory.select);
+  }
+  Ranked best = 0;
+  for_each_logit(row.logits, 0, a.vocab, [&](int i, float x) {
+    const auto id = static_cast<uint32_t>(i);
+    const float distance = distance_of(highest, x, row.scale);
+    if (!(distance < INFINITY) || weight_of(distance) < min_p || ranked(x, id) < bound) return;
+    best = max(best, ranked(gumbel_of(row.seed, row.position, id) - distance, id));
+  });
+  return block_reduce<true>(best, memory.reduce);
+}
+
+// One block per row.
+__global__ void __launch_bounds__(kResolveThreads) resolve_kernel(Args a) {
+  __shared__ ResolveMemory memory;
+  const int r = static_cast<int>(blockIdx.x);
+  const Row row(a, r, false);
+  if (row.mode != Mode::kFilter && threadIdx.x >= 32) return;
+  if (row.mode == Mode::kFilter) {
+    load_bins(memory.bins, a.scratch[r]);
+    if (threadIdx.x < 32) {
+      const int last = bin_of_list(a, r, memory.bins);
+      if (threadIdx.x == 0) memory.last = last;
+    }
+    const float highest = highest_logit(row, a.chunks, &memory.highest);
+    const int last = memory.last;
+    if (isfinite(highest)) {
+      const Ranked best =
+          last >= 0 ? draw_from_list(a, r, row, highest, memory) : draw_from_row(a, r, row, highest, memory);
+      if (threadIdx.x == 0) a.rows.sampled_token_ids[r] = token_of(best);
+      return;
+    }
+    if (threadIdx.x >= 32) return;
+  }
+  const Ranked best = best_of_chunks(row, a.chunks);
+  if (threadIdx.x == 0) a.rows.sampled_token_ids[r] = token_of(best);
+}
+
+}  // namespace
+
+size_t sampling_workspace_bytes(int64_t rows, int64_t) {
+  return static_cast<size_t>(rows) * sizeof(RowScratch);
+}
+
+void sample(const LaunchContext& ctx, const SamplingArgs& args) {
+  const int rows = static_cast<int>(args.logits.shape[0]), vocab = static_cast<int>(args.logits.shape[1]);
+  if (rows == 0 || vocab == 0) return;
+  Args a = {.rows = args,
+            .scratch = static_cast<RowScratch*>(ctx.workspace),
+            .logits = args.logits.as<float>(),
+            .stride = args.logits.stride[0],
+            .vocab = vocab,
+            .filters = args.any_filter && !args.all_greedy};
+  // Enough blocks for every processor several times over, so that the last ones to finish cost little.
+  const int wanted = ceil_div(32 * device_limits().num_sms, rows);
+  const int chunks = std::clamp(wanted, 1, std::min(kMaxChunks, ceil_div(vocab, kChunkAlign)));
+  a.chunk = ceil_div(ceil_div(vocab, chunks), kChunkAlign) * kChunkAlign;
+  a.chunks = ceil_div(vocab, a.chunk);
+  const dim3 grid(static_cast<unsigned>(a.chunks), static_cast<unsigned>(rows));
+  const cudaStream_t stream = stream_of(ctx);
+  if (args.all_greedy) {
+    scan_kernel<true><<<grid, kThreads, 0, stream>>>(a);
+  } else {
+    scan_kernel<false><<<grid, kThreads, 0, stream>>>(a);
+  }
+  if (a.filters) {
+    histogram_kernel<<<grid, kThreads, 0, stream>>>(a);
+    collect_kernel<<<grid, kThreads, 0, stream>>>(a);
+    resolve_kernel<<<static_cast<unsigned>(rows), kResolveThreads, 0, stream>>>(a);
+  } else {
+    const int per_block = kThreads / 32;
+    finish_kernel<<<static_cast<unsigned>(ceil_div(rows, per_block)), kThreads, 0, stream>>>(a, rows);
+  }
+  check_launch(ctx, "sample", args.logits);
+}
+
+}  // namespace quire::cuda

@@ -1,0 +1,73 @@
+// How a device builds the inputs of a step from the little that the host knows and sends. The tokens of every
+// request stay on the device, in a row of their own ("slot"), so that a sampled token is the next step's
+// input without the host having seen it.
+#pragma once
+
+#include <cstdint>
+
+#include "quire/kernels/launch_context.h"
+
+namespace quire {
+
+// `count` ints for one row of a table: table[row * stride + begin ..] = values[first ..].
+struct RowWrite {
+  int32_t table = 0;  // index into RowWriteArgs::tables
+  int32_t row = 0;
+  int32_t begin = 0;
+  int32_t count = 0;
+  int32_t first = 0;
+};
+
+struct RowWriteArgs {
+  static constexpr int32_t kMaxTables = 8;
+  int32_t* tables[kMaxTables] = {};
+  int64_t strides[kMaxTables] = {};
+  const RowWrite* writes = nullptr;  // [num_writes]
+  const int32_t* values = nullptr;
+  int32_t num_writes = 0;
+};
+
+// One KV cache group's part of the step's inputs.
+struct GroupInputs {
+  const int32_t* block_table = nullptr;  // [R, stride]
+  int64_t block_table_stride = 0;
+  int32_t block_size = 0;
+  int64_t* slot_mapping = nullptr;  // [padded T] out; -1 for padding
+};
+
+struct PrepareInputsArgs {
+  static constexpr int32_t kMaxGroups = RowWriteArgs::kMaxTables - 1;
+  // From the host, for this step. Rows beyond num_rows have no tokens.
+  const int32_t* query_start_loc = nullptr;  // [num_rows + 1]
+  const int32_t* num_computed = nullptr;     // [num_rows]
+  const int32_t* slots = nullptr;            // [num_rows] row of `tokens`
+  int32_t num_rows = 0, num_tokens = 0;
+  int32_t padded_rows = 0, padded_tokens = 0;
+  const int32_t* tokens = nullptr;  // [*, tokens_stride]
+  int64_t tokens_stride = 0;
+  // Out, at fixed addresses.
+  int32_t* input_ids = nullptr;               // [padded_tokens]; 0 for padding
+  int32_t* positions = nullptr;               // [padded_tokens]; 0 for padding
+  int32_t* padded_query_start_loc = nullptr;  // [padded_rows + 1]; padding repeats the last
+  int32_t* seq_lens = nullptr;                // [padded_rows]; 0 for padding
+  GroupInputs groups[kMaxGroups];
+  int32_t num_groups = 0;
+};
+
+// tokens[slot[i] * stride + position[i]] = token_id[i], where position[i] < stride and slot[i] >= 0.
+struct StoreTokensArgs {
+  int32_t* tokens = nullptr;
+  int64_t tokens_stride = 0;
+  const int32_t* slots = nullptr;      // [count]
+  const int64_t* positions = nullptr;  // [count]
+  const int32_t* token_ids = nullptr;  // [count]
+  int32_t count = 0;
+};
+
+struct BatchOps {
+  void (*write_rows)(const LaunchContext& ctx, const RowWriteArgs& args);
+  void (*prepare_inputs)(const LaunchContext& ctx, const PrepareInputsArgs& args);
+  void (*store_tokens)(const LaunchContext& ctx, const StoreTokensArgs& args);
+};
+
+}  // namespace quire

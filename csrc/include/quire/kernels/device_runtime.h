@@ -1,0 +1,50 @@
+// What a device offers besides kernels: memory, copies, streams, events, graphs. A table of functions, so
+// that a build without CUDA needs no stubs. Each returns 0, or a code that error_text explains. Streams and
+// events are the driver's own handles. Thread-safe; `select` comes first on every thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace quire {
+
+struct DeviceRuntime {
+  const char* backend;  // the kernel tables' name: "cuda"
+
+  const char* (*error_text)(int code);
+  int (*select)(int32_t device);
+  int (*memory_info)(size_t* free_bytes, size_t* total_bytes);
+  int (*synchronize)();
+
+  int (*allocate)(void** data, size_t bytes);
+  int (*release)(void* data);
+  int (*allocate_pinned)(void** data, size_t bytes);  // host memory that copies run at full speed from
+  int (*release_pinned)(void* data);
+
+  // Enqueued; either side may be the host's. Overlaps the host only when that side is pinned.
+  int (*copy)(void* to, const void* from, size_t bytes, void* stream);
+  int (*fill)(void* data, int byte, size_t bytes, void* stream);
+
+  int (*create_stream)(void** stream);
+  int (*destroy_stream)(void* stream);
+  int (*synchronize_stream)(void* stream);
+
+  int (*create_event)(void** event, bool timed);
+  int (*destroy_event)(void* event);
+  int (*record_event)(void* event, void* stream);
+  int (*wait_event)(void* stream, void* event);  // the stream waits, not the host
+  int (*synchronize_event)(void* event);
+  int (*query_event)(void* event, bool* done);
+  int (*elapsed_ms)(float* ms, void* begin, void* end);
+
+  // What `stream` is given between the two becomes a graph.
+  int (*begin_capture)(void* stream);
+  int (*end_capture)(void* stream, void** graph);  // also ends a capture that failed; then *graph is null
+  int (*launch_graph)(void* graph, void* stream);
+  int (*destroy_graph)(void* graph);
+};
+
+// The runtime of this build for `backend`; null for "cpu", or without CUDA.
+const DeviceRuntime* find_device_runtime(const char* backend);
+
+}  // namespace quire

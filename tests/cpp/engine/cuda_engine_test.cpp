@@ -1,0 +1,266 @@
+// The engine on a CUDA device against the one on the CPU, and against itself with and without graphs and
+// steps in flight. Skipped where there is no device.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cmath>
+#include <condition_variable>
+#include <mutex>
+#include <random>
+#include <thread>
+
+#include "quire/engine.h"
+#include "quire/error.h"
+#include "quire/kernels/backend_registry.h"
+
+namespace quire {
+namespace {
+
+EngineConfig demo_config(const std::string& device, const std::string& dtype = "float32") {
+  EngineConfig config;
+  config.model = QUIRE_DEMO_MODEL;
+  config.device = device;
+  config.dtype = dtype;
+  config.max_model_len = 256;
+  config.max_num_batched_tokens = 256;
+  config.max_num_seqs = 24;
+  config.num_threads = 2;
+  config.gpu_memory_bytes = int64_t{2} << 30;
+  config.kv_cache_memory_bytes = 64 << 20;
+  return config;
+}
+
+EngineRequest request(const std::string& prompt, int32_t max_tokens, float temperature = 0) {
+  EngineRequest result;
+  result.prompt = prompt;
+  result.sampling_params.temperature = temperature;
+  result.sampling_params.seed = 11;
+  result.sampling_params.max_tokens = max_tokens;
+  result.sampling_params.ignore_eos = true;
+  return result;
+}
+
+const std::vector<std::string> kPrompts = {"Once upon a time",
+                                           "The baker",
+                                           "A small boat drifted past the lighthouse while",
+                                           "In the morning",
+                                           "Tell me a short story about a lighthouse.",
+                                           "She opened the door and",
+                                           "It was raining"};
+
+std::vector<EngineRequest> varied_requests() {
+  std::vector<EngineRequest> requests;
+  for (size_t i = 0; i < 3 * kPrompts.size(); ++i)
+    requests.push_back(request(kPrompts[i % kPrompts.size()], 10 + static_cast<int32_t>(i) * 3));
+  return requests;
+}
+
+using Tokens = std::vector<std::vector<int32_t>>;
+Tokens generate(const EngineConfig& config, std::vector<EngineRequest> requests) {
+  Engine engine(config);
+  Tokens tokens;
+  for (const RequestOutput& output : engine.generate(std::move(requests))) {
+    EXPECT_EQ(output.outputs.at(0).error, "");
+    tokens.push_back(output.outputs.at(0).token_ids);
+  }
+  return tokens;
+}
+
+class CudaEngineTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (cuda_kernel_table(0) == nullptr) GTEST_SKIP() << "no CUDA device";
+  }
+};
+
+TEST_F(CudaEngineTest, GreedyTokensEqualTheCpusInFloat32) {
+  EXPECT_EQ(generate(demo_config("cuda"), varied_requests()),
+            generate(demo_config("cpu"), varied_requests()));
+}
+
+TEST_F(CudaEngineTest, GraphsAndStepsInFlightChangeNothing) {
+  for (const char* dtype : {"float32", "bfloat16", "float16"}) {
+    EngineConfig config = demo_config("cuda", dtype);
+    config.enforce_eager = true;
+    config.async_scheduling = false;
+    const Tokens expected = generate(config, varied_requests());
+    for (const bool eager : {false, true}) {
+      for (const bool async : {false, true}) {
+        config.enforce_eager = eager;
+        config.async_scheduling = async;
+        EXPECT_EQ(generate(config, varied_requests()), expected)
+            << dtype << " eager " << eager << " async " << async;
+      }
+    }
+  }
+}
+
+// What has left the device's memory comes back: blocks for three sequences only, and then chunks of 16
+// tokens.
+TEST_F(CudaEngineTest, PreemptedRequestsGiveTheSameTokens) {
+  const Tokens expected = generate(demo_config("cuda"), varied_requests());
+  EngineConfig config = demo_config("cuda");
+  config.kv_cache_memory_bytes = 0;
+  config.num_gpu_blocks_override = 1 + 2 * 256 / config.block_size;
+  EXPECT_EQ(generate(config, varied_requests()), expected);
+  config.max_num_batched_tokens = 16;
+  config.max_num_seqs = 7;
+  EXPECT_EQ(generate(config, varied_requests()), expected);
+}
+
+TEST_F(CudaEngineTest, SamplingParametersMeanWhatTheyMeanOnTheCpu) {
+  // Choices that leave one token: the draw does not matter.
+  std::vector<EngineRequest> requests;
+  for (int i = 0; i < 7; ++i) requests.push_back(request(kPrompts[static_cast<size_t>(i)], 30));
+  requests[0].sampling_params.repetition_penalty = 1.3F;
+  requests[1].sampling_params.presence_penalty = 0.7F;
+  requests[1].sampling_params.frequency_penalty = 0.4F;
+  requests[2].sampling_params.logit_bias = {{100, 5.0F}, {200, -100.0F}, {300, 3.0F}};
+  requests[3].sampling_params.temperature = 0.8F;
+  requests[3].sampling_params.top_k = 1;
+  requests[4].sampling_params.temperature = 0.8F;
+  requests[4].sampling_params.top_p = 1e-6F;
+  requests[5].sampling_params.temperature = 0.8F;
+  requests[5].sampling_params.min_p = 1;
+  requests[6].sampling_params.ignore_eos = false;
+  requests[6].sampling_params.min_tokens = 25;
+  EXPECT_EQ(generate(demo_config("cuda"), requests), generate(demo_config("cpu"), requests));
+}
+
+TEST_F(CudaEngineTest, ASeedGivesTheSameTokensInAnyCompany) {
+  std::vector<EngineRequest> requests;
+  for (int i = 0; i < 10; ++i) {
+    requests.push_back(request("Once upon a time", 30, 1.0F));
+    requests.back().sampling_params.seed = i / 2;
+    if (i % 4 == 0) requests.back().sampling_params.top_p = 0.9F;
+    if (i % 4 == 1) requests.back().sampling_params.top_p = 0.9F;
+  }
+  const Tokens together = generate(demo_config("cuda"), requests);
+  for (size_t i = 0; i < requests.size(); i += 2) EXPECT_EQ(together[i], together[i + 1]) << i;
+  EXPECT_NE(together[2], together[6]);
+  Engine engine(demo_config("cuda"));
+  EXPECT_EQ(engine.generate({requests[4]}).at(0).outputs.at(0).token_ids, together[4]);
+}
+
+TEST_F(CudaEngineTest, LogprobsEqualTheCpus) {
+  std::vector<EngineRequest> requests;
+  for (int i = 0; i < 5; ++i) {
+    requests.push_back(request(kPrompts[static_cast<size_t>(i)], 8));
+    if (i != 2) requests.back().sampling_params.logprobs = i * 3;
+    if (i == 1) requests.back().sampling_params.logit_bias = {{50, 100.0F}};
+  }
+  const auto run = [&](const char* device) {
+    Engine engine(demo_config(device));
+    return engine.generate(requests);
+  };
+  const auto expected = run("cpu"), actual = run("cuda");
+  for (size_t i = 0; i < requests.size(); ++i) {
+    const auto& want = expected[i].outputs.at(0).logprobs;
+    const auto& got = actual[i].outputs.at(0).logprobs;
+    ASSERT_EQ(got.size(), want.size()) << i;
+    ASSERT_EQ(want.empty(), i == 2);
+    for (size_t t = 0; t < want.size(); ++t) {
+      ASSERT_EQ(got[t].size(), want[t].size());
+      for (size_t k = 0; k < want[t].size(); ++k) {
+        EXPECT_EQ(got[t][k].token_id, want[t][k].token_id) << i << " " << t << " " << k;
+        EXPECT_EQ(got[t][k].rank, want[t][k].rank);
+        EXPECT_NEAR(got[t][k].logprob, want[t][k].logprob, 1e-3);
+      }
+    }
+  }
+}
+
+// Random arrivals and aborts; QUIRE_SOAK_SECONDS makes it a soak.
+TEST_F(CudaEngineTest, AfterArrivalsAndAbortsEveryBlockIsBack) {
+  const char* wanted = std::getenv("QUIRE_SOAK_SECONDS");
+  const double seconds = wanted != nullptr ? std::atof(wanted) : 5;
+  EngineConfig config = demo_config("cuda", "bfloat16");
+  config.max_num_seqs = 64;
+  config.kv_cache_memory_bytes = 0;
+  config.num_gpu_blocks_override = 300;  // too few for all: some are preempted
+  Engine engine(config);
+  std::mt19937 random(5);
+  std::mutex mutex;
+  std::condition_variable changed;
+  size_t unfinished = 0, finished = 0, failed = 0;
+  std::vector<std::string> ids;
+  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+  size_t submitted = 0;
+  while (std::chrono::steady_clock::now() < end) {
+    EngineRequest next =
+        request(kPrompts[random() % kPrompts.size()], 1 + static_cast<int32_t>(random() % 200),
+                static_cast<float>(random() % 3) * 0.6F);
+    next.sampling_params.top_k = static_cast<int32_t>(random() % 3) * 20;
+    if (random() % 8 == 0) next.sampling_params.logprobs = static_cast<int32_t>(random() % 5);
+    if (random() % 8 == 0) next.sampling_params.repetition_penalty = 1.1F;
+    if (random() % 8 == 0) next.sampling_params.min_tokens = next.sampling_params.max_tokens / 2;
+    next.sampling_params.ignore_eos = random() % 2 == 0;
+    {
+      std::unique_lock lock(mutex);
+      changed.wait(lock, [&] { return unfinished < 150; });
+      ++unfinished;
+    }
+    ids.push_back(engine.add_request(next, [&](RequestOutput&& output) {
+      if (!output.finished) return;
+      const std::lock_guard lock(mutex);
+      --unfinished;
+      ++finished;
+      failed += output.outputs.at(0).finish_reason == FinishReason::kError;
+      changed.notify_all();
+    }));
+    ++submitted;
+    if (random() % 5 == 0)
+      engine.abort_request(ids[ids.size() - 1 - random() % std::min<size_t>(ids.size(), 100)]);
+    if (random() % 3 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % 2000));
+  }
+  std::unique_lock lock(mutex);
+  changed.wait(lock, [&] { return unfinished == 0; });
+  lock.unlock();
+  EXPECT_EQ(finished, submitted);
+  EXPECT_EQ(failed, 0U);
+  EXPECT_TRUE(engine.reset_prefix_cache());  // false while a request holds a block
+  EXPECT_EQ(engine.dead_error(), "");
+  RecordProperty("submitted", static_cast<int>(submitted));
+  std::printf("%zu requests in %.0f s\n", submitted, seconds);
+}
+
+TEST_F(CudaEngineTest, ABudgetThatIsTooSmallIsRefusedByName) {
+  EngineConfig config = demo_config("cuda");
+  config.gpu_memory_bytes = 1 << 20;
+  try {
+    Engine engine(config);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("gpu_memory"), std::string::npos) << error.what();
+  }
+}
+
+TEST_F(CudaEngineTest, NeighboursDoNotDisturb) {
+  Engine first(demo_config("cuda", "bfloat16"));
+  const auto expected = first.generate(varied_requests());
+  Engine second(demo_config("cuda", "bfloat16"));
+  std::vector<std::vector<RequestOutput>> results(2);
+  std::thread other([&] { results[1] = second.generate(varied_requests()); });
+  results[0] = first.generate(varied_requests());
+  other.join();
+  for (const auto& outputs : results) {
+    for (size_t i = 0; i < outputs.size(); ++i)
+      EXPECT_EQ(outputs[i].outputs.at(0).token_ids, expected[i].outputs.at(0).token_ids) << i;
+  }
+}
+
+TEST(NoCudaEngineTest, WithoutADeviceTheErrorSaysWhatIsThere) {
+  if (cuda_kernel_table(0) != nullptr) GTEST_SKIP() << "there is a CUDA device";
+  try {
+    Engine engine(demo_config("cuda"));
+    FAIL();
+  } catch (const InvalidArgument& error) {
+    EXPECT_NE(std::string(error.what()).find("device 'cuda'"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("'cpu'"), std::string::npos) << error.what();
+  }
+  EXPECT_EQ(generate(demo_config("auto"), {request("The baker", 5)}),
+            generate(demo_config("cpu"), {request("The baker", 5)}));
+}
+
+}  // namespace
+}  // namespace quire

@@ -1,0 +1,199 @@
+// Tensors of a file through a loader, in every pair of types and every form, and what must come of them.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "util/half_float.h"
+#include "util/str.h"
+#include "weights/checkpoint.h"
+#include "weights/weight_loader.h"
+
+namespace quire {
+
+// A model directory that goes when the test does.
+class ModelDirectory {
+ public:
+  ModelDirectory() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "quire_weights_XXXXXX").string();
+    path_ = ::mkdtemp(pattern.data());
+  }
+  ~ModelDirectory() { std::filesystem::remove_all(path_); }
+  ModelDirectory(const ModelDirectory&) = delete;
+  ModelDirectory& operator=(const ModelDirectory&) = delete;
+
+  const std::string& path() const { return path_; }
+  void write(const std::string& name, const std::string& text) const {
+    std::ofstream(path_ + "/" + name, std::ios::binary) << text;
+  }
+
+ private:
+  std::string path_;
+};
+
+struct NamedTensor {
+  std::string name;
+  const char* dtype;  // "F32", "F16", "BF16"
+  std::vector<int64_t> shape;
+  std::string bytes;
+};
+
+inline void write_safetensors(const ModelDirectory& directory, const std::vector<NamedTensor>& tensors) {
+  std::string header, data;
+  for (const NamedTensor& tensor : tensors) {
+    std::string shape;
+    for (const int64_t size : tensor.shape) shape += (shape.empty() ? "" : ",") + std::to_string(size);
+    header +=
+        str(header.empty() ? "{" : ",", '"', tensor.name, R"(":{"dtype":")", tensor.dtype, R"(","shape":[)",
+            shape, R"(],"data_offsets":[)", data.size(), ",", data.size() + tensor.bytes.size(), "]}");
+    data += tensor.bytes;
+  }
+  header += "}";
+  uint64_t length = header.size();
+  std::string file(reinterpret_cast<const char*>(&length), sizeof length);
+  directory.write("model.safetensors", file + header + data);
+}
+
+// Any bits at all: infinities, NaN and subnormal numbers among them.
+inline std::string random_bytes(size_t count, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::string bytes(count, '\0');
+  for (size_t i = 0; i + 8 <= count; i += 8) {
+    const uint64_t word = random();
+    std::memcpy(bytes.data() + i, &word, 8);
+  }
+  return bytes;
+}
+
+inline float value_at(const TensorView& view, int64_t row, int64_t column) {
+  const std::byte* at = view.as<std::byte>() + (view.rank == 1 ? column : row * view.stride[0] + column) *
+                                                   static_cast<int64_t>(dtype_bytes(view.dtype));
+  if (view.dtype == DType::kFloat32) {
+    float value;
+    std::memcpy(&value, at, sizeof value);
+    return value;
+  }
+  uint16_t bits;
+  std::memcpy(&bits, at, sizeof bits);
+  return view.dtype == DType::kFloat16 ? fp16_to_float(bits) : bf16_to_float(bits);
+}
+
+// `from`, dense, one value after the other.
+inline std::string expected_bytes(const TensorView& from, DType dtype) {
+  const int64_t rows = from.rank == 1 ? 1 : from.shape[0];
+  const int64_t columns = from.shape[from.rank - 1];
+  std::string out;
+  out.reserve(static_cast<size_t>(rows * columns) * dtype_bytes(dtype));
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t column = 0; column < columns; ++column) {
+      const float value = value_at(from, row, column);
+      if (dtype == from.dtype) {  // bit for bit, which a way through fp32 need not be
+        const auto size = dtype_bytes(dtype);
+        const auto* at =
+            from.as<char>() + static_cast<size_t>(row * from.stride[0] * (from.rank > 1) + column) * size;
+        out.append(at, size);
+      } else if (dtype == DType::kFloat32) {
+        out.append(reinterpret_cast<const char*>(&value), sizeof value);
+      } else {
+        const uint16_t bits = dtype == DType::kFloat16 ? float_to_fp16(value) : float_to_bf16(value);
+        out.append(reinterpret_cast<const char*>(&bits), sizeof bits);
+      }
+    }
+  }
+  return out;
+}
+
+// Loads every form of every pair of types, and compares what lies there once the loader has finished.
+// `allocate` gives the backend's memory, `read` copies from it.
+inline void check_loader(WeightLoader& loader, const std::function<std::byte*(size_t)>& allocate,
+                         const std::function<std::string(const std::byte*, size_t)>& read) {
+  struct Form {
+    const char* name;
+    int64_t rows, columns;  // of the tensor; rows 0: a vector
+    int64_t row_begin, num_rows, column_begin, num_columns;
+  };
+  const Form forms[] = {
+      {"vector", 0, 1003, 0, 0, 0, 1003},
+      {"part_of_a_vector", 0, 999, 0, 0, 7, 500},
+      {"matrix", 301, 1999, 0, 301, 0, 1999},
+      {"pieces", 1301, 1801, 0, 1301, 0, 1801},  // longer than one piece, and no multiple of it
+      {"rows", 50, 130, 13, 29, 0, 130},
+      {"columns", 2048, 2050, 0, 2048, 3, 1025},    // many pieces of several rows
+      {"few_columns", 500, 1000, 1, 499, 990, 10},  // most is not read
+      {"one_row", 9, 33, 4, 1, 5, 11},
+      {"long_rows", 2, 2'200'000, 0, 2, 1, 2'199'999},  // a row is longer than a piece
+  };
+  struct Type {
+    const char* name;
+    DType dtype;
+  };
+  const Type types[] = {{"F32", DType::kFloat32}, {"F16", DType::kFloat16}, {"BF16", DType::kBFloat16}};
+
+  for (const Type& stored : types) {
+    const ModelDirectory directory;
+    std::vector<NamedTensor> tensors;
+    for (const Form& form : forms) {
+      std::vector<int64_t> shape = {form.columns};
+      if (form.rows > 0) shape.insert(shape.begin(), form.rows);
+      const auto numel = static_cast<size_t>(std::max<int64_t>(form.rows, 1) * form.columns);
+      tensors.push_back(
+          {form.name, stored.name, shape, random_bytes(numel * dtype_bytes(stored.dtype), tensors.size())});
+    }
+    write_safetensors(directory, tensors);
+    tensors.clear();
+    Checkpoint checkpoint = Checkpoint::open(directory.path());
+    struct Loaded {
+      std::string name;
+      std::byte* at;
+      std::string expected;
+    };
+    std::vector<Loaded> loaded;
+    for (const Type& wanted : types) {
+      for (const Form& form : forms) {
+        // Two pairs will do for the large ones: one that is copied, one that is converted.
+        const bool large = form.num_columns * std::max<int64_t>(form.num_rows, 1) > 1'000'000;
+        if (large && (wanted.dtype != DType::kBFloat16 || stored.dtype == DType::kFloat16)) continue;
+        TensorView view = form.rows > 0 ? checkpoint.take(form.name, {form.rows, form.columns})
+                                        : checkpoint.take(form.name, {form.columns});
+        if (form.rows > 0) view = slice_rows(view, form.row_begin, form.num_rows);
+        view = slice_columns(view, form.column_begin, form.num_columns);
+        std::string expected = expected_bytes(view, wanted.dtype);
+        std::byte* at = allocate(expected.size());
+        loader.load(at, wanted.dtype, view);
+        loaded.push_back({str(form.name, " ", stored.name, " to ", wanted.name), at, std::move(expected)});
+      }
+    }
+    loader.finish();
+    for (const Loaded& each : loaded) {
+      EXPECT_TRUE(read(each.at, each.expected.size()) == each.expected) << each.name;
+    }
+  }
+
+  // A table that is computed, in rows; each one once.
+  constexpr int64_t kRows = 70'001, kColumns = 36;
+  std::byte* table = allocate(kRows * kColumns * sizeof(int32_t));
+  loader.generate(table, kRows, kColumns * sizeof(int32_t), [](int64_t begin, int64_t end, std::byte* out) {
+    for (int64_t i = begin * kColumns; i < end * kColumns; ++i, out += sizeof(int32_t)) {
+      const auto value = static_cast<int32_t>(i);
+      std::memcpy(out, &value, sizeof value);
+    }
+  });
+  std::byte* zeros = allocate(64 * 100);
+  load_zeros(loader, zeros, 64, 100);
+  loader.finish();
+  std::string expected(kRows * kColumns * sizeof(int32_t), '\0');
+  for (int32_t i = 0; i < kRows * kColumns; ++i)
+    std::memcpy(expected.data() + static_cast<size_t>(i) * 4, &i, 4);
+  EXPECT_TRUE(read(table, expected.size()) == expected);
+  EXPECT_EQ(read(zeros, 6400), std::string(6400, '\0'));
+}
+
+}  // namespace quire

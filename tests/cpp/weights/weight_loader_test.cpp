@@ -1,0 +1,99 @@
+#include "weights/weight_loader.h"
+
+#include <cmath>
+
+#include "device/device_arena.h"
+#include "device/thread_pool.h"
+#include "quire/error.h"
+#include "weights/convert.h"
+#include "weights/loader_check.h"
+
+namespace quire {
+namespace {
+
+std::string read_host(const std::byte* data, size_t bytes) {
+  return {reinterpret_cast<const char*>(data), bytes};
+}
+
+TEST(HostLoaderTest, EveryPairOfTypesArrivesExactly) {
+  ThreadPool pool(3);
+  for (const HostParallel* host : {pool.host_parallel(), static_cast<const HostParallel*>(nullptr)}) {
+    const auto arena = make_host_arena();
+    const auto loader = make_host_loader(host);
+    check_loader(*loader, [&](size_t bytes) { return arena->allocate(bytes); }, read_host);
+  }
+}
+
+// What a loader makes of [rows, columns] without data.
+std::vector<float> dummy_values(WeightLoader& loader, int64_t rows, int64_t columns) {
+  std::vector<float> values(static_cast<size_t>(rows * columns), 1e9F);
+  loader.load(values.data(), DType::kFloat32, TensorView(nullptr, DType::kBFloat16, rows, columns));
+  loader.finish();
+  return values;
+}
+
+TEST(HostLoaderTest, DummyValuesAreSpreadEvenlyAndKeepAProductsMagnitude) {
+  ThreadPool pool(3);
+  const auto values = dummy_values(*make_host_loader(pool.host_parallel()), 400, 256);
+  double sum = 0, squares = 0;
+  for (const float value : values) {
+    ASSERT_LE(std::abs(value), 1.0F / 16);  // 1 / sqrt(256)
+    sum += value;
+    squares += double{value} * value;
+  }
+  const auto n = static_cast<double>(values.size());
+  EXPECT_NEAR(sum / n, 0, 0.0005);
+  EXPECT_NEAR(squares / n * 256, 1.0 / 3, 0.005);  // the variance of [-1, 1)
+  EXPECT_NE(values[0], values[256]);
+}
+
+TEST(HostLoaderTest, DummyValuesFollowFromThePlaceOfTheCallAlone) {
+  ThreadPool pool(3);
+  const auto first = make_host_loader(pool.host_parallel());
+  const auto second = make_host_loader();
+  const auto values = dummy_values(*first, 300, 300);
+  EXPECT_EQ(dummy_values(*second, 300, 300), values);
+  EXPECT_NE(dummy_values(*first, 300, 300), values);
+}
+
+TEST(MeasuringLoaderTest, TouchesNothing) {
+  const auto loader = make_measuring_loader();
+  EXPECT_TRUE(loader->measuring());
+  loader->load(nullptr, DType::kFloat32, TensorView(nullptr, DType::kFloat32, 1 << 20));
+  loader->generate(nullptr, 1 << 20, 64, [](int64_t, int64_t, std::byte*) { FAIL(); });
+  loader->finish();
+}
+
+TEST(SliceTest, ATensorWithoutDataStaysWithout) {
+  const TensorView none(nullptr, DType::kBFloat16, 10, 20);
+  const TensorView part = slice_columns(slice_rows(none, 3, 4), 5, 6);
+  EXPECT_EQ(part.data, nullptr);
+  EXPECT_EQ(part.shape[0], 4);
+  EXPECT_EQ(part.shape[1], 6);
+  EXPECT_EQ(slice_rows(TensorView(nullptr, DType::kBFloat16, 10), 3, 4).shape[0], 4);
+}
+
+TEST(DummyCheckpointTest, HasWhatIsAskedForInTheConfigsType) {
+  const ModelDirectory directory;
+  directory.write("config.json", R"({"torch_dtype": "float16"})");
+  Checkpoint checkpoint = Checkpoint::dummy(directory.path());
+  EXPECT_EQ(checkpoint.main_dtype(), "F16");
+  EXPECT_FALSE(checkpoint.has("a.weight"));
+  const TensorView view = checkpoint.take("a.weight", {3, 5});
+  EXPECT_EQ(view.data, nullptr);
+  EXPECT_EQ(view.dtype, DType::kFloat16);
+  EXPECT_EQ(view.rank, 2);
+  EXPECT_EQ(view.shape[1], 5);
+  checkpoint.done_with("a.weight");
+  checkpoint.check_all_taken({});
+
+  directory.write("config.json", R"({"dtype": "bfloat16", "torch_dtype": "float16"})");
+  EXPECT_EQ(Checkpoint::dummy(directory.path()).main_dtype(), "BF16");
+  directory.write("config.json", "{}");
+  EXPECT_EQ(Checkpoint::dummy(directory.path()).main_dtype(), "F32");
+  directory.write("config.json", R"({"dtype": "int8"})");
+  EXPECT_THROW(Checkpoint::dummy(directory.path()), InvalidArgument);
+}
+
+}  // namespace
+}  // namespace quire
