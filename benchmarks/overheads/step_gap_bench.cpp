@@ -5,12 +5,12 @@
 // An engine core of the Llama-3.1-8B shape, with weights made on the device, decodes at each batch size. Its
 // executor works on a runtime table that also records events and looks at the clock:
 //
-//   gap     from the end of a step's last kernel until the compute stream may begin the next step; timed by events
-//   ahead   part of the steps that the host had enqueued to the end before the device was done with the one before
-//   worker  the worker's thread, from a plan's arrival to the last call of its step, without waits for the device
-//   plan    the scheduler, and handing its plan over
-//   update  taking a step's result in: what the executor makes of it, then the scheduler
-//   host    worker + plan + update. The first runs beside the other two, on a thread of its own.
+//   gap     from the end of a step's last kernel until the compute stream may begin the next step; timed by
+//   events ahead   part of the steps that the host had enqueued to the end before the device was done with
+//   the one before worker  the worker's thread, from a plan's arrival to the last call of its step, without
+//   waits for the device plan    the scheduler, and handing its plan over update  taking a step's result in:
+//   what the executor makes of it, then the scheduler host    worker + plan + update. The first runs beside
+//   the other two, on a thread of its own.
 //
 // Medians, and 99th percentiles of gap and host.
 #include <algorithm>
@@ -47,24 +47,27 @@ constexpr int kWarmUpSteps = 30;
 constexpr double kGapTarget = 30, kHostTarget = 100;  // microseconds
 
 double now_us() {
-  return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
 }
 
 // Of a thread: when it last selected the device, which is how a worker begins a step; and its waits.
 struct ThreadTimes {
   double selected = 0;
-  double waited = 0;    // since then
+  double not_ours = 0;  // since then: waits, and what the probe itself took
   double wait_end = 0;  // of the last wait
 };
 thread_local ThreadTimes times;
 
-// What the wrapped runtime sees. A step on the compute stream begins with a wait for its inputs and ends with the
-// last event recorded before the next such wait; all of that is the worker's thread's. Read only when it is idle.
+// What the wrapped runtime sees. A step on the compute stream begins with a wait for its inputs and ends with
+// the last event recorded before the next such wait; all of that is the worker's thread's. Read only when it
+// is idle.
 struct Probe {
   const DeviceRuntime* runtime = nullptr;
   void* compute_stream = nullptr;  // the one that graphs are captured on
   bool recording = false;
-  bool step_has_ended = true;
+  bool step_has_ended = true;  // as far as is known
+  bool results_are_due = false;
   std::vector<DeviceEvent> begin, end;
   std::vector<double> worker_us;
   std::vector<char> ahead;
@@ -79,27 +82,35 @@ struct Probe {
     ahead.assign(max_steps, 0);
     num_steps = 0;
     step_has_ended = true;
+    results_are_due = false;
     recording = true;
   }
-  bool records(void* stream) const { return recording && stream == compute_stream; }
-
   void after_wait(void* stream) {
-    if (!records(stream) || !step_has_ended || num_steps == begin.size()) return;
+    if (!recording || stream != compute_stream || !step_has_ended) return;
+    if (num_steps == begin.size()) {
+      recording = false;
+      return;
+    }
+    const double entered = now_us();
     runtime->record_event(begin[num_steps++].get(), stream);
     step_has_ended = false;
+    times.not_ours += now_us() - entered;
   }
   void after_record(void* stream) {
     if (!recording || num_steps == 0) return;
     const size_t step = num_steps - 1;
     if (stream == compute_stream) {
-      bool done = false;
+      const double entered = now_us();
+      bool done = true;
       if (step > 0) runtime->query_event(end[step - 1].get(), &done);
-      ahead[step] = step > 0 && !done;
+      ahead[step] = !done;
       runtime->record_event(end[step].get(), stream);
-      step_has_ended = true;
-    } else if (step_has_ended) {
-      // The step's results, on their own stream: its last call.
-      worker_us[step] = now_us() - times.selected - times.waited;
+      step_has_ended = results_are_due = true;
+      times.not_ours += now_us() - entered;
+    } else if (results_are_due) {
+      // On the stream of results: the step's last call.
+      worker_us[step] = now_us() - times.selected - times.not_ours;
+      results_are_due = false;
     }
   }
 };
@@ -121,7 +132,7 @@ const DeviceRuntime& probed_runtime() {
       const double begin = now_us();
       const int code = probe.runtime->synchronize_event(event);
       times.wait_end = now_us();
-      times.waited += times.wait_end - begin;
+      times.not_ours += times.wait_end - begin;
       return code;
     };
     probed.wait_event = [](void* stream, void* event) {
@@ -146,7 +157,8 @@ class TimedExecutor final : public Executor {
     double step_begin = 0, plan_us = 0, result = 0, finish_us = 0;
   };
 
-  TimedExecutor(std::unique_ptr<Executor> executor, Times& noted) : executor_(std::move(executor)), noted_(noted) {}
+  TimedExecutor(std::unique_ptr<Executor> executor, Times& noted)
+      : executor_(std::move(executor)), noted_(noted) {}
 
   const ModelInfo& model_info() const override { return executor_->model_info(); }
   std::vector<KVCacheSpec> kv_cache_specs() const override { return executor_->kv_cache_specs(); }
@@ -187,18 +199,15 @@ class Bench {
   void run(int32_t batch) {
     std::vector<RequestId> ids;
     for (int32_t i = 0; i < batch; ++i) ids.push_back(add_request());
-    // Until all of them decode.
-    size_t finished_prompts = 0;
-    while (finished_prompts < ids.size()) {
-      step();
-      for (const EngineCoreOutput& output : outputs_.outputs) {
-        QUIRE_CHECK(output.error.empty(), output.error);
-        finished_prompts += output.num_tokens > 0 && output.first_scheduled_time > 0 && is_first(output.request_id);
-      }
-    }
+    const auto all_decode = [&] {
+      const SchedulerStats& stats = outputs_.scheduler_stats;
+      return stats.num_running_reqs == batch && stats.num_prefill_tokens == 0;
+    };
+    do step();
+    while (!all_decode());
     for (int i = 0; i < kWarmUpSteps; ++i) step();
 
-    // No step may be under way when recording begins or ends, so the two in flight at either end are dropped.
+    // No step is under way when recording begins or ends: the probe belongs to the worker's thread meanwhile.
     std::vector<double> plan, update;
     drain();
     probe.start(static_cast<size_t>(num_steps_));
@@ -210,10 +219,12 @@ class Bench {
     }
     drain();
     probe.recording = false;
+    check_device(*probe.runtime, probe.runtime->synchronize(), "waiting for the device");
     report(batch, plan, update);
 
     core_->abort_requests(ids);
-    while (core_->has_unfinished_requests()) step();
+    while (core_->step_once(outputs_)) {
+    }
   }
 
  private:
@@ -231,16 +242,12 @@ class Bench {
     core_->add_request(std::move(request));
     return last_id_;
   }
-  bool is_first(RequestId id) {
-    if (id <= last_started_) return false;
-    ++num_started_;
-    last_started_ = id;
-    return true;
-  }
   void step() {
     noted_.step_begin = now_us();
-    core_->step_once(outputs_);
+    const bool did_something = core_->step_once(outputs_);
     step_end_ = now_us();
+    QUIRE_CHECK(did_something, "a step is missing");
+    for (const EngineCoreOutput& output : outputs_.outputs) QUIRE_CHECK(output.error.empty(), output.error);
   }
   // Nothing new is planned while the scheduler is paused.
   void drain() {
@@ -261,13 +268,14 @@ class Bench {
       gaps.push_back(elapsed_us(probe.end[i - 1], probe.begin[i]));
       periods.push_back(elapsed_us(probe.end[i - 1], probe.end[i]));
       worker.push_back(probe.worker_us[i]);
-      host.push_back(probe.worker_us[i] + plan[std::min(i, plan.size() - 1)] + update[std::min(i, update.size() - 1)]);
+      host.push_back(probe.worker_us[i] + plan[std::min(i, plan.size() - 1)] +
+                     update[std::min(i, update.size() - 1)]);
       num_ahead += probe.ahead[i] != 0;
     }
-    std::printf("%5d %9.3f %9.1f %9.1f %7.0f %% %9.1f %9.1f %9.1f %9.1f %9.1f   %s\n", batch, median(periods) / 1e3,
-                median(gaps), percentile(gaps, 0.99),
-                100.0 * static_cast<double>(num_ahead) / static_cast<double>(gaps.size()), median(worker), median(plan),
-                median(update), median(host), percentile(host, 0.99),
+    std::printf("%5d %9.3f %9.1f %9.1f %7.0f %% %9.1f %9.1f %9.1f %9.1f %9.1f   %s\n", batch,
+                median(periods) / 1e3, median(gaps), percentile(gaps, 0.99),
+                100.0 * static_cast<double>(num_ahead) / static_cast<double>(gaps.size()), median(worker),
+                median(plan), median(update), median(host), percentile(host, 0.99),
                 median(gaps) < kGapTarget && median(host) < kHostTarget ? "met" : "missed");
     std::fflush(stdout);
   }
@@ -277,24 +285,26 @@ class Bench {
   std::unique_ptr<EngineCore> core_;
   EngineCoreOutputs outputs_;
   double step_end_ = 0;
-  RequestId last_id_ = 0, last_started_ = 0;
-  size_t num_started_ = 0;
+  RequestId last_id_ = 0;
   std::mt19937 random_{7};
 };
 
 int run(EngineConfig config, const std::string& batches, int num_steps) {
   config.validate();
+  if (config.enforce_eager) throw InvalidArgument("enforce_eager: the compute stream is known by its graphs");
   Backend backend = find_backend(config);
   probe.runtime = backend.runtime;
   backend.runtime = &probed_runtime();
   check_device(*probe.runtime, probe.runtime->select(backend.device), "selecting the device");
   Bench bench(config, backend, num_steps);
-  std::printf("%5s %9s %9s %9s %9s %9s %9s %9s %9s %9s\n", "", "step", "gap", "gap", "ahead", "worker", "plan",
-              "update", "host", "host");
-  std::printf("%5s %9s %9s %9s %9s %9s %9s %9s %9s %9s   targets: gap < %.0f us, host < %.0f us\n", "batch", "ms",
-              "us", "p99 us", "", "us", "us", "us", "us", "p99 us", kGapTarget, kHostTarget);
+  std::printf("%5s %9s %9s %9s %9s %9s %9s %9s %9s %9s\n", "", "step", "gap", "gap", "ahead", "worker",
+              "plan", "update", "host", "host");
+  std::printf("%5s %9s %9s %9s %9s %9s %9s %9s %9s %9s   targets: gap < %.0f us, host < %.0f us\n", "batch",
+              "ms", "us", "p99 us", "", "us", "us", "us", "us", "p99 us", kGapTarget, kHostTarget);
   std::istringstream list(batches);
-  for (std::string batch; std::getline(list, batch, ',');) bench.run(std::stoi(batch));
+  for (std::string batch; std::getline(list, batch, ',');) bench.run(std::atoi(batch.c_str()));
+  probe.begin.clear();  // while there is a driver to give them back to
+  probe.end.clear();
   return 0;
 }
 
@@ -325,7 +335,7 @@ int main(int argc, char** argv) {
       } else if (option == "--steps") {
         num_steps = std::max(2, std::atoi(value.c_str()));
       } else if (option == "--set") {
-        const size_t equals = std::min(value.find('='), value.size() - 1);
+        const size_t equals = value.find('=');
         set_field(config, value.substr(0, equals), value.substr(equals + 1));
       } else {
         std::fprintf(stderr, "unknown option %s\n", option.c_str());

@@ -2,115 +2,16 @@
 
 from __future__ import annotations
 
-import subprocess
+import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
-from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
+from logits_parity import CASES, Logits, assert_close, reference, run_quire_logits
+from transformers import AutoModelForCausalLM
 
-NUM_TOKENS = 300
-Logits = NDArray[np.float32]
-
-
-def llama(**changes: Any) -> LlamaConfig:
-    base: dict[str, Any] = {
-        "hidden_size": 256,
-        "intermediate_size": 320,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "vocab_size": 515,
-        "max_position_embeddings": 512,
-        "tie_word_embeddings": False,
-    }
-    return LlamaConfig(**(base | changes))
-
-
-def qwen2(**changes: Any) -> Qwen2Config:
-    config = llama().to_diff_dict()
-    keys = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
-    base = {key: config[key] for key in (*keys, "num_key_value_heads", "vocab_size")}
-    return Qwen2Config(**(base | {"max_position_embeddings": 512} | changes))
-
-
-def qwen3(**changes: Any) -> Qwen3Config:
-    config = llama().to_diff_dict()
-    keys = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
-    base = {key: config[key] for key in (*keys, "num_key_value_heads", "vocab_size")}
-    return Qwen3Config(**(base | {"max_position_embeddings": 512} | changes))
-
-
-def rope(kind: str, **parameters: Any) -> dict[str, Any]:
-    return {"rope_parameters": {"rope_type": kind, "rope_theta": 10000.0, **parameters}}
-
-
-FACTORS = [1.0 + 0.1 * i for i in range(32)]
-CASES: dict[str, Any] = {
-    "llama-gqa-64": llama(),
-    "llama-mha-64-tied": llama(num_key_value_heads=4, tie_word_embeddings=True),
-    "llama-mqa-128": llama(num_attention_heads=2, num_key_value_heads=1),
-    "llama-gqa-80": llama(hidden_size=320, head_dim=80, vocab_size=1001),
-    "llama-mha-96-tied": llama(hidden_size=384, num_key_value_heads=4, head_dim=96, tie_word_embeddings=True),
-    "llama-biases": llama(attention_bias=True, mlp_bias=True),
-    "llama-deep-gqa-8": llama(num_attention_heads=16, hidden_size=512, head_dim=64, num_hidden_layers=4),
-    "qwen2-gqa-64-tied": qwen2(tie_word_embeddings=True),
-    "qwen2-mha-128": qwen2(num_attention_heads=2, num_key_value_heads=2),
-    "qwen2-gqa-80": qwen2(hidden_size=320),
-    "qwen2-gqa-96": qwen2(hidden_size=384),
-    "qwen2-window": qwen2(use_sliding_window=True, sliding_window=50, max_window_layers=1),
-    "qwen3-gqa-128": qwen3(head_dim=128),
-    "qwen3-mha-64-tied": qwen3(head_dim=64, num_key_value_heads=4, tie_word_embeddings=True),
-    "qwen3-gqa-80": qwen3(head_dim=80),
-    "qwen3-gqa-96": qwen3(head_dim=96, attention_bias=True),
-    "rope-theta": llama(rope_parameters={"rope_type": "default", "rope_theta": 5e5}),
-    "rope-linear": llama(**rope("linear", factor=4.0)),
-    "rope-dynamic-short": llama(**rope("dynamic", factor=4.0)),
-    "rope-dynamic-long": llama(**rope("dynamic", factor=4.0), max_position_embeddings=128),
-    "rope-llama3": llama(
-        **rope(
-            "llama3",
-            factor=8.0,
-            low_freq_factor=1.0,
-            high_freq_factor=4.0,
-            original_max_position_embeddings=128,
-        )
-    ),
-    "rope-yarn": llama(**rope("yarn", factor=4.0, original_max_position_embeddings=128)),
-    "rope-yarn-mscale": qwen3(
-        head_dim=64,
-        **rope(
-            "yarn",
-            factor=4.0,
-            original_max_position_embeddings=128,
-            mscale=0.7,
-            mscale_all_dim=1.2,
-            beta_fast=16.0,
-            beta_slow=2.0,
-            truncate=False,
-        ),
-    ),
-    "rope-longrope-short": llama(
-        **rope(
-            "longrope",
-            short_factor=FACTORS,
-            long_factor=[2 * f for f in FACTORS],
-            original_max_position_embeddings=400,
-        ),
-    ),
-    "rope-longrope-long": llama(
-        **rope(
-            "longrope",
-            short_factor=FACTORS,
-            long_factor=[2 * f for f in FACTORS],
-            original_max_position_embeddings=128,
-        ),
-    ),
-}
 DTYPE_CASES = [
     "llama-gqa-64",
     "llama-mha-96-tied",
@@ -121,46 +22,9 @@ DTYPE_CASES = [
 RANK_CASES = ["llama-gqa-64", "llama-mqa-128", "llama-biases", "qwen2-gqa-64-tied", "qwen3-gqa-96"]
 
 
-def token_ids(config: Any) -> list[int]:
-    return [int(i) for i in np.random.default_rng(3).integers(0, config.vocab_size, NUM_TOKENS)]
-
-
-def reference(model: Path, config: Any, dtype: torch.dtype = torch.float32) -> Logits:
-    """transformers' logits with eager attention, as float32."""
-    loaded = AutoModelForCausalLM.from_pretrained(model, dtype=dtype, attn_implementation="eager")
-    with torch.no_grad():
-        logits: Logits = loaded.eval()(torch.tensor([token_ids(config)])).logits[0].float().numpy()
-    return logits
-
-
 @pytest.fixture(scope="session")
 def quire_logits(build_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Logits]:
-    """Runs the engine's layers over a prompt, in chunks, on one or more ranks."""
-    out = tmp_path_factory.mktemp("logits") / "out"
-
-    def run(model: Path, config: Any, dtype: str = "float32", chunk: int = 0, ranks: int = 1) -> Logits:
-        program = build_dir / "tests" / "tools" / "quire_logits"
-        command = [
-            str(program),
-            str(model),
-            dtype,
-            str(chunk),
-            str(ranks),
-            str(NUM_TOKENS),
-            str(out),
-        ]
-        text = " ".join(map(str, token_ids(config)))
-        done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        return np.fromfile(out, np.float32).reshape(NUM_TOKENS, config.vocab_size)
-
-    return run
-
-
-def assert_close(logits: Logits, expected: Logits) -> None:
-    largest = np.abs(expected).max()
-    assert largest > 5
-    assert np.abs(logits - expected).max() <= 1e-4 * max(1.0, float(largest))
+    return functools.partial(run_quire_logits, build_dir, tmp_path_factory.mktemp("logits") / "out")
 
 
 @pytest.mark.parametrize("name", CASES)

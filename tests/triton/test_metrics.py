@@ -22,6 +22,7 @@ COUNTERS = (
     "prompt_tokens_total",
     "generation_tokens_total",
     "request_success_total",
+    "cudagraph_steps_total",
 )
 IDS = [17, 300, 42, 8, 99]
 Models = Callable[..., None]

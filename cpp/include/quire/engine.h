@@ -64,6 +64,11 @@ struct EngineStats {
   int32_t num_total_blocks = 0;
   double kv_cache_usage = 0.0;  // [0, 1]: part of the blocks in use
   double kv_cache_waste = 0.0;  // [0, 1]: part of the slots of blocks in use that holds no token
+  // Steps of a device that has captured graphs: as one graph, as pieces between the attentions, or kernel by
+  // kernel.
+  uint64_t num_full_graph_steps = 0;
+  uint64_t num_piecewise_graph_steps = 0;
+  uint64_t num_eager_steps = 0;
   uint64_t num_preemptions = 0;
   uint64_t num_scheduled_tokens = 0;
   uint64_t prefix_cache_queries = 0;  // prompt tokens looked up

@@ -41,8 +41,9 @@ enum class Metric : uint8_t {
   kPromptTokens,      // cached ones included; counted with the first token
   kGenerationTokens,  // that were delivered: what follows a stop string is dropped, and not counted
   kRequestSuccess,    // completions that ended, by finished_reason
+  kCudagraphSteps,    // steps of a device that has captured graphs, by mode
 };
-inline constexpr size_t kNumMetrics = static_cast<size_t>(Metric::kRequestSuccess) + 1;
+inline constexpr size_t kNumMetrics = static_cast<size_t>(Metric::kCudagraphSteps) + 1;
 
 // Everything an exporter needs to make a metric.
 struct QUIRE_API MetricFamily {

@@ -28,6 +28,8 @@ class StagingRing {
     return bytes_per_step * static_cast<size_t>(num_steps);
   }
 
+  const DeviceRuntime& runtime() const { return runtime_; }
+
   // Waits until the device has read what was sent in this place before.
   void begin_step();
   // Room for `count` values, 16-byte aligned; throws InternalError when the step has none left.

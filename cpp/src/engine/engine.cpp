@@ -229,6 +229,9 @@ EngineStats EngineBase::stats() const {
                              ? static_cast<double>(s.num_wasted_slots) / static_cast<double>(s.num_used_slots)
                              : 0.0;
   stats.num_preemptions = s.num_preemptions;
+  stats.num_full_graph_steps = s.num_full_graph_steps;
+  stats.num_piecewise_graph_steps = s.num_piecewise_graph_steps;
+  stats.num_eager_steps = s.num_eager_steps;
   stats.num_scheduled_tokens = s.num_scheduled_tokens;
   stats.prefix_cache_queries = s.prefix_cache_queries;
   stats.prefix_cache_hits = s.prefix_cache_hits;

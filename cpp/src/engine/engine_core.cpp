@@ -145,7 +145,7 @@ bool EngineCore::step_once(EngineCoreOutputs& outputs) {
   // Another step may fit behind it before anyone waits.
   const bool collects = !in_flight_.empty() && !(launched && in_flight_.size() < max_in_flight);
   if (collects) collect_step(outputs);
-  outputs.scheduler_stats = scheduler_->stats();
+  outputs.scheduler_stats = stats();
   return launched || collects || !outputs.outputs.empty();
 }
 
@@ -162,6 +162,15 @@ bool EngineCore::launch_step(double now) {
   executor_->launch(plan);
   executor_->sample(plan.step_id, nullptr);
   return true;
+}
+
+SchedulerStats EngineCore::stats() const {
+  SchedulerStats stats = scheduler_->stats();
+  const auto steps_in = [this](CudagraphMode mode) { return num_steps_by_mode_[static_cast<size_t>(mode)]; };
+  stats.num_full_graph_steps = steps_in(CudagraphMode::kFull);
+  stats.num_piecewise_graph_steps = steps_in(CudagraphMode::kPiecewise);
+  stats.num_eager_steps = steps_in(CudagraphMode::kNone);
+  return stats;
 }
 
 void EngineCore::collect_step(EngineCoreOutputs& outputs) {
@@ -182,6 +191,8 @@ void EngineCore::collect_step(EngineCoreOutputs& outputs) {
     if (result_.worker_lost != 0) throw InternalError(result_.error);
   }
   if (!step_error_.empty()) result_.error = step_error_;
+  if (result_.has_cudagraphs != 0 && plan.total_num_scheduled_tokens > 0)
+    ++num_steps_by_mode_[static_cast<size_t>(result_.cudagraph_mode)];
   const size_t first_output = outputs.outputs.size();
   scheduler_->update_from_output(plan, result_, outputs);
   if (recorder_) recorder_->collected(now, plan, result_, outputs, first_output);

@@ -4,6 +4,7 @@
 // from the user's thread, the threaded one from a thread of its own (engine_core_client.h).
 #pragma once
 
+#include <array>
 #include <functional>
 #include <memory>
 #include <span>
@@ -50,6 +51,8 @@ class EngineCore {
   bool reset_prefix_cache();
   const ModelInfo& model_info() const { return executor_->model_info(); }
   const Scheduler& scheduler() const { return *scheduler_; }
+  // The scheduler's, and what the workers told with their steps.
+  SchedulerStats stats() const;
   // From any thread. Throws InvalidArgument when there is no recorder, or the file cannot be written.
   void dump_flight_recorder(const std::string& path) const;
   // After an exception: into flight_recorder_dir, if there is one. Does not throw.
@@ -69,6 +72,7 @@ class EngineCore {
   std::unique_ptr<SchedulerRecorder> recorder_;               // null: none
   std::vector<std::unique_ptr<SchedulerOutput>> free_plans_;  // recycled
   ModelRunnerOutput result_;
+  std::array<uint64_t, kNumCudagraphModes> num_steps_by_mode_{};  // of workers that have graphs
   double last_collect_time_ = 0.0;
   std::string step_error_;  // of a failed step: those in flight behind it computed on what it left
   std::unique_ptr<Executor> executor_;  // last: it goes first, and with it the threads that read the plans

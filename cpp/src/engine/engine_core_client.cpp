@@ -32,7 +32,7 @@ class InlineClient final : public EngineCoreClient {
   void set_pause_state(PauseState state) override {
     if (error_.empty()) core_->set_pause_state(state);
   }
-  SchedulerStats stats() override { return core_->scheduler().stats(); }
+  SchedulerStats stats() override { return core_->stats(); }
   bool get_outputs(EngineCoreOutputs& outputs) override {
     check_alive();
     try {
@@ -67,7 +67,10 @@ bool shows_change(const SchedulerStats& before, const SchedulerStats& now) {
   return before.num_running_reqs != now.num_running_reqs || before.num_waiting_reqs != now.num_waiting_reqs ||
          before.num_free_blocks != now.num_free_blocks ||
          before.prefix_cache_queries != now.prefix_cache_queries ||
-         before.num_preemptions != now.num_preemptions;
+         before.num_preemptions != now.num_preemptions ||
+         before.num_full_graph_steps != now.num_full_graph_steps ||
+         before.num_piecewise_graph_steps != now.num_piecewise_graph_steps ||
+         before.num_eager_steps != now.num_eager_steps;
 }
 
 // The engine core on its own thread. Messages in and results out go through two queues.
@@ -77,7 +80,7 @@ class ThreadedClient final : public EngineCoreClient {
       : reports_stats_(reports_stats),
         core_(make_core([this] { wake(); })),
         model_info_(core_->model_info()),
-        stats_(core_->scheduler().stats()),
+        stats_(core_->stats()),
         thread_([this] {
           name_this_thread("quire-core");
           run();

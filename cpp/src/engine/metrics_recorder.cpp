@@ -58,6 +58,9 @@ void MetricsRecorder::record_stats(const SchedulerStats& stats) {
   value(Metric::kPrefixCacheQueries) += since(stats_.prefix_cache_queries, stats.prefix_cache_queries);
   value(Metric::kPrefixCacheHits) += since(stats_.prefix_cache_hits, stats.prefix_cache_hits);
   value(Metric::kNumPreemptions) += since(stats_.num_preemptions, stats.num_preemptions);
+  recorded_.num_graph_steps[0] += since(stats_.num_full_graph_steps, stats.num_full_graph_steps);
+  recorded_.num_graph_steps[1] += since(stats_.num_piecewise_graph_steps, stats.num_piecewise_graph_steps);
+  recorded_.num_graph_steps[2] += since(stats_.num_eager_steps, stats.num_eager_steps);
   stats_ = stats;
 }
 
@@ -82,6 +85,7 @@ void MetricsRecorder::begin_report() {
   std::swap(recorded_, reported_);
   recorded_.observations.clear();
   recorded_.num_finished.fill(0.0);
+  recorded_.num_graph_steps.fill(0.0);
   for (const MetricFamily& family : metric_families()) {
     const auto i = static_cast<size_t>(family.metric);
     recorded_.values[i] = family.kind == MetricKind::kGauge ? reported_.values[i] : 0.0;
@@ -104,6 +108,10 @@ void MetricsRecorder::report() {
   for (size_t i = 0; i < reported_.num_finished.size(); ++i) {
     const double num_finished = reported_.num_finished[i];
     if (num_finished > 0.0) tell([&] { sink_->add(Metric::kRequestSuccess, finish_label(i), num_finished); });
+  }
+  for (size_t label = 0; label < reported_.num_graph_steps.size(); ++label) {
+    const double num_steps = reported_.num_graph_steps[label];
+    if (num_steps > 0.0) tell([&] { sink_->add(Metric::kCudagraphSteps, label, num_steps); });
   }
   for (const Observation& o : reported_.observations)
     tell([&] { sink_->observe(o.metric, o.value, o.count); });

@@ -42,6 +42,7 @@ class MetricsRecorder {
   struct Record {
     std::array<double, kNumMetrics> values{};  // of counters, what was added; of gauges, what they are
     std::array<double, 5> num_finished{};      // by FinishReason
+    std::array<double, 3> num_graph_steps{};   // by the metric's label
     std::vector<Observation> observations;
   };
 

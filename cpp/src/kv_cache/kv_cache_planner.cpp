@@ -62,8 +62,10 @@ KVCacheConfig plan_kv_cache(const std::vector<KVCacheSpec>& layers, const KVCach
     if (demand.num_blocks > 0) return int64_t{demand.num_blocks - 1} * group.block_bytes();
     const double share =
         static_cast<double>(needed_bytes(group, demand)) / static_cast<double>(config.min_bytes);
+    if (bytes < config.min_bytes)
+      return static_cast<int64_t>(share * static_cast<double>(bytes));  // refused below
     return needed_bytes(group, demand) +
-           static_cast<int64_t>(share * static_cast<double>(std::max<int64_t>(bytes - config.min_bytes, 0)));
+           static_cast<int64_t>(share * static_cast<double>(bytes - config.min_bytes));
   };
   for (KVCacheGroup& group : config.groups) {
     // Every request ends in a block that is partly empty.
@@ -87,14 +89,21 @@ KVCacheConfig plan_kv_cache(const std::vector<KVCacheSpec>& layers, const KVCach
     config.min_bytes = policy.max_blocks_held(demand.max_model_len, demand.max_tokens_in_flight) *
                        config.groups[0].block_bytes();
   }
-  if (config.bytes < config.min_bytes) {
+  // Divided memory must do for each group, not only for all together.
+  bool fits = config.bytes >= config.min_bytes;
+  int64_t blocks_of_one = (config.min_bytes + all_block_bytes - 1) / all_block_bytes;
+  for (const KVCacheGroup& group : config.groups) {
+    if (alone || !demand.divides_memory) break;
+    const int64_t blocks = needed_bytes(group, demand) / group.block_bytes();
+    fits &= group.num_blocks - 1 >= blocks;
+    blocks_of_one = std::max(blocks_of_one, blocks);
+  }
+  if (!fits) {
     const KVCacheGroup& first = config.groups[0];
-    const int64_t needed_bytes = config.min_bytes + all_block_bytes;
-    const int64_t needed_blocks = (config.min_bytes + all_block_bytes - 1) / all_block_bytes + 1;
     throw InvalidArgument(str("the KV cache holds ", int64_t{first.num_blocks - 1} * first.spec.block_size,
                               " tokens (", first.num_blocks, " blocks of ", first.spec.block_size,
                               "), one sequence of max_model_len ", demand.max_model_len, " needs ",
-                              needed_bytes, " bytes (", needed_blocks,
+                              config.min_bytes + all_block_bytes, " bytes (", blocks_of_one + 1,
                               " blocks): lower max_model_len, or raise ",
                               demand.shared           ? "the bytes of kv_arena"
                               : demand.num_blocks > 0 ? "num_gpu_blocks_override"

@@ -109,9 +109,13 @@ struct SchedulerStats {
   uint64_t num_added_tokens = 0;
   uint64_t num_unknown_aborts = 0;  // aborts of ids that are not there
   uint64_t num_expired_reqs = 0;    // ended by their deadline
-  double time_per_step = 0.0;       // seconds: what a step takes before its tokens ...
-  double time_per_token = 0.0;      // ... and for each of them, as measured lately
-  double mean_service_time = 0.0;   // seconds from first scheduled to finished, lately
+  // Steps of a worker that has captured graphs, by how it ran them (CudagraphMode).
+  uint64_t num_full_graph_steps = 0;
+  uint64_t num_piecewise_graph_steps = 0;
+  uint64_t num_eager_steps = 0;
+  double time_per_step = 0.0;      // seconds: what a step takes before its tokens ...
+  double time_per_token = 0.0;     // ... and for each of them, as measured lately
+  double mean_service_time = 0.0;  // seconds from first scheduled to finished, lately
 
   template <class A>
   void fields(A& a) {
@@ -119,7 +123,8 @@ struct SchedulerStats {
       num_total_blocks, num_wasted_slots, num_used_slots, num_preemptions, num_scheduled_tokens,
       prefix_cache_queries, prefix_cache_hits, num_generation_tokens, num_spec_tokens,
       num_accepted_spec_tokens, num_added_reqs, num_added_tokens, num_unknown_aborts, num_expired_reqs,
-      time_per_step, time_per_token, mean_service_time);
+      num_full_graph_steps, num_piecewise_graph_steps, num_eager_steps, time_per_step, time_per_token,
+      mean_service_time);
   }
 };
 

@@ -45,6 +45,14 @@ struct RequestError {
   }
 };
 
+// How a step's kernels were launched.
+enum class CudagraphMode : uint8_t {
+  kNone,       // one by one
+  kPiecewise,  // graphs between the attentions: any batch of few enough tokens
+  kFull,       // one graph: every row has one token and is sampled from
+};
+inline constexpr size_t kNumCudagraphModes = 3;
+
 struct ModelRunnerOutput {
   StepId step_id = 0;
   std::vector<RequestResult> results;  // every request of the step, in the plan's order
@@ -54,6 +62,8 @@ struct ModelRunnerOutput {
   std::vector<RequestError> errors;       // by result_index, ascending
   std::string error;                      // the step failed as a whole
   uint8_t worker_lost = 0;                // and no other will succeed: the engine must end
+  uint8_t has_cudagraphs = 0;             // the worker has captured graphs, and ran this step in
+  CudagraphMode cudagraph_mode = CudagraphMode::kNone;
 
   // From the KV connector's worker side.
   std::vector<RequestId> finished_sending;  // their blocks may be freed
@@ -70,6 +80,8 @@ struct ModelRunnerOutput {
     errors.clear();
     error.clear();
     worker_lost = 0;
+    has_cudagraphs = 0;
+    cudagraph_mode = CudagraphMode::kNone;
     finished_sending.clear();
     finished_recving.clear();
     invalid_block_ids.clear();
@@ -92,7 +104,7 @@ struct ModelRunnerOutput {
   template <class A>
   void fields(A& a) {
     a(step_id, results, sampled_token_ids, draft_token_ids, logprobs, errors, error, worker_lost,
-      finished_sending, finished_recving, invalid_block_ids);
+      has_cudagraphs, cudagraph_mode, finished_sending, finished_recving, invalid_block_ids);
   }
 };
 

@@ -125,6 +125,13 @@ std::vector<MetricFamily> make_families() {
        {},
        "finished_reason",
        {"stop", "length", "abort", "error"}},
+      {Metric::kCudagraphSteps,
+       "quire:cudagraph_steps_total",
+       "Steps by how they were launched: as one CUDA graph, as pieces, or kernel by kernel",
+       kCounter,
+       {},
+       "mode",
+       {"full", "piecewise", "none"}},
   };
 }
 

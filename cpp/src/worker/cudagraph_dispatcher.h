@@ -6,14 +6,9 @@
 #include <span>
 #include <vector>
 
-namespace quire {
+#include "messages/model_runner_output.h"
 
-enum class CudagraphMode : uint8_t {
-  kNone,       // every kernel is launched
-  kPiecewise,  // graphs between the attentions: any batch of few enough tokens
-  kFull,       // one graph: every row has one token and is sampled from
-};
-inline constexpr int kNumCudagraphModes = 3;
+namespace quire {
 
 // Steps are padded to the next captured size. Not thread-safe.
 class CudagraphDispatcher {
@@ -34,6 +29,7 @@ class CudagraphDispatcher {
   // Counts its answer.
   Choice dispatch(int32_t num_tokens, bool uniform_decode);
 
+  bool has_graphs() const { return !full_sizes_.empty() || !piecewise_sizes_.empty(); }
   std::span<const int32_t> full_sizes() const { return full_sizes_; }
   std::span<const int32_t> piecewise_sizes() const { return piecewise_sizes_; }
   // How many steps ran in a mode.

@@ -83,12 +83,10 @@ class DeviceInputs final : public StepInputs {
     QUIRE_CHECK(!free_slots_.empty());
     request.slot = free_slots_.back();
     free_slots_.pop_back();
-    request.num_known = 0;
+    request.num_sent = 0;
   }
-  void release(CachedRequestState& request) override {
-    free_slots_.push_back(request.slot);
-    request.slot = -1;
-  }
+  void release(const LaunchContext& launch, InputBatch& batch, CachedRequestState& request,
+               bool keeps) override;
   void stage(const LaunchContext& launch, const StepShape& step) override;
   void build(const LaunchContext& launch, int32_t padded_rows, int32_t padded_tokens) override;
   ModelInput model_input() const override {
@@ -132,6 +130,24 @@ class DeviceInputs final : public StepInputs {
   int32_t num_rows_ = 0, num_tokens_ = 0, num_decode_rows_ = 0, max_query_len_ = 0, max_seq_len_ = 0;
   int64_t padded_tokens_ = 0;
 };
+
+// Seldom: when it is preempted, or sits out a step.
+void DeviceInputs::release(const LaunchContext& launch, InputBatch& batch, CachedRequestState& request,
+                           bool keeps) {
+  const int32_t begin = request.num_on_host;
+  const int32_t count = batch.num_tokens(request.row) - begin;
+  if (keeps && count > 0) {
+    const DeviceRuntime& runtime = staging_.runtime();
+    const int32_t* tokens = token_ids(request) + begin;
+    check_device(runtime,
+                 runtime.copy(batch.token_ids(request.row) + begin, tokens,
+                              static_cast<size_t>(count) * sizeof(int32_t), launch.stream),
+                 "bringing a request's tokens");
+    check_device(runtime, runtime.synchronize_stream(launch.stream), "bringing a request's tokens");
+  }
+  free_slots_.push_back(request.slot);
+  request.slot = -1;
+}
 
 // Collected here and staged together. A step that changes more than fits is written in several rounds.
 void DeviceInputs::write_row(const LaunchContext& launch, size_t table, int32_t row, int32_t begin,
@@ -186,11 +202,13 @@ void DeviceInputs::stage_changes(const LaunchContext& launch, const StepShape& s
     const bool needs_all =
         params.presence_penalty != 0 || params.frequency_penalty != 0 || params.repetition_penalty != 1;
     const int32_t begin =
-        needs_all ? request.num_known : std::max(request.num_known, request.num_computed_tokens);
-    if (begin < end) {
+        needs_all ? request.num_sent : std::max(request.num_sent, request.num_computed_tokens);
+    const int32_t known_end =
+        std::min(end, request.num_on_host);  // the others are there: they were sampled there
+    if (begin < known_end) {
       write_row(launch, 0, request.slot, begin,
-                {batch.token_ids(row) + begin, static_cast<size_t>(end - begin)});
-      request.num_known = end;
+                {batch.token_ids(row) + begin, static_cast<size_t>(known_end - begin)});
+      request.num_sent = known_end;
     }
     for (size_t group = 0; group < tables_.groups.size(); ++group) {
       int32_t first = 0;
@@ -236,12 +254,10 @@ void DeviceInputs::stage(const LaunchContext& launch, const StepShape& step) {
   sampling_positions_ = staging_.push<int64_t>(num_sampling_rows_);
   for (size_t i = 0; i < num_sampling_rows_; ++i) {
     const auto row = static_cast<size_t>(step.sampling_rows[i]);
-    CachedRequestState& request = batch.request(step.sampling_rows[i]);
+    const CachedRequestState& request = batch.request(step.sampling_rows[i]);
     logits_index_.host[i] = query_start_loc_.host[row + 1] - 1;
     sampling_slots_.host[i] = request.slot;
-    const int32_t position = request.num_computed_tokens + step.num_scheduled[row];
-    sampling_positions_.host[i] = position;
-    request.num_known = position + 1;
+    sampling_positions_.host[i] = request.num_computed_tokens + step.num_scheduled[row];
   }
 }
 
@@ -276,7 +292,8 @@ void DeviceInputs::build(const LaunchContext& launch, int32_t padded_rows, int32
     // Padding follows the rows: without others it counts as decodes.
     metadata.num_decode_rows = padded && num_decode_rows_ == num_rows_ ? padded_rows : num_decode_rows_;
     metadata.max_query_len = std::max(max_query_len_, 1);
-    metadata.max_seq_len = std::max(max_seq_len_, 1);
+    // Padding alone may be captured, and replayed with rows of any length.
+    metadata.max_seq_len = num_rows_ == 0 ? config_.max_model_len : max_seq_len_;
   }
   ops_.prepare_inputs(launch, args);
   row_writes_.num_writes = 0;

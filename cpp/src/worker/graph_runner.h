@@ -1,6 +1,8 @@
 // Captured forward passes.
 #pragma once
 
+#include <compare>
+#include <cstdint>
 #include <functional>
 #include <vector>
 
@@ -8,6 +10,14 @@
 #include "layers/context.h"
 
 namespace quire {
+
+// What a graph was captured for: a graph of another hash is another graph.
+struct GraphKey {
+  uint64_t compute_hash = 0;
+  int32_t num_tokens = 0;  // with padding
+
+  auto operator<=>(const GraphKey&) const = default;
+};
 
 // One graph. What it reads and writes lies where it did when it was captured.
 class FullGraph {

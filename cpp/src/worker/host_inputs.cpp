@@ -25,7 +25,7 @@ class HostInputs final : public StepInputs {
   }
 
   void admit(CachedRequestState&) override {}
-  void release(CachedRequestState&) override {}
+  void release(const LaunchContext&, InputBatch&, CachedRequestState&, bool) override {}
   void stage(const LaunchContext& launch, const StepShape& step) override;
   void build(const LaunchContext&, int32_t padded_rows, int32_t padded_tokens) override {
     QUIRE_CHECK(padded_rows == batch_->size() && padded_tokens == static_cast<int32_t>(input_ids_.size()),

@@ -28,6 +28,7 @@ void InputBatch::add(CachedRequestState& request) {
   const auto index = static_cast<size_t>(row);
   requests_[index] = &request;
   request.row = row;
+  request.num_on_host = static_cast<int32_t>(request.token_ids.size());
   num_tokens_[index] = static_cast<int32_t>(request.token_ids.size());
   std::copy(request.token_ids.begin(), request.token_ids.end(), token_ids(row));
   for (size_t group = 0; group < block_tables_.size(); ++group) {
@@ -101,9 +102,14 @@ void InputBatch::reorder(std::span<const int32_t> order) {
 }
 
 void InputBatch::append_token(int32_t row, int32_t token_id) {
+  append_unknown_token(row);
+  token_ids(row)[num_tokens(row) - 1] = token_id;
+}
+
+void InputBatch::append_unknown_token(int32_t row) {
   int32_t& count = num_tokens_[static_cast<size_t>(row)];
   QUIRE_CHECK(count < max_model_len_, "row ", row, " is full");
-  token_ids(row)[count++] = token_id;
+  ++count;
 }
 
 }  // namespace quire

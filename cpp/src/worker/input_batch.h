@@ -23,8 +23,9 @@ struct CachedRequestState {
   int32_t num_computed_tokens = 0;
   BlockIdsByGroup block_ids;  // current while row < 0
   int32_t row = -1;
-  int32_t slot = -1;      // where a device keeps its tokens, while it has a row
-  int32_t num_known = 0;  // tokens before this one are there already, or not needed there
+  int32_t slot = -1;        // where a device keeps its tokens, while it has a row
+  int32_t num_sent = 0;     // of those, the first that are there already, or not needed there
+  int32_t num_on_host = 0;  // the first that the batch's row has: a device's own are only counted there
 };
 
 // Not thread-safe; one per worker.
@@ -55,6 +56,8 @@ class InputBatch {
   }
   int32_t num_tokens(int32_t row) const { return num_tokens_[static_cast<size_t>(row)]; }
   void append_token(int32_t row, int32_t token_id);
+  // One more, which a device knows.
+  void append_unknown_token(int32_t row);
   int32_t max_model_len() const { return max_model_len_; }
   BlockTable& block_table(size_t group) { return block_tables_[group]; }
   size_t num_groups() const { return block_tables_.size(); }

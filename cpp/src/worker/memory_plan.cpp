@@ -36,13 +36,13 @@ void DeviceMemoryPlan::set_budget(const EngineConfig& config, size_t free, size_
   }
   kv_cache = 0;
   const size_t rest = arena_bytes() + graphs;
-  if (budget <= rest) {
+  // Whole megabytes: what the device hands out is rounded too.
+  kv_cache = (budget > rest ? budget - rest : 0) >> 20 << 20;
+  if (kv_cache == 0) {
     throw ResourceExhausted(
         str("the model does not fit: ", text(), ", and the budget is ", gib(budget),
             ": raise gpu_memory_utilization, or lower max_num_batched_tokens or max_num_seqs"));
   }
-  // Whole megabytes: what the device hands out is rounded too.
-  kv_cache = (budget - rest) >> 20 << 20;
 }
 
 std::string DeviceMemoryPlan::text() const {

@@ -6,18 +6,6 @@
 #include "util/check.h"
 
 namespace quire {
-namespace {
-
-// A token that a device has sampled and the host has not seen.
-constexpr int32_t kUnknownToken = -1;
-
-// Pieces pay off where launching takes longer than computing.
-constexpr int32_t kMaxPiecewiseTokens = 512;
-// Above this, linears are not chosen by measuring.
-constexpr int32_t kMaxWarmUpTokens = 1024;
-
-}  // namespace
-
 ModelRunner::ModelRunner(const ModelRunnerConfig& config, const Model& model, const KernelTable& ops,
                          const LaunchContext& launch, Communicator& communicator,
                          const DeviceRuntime* runtime)
@@ -69,12 +57,12 @@ CachedRequestState& ModelRunner::add_request(const NewRequestData& data) {
 void ModelRunner::forget_request(RequestId id) {
   const auto found = requests_.find(id);
   if (found == requests_.end()) return;
-  if (found->second.row >= 0) remove_from_batch(found->second);
+  if (found->second.row >= 0) remove_from_batch(found->second, /*keeps=*/false);
   requests_.erase(found);
 }
 
-void ModelRunner::remove_from_batch(CachedRequestState& request) {
-  inputs_->release(request);
+void ModelRunner::remove_from_batch(CachedRequestState& request, bool keeps) {
+  inputs_->release(launch_, *batch_, request, keeps);
   batch_->remove(request);
 }
 
@@ -110,7 +98,7 @@ void ModelRunner::update_batch(const SchedulerOutput& plan) {
   }
   for (int32_t row = batch_->size() - 1; row >= 0; --row) {
     if (batch_->has_request(row) && num_scheduled_[static_cast<size_t>(row)] == 0) {
-      remove_from_batch(batch_->request(row));
+      remove_from_batch(batch_->request(row), /*keeps=*/true);
     }
   }
   batch_->condense();
@@ -118,11 +106,7 @@ void ModelRunner::update_batch(const SchedulerOutput& plan) {
   for (size_t i = 0; i < planned_.size(); ++i) {
     CachedRequestState& request = *planned_[i];
     const bool replaces = plan.scheduled_reqs[i].resumed_from_preemption != 0;
-    // Its tokens are sent anew, so all of them must be known here.
-    if (plan.scheduled_reqs[i].is_new == 0 && (request.row < 0 || replaces)) {
-      learn_tokens(/*wait=*/true);
-      request.num_known = 0;
-    }
+    if (replaces) request.num_sent = 0;  // some were not needed before
     for (size_t group = 0; group < num_groups; ++group) {
       const std::span<const BlockId> ids = plan.new_block_ids.at(i, group);
       if (request.row < 0) {
@@ -237,7 +221,6 @@ void ModelRunner::set_kv_cache(const KVCacheConfig& config, std::vector<KVCacheV
   for (auto* per_row : {&row_order_, &sampled_rows_}) per_row->reserve(max_seqs);
   for (StepRecord& record : records_) {
     record.entries.reserve(max_seqs);
-    record.places.reserve(max_seqs);
   }
 }
 
@@ -249,8 +232,8 @@ ForwardContext ModelRunner::forward_context() {
 void ModelRunner::prepare_sampling(const SchedulerOutput& plan) {
   StepRecord& step = record(slot_);
   step.step_id = plan.step_id;
+  step.mode = CudagraphMode::kNone;
   step.entries.clear();
-  step.places.clear();
   std::fill_n(plan_index_.begin(), batch_->size(), -1);
   for (size_t i = 0; i < planned_.size(); ++i) {
     step.entries.push_back({planned_[i]->request_id, -1});
@@ -276,8 +259,6 @@ void ModelRunner::prepare_sampling(const SchedulerOutput& plan) {
 }
 
 void ModelRunner::execute_model(const SchedulerOutput& plan) {
-  learn_tokens(/*wait=*/false);
-  if (StepRecord& before = record(slot_); !before.is_known) learn_tokens(before, slot_);
   update_requests(plan);
   if (planned_.empty()) {
     batch_->condense();
@@ -299,6 +280,7 @@ void ModelRunner::execute_model(const SchedulerOutput& plan) {
           : 0;
   const bool uniform = step.num_tokens == batch_->size() && sampled_rows_.size() == planned_.size();
   const auto choice = dispatcher_.dispatch(step.num_tokens, uniform);
+  record(slot_).mode = choice.mode;
 
   if (staging_) staging_->begin_step();
   inputs_->stage(launch_, step);
@@ -315,14 +297,14 @@ void ModelRunner::run_forward(const CudagraphDispatcher::Choice& choice) {
   const auto num_logits = static_cast<int64_t>(sampled_rows_.size());
   logits_ = all_logits_.rows(0, num_logits);
   if (choice.mode == CudagraphMode::kFull) {
-    full_graphs_.at(choice.num_tokens).replay(launch_.stream);
+    full_graphs_.at({compute_hash_, choice.num_tokens}).replay(launch_.stream);
     return;
   }
   arena_->release(activations_begin_);
   const ForwardContext ctx = forward_context();
   TensorView hidden;
   if (choice.mode == CudagraphMode::kPiecewise) {
-    const PiecewiseGraph& graph = piecewise_graphs_.at(choice.num_tokens);
+    const PiecewiseGraph& graph = piecewise_graphs_.at({compute_hash_, choice.num_tokens});
     hidden = graph.replay(ctx);
     arena_->reserve(hidden);
   } else {
@@ -353,13 +335,15 @@ void ModelRunner::sample_tokens(const SchedulerOutput& plan, const GrammarOutput
   // The batch's rows grow now, whoever knows the tokens.
   for (size_t i = 0; i < n; ++i) {
     const int32_t row = sampled_rows_[i];
-    const int32_t position = batch_->num_tokens(row);
     // The last token allowed has no place in the row and needs none: nothing follows it.
-    const bool fits = position < config_.max_model_len;
-    step.places.push_back({batch_->request(row).request_id, fits ? position : -1});
-    if (fits) batch_->append_token(row, runtime_ != nullptr ? kUnknownToken : sampler_->token_ids(slot_)[i]);
+    if (batch_->num_tokens(row) == config_.max_model_len) continue;
+    if (runtime_ != nullptr) {
+      batch_->append_unknown_token(row);
+    } else {
+      batch_->append_token(row, sampler_->token_ids(slot_)[i]);
+    }
   }
-  step.is_known = runtime_ == nullptr || n == 0;
+  step.num_sampled = n;
   slot_ = next_slot(slot_);
 }
 
@@ -369,92 +353,15 @@ void ModelRunner::finish_step(ModelRunnerOutput& output) {
     check_device(*runtime_, runtime_->synchronize_event(step.done.get()), "computing a step");
   }
   output.reset(step.step_id);
+  output.has_cudagraphs = dispatcher_.has_graphs() ? 1 : 0;
+  output.cudagraph_mode = step.mode;
   const auto tokens = sampler_->token_ids(finish_slot_);
   for (const StepRecord::Entry& entry : step.entries) {
     output.add(entry.request_id, entry.sampled < 0 ? std::span<const int32_t>{}
                                                    : tokens.subspan(static_cast<size_t>(entry.sampled), 1));
   }
-  if (!step.places.empty()) sampler_->take_logprobs(finish_slot_, output.logprobs);
+  if (step.num_sampled > 0) sampler_->take_logprobs(finish_slot_, output.logprobs);
   finish_slot_ = next_slot(finish_slot_);
-}
-
-void ModelRunner::learn_tokens(bool wait) {
-  if (runtime_ == nullptr) return;
-  // From the slot that is used next, which is the oldest.
-  int32_t slot = slot_;
-  do {
-    StepRecord& step = record(slot);
-    if (!step.is_known) {
-      bool done = wait;
-      if (!wait) check_device(*runtime_, runtime_->query_event(step.done.get(), &done), "asking for a step");
-      if (!done) return;
-      learn_tokens(step, slot);
-    }
-    slot = next_slot(slot);
-  } while (slot != slot_);
-}
-
-void ModelRunner::learn_tokens(StepRecord& step, int32_t slot) {
-  check_device(*runtime_, runtime_->synchronize_event(step.done.get()), "computing a step");
-  const auto tokens = sampler_->token_ids(slot);
-  for (size_t i = 0; i < step.places.size(); ++i) {
-    const auto [request_id, position] = step.places[i];
-    const auto found = requests_.find(request_id);
-    if (position < 0 || found == requests_.end()) continue;
-    CachedRequestState& request = found->second;
-    if (request.row >= 0) {
-      batch_->token_ids(request.row)[position] = tokens[i];
-    } else {
-      request.token_ids.at(static_cast<size_t>(position)) = tokens[i];
-    }
-  }
-  step.is_known = true;
-}
-
-void ModelRunner::warm_up() {
-  if (runtime_ == nullptr) return;
-  // Padding only: no cache is written, nothing is attended to. The largest sizes first, so that the memory
-  // that libraries take is taken.
-  const int32_t max_tokens = config_.max_num_batched_tokens;
-  std::vector<int32_t> sizes = CudagraphDispatcher::default_sizes(std::min(max_tokens, kMaxWarmUpTokens));
-  if (max_tokens > kMaxWarmUpTokens) sizes.push_back(max_tokens);
-  std::reverse(sizes.begin(), sizes.end());
-  for (int32_t size : sizes) warm_up_size(size);
-  check_device(*runtime_, runtime_->synchronize_stream(launch_.stream), "warming up");
-  if (!config_.use_graphs) return;
-
-  const auto full = CudagraphDispatcher::default_sizes(std::min(config_.max_num_seqs, max_tokens));
-  const auto piecewise = CudagraphDispatcher::default_sizes(std::min(kMaxPiecewiseTokens, max_tokens));
-  for (auto size = full.rbegin(); size != full.rend(); ++size) {
-    inputs_->build(launch_, *size, *size);
-    full_graphs_.emplace(*size, FullGraph(*runtime_, launch_.stream, [&] {
-      arena_->release(activations_begin_);
-      const ForwardContext ctx = forward_context();
-      const TensorView hidden = model_.forward(ctx, inputs_->model_input());
-      model_.compute_logits(ctx, all_logits_.rows(0, *size), hidden);
-    }));
-  }
-  for (auto size = piecewise.rbegin(); size != piecewise.rend(); ++size) {
-    inputs_->build(launch_, 0, *size);
-    arena_->release(activations_begin_);
-    const ForwardContext ctx = forward_context();
-    piecewise_graphs_.emplace(*size, PiecewiseGraph(*runtime_, ctx, [&](const ForwardContext& pieces) {
-      return model_.forward(pieces, inputs_->model_input());
-    }));
-  }
-  arena_->release(activations_begin_);
-  check_device(*runtime_, runtime_->synchronize_stream(launch_.stream), "capturing graphs");
-  dispatcher_ = CudagraphDispatcher(full, piecewise);
-}
-
-// As a step of this size would run without graphs.
-void ModelRunner::warm_up_size(int32_t num_tokens) {
-  inputs_->build(launch_, 0, num_tokens);
-  arena_->release(activations_begin_);
-  const ForwardContext ctx = forward_context();
-  const TensorView hidden = model_.forward(ctx, inputs_->model_input());
-  if (num_tokens <= all_logits_.shape[0]) model_.compute_logits(ctx, all_logits_.rows(0, num_tokens), hidden);
-  arena_->release(activations_begin_);
 }
 
 }  // namespace quire

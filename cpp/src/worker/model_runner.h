@@ -61,7 +61,7 @@ class ModelRunner {
   const CudagraphDispatcher& cudagraph_dispatcher() const { return dispatcher_; }
 
  private:
-  // What a step leaves for finish_step, and for the batch, which learns the tokens a device sampled later.
+  // What a step leaves for finish_step.
   struct StepRecord {
     StepId step_id = 0;
     struct Entry {
@@ -69,12 +69,8 @@ class ModelRunner {
       int32_t sampled;  // index of its token, or -1
     };
     std::vector<Entry> entries;  // in the plan's order
-    struct Place {
-      RequestId request_id;
-      int32_t position;  // in the request; -1: it has no place there and needs none
-    };
-    std::vector<Place> places;  // of each sampled token
-    bool is_known = true;       // the batch has its tokens
+    size_t num_sampled = 0;
+    CudagraphMode mode = CudagraphMode::kNone;
     DeviceEvent done;
   };
 
@@ -82,7 +78,7 @@ class ModelRunner {
   void update_requests(const SchedulerOutput& plan);
   CachedRequestState& add_request(const NewRequestData& data);
   void forget_request(RequestId id);
-  void remove_from_batch(CachedRequestState& request);
+  void remove_from_batch(CachedRequestState& request, bool keeps);
   // Makes the rows of the batch those of planned_.
   void update_batch(const SchedulerOutput& plan);
   void place_decodes_first();
@@ -90,12 +86,12 @@ class ModelRunner {
   void prepare_sampling(const SchedulerOutput& plan);
   void run_forward(const CudagraphDispatcher::Choice& choice);
   ForwardContext forward_context();
-  // Gives the batch the tokens of the steps that are done; with `wait`, of all.
-  void learn_tokens(bool wait);
-  void learn_tokens(StepRecord& record, int32_t slot);
   StepRecord& record(int32_t slot) { return records_[static_cast<size_t>(slot)]; }
   int32_t next_slot(int32_t slot) const { return (slot + 1) % static_cast<int32_t>(records_.size()); }
   void warm_up_size(int32_t num_tokens);
+  void capture_graphs(std::span<const int32_t> full, std::span<const int32_t> piecewise);
+  // Of everything that a captured graph has frozen: shapes, addresses, the choice of kernels.
+  uint64_t compute_hash() const;
   size_t staging_bytes() const;
   size_t attention_plan_bytes() const;
 
@@ -116,8 +112,9 @@ class ModelRunner {
   std::vector<KVCacheView> kv_caches_;
   std::vector<int32_t> kv_cache_groups_;  // per layer
   CudagraphDispatcher dispatcher_;
-  std::map<int32_t, FullGraph> full_graphs_;
-  std::map<int32_t, PiecewiseGraph> piecewise_graphs_;
+  uint64_t compute_hash_ = 0;
+  std::map<GraphKey, FullGraph> full_graphs_;
+  std::map<GraphKey, PiecewiseGraph> piecewise_graphs_;
 
   std::vector<StepRecord> records_;  // by slot; used in turn
   int32_t slot_ = 0;                 // of the step at hand

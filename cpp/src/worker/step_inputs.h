@@ -27,9 +27,11 @@ class StepInputs {
  public:
   virtual ~StepInputs() = default;
 
-  // A request gets a row, or loses it.
+  // A request has got a row.
   virtual void admit(CachedRequestState& request) = 0;
-  virtual void release(CachedRequestState& request) = 0;
+  // It is about to lose it. `keeps`: it may come back, so the row is to have all of its tokens.
+  virtual void release(const LaunchContext& launch, InputBatch& batch, CachedRequestState& request,
+                       bool keeps) = 0;
 
   // Says what the step reads; `build` makes it so. On a device, what is staged is sent between the two.
   virtual void stage(const LaunchContext& launch, const StepShape& step) = 0;

@@ -1,13 +1,20 @@
-// A device in host memory, as late as a device may be: a copy happens only when someone waits for it, and
-// reads its source then. Whoever reuses a buffer without waiting sends the wrong bytes.
+// A device in host memory, as late as a device may be: what a stream is given happens only when someone waits
+// for it, and reads its sources then. Whoever reuses a buffer without waiting sends the wrong bytes. With a
+// seed it is late at random instead, so that what does not wait for another stream also happens before it.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <functional>
 #include <mutex>
+#include <optional>
+#include <random>
+#include <utility>
+#include <vector>
 
 #include "quire/kernels/device_runtime.h"
 
@@ -19,37 +26,47 @@ struct FakeDevice {
 
   size_t free_bytes = size_t{1} << 40;  // of the device
   size_t free_pinned_bytes = size_t{1} << 40;
-  int copies_until_failure = -1;  // -1: never
-  int num_allocations = 0;        // of either kind, not yet released
-  int num_handles = 0;            // streams and events, not yet destroyed
+  int copies_until_failure = -1;        // -1: never
+  int num_allocations = 0;              // of either kind, not yet released
+  int num_handles = 0;                  // streams, events and graphs, not yet destroyed
+  int num_host_waits = 0;               // for a stream or an event that was not done
+  std::optional<std::mt19937> hurries;  // streams go on now and then, though nobody waits
 };
 
 class FakeDeviceRuntime {
  public:
+  using Work = std::function<void()>;
+
   // As new. No test may hold anything of it.
   static FakeDevice& reset() {
     const std::lock_guard lock(mutex());
     device() = FakeDevice();
+    streams().clear();
     return device();
   }
   static const DeviceRuntime& table() {
     static const DeviceRuntime kTable = make_table();
     return kTable;
   }
+  // As a kernel's launch does.
+  static void enqueue(void* stream, Work work) {
+    const std::lock_guard lock(mutex());
+    push(*static_cast<Stream*>(stream), std::move(work));
+  }
 
  private:
-  struct Copy {
-    void* to;
-    const void* from;
-    size_t bytes;
+  struct Graph {
+    std::vector<Work> work;
   };
   struct Stream {
-    std::deque<Copy> pending;
+    std::deque<Work> pending;
     size_t num_done = 0;
+    Graph* capture = nullptr;
+    size_t end() const { return num_done + pending.size(); }
   };
   struct Event {
     Stream* stream = nullptr;
-    size_t at = 0;  // copies of the stream that come before it
+    size_t at = 0;  // work of the stream that comes before it
   };
   // Memory begins with its size.
   static constexpr size_t kHeader = 256;
@@ -58,17 +75,43 @@ class FakeDeviceRuntime {
     static FakeDevice fake;
     return fake;
   }
+  static std::vector<Stream*>& streams() {
+    static std::vector<Stream*> all;
+    return all;
+  }
   static std::mutex& mutex() {
     static std::mutex one;
     return one;
   }
+
+  static void push(Stream& stream, Work work) {
+    if (stream.capture != nullptr) {
+      stream.capture->work.push_back(std::move(work));
+      return;
+    }
+    stream.pending.push_back(std::move(work));
+    hurry();
+  }
+  // Work may wait for other streams, and run them.
   static void run(Stream& stream, size_t until) {
-    for (; stream.num_done < until; ++stream.num_done) {
-      const Copy copy = stream.pending.front();
+    while (stream.num_done < until) {
+      const Work work = std::move(stream.pending.front());
       stream.pending.pop_front();
-      std::memcpy(copy.to, copy.from, copy.bytes);
+      ++stream.num_done;
+      work();
     }
   }
+  static void hurry() {
+    if (!device().hurries || streams().empty()) return;
+    std::mt19937& random = *device().hurries;
+    Stream& stream = *streams()[random() % streams().size()];
+    if (random() % 4 == 0) run(stream, std::min(stream.end(), stream.num_done + random() % 8));
+  }
+  static void wait(Stream& stream, size_t until) {
+    device().num_host_waits += stream.num_done < until;
+    run(stream, until);
+  }
+
   static int take(size_t FakeDevice::* free, void** data, size_t bytes) {
     const std::lock_guard lock(mutex());
     if (bytes > device().*free) return FakeDevice::kOutOfMemory;
@@ -107,13 +150,7 @@ class FakeDeviceRuntime {
     return 0;
   }
 
-  static DeviceRuntime make_table() {
-    DeviceRuntime table{};
-    table.backend = "fake";
-    table.error_text = [](int code) {
-      return code == FakeDevice::kOutOfMemory ? "out of memory" : "it broke";
-    };
-    table.select = [](int32_t) { return 0; };
+  static void add_memory(DeviceRuntime& table) {
     table.memory_info = [](size_t* free, size_t* total) {
       const std::lock_guard lock(mutex());
       *free = *total = device().free_bytes;
@@ -129,31 +166,115 @@ class FakeDeviceRuntime {
       const std::lock_guard lock(mutex());
       if (device().copies_until_failure == 0) return FakeDevice::kBroken;
       if (device().copies_until_failure > 0) --device().copies_until_failure;
-      static_cast<Stream*>(stream)->pending.push_back({to, from, bytes});
+      push(*static_cast<Stream*>(stream), [=] { std::memcpy(to, from, bytes); });
       return 0;
     };
-    table.create_stream = create<Stream>;
-    table.destroy_stream = destroy<Stream>;
+    table.fill = [](void* data, int byte, size_t bytes, void* stream) {
+      enqueue(stream, [=] { std::memset(data, byte, bytes); });
+      return 0;
+    };
+  }
+
+  static void add_streams(DeviceRuntime& table) {
+    table.create_stream = [](void** handle) {
+      const int code = create<Stream>(handle);
+      const std::lock_guard lock(mutex());
+      streams().push_back(static_cast<Stream*>(*handle));
+      return code;
+    };
+    table.destroy_stream = [](void* handle) {
+      {
+        const std::lock_guard lock(mutex());
+        std::erase(streams(), static_cast<Stream*>(handle));
+      }
+      return destroy<Stream>(handle);
+    };
     table.synchronize_stream = [](void* handle) {
       const std::lock_guard lock(mutex());
       auto& stream = *static_cast<Stream*>(handle);
-      run(stream, stream.num_done + stream.pending.size());
+      if (stream.capture != nullptr) return FakeDevice::kBroken;
+      wait(stream, stream.end());
       return 0;
     };
+    table.synchronize = [] {
+      const std::lock_guard lock(mutex());
+      for (Stream* stream : streams()) wait(*stream, stream->end());
+      return 0;
+    };
+  }
+
+  static void add_events(DeviceRuntime& table) {
     table.create_event = [](void** event, bool) { return create<Event>(event); };
     table.destroy_event = destroy<Event>;
     table.record_event = [](void* handle, void* stream_handle) {
       const std::lock_guard lock(mutex());
       auto& stream = *static_cast<Stream*>(stream_handle);
-      *static_cast<Event*>(handle) = {&stream, stream.num_done + stream.pending.size()};
+      if (stream.capture != nullptr) return FakeDevice::kBroken;
+      *static_cast<Event*>(handle) = {&stream, stream.end()};
+      hurry();
+      return 0;
+    };
+    table.wait_event = [](void* stream, void* handle) {
+      const std::lock_guard lock(mutex());
+      if (static_cast<Stream*>(stream)->capture != nullptr) return FakeDevice::kBroken;
+      const Event event = *static_cast<Event*>(handle);  // as recorded now
+      push(*static_cast<Stream*>(stream), [event] {
+        if (event.stream != nullptr) run(*event.stream, event.at);
+      });
       return 0;
     };
     table.synchronize_event = [](void* handle) {
       const std::lock_guard lock(mutex());
       const auto& event = *static_cast<Event*>(handle);
-      if (event.stream) run(*event.stream, event.at);
+      if (event.stream != nullptr) wait(*event.stream, event.at);
       return 0;
     };
+    table.query_event = [](void* handle, bool* done) {
+      const std::lock_guard lock(mutex());
+      hurry();
+      const auto& event = *static_cast<Event*>(handle);
+      *done = event.stream == nullptr || event.stream->num_done >= event.at;
+      return 0;
+    };
+    table.elapsed_ms = [](float* ms, void*, void*) {
+      *ms = 0;
+      return 0;
+    };
+  }
+
+  static void add_graphs(DeviceRuntime& table) {
+    table.begin_capture = [](void* stream) {
+      const std::lock_guard lock(mutex());
+      auto& capture = static_cast<Stream*>(stream)->capture;
+      if (capture != nullptr) return FakeDevice::kBroken;
+      capture = new Graph;
+      ++device().num_handles;
+      return 0;
+    };
+    table.end_capture = [](void* stream, void** graph) {
+      const std::lock_guard lock(mutex());
+      *graph = std::exchange(static_cast<Stream*>(stream)->capture, nullptr);
+      return *graph == nullptr ? FakeDevice::kBroken : 0;
+    };
+    table.launch_graph = [](void* graph, void* stream) {
+      const std::lock_guard lock(mutex());
+      for (const Work& work : static_cast<Graph*>(graph)->work) push(*static_cast<Stream*>(stream), work);
+      return 0;
+    };
+    table.destroy_graph = destroy<Graph>;
+  }
+
+  static DeviceRuntime make_table() {
+    DeviceRuntime table{};
+    table.backend = "fake";
+    table.error_text = [](int code) {
+      return code == FakeDevice::kOutOfMemory ? "out of memory" : "it broke";
+    };
+    table.select = [](int32_t) { return 0; };
+    add_memory(table);
+    add_streams(table);
+    add_events(table);
+    add_graphs(table);
     return table;
   }
 };

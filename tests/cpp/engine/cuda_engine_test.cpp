@@ -5,40 +5,18 @@
 #include <atomic>
 #include <cmath>
 #include <condition_variable>
+#include <functional>
 #include <mutex>
 #include <random>
 #include <thread>
 
+#include "engine/cuda_fixture.h"
 #include "quire/engine.h"
 #include "quire/error.h"
 #include "quire/kernels/backend_registry.h"
 
 namespace quire {
 namespace {
-
-EngineConfig demo_config(const std::string& device, const std::string& dtype = "float32") {
-  EngineConfig config;
-  config.model = QUIRE_DEMO_MODEL;
-  config.device = device;
-  config.dtype = dtype;
-  config.max_model_len = 256;
-  config.max_num_batched_tokens = 256;
-  config.max_num_seqs = 24;
-  config.num_threads = 2;
-  config.gpu_memory_bytes = int64_t{2} << 30;
-  config.kv_cache_memory_bytes = 64 << 20;
-  return config;
-}
-
-EngineRequest request(const std::string& prompt, int32_t max_tokens, float temperature = 0) {
-  EngineRequest result;
-  result.prompt = prompt;
-  result.sampling_params.temperature = temperature;
-  result.sampling_params.seed = 11;
-  result.sampling_params.max_tokens = max_tokens;
-  result.sampling_params.ignore_eos = true;
-  return result;
-}
 
 const std::vector<std::string> kPrompts = {"Once upon a time",
                                            "The baker",
@@ -65,13 +43,6 @@ Tokens generate(const EngineConfig& config, std::vector<EngineRequest> requests)
   }
   return tokens;
 }
-
-class CudaEngineTest : public testing::Test {
- protected:
-  void SetUp() override {
-    if (cuda_kernel_table(0) == nullptr) GTEST_SKIP() << "no CUDA device";
-  }
-};
 
 TEST_F(CudaEngineTest, GreedyTokensEqualTheCpusInFloat32) {
   EXPECT_EQ(generate(demo_config("cuda"), varied_requests()),
@@ -170,16 +141,14 @@ TEST_F(CudaEngineTest, LogprobsEqualTheCpus) {
   }
 }
 
-// Random arrivals and aborts; QUIRE_SOAK_SECONDS makes it a soak.
-TEST_F(CudaEngineTest, AfterArrivalsAndAbortsEveryBlockIsBack) {
+// Random arrivals and aborts, for a few seconds; QUIRE_SOAK_SECONDS makes it a soak. `make_request` draws the
+// next.
+void soak(const EngineConfig& config, uint32_t seed,
+          const std::function<EngineRequest(std::mt19937&)>& make_request) {
   const char* wanted = std::getenv("QUIRE_SOAK_SECONDS");
   const double seconds = wanted != nullptr ? std::atof(wanted) : 5;
-  EngineConfig config = demo_config("cuda", "bfloat16");
-  config.max_num_seqs = 64;
-  config.kv_cache_memory_bytes = 0;
-  config.num_gpu_blocks_override = 300;  // too few for all: some are preempted
   Engine engine(config);
-  std::mt19937 random(5);
+  std::mt19937 random(seed);
   std::mutex mutex;
   std::condition_variable changed;
   size_t unfinished = 0, finished = 0, failed = 0;
@@ -187,14 +156,7 @@ TEST_F(CudaEngineTest, AfterArrivalsAndAbortsEveryBlockIsBack) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
   size_t submitted = 0;
   while (std::chrono::steady_clock::now() < end) {
-    EngineRequest next =
-        request(kPrompts[random() % kPrompts.size()], 1 + static_cast<int32_t>(random() % 200),
-                static_cast<float>(random() % 3) * 0.6F);
-    next.sampling_params.top_k = static_cast<int32_t>(random() % 3) * 20;
-    if (random() % 8 == 0) next.sampling_params.logprobs = static_cast<int32_t>(random() % 5);
-    if (random() % 8 == 0) next.sampling_params.repetition_penalty = 1.1F;
-    if (random() % 8 == 0) next.sampling_params.min_tokens = next.sampling_params.max_tokens / 2;
-    next.sampling_params.ignore_eos = random() % 2 == 0;
+    const EngineRequest next = make_request(random);
     {
       std::unique_lock lock(mutex);
       changed.wait(lock, [&] { return unfinished < 150; });
@@ -220,8 +182,52 @@ TEST_F(CudaEngineTest, AfterArrivalsAndAbortsEveryBlockIsBack) {
   EXPECT_EQ(failed, 0U);
   EXPECT_TRUE(engine.reset_prefix_cache());  // false while a request holds a block
   EXPECT_EQ(engine.dead_error(), "");
-  RecordProperty("submitted", static_cast<int>(submitted));
+  testing::Test::RecordProperty("submitted", static_cast<int>(submitted));
   std::printf("%zu requests in %.0f s\n", submitted, seconds);
+}
+
+TEST_F(CudaEngineTest, AfterArrivalsAndAbortsEveryBlockIsBack) {
+  EngineConfig config = demo_config("cuda", "bfloat16");
+  config.max_num_seqs = 64;
+  config.kv_cache_memory_bytes = 0;
+  config.num_gpu_blocks_override = 300;  // too few for all: some are preempted
+  soak(config, 5, [](std::mt19937& random) {
+    EngineRequest next =
+        request(kPrompts[random() % kPrompts.size()], 1 + static_cast<int32_t>(random() % 200),
+                static_cast<float>(random() % 3) * 0.6F);
+    next.sampling_params.top_k = static_cast<int32_t>(random() % 3) * 20;
+    if (random() % 8 == 0) next.sampling_params.logprobs = static_cast<int32_t>(random() % 5);
+    if (random() % 8 == 0) next.sampling_params.repetition_penalty = 1.1F;
+    if (random() % 8 == 0) next.sampling_params.min_tokens = next.sampling_params.max_tokens / 2;
+    next.sampling_params.ignore_eos = random() % 2 == 0;
+    return next;
+  });
+}
+
+// The same with all that the other has not: no graphs, float16, prompts that are computed in several steps
+// and have their beginnings in common.
+TEST_F(CudaEngineTest, AfterLongPromptsWithSharedBeginningsEveryBlockIsBack) {
+  EngineConfig config = demo_config("cuda", "float16");
+  config.enforce_eager = true;
+  config.enable_prefix_caching = true;
+  config.max_num_seqs = 32;
+  config.max_num_batched_tokens = 64;
+  config.long_prefill_token_threshold = 48;
+  config.kv_cache_memory_bytes = 0;
+  config.num_gpu_blocks_override = 150;  // ten of the longest
+  soak(config, 6, [](std::mt19937& random) {
+    EngineRequest next =
+        request("", 1 + static_cast<int32_t>(random() % 50), static_cast<float>(random() % 2));
+    const uint32_t beginning = random() % 4, num_shared = random() % 150, num_own = 1 + random() % 50;
+    for (uint32_t i = 0; i < num_shared; ++i)
+      next.prompt_token_ids.push_back(static_cast<int32_t>(10 + (beginning * 997 + i * 37) % 4000));
+    for (uint32_t i = 0; i < num_own; ++i)
+      next.prompt_token_ids.push_back(static_cast<int32_t>(10 + random() % 4000));
+    next.sampling_params.top_p = random() % 2 == 0 ? 1 : 0.9F;
+    if (random() % 8 == 0) next.sampling_params.presence_penalty = 0.5F;
+    if (random() % 8 == 0) next.sampling_params.logit_bias = {{100, 2.0F}};
+    return next;
+  });
 }
 
 TEST_F(CudaEngineTest, ABudgetThatIsTooSmallIsRefusedByName) {

@@ -339,49 +339,5 @@ TEST(KVCacheManagerTest, ABlockThatTwoHoldIsRemovedOnlyWithTheLast) {
   EXPECT_EQ(events.size(), 1U);
 }
 
-TEST(KVCachePlannerTest, LayersOfEqualSpecsShareAGroup) {
-  KVCacheSpec wide = spec_of();
-  KVCacheSpec narrow = spec_of();
-  narrow.page_bytes = 1024;
-  KVCacheDemand demand;
-  demand.bytes = 1 << 20;
-  demand.max_model_len = 32;
-  demand.max_useful_tokens = 1000;
-  const KVCacheConfig plan = plan_kv_cache({wide, narrow, wide}, demand);
-  ASSERT_EQ(plan.groups.size(), 2U);
-  EXPECT_EQ(plan.groups[0].layers, (std::vector<int32_t>{0, 2}));
-  EXPECT_EQ(plan.groups[0].block_bytes(), 8192);
-  EXPECT_EQ(plan.groups[1].block_bytes(), 1024);
-  EXPECT_EQ(plan.groups[1].blocks_per_extent, 4);  // four make a granule of 4096
-}
-
-TEST(KVCachePlannerTest, RefusesWhatCannotHoldOneSequence) {
-  KVCacheSpec spec;
-  spec.block_size = 16;
-  spec.page_bytes = 1024;
-  KVCacheDemand demand;
-  demand.bytes = 4096;
-  demand.max_model_len = 64;
-  demand.max_useful_tokens = 1000;
-  try {
-    plan_kv_cache({spec}, demand);
-    FAIL() << "four blocks, one of them kept back, cannot hold 64 tokens";
-  } catch (const InvalidArgument& error) {
-    EXPECT_NE(std::string(error.what()).find("max_model_len 64 needs 5120 bytes"), std::string::npos)
-        << error.what();
-  }
-  demand.bytes = 5120;
-  EXPECT_EQ(plan_kv_cache({spec}, demand).groups[0].num_blocks, 5);
-}
-
-TEST(KVCachePlannerTest, AWindowNeedsLessThanTheWholeSequence) {
-  KVCacheDemand demand;
-  demand.num_blocks = 8;
-  demand.max_model_len = 1000;
-  demand.max_tokens_in_flight = 8;
-  EXPECT_THROW(plan_kv_cache({spec_of()}, demand), InvalidArgument);
-  EXPECT_NO_THROW(plan_kv_cache({spec_of(KVCacheKind::kSlidingWindow, 12)}, demand));
-}
-
 }  // namespace
 }  // namespace quire

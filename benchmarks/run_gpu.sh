@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# The GPU's benchmarks, to stdout: each row of the H200 tables with its peers' figures and the target.
+#
+#   benchmarks/run_gpu.sh [PART ...]      all parts by default
+#
+#   engine      decode, prefill, throughput, shared prefixes, start, of the Llama-3.1-8B shape
+#   attention   paged attention alone
+#   ops         the other kernels
+#   weights     from the page cache to the device
+#   gaps        the device's idle time between steps, the host's time for a step
+#
+#   QUIRE_BUILD        a build, or a folder of programs, to be used as it is; else build/cuda is built
+#   QUIRE_BENCH_DIR    where 4 GB of weights are written, once; default: a temporary folder
+#   QUIRE_ENGINE_ROWS  rows of engine_bench's: start,decode,prefill,throughput,prefix
+set -euo pipefail
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+# shellcheck source=tools/gpu_programs.sh
+source tools/gpu_programs.sh
+
+engine() {
+  run_part engine 1200 "$(gpu_program benchmarks/serving engine_bench)" \
+    --rows "${QUIRE_ENGINE_ROWS:-start,decode,prefill,throughput,prefix}"
+}
+attention() { run_part attention 300 "$(gpu_program benchmarks/kernels quire_cuda_attention_bench)"; }
+ops() { run_part ops 300 "$(gpu_program benchmarks/kernels quire_cuda_ops_bench)"; }
+weights() {
+  run_part weights 300 "$(gpu_program benchmarks/overheads weight_loading_bench)" "${QUIRE_BENCH_DIR:-$scratch}"
+}
+gaps() { run_part gaps 300 "$(gpu_program benchmarks/overheads step_gap_bench)"; }
+
+readonly all_parts=(engine attention ops weights gaps)
+if (($# > 0)); then parts=("$@"); else parts=("${all_parts[@]}"); fi
+for part in "${parts[@]}"; do
+  if [[ " ${all_parts[*]} " != *" $part "* ]]; then
+    echo "no such part: $part (there are: ${all_parts[*]})" >&2
+    exit 2
+  fi
+done
+
+need_gpu
+build_gpu_programs engine_bench quire_cuda_attention_bench quire_cuda_ops_bench weight_loading_bench step_gap_bench
+print_machine
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+for part in "${parts[@]}"; do "$part"; done
+summarize

@@ -1,0 +1,101 @@
+// What is done once, before the first request: linears are chosen, kernels loaded, graphs captured.
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+
+#include "util/fnv.h"
+#include "util/log.h"
+#include "worker/model_runner.h"
+
+namespace quire {
+namespace {
+
+// Pieces pay off where launching takes longer than computing.
+constexpr int32_t kMaxPiecewiseTokens = 512;
+// Above this, linears are not chosen by measuring.
+constexpr int32_t kMaxWarmUpTokens = 1024;
+
+double seconds_since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+}  // namespace
+
+void ModelRunner::warm_up() {
+  if (runtime_ == nullptr) return;
+  // Padding only: no cache is written, nothing is attended to. The largest sizes first, so that the memory
+  // that libraries take is taken.
+  const auto begin = std::chrono::steady_clock::now();
+  const int32_t max_tokens = config_.max_num_batched_tokens;
+  std::vector<int32_t> sizes = CudagraphDispatcher::default_sizes(std::min(max_tokens, kMaxWarmUpTokens));
+  if (max_tokens > kMaxWarmUpTokens) sizes.push_back(max_tokens);
+  std::reverse(sizes.begin(), sizes.end());
+  for (int32_t size : sizes) warm_up_size(size);
+  check_device(*runtime_, runtime_->synchronize_stream(launch_.stream), "warming up");
+  log(LogLevel::kInfo, "warmed up in ", seconds_since(begin), " s");
+  if (!config_.use_graphs) return;
+
+  const auto full = CudagraphDispatcher::default_sizes(std::min(config_.max_num_seqs, max_tokens));
+  const auto piecewise = CudagraphDispatcher::default_sizes(std::min(kMaxPiecewiseTokens, max_tokens));
+  capture_graphs(full, piecewise);
+  dispatcher_ = CudagraphDispatcher(full, piecewise);
+}
+
+// As a step of this size would run without graphs.
+void ModelRunner::warm_up_size(int32_t num_tokens) {
+  inputs_->build(launch_, std::min(num_tokens, config_.max_num_seqs), num_tokens);
+  arena_->release(activations_begin_);
+  const ForwardContext ctx = forward_context();
+  const TensorView hidden = model_.forward(ctx, inputs_->model_input());
+  if (num_tokens <= all_logits_.shape[0]) model_.compute_logits(ctx, all_logits_.rows(0, num_tokens), hidden);
+  arena_->release(activations_begin_);
+}
+
+void ModelRunner::capture_graphs(std::span<const int32_t> full, std::span<const int32_t> piecewise) {
+  const auto begin = std::chrono::steady_clock::now();
+  size_t free_before = 0, free_after = 0, total = 0;
+  check_device(*runtime_, runtime_->memory_info(&free_before, &total), "asking for the free memory");
+  compute_hash_ = compute_hash();
+  // The largest first: the driver uses their memory again for the smaller ones.
+  for (auto size = full.rbegin(); size != full.rend(); ++size) {
+    inputs_->build(launch_, *size, *size);
+    full_graphs_.emplace(GraphKey{compute_hash_, *size}, FullGraph(*runtime_, launch_.stream, [&] {
+                           arena_->release(activations_begin_);
+                           const ForwardContext ctx = forward_context();
+                           const TensorView hidden = model_.forward(ctx, inputs_->model_input());
+                           model_.compute_logits(ctx, all_logits_.rows(0, *size), hidden);
+                         }));
+  }
+  for (auto size = piecewise.rbegin(); size != piecewise.rend(); ++size) {
+    inputs_->build(launch_, 0, *size);
+    arena_->release(activations_begin_);
+    const ForwardContext ctx = forward_context();
+    piecewise_graphs_.emplace(GraphKey{compute_hash_, *size},
+                              PiecewiseGraph(*runtime_, ctx, [&](const ForwardContext& pieces) {
+                                return model_.forward(pieces, inputs_->model_input());
+                              }));
+  }
+  arena_->release(activations_begin_);
+  check_device(*runtime_, runtime_->synchronize_stream(launch_.stream), "capturing graphs");
+  check_device(*runtime_, runtime_->memory_info(&free_after, &total), "asking for the free memory");
+  log(LogLevel::kInfo, "captured ", full.size(), " full and ", piecewise.size(), " piecewise graphs in ",
+      seconds_since(begin), " s, ", (free_before - std::min(free_after, free_before)) >> 20, " MiB");
+}
+
+uint64_t ModelRunner::compute_hash() const {
+  Fnv hash;
+  hash.add(ops_.backend).add(ops_.variant);
+  // Kernels that the environment forces are captured with the rest.
+  if (const char* kernel = std::getenv("QUIRE_ATTENTION_KERNEL")) hash.add(kernel);
+  hash.add(config_.max_num_seqs).add(config_.max_num_batched_tokens).add(config_.max_model_len);
+  hash.add(model_.vocab_size()).add(model_.hidden_size());
+  hash.add(launch_.workspace).add(all_logits_.data);
+  for (size_t layer = 0; layer < kv_caches_.size(); ++layer) {
+    const KVCacheView& cache = kv_caches_[layer];
+    hash.add(kv_cache_groups_[layer]).add(cache.data).add(cache.page_stride_bytes).add(cache.num_blocks);
+    hash.add(cache.block_size).add(cache.num_kv_heads).add(cache.head_size).add(cache.dtype);
+  }
+  return hash.value();
+}
+
+}  // namespace quire

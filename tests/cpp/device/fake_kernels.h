@@ -1,0 +1,116 @@
+// The CPU's kernels as a device runs them: launching one only queues it on the fake runtime's stream, with a
+// copy of its arguments, and what lies behind the pointers is read when it runs.
+#pragma once
+
+#include <tuple>
+#include <type_traits>
+
+#include "device/fake_device_runtime.h"
+#include "quire/kernels/backend_registry.h"
+#include "quire/kernels/ops.h"
+
+namespace quire {
+
+namespace fake {
+
+inline const KernelTable& cpu() { return *find_kernel_table("cpu"); }
+
+template <auto kOp>
+struct Queued;
+template <typename... Args, void (*KernelTable::*kOp)(const LaunchContext&, Args...)>
+struct Queued<kOp> {
+  static void launch(const LaunchContext& ctx, Args... args) {
+    LaunchContext host = ctx;
+    host.stream = nullptr;
+    FakeDeviceRuntime::enqueue(ctx.stream, [host, copies = std::tuple<std::decay_t<Args>...>(args...)] {
+      std::apply([&](const auto&... values) { (cpu().*kOp)(host, values...); }, copies);
+    });
+  }
+};
+
+// ---- BatchOps, by their contract ---------------------------------------------------------------------
+
+inline void write_rows(const LaunchContext& ctx, const RowWriteArgs& args) {
+  FakeDeviceRuntime::enqueue(ctx.stream, [args] {
+    for (int32_t i = 0; i < args.num_writes; ++i) {
+      const RowWrite& write = args.writes[i];
+      int32_t* row = args.tables[write.table] + write.row * args.strides[write.table];
+      std::copy_n(args.values + write.first, write.count, row + write.begin);
+    }
+  });
+}
+
+inline void prepare_row(const PrepareInputsArgs& args, int32_t row) {
+  const int32_t begin = args.query_start_loc[row], count = args.query_start_loc[row + 1] - begin;
+  args.seq_lens[row] = args.num_computed[row] + count;
+  for (int32_t i = 0; i < count; ++i) {
+    const int32_t position = args.num_computed[row] + i;
+    args.input_ids[begin + i] = args.tokens[args.slots[row] * args.tokens_stride + position];
+    args.positions[begin + i] = position;
+    for (int32_t g = 0; g < args.num_groups; ++g) {
+      const GroupInputs& group = args.groups[g];
+      const int64_t block = group.block_table[row * group.block_table_stride + position / group.block_size];
+      group.slot_mapping[begin + i] = block * group.block_size + position % group.block_size;
+    }
+  }
+}
+
+inline void prepare_inputs(const LaunchContext& ctx, const PrepareInputsArgs& args) {
+  FakeDeviceRuntime::enqueue(ctx.stream, [args] {
+    for (int32_t row = 0; row < args.num_rows; ++row) {
+      args.padded_query_start_loc[row] = args.query_start_loc[row];
+      prepare_row(args, row);
+    }
+    for (int32_t row = args.num_rows; row <= args.padded_rows; ++row) {
+      args.padded_query_start_loc[row] = args.num_tokens;
+      if (row < args.padded_rows) args.seq_lens[row] = 0;
+    }
+    for (int32_t i = args.num_tokens; i < args.padded_tokens; ++i) {
+      args.input_ids[i] = args.positions[i] = 0;
+      for (int32_t g = 0; g < args.num_groups; ++g) args.groups[g].slot_mapping[i] = -1;
+    }
+  });
+}
+
+inline void store_tokens(const LaunchContext& ctx, const StoreTokensArgs& args) {
+  FakeDeviceRuntime::enqueue(ctx.stream, [args] {
+    for (int32_t i = 0; i < args.count; ++i) {
+      if (args.slots[i] < 0 || args.positions[i] >= args.tokens_stride) continue;
+      args.tokens[args.slots[i] * args.tokens_stride + args.positions[i]] = args.token_ids[i];
+    }
+  });
+}
+
+inline constexpr BatchOps kBatchOps = {write_rows, prepare_inputs, store_tokens};
+
+}  // namespace fake
+
+// Weights are the CPU's, packed when they are loaded; everything of a step is queued.
+inline KernelTable fake_kernel_table() {
+  using T = KernelTable;
+  KernelTable table = fake::cpu();
+  table.embedding = fake::Queued<&T::embedding>::launch;
+  table.rms_norm = fake::Queued<&T::rms_norm>::launch;
+  table.fused_add_rms_norm = fake::Queued<&T::fused_add_rms_norm>::launch;
+  table.rotary_embedding = fake::Queued<&T::rotary_embedding>::launch;
+  table.silu_and_mul = fake::Queued<&T::silu_and_mul>::launch;
+  table.gather_rows = fake::Queued<&T::gather_rows>::launch;
+  table.linear = fake::Queued<&T::linear>::launch;
+  table.write_kv_cache = fake::Queued<&T::write_kv_cache>::launch;
+  table.paged_attention = fake::Queued<&T::paged_attention>::launch;
+  table.apply_logit_bias = fake::Queued<&T::apply_logit_bias>::launch;
+  table.apply_bitmask = fake::Queued<&T::apply_bitmask>::launch;
+  table.apply_penalties = fake::Queued<&T::apply_penalties>::launch;
+  table.sample = fake::Queued<&T::sample>::launch;
+  table.top_logprobs = fake::Queued<&T::top_logprobs>::launch;
+  // Not used by a device's step: whoever calls them computes too early.
+  table.log_softmax = nullptr;
+  table.layer_norm = nullptr;
+  table.gelu_and_mul = nullptr;
+  table.soft_cap = nullptr;
+  table.batch = &fake::kBatchOps;
+  table.decodes_first = true;
+  return table;
+}
+
+}  // namespace quire

@@ -1,0 +1,138 @@
+#include "device/staging_ring.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "device/fake_device_runtime.h"
+#include "quire/error.h"
+
+namespace quire {
+namespace {
+
+constexpr size_t kBytesPerStep = 256;
+constexpr int32_t kNumSteps = 2;
+
+class StagingRingTest : public testing::TestWithParam<bool> {
+ protected:
+  StagingRingTest() {
+    if (GetParam()) device_.hurries.emplace(3);
+    stream_ = make_stream(runtime_);
+  }
+  // A kernel that reads `count` values and keeps them.
+  void read_later(const int32_t* device, size_t count) {
+    FakeDeviceRuntime::enqueue(stream_.get(),
+                               [this, device, count] { seen_.assign(device, device + count); });
+  }
+  void synchronize() { check_device(runtime_, runtime_.synchronize_stream(stream_.get()), "synchronize"); }
+
+  FakeDevice& device_ = FakeDeviceRuntime::reset();
+  const DeviceRuntime& runtime_ = FakeDeviceRuntime::table();
+  DeviceStream stream_;
+  std::vector<std::byte> memory_ =
+      std::vector<std::byte>(StagingRing::device_bytes(kBytesPerStep, kNumSteps));
+  std::vector<int32_t> seen_;
+};
+
+std::vector<int32_t> from(int32_t first, size_t count) {
+  std::vector<int32_t> values(count);
+  std::iota(values.begin(), values.end(), first);
+  return values;
+}
+void fill(const Staged<int32_t>& staged, const std::vector<int32_t>& values) {
+  std::copy(values.begin(), values.end(), staged.host);
+}
+
+TEST_P(StagingRingTest, WhatIsEnqueuedAfterSendSeesWhatWasPushed) {
+  StagingRing ring(runtime_, memory_.data(), kBytesPerStep, kNumSteps);
+  ring.begin_step();
+  const auto first = ring.push<int32_t>(5);
+  const auto second = ring.push<int64_t>(2);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(second.host) % 16, 0U);
+  EXPECT_EQ(reinterpret_cast<std::byte*>(second.device) - memory_.data(), 256 + 32);  // 20 bytes, to 16
+  fill(first, from(1, 5));
+  second.host[0] = 70;
+  second.host[1] = 71;
+  ring.send(stream_.get());
+  read_later(first.device, 5);
+  // More of the same step is a copy of its own.
+  const auto third = ring.push<int32_t>(3);
+  fill(third, from(100, 3));
+  ring.send(stream_.get());
+  synchronize();
+  EXPECT_EQ(seen_, from(1, 5));
+  EXPECT_EQ(second.device[1], 71);
+  EXPECT_EQ(std::vector<int32_t>(third.device, third.device + 3), from(100, 3));
+}
+
+TEST_P(StagingRingTest, APlaceIsUsedAgainOnlyWhenTheDeviceHasReadIt) {
+  StagingRing ring(runtime_, memory_.data(), kBytesPerStep, kNumSteps);
+  std::vector<std::vector<int32_t>> all(20);
+  for (int32_t step = 0; step < 20; ++step) {
+    ring.begin_step();
+    const auto values = ring.push<int32_t>(8);
+    fill(values, from(step * 10, 8));
+    ring.send(stream_.get());
+    auto& seen = all[static_cast<size_t>(step)];
+    FakeDeviceRuntime::enqueue(stream_.get(),
+                               [&seen, values] { seen.assign(values.device, values.device + 8); });
+    ring.end_step(stream_.get());
+    // The device may be as many steps behind as there are places, and no more.
+    if (!GetParam()) {
+      EXPECT_EQ(device_.num_host_waits, std::max(step + 1 - kNumSteps, 0));
+    }
+  }
+  synchronize();
+  for (int32_t step = 0; step < 20; ++step) EXPECT_EQ(all[static_cast<size_t>(step)], from(step * 10, 8));
+}
+
+TEST_P(StagingRingTest, RoundsOfOneStepShareTheRoom) {
+  StagingRing ring(runtime_, memory_.data(), kBytesPerStep, kNumSteps);
+  ring.begin_step();
+  const auto kept = ring.push<int32_t>(4);
+  fill(kept, from(1, 4));
+  ring.send(stream_.get());
+  const size_t mark = ring.mark();
+  EXPECT_EQ(ring.available(), kBytesPerStep - 16);
+  std::vector<int32_t> sums;
+  for (int32_t round = 0; round < 5; ++round) {
+    const auto values = ring.push<int32_t>(60);  // all that is left
+    EXPECT_EQ(ring.available(), 0U);
+    fill(values, from(round * 1000, 60));
+    ring.send(stream_.get());
+    FakeDeviceRuntime::enqueue(stream_.get(), [&sums, values, kept] {
+      sums.push_back(values.device[0] + values.device[59] + kept.device[3]);
+    });
+    ring.rewind(mark, stream_.get());
+  }
+  synchronize();
+  EXPECT_EQ(sums, (std::vector<int32_t>{63, 2063, 4063, 6063, 8063}));
+}
+
+TEST_P(StagingRingTest, MoreThanAStepsRoomIsOurOwnMistake) {
+  StagingRing ring(runtime_, memory_.data(), kBytesPerStep, kNumSteps);
+  ring.begin_step();
+  ring.push<int32_t>(40);
+  EXPECT_THROW(ring.push<int32_t>(25), InternalError);
+  EXPECT_EQ(ring.available(), 96U);
+  ring.push<int32_t>(24);
+  EXPECT_THROW(ring.push<std::byte>(1), InternalError);
+  EXPECT_THROW(ring.rewind(0, stream_.get()), InternalError);  // not sent
+  ring.begin_step();
+  EXPECT_EQ(ring.available(), kBytesPerStep);
+}
+
+TEST_P(StagingRingTest, GivesEverythingBack) {
+  const int handles = device_.num_handles;
+  {
+    const StagingRing ring(runtime_, memory_.data(), kBytesPerStep, kNumSteps);
+  }
+  EXPECT_EQ(device_.num_handles, handles);
+  EXPECT_EQ(device_.num_allocations, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Orders, StagingRingTest, testing::Values(false, true),
+                         [](const auto& info) { return info.param ? "hurried" : "late"; });
+
+}  // namespace
+}  // namespace quire

@@ -1,0 +1,339 @@
+// What kernels read of a step, made on a device, against what the host makes of the same batch.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <random>
+
+#include "device/fake_kernels.h"
+#include "worker/step_inputs.h"
+
+namespace quire {
+namespace {
+
+struct Shape {
+  const char* name;
+  int32_t max_num_seqs, max_num_batched_tokens, max_model_len;
+  std::vector<int32_t> block_sizes;
+  double penalized;  // share of the requests
+  bool hurried;
+};
+
+template <typename T>
+std::vector<T> values_of(const TensorView& view) {
+  return {view.as<T>(), view.as<T>() + view.numel()};
+}
+
+// A request as the scheduler sees it, and as two workers do: one that knows every token at once, and one
+// whose batch only counts those that the device sampled.
+struct Sequence {
+  std::vector<int32_t> tokens;
+  int32_t num_computed = 0;
+  BlockIdsByGroup blocks;
+  bool was_in_batch = false;
+  CachedRequestState host, device;
+};
+
+class DeviceInputsTest : public testing::TestWithParam<Shape> {
+ protected:
+  DeviceInputsTest() {
+    if (shape_.hurried) device_.hurries.emplace(5);
+    for (size_t group = 0; group < shape_.block_sizes.size(); ++group)
+      config_.first_layers.push_back(static_cast<int32_t>(3 * group));
+    stream_ = make_stream(runtime_);
+    launch_.stream = stream_.get();
+    const size_t staged = device_inputs_staging_bytes(config_);
+    ring_memory_.resize(StagingRing::device_bytes(staged, kNumSteps));
+    ring_ = std::make_unique<StagingRing>(runtime_, ring_memory_.data(), staged, kNumSteps);
+    // Nothing is zero before it is written.
+    memory_.resize(device_inputs_bytes(config_, shape_.block_sizes, kPlanBytes), std::byte{0x77});
+    inputs_ =
+        make_device_inputs(config_, fake::kBatchOps, shape_.block_sizes, kPlanBytes, memory_.data(), *ring_);
+    for (int32_t i = 0; i < shape_.max_num_seqs + 3; ++i) renew(sequences_.emplace_back());
+  }
+  ~DeviceInputsTest() override { synchronize(); }
+
+  static constexpr int32_t kNumSteps = 3;
+  static constexpr size_t kPlanBytes = 100;
+
+  void synchronize() { check_device(runtime_, runtime_.synchronize(), "synchronize"); }
+  int32_t uniform(int32_t low, int32_t high) { return std::uniform_int_distribution(low, high)(random_); }
+  bool chance(double p) { return std::bernoulli_distribution(p)(random_); }
+
+  void renew(Sequence& sequence) {
+    sequence = {};
+    sequence.tokens.resize(static_cast<size_t>(uniform(1, shape_.max_model_len)));
+    for (int32_t& token : sequence.tokens) token = uniform(1, 1 << 20);
+    // A cached prefix is not computed here, and its tokens are only for penalties.
+    const auto length = static_cast<int32_t>(sequence.tokens.size());
+    if (chance(0.5)) sequence.num_computed = uniform(0, length - 1);
+    for (CachedRequestState* state : {&sequence.host, &sequence.device}) {
+      state->request_id = ++last_id_;
+      state->block_ids.resize(shape_.block_sizes.size());
+    }
+    if (chance(shape_.penalized)) {
+      SamplingParams& params = sequence.device.sampling_params;
+      (last_id_ % 3 == 0   ? params.presence_penalty
+       : last_id_ % 3 == 1 ? params.frequency_penalty
+                           : params.repetition_penalty) = 1.5F;
+    }
+    sequence.blocks.resize(shape_.block_sizes.size());
+  }
+  void leave(Sequence& sequence, bool keeps) {
+    if (sequence.host.row < 0) return;
+    host_batch_.remove(sequence.host);
+    inputs_->release(launch_, device_batch_, sequence.device, keeps);
+    device_batch_.remove(sequence.device);
+    // Whoever may come back has learned what was sampled.
+    if (keeps) {
+      EXPECT_EQ(sequence.device.token_ids, sequence.tokens);
+    }
+  }
+  // `count` more tokens are computed, with blocks for them.
+  void schedule(Sequence& sequence, int32_t count) {
+    const bool resumed = sequence.was_in_batch && chance(0.1);
+    if (resumed) sequence.num_computed = uniform(0, sequence.num_computed);
+    for (size_t group = 0; group < shape_.block_sizes.size(); ++group) {
+      auto& blocks = sequence.blocks[group];
+      if (resumed) blocks.clear();
+      const int32_t size = shape_.block_sizes[group];
+      const auto needed = static_cast<size_t>((sequence.num_computed + count + size - 1) / size);
+      const size_t held = blocks.size();
+      while (blocks.size() < needed) blocks.push_back(uniform(1, 1 << 16));
+      const auto fresh = std::span(blocks).subspan(held);
+      for (auto [state, batch] :
+           {std::pair{&sequence.host, &host_batch_}, {&sequence.device, &device_batch_}}) {
+        if (state->row < 0) {
+          state->block_ids[group] = blocks;
+        } else if (resumed) {
+          batch->block_table(group).set_row(state->row, blocks);
+        } else {
+          batch->block_table(group).append(state->row, fresh);
+        }
+      }
+    }
+    sequence.host.num_computed_tokens = sequence.device.num_computed_tokens = sequence.num_computed;
+    if (sequence.host.row >= 0) {
+      if (resumed) sequence.device.num_sent = 0;
+      return;
+    }
+    if (!sequence.was_in_batch) sequence.host.token_ids = sequence.device.token_ids = sequence.tokens;
+    sequence.was_in_batch = true;
+    host_batch_.add(sequence.host);
+    device_batch_.add(sequence.device);
+    inputs_->admit(sequence.device);
+  }
+
+  // When the device gets there.
+  template <typename T>
+  void expect_later(std::vector<T> expected, const TensorView& view) {
+    FakeDeviceRuntime::enqueue(stream_.get(), [this, expected = std::move(expected), view] {
+      EXPECT_EQ(values_of<T>(view), expected);
+      ++num_compared_;
+    });
+  }
+  void expect_same_as_host(const StepShape& step, int32_t padded_rows, int32_t padded_tokens);
+  void run_step();
+
+  Shape shape_ = GetParam();
+  StepInputsConfig config_{shape_.max_num_seqs, shape_.max_num_batched_tokens, shape_.max_model_len, {}};
+  FakeDevice& device_ = FakeDeviceRuntime::reset();
+  const DeviceRuntime& runtime_ = FakeDeviceRuntime::table();
+  LaunchContext launch_;
+  DeviceStream stream_;
+  std::vector<std::byte> ring_memory_, memory_;
+  std::unique_ptr<StagingRing> ring_;
+  std::unique_ptr<StepInputs> inputs_;
+  std::unique_ptr<StepInputs> host_inputs_ = [this] {
+    StepInputsConfig config = config_;
+    config.first_layers.resize(shape_.block_sizes.size());
+    return make_host_inputs(config);
+  }();
+  InputBatch host_batch_{shape_.max_num_seqs, shape_.max_model_len, shape_.block_sizes};
+  InputBatch device_batch_{shape_.max_num_seqs, shape_.max_model_len, shape_.block_sizes};
+  std::mt19937 random_{17};
+  RequestId last_id_ = 0;
+  std::deque<Sequence> sequences_;
+  std::deque<std::vector<int32_t>> sampled_;
+  int num_compared_ = 0;
+};
+
+void DeviceInputsTest::expect_same_as_host(const StepShape& step, int32_t padded_rows,
+                                           int32_t padded_tokens) {
+  const auto rows = static_cast<size_t>(host_batch_.size()), pad = static_cast<size_t>(padded_rows) - rows;
+  const ModelInput host = host_inputs_->model_input(), input = inputs_->model_input();
+  const auto padded = [&](auto values, auto padding, size_t size) {
+    values.resize(size, padding);
+    return values;
+  };
+  const auto num_padded = static_cast<size_t>(padded_tokens);
+  expect_later(padded(values_of<int32_t>(host.input_ids), 0, num_padded), input.input_ids);
+  expect_later(padded(values_of<int32_t>(host.positions), 0, num_padded), input.positions);
+  expect_later(values_of<int32_t>(host_inputs_->logits_index()), inputs_->logits_index());
+  const auto host_groups = host_inputs_->attention_metadata(), groups = inputs_->attention_metadata();
+  // A backend's plan fills its place, and no other.
+  for (size_t group = 0; group < groups.size(); ++group) {
+    void* plan = groups[group].attention_plan;
+    check_device(runtime_, runtime_.fill(plan, static_cast<int>(group), kPlanBytes, stream_.get()), "fill");
+  }
+  for (size_t group = 0; group < groups.size(); ++group) {
+    expect_later(std::vector<uint8_t>(kPlanBytes, static_cast<uint8_t>(group)),
+                 TensorView(groups[group].attention_plan, DType::kUInt8, int64_t{kPlanBytes}));
+  }
+  ASSERT_EQ(groups.size(), shape_.block_sizes.size());
+  for (size_t group = 0; group < groups.size(); ++group) {
+    const AttentionMetadata &expected = host_groups[group], &actual = groups[group];
+    expect_later(padded(values_of<int64_t>(expected.slot_mapping), -1, num_padded), actual.slot_mapping);
+    expect_later(padded(values_of<int32_t>(expected.query_start_loc), step.num_tokens, rows + pad + 1),
+                 actual.query_start_loc);
+    expect_later(padded(values_of<int32_t>(expected.seq_lens), 0, rows + pad), actual.seq_lens);
+    EXPECT_EQ(actual.block_table.shape[0], padded_rows);
+    for (int32_t row = 0; row < host_batch_.size(); ++row) {
+      const auto ids = host_batch_.block_table(group).row(row);
+      expect_later(std::vector<int32_t>(ids.begin(), ids.end()),
+                   TensorView(actual.block_table.at(row), DType::kInt32, static_cast<int64_t>(ids.size())));
+    }
+    const bool only_decodes = step.num_decode_rows == host_batch_.size();
+    EXPECT_EQ(actual.num_decode_rows, only_decodes ? padded_rows : step.num_decode_rows);
+    EXPECT_EQ(actual.max_query_len, expected.max_query_len);
+    EXPECT_EQ(actual.max_seq_len, expected.max_seq_len);
+    EXPECT_EQ(actual.first_layer, static_cast<int32_t>(3 * group));
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(actual.attention_plan) % DeviceArena::kAlignment,
+              reinterpret_cast<uintptr_t>(memory_.data()) % DeviceArena::kAlignment);
+  }
+}
+
+void DeviceInputsTest::run_step() {
+  std::vector<Sequence*> chosen;
+  for (Sequence& sequence : sequences_) chosen.push_back(&sequence);
+  std::shuffle(chosen.begin(), chosen.end(), random_);
+  // Most stay where they are.
+  std::stable_partition(chosen.begin(), chosen.end(),
+                        [&](Sequence* s) { return s->host.row >= 0 && !chance(0.1); });
+  const int32_t num_rows = std::min(uniform(1, 2 * shape_.max_num_seqs), shape_.max_num_seqs);
+  for (size_t i = static_cast<size_t>(num_rows); i < chosen.size(); ++i) leave(*chosen[i], /*keeps=*/true);
+  chosen.resize(static_cast<size_t>(num_rows));
+  host_batch_.condense();
+  device_batch_.condense();
+
+  int32_t budget = shape_.max_num_batched_tokens;
+  for (size_t i = 0; i < chosen.size(); ++i) {
+    const auto others = static_cast<int32_t>(chosen.size() - i) - 1;
+    const int32_t left = static_cast<int32_t>(chosen[i]->tokens.size()) - chosen[i]->num_computed;
+    const int32_t count = std::min(chance(0.8) ? left : uniform(1, left), budget - others);
+    schedule(*chosen[i], count);
+    budget -= count;
+    chosen[i]->num_computed += count;
+  }
+  std::vector<int32_t> order(chosen.size());
+  std::iota(order.begin(), order.end(), 0);
+  if (chance(0.5)) std::shuffle(order.begin(), order.end(), random_);
+  host_batch_.reorder(order);
+  device_batch_.reorder(order);
+
+  std::vector<int32_t> counts(chosen.size()), sampling_rows;
+  std::vector<Sequence*> by_row(chosen.size());
+  for (Sequence* sequence : chosen) {
+    const auto row = static_cast<size_t>(sequence->host.row);
+    by_row[row] = sequence;
+    counts[row] = sequence->num_computed - sequence->host.num_computed_tokens;
+  }
+  StepShape step;
+  step.num_scheduled = counts;
+  step.num_tokens = std::accumulate(counts.begin(), counts.end(), 0);
+  step.num_decode_rows = static_cast<int32_t>(
+      std::find_if(counts.begin(), counts.end(), [](int32_t n) { return n != 1; }) - counts.begin());
+  for (size_t row = 0; row < by_row.size(); ++row) {
+    if (by_row[row]->num_computed == static_cast<int32_t>(by_row[row]->tokens.size()))
+      sampling_rows.push_back(static_cast<int32_t>(row));
+  }
+  step.sampling_rows = sampling_rows;
+
+  step.batch = &host_batch_;
+  host_inputs_->stage(launch_, step);
+  host_inputs_->build(launch_, num_rows, step.num_tokens);
+  step.batch = &device_batch_;
+  ring_->begin_step();
+  inputs_->stage(launch_, step);
+  ring_->send(launch_.stream);
+  const int32_t padded_rows = chance(0.5) ? num_rows : uniform(num_rows, shape_.max_num_seqs);
+  const int32_t padded_tokens =
+      chance(0.5) ? step.num_tokens : uniform(step.num_tokens, shape_.max_num_batched_tokens);
+  inputs_->build(launch_, padded_rows, padded_tokens);
+  expect_same_as_host(step, padded_rows, padded_tokens);
+
+  // The device samples; the host's batch learns at once, the device's only that there is one more.
+  std::vector<int32_t>& sampled = sampled_.emplace_back(sampling_rows.size(), 0);
+  for (size_t i = 0; i < sampling_rows.size(); ++i) {
+    const int32_t token = uniform(1, 1 << 20);
+    FakeDeviceRuntime::enqueue(stream_.get(), [&sampled, i, token] { sampled[i] = token; });
+    Sequence& sequence = *by_row[static_cast<size_t>(sampling_rows[i])];
+    if (static_cast<int32_t>(sequence.tokens.size()) == shape_.max_model_len) continue;
+    sequence.tokens.push_back(token);
+    host_batch_.append_token(sampling_rows[i], token);
+    device_batch_.append_unknown_token(sampling_rows[i]);
+  }
+  inputs_->store_sampled(launch_, sampled.data());
+  ring_->end_step(launch_.stream);
+  // Penalties read everything.
+  for (const Sequence* sequence : by_row) {
+    const SamplingParams& params = sequence->device.sampling_params;
+    if (params == SamplingParams()) continue;
+    const int32_t* tokens = inputs_->token_ids(sequence->device);
+    expect_later(std::vector(sequence->tokens.begin(), sequence->tokens.begin() + sequence->num_computed),
+                 TensorView(const_cast<int32_t*>(tokens), DType::kInt32, sequence->num_computed));
+  }
+  // A request with every token that it may have is over; others may end too.
+  for (Sequence& sequence : sequences_) {
+    const bool over = sequence.num_computed == static_cast<int32_t>(sequence.tokens.size());
+    if (!over && !chance(0.02)) continue;
+    leave(sequence, /*keeps=*/false);
+    renew(sequence);
+  }
+  host_batch_.condense();
+  device_batch_.condense();
+}
+
+TEST_P(DeviceInputsTest, AreWhatTheHostMakesOfTheSameBatch) {
+  for (int step = 0; step < 150 && !HasFailure(); ++step) {
+    SCOPED_TRACE(step);
+    run_step();
+  }
+  synchronize();
+  EXPECT_GT(num_compared_, 1000);
+}
+
+TEST_P(DeviceInputsTest, AStepOfPaddingBelongsToNobody) {
+  run_step();
+  synchronize();
+  std::fill(ring_memory_.begin(), ring_memory_.end(), std::byte{0x77});  // what was staged is not read again
+  inputs_->build(launch_, shape_.max_num_seqs, shape_.max_num_batched_tokens);
+  synchronize();
+  const auto rows = static_cast<size_t>(shape_.max_num_seqs),
+             tokens = static_cast<size_t>(shape_.max_num_batched_tokens);
+  EXPECT_EQ(values_of<int32_t>(inputs_->model_input().input_ids), std::vector<int32_t>(tokens));
+  EXPECT_EQ(values_of<int32_t>(inputs_->model_input().positions), std::vector<int32_t>(tokens));
+  for (const AttentionMetadata& group : inputs_->attention_metadata()) {
+    EXPECT_EQ(values_of<int64_t>(group.slot_mapping), std::vector<int64_t>(tokens, -1));
+    EXPECT_EQ(values_of<int32_t>(group.seq_lens), std::vector<int32_t>(rows));
+    EXPECT_EQ(values_of<int32_t>(group.query_start_loc), std::vector<int32_t>(rows + 1));
+    // A graph is captured with these, and replayed with rows of any length.
+    EXPECT_EQ(group.num_decode_rows, shape_.max_num_seqs);
+    EXPECT_EQ(group.max_query_len, 1);
+    EXPECT_EQ(group.max_seq_len, shape_.max_model_len);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, DeviceInputsTest,
+                         testing::Values(Shape{"one_group", 6, 40, 50, {4}, 0.2, false},
+                                         Shape{"groups", 6, 40, 50, {4, 16, 3}, 0.2, false},
+                                         Shape{"groups_hurried", 6, 40, 50, {4, 16, 3}, 0.2, true},
+                                         // A row of each table at once is more writes than a step stages, ...
+                                         Shape{"most_groups", 5, 64, 70, {1, 2, 3, 4, 5, 6, 7}, 0.5, false},
+                                         // ... and all tokens of two rows are more values.
+                                         Shape{"long", 5, 300, 4000, {8, 32}, 0.8, false},
+                                         Shape{"long_hurried", 5, 300, 4000, {8, 32, 1}, 0.8, true}),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+}  // namespace
+}  // namespace quire

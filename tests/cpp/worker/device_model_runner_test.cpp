@@ -1,0 +1,420 @@
+// Steps on a device, one or two of them in flight, against the same steps on the host.
+#include <random>
+#include <semaphore>
+#include <thread>
+
+#include "worker/plan_builder.h"
+#include "worker/runner_rig.h"
+
+namespace quire {
+namespace {
+
+constexpr int32_t kMaxModelLen = RunnerRig::kMaxModelLen, kMaxSeqs = RunnerRig::kMaxSeqs, kVocab = 4096;
+constexpr RunnerRig::Options kHost{};
+
+struct Step {
+  SchedulerOutput plan;
+  std::optional<GrammarOutput> grammar;
+  const GrammarOutput* masks() const { return grammar ? &*grammar : nullptr; }
+};
+using Script = std::vector<Step>;
+using Outputs = std::vector<ModelRunnerOutput>;
+
+// Steps whose plans do not depend on tokens, as a scheduler might make them.
+class ScriptWriter {
+ public:
+  explicit ScriptWriter(uint32_t seed) : random_(seed) {
+    for (BlockId block = 1; block < RunnerRig::kNumBlocks; ++block) free_blocks_.push_back(block);
+  }
+  Script write(int num_steps) {
+    Script script;
+    for (int i = 0; i < num_steps; ++i) write_step(script.emplace_back());
+    return script;
+  }
+
+ private:
+  struct Sequence {
+    RequestId id;
+    std::vector<int32_t> prompt;
+    SamplingParams params;
+    int32_t num_tokens, num_computed = 0;
+    std::vector<BlockId> blocks;
+    bool is_new = true, resumed = false, over = false;
+  };
+
+  int32_t uniform(int32_t low, int32_t high) { return std::uniform_int_distribution(low, high)(random_); }
+  bool chance(double p) { return std::bernoulli_distribution(p)(random_); }
+
+  SamplingParams any_params() {
+    SamplingParams params;
+    params.seed = random_();
+    params.max_tokens = 1000;
+    params.temperature = chance(0.5) ? 0.0F : 0.9F;
+    if (chance(0.3)) params.top_k = uniform(1, 50);
+    if (chance(0.3)) params.top_p = 0.8F;
+    if (chance(0.2)) params.min_p = 0.05F;
+    if (chance(0.2)) params.presence_penalty = 1.5F;
+    if (chance(0.2)) params.frequency_penalty = 1.0F;
+    if (chance(0.2)) params.repetition_penalty = 1.3F;
+    if (chance(0.3)) params.logprobs = (std::vector{0, 1, 5, 100})[static_cast<size_t>(uniform(0, 3))];
+    if (chance(0.3)) params.min_tokens = uniform(1, 10);
+    if (chance(0.2)) params.stop_token_ids = {7, 2, 9};
+    // Sometimes more than is sent with the rest, in one request or in several.
+    if (chance(0.3)) {
+      for (int32_t i = chance(0.4) ? 700 : 3; i > 0; --i)
+        params.logit_bias[uniform(0, kVocab - 1)] = static_cast<float>(uniform(-8, 8));
+      params.logit_bias[2] = 5;
+    }
+    return params;
+  }
+  void free_blocks(Sequence& sequence) {
+    free_blocks_.insert(free_blocks_.end(), sequence.blocks.begin(), sequence.blocks.end());
+    sequence.blocks.clear();
+  }
+  void preempt(Sequence& sequence) {
+    free_blocks(sequence);
+    sequence.num_computed = 0;
+    sequence.resumed = true;
+  }
+  void schedule(Sequence& sequence, int32_t count, Step& step) {
+    const auto needed = (sequence.num_computed + count + RunnerRig::kBlockSize - 1) / RunnerRig::kBlockSize;
+    std::vector<BlockId> fresh;
+    while (static_cast<int32_t>(sequence.blocks.size() + fresh.size()) < needed) {
+      std::swap(free_blocks_[random_() % free_blocks_.size()], free_blocks_.back());
+      fresh.push_back(free_blocks_.back());
+      free_blocks_.pop_back();
+    }
+    const int32_t end = sequence.num_computed + count;
+    const bool samples = end == sequence.num_tokens;
+    if (sequence.is_new) {
+      builder_.add(sequence.id, sequence.prompt, count, fresh);
+      NewRequestData& data = builder_.plan.scheduled_new_reqs.back();
+      data.sampling_params = sequence.params;
+      data.eos_token_ids = {0, 2};
+      // What was generated elsewhere is not prompt.
+      if (sequence.prompt.size() > 3 && sequence.id % 3 == 0) {
+        data.output_token_ids = {data.prompt_token_ids.back()};
+        data.prompt_token_ids.pop_back();
+      }
+    } else {
+      builder_.compute(sequence.id, sequence.num_computed, end, samples, fresh);
+      builder_.plan.scheduled_reqs.back().resumed_from_preemption = sequence.resumed;
+    }
+    builder_.plan.scheduled_reqs.back().samples = samples;
+    sequence.is_new = sequence.resumed = false;
+    sequence.blocks.insert(sequence.blocks.end(), fresh.begin(), fresh.end());
+    sequence.num_computed = end;
+    if (!samples) return;
+    if (chance(0.3)) add_mask(step, sequence.id);
+    // The last token allowed is sampled, and has no place.
+    if (sequence.num_tokens == kMaxModelLen) {
+      sequence.over = true;
+    } else {
+      ++sequence.num_tokens;
+    }
+  }
+  void add_mask(Step& step, RequestId id) {
+    if (!step.grammar) step.grammar.emplace();
+    step.grammar->request_ids.push_back(id);
+    for (int32_t word = 0; word < kVocab / 32; ++word)
+      step.grammar->bitmask.push_back(static_cast<int32_t>(random_() & random_()));
+  }
+  void write_step(Step& step) {
+    builder_.next();
+    // Those that are over, and others while they are in flight.
+    for (size_t i = 0; i < sequences_.size();) {
+      Sequence& sequence = sequences_[i];
+      if (!sequence.over && !chance(0.02)) {
+        if (!sequence.is_new && chance(0.05)) preempt(sequence);
+        ++i;
+        continue;
+      }
+      if (!sequence.is_new) builder_.plan.finished_req_ids.push_back(sequence.id);
+      free_blocks(sequence);
+      sequences_.erase(sequences_.begin() + static_cast<std::ptrdiff_t>(i));
+    }
+    while (sequences_.size() < kMaxSeqs + 2 && chance(0.6)) {
+      Sequence& sequence = sequences_.emplace_back();
+      sequence.id = ++last_id_;
+      sequence.prompt.resize(static_cast<size_t>(uniform(1, 40)));
+      for (int32_t& token : sequence.prompt) token = uniform(3, kVocab - 1);
+      sequence.num_tokens = static_cast<int32_t>(sequence.prompt.size());
+      sequence.params = any_params();
+    }
+    // Often only those that decode, sometimes nothing; most go on.
+    const bool only_decodes = chance(0.4);
+    int32_t budget = chance(0.05) ? 0 : RunnerRig::kMaxTokens, rows = 0;
+    for (Sequence& sequence : sequences_) {
+      const int32_t left = sequence.num_tokens - sequence.num_computed;
+      if (budget == 0 || rows == kMaxSeqs || (only_decodes && left > 1) || chance(0.08)) continue;
+      const int32_t count = std::min(chance(0.7) ? left : uniform(1, left), budget);
+      schedule(sequence, count, step);
+      budget -= count;
+      ++rows;
+    }
+    step.plan = builder_.plan;
+  }
+
+  std::mt19937 random_;
+  PlanBuilder builder_;
+  std::vector<Sequence> sequences_;
+  std::vector<BlockId> free_blocks_;
+  RequestId last_id_ = 0;
+};
+
+// With `in_flight` of 2, a step is executed before the one before is finished, and sampled before or after
+// that.
+Outputs run(RunnerRig& rig, const Script& script, int32_t in_flight) {
+  Outputs outputs(script.size());
+  size_t finished = 0;
+  for (size_t i = 0; i < script.size(); ++i) {
+    rig.runner->execute_model(script[i].plan);
+    if (in_flight > 1 && i > 0 && i % 3 == 0) rig.runner->finish_step(outputs[finished++]);
+    rig.runner->sample_tokens(script[i].plan, script[i].masks());
+    while (finished + static_cast<size_t>(in_flight) <= i + 1) rig.runner->finish_step(outputs[finished++]);
+  }
+  while (finished < script.size()) rig.runner->finish_step(outputs[finished++]);
+  return outputs;
+}
+Outputs run(const RunnerRig::Options& options, const Script& script) {
+  RunnerRig rig(options);
+  return run(rig, script, options.in_flight);
+}
+
+void expect_same_logprobs(const PositionLogprobs& expected, const PositionLogprobs& actual) {
+  ASSERT_EQ(expected.size(), actual.size());
+  const auto close = [](float a, float b) { return std::abs(a - b) < 1e-4F; };
+  for (size_t k = 0; k < expected.size(); ++k) {
+    EXPECT_NEAR(expected[k].logprob, actual[k].logprob, 1e-4);
+    EXPECT_NEAR(expected[k].rank, actual[k].rank, 1);
+    // Neighbours as likely as each other may change places: the two round differently.
+    const bool tied = (k > 0 && close(expected[k].logprob, expected[k - 1].logprob)) ||
+                      (k + 1 < expected.size() && close(expected[k].logprob, expected[k + 1].logprob)) ||
+                      k + 1 == expected.size();
+    if (k == 0 || !tied) {
+      EXPECT_EQ(expected[k].token_id, actual[k].token_id);
+    }
+  }
+}
+
+void expect_same(const Outputs& expected, Outputs actual) {
+  ASSERT_EQ(expected.size(), actual.size());
+  size_t num_tokens = 0, num_logprobs = 0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    SCOPED_TRACE(testing::Message() << "step " << i);
+    ModelRunnerOutput host = expected[i], device = actual[i];
+    ASSERT_EQ(host.step_id, device.step_id);
+    ASSERT_EQ(host.results.size(), device.results.size());
+    for (size_t r = 0; r < host.results.size(); ++r) {
+      ASSERT_EQ(host.results[r].request_id, device.results[r].request_id);
+      ASSERT_EQ(host.results[r].num_tokens, device.results[r].num_tokens) << r;
+    }
+    ASSERT_EQ(host.sampled_token_ids, device.sampled_token_ids);
+    // Filed by result, in the order of the rows, which differs.
+    ASSERT_EQ(host.logprobs.size(), device.logprobs.size());
+    for (auto* output : {&host, &device}) {
+      std::sort(output->logprobs.begin(), output->logprobs.end(),
+                [](const auto& a, const auto& b) { return a.result_index < b.result_index; });
+    }
+    for (size_t k = 0; k < host.logprobs.size(); ++k) {
+      ASSERT_EQ(host.logprobs[k].result_index, device.logprobs[k].result_index);
+      ASSERT_EQ(device.logprobs[k].positions.size(), 1U);
+      expect_same_logprobs(host.logprobs[k].positions[0], device.logprobs[k].positions[0]);
+    }
+    num_tokens += host.sampled_token_ids.size();
+    num_logprobs += host.logprobs.size();
+  }
+  EXPECT_GT(num_tokens, expected.size());
+  EXPECT_GT(num_logprobs, expected.size() / 4);
+}
+
+class DeviceModelRunnerTest : public testing::TestWithParam<RunnerRig::Options> {};
+
+TEST_P(DeviceModelRunnerTest, AnySchedulesTokensAreTheHosts) {
+  for (const uint32_t seed : {1U, 2U}) {
+    const Script script = ScriptWriter(seed).write(60);
+    expect_same(run(kHost, script), run(GetParam(), script));
+  }
+}
+
+TEST_P(DeviceModelRunnerTest, GraphsAreReplayedWhenTheyFit) {
+  RunnerRig rig(GetParam());
+  PlanBuilder steps;
+  Script script;
+  for (RequestId id : {1, 2, 3})
+    script.push_back({steps.next().add(id, {5, 6, 7}, 3, {static_cast<BlockId>(id)}).plan, {}});
+  script.push_back({steps.next().compute(1, 3, 4).compute(2, 3, 4).compute(3, 3, 4).plan, {}});
+  script.push_back({steps.next().plan, {}});
+  const Outputs outputs = run(rig, script, GetParam().in_flight);
+  std::vector<CudagraphMode> modes;
+  for (const ModelRunnerOutput& output : outputs) {
+    modes.push_back(output.cudagraph_mode);
+    EXPECT_EQ(output.has_cudagraphs, GetParam().graphs);
+  }
+  using enum CudagraphMode;
+  EXPECT_EQ(modes, GetParam().graphs ? (std::vector{kPiecewise, kPiecewise, kPiecewise, kFull, kNone})
+                                     : std::vector(5, kNone));
+  const auto& dispatcher = rig.runner->cudagraph_dispatcher();
+  EXPECT_EQ(dispatcher.count(CudagraphMode::kFull), GetParam().graphs ? 1U : 0U);
+  EXPECT_EQ(dispatcher.count(CudagraphMode::kPiecewise), GetParam().graphs ? 3U : 0U);
+}
+
+// A worker's thread goes on while another one takes the results.
+TEST_P(DeviceModelRunnerTest, StepsAreFinishedOnAnotherThread) {
+  const Script script = ScriptWriter(3).write(40);
+  const Outputs expected = run(kHost, script);
+  RunnerRig rig(GetParam());
+  std::counting_semaphore<> places(GetParam().in_flight), sampled(0);
+  std::thread worker([&] {
+    for (const Step& step : script) {
+      places.acquire();
+      rig.runner->execute_model(step.plan);
+      rig.runner->sample_tokens(step.plan, step.masks());
+      sampled.release();
+    }
+  });
+  Outputs outputs(script.size());
+  for (ModelRunnerOutput& output : outputs) {
+    sampled.acquire();
+    rig.runner->finish_step(output);
+    places.release();
+  }
+  worker.join();
+  expect_same(expected, outputs);
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, DeviceModelRunnerTest,
+                         testing::Values(RunnerRig::Options{true, 1, false, false},
+                                         RunnerRig::Options{true, 2, false, false},
+                                         RunnerRig::Options{true, 2, false, true},
+                                         RunnerRig::Options{true, 1, true, true},
+                                         RunnerRig::Options{true, 2, true, false}),
+                         [](const auto& info) {
+                           return std::string(info.param.in_flight == 1 ? "one" : "two") +
+                                  (info.param.graphs ? "_graphs" : "") +
+                                  (info.param.hurried ? "_hurried" : "");
+                         });
+
+// ---- what either sampler must do ---------------------------------------------------------------------
+
+class RunnerSamplingTest : public testing::TestWithParam<bool> {
+ protected:
+  // The tokens of three requests after their prompts, as `change` wants the second one to be sampled.
+  template <typename Change>
+  std::vector<int32_t> tokens_with(const Change& change, const GrammarOutput* grammar = nullptr) {
+    PlanBuilder steps;
+    steps.next();
+    for (RequestId id : {1, 2, 3})
+      steps.add(id, {static_cast<int32_t>(50 * id), 6, 7}, 3, {static_cast<BlockId>(id)});
+    change(steps.plan.scheduled_new_reqs[1]);
+    Script script(1);
+    script[0].plan = steps.plan;
+    if (grammar != nullptr) script[0].grammar = *grammar;
+    return run({.on_device = GetParam()}, script)[0].sampled_token_ids;
+  }
+  std::vector<int32_t> plain() {
+    return tokens_with([](NewRequestData&) {});
+  }
+};
+
+TEST_P(RunnerSamplingTest, AMaskDecidesForItsRequestAlone) {
+  const auto before = plain();
+  GrammarOutput grammar;
+  for (RequestId id : {3, 2}) {
+    grammar.request_ids.push_back(id);
+    for (int32_t word = 0; word < kVocab / 32; ++word)
+      grammar.bitmask.push_back(word == 17 ? static_cast<int32_t>(1U << (id == 3 ? 31 : 4)) : 0);
+  }
+  const auto after = tokens_with([](NewRequestData&) {}, &grammar);
+  EXPECT_EQ(after, (std::vector<int32_t>{before[0], 17 * 32 + 4, 17 * 32 + 31}));
+}
+
+TEST_P(RunnerSamplingTest, BiasOfEveryTokenIsApplied) {
+  const auto before = plain();
+  const auto after = tokens_with([](NewRequestData& data) {
+    for (int32_t token = 0; token < kVocab; ++token) data.sampling_params.logit_bias[token] = -100;
+    data.sampling_params.logit_bias[kVocab - 1] = 100;
+  });
+  EXPECT_EQ(after, (std::vector<int32_t>{before[0], kVocab - 1, before[2]}));
+}
+
+TEST_P(RunnerSamplingTest, StopTokensWaitForMinTokens) {
+  const auto before = plain();
+  for (const int32_t min_tokens : {0, 1}) {
+    const auto after = tokens_with([&](NewRequestData& data) {
+      data.eos_token_ids = {2, 0};
+      data.sampling_params.min_tokens = min_tokens;
+      data.sampling_params.stop_token_ids = {before[1], 2};
+      data.sampling_params.logit_bias = {{2, 100.0F}};  // forbidden all the same
+    });
+    EXPECT_EQ(after[1] == 2, min_tokens == 0);
+    EXPECT_EQ(after[1] == 2 || after[1] == before[1], min_tokens == 0);
+    EXPECT_EQ(after[0], before[0]);
+    EXPECT_EQ(after[2], before[2]);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Samplers, RunnerSamplingTest, testing::Values(false, true),
+                         [](const auto& info) { return info.param ? "device" : "host"; });
+
+// ---- what a worker must not forget -------------------------------------------------------------------
+
+// The token of step 2 is not known here when the request leaves, nor when it comes back.
+TEST(DeviceStepsTest, ARequestThatLeavesWithATokenInFlightComesBackWithIt) {
+  const auto script = [] {
+    PlanBuilder steps;
+    Script script;
+    script.push_back({steps.next().add(1, {50, 51}, 2, {1}).add(2, {60}, 1, {2}).plan, {}});
+    script.push_back({steps.next().compute(1, 2, 3).compute(2, 1, 2).plan, {}});
+    script.push_back({steps.next().compute(2, 2, 3).plan, {}});
+    script.push_back({steps.next().compute(1, 3, 4).compute(2, 3, 4).plan, {}});
+    const BlockId others[] = {5};
+    script.push_back({steps.next().compute(1, 0, 5, true, others).compute(2, 4, 5).plan, {}});
+    script.back().plan.scheduled_reqs[0].resumed_from_preemption = 1;
+    return script;
+  }();
+  const Outputs host = run(kHost, script), device = run({.on_device = true, .in_flight = 2}, script);
+  for (size_t i = 0; i < script.size(); ++i)
+    EXPECT_EQ(host[i].sampled_token_ids, device[i].sampled_token_ids) << i;
+}
+
+// Its row and the memory of its tokens may be another's by the time its last token is known.
+TEST(DeviceStepsTest, ARequestForgottenInFlightLeavesNothingBehind) {
+  const auto script = [](bool with_first) {
+    PlanBuilder steps;
+    Script script;
+    steps.next();
+    if (with_first) steps.add(1, {50, 51}, 2, {1});
+    script.push_back({steps.add(2, {60}, 1, {2}).plan, {}});
+    steps.next();
+    if (with_first) steps.plan.finished_req_ids = {1};
+    script.push_back({steps.add(3, {70, 71, 72, 73}, 4, {3}).compute(2, 1, 2).plan, {}});
+    script.push_back({steps.next().compute(2, 2, 3).compute(3, 4, 5).plan, {}});
+    return script;
+  };
+  const RunnerRig::Options options{.on_device = true, .in_flight = 2};
+  const Outputs with = run(options, script(true)), without = run(options, script(false));
+  EXPECT_EQ(with[0].results.size(), 2U);
+  EXPECT_EQ(with[0].sampled_token_ids[1], without[0].sampled_token_ids[0]);
+  for (size_t i : {1U, 2U}) EXPECT_EQ(with[i].sampled_token_ids, without[i].sampled_token_ids);
+}
+
+// Enqueueing waits for nothing: the host is free before the device has begun.
+TEST(DeviceStepsTest, AStepIsOnlyEnqueued) {
+  RunnerRig rig({.on_device = true, .in_flight = 2});
+  PlanBuilder steps;
+  const SchedulerOutput first = steps.next().add(1, {50, 51}, 2, {1}).plan,
+                        second = steps.next().compute(1, 2, 3).plan;
+  const int before = rig.device.num_host_waits;
+  for (const SchedulerOutput* plan : {&first, &second}) {
+    rig.runner->execute_model(*plan);
+    rig.runner->sample_tokens(*plan, nullptr);
+  }
+  EXPECT_EQ(rig.device.num_host_waits, before);
+  ModelRunnerOutput output;
+  for (int i = 0; i < 2; ++i) rig.runner->finish_step(output);
+  EXPECT_EQ(rig.device.num_host_waits, before + 2);
+}
+
+}  // namespace
+}  // namespace quire

@@ -1,0 +1,79 @@
+"""Logits on a device against transformers', at every position, whole, in chunks and token by token.
+
+Runs where QUIRE_TEST_DEVICE names a device ("cuda"), as tests/run_gpu.sh does; needs the C++ build, not the
+package. How a device sums depends on the number of rows, so nothing is compared bit by bit.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from logits_parity import CASES, Logits, assert_close, reference, run_quire_logits
+
+DEVICE = os.environ.get("QUIRE_TEST_DEVICE", "")
+if not DEVICE:
+    pytest.skip("QUIRE_TEST_DEVICE names no device", allow_module_level=True)
+
+# Attention takes other kernels for one token than for several; linears for few than for many.
+CHUNKS = (0, 37, 1)
+FLOAT16_CASES = [
+    "llama-gqa-64",
+    "llama-gqa-80",
+    "llama-mha-96-tied",
+    "llama-biases",
+    "qwen2-mha-128",
+    "qwen2-window",
+    "qwen3-gqa-128",
+    "rope-llama3",
+]
+
+
+@pytest.fixture(scope="session")
+def device_logits(build_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Logits]:
+    out = tmp_path_factory.mktemp("logits") / "out"
+    return functools.partial(run_quire_logits, build_dir, out, device=DEVICE)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_float32_logits_equal_transformers(
+    name: str, make_model: Callable[..., Path], device_logits: Callable[..., Logits]
+) -> None:
+    """Within what the CPU backend is held to."""
+    config = CASES[name]
+    model = make_model(config)
+    expected = reference(model, config)
+    for chunk in CHUNKS:
+        assert_close(device_logits(model, config, chunk=chunk), expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [(name, "bfloat16") for name in CASES] + [(name, "float16") for name in FLOAT16_CASES],
+)
+def test_half_precision_logits_are_as_good_as_transformers(
+    name: str, dtype: str, make_model: Callable[..., Path], device_logits: Callable[..., Logits]
+) -> None:
+    """Both have the same weights and are measured against float32 arithmetic on them."""
+    config = CASES[name]
+    model = make_model(config, dtype=dtype)
+    exact = reference(model, config)
+    theirs = reference(model, config, getattr(torch, dtype))
+    their_error = relative_error(theirs, exact)
+    first, second = np.sort(exact, axis=1)[:, [-1, -2]].T
+    is_clear = first - second > 4 * np.abs(theirs - exact).max()
+    assert is_clear.mean() > 0.2  # else the next comparison of tokens says nothing
+    for chunk in CHUNKS:
+        ours = device_logits(model, config, dtype=dtype, chunk=chunk)
+        assert 0 < relative_error(ours, exact) <= 1.2 * their_error
+        assert relative_error(ours, theirs) <= 2 * their_error
+        np.testing.assert_array_equal(ours.argmax(1)[is_clear], theirs.argmax(1)[is_clear])
+
+
+def relative_error(logits: Logits, expected: Logits) -> float:
+    return float(np.linalg.norm(logits - expected) / np.linalg.norm(expected))

@@ -1,0 +1,97 @@
+#!/usr/bin/env bash
+# Everything that needs a GPU, with a summary at the end. Fails when any of it failed.
+#
+#   tests/run_gpu.sh [--sanitizer] [--soak SECONDS] [PART ...]      kernels, engine and logits by default
+#
+#   kernels       each op of the CUDA table against the reference
+#   engine        engines against the CPU's and against themselves; weights
+#   logits        transformers' logits, for each architecture (needs pytest, torch and transformers)
+#   --sanitizer   also: compute-sanitizer's memcheck and racecheck on some of the kernels' tests, under four minutes
+#   --soak        also: random arrivals and aborts in two engines side by side, for so long
+#
+#   QUIRE_BUILD   a build, or a folder of programs, to be used as it is; else build/cuda is built
+#   PYTHON        default: .venv/bin/python, or python3
+set -euo pipefail
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+# shellcheck source=tools/gpu_programs.sh
+source tools/gpu_programs.sh
+
+# Small shapes that reach each family of kernels. Linears are the library's.
+readonly memcheck_tests='*BatchOpsTest.*sm_*:*LogitsOpsTest.*sm_*:'\
+'*ElementOpsTest.RmsNormMatchesTheReference/*sm_*:*ElementOpsTest.FusedAddIsAddThenNormBitwise/*sm_*:'\
+'*ElementOpsTest.LayerNormMatchesTheReference/*sm_*:*ElementOpsTest.RotaryEmbeddingMatchesTheReference/*sm_*:'\
+'*ElementOpsTest.SiluAndMulMatchesTheReference/*sm_*:*ElementOpsTest.GatherRowsCopies/*sm_*:'\
+'*SamplingTest.TiesAreCutByLowestId/*sm_*:*SamplingTest.ARowDependsOnItselfAlone/*sm_*:'\
+'*SamplingTest.GreedyTiesInALargeVocabulary/*sm_*:*/AttentionTest.SoftCapWindowAlibiAndSinks/*sm_*:'\
+'*/AttentionTest.PagesBehindTheWindowAreNotRead/*sm_*:*CudaAttentionTest.DecodeRowsComeBeforeChunks/*sm_*:'\
+'*CudaAttentionTest.PaddingRowsWriteNothing/*sm_*:*CudaAttentionTest.FusedRotaryEmbeddingIsTheTwoOps/*sm_*'
+# What shares memory between threads.
+readonly racecheck_tests='*BatchOpsTest.PrepareInputsFillsTheStep/*sm_*:*ElementOpsTest.RmsNormMatchesTheReference/*sm_*:'\
+'*ElementOpsTest.FusedAddIsAddThenNormBitwise/*sm_*:*LogitsOpsTest.LogSoftmaxMatchesTheReference/*sm_*:'\
+'*LogitsOpsTest.TopLogprobsAreTheLikeliestInOrder/*sm_*:*SamplingTest.TiesAreCutByLowestId/*sm_*:'\
+'*CudaAttentionTest.DecodeRowsComeBeforeChunks/*sm_*:*CudaAttentionTest.PaddingRowsWriteNothing/*sm_*'
+
+kernels() {
+  run_part kernels 300 tests/gtest_some.sh "$(gpu_program tests/kernels quire_kernel_tests)" \
+    --gtest_filter='*sm_*'
+}
+
+engine() {
+  run_part engine 300 tests/gtest_some.sh "$(gpu_program tests/cpp quire_cpp_tests)" \
+    --gtest_filter='Cuda*:*DeviceLoader*'
+}
+
+logits() {
+  mkdir -p "$scratch/tests/tools"
+  ln -sf "$(gpu_program tests/tools quire_logits)" "$scratch/tests/tools/quire_logits"
+  run_part logits 480 env QUIRE_BUILD_DIR="$scratch" QUIRE_TEST_DEVICE=cuda \
+    "$(gpu_python)" -m pytest -p no:cacheprovider tests/python/test_device_logits.py
+}
+
+sanitizer() {
+  local check
+  check=$(PATH="$PATH:${CUDA_HOME:-/usr/local/cuda}/bin" command -v compute-sanitizer || echo compute-sanitizer)
+  # The library asks the driver for functions that it may lack: errors of calls are the tests' business.
+  run_part memcheck 140 tests/gtest_some.sh "$check" --tool memcheck --report-api-errors no --error-exitcode 1 \
+    "$(gpu_program tests/kernels quire_kernel_tests)" --gtest_filter="$memcheck_tests"
+  run_part racecheck 90 tests/gtest_some.sh "$check" --tool racecheck --error-exitcode 1 \
+    "$(gpu_program tests/kernels quire_kernel_tests)" --gtest_filter="$racecheck_tests"
+}
+
+# The second engine has what the first has not: no graphs, float16, shared prefixes, chunked prompts.
+soak() {
+  run_part "soak of two engines" $((soak_seconds + 120)) tests/soak_gpu.sh "$soak_seconds" \
+    "$(gpu_program tests/cpp quire_cpp_tests)"
+}
+
+readonly all_parts=(kernels engine logits)
+parts=() more_parts=() soak_seconds=0
+while (($# > 0)); do
+  case $1 in
+    --sanitizer) more_parts+=(sanitizer) ;;
+    --soak)
+      soak_seconds=${2:?--soak needs a number of seconds}
+      more_parts+=(soak)
+      shift
+      ;;
+    *)
+      if [[ " ${all_parts[*]} " != *" $1 "* ]]; then
+        echo "no such part: $1 (there are: ${all_parts[*]})" >&2
+        exit 2
+      fi
+      parts+=("$1")
+      ;;
+  esac
+  shift
+done
+# An option alone adds to everything.
+((${#parts[@]} > 0)) || parts=("${all_parts[@]}")
+
+need_gpu
+build_gpu_programs quire_kernel_tests quire_cpp_tests quire_logits
+print_machine
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+for part in "${parts[@]}" "${more_parts[@]}"; do "$part"; done
+summarize
