@@ -12,25 +12,17 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <functional>
 #include <memory>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "../llama_8b.h"
+
 namespace {
 
 using namespace quire;
-
-constexpr const char* kLlama8B = R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama",
-"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
-"num_key_value_heads": 8, "head_dim": 128, "vocab_size": 128256, "max_position_embeddings": 131072,
-"rms_norm_eps": 1e-05, "hidden_act": "silu", "rope_theta": 500000.0, "tie_word_embeddings": false,
-"dtype": "bfloat16", "eos_token_id": 128001})";
-constexpr int32_t kVocabSize = 128256;
 
 double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -41,7 +33,7 @@ std::mt19937 random_ids(7);
 std::vector<int32_t> random_prompt(int32_t length) {
   std::vector<int32_t> ids;
   for (int32_t i = 0; i < length; ++i)
-    ids.push_back(static_cast<int32_t>(random_ids() % (kVocabSize - 1000)));
+    ids.push_back(static_cast<int32_t>(random_ids() % (kLlama8BVocabSize - 1000)));
   return ids;
 }
 
@@ -192,11 +184,7 @@ int main(int argc, char** argv) {
         return 2;
       }
     }
-    if (model.empty()) {
-      model = (std::filesystem::temp_directory_path() / "quire-llama-8b").string();
-      std::filesystem::create_directories(model);
-      std::ofstream(model + "/config.json") << kLlama8B;
-    }
+    if (model.empty()) model = make_llama_8b_directory();
     config.model = model;
     const auto wants = [&rows](const char* name) { return rows.find(name) != std::string::npos; };
     heading();

@@ -81,6 +81,7 @@ Loaded load_library() {
   find(out, library, "cublasLtMatmulPreferenceSetAttribute", lt.preference_set_attribute);
   find(out, library, "cublasLtMatmulPreferenceDestroy", lt.preference_destroy);
   find(out, library, "cublasLtMatmulAlgoGetHeuristic", lt.get_heuristic);
+  find(out, library, "cublasLtMatmulAlgoCheck", lt.algo_check);
   find(out, library, "cublasLtMatmul", lt.matmul);
   return out;
 }

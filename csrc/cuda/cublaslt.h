@@ -41,6 +41,9 @@ struct CublasLt {
   int (*preference_destroy)(void* preference);
   int (*get_heuristic)(Handle handle, void* desc, void* a, void* b, void* c, void* d, void* preference,
                        int requested, LtHeuristicResult* results, int* returned);
+  // 0 when the algorithm can run; then result->workspace_bytes is what it takes.
+  int (*algo_check)(Handle handle, void* desc, void* a, void* b, void* c, void* d, const LtMatmulAlgo* algo,
+                    LtHeuristicResult* result);
   int (*matmul)(Handle handle, void* desc, const void* alpha, const void* a, void* a_layout, const void* b,
                 void* b_layout, const void* beta, const void* c, void* c_layout, void* d, void* d_layout,
                 const LtMatmulAlgo* algo, void* workspace, size_t workspace_bytes, void* stream);

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -79,6 +80,14 @@ std::vector<LtHeuristicResult> GemmPlan::candidates(CublasLt::Handle handle, siz
   return results;
 }
 
+bool GemmPlan::permits(CublasLt::Handle handle, const LtMatmulAlgo& with, size_t workspace_bytes) const {
+  LtHeuristicResult result{};
+  return status == 0 &&
+         lt_.algo_check(handle, desc_, weight_layout_, x_layout_, out_layout_, out_layout_, &with, &result) ==
+             0 &&
+         result.workspace_bytes <= workspace_bytes;
+}
+
 int GemmPlan::run(CublasLt::Handle handle, const LtMatmulAlgo& with, void* out, const void* x,
                   const void* weight, bool adds, void* workspace, size_t workspace_bytes,
                   void* stream) const {
@@ -127,7 +136,8 @@ void GemmCache::save() {
   read();
   std::error_code ignored;
   fs::create_directories(fs::path(path_).parent_path(), ignored);
-  const std::string temporary = path_ + "." + std::to_string(::getpid());
+  static std::atomic<int> num_saves{0};  // engines of one process may save at once
+  const std::string temporary = path_ + "." + std::to_string(::getpid()) + "." + std::to_string(num_saves++);
   {
     std::ofstream file(temporary);
     for (const auto& [s, algo] : algos_) {
@@ -136,14 +146,18 @@ void GemmCache::save() {
       for (uint64_t word : algo.data) file << ' ' << word;
       file << '\n';
     }
-    if (!file) return;
+    file.close();  // a full disk may show only now
+    if (!file) {
+      fs::remove(temporary, ignored);
+      return;
+    }
   }
   fs::rename(temporary, path_, ignored);
 }
 
-LtMatmulAlgo quickest(const GemmPlan& plan, const std::vector<LtHeuristicResult>& candidates,
-                      CublasLt::Handle handle, void* out, const void* x, const void* weight, void* workspace,
-                      size_t workspace_bytes, cudaStream_t stream) {
+std::optional<LtMatmulAlgo> quickest(const GemmPlan& plan, const std::vector<LtHeuristicResult>& candidates,
+                                     CublasLt::Handle handle, void* out, const void* x, const void* weight,
+                                     void* workspace, size_t workspace_bytes, cudaStream_t stream) {
   cudaEvent_t begin = nullptr, end = nullptr;
   cudaEventCreate(&begin);
   cudaEventCreate(&end);
@@ -175,6 +189,7 @@ LtMatmulAlgo quickest(const GemmPlan& plan, const std::vector<LtHeuristicResult>
   }
   cudaEventDestroy(begin);
   cudaEventDestroy(end);
+  if (best_ms == 0) return std::nullopt;
   return candidates[best].algo;
 }
 

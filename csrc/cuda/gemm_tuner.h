@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -34,6 +35,8 @@ class GemmPlan {
 
   // Candidates by the library's own estimate, best first; at most `count`.
   std::vector<LtHeuristicResult> candidates(CublasLt::Handle handle, size_t workspace_bytes, int count) const;
+  // Whether an algorithm, from a file perhaps, can run with so much workspace.
+  bool permits(CublasLt::Handle handle, const LtMatmulAlgo& algo, size_t workspace_bytes) const;
   // With `adds`, to what `out` holds: rounded once, with the product. Returns cuBLASLt's status.
   int run(CublasLt::Handle handle, const LtMatmulAlgo& algo, void* out, const void* x, const void* weight,
           bool adds, void* workspace, size_t workspace_bytes, void* stream) const;
@@ -66,10 +69,11 @@ class GemmCache {
   bool changed_ = false;
 };
 
-// Measures each candidate on the caller's operands and returns the quickest; `out` is overwritten. In a model
-// a weight comes from memory: the workspace is written between the runs, to push it out of the L2 cache.
-LtMatmulAlgo quickest(const GemmPlan& plan, const std::vector<LtHeuristicResult>& candidates,
-                      CublasLt::Handle handle, void* out, const void* x, const void* weight, void* workspace,
-                      size_t workspace_bytes, cudaStream_t stream);
+// Measures each candidate on the caller's operands and returns the quickest, if one runs at all; `out` is
+// overwritten. In a model a weight comes from memory: the workspace is written between the runs, to push it
+// out of the L2 cache.
+std::optional<LtMatmulAlgo> quickest(const GemmPlan& plan, const std::vector<LtHeuristicResult>& candidates,
+                                     CublasLt::Handle handle, void* out, const void* x, const void* weight,
+                                     void* workspace, size_t workspace_bytes, cudaStream_t stream);
 
 }  // namespace quire::cuda

@@ -89,7 +89,8 @@ bool choose(const LaunchContext& ctx, CudaState& state, GemmPlan& plan, const Ge
             TensorView out, TensorView x, const LinearWeight& weight) {
   GemmShape key = shape;
   key.m = representative_rows(shape.m);
-  if (const LtMatmulAlgo* known = state.cache.find(key)) {
+  if (const LtMatmulAlgo* known = state.cache.find(key);
+      known != nullptr && plan.permits(state.handle, *known, kWorkspaceBytes)) {
     plan.algo = *known;
     return true;
   }
@@ -101,8 +102,10 @@ bool choose(const LaunchContext& ctx, CudaState& state, GemmPlan& plan, const Ge
   plan.algo = candidates[0].algo;
   if (!measures) return true;
   if (candidates.size() > 1) {
-    plan.algo = quickest(plan, candidates, state.handle, out.data, x.data, weight.data, ctx.workspace,
-                         kWorkspaceBytes, stream_of(ctx));
+    const auto best = quickest(plan, candidates, state.handle, out.data, x.data, weight.data, ctx.workspace,
+                               kWorkspaceBytes, stream_of(ctx));
+    if (!best) return true;  // the first one's error will say why
+    plan.algo = *best;
   }
   state.cache.add(key, plan.algo);
   return true;

@@ -116,7 +116,19 @@ std::vector<float> compute(const Arguments& args, Communicator& communicator) {
     views.push_back(
         {pages, spec.page_bytes, num_blocks + 1, kBlockSize, spec.num_kv_heads, spec.head_size, build.dtype});
   }
-  const std::vector<int32_t> groups(views.size(), 0);
+  // Layers of equal demands share what is computed once a step for them, as in the engine.
+  const auto specs = model->kv_cache_specs();
+  std::vector<int32_t> groups, first_layers;
+  for (size_t layer = 0; layer < specs.size(); ++layer) {
+    const auto same =
+        std::find(specs.begin(), specs.begin() + static_cast<std::ptrdiff_t>(layer), specs[layer]);
+    if (same == specs.begin() + static_cast<std::ptrdiff_t>(layer)) {
+      groups.push_back(static_cast<int32_t>(first_layers.size()));
+      first_layers.push_back(static_cast<int32_t>(layer));
+    } else {
+      groups.push_back(groups[static_cast<size_t>(same - specs.begin())]);
+    }
+  }
   const size_t activation_bytes = model->activation_bytes(T, T);
   ActivationArena activations(arena->allocate(activation_bytes), activation_bytes);
   Visible visible(backend);
@@ -131,13 +143,17 @@ std::vector<float> compute(const Arguments& args, Communicator& communicator) {
   int32_t* all_positions = visible.copy(positions);
   int64_t* all_slots = visible.copy(slots);
   int32_t* block_table = visible.copy(table);
-  std::byte* plan =
-      ops.attention_plan_bytes == nullptr ? nullptr : arena->allocate(ops.attention_plan_bytes(1, T));
+  std::vector<AttentionMetadata> per_group(first_layers.size());
+  for (size_t group = 0; group < per_group.size(); ++group) {
+    per_group[group].first_layer = first_layers[group];
+    if (ops.attention_plan_bytes != nullptr)
+      per_group[group].attention_plan = arena->allocate(ops.attention_plan_bytes(1, T));
+  }
 
   const int32_t chunk = args.chunk > 0 ? args.chunk : T;
   for (int32_t begin = 0; begin < T; begin += chunk) {
     const int32_t count = std::min(chunk, T - begin);
-    AttentionMetadata metadata;
+    AttentionMetadata metadata;  // but for what each group has of its own
     metadata.block_table = {block_table, DType::kInt32, 1, num_blocks};
     metadata.slot_mapping = {all_slots + begin, DType::kInt64, count};
     metadata.query_start_loc = {visible.copy(std::vector<int32_t>{0, count}), DType::kInt32, 2};
@@ -145,8 +161,12 @@ std::vector<float> compute(const Arguments& args, Communicator& communicator) {
     metadata.num_decode_rows = ops.decodes_first && count == 1 ? 1 : 0;
     metadata.max_query_len = count;
     metadata.max_seq_len = begin + count;
-    metadata.attention_plan = plan;
-    const ForwardContext ctx{ops, launch, communicator, activations, views, groups, {&metadata, 1}};
+    for (AttentionMetadata& group : per_group) {
+      metadata.attention_plan = group.attention_plan;
+      metadata.first_layer = group.first_layer;
+      group = metadata;
+    }
+    const ForwardContext ctx{ops, launch, communicator, activations, views, groups, per_group};
     activations.release(0);
     const TensorView hidden = model->forward(
         ctx, {{all_ids + begin, DType::kInt32, count}, {all_positions + begin, DType::kInt32, count}});

@@ -107,6 +107,7 @@ KVCacheConfig plan_kv_cache(const std::vector<KVCacheSpec>& layers, const KVCach
                               " blocks): lower max_model_len, or raise ",
                               demand.shared           ? "the bytes of kv_arena"
                               : demand.num_blocks > 0 ? "num_gpu_blocks_override"
+                              : demand.divides_memory ? "kv_cache_memory_bytes, or gpu_memory_utilization"
                                                       : "kv_cache_memory_bytes"));
   }
   return config;

@@ -25,8 +25,10 @@ ModelRunner::ModelRunner(const ModelRunnerConfig& config, const Model& model, co
 }
 
 ModelRunner::~ModelRunner() {
-  // Nothing may still use what goes now.
-  if (runtime_ != nullptr) runtime_->synchronize();
+  // Nothing may still use what goes now. Not the whole device: another engine may be capturing a graph.
+  if (runtime_ == nullptr || !batch_) return;
+  runtime_->synchronize_stream(launch_.stream);
+  runtime_->synchronize_stream(copies_.get());
 }
 
 size_t ModelRunner::activation_bytes() const {
@@ -86,6 +88,12 @@ void ModelRunner::update_requests(const SchedulerOutput& plan) {
   }
 }
 
+// A request whose last token is under way sits out a step too, but will not be computed again.
+bool ModelRunner::may_go_on(int32_t row) {
+  const CachedRequestState& request = batch_->request(row);
+  return batch_->num_tokens(row) - request.num_prompt_tokens < request.sampling_params.max_tokens;
+}
+
 void ModelRunner::update_batch(const SchedulerOutput& plan) {
   const size_t num_groups = batch_->num_groups();
   QUIRE_CHECK(
@@ -98,7 +106,7 @@ void ModelRunner::update_batch(const SchedulerOutput& plan) {
   }
   for (int32_t row = batch_->size() - 1; row >= 0; --row) {
     if (batch_->has_request(row) && num_scheduled_[static_cast<size_t>(row)] == 0) {
-      remove_from_batch(batch_->request(row), /*keeps=*/true);
+      remove_from_batch(batch_->request(row), /*keeps=*/may_go_on(row));
     }
   }
   batch_->condense();
@@ -326,6 +334,7 @@ void ModelRunner::sample_tokens(const SchedulerOutput& plan, const GrammarOutput
     sampler_->sample(launch_, *arena_, logits_, slot_, grammar);
     inputs_->store_sampled(launch_, sampler_->kernel_token_ids(slot_));
   }
+  if (launch_.error != nullptr) check_launches(*launch_.error);  // or the step has no result to be taken
   if (runtime_ != nullptr) {
     if (!planned_.empty()) staging_->end_step(launch_.stream);
     // Results come on a stream of their own, after the kernels that made them.

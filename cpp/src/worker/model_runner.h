@@ -78,6 +78,7 @@ class ModelRunner {
   void update_requests(const SchedulerOutput& plan);
   CachedRequestState& add_request(const NewRequestData& data);
   void forget_request(RequestId id);
+  bool may_go_on(int32_t row);
   void remove_from_batch(CachedRequestState& request, bool keeps);
   // Makes the rows of the batch those of planned_.
   void update_batch(const SchedulerOutput& plan);
@@ -89,6 +90,7 @@ class ModelRunner {
   StepRecord& record(int32_t slot) { return records_[static_cast<size_t>(slot)]; }
   int32_t next_slot(int32_t slot) const { return (slot + 1) % static_cast<int32_t>(records_.size()); }
   void warm_up_size(int32_t num_tokens);
+  void warm_up_sampling();
   void capture_graphs(std::span<const int32_t> full, std::span<const int32_t> piecewise);
   // Of everything that a captured graph has frozen: shapes, addresses, the choice of kernels.
   uint64_t compute_hash() const;

@@ -15,6 +15,8 @@ constexpr int32_t kMaxPiecewiseTokens = 512;
 // Above this, linears are not chosen by measuring.
 constexpr int32_t kMaxWarmUpTokens = 1024;
 
+constexpr RequestId kWarmUpRequest = ~RequestId{0};
+
 double seconds_since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
@@ -31,6 +33,7 @@ void ModelRunner::warm_up() {
   if (max_tokens > kMaxWarmUpTokens) sizes.push_back(max_tokens);
   std::reverse(sizes.begin(), sizes.end());
   for (int32_t size : sizes) warm_up_size(size);
+  warm_up_sampling();
   check_device(*runtime_, runtime_->synchronize_stream(launch_.stream), "warming up");
   log(LogLevel::kInfo, "warmed up in ", seconds_since(begin), " s");
   if (!config_.use_graphs) return;
@@ -49,6 +52,49 @@ void ModelRunner::warm_up_size(int32_t num_tokens) {
   const TensorView hidden = model_.forward(ctx, inputs_->model_input());
   if (num_tokens <= all_logits_.shape[0]) model_.compute_logits(ctx, all_logits_.rows(0, num_tokens), hidden);
   arena_->release(activations_begin_);
+}
+
+// Short prompts, sampled in the ways that take different kernels. They use block 0, which is nobody's.
+void ModelRunner::warm_up_sampling() {
+  const int32_t length = std::min({2, config_.max_num_batched_tokens, config_.max_model_len - 1});
+  if (length < 1) return;
+  SamplingParams plain;
+  plain.temperature = 0;
+  plain.seed = 0;
+  SamplingParams random = plain;
+  random.temperature = 1;
+  SamplingParams all = random;
+  all.top_p = 0.9F;
+  all.repetition_penalty = 1.1F;
+  all.logit_bias = {{0, 1.0F}};
+  all.logprobs = 1;
+  ModelRunnerOutput output;
+  SchedulerOutput plan;
+  for (const SamplingParams& params : {plain, random, all}) {
+    plan.scheduled_reqs = {{kWarmUpRequest, length, 0, 0, /*samples=*/1, /*is_new=*/1, 0, 0}};
+    plan.scheduled_new_reqs.resize(1);
+    NewRequestData& request = plan.scheduled_new_reqs[0];
+    request.request_id = kWarmUpRequest;
+    request.prompt_token_ids.assign(static_cast<size_t>(length), 0);
+    request.sampling_params = params;
+    plan.total_num_scheduled_tokens = length;
+    plan.new_block_ids.clear(batch_->num_groups());
+    for (size_t group = 0; group < batch_->num_groups(); ++group) {
+      plan.new_block_ids.push(kNullBlock);
+      plan.new_block_ids.end_list();
+    }
+    execute_model(plan);
+    sample_tokens(plan, nullptr);
+    finish_step(output);
+    plan.finished_req_ids = {kWarmUpRequest};
+  }
+  plan.scheduled_reqs.clear();
+  plan.scheduled_new_reqs.clear();
+  plan.total_num_scheduled_tokens = 0;
+  plan.new_block_ids.clear(batch_->num_groups());
+  execute_model(plan);
+  sample_tokens(plan, nullptr);
+  finish_step(output);
 }
 
 void ModelRunner::capture_graphs(std::span<const int32_t> full, std::span<const int32_t> piecewise) {

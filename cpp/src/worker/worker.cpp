@@ -62,7 +62,10 @@ Worker::Worker(const EngineConfig& config, const Backend& backend, const HfConfi
                                           backend_.runtime);
 }
 
-Worker::~Worker() = default;
+Worker::~Worker() {
+  // What goes now belongs to the device, whatever thread this is.
+  if (backend_.is_device()) backend_.runtime->select(backend_.device);
+}
 
 void Worker::start_device() {
   select_device();
@@ -139,8 +142,10 @@ void Worker::initialize_kv_cache(const KVCacheConfig& config) {
   const auto specs = model_->kv_cache_specs();
   std::vector<KVCacheView> layers(specs.size());
   const auto begin = std::chrono::steady_clock::now();
-  if (backend_.is_device() && config.bytes > available_kv_cache_bytes()) {
-    throw InvalidArgument(str("kv_cache_memory_bytes ", config.bytes, " is more than the ",
+  int64_t bytes = 0;
+  for (const KVCacheGroup& group : config.groups) bytes += group.block_bytes() * group.num_blocks;
+  if (backend_.is_device() && bytes > available_kv_cache_bytes()) {
+    throw InvalidArgument(str("kv_cache_memory_bytes ", bytes, " is more than the ",
                               available_kv_cache_bytes(), " bytes that are left for it on ", backend_.name(),
                               ": lower it or num_gpu_blocks_override, or raise gpu_memory_utilization"));
   }
@@ -175,6 +180,7 @@ void Worker::select_device() {
 
 void Worker::execute_model(const SchedulerOutput& plan) {
   error_.clear();
+  launch_error_ = {};
   try {
     select_device();
     // A device's blocks have their memory for good.
@@ -203,8 +209,8 @@ StepOutcome Worker::sample_tokens(const SchedulerOutput& plan, const GrammarOutp
 
 // On a device that has failed nothing works any more; a launch that was refused is over.
 StepOutcome Worker::failed(const std::string& what, StepId step_id) {
-  launch_error_ = {};
-  const int code = backend_.is_device() ? backend_.runtime->synchronize() : 0;
+  // Not the whole device: another engine may be capturing a graph.
+  const int code = backend_.is_device() ? backend_.runtime->synchronize_stream(launch_.stream) : 0;
   if (code == 0) return {step_id, what, false};
   return {step_id, str(what, " (", backend_.name(), " is lost: ", backend_.runtime->error_text(code), ")"),
           true};

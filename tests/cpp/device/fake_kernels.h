@@ -28,6 +28,25 @@ struct Queued<kOp> {
   }
 };
 
+// As a device does that leaves out what it was told it may.
+inline void sample(const LaunchContext& ctx, const SamplingArgs& args) {
+  LaunchContext host = ctx;
+  host.stream = nullptr;
+  FakeDeviceRuntime::enqueue(ctx.stream, [host, args] {
+    const auto rows = static_cast<size_t>(args.logits.shape[0]);
+    const std::vector<float> zeros(rows), ones(rows, 1.0F);
+    const std::vector<int32_t> all(rows);
+    SamplingArgs needed = args;
+    if (args.all_greedy) needed.temperature = zeros.data();
+    if (!args.any_filter) {
+      needed.top_k = all.data();
+      needed.top_p = ones.data();
+      needed.min_p = zeros.data();
+    }
+    cpu().sample(host, needed);
+  });
+}
+
 // ---- BatchOps, by their contract ---------------------------------------------------------------------
 
 inline void write_rows(const LaunchContext& ctx, const RowWriteArgs& args) {
@@ -101,7 +120,7 @@ inline KernelTable fake_kernel_table() {
   table.apply_logit_bias = fake::Queued<&T::apply_logit_bias>::launch;
   table.apply_bitmask = fake::Queued<&T::apply_bitmask>::launch;
   table.apply_penalties = fake::Queued<&T::apply_penalties>::launch;
-  table.sample = fake::Queued<&T::sample>::launch;
+  table.sample = fake::sample;
   table.top_logprobs = fake::Queued<&T::top_logprobs>::launch;
   // Not used by a device's step: whoever calls them computes too early.
   table.log_softmax = nullptr;

@@ -2,7 +2,9 @@
 #include <random>
 #include <semaphore>
 #include <thread>
+#include <utility>
 
+#include "quire/error.h"
 #include "worker/plan_builder.h"
 #include "worker/runner_rig.h"
 
@@ -294,6 +296,43 @@ INSTANTIATE_TEST_SUITE_P(Devices, DeviceModelRunnerTest,
                                   (info.param.graphs ? "_graphs" : "") +
                                   (info.param.hurried ? "_hurried" : "");
                          });
+
+bool refuses_to_sample = false;
+
+// It has no result; those after it have their own.
+TEST(DeviceModelRunnerFailureTest, ALaunchRefusedWhileSamplingFailsThatStepAlone) {
+  RunnerRig rig({true, 2, false, false});
+  LaunchError error;
+  rig.launch.error = &error;
+  rig.ops.sample = [](const LaunchContext& ctx, const SamplingArgs& args) {
+    if (std::exchange(refuses_to_sample, false)) {
+      ctx.error->failed = true;
+    } else {
+      fake::sample(ctx, args);
+    }
+  };
+  PlanBuilder steps;
+  const auto finish = [&] {
+    ModelRunnerOutput output;
+    rig.runner->finish_step(output);
+    EXPECT_EQ(output.step_id, steps.plan.step_id);
+    EXPECT_EQ(output.sampled_token_ids.size(), 1U);
+  };
+  const auto run_step = [&](const SchedulerOutput& plan) {
+    rig.runner->execute_model(plan);
+    rig.runner->sample_tokens(plan, nullptr);
+  };
+  run_step(steps.next().add(1, {5, 6, 7}, 3, {1}).plan);
+  finish();
+  refuses_to_sample = true;
+  EXPECT_THROW(run_step(steps.next().compute(1, 3, 4).plan), InternalError);
+  error = {};
+  for (RequestId id : {2, 3, 4}) {
+    steps.next().add(id, {5, 6, 7}, 3, {static_cast<BlockId>(id)}).plan.finished_req_ids = {id - 1};
+    run_step(steps.plan);
+    finish();
+  }
+}
 
 // ---- what either sampler must do ---------------------------------------------------------------------
 
