@@ -11,6 +11,10 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_L
   # Wrong about std::string's operator+ (GCC PR 105651).
   target_compile_options(quire_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict>)
 endif()
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_GREATER_EQUAL 13)
+  # Takes a reference to what an argument refers to for one to the argument (GCC PR 109642).
+  target_compile_options(quire_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-dangling-reference>)
+endif()
 if(QUIRE_WERROR)
   target_compile_options(quire_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Werror>)
 endif()

@@ -1,6 +1,5 @@
 // The kernel table of CUDA devices, where this build's machine code runs.
-#include <cuda_runtime_api.h>
-
+#include "common/architectures.h"
 #include "ops.h"
 #include "quire/kernels/backend_registry.h"
 #include "quire/kernels/cuda_device.h"
@@ -54,9 +53,12 @@ constexpr KernelTable kTables[] = {make_table("sm_80"), make_table("sm_90"), mak
 
 }  // namespace
 
+const char* cuda_architectures() { return QUIRE_CUDA_ARCHITECTURES; }
+
 const KernelTable* cuda_kernel_table(int32_t index) {
   CudaDevice device;
-  if (!cuda_device(index, &device)) return nullptr;
+  if (!cuda_device(index, &device) || !cuda::runs_on(cuda_architectures(), device.compute_capability))
+    return nullptr;
   switch (device.compute_capability / 10) {
     case 8: return &kTables[0];
     case 9: return &kTables[1];

@@ -8,6 +8,7 @@ namespace quire {
 int32_t cuda_device_count() { return 0; }
 bool cuda_device(int32_t, CudaDevice*) { return false; }
 bool built_with_cuda() { return false; }
+const char* cuda_architectures() { return ""; }
 const KernelTable* cuda_kernel_table(int32_t) { return nullptr; }
 const DeviceRuntime* find_device_runtime(const char*) { return nullptr; }
 

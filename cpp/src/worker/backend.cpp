@@ -44,8 +44,11 @@ Backend find_backend(const EngineConfig& config) {
   backend.ops = cuda_kernel_table(backend.device);
   backend.runtime = find_device_runtime("cuda");
   if (backend.ops == nullptr || backend.runtime == nullptr) {
-    throw InvalidArgument(str("device '", config.device, "' cannot be used: ", devices_found(),
-                              "; use 'cpu', or a device of compute capability 8.0 to 9.0"));
+    const std::string others = built_with_cuda() ? str(", or a device that this build has machine code for (",
+                                                       cuda_architectures(), ")")
+                                                 : "";
+    throw InvalidArgument(
+        str("device '", config.device, "' cannot be used: ", devices_found(), "; use 'cpu'", others));
   }
   if (config.tensor_parallel_size > 1) {
     throw InvalidArgument(str("tensor_parallel_size ", config.tensor_parallel_size,

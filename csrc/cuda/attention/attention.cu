@@ -47,7 +47,7 @@ void paged_attention(const LaunchContext& ctx, const PagedAttentionArgs& args) {
                                       .sliding_window = args.sliding_window > 0,
                                       .alibi = args.alibi_slopes != nullptr,
                                       .sinks = args.sinks != nullptr};
-  const AttentionKernel kernel = select_attention_kernel(features, device_limits().compute_capability);
+  const AttentionKernel kernel = select_attention_kernel(features, device_limits());
   if (kernel == AttentionKernel::kSimt) return launch_simt(ctx, p, cache.dtype);
 
   const bool is_bf16 = cache.dtype == DType::kBFloat16;

@@ -14,10 +14,22 @@
 
 namespace quire::cuda {
 
+// Stages of a warp's pipeline, and how many remain where a block may have 99 KiB of shared memory (compute
+// capability 8.6, 8.9 and 12.x).
 template <int D>
+constexpr int kDecodeStages = D <= 64    ? 6
+                              : D <= 80  ? 4
+                              : D <= 128 ? 3
+                                         : 2;
+template <int D>
+constexpr int kFewDecodeStages = D <= 64   ? 5
+                                 : D <= 96 ? 3
+                                           : 2;
+
+template <int D, int kStageCount = kDecodeStages<D>>
 struct DecodeShared {
   static constexpr int kWarps = 4, kThreads = 32 * kWarps;
-  static constexpr int kStages = D <= 64 ? 6 : D <= 80 ? 4 : D <= 128 ? 3 : 2;
+  static constexpr int kStages = kStageCount;
   static constexpr int kBlocksPerSm = D <= 128 ? 2 : 1;
   static constexpr int kStageBytes = 2 * Group<D>::kBytes;  // keys, then values
   static constexpr int kPipelineBytes = kWarps * kStages * kStageBytes;
@@ -136,10 +148,10 @@ __device__ void combine_parts(const AttentionParams& p, int begin, int chunk, in
   }
 }
 
-template <typename T, int D, bool kOptions>
+template <typename T, int D, bool kOptions, int kStageCount>
 __global__ void __launch_bounds__(DecodeShared<D>::kThreads, DecodeShared<D>::kBlocksPerSm)
     decode_attention_kernel(const __grid_constant__ AttentionParams p) {
-  using Shared = DecodeShared<D>;
+  using Shared = DecodeShared<D, kStageCount>;
   constexpr int kStages = Shared::kStages;
   extern __shared__ __align__(128) std::byte shared[];
   __shared__ bool comes_last;
@@ -392,10 +404,10 @@ __global__ void __launch_bounds__(DecodeShared<D>::kThreads, DecodeShared<D>::kB
   }
 }
 
-template <typename T, int D, bool kOptions>
+template <typename T, int D, bool kOptions, int kStageCount>
 void launch_decode_kernel(const LaunchContext& ctx, const AttentionParams& p) {
-  constexpr auto kernel = decode_attention_kernel<T, D, kOptions>;
-  constexpr int bytes = DecodeShared<D>::kBytes;
+  constexpr auto kernel = decode_attention_kernel<T, D, kOptions, kStageCount>;
+  constexpr int bytes = DecodeShared<D, kStageCount>::kBytes;
   static std::atomic<uint64_t> prepared{0};
   const cudaError_t error = allow_shared_bytes(prepared, reinterpret_cast<const void*>(kernel), bytes);
   if (error != cudaSuccess) return note_error(ctx, "decode_attention", "", cudaGetErrorString(error));
@@ -406,12 +418,19 @@ void launch_decode_kernel(const LaunchContext& ctx, const AttentionParams& p) {
 
 template <typename T>
 void launch_decode(const LaunchContext& ctx, const AttentionParams& p) {
-  const auto with_size = [&]<int D>() {
+  const auto with_stages = [&]<int D, int kStageCount>() {
     if (p.soft_cap > 0.0F || p.alibi_slopes != nullptr) {
-      launch_decode_kernel<T, D, true>(ctx, p);
+      launch_decode_kernel<T, D, true, kStageCount>(ctx, p);
     } else {
-      launch_decode_kernel<T, D, false>(ctx, p);
+      launch_decode_kernel<T, D, false, kStageCount>(ctx, p);
     }
+  };
+  const auto with_size = [&]<int D>() {
+    if constexpr (kFewDecodeStages<D> != kDecodeStages<D>) {
+      if (!shared_memory_fits(DecodeShared<D>::kBytes, device_limits().max_shared_bytes_per_block))
+        return with_stages.template operator()<D, kFewDecodeStages<D>>();
+    }
+    with_stages.template operator()<D, kDecodeStages<D>>();
   };
   switch (p.head_size) {
     case 64: return with_size.template operator()<64>();

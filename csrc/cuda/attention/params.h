@@ -86,6 +86,13 @@ __host__ __device__ inline TileRange last_token_tiles(int seq_len, int sliding_w
   return {begin, seq_len > 0 ? (seq_len + tile_tokens - 1) / tile_tokens - begin : 0};
 }
 
+// Whether a block that may have `max_bytes` of shared memory can have `bytes` of it dynamically; what the
+// kernels declare statically is far less than the rest.
+constexpr bool shared_memory_fits(int bytes, int max_bytes) {
+  constexpr int kStaticBytes = 256;
+  return bytes + kStaticBytes <= max_bytes;
+}
+
 // Lets a kernel have that much dynamic shared memory on the current device: once per device, of which
 // `prepared` (one per kernel) has a bit each.
 inline cudaError_t allow_shared_bytes(std::atomic<uint64_t>& prepared, const void* kernel, int bytes) {
@@ -107,6 +114,7 @@ void launch_decode_fp16(const LaunchContext& ctx, const AttentionParams& params)
 void launch_prefill_mma_bf16(const LaunchContext& ctx, const AttentionParams& params);
 void launch_prefill_mma_fp16(const LaunchContext& ctx, const AttentionParams& params);
 void launch_prefill_wgmma(const LaunchContext& ctx, const AttentionParams& params, DType dtype);
+int prefill_wgmma_shared_bytes(int head_size);  // of a block
 void launch_simt(const LaunchContext& ctx, const AttentionParams& params, DType dtype);
 
 }  // namespace quire::cuda

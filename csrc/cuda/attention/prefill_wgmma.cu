@@ -430,4 +430,8 @@ void launch_prefill_wgmma(const LaunchContext& ctx, const AttentionParams& param
   dtype == DType::kBFloat16 ? launch<bf16>(ctx, params) : launch<fp16>(ctx, params);
 }
 
+int prefill_wgmma_shared_bytes(int head_size) {
+  return head_size == 64 ? WgmmaShared<64>::kBytes : WgmmaShared<128>::kBytes;
+}
+
 }  // namespace quire::cuda

@@ -1,16 +1,43 @@
 #include "attention/selector.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
-#include "common/launch.h"
+#include "attention/decode.cuh"
+#include "attention/params.h"
+#include "attention/prefill_mma.cuh"
 #include "ops.h"
 
 namespace quire::cuda {
 namespace {
 
 bool is_power_of_two(int x) { return x > 0 && (x & (x - 1)) == 0; }
+
+// The least shared memory a block of the decode kernel does with, and what one of the mma prefill needs, for
+// head sizes that they take.
+struct SharedBytes {
+  int decode, prefill;
+};
+template <int D>
+constexpr SharedBytes kSharedBytes = {DecodeShared<D, kFewDecodeStages<D>>::kBytes, PrefillShared<D>::kBytes};
+
+SharedBytes shared_bytes(int head_size) {
+  switch (head_size) {
+    case 64: return kSharedBytes<64>;
+    case 80: return kSharedBytes<80>;
+    case 96: return kSharedBytes<96>;
+    case 128: return kSharedBytes<128>;
+    default: return kSharedBytes<256>;
+  }
+}
+
+const char* shared_memory_refusal(int decode_bytes, int prefill_bytes, const DeviceLimits& limits) {
+  return shared_memory_fits(std::max(decode_bytes, prefill_bytes), limits.max_shared_bytes_per_block)
+             ? nullptr
+             : "the device has too little shared memory for the head size";
+}
 
 }  // namespace
 
@@ -23,7 +50,7 @@ const char* attention_kernel_name(AttentionKernel kernel) {
 }
 
 const char* attention_kernel_refusal(AttentionKernel kernel, const AttentionFeatures& features,
-                                     int compute_capability) {
+                                     const DeviceLimits& limits) {
   const int d = features.head_size;
   // What the layout of a page asks for.
   if (features.block_size < 16 || !is_power_of_two(features.block_size))
@@ -37,24 +64,25 @@ const char* attention_kernel_refusal(AttentionKernel kernel, const AttentionFeat
                                                             : "dtype is not float32, float16 or bfloat16";
     case AttentionKernel::kMma:
       if (!is_16_bit) return "dtype is not float16 or bfloat16";
-      if (compute_capability < 80) return "compute capability is below 8.0";
-      return d == 64 || d == 80 || d == 96 || d == 128 || d == 256
-                 ? nullptr
-                 : "head size is not 64, 80, 96, 128 or 256";
+      if (limits.compute_capability < 80) return "compute capability is below 8.0";
+      if (d != 64 && d != 80 && d != 96 && d != 128 && d != 256)
+        return "head size is not 64, 80, 96, 128 or 256";
+      return shared_memory_refusal(shared_bytes(d).decode, shared_bytes(d).prefill, limits);
     case AttentionKernel::kWgmma:
       if (!is_16_bit) return "dtype is not float16 or bfloat16";
-      if (compute_capability / 10 != 9) return "compute capability is not 9.x";
-      return d == 64 || d == 128 ? nullptr : "head size is not 64 or 128";
+      if (limits.compute_capability / 10 != 9) return "compute capability is not 9.x";
+      if (d != 64 && d != 128) return "head size is not 64 or 128";
+      return shared_memory_refusal(shared_bytes(d).decode, prefill_wgmma_shared_bytes(d), limits);
   }
   return "unknown kernel";
 }
 
-AttentionKernel select_attention_kernel(const AttentionFeatures& features, int compute_capability) {
+AttentionKernel select_attention_kernel(const AttentionFeatures& features, const DeviceLimits& limits) {
   const char* wanted = std::getenv("QUIRE_ATTENTION_KERNEL");
   AttentionKernel best = AttentionKernel::kSimt;
   bool found = false;
   for (const AttentionKernel kernel : kAttentionKernels) {
-    if (attention_kernel_refusal(kernel, features, compute_capability) != nullptr) continue;
+    if (attention_kernel_refusal(kernel, features, limits) != nullptr) continue;
     if (wanted != nullptr && std::strcmp(wanted, attention_kernel_name(kernel)) == 0) return kernel;
     if (!found) best = kernel;
     found = true;
@@ -62,9 +90,9 @@ AttentionKernel select_attention_kernel(const AttentionFeatures& features, int c
   return best;
 }
 
-void explain_attention_kernel(const AttentionFeatures& features, int compute_capability, char* text,
+void explain_attention_kernel(const AttentionFeatures& features, const DeviceLimits& limits, char* text,
                               size_t size) {
-  const AttentionKernel chosen = select_attention_kernel(features, compute_capability);
+  const AttentionKernel chosen = select_attention_kernel(features, limits);
   size_t used = 0;
   const auto append = [&](const char* format, const char* a, const char* b) {
     if (used >= size) return;
@@ -74,7 +102,7 @@ void explain_attention_kernel(const AttentionFeatures& features, int compute_cap
   append("%s%s", attention_kernel_name(chosen), "");
   const char* separator = " (";
   for (const AttentionKernel kernel : kAttentionKernels) {
-    const char* reason = attention_kernel_refusal(kernel, features, compute_capability);
+    const char* reason = attention_kernel_refusal(kernel, features, limits);
     if (reason == nullptr) continue;
     append("%s%s: ", separator, attention_kernel_name(kernel));
     append("%s%s", reason, "");
@@ -84,10 +112,10 @@ void explain_attention_kernel(const AttentionFeatures& features, int compute_cap
 }
 
 const char* attention_refusal(const AttentionFeatures& features) {
-  const int compute_capability = device_limits().compute_capability;
+  const DeviceLimits& limits = device_limits();
   const char* reason = nullptr;
   for (const AttentionKernel kernel : kAttentionKernels) {
-    reason = attention_kernel_refusal(kernel, features, compute_capability);
+    reason = attention_kernel_refusal(kernel, features, limits);
     if (reason == nullptr) return nullptr;
   }
   return reason;

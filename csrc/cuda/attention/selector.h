@@ -3,6 +3,7 @@
 
 #include <cstddef>
 
+#include "common/launch.h"
 #include "quire/kernels/attention_backend.h"
 
 namespace quire::cuda {
@@ -18,16 +19,16 @@ constexpr AttentionKernel kAttentionKernels[] = {AttentionKernel::kWgmma, Attent
 
 const char* attention_kernel_name(AttentionKernel kernel);
 
-// Null when `kernel` can do it on a device of this compute capability (90 for 9.0), else why not.
+// Null when `kernel` can do it on a device of these limits, else why not.
 const char* attention_kernel_refusal(AttentionKernel kernel, const AttentionFeatures& features,
-                                     int compute_capability);
+                                     const DeviceLimits& limits);
 
 // The best kernel that does not refuse, for features that attention_refusal accepts. The environment variable
 // QUIRE_ATTENTION_KERNEL (wgmma, mma or simt) names one to prefer.
-AttentionKernel select_attention_kernel(const AttentionFeatures& features, int compute_capability);
+AttentionKernel select_attention_kernel(const AttentionFeatures& features, const DeviceLimits& limits);
 
 // "mma (wgmma: head size is not 64 or 128)", for a log; at most `size` bytes with the final 0.
-void explain_attention_kernel(const AttentionFeatures& features, int compute_capability, char* text,
+void explain_attention_kernel(const AttentionFeatures& features, const DeviceLimits& limits, char* text,
                               size_t size);
 
 }  // namespace quire::cuda

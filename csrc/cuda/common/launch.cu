@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 
 namespace quire::cuda {
 namespace {
@@ -59,18 +60,26 @@ void check_launch(const LaunchContext& ctx, const char* kernel, const char* form
 }
 
 const DeviceLimits& device_limits() {
-  static const DeviceLimits limits = [] {
-    DeviceLimits out;
-    int device = 0, major = 0, minor = 0;
-    cudaGetDevice(&device);
+  struct Entry {
+    std::once_flag read;
+    DeviceLimits limits;
+  };
+  constexpr int kMaxDevices = 64;  // more than a host has
+  static Entry entries[kMaxDevices];
+  int device = 0;
+  cudaGetDevice(&device);
+  Entry& entry = entries[device % kMaxDevices];
+  std::call_once(entry.read, [&] {
+    DeviceLimits& limits = entry.limits;
+    int major = 0, minor = 0;
     cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
     cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
-    out.compute_capability = 10 * major + minor;
-    cudaDeviceGetAttribute(&out.num_sms, cudaDevAttrMultiProcessorCount, device);
-    cudaDeviceGetAttribute(&out.max_shared_bytes_per_block, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-    return out;
-  }();
-  return limits;
+    limits.compute_capability = 10 * major + minor;
+    cudaDeviceGetAttribute(&limits.num_sms, cudaDevAttrMultiProcessorCount, device);
+    cudaDeviceGetAttribute(&limits.max_shared_bytes_per_block, cudaDevAttrMaxSharedMemoryPerBlockOptin,
+                           device);
+  });
+  return entry.limits;
 }
 
 }  // namespace quire::cuda

@@ -21,7 +21,7 @@ void check_launch(const LaunchContext& ctx, const char* kernel, TensorView shape
 // The same for an error that is already known.
 void note_error(const LaunchContext& ctx, const char* kernel, const char* shape, const char* error);
 
-// Properties of the current device, read once.
+// Properties of the current device, read once for each.
 struct DeviceLimits {
   int compute_capability = 0;  // 90 for 9.0
   int num_sms = 0;

@@ -21,4 +21,8 @@ bool cuda_device(int32_t index, CudaDevice* device);
 // Whether this build contains CUDA code at all.
 bool built_with_cuda();
 
+// The CUDA architectures of this build's code as CMake names them, with commas: "80-real,90a-real". Empty
+// without CUDA.
+const char* cuda_architectures();
+
 }  // namespace quire
