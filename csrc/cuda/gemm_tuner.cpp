@@ -16,6 +16,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int kRepeats = 4;
+// What an algorithm that is not only kernels must be quicker by.
+constexpr float kNotOnlyKernels = 1.05F;
 
 std::string cache_directory() {
   if (const char* own = std::getenv("QUIRE_CACHE_DIR")) return own;
@@ -155,42 +157,81 @@ void GemmCache::save() {
   fs::rename(temporary, path_, ignored);
 }
 
+namespace {
+
+// Whether what `enqueue` gives to the stream are kernels and nothing else. A graph that also has memsets in
+// it takes the host ten times as long to launch.
+template <typename F>
+bool is_only_kernels(cudaStream_t stream, F enqueue) {
+  cudaGraph_t graph = nullptr;
+  if (cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal) != cudaSuccess) return false;
+  const bool enqueued = enqueue();
+  bool only_kernels = cudaStreamEndCapture(stream, &graph) == cudaSuccess && enqueued;
+  size_t count = 0;
+  std::vector<cudaGraphNode_t> nodes;
+  if (only_kernels && cudaGraphGetNodes(graph, nullptr, &count) == cudaSuccess) {
+    nodes.resize(count);
+    only_kernels = cudaGraphGetNodes(graph, nodes.data(), &count) == cudaSuccess;
+  }
+  for (cudaGraphNode_t node : nodes) {
+    cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
+    only_kernels =
+        only_kernels && cudaGraphNodeGetType(node, &type) == cudaSuccess && type == cudaGraphNodeTypeKernel;
+  }
+  if (graph != nullptr) cudaGraphDestroy(graph);
+  cudaGetLastError();
+  return only_kernels;
+}
+
+// The median time of a few runs, in ms; 0 when it does not run. `limit` > 0: what takes twice as long is not
+// measured to the end.
+template <typename F>
+float measure(cudaStream_t stream, cudaEvent_t begin, cudaEvent_t end, float limit, void* flush,
+              size_t flush_bytes, F enqueue) {
+  std::vector<float> times;
+  for (int repeat = 0; repeat <= kRepeats; ++repeat) {
+    cudaMemsetAsync(flush, repeat, flush_bytes, stream);
+    cudaEventRecord(begin, stream);
+    if (!enqueue()) break;
+    cudaEventRecord(end, stream);
+    float ms = 0;
+    if (cudaEventSynchronize(end) != cudaSuccess || cudaEventElapsedTime(&ms, begin, end) != cudaSuccess)
+      break;
+    if (repeat == 0) continue;  // this one loads the kernel
+    times.push_back(ms);
+    if (limit > 0 && ms > 2 * limit) break;
+  }
+  if (times.empty()) return 0;
+  std::sort(times.begin(), times.end());
+  return times[times.size() / 2];
+}
+
+}  // namespace
+
 std::optional<LtMatmulAlgo> quickest(const GemmPlan& plan, const std::vector<LtHeuristicResult>& candidates,
                                      CublasLt::Handle handle, void* out, const void* x, const void* weight,
                                      void* workspace, size_t workspace_bytes, cudaStream_t stream) {
   cudaEvent_t begin = nullptr, end = nullptr;
   cudaEventCreate(&begin);
   cudaEventCreate(&end);
-  size_t best = 0;
+  std::optional<LtMatmulAlgo> best;
   float best_ms = 0;
-  for (size_t i = 0; i < candidates.size(); ++i) {
-    std::vector<float> times;
-    for (int repeat = 0; repeat <= kRepeats; ++repeat) {
-      cudaMemsetAsync(workspace, repeat, workspace_bytes, stream);
-      cudaEventRecord(begin, stream);
-      if (plan.run(handle, candidates[i].algo, out, x, weight, /*adds=*/false, workspace, workspace_bytes,
-                   stream) != 0)
-        break;
-      cudaEventRecord(end, stream);
-      float ms = 0;
-      if (cudaEventSynchronize(end) != cudaSuccess || cudaEventElapsedTime(&ms, begin, end) != cudaSuccess)
-        break;
-      if (repeat > 0) times.push_back(ms);  // the first run loads the kernel
-      // Hopeless ones are not measured to the end.
-      if (repeat > 0 && best_ms > 0 && ms > 2 * best_ms) break;
-    }
-    if (times.empty()) continue;
-    std::sort(times.begin(), times.end());
-    const float ms = times[times.size() / 2];
+  for (const LtHeuristicResult& candidate : candidates) {
+    const auto enqueue = [&] {
+      return plan.run(handle, candidate.algo, out, x, weight, /*adds=*/false, workspace, workspace_bytes,
+                      stream) == 0;
+    };
+    float ms = measure(stream, begin, end, best_ms, workspace, workspace_bytes, enqueue);
+    if (ms == 0) continue;
+    if (!is_only_kernels(stream, enqueue)) ms *= kNotOnlyKernels;
     if (best_ms == 0 || ms < best_ms) {
       best_ms = ms;
-      best = i;
+      best = candidate.algo;
     }
   }
   cudaEventDestroy(begin);
   cudaEventDestroy(end);
-  if (best_ms == 0) return std::nullopt;
-  return candidates[best].algo;
+  return best;
 }
 
 }  // namespace quire::cuda
