@@ -175,6 +175,7 @@ void bench_sampling(int64_t rows) {
                               {"top_k=50 top_p=0.9", 1, 50, 0.9F, 0},
                               {"min_p=0.05", 1, 0, 1, 0.05F},
                               {"top_p=0.9, hot: no list", 30, 0, 0.9F, 0}};
+  const Values<uint32_t> counters(std::vector<uint32_t>(n, 0));
   for (const SampleCase& c : cases) {
     const Values<float> temperature(std::vector<float>(n, c.temperature)),
         top_p(std::vector<float>(n, c.top_p)), min_p(std::vector<float>(n, c.min_p));
@@ -188,6 +189,7 @@ void bench_sampling(int64_t rows) {
                                  .seed = seed.data(),
                                  .position = position.data(),
                                  .sampled_token_ids = ids.data(),
+                                 .row_counters = counters.data(),
                                  .all_greedy = c.temperature == 0,
                                  .any_filter = c.top_k > 0 || c.top_p < 1 || c.min_p > 0});
     });

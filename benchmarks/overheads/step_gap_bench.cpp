@@ -3,15 +3,14 @@
 //   step_gap_bench [--batches 1,8,32,64,128,256] [--steps 300] [--set field=JSON]...
 //
 // An engine core of the Llama-3.1-8B shape, with weights made on the device, decodes at each batch size. Its
-// executor works on a runtime table that also records events and looks at the clock:
+// executor works on tables that also record events and look at the clock:
 //
-//   - gap: from the end of a step's last kernel until the compute stream may begin the next step; timed by
-//   events
+//   - gap: from the end of a step's last kernel until the next step's first may begin; timed by events
 //   - ahead: part of the steps that the host had enqueued to the end before the device was done with the one
 //   before
 //   - worker: the worker's thread, from a plan's arrival to the last call of its step, without waits for the
 //   device
-//   - graph: of that, launching the captured graph; copies: enqueuing copies between host and device
+//   - graph: of that, launching the captured graph; launches: those of the kernels before and after it
 //   - plan: the scheduler, and handing its plan over
 //   - update: taking a step's result in: what the executor makes of it, then the scheduler
 //   - host: worker + plan + update. The first runs beside the other two, on a thread of its own.
@@ -54,21 +53,20 @@ struct ThreadTimes {
   double selected = 0;
   double not_ours = 0;  // since then: waits, and what the probe itself took
   double wait_end = 0;  // of the last wait
-  double in_graph = 0, in_copies = 0;
+  double in_graph = 0, in_launches = 0;
 };
 thread_local ThreadTimes times;
 
-// What the wrapped runtime sees. A step on the compute stream begins with a wait for its inputs and ends with
-// the last event recorded before the next such wait; all of that is the worker's thread's. Read only when it
+// What the wrapped tables see. On the compute stream a step begins with the making of its inputs and ends
+// with the event that its results are waited for by; all of that is the worker's thread's. Read only when it
 // is idle.
 struct Probe {
   const DeviceRuntime* runtime = nullptr;
-  void* compute_stream = nullptr;  // the one that graphs are captured on
+  const KernelTable* ops = nullptr;
   bool recording = false;
-  bool step_has_ended = true;  // as far as is known
-  bool results_are_due = false;
+  bool in_step = false;
   std::vector<DeviceEvent> begin, end;
-  std::vector<double> worker_us, graph_us, copies_us;
+  std::vector<double> worker_us, graph_us, launches_us;
   std::vector<char> ahead;
   size_t num_steps = 0;
 
@@ -77,42 +75,34 @@ struct Probe {
       begin.push_back(make_event(*runtime, /*timed=*/true));
       end.push_back(make_event(*runtime, /*timed=*/true));
     }
-    for (auto* column : {&worker_us, &graph_us, &copies_us}) column->assign(max_steps, 0);
+    for (auto* column : {&worker_us, &graph_us, &launches_us}) column->assign(max_steps, 0);
     ahead.assign(max_steps, 0);
     num_steps = 0;
-    step_has_ended = true;
-    results_are_due = false;
+    in_step = false;
     recording = true;
   }
-  void after_wait(void* stream) {
-    if (!recording || stream != compute_stream || !step_has_ended) return;
+  void before_inputs(void* stream) {
+    if (!recording) return;
     if (num_steps == begin.size()) {
       recording = false;
       return;
     }
     const double entered = now_us();
     runtime->record_event(begin[num_steps++].get(), stream);
-    step_has_ended = false;
+    in_step = true;
     times.not_ours += now_us() - entered;
   }
   void after_record(void* stream) {
-    if (!recording || num_steps == 0) return;
+    if (!recording || !in_step) return;
+    in_step = false;
     const size_t step = num_steps - 1;
-    if (stream == compute_stream) {
-      const double entered = now_us();
-      bool done = true;
-      if (step > 0) runtime->query_event(end[step - 1].get(), &done);
-      ahead[step] = !done;
-      runtime->record_event(end[step].get(), stream);
-      step_has_ended = results_are_due = true;
-      times.not_ours += now_us() - entered;
-    } else if (results_are_due) {
-      // On the stream of results: the step's last call.
-      worker_us[step] = now_us() - times.selected - times.not_ours;
-      graph_us[step] = times.in_graph;
-      copies_us[step] = times.in_copies;
-      results_are_due = false;
-    }
+    worker_us[step] = now_us() - times.selected - times.not_ours;
+    graph_us[step] = times.in_graph;
+    launches_us[step] = times.in_launches;
+    bool done = true;
+    if (step > 0) runtime->query_event(end[step - 1].get(), &done);
+    ahead[step] = !done;
+    runtime->record_event(end[step].get(), stream);
   }
 };
 Probe probe;
@@ -124,10 +114,6 @@ const DeviceRuntime& probed_runtime() {
     probed.select = [](int32_t device) {
       times = {now_us(), 0, times.wait_end, 0, 0};
       return probe.runtime->select(device);
-    };
-    probed.begin_capture = [](void* stream) {
-      probe.compute_stream = stream;
-      return probe.runtime->begin_capture(stream);
     };
     probed.synchronize_event = [](void* event) {
       const double begin = now_us();
@@ -142,21 +128,34 @@ const DeviceRuntime& probed_runtime() {
       times.in_graph += now_us() - begin;
       return code;
     };
-    probed.copy = [](void* to, const void* from, size_t bytes, void* stream) {
-      const double begin = now_us();
-      const int code = probe.runtime->copy(to, from, bytes, stream);
-      times.in_copies += now_us() - begin;
-      return code;
-    };
-    probed.wait_event = [](void* stream, void* event) {
-      const int code = probe.runtime->wait_event(stream, event);
-      probe.after_wait(stream);
-      return code;
-    };
     probed.record_event = [](void* event, void* stream) {
       const int code = probe.runtime->record_event(event, stream);
       probe.after_record(stream);
       return code;
+    };
+    return probed;
+  }();
+  return table;
+}
+
+const KernelTable& probed_ops() {
+  static const BatchOps batch = [] {
+    BatchOps probed = *probe.ops->batch;
+    probed.prepare_inputs = [](const LaunchContext& ctx, const PrepareInputsArgs& args) {
+      probe.before_inputs(ctx.stream);
+      const double begin = now_us();
+      probe.ops->batch->prepare_inputs(ctx, args);
+      times.in_launches += now_us() - begin;
+    };
+    return probed;
+  }();
+  static const KernelTable table = [] {
+    KernelTable probed = *probe.ops;
+    probed.batch = &batch;
+    probed.sample = [](const LaunchContext& ctx, const SamplingArgs& args) {
+      const double begin = now_us();
+      probe.ops->sample(ctx, args);
+      times.in_launches += now_us() - begin;
     };
     return probed;
   }();
@@ -275,14 +274,14 @@ class Bench {
       check_device(*probe.runtime, probe.runtime->elapsed_ms(&ms, from.get(), to.get()), "reading a time");
       return static_cast<double>(ms) * 1e3;
     };
-    std::vector<double> gaps, periods, host, worker, graph, copies;
+    std::vector<double> gaps, periods, host, worker, graph, launches;
     size_t num_ahead = 0;
     for (size_t i = 1; i < probe.num_steps; ++i) {
       gaps.push_back(elapsed_us(probe.end[i - 1], probe.begin[i]));
       periods.push_back(elapsed_us(probe.end[i - 1], probe.end[i]));
       worker.push_back(probe.worker_us[i]);
       graph.push_back(probe.graph_us[i]);
-      copies.push_back(probe.copies_us[i]);
+      launches.push_back(probe.launches_us[i]);
       host.push_back(probe.worker_us[i] + plan[std::min(i, plan.size() - 1)] +
                      update[std::min(i, update.size() - 1)]);
       num_ahead += probe.ahead[i] != 0;
@@ -290,7 +289,7 @@ class Bench {
     std::printf("%5d %9.3f %9.1f %9.1f %7.0f %% %9.1f %9.1f %9.1f %9.1f %9.1f %9.1f %9.1f   %s\n", batch,
                 median(periods) / 1e3, median(gaps), percentile(gaps, 0.99),
                 100.0 * static_cast<double>(num_ahead) / static_cast<double>(gaps.size()), median(worker),
-                median(graph), median(copies), median(plan), median(update), median(host),
+                median(graph), median(launches), median(plan), median(update), median(host),
                 percentile(host, 0.99),
                 median(gaps) < kGapTarget && median(host) < kHostTarget ? "met" : "missed");
     std::fflush(stdout);
@@ -310,11 +309,13 @@ int run(EngineConfig config, const std::string& batches, int num_steps) {
   if (config.enforce_eager) throw InvalidArgument("enforce_eager: the compute stream is known by its graphs");
   Backend backend = find_backend(config);
   probe.runtime = backend.runtime;
+  probe.ops = backend.ops;
   backend.runtime = &probed_runtime();
+  backend.ops = &probed_ops();
   check_device(*probe.runtime, probe.runtime->select(backend.device), "selecting the device");
   Bench bench(config, backend, num_steps);
   std::printf("%5s %9s %9s %9s %9s %9s %9s %9s %9s %9s %9s %9s\n", "", "step", "gap", "gap", "ahead",
-              "worker", "graph", "copies", "plan", "update", "host", "host");
+              "worker", "graph", "launches", "plan", "update", "host", "host");
   std::printf("%5s %9s %9s %9s %9s %9s %9s %9s %9s %9s %9s %9s   targets: gap < %.0f us, host < %.0f us\n",
               "batch", "ms", "us", "p99 us", "", "us", "us", "us", "us", "us", "us", "p99 us", kGapTarget,
               kHostTarget);

@@ -190,8 +190,11 @@ void sample(const Isa& isa, const LaunchContext& ctx, const SamplingArgs& args) 
   for_each_row(ctx, args.logits, [&](int64_t r) {
     const Filters filters = {args.temperature[r], args.top_k[r], static_cast<double>(args.top_p[r]),
                              args.min_p[r]};
-    args.sampled_token_ids[r] = sample_row(isa.sampling, reinterpret_cast<float*>(args.logits.at(r)),
-                                           args.logits.shape[1], filters, args.seed[r], args.position[r]);
+    const int32_t token = sample_row(isa.sampling, reinterpret_cast<float*>(args.logits.at(r)),
+                                     args.logits.shape[1], filters, args.seed[r], args.position[r]);
+    args.sampled_token_ids[r] = token;
+    if (args.host_token_ids != nullptr) args.host_token_ids[r] = token;
+    if (args.token_places != nullptr && args.token_places[r] != nullptr) *args.token_places[r] = token;
   });
 }
 

@@ -6,20 +6,15 @@ namespace quire::cuda {
 namespace {
 
 constexpr int kThreads = 128;
+constexpr int kPrepareThreads = 1024;
 
-__global__ void write_rows_kernel(RowWriteArgs args) {
-  const RowWrite write = args.writes[blockIdx.x];
-  int32_t* row = args.tables[write.table] + write.row * args.strides[write.table] + write.begin;
-  const int32_t* values = args.values + write.first;
-  for (int i = threadIdx.x; i < write.count; i += kThreads) row[i] = values[i];
-}
-
-// The row that token t belongs to: the last whose first token is not behind it.
-__device__ int row_of(const int32_t* query_start_loc, int num_rows, int token) {
-  int low = 0, high = num_rows;  // query_start_loc[low] <= token < query_start_loc[high]
+// The last of `count` ascending numbers that is not above x; the first one is not.
+template <typename F>
+__device__ int last_not_above(int count, int x, F at) {
+  int low = 0, high = count;
   while (high - low > 1) {
     const int middle = (low + high) / 2;
-    if (query_start_loc[middle] <= token) {
+    if (at(middle) <= x) {
       low = middle;
     } else {
       high = middle;
@@ -28,23 +23,35 @@ __device__ int row_of(const int32_t* query_start_loc, int num_rows, int token) {
   return low;
 }
 
-__global__ void prepare_inputs_kernel(PrepareInputsArgs args) {
+// Value i to where it belongs. Writes without values are never found: another begins where they do.
+__device__ void write_value(const RowWriteArgs& args, int i) {
+  const RowWrite write =
+      args.writes[last_not_above(args.num_writes, i, [&](int w) { return args.writes[w].first; })];
+  int32_t* row = args.tables[write.table] + write.row * args.strides[write.table];
+  row[write.begin + i - write.first] = args.values[i];
+}
+
+__global__ void write_rows_kernel(RowWriteArgs args) {
   const int i = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
-  if (i <= args.padded_rows) {
-    args.padded_query_start_loc[i] = i < args.num_rows ? args.query_start_loc[i] : args.num_tokens;
-  }
-  if (i < args.padded_rows) {
-    args.seq_lens[i] =
-        i < args.num_rows ? args.num_computed[i] + args.query_start_loc[i + 1] - args.query_start_loc[i] : 0;
-  }
-  if (i >= args.padded_tokens) return;
+  if (i < args.num_values) write_value(args, i);
+}
+
+__device__ void prepare_row(const PrepareInputsArgs& args, int i) {
+  const bool real = i < args.num_rows;
+  const int begin = real ? args.query_start_loc[i] : args.num_tokens;
+  args.padded_query_start_loc[i] = begin;
+  if (i < args.padded_rows)
+    args.seq_lens[i] = real ? args.num_computed[i] + args.query_start_loc[i + 1] - begin : 0;
+}
+
+__device__ void prepare_token(const PrepareInputsArgs& args, int i) {
   if (i >= args.num_tokens) {
     args.input_ids[i] = 0;
     args.positions[i] = 0;
     for (int g = 0; g < args.num_groups; ++g) args.groups[g].slot_mapping[i] = -1;
     return;
   }
-  const int row = row_of(args.query_start_loc, args.num_rows, i);
+  const int row = last_not_above(args.num_rows, i, [&](int r) { return args.query_start_loc[r]; });
   const int position = args.num_computed[row] + i - args.query_start_loc[row];
   args.input_ids[i] = args.tokens[args.slots[row] * args.tokens_stride + position];
   args.positions[i] = position;
@@ -55,34 +62,36 @@ __global__ void prepare_inputs_kernel(PrepareInputsArgs args) {
   }
 }
 
-__global__ void store_tokens_kernel(StoreTokensArgs args) {
-  const int i = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
-  if (i >= args.count || args.slots[i] < 0 || args.positions[i] >= args.tokens_stride) return;
-  args.tokens[args.slots[i] * args.tokens_stride + args.positions[i]] = args.token_ids[i];
+// One block, so that what it has brought and written can be read: a decode is a few numbers for each thread,
+// and a step of 16,384 tokens, which takes this 20 times as long, takes the model 10,000 times as long.
+__global__ void __launch_bounds__(kPrepareThreads)
+    prepare_inputs_kernel(const __grid_constant__ PrepareInputsArgs args) {
+  const int thread = static_cast<int>(threadIdx.x);
+  const auto* from = static_cast<const int4*>(args.bytes.from);
+  auto* to = static_cast<int4*>(args.bytes.to);
+  for (int i = thread; i < static_cast<int>(args.bytes.count / sizeof(int4)); i += kPrepareThreads)
+    to[i] = from[i];
+  __syncthreads();
+  for (int i = thread; i < args.row_writes.num_values; i += kPrepareThreads) write_value(args.row_writes, i);
+  for (int i = thread; i <= args.padded_rows; i += kPrepareThreads) prepare_row(args, i);
+  __syncthreads();
+  for (int i = thread; i < args.padded_tokens; i += kPrepareThreads) prepare_token(args, i);
 }
 
 void write_rows(const LaunchContext& ctx, const RowWriteArgs& args) {
-  if (args.num_writes == 0) return;
-  write_rows_kernel<<<static_cast<unsigned>(args.num_writes), kThreads, 0, stream_of(ctx)>>>(args);
-  check_launch(ctx, "write_rows", "[%d]", args.num_writes);
+  if (args.num_values == 0) return;
+  write_rows_kernel<<<static_cast<unsigned>(ceil_div(args.num_values, kThreads)), kThreads, 0,
+                      stream_of(ctx)>>>(args);
+  check_launch(ctx, "write_rows", "[%d writes, %d values]", args.num_writes, args.num_values);
 }
 
 void prepare_inputs(const LaunchContext& ctx, const PrepareInputsArgs& args) {
-  const int32_t threads = args.padded_tokens > args.padded_rows ? args.padded_tokens : args.padded_rows + 1;
-  prepare_inputs_kernel<<<static_cast<unsigned>(ceil_div(threads, kThreads)), kThreads, 0, stream_of(ctx)>>>(
-      args);
+  prepare_inputs_kernel<<<1, kPrepareThreads, 0, stream_of(ctx)>>>(args);
   check_launch(ctx, "prepare_inputs", "[%d rows, %d tokens]", args.num_rows, args.num_tokens);
-}
-
-void store_tokens(const LaunchContext& ctx, const StoreTokensArgs& args) {
-  if (args.count == 0) return;
-  store_tokens_kernel<<<static_cast<unsigned>(ceil_div(args.count, kThreads)), kThreads, 0, stream_of(ctx)>>>(
-      args);
-  check_launch(ctx, "store_tokens", "[%d]", args.count);
 }
 
 }  // namespace
 
-const BatchOps kBatchOps = {write_rows, prepare_inputs, store_tokens};
+const BatchOps kBatchOps = {write_rows, prepare_inputs};
 
 }  // namespace quire::cuda

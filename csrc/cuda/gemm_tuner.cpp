@@ -15,7 +15,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kRepeats = 4;
+constexpr int kFirstRuns = 4;
+constexpr size_t kFinalists = 4;
+constexpr float kFarBehind = 1.25F;
+constexpr int kFinalRuns = 20;
 // What an algorithm that is not only kernels must be quicker by.
 constexpr float kNotOnlyKernels = 1.05F;
 
@@ -183,55 +186,94 @@ bool is_only_kernels(cudaStream_t stream, F enqueue) {
   return only_kernels;
 }
 
-// The median time of a few runs, in ms; 0 when it does not run. `limit` > 0: what takes twice as long is not
-// measured to the end.
-template <typename F>
-float measure(cudaStream_t stream, cudaEvent_t begin, cudaEvent_t end, float limit, void* flush,
-              size_t flush_bytes, F enqueue) {
-  std::vector<float> times;
-  for (int repeat = 0; repeat <= kRepeats; ++repeat) {
-    cudaMemsetAsync(flush, repeat, flush_bytes, stream);
-    cudaEventRecord(begin, stream);
-    if (!enqueue()) break;
-    cudaEventRecord(end, stream);
-    float ms = 0;
-    if (cudaEventSynchronize(end) != cudaSuccess || cudaEventElapsedTime(&ms, begin, end) != cudaSuccess)
-      break;
-    if (repeat == 0) continue;  // this one loads the kernel
-    times.push_back(ms);
-    if (limit > 0 && ms > 2 * limit) break;
+// Times products on a stream. In a model a weight comes from memory, so it is pushed out of the cache first.
+class Timer {
+ public:
+  Timer(cudaStream_t stream, void* flush, size_t flush_bytes)
+      : stream_(stream), flush_(flush), flush_bytes_(flush_bytes) {
+    cudaEventCreate(&begin_);
+    cudaEventCreate(&end_);
   }
-  if (times.empty()) return 0;
-  std::sort(times.begin(), times.end());
-  return times[times.size() / 2];
-}
+  Timer(const Timer&) = delete;
+  ~Timer() {
+    cudaEventDestroy(begin_);
+    cudaEventDestroy(end_);
+  }
+  // In ms; 0 when it does not run.
+  template <typename F>
+  float time(F enqueue) {
+    float ms = 0;
+    cudaMemsetAsync(flush_, ++num_runs_, flush_bytes_, stream_);
+    cudaEventRecord(begin_, stream_);
+    if (!enqueue()) return 0;
+    cudaEventRecord(end_, stream_);
+    if (cudaEventSynchronize(end_) != cudaSuccess || cudaEventElapsedTime(&ms, begin_, end_) != cudaSuccess)
+      return 0;
+    return ms;
+  }
+
+ private:
+  cudaStream_t stream_;
+  void* flush_;
+  size_t flush_bytes_;
+  cudaEvent_t begin_ = nullptr, end_ = nullptr;
+  int num_runs_ = 0;
+};
+
+struct Contender {
+  LtMatmulAlgo algo;
+  float weight = 1.0F;  // of its times
+  std::vector<float> times;
+
+  float median() const {
+    std::vector<float> sorted = times;
+    std::sort(sorted.begin(), sorted.end());
+    return weight * sorted[sorted.size() / 2];
+  }
+};
 
 }  // namespace
 
+// In two rounds: a few runs of each, which say who is far behind, then many of the best, in turn, so that
+// what happens to the device meanwhile happens to all of them.
 std::optional<LtMatmulAlgo> quickest(const GemmPlan& plan, const std::vector<LtHeuristicResult>& candidates,
                                      CublasLt::Handle handle, void* out, const void* x, const void* weight,
                                      void* workspace, size_t workspace_bytes, cudaStream_t stream) {
-  cudaEvent_t begin = nullptr, end = nullptr;
-  cudaEventCreate(&begin);
-  cudaEventCreate(&end);
-  std::optional<LtMatmulAlgo> best;
+  Timer timer(stream, workspace, workspace_bytes);
+  const auto enqueue = [&](const LtMatmulAlgo& algo) {
+    return [&] {
+      return plan.run(handle, algo, out, x, weight, /*adds=*/false, workspace, workspace_bytes, stream) == 0;
+    };
+  };
+  const auto measure = [&](Contender& contender) {
+    const float ms = timer.time(enqueue(contender.algo));
+    if (ms > 0) contender.times.push_back(ms);
+    return ms;
+  };
+  std::vector<Contender> contenders;
   float best_ms = 0;
   for (const LtHeuristicResult& candidate : candidates) {
-    const auto enqueue = [&] {
-      return plan.run(handle, candidate.algo, out, x, weight, /*adds=*/false, workspace, workspace_bytes,
-                      stream) == 0;
-    };
-    float ms = measure(stream, begin, end, best_ms, workspace, workspace_bytes, enqueue);
-    if (ms == 0) continue;
-    if (!is_only_kernels(stream, enqueue)) ms *= kNotOnlyKernels;
-    if (best_ms == 0 || ms < best_ms) {
-      best_ms = ms;
-      best = candidate.algo;
+    Contender contender{candidate.algo, 1.0F, {}};
+    if (timer.time(enqueue(contender.algo)) == 0) continue;  // this one loads the kernel
+    for (int repeat = 0; repeat < kFirstRuns; ++repeat) {
+      const float ms = measure(contender);
+      if (ms == 0 || (best_ms > 0 && ms > 2 * best_ms)) break;
     }
+    if (contender.times.empty()) continue;
+    if (!is_only_kernels(stream, enqueue(contender.algo))) contender.weight = kNotOnlyKernels;
+    const float ms = contender.median();
+    best_ms = best_ms == 0 ? ms : std::min(best_ms, ms);
+    contenders.push_back(std::move(contender));
   }
-  cudaEventDestroy(begin);
-  cudaEventDestroy(end);
-  return best;
+  if (contenders.empty()) return std::nullopt;
+  const auto is_quicker = [](const Contender& a, const Contender& b) { return a.median() < b.median(); };
+  std::sort(contenders.begin(), contenders.end(), is_quicker);
+  contenders.resize(std::min(contenders.size(), kFinalists));
+  std::erase_if(contenders, [&](const Contender& c) { return c.median() > kFarBehind * best_ms; });
+  for (int repeat = 0; repeat < kFinalRuns && contenders.size() > 1; ++repeat) {
+    for (Contender& contender : contenders) measure(contender);
+  }
+  return std::min_element(contenders.begin(), contenders.end(), is_quicker)->algo;
 }
 
 }  // namespace quire::cuda

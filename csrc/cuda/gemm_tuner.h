@@ -70,8 +70,7 @@ class GemmCache {
 };
 
 // Measures each candidate on the caller's operands and returns the quickest, if one runs at all; `out` is
-// overwritten. In a model a weight comes from memory: the workspace is written between the runs, to push it
-// out of the L2 cache.
+// overwritten, as the workspace is, to push the weight out of the L2 cache between the runs.
 std::optional<LtMatmulAlgo> quickest(const GemmPlan& plan, const std::vector<LtHeuristicResult>& candidates,
                                      CublasLt::Handle handle, void* out, const void* x, const void* weight,
                                      void* workspace, size_t workspace_bytes, cudaStream_t stream);

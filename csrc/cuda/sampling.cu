@@ -1,8 +1,9 @@
 // Drawing tokens.
 //
 // The highest of logit / temperature + Gumbel noise is a draw from the softmax, so a row without filters is
-// an argmax, greedy or not: blocks find the best of their chunks of a row (scan_kernel) and a warp the best
-// of those (finish_kernel). For a row with filters three more launches follow:
+// an argmax, greedy or not: blocks find the best of their chunks of a row, and the last one to be done the
+// best of those (scan_kernel). With filters in some row three more launches follow, and the last one takes
+// all rows' tokens:
 //   histogram_kernel  counts tokens by their distance below the maximum, and sums the probabilities
 //   collect_kernel    decides by the counts how far down the filters can reach, and lists the tokens above
 //   resolve_kernel    sorts the list, cuts it at top-k, top-p and min-p, and draws from what is left
@@ -89,10 +90,17 @@ __device__ __forceinline__ int token_of(Ranked best) {
   return id > 0x7FFFFFFFU ? 0 : static_cast<int>(id);
 }
 
+__device__ __forceinline__ void store_token(const Args& a, int r, Ranked best) {
+  const int token = token_of(best);
+  a.rows.sampled_token_ids[r] = token;
+  if (a.rows.host_token_ids != nullptr) a.rows.host_token_ids[r] = token;
+  if (a.rows.token_places != nullptr && a.rows.token_places[r] != nullptr) *a.rows.token_places[r] = token;
+}
+
 // The best of a row's chunks. One warp, on every lane.
 __device__ __forceinline__ Ranked best_of_chunks(const Row& row, int chunks) {
   Ranked best = 0;
-  for (int i = threadIdx.x % 32; i < chunks; i += 32) best = max(best, row.best[i]);
+  for (int i = threadIdx.x % 32; i < chunks; i += 32) best = max(best, __ldcg(row.best + i));
   return warp_max(best);
 }
 
@@ -133,22 +141,28 @@ __global__ void __launch_bounds__(kThreads) scan_kernel(Args a) {
   const Ranked found =
       block_reduce<true>(best_id < 0 ? 0 : ranked(best, static_cast<uint32_t>(best_id)), shared);
   if (threadIdx.x == 0) row.best[blockIdx.x] = found;
-  if (!kGreedy && row.mode == Mode::kFilter && blockIdx.x == 0) {
+  if (a.filters) {
+    if (row.mode != Mode::kFilter || blockIdx.x != 0) return;
     RowScratch& scratch = a.scratch[r];
     for (int i = threadIdx.x; i < kBins; i += kThreads) scratch.bins[i] = 0;
     if (threadIdx.x == 0) {
       scratch.total = 0;
       scratch.count = 0;
     }
+    return;
   }
-}
-
-// One warp per row.
-__global__ void __launch_bounds__(kThreads) finish_kernel(Args a, int num_rows) {
-  const int r = static_cast<int>(blockIdx.x * (kThreads / 32) + threadIdx.x / 32);
-  if (r >= num_rows) return;
-  const Ranked best = best_of_chunks(Row(a, r, true), a.chunks);
-  if (threadIdx.x % 32 == 0) a.rows.sampled_token_ids[r] = token_of(best);
+  __shared__ bool is_last;
+  if (threadIdx.x == 0) {
+    __threadfence();
+    is_last = atomicAdd(a.rows.row_counters + r, 1U) == gridDim.x - 1;
+    __threadfence();
+  }
+  __syncthreads();
+  if (!is_last || threadIdx.x >= 32) return;
+  const Ranked winner = best_of_chunks(row, a.chunks);
+  if (threadIdx.x != 0) return;
+  a.rows.row_counters[r] = 0;
+  store_token(a, r, winner);
 }
 
 // ---- rows with filters ----------------------------------------------------------------------------
@@ -367,13 +381,13 @@ __global__ void __launch_bounds__(kResolveThreads) resolve_kernel(Args a) {
     if (isfinite(highest)) {
       const Ranked best =
           last >= 0 ? draw_from_list(a, r, row, highest, memory) : draw_from_row(a, r, row, highest, memory);
-      if (threadIdx.x == 0) a.rows.sampled_token_ids[r] = token_of(best);
+      if (threadIdx.x == 0) store_token(a, r, best);
       return;
     }
     if (threadIdx.x >= 32) return;
   }
   const Ranked best = best_of_chunks(row, a.chunks);
-  if (threadIdx.x == 0) a.rows.sampled_token_ids[r] = token_of(best);
+  if (threadIdx.x == 0) store_token(a, r, best);
 }
 
 }  // namespace
@@ -407,9 +421,6 @@ void sample(const LaunchContext& ctx, const SamplingArgs& args) {
     histogram_kernel<<<grid, kThreads, 0, stream>>>(a);
     collect_kernel<<<grid, kThreads, 0, stream>>>(a);
     resolve_kernel<<<static_cast<unsigned>(rows), kResolveThreads, 0, stream>>>(a);
-  } else {
-    const int per_block = kThreads / 32;
-    finish_kernel<<<static_cast<unsigned>(ceil_div(rows, per_block)), kThreads, 0, stream>>>(a, rows);
   }
   check_launch(ctx, "sample", args.logits);
 }

@@ -24,6 +24,7 @@ TEST_P(BatchOpsTest, WriteRowsWritesPartsOfRowsOfSeveralTables) {
   args.writes = writes.data();
   args.values = values.data();
   args.num_writes = 4;
+  args.num_values = static_cast<int32_t>(values.size());
   batch().write_rows(context(), args);
   std::vector<int32_t> expected_first(20, -1), expected_second(21, -1);
   for (int i = 0; i < 3; ++i) expected_first[static_cast<size_t>(2 * 5 + 1 + i)] = 10 + i;
@@ -52,6 +53,7 @@ TEST_P(BatchOpsTest, WriteRowsTakesLongRowsAndMany) {
   args.writes = writes.data();
   args.values = values.data();
   args.num_writes = kRows;
+  args.num_values = static_cast<int32_t>(values.size());
   batch().write_rows(context(), args);
   sync();
   for (int32_t row = 0; row < kRows; ++row) {
@@ -166,19 +168,75 @@ TEST_P(BatchOpsTest, PrepareInputsTakesManyRowsAndTokens) {
   }
 }
 
-TEST_P(BatchOpsTest, StoreTokensSkipsWhatHasNoPlace) {
-  Array<int32_t> tokens(3 * 4, -1);
-  const Array<int32_t> slots = {2, -1, 0, 1}, token_ids = {50, 51, 52, 53};
-  const Array<int64_t> positions = {3, 0, 4, 1};  // the third would be beyond its row
-  StoreTokensArgs args;
+// All that a step reads arrives with it: the tokens and blocks it is the first to know, and where they go.
+TEST_P(BatchOpsTest, PrepareInputsBringsAndWritesBeforeItReads) {
+  constexpr int32_t kRows = 40, kTokensStride = 64, kBlocks = 16;  // 64 tokens in blocks of 4
+  struct Sent {
+    int32_t query_start_loc[kRows + 4], num_computed[kRows], slots[kRows];
+    RowWrite writes[3 * kRows];
+    int32_t values[kRows * (kTokensStride + kBlocks)];
+  };
+  static_assert(sizeof(Sent) % 16 == 0);
+  Array<Sent> from(1), to(1);
+  Array<int32_t> tokens(kRows * kTokensStride, -1), table(kRows * kBlocks, -1);
+  int32_t num_values = 0, num_writes = 0, num_tokens = 0;
+  Sent& sent = from[0];
+  std::vector<int32_t> ids, positions;
+  std::vector<int64_t> mapping;
+  const auto write = [&](int32_t which, int32_t row, int32_t begin, int32_t count, int32_t first) {
+    sent.writes[num_writes++] = {which, row, begin, count, num_values};
+    for (int32_t i = 0; i < count; ++i) sent.values[num_values++] = first + i;
+  };
+  for (int32_t r = 0; r < kRows; ++r) {
+    const int32_t computed = r % 9, count = r % 5 == 0 ? 40 : 1, slot = kRows - 1 - r;
+    sent.query_start_loc[r] = num_tokens;
+    sent.num_computed[r] = computed;
+    sent.slots[r] = slot;
+    write(0, slot, computed, count, r * 1000);
+    write(1, r, 0, (computed + count + 3) / 4, r * 100);
+    if (r % 7 == 0) write(0, slot, 0, 0, 0);  // nothing
+    for (int32_t i = 0; i < count; ++i) {
+      ids.push_back(r * 1000 + i);
+      positions.push_back(computed + i);
+      mapping.push_back((r * 100 + (computed + i) / 4) * 4 + (computed + i) % 4);
+    }
+    num_tokens += count;
+  }
+  sent.query_start_loc[kRows] = num_tokens;
+  const auto max_tokens = static_cast<size_t>(num_tokens);
+  Array<int32_t> input_ids(max_tokens, -7), out_positions(max_tokens, -7), starts(kRows + 1, -7),
+      seq_lens(kRows, -7);
+  Array<int64_t> slot_mapping(max_tokens, -7);
+  PrepareInputsArgs args;
+  args.bytes = {to.data(), from.data(), sizeof(Sent)};
+  args.row_writes.tables[0] = tokens.data();
+  args.row_writes.strides[0] = kTokensStride;
+  args.row_writes.tables[1] = table.data();
+  args.row_writes.strides[1] = kBlocks;
+  args.row_writes.writes = to[0].writes;
+  args.row_writes.values = to[0].values;
+  args.row_writes.num_writes = num_writes;
+  args.row_writes.num_values = num_values;
+  args.query_start_loc = to[0].query_start_loc;
+  args.num_computed = to[0].num_computed;
+  args.slots = to[0].slots;
+  args.num_rows = args.padded_rows = kRows;
+  args.num_tokens = args.padded_tokens = num_tokens;
   args.tokens = tokens.data();
-  args.tokens_stride = 4;
-  args.slots = slots.data();
-  args.positions = positions.data();
-  args.token_ids = token_ids.data();
-  args.count = 4;
-  batch().store_tokens(context(), args);
-  EXPECT_EQ(read(tokens), (std::vector<int32_t>{-1, -1, -1, -1, -1, 53, -1, -1, -1, -1, -1, 50}));
+  args.tokens_stride = kTokensStride;
+  args.input_ids = input_ids.data();
+  args.positions = out_positions.data();
+  args.padded_query_start_loc = starts.data();
+  args.seq_lens = seq_lens.data();
+  args.groups[0] = {table.data(), kBlocks, 4, slot_mapping.data()};
+  args.num_groups = 1;
+  batch().prepare_inputs(context(), args);
+  EXPECT_EQ(read(input_ids), ids);
+  EXPECT_EQ(read(out_positions), positions);
+  EXPECT_EQ(read(slot_mapping), mapping);
+  EXPECT_EQ(starts[kRows], num_tokens);
+  for (size_t r = 0; r < kRows; ++r)
+    EXPECT_EQ(seq_lens[r], positions[static_cast<size_t>(starts[r + 1]) - 1] + 1);
 }
 
 QUIRE_FOR_CUDA_TABLES(BatchOpsTest);

@@ -16,7 +16,13 @@ struct Batch {
         min_p(rows),
         seed(rows),
         position(rows),
-        ids(rows, -1) {}
+        ids(rows, -1),
+        host_ids(rows, -1),
+        sequences(rows * 2, -1),
+        counters(rows),
+        places(rows) {
+    for (size_t r = 0; r < rows; r += 2) places[r] = &sequences[2 * r];  // the odd rows have none
+  }
 
   std::vector<int32_t> sample(const KernelTable& kernels, const LaunchContext& ctx) {
     kernels.sample(ctx, {.logits = logits,
@@ -27,9 +33,19 @@ struct Batch {
                          .seed = seed.data(),
                          .position = position.data(),
                          .sampled_token_ids = ids.data(),
+                         .host_token_ids = host_ids.data(),
+                         .token_places = places.data(),
+                         .row_counters = counters.data(),
                          .all_greedy = all_greedy,
                          .any_filter = any_filter});
-    return read(ids);
+    const auto sampled = read(ids);
+    EXPECT_EQ(read(host_ids), sampled);
+    for (size_t at = 0; at < 2 * rows; ++at) {
+      const bool has_place = at % 4 == 0;
+      EXPECT_EQ(sequences[at], has_place ? sampled[at / 2] : -1) << at;
+    }
+    EXPECT_EQ(read(counters), std::vector<uint32_t>(rows));
+    return sampled;
   }
 
   const Tensor& logits;
@@ -39,7 +55,9 @@ struct Batch {
   Array<float> top_p, min_p;
   Array<uint64_t> seed;
   Array<int64_t> position;
-  Array<int32_t> ids;
+  Array<int32_t> ids, host_ids, sequences;
+  Array<uint32_t> counters;
+  Array<int32_t*> places;
   bool all_greedy = false, any_filter = true;
 };
 

@@ -179,10 +179,6 @@ QUIRE_TRITON_ENUM(tritonserver_requestreleaseflag_enum, TRITONSERVER_RequestRele
     (TRITONBACKEND_Model * model, TRITONBACKEND_Backend * *backend))                                         \
   X(TRITONSERVER_Error*, TRITONBACKEND_ModelState, (TRITONBACKEND_Model * model, void** state))              \
   X(TRITONSERVER_Error*, TRITONBACKEND_ModelSetState, (TRITONBACKEND_Model * model, void* state))            \
-  X(TRITONSERVER_Error*, TRITONBACKEND_ModelInstanceName,                                                    \
-    (TRITONBACKEND_ModelInstance * instance, const char** name))                                             \
-  X(TRITONSERVER_Error*, TRITONBACKEND_ModelInstanceKind,                                                    \
-    (TRITONBACKEND_ModelInstance * instance, TRITONSERVER_InstanceGroupKind * kind))                         \
   X(TRITONSERVER_Error*, TRITONBACKEND_ModelInstanceModel,                                                   \
     (TRITONBACKEND_ModelInstance * instance, TRITONBACKEND_Model * *model))                                  \
   X(TRITONSERVER_Error*, TRITONBACKEND_ModelInstanceState,                                                   \

@@ -117,6 +117,12 @@ void require_server_api() {
   }
   QUIRE_TRITON_SERVER_FUNCTIONS(QUIRE_TRITON_REQUIRE)
 #undef QUIRE_TRITON_REQUIRE
+  uint32_t major = 0, minor = 0;
+  check(api.TRITONBACKEND_ApiVersion(&major, &minor));
+  if (major != 1) {
+    throw std::runtime_error("this Triton Inference Server's backend API is " + std::to_string(major) + "." +
+                             std::to_string(minor) + "; the quire backend is made for 1.x");
+  }
 }
 
 void check(TRITONSERVER_Error* error) {

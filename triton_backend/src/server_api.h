@@ -19,7 +19,8 @@ struct ServerApi {
 
 // Filled at the first call, as far as the server has the functions. Thread-safe.
 const ServerApi& server_api();
-// Throws std::runtime_error naming a function that the server lacks. Call once, before the others are used.
+// Throws std::runtime_error naming a function that the server lacks, or its API's version where that is not
+// ours. Call once, before the others are used.
 void require_server_api();
 
 // An error of the server's, or for it.

@@ -1,10 +1,10 @@
-// What the host tells the device in a step: written into pinned memory, copied at once.
+// What the host tells the device in a step: written into pinned memory, brought to the device at once.
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include "device/runtime_handles.h"
+#include "quire/kernels/batch_ops.h"
 
 namespace quire {
 
@@ -16,21 +16,20 @@ struct Staged {
 };
 
 // Several steps' worth of memory, used in turn, so that the host may write a step's while the device still
-// reads the one before. The copy runs on a stream of its own, beside the kernels of the step before. Not
-// thread-safe.
+// reads those before. Not thread-safe.
 class StagingRing {
  public:
-  // `device_memory` has room for device_bytes(bytes_per_step, num_steps).
+  // `device_memory` has room for device_bytes(bytes_per_step, num_steps), and is 16-byte aligned.
   StagingRing(const DeviceRuntime& runtime, std::byte* device_memory, size_t bytes_per_step,
               int32_t num_steps);
 
   static size_t device_bytes(size_t bytes_per_step, int32_t num_steps) {
-    return bytes_per_step * static_cast<size_t>(num_steps);
+    return rounded(bytes_per_step) * static_cast<size_t>(num_steps);
   }
 
   const DeviceRuntime& runtime() const { return runtime_; }
 
-  // Waits until the device has read what was sent in this place before.
+  // Takes the next place. By now the device is done with the step that had it, `num_steps` before.
   void begin_step();
   // Room for `count` values, 16-byte aligned; throws InternalError when the step has none left.
   template <typename T>
@@ -40,29 +39,25 @@ class StagingRing {
   }
   // Bytes left for this step.
   size_t available() const { return bytes_per_step_ - used_; }
-  // Copies what was pushed and not yet sent. What is enqueued on `stream` from now on sees it.
+  size_t num_unsent() const { return used_ - sent_; }  // bytes
+  // What was pushed and not yet sent, for a kernel that brings it; it counts as sent.
+  PinnedBytes take_unsent();
+  // Copies it instead: what is enqueued on `stream` from now on sees it.
   void send(void* stream);
   // For more than fits at once: what was pushed since `mark` was sent, and read by what `stream` was given;
   // waits for that and takes the room back.
   size_t mark() const { return used_; }
   void rewind(size_t mark, void* stream);
-  // All that reads this step's values is enqueued on `stream`.
-  void end_step(void* stream);
 
  private:
+  static size_t rounded(size_t bytes) { return (bytes + 15) / 16 * 16; }
   size_t take(size_t bytes);
 
   const DeviceRuntime& runtime_;
   size_t bytes_per_step_;
   PinnedMemory pinned_;
   std::byte* device_memory_;
-  DeviceStream copies_;
-  struct Place {
-    DeviceEvent copied, read;
-    bool in_use = false;
-  };
-  std::vector<Place> places_;
-  size_t place_ = 0;
+  size_t num_places_, place_ = 0;
   std::byte *host_ = nullptr, *device_ = nullptr;  // of the place at hand
   size_t used_ = 0, sent_ = 0;
 };

@@ -1,5 +1,5 @@
-// Sampling on a device: what it needs travels with the step's inputs, what it leaves comes back beside the
-// next step's kernels.
+// Sampling on a device: what it needs travels with the step's inputs, what it leaves its kernels write into
+// pinned memory.
 #include <algorithm>
 #include <cstring>
 #include <limits>
@@ -35,12 +35,12 @@ class DeviceSampler final : public Sampler {
         vocab_size_(vocab_size),
         parts_(parts),
         layout_(parts.max_num_seqs),
-        pinned_(make_pinned(parts.runtime, device_sampler_bytes(parts.max_num_seqs, parts.num_slots))),
+        pinned_(make_pinned(parts.runtime,
+                            static_cast<size_t>(parts.num_slots) * layout_.words() * sizeof(int32_t))),
         slots_(static_cast<size_t>(parts.num_slots)) {
-    for (Slot& slot : slots_) {
-      slot.sampled = make_event(parts.runtime);
-      slot.copied = make_event(parts.runtime);
-    }
+    check_device(parts_.runtime,
+                 parts_.runtime.fill(row_counters(), 0, layout_.rows * sizeof(uint32_t), parts_.stream),
+                 "clearing counters");
   }
 
   size_t scratch_bytes(int64_t rows) const override {
@@ -50,9 +50,8 @@ class DeviceSampler final : public Sampler {
   void stage(int32_t slot, std::span<const SamplingRow> rows) override;
   void sample(const LaunchContext& launch, ActivationArena& arena, TensorView logits, int32_t slot,
               const GrammarOutput* grammar) override;
-  const int32_t* kernel_token_ids(int32_t slot) const override { return device_words(slot); }
   std::span<const int32_t> token_ids(int32_t slot) const override {
-    return {host_words(slot), slots_[static_cast<size_t>(slot)].num_rows};
+    return {words(slot) + layout_.tokens(), slots_[static_cast<size_t>(slot)].num_rows};
   }
   void take_logprobs(int32_t slot, std::vector<RequestLogprobs>& logprobs) override;
 
@@ -66,12 +65,12 @@ class DeviceSampler final : public Sampler {
     };
     std::vector<LogprobsRow> logprobs;  // the rows that asked
     int32_t num_top = 0;                // the most that one of them asked for
-    DeviceEvent sampled, copied;
   };
   // What a step sends.
   struct StagedStep {
     Staged<float> temperature, top_p, min_p;
     Staged<int32_t> top_k;
+    Staged<int32_t*> token_places;
     Staged<uint64_t> seed;
     Staged<int64_t> position;
     bool all_greedy = true, any_filter = false;
@@ -91,13 +90,15 @@ class DeviceSampler final : public Sampler {
   void stage_penalties();
   void apply_masks(const LaunchContext& launch, TensorView logits, const GrammarOutput& grammar);
 
-  int32_t* device_words(int32_t slot) const {
-    return reinterpret_cast<int32_t*>(parts_.memory) + static_cast<size_t>(slot) * layout_.words();
+  // What kernels read again is on the device, ...
+  int32_t* device_token_ids(int32_t slot) const {
+    return reinterpret_cast<int32_t*>(parts_.memory) + static_cast<size_t>(slot) * layout_.rows;
   }
-  int32_t* host_words(int32_t slot) const {
+  uint32_t* row_counters() const { return reinterpret_cast<uint32_t*>(device_token_ids(parts_.num_slots)); }
+  // ... the rest only where the host reads it.
+  int32_t* words(int32_t slot) const {
     return static_cast<int32_t*>(pinned_.get()) + static_cast<size_t>(slot) * layout_.words();
   }
-  void check(int code, const char* what) const { check_device(parts_.runtime, code, what); }
 
   const KernelTable& ops_;
   int32_t vocab_size_;
@@ -132,22 +133,21 @@ void DeviceSampler::stage(int32_t slot, std::span<const SamplingRow> rows) {
   step_.top_k = staging.push<int32_t>(n);
   step_.seed = staging.push<uint64_t>(n);
   step_.position = staging.push<int64_t>(n);
+  step_.token_places = staging.push<int32_t*>(n);
   for (size_t i = 0; i < n; ++i) {
-    const SamplingParams& params = *rows[i].params;
-    QUIRE_CHECK(params.seed.has_value());
-    step_.temperature.host[i] = params.temperature;
-    step_.top_k.host[i] = std::max(params.top_k, 0);
-    step_.top_p.host[i] = params.top_p;
-    step_.min_p.host[i] = params.min_p;
-    step_.seed.host[i] = *params.seed;
+    const RowSampling& sampling = rows[i].sampling;
+    step_.temperature.host[i] = sampling.temperature;
+    step_.top_k.host[i] = sampling.top_k;
+    step_.top_p.host[i] = sampling.top_p;
+    step_.min_p.host[i] = sampling.min_p;
+    step_.seed.host[i] = sampling.seed;
     step_.position.host[i] = rows[i].num_tokens;
-    if (params.temperature > 0) {
-      step_.all_greedy = false;
-      step_.any_filter |= params.top_k > 0 || params.top_p < 1 || params.min_p > 0;
-    }
-    step_.penalizes |= rows[i].is_penalized();
-    if (rows[i].wants_logprobs()) {
-      const int32_t num_top = std::min({*params.logprobs, kMaxTopLogprobs, vocab_size_});
+    step_.token_places.host[i] = rows[i].token_place;
+    step_.all_greedy &= sampling.temperature == 0;
+    step_.any_filter |= sampling.is_filtered();
+    step_.penalizes |= sampling.is_penalized;
+    if (sampling.wants_logprobs) {
+      const int32_t num_top = std::min({*rows[i].params->logprobs, kMaxTopLogprobs, vocab_size_});
       result.logprobs.push_back({i, rows[i].result_index, num_top});
       result.num_top = std::max(result.num_top, num_top);
     }
@@ -168,8 +168,9 @@ void DeviceSampler::collect_biases() {
   biases_.clear();
   for (size_t i = 0; i < rows_.size(); ++i) {
     const SamplingRow& row = rows_[i];
+    if (!row.sampling.is_biased && !row.is_too_short()) continue;
     forbidden_.clear();
-    if (row.num_tokens - row.num_prompt_tokens < row.params->min_tokens) {
+    if (row.is_too_short()) {
       forbidden_.assign(row.eos_token_ids->begin(), row.eos_token_ids->end());
       forbidden_.insert(forbidden_.end(), row.params->stop_token_ids.begin(),
                         row.params->stop_token_ids.end());
@@ -275,7 +276,8 @@ void DeviceSampler::sample(const LaunchContext& launch, ActivationArena& arena, 
         launch, {logits, step_.token_ids.device, step_.num_prompt_tokens.device, step_.num_tokens.device,
                  step_.presence.device, step_.frequency.device, step_.repetition.device});
   }
-  int32_t* words = device_words(slot);
+  int32_t* words = this->words(slot);
+  int32_t* token_ids = device_token_ids(slot);
   SamplingArgs args;
   args.logits = logits;
   args.temperature = step_.temperature.device;
@@ -284,14 +286,17 @@ void DeviceSampler::sample(const LaunchContext& launch, ActivationArena& arena, 
   args.min_p = step_.min_p.device;
   args.seed = step_.seed.device;
   args.position = step_.position.device;
-  args.sampled_token_ids = words + layout_.tokens();
+  args.sampled_token_ids = token_ids;
+  args.host_token_ids = words + layout_.tokens();
+  args.token_places = step_.token_places.device;
+  args.row_counters = row_counters();
   args.all_greedy = step_.all_greedy;
   args.any_filter = step_.any_filter;
   ops_.sample(launch, args);
   if (num_logprobs > 0) {
     // Ids travel as floats: a row is moved bit by bit.
     const TensorView chosen = arena.take(DType::kFloat32, num_logprobs, 1);
-    ops_.gather_rows(launch, chosen, {words, DType::kFloat32, static_cast<int64_t>(result.num_rows), 1},
+    ops_.gather_rows(launch, chosen, {token_ids, DType::kFloat32, static_cast<int64_t>(result.num_rows), 1},
                      {step_.logprobs_rows.device, DType::kInt32, num_logprobs});
     ops_.top_logprobs(
         launch, {own_logits, chosen.as<int32_t>(), result.num_top,
@@ -299,30 +304,11 @@ void DeviceSampler::sample(const LaunchContext& launch, ActivationArena& arena, 
                  words + layout_.top_ids(), reinterpret_cast<float*>(words + layout_.top_logprobs())});
   }
   arena.release(mark);
-
-  const DeviceRuntime& runtime = parts_.runtime;
-  check(runtime.record_event(result.sampled.get(), launch.stream), "recording an event");
-  check(runtime.wait_event(parts_.copies, result.sampled.get()), "waiting for an event");
-  const auto bring = [&](size_t first, size_t count) {
-    check(runtime.copy(host_words(slot) + first, words + first, count * sizeof(int32_t), parts_.copies),
-          "bringing sampled tokens");
-  };
-  bring(layout_.tokens(), result.num_rows);
-  if (num_logprobs > 0) {
-    const auto n = static_cast<size_t>(num_logprobs);
-    const auto num_top = static_cast<size_t>(result.num_top);
-    bring(layout_.chosen_logprob(), n);
-    bring(layout_.chosen_rank(), n);
-    if (num_top > 0) {
-      bring(layout_.top_ids(), n * num_top);
-      bring(layout_.top_logprobs(), n * num_top);
-    }
-  }
 }
 
 void DeviceSampler::take_logprobs(int32_t slot, std::vector<RequestLogprobs>& logprobs) {
   Slot& result = slots_[static_cast<size_t>(slot)];
-  const int32_t* words = host_words(slot);
+  const int32_t* words = this->words(slot);
   const auto* chosen_logprob = reinterpret_cast<const float*>(words + layout_.chosen_logprob());
   const auto* top_logprob = reinterpret_cast<const float*>(words + layout_.top_logprobs());
   for (size_t i = 0; i < result.logprobs.size(); ++i) {
@@ -344,12 +330,12 @@ void DeviceSampler::take_logprobs(int32_t slot, std::vector<RequestLogprobs>& lo
 }  // namespace
 
 size_t device_sampler_bytes(int32_t max_num_seqs, int32_t num_slots) {
-  return static_cast<size_t>(num_slots) * ResultLayout(max_num_seqs).words() * sizeof(int32_t);
+  return static_cast<size_t>(num_slots + 1) * static_cast<size_t>(max_num_seqs) * sizeof(int32_t);
 }
 
 size_t device_sampler_staging_bytes(int32_t max_num_seqs, int32_t vocab_size) {
   const auto rows = static_cast<size_t>(max_num_seqs);
-  const size_t params = 3 * sizeof(float) + sizeof(int32_t) + 2 * sizeof(int64_t);
+  const size_t params = 3 * sizeof(float) + sizeof(int32_t) + 2 * sizeof(int64_t) + sizeof(void*);
   const size_t penalties = 3 * sizeof(float) + 2 * sizeof(int32_t) + sizeof(void*);
   const size_t masks = (static_cast<size_t>(vocab_size) + 31) / 32 * sizeof(int32_t) + sizeof(int32_t);
   const size_t bias = kMaxBiasesPerRow * kBiasBytes;

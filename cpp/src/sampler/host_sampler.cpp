@@ -19,9 +19,6 @@ class HostSampler final : public Sampler {
   void stage(int32_t, std::span<const SamplingRow> rows) override { rows_ = rows; }
   void sample(const LaunchContext& launch, ActivationArena& arena, TensorView logits, int32_t slot,
               const GrammarOutput* grammar) override;
-  const int32_t* kernel_token_ids(int32_t slot) const override {
-    return slots_[static_cast<size_t>(slot)].token_ids.data();
-  }
   std::span<const int32_t> token_ids(int32_t slot) const override {
     return slots_[static_cast<size_t>(slot)].token_ids;
   }
@@ -59,8 +56,8 @@ void HostSampler::sample(const LaunchContext& launch, ActivationArena& arena, Te
   result.token_ids.resize(n);
   result.logprobs.clear();
   const size_t mark = arena.mark();
-  const bool any_logprobs =
-      std::any_of(rows_.begin(), rows_.end(), [](const SamplingRow& row) { return row.wants_logprobs(); });
+  const bool any_logprobs = std::any_of(rows_.begin(), rows_.end(),
+                                        [](const SamplingRow& row) { return row.sampling.wants_logprobs; });
   TensorView all_logprobs;
   if (any_logprobs) {
     all_logprobs = arena.take(DType::kFloat32, static_cast<int64_t>(n), vocab_size_);
@@ -76,13 +73,12 @@ void HostSampler::sample(const LaunchContext& launch, ActivationArena& arena, Te
   seed_.resize(n);
   position_.resize(n);
   for (size_t i = 0; i < n; ++i) {
-    const SamplingParams& params = *rows_[i].params;
-    temperature_[i] = params.temperature;
-    top_k_[i] = std::max(params.top_k, 0);
-    top_p_[i] = params.top_p;
-    min_p_[i] = params.min_p;
-    QUIRE_CHECK(params.seed.has_value());
-    seed_[i] = *params.seed;
+    const RowSampling& sampling = rows_[i].sampling;
+    temperature_[i] = sampling.temperature;
+    top_k_[i] = sampling.top_k;
+    top_p_[i] = sampling.top_p;
+    min_p_[i] = sampling.min_p;
+    seed_[i] = sampling.seed;
     position_[i] = rows_[i].num_tokens;
   }
   SamplingArgs args;
@@ -97,7 +93,7 @@ void HostSampler::sample(const LaunchContext& launch, ActivationArena& arena, Te
   ops_.sample(launch, args);
 
   for (size_t i = 0; any_logprobs && i < n; ++i) {
-    if (!rows_[i].wants_logprobs()) continue;
+    if (!rows_[i].sampling.wants_logprobs) continue;
     const auto* row = reinterpret_cast<const float*>(all_logprobs.at(static_cast<int64_t>(i)));
     RequestLogprobs& entry = result.logprobs.emplace_back();
     entry.result_index = rows_[i].result_index;
@@ -111,7 +107,7 @@ void HostSampler::apply_bias(TensorView logits) const {
     const SamplingRow& row = rows_[i];
     auto* values = reinterpret_cast<float*>(logits.at(static_cast<int64_t>(i)));
     for (const auto& [id, bias] : row.params->logit_bias) values[id] += bias;
-    if (row.num_tokens - row.num_prompt_tokens < row.params->min_tokens) {
+    if (row.is_too_short()) {
       constexpr float kNever = -std::numeric_limits<float>::infinity();
       for (int32_t id : *row.eos_token_ids) values[id] = kNever;
       for (int32_t id : row.params->stop_token_ids) values[id] = kNever;
@@ -135,7 +131,8 @@ void HostSampler::apply_masks(TensorView logits, const GrammarOutput& grammar) c
 }
 
 void HostSampler::apply_penalties(const LaunchContext& launch, TensorView logits) {
-  if (std::none_of(rows_.begin(), rows_.end(), [](const SamplingRow& row) { return row.is_penalized(); }))
+  if (std::none_of(rows_.begin(), rows_.end(),
+                   [](const SamplingRow& row) { return row.sampling.is_penalized; }))
     return;
   const size_t n = rows_.size();
   for (auto* column : {&presence_, &frequency_, &repetition_}) column->resize(n);

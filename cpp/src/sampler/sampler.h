@@ -10,23 +10,24 @@
 #include "device/staging_ring.h"
 #include "messages/model_runner_output.h"
 #include "quire/kernels/ops.h"
+#include "sampler/row_sampling.h"
 
 namespace quire {
 
 // One row of logits that is sampled from.
 struct SamplingRow {
-  const SamplingParams* params = nullptr;
+  RowSampling sampling;
+  const SamplingParams* params = nullptr;  // the rest of it
   const std::vector<int32_t>* eos_token_ids = nullptr;
   const int32_t* token_ids = nullptr;  // prompt, then output; in the kernels' memory
+  int32_t* token_place = nullptr;      // there too: where a kernel writes the token; null: nowhere
   int32_t num_prompt_tokens = 0;
   int32_t num_tokens = 0;     // the token to sample gets this index
   uint32_t result_index = 0;  // what its log-probabilities are filed under
   RequestId request_id = 0;   // what a grammar's mask is filed under
 
-  bool wants_logprobs() const { return params->logprobs.has_value(); }
-  bool is_penalized() const {
-    return params->presence_penalty != 0 || params->frequency_penalty != 0 || params->repetition_penalty != 1;
-  }
+  // Whether tokens that end the request are forbidden yet.
+  bool is_too_short() const { return num_tokens - num_prompt_tokens < sampling.min_tokens; }
 };
 
 // One per worker. Several steps are in flight, each with a slot of its own for what it leaves behind; a slot
@@ -45,9 +46,6 @@ class Sampler {
   //   logits [rows, V] fp32; overwritten.   grammar: null when no row has one
   virtual void sample(const LaunchContext& launch, ActivationArena& arena, TensorView logits, int32_t slot,
                       const GrammarOutput* grammar) = 0;
-  // The step's tokens in the kernels' memory, good until the slot is used again.
-  virtual const int32_t* kernel_token_ids(int32_t slot) const = 0;
-
   // Once the step is done: a token for each row, and the log-probabilities of those that asked.
   virtual std::span<const int32_t> token_ids(int32_t slot) const = 0;
   virtual void take_logprobs(int32_t slot, std::vector<RequestLogprobs>& logprobs) = 0;
@@ -55,11 +53,11 @@ class Sampler {
 
 std::unique_ptr<Sampler> make_host_sampler(const KernelTable& ops, int32_t vocab_size, int32_t num_slots);
 
-// What a device's sampler works with. Copies of results run on `copies`, beside the next step's kernels.
+// What a device's sampler works with.
 struct DeviceSamplerParts {
   const DeviceRuntime& runtime;
   StagingRing& staging;
-  void* copies = nullptr;  // stream
+  void* stream = nullptr;  // that every step runs on
   int32_t max_num_seqs = 0;
   int32_t num_slots = 0;
   std::byte* memory = nullptr;  // device_sampler_bytes

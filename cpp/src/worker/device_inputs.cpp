@@ -14,6 +14,8 @@ int32_t max_blocks(const StepInputsConfig& config, int32_t block_size) {
   return (config.max_model_len + block_size - 1) / block_size;
 }
 
+constexpr size_t kMaxBrought = size_t{128} << 10;
+
 // Where everything lies in the memory given; with no memory, how much it takes.
 class Layout {
  public:
@@ -100,10 +102,10 @@ class DeviceInputs final : public StepInputs {
   const int32_t* token_ids(const CachedRequestState& request) const override {
     return tables_.tokens + int64_t{request.slot} * config_.max_model_len;
   }
-  void store_sampled(const LaunchContext& launch, const int32_t* token_ids) override {
-    ops_.store_tokens(
-        launch, {tables_.tokens, config_.max_model_len, sampling_slots_.device, sampling_positions_.device,
-                 token_ids, static_cast<int32_t>(num_sampling_rows_)});
+  int32_t* token_place(const CachedRequestState& request, int32_t index) const override {
+    // The last token allowed has no place in the row and needs none: nothing follows it.
+    if (index >= config_.max_model_len) return nullptr;
+    return tables_.tokens + int64_t{request.slot} * config_.max_model_len + index;
   }
 
  private:
@@ -124,8 +126,7 @@ class DeviceInputs final : public StepInputs {
   std::vector<RowWrite> writes_;
   std::vector<int32_t> values_;
   RowWriteArgs row_writes_;
-  Staged<int32_t> query_start_loc_, num_computed_, slots_, logits_index_, sampling_slots_;
-  Staged<int64_t> sampling_positions_;
+  Staged<int32_t> query_start_loc_, num_computed_, slots_, logits_index_;
   size_t num_sampling_rows_ = 0;
   int32_t num_rows_ = 0, num_tokens_ = 0, num_decode_rows_ = 0, max_query_len_ = 0, max_seq_len_ = 0;
   int64_t padded_tokens_ = 0;
@@ -176,6 +177,7 @@ void DeviceInputs::flush_writes(const LaunchContext& launch) {
   args.writes = writes.device;
   args.values = values.device;
   args.num_writes = static_cast<int32_t>(writes_.size());
+  args.num_values = static_cast<int32_t>(values_.size());
   ops_.write_rows(launch, args);
   staging_.rewind(mark, launch.stream);
   writes_.clear();
@@ -198,11 +200,9 @@ void DeviceInputs::stage_changes(const LaunchContext& launch, const StepShape& s
     const int32_t end = request.num_computed_tokens + step.num_scheduled[static_cast<size_t>(row)];
     QUIRE_CHECK(end <= batch.num_tokens(row), "row ", row, " has ", batch.num_tokens(row), " tokens");
     // What precedes the tokens to compute is read by penalties only.
-    const SamplingParams& params = request.sampling_params;
-    const bool needs_all =
-        params.presence_penalty != 0 || params.frequency_penalty != 0 || params.repetition_penalty != 1;
-    const int32_t begin =
-        needs_all ? request.num_sent : std::max(request.num_sent, request.num_computed_tokens);
+    const int32_t begin = request.sampling.is_penalized
+                              ? request.num_sent
+                              : std::max(request.num_sent, request.num_computed_tokens);
     const int32_t known_end =
         std::min(end, request.num_on_host);  // the others are there: they were sampled there
     if (begin < known_end) {
@@ -223,6 +223,7 @@ void DeviceInputs::stage_changes(const LaunchContext& launch, const StepShape& s
   row_writes_.writes = writes.device;
   row_writes_.values = values.device;
   row_writes_.num_writes = static_cast<int32_t>(writes_.size());
+  row_writes_.num_values = static_cast<int32_t>(values_.size());
 }
 
 void DeviceInputs::stage(const LaunchContext& launch, const StepShape& step) {
@@ -250,21 +251,18 @@ void DeviceInputs::stage(const LaunchContext& launch, const StepShape& step) {
               num_tokens_);
   num_sampling_rows_ = step.sampling_rows.size();
   logits_index_ = staging_.push<int32_t>(num_sampling_rows_);
-  sampling_slots_ = staging_.push<int32_t>(num_sampling_rows_);
-  sampling_positions_ = staging_.push<int64_t>(num_sampling_rows_);
   for (size_t i = 0; i < num_sampling_rows_; ++i) {
-    const auto row = static_cast<size_t>(step.sampling_rows[i]);
-    const CachedRequestState& request = batch.request(step.sampling_rows[i]);
-    logits_index_.host[i] = query_start_loc_.host[row + 1] - 1;
-    sampling_slots_.host[i] = request.slot;
-    sampling_positions_.host[i] = request.num_computed_tokens + step.num_scheduled[row];
+    logits_index_.host[i] = query_start_loc_.host[static_cast<size_t>(step.sampling_rows[i]) + 1] - 1;
   }
 }
 
 void DeviceInputs::build(const LaunchContext& launch, int32_t padded_rows, int32_t padded_tokens) {
   padded_tokens_ = padded_tokens;
-  ops_.write_rows(launch, row_writes_);
   PrepareInputsArgs args;
+  // More would keep the one block that brings it busy for longer than a copy takes.
+  if (staging_.num_unsent() > kMaxBrought) staging_.send(launch.stream);
+  args.bytes = staging_.take_unsent();
+  args.row_writes = row_writes_;
   args.query_start_loc = query_start_loc_.device;
   args.num_computed = num_computed_.device;
   args.slots = slots_.device;
@@ -296,7 +294,7 @@ void DeviceInputs::build(const LaunchContext& launch, int32_t padded_rows, int32
     metadata.max_seq_len = num_rows_ == 0 ? config_.max_model_len : max_seq_len_;
   }
   ops_.prepare_inputs(launch, args);
-  row_writes_.num_writes = 0;
+  row_writes_.num_writes = row_writes_.num_values = 0;
   num_rows_ = num_tokens_ = num_decode_rows_ = max_query_len_ = max_seq_len_ =
       0;  // a step of padding may follow
 }
@@ -311,8 +309,7 @@ size_t device_inputs_bytes(const StepInputsConfig& config, std::span<const int32
 size_t device_inputs_staging_bytes(const StepInputsConfig& config) {
   const auto rows = static_cast<size_t>(config.max_num_seqs);
   const auto values = static_cast<size_t>(config.max_num_batched_tokens) + 4096;
-  return 4 * rows * sizeof(RowWrite) + values * sizeof(int32_t) +
-         rows * (6 * sizeof(int32_t) + sizeof(int64_t)) + 1024;
+  return 4 * rows * sizeof(RowWrite) + values * sizeof(int32_t) + rows * 5 * sizeof(int32_t) + 1024;
 }
 
 std::unique_ptr<StepInputs> make_device_inputs(const StepInputsConfig& config, const BatchOps& ops,

@@ -45,7 +45,9 @@ class HostInputs final : public StepInputs {
   const int32_t* token_ids(const CachedRequestState& request) const override {
     return batch_->token_ids(request.row);
   }
-  void store_sampled(const LaunchContext&, const int32_t*) override {}  // the batch is where they are read
+  int32_t* token_place(const CachedRequestState&, int32_t) const override {
+    return nullptr;
+  }  // the batch has it
 
  private:
   InputBatch* batch_ = nullptr;

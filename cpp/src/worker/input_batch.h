@@ -9,23 +9,26 @@
 
 #include "device/buffer.h"
 #include "messages/scheduler_output.h"
+#include "sampler/row_sampling.h"
 #include "worker/block_table.h"
 
 namespace quire {
 
 // A request the worker knows, in the batch or not. Token ids live in the batch's row while it has one.
 struct CachedRequestState {
+  // What every step reads comes first.
   RequestId request_id = 0;
-  SamplingParams sampling_params;
-  std::vector<int32_t> eos_token_ids;
-  std::vector<int32_t> token_ids;  // prompt, then output; current while row < 0
   int32_t num_prompt_tokens = 0;
   int32_t num_computed_tokens = 0;
-  BlockIdsByGroup block_ids;  // current while row < 0
   int32_t row = -1;
   int32_t slot = -1;        // where a device keeps its tokens, while it has a row
   int32_t num_sent = 0;     // of those, the first that are there already, or not needed there
   int32_t num_on_host = 0;  // the first that the batch's row has: a device's own are only counted there
+  RowSampling sampling;     // of sampling_params
+  SamplingParams sampling_params;
+  std::vector<int32_t> eos_token_ids;
+  std::vector<int32_t> token_ids;  // prompt, then output; current while row < 0
+  BlockIdsByGroup block_ids;       // current while row < 0
 };
 
 // Not thread-safe; one per worker.

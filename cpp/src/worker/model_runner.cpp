@@ -20,7 +20,6 @@ ModelRunner::ModelRunner(const ModelRunnerConfig& config, const Model& model, co
     sampler_ = make_host_sampler(ops, model.vocab_size(), static_cast<int32_t>(records_.size()));
     return;
   }
-  copies_ = make_stream(*runtime_);
   for (StepRecord& record : records_) record.done = make_event(*runtime_);
 }
 
@@ -28,7 +27,6 @@ ModelRunner::~ModelRunner() {
   // Nothing may still use what goes now. Not the whole device: another engine may be capturing a graph.
   if (runtime_ == nullptr || !batch_) return;
   runtime_->synchronize_stream(launch_.stream);
-  runtime_->synchronize_stream(copies_.get());
 }
 
 size_t ModelRunner::activation_bytes() const {
@@ -46,7 +44,9 @@ CachedRequestState& ModelRunner::add_request(const NewRequestData& data) {
   QUIRE_CHECK(inserted, "request ", data.request_id, " is not new");
   CachedRequestState& request = entry->second;
   request.request_id = data.request_id;
+  QUIRE_CHECK(data.sampling_params.seed.has_value(), "request ", data.request_id, " has no seed");
   request.sampling_params = data.sampling_params;
+  request.sampling = RowSampling(request.sampling_params);
   request.eos_token_ids = data.eos_token_ids;
   request.token_ids = data.prompt_token_ids;
   request.token_ids.insert(request.token_ids.end(), data.output_token_ids.begin(),
@@ -69,16 +69,22 @@ void ModelRunner::remove_from_batch(CachedRequestState& request, bool keeps) {
 }
 
 void ModelRunner::update_requests(const SchedulerOutput& plan) {
-  for (RequestId id : plan.finished_req_ids) forget_request(id);
+  // Most plans name the same requests in the same order as the one before.
+  std::swap(planned_, planned_before_);
   planned_.clear();
+  if (!plan.finished_req_ids.empty()) planned_before_.clear();
+  for (RequestId id : plan.finished_req_ids) forget_request(id);
   auto new_request = plan.scheduled_new_reqs.begin();
   for (const ScheduledRequest& scheduled : plan.scheduled_reqs) {
     QUIRE_CHECK(scheduled.num_spec_tokens == 0, "drafts need a verifier");
+    const size_t index = planned_.size();
     if (scheduled.is_new) {
       QUIRE_CHECK(
           new_request != plan.scheduled_new_reqs.end() && new_request->request_id == scheduled.request_id,
           "request ", scheduled.request_id, " is not described");
       planned_.push_back(&add_request(*new_request++));
+    } else if (index < planned_before_.size() && planned_before_[index]->request_id == scheduled.request_id) {
+      planned_.push_back(planned_before_[index]);
     } else {
       const auto found = requests_.find(scheduled.request_id);
       QUIRE_CHECK(found != requests_.end(), "request ", scheduled.request_id, " is not known");
@@ -94,22 +100,29 @@ bool ModelRunner::may_go_on(int32_t row) {
   return batch_->num_tokens(row) - request.num_prompt_tokens < request.sampling_params.max_tokens;
 }
 
+// Rows that this step does not compute leave the batch; their state is kept.
+void ModelRunner::remove_unplanned() {
+  const auto num_rows = std::count_if(planned_.begin(), planned_.end(),
+                                      [](const CachedRequestState* request) { return request->row >= 0; });
+  if (num_rows == batch_->size()) return;
+  std::fill_n(num_scheduled_.begin(), batch_->size(), 0);
+  for (const CachedRequestState* request : planned_) {
+    if (request->row >= 0) num_scheduled_[static_cast<size_t>(request->row)] = 1;
+  }
+  for (int32_t row = batch_->size() - 1; row >= 0; --row) {
+    if (num_scheduled_[static_cast<size_t>(row)] == 0)
+      remove_from_batch(batch_->request(row), /*keeps=*/may_go_on(row));
+  }
+  batch_->condense();
+}
+
 void ModelRunner::update_batch(const SchedulerOutput& plan) {
   const size_t num_groups = batch_->num_groups();
   QUIRE_CHECK(
       plan.new_block_ids.num_rows() == planned_.size() && plan.new_block_ids.num_groups() == num_groups,
       plan.new_block_ids.num_rows(), " rows of ", plan.new_block_ids.num_groups(), " groups");
-  // Rows that this step does not compute leave the batch; their state is kept.
-  std::fill(num_scheduled_.begin(), num_scheduled_.end(), 0);
-  for (const CachedRequestState* request : planned_) {
-    if (request->row >= 0) num_scheduled_[static_cast<size_t>(request->row)] = 1;
-  }
-  for (int32_t row = batch_->size() - 1; row >= 0; --row) {
-    if (batch_->has_request(row) && num_scheduled_[static_cast<size_t>(row)] == 0) {
-      remove_from_batch(batch_->request(row), /*keeps=*/may_go_on(row));
-    }
-  }
   batch_->condense();
+  remove_unplanned();
 
   for (size_t i = 0; i < planned_.size(); ++i) {
     CachedRequestState& request = *planned_[i];
@@ -180,9 +193,8 @@ size_t ModelRunner::staging_bytes() const {
   StepInputsConfig inputs;
   inputs.max_num_seqs = config_.max_num_seqs;
   inputs.max_num_batched_tokens = config_.max_num_batched_tokens;
-  return (device_inputs_staging_bytes(inputs) +
-          device_sampler_staging_bytes(config_.max_num_seqs, model_.vocab_size()) + 255) /
-         256 * 256;
+  return device_inputs_staging_bytes(inputs) +
+         device_sampler_staging_bytes(config_.max_num_seqs, model_.vocab_size());
 }
 
 void ModelRunner::set_kv_cache(const KVCacheConfig& config, std::vector<KVCacheView> layers,
@@ -212,7 +224,7 @@ void ModelRunner::set_kv_cache(const KVCacheConfig& config, std::vector<KVCacheV
         *runtime_, arena.allocate(StagingRing::device_bytes(staging_bytes(), num_slots)), staging_bytes(),
         num_slots);
     sampler_ = make_device_sampler(ops_, model_.vocab_size(),
-                                   {*runtime_, *staging_, copies_.get(), config_.max_num_seqs, num_slots,
+                                   {*runtime_, *staging_, launch_.stream, config_.max_num_seqs, num_slots,
                                     arena.allocate(device_sampler_bytes(config_.max_num_seqs, num_slots))});
     const size_t plan_bytes = attention_plan_bytes();
     inputs_ =
@@ -223,6 +235,7 @@ void ModelRunner::set_kv_cache(const KVCacheConfig& config, std::vector<KVCacheV
   // As large as any step makes them.
   const auto max_seqs = static_cast<size_t>(config_.max_num_seqs);
   planned_.reserve(max_seqs);
+  planned_before_.reserve(max_seqs);
   num_scheduled_.resize(max_seqs);
   plan_index_.resize(max_seqs);
   sampling_rows_.reserve(max_seqs);
@@ -256,13 +269,16 @@ void ModelRunner::prepare_sampling(const SchedulerOutput& plan) {
     step.entries[static_cast<size_t>(index)].sampled = static_cast<int32_t>(sampled_rows_.size());
     sampled_rows_.push_back(row);
     const CachedRequestState& request = batch_->request(row);
-    SamplingRow& sampling = sampling_rows_.emplace_back();
-    sampling.params = &request.sampling_params;
-    sampling.eos_token_ids = &request.eos_token_ids;
-    sampling.num_prompt_tokens = request.num_prompt_tokens;
-    sampling.num_tokens = batch_->num_tokens(row);
-    sampling.result_index = static_cast<uint32_t>(index);
-    sampling.request_id = request.request_id;
+    // All fields at once: clearing them first would take longer.
+    sampling_rows_.push_back({.sampling = request.sampling,
+                              .params = &request.sampling_params,
+                              .eos_token_ids = &request.eos_token_ids,
+                              .token_ids = nullptr,
+                              .token_place = nullptr,
+                              .num_prompt_tokens = request.num_prompt_tokens,
+                              .num_tokens = batch_->num_tokens(row),
+                              .result_index = static_cast<uint32_t>(index),
+                              .request_id = request.request_id});
   }
 }
 
@@ -292,10 +308,12 @@ void ModelRunner::execute_model(const SchedulerOutput& plan) {
 
   if (staging_) staging_->begin_step();
   inputs_->stage(launch_, step);
-  for (size_t i = 0; i < sampled_rows_.size(); ++i)
-    sampling_rows_[i].token_ids = inputs_->token_ids(batch_->request(sampled_rows_[i]));
+  for (size_t i = 0; i < sampled_rows_.size(); ++i) {
+    const CachedRequestState& request = batch_->request(sampled_rows_[i]);
+    sampling_rows_[i].token_ids = inputs_->token_ids(request);
+    sampling_rows_[i].token_place = inputs_->token_place(request, sampling_rows_[i].num_tokens);
+  }
   sampler_->stage(slot_, sampling_rows_);
-  if (staging_) staging_->send(launch_.stream);
   const bool pads_rows = choice.mode == CudagraphMode::kFull;
   inputs_->build(launch_, pads_rows ? choice.num_tokens : batch_->size(), choice.num_tokens);
   run_forward(choice);
@@ -330,21 +348,15 @@ void ModelRunner::sample_tokens(const SchedulerOutput& plan, const GrammarOutput
   StepRecord& step = record(slot_);
   QUIRE_CHECK(step.step_id == plan.step_id, "step ", plan.step_id, " was not executed");
   const size_t n = sampling_rows_.size();
-  if (n > 0) {
-    sampler_->sample(launch_, *arena_, logits_, slot_, grammar);
-    inputs_->store_sampled(launch_, sampler_->kernel_token_ids(slot_));
-  }
+  if (n > 0) sampler_->sample(launch_, *arena_, logits_, slot_, grammar);
   if (launch_.error != nullptr) check_launches(*launch_.error);  // or the step has no result to be taken
   if (runtime_ != nullptr) {
-    if (!planned_.empty()) staging_->end_step(launch_.stream);
-    // Results come on a stream of their own, after the kernels that made them.
-    check_device(*runtime_, runtime_->record_event(step.done.get(), n > 0 ? copies_.get() : launch_.stream),
-                 "recording an event");
+    check_device(*runtime_, runtime_->record_event(step.done.get(), launch_.stream), "recording an event");
   }
   // The batch's rows grow now, whoever knows the tokens.
   for (size_t i = 0; i < n; ++i) {
     const int32_t row = sampled_rows_[i];
-    // The last token allowed has no place in the row and needs none: nothing follows it.
+    // As the last token allowed has no place in the kernels' memory.
     if (batch_->num_tokens(row) == config_.max_model_len) continue;
     if (runtime_ != nullptr) {
       batch_->append_unknown_token(row);

@@ -80,6 +80,7 @@ class ModelRunner {
   void forget_request(RequestId id);
   bool may_go_on(int32_t row);
   void remove_from_batch(CachedRequestState& request, bool keeps);
+  void remove_unplanned();
   // Makes the rows of the batch those of planned_.
   void update_batch(const SchedulerOutput& plan);
   void place_decodes_first();
@@ -103,7 +104,6 @@ class ModelRunner {
   const LaunchContext& launch_;
   Communicator& communicator_;
   const DeviceRuntime* runtime_;
-  DeviceStream copies_;
   std::unique_ptr<StagingRing> staging_;
   std::unique_ptr<Sampler> sampler_;
   std::unique_ptr<StepInputs> inputs_;
@@ -124,11 +124,12 @@ class ModelRunner {
 
   // The step at hand.
   std::vector<CachedRequestState*> planned_;  // in the plan's order
-  std::vector<int32_t> num_scheduled_;        // per row: tokens to compute
-  std::vector<int32_t> row_order_;            // scratch
-  std::vector<int32_t> plan_index_;           // per row, or -1: does not sample
-  std::vector<int32_t> sampled_rows_;         // ascending
-  std::vector<SamplingRow> sampling_rows_;    // of those
+  std::vector<CachedRequestState*> planned_before_;
+  std::vector<int32_t> num_scheduled_;      // per row: tokens to compute
+  std::vector<int32_t> row_order_;          // scratch
+  std::vector<int32_t> plan_index_;         // per row, or -1: does not sample
+  std::vector<int32_t> sampled_rows_;       // ascending
+  std::vector<SamplingRow> sampling_rows_;  // of those
   TensorView all_logits_, logits_;
 };
 

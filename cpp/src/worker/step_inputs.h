@@ -33,7 +33,7 @@ class StepInputs {
   virtual void release(const LaunchContext& launch, InputBatch& batch, CachedRequestState& request,
                        bool keeps) = 0;
 
-  // Says what the step reads; `build` makes it so. On a device, what is staged is sent between the two.
+  // Says what the step reads; `build` makes it so, and on a device sends all that is staged by then.
   virtual void stage(const LaunchContext& launch, const StepShape& step) = 0;
   // With padding: rows without tokens, and tokens that are computed and belong to nobody. A step of padding
   // alone has staged nothing.
@@ -46,8 +46,8 @@ class StepInputs {
 
   // The tokens of a request in a row, prompt first, in the kernels' memory.
   virtual const int32_t* token_ids(const CachedRequestState& request) const = 0;
-  // What was sampled becomes the rows' next token there. `token_ids` is in the kernels' memory.
-  virtual void store_sampled(const LaunchContext& launch, const int32_t* token_ids) = 0;
+  // Where kernels write the request's token `index` for the next step; null: nowhere.
+  virtual int32_t* token_place(const CachedRequestState& request, int32_t index) const = 0;
 };
 
 // What inputs are sized by.

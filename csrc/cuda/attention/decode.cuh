@@ -432,13 +432,7 @@ void launch_decode(const LaunchContext& ctx, const AttentionParams& p) {
     }
     with_stages.template operator()<D, kDecodeStages<D>>();
   };
-  switch (p.head_size) {
-    case 64: return with_size.template operator()<64>();
-    case 80: return with_size.template operator()<80>();
-    case 96: return with_size.template operator()<96>();
-    case 128: return with_size.template operator()<128>();
-    default: return with_size.template operator()<256>();
-  }
+  with_head_size(p.head_size, with_size);
 }
 
 }  // namespace quire::cuda

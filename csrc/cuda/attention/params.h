@@ -26,6 +26,18 @@ constexpr int decode_units(int num_heads, int num_kv_heads) {
   return num_kv_heads * ((num_heads / num_kv_heads + kDecodeHeads - 1) / kDecodeHeads);
 }
 
+// f.operator()<D>() for the head size, which is one of those that the tensor cores' kernels are compiled for.
+template <typename F>
+auto with_head_size(int head_size, const F& f) {
+  switch (head_size) {
+    case 64: return f.template operator()<64>();
+    case 80: return f.template operator()<80>();
+    case 96: return f.template operator()<96>();
+    case 128: return f.template operator()<128>();
+    default: return f.template operator()<256>();
+  }
+}
+
 // Where a block of the decode kernel begins. The work is every (decode row, unit, tile), tiles fastest; block
 // b has [b * chunk, (b + 1) * chunk) of it.
 struct DecodeStart {

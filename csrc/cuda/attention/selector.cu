@@ -24,13 +24,7 @@ template <int D>
 constexpr SharedBytes kSharedBytes = {DecodeShared<D, kFewDecodeStages<D>>::kBytes, PrefillShared<D>::kBytes};
 
 SharedBytes shared_bytes(int head_size) {
-  switch (head_size) {
-    case 64: return kSharedBytes<64>;
-    case 80: return kSharedBytes<80>;
-    case 96: return kSharedBytes<96>;
-    case 128: return kSharedBytes<128>;
-    default: return kSharedBytes<256>;
-  }
+  return with_head_size(head_size, [&]<int D>() { return kSharedBytes<D>; });
 }
 
 const char* shared_memory_refusal(int decode_bytes, int prefill_bytes, const DeviceLimits& limits) {

@@ -2,6 +2,9 @@
 // copy of its arguments, and what lies behind the pointers is read when it runs.
 #pragma once
 
+#include <gtest/gtest.h>
+
+#include <cstring>
 #include <tuple>
 #include <type_traits>
 
@@ -49,14 +52,20 @@ inline void sample(const LaunchContext& ctx, const SamplingArgs& args) {
 
 // ---- BatchOps, by their contract ---------------------------------------------------------------------
 
+inline void write_now(const RowWriteArgs& args) {
+  int32_t num_values = 0;
+  for (int32_t i = 0; i < args.num_writes; ++i) {
+    const RowWrite& write = args.writes[i];
+    EXPECT_EQ(write.first, num_values);
+    num_values += write.count;
+    int32_t* row = args.tables[write.table] + write.row * args.strides[write.table];
+    std::copy_n(args.values + write.first, write.count, row + write.begin);
+  }
+  EXPECT_EQ(args.num_values, num_values);
+}
+
 inline void write_rows(const LaunchContext& ctx, const RowWriteArgs& args) {
-  FakeDeviceRuntime::enqueue(ctx.stream, [args] {
-    for (int32_t i = 0; i < args.num_writes; ++i) {
-      const RowWrite& write = args.writes[i];
-      int32_t* row = args.tables[write.table] + write.row * args.strides[write.table];
-      std::copy_n(args.values + write.first, write.count, row + write.begin);
-    }
-  });
+  FakeDeviceRuntime::enqueue(ctx.stream, [args] { write_now(args); });
 }
 
 inline void prepare_row(const PrepareInputsArgs& args, int32_t row) {
@@ -76,6 +85,9 @@ inline void prepare_row(const PrepareInputsArgs& args, int32_t row) {
 
 inline void prepare_inputs(const LaunchContext& ctx, const PrepareInputsArgs& args) {
   FakeDeviceRuntime::enqueue(ctx.stream, [args] {
+    EXPECT_EQ(args.bytes.count % 16, 0U);
+    if (args.bytes.count > 0) std::memcpy(args.bytes.to, args.bytes.from, args.bytes.count);
+    write_now(args.row_writes);
     for (int32_t row = 0; row < args.num_rows; ++row) {
       args.padded_query_start_loc[row] = args.query_start_loc[row];
       prepare_row(args, row);
@@ -91,16 +103,7 @@ inline void prepare_inputs(const LaunchContext& ctx, const PrepareInputsArgs& ar
   });
 }
 
-inline void store_tokens(const LaunchContext& ctx, const StoreTokensArgs& args) {
-  FakeDeviceRuntime::enqueue(ctx.stream, [args] {
-    for (int32_t i = 0; i < args.count; ++i) {
-      if (args.slots[i] < 0 || args.positions[i] >= args.tokens_stride) continue;
-      args.tokens[args.slots[i] * args.tokens_stride + args.positions[i]] = args.token_ids[i];
-    }
-  });
-}
-
-inline constexpr BatchOps kBatchOps = {write_rows, prepare_inputs, store_tokens};
+inline constexpr BatchOps kBatchOps = {write_rows, prepare_inputs};
 
 }  // namespace fake
 

@@ -76,6 +76,7 @@ class DeviceInputsTest : public testing::TestWithParam<Shape> {
       (last_id_ % 3 == 0   ? params.presence_penalty
        : last_id_ % 3 == 1 ? params.frequency_penalty
                            : params.repetition_penalty) = 1.5F;
+      sequence.device.sampling = RowSampling(params);
     }
     sequence.blocks.resize(shape_.block_sizes.size());
   }
@@ -154,7 +155,7 @@ class DeviceInputsTest : public testing::TestWithParam<Shape> {
   std::mt19937 random_{17};
   RequestId last_id_ = 0;
   std::deque<Sequence> sequences_;
-  std::deque<std::vector<int32_t>> sampled_;
+  std::deque<DeviceEvent> ends_;  // of the steps in flight
   int num_compared_ = 0;
 };
 
@@ -253,9 +254,13 @@ void DeviceInputsTest::run_step() {
   host_inputs_->stage(launch_, step);
   host_inputs_->build(launch_, num_rows, step.num_tokens);
   step.batch = &device_batch_;
+  // As a runner does, whose steps are finished in order.
+  if (ends_.size() == kNumSteps) {
+    check_device(runtime_, runtime_.synchronize_event(ends_.front().get()), "synchronize");
+    ends_.pop_front();
+  }
   ring_->begin_step();
   inputs_->stage(launch_, step);
-  ring_->send(launch_.stream);
   const int32_t padded_rows = chance(0.5) ? num_rows : uniform(num_rows, shape_.max_num_seqs);
   const int32_t padded_tokens =
       chance(0.5) ? step.num_tokens : uniform(step.num_tokens, shape_.max_num_batched_tokens);
@@ -263,18 +268,20 @@ void DeviceInputsTest::run_step() {
   expect_same_as_host(step, padded_rows, padded_tokens);
 
   // The device samples; the host's batch learns at once, the device's only that there is one more.
-  std::vector<int32_t>& sampled = sampled_.emplace_back(sampling_rows.size(), 0);
   for (size_t i = 0; i < sampling_rows.size(); ++i) {
     const int32_t token = uniform(1, 1 << 20);
-    FakeDeviceRuntime::enqueue(stream_.get(), [&sampled, i, token] { sampled[i] = token; });
     Sequence& sequence = *by_row[static_cast<size_t>(sampling_rows[i])];
-    if (static_cast<int32_t>(sequence.tokens.size()) == shape_.max_model_len) continue;
+    const auto length = static_cast<int32_t>(sequence.tokens.size());
+    int32_t* place = inputs_->token_place(sequence.device, length);
+    ASSERT_EQ(place == nullptr, length == shape_.max_model_len);
+    if (place == nullptr) continue;
+    FakeDeviceRuntime::enqueue(stream_.get(), [place, token] { *place = token; });
     sequence.tokens.push_back(token);
     host_batch_.append_token(sampling_rows[i], token);
     device_batch_.append_unknown_token(sampling_rows[i]);
   }
-  inputs_->store_sampled(launch_, sampled.data());
-  ring_->end_step(launch_.stream);
+  ends_.push_back(make_event(runtime_));
+  check_device(runtime_, runtime_.record_event(ends_.back().get(), stream_.get()), "record");
   // Penalties read everything.
   for (const Sequence* sequence : by_row) {
     const SamplingParams& params = sequence->device.sampling_params;

@@ -14,14 +14,6 @@ namespace {
 constexpr int32_t kMaxModelLen = RunnerRig::kMaxModelLen, kMaxSeqs = RunnerRig::kMaxSeqs, kVocab = 4096;
 constexpr RunnerRig::Options kHost{};
 
-struct Step {
-  SchedulerOutput plan;
-  std::optional<GrammarOutput> grammar;
-  const GrammarOutput* masks() const { return grammar ? &*grammar : nullptr; }
-};
-using Script = std::vector<Step>;
-using Outputs = std::vector<ModelRunnerOutput>;
-
 // Steps whose plans do not depend on tokens, as a scheduler might make them.
 class ScriptWriter {
  public:
@@ -163,25 +155,6 @@ class ScriptWriter {
   std::vector<BlockId> free_blocks_;
   RequestId last_id_ = 0;
 };
-
-// With `in_flight` of 2, a step is executed before the one before is finished, and sampled before or after
-// that.
-Outputs run(RunnerRig& rig, const Script& script, int32_t in_flight) {
-  Outputs outputs(script.size());
-  size_t finished = 0;
-  for (size_t i = 0; i < script.size(); ++i) {
-    rig.runner->execute_model(script[i].plan);
-    if (in_flight > 1 && i > 0 && i % 3 == 0) rig.runner->finish_step(outputs[finished++]);
-    rig.runner->sample_tokens(script[i].plan, script[i].masks());
-    while (finished + static_cast<size_t>(in_flight) <= i + 1) rig.runner->finish_step(outputs[finished++]);
-  }
-  while (finished < script.size()) rig.runner->finish_step(outputs[finished++]);
-  return outputs;
-}
-Outputs run(const RunnerRig::Options& options, const Script& script) {
-  RunnerRig rig(options);
-  return run(rig, script, options.in_flight);
-}
 
 void expect_same_logprobs(const PositionLogprobs& expected, const PositionLogprobs& actual) {
   ASSERT_EQ(expected.size(), actual.size());
@@ -333,68 +306,6 @@ TEST(DeviceModelRunnerFailureTest, ALaunchRefusedWhileSamplingFailsThatStepAlone
     finish();
   }
 }
-
-// ---- what either sampler must do ---------------------------------------------------------------------
-
-class RunnerSamplingTest : public testing::TestWithParam<bool> {
- protected:
-  // The tokens of three requests after their prompts, as `change` wants the second one to be sampled.
-  template <typename Change>
-  std::vector<int32_t> tokens_with(const Change& change, const GrammarOutput* grammar = nullptr) {
-    PlanBuilder steps;
-    steps.next();
-    for (RequestId id : {1, 2, 3})
-      steps.add(id, {static_cast<int32_t>(50 * id), 6, 7}, 3, {static_cast<BlockId>(id)});
-    change(steps.plan.scheduled_new_reqs[1]);
-    Script script(1);
-    script[0].plan = steps.plan;
-    if (grammar != nullptr) script[0].grammar = *grammar;
-    return run({.on_device = GetParam()}, script)[0].sampled_token_ids;
-  }
-  std::vector<int32_t> plain() {
-    return tokens_with([](NewRequestData&) {});
-  }
-};
-
-TEST_P(RunnerSamplingTest, AMaskDecidesForItsRequestAlone) {
-  const auto before = plain();
-  GrammarOutput grammar;
-  for (RequestId id : {3, 2}) {
-    grammar.request_ids.push_back(id);
-    for (int32_t word = 0; word < kVocab / 32; ++word)
-      grammar.bitmask.push_back(word == 17 ? static_cast<int32_t>(1U << (id == 3 ? 31 : 4)) : 0);
-  }
-  const auto after = tokens_with([](NewRequestData&) {}, &grammar);
-  EXPECT_EQ(after, (std::vector<int32_t>{before[0], 17 * 32 + 4, 17 * 32 + 31}));
-}
-
-TEST_P(RunnerSamplingTest, BiasOfEveryTokenIsApplied) {
-  const auto before = plain();
-  const auto after = tokens_with([](NewRequestData& data) {
-    for (int32_t token = 0; token < kVocab; ++token) data.sampling_params.logit_bias[token] = -100;
-    data.sampling_params.logit_bias[kVocab - 1] = 100;
-  });
-  EXPECT_EQ(after, (std::vector<int32_t>{before[0], kVocab - 1, before[2]}));
-}
-
-TEST_P(RunnerSamplingTest, StopTokensWaitForMinTokens) {
-  const auto before = plain();
-  for (const int32_t min_tokens : {0, 1}) {
-    const auto after = tokens_with([&](NewRequestData& data) {
-      data.eos_token_ids = {2, 0};
-      data.sampling_params.min_tokens = min_tokens;
-      data.sampling_params.stop_token_ids = {before[1], 2};
-      data.sampling_params.logit_bias = {{2, 100.0F}};  // forbidden all the same
-    });
-    EXPECT_EQ(after[1] == 2, min_tokens == 0);
-    EXPECT_EQ(after[1] == 2 || after[1] == before[1], min_tokens == 0);
-    EXPECT_EQ(after[0], before[0]);
-    EXPECT_EQ(after[2], before[2]);
-  }
-}
-
-INSTANTIATE_TEST_SUITE_P(Samplers, RunnerSamplingTest, testing::Values(false, true),
-                         [](const auto& info) { return info.param ? "device" : "host"; });
 
 // ---- what a worker must not forget -------------------------------------------------------------------
 

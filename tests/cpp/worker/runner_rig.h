@@ -13,6 +13,15 @@
 
 namespace quire {
 
+// What a scheduler sends for one step.
+struct Step {
+  SchedulerOutput plan;
+  std::optional<GrammarOutput> grammar;
+  const GrammarOutput* masks() const { return grammar ? &*grammar : nullptr; }
+};
+using Script = std::vector<Step>;
+using Outputs = std::vector<ModelRunnerOutput>;
+
 struct RunnerRig {
   static constexpr int32_t kMaxSeqs = 8, kMaxTokens = 64, kMaxModelLen = 48, kNumBlocks = 40, kBlockSize = 16;
 
@@ -50,6 +59,14 @@ struct RunnerRig {
   }
   ~RunnerRig() { runner.reset(); }
 
+  ModelRunnerOutput run(const SchedulerOutput& plan) {
+    ModelRunnerOutput output;
+    runner->execute_model(plan);
+    runner->sample_tokens(plan, nullptr);
+    runner->finish_step(output);
+    return output;
+  }
+
   FakeDevice& device;
   KernelTable ops;
   LaunchContext launch;
@@ -84,5 +101,24 @@ struct RunnerRig {
     EXPECT_EQ(memory->used(), bytes);
   }
 };
+
+// With `in_flight` of 2, a step is executed before the one before is finished, and sampled before or after
+// that.
+inline Outputs run(RunnerRig& rig, const Script& script, int32_t in_flight) {
+  Outputs outputs(script.size());
+  size_t finished = 0;
+  for (size_t i = 0; i < script.size(); ++i) {
+    rig.runner->execute_model(script[i].plan);
+    if (in_flight > 1 && i > 0 && i % 3 == 0) rig.runner->finish_step(outputs[finished++]);
+    rig.runner->sample_tokens(script[i].plan, script[i].masks());
+    while (finished + static_cast<size_t>(in_flight) <= i + 1) rig.runner->finish_step(outputs[finished++]);
+  }
+  while (finished < script.size()) rig.runner->finish_step(outputs[finished++]);
+  return outputs;
+}
+inline Outputs run(const RunnerRig::Options& options, const Script& script) {
+  RunnerRig rig(options);
+  return run(rig, script, options.in_flight);
+}
 
 }  // namespace quire

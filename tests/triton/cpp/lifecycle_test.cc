@@ -166,6 +166,20 @@ TEST_F(LifecycleTest, ABackendWithABadCommandLineDoesNotStart) {
   }
 }
 
+TEST_F(LifecycleTest, ABackendDoesNotStartUnderAnotherApi) {
+  api_major = 2;
+  try {
+    Host later;
+    ADD_FAILURE();
+  } catch (const HostError& error) {
+    EXPECT_NE(std::string(error.what()).find("API is 2.19; the quire backend is made for 1.x"),
+              std::string::npos)
+        << error.what();
+  }
+  api_major = 1;
+  EXPECT_NO_THROW(Host());
+}
+
 TEST_F(LifecycleTest, ABackendMayBeFinalizedAndInitializedAgain) {
   for (int i = 0; i < 2; ++i) {
     const auto call = load_demo()->infer(text_request(kStory, R"({"max_tokens": 2})"));

@@ -165,7 +165,6 @@ Model::Model(TRITONSERVER_Server* server, TRITONBACKEND_Backend* backend, const 
   read_config(*model_);
   for (size_t i = 0; i < options.num_instances; ++i) {
     instances_.push_back(Ledger::instance().make<TRITONBACKEND_ModelInstance>());
-    instances_.back()->name = name + "_0_" + std::to_string(i);
     instances_.back()->model = model_;
     error = TRITONBACKEND_ModelInstanceInitialize(instances_.back());
     if (!error) continue;

@@ -191,7 +191,7 @@ TRITONSERVER_Error* TRITONSERVER_ServerIsLive(TRITONSERVER_Server* server, bool*
 }
 
 TRITONSERVER_Error* TRITONBACKEND_ApiVersion(uint32_t* major, uint32_t* minor) {
-  *major = 1;
+  *major = api_major;
   *minor = 19;
   return nullptr;
 }
@@ -300,22 +300,6 @@ TRITONSERVER_Error* TRITONBACKEND_ModelSetState(TRITONBACKEND_Model* model, void
   QUIRE_FAULT_POINT();
   ledger().use(model, __func__);
   model->state = state;
-  return nullptr;
-}
-
-TRITONSERVER_Error* TRITONBACKEND_ModelInstanceName(TRITONBACKEND_ModelInstance* instance,
-                                                    const char** name) {
-  QUIRE_FAULT_POINT();
-  ledger().use(instance, __func__);
-  *name = instance->name.c_str();
-  return nullptr;
-}
-
-TRITONSERVER_Error* TRITONBACKEND_ModelInstanceKind(TRITONBACKEND_ModelInstance* instance,
-                                                    TRITONSERVER_InstanceGroupKind* kind) {
-  QUIRE_FAULT_POINT();
-  ledger().use(instance, __func__);
-  *kind = TRITONSERVER_INSTANCEGROUPKIND_MODEL;
   return nullptr;
 }
 

@@ -172,6 +172,10 @@ struct TRITONSERVER_Metric : quire::triton::host::Object {
   std::atomic<uint64_t> count{0};  // of a histogram
 };
 
+namespace quire::triton::host {
+inline uint32_t api_major = 1;  // what TRITONBACKEND_ApiVersion says
+}
+
 struct TRITONBACKEND_Backend : quire::triton::host::Object {
   TRITONBACKEND_Backend() : Object("backend") {}
   TRITONSERVER_Message* config = nullptr;
@@ -206,7 +210,6 @@ struct TRITONBACKEND_Model : quire::triton::host::Object {
 
 struct TRITONBACKEND_ModelInstance : quire::triton::host::Object {
   TRITONBACKEND_ModelInstance() : Object("model instance") {}
-  std::string name;
   TRITONBACKEND_Model* model = nullptr;
   std::atomic<void*> state{nullptr};
   std::mutex execute_mutex;  // the server calls Execute of an instance on one thread

@@ -3,6 +3,7 @@
 // input without the host having seen it.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "quire/kernels/launch_context.h"
@@ -18,13 +19,22 @@ struct RowWrite {
   int32_t first = 0;
 };
 
+// Writes do not overlap, and the values of each follow those of the one before.
 struct RowWriteArgs {
   static constexpr int32_t kMaxTables = 8;
   int32_t* tables[kMaxTables] = {};
   int64_t strides[kMaxTables] = {};
   const RowWrite* writes = nullptr;  // [num_writes]
-  const int32_t* values = nullptr;
-  int32_t num_writes = 0;
+  const int32_t* values = nullptr;   // [num_values]
+  int32_t num_writes = 0, num_values = 0;
+};
+
+// Bytes of the host's pinned memory, read by a kernel rather than copied by a call of their own. Multiples of
+// 16, as `to` and `from` are.
+struct PinnedBytes {
+  void* to = nullptr;
+  const void* from = nullptr;
+  size_t count = 0;
 };
 
 // One KV cache group's part of the step's inputs.
@@ -35,8 +45,12 @@ struct GroupInputs {
   int64_t* slot_mapping = nullptr;  // [padded T] out; -1 for padding
 };
 
+// In this order: `bytes` are brought, `row_writes` written, the inputs made. What the first brings may hold
+// whatever the others read.
 struct PrepareInputsArgs {
   static constexpr int32_t kMaxGroups = RowWriteArgs::kMaxTables - 1;
+  PinnedBytes bytes;
+  RowWriteArgs row_writes;
   // From the host, for this step. Rows beyond num_rows have no tokens.
   const int32_t* query_start_loc = nullptr;  // [num_rows + 1]
   const int32_t* num_computed = nullptr;     // [num_rows]
@@ -54,20 +68,9 @@ struct PrepareInputsArgs {
   int32_t num_groups = 0;
 };
 
-// tokens[slot[i] * stride + position[i]] = token_id[i], where position[i] < stride and slot[i] >= 0.
-struct StoreTokensArgs {
-  int32_t* tokens = nullptr;
-  int64_t tokens_stride = 0;
-  const int32_t* slots = nullptr;      // [count]
-  const int64_t* positions = nullptr;  // [count]
-  const int32_t* token_ids = nullptr;  // [count]
-  int32_t count = 0;
-};
-
 struct BatchOps {
   void (*write_rows)(const LaunchContext& ctx, const RowWriteArgs& args);
   void (*prepare_inputs)(const LaunchContext& ctx, const PrepareInputsArgs& args);
-  void (*store_tokens)(const LaunchContext& ctx, const StoreTokensArgs& args);
 };
 
 }  // namespace quire

@@ -40,6 +40,10 @@ struct SamplingArgs {
   const uint64_t* seed;        // [R]
   const int64_t* position;     // [R] index of the sampled token in its sequence
   int32_t* sampled_token_ids;  // [R] out
+  // The same tokens, unless null: to memory of the host, and each to a place of its own, where it has one.
+  int32_t* host_token_ids = nullptr;       // [R] out
+  int32_t* const* token_places = nullptr;  // [R] of pointers; null: nowhere
+  uint32_t* row_counters = nullptr;        // [R] for "cuda": zero, and zero again afterwards
   // Known on the host; what they rule out need not be computed. The conservative answers are the defaults.
   bool all_greedy = false;  // every temperature is 0
   bool any_filter = true;   // some row that is not greedy has top_k, top_p or min_p

@@ -1,8 +1,7 @@
-#include "quire/kernels/backend_registry.h"
-
+// The tables of this machine's processor.
 #include <array>
-#include <cstdlib>
 
+#include "quire/kernels/backend_registry.h"
 #include "tables.h"
 
 namespace quire {
@@ -26,17 +25,6 @@ struct Tables {
 std::span<const KernelTable* const> cpu_kernel_tables() {
   static const Tables tables;
   return {tables.tables.data(), tables.count};
-}
-
-const KernelTable* find_kernel_table(std::string_view backend) {
-  if (backend == "cuda") return cuda_kernel_table(0);
-  if (backend != "cpu") return nullptr;
-  const auto tables = cpu_kernel_tables();
-  if (const char* wanted = std::getenv("QUIRE_CPU_ISA")) {
-    for (const KernelTable* table : tables)
-      if (std::string_view(table->variant) == wanted) return table;
-  }
-  return tables.front();
 }
 
 }  // namespace quire
