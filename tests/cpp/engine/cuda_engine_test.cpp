@@ -14,6 +14,7 @@
 #include "quire/engine.h"
 #include "quire/error.h"
 #include "quire/kernels/backend_registry.h"
+#include "weights/model_directory.h"
 
 namespace quire {
 namespace {
@@ -141,6 +142,68 @@ TEST_F(CudaEngineTest, LogprobsEqualTheCpus) {
   }
 }
 
+// A random model whose last two layers of six have a window of 40 tokens, and the others none.
+void write_windowed_model(const ModelDirectory& directory) {
+  constexpr int64_t kHidden = 256, kIntermediate = 512, kHeadDim = 64, kVocab = 512;
+  directory.write("config.json", R"({"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3",
+"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 6, "num_attention_heads": 4,
+"num_key_value_heads": 2, "head_dim": 64, "vocab_size": 512, "max_position_embeddings": 512,
+"rms_norm_eps": 1e-06, "hidden_act": "silu", "rope_theta": 10000.0, "tie_word_embeddings": false,
+"use_sliding_window": true, "sliding_window": 40, "max_window_layers": 4, "dtype": "float32",
+"eos_token_id": 511})");
+  std::mt19937 random(9);
+  std::vector<NamedTensor> tensors;
+  const auto add = [&](const std::string& name, std::vector<int64_t> shape) {
+    const bool is_norm = shape.size() == 1;
+    std::normal_distribution<float> normal(
+        is_norm ? 1.0F : 0.0F, is_norm ? 0.1F : 1.5F / std::sqrt(static_cast<float>(shape.back())));
+    std::vector<float> values(static_cast<size_t>(is_norm ? shape[0] : shape[0] * shape[1]));
+    for (float& value : values) value = normal(random);
+    tensors.push_back({name + ".weight",
+                       "F32",
+                       std::move(shape),
+                       {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)}});
+  };
+  add("model.embed_tokens", {kVocab, kHidden});
+  for (int layer = 0; layer < 6; ++layer) {
+    const std::string name = "model.layers." + std::to_string(layer);
+    for (const char* norm : {".input_layernorm", ".post_attention_layernorm"}) add(name + norm, {kHidden});
+    for (const char* norm : {".self_attn.q_norm", ".self_attn.k_norm"}) add(name + norm, {kHeadDim});
+    add(name + ".self_attn.q_proj", {4 * kHeadDim, kHidden});
+    add(name + ".self_attn.k_proj", {2 * kHeadDim, kHidden});
+    add(name + ".self_attn.v_proj", {2 * kHeadDim, kHidden});
+    add(name + ".self_attn.o_proj", {kHidden, 4 * kHeadDim});
+    add(name + ".mlp.gate_proj", {kIntermediate, kHidden});
+    add(name + ".mlp.up_proj", {kIntermediate, kHidden});
+    add(name + ".mlp.down_proj", {kHidden, kIntermediate});
+  }
+  add("model.norm", {kHidden});
+  add("lm_head", {kVocab, kHidden});
+  write_safetensors(directory, tensors);
+}
+
+// Layers with a window and layers without: two groups of blocks, each with its own part of the memory.
+TEST_F(CudaEngineTest, KVCacheGroupsOfTwoKindsGiveTheCpusTokens) {
+  const ModelDirectory directory;
+  write_windowed_model(directory);
+  EngineConfig config = demo_config("cpu");
+  config.model = directory.path();
+  config.skip_tokenizer_init = true;
+  config.max_num_batched_tokens = 96;  // chunks, beside decodes
+  std::vector<EngineRequest> requests;
+  for (int32_t i = 0; i < 20; ++i) {
+    requests.push_back(request("", 12 + i));
+    for (int32_t k = 0; k < 5 + 11 * i; ++k)
+      requests.back().prompt_token_ids.push_back((k * 37 + i * i * 101) % 500);
+  }
+  const Tokens expected = generate(config, requests);
+  EXPECT_NE(expected[3], expected[4]);
+  config.device = "cuda";
+  EXPECT_EQ(generate(config, requests), expected);
+  config.kv_cache_memory_bytes = 4 << 20;  // a few sequences' worth: some are preempted
+  EXPECT_EQ(generate(config, requests), expected);
+}
+
 // Random arrivals and aborts, for a few seconds; QUIRE_SOAK_SECONDS makes it a soak. `make_request` draws the
 // next.
 void soak(const EngineConfig& config, uint32_t seed,
@@ -253,6 +316,17 @@ TEST_F(CudaEngineTest, NeighboursDoNotDisturb) {
     for (size_t i = 0; i < outputs.size(); ++i)
       EXPECT_EQ(outputs[i].outputs.at(0).token_ids, expected[i].outputs.at(0).token_ids) << i;
   }
+}
+
+// Each measures and captures while the other allocates and copies.
+TEST_F(CudaEngineTest, EnginesThatStartTogetherBothStart) {
+  const Tokens expected = generate(demo_config("cuda"), varied_requests());
+  std::vector<Tokens> results(3);
+  std::vector<std::thread> threads;
+  for (Tokens& tokens : results)
+    threads.emplace_back([&tokens] { tokens = generate(demo_config("cuda"), varied_requests()); });
+  for (std::thread& thread : threads) thread.join();
+  for (const Tokens& tokens : results) EXPECT_EQ(tokens, expected);
 }
 
 TEST(NoCudaEngineTest, WithoutADeviceTheErrorSaysWhatIsThere) {
