@@ -4,6 +4,7 @@
 #   QUIRE_BUILD     a build's directory, or a folder with the programs and libquire.so in it: used as it is.
 #                   Without it build/cuda is brought up to date.
 
+own_library_path=${LD_LIBRARY_PATH:-}
 gpu_build=$(realpath -m "${QUIRE_BUILD:-build/cuda}")
 export LD_LIBRARY_PATH="$gpu_build:$gpu_build/cpp/src${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 

@@ -5,7 +5,7 @@
 // An engine core of the Llama-3.1-8B shape, with weights made on the device, decodes at each batch size. Its
 // executor works on tables that also record events and look at the clock:
 //
-//   - gap: from the end of a step's last kernel until the next step's first may begin; timed by events
+//   - gap: from the end of a step's last kernel until the next step's inputs are made; timed by events
 //   - ahead: part of the steps that the host had enqueued to the end before the device was done with the one
 //   before
 //   - worker: the worker's thread, from a plan's arrival to the last call of its step, without waits for the
@@ -57,7 +57,7 @@ struct ThreadTimes {
 };
 thread_local ThreadTimes times;
 
-// What the wrapped tables see. On the compute stream a step begins with the making of its inputs and ends
+// What the wrapped tables see. On the compute stream a step begins when its inputs are made and ends
 // with the event that its results are waited for by; all of that is the worker's thread's. Read only when it
 // is idle.
 struct Probe {
@@ -81,7 +81,7 @@ struct Probe {
     in_step = false;
     recording = true;
   }
-  void before_inputs(void* stream) {
+  void after_inputs(void* stream) {
     if (!recording) return;
     if (num_steps == begin.size()) {
       recording = false;
@@ -142,10 +142,10 @@ const KernelTable& probed_ops() {
   static const BatchOps batch = [] {
     BatchOps probed = *probe.ops->batch;
     probed.prepare_inputs = [](const LaunchContext& ctx, const PrepareInputsArgs& args) {
-      probe.before_inputs(ctx.stream);
       const double begin = now_us();
       probe.ops->batch->prepare_inputs(ctx, args);
       times.in_launches += now_us() - begin;
+      probe.after_inputs(ctx.stream);
     };
     return probed;
   }();
@@ -306,7 +306,6 @@ class Bench {
 
 int run(EngineConfig config, const std::string& batches, int num_steps) {
   config.validate();
-  if (config.enforce_eager) throw InvalidArgument("enforce_eager: the compute stream is known by its graphs");
   Backend backend = find_backend(config);
   probe.runtime = backend.runtime;
   probe.ops = backend.ops;

@@ -5,8 +5,7 @@
 namespace quire::cuda {
 namespace {
 
-constexpr int kThreads = 128;
-constexpr int kPrepareThreads = 1024;
+constexpr int kThreads = 1024;
 
 // The last of `count` ascending numbers that is not above x; the first one is not.
 template <typename F>
@@ -29,11 +28,6 @@ __device__ void write_value(const RowWriteArgs& args, int i) {
       args.writes[last_not_above(args.num_writes, i, [&](int w) { return args.writes[w].first; })];
   int32_t* row = args.tables[write.table] + write.row * args.strides[write.table];
   row[write.begin + i - write.first] = args.values[i];
-}
-
-__global__ void write_rows_kernel(RowWriteArgs args) {
-  const int i = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
-  if (i < args.num_values) write_value(args, i);
 }
 
 __device__ void prepare_row(const PrepareInputsArgs& args, int i) {
@@ -64,34 +58,26 @@ __device__ void prepare_token(const PrepareInputsArgs& args, int i) {
 
 // One block, so that what it has brought and written can be read: a decode is a few numbers for each thread,
 // and a step of 16,384 tokens, which takes this 20 times as long, takes the model 10,000 times as long.
-__global__ void __launch_bounds__(kPrepareThreads)
+__global__ void __launch_bounds__(kThreads)
     prepare_inputs_kernel(const __grid_constant__ PrepareInputsArgs args) {
   const int thread = static_cast<int>(threadIdx.x);
   const auto* from = static_cast<const int4*>(args.bytes.from);
   auto* to = static_cast<int4*>(args.bytes.to);
-  for (int i = thread; i < static_cast<int>(args.bytes.count / sizeof(int4)); i += kPrepareThreads)
-    to[i] = from[i];
+  for (int i = thread; i < static_cast<int>(args.bytes.count / sizeof(int4)); i += kThreads) to[i] = from[i];
   __syncthreads();
-  for (int i = thread; i < args.row_writes.num_values; i += kPrepareThreads) write_value(args.row_writes, i);
-  for (int i = thread; i <= args.padded_rows; i += kPrepareThreads) prepare_row(args, i);
+  for (int i = thread; i < args.row_writes.num_values; i += kThreads) write_value(args.row_writes, i);
+  for (int i = thread; i <= args.padded_rows; i += kThreads) prepare_row(args, i);
   __syncthreads();
-  for (int i = thread; i < args.padded_tokens; i += kPrepareThreads) prepare_token(args, i);
-}
-
-void write_rows(const LaunchContext& ctx, const RowWriteArgs& args) {
-  if (args.num_values == 0) return;
-  write_rows_kernel<<<static_cast<unsigned>(ceil_div(args.num_values, kThreads)), kThreads, 0,
-                      stream_of(ctx)>>>(args);
-  check_launch(ctx, "write_rows", "[%d writes, %d values]", args.num_writes, args.num_values);
+  for (int i = thread; i < args.padded_tokens; i += kThreads) prepare_token(args, i);
 }
 
 void prepare_inputs(const LaunchContext& ctx, const PrepareInputsArgs& args) {
-  prepare_inputs_kernel<<<1, kPrepareThreads, 0, stream_of(ctx)>>>(args);
+  prepare_inputs_kernel<<<1, kThreads, 0, stream_of(ctx)>>>(args);
   check_launch(ctx, "prepare_inputs", "[%d rows, %d tokens]", args.num_rows, args.num_tokens);
 }
 
 }  // namespace
 
-const BatchOps kBatchOps = {write_rows, prepare_inputs};
+const BatchOps kBatchOps = {prepare_inputs};
 
 }  // namespace quire::cuda

@@ -62,9 +62,6 @@ constexpr DeviceRuntime kRuntime = {
     .record_event = [](void* event, void* stream) -> int {
       return code(cudaEventRecord(as_event(event), as_stream(stream)));
     },
-    .wait_event = [](void* stream, void* event) -> int {
-      return code(cudaStreamWaitEvent(as_stream(stream), as_event(event), 0));
-    },
     .synchronize_event = [](void* event) -> int { return code(cudaEventSynchronize(as_event(event))); },
     .query_event = [](void* event, bool* done) -> int {
       const cudaError_t error = cudaEventQuery(as_event(event));

@@ -257,7 +257,7 @@ std::optional<LtMatmulAlgo> quickest(const GemmPlan& plan, const std::vector<LtH
     if (timer.time(enqueue(contender.algo)) == 0) continue;  // this one loads the kernel
     for (int repeat = 0; repeat < kFirstRuns; ++repeat) {
       const float ms = measure(contender);
-      if (ms == 0 || (best_ms > 0 && ms > 2 * best_ms)) break;
+      if (ms == 0 || (repeat > 0 && best_ms > 0 && ms > 2 * best_ms)) break;
     }
     if (contender.times.empty()) continue;
     if (!is_only_kernels(stream, enqueue(contender.algo))) contender.weight = kNotOnlyKernels;

@@ -6,9 +6,18 @@ namespace {
 class BatchOpsTest : public KernelTest {
  protected:
   const BatchOps& batch() const { return *kernels().batch; }
+  // A step without rows.
+  void write_rows(const RowWriteArgs& writes) {
+    Array<int32_t> starts(1, -7);
+    PrepareInputsArgs args;
+    args.row_writes = writes;
+    args.padded_query_start_loc = starts.data();
+    batch().prepare_inputs(context(), args);
+    EXPECT_EQ(read(starts), std::vector<int32_t>{0});
+  }
 };
 
-TEST_P(BatchOpsTest, WriteRowsWritesPartsOfRowsOfSeveralTables) {
+TEST_P(BatchOpsTest, WritesPartsOfRowsOfSeveralTables) {
   constexpr int64_t kStrides[] = {5, 7};
   Array<int32_t> first(4 * 5, -1), second(3 * 7, -1);
   const Array<int32_t> values = {10, 11, 12, 20, 30, 31, 32, 33, 34, 35, 36};
@@ -25,7 +34,7 @@ TEST_P(BatchOpsTest, WriteRowsWritesPartsOfRowsOfSeveralTables) {
   args.values = values.data();
   args.num_writes = 4;
   args.num_values = static_cast<int32_t>(values.size());
-  batch().write_rows(context(), args);
+  write_rows(args);
   std::vector<int32_t> expected_first(20, -1), expected_second(21, -1);
   for (int i = 0; i < 3; ++i) expected_first[static_cast<size_t>(2 * 5 + 1 + i)] = 10 + i;
   expected_second[6] = 20;
@@ -34,7 +43,7 @@ TEST_P(BatchOpsTest, WriteRowsWritesPartsOfRowsOfSeveralTables) {
   EXPECT_EQ(read(second), expected_second);
 }
 
-TEST_P(BatchOpsTest, WriteRowsTakesLongRowsAndMany) {
+TEST_P(BatchOpsTest, WritesLongRowsAndMany) {
   constexpr int32_t kRows = 300, kLong = 5000;
   Array<int32_t> table(static_cast<size_t>(kRows) * kLong, -1), values;
   Array<RowWrite> writes;
@@ -54,7 +63,7 @@ TEST_P(BatchOpsTest, WriteRowsTakesLongRowsAndMany) {
   args.values = values.data();
   args.num_writes = kRows;
   args.num_values = static_cast<int32_t>(values.size());
-  batch().write_rows(context(), args);
+  write_rows(args);
   sync();
   for (int32_t row = 0; row < kRows; ++row) {
     const RowWrite& write = writes[static_cast<size_t>(row)];

@@ -20,7 +20,7 @@ struct SamplingRow {
   const SamplingParams* params = nullptr;  // the rest of it
   const std::vector<int32_t>* eos_token_ids = nullptr;
   const int32_t* token_ids = nullptr;  // prompt, then output; in the kernels' memory
-  int32_t* token_place = nullptr;      // there too: where a kernel writes the token; null: nowhere
+  int32_t* token_place = nullptr;      // there too: where a device's kernel writes the token; null: nowhere
   int32_t num_prompt_tokens = 0;
   int32_t num_tokens = 0;     // the token to sample gets this index
   uint32_t result_index = 0;  // what its log-probabilities are filed under

@@ -14,6 +14,7 @@ int32_t max_blocks(const StepInputsConfig& config, int32_t block_size) {
   return (config.max_model_len + block_size - 1) / block_size;
 }
 
+// More would keep the one block that brings it busy for longer than a copy takes.
 constexpr size_t kMaxBrought = size_t{128} << 10;
 
 // Where everything lies in the memory given; with no memory, how much it takes.
@@ -99,13 +100,8 @@ class DeviceInputs final : public StepInputs {
   TensorView logits_index() const override {
     return {logits_index_.device, DType::kInt32, static_cast<int64_t>(num_sampling_rows_)};
   }
-  const int32_t* token_ids(const CachedRequestState& request) const override {
+  int32_t* token_ids(const CachedRequestState& request) const override {
     return tables_.tokens + int64_t{request.slot} * config_.max_model_len;
-  }
-  int32_t* token_place(const CachedRequestState& request, int32_t index) const override {
-    // The last token allowed has no place in the row and needs none: nothing follows it.
-    if (index >= config_.max_model_len) return nullptr;
-    return tables_.tokens + int64_t{request.slot} * config_.max_model_len + index;
   }
 
  private:
@@ -113,6 +109,8 @@ class DeviceInputs final : public StepInputs {
   void write_row(const LaunchContext& launch, size_t table, int32_t row, int32_t begin,
                  std::span<const int32_t> values);
   void flush_writes(const LaunchContext& launch);
+  // What prepare_inputs is to bring, after a copy when that is too much for it.
+  PinnedBytes bring(const LaunchContext& launch);
   void stage_changes(const LaunchContext& launch, const StepShape& step);
 
   StepInputsConfig config_;
@@ -166,19 +164,26 @@ void DeviceInputs::write_row(const LaunchContext& launch, size_t table, int32_t 
   }
 }
 
+PinnedBytes DeviceInputs::bring(const LaunchContext& launch) {
+  if (staging_.num_unsent() > kMaxBrought) staging_.send(launch.stream);
+  return staging_.take_unsent();
+}
+
 void DeviceInputs::flush_writes(const LaunchContext& launch) {
   const size_t mark = staging_.mark();
   const auto writes = staging_.push<RowWrite>(writes_.size());
   const auto values = staging_.push<int32_t>(values_.size());
   std::copy(writes_.begin(), writes_.end(), writes.host);
   std::copy(values_.begin(), values_.end(), values.host);
-  staging_.send(launch.stream);
-  RowWriteArgs args = row_writes_;
-  args.writes = writes.device;
-  args.values = values.device;
-  args.num_writes = static_cast<int32_t>(writes_.size());
-  args.num_values = static_cast<int32_t>(values_.size());
-  ops_.write_rows(launch, args);
+  PrepareInputsArgs args;
+  args.bytes = bring(launch);
+  args.row_writes = row_writes_;
+  args.row_writes.writes = writes.device;
+  args.row_writes.values = values.device;
+  args.row_writes.num_writes = static_cast<int32_t>(writes_.size());
+  args.row_writes.num_values = static_cast<int32_t>(values_.size());
+  args.padded_query_start_loc = tables_.query_start_loc;
+  ops_.prepare_inputs(launch, args);
   staging_.rewind(mark, launch.stream);
   writes_.clear();
   values_.clear();
@@ -259,9 +264,7 @@ void DeviceInputs::stage(const LaunchContext& launch, const StepShape& step) {
 void DeviceInputs::build(const LaunchContext& launch, int32_t padded_rows, int32_t padded_tokens) {
   padded_tokens_ = padded_tokens;
   PrepareInputsArgs args;
-  // More would keep the one block that brings it busy for longer than a copy takes.
-  if (staging_.num_unsent() > kMaxBrought) staging_.send(launch.stream);
-  args.bytes = staging_.take_unsent();
+  args.bytes = bring(launch);
   args.row_writes = row_writes_;
   args.query_start_loc = query_start_loc_.device;
   args.num_computed = num_computed_.device;

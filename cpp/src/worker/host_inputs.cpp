@@ -42,12 +42,9 @@ class HostInputs final : public StepInputs {
     return {const_cast<int32_t*>(logits_index_.data()), DType::kInt32,
             static_cast<int64_t>(logits_index_.size())};
   }
-  const int32_t* token_ids(const CachedRequestState& request) const override {
+  int32_t* token_ids(const CachedRequestState& request) const override {
     return batch_->token_ids(request.row);
   }
-  int32_t* token_place(const CachedRequestState&, int32_t) const override {
-    return nullptr;
-  }  // the batch has it
 
  private:
   InputBatch* batch_ = nullptr;

@@ -50,7 +50,6 @@ class InputBatch {
   void reorder(std::span<const int32_t> order);
 
   int32_t size() const { return size_; }
-  bool has_request(int32_t row) const { return requests_[static_cast<size_t>(row)] != nullptr; }
   CachedRequestState& request(int32_t row) { return *requests_[static_cast<size_t>(row)]; }
 
   int32_t* token_ids(int32_t row) {

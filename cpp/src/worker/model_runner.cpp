@@ -270,19 +270,22 @@ void ModelRunner::prepare_sampling(const SchedulerOutput& plan) {
     sampled_rows_.push_back(row);
     const CachedRequestState& request = batch_->request(row);
     // All fields at once: clearing them first would take longer.
-    sampling_rows_.push_back({.sampling = request.sampling,
-                              .params = &request.sampling_params,
-                              .eos_token_ids = &request.eos_token_ids,
-                              .token_ids = nullptr,
-                              .token_place = nullptr,
-                              .num_prompt_tokens = request.num_prompt_tokens,
-                              .num_tokens = batch_->num_tokens(row),
-                              .result_index = static_cast<uint32_t>(index),
-                              .request_id = request.request_id});
+    sampling_rows_.push_back(
+        {.sampling = request.sampling,
+         .params = &request.sampling_params,
+         .eos_token_ids = &request.eos_token_ids,
+         .token_ids = nullptr,
+         .token_place = nullptr,
+         .num_prompt_tokens = request.num_prompt_tokens,
+         .num_tokens = request.num_computed_tokens + num_scheduled_[static_cast<size_t>(row)],
+         .result_index = static_cast<uint32_t>(index),
+         .request_id = request.request_id});
   }
 }
 
 void ModelRunner::execute_model(const SchedulerOutput& plan) {
+  // There is a place for each in flight and one more, in which the host writes now.
+  QUIRE_CHECK(num_unfinished_ <= config_.max_in_flight_steps, num_unfinished_.load(), " unfinished steps");
   update_requests(plan);
   if (planned_.empty()) {
     batch_->condense();
@@ -310,8 +313,11 @@ void ModelRunner::execute_model(const SchedulerOutput& plan) {
   inputs_->stage(launch_, step);
   for (size_t i = 0; i < sampled_rows_.size(); ++i) {
     const CachedRequestState& request = batch_->request(sampled_rows_[i]);
-    sampling_rows_[i].token_ids = inputs_->token_ids(request);
-    sampling_rows_[i].token_place = inputs_->token_place(request, sampling_rows_[i].num_tokens);
+    SamplingRow& row = sampling_rows_[i];
+    int32_t* token_ids = inputs_->token_ids(request);
+    row.token_ids = token_ids;
+    // The last token allowed has no place and needs none: nothing follows it.
+    row.token_place = row.num_tokens < config_.max_model_len ? token_ids + row.num_tokens : nullptr;
   }
   sampler_->stage(slot_, sampling_rows_);
   const bool pads_rows = choice.mode == CudagraphMode::kFull;
@@ -356,8 +362,7 @@ void ModelRunner::sample_tokens(const SchedulerOutput& plan, const GrammarOutput
   // The batch's rows grow now, whoever knows the tokens.
   for (size_t i = 0; i < n; ++i) {
     const int32_t row = sampled_rows_[i];
-    // As the last token allowed has no place in the kernels' memory.
-    if (batch_->num_tokens(row) == config_.max_model_len) continue;
+    if (batch_->num_tokens(row) == config_.max_model_len) continue;  // it has no place here either
     if (runtime_ != nullptr) {
       batch_->append_unknown_token(row);
     } else {
@@ -366,6 +371,7 @@ void ModelRunner::sample_tokens(const SchedulerOutput& plan, const GrammarOutput
   }
   step.num_sampled = n;
   slot_ = next_slot(slot_);
+  ++num_unfinished_;
 }
 
 void ModelRunner::finish_step(ModelRunnerOutput& output) {
@@ -383,6 +389,7 @@ void ModelRunner::finish_step(ModelRunnerOutput& output) {
   }
   if (step.num_sampled > 0) sampler_->take_logprobs(finish_slot_, output.logprobs);
   finish_slot_ = next_slot(finish_slot_);
+  --num_unfinished_;
 }
 
 }  // namespace quire

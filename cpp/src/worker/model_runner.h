@@ -2,6 +2,7 @@
 // samples.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -55,7 +56,7 @@ class ModelRunner {
   // Of the plan executed last: samples, and feeds the tokens back into the batch.
   void sample_tokens(const SchedulerOutput& plan, const GrammarOutput* grammar);
   // Waits for the oldest step that was sampled and not finished, and fills `output`. On any thread, but one
-  // at a time; at most max_in_flight_steps steps are unfinished.
+  // at a time. When a step is executed, at most max_in_flight_steps others are sampled and unfinished.
   void finish_step(ModelRunnerOutput& output);
 
   const CudagraphDispatcher& cudagraph_dispatcher() const { return dispatcher_; }
@@ -118,9 +119,10 @@ class ModelRunner {
   std::map<GraphKey, FullGraph> full_graphs_;
   std::map<GraphKey, PiecewiseGraph> piecewise_graphs_;
 
-  std::vector<StepRecord> records_;  // by slot; used in turn
-  int32_t slot_ = 0;                 // of the step at hand
-  int32_t finish_slot_ = 0;          // of the step that finish_step takes next
+  std::atomic<int32_t> num_unfinished_{0};  // steps that were sampled
+  std::vector<StepRecord> records_;         // by slot; used in turn
+  int32_t slot_ = 0;                        // of the step at hand
+  int32_t finish_slot_ = 0;                 // of the step that finish_step takes next
 
   // The step at hand.
   std::vector<CachedRequestState*> planned_;  // in the plan's order

@@ -44,10 +44,9 @@ class StepInputs {
   virtual std::span<const AttentionMetadata> attention_metadata() const = 0;
   virtual TensorView logits_index() const = 0;  // [sampling_rows] int32: the last token of each
 
-  // The tokens of a request in a row, prompt first, in the kernels' memory.
-  virtual const int32_t* token_ids(const CachedRequestState& request) const = 0;
-  // Where kernels write the request's token `index` for the next step; null: nowhere.
-  virtual int32_t* token_place(const CachedRequestState& request, int32_t index) const = 0;
+  // The tokens of a request in a row, prompt first, in the kernels' memory: max_model_len places. A device's
+  // sampler writes the next one there.
+  virtual int32_t* token_ids(const CachedRequestState& request) const = 0;
 };
 
 // What inputs are sized by.

@@ -92,7 +92,6 @@ class FakeDeviceRuntime {
     stream.pending.push_back(std::move(work));
     hurry();
   }
-  // Work may wait for other streams, and run them.
   static void run(Stream& stream, size_t until) {
     while (stream.num_done < until) {
       const Work work = std::move(stream.pending.front());
@@ -214,15 +213,6 @@ class FakeDeviceRuntime {
       if (stream.capture != nullptr) return FakeDevice::kBroken;
       *static_cast<Event*>(handle) = {&stream, stream.end()};
       hurry();
-      return 0;
-    };
-    table.wait_event = [](void* stream, void* handle) {
-      const std::lock_guard lock(mutex());
-      if (static_cast<Stream*>(stream)->capture != nullptr) return FakeDevice::kBroken;
-      const Event event = *static_cast<Event*>(handle);  // as recorded now
-      push(*static_cast<Stream*>(stream), [event] {
-        if (event.stream != nullptr) run(*event.stream, event.at);
-      });
       return 0;
     };
     table.synchronize_event = [](void* handle) {

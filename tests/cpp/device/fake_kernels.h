@@ -40,6 +40,7 @@ inline void sample(const LaunchContext& ctx, const SamplingArgs& args) {
     const std::vector<float> zeros(rows), ones(rows, 1.0F);
     const std::vector<int32_t> all(rows);
     SamplingArgs needed = args;
+    for (size_t row = 0; row < rows; ++row) EXPECT_EQ(args.row_counters[row], 0U);
     if (args.all_greedy) needed.temperature = zeros.data();
     if (!args.any_filter) {
       needed.top_k = all.data();
@@ -52,7 +53,7 @@ inline void sample(const LaunchContext& ctx, const SamplingArgs& args) {
 
 // ---- BatchOps, by their contract ---------------------------------------------------------------------
 
-inline void write_now(const RowWriteArgs& args) {
+inline void write_rows(const RowWriteArgs& args) {
   int32_t num_values = 0;
   for (int32_t i = 0; i < args.num_writes; ++i) {
     const RowWrite& write = args.writes[i];
@@ -62,10 +63,6 @@ inline void write_now(const RowWriteArgs& args) {
     std::copy_n(args.values + write.first, write.count, row + write.begin);
   }
   EXPECT_EQ(args.num_values, num_values);
-}
-
-inline void write_rows(const LaunchContext& ctx, const RowWriteArgs& args) {
-  FakeDeviceRuntime::enqueue(ctx.stream, [args] { write_now(args); });
 }
 
 inline void prepare_row(const PrepareInputsArgs& args, int32_t row) {
@@ -87,7 +84,7 @@ inline void prepare_inputs(const LaunchContext& ctx, const PrepareInputsArgs& ar
   FakeDeviceRuntime::enqueue(ctx.stream, [args] {
     EXPECT_EQ(args.bytes.count % 16, 0U);
     if (args.bytes.count > 0) std::memcpy(args.bytes.to, args.bytes.from, args.bytes.count);
-    write_now(args.row_writes);
+    write_rows(args.row_writes);
     for (int32_t row = 0; row < args.num_rows; ++row) {
       args.padded_query_start_loc[row] = args.query_start_loc[row];
       prepare_row(args, row);
@@ -103,7 +100,7 @@ inline void prepare_inputs(const LaunchContext& ctx, const PrepareInputsArgs& ar
   });
 }
 
-inline constexpr BatchOps kBatchOps = {write_rows, prepare_inputs};
+inline constexpr BatchOps kBatchOps = {prepare_inputs};
 
 }  // namespace fake
 

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <condition_variable>
 #include <functional>
+#include <future>
 #include <mutex>
 #include <random>
 #include <thread>
@@ -197,11 +198,13 @@ TEST_F(CudaEngineTest, KVCacheGroupsOfTwoKindsGiveTheCpusTokens) {
       requests.back().prompt_token_ids.push_back((k * 37 + i * i * 101) % 500);
   }
   const Tokens expected = generate(config, requests);
-  EXPECT_NE(expected[3], expected[4]);
   config.device = "cuda";
   EXPECT_EQ(generate(config, requests), expected);
-  config.kv_cache_memory_bytes = 4 << 20;  // a few sequences' worth: some are preempted
-  EXPECT_EQ(generate(config, requests), expected);
+  config.kv_cache_memory_bytes = 4 << 20;  // a few sequences' worth
+  Engine small(config);
+  const auto outputs = small.generate(requests);
+  for (size_t i = 0; i < outputs.size(); ++i) EXPECT_EQ(outputs[i].outputs.at(0).token_ids, expected[i]) << i;
+  EXPECT_GT(small.stats().num_preemptions, 0U);
 }
 
 // Random arrivals and aborts, for a few seconds; QUIRE_SOAK_SECONDS makes it a soak. `make_request` draws the
@@ -319,14 +322,14 @@ TEST_F(CudaEngineTest, NeighboursDoNotDisturb) {
 }
 
 // Each measures and captures while the other allocates and copies.
-TEST_F(CudaEngineTest, EnginesThatStartTogetherBothStart) {
+TEST_F(CudaEngineTest, EnginesThatStartTogetherAllStart) {
   const Tokens expected = generate(demo_config("cuda"), varied_requests());
-  std::vector<Tokens> results(3);
-  std::vector<std::thread> threads;
-  for (Tokens& tokens : results)
-    threads.emplace_back([&tokens] { tokens = generate(demo_config("cuda"), varied_requests()); });
-  for (std::thread& thread : threads) thread.join();
-  for (const Tokens& tokens : results) EXPECT_EQ(tokens, expected);
+  std::vector<std::future<Tokens>> results;
+  for (int i = 0; i < 3; ++i) {
+    results.push_back(
+        std::async(std::launch::async, [] { return generate(demo_config("cuda"), varied_requests()); }));
+  }
+  for (auto& tokens : results) EXPECT_EQ(tokens.get(), expected);
 }
 
 TEST(NoCudaEngineTest, WithoutADeviceTheErrorSaysWhatIsThere) {

@@ -272,9 +272,8 @@ void DeviceInputsTest::run_step() {
     const int32_t token = uniform(1, 1 << 20);
     Sequence& sequence = *by_row[static_cast<size_t>(sampling_rows[i])];
     const auto length = static_cast<int32_t>(sequence.tokens.size());
-    int32_t* place = inputs_->token_place(sequence.device, length);
-    ASSERT_EQ(place == nullptr, length == shape_.max_model_len);
-    if (place == nullptr) continue;
+    if (length == shape_.max_model_len) continue;
+    int32_t* place = inputs_->token_ids(sequence.device) + length;
     FakeDeviceRuntime::enqueue(stream_.get(), [place, token] { *place = token; });
     sequence.tokens.push_back(token);
     host_batch_.append_token(sampling_rows[i], token);
@@ -339,7 +338,9 @@ INSTANTIATE_TEST_SUITE_P(Shapes, DeviceInputsTest,
                                          Shape{"most_groups", 5, 64, 70, {1, 2, 3, 4, 5, 6, 7}, 0.5, false},
                                          // ... and all tokens of two rows are more values.
                                          Shape{"long", 5, 300, 4000, {8, 32}, 0.8, false},
-                                         Shape{"long_hurried", 5, 300, 4000, {8, 32, 1}, 0.8, true}),
+                                         Shape{"long_hurried", 5, 300, 4000, {8, 32, 1}, 0.8, true},
+                                         // More than one kernel is to bring: it is copied.
+                                         Shape{"copied", 3, 60000, 40000, {64}, 0.5, true}),
                          [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace

@@ -168,15 +168,14 @@ TEST_F(LifecycleTest, ABackendWithABadCommandLineDoesNotStart) {
 
 TEST_F(LifecycleTest, ABackendDoesNotStartUnderAnotherApi) {
   api_major = 2;
+  std::string refusal;
   try {
     Host later;
-    ADD_FAILURE();
-  } catch (const HostError& error) {
-    EXPECT_NE(std::string(error.what()).find("API is 2.19; the quire backend is made for 1.x"),
-              std::string::npos)
-        << error.what();
+  } catch (const std::exception& error) {
+    refusal = error.what();
   }
   api_major = 1;
+  EXPECT_NE(refusal.find("API is 2.19; the quire backend is made for 1.x"), std::string::npos) << refusal;
   EXPECT_NO_THROW(Host());
 }
 

@@ -69,7 +69,6 @@ struct PrepareInputsArgs {
 };
 
 struct BatchOps {
-  void (*write_rows)(const LaunchContext& ctx, const RowWriteArgs& args);
   void (*prepare_inputs)(const LaunchContext& ctx, const PrepareInputsArgs& args);
 };
 

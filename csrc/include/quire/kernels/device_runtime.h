@@ -18,7 +18,8 @@ struct DeviceRuntime {
 
   int (*allocate)(void** data, size_t bytes);
   int (*release)(void* data);
-  int (*allocate_pinned)(void** data, size_t bytes);  // host memory that copies run at full speed from
+  // Host memory that copies run at full speed from, and that kernels read and write at the same address.
+  int (*allocate_pinned)(void** data, size_t bytes);
   int (*release_pinned)(void* data);
 
   // Enqueued; either side may be the host's. Overlaps the host only when that side is pinned.
@@ -32,7 +33,6 @@ struct DeviceRuntime {
   int (*create_event)(void** event, bool timed);
   int (*destroy_event)(void* event);
   int (*record_event)(void* event, void* stream);
-  int (*wait_event)(void* stream, void* event);  // the stream waits, not the host
   int (*synchronize_event)(void* event);
   int (*query_event)(void* event, bool* done);
   int (*elapsed_ms)(float* ms, void* begin, void* end);

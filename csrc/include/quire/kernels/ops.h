@@ -5,8 +5,8 @@
 //
 // Common rules: shapes and dtypes are the caller's promise (checked by layers/, not here); no op
 // allocates; none throws; each only enqueues on ctx.stream. Sums are in fp32. All pointers, those inside the
-// argument structs too, are the backend's memory: the device's for "cuda". "16-bit" is bf16 in the CPU
-// tables, bf16 | fp16 in CUDA's.
+// argument structs too, are the backend's memory: the device's for "cuda", or, where kernels only write, the
+// host's pinned memory. "16-bit" is bf16 in the CPU tables, bf16 | fp16 in CUDA's.
 //
 // Batch invariance: in the CPU tables a row's result is a function of that row's inputs alone, bitwise:
 // it does not depend on T, R, the number of threads, or where chunk boundaries fall.
@@ -40,7 +40,8 @@ struct SamplingArgs {
   const uint64_t* seed;        // [R]
   const int64_t* position;     // [R] index of the sampled token in its sequence
   int32_t* sampled_token_ids;  // [R] out
-  // The same tokens, unless null: to memory of the host, and each to a place of its own, where it has one.
+  // The same tokens, unless null: to pinned memory of the host, and each to a place of its own, where it has
+  // one.
   int32_t* host_token_ids = nullptr;       // [R] out
   int32_t* const* token_places = nullptr;  // [R] of pointers; null: nowhere
   uint32_t* row_counters = nullptr;        // [R] for "cuda": zero, and zero again afterwards
