@@ -167,7 +167,10 @@ namespace {
 template <typename F>
 bool is_only_kernels(cudaStream_t stream, F enqueue) {
   cudaGraph_t graph = nullptr;
-  if (cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal) != cudaSuccess) return false;
+  if (cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal) != cudaSuccess) {
+    cudaGetLastError();  // nothing can be captured on this stream; the next launch's check must not see it
+    return false;
+  }
   const bool enqueued = enqueue();
   bool only_kernels = cudaStreamEndCapture(stream, &graph) == cudaSuccess && enqueued;
   size_t count = 0;

@@ -1,3 +1,6 @@
+#include <cstdlib>
+#include <filesystem>
+
 #include "kernel_test.h"
 
 namespace quire {
@@ -82,6 +85,30 @@ TEST_P(LinearTest, MatchesTheReferenceForWholeVectors) {
       }
     }
   }
+}
+
+// Algorithms are measured there too, though nothing can be captured. With nothing kept from before.
+TEST_P(LinearTest, TheDefaultStreamIsAsGoodAsAnother) {
+  if (!is_cuda()) GTEST_SKIP() << "there are no streams";
+  const auto directory = std::filesystem::path(testing::TempDir()) / "quire_no_linears";
+  std::filesystem::remove_all(directory);
+  const char* before = std::getenv("QUIRE_CACHE_DIR");
+  const std::string kept = before != nullptr ? before : "";
+  ::setenv("QUIRE_CACHE_DIR", directory.c_str(), 1);
+  LaunchContext ctx = context();
+  ctx.stream = nullptr;
+  ctx.state = kernels().create_state(ctx.error);
+  before != nullptr ? ::setenv("QUIRE_CACHE_DIR", kept.c_str(), 1) : ::unsetenv("QUIRE_CACHE_DIR");
+  const Tensor x = std::move(Tensor(DType::kBFloat16, 5, 64).randomize(1));
+  const Tensor rows = std::move(Tensor(DType::kBFloat16, 48, 64).randomize(2, 0.1F));
+  const Packed packed = pack(rows, DType::kBFloat16);
+  reserve(5, 48, 64, DType::kBFloat16);
+  ctx.workspace = context().workspace;
+  ctx.workspace_bytes = context().workspace_bytes;
+  const Tensor out(DType::kFloat32, 5, 48);
+  run(ctx, out, x, packed.weight);
+  expect_close(out, reference::linear(x.values(), rows.values(), {}, 64), 1e-4, 1e-6);
+  kernels().destroy_state(ctx.state);
 }
 
 TEST_P(LinearTest, BiasIsOptional) {

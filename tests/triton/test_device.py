@@ -66,7 +66,7 @@ def test_a_script_gets_the_cpus_text_from_graphs(expected: dict[str, str]) -> No
 def test_requests_to_triton_get_the_cpus_text(server: TritonServer, expected: dict[str, str]) -> None:
     server.write_model("device", {"model": MODEL, **ON_DEVICE})
     server.load("device")
-    request = {"temperature": 0, "max_tokens": LENGTH, "ignore_eos": True}
+    request = {"temperature": 0, "max_tokens": LENGTH, "ignore_eos": True, "exclude_input_in_output": True}
 
     def ask(prompt: str) -> str:
         return str(server.generate("device", text_input=prompt, **request)["text_output"])
