@@ -7,7 +7,7 @@
 #   engine        engines against the CPU's and against themselves; weights
 #   logits        transformers' logits, for each architecture (needs pytest, torch and transformers)
 #   doors         `quire run`, scripts and a Triton server, with the package that is installed (needs pytest)
-#   --sanitizer   also: compute-sanitizer's memcheck and racecheck on some of the kernels' tests, under four minutes
+#   --sanitizer   also: compute-sanitizer's memcheck and racecheck on some of the kernels' tests, under five minutes
 #   --soak        also: random arrivals and aborts in two engines side by side, for so long
 #
 #   QUIRE_BUILD   a build, or a folder of programs, to be used as it is; else build/cuda is built
@@ -63,7 +63,7 @@ sanitizer() {
   # The library asks the driver for functions that it may lack: errors of calls are the tests' business.
   run_part memcheck 140 tests/gtest_some.sh "$check" --tool memcheck --report-api-errors no --error-exitcode 1 \
     "$(gpu_program tests/kernels quire_kernel_tests)" --gtest_filter="$memcheck_tests"
-  run_part racecheck 90 tests/gtest_some.sh "$check" --tool racecheck --error-exitcode 1 \
+  run_part racecheck 180 tests/gtest_some.sh "$check" --tool racecheck --error-exitcode 1 \
     "$(gpu_program tests/kernels quire_kernel_tests)" --gtest_filter="$racecheck_tests"
 }
 
