@@ -56,8 +56,8 @@ __device__ void prepare_token(const PrepareInputsArgs& args, int i) {
   }
 }
 
-// One block, so that what it has brought and written can be read: a decode is a few numbers for each thread,
-// and a step of 16,384 tokens, which takes this 20 times as long, takes the model 10,000 times as long.
+// One block, so that what it has brought and written can be read. For a decode that is a few numbers for each
+// thread; with thousands of tokens in a step the model takes so long that this does not matter.
 __global__ void __launch_bounds__(kThreads)
     prepare_inputs_kernel(const __grid_constant__ PrepareInputsArgs args) {
   const int thread = static_cast<int>(threadIdx.x);

@@ -1,4 +1,4 @@
-// The part of a request's SamplingParams that every step reads: half a cache line, where the whole takes
+// The part of a request's SamplingParams that every step reads: less than a cache line, where the whole takes
 // several.
 #pragma once
 
