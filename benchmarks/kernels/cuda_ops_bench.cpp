@@ -1,5 +1,5 @@
 // The CUDA kernels that move memory, at the shapes of Llama-3.1-8B: hidden 4096, intermediate 14336,
-// vocabulary 128256.
+// vocabulary 128256; and the one that makes a step's inputs.
 //
 //   quire_cuda_ops_bench [filter]
 //
@@ -11,6 +11,7 @@
 #include <cstring>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "quire/kernels/backend_registry.h"
@@ -210,6 +211,66 @@ void bench_sampling(int64_t rows) {
           [&](int i) { kernels().log_softmax(context, logits[i], logits[i]); });
 }
 
+// A step of `rows` requests with `tokens` each; every one of them a write of its tokens and of its blocks, as
+// when prompts arrive.
+void bench_inputs(int32_t rows, int32_t tokens) {
+  constexpr int32_t kBlockSize = 16;
+  const int32_t blocks = (tokens + kBlockSize - 1) / kBlockSize, num_values = rows * (tokens + blocks);
+  const auto n = static_cast<size_t>(rows);
+  const auto rounded = [](size_t bytes) { return (bytes + 15) / 16 * 16; };
+  // What is sent: starts, computed, slots, writes, values.
+  const size_t starts_at = 0, computed_at = rounded((n + 1) * 4), slots_at = computed_at + rounded(n * 4),
+               writes_at = slots_at + rounded(n * 4),
+               values_at = writes_at + rounded(2 * n * sizeof(RowWrite)),
+               bytes = values_at + rounded(static_cast<size_t>(num_values) * 4);
+  void* pinned = nullptr;
+  check(runtime().allocate_pinned(&pinned, bytes));
+  std::memset(pinned, 0, bytes);
+  const auto host = [&](size_t at) {
+    return reinterpret_cast<int32_t*>(static_cast<std::byte*>(pinned) + at);
+  };
+  auto* writes = reinterpret_cast<RowWrite*>(host(writes_at));
+  for (int32_t r = 0; r < rows; ++r) {
+    host(starts_at)[r + 1] = (r + 1) * tokens;
+    host(slots_at)[r] = r;
+    const int32_t first = r * (tokens + blocks);
+    writes[2 * r] = {.table = 0, .row = r, .begin = 0, .count = tokens, .first = first};
+    writes[2 * r + 1] = {.table = 1, .row = r, .begin = 0, .count = blocks, .first = first + tokens};
+  }
+  const Memory staged(bytes), table(n * static_cast<size_t>(tokens) * 4),
+      block_table(n * static_cast<size_t>(blocks) * 4), ids(n * static_cast<size_t>(tokens) * 4),
+      positions(n * static_cast<size_t>(tokens) * 4), slots(n * static_cast<size_t>(tokens) * 8),
+      starts((n + 1) * 4), lens(n * 4);
+  const auto device = [&](size_t at) {
+    return reinterpret_cast<int32_t*>(static_cast<std::byte*>(staged.data()) + at);
+  };
+  const auto ints = [](const Memory& memory) { return static_cast<int32_t*>(memory.data()); };
+  PrepareInputsArgs args;
+  args.bytes = {staged.data(), pinned, bytes};
+  args.row_writes = {{ints(table), ints(block_table)},
+                     {tokens, blocks},
+                     reinterpret_cast<RowWrite*>(device(writes_at)),
+                     device(values_at),
+                     2 * rows,
+                     num_values};
+  args.query_start_loc = device(starts_at);
+  args.num_computed = device(computed_at);
+  args.slots = device(slots_at);
+  args.num_rows = args.padded_rows = rows;
+  args.num_tokens = args.padded_tokens = rows * tokens;
+  args.tokens = ints(table);
+  args.tokens_stride = tokens;
+  args.input_ids = ints(ids);
+  args.positions = ints(positions);
+  args.padded_query_start_loc = ints(starts);
+  args.seq_lens = ints(lens);
+  args.groups[0] = {ints(block_table), blocks, kBlockSize, static_cast<int64_t*>(slots.data())};
+  args.num_groups = 1;
+  measure("prepare_inputs R=" + std::to_string(rows) + " T=" + std::to_string(rows * tokens), 1,
+          static_cast<double>(bytes), [&](int) { kernels().batch->prepare_inputs(context, args); });
+  check(runtime().release_pinned(pinned));
+}
+
 }  // namespace
 }  // namespace quire
 
@@ -230,5 +291,7 @@ int main(int argc, char** argv) {
   context.workspace_bytes = workspace_bytes;
   for (const int64_t rows : {1, 64, 256, 2048, 8192}) bench_rows(rows);
   for (const int64_t rows : {1, 64, 256}) bench_sampling(rows);
+  for (const auto& [rows, tokens] : {std::pair{1, 1}, {256, 1}, {16, 128}, {8, 1024}, {1, 16384}})
+    bench_inputs(rows, tokens);
   return 0;
 }
