@@ -332,6 +332,19 @@ TEST_F(CudaEngineTest, EnginesThatStartTogetherAllStart) {
   for (auto& tokens : results) EXPECT_EQ(tokens.get(), expected);
 }
 
+// What is known of a device, and what its kernels are allowed, is not the other one's.
+TEST_F(CudaEngineTest, EnginesOnTwoDevicesWorkSideBySide) {
+  if (cuda_kernel_table(1) == nullptr) GTEST_SKIP() << "there is one device";
+  const Tokens expected = generate(demo_config("cpu"), varied_requests());
+  const auto on = [](const char* device) {
+    return std::async(std::launch::async,
+                      [device] { return generate(demo_config(device), varied_requests()); });
+  };
+  auto second = on("cuda:1"), first = on("cuda:0");
+  EXPECT_EQ(second.get(), expected);
+  EXPECT_EQ(first.get(), expected);
+}
+
 TEST(NoCudaEngineTest, WithoutADeviceTheErrorSaysWhatIsThere) {
   if (cuda_kernel_table(0) != nullptr) GTEST_SKIP() << "there is a CUDA device";
   try {
