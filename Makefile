@@ -1,65 +1,89 @@
-# The two commands of the README are `make run` and `make test`. Everything they install goes into .venv, except
-# system packages, which come through apt where that is allowed.
+# The two commands of the README are `make run` and `make test`; CONTRIBUTING.md has the others. Everything they install
+# goes into .venv, except system packages, which come through apt where that is allowed. The package and the C++ tests
+# are built in one tree, build/$(PRESET). VERBOSE=1 shows what is otherwise only shown when it fails.
 
 PYTHON ?= python3
 PROMPT ?= Tell me a short story about a lighthouse.
+PRESET ?= default
+JOBS ?= $(shell nproc)
 VENV := .venv
 BIN := $(VENV)/bin
-JOBS ?= $(shell nproc)
+BUILD := build/$(PRESET)
+PHASE := tools/phase.sh
+# CMake and Ninja: the system's, else what the requirements brought.
+CMAKE := PATH="$(if $(wildcard $(BIN)/cmake),$(CURDIR)/$(BIN):)$$PATH:$(CURDIR)/$(BIN)" cmake
 
-.PHONY: run triton test test-cpp test-python lint sanitize stubs bench clean
+# Kernels for the GPUs that are here; where there is none, for every generation that the package supports.
+CUDAARCHS ?= $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null \
+               | tr -d . | sed 's/^90$$/90a/; s/$$/-real/' | sort -u | paste -sd';')
+export CUDAARCHS
+
+.PHONY: run triton test test-programs test-cpp test-python check lint sanitize stubs clean
 
 # What the package is made of; a change rebuilds it.
 PACKAGE_SOURCES := $(shell find cpp csrc python cmake triton_backend -type f -not -name '*.pyi' -not -path '*/__pycache__/*') \
                    CMakeLists.txt pyproject.toml VERSION
 
 run: $(VENV)/.package
-	$(BIN)/quire run "$(PROMPT)"
+	@$(BIN)/quire run "$(PROMPT)"
 
 # Triton Inference Server with model_repository/, on ports 8000 (HTTP), 8001 (gRPC) and 8002 (metrics).
 triton: $(VENV)/.package
-	$(BIN)/quire triton --repository model_repository
+	@$(BIN)/quire triton --repository model_repository
 
-test: lint test-cpp test-python
+# Python's packages come while the compiler is at work.
+test: lint
+	@$(MAKE) --no-print-directory -j2 $(VENV)/.tests test-programs
+	@$(MAKE) --no-print-directory test-cpp test-python
 
 $(VENV)/.created: tools/setup.sh
-	tools/setup.sh base
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q --upgrade pip
-	touch $@
+	@$(PHASE) "Python environment" sh -c 'tools/setup.sh python && $(PYTHON) -m venv $(VENV)'
+	@touch $@
 
-$(VENV)/.package: $(VENV)/.created $(PACKAGE_SOURCES)
-	$(BIN)/python -m pip install -q .
-	touch $@
+$(VENV)/.build: $(VENV)/.created pyproject.toml
+	@$(PHASE) "Compiler and build tools" sh -c \
+	  'tools/setup.sh base && $(BIN)/python tools/install_requirements.py build'
+	@touch $@
 
-$(VENV)/.tools: $(VENV)/.created pyproject.toml
-	tools/setup.sh test
-	$(BIN)/python tools/install_extras.py test dev
-	touch $@
+$(VENV)/.lint: $(VENV)/.created pyproject.toml
+	@$(PHASE) "Linters" $(BIN)/python tools/install_requirements.py lint
+	@touch $@
 
-# CMake and Ninja: the system's, else from PyPI.
-build/%/CMakeCache.txt: $(VENV)/.tools CMakePresets.json
-	PATH="$$PATH:$(CURDIR)/$(BIN)" cmake --preset $*
+$(VENV)/.system: $(VENV)/.build
+	@$(PHASE) "System packages of the tests" tools/setup.sh test
+	@touch $@
 
-test-cpp: build/cpu/CMakeCache.txt
-	PATH="$$PATH:$(CURDIR)/$(BIN)" cmake --build --preset cpu -j $(JOBS)
-	PATH="$$PATH:$(CURDIR)/$(BIN)" ctest --preset cpu -j $(JOBS)
+$(VENV)/.tests: $(VENV)/.lint pyproject.toml
+	@$(PHASE) "Python packages of the tests" $(BIN)/python tools/install_requirements.py test
+	@touch $@
 
-test-python: $(VENV)/.tools $(VENV)/.package test-cpp
-	$(BIN)/python -m pytest
+# The build directory is this tree's, so that only what changed is compiled.
+$(VENV)/.package: $(VENV)/.build $(PACKAGE_SOURCES)
+	@$(PHASE) "Compiling and installing the package" env CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) $(BIN)/python -m pip install -v \
+	  --disable-pip-version-check --root-user-action=ignore --no-build-isolation --no-deps -Cbuild-dir=$(BUILD) .
+	@touch $@
 
-lint: $(VENV)/.tools $(VENV)/.package
-	git ls-files '*.cpp' '*.cc' '*.h' '*.cu' '*.cuh' | xargs $(BIN)/clang-format --dry-run --Werror
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+# The package first: it configures the tree for this Python.
+test-programs: $(VENV)/.system $(VENV)/.package
+	@$(PHASE) "Compiling the tests" sh -c '$(CMAKE) --preset $(PRESET) && cmake --build $(BUILD) -j $(JOBS)'
 
-# The C++ tests under AddressSanitizer + UBSan, then ThreadSanitizer; each fuzz target for ten seconds.
-sanitize: build/asan/CMakeCache.txt build/tsan/CMakeCache.txt
-	PATH="$$PATH:$(CURDIR)/$(BIN)" cmake --build --preset asan -j $(JOBS)
-	PATH="$$PATH:$(CURDIR)/$(BIN)" ctest --preset asan -j $(JOBS)
-	PATH="$$PATH:$(CURDIR)/$(BIN)" cmake --build --preset tsan -j $(JOBS)
-	PATH="$$PATH:$(CURDIR)/$(BIN)" ctest --preset tsan -j $(JOBS)
+test-cpp: test-programs
+	@$(PHASE) "C++ tests" $(CMAKE) -E chdir $(BUILD) ctest --output-on-failure -j $(JOBS)
+
+test-python: $(VENV)/.tests test-programs
+	@QUIRE_BUILD_DIR=$(BUILD) VERBOSE=1 $(PHASE) "Python tests" $(BIN)/python -m pytest
+
+lint: $(VENV)/.lint
+	@$(PHASE) "Format of C++" sh -c \
+	  "git ls-files '*.cpp' '*.cc' '*.h' '*.cu' '*.cuh' | xargs -P $(JOBS) -n 40 $(BIN)/clang-format --dry-run --Werror"
+	@$(PHASE) "Format and lint of Python" sh -c '$(BIN)/ruff check . && $(BIN)/ruff format --check .'
+	@$(PHASE) "Types of Python" $(BIN)/mypy
+
+# The C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer with the fuzz targets, and under ThreadSanitizer.
+sanitize: sanitize-asan sanitize-tsan
+sanitize-%: $(VENV)/.system
+	@$(PHASE) "Compiling for $*" sh -c '$(CMAKE) --preset $* && cmake --build --preset $* -j $(JOBS)'
+	@$(PHASE) "C++ tests under $*" $(CMAKE) -E env ctest --preset $* -j $(JOBS)
 
 # Regenerates the committed type stubs.
 stubs: $(VENV)/.package

@@ -15,6 +15,8 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_G
   # Takes a reference to what an argument refers to for one to the argument (GCC PR 109642).
   target_compile_options(quire_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-dangling-reference>)
 endif()
+# What __FILE__ says does not depend on where the clone is.
+target_compile_options(quire_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=>)
 if(QUIRE_WERROR)
   target_compile_options(quire_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Werror>)
 endif()
@@ -23,6 +25,19 @@ foreach(sanitizer IN LISTS QUIRE_SANITIZE)
                                                -fno-sanitize-recover=all)
   target_link_options(quire_flags INTERFACE -fsanitize=${sanitizer})
 endforeach()
+if("undefined" IN_LIST QUIRE_SANITIZE AND NOT QUIRE_SANITIZE_ALL)
+  # Half of what the sanitizer takes to compile. Accesses through null crash, with a stack, and the address sanitizer
+  # knows the sizes of objects.
+  target_compile_options(quire_flags INTERFACE -fno-sanitize=null,object-size,vptr)
+endif()
+
+# quire_unity(TARGET): compiles files of the target together, unless QUIRE_UNITY is OFF.
+#
+# Most of a file's compilation is headers and what they instantiate, and is then paid once for several files. They share
+# their unnamed namespaces. CMake leaves out sources with compile options of their own.
+function(quire_unity target)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${QUIRE_UNITY} UNITY_BUILD_BATCH_SIZE 8)
+endfunction()
 
 # quire_room(NAME SOURCES a.cpp ... [DEPENDS quire::other ...])
 #
@@ -41,5 +56,6 @@ function(quire_room name)
                          "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/cpp/src>"
                          "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/csrc/include>")
   target_link_libraries(quire_${name} PUBLIC quire_flags ${ROOM_DEPENDS})
+  quire_unity(quire_${name})
   set_property(GLOBAL APPEND PROPERTY QUIRE_ROOMS quire_${name})
 endfunction()

@@ -8,13 +8,12 @@
 namespace quire::chat {
 namespace {
 
-using Kind = Expression::Kind;
 
 // Bounds the stack that parsing and evaluating need.
 constexpr int kMaxExpressionDepth = 200;
 constexpr int kMaxNesting = 60;
 
-ExpressionPtr make(Kind kind, int line) {
+ExpressionPtr make(Expression::Kind kind, int line) {
   auto expression = std::make_unique<Expression>();
   expression->kind = kind;
   expression->line = line;
@@ -31,7 +30,7 @@ void add_operand(Expression& expression, ExpressionPtr operand) {
   expression.operands.push_back(std::move(operand));
 }
 
-ExpressionPtr make_binary(Kind kind, std::string name, ExpressionPtr left, ExpressionPtr right) {
+ExpressionPtr make_binary(Expression::Kind kind, std::string name, ExpressionPtr left, ExpressionPtr right) {
   ExpressionPtr expression = make(kind, left->line);
   expression->name = std::move(name);
   add_operand(*expression, std::move(left));
@@ -40,7 +39,7 @@ ExpressionPtr make_binary(Kind kind, std::string name, ExpressionPtr left, Expre
 }
 
 ExpressionPtr make_literal(Value value, int line) {
-  ExpressionPtr expression = make(Kind::kLiteral, line);
+  ExpressionPtr expression = make(Expression::Kind::kLiteral, line);
   expression->literal = std::move(value);
   return expression;
 }
@@ -108,7 +107,7 @@ ExpressionPtr ExpressionParser::parse_tuple(bool with_conditional, std::string_v
   }
   if (!is_tuple && !items.empty()) return std::move(items[0]);
   if (!is_tuple && !in_parentheses) fail_unexpected("an expression");
-  ExpressionPtr tuple = make(Kind::kTuple, line);
+  ExpressionPtr tuple = make(Expression::Kind::kTuple, line);
   for (ExpressionPtr& item : items) add_operand(*tuple, std::move(item));
   return tuple;
 }
@@ -116,7 +115,7 @@ ExpressionPtr ExpressionParser::parse_tuple(bool with_conditional, std::string_v
 ExpressionPtr ExpressionParser::parse_conditional() {
   ExpressionPtr value = parse_or();
   while (skip_name("if")) {
-    ExpressionPtr conditional = make(Kind::kConditional, value->line);
+    ExpressionPtr conditional = make(Expression::Kind::kConditional, value->line);
     add_operand(*conditional, parse_or());
     add_operand(*conditional, std::move(value));
     add_operand(*conditional, skip_name("else") ? parse_expression() : nullptr);
@@ -127,13 +126,13 @@ ExpressionPtr ExpressionParser::parse_conditional() {
 
 ExpressionPtr ExpressionParser::parse_or() {
   ExpressionPtr left = parse_and();
-  while (skip_name("or")) left = make_binary(Kind::kOr, "", std::move(left), parse_and());
+  while (skip_name("or")) left = make_binary(Expression::Kind::kOr, "", std::move(left), parse_and());
   return left;
 }
 
 ExpressionPtr ExpressionParser::parse_and() {
   ExpressionPtr left = parse_not();
-  while (skip_name("and")) left = make_binary(Kind::kAnd, "", std::move(left), parse_not());
+  while (skip_name("and")) left = make_binary(Expression::Kind::kAnd, "", std::move(left), parse_not());
   return left;
 }
 
@@ -144,7 +143,7 @@ ExpressionPtr ExpressionParser::parse_not() {
   while (skip_name("not")) ++num_nots;
   ExpressionPtr expression = parse_compare();
   for (; num_nots > 0; --num_nots) {
-    ExpressionPtr negated = make(Kind::kNot, line);
+    ExpressionPtr negated = make(Expression::Kind::kNot, line);
     add_operand(*negated, std::move(expression));
     expression = std::move(negated);
   }
@@ -170,7 +169,7 @@ ExpressionPtr ExpressionParser::parse_compare() {
       return comparison ? std::move(comparison) : std::move(first);
     }
     if (!comparison) {
-      comparison = make(Kind::kCompare, first->line);
+      comparison = make(Expression::Kind::kCompare, first->line);
       add_operand(*comparison, std::move(first));
     }
     comparison->operators.push_back(op);
@@ -182,7 +181,7 @@ ExpressionPtr ExpressionParser::parse_sum() {
   ExpressionPtr left = parse_concat();
   while (current().is_operator("+") || current().is_operator("-")) {
     const std::string op = next().text;
-    left = make_binary(Kind::kBinary, op, std::move(left), parse_concat());
+    left = make_binary(Expression::Kind::kBinary, op, std::move(left), parse_concat());
   }
   return left;
 }
@@ -190,7 +189,7 @@ ExpressionPtr ExpressionParser::parse_sum() {
 ExpressionPtr ExpressionParser::parse_concat() {
   ExpressionPtr first = parse_product();
   if (!current().is_operator("~")) return first;
-  ExpressionPtr concat = make(Kind::kConcat, first->line);
+  ExpressionPtr concat = make(Expression::Kind::kConcat, first->line);
   add_operand(*concat, std::move(first));
   while (skip_operator("~")) add_operand(*concat, parse_product());
   return concat;
@@ -201,14 +200,14 @@ ExpressionPtr ExpressionParser::parse_product() {
   while (current().is_operator("*") || current().is_operator("/") || current().is_operator("//") ||
          current().is_operator("%")) {
     const std::string op = next().text;
-    left = make_binary(Kind::kBinary, op, std::move(left), parse_power());
+    left = make_binary(Expression::Kind::kBinary, op, std::move(left), parse_power());
   }
   return left;
 }
 
 ExpressionPtr ExpressionParser::parse_power() {
   ExpressionPtr left = parse_unary(true);
-  while (skip_operator("**")) left = make_binary(Kind::kBinary, "**", std::move(left), parse_unary(true));
+  while (skip_operator("**")) left = make_binary(Expression::Kind::kBinary, "**", std::move(left), parse_unary(true));
   return left;
 }
 
@@ -219,7 +218,7 @@ ExpressionPtr ExpressionParser::parse_unary(bool with_filters) {
   const int line = current().line;
   ExpressionPtr expression;
   if (current().is_operator("-") || current().is_operator("+")) {
-    const Kind kind = next().text == "-" ? Kind::kNegate : Kind::kPositive;
+    const Expression::Kind kind = next().text == "-" ? Expression::Kind::kNegate : Expression::Kind::kPositive;
     expression = make(kind, line);
     add_operand(*expression, parse_unary(false));
   } else {
@@ -283,13 +282,13 @@ ExpressionPtr ExpressionParser::parse_name() {
   if (current().is_operator("(") && (name == "cycler" || name == "joiner" || name == "lipsum")) {
     fail_at_line(token.line, str("the function '", name, "' is not supported"));
   }
-  ExpressionPtr expression = make(Kind::kName, token.line);
+  ExpressionPtr expression = make(Expression::Kind::kName, token.line);
   expression->name = name;
   return expression;
 }
 
 ExpressionPtr ExpressionParser::parse_list() {
-  ExpressionPtr list = make(Kind::kList, current().line);
+  ExpressionPtr list = make(Expression::Kind::kList, current().line);
   expect_operator("[");
   while (!current().is_operator("]")) {
     add_operand(*list, parse_expression());
@@ -300,7 +299,7 @@ ExpressionPtr ExpressionParser::parse_list() {
 }
 
 ExpressionPtr ExpressionParser::parse_dict() {
-  ExpressionPtr dict = make(Kind::kDict, current().line);
+  ExpressionPtr dict = make(Expression::Kind::kDict, current().line);
   expect_operator("{");
   while (!current().is_operator("}")) {
     add_operand(*dict, parse_expression());
@@ -316,10 +315,10 @@ ExpressionPtr ExpressionParser::parse_postfix(ExpressionPtr expression) {
   for (;;) {
     if (current().is_operator(".")) {
       const int line = next().line;
-      ExpressionPtr access = make(Kind::kAttribute, line);
+      ExpressionPtr access = make(Expression::Kind::kAttribute, line);
       add_operand(*access, std::move(expression));
       if (current().is(Token::Kind::kInteger)) {
-        access->kind = Kind::kSubscript;
+        access->kind = Expression::Kind::kSubscript;
         add_operand(*access, make_literal(Value(next().integer), line));
       } else {
         access->name = expect_any_name();
@@ -342,9 +341,9 @@ ExpressionPtr ExpressionParser::parse_subscript(ExpressionPtr object) {
   if (!current().is_operator(":")) {
     if (!current().is_operator("]")) fail_unexpected("']'");
     next();
-    return make_binary(Kind::kSubscript, "", std::move(object), std::move(first));
+    return make_binary(Expression::Kind::kSubscript, "", std::move(object), std::move(first));
   }
-  ExpressionPtr slice = make(Kind::kSlice, line);
+  ExpressionPtr slice = make(Expression::Kind::kSlice, line);
   add_operand(*slice, std::move(object));
   add_operand(*slice, std::move(first));
   next();
@@ -376,7 +375,7 @@ void ExpressionParser::parse_arguments(Expression& call) {
 }
 
 ExpressionPtr ExpressionParser::parse_call(ExpressionPtr callee) {
-  ExpressionPtr call = make(Kind::kCall, current().line);
+  ExpressionPtr call = make(Expression::Kind::kCall, current().line);
   add_operand(*call, std::move(callee));
   parse_arguments(*call);
   return call;
@@ -388,7 +387,7 @@ ExpressionPtr ExpressionParser::parse_filters(ExpressionPtr input) {
 }
 
 ExpressionPtr ExpressionParser::parse_filter(ExpressionPtr input) {
-  ExpressionPtr filter = make(Kind::kFilter, current().line);
+  ExpressionPtr filter = make(Expression::Kind::kFilter, current().line);
   filter->name = expect_any_name();
   if (!is_filter(filter->name)) {
     fail_at_line(filter->line, str("the filter '", filter->name, "' is not supported"));
@@ -400,7 +399,7 @@ ExpressionPtr ExpressionParser::parse_filter(ExpressionPtr input) {
 }
 
 ExpressionPtr ExpressionParser::parse_test(ExpressionPtr input) {
-  ExpressionPtr test = make(Kind::kTest, next().line);
+  ExpressionPtr test = make(Expression::Kind::kTest, next().line);
   const bool negated = skip_name("not");
   test->name = expect_any_name();
   if (!is_test(test->name)) fail_at_line(test->line, str("the test '", test->name, "' is not supported"));
@@ -417,7 +416,7 @@ ExpressionPtr ExpressionParser::parse_test(ExpressionPtr input) {
     add_operand(*test, parse_postfix(parse_primary()));
   }
   if (!negated) return test;
-  ExpressionPtr inverted = make(Kind::kNot, test->line);
+  ExpressionPtr inverted = make(Expression::Kind::kNot, test->line);
   add_operand(*inverted, std::move(test));
   return inverted;
 }

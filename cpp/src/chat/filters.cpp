@@ -7,15 +7,12 @@
 #include "chat/python_format.h"
 #include "chat/python_strings.h"
 #include "chat/sequence_filters.h"
-#include "quire/error.h"
 #include "util/str.h"
 
 namespace quire::chat {
 namespace {
 
 using Kind = Value::Kind;
-
-[[noreturn]] void fail(const std::string& message) { throw InvalidArgument("chat_template: " + message); }
 
 Value capitalize_filter(const Value& input, const Arguments& arguments) {
   BoundArguments("capitalize", arguments, {});

@@ -4,7 +4,6 @@
 #include <ctime>
 
 #include "chat/python_strings.h"
-#include "quire/error.h"
 #include "util/str.h"
 
 namespace quire::chat {
@@ -13,8 +12,6 @@ namespace {
 constexpr std::string_view kGlobals[] = {"dict", "namespace", "raise_exception", "range", "strftime_now"};
 constexpr int64_t kMaxRange = 100'000;  // as in Jinja's sandbox
 constexpr size_t kMaxTimeBytes = 4096;
-
-[[noreturn]] void fail(const std::string& message) { throw InvalidArgument("chat_template: " + message); }
 
 Value make_range(const Arguments& arguments) {
   const Values& values = arguments.positional;

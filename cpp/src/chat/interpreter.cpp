@@ -17,9 +17,6 @@ using Kind = Value::Kind;
 // Of evaluations and statements within one another; each takes well under a kilobyte of stack.
 constexpr int kMaxCallDepth = 1000;
 constexpr int64_t kStepsPerEvaluation = 10;
-constexpr std::string_view kPrefix = "chat_template: ";
-
-[[noreturn]] void fail(const std::string& message) { throw InvalidArgument(std::string(kPrefix) + message); }
 
 class DepthGuard {
  public:
@@ -111,7 +108,7 @@ Interpreter::Flow Interpreter::execute(const Body& body, const ScopePtr& scope, 
       if (is_located_) throw;
       is_located_ = true;
       std::string_view message = error.what();
-      if (message.starts_with(kPrefix)) message.remove_prefix(kPrefix.size());
+      if (message.starts_with(kComplaintPrefix)) message.remove_prefix(kComplaintPrefix.size());
       fail_at_line(statement->line, std::string(message));
     }
   }

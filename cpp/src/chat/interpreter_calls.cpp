@@ -12,8 +12,6 @@ namespace {
 
 using Kind = Value::Kind;
 
-[[noreturn]] void fail(const std::string& message) { throw InvalidArgument("chat_template: " + message); }
-
 // Takes an argument out of those given by name.
 std::optional<Value> take_named(Arguments& arguments, const std::string& name) {
   const auto found = std::find_if(arguments.named.begin(), arguments.named.end(),

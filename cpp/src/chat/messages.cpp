@@ -16,18 +16,18 @@ using Kind = Value::Kind;
 constexpr std::string_view kMark = "CONTINUE_FINAL_MESSAGE_TAG ";
 constexpr std::string_view kTrimmedMark = "CONTINUE_FINAL_MESSAGE_TAG";
 
-[[noreturn]] void fail(size_t index, std::string_view field, std::string_view what) {
+[[noreturn]] void fail_message(size_t index, std::string_view field, std::string_view what) {
   throw InvalidArgument(str("messages[", index, "]", field.empty() ? "" : ".", field, " ", what));
 }
 
 void check_content(size_t index, const Value& content) {
   if (content.is(Kind::kString)) return;
   if (!content.is(Kind::kList)) {
-    fail(index, "content", str("must be a string or a list of parts, got ", content.type_name()));
+    fail_message(index, "content", str("must be a string or a list of parts, got ", content.type_name()));
   }
   const Values& parts = content.as_sequence().items;
   for (size_t i = 0; i < parts.size(); ++i) {
-    if (!parts[i].is(Kind::kDict)) fail(index, str("content[", i, "]"), "must be an object with a \"type\"");
+    if (!parts[i].is(Kind::kDict)) fail_message(index, str("content[", i, "]"), "must be an object with a \"type\"");
   }
 }
 
@@ -61,14 +61,14 @@ Values read_messages(std::string_view json) {
   Values messages;
   for (const Value& item : document.as_sequence().items) {
     const size_t index = messages.size();
-    if (!item.is(Kind::kDict)) fail(index, "", str("must be an object, got ", item.type_name()));
+    if (!item.is(Kind::kDict)) fail_message(index, "", str("must be an object, got ", item.type_name()));
     Dict message;
     for (const auto& [key, value] : item.as_dict().items) {
       if (!value.is(Kind::kNone)) message.set(key, value);
     }
     const Value* role = message.find(std::string_view("role"));
-    if (!role) fail(index, "role", "is missing");
-    if (!role->is(Kind::kString)) fail(index, "role", str("must be a string, got ", role->type_name()));
+    if (!role) fail_message(index, "role", "is missing");
+    if (!role->is(Kind::kString)) fail_message(index, "role", str("must be a string, got ", role->type_name()));
     if (const Value* content = message.find(std::string_view("content"))) check_content(index, *content);
     messages.push_back(Value::dict(alias_reasoning(message)));
   }
@@ -79,7 +79,7 @@ std::string mark_final_message(Values& messages) {
   const size_t index = messages.size() - 1;
   const Dict& message = messages.back().as_dict();
   const Value* content = message.find(std::string_view("content"));
-  if (!content) fail(index, "content", "is missing, so there is nothing to continue");
+  if (!content) fail_message(index, "content", "is missing, so there is nothing to continue");
   if (content->is(Kind::kString)) {
     std::string text = content->as_string();
     messages.back() = with(message, "content", Value(text + std::string(kMark)));
@@ -90,13 +90,13 @@ std::string mark_final_message(Values& messages) {
   for (size_t i = parts.size(); i-- > 0;) {
     const Value* found = parts[i].as_dict().find(std::string_view("text"));
     if (!found) continue;
-    if (!found->is(Kind::kString)) fail(index, str("content[", i, "].text"), "must be a string");
+    if (!found->is(Kind::kString)) fail_message(index, str("content[", i, "].text"), "must be a string");
     std::string text = found->as_string();
     parts[i] = with(parts[i].as_dict(), "text", Value(text + std::string(kMark)));
     messages.back() = with(message, "content", Value::list(std::move(parts)));
     return text;
   }
-  fail(index, "content", "has no text to continue");
+  fail_message(index, "content", "has no text to continue");
 }
 
 std::string cut_at_mark(std::string rendered, const std::string& content) {

@@ -3,15 +3,12 @@
 
 #include "chat/filters.h"
 #include "chat/python_strings.h"
-#include "quire/error.h"
 #include "util/str.h"
 
 namespace quire::chat {
 namespace {
 
 using Kind = Value::Kind;
-
-[[noreturn]] void fail(const std::string& message) { throw InvalidArgument("chat_template: " + message); }
 
 // Every method of Python's types, so that one we do not have is refused and is no undefined value.
 constexpr std::string_view kStringMethods[] = {

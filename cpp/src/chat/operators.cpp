@@ -3,15 +3,12 @@
 
 #include "chat/filters.h"
 #include "chat/python_strings.h"
-#include "quire/error.h"
 #include "util/str.h"
 
 namespace quire::chat {
 namespace {
 
 using Kind = Value::Kind;
-
-[[noreturn]] void fail(const std::string& message) { throw InvalidArgument("chat_template: " + message); }
 
 [[noreturn]] void fail_types(std::string_view op, const Value& left, const Value& right) {
   fail(str("unsupported operand types for ", op, ": '", left.type_name(), "' and '", right.type_name(), "'"));

@@ -7,12 +7,11 @@
 namespace quire::chat {
 namespace {
 
-using Kind = Statement::Kind;
 using StatementPtr = std::unique_ptr<Statement>;
 
 constexpr int kMaxBlockDepth = 60;
 
-StatementPtr make(Kind kind, int line) {
+StatementPtr make(Statement::Kind kind, int line) {
   auto statement = std::make_unique<Statement>();
   statement->kind = kind;
   statement->line = line;
@@ -40,11 +39,11 @@ class TemplateParser : private ExpressionParser {
     for (;;) {
       const int line = current().line;
       if (current().is(Token::Kind::kData)) {
-        body.push_back(make(Kind::kText, line));
+        body.push_back(make(Statement::Kind::kText, line));
         body.back()->text = next().text;
       } else if (current().is(Token::Kind::kVariableBegin)) {
         next();
-        body.push_back(make(Kind::kOutput, line));
+        body.push_back(make(Statement::Kind::kOutput, line));
         body.back()->expressions.push_back(parse_output());
         expect(Token::Kind::kVariableEnd, "'}}'");
       } else if (current().is(Token::Kind::kBlockBegin)) {
@@ -106,7 +105,7 @@ class TemplateParser : private ExpressionParser {
     if (name == "call") return parse_call_block(line);
     if (name == "with") return parse_with(line);
     if (name == "filter") {
-      StatementPtr statement = make(Kind::kFilterBlock, line);
+      StatementPtr statement = make(Statement::Kind::kFilterBlock, line);
       statement->filter = parse_filters(parse_filter(nullptr));
       const int outer_loops = std::exchange(num_loops_, 0);
       parse_block(statement->body, {"endfilter"});
@@ -114,14 +113,14 @@ class TemplateParser : private ExpressionParser {
       return statement;
     }
     if (name == "generation") {  // marks what the assistant wrote; the text is the same
-      StatementPtr statement = make(Kind::kScope, line);
+      StatementPtr statement = make(Statement::Kind::kScope, line);
       const int outer_loops = std::exchange(num_loops_, 0);
       parse_block(statement->body, {"endgeneration"});
       num_loops_ = outer_loops;
       return statement;
     }
     if (name == "print") {
-      StatementPtr statement = make(Kind::kOutput, line);
+      StatementPtr statement = make(Statement::Kind::kOutput, line);
       while (!current().is(Token::Kind::kBlockEnd)) {
         if (!statement->expressions.empty()) expect_operator(",");
         statement->expressions.push_back(parse_expression());
@@ -130,13 +129,13 @@ class TemplateParser : private ExpressionParser {
     }
     if (name == "break" || name == "continue") {
       if (num_loops_ == 0) fail_at_line(line, str("'", name, "' outside a loop"));
-      return make(name == "break" ? Kind::kBreak : Kind::kContinue, line);
+      return make(name == "break" ? Statement::Kind::kBreak : Statement::Kind::kContinue, line);
     }
     fail_at_line(line, str("the statement '", name, "' is not supported"));
   }
 
   StatementPtr parse_if(int line) {
-    StatementPtr statement = make(Kind::kIf, line);
+    StatementPtr statement = make(Statement::Kind::kIf, line);
     for (;;) {
       Statement::Branch& branch = statement->branches.emplace_back();
       branch.condition = parse_tuple(/*with_conditional=*/false);
@@ -148,7 +147,7 @@ class TemplateParser : private ExpressionParser {
   }
 
   StatementPtr parse_for(int line) {
-    StatementPtr statement = make(Kind::kFor, line);
+    StatementPtr statement = make(Statement::Kind::kFor, line);
     statement->target = parse_target(/*with_attribute=*/false);
     if (!skip_name("in")) fail_unexpected("'in'");
     statement->expressions.push_back(parse_tuple(/*with_conditional=*/false, "recursive"));
@@ -162,13 +161,13 @@ class TemplateParser : private ExpressionParser {
   }
 
   StatementPtr parse_set(int line) {
-    StatementPtr statement = make(Kind::kSet, line);
+    StatementPtr statement = make(Statement::Kind::kSet, line);
     statement->target = parse_target(/*with_attribute=*/true);
     if (skip_operator("=")) {
       statement->expressions.push_back(parse_tuple());
       return statement;
     }
-    statement->kind = Kind::kSetBlock;
+    statement->kind = Statement::Kind::kSetBlock;
     if (current().is_operator("|")) statement->filter = parse_filters(nullptr);
     const int outer_loops = std::exchange(num_loops_, 0);
     parse_block(statement->body, {"endset"});
@@ -177,7 +176,7 @@ class TemplateParser : private ExpressionParser {
   }
 
   StatementPtr parse_with(int line) {
-    StatementPtr statement = make(Kind::kWith, line);
+    StatementPtr statement = make(Statement::Kind::kWith, line);
     while (!current().is(Token::Kind::kBlockEnd)) {
       if (!statement->assignments.empty()) expect_operator(",");
       Target target = parse_single_target(/*with_attribute=*/false);
@@ -189,7 +188,7 @@ class TemplateParser : private ExpressionParser {
   }
 
   StatementPtr parse_macro(int line) {
-    StatementPtr statement = make(Kind::kMacro, line);
+    StatementPtr statement = make(Statement::Kind::kMacro, line);
     statement->macro = std::make_unique<MacroDefinition>();
     statement->macro->name = expect_any_name();
     parse_parameters(*statement->macro);
@@ -198,7 +197,7 @@ class TemplateParser : private ExpressionParser {
   }
 
   StatementPtr parse_call_block(int line) {
-    StatementPtr statement = make(Kind::kCallBlock, line);
+    StatementPtr statement = make(Statement::Kind::kCallBlock, line);
     statement->macro = std::make_unique<MacroDefinition>();
     statement->macro->name = "caller";
     if (current().is_operator("(")) parse_parameters(*statement->macro);

@@ -59,7 +59,7 @@ class Printer {
       case Kind::kView: print_items(value, value.as_sequence().name + "([", "])"); break;
       case Kind::kRange:
         if (value.as_sequence().name.empty())
-          throw InvalidArgument("chat_template: printing a range is not supported");
+          fail("printing a range is not supported");
         put("range(" + value.as_sequence().name + ")");
         break;
       case Kind::kDict: {
@@ -76,7 +76,7 @@ class Printer {
         break;
       }
       default:
-        throw InvalidArgument(str("chat_template: a ", value.type_name(), " cannot be written as text"));
+        fail(str("a ", value.type_name(), " cannot be written as text"));
     }
   }
 
@@ -175,7 +175,7 @@ class JsonWriter {
   void write_key(const Value& key) {
     if (key.is(Kind::kString)) return write_string(key.as_string());
     if (!key.is_number() && !key.is(Kind::kNone)) {
-      throw InvalidArgument(str("chat_template: JSON keys must be strings, not ", key.type_name()));
+      fail(str("JSON keys must be strings, not ", key.type_name()));
     }
     put("\"");
     write(key, 0);

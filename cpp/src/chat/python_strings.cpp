@@ -5,7 +5,6 @@
 #include <span>
 
 #include "chat/python_unicode.h"
-#include "quire/error.h"
 #include "util/str.h"
 
 namespace quire::chat {
@@ -104,7 +103,7 @@ std::vector<std::string_view> split_at_space_from_right(std::string_view text, i
 
 void check_string_size(size_t bytes) {
   if (bytes > kMaxStringBytes) {
-    throw InvalidArgument(str("chat_template: a string would be longer than ", kMaxStringBytes, " bytes"));
+    fail(str("a string would be longer than ", kMaxStringBytes, " bytes"));
   }
 }
 
@@ -223,7 +222,7 @@ std::vector<std::string_view> split(std::string_view text, std::optional<std::st
                                     int64_t max_splits, bool from_right) {
   if (!separator)
     return from_right ? split_at_space_from_right(text, max_splits) : split_at_space(text, max_splits);
-  if (separator->empty()) throw InvalidArgument("chat_template: split with an empty separator");
+  if (separator->empty()) fail("split with an empty separator");
   std::vector<std::string_view> parts;
   const auto may_split = [&] { return max_splits < 0 || static_cast<int64_t>(parts.size()) < max_splits; };
   while (may_split()) {

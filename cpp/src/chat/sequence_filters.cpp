@@ -5,15 +5,12 @@
 
 #include "chat/python_format.h"
 #include "chat/python_strings.h"
-#include "quire/error.h"
 #include "util/str.h"
 
 namespace quire::chat {
 namespace {
 
 using Kind = Value::Kind;
-
-[[noreturn]] void fail(const std::string& message) { throw InvalidArgument("chat_template: " + message); }
 
 // item.a.0.b, for the attribute "a.0.b". Null and None name the item itself.
 Value attribute_of(Value item, const Value* attribute, const Value* absent = nullptr) {

@@ -4,7 +4,6 @@
 #include "chat/filters.h"
 #include "chat/python_format.h"
 #include "chat/python_strings.h"
-#include "quire/error.h"
 #include "util/str.h"
 
 namespace quire::chat {
@@ -79,7 +78,7 @@ bool apply_test(std::string_view name, const Value& input, const Arguments& argu
   }
   if (name == "divisibleby") return modulo_is(input, other, 0);
   if (name == "sameas") return input.is_same_object(other);
-  throw InvalidArgument(str("chat_template: the test '", name, "' is not supported"));
+  fail(str("the test '", name, "' is not supported"));
 }
 
 }  // namespace quire::chat

@@ -14,14 +14,14 @@ using Kind = Value::Kind;
 
 int checked_depth(int depth) {
   if (depth > kMaxDepth) {
-    throw InvalidArgument(str("chat_template: values are nested more than ", kMaxDepth, " deep"));
+    fail(str("values are nested more than ", kMaxDepth, " deep"));
   }
   return depth;
 }
 
 int64_t checked_weight(int64_t weight) {
   if (weight > kMaxWeight)
-    throw InvalidArgument(str("chat_template: a value holds more than ", kMaxWeight, " others"));
+    fail(str("a value holds more than ", kMaxWeight, " others"));
   return weight;
 }
 
@@ -161,7 +161,7 @@ void Namespace::set(std::string_view name, Value value) {
     }
   }
   if (attributes.size() == kMaxAttributes) {
-    throw InvalidArgument(str("chat_template: a namespace has at most ", kMaxAttributes, " attributes"));
+    fail(str("a namespace has at most ", kMaxAttributes, " attributes"));
   }
   attributes.emplace_back(name, std::move(value));
 }
@@ -193,7 +193,7 @@ std::string hash_key(const Value& key) {
       }
       return joined;
     }
-    default: throw InvalidArgument(str("chat_template: unhashable type: '", key.type_name(), "'"));
+    default: fail(str("unhashable type: '", key.type_name(), "'"));
   }
 }
 
@@ -213,6 +213,8 @@ bool is_true(const Value& value) {
     default: return true;
   }
 }
+
+void fail(const std::string& message) { throw InvalidArgument(std::string(kComplaintPrefix) + message); }
 
 bool equals(const Value& a, const Value& b) {
   if (a.is_number() && b.is_number()) {
@@ -252,9 +254,9 @@ int compare(const Value& a, const Value& b) {
     return compare_items(a.as_sequence().items, b.as_sequence().items);
   }
   for (const Value* value : {&a, &b}) {
-    if (!value->is_defined()) throw InvalidArgument(str("chat_template: ", value->why_undefined()));
+    if (!value->is_defined()) fail(str("", value->why_undefined()));
   }
-  throw InvalidArgument(str("chat_template: '", a.type_name(), "' and '", b.type_name(), "' have no order"));
+  fail(str("'", a.type_name(), "' and '", b.type_name(), "' have no order"));
 }
 
 Values iterate(const Value& value) {
@@ -280,7 +282,7 @@ Values iterate(const Value& value) {
       for (const auto& [key, item] : value.as_dict().items) keys.push_back(key);
       return keys;
     }
-    default: throw InvalidArgument(str("chat_template: '", value.type_name(), "' object is not iterable"));
+    default: fail(str("'", value.type_name(), "' object is not iterable"));
   }
 }
 

@@ -164,6 +164,11 @@ struct Namespace {
 // Equal keys, and only those, have equal hash keys: 1, 1.0 and True are one key.
 std::string hash_key(const Value& key);
 
+// What every complaint about a template begins with.
+inline constexpr std::string_view kComplaintPrefix = "chat_template: ";
+// Throws InvalidArgument: the prefix and the message.
+[[noreturn]] void fail(const std::string& message);
+
 bool is_true(const Value& value);
 bool equals(const Value& a, const Value& b);
 // Negative, 0 or positive; throws InvalidArgument for values that Python does not order.

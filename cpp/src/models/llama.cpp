@@ -18,7 +18,7 @@ class LlamaForCausalLM final : public Decoder {
   }
 };
 
-const bool registered = register_model<LlamaForCausalLM>("LlamaForCausalLM");
+const bool registered_llama = register_model<LlamaForCausalLM>("LlamaForCausalLM");
 
 }  // namespace
 }  // namespace quire

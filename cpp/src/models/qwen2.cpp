@@ -19,7 +19,7 @@ class Qwen2ForCausalLM final : public Decoder {
   }
 };
 
-const bool registered = register_model<Qwen2ForCausalLM>("Qwen2ForCausalLM");
+const bool registered_qwen2 = register_model<Qwen2ForCausalLM>("Qwen2ForCausalLM");
 
 }  // namespace
 }  // namespace quire

@@ -22,7 +22,7 @@ class Qwen3ForCausalLM final : public Decoder {
   }
 };
 
-const bool registered = register_model<Qwen3ForCausalLM>("Qwen3ForCausalLM");
+const bool registered_qwen3 = register_model<Qwen3ForCausalLM>("Qwen3ForCausalLM");
 
 }  // namespace
 }  // namespace quire

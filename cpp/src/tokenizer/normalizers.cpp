@@ -6,7 +6,7 @@
 namespace quire::text {
 namespace {
 
-constexpr std::string_view kSupported = "NFC, NFD, NFKC, NFKD, Sequence";
+constexpr std::string_view kSupportedNormalizers = "NFC, NFD, NFKC, NFKD, Sequence";
 
 class UnicodeNormalizer final : public Normalizer {
  public:
@@ -58,7 +58,7 @@ std::unique_ptr<const Normalizer> make_normalizer(const std::optional<JsonNode>&
     section->allow_only({"type"});
     return std::make_unique<UnicodeNormalizer>(form);
   }
-  fail_unsupported_type(*section, kSupported);
+  fail_unsupported_type(*section, kSupportedNormalizers);
 }
 
 void fail_unsupported_type(const JsonNode& section, std::string_view supported) {

@@ -6,7 +6,7 @@
 namespace quire::text {
 namespace {
 
-constexpr std::string_view kSupported = "TemplateProcessing, ByteLevel, Sequence";
+constexpr std::string_view kSupportedPostProcessors = "TemplateProcessing, ByteLevel, Sequence";
 
 // Puts special tokens around the sequence.
 class TemplateProcessing final : public PostProcessor {
@@ -77,7 +77,7 @@ std::unique_ptr<const PostProcessor> make_post_processor(const std::optional<Jso
   const std::string& type = section->at("type").string();
   if (type == "TemplateProcessing") return std::make_unique<TemplateProcessing>(*section);
   if (type == "Sequence") return std::make_unique<SequencePostProcessor>(*section);
-  if (type != "ByteLevel") fail_unsupported_type(*section, kSupported);
+  if (type != "ByteLevel") fail_unsupported_type(*section, kSupportedPostProcessors);
   section->allow_only({"type", "add_prefix_space", "trim_offsets", "use_regex"});
   return nullptr;  // it moves offsets only
 }

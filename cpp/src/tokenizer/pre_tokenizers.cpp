@@ -10,7 +10,7 @@ namespace {
 
 using Piece = PreTokenized::Piece;
 
-constexpr std::string_view kSupported = "ByteLevel, Split, Digits, Sequence";
+constexpr std::string_view kSupportedPreTokenizers = "ByteLevel, Split, Digits, Sequence";
 
 // What becomes of the matches of a pattern, and of the text between them.
 enum class Behavior { kIsolated, kRemoved, kMergedWithPrevious, kMergedWithNext, kContiguous };
@@ -250,7 +250,7 @@ void collect(const JsonNode& section, std::vector<std::unique_ptr<const PreToken
   } else if (type == "ByteLevel") {
     stages.push_back(std::make_unique<ByteLevel>(section));
   } else {
-    fail_unsupported_type(section, kSupported);
+    fail_unsupported_type(section, kSupportedPreTokenizers);
   }
 }
 

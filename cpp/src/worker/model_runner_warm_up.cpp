@@ -5,6 +5,7 @@
 
 #include "util/fnv.h"
 #include "util/log.h"
+#include "util/seconds_since.h"
 #include "worker/model_runner.h"
 
 namespace quire {
@@ -16,10 +17,6 @@ constexpr int32_t kMaxPiecewiseTokens = 512;
 constexpr int32_t kMaxWarmUpTokens = 1024;
 
 constexpr RequestId kWarmUpRequest = ~RequestId{0};
-
-double seconds_since(std::chrono::steady_clock::time_point begin) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
 
 }  // namespace
 

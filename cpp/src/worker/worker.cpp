@@ -6,6 +6,7 @@
 #include "models/model_registry.h"
 #include "util/check.h"
 #include "util/log.h"
+#include "util/seconds_since.h"
 #include "worker/memory_plan.h"
 
 namespace quire {
@@ -19,10 +20,6 @@ constexpr size_t kDriverBytes = size_t{256} << 20;
 std::unique_ptr<WeightLoader> make_loader(const Backend& backend, const HostParallel* host) {
   return backend.is_device() ? make_device_loader(*backend.runtime, backend.device, *backend.ops)
                              : make_host_loader(host);
-}
-
-double seconds_since(std::chrono::steady_clock::time_point begin) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
 }  // namespace

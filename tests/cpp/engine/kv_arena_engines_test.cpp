@@ -11,14 +11,14 @@
 namespace quire {
 namespace {
 
-constexpr int32_t kBlockSize = 16;
+constexpr int32_t kArenaBlockSize = 16;
 constexpr int32_t kMaxModelLen = 200;  // 13 blocks
 constexpr int64_t kBlockBytes = 4096;
 
 EngineConfig sharing(const std::shared_ptr<KVArena>& arena) {
   EngineConfig config;
   config.model = "shadow";
-  config.block_size = kBlockSize;
+  config.block_size = kArenaBlockSize;
   config.max_num_seqs = 8;
   config.max_num_batched_tokens = 256;
   config.kv_arena = arena;
@@ -26,12 +26,12 @@ EngineConfig sharing(const std::shared_ptr<KVArena>& arena) {
 }
 
 std::unique_ptr<ShadowExecutor> make_executor(int32_t max_in_flight = 1) {
-  KVCacheSpec spec = shadow_spec(kBlockSize);
+  KVCacheSpec spec = shadow_spec(kArenaBlockSize);
   spec.page_bytes = kBlockBytes;  // a block is an extent
   return std::make_unique<ShadowExecutor>(std::vector<KVCacheSpec>{spec}, kMaxModelLen, max_in_flight);
 }
 
-EngineCoreRequest make_request(RequestId id, int32_t num_prompt_tokens, int32_t max_tokens) {
+EngineCoreRequest numbered_request(RequestId id, int32_t num_prompt_tokens, int32_t max_tokens) {
   EngineCoreRequest request;
   request.request_id = id;
   for (int32_t i = 0; i < num_prompt_tokens; ++i)
@@ -47,7 +47,7 @@ struct Engine {
     core = std::make_unique<EngineCore>(sharing(arena), std::move(owned));
   }
   void add(RequestId id, int32_t num_prompt_tokens, int32_t max_tokens) {
-    EngineCoreRequest request = make_request(id, num_prompt_tokens, max_tokens);
+    EngineCoreRequest request = numbered_request(id, num_prompt_tokens, max_tokens);
     expected[id] = shadow_output(request.prompt_token_ids, max_tokens, true);
     core->add_request(std::move(request));
   }
@@ -145,7 +145,7 @@ TEST(KVArenaEnginesTest, EnginesOnThreadsOfTheirOwnWakeOneAnother) {
     for (int round = 0; round < 3; ++round) {
       size_t num_left = 6;
       for (RequestId id = first; id < first + num_left; ++id) {
-        EngineCoreRequest request = make_request(id, 60 + static_cast<int32_t>(id) % 50, 30);
+        EngineCoreRequest request = numbered_request(id, 60 + static_cast<int32_t>(id) % 50, 30);
         expected[id] = shadow_output(request.prompt_token_ids, 30, true);
         client->add_request(std::move(request));
       }

@@ -7,12 +7,12 @@
 namespace quire {
 namespace {
 
-constexpr int32_t kBlockSize = 4;
+constexpr int32_t kShadowBlockSize = 4;
 const std::vector<int32_t> kPrompt = {1, 2, 3, 4, 5, 6};
 
 // One request, one group, blocks that the test hands out.
-struct Fixture {
-  explicit Fixture(const KVCacheSpec& spec, int32_t num_speculative_tokens = 0)
+struct OneRequest {
+  explicit OneRequest(const KVCacheSpec& spec, int32_t num_speculative_tokens = 0)
       : executor({spec}, /*max_model_len=*/64, /*max_in_flight_steps=*/1, num_speculative_tokens) {
     KVCacheConfig config;
     config.groups.resize(1);
@@ -59,25 +59,25 @@ int num_failures(const Action& action) {
 }
 
 TEST(ShadowExecutorTest, EveryLostSlotIsNoticed) {
-  Fixture f(shadow_spec(kBlockSize));
+  OneRequest f(shadow_spec(kShadowBlockSize));
   f.step(0, 6, {1, 2});
   f.plan.kv_extents = {{0, 1, 1, 0}, {0, 1, 1, 1}};  // taken and given back
-  EXPECT_EQ(num_failures([&] { f.step(6, 7, {}); }), kBlockSize);
+  EXPECT_EQ(num_failures([&] { f.step(6, 7, {}); }), kShadowBlockSize);
 }
 
 TEST(ShadowExecutorTest, BlocksBehindTheWindowAreNotRead) {
-  Fixture f(shadow_spec(kBlockSize, KVCacheKind::kSlidingWindow, /*sliding_window=*/3));
+  OneRequest f(shadow_spec(kShadowBlockSize, KVCacheKind::kSlidingWindow, /*sliding_window=*/3));
   f.step(0, 6, {1, 2});
   f.plan.kv_extents = {{0, 1, 1, 0}};
   EXPECT_EQ(f.step(6, 7, {}), std::vector<int32_t>{shadow_output(kPrompt, 2, true)[1]});  // reads 4 to 6
-  Fixture g(shadow_spec(kBlockSize, KVCacheKind::kSlidingWindow, /*sliding_window=*/4));
+  OneRequest g(shadow_spec(kShadowBlockSize, KVCacheKind::kSlidingWindow, /*sliding_window=*/4));
   g.step(0, 6, {1, 2});
   g.plan.kv_extents = {{0, 1, 1, 0}};
   EXPECT_EQ(num_failures([&] { g.step(6, 7, {}); }), 2);  // reads 3 to 6: without memory, and not what it was
 }
 
 TEST(ShadowExecutorTest, AStateIsReadWhereTheStepBeforeLeftIt) {
-  Fixture f(shadow_spec(kBlockSize, KVCacheKind::kState));
+  OneRequest f(shadow_spec(kShadowBlockSize, KVCacheKind::kState));
   f.step(0, 3, {1}, /*samples=*/false);
   f.step(3, 6, {2});
   f.plan.kv_extents = {{0, 1, 1, 0}};  // the state of three tokens has been left behind
@@ -86,20 +86,20 @@ TEST(ShadowExecutorTest, AStateIsReadWhereTheStepBeforeLeftIt) {
 }
 
 TEST(ShadowExecutorTest, MemoryMustBeMappedAndTheNullBlockIsNone) {
-  Fixture f(shadow_spec(kBlockSize));
+  OneRequest f(shadow_spec(kShadowBlockSize));
   EXPECT_EQ(num_failures([&] { f.step(0, 1, {7}, false); }), 2);  // written, and read
-  Fixture g(shadow_spec(kBlockSize));
+  OneRequest g(shadow_spec(kShadowBlockSize));
   EXPECT_GE(num_failures([&] { g.step(0, 1, {kNullBlock}, false); }), 2);
 }
 
 TEST(ShadowExecutorTest, TheBudgetHolds) {
-  Fixture f(shadow_spec(kBlockSize));
+  OneRequest f(shadow_spec(kShadowBlockSize));
   f.plan.kv_extents = {{0, 1, 7, 1}};  // six would fit
   EXPECT_EQ(num_failures([&] { f.step(0, 6, {1, 2}); }), 1);
 }
 
 TEST(ShadowExecutorTest, DraftsAreRightHalfOfTheTimeAndChangeNoOutput) {
-  Fixture f(shadow_spec(16), /*num_speculative_tokens=*/2);
+  OneRequest f(shadow_spec(16), /*num_speculative_tokens=*/2);
   std::vector<int32_t> produced = f.step(0, 6, {1, 2, 3, 4});
   size_t num_drafts = 0, num_accepted = 0;
   while (produced.size() < 50) {

@@ -6,22 +6,11 @@
 #include <numeric>
 
 #include "kv_cache/kv_cache_planner.h"
+#include "kv_cache/small_specs.h"
 #include "quire/error.h"
 
 namespace quire {
 namespace {
-
-constexpr int32_t kBlockSize = 4;
-
-KVCacheSpec spec_of(KVCacheKind kind = KVCacheKind::kFullAttention, int32_t sliding_window = 0,
-                    int32_t block_size = kBlockSize) {
-  KVCacheSpec spec;
-  spec.kind = kind;
-  spec.block_size = block_size;
-  spec.page_bytes = 4096;
-  spec.sliding_window = sliding_window;
-  return spec;
-}
 
 // `num_blocks` of each group, block 0 included.
 KVCacheConfig config(int32_t num_blocks, const std::vector<KVCacheSpec>& layers = {spec_of()}) {

@@ -4,21 +4,11 @@
 
 #include <string>
 
+#include "kv_cache/small_specs.h"
 #include "quire/error.h"
 
 namespace quire {
 namespace {
-
-constexpr int32_t kBlockSize = 4;
-
-KVCacheSpec spec_of(KVCacheKind kind = KVCacheKind::kFullAttention, int32_t sliding_window = 0) {
-  KVCacheSpec spec;
-  spec.kind = kind;
-  spec.block_size = kBlockSize;
-  spec.page_bytes = 4096;
-  spec.sliding_window = sliding_window;
-  return spec;
-}
 
 TEST(KVCachePlannerTest, LayersOfEqualSpecsShareAGroup) {
   KVCacheSpec wide = spec_of();

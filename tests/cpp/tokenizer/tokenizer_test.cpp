@@ -24,7 +24,7 @@ std::string document(const std::string& changes = "") {
          changes + "}";
 }
 
-std::string refusal(const std::string& text) {
+std::string tokenizer_refusal(const std::string& text) {
   try {
     const HfTokenizer tokenizer(text, "tokenizer.json");
   } catch (const InvalidArgument& error) {
@@ -102,14 +102,14 @@ TEST(TokenizerTest, SpecialTokensAreAddedOnRequest) {
 }
 
 TEST(TokenizerTest, WhatIsNotSupportedIsRefusedByName) {
-  EXPECT_EQ(refusal(R"({"model": {"type": "Unigram"}})"),
+  EXPECT_EQ(tokenizer_refusal(R"({"model": {"type": "Unigram"}})"),
             "tokenizer.json: model.type 'Unigram' is not supported; supported: BPE (byte level)");
-  EXPECT_EQ(refusal(document(R"(, "normalizer": {"type": "Lowercase"})")),
+  EXPECT_EQ(tokenizer_refusal(document(R"(, "normalizer": {"type": "Lowercase"})")),
             "tokenizer.json: normalizer.type 'Lowercase' is not supported; supported: NFC, NFD, NFKC, NFKD, "
             "Sequence");
-  EXPECT_EQ(refusal(document(R"(, "surprise": 1)")),
+  EXPECT_EQ(tokenizer_refusal(document(R"(, "surprise": 1)")),
             "tokenizer.json: surprise is not a key we know, and it may change the result");
-  EXPECT_EQ(refusal("{}"), "tokenizer.json: model is missing");
+  EXPECT_EQ(tokenizer_refusal("{}"), "tokenizer.json: model is missing");
 }
 
 TEST(TokenizerTest, ThreadsShareOneTokenizer) {

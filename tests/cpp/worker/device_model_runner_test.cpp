@@ -11,7 +11,8 @@
 namespace quire {
 namespace {
 
-constexpr int32_t kMaxModelLen = RunnerRig::kMaxModelLen, kMaxSeqs = RunnerRig::kMaxSeqs, kVocab = 4096;
+constexpr int32_t kMaxModelLen = RunnerRig::kMaxModelLen, kMaxSeqs = RunnerRig::kMaxSeqs,
+                  kVocab = RunnerRig::kVocab;
 constexpr RunnerRig::Options kHost{};
 
 // Steps whose plans do not depend on tokens, as a scheduler might make them.

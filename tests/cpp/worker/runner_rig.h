@@ -24,6 +24,7 @@ using Outputs = std::vector<ModelRunnerOutput>;
 
 struct RunnerRig {
   static constexpr int32_t kMaxSeqs = 8, kMaxTokens = 64, kMaxModelLen = 48, kNumBlocks = 40, kBlockSize = 16;
+  static constexpr int32_t kVocab = 4096;  // the demo model's
 
   struct Options {
     bool on_device = false;

@@ -5,8 +5,6 @@
 namespace quire {
 namespace {
 
-constexpr int32_t kVocab = 4096;
-
 class RunnerSamplingTest : public testing::TestWithParam<bool> {
  protected:
   // The tokens of three requests after their prompts, as `change` wants the second one to be sampled.
@@ -32,7 +30,7 @@ TEST_P(RunnerSamplingTest, AMaskDecidesForItsRequestAlone) {
   GrammarOutput grammar;
   for (RequestId id : {3, 2}) {
     grammar.request_ids.push_back(id);
-    for (int32_t word = 0; word < kVocab / 32; ++word)
+    for (int32_t word = 0; word < RunnerRig::kVocab / 32; ++word)
       grammar.bitmask.push_back(word == 17 ? static_cast<int32_t>(1U << (id == 3 ? 31 : 4)) : 0);
   }
   const auto after = tokens_with([](NewRequestData&) {}, &grammar);
@@ -42,10 +40,10 @@ TEST_P(RunnerSamplingTest, AMaskDecidesForItsRequestAlone) {
 TEST_P(RunnerSamplingTest, BiasOfEveryTokenIsApplied) {
   const auto before = plain();
   const auto after = tokens_with([](NewRequestData& data) {
-    for (int32_t token = 0; token < kVocab; ++token) data.sampling_params.logit_bias[token] = -100;
-    data.sampling_params.logit_bias[kVocab - 1] = 100;
+    for (int32_t token = 0; token < RunnerRig::kVocab; ++token) data.sampling_params.logit_bias[token] = -100;
+    data.sampling_params.logit_bias[RunnerRig::kVocab - 1] = 100;
   });
-  EXPECT_EQ(after, (std::vector<int32_t>{before[0], kVocab - 1, before[2]}));
+  EXPECT_EQ(after, (std::vector<int32_t>{before[0], RunnerRig::kVocab - 1, before[2]}));
 }
 
 TEST_P(RunnerSamplingTest, StopTokensWaitForMinTokens) {

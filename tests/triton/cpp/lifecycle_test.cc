@@ -60,7 +60,7 @@ TEST_F(LifecycleTest, AModelIsFoundInItsVersionsDirectory) {
   const auto repository =
       std::filesystem::temp_directory_path() / ("quire_triton_" + std::to_string(getpid()));
   std::filesystem::create_directories(repository);
-  std::filesystem::create_directory_symlink(QUIRE_DEMO_MODEL, repository / "7");
+  std::filesystem::create_directory_symlink(kDemoModel, repository / "7");
   const LoadOptions options{.version = 7, .repository = repository.string()};
   const auto model = host().load("demo", demo_config({{"model", "."}}), options);
   const auto call = model->infer(text_request(kStory, R"({"max_tokens": 2})"));
@@ -77,7 +77,7 @@ TEST_F(LifecycleTest, AFailedLoadLeavesNothingBehind) {
   const size_t threads = num_threads();
   const size_t files = num_open_files();
   const auto broken = std::filesystem::temp_directory_path() / ("quire_broken_" + std::to_string(getpid()));
-  std::filesystem::copy(QUIRE_DEMO_MODEL, broken);
+  std::filesystem::copy(kDemoModel, broken);
   std::filesystem::resize_file(broken / "model.safetensors", 100'000);
   for (const auto& [parameters, needle] :
        std::vector<std::pair<std::map<std::string, std::string>, std::string>>{

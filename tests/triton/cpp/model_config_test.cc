@@ -12,7 +12,7 @@ namespace {
 using Json = nlohmann::json;
 
 template <typename Function>
-std::string error(Function&& function) {
+std::string complaint_of(Function&& function) {
   try {
     function();
     return "";
@@ -22,11 +22,11 @@ std::string error(Function&& function) {
 }
 
 std::string completion_error(const std::string& config) {
-  return error([&] { complete_config(config); });
+  return complaint_of([&] { complete_config(config); });
 }
 
 std::string settings_error(const std::map<std::string, std::string>& parameters) {
-  return error([&] { read_settings(demo_config(parameters), "/r/m/1"); });
+  return complaint_of([&] { read_settings(demo_config(parameters), "/r/m/1"); });
 }
 
 TEST(ModelConfigTest, AnEmptyConfigurationIsCompletedWithEveryTensor) {
@@ -81,15 +81,15 @@ TEST(ModelConfigTest, ABadParameterIsNamedWithItsValue) {
   EXPECT_NE(settings_error({{"max_num_seqs", "lots"}}).find("max_num_seqs"), std::string::npos);
   EXPECT_NE(settings_error({{"kv_arena", "maybe"}}).find("maybe"), std::string::npos);
   EXPECT_NE(settings_error({{"no_such", "1"}}).find("no_such"), std::string::npos);
-  EXPECT_NE(error([] { read_settings(R"({"parameters": {"model": "x"}})", "/r/m/1"); }).find("string_value"),
+  EXPECT_NE(complaint_of([] { read_settings(R"({"parameters": {"model": "x"}})", "/r/m/1"); }).find("string_value"),
             std::string::npos);
 }
 
 TEST(ModelConfigTest, AModelsPathIsRelativeToItsVersion) {
   EXPECT_EQ(read_settings(demo_config({{"model", "../weights"}}), "/r/m/1").engine.model, "/r/m/weights");
   EXPECT_EQ(read_settings(demo_config({{"model", "/elsewhere"}}), "/r/m/1").engine.model, "/elsewhere");
-  EXPECT_EQ(read_settings("{}", QUIRE_DEMO_MODEL).engine.model, QUIRE_DEMO_MODEL);
-  EXPECT_NE(error([] { read_settings("{}", "/r/m/1"); }).find("/r/m/1"), std::string::npos);
+  EXPECT_EQ(read_settings("{}", kDemoModel).engine.model, kDemoModel);
+  EXPECT_NE(complaint_of([] { read_settings("{}", "/r/m/1"); }).find("/r/m/1"), std::string::npos);
 }
 
 TEST(ModelConfigTest, TheCommandLineIsReadAndTheServersOwnSettingsAreNot) {
@@ -98,7 +98,7 @@ TEST(ModelConfigTest, TheCommandLineIsReadAndTheServersOwnSettingsAreNot) {
   EXPECT_EQ(settings.kv_arena_bytes, 4096);
   EXPECT_EQ(settings.exit_grace_secs, 9);
   EXPECT_EQ(read_backend_settings("{}").kv_arena_bytes, 0);
-  EXPECT_NE(error([] { read_backend_settings(R"({"cmdline": {"kv-arena-bytes": "-1"}})"); }).find("-1"),
+  EXPECT_NE(complaint_of([] { read_backend_settings(R"({"cmdline": {"kv-arena-bytes": "-1"}})"); }).find("-1"),
             std::string::npos);
 }
 

@@ -125,7 +125,7 @@ TEST(ResponseTensorsTest, LogprobsAreVllmsJson) {
 }
 
 TEST(ResponseTensorsTest, LogprobsNameEveryTokenAsValidJson) {
-  const auto tokenizer = Tokenizer::load(QUIRE_DEMO_MODEL);
+  const auto tokenizer = Tokenizer::load(kDemoModel);
   CompletionOutput output = completion(0, "", {});
   for (int32_t id = 0; id < 512; ++id) {  // single bytes of longer characters among them
     output.token_ids.push_back(id);

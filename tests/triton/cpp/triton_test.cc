@@ -11,7 +11,7 @@
 namespace quire::triton::host {
 
 std::string demo_config(const std::map<std::string, std::string>& parameters, bool decoupled) {
-  std::map<std::string, std::string> all = {{"model", QUIRE_DEMO_MODEL},
+  std::map<std::string, std::string> all = {{"model", kDemoModel},
                                             {"kv_cache_memory_bytes", std::to_string(16 << 20)},
                                             {"num_threads", "1"},
                                             {"max_num_seqs", "16"},

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <string>
@@ -38,6 +39,7 @@ class HostTest : public testing::Test {
   std::unique_ptr<Host> host_;
 };
 
+inline const std::string kDemoModel = std::filesystem::absolute(QUIRE_DEMO_MODEL);
 inline const char kStory[] = "Once upon a time";
 
 }  // namespace quire::triton::host

@@ -149,7 +149,7 @@ bool Call::counted_success() const {
 
 Model::Model(TRITONSERVER_Server* server, TRITONBACKEND_Backend* backend, const std::string& name,
              const std::string& config, const LoadOptions& options)
-    : model_(Ledger::instance().make<TRITONBACKEND_Model>()) {
+    : model_(ledger().make<TRITONBACKEND_Model>()) {
   model_->name = name;
   model_->version = options.version;
   model_->repository = options.repository;
@@ -164,11 +164,11 @@ Model::Model(TRITONSERVER_Server* server, TRITONBACKEND_Backend* backend, const 
   throw_if(error);
   read_config(*model_);
   for (size_t i = 0; i < options.num_instances; ++i) {
-    instances_.push_back(Ledger::instance().make<TRITONBACKEND_ModelInstance>());
+    instances_.push_back(ledger().make<TRITONBACKEND_ModelInstance>());
     instances_.back()->model = model_;
     error = TRITONBACKEND_ModelInstanceInitialize(instances_.back());
     if (!error) continue;
-    Ledger::instance().end(instances_.back(), "a failed ModelInstanceInitialize");
+    ledger().end(instances_.back(), "a failed ModelInstanceInitialize");
     instances_.pop_back();
     finalize();
     throw_if(error);
@@ -191,7 +191,7 @@ std::vector<std::shared_ptr<Call>> Model::infer_batch(const std::vector<ClientRe
     client->cancelled = request.cancelled;
     client->refused_from = request.refused_from;
     client->on_response = request.on_response;
-    auto* made = Ledger::instance().make<TRITONBACKEND_Request>();
+    auto* made = ledger().make<TRITONBACKEND_Request>();
     made->id = request.id;
     made->inputs.assign(request.inputs.begin(), request.inputs.end());
     made->parameters = request.parameters;
@@ -208,7 +208,7 @@ std::vector<std::shared_ptr<Call>> Model::infer_batch(const std::vector<ClientRe
   }
   const auto take_back = [&] {
     for (TRITONBACKEND_Request* request : batch)
-      Ledger::instance().end(request, "a request that was not executed");
+      ledger().end(request, "a request that was not executed");
   };
   {
     const std::lock_guard lock(mutex_);
@@ -258,7 +258,7 @@ void Model::unload() {
   for (const auto& client : in_flight) {
     std::unique_lock lock(client->mutex);
     if (!client->changed.wait_for(lock, kPatience, [&] { return ended(*client); })) {
-      Ledger::instance().violation("a request has not ended when its model is unloaded");
+      ledger().violation("a request has not ended when its model is unloaded");
     }
   }
   finalize();
@@ -280,8 +280,8 @@ void Model::finalize() {
 }
 
 void Model::end() {
-  for (TRITONBACKEND_ModelInstance* instance : instances_) Ledger::instance().end(instance, "Model");
-  Ledger::instance().end(model_, "Model");
+  for (TRITONBACKEND_ModelInstance* instance : instances_) ledger().end(instance, "Model");
+  ledger().end(model_, "Model");
 }
 
 uint64_t Model::num_successes() const {
@@ -299,10 +299,10 @@ uint64_t Model::num_failures() const {
 // ---- Host ----
 
 Host::Host(const std::string& backend_config)
-    : server_(Ledger::instance().make<TRITONSERVER_Server>()),
-      backend_(Ledger::instance().make<TRITONBACKEND_Backend>()) {
+    : server_(ledger().make<TRITONSERVER_Server>()),
+      backend_(ledger().make<TRITONBACKEND_Backend>()) {
   server_->unload = [this](const std::string& model) { unload(model); };
-  backend_->config = Ledger::instance().make<TRITONSERVER_Message>(backend_config, /*servers_own=*/true);
+  backend_->config = ledger().make<TRITONSERVER_Message>(backend_config, /*servers_own=*/true);
   throw_if(TRITONBACKEND_Initialize(backend_));
 }
 
@@ -314,11 +314,11 @@ Host::~Host() {
   }
   for (const auto& [name, model] : models) model->unload();
   if (TRITONSERVER_Error* error = TRITONBACKEND_Finalize(backend_)) {
-    Ledger::instance().violation("Finalize: " + error->message);
+    ledger().violation("Finalize: " + error->message);
     TRITONSERVER_ErrorDelete(error);
   }
-  Ledger::instance().end(backend_, "Host");
-  Ledger::instance().end(server_, "Host");
+  ledger().end(backend_, "Host");
+  ledger().end(server_, "Host");
 }
 
 std::shared_ptr<Model> Host::load(const std::string& name, const std::string& config,
@@ -330,7 +330,7 @@ std::shared_ptr<Model> Host::load(const std::string& name, const std::string& co
 }
 
 double Host::metric(const std::string& name, const std::map<std::string, std::string>& labels) const {
-  return Ledger::instance().sum_of_metrics(name, labels);
+  return ledger().sum_of_metrics(name, labels);
 }
 
 std::vector<Host::Unload> Host::unloads() const {

@@ -8,8 +8,6 @@ using namespace quire::triton::host;
 
 namespace {
 
-Ledger& ledger() { return Ledger::instance(); }
-
 size_t element_bytes(TRITONSERVER_DataType datatype) {
   switch (datatype) {
     case TRITONSERVER_TYPE_BOOL:

@@ -10,8 +10,6 @@ using namespace quire::triton::host;
 
 namespace {
 
-Ledger& ledger() { return Ledger::instance(); }
-
 void keep_rules_of_metric(TRITONSERVER_Metric* metric, TRITONSERVER_MetricKind kind, const char* function) {
   ledger().use(metric, function);
   ledger().use(metric->family, function);

@@ -97,7 +97,7 @@ TRITONSERVER_Error* Faults::hit(const char* function) {
   const std::lock_guard lock(mutex_);
   if (!armed_ || function_ != function || calls_++ != nth_call_) return nullptr;
   fired_ = true;
-  return Ledger::instance().make<TRITONSERVER_Error>(code_, std::string("injected into ") + function);
+  return ledger().make<TRITONSERVER_Error>(code_, std::string("injected into ") + function);
 }
 
 }  // namespace quire::triton::host

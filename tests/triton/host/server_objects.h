@@ -71,6 +71,8 @@ class Ledger {
   std::vector<std::string> violations_;
 };
 
+inline Ledger& ledger() { return Ledger::instance(); }
+
 // Makes a function of the server fail, once, at its nth call from now (0 is the next). Thread-safe.
 class Faults {
  public:
@@ -123,7 +125,7 @@ struct ClientEnd {
 };
 
 inline TRITONSERVER_Error* new_error(TRITONSERVER_Error_Code code, const std::string& message) {
-  return Ledger::instance().make<TRITONSERVER_Error>(code, message);
+  return ledger().make<TRITONSERVER_Error>(code, message);
 }
 
 }  // namespace quire::triton::host
