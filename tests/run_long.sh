@@ -3,14 +3,14 @@
 #
 #   tests/run_long.sh [SECTION ...]      all sections by default
 #
-#   QUIRE_BUILD_DIR     the build whose programs are run        default: build/cpu
+#   QUIRE_BUILD_DIR     the build whose programs are run        default: build/default
 #   QUIRE_VLLM_PYTHON   Python with vLLM's scheduler            default: .venv-vllm/bin/python (setup_vllm.sh)
 #   CONFORMANCE_SEEDS   traces for vLLM and us                  default: 0:10000
 #   FUZZ_SECONDS        for each fuzz target of build/asan      default: 300
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-readonly build=${QUIRE_BUILD_DIR:-build/cpu}
+readonly build=${QUIRE_BUILD_DIR:-build/default}
 readonly python=${PYTHON:-.venv/bin/python}
 readonly conformance_seeds=${CONFORMANCE_SEEDS:-0:10000}
 readonly fuzz_seconds=${FUZZ_SECONDS:-300}
@@ -46,7 +46,19 @@ triton() {
   QUIRE_TRITON_FAULTS=full "$python" -m pytest tests/triton/test_faults.py --durations=0
 }
 
-readonly all_sections=(conformance simulation fuzz triton)
+# What CI tests on a part: every code point through each tokenizer, all prompts of the demo model beside transformers.
+everything() {
+  QUIRE_TESTS=full "$python" -m pytest tests/python/test_tokenizer.py tests/python/test_demo_model.py
+}
+
+# The C++ tests and fuzz targets with every check of the sanitizers, optimised.
+sanitizers() {
+  cmake --preset asan-all
+  cmake --build --preset asan-all -j "$(nproc)"
+  ctest --preset asan-all -j "$(nproc)"
+}
+
+readonly all_sections=(conformance simulation fuzz triton everything sanitizers)
 
 if (($# > 0)); then sections=("$@"); else sections=("${all_sections[@]}"); fi
 changes=$(git status --porcelain --untracked-files=no | wc -l)

@@ -2,8 +2,8 @@
 
     python tools/install_requirements.py build test lint
 
-``build``: the build's own requirements, the package's dependencies, and CMake and Ninja if the system has none that
-will do. Any other name is an extra. `pip install .[test]` would build the package as well.
+``build``: what building requires, the package's dependencies, and CMake and Ninja if the system has none
+that will do. Any other name is an extra. `pip install .[test]` would build the package as well.
 """
 
 from __future__ import annotations
@@ -46,7 +46,14 @@ def requirements(pyproject: dict[str, Any], names: list[str]) -> list[str]:
 
 def main() -> None:
     pyproject = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
-    command = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--root-user-action=ignore"]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--disable-pip-version-check",
+        "--root-user-action=ignore",
+    ]
     # Bytecode of everything takes as long as the rest; Python writes what is imported.
     command += ["--no-compile", *requirements(pyproject, sys.argv[1:])]
     sys.exit(subprocess.run(command, check=False).returncode)

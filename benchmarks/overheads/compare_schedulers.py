@@ -35,7 +35,7 @@ def vllm_rows(python: str) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument(
-        "--program", default=ROOT / "build/cpu/benchmarks/overheads/scheduler_bench", type=Path
+        "--program", default=ROOT / "build/default/benchmarks/overheads/scheduler_bench", type=Path
     )
     parser.add_argument("--vllm-python", default=str(ROOT / ".venv-vllm/bin/python"))
     parser.add_argument("--rounds", type=int, default=3)

@@ -2,7 +2,7 @@
 // lookup; adding a request; a long queue; the flight recorder. Each row's `p50_us` is the median over many
 // steps.
 //
-//   build/cpu/benchmarks/overheads/scheduler_bench
+//   build/default/benchmarks/overheads/scheduler_bench
 //
 // benchmarks/overheads/vllm_scheduler_bench.py measures the same of vLLM's scheduler.
 #include <benchmark/benchmark.h>

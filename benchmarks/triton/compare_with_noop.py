@@ -1,6 +1,6 @@
 """What quire costs inside Triton Inference Server, beside a backend that computes nothing.
 
-    python benchmarks/triton/compare_with_noop.py --build build/cpu --work-dir /tmp/bench
+    python benchmarks/triton/compare_with_noop.py --build build/default --work-dir /tmp/bench
 
 Both backends are made of the same adapters (benchmarks/triton/noop_backend.cc), served by one program, and
 called by the stock tritonclient; the same requests also go through the C++ API without a server.

@@ -1,7 +1,7 @@
 """Feeds the same traces to vLLM's scheduler and to Quire's and compares every decision.
 
-    python tests/conformance/compare.py --seeds 0:10000 --runner build/cpu/tests/tools/quire_trace_runner \\
-        --vllm-python .venv-vllm/bin/python
+    python tests/conformance/compare.py --seeds 0:10000 --vllm-python .venv-vllm/bin/python \\
+        --runner build/default/tests/tools/quire_trace_runner
 
 Or, without vLLM, to the answers it once gave (``record.py`` makes such a file)::
 

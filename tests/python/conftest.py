@@ -11,11 +11,14 @@ from typing import Any
 import pytest
 from paths import ROOT
 
+if "PYTEST_XDIST_WORKER" in os.environ:  # torch's threads would wait for each other's cores, spinning
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 
 @pytest.fixture(scope="session")
 def build_dir() -> Path:
-    """The C++ build whose programs the tests run: $QUIRE_BUILD_DIR, or the cpu preset's."""
-    path = Path(os.environ.get("QUIRE_BUILD_DIR", ROOT / "build" / "cpu"))
+    """The C++ build whose programs the tests run: $QUIRE_BUILD_DIR, or `make`'s."""
+    path = ROOT / os.environ.get("QUIRE_BUILD_DIR", "build/default")
     if not path.is_dir():
         pytest.fail(f"no C++ build in {path}: run `make test`, or set QUIRE_BUILD_DIR")
     return path

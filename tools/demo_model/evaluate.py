@@ -163,7 +163,7 @@ def perplexities(model: Model, num_documents: int, seed: int) -> dict[str, dict[
     for document in documents(seed, num_documents, held_out=True):
         total, count = model.loss(document.text + TEXT_END)
         for kind in (document.kind, "all"):
-            loss[kind] += total  # type: ignore[assignment]
+            loss[kind] += total
             tokens[kind] += count
     return {kind: {"perplexity": math.exp(loss[kind] / n), "tokens": n} for kind, n in sorted(tokens.items())}
 

@@ -8,7 +8,6 @@
 namespace quire::chat {
 namespace {
 
-
 // Bounds the stack that parsing and evaluating need.
 constexpr int kMaxExpressionDepth = 200;
 constexpr int kMaxNesting = 60;
@@ -207,7 +206,8 @@ ExpressionPtr ExpressionParser::parse_product() {
 
 ExpressionPtr ExpressionParser::parse_power() {
   ExpressionPtr left = parse_unary(true);
-  while (skip_operator("**")) left = make_binary(Expression::Kind::kBinary, "**", std::move(left), parse_unary(true));
+  while (skip_operator("**"))
+    left = make_binary(Expression::Kind::kBinary, "**", std::move(left), parse_unary(true));
   return left;
 }
 
@@ -218,7 +218,8 @@ ExpressionPtr ExpressionParser::parse_unary(bool with_filters) {
   const int line = current().line;
   ExpressionPtr expression;
   if (current().is_operator("-") || current().is_operator("+")) {
-    const Expression::Kind kind = next().text == "-" ? Expression::Kind::kNegate : Expression::Kind::kPositive;
+    const Expression::Kind kind =
+        next().text == "-" ? Expression::Kind::kNegate : Expression::Kind::kPositive;
     expression = make(kind, line);
     add_operand(*expression, parse_unary(false));
   } else {

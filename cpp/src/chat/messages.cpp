@@ -27,7 +27,8 @@ void check_content(size_t index, const Value& content) {
   }
   const Values& parts = content.as_sequence().items;
   for (size_t i = 0; i < parts.size(); ++i) {
-    if (!parts[i].is(Kind::kDict)) fail_message(index, str("content[", i, "]"), "must be an object with a \"type\"");
+    if (!parts[i].is(Kind::kDict))
+      fail_message(index, str("content[", i, "]"), "must be an object with a \"type\"");
   }
 }
 
@@ -68,7 +69,8 @@ Values read_messages(std::string_view json) {
     }
     const Value* role = message.find(std::string_view("role"));
     if (!role) fail_message(index, "role", "is missing");
-    if (!role->is(Kind::kString)) fail_message(index, "role", str("must be a string, got ", role->type_name()));
+    if (!role->is(Kind::kString))
+      fail_message(index, "role", str("must be a string, got ", role->type_name()));
     if (const Value* content = message.find(std::string_view("content"))) check_content(index, *content);
     messages.push_back(Value::dict(alias_reasoning(message)));
   }

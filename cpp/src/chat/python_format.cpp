@@ -58,8 +58,7 @@ class Printer {
       case Kind::kTuple: print_items(value, "(", value.as_sequence().items.size() == 1 ? ",)" : ")"); break;
       case Kind::kView: print_items(value, value.as_sequence().name + "([", "])"); break;
       case Kind::kRange:
-        if (value.as_sequence().name.empty())
-          fail("printing a range is not supported");
+        if (value.as_sequence().name.empty()) fail("printing a range is not supported");
         put("range(" + value.as_sequence().name + ")");
         break;
       case Kind::kDict: {
@@ -75,8 +74,7 @@ class Printer {
         put("}");
         break;
       }
-      default:
-        fail(str("a ", value.type_name(), " cannot be written as text"));
+      default: fail(str("a ", value.type_name(), " cannot be written as text"));
     }
   }
 

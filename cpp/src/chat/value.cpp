@@ -20,8 +20,7 @@ int checked_depth(int depth) {
 }
 
 int64_t checked_weight(int64_t weight) {
-  if (weight > kMaxWeight)
-    fail(str("a value holds more than ", kMaxWeight, " others"));
+  if (weight > kMaxWeight) fail(str("a value holds more than ", kMaxWeight, " others"));
   return weight;
 }
 

@@ -74,8 +74,10 @@ TEST(RegexTest, AnchorsAreThoseOfLines) {
 
 TEST(RegexTest, WhatIsNotSupportedIsRefusedWithItsPosition) {
   EXPECT_EQ(pattern_refusal("ab(?<=x)"), "regular expression: a lookbehind at position 2 is not supported");
-  EXPECT_EQ(pattern_refusal(R"((a)\1)"), "regular expression: the escape '\\1' at position 3 is not supported");
-  EXPECT_EQ(pattern_refusal(R"(\p{Han})"), "regular expression: the property 'Han' at position 0 is not supported");
+  EXPECT_EQ(pattern_refusal(R"((a)\1)"),
+            "regular expression: the escape '\\1' at position 3 is not supported");
+  EXPECT_EQ(pattern_refusal(R"(\p{Han})"),
+            "regular expression: the property 'Han' at position 0 is not supported");
   EXPECT_EQ(pattern_refusal("[a&&b]"),
             "regular expression: '&&' in a character class at position 2 is not supported");
   EXPECT_EQ(pattern_refusal("(a*)*"),

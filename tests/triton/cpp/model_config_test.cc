@@ -81,8 +81,9 @@ TEST(ModelConfigTest, ABadParameterIsNamedWithItsValue) {
   EXPECT_NE(settings_error({{"max_num_seqs", "lots"}}).find("max_num_seqs"), std::string::npos);
   EXPECT_NE(settings_error({{"kv_arena", "maybe"}}).find("maybe"), std::string::npos);
   EXPECT_NE(settings_error({{"no_such", "1"}}).find("no_such"), std::string::npos);
-  EXPECT_NE(complaint_of([] { read_settings(R"({"parameters": {"model": "x"}})", "/r/m/1"); }).find("string_value"),
-            std::string::npos);
+  EXPECT_NE(
+      complaint_of([] { read_settings(R"({"parameters": {"model": "x"}})", "/r/m/1"); }).find("string_value"),
+      std::string::npos);
 }
 
 TEST(ModelConfigTest, AModelsPathIsRelativeToItsVersion) {
@@ -98,8 +99,9 @@ TEST(ModelConfigTest, TheCommandLineIsReadAndTheServersOwnSettingsAreNot) {
   EXPECT_EQ(settings.kv_arena_bytes, 4096);
   EXPECT_EQ(settings.exit_grace_secs, 9);
   EXPECT_EQ(read_backend_settings("{}").kv_arena_bytes, 0);
-  EXPECT_NE(complaint_of([] { read_backend_settings(R"({"cmdline": {"kv-arena-bytes": "-1"}})"); }).find("-1"),
-            std::string::npos);
+  EXPECT_NE(
+      complaint_of([] { read_backend_settings(R"({"cmdline": {"kv-arena-bytes": "-1"}})"); }).find("-1"),
+      std::string::npos);
 }
 
 }  // namespace

@@ -207,8 +207,7 @@ std::vector<std::shared_ptr<Call>> Model::infer_batch(const std::vector<ClientRe
     clients.push_back(std::move(client));
   }
   const auto take_back = [&] {
-    for (TRITONBACKEND_Request* request : batch)
-      ledger().end(request, "a request that was not executed");
+    for (TRITONBACKEND_Request* request : batch) ledger().end(request, "a request that was not executed");
   };
   {
     const std::lock_guard lock(mutex_);
@@ -299,8 +298,7 @@ uint64_t Model::num_failures() const {
 // ---- Host ----
 
 Host::Host(const std::string& backend_config)
-    : server_(ledger().make<TRITONSERVER_Server>()),
-      backend_(ledger().make<TRITONBACKEND_Backend>()) {
+    : server_(ledger().make<TRITONSERVER_Server>()), backend_(ledger().make<TRITONBACKEND_Backend>()) {
   server_->unload = [this](const std::string& model) { unload(model); };
   backend_->config = ledger().make<TRITONSERVER_Message>(backend_config, /*servers_own=*/true);
   throw_if(TRITONBACKEND_Initialize(backend_));
