@@ -130,7 +130,7 @@ class Normalization:
                 known.setdefault(value, chr(c))
 
         def swaps(first: str, second: str) -> bool:
-            return nfd.normalize_str(f"a{first}{second}") != "a" + first + second
+            return bool(nfd.normalize_str(f"a{first}{second}") != "a" + first + second)
 
         lowest, highest = known[min(known)], known[max(known)]
         classes: dict[int, int] = {}
