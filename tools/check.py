@@ -3,8 +3,8 @@
     python tools/check.py [--preset cpu] [ROOM ...]
 
 A room is a folder of cpp/src, or ``kernels`` (csrc) or ``triton`` (triton_backend). Without any: those of the
-files that differ from HEAD. ``--preset cuda`` compiles kernels for devices too, and runs their tests where there
-is one.
+files that differ from HEAD. ``--preset cuda`` compiles kernels for devices too, and runs their tests where
+one is there.
 """
 
 from __future__ import annotations
