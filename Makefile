@@ -18,7 +18,7 @@ CUDAARCHS ?= $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>
                | tr -d . | sed 's/^90$$/90a/; s/$$/-real/' | sort -u | paste -sd';')
 export CUDAARCHS
 
-.PHONY: run triton test test-programs test-cpp test-python check lint sanitize stubs clean
+.PHONY: run triton test test-programs test-cpp test-python lint sanitize stubs clean
 
 # What the package is made of; a change rebuilds it.
 PACKAGE_SOURCES := $(shell find cpp csrc python cmake triton_backend -type f -not -name '*.pyi' -not -path '*/__pycache__/*') \
@@ -76,6 +76,7 @@ test-python: $(VENV)/.tests test-programs
 lint: $(VENV)/.lint
 	@$(PHASE) "Format of C++" sh -c \
 	  "git ls-files '*.cpp' '*.cc' '*.h' '*.cu' '*.cuh' | xargs -P $(JOBS) -n 40 $(BIN)/clang-format --dry-run --Werror"
+	@$(PHASE) "Format of CMake" sh -c "git ls-files '*CMakeLists.txt' '*.cmake' | xargs $(BIN)/gersemi --check"
 	@$(PHASE) "Format and lint of Python" sh -c '$(BIN)/ruff check . && $(BIN)/ruff format --check .'
 	@$(PHASE) "Types of Python" $(BIN)/mypy
 

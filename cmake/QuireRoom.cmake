@@ -21,8 +21,10 @@ if(QUIRE_WERROR)
   target_compile_options(quire_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Werror>)
 endif()
 foreach(sanitizer IN LISTS QUIRE_SANITIZE)
-  target_compile_options(quire_flags INTERFACE -fsanitize=${sanitizer} -fno-omit-frame-pointer
-                                               -fno-sanitize-recover=all)
+  target_compile_options(
+    quire_flags
+    INTERFACE -fsanitize=${sanitizer} -fno-omit-frame-pointer -fno-sanitize-recover=all
+  )
   target_link_options(quire_flags INTERFACE -fsanitize=${sanitizer})
 endforeach()
 if("undefined" IN_LIST QUIRE_SANITIZE AND NOT QUIRE_SANITIZE_ALL)
@@ -48,13 +50,17 @@ function(quire_room name)
   add_library(quire_${name} OBJECT ${ROOM_SOURCES})
   add_library(quire::${name} ALIAS quire_${name})
   set_target_properties(
-    quire_${name} PROPERTIES POSITION_INDEPENDENT_CODE ON CXX_VISIBILITY_PRESET hidden
-                             VISIBILITY_INLINES_HIDDEN ON CXX_EXTENSIONS OFF)
+    quire_${name}
+    PROPERTIES POSITION_INDEPENDENT_CODE ON CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON CXX_EXTENSIONS OFF
+  )
   target_compile_definitions(quire_${name} PRIVATE QUIRE_BUILDING)
   target_include_directories(
-    quire_${name} PUBLIC "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/cpp/include>"
-                         "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/cpp/src>"
-                         "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/csrc/include>")
+    quire_${name}
+    PUBLIC
+      "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/cpp/include>"
+      "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/cpp/src>"
+      "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/csrc/include>"
+  )
   target_link_libraries(quire_${name} PUBLIC quire_flags ${ROOM_DEPENDS})
   quire_unity(quire_${name})
   set_property(GLOBAL APPEND PROPERTY QUIRE_ROOMS quire_${name})

@@ -19,9 +19,10 @@ if [ "${VERBOSE:-0}" != 0 ]; then
   "$@" 2>&1 | tee "$log"
   status=${PIPESTATUS[0]}
 else
-  "$@" >"$log" 2>&1 </dev/null &
+  # A session of its own: who interrupts this script ends all that the command has started.
+  setsid "$@" >"$log" 2>&1 </dev/null &
   command=$!
-  trap 'kill $command 2>/dev/null; exit 130' INT TERM
+  trap 'kill -TERM -- -$command 2>/dev/null; exit 130' INT TERM HUP
   if [ -t 1 ]; then
     while kill -0 $command 2>/dev/null; do
       printf '\r\033[K%s %s' "$title" "$(tail -c 400 "$log" | grep -oE '^ *\[[0-9]+/[0-9]+\]' | tail -1 | tr -d ' ')"

@@ -8,8 +8,11 @@ foreach(object IN LISTS objects)
   if(NOT object MATCHES "/isa/")
     continue()
   endif()
-  execute_process(COMMAND "${NM}" --defined-only --demangle "${object}" OUTPUT_VARIABLE symbols
-                  COMMAND_ERROR_IS_FATAL ANY)
+  execute_process(
+    COMMAND "${NM}" --defined-only --demangle "${object}"
+    OUTPUT_VARIABLE symbols
+    COMMAND_ERROR_IS_FATAL ANY
+  )
   if(symbols MATCHES "[0-9a-f]+ [WVu] ([^\n]*)")
     message(FATAL_ERROR "${object} shares ${CMAKE_MATCH_1}")
   endif()
