@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 BUILD := build/$(PRESET)
 PHASE := tools/phase.sh
 # CMake and Ninja: the system's, else what the requirements brought.
-CMAKE := PATH="$(if $(wildcard $(BIN)/cmake),$(CURDIR)/$(BIN):)$$PATH:$(CURDIR)/$(BIN)" cmake
+WITH_TOOLS := env PATH="$(if $(wildcard $(BIN)/cmake),$(CURDIR)/$(BIN):)$$PATH:$(CURDIR)/$(BIN)"
 
 # Kernels for the GPUs that are here; where there is none, for every generation that the package supports.
 CUDAARCHS ?= $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null \
@@ -65,10 +65,11 @@ $(VENV)/.package: $(VENV)/.build $(PACKAGE_SOURCES)
 
 # The package first: it configures the tree for this Python.
 test-programs: $(VENV)/.system $(VENV)/.package
-	@$(PHASE) "Compiling the tests" sh -c '$(CMAKE) --preset $(PRESET) && cmake --build $(BUILD) -j $(JOBS)'
+	@$(PHASE) "Compiling the tests" $(WITH_TOOLS) sh -c \
+	  'cmake --preset $(PRESET) && cmake --build $(BUILD) -j $(JOBS)'
 
 test-cpp: test-programs
-	@$(PHASE) "C++ tests" $(CMAKE) -E chdir $(BUILD) ctest --output-on-failure -j $(JOBS)
+	@$(PHASE) "C++ tests" $(WITH_TOOLS) ctest --preset $(PRESET) -j $(JOBS)
 
 test-python: $(VENV)/.tests test-programs
 	@QUIRE_BUILD_DIR=$(BUILD) VERBOSE=1 $(PHASE) "Python tests" $(BIN)/python -m pytest
@@ -83,8 +84,8 @@ lint: $(VENV)/.lint
 # The C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer with the fuzz targets, and under ThreadSanitizer.
 sanitize: sanitize-asan sanitize-tsan
 sanitize-%: $(VENV)/.system
-	@$(PHASE) "Compiling for $*" sh -c '$(CMAKE) --preset $* && cmake --build --preset $* -j $(JOBS)'
-	@$(PHASE) "C++ tests under $*" $(CMAKE) -E env ctest --preset $* -j $(JOBS)
+	@$(PHASE) "Compiling for $*" $(WITH_TOOLS) sh -c 'cmake --preset $* && cmake --build --preset $* -j $(JOBS)'
+	@$(PHASE) "C++ tests under $*" $(WITH_TOOLS) ctest --preset $* -j $(JOBS)
 
 # Regenerates the committed type stubs.
 stubs: $(VENV)/.package

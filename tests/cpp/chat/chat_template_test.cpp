@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "quire/error.h"
+#include "util/sanitized.h"
 
 namespace quire::chat {
 namespace {
@@ -110,13 +111,15 @@ TEST(ChatTemplateTest, ComplaintsNameTheMessageAndTheField) {
 }
 
 TEST(ChatTemplateTest, NothingRunsForEverOrDeep) {
-  const std::vector<std::string> sources = {
-      "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+  std::vector<std::string> sources = {
       "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
       "{{ 'x' * 999999999 }}",
       "{{ " + std::string(100'000, '[') + std::string(100'000, ']') + " }}",
       "{{ " + std::string(100'000, '-') + "1 }}",
   };
+  // As many steps as a template may take: half a minute with a sanitizer.
+  if (!kSanitized)
+    sources.push_back("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}");
   for (const std::string& source : sources) EXPECT_NE(complaint(source), "accepted") << source.substr(0, 60);
   EXPECT_NE(complaint("x", std::string(100'000, '[')), "accepted");
 }

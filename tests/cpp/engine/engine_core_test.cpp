@@ -9,6 +9,7 @@
 
 #include "engine/shadow_executor.h"
 #include "quire/flight_recorder.h"
+#include "util/sanitized.h"
 
 namespace quire {
 namespace {
@@ -110,7 +111,7 @@ TEST_P(RandomOperationsTest, OutputsAreRightEveryBlockComesBackAndTheRecordingRe
   std::map<RequestId, Sent> sent;
   std::vector<RequestId> live;
   RequestId next_id = 1;
-  for (int operation = 0; operation < 10000; ++operation) {
+  for (int operation = 0; operation < (kSanitized ? 3000 : 10000); ++operation) {
     harness.now += 0.01;
     const int32_t kind = uniform(0, 9);
     if (kind < 2 && live.size() < 12) {

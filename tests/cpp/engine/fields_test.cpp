@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "messages/engine_core_messages.h"
+#include "util/sanitized.h"
 
 namespace quire {
 namespace {
@@ -167,9 +168,9 @@ TEST(FieldsTest, InvalidUtf8IsRefused) {
 
 // A client decides how deep it nests; no part of reading may recurse with it.
 TEST(FieldsTest, DeepNestingIsRefusedInEveryField) {
-  std::string deep(1'000'000, '[');
+  std::string deep(kTooDeep, '[');
   EXPECT_NE(error(deep), "");
-  deep.append(1'000'000, ']');
+  deep.append(kTooDeep, ']');
   EXPECT_NE(error(deep), "");
   for (const char* name : {"temperature", "top_k", "seed", "ignore_eos", "user", "stop", "stop_token_ids",
                            "logit_bias", "logprobs", "best_of", "unknown"}) {

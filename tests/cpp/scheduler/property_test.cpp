@@ -5,16 +5,12 @@
 #include <random>
 
 #include "scheduler/scheduler_checker.h"
+#include "util/sanitized.h"
 
 namespace quire {
 namespace {
 
-// The sanitizers slow this down twenty times and more.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr uint32_t kNumSeeds = 1000;
-#else
-constexpr uint32_t kNumSeeds = 5000;
-#endif
+constexpr uint32_t kNumSeeds = kSanitized ? 500 : 5000;
 
 // To repeat one: QUIRE_PROPERTY_SEED=17.
 TEST(SchedulerPropertyTest, WhatMustHoldHoldsAfterEveryOperation) {

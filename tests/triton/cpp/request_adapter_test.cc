@@ -5,6 +5,7 @@
 
 #include "host/host.h"
 #include "triton_test.h"
+#include "util/sanitized.h"
 
 namespace quire::triton::host {
 namespace {
@@ -224,7 +225,7 @@ TEST(RequestAdapterTest, BadSamplingParametersAreRefused) {
 }
 
 TEST(RequestAdapterTest, DeepNestingIsRefused) {
-  const std::string deep = std::string(1'000'000, '[') + std::string(1'000'000, ']');
+  const std::string deep = std::string(kTooDeep, '[') + std::string(kTooDeep, ']');
   EXPECT_NE(error(text_request("Once", deep)), "");
   EXPECT_NE(error(text_request("Once", "{\"temperature\": " + deep + "}")), "");
   EXPECT_NE(error(text_request("Once", "{\"lora_name\": null, \"temperature\": " + deep + "}")), "");
