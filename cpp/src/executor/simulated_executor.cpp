@@ -54,7 +54,7 @@ void SimulatedExecutor::launch(const SchedulerOutput& plan) {
     load.num_tokens += scheduled.num_tokens;
     load.context_tokens += end;
     const int32_t token = sampled_token(scheduled.request_id, end);
-    step.result.add(scheduled.request_id, {&token, scheduled.samples});
+    step.result.add(scheduled.request_id, {&token, scheduled.samples ? 1U : 0U});
   }
   const int64_t device_ns = to_ns(config_.cost_model.seconds(load));
   const int64_t ready_ns = now_ns_ + to_ns(config_.cost_model.host_seconds_per_step);
