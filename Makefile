@@ -68,11 +68,12 @@ test-programs: $(VENV)/.system $(VENV)/.package
 	@$(PHASE) "Compiling the tests" $(WITH_TOOLS) sh -c \
 	  'cmake --preset $(PRESET) && cmake --build $(BUILD) -j $(JOBS)'
 
+# On the CPU, whatever else is here: tests/run_gpu.sh is for devices.
 test-cpp: test-programs
 	@$(PHASE) "C++ tests" $(WITH_TOOLS) ctest --preset $(PRESET) -j $(JOBS)
 
 test-python: $(VENV)/.tests test-programs
-	@QUIRE_BUILD_DIR=$(BUILD) VERBOSE=1 $(PHASE) "Python tests" $(BIN)/python -m pytest
+	@CUDA_VISIBLE_DEVICES= QUIRE_BUILD_DIR=$(BUILD) VERBOSE=1 $(PHASE) "Python tests" $(BIN)/python -m pytest
 
 lint: $(VENV)/.lint
 	@$(PHASE) "Format of C++" sh -c \

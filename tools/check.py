@@ -97,7 +97,8 @@ def main() -> None:
             if not chosen:
                 sys.exit(f"no test in tests/cpp/{{{','.join(sorted(folders))}}}")
             command.append("--gtest_filter=" + ":".join(chosen))
-        if subprocess.run(command, cwd=ROOT, check=False).returncode:
+            environment["CUDA_VISIBLE_DEVICES"] = ""  # tests/run_gpu.sh runs those of a device
+        if subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode:
             sys.exit(1)
 
 

@@ -318,6 +318,7 @@ def test_an_idle_engine_uses_no_cpu(demo_model: Path) -> None:
 CTRL_C = """
 import os, signal, sys, threading, time
 from quire import LLM, SamplingParams
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a background job ignores
 llm = LLM(sys.argv[1])
 params = SamplingParams(temperature=0, max_tokens=1900, ignore_eos=True)
 threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
