@@ -25,7 +25,7 @@ class TimeoutTest : public HostTest {
 
 TEST_F(TimeoutTest, TheServersTimeoutEndsARequest) {
   const auto model = load_demo();
-  EXPECT_EQ(error_of(model, 50'000), "the request was not finished within its timeout of 50000 us");
+  EXPECT_EQ(error_of(model, 250'000), "the request was not finished within its timeout of 250000 us");
 }
 
 TEST_F(TimeoutTest, AShorterDeadlineRulesAndReturnsWhatThereIs) {
@@ -37,15 +37,15 @@ TEST_F(TimeoutTest, AShorterDeadlineRulesAndReturnsWhatThereIs) {
 TEST_F(TimeoutTest, TheConfigurationsTimeoutHoldsForRequestsWithoutOne) {
   // 64-bit numbers are strings in the server's JSON.
   const auto model = host().load(
-      "demo", policed(R"("default_timeout_microseconds": "40000", "allow_timeout_override": true)"));
-  EXPECT_EQ(error_of(model, 0), "the request was not finished within its timeout of 40000 us");
-  EXPECT_EQ(error_of(model, 20'000), "the request was not finished within its timeout of 20000 us");
-  EXPECT_EQ(error_of(model, 30'000'000), "the request was not finished within its timeout of 40000 us");
+      "demo", policed(R"("default_timeout_microseconds": "200000", "allow_timeout_override": true)"));
+  EXPECT_EQ(error_of(model, 0), "the request was not finished within its timeout of 200000 us");
+  EXPECT_EQ(error_of(model, 100'000), "the request was not finished within its timeout of 100000 us");
+  EXPECT_EQ(error_of(model, 30'000'000), "the request was not finished within its timeout of 200000 us");
 }
 
 TEST_F(TimeoutTest, AnOverrideThatIsNotAllowedIsNone) {
-  const auto model = host().load("demo", policed(R"("default_timeout_microseconds": "40000")"));
-  EXPECT_EQ(error_of(model, 30'000'000), "the request was not finished within its timeout of 40000 us");
+  const auto model = host().load("demo", policed(R"("default_timeout_microseconds": "200000")"));
+  EXPECT_EQ(error_of(model, 30'000'000), "the request was not finished within its timeout of 200000 us");
 }
 
 TEST_F(TimeoutTest, TheConfigurationsQueueIsTheEngines) {
