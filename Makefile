@@ -1,14 +1,13 @@
 # The two commands of the README are `make run` and `make test`; CONTRIBUTING.md has the others. Everything they install
 # goes into .venv, except system packages, which come through apt where that is allowed. The package and the C++ tests
-# are built in one tree, build/$(PRESET). VERBOSE=1 shows what is otherwise only shown when it fails.
+# are built in one tree, build/default. VERBOSE=1 shows what is otherwise only shown when it fails.
 
 PYTHON ?= python3
 PROMPT ?= Tell me a short story about a lighthouse.
-PRESET ?= default
 JOBS ?= $(shell nproc)
 VENV := .venv
 BIN := $(VENV)/bin
-BUILD := build/$(PRESET)
+BUILD := build/default
 PHASE := tools/phase.sh
 # CMake and Ninja: the system's, else what the requirements brought.
 WITH_TOOLS := env PATH="$(if $(wildcard $(BIN)/cmake),$(CURDIR)/$(BIN):)$$PATH:$(CURDIR)/$(BIN)"
@@ -57,20 +56,29 @@ $(VENV)/.tests: $(VENV)/.lint pyproject.toml
 	@$(PHASE) "Python packages of the tests" $(BIN)/python tools/install_requirements.py test
 	@touch $@
 
-# The build directory is this tree's, so that only what changed is compiled.
+# install_package(QUIRE_CUDA). The build directory is this tree's, so that only what changed is compiled.
+install_package = $(PHASE) "Compiling and installing the package" env CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) \
+  $(BIN)/python -m pip install -v --disable-pip-version-check --root-user-action=ignore --no-build-isolation --no-deps \
+  -Cbuild-dir=$(BUILD) -Ccmake.define.QUIRE_CUDA=$(1) .
+
+# To be used here: where there is no GPU, nobody waits for its code.
 $(VENV)/.package: $(VENV)/.build $(PACKAGE_SOURCES)
-	@$(PHASE) "Compiling and installing the package" env CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) $(BIN)/python -m pip install -v \
-	  --disable-pip-version-check --root-user-action=ignore --no-build-isolation --no-deps -Cbuild-dir=$(BUILD) .
+	@$(call install_package,$(if $(CUDAARCHS),AUTO,OFF))
 	@touch $@
 
+# As pip would install it: with CUDA wherever nvcc is.
+$(VENV)/.package-full: $(VENV)/.build $(PACKAGE_SOURCES)
+	@$(call install_package,AUTO)
+	@touch $@ $(VENV)/.package
+
 # The package first: it configures the tree for this Python.
-test-programs: $(VENV)/.system $(VENV)/.package
+test-programs: $(VENV)/.system $(VENV)/.package-full
 	@$(PHASE) "Compiling the tests" $(WITH_TOOLS) sh -c \
-	  'cmake --preset $(PRESET) && cmake --build $(BUILD) -j $(JOBS)'
+	  'cmake --preset default && cmake --build $(BUILD) -j $(JOBS)'
 
 # On the CPU, whatever else is here: tests/run_gpu.sh is for devices.
 test-cpp: test-programs
-	@$(PHASE) "C++ tests" $(WITH_TOOLS) ctest --preset $(PRESET) -j $(JOBS)
+	@$(PHASE) "C++ tests" $(WITH_TOOLS) ctest --preset default -j $(JOBS)
 
 test-python: $(VENV)/.tests test-programs
 	@CUDA_VISIBLE_DEVICES= QUIRE_BUILD_DIR=$(BUILD) VERBOSE=1 $(PHASE) "Python tests" $(BIN)/python -m pytest
