@@ -13,8 +13,10 @@ PHASE := tools/phase.sh
 WITH_TOOLS := env PATH="$(if $(wildcard $(BIN)/cmake),$(CURDIR)/$(BIN):)$$PATH:$(CURDIR)/$(BIN)"
 
 # Kernels for the GPUs that are here; where there is none, for every generation that the package supports.
-CUDAARCHS ?= $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null \
+ifndef CUDAARCHS
+CUDAARCHS := $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null \
                | tr -d . | sed 's/^90$$/90a/; s/$$/-real/' | sort -u | paste -sd';')
+endif
 export CUDAARCHS
 
 .PHONY: run triton test test-programs test-cpp test-python lint sanitize stubs clean
