@@ -161,7 +161,7 @@ TEST_P(RandomOperationsTest, OutputsAreRightEveryBlockComesBackAndTheRecordingRe
   }
   EXPECT_GT(num_finished, 100);
   const SchedulerStats stats = harness.core->scheduler().stats();
-  EXPECT_GT(stats.num_expired_reqs, 5U);
+  EXPECT_GT(stats.num_expired_reqs, kSanitized ? 1U : 5U);
   EXPECT_EQ(stats.prefix_cache_hits > 1000, caching);
   EXPECT_EQ(stats.num_accepted_spec_tokens > 100, mix.num_drafts > 0);
 
