@@ -70,7 +70,7 @@ def main() -> None:
     parser.add_argument("rooms", nargs="*", metavar="ROOM")
     arguments = parser.parse_args()
     rooms = set(arguments.rooms) or changed_rooms()
-    known = {p.name for p in (ROOT / "cpp" / "src").iterdir()} | set(PROGRAMS)
+    known = {p.name for p in (ROOT / "cpp" / "src").iterdir() if p.is_dir()} | set(PROGRAMS)
     if unknown := rooms - known:
         parser.error(f"no room {', '.join(sorted(unknown))}; there are {', '.join(sorted(known))}")
     if not rooms:
