@@ -146,3 +146,22 @@ def digits_first() -> HfTokenizer:
 
 
 FAMILIES: list[Build] = [gpt2, gpt2_with_prefix_space, llama3, qwen2, gpt4o, deepseek, digits_first]
+
+
+def show_pieces(tokenizer: HfTokenizer) -> HfTokenizer:
+    """The tokenizer with merges of whatever stands beside a, 1, ', a space or the end of a line.
+
+    Ids then tell where the text was split, and so the class of each character among those neighbours.
+    """
+    document = json.loads(tokenizer.to_str())
+    special = [token["content"] for token in document["added_tokens"]]
+    assert [token["id"] for token in document["added_tokens"]] == list(range(len(special)))
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    space, end_of_line = "Ġ", "Ċ"
+    merges = [[left, byte] for left in ("a", space, "'") for byte in alphabet]
+    merges += [[byte, right] for right in ("1", "'", end_of_line) for byte in alphabet]
+    merged = dict.fromkeys(left + right for left, right in merges)
+    tokens = [*special, *alphabet, *merged]
+    document["model"]["vocab"] = {token: index for index, token in enumerate(tokens)}
+    document["model"]["merges"] = merges
+    return HfTokenizer.from_str(json.dumps(document))

@@ -3,6 +3,7 @@
 from triton_fixtures import (  # noqa: F401
     client,
     demo_model,
+    long_model,
     models,
     reference,
     server,

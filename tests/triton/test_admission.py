@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+from triton_fixtures import ENDLESS
 from triton_metrics import is_idle, read_metrics
 from triton_requests import Response, error_of, infer, open_stream, stream_infer
 from triton_server import TritonServer, poll
 from tritonclient.utils import InferenceServerException
 
-ENDLESS = {"max_tokens": 1200, "ignore_eos": True}
-LONG = {"text_input": "Once upon a time", "stream": True, "sampling_parameters": ENDLESS}
+MANY_TOKENS = {"max_tokens": 2000, "ignore_eos": True}
+LONG = {"text_input": "Once upon a time", "stream": True, "sampling_parameters": MANY_TOKENS}
 Models = Callable[..., None]
 
 
@@ -37,7 +39,7 @@ def test_the_stock_client_can_tell_that_it_is_unavailable(
     client: Any, server: TritonServer, models: Models
 ) -> None:
     models("small_sync", {"max_queued_requests": 2}, decoupled=False)
-    inputs = {"text_input": "Once", "sampling_parameters": ENDLESS, "stream": False}
+    inputs = {"text_input": "Once", "sampling_parameters": MANY_TOKENS, "stream": False}
     with open_stream(server.grpc_address) as stream:
         stream.send("small_sync", inputs)
         stream.send("small_sync", inputs)
@@ -47,27 +49,35 @@ def test_the_stock_client_can_tell_that_it_is_unavailable(
     poll("it is idle", lambda: is_idle(server, "small_sync"))
 
 
-def test_a_request_ends_when_its_deadline_passes(server: TritonServer) -> None:
+def test_a_request_ends_when_its_deadline_passes(
+    server: TritonServer, models: Models, long_model: Path
+) -> None:
+    models("long", {"model": long_model})
     sampling = {**ENDLESS, "deadline_ms": 600}
     inputs = {**LONG, "sampling_parameters": sampling, "return_finish_reason": True}
-    *deltas, final = stream_infer(server.grpc_address, "demo", inputs)
+    *deltas, final = stream_infer(server.grpc_address, "long", inputs)
     assert deltas[-1].outputs["finish_reason"] == ["abort"]
     assert final == Response({}, final=True)
     assert len(deltas) > 1
 
 
-def test_the_deadline_of_a_plain_request_returns_what_there_is(server: TritonServer) -> None:
-    answer = server.generate("sync", text_input="Once", deadline_ms=600, return_finish_reason=True, **ENDLESS)
+def test_the_deadline_of_a_plain_request_returns_what_there_is(
+    server: TritonServer, models: Models, long_model: Path
+) -> None:
+    models("long_sync", {"model": long_model}, decoupled=False)
+    answer = server.generate(
+        "long_sync", text_input="Once", deadline_ms=600, return_finish_reason=True, **ENDLESS
+    )
     assert answer["finish_reason"] == "abort"
     assert len(answer["text_output"]) > len("Once")
 
 
 def test_the_queue_policy_of_the_configuration_is_kept(
-    client: Any, server: TritonServer, models: Models
+    client: Any, server: TritonServer, models: Models, long_model: Path
 ) -> None:
     policy = "max_queue_size: 1 default_timeout_microseconds: 600000 allow_timeout_override: true"
     config = f"dynamic_batching {{ default_queue_policy {{ {policy} }} }}"
-    models("policed", decoupled=False, config=config)
+    models("policed", {"model": long_model}, decoupled=False, config=config)
     inputs = {"text_input": "Once", "sampling_parameters": ENDLESS}
     assert "timeout of 600000 us" in error_of(client, "policed", inputs)
     with pytest.raises(InferenceServerException, match="timeout of 300000 us"):
@@ -80,11 +90,14 @@ def test_the_queue_policy_of_the_configuration_is_kept(
             stream.next()
 
 
-def test_the_servers_own_request_timeout_is_kept(client: Any, server: TritonServer) -> None:
+def test_the_servers_own_request_timeout_is_kept(
+    client: Any, server: TritonServer, models: Models, long_model: Path
+) -> None:
+    models("long_sync", {"model": long_model}, decoupled=False)
     inputs = {"text_input": "Once", "sampling_parameters": ENDLESS}
     with pytest.raises(InferenceServerException, match="timeout"):
-        infer(client, "sync", inputs, timeout=600_000)  # microseconds
-    poll("sync is idle", lambda: is_idle(server, "sync"))
+        infer(client, "long_sync", inputs, timeout=600_000)  # microseconds
+    poll("it is idle", lambda: is_idle(server, "long_sync"))
 
 
 def test_a_lower_priority_value_is_served_first(server: TritonServer, models: Models) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,26 @@ from triton_server import TritonServer, started_server
 KV_BYTES = 64 << 20
 # One thread for each engine: several of them, and the clients, share what may be two cores.
 ENGINE = {"kv_cache_memory_bytes": KV_BYTES, "num_threads": 1}
+# Of a request to ``long_model`` that something else ends: a deadline, or a client that leaves.
+ENDLESS = {"temperature": 0, "max_tokens": 8000, "ignore_eos": True}
 
 
 @pytest.fixture(scope="session")
 def demo_model() -> Path:
     return Path(resolve_model(DEMO_MODEL))
+
+
+@pytest.fixture(scope="session")
+def long_model(tmp_path_factory: pytest.TempPathFactory, demo_model: Path) -> Path:
+    """The demo model with four times the positions: ``ENDLESS`` requests outlast what a test waits for."""
+    directory = tmp_path_factory.mktemp("long_model")
+    for file in demo_model.iterdir():
+        (directory / file.name).symlink_to(file)
+    config = json.loads((demo_model / "config.json").read_text())
+    config["max_position_embeddings"] *= 4
+    (directory / "config.json").unlink()
+    (directory / "config.json").write_text(json.dumps(config))
+    return directory
 
 
 @pytest.fixture(scope="session")

@@ -64,6 +64,17 @@ TEST(ChatTemplateTest, ValuesPrintAsPythonPrintsThem) {
             "-4 2 3.5 8 1None");
 }
 
+TEST(ChatTemplateTest, IntegersBeyond64BitsAreRefused) {
+  const std::string lowest = "(-9223372036854775807 - 1)";
+  for (const std::string& expression :
+       {std::string("9223372036854775807 + 1"), lowest + " - 1", lowest + " * 2", std::string("2 ** 63"),
+        lowest + " // -1", "-" + lowest, lowest + " | abs", std::string("1e19 | int")}) {
+    EXPECT_NE(complaint("{{ " + expression + " }}").find("an integer beyond 64 bits"), std::string::npos)
+        << expression << ": " << complaint("{{ " + expression + " }}");
+  }
+  EXPECT_EQ(rendered("{{ " + lowest + " }} {{ " + lowest + " % -1 }}"), "-9223372036854775808 0");
+}
+
 TEST(ChatTemplateTest, JsonIsWrittenAsTransformersWritesIt) {
   EXPECT_EQ(rendered("{{ {'b': ['<é>', 1.5], 'a': none} | tojson }}"), R"({"b": ["<é>", 1.5], "a": null})");
   EXPECT_EQ(rendered("{{ {'b': [1], 'a': {}} | tojson(indent=2) }}"),

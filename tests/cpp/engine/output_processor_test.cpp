@@ -211,27 +211,5 @@ TEST(OutputProcessorTest, ARequestThatWasNotAcceptedLeavesNothing) {
   EXPECT_TRUE(f.send(1, {0}).empty());
 }
 
-TEST(OutputQueueTest, UntakenDeltasAreMerged) {
-  OutputQueue queue;
-  const OutputCallback push = queue.callback(RequestOutputKind::kDelta);
-  for (const char* text : {"a", "b", "c"}) {
-    RequestOutput output;
-    output.request_id = "r";
-    output.outputs.emplace_back();
-    output.outputs[0].text = text;
-    output.outputs[0].token_ids = {1};
-    output.finished = text[0] == 'c';
-    output.metrics.last_token_time = text[0];
-    push(std::move(output));
-  }
-  const auto taken = queue.take(std::chrono::milliseconds(0));
-  ASSERT_EQ(taken.size(), 1U);
-  EXPECT_EQ(taken[0].outputs[0].text, "abc");
-  EXPECT_EQ(taken[0].outputs[0].token_ids.size(), 3U);
-  EXPECT_EQ(taken[0].metrics.last_token_time, 'c');
-  EXPECT_TRUE(taken[0].finished);
-  EXPECT_TRUE(queue.take(std::chrono::milliseconds(0)).empty());
-}
-
 }  // namespace
 }  // namespace quire

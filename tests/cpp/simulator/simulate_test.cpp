@@ -9,6 +9,7 @@
 
 #include "formats/json.h"
 #include "quire/error.h"
+#include "util/sanitized.h"
 
 namespace quire {
 namespace {
@@ -181,7 +182,7 @@ TEST(SimulateTest, LeastLoadedShortensTheQueueOfABusyFleet) {
   Json options = {{"num_engines", 8},
                   {"cost_model", kServerCosts},
                   {"engine", {{"max_num_seqs", 8}}},
-                  {"workload", {{"num_requests", 3000}, {"rate", 24}}}};
+                  {"workload", {{"num_requests", kSanitized ? 1000 : 3000}, {"rate", 24}}}};
   const double in_turn = run(options)["queue_time"]["p99"];
   options["router"] = "least_loaded";
   EXPECT_LT(run(options)["queue_time"]["p99"], in_turn);
@@ -204,11 +205,12 @@ TEST(SimulateTest, PrefixAwareFindsMoreCachedTokensThanRoundRobin) {
 
 TEST(SimulateTest, TheSameSeedGivesTheSameReportWhateverTheThreads) {
   for (const std::string router : {"round_robin", "least_loaded", "prefix_aware"}) {
-    Json options = {{"num_engines", 5},
-                    {"router", router},
-                    {"seed", 7},
-                    {"num_threads", 1},
-                    {"workload", {{"num_requests", 500}, {"rate", 50}, {"prefix_share", 0.5}}}};
+    Json options = {
+        {"num_engines", 5},
+        {"router", router},
+        {"seed", 7},
+        {"num_threads", 1},
+        {"workload", {{"num_requests", kSanitized ? 100 : 500}, {"rate", 50}, {"prefix_share", 0.5}}}};
     const std::string report = simulate(options.dump());
     EXPECT_EQ(simulate(options.dump()), report);
     options["num_threads"] = 3;

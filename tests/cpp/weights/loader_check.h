@@ -49,14 +49,15 @@ inline std::string expected_bytes(const TensorView& from, DType dtype) {
   std::string out;
   out.reserve(static_cast<size_t>(rows * columns) * dtype_bytes(dtype));
   for (int64_t row = 0; row < rows; ++row) {
+    if (dtype == from.dtype) {  // bit for bit, which a way through fp32 need not be
+      const auto size = dtype_bytes(dtype);
+      const auto begin = static_cast<size_t>(from.rank == 1 ? 0 : row * from.stride[0]);
+      out.append(from.as<char>() + begin * size, static_cast<size_t>(columns) * size);
+      continue;
+    }
     for (int64_t column = 0; column < columns; ++column) {
       const float value = value_at(from, row, column);
-      if (dtype == from.dtype) {  // bit for bit, which a way through fp32 need not be
-        const auto size = dtype_bytes(dtype);
-        const auto* at =
-            from.as<char>() + static_cast<size_t>(row * from.stride[0] * (from.rank > 1) + column) * size;
-        out.append(at, size);
-      } else if (dtype == DType::kFloat32) {
+      if (dtype == DType::kFloat32) {
         out.append(reinterpret_cast<const char*>(&value), sizeof value);
       } else {
         const uint16_t bits = dtype == DType::kFloat16 ? float_to_fp16(value) : float_to_bf16(value);
