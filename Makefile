@@ -19,7 +19,7 @@ CUDAARCHS := $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>
 endif
 export CUDAARCHS
 
-.PHONY: run triton test test-programs test-cpp test-python lint sanitize stubs clean
+.PHONY: run triton test test-programs test-cpp test-python lint sanitize alone stubs clean
 
 # What the package is made of; a change rebuilds it.
 PACKAGE_SOURCES := $(shell find cpp csrc python cmake triton_backend -type f -not -name '*.pyi' -not -path '*/__pycache__/*') \
@@ -97,6 +97,10 @@ sanitize: sanitize-asan sanitize-tsan
 sanitize-%: $(VENV)/.system
 	@$(PHASE) "Compiling for $*" $(WITH_TOOLS) sh -c 'cmake --preset $* && cmake --build --preset $* -j $(JOBS)'
 	@$(PHASE) "C++ tests under $*" $(WITH_TOOLS) ctest --preset $* -j $(JOBS)
+
+# The trees that CI builds compile several files at once, and would not see what one of them forgets to include.
+alone: $(VENV)/.system
+	@$(PHASE) "Each file by itself" $(WITH_TOOLS) sh -c 'cmake --preset cpu && $(BIN)/python tools/compile_alone.py'
 
 # Regenerates the committed type stubs.
 stubs: $(VENV)/.package

@@ -5,6 +5,7 @@
 #include <span>
 
 #include "chat/python_unicode.h"
+#include "chat/value.h"
 #include "util/str.h"
 
 namespace quire::chat {
