@@ -1,4 +1,4 @@
-"""Compiles each source file of the libraries by itself: where several are compiled at once, one's includes serve all.
+"""Compiles each source file of the libraries by itself, because of several at once one's includes serve all.
 
     python tools/compile_alone.py [BUILD]
 
