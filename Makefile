@@ -33,9 +33,10 @@ triton: $(VENV)/.package
 	@$(BIN)/quire triton --repository model_repository
 
 # Python's packages come while the compiler is at work.
+PROGRAMS := test-programs
 test: lint
-	@$(MAKE) --no-print-directory -j2 $(VENV)/.tests test-programs
-	@$(MAKE) --no-print-directory test-cpp test-python
+	@$(MAKE) --no-print-directory -j2 $(VENV)/.tests $(PROGRAMS)
+	@$(MAKE) --no-print-directory PROGRAMS= test-cpp test-python
 
 $(VENV)/.created: tools/setup.sh
 	@$(PHASE) "Python environment" sh -c 'tools/setup.sh python && $(PYTHON) -m venv $(VENV)'
@@ -79,10 +80,10 @@ test-programs: $(VENV)/.system $(VENV)/.package-full
 	  'cmake --preset default && cmake --build $(BUILD) -j $(JOBS)'
 
 # On the CPU, whatever else is here: tests/run_gpu.sh is for devices.
-test-cpp: test-programs
+test-cpp: $(PROGRAMS)
 	@$(PHASE) "C++ tests" $(WITH_TOOLS) ctest --preset default -j $(JOBS)
 
-test-python: $(VENV)/.tests test-programs
+test-python: $(VENV)/.tests $(PROGRAMS)
 	@CUDA_VISIBLE_DEVICES= QUIRE_BUILD_DIR=$(BUILD) VERBOSE=1 $(PHASE) "Python tests" $(BIN)/python -m pytest
 
 lint: $(VENV)/.lint
