@@ -1,7 +1,8 @@
 #include "in_flight_request.h"
 
-#include <algorithm>
 #include <chrono>
+
+#include "execution_times.h"
 
 namespace quire::triton {
 namespace {
@@ -12,8 +13,6 @@ uint64_t now_ns() {
                                    std::chrono::steady_clock::now().time_since_epoch())
                                    .count());
 }
-
-uint64_t to_ns(double seconds) { return static_cast<uint64_t>(seconds * 1e9); }
 
 TRITONSERVER_Error* new_error(TRITONSERVER_Error_Code code, const std::string& message) {
   return server_api().TRITONSERVER_ErrorNew(code, message.c_str());
@@ -121,23 +120,17 @@ void InFlightRequest::end_cancelled() {
   end_with_error(new_error(TRITONSERVER_ERROR_CANCELLED, "the request was cancelled"));
 }
 
-// queue: in the server's queue and the engine's; compute input: reading and tokenizing; infer: from the first
-// step that the request is in to its last token; output: until its last response is made.
 void InFlightRequest::report(bool success, const RequestMetrics& metrics) {
   const uint64_t submitted = submitted_ns_;  // before the clock: Execute's thread may be writing it
   const uint64_t now = now_ns();
-  const uint64_t input_ns = submitted > received_ns_ ? submitted - received_ns_ : 0;
-  uint64_t compute_start = metrics.first_scheduled_time > 0 ? to_ns(metrics.first_scheduled_time) : now;
-  compute_start = std::clamp(compute_start, received_ns_ + input_ns, now);
-  uint64_t compute_end = metrics.last_token_time > 0 ? to_ns(metrics.last_token_time) : now;
-  compute_end = std::clamp(compute_end, compute_start, now);
+  const ExecutionTimes times = execution_times(received_ns_, submitted, now, metrics);
   const ServerApi& api = server_api();
-  log_failure(api.TRITONBACKEND_ModelInstanceReportStatistics(
-                  instance_, request_, success, compute_start - input_ns, compute_start, compute_end, now),
+  log_failure(api.TRITONBACKEND_ModelInstanceReportStatistics(instance_, request_, success, times.exec_start,
+                                                              times.compute_start, times.compute_end, now),
               "reporting statistics");
   if (!success) return;
-  log_failure(api.TRITONBACKEND_ModelInstanceReportBatchStatistics(instance_, 1, compute_start - input_ns,
-                                                                   compute_start, compute_end, now),
+  log_failure(api.TRITONBACKEND_ModelInstanceReportBatchStatistics(
+                  instance_, 1, times.exec_start, times.compute_start, times.compute_end, now),
               "reporting statistics");
 }
 
