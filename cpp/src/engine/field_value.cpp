@@ -25,8 +25,7 @@ const Json& FieldValue::unquoted(Json& parsed) const {
   } else if (text == "False") {
     parsed = false;
   } else {
-    parsed = Json::parse(text, nullptr,
-                         /*allow_exceptions=*/false);  // "discarded", which is of no type, on failure
+    parsed = try_parse_json(text);  // of no type, on failure
   }
   return parsed;
 }

@@ -140,7 +140,7 @@ void set_json_field(EngineRequest& request, const std::string& name, const Json&
   for (const NeutralField& neutral : kNeutralFields) {
     if (name != neutral.name) continue;
     Json parsed;
-    if (value.is_string()) parsed = Json::parse(value.get_ref<const std::string&>(), nullptr, false);
+    if (value.is_string()) parsed = try_parse_json(value.get_ref<const std::string&>());
     const Json& given = value.is_string() ? parsed : value;
     if (value.is_null() || given == Json::parse(neutral.json)) return;
     throw InvalidArgument(str(name, " is not supported; leave it out, or give ", neutral.json));

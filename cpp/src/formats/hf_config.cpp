@@ -1,16 +1,12 @@
 #include "formats/hf_config.h"
 
 #include <cmath>
-#include <fstream>
-#include <nlohmann/json.hpp>
-#include <sstream>
 
+#include "formats/json.h"
 #include "quire/error.h"
 #include "util/str.h"
 
 namespace quire {
-
-using Json = nlohmann::json;
 
 struct HfConfig::Node {
   Json value;
@@ -41,21 +37,11 @@ bool is_int_within(const Json& value, int64_t min, int64_t max) {
 HfConfig::HfConfig(std::shared_ptr<const Node> node, std::string path, std::string prefix)
     : node_(std::move(node)), path_(std::move(path)), prefix_(std::move(prefix)) {}
 
-HfConfig HfConfig::load(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) throw InvalidArgument(str(path, ": no such file, or it cannot be read"));
-  std::ostringstream text;
-  text << file.rdbuf();
-  return parse(std::move(text).str(), path);
-}
+HfConfig HfConfig::load(const std::string& path) { return parse(read_text_file(path), path); }
 
 HfConfig HfConfig::parse(const std::string& text, const std::string& path) {
   auto node = std::make_shared<Node>();
-  try {
-    node->value = Json::parse(text);
-  } catch (const Json::exception& error) {
-    throw InvalidArgument(str(path, ": not valid JSON: ", error.what()));
-  }
+  node->value = parse_json(text, path);
   if (!node->value.is_object()) throw InvalidArgument(str(path, ": must hold a JSON object"));
   return HfConfig(std::move(node), path, "");
 }

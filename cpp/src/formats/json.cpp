@@ -1,6 +1,7 @@
 #include "formats/json.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 
@@ -9,6 +10,8 @@
 
 namespace quire {
 namespace {
+
+constexpr std::streamoff kMaxTextFileBytes = 1 << 30;
 
 // Passes the parser's events on.
 class SaxAdapter final : public nlohmann::json_sax<Json> {
@@ -46,12 +49,44 @@ class SaxAdapter final : public nlohmann::json_sax<Json> {
   JsonHandler& handler_;
 };
 
+// Of text that need not be JSON: brackets outside of strings.
+bool is_nested_too_deeply(std::string_view text) {
+  int depth = 0;
+  for (size_t i = 0; i < text.size(); ++i) {
+    switch (text[i]) {
+      case '"':
+        for (++i; i < text.size() && text[i] != '"'; ++i) i += text[i] == '\\';
+        break;
+      case '[':
+      case '{':
+        if (++depth > kMaxJsonDepth) return true;
+        break;
+      case ']':
+      case '}': --depth; break;
+      default: break;
+    }
+  }
+  return false;
+}
+
+void check_depth(std::string_view text, const std::string& where) {
+  if (is_nested_too_deeply(text))
+    throw InvalidArgument(str(where, ": nested more than ", kMaxJsonDepth, " deep"));
+}
+
 }  // namespace
 
 std::string read_text_file(const std::string& path) {
+  // Asked before it is opened: a FIFO would wait for a writer, a device might never end.
+  std::error_code error;
+  const auto type = std::filesystem::status(path, error).type();
+  if (!error && type != std::filesystem::file_type::regular)
+    throw InvalidArgument(str(path, ": is not a file"));
   std::ifstream file(path, std::ios::binary | std::ios::ate);
-  if (!file) throw InvalidArgument(str(path, ": cannot be opened"));
+  if (!file) throw InvalidArgument(str(path, ": no such file, or it cannot be read"));
   const std::streamoff size = file.tellg();
+  if (size > kMaxTextFileBytes)
+    throw InvalidArgument(str(path, ": has ", size, " bytes, more than ", kMaxTextFileBytes));
   std::string text(size > 0 ? static_cast<size_t>(size) : 0, '\0');
   file.seekg(0);
   if (size < 0 || !file.read(text.data(), size)) throw InvalidArgument(str(path, ": cannot be read"));
@@ -59,6 +94,7 @@ std::string read_text_file(const std::string& path) {
 }
 
 Json parse_json(std::string_view text, const std::string& where) {
+  check_depth(text, where);
   try {
     return Json::parse(text);
   } catch (const Json::exception& error) {
@@ -66,7 +102,13 @@ Json parse_json(std::string_view text, const std::string& where) {
   }
 }
 
+Json try_parse_json(std::string_view text) {
+  if (is_nested_too_deeply(text)) return Json(Json::value_t::discarded);
+  return Json::parse(text, nullptr, /*allow_exceptions=*/false);
+}
+
 OrderedJson parse_ordered_json(std::string_view text, const std::string& where) {
+  check_depth(text, where);
   try {
     return OrderedJson::parse(text);
   } catch (const OrderedJson::exception& error) {
@@ -75,6 +117,7 @@ OrderedJson parse_ordered_json(std::string_view text, const std::string& where) 
 }
 
 void parse_json(std::string_view text, const std::string& where, JsonHandler& handler) {
+  check_depth(text, where);
   SaxAdapter adapter(where, handler);
   Json::sax_parse(text, &adapter);
 }

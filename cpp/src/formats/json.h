@@ -13,11 +13,20 @@ namespace quire {
 
 using Json = nlohmann::json;
 
-// The bytes of a file. Throws InvalidArgument naming the path when it cannot be read.
+// The bytes of a file, at most a GiB. Throws InvalidArgument naming the path when it cannot be read or is
+// none.
 std::string read_text_file(const std::string& path);
 
-// Throws InvalidArgument, beginning with `where`, unless `text` is one JSON document in valid UTF-8.
+// How deep arrays and objects may stand in each other. Deeper text is refused before it is parsed, because
+// whoever walks, compares, copies or prints a document does it recursively.
+inline constexpr int kMaxJsonDepth = 200;
+
+// Throws InvalidArgument, beginning with `where`, unless `text` is one JSON document in valid UTF-8, nested
+// at most kMaxJsonDepth deep.
 Json parse_json(std::string_view text, const std::string& where);
+
+// The same document, or one that is_discarded() where parse_json throws.
+Json try_parse_json(std::string_view text);
 
 // The same, with the members of every object in the order they were written.
 using OrderedJson = nlohmann::ordered_json;

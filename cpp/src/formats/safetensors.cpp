@@ -8,16 +8,14 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <nlohmann/json.hpp>
 #include <set>
 
+#include "formats/json.h"
 #include "quire/error.h"
 #include "util/str.h"
 
 namespace quire {
 namespace {
-
-using Json = nlohmann::json;
 
 constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the reference reader's limit
 
@@ -36,16 +34,17 @@ uint64_t dtype_bits(const std::string& dtype) {
   throw InvalidArgument(str(path, ": ", what));
 }
 
-Json parse_json(std::span<const char> header, const std::string& path) {
+Json parse_header(std::span<const char> header, const std::string& path) {
   std::set<std::string> names;
-  const auto reject_duplicates = [&](int depth, Json::parse_event_t event, Json& value) {
+  const auto check = [&](int depth, Json::parse_event_t event, Json& value) {
+    if (depth > kMaxJsonDepth) fail(path, str("the header is nested more than ", kMaxJsonDepth, " deep"));
     if (event == Json::parse_event_t::key && depth == 1 && !names.insert(value.get<std::string>()).second) {
       fail(path, str("the header names tensor '", value.get<std::string>(), "' twice"));
     }
     return true;
   };
   try {
-    Json json = Json::parse(header.begin(), header.end(), reject_duplicates);
+    Json json = Json::parse(header.begin(), header.end(), check);
     if (!json.is_object()) fail(path, "the header is not a JSON object");
     return json;
   } catch (const Json::exception& error) {
@@ -94,7 +93,7 @@ SafetensorsEntry parse_entry(const std::string& name, const Json& value, const s
 
 std::vector<SafetensorsEntry> parse_safetensors_header(std::span<const char> header, uint64_t data_bytes,
                                                        const std::string& path) {
-  const Json json = parse_json(header, path);
+  const Json json = parse_header(header, path);
   std::vector<SafetensorsEntry> entries;
   for (const auto& [name, value] : json.items()) {
     if (name != "__metadata__") entries.push_back(parse_entry(name, value, path));
@@ -118,7 +117,7 @@ std::vector<SafetensorsEntry> parse_safetensors_header(std::span<const char> hea
 }
 
 SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a FIFO is no file
   if (fd < 0) fail(path, std::strerror(errno));
   struct stat status{};
   const bool regular = ::fstat(fd, &status) == 0 && S_ISREG(status.st_mode);
