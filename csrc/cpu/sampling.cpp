@@ -66,6 +66,12 @@ struct Candidates {
     count = kept;
   }
 
+  double mass() const {
+    double sum = 0;
+    for (int64_t i = 0; i < count; ++i) sum += static_cast<double>(weights[i]);
+    return sum;
+  }
+
   void keep_top_k(int64_t k) {
     if (count <= k) return;
     std::copy_n(values, count, work);
@@ -128,31 +134,41 @@ int32_t draw_from_all(const SamplingKernels& kernels, float* logits, int64_t voc
   return static_cast<int32_t>(begin + walk(logits + begin, std::min(kBlock, vocab - begin), target));
 }
 
+// Min-p first, then top-k of what it leaves, then top-p of what both leave, which is vLLM's order.
 int32_t draw_filtered(const SamplingKernels& kernels, const float* logits, int64_t vocab,
                       const Filters& filters, float max, float scale, double u) {
+  const bool has_min_p = filters.min_p > 0;
   const bool has_top_k = filters.top_k > 0 && filters.top_k < vocab;
   const bool has_top_p = filters.top_p < 1;
-  // What top-p is a share of, when top-k has not yet said what remains.
-  const double total = has_top_p && !has_top_k ? kernels.exp_sum(nullptr, logits, vocab, max, scale) : 0;
+  // What top-p is a share of, when the others have not yet said what remains.
+  const bool share_of_all = has_top_p && !has_top_k && !has_min_p;
+  double total = share_of_all ? kernels.exp_sum(nullptr, logits, vocab, max, scale) : 0;
   Candidates candidates(vocab);
-  double collected = 0;
   // The survivors are nearly always within a few units of the maximum; widen only as far as needed.
   for (const float below : {6.0F, 16.0F, 40.0F, INFINITY}) {
     candidates.count =
         kernels.collect_above(logits, vocab, max - below / scale, candidates.ids, candidates.values);
-    // Next to temperature zero the bound rounds to the maximum, and nothing lies above it.
-    if (candidates.count == 0 && below < INFINITY) continue;
-    if (has_top_k && candidates.count < filters.top_k && below < INFINITY) continue;
-    if (has_top_k) candidates.keep_top_k(filters.top_k);
-    collected = kernels.exp_sum(candidates.weights, candidates.values, candidates.count, max, scale);
-    if (has_top_k || below == INFINITY) break;
-    if (has_top_p ? collected >= filters.top_p * total : filters.min_p > std::exp(-below)) break;
+    if (below < INFINITY) {
+      // Next to temperature zero the bound rounds to the maximum, and nothing lies above it.
+      if (candidates.count == 0) continue;
+      if (has_min_p ? filters.min_p < 1.001F * std::exp(-below)
+                    : has_top_k && candidates.count < filters.top_k)
+        continue;
+    }
+    if (has_top_k && !has_min_p) candidates.keep_top_k(filters.top_k);
+    const double collected =
+        kernels.exp_sum(candidates.weights, candidates.values, candidates.count, max, scale);
+    if (share_of_all && collected < filters.top_p * total && below < INFINITY) continue;
+    if (!share_of_all) total = collected;
+    break;
   }
-  if (has_top_p) candidates.keep_mass(filters.top_p * (has_top_k ? collected : total));
-  if (filters.min_p > 0) candidates.keep(candidates.weights, filters.min_p, candidates.count);
-  double sum = 0;
-  for (int64_t i = 0; i < candidates.count; ++i) sum += static_cast<double>(candidates.weights[i]);
-  return candidates.ids[walk(candidates.weights, candidates.count, u * sum)];
+  if (has_min_p) {
+    candidates.keep(candidates.weights, filters.min_p, candidates.count);
+    if (has_top_k) candidates.keep_top_k(filters.top_k);
+    total = candidates.mass();
+  }
+  if (has_top_p) candidates.keep_mass(filters.top_p * total);
+  return candidates.ids[walk(candidates.weights, candidates.count, u * candidates.mass())];
 }
 
 int32_t sample_row(const SamplingKernels& kernels, float* logits, int64_t vocab, const Filters& filters,

@@ -6,7 +6,7 @@
 // all rows' tokens:
 //   histogram_kernel  counts tokens by their distance below the maximum, and sums the probabilities
 //   collect_kernel    decides by the counts how far down the filters can reach, and lists the tokens above
-//   resolve_kernel    sorts the list, cuts it at top-k, top-p and min-p, and draws from what is left
+//   resolve_kernel    sorts the list, cuts it at min-p, top-k and top-p, and draws from what is left
 // Where the list would be too long (flat or tied logits) resolve_kernel selects in the row itself.
 //
 // Probabilities are summed in fixed point and ties go by id, so a row's token does not depend on how the row
@@ -84,6 +84,11 @@ __device__ __forceinline__ float distance_of(float highest, float x, float scale
 __device__ __forceinline__ float weight_of(float distance) { return __expf(-distance); }
 // Weights as integers: 2^20 of them may be added.
 __device__ __forceinline__ Ranked fixed(float weight) { return __float2ull_rz(weight * 0x1p43F); }
+// What a token counts for top-p: nothing where min-p has dropped it.
+__device__ __forceinline__ Ranked mass_of(float distance, float min_p) {
+  const float weight = weight_of(distance);
+  return weight >= min_p ? fixed(weight) : 0;
+}
 
 __device__ __forceinline__ int token_of(Ranked best) {
   const uint32_t id = id_of(best);
@@ -188,13 +193,14 @@ __global__ void __launch_bounds__(kThreads) histogram_kernel(Args a) {
   const float highest = highest_logit(row, a.chunks, &shared_highest);
   if (!isfinite(highest)) return;
   const bool weigh = a.rows.top_p[r] < 1.0F && !Row::has_top_k(a, r);
+  const float min_p = a.rows.min_p[r];
   const int begin = static_cast<int>(blockIdx.x) * a.chunk, end = min(begin + a.chunk, a.vocab);
   Ranked total = 0;
   for_each_logit(row.logits, begin, end, [&](int, float x) {
     const float distance = distance_of(highest, x, row.scale);
     const int bin = bin_of(distance);
     if (bin < kBins - 1) atomicAdd(&bins[bin], 1U);
-    if (weigh) total += fixed(weight_of(distance));
+    if (weigh) total += mass_of(distance, min_p);
   });
   if (weigh) {
     total = block_reduce<false>(total, shared);
@@ -305,6 +311,7 @@ __device__ Ranked draw_from_list(const Args& a, int r, const Row& row, float hig
   block_sort(memory.list, size);
   const bool has_top_k = Row::has_top_k(a, r);
   const int limit = has_top_k ? min(n, a.rows.top_k[r]) : n;
+  const float top_p = a.rows.top_p[r], min_p = a.rows.min_p[r];
   // Each thread has a few neighbours.
   constexpr int kEach = kListSize / kResolveThreads;
   const int each = (limit + kResolveThreads - 1) / kResolveThreads,
@@ -314,11 +321,10 @@ __device__ Ranked draw_from_list(const Args& a, int r, const Row& row, float hig
   for (int j = 0; j < kEach; ++j) {
     masses[j] = 0;
     if (j < each && first + j < limit)
-      masses[j] = fixed(weight_of(distance_of(highest, logit_of(memory.list[first + j]), row.scale)));
+      masses[j] = mass_of(distance_of(highest, logit_of(memory.list[first + j]), row.scale), min_p);
     sum += masses[j];
   }
   Ranked before = sum_before(sum, memory.reduce, &all);
-  const float top_p = a.rows.top_p[r], min_p = a.rows.min_p[r];
   const double target = static_cast<double>(top_p) * static_cast<double>(has_top_k ? all : scratch.total);
   Ranked best = 0;
 #pragma unroll
@@ -338,8 +344,8 @@ __device__ Ranked draw_from_list(const Args& a, int r, const Row& row, float hig
 
 // The same from the row itself.
 __device__ Ranked draw_from_row(const Args& a, int r, const Row& row, float highest, ResolveMemory& memory) {
-  const auto mass = [&](float x) { return fixed(weight_of(distance_of(highest, x, row.scale))); };
   const float top_p = a.rows.top_p[r], min_p = a.rows.min_p[r];
+  const auto mass = [&](float x) { return mass_of(distance_of(highest, x, row.scale), min_p); };
   Ranked bound = 0;
   if (Row::has_top_k(a, r))
     bound = select_bound(

@@ -103,7 +103,7 @@ inline std::vector<double> attend(const double* query, const Matrix& keys, const
   return out;
 }
 
-// The probabilities that `sample` draws from.
+// The probabilities that `sample` draws from: min-p, then top-k, then top-p of what is left.
 inline std::vector<double> sampling_probabilities(const std::vector<float>& logits, double temperature,
                                                   int top_k, double top_p, double min_p) {
   const size_t n = logits.size();
@@ -114,14 +114,15 @@ inline std::vector<double> sampling_probabilities(const std::vector<float>& logi
   double sum = 0;
   for (size_t i = 0; i < n; ++i) {
     if (top_k > 0 && i >= static_cast<size_t>(top_k)) break;
-    p[order[i]] = std::exp((static_cast<double>(logits[order[i]]) - logits[order[0]]) / temperature);
-    sum += p[order[i]];
+    const double weight = std::exp((static_cast<double>(logits[order[i]]) - logits[order[0]]) / temperature);
+    if (weight < min_p) break;
+    p[order[i]] = weight;
+    sum += weight;
   }
   double before = 0, kept = 0;
   for (const size_t i : order) {
     if (before >= top_p * sum && top_p < 1) p[i] = 0;
     before += p[i];
-    if (p[i] < min_p) p[i] = 0;
     kept += p[i];
   }
   for (double& x : p) x /= kept;

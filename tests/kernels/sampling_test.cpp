@@ -165,6 +165,9 @@ TEST_P(SamplingTest, TopKTopPAndMinP) {
   expect_distribution(logits, {.top_p = 0.7F});
   expect_distribution(logits, {.min_p = 0.1F});
   expect_distribution(logits, {.temperature = 1.5F, .top_k = 50, .top_p = 0.8F, .min_p = 0.02F});
+  // Top-p is a share of what min-p leaves.
+  expect_distribution(logits, {.temperature = 1.5F, .top_p = 0.7F, .min_p = 0.15F});
+  expect_distribution(normal_logits(1000, 0.5F), {.top_p = 0.85F, .min_p = 0.3F});
   expect_distribution(normal_logits(1000, 0.1F), {.top_p = 0.5F});  // flat: half the vocabulary remains
   expect_distribution(normal_logits(1000, 30.0F), {.top_k = 100});  // steep: most of them weigh nothing
 }

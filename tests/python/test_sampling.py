@@ -63,8 +63,10 @@ def softmax(logits: Probabilities) -> Probabilities:
 def distribution(
     logits: Probabilities, temperature: float, top_k: int = 0, top_p: float = 1, min_p: float = 0
 ) -> Probabilities:
-    """Temperature, then top-k, top-p and min-p, spelled out."""
+    """Temperature, then min-p, top-k and top-p as vLLM applies them, spelled out."""
     p = softmax(logits / temperature)
+    p[p < min_p * p.max()] = 0
+    p /= p.sum()
     order = np.argsort(-p, kind="stable")
     if top_k:
         p[order[top_k:]] = 0
@@ -72,8 +74,6 @@ def distribution(
     if top_p < 1:
         before = np.cumsum(p[order]) - p[order]
         p[order[before >= top_p]] = 0
-        p /= p.sum()
-    p[p < min_p * p.max()] = 0
     result: Probabilities = p / p.sum()
     return result
 
@@ -86,6 +86,7 @@ CASES: list[dict[str, Any]] = [
     {"temperature": 2.0, "top_p": 0.7},
     {"temperature": 2.0, "min_p": 0.2},
     {"temperature": 2.0, "top_k": 40, "top_p": 0.9, "min_p": 0.02},
+    {"temperature": 1.8, "top_p": 0.6, "min_p": 0.15},
 ]
 
 

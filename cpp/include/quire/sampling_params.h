@@ -19,7 +19,7 @@ struct QUIRE_API SamplingParams {
   float temperature = 1.0F;        // >= 0, finite
   int32_t top_k = 0;               // keep the k likeliest tokens; 0 (or -1) keeps all
   float top_p = 1.0F;              // (0, 1]: keep the smallest set with at least this probability
-  float min_p = 0.0F;              // [0, 1]: drop tokens below min_p times the likeliest one's probability
+  float min_p = 0.0F;              // [0, 1]: before those, drop tokens below min_p times the likeliest one
   float presence_penalty = 0.0F;   // [-2, 2]: subtracted once from each token already generated
   float frequency_penalty = 0.0F;  // [-2, 2]: subtracted for each time a token was generated
   float repetition_penalty =
