@@ -87,9 +87,15 @@ def main() -> None:
         "PATH": os.pathsep.join([os.environ["PATH"], str(Path(sys.executable).parent)]),
     }
     if not (build / "build.ninja").is_file():
-        subprocess.run(["cmake", "--preset", arguments.preset], cwd=ROOT, env=environment, check=True)
+        if subprocess.run(
+            ["cmake", "--preset", arguments.preset], cwd=ROOT, env=environment, check=False
+        ).returncode:
+            sys.exit(1)
     names = [Path(program).name for program in programs]
-    subprocess.run(["cmake", "--build", build, "--target", *names], env=environment, check=True)
+    if subprocess.run(
+        ["cmake", "--build", build, "--target", *names], env=environment, check=False
+    ).returncode:
+        sys.exit(1)
     for program in programs:
         command = [str(build / program), "--gtest_brief=1"]
         if program == CPP_TESTS:

@@ -1,4 +1,5 @@
 // Drawing tokens, and their log-probabilities.
+#include <algorithm>
 #include <cmath>
 #include <functional>
 
@@ -171,10 +172,12 @@ int32_t draw_filtered(const SamplingKernels& kernels, const float* logits, int64
   return candidates.ids[walk(candidates.weights, candidates.count, u * candidates.mass())];
 }
 
+// kNoToken when a logit is NaN.
 int32_t sample_row(const SamplingKernels& kernels, float* logits, int64_t vocab, const Filters& filters,
                    uint64_t seed, int64_t position) {
   const float scale = 1.0F / filters.temperature;
   const float max = filters.temperature > 0 ? kernels.max(logits, vocab) : 0.0F;
+  if (std::isnan(max)) return kNoToken;
   // Greedy, or nothing to weigh: an infinite maximum, or a temperature next to zero.
   if (!(filters.temperature > 0) || !std::isfinite(max) || !std::isfinite(scale))
     return static_cast<int32_t>(kernels.argmax(logits, vocab));
@@ -208,9 +211,10 @@ void sample(const Isa& isa, const LaunchContext& ctx, const SamplingArgs& args) 
                              args.min_p[r]};
     const int32_t token = sample_row(isa.sampling, reinterpret_cast<float*>(args.logits.at(r)),
                                      args.logits.shape[1], filters, args.seed[r], args.position[r]);
-    args.sampled_token_ids[r] = token;
+    args.sampled_token_ids[r] = std::max(token, 0);
     if (args.host_token_ids != nullptr) args.host_token_ids[r] = token;
-    if (args.token_places != nullptr && args.token_places[r] != nullptr) *args.token_places[r] = token;
+    if (args.token_places != nullptr && args.token_places[r] != nullptr)
+      *args.token_places[r] = std::max(token, 0);
   });
 }
 

@@ -28,6 +28,9 @@ constexpr int kThreads = 256;
 constexpr int kResolveThreads = 1024;
 constexpr int kListSize = 4096;
 
+// More than any logit's rank: the row holds a NaN.
+constexpr Ranked kNotANumber = ~Ranked{0};
+
 struct RowScratch {
   Ranked best[kMaxChunks];  // of each chunk
   uint32_t bins[kBins];
@@ -98,7 +101,7 @@ __device__ __forceinline__ int token_of(Ranked best) {
 __device__ __forceinline__ void store_token(const Args& a, int r, Ranked best) {
   const int token = token_of(best);
   a.rows.sampled_token_ids[r] = token;
-  if (a.rows.host_token_ids != nullptr) a.rows.host_token_ids[r] = token;
+  if (a.rows.host_token_ids != nullptr) a.rows.host_token_ids[r] = best == kNotANumber ? kNoToken : token;
   if (a.rows.token_places != nullptr && a.rows.token_places[r] != nullptr) *a.rows.token_places[r] = token;
 }
 
@@ -120,8 +123,10 @@ __global__ void __launch_bounds__(kThreads) scan_kernel(Args a) {
   const int begin = static_cast<int>(blockIdx.x) * a.chunk, end = min(begin + a.chunk, a.vocab);
   float best = -INFINITY;
   int best_id = -1;
-  // Ids ascend, so the first of equals stays. NaN is never greater.
+  bool nan = false;
+  // Ids ascend, so the first of equals stays.
   const auto consider = [&](int id, float score) {
+    nan |= score != score;
     if (score > best) {
       best = score;
       best_id = id;
@@ -143,8 +148,8 @@ __global__ void __launch_bounds__(kThreads) scan_kernel(Args a) {
       consider(i + 3, fmaf(v.w, row.scale, gumbel(words.w)));
     });
   }
-  const Ranked found =
-      block_reduce<true>(best_id < 0 ? 0 : ranked(best, static_cast<uint32_t>(best_id)), shared);
+  const Ranked own = nan ? kNotANumber : best_id < 0 ? 0 : ranked(best, static_cast<uint32_t>(best_id));
+  const Ranked found = block_reduce<true>(own, shared);
   if (threadIdx.x == 0) row.best[blockIdx.x] = found;
   if (a.filters) {
     if (row.mode != Mode::kFilter || blockIdx.x != 0) return;

@@ -38,8 +38,11 @@ struct Batch {
                          .row_counters = counters.data(),
                          .all_greedy = all_greedy,
                          .any_filter = any_filter});
-    const auto sampled = read(ids);
-    EXPECT_EQ(read(host_ids), sampled);
+    auto sampled = read(ids);
+    const auto for_the_host = read(host_ids);
+    for (size_t r = 0; r < rows; ++r)
+      EXPECT_EQ(for_the_host[r], has_nan.contains(r) ? kNoToken : sampled[r]) << r;
+    for (const size_t r : has_nan) EXPECT_EQ(sampled[r], 0);
     for (size_t at = 0; at < 2 * rows; ++at) {
       const bool has_place = at % 4 == 0;
       EXPECT_EQ(sequences[at], has_place ? sampled[at / 2] : -1) << at;
@@ -59,6 +62,7 @@ struct Batch {
   Array<uint32_t> counters;
   Array<int32_t*> places;
   bool all_greedy = false, any_filter = true;
+  std::set<size_t> has_nan;  // rows that no token can be drawn from
 };
 
 class SamplingTest : public KernelTest {
@@ -149,6 +153,38 @@ TEST_P(SamplingTest, TemperatureZeroTakesTheLowestIdOfTheHighest) {
     const std::vector<int32_t> expected = {static_cast<int32_t>(vocab / 3), static_cast<int32_t>(vocab - 1),
                                            static_cast<int32_t>(vocab / 2)};
     EXPECT_EQ(batch.sample(kernels(), context()), expected);
+  }
+}
+
+// Wherever it stands: in a vector, in a rest, in another block's part.
+TEST_P(SamplingTest, ARowWithANaNHasNoTokenAndTheOthersHaveTheirs) {
+  constexpr int64_t kRows = 5;
+  for (const int64_t vocab : {3, 37, 50021}) {
+    for (const int64_t place : {int64_t{0}, vocab / 2, vocab - 1}) {
+      for (const Filters& filters : {Filters{.temperature = 0}, Filters{}, Filters{.top_k = 2},
+                                     Filters{.top_p = 0.5F}, Filters{.min_p = 0.2F}}) {
+        std::vector<int32_t> tokens[2];
+        for (const bool broken : {false, true}) {
+          Tensor logits = std::move(Tensor(DType::kFloat32, kRows, vocab).randomize(5));
+          for (int64_t v = 0; v < vocab; v += 3) logits.set(4, v, -INFINITY);  // forbidden tokens are no NaN
+          Batch batch(logits);
+          batch.temperature.assign(kRows, filters.temperature);
+          batch.top_k.assign(kRows, filters.top_k);
+          batch.top_p.assign(kRows, filters.top_p);
+          batch.min_p.assign(kRows, filters.min_p);
+          if (broken) {
+            logits.set(1, place, NAN);
+            logits.set(2, place, -NAN);
+            logits.set(2, 0, INFINITY);
+            if (place == 0) logits.set(2, 0, NAN);
+            batch.has_nan = {1, 2};
+          }
+          reserve(kRows, vocab);
+          tokens[broken] = batch.sample(kernels(), context());
+        }
+        for (const size_t r : {0, 3, 4}) EXPECT_EQ(tokens[1][r], tokens[0][r]) << vocab << " " << place;
+      }
+    }
   }
 }
 

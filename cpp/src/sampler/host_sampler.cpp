@@ -43,7 +43,7 @@ class HostSampler final : public Sampler {
   std::vector<Slot> slots_;
   std::span<const SamplingRow> rows_;
   std::vector<float> temperature_, top_p_, min_p_, presence_, frequency_, repetition_;
-  std::vector<int32_t> top_k_, num_prompt_tokens_, num_tokens_, order_;
+  std::vector<int32_t> top_k_, num_prompt_tokens_, num_tokens_, order_, drawn_;
   std::vector<uint64_t> seed_;
   std::vector<int64_t> position_;
   std::vector<const int32_t*> token_ids_;
@@ -89,11 +89,13 @@ void HostSampler::sample(const LaunchContext& launch, ActivationArena& arena, Te
   args.min_p = min_p_.data();
   args.seed = seed_.data();
   args.position = position_.data();
-  args.sampled_token_ids = result.token_ids.data();
+  drawn_.resize(n);
+  args.sampled_token_ids = drawn_.data();
+  args.host_token_ids = result.token_ids.data();
   ops_.sample(launch, args);
 
   for (size_t i = 0; any_logprobs && i < n; ++i) {
-    if (!rows_[i].sampling.wants_logprobs) continue;
+    if (!rows_[i].sampling.wants_logprobs || result.token_ids[i] == kNoToken) continue;
     const auto* row = reinterpret_cast<const float*>(all_logprobs.at(static_cast<int64_t>(i)));
     RequestLogprobs& entry = result.logprobs.emplace_back();
     entry.result_index = rows_[i].result_index;

@@ -46,7 +46,8 @@ class Sampler {
   //   logits [rows, V] fp32; overwritten.   grammar: null when no row has one
   virtual void sample(const LaunchContext& launch, ActivationArena& arena, TensorView logits, int32_t slot,
                       const GrammarOutput* grammar) = 0;
-  // Once the step is done: a token for each row, and the log-probabilities of those that asked.
+  // Once the step is done: a token for each row, kNoToken where its logits held a NaN, and the
+  // log-probabilities of those that asked.
   virtual std::span<const int32_t> token_ids(int32_t slot) const = 0;
   virtual void take_logprobs(int32_t slot, std::vector<RequestLogprobs>& logprobs) = 0;
 };

@@ -366,7 +366,7 @@ void ModelRunner::sample_tokens(const SchedulerOutput& plan, const GrammarOutput
     if (runtime_ != nullptr) {
       batch_->append_unknown_token(row);
     } else {
-      batch_->append_token(row, sampler_->token_ids(slot_)[i]);
+      batch_->append_token(row, std::max(sampler_->token_ids(slot_)[i], 0));  // without a token it ends here
     }
   }
   step.num_sampled = n;
@@ -384,8 +384,15 @@ void ModelRunner::finish_step(ModelRunnerOutput& output) {
   output.cudagraph_mode = step.mode;
   const auto tokens = sampler_->token_ids(finish_slot_);
   for (const StepRecord::Entry& entry : step.entries) {
-    output.add(entry.request_id, entry.sampled < 0 ? std::span<const int32_t>{}
-                                                   : tokens.subspan(static_cast<size_t>(entry.sampled), 1));
+    auto sampled = entry.sampled < 0 ? std::span<const int32_t>{}
+                                     : tokens.subspan(static_cast<size_t>(entry.sampled), 1);
+    if (!sampled.empty() && sampled[0] == kNoToken) {
+      output.errors.push_back(
+          {static_cast<uint32_t>(output.results.size()),
+           "the model's logits hold a NaN: its weights do, or its activations leave the range of dtype"});
+      sampled = {};
+    }
+    output.add(entry.request_id, sampled);
   }
   if (step.num_sampled > 0) sampler_->take_logprobs(finish_slot_, output.logprobs);
   finish_slot_ = next_slot(finish_slot_);

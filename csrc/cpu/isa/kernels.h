@@ -48,8 +48,8 @@ struct RowKernels {
 };
 
 struct SamplingKernels {
-  float (*max)(const float* x, int64_t n);
-  int64_t (*argmax)(const float* x, int64_t n);  // the lowest index on ties
+  float (*max)(const float* x, int64_t n);       // NaN when an element is
+  int64_t (*argmax)(const float* x, int64_t n);  // the lowest index on ties; -1 when an element is NaN
   // Sum of exp((x - max) * scale); stored to `out` too unless it is null. `out` may be `x`.
   double (*exp_sum)(float* out, const float* x, int64_t n, float max, float scale);
   void (*subtract)(float* out, const float* x, int64_t n, float value);

@@ -7,25 +7,36 @@
 namespace quire::cpu {
 namespace {
 
-// NaN logits are passed over; a row of nothing else has the maximum -inf.
+// NaN when a logit is.
 inline float row_max(const float* x, int64_t n) {
   F32 best[4];
   for (F32& b : best) b = set1(-__builtin_inff());
+  uint32_t nan = 0;
   int64_t i = 0;
-  for (; i + 4 * kLanes <= n; i += 4 * kLanes)
-    for (int j = 0; j < 4; ++j) best[j] = max(load(x + i + j * kLanes), best[j]);
+  for (; i + 4 * kLanes <= n; i += 4 * kLanes) {
+    F32 v[4];
+    for (int j = 0; j < 4; ++j) v[j] = load(x + i + j * kLanes);
+    nan |= nan_mask(v[0], v[1]) | nan_mask(v[2], v[3]);
+    for (int j = 0; j < 4; ++j) best[j] = max(v[j], best[j]);
+  }
   F32 m = max(max(best[0], best[1]), max(best[2], best[3]));
-  for (; i + kLanes <= n; i += kLanes) m = max(load(x + i), m);
+  for (; i + kLanes <= n; i += kLanes) {
+    const F32 v = load(x + i);
+    nan |= nan_mask(v, v);
+    m = max(v, m);
+  }
   float result = reduce_max(m);
-  for (; i < n; ++i)
+  for (; i < n; ++i) {
+    nan |= x[i] != x[i];
     if (x[i] > result) result = x[i];
-  return result;
+  }
+  return nan != 0 ? __builtin_nanf("") : result;
 }
 
 inline int64_t row_argmax(const float* x, int64_t n) {
   const float best = row_max(x, n);
+  if (best != best) return -1;
   int64_t i = 0;
-  // Not greater means equal, or NaN: the scan of a block decides.
   for (; i + kLanes <= n; i += kLanes) {
     const uint32_t less = greater_mask(set1(best), load(x + i));
     if (less == (uint32_t{1} << kLanes) - 1) continue;

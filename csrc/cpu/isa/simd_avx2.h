@@ -103,6 +103,10 @@ inline F32 scale_by_power(F32 x, F32 n) {
 inline uint32_t greater_mask(F32 a, F32 b) {
   return static_cast<uint32_t>(_mm256_movemask_ps(_mm256_cmp_ps(a.v, b.v, _CMP_GT_OQ)));
 }
+// Lanes where either is NaN.
+inline uint32_t nan_mask(F32 a, F32 b) {
+  return static_cast<uint32_t>(_mm256_movemask_ps(_mm256_cmp_ps(a.v, b.v, _CMP_UNORD_Q)));
+}
 
 // bf16 matmuls: the right operand comes in pairs along the depth and is widened by a shift and a mask,
 // the left one is staged as fp32.

@@ -79,6 +79,8 @@ inline F32 scale_by_power(F32 x, F32 n) {
   return {_mm512_maskz_scalef_ps(normal, x.v, n.v)};
 }
 inline uint32_t greater_mask(F32 a, F32 b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_GT_OQ); }
+// Lanes where either is NaN.
+inline uint32_t nan_mask(F32 a, F32 b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_UNORD_Q); }
 
 // bf16 matmuls: the right operand comes in pairs along the depth, the left one stays bf16.
 using Staged = bf16;

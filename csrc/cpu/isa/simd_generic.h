@@ -106,6 +106,13 @@ inline uint32_t greater_mask(F32 a, F32 b) {
   for (int i = 0; i < kLanes; ++i) mask |= static_cast<uint32_t>(greater[i] & 1) << i;
   return mask;
 }
+// Lanes where either is NaN.
+inline uint32_t nan_mask(F32 a, F32 b) {
+  const Int4 nan = (a.v != a.v) | (b.v != b.v);
+  uint32_t mask = 0;
+  for (int i = 0; i < kLanes; ++i) mask |= static_cast<uint32_t>(nan[i] & 1) << i;
+  return mask;
+}
 
 // bf16 matmuls: the right operand comes in pairs along the depth and is widened by a shift and a mask,
 // the left one is staged as fp32.

@@ -7,9 +7,9 @@ namespace {
 
 class RunnerSamplingTest : public testing::TestWithParam<bool> {
  protected:
-  // The tokens of three requests after their prompts, as `change` wants the second one to be sampled.
+  // What three requests get after their prompts, as `change` wants the second one to be sampled.
   template <typename Change>
-  std::vector<int32_t> tokens_with(const Change& change, const GrammarOutput* grammar = nullptr) {
+  ModelRunnerOutput output_with(const Change& change, const GrammarOutput* grammar = nullptr) {
     PlanBuilder steps;
     steps.next();
     for (RequestId id : {1, 2, 3})
@@ -18,7 +18,11 @@ class RunnerSamplingTest : public testing::TestWithParam<bool> {
     Script script(1);
     script[0].plan = steps.plan;
     if (grammar != nullptr) script[0].grammar = *grammar;
-    return run({.on_device = GetParam()}, script)[0].sampled_token_ids;
+    return run({.on_device = GetParam()}, script)[0];
+  }
+  template <typename Change>
+  std::vector<int32_t> tokens_with(const Change& change, const GrammarOutput* grammar = nullptr) {
+    return output_with(change, grammar).sampled_token_ids;
   }
   std::vector<int32_t> plain() {
     return tokens_with([](NewRequestData&) {});
@@ -59,6 +63,22 @@ TEST_P(RunnerSamplingTest, StopTokensWaitForMinTokens) {
     EXPECT_EQ(after[1] == 2 || after[1] == before[1], min_tokens == 0);
     EXPECT_EQ(after[0], before[0]);
     EXPECT_EQ(after[2], before[2]);
+  }
+}
+
+TEST_P(RunnerSamplingTest, ANaNEndsItsRequestAlone) {
+  const auto before = plain();
+  for (const float temperature : {0.0F, 1.0F}) {
+    const ModelRunnerOutput output = output_with([&](NewRequestData& data) {
+      data.sampling_params.temperature = temperature;
+      data.sampling_params.logprobs = 2;
+      data.sampling_params.logit_bias[77] = NAN;  // no door lets it in; a model's own would look like this
+    });
+    ASSERT_EQ(output.errors.size(), 1U);
+    EXPECT_EQ(output.errors[0].result_index, 1U);
+    EXPECT_NE(output.errors[0].message.find("NaN"), std::string::npos);
+    EXPECT_EQ(output.sampled_token_ids, (std::vector<int32_t>{before[0], before[2]}));
+    EXPECT_EQ(output.token_ids(output.results[1]).size(), 0U);
   }
 }
 

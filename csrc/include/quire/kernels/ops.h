@@ -31,6 +31,9 @@ struct LinearWeight {
   bool packed = false;
 };
 
+// What SamplingArgs::host_token_ids says of a row whose logits hold a NaN: no token can be drawn.
+inline constexpr int32_t kNoToken = -1;
+
 struct SamplingArgs {
   TensorView logits;           // [R, V] fp32, rows may be strided; overwritten
   const float* temperature;    // [R]; 0 is greedy: the highest logit, ties by lowest id
@@ -39,10 +42,10 @@ struct SamplingArgs {
   const float* min_p;          // [R] in [0, 1]
   const uint64_t* seed;        // [R]
   const int64_t* position;     // [R] index of the sampled token in its sequence
-  int32_t* sampled_token_ids;  // [R] out
-  // The same tokens, unless null: to pinned memory of the host, and each to a place of its own, where it has
-  // one.
-  int32_t* host_token_ids = nullptr;       // [R] out
+  int32_t* sampled_token_ids;  // [R] out; 0 where there is none
+  // The same tokens, unless null: to memory that the host reads (pinned for "cuda"), and each to a place of
+  // its own, where it has one.
+  int32_t* host_token_ids = nullptr;       // [R] out; kNoToken where there is none
   int32_t* const* token_places = nullptr;  // [R] of pointers; null: nowhere
   uint32_t* row_counters = nullptr;        // [R] for "cuda": zero, and zero again afterwards
   // Known on the host; what they rule out need not be computed. The conservative answers are the defaults.
@@ -179,7 +182,7 @@ struct KernelTable {
   void (*apply_bitmask)(const LaunchContext& ctx, TensorView logits, TensorView rows, TensorView bitmask);
   void (*apply_penalties)(const LaunchContext& ctx, const PenaltyArgs& args);
   size_t (*sampling_workspace_bytes)(int64_t rows, int64_t vocab_size);  // null: none
-  // Scales by temperature, filters by top-k, then top-p and min-p, and draws with a counter-based
+  // Scales by temperature, filters by min-p, then top-k, then top-p, and draws with a counter-based
   // generator keyed by (seed, position).
   void (*sample)(const LaunchContext& ctx, const SamplingArgs& args);
   // logprobs [R, V] fp32 = log_softmax(logits). `logprobs` may be `logits`.
