@@ -86,16 +86,15 @@ def main() -> None:
         **os.environ,
         "PATH": os.pathsep.join([os.environ["PATH"], str(Path(sys.executable).parent)]),
     }
-    if not (build / "build.ninja").is_file():
-        if subprocess.run(
-            ["cmake", "--preset", arguments.preset], cwd=ROOT, env=environment, check=False
-        ).returncode:
+
+    def run(*command: str) -> None:
+        """Whoever fails has said why."""
+        if subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode:
             sys.exit(1)
-    names = [Path(program).name for program in programs]
-    if subprocess.run(
-        ["cmake", "--build", build, "--target", *names], env=environment, check=False
-    ).returncode:
-        sys.exit(1)
+
+    if not (build / "build.ninja").is_file():
+        run("cmake", "--preset", arguments.preset)
+    run("cmake", "--build", str(build), "--target", *(Path(program).name for program in programs))
     for program in programs:
         command = [str(build / program), "--gtest_brief=1"]
         if program == CPP_TESTS:
@@ -104,8 +103,7 @@ def main() -> None:
                 sys.exit(f"no test in tests/cpp/{{{','.join(sorted(folders))}}}")
             command.append("--gtest_filter=" + ":".join(chosen))
             environment["CUDA_VISIBLE_DEVICES"] = ""  # tests/run_gpu.sh runs those of a device
-        if subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode:
-            sys.exit(1)
+        run(*command)
 
 
 if __name__ == "__main__":

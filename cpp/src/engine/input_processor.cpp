@@ -14,6 +14,7 @@ InputProcessor::InputProcessor(const ModelInfo& model, std::vector<int32_t> eos_
     : model_(model),
       eos_token_ids_(std::move(eos_token_ids)),
       tokenizer_(std::move(tokenizer)),
+      max_token_bytes_(tokenizer_ ? tokenizer_->max_token_bytes() : 0),
       seeds_(seed != 0 ? seed : std::random_device{}() | uint64_t{std::random_device{}()} << 32) {}
 
 std::vector<int32_t> InputProcessor::prompt_token_ids(const EngineRequest& request) const {
@@ -24,6 +25,13 @@ std::vector<int32_t> InputProcessor::prompt_token_ids(const EngineRequest& reque
   if (!request.prompt.empty()) {
     if (!tokenizer_)
       throw InvalidArgument("prompt is text, but skip_tokenizer_init is set; give prompt_token_ids");
+    // Before it is read: a text costs fifty times its size in memory.
+    const size_t max_bytes = static_cast<size_t>(model_.max_model_len) * max_token_bytes_;
+    if (request.prompt.size() > max_bytes) {
+      throw InvalidArgument(str("prompt has ", request.prompt.size(), " bytes; with max_model_len ",
+                                model_.max_model_len, " and tokens of at most ", max_token_bytes_,
+                                " bytes it may have at most ", max_bytes));
+    }
     ids = tokenizer_->encode(request.prompt, request.add_special_tokens);
   }
   if (ids.empty()) throw InvalidArgument("prompt is empty; give at least one token");

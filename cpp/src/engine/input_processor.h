@@ -31,6 +31,7 @@ class InputProcessor {
   const ModelInfo model_;
   const std::vector<int32_t> eos_token_ids_;
   const std::shared_ptr<const Tokenizer> tokenizer_;
+  const size_t max_token_bytes_;
   std::mutex mutex_;
   std::mt19937_64 seeds_;
 };

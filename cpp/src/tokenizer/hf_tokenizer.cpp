@@ -21,6 +21,7 @@ namespace {
 
 constexpr size_t kMaxTextBytes = size_t{1} << 30;
 constexpr size_t kMaxKeptScratches = 64;
+constexpr size_t kMaxKeptTextBytes = size_t{1} << 20;  // whose scratch is kept: some thirty times as much
 
 // Hands the bytes of each id that is to be seen to `take`.
 template <typename Take>
@@ -128,6 +129,7 @@ std::vector<int32_t> HfTokenizer::encode(std::string_view text, bool add_special
     }
   }
   std::vector<int32_t> ids = scratch->ids;
+  if (text.size() > kMaxKeptTextBytes) scratch->forget_text();
   give_back(std::move(scratch));
   if (post_processor_) post_processor_->apply(ids, add_special_tokens);
   return ids;
@@ -184,6 +186,11 @@ std::optional<int32_t> HfTokenizer::token_to_id(std::string_view token) const {
   int32_t id = added_->token_to_id(token);
   if (id < 0) id = model_->token_to_id(token);
   return id >= 0 ? std::optional(id) : std::nullopt;
+}
+
+size_t HfTokenizer::max_token_bytes() const {
+  // NFC makes two bytes of six and NFKC one of four; what drops text as it pleases is not waited for.
+  return decode_table_->max_token_bytes() * (normalizer_ ? 4 : 1);
 }
 
 bool HfTokenizer::is_special(int32_t id) const {

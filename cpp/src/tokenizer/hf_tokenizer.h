@@ -1,6 +1,7 @@
 // The tokenizer of a tokenizer.json, put together from its stages.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -25,6 +26,11 @@ struct DecodeTable {
     const auto i = static_cast<size_t>(id);
     return std::string_view(bytes).substr(offsets[i], offsets[i + 1] - offsets[i]);
   }
+  size_t max_token_bytes() const {
+    size_t most = 1;
+    for (size_t i = 1; i < offsets.size(); ++i) most = std::max(most, offsets[i] - offsets[i - 1]);
+    return most;
+  }
 };
 
 class HfTokenizer final : public Tokenizer {
@@ -40,6 +46,7 @@ class HfTokenizer final : public Tokenizer {
   std::optional<std::string> id_to_token(int32_t id) const override;
   std::optional<int32_t> token_to_id(std::string_view token) const override;
   bool is_special(int32_t id) const override;
+  size_t max_token_bytes() const override;
 
  private:
   void build(const JsonNode& document);

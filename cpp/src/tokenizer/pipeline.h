@@ -41,6 +41,13 @@ struct EncodeScratch {
   RegexScratch regex;
   WordCache cache;
   std::vector<int32_t> ids;
+
+  // Gives back what grows with the text.
+  void forget_text() {
+    pre_tokenized = {};
+    regex = {};
+    ids = std::vector<int32_t>();  // {} would keep the memory
+  }
 };
 
 class Normalizer {

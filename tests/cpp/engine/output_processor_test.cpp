@@ -17,6 +17,7 @@ class FakeTokenizer final : public Tokenizer {
     for (int32_t id : ids) text += pieces_.at(static_cast<size_t>(id));
     return text;
   }
+  size_t max_token_bytes() const override { return 16; }
   std::unique_ptr<IncrementalDetokenizer> detokenizer(bool) const override {
     struct Detokenizer : IncrementalDetokenizer {
       explicit Detokenizer(const FakeTokenizer& t) : tokenizer(t) {}

@@ -1,12 +1,14 @@
 #include "quire/tokenizer.h"
 
 #include <gtest/gtest.h>
+#include <malloc.h>
 
 #include <atomic>
 #include <thread>
 
 #include "quire/error.h"
 #include "tokenizer/hf_tokenizer.h"
+#include "util/sanitized.h"
 
 namespace quire::text {
 namespace {
@@ -34,6 +36,26 @@ std::string tokenizer_refusal(const std::string& text) {
 }
 
 using Ids = std::vector<int32_t>;
+
+TEST(TokenizerTest, ATokenStandsForSoManyBytesOfText) {
+  EXPECT_EQ(HfTokenizer(document(), "tokenizer.json").max_token_bytes(), 5U);  // <end>
+  const std::string nfc = document(R"(, "normalizer": {"type": "NFC"})");
+  EXPECT_EQ(HfTokenizer(nfc, "tokenizer.json").max_token_bytes(), 20U);
+}
+
+TEST(TokenizerTest, TheMemoryOfALongTextComesBack) {
+  if (kSanitized) GTEST_SKIP() << "the allocator is the sanitizer's";
+  const HfTokenizer tokenizer(document(), "tokenizer.json");
+  const auto in_use = [] {
+    const struct mallinfo2 info = mallinfo2();
+    return info.uordblks + info.hblkhd;
+  };
+  const std::string text(size_t{4} << 20, 'l');
+  tokenizer.encode("low", true);
+  const size_t before = in_use();
+  EXPECT_EQ(tokenizer.encode(text, true).size(), text.size());
+  EXPECT_LT(in_use(), before + (size_t{1} << 20));
+}
 
 TEST(TokenizerTest, MergesGoByRankAndThenFromTheLeft) {
   const HfTokenizer tokenizer(document(), "tokenizer.json");
