@@ -27,6 +27,7 @@ class SingleCommunicator final : public Communicator {
   }
   void barrier() override {}
   void abort() override {}
+  void reset() override {}
 };
 
 // One mapping, shared by threads and by forked processes: a barrier, then one slot for each rank.
@@ -65,6 +66,10 @@ class SharedSegment {
     }
   }
   void fail() { barrier_->failed.store(true, std::memory_order_relaxed); }
+  void reset() {
+    barrier_->arrived.store(0, std::memory_order_relaxed);
+    barrier_->failed.store(false, std::memory_order_release);
+  }
 
  private:
   struct alignas(64) Barrier {
@@ -89,6 +94,7 @@ class SharedMemoryCommunicator final : public Communicator {
   int32_t world_size() const override { return segment_->world_size(); }
   void barrier() override { segment_->wait(); }
   void abort() override { segment_->fail(); }
+  void reset() override { segment_->reset(); }
 
   void all_reduce_sum(TensorView x) override {
     const auto numel = static_cast<size_t>(x.numel());

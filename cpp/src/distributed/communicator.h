@@ -27,9 +27,11 @@ class Communicator {
 
   virtual void barrier() = 0;
 
-  // This rank cannot go on: every call of the others throws InternalError from now on instead of waiting for
-  // it.
+  // This rank cannot go on: every call of the others throws InternalError instead of waiting for it, until a
+  // reset.
   virtual void abort() = 0;
+  // Forgets an abort: the ranks may meet again. While none of them is in a call, and from any thread.
+  virtual void reset() = 0;
 };
 
 // A group of one: nothing to exchange.

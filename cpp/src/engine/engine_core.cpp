@@ -10,6 +10,9 @@
 namespace quire {
 namespace {
 
+// In a row: an engine that answers nothing but errors is no engine, and whoever watches it should know.
+constexpr int32_t kMaxFailedSteps = 8;
+
 SchedulerConfig scheduler_config(const EngineConfig& config, int32_t max_model_len,
                                  int32_t max_in_flight_steps) {
   SchedulerConfig scheduler;
@@ -189,6 +192,10 @@ void EngineCore::collect_step(EngineCoreOutputs& outputs) {
     log(LogLevel::kError, "step ", result_.step_id, " failed: ", result_.error);
     step_error_ = result_.error;
     if (result_.worker_lost != 0) throw InternalError(result_.error);
+    if (++num_failed_steps_ >= kMaxFailedSteps)
+      throw InternalError(str(num_failed_steps_, " steps in a row failed, the last one: ", result_.error));
+  } else if (step_error_.empty() && plan.total_num_scheduled_tokens > 0) {
+    num_failed_steps_ = 0;
   }
   if (!step_error_.empty()) result_.error = step_error_;
   if (result_.has_cudagraphs != 0 && plan.total_num_scheduled_tokens > 0)

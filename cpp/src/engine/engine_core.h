@@ -74,7 +74,8 @@ class EngineCore {
   ModelRunnerOutput result_;
   std::array<uint64_t, kNumCudagraphModes> num_steps_by_mode_{};  // of workers that have graphs
   double last_collect_time_ = 0.0;
-  std::string step_error_;  // of a failed step: those in flight behind it computed on what it left
+  std::string step_error_;        // of a failed step: those in flight behind it computed on what it left
+  int32_t num_failed_steps_ = 0;  // since one succeeded
   std::unique_ptr<Executor> executor_;  // last: it goes first, and with it the threads that read the plans
 };
 

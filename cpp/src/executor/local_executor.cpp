@@ -186,6 +186,7 @@ class LocalExecutor final : public Executor {
   int32_t max_in_flight_steps() const override { return max_in_flight_steps_; }
 
   void launch(const SchedulerOutput& plan) override {
+    ++num_in_flight_;
     for (auto& rank : ranks_) rank->launch(plan);
   }
   void sample(StepId step_id, std::unique_ptr<GrammarOutput> grammar) override {
@@ -198,8 +199,17 @@ class LocalExecutor final : public Executor {
     // it.
     for (size_t rank = 1; rank < ranks_.size(); ++rank) {
       ranks_[rank]->collect(step_id, other_output_);
-      if (output.error.empty() && !other_output_.error.empty()) output.error = other_output_.error;
+      output.worker_lost |= other_output_.worker_lost;
+      if (other_output_.error.empty() || other_output_.error == output.error) continue;
+      // Which rank began it, each of them can say of itself alone.
+      if (!output.error.empty()) output.error += "; ";
+      output.error += str("rank ", rank, ": ", other_output_.error);
     }
+    if (!output.error.empty()) has_failed_ = true;
+    if (--num_in_flight_ > 0 || !has_failed_) return;
+    // The ranks are through with what they were given: the next step finds them together again.
+    for (auto& rank : ranks_) rank->worker().communicator().reset();
+    has_failed_ = false;
   }
 
  private:
@@ -208,6 +218,8 @@ class LocalExecutor final : public Executor {
   ModelInfo model_info_;
   std::vector<std::unique_ptr<Rank>> ranks_;
   ModelRunnerOutput other_output_;
+  int32_t num_in_flight_ = 0;
+  bool has_failed_ = false;  // a step that was collected since the ranks were last known to be together
 };
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "util/check.h"
 
@@ -375,14 +376,17 @@ void ModelRunner::sample_tokens(const SchedulerOutput& plan, const GrammarOutput
 }
 
 void ModelRunner::finish_step(ModelRunnerOutput& output) {
-  const StepRecord& step = record(finish_slot_);
+  // Whatever comes of it, the next call is about the next step.
+  const int32_t slot = std::exchange(finish_slot_, next_slot(finish_slot_));
+  --num_unfinished_;
+  const StepRecord& step = record(slot);
   if (runtime_ != nullptr) {
     check_device(*runtime_, runtime_->synchronize_event(step.done.get()), "computing a step");
   }
   output.reset(step.step_id);
   output.has_cudagraphs = dispatcher_.has_graphs() ? 1 : 0;
   output.cudagraph_mode = step.mode;
-  const auto tokens = sampler_->token_ids(finish_slot_);
+  const auto tokens = sampler_->token_ids(slot);
   for (const StepRecord::Entry& entry : step.entries) {
     auto sampled = entry.sampled < 0 ? std::span<const int32_t>{}
                                      : tokens.subspan(static_cast<size_t>(entry.sampled), 1);
@@ -394,9 +398,7 @@ void ModelRunner::finish_step(ModelRunnerOutput& output) {
     }
     output.add(entry.request_id, sampled);
   }
-  if (step.num_sampled > 0) sampler_->take_logprobs(finish_slot_, output.logprobs);
-  finish_slot_ = next_slot(finish_slot_);
-  --num_unfinished_;
+  if (step.num_sampled > 0) sampler_->take_logprobs(slot, output.logprobs);
 }
 
 }  // namespace quire

@@ -35,6 +35,7 @@ class Worker {
   ~Worker();
 
   const Model& model() const { return *model_; }
+  Communicator& communicator() { return *communicator_; }
   DType dtype() const { return dtype_; }
   // Bytes that a step takes besides weights and KV cache.
   size_t activation_bytes() const { return runner_->activation_bytes() + workspace_bytes_; }

@@ -72,6 +72,20 @@ TEST(CommunicatorTest, AFailedRankKeepsNobodyWaiting) {
   });
 }
 
+TEST(CommunicatorTest, AfterAResetRanksMeetAgain) {
+  const auto ranks = make_shared_memory_communicators(2, 64);
+  std::thread waiting([&] { EXPECT_THROW(ranks[0]->barrier(), InternalError); });
+  ranks[1]->abort();
+  waiting.join();
+  EXPECT_THROW(ranks[1]->barrier(), InternalError);
+  ranks[0]->reset();
+  std::thread other([&] {
+    for (int i = 0; i < 100; ++i) ranks[0]->barrier();
+  });
+  for (int i = 0; i < 100; ++i) ranks[1]->barrier();
+  other.join();
+}
+
 TEST(CommunicatorTest, RanksMayBeProcesses) {
   const auto ranks = make_shared_memory_communicators(2, 64);
   const pid_t child = fork();

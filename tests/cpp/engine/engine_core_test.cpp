@@ -249,6 +249,26 @@ TEST(EngineCoreTest, AFailedStepEndsItsRequestsAndNoOthers) {
   EXPECT_EQ(harness.free_blocks(), harness.num_free_at_start);
 }
 
+TEST(EngineCoreTest, StepsThatFailInARowEndTheEngine) {
+  for (const uint64_t num_failing : {7, 8}) {
+    Harness harness(small_config(14), 200, 2);
+    harness.executor->fail_step = 3;
+    harness.executor->num_failing_steps = num_failing;
+    const auto ask = [&] {
+      for (RequestId id = 1; id <= 20; ++id) {
+        harness.core->add_request(make_request(id, {1, 2, 3}, 4));
+        harness.run();
+      }
+    };
+    if (num_failing == 8) {
+      EXPECT_THROW(ask(), InternalError);
+    } else {
+      ask();
+      EXPECT_EQ(harness.finished[20], FinishReason::kLength);
+    }
+  }
+}
+
 TEST(EngineCoreTest, BlocksOfAFailedStepAreNotReused) {
   Harness harness(small_config(14), 200, 1);
   harness.executor->fail_step = 1;

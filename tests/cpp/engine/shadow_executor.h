@@ -89,14 +89,23 @@ class ShadowExecutor : public Executor {
   // Computes at once; the result waits until it is collected.
   void launch(const SchedulerOutput& plan) override {
     EXPECT_EQ(plan.step_id, ++num_steps_);
+    ++num_uncollected_;
     ModelRunnerOutput& result = results_.push();
     result.reset(plan.step_id);
     change_memory(plan.kv_extents);
     for (RequestId id : plan.finished_req_ids) requests_.erase(id);
-    // Steps already on their way behind a failed one have nothing to compute on.
-    if (fail_step > 0 && num_steps_ >= fail_step &&
-        num_steps_ < fail_step + static_cast<uint64_t>(max_in_flight_steps_)) {
+    if (fail_step > 0 && num_steps_ >= fail_step && num_steps_ < fail_step + num_failing_steps) {
       result.error = "injected";
+      is_behind_failure_ = true;
+      return;
+    }
+    if (num_uncollected_ == 1) is_behind_failure_ = false;
+    // A step already on its way behind a failed one computes on what that left: nobody may use what comes of
+    // it.
+    if (is_behind_failure_) {
+      constexpr int32_t kNonsense = 1;
+      for (const ScheduledRequest& request : plan.scheduled_reqs)
+        result.add(request.request_id, {&kNonsense, 1});
       return;
     }
     update_requests(plan);
@@ -117,13 +126,17 @@ class ShadowExecutor : public Executor {
     ASSERT_FALSE(results_.empty());
     std::swap(output, results_.front());
     results_.pop();
+    --num_uncollected_;
     EXPECT_EQ(output.step_id, step_id);
   }
 
-  uint64_t fail_step = 0;  // this step fails as a whole
+  uint64_t fail_step = 0;          // this step fails as a whole,
+  uint64_t num_failing_steps = 1;  // and so do those after it
   int32_t max_step_tokens = 0, max_step_requests = 0;
 
  private:
+  int32_t num_uncollected_ = 0;
+  bool is_behind_failure_ = false;
   struct State {
     RequestId request_id = 0;
     std::vector<int32_t> tokens;

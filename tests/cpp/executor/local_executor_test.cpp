@@ -13,8 +13,9 @@ constexpr int32_t kNumBlocks = 64;
 class LocalExecutorTest : public testing::TestWithParam<bool> {
  protected:
   // The model's layers dealt out to groups in turn.
-  std::unique_ptr<Executor> make_executor(size_t num_groups = 1) const {
+  std::unique_ptr<Executor> make_executor(size_t num_groups = 1, int32_t tensor_parallel_size = 1) const {
     EngineConfig config;
+    config.tensor_parallel_size = tensor_parallel_size;
     config.model = QUIRE_DEMO_MODEL;
     config.max_model_len = 256;
     config.max_num_seqs = 8;
@@ -107,6 +108,24 @@ TEST_P(LocalExecutorTest, ABlockWithoutMemoryIsForgottenAndNoOther) {
   const float intact = output.logprobs.at(0).positions[0][0].logprob;
   run(*executor, steps.next().compute(2, 39, 40).plan, output);
   EXPECT_NE(output.logprobs.at(0).positions[0][0].logprob, intact);
+}
+
+TEST_P(LocalExecutorTest, RanksMeetAgainAfterAStepThatFailed) {
+  for (const int32_t ranks : {1, 2}) {
+    const auto executor = make_executor(1, ranks);
+    PlanBuilder steps;
+    ModelRunnerOutput output;
+    run(*executor, steps.next().add(1, prompt(5), 5, {1}).plan, output);
+    const auto first = output.sampled_token_ids;
+    steps.next().compute(77, 5, 6);  // nobody knows it
+    executor->launch(steps.plan);
+    executor->sample(steps.plan.step_id, nullptr);
+    executor->collect(steps.plan.step_id, output);
+    EXPECT_NE(output.error, "");
+    EXPECT_EQ(output.worker_lost, 0);
+    run(*executor, steps.next().add(2, prompt(5), 5, {2}).plan, output);
+    EXPECT_EQ(output.sampled_token_ids, first);
+  }
 }
 
 TEST_P(LocalExecutorTest, FinishedRequestsMayBeForgottenWithoutAStep) {
