@@ -236,6 +236,23 @@ TEST(EngineCoreTest, AnAbortFreesItsBlocksAtOnceEvenInFlight) {
   harness.run();
 }
 
+// The second request is in the third step alone, which was on its way when the second one failed.
+TEST(EngineCoreTest, StepsBehindAFailedOneFailWhateverTheyReport) {
+  EngineConfig config = small_config(14);
+  config.max_num_seqs = 2;
+  Harness harness(config, 200, 2);
+  harness.executor->fail_step = 2;
+  harness.core->add_request(make_request(1, std::vector<int32_t>(80, 5), 20));
+  harness.core->add_request(make_request(2, {4, 5, 6}, 5));
+  harness.core->add_request(make_request(3, {7, 8, 9}, 5));  // waits meanwhile
+  harness.run();
+  EXPECT_EQ(harness.finished[1], FinishReason::kError);
+  EXPECT_EQ(harness.finished[2], FinishReason::kError);
+  EXPECT_TRUE(harness.produced[2].empty());
+  EXPECT_EQ(harness.produced[3], shadow_output({7, 8, 9}, 5, true));
+  EXPECT_EQ(harness.free_blocks(), harness.num_free_at_start);
+}
+
 TEST(EngineCoreTest, AFailedStepEndsItsRequestsAndNoOthers) {
   EngineConfig config = small_config(14);
   config.max_num_seqs = 1;
