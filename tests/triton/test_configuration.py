@@ -108,6 +108,7 @@ output [ { name: "text_output" data_type: TYPE_STRING dims: [ -1 ] } ]
 
 
 GPU = "instance_group [ { kind: KIND_GPU count: 1 } ]\n"
+CACHE = "model_transaction_policy { decoupled: false }\nresponse_cache { enable: true }\n"
 WRONG_INPUT = 'input [ { name: "text_input" data_type: TYPE_FP32 dims: [ 1 ] } ]\n'
 
 # Parameters, the rest of config.pbtxt, and what the error says.
@@ -128,6 +129,7 @@ FAILURES: dict[str, tuple[dict[str, str], str, list[str]]] = {
         ["priority_levels"],
     ),
     "batches": ({}, "max_batch_size: 1\n", ["max_batch_size", "1"]),
+    "cached responses": ({}, CACHE, ["response_cache", "parameters"]),
     "GPU instances": ({}, GPU, ["GPU"]),
     "wrong type of an input": ({}, WRONG_INPUT, ["text_input"]),
 }

@@ -72,6 +72,15 @@ void refuse_what_we_cannot(const Json& config) {
       }
     }
   }
+  const auto cache = config.find("response_cache");
+  if (cache != config.end() && cache->is_object() && cache->value("enable", false)) {
+    throw InvalidArgument(
+        "response_cache is enabled; leave it out: the server's key for an answer covers the input tensors "
+        "only, "
+        "so that requests with other parameters (max_tokens, temperature) would get it too. Prompts that "
+        "begin "
+        "alike share their KV cache anyway");
+  }
   if (config.contains("sequence_batching")) {
     throw InvalidArgument(
         "sequence_batching is not supported; prompts that begin alike share their KV cache anyway");

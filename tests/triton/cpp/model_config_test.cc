@@ -59,10 +59,15 @@ TEST(ModelConfigTest, WhatTheBackendCannotDoIsRefused) {
            {R"({"max_batch_size": 8})", "max_batch_size is 8"},
            {R"({"instance_group": [{"kind": "KIND_GPU"}]})", "KIND_GPU"},
            {R"({"sequence_batching": {}})", "sequence_batching"},
+           {R"({"response_cache": {"enable": true}})", "response_cache is enabled; leave it out"},
            {R"({"input": [{"name": "PROMPT", "data_type": "TYPE_STRING"}]})", "PROMPT"},
            {R"({"output": [{"name": "output_ids", "data_type": "TYPE_INT64"}]})", "TYPE_INT32"}}) {
     EXPECT_NE(completion_error(config).find(needle), std::string::npos) << completion_error(config);
   }
+}
+
+TEST(ModelConfigTest, AResponseCacheThatIsOffIsNone) {
+  EXPECT_EQ(completion_error(R"({"response_cache": {"enable": false}})"), "");
 }
 
 TEST(ModelConfigTest, ParametersAreTheEnginesFields) {
