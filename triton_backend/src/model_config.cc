@@ -120,6 +120,36 @@ void read_queue_policy(const Json& config, ModelSettings& settings) {
   }
 }
 
+// What the server tells every backend: options of its own, and --backend-config without a backend's name.
+bool is_servers_own(const std::string& setting) {
+  const char* const own[] = {"auto-complete-config", "backend-directory", "default-max-batch-size",
+                             "min-compute-capability"};
+  return std::any_of(std::begin(own), std::end(own), [&](const char* name) { return setting == name; });
+}
+
+// One tensor as config.pbtxt has it.
+std::string as_pbtxt(const TensorSpec& spec, bool optional) {
+  std::string dims;
+  for (const int64_t dim : spec.dims) dims += (dims.empty() ? "" : ", ") + std::to_string(dim);
+  return std::string("{ name: \"") + spec.name + "\" data_type: " + spec.config_type + " dims: [ " + dims +
+         (optional ? " ] optional: true }" : " ] }");
+}
+
+std::string as_pbtxt(const char* list, const std::vector<TensorSpec>& specs, bool optional) {
+  std::string text;
+  for (const TensorSpec& spec : specs) text += (text.empty() ? "" : ", ") + as_pbtxt(spec, optional);
+  return std::string(list) + " [ " + text + " ]";
+}
+
+bool lists_one_of(const Json& config, const char* list, std::initializer_list<const char*> names) {
+  const auto tensors = config.find(list);
+  if (tensors == config.end() || !tensors->is_array()) return false;
+  return std::any_of(tensors->begin(), tensors->end(), [&](const Json& tensor) {
+    const std::string name = tensor.value("name", "");
+    return std::any_of(names.begin(), names.end(), [&](const char* one) { return name == one; });
+  });
+}
+
 std::string parameter_text(const std::string& name, const Json& parameter) {
   const auto value = parameter.is_object() ? parameter.find("string_value") : parameter.end();
   if (!parameter.is_object() || value == parameter.end() || !value->is_string()) {
@@ -137,6 +167,21 @@ std::string complete_config(const std::string& config_json) {
   complete_tensors(config, "output", output_specs(), /*optional=*/false);
   config["model_transaction_policy"] = {{"decoupled", is_decoupled(config, /*absent=*/true)}};
   return config.dump();
+}
+
+void require_complete_config(const std::string& config_json) {
+  const Json config = parse(config_json, "model configuration");
+  const bool has_prompt = lists_one_of(config, "input", {"text_input", "input_ids"});
+  const bool has_answer = lists_one_of(config, "output", {"text_output", "output_ids"});
+  if (has_prompt && has_answer) return;
+  throw InvalidArgument(
+      std::string("the model configuration lists no ") +
+      (has_prompt ? "output 'text_output' or 'output_ids'" : "input 'text_input' or 'input_ids'") +
+      ", and --disable-auto-complete-config keeps the backend from adding them: start the server without "
+      "it, or write into config.pbtxt what the model is to have of " +
+      as_pbtxt("input", input_specs(), /*optional=*/true) + " " +
+      as_pbtxt("output", output_specs(), /*optional=*/false) +
+      " and model_transaction_policy { decoupled: true }");
 }
 
 ModelSettings read_settings(const std::string& config_json, const std::string& version_directory) {
@@ -188,22 +233,33 @@ BackendSettings read_backend_settings(const std::string& backend_config_json) {
   const Json config = parse(backend_config_json, "backend configuration");
   const auto cmdline = config.find("cmdline");
   if (cmdline == config.end() || !cmdline->is_object()) return settings;
-  const auto read = [&](const char* name, int64_t min, int64_t& setting) {
-    const auto found = cmdline->find(name);
-    if (found == cmdline->end()) return;
-    const std::string text = found->is_string() ? found->get<std::string>() : found->dump();
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), setting);
-    if (error != std::errc() || end != text.data() + text.size() || setting < min) {
-      throw InvalidArgument(std::string("--backend-config=quire,") + name +
-                            " must be a whole number of at least " + std::to_string(min) + ", got \"" + text +
-                            "\"");
-    }
+  struct Setting {
+    const char* name;
+    int64_t min;
+    int64_t& value;
   };
-  read("kv-arena-bytes", 0, settings.kv_arena_bytes);
-  read("exit-grace-secs", 0, settings.exit_grace_secs);
+  const Setting known[] = {{"kv-arena-bytes", 0, settings.kv_arena_bytes},
+                           {"exit-grace-secs", 0, settings.exit_grace_secs},
+                           {"response-burst", 1, settings.response_burst}};
+  for (const auto& [name, given] : cmdline->items()) {
+    const auto setting =
+        std::find_if(std::begin(known), std::end(known), [&](const Setting& s) { return name == s.name; });
+    if (setting == std::end(known)) {
+      if (is_servers_own(name)) continue;
+      std::string names;
+      for (const Setting& s : known) names += (names.empty() ? "" : ", ") + std::string(s.name);
+      throw InvalidArgument("--backend-config=quire," + name + " is not a setting we know; there are " +
+                            names);
+    }
+    const std::string text = given.is_string() ? given.get<std::string>() : given.dump();
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), setting->value);
+    if (error != std::errc() || end != text.data() + text.size() || setting->value < setting->min) {
+      throw InvalidArgument("--backend-config=quire," + name + " must be a whole number of at least " +
+                            std::to_string(setting->min) + ", got \"" + text + "\"");
+    }
+  }
   settings.exit_grace_secs =
       std::min<int64_t>(settings.exit_grace_secs, 365 * 24 * 3600);  // what a clock can add
-  read("response-burst", 1, settings.response_burst);
   return settings;
 }
 

@@ -33,6 +33,10 @@ struct ModelSettings {
 // left out. Throws InvalidArgument when it says something that this backend cannot do.
 std::string complete_config(const std::string& config_json);
 
+// For a configuration that the server does not want completed: the server refuses requests with tensors that
+// it does not list. Throws InvalidArgument, with what to write, unless it has a prompt and an answer.
+void require_complete_config(const std::string& config_json);
+
 // Reads `parameters`: every field of EngineConfig by its name, and kv_arena. `model` is taken relative to
 // version_directory; without it, that is the model's directory. Throws InvalidArgument naming the parameter,
 // the value and what would do.
@@ -46,7 +50,8 @@ struct BackendSettings {
   int64_t response_burst = 384;  // response-burst: see ResponsePacer
 };
 
-// Throws InvalidArgument naming the setting and the value. Settings of the server's own are passed over.
+// Throws InvalidArgument naming the setting and the value, or those there are. Settings of the server's own
+// are passed over.
 BackendSettings read_backend_settings(const std::string& backend_config_json);
 
 }  // namespace quire::triton

@@ -85,6 +85,8 @@ ModelState::ModelState(TRITONBACKEND_Model* model) : backend_(backend_state(mode
   if (may_complete) {
     set_model_config(model, completed);
     config = completed;
+  } else {
+    require_complete_config(config);
   }
   settings_ = read_settings(config, version_directory(model, version_));
   if (settings_.shares_kv_arena) settings_.engine.kv_arena = backend_->kv_arena();

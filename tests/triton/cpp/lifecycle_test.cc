@@ -3,8 +3,10 @@
 
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "host/server_log.h"
+#include "model_config.h"
 #include "triton_test.h"
 
 namespace quire::triton::host {
@@ -51,9 +53,23 @@ TEST_F(LifecycleTest, AModelThatIsLoadedIsReadyAndLogged) {
 }
 
 TEST_F(LifecycleTest, AConfigurationThatTheServerDoesNotWantCompletedIsLeftAlone) {
-  const std::string config = demo_config();
+  const std::string config = complete_config(demo_config());
   const auto model = host().load("demo", config, {.auto_complete = false});
   EXPECT_EQ(model->config(), config);
+}
+
+TEST_F(LifecycleTest, AModelThatNobodyMayCompleteIsToldWhatToWrite) {
+  const std::string error = load_error(demo_config(), {.auto_complete = false});
+  EXPECT_NE(error.find("lists no input 'text_input' or 'input_ids'"), std::string::npos) << error;
+  EXPECT_NE(error.find(R"({ name: "text_input" data_type: TYPE_STRING dims: [ 1 ] optional: true })"),
+            std::string::npos)
+      << error;
+  auto config = nlohmann::json::parse(demo_config());
+  config["input"] = {{{"name", "input_ids"}, {"data_type", "TYPE_INT32"}, {"dims", {-1}}}};
+  EXPECT_NE(load_error(config.dump(), {.auto_complete = false}).find("lists no output 'text_output'"),
+            std::string::npos);
+  config["output"] = {{{"name", "text_output"}, {"data_type", "TYPE_STRING"}, {"dims", {-1}}}};
+  EXPECT_EQ(load_error(config.dump(), {.auto_complete = false}), "");
 }
 
 TEST_F(LifecycleTest, AModelIsFoundInItsVersionsDirectory) {

@@ -109,5 +109,17 @@ TEST(ModelConfigTest, TheCommandLineIsReadAndTheServersOwnSettingsAreNot) {
       std::string::npos);
 }
 
+TEST(ModelConfigTest, AMisspeltSettingOfTheCommandLineIsRefusedWithThoseThereAre) {
+  EXPECT_EQ(complaint_of([] { read_backend_settings(R"({"cmdline": {"exit-grace-sec": "9"}})"); }),
+            "--backend-config=quire,exit-grace-sec is not a setting we know; there are kv-arena-bytes, "
+            "exit-grace-secs, response-burst");
+  EXPECT_EQ(complaint_of([] {
+              read_backend_settings(
+                  R"({"cmdline": {"auto-complete-config": "true", "backend-directory": "/b",
+                      "min-compute-capability": "6.0", "default-max-batch-size": "4"}})");
+            }),
+            "");
+}
+
 }  // namespace
 }  // namespace quire::triton::host
