@@ -14,10 +14,6 @@ uint64_t now_ns() {
                                    .count());
 }
 
-TRITONSERVER_Error* new_error(TRITONSERVER_Error_Code code, const std::string& message) {
-  return server_api().TRITONSERVER_ErrorNew(code, message.c_str());
-}
-
 }  // namespace
 
 InFlightRequest::InFlightRequest(TRITONBACKEND_ModelInstance* instance, TRITONBACKEND_Request* request,

@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "quire/fields.h"
+#include "server_api.h"
 #include "tensors.h"
 
 namespace quire::triton {
@@ -38,14 +39,15 @@ void complete_tensors(Json& config, const char* list, const std::vector<TensorSp
     const std::string name = tensor.value("name", "");
     const auto spec = std::find_if(specs.begin(), specs.end(), [&](const auto& s) { return name == s.name; });
     if (spec == specs.end()) {
-      throw InvalidArgument(std::string(list) + " '" + name +
+      throw InvalidArgument(std::string(list) + " '" + excerpt(name) +
                             "' of the model configuration is not one that the quire "
                             "backend knows; leave all of them out and they are filled in");
     }
     const std::string type = tensor.value("data_type", "");
     if (type != spec->config_type) {
-      throw InvalidArgument(std::string(list) + " '" + name + "' of the model configuration has data_type " +
-                            type + "; it must be " + spec->config_type);
+      throw InvalidArgument(std::string(list) + " '" + excerpt(name) +
+                            "' of the model configuration has data_type " + type + "; it must be " +
+                            spec->config_type);
     }
   }
   for (const TensorSpec& spec : specs) {
@@ -95,7 +97,7 @@ int64_t read_count(const Json& object, const char* name) {
   int64_t count = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), count);
   if (error != std::errc() || end != text.data() + text.size() || count < 0) {
-    throw InvalidArgument(std::string(name) + " must be a whole number of at least 0, got " + text);
+    throw InvalidArgument(std::string(name) + " must be a whole number of at least 0, got " + excerpt(text));
   }
   return count;
 }
@@ -153,7 +155,7 @@ bool lists_one_of(const Json& config, const char* list, std::initializer_list<co
 std::string parameter_text(const std::string& name, const Json& parameter) {
   const auto value = parameter.is_object() ? parameter.find("string_value") : parameter.end();
   if (!parameter.is_object() || value == parameter.end() || !value->is_string()) {
-    throw InvalidArgument("parameter '" + name + "' must have a string_value");
+    throw InvalidArgument("parameter '" + excerpt(name) + "' must have a string_value");
   }
   return value->get<std::string>();
 }
@@ -198,7 +200,8 @@ ModelSettings read_settings(const std::string& config_json, const std::string& v
       const std::string text = parameter_text(name, parameter);
       if (name == "kv_arena") {
         if (text != "shared" && text != "own") {
-          throw InvalidArgument("parameter 'kv_arena' must be \"shared\" or \"own\", got \"" + text + "\"");
+          throw InvalidArgument("parameter 'kv_arena' must be \"shared\" or \"own\", got \"" + excerpt(text) +
+                                "\"");
         }
         settings.shares_kv_arena = text == "shared";
         continue;
@@ -211,7 +214,7 @@ ModelSettings read_settings(const std::string& config_json, const std::string& v
       try {
         set_field(settings.engine, name, text);
       } catch (const InvalidArgument& error) {
-        throw InvalidArgument("parameter '" + name + "': " + error.what());
+        throw InvalidArgument("parameter '" + excerpt(name) + "': " + error.what());
       }
     }
   }
@@ -248,14 +251,14 @@ BackendSettings read_backend_settings(const std::string& backend_config_json) {
       if (is_servers_own(name)) continue;
       std::string names;
       for (const Setting& s : known) names += (names.empty() ? "" : ", ") + std::string(s.name);
-      throw InvalidArgument("--backend-config=quire," + name + " is not a setting we know; there are " +
-                            names);
+      throw InvalidArgument("--backend-config=quire," + excerpt(name) +
+                            " is not a setting we know; there are " + names);
     }
     const std::string text = given.is_string() ? given.get<std::string>() : given.dump();
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), setting->value);
     if (error != std::errc() || end != text.data() + text.size() || setting->value < setting->min) {
       throw InvalidArgument("--backend-config=quire," + name + " must be a whole number of at least " +
-                            std::to_string(setting->min) + ", got \"" + text + "\"");
+                            std::to_string(setting->min) + ", got \"" + excerpt(text) + "\"");
     }
   }
   settings.exit_grace_secs =

@@ -200,7 +200,8 @@ void ModelState::cancel_by_id(const std::string& request_id) {
     }
   }
   if (found.empty()) {
-    throw ServerError(TRITONSERVER_ERROR_NOT_FOUND, "no unfinished request is called '" + request_id + "'");
+    throw ServerError(TRITONSERVER_ERROR_NOT_FOUND,
+                      "no unfinished request is called '" + excerpt(request_id) + "'");
   }
   for (const std::string& engine_id : found) engine_->abort_request(engine_id);
 }
@@ -209,7 +210,7 @@ void ModelState::add(const InFlight& in_flight, bool unique_id) {
   const std::lock_guard lock(mutex_);
   for (const auto& [engine_id, other] : in_flight_) {
     if (unique_id && other->request_id == in_flight->request_id) {
-      throw InvalidArgument("request_id '" + in_flight->request_id +
+      throw InvalidArgument("request_id '" + excerpt(in_flight->request_id) +
                             "' is in use; wait until it is finished, or choose another");
     }
   }

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "quire/fields.h"
+#include "server_api.h"
 
 namespace quire::triton {
 namespace {
@@ -18,7 +19,7 @@ std::string shape_text(const std::vector<int64_t>& shape) {
 }
 
 [[noreturn]] void fail(const InputTensor& tensor, const std::string& what) {
-  throw InvalidArgument("input '" + tensor.name + "' " + what);
+  throw InvalidArgument("input '" + excerpt(tensor.name) + "' " + what);
 }
 
 void expect_type(const InputTensor& tensor, TRITONSERVER_DataType datatype) {
@@ -108,12 +109,12 @@ std::string to_json(const RequestParameter& parameter) {
         if constexpr (std::is_same_v<std::decay_t<decltype(value)>, double>) {
           // JSON has none, and would call it null.
           if (!std::isfinite(value))
-            throw InvalidArgument("parameter '" + parameter.name + "' must be finite");
+            throw InvalidArgument("parameter '" + excerpt(parameter.name) + "' must be finite");
         }
         try {
           return nlohmann::json(value).dump();
         } catch (const nlohmann::json::exception&) {
-          throw InvalidArgument("parameter '" + parameter.name + "' is not valid UTF-8");
+          throw InvalidArgument("parameter '" + excerpt(parameter.name) + "' is not valid UTF-8");
         }
       },
       parameter.value);
@@ -153,7 +154,7 @@ void set_sampling_fields(const IncomingRequest& incoming, const ModelSettings& m
       if (!value.is_structured()) continue;
       for (const auto& element : value) {
         if (element.is_structured())
-          throw InvalidArgument("sampling_parameters: " + field + " is nested too deeply");
+          throw InvalidArgument("sampling_parameters: " + excerpt(field) + " is nested too deeply");
       }
     }
     json = object.dump();
@@ -168,7 +169,7 @@ void choose_outputs(const IncomingRequest& incoming, size_t num_outputs, const V
   const auto& specs = output_specs();
   for (const std::string& output : incoming.outputs) {
     if (std::none_of(specs.begin(), specs.end(), [&](const auto& spec) { return output == spec.name; })) {
-      throw InvalidArgument("output '" + output + "' is not one of this model's");
+      throw InvalidArgument("output '" + excerpt(output) + "' is not one of this model's");
     }
   }
   const bool listed = !incoming.outputs.empty() && incoming.outputs.size() < num_outputs;
@@ -241,7 +242,7 @@ AdaptedRequest adapt_request(const IncomingRequest& incoming, const ModelSetting
   std::string lora_name = values.text("lora_name");
   set_sampling_fields(incoming, model, values, adapted.request, lora_name);
   if (!lora_name.empty()) {
-    throw InvalidArgument("lora_name is '" + lora_name.substr(0, 100) +
+    throw InvalidArgument("lora_name is '" + excerpt(lora_name) +
                           "', but this version serves no LoRA adapters; leave it out");
   }
   read_prompt(values, adapted.request);

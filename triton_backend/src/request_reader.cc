@@ -25,7 +25,8 @@ InputTensor read_input(TRITONBACKEND_Input* input, std::deque<std::string>& join
     int64_t memory_type_id = 0;
     check(api.TRITONBACKEND_InputBuffer(input, i, &buffer, &size, &memory_type, &memory_type_id));
     if (memory_type == TRITONSERVER_MEMORY_GPU) {
-      throw InvalidArgument("input '" + tensor.name + "' is in device memory; send it from host memory");
+      throw InvalidArgument("input '" + excerpt(tensor.name) +
+                            "' is in device memory; send it from host memory");
     }
     const std::string_view part(static_cast<const char*>(buffer), size);
     if (all) {
@@ -50,7 +51,7 @@ RequestParameter read_parameter(TRITONBACKEND_Request* request, uint32_t index) 
     case TRITONSERVER_PARAMETER_DOUBLE: return {name, *static_cast<const double*>(value)};
     case TRITONSERVER_PARAMETER_BYTES: break;
   }
-  throw InvalidArgument(std::string("parameter '") + name + "' must be a string, a number, true or false");
+  throw InvalidArgument("parameter '" + excerpt(name) + "' must be a string, a number, true or false");
 }
 
 }  // namespace

@@ -76,9 +76,17 @@ std::string valid_utf8(std::string text) {
   return text;
 }
 
-TRITONSERVER_Error* new_error(TRITONSERVER_Error_Code code, const char* message) {
-  return server_api().TRITONSERVER_ErrorNew(code, valid_utf8(message).c_str());
+// `text` itself, or its first whole characters of `max_bytes` bytes and "...".
+std::string cut(std::string_view text, size_t max_bytes) {
+  if (text.size() <= max_bytes) return std::string(text);
+  size_t size = max_bytes;
+  // At most three bytes follow a character's first; what has more is no UTF-8.
+  while (size + 3 > max_bytes && (static_cast<unsigned char>(text[size]) & 0xC0) == 0x80) --size;
+  return std::string(text.substr(0, size)) + "...";
 }
+
+constexpr size_t kMaxExcerptBytes = 100;
+constexpr size_t kMaxMessageBytes = 4096;
 
 // Never destroyed: threads may wait for it at the very end.
 std::shared_timed_mutex& exit_gate() {
@@ -138,6 +146,12 @@ void log_failure(TRITONSERVER_Error* error, const char* what) {
   log(TRITONSERVER_LOG_WARN, std::string(what) + ": " + server_api().TRITONSERVER_ErrorMessage(error));
   server_api().TRITONSERVER_ErrorDelete(error);
 }
+
+TRITONSERVER_Error* new_error(TRITONSERVER_Error_Code code, std::string_view message) {
+  return server_api().TRITONSERVER_ErrorNew(code, valid_utf8(cut(message, kMaxMessageBytes)).c_str());
+}
+
+std::string excerpt(std::string_view text) { return cut(text, kMaxExcerptBytes); }
 
 TRITONSERVER_Error* current_exception_as_error() {
   try {

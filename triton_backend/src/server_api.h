@@ -4,6 +4,7 @@
 #include <shared_mutex>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 #include "abi.h"
 
@@ -38,6 +39,13 @@ class ServerError : public std::runtime_error {
 void check(TRITONSERVER_Error* error);
 // For calls whose failure changes nothing that we could mend: logged and deleted.
 void log_failure(TRITONSERVER_Error* error, const char* what);
+
+// A client's text for an error message: its first 100 bytes, whole characters of them, and "..." for the
+// rest.
+std::string excerpt(std::string_view text);
+
+// An error that the caller owns. Its message is valid UTF-8, and cut when it has more than 4096 bytes.
+TRITONSERVER_Error* new_error(TRITONSERVER_Error_Code code, std::string_view message);
 
 // The exception at hand, as an error that the caller owns: InvalidArgument is INVALID_ARG, ResourceExhausted
 // is UNAVAILABLE, ServerError its own code, the rest INTERNAL. Only inside a catch block.

@@ -97,6 +97,10 @@ TEST_F(CancellationTest, CancelOfAnUnknownIdIsNotFound) {
   const auto cancel = model->infer(cancel_request("nobody"));
   cancel->wait();
   EXPECT_EQ(cancel->error_code(), TRITONSERVER_ERROR_NOT_FOUND);
+  EXPECT_EQ(cancel->error(), "no unfinished request is called 'nobody'");
+  const auto long_name = model->infer(cancel_request(std::string(3'000'000, 'n')));
+  long_name->wait();
+  EXPECT_EQ(long_name->error(), "no unfinished request is called '" + std::string(100, 'n') + "...'");
 }
 
 // Each first response waits for more than one token of time: errors burst like any other response.

@@ -167,6 +167,19 @@ TEST(RequestAdapterTest, AFlagAddsToTheOutputsThatAreListed) {
   EXPECT_TRUE(options.finish_reason);
 }
 
+TEST(RequestAdapterTest, AnErrorIsShortWhateverTheClientNamed) {
+  const std::string name(3'000'000, 'x');
+  const std::string shown = "'" + std::string(100, 'x') + "...'";
+  for (const std::string& message :
+       {error(with_outputs(text_request("Once"), {name})),
+        error(with(text_request("Once"), bool_input(name, true))),
+        error(with(text_request("Once"), RequestParameter{name, std::string("\xFF")})),
+        error(with(text_request("Once"), string_input("lora_name", name)))}) {
+    EXPECT_LT(message.size(), 300U);
+    EXPECT_TRUE(mentions(message, shown)) << message.substr(0, 300);
+  }
+}
+
 TEST(RequestAdapterTest, WhatIsReturnedIsComputed) {
   EXPECT_EQ(
       adapt(with(text_request("Once"), bool_input("return_logprobs", true))).request.sampling_params.logprobs,

@@ -45,6 +45,22 @@ TEST_F(ServerApiTest, AMessageIsValidUtf8WhateverTheClientSent) {
   EXPECT_EQ(error_of(InvalidArgument("\xF4\x90\x80\x80")).second, "????") << "past the last character";
 }
 
+TEST_F(ServerApiTest, WhatAClientWroteIsCutBetweenCharacters) {
+  EXPECT_EQ(excerpt(std::string(100, 'a')), std::string(100, 'a'));
+  EXPECT_EQ(excerpt(std::string(101, 'a')), std::string(100, 'a') + "...");
+  for (const std::string character : {"\xC3\xA9", "\xE5\xAD\x97", "\xF0\x9F\x98\x80"}) {
+    std::string text(99, 'a');
+    for (int i = 0; i < 1'000'000; ++i) text += character;
+    EXPECT_EQ(excerpt(text), std::string(99, 'a') + "...");
+  }
+  EXPECT_LE(excerpt(std::string(1000, '\x80')).size(), 103U) << "no UTF-8 at all";
+}
+
+TEST_F(ServerApiTest, AMessageHasAnEnd) {
+  const std::string message = error_of(InvalidArgument(std::string(3'000'000, 'x'))).second;
+  EXPECT_EQ(message, std::string(4096, 'x') + "...");
+}
+
 TEST_F(ServerApiTest, CheckThrowsTheErrorAndDeletesIt) {
   try {
     check(TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_NOT_FOUND, "gone"));
