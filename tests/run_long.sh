@@ -41,9 +41,9 @@ fuzz() {
 }
 
 # The Triton backend's faults in full numbers, against a real server: 500 cancelled streams, 200 killed clients, 10,000
-# malformed requests, 100 loads. Needs the installed package, or QUIRE_TRITON_BACKENDS.
+# malformed requests, 100 loads, and the end of a server with the timeouts it has by itself. Needs the installed package, or QUIRE_TRITON_BACKENDS.
 triton() {
-  QUIRE_TRITON_FAULTS=full "$python" -m pytest tests/triton/test_faults.py --durations=0
+  QUIRE_TRITON_FAULTS=full "$python" -m pytest tests/triton/test_faults.py tests/triton/test_server_end.py --durations=0
 }
 
 # What CI tests on a part: every code point through each tokenizer, all prompts of the demo model beside transformers.

@@ -5,6 +5,7 @@
 
 #include "backend_state.h"
 #include "model_state.h"
+#include "process_exit.h"
 #include "server_api.h"
 
 using namespace quire::triton;  // this file is the edge of the namespace
@@ -30,8 +31,8 @@ extern "C" {
 TRITONSERVER_Error* TRITONBACKEND_Initialize(TRITONBACKEND_Backend* backend) {
   return guarded([&] {
     require_server_api();
-    guard_process_exit();
     auto state = std::make_unique<BackendState>(backend);
+    guard_process_exit(state->exit_grace());
     check(server_api().TRITONBACKEND_BackendSetState(backend, state.get()));
     state.release();
   });

@@ -76,7 +76,7 @@ bool InFlightRequest::deliver_or_throw(const RequestOutput& output) {
       return true;
     }
     if (why == Ending::kServerExits) {
-      end_with_error(new_error(TRITONSERVER_ERROR_UNAVAILABLE, "the server is shutting down"));
+      end_with_error(new_error(TRITONSERVER_ERROR_UNAVAILABLE, kServerExits));
       return true;
     }
     if (timeout_us_ > 0) {

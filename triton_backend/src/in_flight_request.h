@@ -12,6 +12,9 @@
 
 namespace quire::triton {
 
+// What requests hear that end, or come, when the server does.
+inline constexpr const char kServerExits[] = "the server is shutting down";
+
 // Owns the server's request. `end_*` is called once, and releases it.
 class InFlightRequest {
  public:

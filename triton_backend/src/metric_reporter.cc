@@ -1,5 +1,7 @@
 #include "metric_reporter.h"
 
+#include "process_exit.h"
+
 namespace quire::triton {
 namespace {
 

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <optional>
 
+#include "process_exit.h"
 #include "request_reader.h"
 
 namespace quire::triton {
@@ -106,6 +107,7 @@ ModelState::ModelState(TRITONBACKEND_Model* model) : backend_(backend_state(mode
     pthread_setname_np(pthread_self(), "quire-watch");
     watch();
   });
+  enlist_for_exit(this, [this] { return end_requests(); });
   const ModelDescription& description = engine_->model();
   log(TRITONSERVER_LOG_INFO, "model '" + name_ + "': " + description.architecture + " in " +
                                  description.dtype + " on " + description.backend + ", max_model_len " +
@@ -113,6 +115,7 @@ ModelState::ModelState(TRITONBACKEND_Model* model) : backend_(backend_state(mode
 }
 
 ModelState::~ModelState() {
+  withdraw_from_exit(this);
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
@@ -137,6 +140,7 @@ void ModelState::execute(TRITONBACKEND_ModelInstance* instance, TRITONBACKEND_Re
 }
 
 void ModelState::start(const InFlight& in_flight, TRITONBACKEND_Request* request) {
+  if (process_is_exiting()) throw ServerError(TRITONSERVER_ERROR_UNAVAILABLE, kServerExits);
   const ReadRequest read = read_request(request);
   AdaptedRequest adapted = adapt_request(read.incoming, settings_);
   if (adapted.cancel) {
@@ -244,7 +248,12 @@ void ModelState::watch() {
       const Clock::time_point now = Clock::now();
       if (!end_of_grace && now >= look_at_server) {
         look_at_server = now + kServerWatchInterval;
-        if (server_exits()) end_of_grace = now + backend_->exit_grace();
+        // The signal is the earlier word: the server waits for HTTP connections before it says so itself.
+        if (const auto told = told_to_end()) {
+          end_of_grace = *told + backend_->exit_grace();
+        } else if (server_exits()) {
+          end_of_grace = now + backend_->exit_grace();
+        }
       }
       for (const std::string& engine_id : unwanted_requests(end_of_grace && now >= *end_of_grace)) {
         engine_->abort_request(engine_id);
@@ -277,6 +286,15 @@ bool ModelState::server_exits() const {
   if (!error) return false;
   server_api().TRITONSERVER_ErrorDelete(error);
   return true;
+}
+
+size_t ModelState::end_requests() {
+  for (const std::string& engine_id : unwanted_requests(/*time_is_up=*/true)) {
+    engine_->abort_request(engine_id);
+  }
+  end_lingering(std::chrono::steady_clock::time_point::max());
+  const std::lock_guard lock(mutex_);
+  return in_flight_.size();
 }
 
 std::vector<std::string> ModelState::unwanted_requests(bool time_is_up) {

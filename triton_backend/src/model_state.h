@@ -51,6 +51,8 @@ class ModelState {
   void watch();
   bool server_exits() const;
   std::vector<std::string> unwanted_requests(bool time_is_up);
+  // The process exits: has what is under way answered, and returns how many requests that still are.
+  size_t end_requests();
   std::string prompt_text(const AdaptedRequest& adapted) const;
 
   BackendState* backend_ = nullptr;

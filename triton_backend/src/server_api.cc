@@ -3,9 +3,6 @@
 #include <dlfcn.h>
 #include <link.h>
 
-#include <atomic>
-#include <chrono>
-#include <cstdlib>
 #include <cstring>
 #include <new>
 
@@ -88,27 +85,7 @@ std::string cut(std::string_view text, size_t max_bytes) {
 constexpr size_t kMaxExcerptBytes = 100;
 constexpr size_t kMaxMessageBytes = 4096;
 
-// Never destroyed: threads may wait for it at the very end.
-std::shared_timed_mutex& exit_gate() {
-  static auto* const gate = new std::shared_timed_mutex;
-  return *gate;
-}
-
-std::atomic<bool> exiting{false};
-
 }  // namespace
-
-std::shared_lock<std::shared_timed_mutex> enter_server() { return std::shared_lock(exit_gate()); }
-
-void guard_process_exit() {
-  std::atexit([] {
-    exiting = true;
-    // Stays locked. A thread that is in the server for longer than this is stuck there, and does no harm.
-    (void)exit_gate().try_lock_for(std::chrono::seconds(1));
-  });
-}
-
-bool process_is_exiting() { return exiting; }
 
 const ServerApi& server_api() {
   static const ServerApi api = resolve();

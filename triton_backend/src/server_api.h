@@ -1,7 +1,6 @@
 // The server's functions, and errors that cross between its C and our C++.
 #pragma once
 
-#include <shared_mutex>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -63,14 +62,6 @@ TRITONSERVER_Error* guarded(Function&& function) {
 }
 
 void log(TRITONSERVER_LogLevel level, const std::string& message);
-
-// Holds the process's end off while a thread of ours is in the server. When it exits without having unloaded
-// its models (a stream kept one past the server's exit timeout), the server's parts disappear under threads
-// that still run: from then on this waits for ever.
-std::shared_lock<std::shared_timed_mutex> enter_server();
-// Has enter_server wait once the process exits. Call once.
-void guard_process_exit();
-bool process_is_exiting();
 
 // A message's JSON text. Takes ownership of the message when `owned`.
 std::string json_text(TRITONSERVER_Message* message, bool owned);
