@@ -72,22 +72,30 @@ def test_the_deadline_of_a_plain_request_returns_what_there_is(
     assert len(answer["text_output"]) > len("Once")
 
 
-def test_the_queue_policy_of_the_configuration_is_kept(
+def test_the_queue_policy_of_the_configuration_is_about_the_queue(
     client: Any, server: TritonServer, models: Models, long_model: Path
 ) -> None:
     policy = "max_queue_size: 1 default_timeout_microseconds: 600000 allow_timeout_override: true"
     config = f"dynamic_batching {{ default_queue_policy {{ {policy} }} }}"
-    models("policed", {"model": long_model}, decoupled=False, config=config)
-    inputs = {"text_input": "Once", "sampling_parameters": ENDLESS}
-    assert "timeout of 600000 us" in error_of(client, "policed", inputs)
-    with pytest.raises(InferenceServerException, match="timeout of 300000 us"):
-        infer(client, "policed", inputs, timeout=300_000)
+    models("policed", {"model": long_model, "max_num_seqs": 1}, decoupled=False, config=config)
+    inputs = {"text_input": "Once", "sampling_parameters": {**ENDLESS, "deadline_ms": 3000}}
     with open_stream(server.grpc_address) as stream:
         stream.send("policed", inputs)
         poll("it runs", lambda: read_metrics(server, "policed")("num_requests_running") == 1)
-        assert "max_queued_requests 1" in error_of(client, "policed", {"text_input": "me too"})
-        with pytest.raises(InferenceServerException, match="timeout"):
-            stream.next()
+        assert "default_timeout_microseconds" in error_of(client, "policed", inputs)
+        with pytest.raises(InferenceServerException, match="timeout of 300000 us"):
+            infer(client, "policed", inputs, timeout=300_000)
+        stream.send("policed", inputs)
+        poll("one waits", lambda: read_metrics(server, "policed")("num_requests_waiting") == 1)
+        assert "max_waiting_requests 1" in error_of(client, "policed", {"text_input": "me too"})
+        errors = 0
+        for _ in range(2):  # the first has run for longer than the timeout, and ends by its deadline
+            try:
+                assert stream.next().text.startswith("Once")
+            except InferenceServerException as error:
+                assert "default_timeout_microseconds" in str(error)
+                errors += 1
+        assert errors == 1
 
 
 def test_the_servers_own_request_timeout_is_kept(

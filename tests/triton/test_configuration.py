@@ -129,6 +129,11 @@ FAILURES: dict[str, tuple[dict[str, str], str, list[str]]] = {
         ["priority_levels"],
     ),
     "batches": ({}, "max_batch_size: 1\n", ["max_batch_size", "1"]),
+    "delays": (
+        {},
+        "dynamic_batching { default_queue_policy { timeout_action: DELAY } }\n",
+        ["timeout_action", "DELAY", "REJECT"],
+    ),
     "cached responses": ({}, CACHE, ["response_cache", "parameters"]),
     "GPU instances": ({}, GPU, ["GPU"]),
     "wrong type of an input": ({}, WRONG_INPUT, ["text_input"]),

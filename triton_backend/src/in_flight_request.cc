@@ -29,6 +29,7 @@ void InFlightRequest::begin(const AdaptedRequest& adapted, bool decoupled, std::
   options_ = adapted.response;
   decoupled_ = decoupled;
   timeout_us_ = adapted.timeout_us;
+  queue_timeout_ms_ = adapted.request.queue_timeout_ms;
   request_id = adapted.request_id;
   builder_ = std::make_unique<ResponseTensors>(options_, adapted.request.sampling_params.n, std::move(prompt),
                                                std::move(tokenizer));
@@ -77,6 +78,12 @@ bool InFlightRequest::deliver_or_throw(const RequestOutput& output) {
     }
     if (why == Ending::kServerExits) {
       end_with_error(new_error(TRITONSERVER_ERROR_UNAVAILABLE, kServerExits));
+      return true;
+    }
+    if (queue_timeout_ms_ > 0 && output.metrics.first_scheduled_time == 0.0) {
+      end_with_error(new_error(TRITONSERVER_ERROR_UNAVAILABLE,
+                               "the request waited longer than default_timeout_microseconds of its model (" +
+                                   std::to_string(queue_timeout_ms_) + " ms); try again later"));
       return true;
     }
     if (timeout_us_ > 0) {

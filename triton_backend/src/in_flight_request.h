@@ -63,6 +63,7 @@ class InFlightRequest {
   ResponseOptions options_;
   bool decoupled_ = false;
   uint64_t timeout_us_ = 0;
+  int64_t queue_timeout_ms_ = 0;
   std::unique_ptr<ResponseTensors> builder_;
   std::vector<OutputTensor> tensors_;
   const uint64_t received_ns_;

@@ -114,11 +114,16 @@ void read_queue_policy(const Json& config, ModelSettings& settings) {
   const auto policy = batching->find("default_queue_policy");
   if (policy == batching->end() || !policy->is_object()) return;
   if (const int64_t size = read_count(*policy, "max_queue_size"); size > 0) {
-    settings.engine.max_queued_requests = static_cast<int32_t>(std::min<int64_t>(size, INT32_MAX));
+    settings.engine.max_waiting_requests = static_cast<int32_t>(std::min<int64_t>(size, INT32_MAX));
+    settings.engine.max_queued_requests = 0;  // those that wait and max_num_seqs that run
   }
   settings.allow_timeout_override = policy->value("allow_timeout_override", false);
-  if (policy->value("timeout_action", "REJECT") == "REJECT") {
-    settings.default_timeout_us = static_cast<uint64_t>(read_count(*policy, "default_timeout_microseconds"));
+  settings.queue_timeout_us = static_cast<uint64_t>(read_count(*policy, "default_timeout_microseconds"));
+  if (policy->value("timeout_action", "REJECT") != "REJECT") {
+    throw InvalidArgument(
+        "dynamic_batching.default_queue_policy.timeout_action is " +
+        excerpt(policy->value("timeout_action", "")) +
+        "; it must be REJECT: the engine's order is its scheduling_policy, which a timeout does not change");
   }
 }
 

@@ -1,7 +1,6 @@
 // config.pbtxt: what a model's author may leave out, and what the engine is told.
 #pragma once
 
-#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -14,16 +13,13 @@ struct ModelSettings {
   bool decoupled = true;
   bool shares_kv_arena = false;  // parameter kv_arena: "shared"
   // dynamic_batching.default_queue_policy, which the server's own queue, always empty, cannot keep. Its
-  // max_queue_size is engine.max_queued_requests.
-  uint64_t default_timeout_us = 0;  // of requests without a timeout; 0: none
+  // max_queue_size is engine.max_waiting_requests.
+  uint64_t queue_timeout_us = 0;  // how long a request may wait for its first step; 0: as long as it takes
   bool allow_timeout_override = true;
 
-  // What holds for a request that asks for `requested_us`; 0: none. A request may shorten the default, not
-  // lengthen it.
+  // What is left of the time that a request asks for; 0: none.
   uint64_t timeout_us(uint64_t requested_us) const {
-    if (default_timeout_us == 0) return requested_us;
-    return allow_timeout_override && requested_us > 0 ? std::min(requested_us, default_timeout_us)
-                                                      : default_timeout_us;
+    return queue_timeout_us == 0 || allow_timeout_override ? requested_us : 0;
   }
   size_t num_outputs = 0;                       // of the model's configuration
   std::vector<std::string> ignored_parameters;  // parameter ignored_parameters: names, separated by commas

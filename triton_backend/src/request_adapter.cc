@@ -205,6 +205,10 @@ void read_prompt(const Values& values, EngineRequest& request) {
   if (request.prompt.empty()) throw InvalidArgument("text_input is empty; give at least one token");
 }
 
+int64_t to_ms(uint64_t us) {
+  return static_cast<int64_t>(std::min<uint64_t>(us / 1000 + (us % 1000 > 0), INT64_MAX));
+}
+
 }  // namespace
 
 AdaptedRequest adapt_request(const IncomingRequest& incoming, const ModelSettings& model) {
@@ -254,15 +258,17 @@ AdaptedRequest adapt_request(const IncomingRequest& incoming, const ModelSetting
 
   const uint64_t timeout_us = model.timeout_us(incoming.timeout_us);
   adapted.timeout_us = timeout_us;
+  int64_t& deadline_ms = adapted.request.deadline_ms;
   if (timeout_us > 0) {
-    const auto timeout_ms =
-        static_cast<int64_t>(std::min<uint64_t>(timeout_us / 1000 + (timeout_us % 1000 > 0), INT64_MAX));
-    int64_t& deadline_ms = adapted.request.deadline_ms;
     // With a shorter deadline of its own, that one rules.
-    if (deadline_ms > 0 && deadline_ms <= timeout_ms)
+    if (deadline_ms > 0 && deadline_ms <= to_ms(timeout_us))
       adapted.timeout_us = 0;
     else
-      deadline_ms = timeout_ms;
+      deadline_ms = to_ms(timeout_us);
+  }
+  if (const int64_t queue_ms = to_ms(model.queue_timeout_us);
+      queue_ms > 0 && (deadline_ms == 0 || queue_ms < deadline_ms)) {
+    adapted.request.queue_timeout_ms = queue_ms;
   }
   return adapted;
 }

@@ -28,7 +28,7 @@ struct AdaptedRequest {
   std::string request_id;   // the `request_id` input, else the client's id
   bool unique_id = false;   // it came as an input, and must not be in use
   bool cancel = false;      // cancels the requests called request_id; nothing else matters then
-  uint64_t timeout_us = 0;  // the server's timeout; 0: none
+  uint64_t timeout_us = 0;  // the client's timeout; 0: none, or its deadline is shorter
 };
 
 // Every input may also come as a request parameter of the same name, and so may every field of SamplingParams

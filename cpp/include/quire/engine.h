@@ -33,10 +33,11 @@ struct EngineRequest {
   std::string prompt;
   std::vector<int32_t> prompt_token_ids;
   SamplingParams sampling_params;
-  int32_t priority = 0;            // with scheduling_policy "priority": a lower value is served first
-  int64_t deadline_ms = 0;         // aborted when not finished this long after it was added; 0: no deadline
-  std::string user;                // with scheduling_policy "fair": whose share it counts to
-  std::string cache_salt;          // prompts share cached prefixes only under the same salt
+  int32_t priority = 0;          // with scheduling_policy "priority": a lower value is served first
+  int64_t deadline_ms = 0;       // aborted when not finished this long after it was added; 0: no deadline
+  int64_t queue_timeout_ms = 0;  // aborted when its first step is not planned this long after; 0: it may wait
+  std::string user;              // with scheduling_policy "fair": whose share it counts to
+  std::string cache_salt;        // prompts share cached prefixes only under the same salt
   bool add_special_tokens = true;  // BOS and the like around a text prompt; a rendered chat has its own
 };
 

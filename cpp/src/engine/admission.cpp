@@ -1,11 +1,33 @@
 #include "engine/admission.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "scheduler/step_time_model.h"
 #include "util/check.h"
 
 namespace quire {
+namespace {
+
+// Those on their way to the engine core begin at once as long as there is room for more, and nobody waits.
+void check_waiting(const EngineConfig& config, const AdmissionState& state,
+                   std::span<const AdmissionRequest> requests) {
+  if (config.max_waiting_requests == 0) return;
+  int64_t num_new = 0;
+  for (const AdmissionRequest& request : requests) num_new += request.n;
+  const int64_t num_free =
+      state.stats.num_waiting_reqs > 0 ? 0 : std::max(config.max_num_seqs - state.stats.num_running_reqs, 0);
+  const auto num_pending = static_cast<int64_t>(state.num_submitted_reqs - state.stats.num_added_reqs);
+  const int64_t num_after =
+      state.stats.num_waiting_reqs + std::max<int64_t>(num_pending + num_new - num_free, 0);
+  if (num_after <= config.max_waiting_requests) return;
+  throw ResourceExhausted(str("the queue is full: ", state.stats.num_running_reqs, " requests run, ",
+                              state.stats.num_waiting_reqs + num_pending, " wait, ", num_new,
+                              " more would exceed max_waiting_requests ", config.max_waiting_requests,
+                              "; try again later"));
+}
+
+}  // namespace
 
 void check_admission(const EngineConfig& config, const AdmissionState& state,
                      std::span<const AdmissionRequest> requests) {
@@ -16,6 +38,7 @@ void check_admission(const EngineConfig& config, const AdmissionState& state,
         str("the queue is full: ", state.num_unfinished_reqs, " requests are unfinished, ", requests.size(),
             " more would exceed max_queued_requests ", config.max_queued_requests, "; try again later"));
   }
+  check_waiting(config, state, requests);
   int64_t num_new_tokens = 0;
   for (const AdmissionRequest& request : requests) num_new_tokens += request.num_prompt_tokens * request.n;
   if (config.max_queued_tokens > 0 &&

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
 
 #include "kv_cache/kv_cache_planner.h"
 #include "util/check.h"
@@ -97,7 +98,12 @@ EngineCore::EngineCore(const EngineConfig& config, std::unique_ptr<Executor> exe
 
 void EngineCore::add_request(EngineCoreRequest&& request) {
   const RequestId id = request.request_id;
+  const double queue_deadline = request.queue_deadline;
   scheduler_->add_request(std::move(request));
+  if (queue_deadline > 0) {
+    queue_deadlines_.emplace_back(queue_deadline, id);
+    std::push_heap(queue_deadlines_.begin(), queue_deadlines_.end(), std::greater<>());
+  }
   if (recorder_) recorder_->added(id);
 }
 
@@ -137,6 +143,7 @@ bool EngineCore::step_once(EngineCoreOutputs& outputs) {
   const double now = clock_();
   outputs.timestamp = now;
   scheduler_->advance(now, outputs);
+  end_what_waits_too_long(now, outputs);
   if (recorder_) {
     // Told as aborts, a replay need not know when the clock was looked at.
     for (const EngineCoreOutput& output : outputs.outputs)
@@ -150,6 +157,21 @@ bool EngineCore::step_once(EngineCoreOutputs& outputs) {
   if (collects) collect_step(outputs);
   outputs.scheduler_stats = stats();
   return launched || collects || !outputs.outputs.empty();
+}
+
+void EngineCore::end_what_waits_too_long(double now, EngineCoreOutputs& outputs) {
+  while (!queue_deadlines_.empty() && queue_deadlines_.front().first <= now) {
+    const RequestId id = queue_deadlines_.front().second;
+    std::pop_heap(queue_deadlines_.begin(), queue_deadlines_.end(), std::greater<>());
+    queue_deadlines_.pop_back();
+    const Request* request = scheduler_->find_request(id);
+    if (!request || request->first_scheduled_time >= 0) continue;  // preempted ones have begun, too
+    scheduler_->finish_request(id, RequestStatus::kFinishedAborted);
+    EngineCoreOutput& output = outputs.outputs.emplace_back();
+    output.request_id = id;
+    output.finish_reason = FinishReason::kAbort;
+    output.error = "queue_timeout_ms has passed before its first step";
+  }
 }
 
 bool EngineCore::launch_step(double now) {

@@ -9,6 +9,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/scheduler_recorder.h"
@@ -59,6 +60,7 @@ class EngineCore {
   void dump_after_failure() const;
 
  private:
+  void end_what_waits_too_long(double now, EngineCoreOutputs& outputs);
   bool launch_step(double now);
   void collect_step(EngineCoreOutputs& outputs);
 
@@ -68,9 +70,10 @@ class EngineCore {
     std::unique_ptr<SchedulerOutput> plan;  // its address is stable until the step is collected
     double launch_time = 0.0;
   };
-  RingQueue<LaunchedStep> in_flight_;                         // oldest first
-  std::unique_ptr<SchedulerRecorder> recorder_;               // null: none
-  std::vector<std::unique_ptr<SchedulerOutput>> free_plans_;  // recycled
+  RingQueue<LaunchedStep> in_flight_;                          // oldest first
+  std::vector<std::pair<double, RequestId>> queue_deadlines_;  // a heap, the earliest first
+  std::unique_ptr<SchedulerRecorder> recorder_;                // null: none
+  std::vector<std::unique_ptr<SchedulerOutput>> free_plans_;   // recycled
   ModelRunnerOutput result_;
   std::array<uint64_t, kNumCudagraphModes> num_steps_by_mode_{};  // of workers that have graphs
   double last_collect_time_ = 0.0;

@@ -91,6 +91,7 @@ constexpr Field<EngineConfig> kConfigFields[] = {
     QUIRE_FIELD(set_config, EngineConfig, scheduler_reserve_full_isl),
     QUIRE_FIELD(set_config, EngineConfig, watermark),
     QUIRE_FIELD(set_config, EngineConfig, max_queued_requests),
+    QUIRE_FIELD(set_config, EngineConfig, max_waiting_requests),
     QUIRE_FIELD(set_config, EngineConfig, max_queued_tokens),
     QUIRE_FIELD(set_config, EngineConfig, flight_recorder_bytes),
     QUIRE_FIELD(set_config, EngineConfig, flight_recorder_minutes),

@@ -54,6 +54,10 @@ std::vector<EngineCoreRequest> InputProcessor::process(const EngineRequest& requ
     throw InvalidArgument(
         str("deadline_ms must be at least 1, or 0 for no deadline, got ", request.deadline_ms));
   }
+  if (request.queue_timeout_ms < 0) {
+    throw InvalidArgument(
+        str("queue_timeout_ms must be at least 1, or 0 for no timeout, got ", request.queue_timeout_ms));
+  }
   EngineCoreRequest message;
   message.prompt_token_ids = prompt_token_ids(request);
   message.sampling_params = request.sampling_params;
@@ -72,6 +76,8 @@ std::vector<EngineCoreRequest> InputProcessor::process(const EngineRequest& requ
       std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
   if (request.deadline_ms > 0)
     message.deadline = message.arrival_time + static_cast<double>(request.deadline_ms) / 1000.0;
+  if (request.queue_timeout_ms > 0)
+    message.queue_deadline = message.arrival_time + static_cast<double>(request.queue_timeout_ms) / 1000.0;
 
   const auto n = static_cast<size_t>(params.n);
   params.n = 1;

@@ -57,15 +57,16 @@ struct EngineCoreRequest {
   int32_t priority = 0;                   // a lower value is served first
   double arrival_time = 0.0;              // seconds, of the front end's clock
   double deadline = 0.0;                  // same clock: aborted when it has passed; 0: none
-  std::string user;                       // whose share it counts to, under the "fair" policy
-  std::string cache_salt;                 // prefix blocks are shared only between equal salts
+  double queue_deadline = 0.0;  // same clock: aborted when it waits for its first step then; 0: none
+  std::string user;             // whose share it counts to, under the "fair" policy
+  std::string cache_salt;       // prefix blocks are shared only between equal salts
   std::string lora_name;
   std::vector<MultiModalFeature> mm_features;  // by offset, not overlapping
 
   template <class A>
   void fields(A& a) {
     a(request_id, prompt_token_ids, output_token_ids, sampling_params, eos_token_ids, priority, arrival_time,
-      deadline, user, cache_salt, lora_name, mm_features);
+      deadline, queue_deadline, user, cache_salt, lora_name, mm_features);
   }
 };
 

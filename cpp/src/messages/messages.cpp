@@ -109,6 +109,8 @@ void EngineConfig::validate() const {
               scheduling_policy == "cache_aware" || scheduling_policy == "fair",
           "scheduling_policy", scheduling_policy, "'fcfs', 'priority', 'cache_aware' or 'fair'");
   require(watermark >= 0 && watermark < 1, "watermark", watermark, "at least 0 and below 1");
+  require(max_waiting_requests >= 0, "max_waiting_requests", max_waiting_requests,
+          "at least 1, or 0 for no limit");
   require(max_queued_tokens >= 0, "max_queued_tokens", max_queued_tokens, "at least 1, or 0 for no limit");
   require(flight_recorder_bytes == 0 || flight_recorder_bytes >= 1 << 16, "flight_recorder_bytes",
           flight_recorder_bytes, "at least 65536, or 0 for no recorder");

@@ -41,6 +41,25 @@ TEST(AdmissionTest, PromptTokensAreCountedOnceForEachCompletion) {
   EXPECT_SAYS(text, "40 tokens, 61 more would exceed max_queued_tokens 100");
 }
 
+TEST(AdmissionTest, WhatRunsDoesNotCountAsWaiting) {
+  EngineConfig config;
+  config.max_num_seqs = 4;
+  config.max_waiting_requests = 2;
+  AdmissionState state;
+  EXPECT_EQ(refusal(config, state, {{5, 6}}), "") << "four begin at once";
+  EXPECT_SAYS(refusal(config, state, {{5, 7}}), "7 more would exceed max_waiting_requests 2");
+  state.stats.num_running_reqs = 3;
+  EXPECT_EQ(refusal(config, state, {{5, 3}}), "");
+  state.num_submitted_reqs = 1;  // on its way to the engine core
+  EXPECT_EQ(refusal(config, state, {{5, 2}}), "");
+  EXPECT_SAYS(refusal(config, state, {{5, 3}}), "3 requests run, 1 wait, 3 more");
+  // Memory is short: whoever comes waits, although fewer than max_num_seqs run.
+  state.num_submitted_reqs = 0;
+  state.stats.num_waiting_reqs = 1;
+  EXPECT_EQ(refusal(config, state, {{5}}), "");
+  EXPECT_SAYS(refusal(config, state, {{5}, {5}}), "max_waiting_requests 2");
+}
+
 TEST(AdmissionTest, NothingComesInWhileDraining) {
   AdmissionState state;
   state.draining = true;

@@ -253,6 +253,29 @@ TEST(EngineCoreTest, StepsBehindAFailedOneFailWhateverTheyReport) {
   EXPECT_EQ(harness.free_blocks(), harness.num_free_at_start);
 }
 
+TEST(EngineCoreTest, AQueueTimeoutEndsWhatHasNotBegunAndNothingElse) {
+  EngineConfig config = small_config(14);
+  config.max_num_seqs = 1;
+  Harness harness(config, 200, 1);
+  for (const RequestId id : {RequestId{1}, RequestId{2}, RequestId{3}}) {
+    EngineCoreRequest request = make_request(id, {5, 6, 7}, 4);
+    if (id != 3) request.queue_deadline = 2.0;
+    harness.core->add_request(std::move(request));
+  }
+  harness.step();
+  harness.now = 1.9;
+  harness.step();
+  EXPECT_TRUE(harness.finished.empty());
+  harness.now = 2.0;
+  harness.step();
+  EXPECT_EQ(harness.finished, (std::map<RequestId, FinishReason>{{2, FinishReason::kAbort}}));
+  harness.run();
+  EXPECT_EQ(harness.finished.at(1), FinishReason::kLength) << "it ran";
+  EXPECT_EQ(harness.finished.at(3), FinishReason::kLength) << "it may wait";
+  EXPECT_EQ(harness.produced[2].size(), 0U);
+  EXPECT_EQ(harness.free_blocks(), harness.num_free_at_start);
+}
+
 TEST(EngineCoreTest, AFailedStepEndsItsRequestsAndNoOthers) {
   EngineConfig config = small_config(14);
   config.max_num_seqs = 1;

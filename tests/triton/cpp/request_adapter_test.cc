@@ -10,7 +10,7 @@
 namespace quire::triton::host {
 namespace {
 
-AdaptedRequest adapt(const ClientRequest& request, bool decoupled = true) {
+AdaptedRequest adapt(const ClientRequest& request, bool decoupled = true, uint64_t queue_timeout_us = 0) {
   IncomingRequest incoming;
   incoming.id = request.id;
   for (const Input& input : request.inputs) {
@@ -21,6 +21,7 @@ AdaptedRequest adapt(const ClientRequest& request, bool decoupled = true) {
   incoming.timeout_us = request.timeout_us;
   ModelSettings model;
   model.decoupled = decoupled;
+  model.queue_timeout_us = queue_timeout_us;
   model.num_outputs = output_specs().size();
   return adapt_request(incoming, model);
 }
@@ -285,6 +286,19 @@ TEST(RequestAdapterTest, TheShorterOfTimeoutAndDeadlineRules) {
   EXPECT_EQ(adapt(request).timeout_us, 0U);
   request.timeout_us = UINT64_MAX;
   EXPECT_EQ(adapt(request).request.deadline_ms, 1) << "a timeout of 584,942 years is the longer one";
+}
+
+TEST(RequestAdapterTest, AQueueTimeoutCountsWhenNothingEndsEarlier) {
+  const auto queue_timeout_ms = [](const std::string& sampling, uint64_t timeout_us) {
+    ClientRequest request = text_request("Once", sampling);
+    request.timeout_us = timeout_us;
+    return adapt(request, true, /*queue_timeout_us=*/2500).request.queue_timeout_ms;
+  };
+  EXPECT_EQ(queue_timeout_ms("", 0), 3);
+  EXPECT_EQ(queue_timeout_ms("", 5000), 3);
+  EXPECT_EQ(queue_timeout_ms("", 1000), 0);
+  EXPECT_EQ(queue_timeout_ms(R"({"deadline_ms": 4})", 0), 3);
+  EXPECT_EQ(queue_timeout_ms(R"({"deadline_ms": 3})", 0), 0);
 }
 
 }  // namespace

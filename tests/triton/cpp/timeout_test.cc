@@ -1,3 +1,5 @@
+#include <nlohmann/json.hpp>
+
 #include "triton_test.h"
 
 namespace quire::triton::host {
@@ -34,26 +36,66 @@ TEST_F(TimeoutTest, AShorterDeadlineRulesAndReturnsWhatThereIs) {
             "");
 }
 
-TEST_F(TimeoutTest, TheConfigurationsTimeoutHoldsForRequestsWithoutOne) {
+// One request at a time, and one that runs.
+class QueuePolicyTest : public TimeoutTest {
+ protected:
+  static constexpr const char* kWaitedTooLong =
+      "the request waited longer than default_timeout_microseconds of its model (100 ms); try again later";
+
+  std::shared_ptr<Model> load(const std::string& policy) {
+    nlohmann::json config = nlohmann::json::parse(policed(policy));
+    config["parameters"]["max_num_seqs"]["string_value"] = "1";
+    return host().load("demo", config.dump());
+  }
+  // Of a request that comes while another runs.
+  std::string error_behind_another(const std::shared_ptr<Model>& model, uint64_t timeout_us) {
+    const auto running = model->infer(stream_request(kStory, kEndless));
+    running->wait_for_responses(1);
+    const std::string error = error_of(model, timeout_us);
+    running->cancel();
+    running->wait();
+    EXPECT_EQ(running->error_code(), TRITONSERVER_ERROR_CANCELLED) << "it ran for longer than the timeout";
+    return error;
+  }
+};
+
+TEST_F(QueuePolicyTest, TheConfigurationsTimeoutEndsWhatWaits) {
   // 64-bit numbers are strings in the server's JSON.
-  const auto model = host().load(
-      "demo", policed(R"("default_timeout_microseconds": "200000", "allow_timeout_override": true)"));
-  EXPECT_EQ(error_of(model, 0), "the request was not finished within its timeout of 200000 us");
-  EXPECT_EQ(error_of(model, 100'000), "the request was not finished within its timeout of 100000 us");
-  EXPECT_EQ(error_of(model, 30'000'000), "the request was not finished within its timeout of 200000 us");
+  const auto model = load(R"("default_timeout_microseconds": "100000", "allow_timeout_override": true)");
+  EXPECT_EQ(error_behind_another(model, 0), kWaitedTooLong);
+  EXPECT_EQ(error_behind_another(model, 30'000'000), kWaitedTooLong) << "nobody may wait longer";
 }
 
-TEST_F(TimeoutTest, AnOverrideThatIsNotAllowedIsNone) {
-  const auto model = host().load("demo", policed(R"("default_timeout_microseconds": "200000")"));
-  EXPECT_EQ(error_of(model, 30'000'000), "the request was not finished within its timeout of 200000 us");
+TEST_F(QueuePolicyTest, TheConfigurationsTimeoutEndsNothingThatRuns) {
+  const auto model = load(R"("default_timeout_microseconds": "100000")");
+  EXPECT_EQ(error_of(model, 0), "");
 }
 
-TEST_F(TimeoutTest, TheConfigurationsQueueIsTheEngines) {
-  const auto model = host().load("demo", policed(R"("max_queue_size": 1)"));
+TEST_F(QueuePolicyTest, AnOverrideThatIsNotAllowedIsNone) {
+  const auto model = load(R"("default_timeout_microseconds": "200000")");
+  EXPECT_EQ(error_of(model, 1'000, R"({"max_tokens": 400, "ignore_eos": true})"), "");
+}
+
+TEST_F(QueuePolicyTest, TheQueueHoldsWhatWaitsAndNotWhatRuns) {
+  const auto model = load(R"("max_queue_size": 1)");
   const auto running = model->infer(stream_request(kStory, kEndless));
-  EXPECT_NE(error_of(model, 0).find("max_queued_requests 1"), std::string::npos);
+  running->wait_for_responses(1);
+  const auto waiting = model->infer(text_request(kStory, R"({"max_tokens": 2})"));
+  EXPECT_NE(error_of(model, 0).find("would exceed max_waiting_requests 1"), std::string::npos);
   running->cancel();
   running->wait();
+  waiting->wait();
+  EXPECT_EQ(waiting->error(), "");
+}
+
+TEST_F(QueuePolicyTest, ADelayInsteadOfARefusalIsNoneOfOurs) {
+  try {
+    load(R"("default_timeout_microseconds": "200000", "timeout_action": "DELAY")");
+    FAIL();
+  } catch (const HostError& error) {
+    EXPECT_NE(std::string(error.what()).find("timeout_action is DELAY; it must be REJECT"),
+              std::string::npos);
+  }
 }
 
 }  // namespace
