@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import count
 from typing import Any
 
@@ -12,7 +13,14 @@ from quire import _core
 from quire._core import RequestOutput, RequestOutputKind, SamplingParams
 from quire.engine_operations import EngineOperations
 from quire.model_directory import DEMO_MODEL, resolve_model
-from quire.prompts import Message, Prompt, is_conversation, prompt_content, prompt_list
+from quire.prompts import (
+    Message,
+    Prompt,
+    conversation_list,
+    is_conversation,
+    prompt_content,
+    prompt_list,
+)
 
 # How long a wait goes on before Python looks for signals, so that Ctrl-C returns at once.
 _POLL_MS = 50
@@ -33,32 +41,33 @@ class LLM(EngineOperations[_core.Engine]):
 
     def generate(
         self,
-        prompts: Prompt | Sequence[Prompt],
-        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        prompts: Prompt | Iterable[Prompt],
+        sampling_params: SamplingParams | Iterable[SamplingParams] | None = None,
         *,
         use_tqdm: bool = True,
-        priority: Sequence[int] | None = None,
-        deadline_ms: int | Sequence[int] = 0,
-        user: str | Sequence[str] = "",
+        priority: int | Iterable[int] | None = None,
+        deadline_ms: int | Iterable[int] = 0,
+        user: str | Iterable[str] = "",
     ) -> list[RequestOutput]:
         """Generates a completion for each prompt, in order.
 
-        A prompt is a string, a list of token ids, or ``{"prompt": ...}`` / ``{"prompt_token_ids": ...}``.
-        ``sampling_params`` is one for all or one for each; so are ``deadline_ms`` (a request that is not
-        finished by then ends with finish_reason "abort"; 0: no deadline) and ``user`` (whose share it counts
-        to, with scheduling_policy="fair").
+        A prompt is a string, token ids, or ``{"prompt": ...}`` / ``{"prompt_token_ids": ...}``; several come
+        in any iterable: a list, a generator, an array, a column of a table. ``sampling_params`` is one for
+        all or one for each; so are ``priority``, ``deadline_ms`` (a request that is not finished by then ends
+        with finish_reason "abort"; 0: no deadline) and ``user`` (whose share it counts to, with
+        scheduling_policy="fair").
 
         Raises ValueError if a prompt is empty or longer than ``max_model_len``, and MemoryError if the queue
         is full or a deadline cannot be met; then none is run.
         """
         given = prompt_list(prompts)
-        options = _options(len(given), priority=priority or 0, deadline_ms=deadline_ms, user=user)
+        options = _options(len(given), priority=priority, deadline_ms=deadline_ms, user=user)
         return self._run(given, sampling_params, use_tqdm, options, is_chat=False)
 
     def chat(
         self,
-        messages: Sequence[Message] | Sequence[Sequence[Message]],
-        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        messages: Iterable[Message] | Iterable[Iterable[Message]],
+        sampling_params: SamplingParams | Iterable[SamplingParams] | None = None,
         *,
         use_tqdm: bool = True,
         **template_args: Any,
@@ -68,28 +77,28 @@ class LLM(EngineOperations[_core.Engine]):
         A message is ``{"role": "user", "content": "..."}``. ``template_args`` go to the template
         (``tools``, ``add_generation_prompt``, ...).
         """
-        conversations = [messages] if is_conversation(messages) else messages  # type: ignore[arg-type]
         prompts: list[str | list[int]] = [
-            self.apply_chat_template(conversation, **template_args)  # type: ignore[arg-type]
-            for conversation in conversations
+            self.apply_chat_template(conversation, **template_args)
+            for conversation in conversation_list(messages)
         ]
         return self._run(prompts, sampling_params, use_tqdm, [{}] * len(prompts), is_chat=True)
 
     def stream(
         self,
-        prompt: Prompt | Sequence[Message],
+        prompt: Prompt | Iterable[Message],
         sampling_params: SamplingParams | None = None,
     ) -> Iterator[RequestOutput]:
         """Yields what is new (text and token ids) as it is generated. Closing the iterator aborts.
 
         ``prompt`` may also be a conversation, as for ``chat``.
         """
-        is_chat = is_conversation(prompt)
-        content = self.apply_chat_template(prompt) if is_conversation(prompt) else prompt
+        given = list(prompt) if isinstance(prompt, Iterator) else prompt
+        is_chat = is_conversation(given)
+        content = self.apply_chat_template(given) if is_conversation(given) else given
         params = (sampling_params or SamplingParams()).copy()
         params.output_kind = RequestOutputKind.DELTA
         queue = _core.OutputQueue()
-        ids = self._submit([prompt_content(content)], [params], queue, [{}], is_chat)  # type: ignore[arg-type]
+        ids = self._submit([prompt_content(content)], [params], queue, [{}], is_chat)
         finished = False
         try:
             while not finished:
@@ -139,7 +148,7 @@ class LLM(EngineOperations[_core.Engine]):
     def _run(
         self,
         prompts: list[str | list[int]],
-        sampling_params: SamplingParams | Sequence[SamplingParams] | None,
+        sampling_params: SamplingParams | Iterable[SamplingParams] | None,
         use_tqdm: bool,
         options: list[dict[str, Any]],
         is_chat: bool,
@@ -148,6 +157,11 @@ class LLM(EngineOperations[_core.Engine]):
             given = [sampling_params or SamplingParams()] * len(prompts)
         else:
             given = list(sampling_params)
+        for p in given:
+            if not isinstance(p, SamplingParams):
+                raise TypeError(
+                    f"sampling_params must be SamplingParams, one or one for each prompt, got {p!r:.60}"
+                )
         if len(given) != len(prompts):
             raise ValueError(f"sampling_params has {len(given)} entries for {len(prompts)} prompts")
         params = [p.copy() for p in given]
@@ -174,14 +188,31 @@ class LLM(EngineOperations[_core.Engine]):
 
 
 def _options(num_prompts: int, **given: Any) -> list[dict[str, Any]]:
-    """Keyword arguments for each request, from values for all or lists of one each."""
+    """Keyword arguments for each request, from values for all or one for each."""
+    options: list[dict[str, Any]] = [{} for _ in range(num_prompts)]
     for name, value in given.items():
-        if not isinstance(value, (int, str)) and len(value) != num_prompts:
-            raise ValueError(f"{name} has {len(value)} entries for {num_prompts} prompts")
-    return [
-        {name: value if isinstance(value, (int, str)) else value[i] for name, value in given.items()}
-        for i in range(num_prompts)
-    ]
+        if value is None:
+            continue
+        one_for_all = isinstance(value, (str, int)) or not isinstance(value, Iterable)
+        values = [value] * num_prompts if one_for_all else list(value)
+        if len(values) != num_prompts:
+            raise ValueError(f"{name} has {len(values)} entries for {num_prompts} prompts")
+        for option, entry in zip(options, values, strict=True):
+            option[name] = _option(name, entry)
+    return options
+
+
+def _option(name: str, value: Any) -> str | int:
+    if name == "user":
+        if not isinstance(value, str):
+            raise TypeError(f"user must be a string, got {value!r:.60} ({type(value).__name__})")
+        return value
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(
+            f"{name} must be a whole number, got {value!r:.60} ({type(value).__name__})"
+        ) from None
 
 
 def _progress_bar(total: int) -> Any:

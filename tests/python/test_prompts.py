@@ -1,0 +1,146 @@
+"""Whatever holds prompts is read once and whole; what is no prompt is refused by name, value and remedy."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from quire import LLM, RequestOutput, SamplingParams
+from quire.prompts import conversation_list, prompt_content, prompt_list
+
+PARAMS = SamplingParams(temperature=0, max_tokens=4)
+TEXTS = ["Once upon a time", "The baker said", "1 2 3 4"]
+IDS = [[5, 6, 7], [8, 9]]
+
+
+class Column:
+    """As a column of a table: iterable and sized, but no Sequence."""
+
+    def __init__(self, values: list[Any]) -> None:
+        self._values = values
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+
+@pytest.fixture(scope="module")
+def llm(demo_model: Path) -> Iterator[LLM]:
+    yield LLM(demo_model, max_model_len=64)
+
+
+@pytest.mark.parametrize(
+    "hold",
+    [
+        tuple,
+        iter,
+        deque,
+        Column,
+        np.array,
+        lambda values: (value for value in values),
+        lambda values: map(str, values),
+        lambda values: {value: 0 for value in values}.keys(),
+    ],
+)
+def test_prompts_come_in_any_iterable(llm: LLM, hold: Callable[[list[str]], Any]) -> None:
+    outputs = llm.generate(hold(TEXTS), PARAMS, use_tqdm=False)
+    assert [output.prompt for output in outputs] == TEXTS
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        (5, 6, 7),
+        iter([5, 6, 7]),
+        range(5, 8),
+        Column([5, 6, 7]),
+        np.array([5, 6, 7]),
+        np.array([5, 6, 7], dtype=np.uint16),
+        [np.int64(5), np.int32(6), 7],
+    ],
+)
+def test_token_ids_may_be_numpys_and_in_any_iterable(llm: LLM, prompt: Any) -> None:
+    (output,) = llm.generate(prompt, PARAMS, use_tqdm=False)
+    assert output.prompt_token_ids == [5, 6, 7]
+
+
+def test_several_prompts_of_token_ids_may_be_numpys(llm: LLM) -> None:
+    def ids(outputs: list[RequestOutput]) -> list[list[int]]:
+        return [output.prompt_token_ids for output in outputs]
+
+    forms: list[Any] = [
+        [np.array(row) for row in IDS],
+        map(iter, IDS),
+        [{"prompt_token_ids": np.array(IDS[0])}, IDS[1]],
+    ]
+    for prompts in forms:
+        assert ids(llm.generate(prompts, PARAMS, use_tqdm=False)) == IDS
+    assert ids(llm.generate(np.array([[5, 6], [7, 8]]), PARAMS, use_tqdm=False)) == [[5, 6], [7, 8]]
+    assert ids(llm.generate([np.array([5])], PARAMS, use_tqdm=False)) == [[5]]
+    assert next(llm.stream(np.array(IDS[0]), PARAMS)).prompt_token_ids == IDS[0]
+
+
+def test_nothing_and_one_are_lists_too() -> None:
+    assert prompt_list(iter(())) == []
+    assert prompt_list("a") == prompt_list({"prompt": "a"}) == ["a"]
+    assert prompt_content({"prompt_token_ids": (1, 2)}) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("prompts", "message"),
+    [
+        (b"Once", r"prompts must be a string, token ids, .*, got b'Once' \(bytes\); decode it first"),
+        (["a", b"b"], r"prompts\[1\] must be a string, .*, got b'b' \(bytes\); decode it first"),
+        (bytearray(b"x"), "bytearray"),
+        ({"prompt": b"x"}, r"prompts\['prompt'\] must be a string, .* got b'x'"),
+        (5, r"prompts must be a string, token ids, .*, got 5 \(int\)"),
+        (None, "got None"),
+        ([None], r"prompts\[0\] must be .*, got None"),
+        ([1, 2, "x"], r"prompts\[2\] must be a token id, a whole number, got 'x' \(str\)"),
+        ([[1, 2.5]], r"prompts\[0\]\[1\] must be a token id, a whole number, got 2.5 \(float\)"),
+        (np.array([0.5]), r"prompts\[0\] must be .* got .*float64"),
+    ],
+)
+def test_what_is_no_prompt_is_refused_by_name(llm: LLM, prompts: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message) as error:
+        llm.generate(prompts, PARAMS, use_tqdm=False)
+    assert len(str(error.value)) < 200
+
+
+def test_an_id_that_no_vocabulary_has_is_named(llm: LLM) -> None:
+    with pytest.raises(ValueError, match=r"prompts\[1\] is 4294967301"):
+        llm.generate([1, 2**32 + 5], PARAMS, use_tqdm=False)
+
+
+def test_what_goes_with_prompts_may_be_iterators_and_numpys(llm: LLM) -> None:
+    outputs = llm.generate(
+        iter(TEXTS),
+        (SamplingParams(max_tokens=n + 1, ignore_eos=True) for n in range(3)),
+        use_tqdm=False,
+        priority=np.array([1, 2, 3]),
+        deadline_ms=np.int64(60_000),
+        user=iter("abc"),
+    )
+    assert [len(output.outputs[0].token_ids) for output in outputs] == [1, 2, 3]
+    with pytest.raises(TypeError, match=r"deadline_ms must be a whole number, got '5' \(str\)"):
+        llm.generate("a", PARAMS, use_tqdm=False, deadline_ms="5")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"sampling_params must be SamplingParams, .* got \{"):
+        llm.generate(["a"], [{"max_tokens": 1}], use_tqdm=False)  # type: ignore[list-item]
+
+
+def test_conversations_come_in_any_iterable(llm: LLM) -> None:
+    message = {"role": "user", "content": "Hello!"}
+    expected = llm.apply_chat_template([message])
+    for messages in ([message], (message,), iter([message]), [[message]], iter([iter([message])])):
+        (output,) = llm.chat(messages, PARAMS, use_tqdm=False)
+        assert output.prompt == expected
+    assert next(llm.stream(iter([message]), PARAMS)).prompt == expected
+    for wrong in ("Hello!", message, [["a"], "b"]):
+        with pytest.raises(TypeError, match=r"messages(\[1\])? must be a list of messages"):
+            conversation_list(wrong)
