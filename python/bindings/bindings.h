@@ -5,6 +5,7 @@
 
 namespace quire::bindings {
 
+void bind_sampling(nanobind::module_& m);
 void bind_config(nanobind::module_& m);
 void bind_outputs(nanobind::module_& m);
 void bind_text(nanobind::module_& m);

@@ -7,6 +7,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "bindings.h"
+#include "values.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -51,16 +52,21 @@ void bind_engine(nb::module_& m) {
           "deadline_ms"_a = 0, "user"_a = "", "cache_salt"_a = "", "add_special_tokens"_a = true)
       .def_ro("request_id", &EngineRequest::request_id);
 
-  nb::class_<ModelDescription>(m, "ModelDescription", "What was loaded.")
-      .def_ro("architecture", &ModelDescription::architecture)
+  nb::class_<ModelDescription> model(m, "ModelDescription", "What was loaded.");
+  model.def_ro("architecture", &ModelDescription::architecture)
       .def_ro("dtype", &ModelDescription::dtype)
       .def_ro("backend", &ModelDescription::backend)
       .def_ro("vocab_size", &ModelDescription::vocab_size)
       .def_ro("max_model_len", &ModelDescription::max_model_len)
       .def_ro("eos_token_ids", &ModelDescription::eos_token_ids);
+  def_plain_value<&ModelDescription::architecture, &ModelDescription::dtype, &ModelDescription::backend,
+                  &ModelDescription::vocab_size, &ModelDescription::max_model_len,
+                  &ModelDescription::eos_token_ids>(
+      model, {"architecture", "dtype", "backend", "vocab_size", "max_model_len", "eos_token_ids"});
 
-  nb::class_<EngineStats>(m, "EngineStats", "Counters since the start, and the state after the last step.")
-      .def_ro("num_steps", &EngineStats::num_steps)
+  nb::class_<EngineStats> stats(m, "EngineStats",
+                                "Counters since the start, and the state after the last step.");
+  stats.def_ro("num_steps", &EngineStats::num_steps)
       .def_ro("num_running_reqs", &EngineStats::num_running_reqs)
       .def_ro("num_waiting_reqs", &EngineStats::num_waiting_reqs)
       .def_ro("num_waiting_tokens", &EngineStats::num_waiting_tokens)
@@ -80,6 +86,35 @@ void bind_engine(nb::module_& m) {
       .def_ro("num_accepted_spec_tokens", &EngineStats::num_accepted_spec_tokens)
       .def_ro("num_unknown_aborts", &EngineStats::num_unknown_aborts)
       .def_ro("num_expired_reqs", &EngineStats::num_expired_reqs);
+  def_plain_value<&EngineStats::num_steps, &EngineStats::num_running_reqs, &EngineStats::num_waiting_reqs,
+                  &EngineStats::num_waiting_tokens, &EngineStats::num_free_blocks,
+                  &EngineStats::num_total_blocks, &EngineStats::kv_cache_usage, &EngineStats::kv_cache_waste,
+                  &EngineStats::num_preemptions, &EngineStats::num_full_graph_steps,
+                  &EngineStats::num_piecewise_graph_steps, &EngineStats::num_eager_steps,
+                  &EngineStats::num_scheduled_tokens, &EngineStats::prefix_cache_queries,
+                  &EngineStats::prefix_cache_hits, &EngineStats::num_generation_tokens,
+                  &EngineStats::num_spec_tokens, &EngineStats::num_accepted_spec_tokens,
+                  &EngineStats::num_unknown_aborts, &EngineStats::num_expired_reqs>(
+      stats, {"num_steps",
+              "num_running_reqs",
+              "num_waiting_reqs",
+              "num_waiting_tokens",
+              "num_free_blocks",
+              "num_total_blocks",
+              "kv_cache_usage",
+              "kv_cache_waste",
+              "num_preemptions",
+              "num_full_graph_steps",
+              "num_piecewise_graph_steps",
+              "num_eager_steps",
+              "num_scheduled_tokens",
+              "prefix_cache_queries",
+              "prefix_cache_hits",
+              "num_generation_tokens",
+              "num_spec_tokens",
+              "num_accepted_spec_tokens",
+              "num_unknown_aborts",
+              "num_expired_reqs"});
 
   nb::enum_<PauseMode>(m, "PauseMode", "How an engine pauses.")
       .value("KEEP", PauseMode::kKeep, "Nothing is computed until it resumes.")

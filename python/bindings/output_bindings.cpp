@@ -1,16 +1,15 @@
 // RequestOutput and what it holds.
 #include "quire/request_output.h"
 
+#include <nanobind/stl/array.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/unordered_map.h>
 #include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
-#include <unordered_map>
-
 #include "bindings.h"
 #include "quire/kv_events.h"
+#include "values.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -45,10 +44,47 @@ std::optional<std::vector<nb::typed<nb::dict, int, Logprob>>> logprobs(const Com
 
 nb::bytes hash_bytes(const KVBlockHash& hash) { return nb::bytes(hash.data(), sizeof hash); }
 
-std::string completion_repr(const CompletionOutput& o) {
-  return nb::cast<std::string>(
-      nb::str("CompletionOutput(index={}, text={!r}, token_ids={}, finish_reason={!r}, stop_reason={!r})")
-          .format(o.index, o.text, o.token_ids, finish_reason(o), stop_reason(o)));
+using CompletionState =
+    std::tuple<int32_t, std::string, std::vector<int32_t>, std::optional<double>,
+               std::vector<PositionLogprobs>, uint8_t, std::optional<StopReason>, std::string>;
+
+CompletionState completion_state(const CompletionOutput& o) {
+  return {o.index,        o.text,
+          o.token_ids,    o.cumulative_logprob,
+          o.logprobs,     static_cast<uint8_t>(o.finish_reason),
+          stop_reason(o), o.error};
+}
+CompletionOutput completion_from(const CompletionState& state) {
+  CompletionOutput o;
+  uint8_t finish_reason = 0;
+  std::optional<StopReason> stop_reason;
+  std::tie(o.index, o.text, o.token_ids, o.cumulative_logprob, o.logprobs, finish_reason, stop_reason,
+           o.error) = state;
+  o.finish_reason = static_cast<FinishReason>(finish_reason);
+  if (stop_reason) std::visit([&](const auto& reason) { o.stop_reason = reason; }, *stop_reason);
+  return o;
+}
+
+using RequestState = std::tuple<std::string, std::optional<std::string>, std::vector<int32_t>,
+                                std::vector<CompletionOutput>, bool, int32_t, RequestMetrics>;
+
+RequestState request_state(const RequestOutput& o) {
+  return {o.request_id,
+          o.prompt ? std::optional(*o.prompt) : std::nullopt,
+          *o.prompt_token_ids,
+          o.outputs,
+          o.finished,
+          o.num_cached_tokens,
+          o.metrics};
+}
+RequestOutput request_from(const RequestState& state) {
+  RequestOutput o;
+  std::optional<std::string> prompt;
+  std::vector<int32_t> ids;
+  std::tie(o.request_id, prompt, ids, o.outputs, o.finished, o.num_cached_tokens, o.metrics) = state;
+  if (prompt) o.prompt = std::make_shared<const std::string>(std::move(*prompt));
+  o.prompt_token_ids = std::make_shared<const std::vector<int32_t>>(std::move(ids));
+  return o;
 }
 
 }  // namespace
@@ -58,8 +94,9 @@ void bind_outputs(nb::module_& m) {
       .value("BLOCK_STORED", KVCacheEventKind::kBlockStored, "Blocks can be found under their hashes.")
       .value("BLOCK_REMOVED", KVCacheEventKind::kBlockRemoved, "No block has that hash any more.")
       .value("ALL_BLOCKS_CLEARED", KVCacheEventKind::kAllBlocksCleared, "Nothing can be found.");
-  nb::class_<KVCacheEvent>(m, "KVCacheEvent", "What happened to cached prefixes; see quire/kv_events.h.")
-      .def_ro("kind", &KVCacheEvent::kind)
+  nb::class_<KVCacheEvent> event(m, "KVCacheEvent",
+                                 "What happened to cached prefixes; see quire/kv_events.h.");
+  event.def_ro("kind", &KVCacheEvent::kind)
       .def_ro("group", &KVCacheEvent::group)
       .def_prop_ro("block_hashes",
                    [](const KVCacheEvent& event) {
@@ -72,19 +109,21 @@ void bind_outputs(nb::module_& m) {
       .def_ro("token_ids", &KVCacheEvent::token_ids)
       .def_ro("block_size", &KVCacheEvent::block_size)
       .def_ro("lora_name", &KVCacheEvent::lora_name);
+  def_plain_value<&KVCacheEvent::kind, &KVCacheEvent::group, &KVCacheEvent::block_hashes,
+                  &KVCacheEvent::parent_block_hash, &KVCacheEvent::token_ids, &KVCacheEvent::block_size,
+                  &KVCacheEvent::lora_name>(
+      event, {"kind", "group", "block_hashes", "parent_block_hash", "token_ids", "block_size", "lora_name"});
 
-  nb::class_<Logprob>(m, "Logprob",
-                      "A token's log-probability under the model, and its rank (1 is the likeliest).")
-      .def_ro("token_id", &Logprob::token_id)
+  nb::class_<Logprob> logprob(
+      m, "Logprob", "A token's log-probability under the model, and its rank (1 is the likeliest).");
+  logprob.def_ro("token_id", &Logprob::token_id)
       .def_ro("logprob", &Logprob::logprob)
-      .def_ro("rank", &Logprob::rank)
-      .def("__repr__", [](const Logprob& l) {
-        return nb::cast<std::string>(
-            nb::str("Logprob(token_id={}, logprob={}, rank={})").format(l.token_id, l.logprob, l.rank));
-      });
+      .def_ro("rank", &Logprob::rank);
+  def_plain_value<&Logprob::token_id, &Logprob::logprob, &Logprob::rank>(logprob,
+                                                                         {"token_id", "logprob", "rank"});
 
-  nb::class_<CompletionOutput>(m, "CompletionOutput", "One completion of a prompt.")
-      .def_ro("index", &CompletionOutput::index)
+  nb::class_<CompletionOutput> completion(m, "CompletionOutput", "One completion of a prompt.");
+  completion.def_ro("index", &CompletionOutput::index)
       .def_ro("text", &CompletionOutput::text)
       .def_ro("token_ids", &CompletionOutput::token_ids)
       .def_ro("cumulative_logprob", &CompletionOutput::cumulative_logprob)
@@ -93,13 +132,16 @@ void bind_outputs(nb::module_& m) {
                    "'stop', 'length', 'abort', 'error', or None while unfinished.")
       .def_prop_ro("stop_reason", stop_reason, "The stop string or stop token id that ended it, if one did.")
       .def_ro("error", &CompletionOutput::error)
-      .def("finished", &CompletionOutput::finished)
-      .def("__repr__", completion_repr);
+      .def("finished", &CompletionOutput::finished);
+  def_value(completion,
+            {"index", "text", "token_ids", "cumulative_logprob", "logprobs", "finish_reason", "stop_reason"},
+            completion_state, completion_from);
 
-  nb::class_<RequestMetrics>(m, "RequestMetrics",
-                             "When things happened to a request: seconds of time.monotonic(); 0 if they did "
-                             "not. Of several completions, the first and the last times.")
-      .def_ro("arrival_time", &RequestMetrics::arrival_time, "It was validated and tokenized.")
+  nb::class_<RequestMetrics> metrics(
+      m, "RequestMetrics",
+      "When things happened to a request: seconds of time.monotonic(); 0 if they did "
+      "not. Of several completions, the first and the last times.");
+  metrics.def_ro("arrival_time", &RequestMetrics::arrival_time, "It was validated and tokenized.")
       .def_ro("first_scheduled_time", &RequestMetrics::first_scheduled_time,
               "Its first step was planned; known when that has given a token.")
       .def_ro("first_token_time", &RequestMetrics::first_token_time,
@@ -107,28 +149,26 @@ void bind_outputs(nb::module_& m) {
       .def_ro("last_token_time", &RequestMetrics::last_token_time,
               "The step that gave its last token so far ended.")
       .def_ro("num_generation_tokens", &RequestMetrics::num_generation_tokens,
-              "Tokens generated so far, of all completions.")
-      .def("__repr__", [](const RequestMetrics& r) {
-        return nb::cast<std::string>(
-            nb::str("RequestMetrics(arrival_time={}, first_scheduled_time={}, first_token_time={}, "
-                    "last_token_time={}, num_generation_tokens={})")
-                .format(r.arrival_time, r.first_scheduled_time, r.first_token_time, r.last_token_time,
-                        r.num_generation_tokens));
-      });
+              "Tokens generated so far, of all completions.");
+  def_plain_value<&RequestMetrics::arrival_time, &RequestMetrics::first_scheduled_time,
+                  &RequestMetrics::first_token_time, &RequestMetrics::last_token_time,
+                  &RequestMetrics::num_generation_tokens>(
+      metrics, {"arrival_time", "first_scheduled_time", "first_token_time", "last_token_time",
+                "num_generation_tokens"});
 
-  nb::class_<RequestOutput>(m, "RequestOutput", "What a request gave back.")
-      .def_ro("request_id", &RequestOutput::request_id)
+  nb::class_<RequestOutput> request(m, "RequestOutput", "What a request gave back.");
+  request.def_ro("request_id", &RequestOutput::request_id)
       .def_prop_ro("prompt",
                    [](const RequestOutput& o) { return o.prompt ? std::optional(*o.prompt) : std::nullopt; })
       .def_prop_ro("prompt_token_ids", [](const RequestOutput& o) { return *o.prompt_token_ids; })
       .def_ro("outputs", &RequestOutput::outputs)
       .def_ro("finished", &RequestOutput::finished)
       .def_ro("num_cached_tokens", &RequestOutput::num_cached_tokens)
-      .def_ro("metrics", &RequestOutput::metrics)
-      .def("__repr__", [](const RequestOutput& o) {
-        return nb::cast<std::string>(nb::str("RequestOutput(request_id={!r}, outputs={}, finished={})")
-                                         .format(o.request_id, o.outputs, o.finished));
-      });
+      .def_ro("metrics", &RequestOutput::metrics);
+  def_value(
+      request,
+      {"request_id", "prompt", "prompt_token_ids", "outputs", "finished", "num_cached_tokens", "metrics"},
+      request_state, request_from);
 }
 
 }  // namespace quire::bindings

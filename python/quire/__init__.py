@@ -1,5 +1,7 @@
 """Quire: a C++20 inference runtime for large language models."""
 
+from typing import TYPE_CHECKING
+
 from quire._core import (
     CompletionOutput,
     KVArena,
@@ -13,6 +15,7 @@ from quire._core import (
     SamplingParams,
     Tokenizer,
 )
+from quire.arguments import SignatureOf
 from quire.llm import LLM
 from quire.llm_engine import LLMEngine
 from quire.model_directory import DEMO_MODEL
@@ -32,4 +35,19 @@ __all__ = [
     "RequestOutputKind",
     "SamplingParams",
     "Tokenizer",
+    "__version__",
 ]
+
+SamplingParams.__signature__ = SignatureOf(SamplingParams)
+
+__version__: str
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> str:
+        """The version, looked up only when it is asked for: reading package metadata takes milliseconds."""
+        if name != "__version__":
+            raise AttributeError(f"module 'quire' has no attribute '{name}'")
+        from importlib.metadata import version
+
+        return version("quire")

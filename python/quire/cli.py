@@ -94,9 +94,9 @@ class _PrintVersion(argparse.Action):
         super().__init__(option_strings, dest, nargs=0, help=help)
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from importlib.metadata import version
+        from quire import __version__
 
-        print(version("quire"))
+        print(__version__)
         parser.exit()
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from quire import _core
 from quire._core import RequestOutput, RequestOutputKind, SamplingParams
+from quire.arguments import SignatureOf, names_unknown
 from quire.engine_operations import EngineOperations
 from quire.model_directory import DEMO_MODEL, resolve_model
 from quire.prompts import (
@@ -34,11 +35,14 @@ class LLM(EngineOperations[_core.Engine]):
     All memory is returned when the object is deleted.
     """
 
+    __signature__ = SignatureOf(_core.EngineConfig, model=DEMO_MODEL)
+
     def __init__(self, model: str | os.PathLike[str] = DEMO_MODEL, **engine_args: Any) -> None:
         """Loads the model. Raises ValueError, naming the field or file, if something is wrong with it."""
         self._engine = _core.Engine(_core.EngineConfig(resolve_model(model), **engine_args))
         self._ids = count()
 
+    @names_unknown
     def generate(
         self,
         prompts: Prompt | Iterable[Prompt],
@@ -83,6 +87,7 @@ class LLM(EngineOperations[_core.Engine]):
         ]
         return self._run(prompts, sampling_params, use_tqdm, [{}] * len(prompts), is_chat=True)
 
+    @names_unknown
     def stream(
         self,
         prompt: Prompt | Iterable[Message],
@@ -95,7 +100,7 @@ class LLM(EngineOperations[_core.Engine]):
         given = list(prompt) if isinstance(prompt, Iterator) else prompt
         is_chat = is_conversation(given)
         content = self.apply_chat_template(given) if is_conversation(given) else given
-        params = (sampling_params or SamplingParams()).copy()
+        params = (sampling_params or SamplingParams()).clone()
         params.output_kind = RequestOutputKind.DELTA
         queue = _core.OutputQueue()
         ids = self._submit([prompt_content(content)], [params], queue, [{}], is_chat)
@@ -164,7 +169,7 @@ class LLM(EngineOperations[_core.Engine]):
                 )
         if len(given) != len(prompts):
             raise ValueError(f"sampling_params has {len(given)} entries for {len(prompts)} prompts")
-        params = [p.copy() for p in given]
+        params = [p.clone() for p in given]
         for p in params:
             p.output_kind = RequestOutputKind.FINAL_ONLY
         queue = _core.OutputQueue()

@@ -7,6 +7,7 @@ from typing import Any
 
 from quire import _core
 from quire._core import RequestOutput, SamplingParams
+from quire.arguments import SignatureOf, names_unknown
 from quire.engine_operations import EngineOperations
 from quire.model_directory import DEMO_MODEL, resolve_model
 from quire.prompts import Prompt, prompt_content
@@ -18,9 +19,12 @@ class LLMEngine(EngineOperations[_core.LLMEngine]):
     Takes what ``LLM`` takes.
     """
 
+    __signature__ = SignatureOf(_core.EngineConfig, model=DEMO_MODEL)
+
     def __init__(self, model: str | os.PathLike[str] = DEMO_MODEL, **engine_args: Any) -> None:
         self._engine = _core.LLMEngine(_core.EngineConfig(resolve_model(model), **engine_args))
 
+    @names_unknown
     def add_request(
         self,
         request_id: str,

@@ -71,4 +71,18 @@ def test_errors_are_one_line(tmp_path: Path) -> None:
 def test_version_is_the_packages() -> None:
     from importlib.metadata import version
 
-    assert quire("--version").stdout.strip() == version("quire")
+    import quire as package
+
+    assert quire("--version").stdout.strip() == version("quire") == package.__version__
+
+
+def test_python_m_quire_is_the_command() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "quire", "run", "--raw", "--max-tokens", "4", "Once"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.stdout == quire("run", "--raw", "--max-tokens", "4", "Once").stdout != ""
+    assert (done.returncode, done.stderr) == (0, "")

@@ -42,6 +42,7 @@ struct CompletionOutput {
   std::string error;  // why, when finish_reason is kError
 
   bool finished() const { return finish_reason != FinishReason::kNone; }
+  bool operator==(const CompletionOutput&) const = default;
 };
 
 // When things happened to a request: seconds of std::chrono::steady_clock, whose differences mean something
@@ -53,6 +54,8 @@ struct RequestMetrics {
   double first_token_time = 0.0;      // the step that gave its first token ended
   double last_token_time = 0.0;       // likewise the last one so far
   int32_t num_generation_tokens = 0;  // so far, of all completions
+
+  bool operator==(const RequestMetrics&) const = default;
 };
 
 // With RequestOutputKind::kDelta, `text`, `token_ids` and `logprobs` hold what is new, and only

@@ -1,0 +1,143 @@
+// Keyword arguments of a struct, one by one: a complaint names the argument, its value and what would do,
+// where an overload of thirty parameters could only be printed whole.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+
+#include <charconv>
+#include <optional>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "quire/sampling_params.h"
+
+namespace quire::bindings {
+
+template <typename T>
+struct Argument {
+  const char* name;
+  const char* type;     // of the attribute, as Python writes it
+  const char* accepts;  // what may be given for it; besides, None leaves the default
+  bool (*set)(T& target, nanobind::handle value);  // false: it is not of that type
+  nanobind::object (*get)(const T& target);
+};
+
+// "0.8", not what a double makes of the float nearest to it.
+inline nanobind::object to_python(float value) {
+  char text[32];
+  const auto written = std::to_chars(text, text + sizeof text, value);
+  double shortest = value;
+  std::from_chars(text, written.ptr, shortest);
+  return nanobind::float_(shortest);
+}
+template <typename M>
+nanobind::object to_python(const M& value) {
+  return nanobind::cast(value);
+}
+
+template <typename M>
+constexpr const char* python_type() {
+  if constexpr (std::is_same_v<M, bool>) return "bool";
+  if constexpr (std::is_integral_v<M>) return "int";
+  if constexpr (std::is_floating_point_v<M>) return "float";
+  if constexpr (std::is_same_v<M, std::string>) return "str";
+  if constexpr (std::is_same_v<M, std::optional<bool>>) return "bool | None";
+  if constexpr (std::is_same_v<M, RequestOutputKind>) return "RequestOutputKind";
+  return "int | None";
+}
+
+template <auto member>
+struct MemberOf;
+template <typename T, typename M, M T::* member>
+struct MemberOf<member> {
+  using Class = T;
+  using Type = M;
+  static bool set(T& target, nanobind::handle value) { return nanobind::try_cast<M>(value, target.*member); }
+  static nanobind::object get(const T& target) { return to_python(target.*member); }
+};
+
+template <auto member>
+constexpr auto argument(const char* name, const char* type, const char* accepts) {
+  using Of = MemberOf<member>;
+  return Argument<typename Of::Class>{name, type, accepts, Of::set, Of::get};
+}
+template <auto member>
+constexpr auto argument(const char* name) {
+  constexpr const char* type = python_type<typename MemberOf<member>::Type>();
+  return argument<member>(name, type, type);
+}
+
+// TypeErrors: "SamplingParams has no argument 'max_token'; did you mean 'max_tokens'?"
+[[noreturn]] void fail_unknown(const char* owner, const std::string& name,
+                               const std::vector<const char*>& known);
+[[noreturn]] void fail_type(const char* name, const char* accepts, nanobind::handle value);
+inline std::string python_repr(nanobind::handle value) {
+  return nanobind::cast<std::string>(nanobind::repr(value));
+}
+
+template <typename T>
+void set_argument(T& target, const Argument<T>& argument, nanobind::handle value) {
+  if (!argument.set(target, value) && !value.is_none()) fail_type(argument.name, argument.accepts, value);
+}
+
+template <typename T>
+void set_arguments(T& target, std::span<const Argument<T>> arguments, const char* owner,
+                   const nanobind::dict& values) {
+  for (const auto& [key, value] : values) {
+    const auto name = nanobind::cast<std::string>(key);
+    const Argument<T>* found = nullptr;
+    std::vector<const char*> known;
+    for (const Argument<T>& argument : arguments) {
+      known.push_back(argument.name);
+      if (name == argument.name) found = &argument;
+    }
+    if (!found) fail_unknown(owner, name, known);
+    set_argument(target, *found, value);
+  }
+}
+
+// "self, *, temperature: float | None = 1.0, ..."
+template <typename T>
+std::string parameter_list(std::span<const Argument<T>> arguments) {
+  const T defaults;
+  std::string text;
+  for (const Argument<T>& argument : arguments) {
+    const std::string accepts = argument.accepts;
+    text += std::string(", ") + argument.name + ": " + accepts;
+    if (!accepts.ends_with("| None")) text += " | None";
+    const std::string value = python_repr(argument.get(defaults));
+    // A member of an enumeration is found in its module.
+    const bool is_member = value.starts_with(std::string(argument.type) + ".");
+    text += (is_member ? " = quire._core." : " = ") + value;
+  }
+  return text;
+}
+
+// Attributes of these names; `settable` or not.
+template <typename T>
+void def_attributes(nanobind::class_<T>& type, std::span<const Argument<T>> arguments, bool settable) {
+  for (const Argument<T>& argument : arguments) {
+    const std::string read = std::string("def ") + argument.name + "(self) -> " + argument.type;
+    const std::string write =
+        std::string("def ") + argument.name + "(self, value: " + argument.accepts + ", /) -> None";
+    const auto get = [get = argument.get](const T& self) { return get(self); };
+    if (!settable) {
+      type.def_prop_ro(argument.name, get, nanobind::sig(read.c_str()));
+      continue;
+    }
+    type.def_prop_rw(
+        argument.name, get,
+        [argument](T& self, nanobind::handle value) {
+          if (!argument.set(self, value)) fail_type(argument.name, argument.accepts, value);
+        },
+        nanobind::for_getter(nanobind::sig(read.c_str())),
+        nanobind::for_setter(nanobind::arg("value").none()),
+        nanobind::for_setter(nanobind::sig(write.c_str())));
+  }
+}
+
+}  // namespace quire::bindings
