@@ -134,7 +134,7 @@ void bind_engine(nb::module_& m) {
   nb::class_<EngineBase>(m, "EngineBase", "What both engines offer besides requests.")
       .def_prop_ro("model", &EngineBase::model)
       .def("apply_chat_template", &EngineBase::apply_chat_template, "messages_json"_a,
-           "options_json"_a = "{}")
+           "options_json"_a = "{}", "chat_template"_a = "", ReleaseGil())
       .def("stats", &EngineBase::stats)
       .def_prop_ro("dead_error", &EngineBase::dead_error)
       .def("reset_prefix_cache", &EngineBase::reset_prefix_cache, ReleaseGil(),

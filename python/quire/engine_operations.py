@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any, Generic, TypeVar
 
 from quire import _core
@@ -23,11 +23,18 @@ class EngineOperations(Generic[EngineT]):
         """Architecture, dtype, vocab_size, max_model_len, eos_token_ids."""
         return self._engine.model
 
-    def apply_chat_template(self, messages: Sequence[Message], **template_args: Any) -> str:
-        """Renders a conversation as text. Raises ValueError if the model has no chat template."""
+    def apply_chat_template(
+        self, messages: Iterable[Message], chat_template: str | None = None, **template_args: Any
+    ) -> str:
+        """Renders a conversation as text, with ``chat_template`` (Jinja) or else the model's own.
+
+        ``template_args`` go to the template, but for ``add_generation_prompt``, ``continue_final_message``
+        and ``chat_template_content_format``; see ``LLM.chat``. Raises ValueError if there is no template.
+        """
         return self._engine.apply_chat_template(
             json.dumps(list(messages), ensure_ascii=False),
             json.dumps(template_args, ensure_ascii=False),
+            chat_template or "",
         )
 
     def stats(self) -> _core.EngineStats:

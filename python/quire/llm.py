@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import count
 from typing import Any
 
@@ -68,24 +68,49 @@ class LLM(EngineOperations[_core.Engine]):
         options = _options(len(given), priority=priority, deadline_ms=deadline_ms, user=user)
         return self._run(given, sampling_params, use_tqdm, options, is_chat=False)
 
+    @names_unknown
     def chat(
         self,
         messages: Iterable[Message] | Iterable[Iterable[Message]],
         sampling_params: SamplingParams | Iterable[SamplingParams] | None = None,
         *,
         use_tqdm: bool = True,
-        **template_args: Any,
+        chat_template: str | None = None,
+        chat_template_content_format: str = "auto",
+        add_generation_prompt: bool | None = None,
+        continue_final_message: bool = False,
+        tools: Iterable[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        priority: int | Iterable[int] | None = None,
+        deadline_ms: int | Iterable[int] = 0,
+        user: str | Iterable[str] = "",
     ) -> list[RequestOutput]:
-        """Answers one conversation, or each of several, rendered with the model's chat template.
+        """Answers one conversation, or each of several, rendered with a chat template.
 
-        A message is ``{"role": "user", "content": "..."}``. ``template_args`` go to the template
-        (``tools``, ``add_generation_prompt``, ...).
+        A message is ``{"role": "user", "content": "..."}``; a content may also be a list of parts like
+        ``{"type": "text", "text": "..."}``. ``chat_template`` is Jinja, to use instead of the model's own;
+        ``chat_template_kwargs`` are further variables for it (``{"enable_thinking": False}``).
+        ``chat_template_content_format`` "auto" joins text parts, a line for each, if the template takes only
+        strings; "string" always does, "openai" never. The prompt ends with the start of an answer, unless
+        ``continue_final_message`` has the model go on with the last message, or ``add_generation_prompt`` is
+        False. The rest is as for ``generate``.
         """
+        template_args: dict[str, Any] = {
+            "chat_template": chat_template,
+            "chat_template_content_format": chat_template_content_format,
+            "continue_final_message": continue_final_message,
+        }
+        if add_generation_prompt is not None:
+            template_args["add_generation_prompt"] = add_generation_prompt
+        if tools is not None:
+            template_args["tools"] = list(tools)
+        template_args.update(chat_template_kwargs or {})
         prompts: list[str | list[int]] = [
             self.apply_chat_template(conversation, **template_args)
             for conversation in conversation_list(messages)
         ]
-        return self._run(prompts, sampling_params, use_tqdm, [{}] * len(prompts), is_chat=True)
+        options = _options(len(prompts), priority=priority, deadline_ms=deadline_ms, user=user)
+        return self._run(prompts, sampling_params, use_tqdm, options, is_chat=True)
 
     @names_unknown
     def stream(

@@ -140,13 +140,14 @@ class Pair:
 
     def check(self, messages: list[Message], **options: Any) -> None:
         options.setdefault("add_generation_prompt", True)
+        ours = {**options, "chat_template_content_format": "openai"}
         try:
             expected = self.theirs(messages, **options)
         except Exception:
             with pytest.raises(ValueError):
-                self.ours.render(messages, **options)
+                self.ours.render(messages, **ours)
             return
-        assert self.ours.render(messages, **options) == expected
+        assert self.ours.render(messages, **ours) == expected
 
 
 MakePair = Callable[[Any], Pair]

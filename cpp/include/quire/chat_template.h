@@ -17,9 +17,13 @@ class QUIRE_API ChatTemplate {
   // Reads chat_template.jinja, else "chat_template" of tokenizer_config.json. Throws InvalidArgument when
   // there is none, or for syntax that is not supported.
   static std::shared_ptr<const ChatTemplate> load(const std::string& directory);
+  // The directory's special tokens with the template `source`.
+  static std::shared_ptr<const ChatTemplate> load(const std::string& directory, const std::string& source);
 
   // `messages_json` is an array of {"role": ..., "content": ...}. `options_json` is an object:
-  // add_generation_prompt (default true), continue_final_message (default false), tools (an array), and
+  // add_generation_prompt (default true), continue_final_message (default false), tools (an array),
+  // chat_template_content_format ("auto": a content that is a list of text parts becomes one string, a line
+  // for each, if the template takes only strings; "string": always; "openai": never, as transformers), and
   // whatever else the template reads. Throws InvalidArgument naming the message and the field.
   virtual std::string render(const std::string& messages_json,
                              const std::string& options_json = "{}") const = 0;

@@ -99,9 +99,10 @@ class QUIRE_API EngineBase {
   std::shared_ptr<const Tokenizer> tokenizer() const;
   // Renders messages (a JSON array of {"role", "content"}) with the directory's chat template. `options_json`
   // is an object: add_generation_prompt (default true), tools, and whatever else the template reads. Throws
-  // InvalidArgument when there is no template or a message is malformed.
-  std::string apply_chat_template(const std::string& messages_json,
-                                  const std::string& options_json = "{}") const;
+  // InvalidArgument when there is no template or a message is malformed. `chat_template` is Jinja to use
+  // instead of the directory's.
+  std::string apply_chat_template(const std::string& messages_json, const std::string& options_json = "{}",
+                                  const std::string& chat_template = "") const;
   EngineStats stats() const;
   // Why the engine has ended: its requests were finished with kError and it accepts none. Empty while it is
   // alive. Thread-safe.

@@ -26,6 +26,14 @@ std::optional<std::string> read_special_token(const JsonNode& config, const char
   return token->json().is_object() ? token->at("content").string() : token->string();
 }
 
+std::map<std::string, std::string> read_special_tokens(const JsonNode& config) {
+  std::map<std::string, std::string> tokens;
+  for (const char* name : kSpecialTokens) {
+    if (auto token = read_special_token(config, name)) tokens[name] = std::move(*token);
+  }
+  return tokens;
+}
+
 std::optional<std::string> read_if_there(const std::filesystem::path& path) {
   if (!std::filesystem::exists(path)) return std::nullopt;
   return read_text_file(path.string());
@@ -79,9 +87,7 @@ std::shared_ptr<const ChatTemplate> ChatTemplate::load(const std::string& direct
   if (const auto text = read_if_there(config_path)) {
     const Json document = parse_json(*text, config_path);
     const JsonNode config(document, config_path);
-    for (const char* name : kSpecialTokens) {
-      if (auto token = read_special_token(config, name)) impl->special_tokens[name] = std::move(*token);
-    }
+    impl->special_tokens = read_special_tokens(config);
     const std::optional<JsonNode> node = config.find("chat_template");
     if (node && !main && !tool_use) {
       if (node->json().is_array()) {
@@ -105,6 +111,15 @@ std::shared_ptr<const ChatTemplate> ChatTemplate::load(const std::string& direct
   return std::shared_ptr<const ChatTemplate>(new ChatTemplate(std::move(impl)));
 }
 
+std::shared_ptr<const ChatTemplate> ChatTemplate::load(const std::string& directory,
+                                                       std::string_view source) {
+  const std::string config_path = (std::filesystem::path(directory) / "tokenizer_config.json").string();
+  const auto text = read_if_there(config_path);
+  if (!text) return from_string(source);
+  const Json document = parse_json(*text, config_path);
+  return from_string(source, read_special_tokens(JsonNode(document, config_path)));
+}
+
 std::string ChatTemplate::render(std::string_view messages_json, const Options& options) const {
   if (options.continue_final_message && options.add_generation_prompt) {
     throw InvalidArgument("continue_final_message and add_generation_prompt cannot both be set");
@@ -115,14 +130,6 @@ std::string ChatTemplate::render(std::string_view messages_json, const Options& 
     throw InvalidArgument("tools must be an array of objects");
   }
   const Impl::Template& chosen = impl_->choose(/*has_tools=*/!tools.is(Value::Kind::kNone));
-  std::string final_content;
-  if (options.continue_final_message) {
-    if (chosen.source.find("content") == std::string::npos) {
-      throw InvalidArgument("continue_final_message needs a chat template that uses \"content\"");
-    }
-    final_content = mark_final_message(messages);
-  }
-
   Dict variables;
   const auto set = [&](std::string_view name, Value value) { variables.set(Value(name), std::move(value)); };
   for (const auto& [name, token] : impl_->special_tokens) set(name, Value(token));
@@ -138,9 +145,26 @@ std::string ChatTemplate::render(std::string_view messages_json, const Options& 
       variables.set(name, value);
     }
   }
-  set("messages", Value::list(std::move(messages)));
   set("tools", tools);
   set("add_generation_prompt", Value(options.add_generation_prompt));
+
+  if (options.content_format != Options::ContentFormat::kParts && has_parts(messages)) {
+    const bool joins =
+        options.content_format == Options::ContentFormat::kString || !writes_parts([&](Values probe) {
+          Dict with_probe = variables;
+          with_probe.set(Value(std::string_view("messages")), Value::list(std::move(probe)));
+          return Interpreter().render(chosen.body, with_probe);
+        });
+    if (joins) join_parts(messages);
+  }
+  std::string final_content;
+  if (options.continue_final_message) {
+    if (chosen.source.find("content") == std::string::npos) {
+      throw InvalidArgument("continue_final_message needs a chat template that uses \"content\"");
+    }
+    final_content = mark_final_message(messages);
+  }
+  set("messages", Value::list(std::move(messages)));
 
   std::string rendered = Interpreter().render(chosen.body, variables);
   return options.continue_final_message ? cut_at_mark(std::move(rendered), final_content) : rendered;

@@ -24,6 +24,10 @@ class ChatTemplate {
     bool continue_final_message = false;
     // A JSON array of tool descriptions; empty: none are offered.
     std::string tools_json;
+    // How a content that is a list of parts is given to the template: as it is, or as one string; kAuto: as
+    // it is, if the template can write it.
+    enum class ContentFormat { kParts, kString, kAuto };
+    ContentFormat content_format = ContentFormat::kParts;
     // A JSON object of further variables for the template ("enable_thinking", "documents"); empty: none.
     std::string kwargs_json;
   };
@@ -32,6 +36,8 @@ class ChatTemplate {
   // tokenizer_config.json (a string, or a list of {name, template}); and the special tokens from
   // tokenizer_config.json. Throws InvalidArgument when there is no template, or one that is not supported.
   static std::shared_ptr<const ChatTemplate> load(const std::string& directory);
+  // The special tokens are the directory's, the template is not.
+  static std::shared_ptr<const ChatTemplate> load(const std::string& directory, std::string_view source);
   // `special_tokens` are variables such as bos_token.
   static std::shared_ptr<const ChatTemplate> from_string(
       std::string_view source, std::map<std::string, std::string> special_tokens = {});

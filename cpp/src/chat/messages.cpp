@@ -77,6 +77,53 @@ Values read_messages(std::string_view json) {
   return messages;
 }
 
+bool has_parts(const Values& messages) {
+  return std::any_of(messages.begin(), messages.end(), [](const Value& message) {
+    const Value* content = message.as_dict().find(std::string_view("content"));
+    return content && content->is(Kind::kList);
+  });
+}
+
+bool writes_parts(const std::function<std::string(Values)>& render) {
+  constexpr std::string_view kText = "CONTENT_PART_TEXT";
+  Dict part;
+  part.set(Value(std::string_view("type")), Value(std::string_view("text")));
+  part.set(Value(std::string_view("text")), Value(kText));
+  Dict message;
+  message.set(Value(std::string_view("role")), Value(std::string_view("user")));
+  message.set(Value(std::string_view("content")), Value::list({Value::dict(std::move(part))}));
+  try {
+    const std::string rendered = render({Value::dict(std::move(message))});
+    const size_t found = rendered.find(kText);
+    const auto quoted = [&](const char* before) {
+      return std::string_view(rendered).substr(0, found).ends_with(before);
+    };
+    return found != std::string::npos && !quoted("'text': '") && !quoted("\"text\": \"");
+  } catch (const InvalidArgument&) {
+    return false;
+  }
+}
+
+void join_parts(Values& messages) {
+  for (size_t index = 0; index < messages.size(); ++index) {
+    const Dict& message = messages[index].as_dict();
+    const Value* content = message.find(std::string_view("content"));
+    if (!content || !content->is(Kind::kList)) continue;
+    const Values& parts = content->as_sequence().items;
+    std::string joined;
+    for (size_t i = 0; i < parts.size(); ++i) {
+      const Value* text = parts[i].as_dict().find(std::string_view("text"));
+      if (!text || !text->is(Kind::kString)) {
+        fail_message(index, str("content[", i, "]"),
+                     "has no string \"text\"; this chat template takes parts of type \"text\" only");
+      }
+      if (i > 0) joined += '\n';
+      joined += text->as_string();
+    }
+    messages[index] = with(message, "content", Value(std::move(joined)));
+  }
+}
+
 std::string mark_final_message(Values& messages) {
   const size_t index = messages.size() - 1;
   const Dict& message = messages.back().as_dict();

@@ -18,6 +18,20 @@ bool take_bool(OrderedJson& options, const char* key, bool otherwise) {
   return value;
 }
 
+using ContentFormat = chat::ChatTemplate::Options::ContentFormat;
+
+ContentFormat take_content_format(OrderedJson& options) {
+  constexpr const char* kName = "chat_template_content_format";
+  const auto found = options.find(kName);
+  if (found == options.end()) return ContentFormat::kAuto;
+  const OrderedJson value = *found;
+  options.erase(found);
+  if (value == "auto") return ContentFormat::kAuto;
+  if (value == "string") return ContentFormat::kString;
+  if (value == "openai") return ContentFormat::kParts;
+  throw InvalidArgument(std::string(kName) + " must be 'auto', 'string' or 'openai', got " + value.dump());
+}
+
 class JinjaChatTemplate final : public ChatTemplate {
  public:
   explicit JinjaChatTemplate(std::shared_ptr<const chat::ChatTemplate> chat_template)
@@ -30,6 +44,7 @@ class JinjaChatTemplate final : public ChatTemplate {
     chat_options.continue_final_message = take_bool(options, "continue_final_message", false);
     chat_options.add_generation_prompt =
         take_bool(options, "add_generation_prompt", !chat_options.continue_final_message);
+    chat_options.content_format = take_content_format(options);
     if (const auto tools = options.find("tools"); tools != options.end()) {
       if (!tools->is_null()) chat_options.tools_json = tools->dump();
       options.erase(tools);
@@ -48,6 +63,11 @@ ChatTemplate::~ChatTemplate() = default;
 
 std::shared_ptr<const ChatTemplate> ChatTemplate::load(const std::string& directory) {
   return std::make_shared<JinjaChatTemplate>(chat::ChatTemplate::load(directory));
+}
+
+std::shared_ptr<const ChatTemplate> ChatTemplate::load(const std::string& directory,
+                                                       const std::string& source) {
+  return std::make_shared<JinjaChatTemplate>(chat::ChatTemplate::load(directory, source));
 }
 
 }  // namespace quire

@@ -174,6 +174,16 @@ struct EngineBase::Impl {
     return true;
   }
 
+  // A template other than the directory's: the latest, since whoever brings one brings it again.
+  std::shared_ptr<const ChatTemplate> given_chat_template(const std::string& source) {
+    const std::lock_guard lock(chat_template_mutex);
+    if (!other_chat_template || other_chat_template_source != source) {
+      other_chat_template = ChatTemplate::load(config.model, source);
+      other_chat_template_source = source;
+    }
+    return other_chat_template;
+  }
+
   EngineConfig config;
   std::shared_ptr<const Tokenizer> tokenizer;
   std::unique_ptr<EngineCoreClient> client;
@@ -181,6 +191,9 @@ struct EngineBase::Impl {
   std::unique_ptr<InputProcessor> input_processor;
   std::once_flag chat_template_once;
   std::shared_ptr<const ChatTemplate> chat_template;
+  std::mutex chat_template_mutex;
+  std::string other_chat_template_source;
+  std::shared_ptr<const ChatTemplate> other_chat_template;
 
   std::mutex mutex;  // guards what follows
   std::unique_ptr<OutputProcessor> output_processor;
@@ -208,7 +221,10 @@ const ModelDescription& EngineBase::model() const { return impl_->description; }
 std::shared_ptr<const Tokenizer> EngineBase::tokenizer() const { return impl_->tokenizer; }
 
 std::string EngineBase::apply_chat_template(const std::string& messages_json,
-                                            const std::string& options_json) const {
+                                            const std::string& options_json,
+                                            const std::string& chat_template) const {
+  if (!chat_template.empty())
+    return impl_->given_chat_template(chat_template)->render(messages_json, options_json);
   // On first use: a directory without a chat template can still complete text.
   std::call_once(impl_->chat_template_once,
                  [this] { impl_->chat_template = ChatTemplate::load(impl_->config.model); });
