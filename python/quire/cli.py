@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -20,9 +21,8 @@ if TYPE_CHECKING:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command. Returns the exit status: 0, 1 after an error, 130 after Ctrl-C."""
-    args = _parser().parse_args(argv)
     try:
-        return int(args.command(args))
+        return _run_command(argv)
     except (ValueError, MemoryError, RuntimeError, TypeError) as error:
         print(f"quire: {error}", file=sys.stderr)
         return 1
@@ -30,7 +30,27 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(file=sys.stderr)
         return 130
     except BrokenPipeError:
+        _drop_output()
         return 0
+    except OSError as error:  # a full disk, say
+        print(f"quire: {error}", file=sys.stderr)
+        _drop_output()
+        return 1
+
+
+def _run_command(argv: Sequence[str] | None) -> int:
+    try:
+        args = _parser().parse_args(argv)
+        return int(args.command(args))
+    finally:
+        sys.stdout.flush()  # what cannot be written is heard of here
+
+
+def _drop_output() -> None:
+    """Leaves nothing that Python would fail to write, and tell of, at its end."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
+    os.close(null)
 
 
 def _parser() -> argparse.ArgumentParser:

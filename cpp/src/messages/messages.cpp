@@ -1,5 +1,6 @@
 // The public message types' few functions.
 #include <cmath>
+#include <filesystem>
 
 #include "quire/engine_config.h"
 #include "quire/error.h"
@@ -115,6 +116,10 @@ void EngineConfig::validate() const {
   require(flight_recorder_bytes == 0 || flight_recorder_bytes >= 1 << 16, "flight_recorder_bytes",
           flight_recorder_bytes, "at least 65536, or 0 for no recorder");
   require(flight_recorder_minutes > 0, "flight_recorder_minutes", flight_recorder_minutes, "above 0");
+  if (!flight_recorder_dir.empty() && !std::filesystem::is_directory(flight_recorder_dir)) {
+    throw InvalidArgument(str("flight_recorder_dir: no directory '", flight_recorder_dir,
+                              "'; make it first, or leave it empty for no recordings"));
+  }
   require(flight_recorder_signal >= 0 && flight_recorder_signal < 65, "flight_recorder_signal",
           flight_recorder_signal, "a signal's number, or 0 for none");
   if (kv_arena && (kv_cache_memory_bytes > 0 || num_gpu_blocks_override > 0)) {

@@ -1,13 +1,81 @@
 #include "observability/flight_recorder.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <atomic>
+#include <cerrno>
 #include <cstdio>
-#include <fstream>
+#include <cstring>
+#include <span>
 #include <utility>
 
 #include "util/check.h"
 
 namespace quire {
+namespace {
+
+[[noreturn]] void fail(const std::string& path, const std::string& why) {
+  throw InvalidArgument(str("cannot write a recording to ", path, ": ", why));
+}
+
+// Renaming replaces whatever has that name: a device or a link would be lost.
+void check_target(const std::string& path) {
+  struct stat status{};
+  if (lstat(path.c_str(), &status) != 0) {
+    if (errno != ENOENT) fail(path, std::strerror(errno));
+    return;
+  }
+  if (S_ISREG(status.st_mode)) return;
+  const char* kind = S_ISDIR(status.st_mode)   ? "a directory"
+                     : S_ISLNK(status.st_mode) ? "a symbolic link"
+                                               : "a device, pipe or socket";
+  fail(path, str("it is ", kind, "; give a new name, or a regular file to replace"));
+}
+
+// A new file beside `path`, for this call alone. It is gone unless it becomes `path`.
+class TemporaryFile {
+ public:
+  explicit TemporaryFile(const std::string& path) : path_(path) {
+    static std::atomic<uint64_t> count{0};
+    do {
+      name_ = str(path, ".", getpid(), "-", ++count, ".tmp");
+      fd_ = open(name_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
+    } while (fd_ < 0 && errno == EEXIST);
+    if (fd_ < 0) fail(path_, std::strerror(errno));
+  }
+  ~TemporaryFile() {
+    if (fd_ >= 0) close(fd_);
+    if (!name_.empty()) unlink(name_.c_str());
+  }
+  TemporaryFile(const TemporaryFile&) = delete;
+  TemporaryFile& operator=(const TemporaryFile&) = delete;
+
+  void write(std::span<const std::byte> bytes) {
+    while (!bytes.empty()) {
+      const ssize_t count = ::write(fd_, bytes.data(), bytes.size());
+      if (count < 0 && errno == EINTR) continue;
+      if (count <= 0) fail(path_, std::strerror(errno));
+      bytes = bytes.subspan(static_cast<size_t>(count));
+    }
+  }
+
+  void become_path() {
+    // Some file systems say only now that there was no room.
+    if (close(std::exchange(fd_, -1)) != 0) fail(path_, std::strerror(errno));
+    if (std::rename(name_.c_str(), path_.c_str()) != 0) fail(path_, std::strerror(errno));
+    name_.clear();
+  }
+
+ private:
+  const std::string path_;
+  std::string name_;
+  int fd_ = -1;
+};
+
+}  // namespace
 
 FlightRecorder::FlightRecorder(int64_t bytes, double seconds, std::vector<std::byte> header)
     : header_(std::move(header)),
@@ -58,22 +126,15 @@ void FlightRecorder::dump(const std::string& path) const {
     for (size_t i = 0; i < segments_.size(); ++i)
       events.insert(events.end(), segments_[i].bytes.begin(), segments_[i].bytes.end());
   }
-  const std::string temporary = path + ".tmp";
-  std::ofstream file(temporary, std::ios::binary | std::ios::trunc);
-  const auto write = [&file](const void* data, size_t size) {
-    file.write(static_cast<const char*>(data), static_cast<std::streamsize>(size));
-  };
+  check_target(path);
+  TemporaryFile file(path);
   const auto header_size = static_cast<uint32_t>(header_.size());
-  write(kRecordingMagic.data(), kRecordingMagic.size());
-  write(&kRecordingVersion, sizeof kRecordingVersion);
-  write(&header_size, sizeof header_size);
-  write(header_.data(), header_.size());
-  write(events.data(), events.size());
-  file.close();
-  if (!file || std::rename(temporary.c_str(), path.c_str()) != 0) {
-    std::remove(temporary.c_str());
-    throw InvalidArgument(str("cannot write a recording to ", path));
-  }
+  file.write(std::as_bytes(std::span(kRecordingMagic)));
+  file.write(std::as_bytes(std::span(&kRecordingVersion, 1)));
+  file.write(std::as_bytes(std::span(&header_size, 1)));
+  file.write(header_);
+  file.write(events);
+  file.become_path();
 }
 
 }  // namespace quire

@@ -38,7 +38,7 @@ class FlightRecorder {
   }
 
   // Writes header and events to a new file at `path`, by way of a temporary one beside it. Throws
-  // InvalidArgument when that fails.
+  // InvalidArgument, and leaves nothing behind, when that fails or `path` is there and no regular file.
   void dump(const std::string& path) const;
   size_t num_bytes() const;
 
