@@ -15,6 +15,10 @@ def resolve_model(model: str | os.PathLike[str]) -> str:
     """
     if model == DEMO_MODEL:
         return str(Path(__file__).parent / "demo_model")
+    if not os.fspath(model):
+        raise ValueError(
+            f"model is empty; give a directory with config.json, or '{DEMO_MODEL}', the bundled model"
+        )
     path = Path(model)
     if not path.is_dir():
         raise ValueError(

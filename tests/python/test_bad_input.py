@@ -78,6 +78,10 @@ def contradict(header: dict[str, Any]) -> None:
 
 def test_a_missing_directory_or_file_is_named(copy: Path) -> None:
     refused(copy / "none", "no directory")
+    with pytest.raises(
+        ValueError, match=r"model is empty; give a directory with config\.json, or 'quire-demo'"
+    ):
+        LLM("")
     for name in ("config.json", "model.safetensors", "tokenizer.json"):
         original = (copy / name).read_bytes()
         (copy / name).unlink()
@@ -159,6 +163,17 @@ def test_configs_that_are_not_json_are_named(copy: Path) -> None:
 )
 def test_bad_engine_arguments_are_named(demo_model: Path, arguments: dict[str, Any], pattern: str) -> None:
     refused(demo_model, pattern, **arguments)
+
+
+@pytest.mark.parametrize("max_model_len", [2, 10, 15, 17])
+@pytest.mark.parametrize("options", [{}, {"block_size": 64}, {"max_num_seqs": 200}])
+def test_a_sequence_may_be_shorter_than_a_block(
+    demo_model: Path, max_model_len: int, options: dict[str, int]
+) -> None:
+    llm = LLM(demo_model, max_model_len=max_model_len, **options)
+    params = SamplingParams(temperature=0, max_tokens=100, ignore_eos=True)
+    outputs = llm.generate([[5 + i] for i in range(200)], params, use_tqdm=False)
+    assert {len(output.outputs[0].token_ids) for output in outputs} == {max_model_len - 1}
 
 
 def test_an_unknown_engine_argument_is_refused(demo_model: Path) -> None:

@@ -55,7 +55,9 @@ EngineCore::EngineCore(const EngineConfig& config, std::unique_ptr<Executor> exe
       config.kv_cache_memory_bytes > 0 ? config.kv_cache_memory_bytes : executor_->available_kv_cache_bytes();
   demand.num_blocks = config.num_gpu_blocks_override;
   demand.max_model_len = model.max_model_len;
-  demand.max_useful_tokens = int64_t{config.max_num_seqs} * model.max_model_len;
+  // A block holds tokens of one request only.
+  const int64_t blocks_of_one = (model.max_model_len + largest_block - 1) / largest_block;
+  demand.max_useful_tokens = config.max_num_seqs * blocks_of_one * largest_block;
   demand.max_tokens_in_flight = config.max_num_batched_tokens * scheduler.max_in_flight_steps;
   demand.divides_memory = !executor_->maps_kv_cache_on_demand();
   if (config.kv_arena) {
