@@ -41,7 +41,8 @@ fuzz() {
 }
 
 # The Triton backend's faults in full numbers, against a real server: 500 cancelled streams, 200 killed clients, 10,000
-# malformed requests, 100 loads, and the end of a server with the timeouts it has by itself. Needs the installed package, or QUIRE_TRITON_BACKENDS.
+# malformed requests, 100 loads, and the end of a server with the timeouts it has by itself. Needs the installed
+# package, or QUIRE_TRITON_BACKENDS.
 triton() {
   QUIRE_TRITON_FAULTS=full "$python" -m pytest tests/triton/test_faults.py tests/triton/test_server_end.py --durations=0
 }

@@ -56,6 +56,7 @@ constexpr Argument<C> kArguments[] = {
     argument<&C::scheduler_reserve_full_isl>("scheduler_reserve_full_isl"),
     argument<&C::watermark>("watermark"),
     argument<&C::max_queued_tokens>("max_queued_tokens"),
+    argument<&C::max_waiting_requests>("max_waiting_requests"),
     argument<&C::flight_recorder_bytes>("flight_recorder_bytes"),
     argument<&C::flight_recorder_minutes>("flight_recorder_minutes"),
     argument<&C::flight_recorder_dir>("flight_recorder_dir"),

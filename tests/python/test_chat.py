@@ -72,8 +72,9 @@ def test_what_is_not_known_is_refused_by_name(llm: LLM) -> None:
     assert llm.stats().num_steps == steps
 
 
-def test_a_deadline_holds_for_chats(llm: LLM) -> None:
-    long = SamplingParams(max_tokens=1500, ignore_eos=True)
+def test_a_deadline_holds_for_chats(demo_model: Path) -> None:
+    llm = LLM(demo_model)  # which cannot know yet that the deadline is too soon
+    long = SamplingParams(max_tokens=1900, ignore_eos=True)
     (output,) = llm.chat([HELLO], long, use_tqdm=False, deadline_ms=40, user="a", priority=1)
     assert output.outputs[0].finish_reason == "abort"
 

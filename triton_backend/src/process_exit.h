@@ -12,8 +12,7 @@ using SteadyTime = std::chrono::steady_clock::time_point;
 
 // Call when the backend starts. From then on
 // - the first SIGTERM or SIGINT of a tritonserver program is noticed (told_to_end), and another one ends it;
-// - once its models are gone, the program ends kExitSlack after `grace` has passed since that signal,
-// whatever
+// - once its models are gone, the program ends 5 s after `grace` has passed since that signal, whatever
 //   streams its clients keep open: the server waits for them without end;
 // - when the process exits, requests under way are told so, and enter_server waits for ever.
 // Other programs that have a server inside keep their signals, and exit in their own time.

@@ -64,10 +64,9 @@ struct QUIRE_API EngineConfig {
   float watermark = 0.0F;                  // [0, 1): part of the blocks that a new request must leave free
 
   // ---- admission ----
-  int32_t max_queued_requests = 0;  // refuse more than this many unfinished requests; 0: no limit
-  int32_t max_waiting_requests =
-      0;  // refuse what more than this many completions would wait to begin; 0: no limit
-  int64_t max_queued_tokens = 0;  // refuse what brings their prompts above this many tokens; 0: no limit
+  int32_t max_queued_requests = 0;   // refuse more than this many unfinished requests; 0: no limit
+  int32_t max_waiting_requests = 0;  // refuse what would have more completions wait to begin; 0: no limit
+  int64_t max_queued_tokens = 0;     // refuse what brings their prompts above this many tokens; 0: no limit
 
   // ---- flight recorder ----
   int64_t flight_recorder_bytes = 16 << 20;  // memory for the last steps' schedule; 0: off
