@@ -5,6 +5,21 @@
 
 namespace quire::bindings {
 
+// Other Python threads run during a call. When Python is about to end, a thread does not return from it:
+// Python would end the thread as it takes the lock, in the middle of C++, which ends the process by a signal.
+class ReleasedGil {
+ public:
+  ReleasedGil() : state_(PyEval_SaveThread()) {}
+  ~ReleasedGil();
+  ReleasedGil(const ReleasedGil&) = delete;
+  ReleasedGil& operator=(const ReleasedGil&) = delete;
+
+ private:
+  PyThreadState* state_;
+};
+using ReleaseGil = nanobind::call_guard<ReleasedGil>;
+
+void bind_gil(nanobind::module_& m);
 void bind_sampling(nanobind::module_& m);
 void bind_config(nanobind::module_& m);
 void bind_outputs(nanobind::module_& m);

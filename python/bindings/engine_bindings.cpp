@@ -15,9 +15,6 @@ using namespace nb::literals;
 namespace quire::bindings {
 namespace {
 
-// Calls that wait let other Python threads run.
-using ReleaseGil = nb::call_guard<nb::gil_scoped_release>;
-
 void add_requests(Engine& engine, std::vector<EngineRequest> requests, OutputQueue& queue) {
   std::vector<OutputCallback> callbacks;
   for (const EngineRequest& request : requests)
@@ -135,14 +132,16 @@ void bind_engine(nb::module_& m) {
       .def_prop_ro("model", &EngineBase::model)
       .def("apply_chat_template", &EngineBase::apply_chat_template, "messages_json"_a,
            "options_json"_a = "{}", "chat_template"_a = "", ReleaseGil())
-      .def("stats", &EngineBase::stats)
-      .def_prop_ro("dead_error", &EngineBase::dead_error)
+      .def("stats", &EngineBase::stats, ReleaseGil())
+      .def_prop_ro("dead_error", &EngineBase::dead_error, ReleaseGil())
       .def("reset_prefix_cache", &EngineBase::reset_prefix_cache, ReleaseGil(),
            "Forgets cached prefixes. False, and nothing done, while a request is unfinished.")
       .def("pause", &EngineBase::pause, "mode"_a = PauseMode::kKeep, ReleaseGil())
       .def("resume", &EngineBase::resume, ReleaseGil())
       .def("take_kv_events", &EngineBase::take_kv_events, ReleaseGil())
-      .def("dump_flight_recorder", &EngineBase::dump_flight_recorder, "path"_a, ReleaseGil());
+      .def("dump_flight_recorder", &EngineBase::dump_flight_recorder, "path"_a, ReleaseGil())
+      .def("shutdown", &EngineBase::shutdown, ReleaseGil(),
+           "Ends the engine: waits for the step that runs, drops unfinished requests, refuses later ones.");
 
   nb::class_<Engine, EngineBase>(m, "Engine", "The engine on threads of its own. Thread-safe.")
       .def(nb::init<const EngineConfig&>(), "config"_a, ReleaseGil())
@@ -158,7 +157,7 @@ void bind_engine(nb::module_& m) {
       .def(nb::init<const EngineConfig&>(), "config"_a, ReleaseGil())
       .def("add_request", &LLMEngine::add_request, "request"_a, ReleaseGil())
       .def("abort_request", &LLMEngine::abort_request, "request_id"_a, ReleaseGil())
-      .def("has_unfinished_requests", &LLMEngine::has_unfinished_requests)
+      .def("has_unfinished_requests", &LLMEngine::has_unfinished_requests, ReleaseGil())
       .def("step", &LLMEngine::step, ReleaseGil(), "One step. What is new or finished, perhaps nothing.");
 }
 

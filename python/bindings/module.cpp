@@ -23,6 +23,7 @@ void translate(const std::exception_ptr& pointer, void*) {
 NB_MODULE(_core, m) {
   m.doc() = "The engine, as it is in C++. Import `quire` instead.";
   nb::register_exception_translator(translate);
+  quire::bindings::bind_gil(m);
   quire::bindings::bind_sampling(m);
   quire::bindings::bind_config(m);
   quire::bindings::bind_outputs(m);

@@ -10,7 +10,6 @@ using namespace nb::literals;
 namespace quire::bindings {
 
 void bind_recorder(nb::module_& m) {
-  using ReleaseGil = nb::call_guard<nb::gil_scoped_release>;
   nb::class_<ReplayReport>(m, "ReplayReport", "How a replay went; see quire/flight_recorder.h.")
       .def_ro("model", &ReplayReport::model)
       .def_ro("seconds", &ReplayReport::seconds)

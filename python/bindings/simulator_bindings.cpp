@@ -11,7 +11,7 @@ using namespace nb::literals;
 namespace quire::bindings {
 
 void bind_simulator(nb::module_& m) {
-  m.def("simulate", &simulate, "options_json"_a, nb::call_guard<nb::gil_scoped_release>(),
+  m.def("simulate", &simulate, "options_json"_a, ReleaseGil(),
         "Runs a simulation: options in, report out, both JSON. See quire/simulator.h, and quire.simulate.");
 }
 

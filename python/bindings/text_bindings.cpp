@@ -69,7 +69,7 @@ void bind_text(nb::module_& m) {
           [](const TokenizerHandle& self, std::string_view text, bool add_special_tokens) {
             return self.tokenizer->encode(text, add_special_tokens);
           },
-          "text"_a, nb::kw_only(), "add_special_tokens"_a = true, nb::call_guard<nb::gil_scoped_release>())
+          "text"_a, nb::kw_only(), "add_special_tokens"_a = true, ReleaseGil())
       .def(
           "decode",
           [](const TokenizerHandle& self, const std::vector<int32_t>& ids, bool skip_special_tokens) {

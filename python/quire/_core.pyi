@@ -6,6 +6,11 @@ import enum
 import quire.arguments
 
 
+def hold_threads() -> None:
+    """
+    Threads in the engine do not come back to Python from now on; for the end of the process.
+    """
+
 class RequestOutputKind(enum.Enum):
     """What a stream of outputs carries."""
 
@@ -645,6 +650,11 @@ class EngineBase:
     def take_kv_events(self) -> list[KVCacheEvent]: ...
 
     def dump_flight_recorder(self, path: str) -> None: ...
+
+    def shutdown(self) -> None:
+        """
+        Ends the engine: waits for the step that runs, drops unfinished requests, refuses later ones.
+        """
 
 class Engine(EngineBase):
     """The engine on threads of its own. Thread-safe."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
+import weakref
 from collections.abc import Iterable
 from typing import Any, Generic, TypeVar
 
@@ -13,10 +15,26 @@ from quire.prompts import Message
 EngineT = TypeVar("EngineT", bound=_core.EngineBase)
 
 
+# Those of this process, to be ended before it does.
+_engines: weakref.WeakSet[EngineOperations[Any]] = weakref.WeakSet()
+
+
+@atexit.register
+def _end_engines() -> None:
+    """Ends engines that other threads may be in, so that none computes while the process is taken down."""
+    _core.hold_threads()
+    for engine in list(_engines):
+        engine._engine.shutdown()
+
+
 class EngineOperations(Generic[EngineT]):
     """Forwards to the C++ engine in ``_engine``."""
 
     _engine: EngineT
+
+    def __init__(self, engine: EngineT) -> None:
+        self._engine = engine
+        _engines.add(self)
 
     @property
     def model(self) -> _core.ModelDescription:

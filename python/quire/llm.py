@@ -32,14 +32,15 @@ class LLM(EngineOperations[_core.Engine]):
 
     ``model`` is a Hugging Face directory; without it, the bundled demo model. The keyword arguments are the
     fields of ``EngineConfig`` (dtype, max_model_len, max_num_seqs, ...). Safe to use from several threads.
-    All memory is returned when the object is deleted.
+    All memory is returned when the object is deleted. It belongs to the process that made it: in a fork of
+    that, every call raises RuntimeError.
     """
 
     __signature__ = SignatureOf(_core.EngineConfig, model=DEMO_MODEL)
 
     def __init__(self, model: str | os.PathLike[str] = DEMO_MODEL, **engine_args: Any) -> None:
         """Loads the model. Raises ValueError, naming the field or file, if something is wrong with it."""
-        self._engine = _core.Engine(_core.EngineConfig(resolve_model(model), **engine_args))
+        super().__init__(_core.Engine(_core.EngineConfig(resolve_model(model), **engine_args)))
         self._ids = count()
 
     @names_unknown

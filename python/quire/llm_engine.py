@@ -14,15 +14,16 @@ from quire.prompts import Prompt, prompt_content
 
 
 class LLMEngine(EngineOperations[_core.LLMEngine]):
-    """``add_request``, then ``step`` until ``has_unfinished_requests`` is false. One thread at a time.
+    """``add_request``, then ``step`` until ``has_unfinished_requests`` is false.
 
-    Takes what ``LLM`` takes.
+    Takes what ``LLM`` takes. Safe to use from several threads: a call that comes during a step waits for its
+    end, and each output goes to one of those who step.
     """
 
     __signature__ = SignatureOf(_core.EngineConfig, model=DEMO_MODEL)
 
     def __init__(self, model: str | os.PathLike[str] = DEMO_MODEL, **engine_args: Any) -> None:
-        self._engine = _core.LLMEngine(_core.EngineConfig(resolve_model(model), **engine_args))
+        super().__init__(_core.LLMEngine(_core.EngineConfig(resolve_model(model), **engine_args)))
 
     @names_unknown
     def add_request(

@@ -87,7 +87,8 @@ enum class PauseMode : uint8_t {
   kWait = 1,  // running requests go on, waiting ones do not begin
 };
 
-// What both engines offer besides requests.
+// What both engines offer besides requests. In a child that is forked after an engine was made, the engine's
+// functions throw Error, and its destructor leaves everything as it is.
 class QUIRE_API EngineBase {
  public:
   virtual ~EngineBase();
@@ -123,6 +124,10 @@ class QUIRE_API EngineBase {
   // cannot be written.
   void dump_flight_recorder(const std::string& path);
 
+  // Ends the engine before it is destroyed, for a process that exits while others may still call it: waits
+  // for the step that runs, and drops unfinished requests without a callback. Later requests are refused.
+  void shutdown();
+
  protected:
   struct Impl;
   EngineBase(const EngineConfig& config, bool threaded);
@@ -153,7 +158,8 @@ class QUIRE_API Engine : public EngineBase {
   bool drain(std::chrono::milliseconds timeout);
 };
 
-// The engine without threads: it computes inside step(). One thread at a time.
+// The engine without threads: it computes inside step(). Thread-safe: what needs the state that a step
+// changes waits until that step has ended.
 class QUIRE_API LLMEngine : public EngineBase {
  public:
   explicit LLMEngine(const EngineConfig& config);

@@ -15,6 +15,7 @@
 #include "quire/chat_template.h"
 #include "util/check.h"
 #include "util/log.h"
+#include "util/owner_process.h"
 #include "util/thread_name.h"
 
 namespace quire {
@@ -46,6 +47,7 @@ struct EngineBase::Impl {
     OutputCallback callback;
   };
   Prepared prepare(EngineRequest request, OutputCallback callback) {
+    owner.check();
     if (request.request_id.empty()) request.request_id = str("request-", ++num_made_up_ids);
     auto children = input_processor->process(request);
     return {std::move(request), std::move(children), std::move(callback)};
@@ -162,6 +164,7 @@ struct EngineBase::Impl {
 
   // The last output waits for the output thread, or the next step: behind those on their way.
   bool abort(const std::string& request_id) {
+    owner.check();
     std::vector<RequestId> to_abort;
     {
       const std::lock_guard lock(mutex);
@@ -174,6 +177,12 @@ struct EngineBase::Impl {
     return true;
   }
 
+  // Refuses the core after a fork.
+  EngineCoreClient& core() const {
+    owner.check();
+    return *client;
+  }
+
   // A template other than the directory's: the latest, since whoever brings one brings it again.
   std::shared_ptr<const ChatTemplate> given_chat_template(const std::string& source) {
     const std::lock_guard lock(chat_template_mutex);
@@ -184,6 +193,13 @@ struct EngineBase::Impl {
     return other_chat_template;
   }
 
+  void shut_down() {
+    client->close();
+    const std::lock_guard lock(shutdown_mutex);
+    if (output_thread.joinable()) output_thread.join();
+  }
+
+  const OwnerProcess owner;
   EngineConfig config;
   std::shared_ptr<const Tokenizer> tokenizer;
   std::unique_ptr<EngineCoreClient> client;
@@ -209,20 +225,25 @@ struct EngineBase::Impl {
   bool delivering = false;          // callbacks of a step run
   std::deque<KVCacheEvent> kv_events;
 
+  std::mutex shutdown_mutex;
   std::thread output_thread;  // Engine only
-  EngineCoreOutputs outputs;  // LLMEngine only: its buffers are used again
+  std::mutex step_mutex;      // LLMEngine only: results are taken in the order of their steps
+  EngineCoreOutputs outputs;  // likewise; its buffers are used again
 };
 
 EngineBase::EngineBase(const EngineConfig& config, bool threaded)
     : impl_(std::make_unique<Impl>(config, threaded)) {}
-EngineBase::~EngineBase() = default;
+EngineBase::~EngineBase() {
+  // In a child: the threads to wait for are not there, and locks may be held for ever.
+  if (!impl_->owner.is_current()) (void)impl_.release();
+}
 
 const ModelDescription& EngineBase::model() const { return impl_->description; }
 std::shared_ptr<const Tokenizer> EngineBase::tokenizer() const { return impl_->tokenizer; }
 
-std::string EngineBase::apply_chat_template(const std::string& messages_json,
-                                            const std::string& options_json,
+std::string EngineBase::apply_chat_template(const std::string& messages_json, const std::string& options_json,
                                             const std::string& chat_template) const {
+  impl_->owner.check();
   if (!chat_template.empty())
     return impl_->given_chat_template(chat_template)->render(messages_json, options_json);
   // On first use: a directory without a chat template can still complete text.
@@ -232,7 +253,7 @@ std::string EngineBase::apply_chat_template(const std::string& messages_json,
 }
 
 EngineStats EngineBase::stats() const {
-  const SchedulerStats s = impl_->client->stats();
+  const SchedulerStats s = impl_->core().stats();
   EngineStats stats;
   stats.num_steps = s.num_steps;
   stats.num_running_reqs = s.num_running_reqs;
@@ -260,17 +281,19 @@ EngineStats EngineBase::stats() const {
 }
 
 std::string EngineBase::dead_error() const {
+  impl_->owner.check();
   const std::lock_guard lock(impl_->mutex);
   return impl_->error;
 }
 
-bool EngineBase::reset_prefix_cache() { return impl_->client->reset_prefix_cache(); }
+bool EngineBase::reset_prefix_cache() { return impl_->core().reset_prefix_cache(); }
 
 void EngineBase::pause(PauseMode mode) {
-  impl_->client->set_pause_state(mode == PauseMode::kKeep ? PauseState::kPausedAll : PauseState::kPausedNew);
+  impl_->core().set_pause_state(mode == PauseMode::kKeep ? PauseState::kPausedAll : PauseState::kPausedNew);
 }
 
 void EngineBase::resume() {
+  impl_->owner.check();
   {
     const std::lock_guard lock(impl_->mutex);
     impl_->admission.draining = false;
@@ -278,9 +301,14 @@ void EngineBase::resume() {
   impl_->client->set_pause_state(PauseState::kUnpaused);
 }
 
-void EngineBase::dump_flight_recorder(const std::string& path) { impl_->client->dump_flight_recorder(path); }
+void EngineBase::dump_flight_recorder(const std::string& path) { impl_->core().dump_flight_recorder(path); }
+
+void EngineBase::shutdown() {
+  if (impl_->owner.is_current()) impl_->shut_down();
+}
 
 std::vector<KVCacheEvent> EngineBase::take_kv_events() {
+  impl_->owner.check();
   const std::lock_guard lock(impl_->mutex);
   std::vector<KVCacheEvent> events(std::make_move_iterator(impl_->kv_events.begin()),
                                    std::make_move_iterator(impl_->kv_events.end()));
@@ -316,10 +344,7 @@ Engine::Engine(const EngineConfig& config) : EngineBase(config, /*threaded=*/tru
   });
 }
 
-Engine::~Engine() {
-  impl_->client->close();
-  impl_->output_thread.join();
-}
+Engine::~Engine() { shutdown(); }
 
 std::string Engine::add_request(EngineRequest request, OutputCallback callback) {
   std::vector<EngineRequest> requests;
@@ -346,6 +371,7 @@ std::vector<std::string> Engine::add_requests(std::vector<EngineRequest> request
 }
 
 bool Engine::drain(std::chrono::milliseconds timeout) {
+  impl_->owner.check();
   std::unique_lock lock(impl_->mutex);
   impl_->admission.draining = true;
   return impl_->drained.wait_for(lock, timeout, [this] {
@@ -395,11 +421,14 @@ std::string LLMEngine::add_request(EngineRequest request) {
 bool LLMEngine::abort_request(const std::string& request_id) { return impl_->abort(request_id); }
 
 bool LLMEngine::has_unfinished_requests() const {
+  impl_->owner.check();
   const std::lock_guard lock(impl_->mutex);
   return impl_->output_processor->num_unfinished_requests() > 0 || !impl_->undelivered.empty();
 }
 
 std::vector<RequestOutput> LLMEngine::step() {
+  impl_->owner.check();
+  const std::lock_guard lock(impl_->step_mutex);
   std::vector<OutputProcessor::Delivery> deliveries;
   impl_->client->get_outputs(impl_->outputs);
   impl_->process(impl_->outputs);

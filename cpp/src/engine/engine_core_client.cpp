@@ -16,24 +16,37 @@
 namespace quire {
 namespace {
 
+constexpr const char* kShutDown = "it was shut down";
+
+// One caller at a time: whoever comes during a step waits for its end.
 class InlineClient final : public EngineCoreClient {
  public:
   explicit InlineClient(std::unique_ptr<EngineCore> core) : core_(std::move(core)) {}
 
   void add_request(EngineCoreRequest&& request) override {
+    const std::lock_guard lock(mutex_);
     check_alive();
     core_->add_request(std::move(request));
   }
   // What has failed is left alone.
   void abort_requests(std::vector<RequestId> request_ids) override {
+    const std::lock_guard lock(mutex_);
     if (error_.empty()) core_->abort_requests(request_ids);
   }
-  bool reset_prefix_cache() override { return error_.empty() && core_->reset_prefix_cache(); }
+  bool reset_prefix_cache() override {
+    const std::lock_guard lock(mutex_);
+    return error_.empty() && core_->reset_prefix_cache();
+  }
   void set_pause_state(PauseState state) override {
+    const std::lock_guard lock(mutex_);
     if (error_.empty()) core_->set_pause_state(state);
   }
-  SchedulerStats stats() override { return core_->stats(); }
+  SchedulerStats stats() override {
+    const std::lock_guard lock(mutex_);
+    return core_->stats();
+  }
   bool get_outputs(EngineCoreOutputs& outputs) override {
+    const std::lock_guard lock(mutex_);
     check_alive();
     try {
       return core_->step_once(outputs);
@@ -46,7 +59,10 @@ class InlineClient final : public EngineCoreClient {
   }
   bool try_get_outputs(EngineCoreOutputs&) override { return false; }
   void dump_flight_recorder(const std::string& path) override { core_->dump_flight_recorder(path); }
-  void close() override {}
+  void close() override {
+    const std::lock_guard lock(mutex_);
+    if (error_.empty()) error_ = kShutDown;
+  }
   const ModelInfo& model_info() const override { return core_->model_info(); }
 
  private:
@@ -54,6 +70,7 @@ class InlineClient final : public EngineCoreClient {
     if (!error_.empty()) throw ResourceExhausted("the engine has ended: " + error_);
   }
 
+  std::mutex mutex_;
   std::unique_ptr<EngineCore> core_;
   std::string error_;
 };
@@ -85,10 +102,7 @@ class ThreadedClient final : public EngineCoreClient {
           name_this_thread("quire-core");
           run();
         }) {}
-  ~ThreadedClient() override {
-    close();
-    thread_.join();
-  }
+  ~ThreadedClient() override { close(); }
 
   void add_request(EngineCoreRequest&& request) override {
     const std::lock_guard lock(mutex_);
@@ -136,10 +150,14 @@ class ThreadedClient final : public EngineCoreClient {
   }
   void dump_flight_recorder(const std::string& path) override { core_->dump_flight_recorder(path); }
   void close() override {
-    const std::lock_guard lock(mutex_);
-    closed_ = true;
-    arrived_.notify_one();
-    produced_.notify_all();
+    {
+      const std::lock_guard lock(mutex_);
+      closed_ = true;
+      arrived_.notify_one();
+      produced_.notify_all();
+    }
+    const std::lock_guard lock(join_mutex_);
+    if (thread_.joinable()) thread_.join();
   }
   const ModelInfo& model_info() const override { return model_info_; }
 
@@ -166,7 +184,7 @@ class ThreadedClient final : public EngineCoreClient {
       for (auto& reset : *left) reset.set_value(false);
       left->clear();
     }
-    if (error_.empty()) error_ = "it was shut down";
+    if (error_.empty()) error_ = kShutDown;
   }
 
   // What can be told; an engine that ends for want of memory may have none for this either.
@@ -255,6 +273,7 @@ class ThreadedClient final : public EngineCoreClient {
   std::optional<PauseState> taken_pause_state_;
   std::vector<std::promise<bool>> taken_resets_;
   bool stalled_ = false;  // the last step had nothing to do
+  std::mutex join_mutex_;
   std::thread thread_;
 };
 

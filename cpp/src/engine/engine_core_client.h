@@ -14,8 +14,8 @@ class EngineCoreClient {
  public:
   virtual ~EngineCoreClient() = default;
 
-  // Thread-safe in the threaded client; from the stepping thread in the inline one. Throws ResourceExhausted
-  // when the engine has ended.
+  // Thread-safe, like all but get_outputs; the inline client waits for the step that runs. Throws
+  // ResourceExhausted when the engine has ended.
   virtual void add_request(EngineCoreRequest&& request) = 0;
   // Also wakes get_outputs, perhaps with nothing.
   virtual void abort_requests(std::vector<RequestId> request_ids) = 0;
@@ -34,7 +34,7 @@ class EngineCoreClient {
   // From any thread. Throws InvalidArgument when there is no recorder, or the file cannot be written.
   virtual void dump_flight_recorder(const std::string& path) = 0;
 
-  // Wakes get_outputs for good. Requests still in the engine are dropped.
+  // Wakes get_outputs for good, and waits for the step that runs. Requests still in the engine are dropped.
   virtual void close() = 0;
 
   virtual const ModelInfo& model_info() const = 0;

@@ -5,6 +5,7 @@
 #include <unordered_map>
 
 #include "quire/engine.h"
+#include "util/owner_process.h"
 
 namespace quire {
 namespace {
@@ -24,6 +25,7 @@ void append_delta(CompletionOutput& waiting, CompletionOutput&& delta) {
 }  // namespace
 
 struct OutputQueue::State {
+  const OwnerProcess owner;
   std::mutex mutex;
   std::condition_variable arrived;
   std::vector<RequestOutput> waiting;
@@ -65,6 +67,7 @@ OutputCallback OutputQueue::callback(RequestOutputKind kind) {
 }
 
 std::vector<RequestOutput> OutputQueue::take(std::chrono::milliseconds timeout) {
+  state_->owner.check();  // in a child nothing would ever come
   std::unique_lock lock(state_->mutex);
   state_->arrived.wait_for(lock, timeout, [this] { return !state_->waiting.empty(); });
   state_->position.clear();
