@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import quire
 from triton_fixtures import ENGINE
 from triton_server import TritonServer, started_server
 
+DOCUMENTATION = Path(__file__).resolve().parents[2] / "docs" / "triton.md"
 BY_HAND = """
 input [
   { name: "text_input" data_type: TYPE_STRING dims: [ 1 ] optional: true },
@@ -60,3 +65,21 @@ def test_settings_for_all_backends_are_passed_over(tmp_path: Path, demo_model: P
     with started_server(tmp_path, "--backend-config=default-max-batch-size=8") as running:
         running.write_model("demo", {"model": demo_model, **ENGINE})
         running.load("demo")
+
+
+def test_the_packages_backend_may_be_copied_as_documented(
+    tmp_path: Path, demo_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not (Path(quire.__path__[0]) / "libquire.so.0").is_file():
+        pytest.skip("an editable install keeps its libraries elsewhere")
+    found = re.search(r"```\n(package=.*?)```", DOCUMENTATION.read_text(), re.DOTALL)
+    assert found
+    commands = found[1].replace("/opt/tritonserver", str(tmp_path)).replace("python", sys.executable)
+    subprocess.run(["bash", "-ec", commands], check=True)
+    monkeypatch.setenv("QUIRE_TRITON_BACKENDS", str(tmp_path / "backends"))
+    with started_server(tmp_path) as running:
+        running.write_model("demo", {"model": demo_model, **ENGINE})
+        running.load("demo")
+        assert running.generate("demo", text_input="Once", max_tokens=2)["text_output"].startswith("Once")
+        libraries = re.findall(r"\S+quire\.so\S*", Path(f"/proc/{running.process.pid}/maps").read_text())
+        assert {Path(library).parent for library in libraries} == {tmp_path / "backends" / "quire"}
