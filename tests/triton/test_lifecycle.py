@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -103,6 +104,26 @@ def test_a_failed_reload_leaves_the_old_one_serving(tmp_path: Path, demo_model: 
         server.load("steady")
         assert server.request("v2/models/steady/generate", {"input_ids": [5] * 64}).status == 400
         server.process.kill()
+
+
+def test_a_model_in_which_nothing_has_changed_is_not_loaded_again(
+    server: TritonServer, models: Models
+) -> None:
+    """New weights in the directory that `model` names are not looked for: docs/triton.md says what to do."""
+    models("touched")
+
+    def num_loads() -> int:
+        return server.log.read_text().count("model 'touched': ")
+
+    assert num_loads() == 1
+    config = server.repository / "touched" / "config.pbtxt"
+    config.write_text(config.read_text() + "# a comment\n")
+    server.load("touched")
+    assert num_loads() == 1
+    time.sleep(0.05)  # a file system's clock may tick every few milliseconds
+    (server.repository / "touched" / "1" / "stamp").touch()
+    server.load("touched")
+    assert num_loads() == 2
 
 
 def test_a_model_is_warmed_up_before_it_is_ready(server: TritonServer, models: Models) -> None:

@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -64,6 +65,13 @@ def test_every_model_of_the_repository_answers(ready: Running, reference: Callab
     for model in ("quire_demo", "quire_demo_sync"):
         body = {"text_input": "Once upon a time", **sampling}
         assert ready.post(f"v2/models/{model}/generate", body)["text_output"] == expected
+
+
+def test_models_of_a_repository_are_not_loaded_and_unloaded_unless_asked_for(ready: Running) -> None:
+    for what in ("load", "unload"):
+        with pytest.raises(urllib.error.HTTPError) as error:
+            ready.post(f"v2/repository/models/quire_demo/{what}", {})
+        assert "explicit model" in error.value.read().decode()
 
 
 def test_the_ensemble_continues_its_own_beginning(ready: Running, reference: Callable[..., Any]) -> None:
