@@ -109,7 +109,7 @@ def test_png_without_matplotlib_says_so(tmp_path: Path, monkeypatch: pytest.Monk
     ("args", "message"),
     [
         (("--workload", "x.jsonl", "--requests", "5"), "--workload and --requests exclude each other"),
-        (("--workload", "/nowhere.jsonl"), "cannot be opened"),
+        (("--workload", "/nowhere.jsonl"), "no such file"),
         (("--router", "random"), "got 'random'"),
         (("--max-num-seqs", "0"), "max_num_seqs must be an integer from 1 to 4096"),
         (("--plot", "out.gif"), "must end in .html or .png"),

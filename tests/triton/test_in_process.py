@@ -36,6 +36,7 @@ call("TRITONSERVER_ServerOptionsNew", ctypes.byref(options))
 call("TRITONSERVER_ServerOptionsSetModelRepositoryPath", options, repository.encode())
 call("TRITONSERVER_ServerOptionsSetBackendDirectory", options, backends.encode())
 call("TRITONSERVER_ServerOptionsSetExitTimeout", options, 4)
+call("TRITONSERVER_ServerOptionsSetStrictModelConfig", options, ctypes.c_bool(False))  # as the program has it
 call("TRITONSERVER_ServerNew", ctypes.byref(server), options)
 call("TRITONSERVER_ServerModelIsReady", server, b"demo", ctypes.c_int64(1), ctypes.byref(ready))
 print("ready" if ready.value else "not ready")
