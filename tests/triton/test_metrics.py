@@ -11,6 +11,11 @@ from triton_server import TritonServer, poll
 HISTOGRAMS = (
     "time_to_first_token_seconds",
     "inter_token_latency_seconds",
+    "time_per_output_token_seconds",
+    "request_inference_time_seconds",
+    "request_params_n",
+    "request_params_max_tokens",
+    "iteration_tokens_total",
     "e2e_request_latency_seconds",
     "request_queue_time_seconds",
 )
@@ -53,7 +58,12 @@ def test_every_family_has_help_type_and_the_model(server: TritonServer) -> None:
             assert f"# HELP quire:{name} " in text
             assert f"# TYPE quire:{name} {kind}\n" in text
     for model in ("demo", "sync"):
-        assert f'quire:num_requests_running{{model="{model}",version="1"}}' in text
+        [line] = [
+            line
+            for line in text.splitlines()
+            if line.startswith("quire:num_requests_running{") and f'model="{model}"' in line
+        ]
+        assert f'model_name="{model}"' in line and 'version="1"' in line
 
 
 def test_counters_count_exactly(server: TritonServer, models: Models) -> None:
@@ -65,6 +75,13 @@ def test_counters_count_exactly(server: TritonServer, models: Models) -> None:
     assert metrics("generation_tokens_total") == 10
     assert metrics("time_to_first_token_seconds_count") == 2
     assert metrics("inter_token_latency_seconds_count") == 6 + 2
+    assert metrics("time_per_output_token_seconds_count") == 6 + 2
+    assert metrics("time_per_output_token_seconds_sum") == metrics("inter_token_latency_seconds_sum")
+    assert metrics("request_inference_time_seconds_count") == 2
+    assert metrics("request_params_max_tokens_sum") == 7 + 3
+    assert metrics("request_params_n_sum") == 2
+    # The last token of each is not computed with.
+    assert metrics("iteration_tokens_total_sum") == 5 + 6 + 5 + 2
     assert metrics("e2e_request_latency_seconds_count") == 2
     assert metrics("request_queue_time_seconds_count") == 2
     assert metrics("num_preemptions_total") == 0

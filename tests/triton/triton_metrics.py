@@ -22,6 +22,7 @@ class Metrics:
             labels = dict(_LABEL.findall(match[2]))
             if labels.pop("model", None) == model:
                 labels.pop("version", None)
+                labels.pop("model_name", None)
                 self.samples[match[1], _written(labels)] = float(match[3])
 
     def __call__(self, name: str, **labels: str) -> float:

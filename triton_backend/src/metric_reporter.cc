@@ -79,6 +79,7 @@ MetricReporter::MetricReporter(std::shared_ptr<const MetricFamilies> families, c
         std::vector<Label> labels;
         labels.push_back(make_label("model", model));
         labels.push_back(make_label("version", std::to_string(version)));
+        labels.push_back(make_label("model_name", model));  // vLLM's, which its dashboards filter by
         if (!family.label_values.empty())
           labels.push_back(make_label(family.label_name, family.label_values[i]));
         metrics_[static_cast<size_t>(family.metric)].push_back(

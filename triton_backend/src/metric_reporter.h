@@ -28,8 +28,8 @@ class MetricFamilies {
   std::vector<TRITONSERVER_MetricFamily*> families_;  // by Metric
 };
 
-// One model's metrics, labelled with its name and version. During a reload the old engine and the new one
-// share them: both count, the current one alone sets gauges.
+// One model's metrics, labelled with its name (as the server does, and as vLLM does) and version. During a
+// reload the old engine and the new one share them: both count, the current one alone sets gauges.
 class MetricReporter final : public MetricSink {
  public:
   MetricReporter(std::shared_ptr<const MetricFamilies> families, const std::string& model, uint64_t version,

@@ -36,17 +36,20 @@ void MetricsRecorder::record_output(RequestMetrics& metrics, const EngineCoreOut
 }
 
 void MetricsRecorder::record_finish(const RequestMetrics& metrics, FinishReason reason,
-                                    int32_t num_prompt_tokens, double now) {
+                                    int32_t num_prompt_tokens, const SamplingParams& params, double now) {
   if (!sink_) return;
   ++recorded_.num_finished[static_cast<size_t>(reason)];
   observe(Metric::kE2ERequestLatency, now - metrics.arrival_time);
   observe(Metric::kRequestPromptTokens, num_prompt_tokens);
   observe(Metric::kRequestGenerationTokens, metrics.num_generation_tokens);
+  observe(Metric::kRequestParamsN, params.n);
+  observe(Metric::kRequestParamsMaxTokens, params.max_tokens);
   if (metrics.first_scheduled_time == 0.0) return;
   observe(Metric::kRequestQueueTime, metrics.first_scheduled_time - metrics.arrival_time);
   if (metrics.first_token_time == 0.0) return;
   observe(Metric::kRequestPrefillTime, metrics.first_token_time - metrics.first_scheduled_time);
   observe(Metric::kRequestDecodeTime, metrics.last_token_time - metrics.first_token_time);
+  observe(Metric::kRequestInferenceTime, metrics.last_token_time - metrics.first_scheduled_time);
 }
 
 void MetricsRecorder::record_stats(const SchedulerStats& stats) {
@@ -58,6 +61,8 @@ void MetricsRecorder::record_stats(const SchedulerStats& stats) {
   value(Metric::kPrefixCacheQueries) += since(stats_.prefix_cache_queries, stats.prefix_cache_queries);
   value(Metric::kPrefixCacheHits) += since(stats_.prefix_cache_hits, stats.prefix_cache_hits);
   value(Metric::kNumPreemptions) += since(stats_.num_preemptions, stats.num_preemptions);
+  if (stats.num_scheduled_tokens > stats_.num_scheduled_tokens)
+    observe(Metric::kIterationTokens, since(stats_.num_scheduled_tokens, stats.num_scheduled_tokens));
   recorded_.num_graph_steps[0] += since(stats_.num_full_graph_steps, stats.num_full_graph_steps);
   recorded_.num_graph_steps[1] += since(stats_.num_piecewise_graph_steps, stats.num_piecewise_graph_steps);
   recorded_.num_graph_steps[2] += since(stats_.num_eager_steps, stats.num_eager_steps);
@@ -113,8 +118,11 @@ void MetricsRecorder::report() {
     const double num_steps = reported_.num_graph_steps[label];
     if (num_steps > 0.0) tell([&] { sink_->add(Metric::kCudagraphSteps, label, num_steps); });
   }
-  for (const Observation& o : reported_.observations)
+  for (const Observation& o : reported_.observations) {
     tell([&] { sink_->observe(o.metric, o.value, o.count); });
+    if (o.metric == Metric::kInterTokenLatency)
+      tell([&] { sink_->observe(Metric::kTimePerOutputToken, o.value, o.count); });
+  }
 }
 
 template <class Call>

@@ -22,7 +22,7 @@ class MetricsRecorder {
                      int32_t num_prompt_tokens, double now);
   // A completion ended.
   void record_finish(const RequestMetrics& metrics, FinishReason reason, int32_t num_prompt_tokens,
-                     double now);
+                     const SamplingParams& params, double now);
   // How the engine core stands after a step; nothing counts after its end.
   void record_stats(const SchedulerStats& stats);
   // The engine core has ended, and with it all that ran or waited.

@@ -61,7 +61,7 @@ void OutputProcessor::process_outputs(EngineCoreOutputs&& outputs, std::vector<R
     metrics_.record_output(child.metrics, output, num_new, state.num_prompt_tokens(), outputs.timestamp);
     if (child.output.finished()) {
       metrics_.record_finish(child.metrics, child.output.finish_reason, state.num_prompt_tokens(),
-                             outputs.timestamp);
+                             state.params, outputs.timestamp);
     }
     if (!state.changed) changed_.push_back(&state);
     state.changed = true;
@@ -219,7 +219,7 @@ bool OutputProcessor::finish_request(const std::string& request_id, FinishReason
     child.changed = true;
     children_.erase(child.id);
     to_abort.push_back(child.id);
-    metrics_.record_finish(child.metrics, reason, state.num_prompt_tokens(), now);
+    metrics_.record_finish(child.metrics, reason, state.num_prompt_tokens(), state.params, now);
   }
   deliver(state, deliveries);
   return true;

@@ -29,16 +29,24 @@ TEST(MetricsRecorderTest, ARequestsTimingsAreTakenApart) {
   recorder.record_output(request, scheduled_at(102.0), 1, /*num_prompt_tokens=*/7, 105.0);
   recorder.record_output(request, scheduled_at(102.0), 3, 7, 105.5);  // drafts were accepted
   recorder.record_output(request, scheduled_at(102.0), 1, 7, 106.5);
-  recorder.record_finish(request, FinishReason::kLength, 7, 107.0);
+  SamplingParams params;
+  params.n = 2;
+  params.max_tokens = 5;
+  recorder.record_finish(request, FinishReason::kLength, 7, params, 107.0);
   EXPECT_EQ(sink->count(Metric::kTimeToFirstToken), 0U) << "nothing is told before it is reported";
   report(recorder);
   EXPECT_EQ(sink->sum(Metric::kTimeToFirstToken), 5.0);
   EXPECT_EQ(sink->sum(Metric::kInterTokenLatency), 1.5);
   EXPECT_EQ(sink->count(Metric::kInterTokenLatency), 2U);
+  EXPECT_EQ(sink->sum(Metric::kTimePerOutputToken), 1.5);
+  EXPECT_EQ(sink->count(Metric::kTimePerOutputToken), 2U);
   EXPECT_EQ(sink->sum(Metric::kE2ERequestLatency), 7.0);
   EXPECT_EQ(sink->sum(Metric::kRequestQueueTime), 2.0);
   EXPECT_EQ(sink->sum(Metric::kRequestPrefillTime), 3.0);
   EXPECT_EQ(sink->sum(Metric::kRequestDecodeTime), 1.5);
+  EXPECT_EQ(sink->sum(Metric::kRequestInferenceTime), 4.5);
+  EXPECT_EQ(sink->sum(Metric::kRequestParamsN), 2.0);
+  EXPECT_EQ(sink->sum(Metric::kRequestParamsMaxTokens), 5.0);
   EXPECT_EQ(sink->sum(Metric::kRequestPromptTokens), 7.0);
   EXPECT_EQ(sink->sum(Metric::kRequestGenerationTokens), 5.0);
   EXPECT_EQ(sink->counter(Metric::kPromptTokens), 7.0);
@@ -56,7 +64,7 @@ TEST(MetricsRecorderTest, WhatARequestNeverReachedIsNotObserved) {
   waited.arrival_time = prefilled.arrival_time = 10.0;
   recorder.record_output(prefilled, scheduled_at(11.0), 0, 4, 12.0);
   for (const RequestMetrics& request : {waited, prefilled})
-    recorder.record_finish(request, FinishReason::kAbort, 4, 13.0);
+    recorder.record_finish(request, FinishReason::kAbort, 4, {}, 13.0);
   report(recorder);
   EXPECT_EQ(sink->finished("abort"), 2.0);
   EXPECT_EQ(sink->count(Metric::kE2ERequestLatency), 2U);
@@ -134,7 +142,7 @@ TEST(MetricsRecorderTest, ASinkThatThrowsLosesOnlyThat) {
   MetricsRecorder recorder(sink);
   RequestMetrics request;
   recorder.record_output(request, scheduled_at(1.0), 1, 3, 2.0);
-  recorder.record_finish(request, FinishReason::kStop, 3, 2.0);
+  recorder.record_finish(request, FinishReason::kStop, 3, {}, 2.0);
   report(recorder);
   EXPECT_EQ(sink->counter(Metric::kGenerationTokens), 1.0);
   EXPECT_EQ(sink->finished("stop"), 1.0);
