@@ -14,6 +14,13 @@ int32_t max_blocks(const StepInputsConfig& config, int32_t block_size) {
   return (config.max_model_len + block_size - 1) / block_size;
 }
 
+// Tokens and block ids that a step may send without waiting: those of its tokens, of many rows that go on,
+// and all of the longest row, which may just have come with a cached prefix.
+size_t max_staged_values(const StepInputsConfig& config) {
+  return static_cast<size_t>(config.max_num_batched_tokens) + 4096 +
+         2 * static_cast<size_t>(config.max_model_len);
+}
+
 // More would keep the one block that brings it busy for longer than a copy takes.
 constexpr size_t kMaxBrought = size_t{128} << 10;
 
@@ -148,10 +155,11 @@ void DeviceInputs::release(const LaunchContext& launch, InputBatch& batch, Cache
   request.slot = -1;
 }
 
-// Collected here and staged together. A step that changes more than fits is written in several rounds.
+// Collected here and staged together. A step that changes more than fits is written in several rounds, each
+// of which waits for the one before.
 void DeviceInputs::write_row(const LaunchContext& launch, size_t table, int32_t row, int32_t begin,
                              std::span<const int32_t> values) {
-  const auto capacity = static_cast<size_t>(config_.max_num_batched_tokens) + 4096;
+  const size_t capacity = max_staged_values(config_);
   while (!values.empty()) {
     if (values_.size() >= capacity || writes_.size() >= static_cast<size_t>(4 * config_.max_num_seqs))
       flush_writes(launch);
@@ -311,8 +319,8 @@ size_t device_inputs_bytes(const StepInputsConfig& config, std::span<const int32
 
 size_t device_inputs_staging_bytes(const StepInputsConfig& config) {
   const auto rows = static_cast<size_t>(config.max_num_seqs);
-  const auto values = static_cast<size_t>(config.max_num_batched_tokens) + 4096;
-  return 4 * rows * sizeof(RowWrite) + values * sizeof(int32_t) + rows * 5 * sizeof(int32_t) + 1024;
+  return 4 * rows * sizeof(RowWrite) + max_staged_values(config) * sizeof(int32_t) +
+         rows * 5 * sizeof(int32_t) + 1024;
 }
 
 std::unique_ptr<StepInputs> make_device_inputs(const StepInputsConfig& config, const BatchOps& ops,

@@ -63,7 +63,8 @@ std::unique_ptr<StepInputs> make_host_inputs(const StepInputsConfig& config);
 // backend's attention plan takes, per group.
 size_t device_inputs_bytes(const StepInputsConfig& config, std::span<const int32_t> block_sizes,
                            size_t plan_bytes);
-// Bytes of the staging ring that a step may take; more goes in several rounds.
+// Bytes of the staging ring that a step may take; more goes in several rounds, with a wait between them. All
+// of the longest row fits.
 size_t device_inputs_staging_bytes(const StepInputsConfig& config);
 std::unique_ptr<StepInputs> make_device_inputs(const StepInputsConfig& config, const BatchOps& ops,
                                                std::span<const int32_t> block_sizes, size_t plan_bytes,

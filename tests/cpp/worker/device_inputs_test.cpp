@@ -330,15 +330,39 @@ TEST_P(DeviceInputsTest, AStepOfPaddingBelongsToNobody) {
   }
 }
 
+TEST_P(DeviceInputsTest, TheLongestRowComesWithoutAWait) {
+  Sequence& sequence = sequences_.front();
+  sequence.tokens.assign(static_cast<size_t>(shape_.max_model_len), 7);
+  sequence.num_computed = shape_.max_model_len - 1;
+  SamplingParams& params = sequence.device.sampling_params;
+  params.presence_penalty = 1.5F;  // reads all tokens
+  sequence.device.sampling = RowSampling(params);
+  schedule(sequence, 1);
+  const std::vector<int32_t> counts = {1}, sampling_rows = {0};
+  StepShape step;
+  step.batch = &device_batch_;
+  step.num_scheduled = counts;
+  step.num_tokens = step.num_decode_rows = 1;
+  step.sampling_rows = sampling_rows;
+  ring_->begin_step();
+  const int waits = device_.num_host_waits;
+  inputs_->stage(launch_, step);
+  inputs_->build(launch_, 1, 1);
+  EXPECT_EQ(device_.num_host_waits, waits);
+  synchronize();
+  const int32_t* tokens = inputs_->token_ids(sequence.device);
+  EXPECT_EQ(std::vector(tokens, tokens + shape_.max_model_len), sequence.tokens);
+}
+
 INSTANTIATE_TEST_SUITE_P(Shapes, DeviceInputsTest,
                          testing::Values(Shape{"one_group", 6, 40, 50, {4}, 0.2, false},
                                          Shape{"groups", 6, 40, 50, {4, 16, 3}, 0.2, false},
                                          Shape{"groups_hurried", 6, 40, 50, {4, 16, 3}, 0.2, true},
                                          // A row of each table at once is more writes than a step stages, ...
                                          Shape{"most_groups", 5, 64, 70, {1, 2, 3, 4, 5, 6, 7}, 0.5, false},
-                                         // ... and all tokens of two rows are more values.
-                                         Shape{"long", 5, 300, 4000, {8, 32}, 0.8, false},
-                                         Shape{"long_hurried", 5, 300, 4000, {8, 32, 1}, 0.8, true},
+                                         // ... and all tokens of some rows are more values.
+                                         Shape{"long", 9, 300, 4000, {8, 32}, 0.8, false},
+                                         Shape{"long_hurried", 9, 300, 4000, {8, 32, 1}, 0.8, true},
                                          // More than one kernel is to bring: it is copied.
                                          Shape{"copied", 3, 60000, 40000, {64}, 0.5, true}),
                          [](const auto& info) { return std::string(info.param.name); });
