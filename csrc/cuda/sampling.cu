@@ -10,17 +10,20 @@
 // Where the list would be too long (flat or tied logits) resolve_kernel selects in the row itself.
 //
 // Probabilities are summed in fixed point and ties go by id, so a row's token does not depend on how the row
-// was divided, nor on the rows around it.
+// was divided, nor on the rows around it. All of it is draw_math.h's arithmetic: the CPU draws the same
+// token.
 #include <algorithm>
 
 #include "common/launch.h"
-#include "common/random.cuh"
 #include "common/ranking.cuh"
 #include "common/types.cuh"
 #include "ops.h"
+#include "quire/kernels/draw_math.h"
 
 namespace quire::cuda {
 namespace {
+
+using draw_math::distance_of, draw_math::weight_of;
 
 constexpr int kMaxChunks = 128;  // of a row
 constexpr int kChunkAlign = 1024;
@@ -66,9 +69,8 @@ struct Row {
         best(a.filters ? a.scratch[r].best : reinterpret_cast<Ranked*>(a.scratch) + int64_t{r} * kMaxChunks) {
     if (greedy) return;
     const float temperature = a.rows.temperature[r];
+    if (draw_math::is_greedy(temperature)) return;
     scale = 1.0F / temperature;
-    // So close to zero that noise would be lost in the logits, it is zero.
-    if (!(temperature > 0.0F) || !(scale < 1e30F)) return;
     seed = a.rows.seed[r];
     position = a.rows.position[r];
     mode = a.filters && (has_top_k(a, r) || a.rows.top_p[r] < 1.0F || a.rows.min_p[r] > 0.0F) ? Mode::kFilter
@@ -79,18 +81,10 @@ struct Row {
   }
 };
 
-// How far a logit lies below the highest, in the exponent's units. NaN: infinitely far.
-__device__ __forceinline__ float distance_of(float highest, float x, float scale) {
-  return x == x ? (highest - x) * scale : INFINITY;
-}
-// exp(-distance), the highest one's being 1.
-__device__ __forceinline__ float weight_of(float distance) { return __expf(-distance); }
-// Weights as integers: 2^20 of them may be added.
-__device__ __forceinline__ Ranked fixed(float weight) { return __float2ull_rz(weight * 0x1p43F); }
 // What a token counts for top-p: nothing where min-p has dropped it.
 __device__ __forceinline__ Ranked mass_of(float distance, float min_p) {
   const float weight = weight_of(distance);
-  return weight >= min_p ? fixed(weight) : 0;
+  return weight >= min_p ? draw_math::mass_of(weight) : 0;
 }
 
 __device__ __forceinline__ int token_of(Ranked best) {
@@ -141,11 +135,12 @@ __global__ void __launch_bounds__(kThreads) scan_kernel(Args a) {
     });
   } else {
     for_each_four(row.logits, begin, end, [&](int i, float4 v) {
-      const uint4 words = philox(row.seed, row.position, static_cast<uint32_t>(i) / 4);
-      consider(i, fmaf(v.x, row.scale, gumbel(words.x)));
-      consider(i + 1, fmaf(v.y, row.scale, gumbel(words.y)));
-      consider(i + 2, fmaf(v.z, row.scale, gumbel(words.z)));
-      consider(i + 3, fmaf(v.w, row.scale, gumbel(words.w)));
+      const draw_math::Words words =
+          draw_math::words_of_group(row.seed, row.position, static_cast<uint32_t>(i) / 4);
+      const float logits[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+      for (int j = 0; j < 4; ++j)
+        consider(i + j, draw_math::score_of(logits[j], row.scale, draw_math::gumbel(words.at[j])));
     });
   }
   const Ranked own = nan ? kNotANumber : best_id < 0 ? 0 : ranked(best, static_cast<uint32_t>(best_id));
@@ -339,8 +334,8 @@ __device__ Ranked draw_from_list(const Args& a, int r, const Row& row, float hig
     const float distance = distance_of(highest, logit_of(token), row.scale);
     if ((top_p >= 1.0F || before == 0 || static_cast<double>(before) < target) &&
         weight_of(distance) >= min_p && distance < INFINITY) {
-      const float score = gumbel_of(row.seed, row.position, id_of(token)) - distance;
-      best = max(best, ranked(score, id_of(token)));
+      const float noise = draw_math::gumbel_of(row.seed, row.position, id_of(token));
+      best = max(best, ranked(draw_math::score_below(noise, distance), id_of(token)));
     }
     before += masses[j];
   }
@@ -370,7 +365,8 @@ __device__ Ranked draw_from_row(const Args& a, int r, const Row& row, float high
     const auto id = static_cast<uint32_t>(i);
     const float distance = distance_of(highest, x, row.scale);
     if (!(distance < INFINITY) || weight_of(distance) < min_p || ranked(x, id) < bound) return;
-    best = max(best, ranked(gumbel_of(row.seed, row.position, id) - distance, id));
+    const float noise = draw_math::gumbel_of(row.seed, row.position, id);
+    best = max(best, ranked(draw_math::score_below(noise, distance), id));
   });
   return block_reduce<true>(best, memory.reduce);
 }

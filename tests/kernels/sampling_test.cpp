@@ -1,85 +1,10 @@
-#include <set>
-
-#include "kernel_test.h"
+#include "sampling_fixture.h"
 
 namespace quire {
 namespace {
 
-// The rows of one call, all fields neutral until set.
-struct Batch {
-  explicit Batch(const Tensor& logits)
-      : logits(logits),
-        rows(static_cast<size_t>(logits.view().shape[0])),
-        temperature(rows, 1.0F),
-        top_k(rows),
-        top_p(rows, 1.0F),
-        min_p(rows),
-        seed(rows),
-        position(rows),
-        ids(rows, -1),
-        host_ids(rows, -1),
-        sequences(rows * 2, -1),
-        counters(rows),
-        places(rows) {
-    for (size_t r = 0; r < rows; r += 2) places[r] = &sequences[2 * r];  // the odd rows have none
-  }
-
-  std::vector<int32_t> sample(const KernelTable& kernels, const LaunchContext& ctx) {
-    kernels.sample(ctx, {.logits = logits,
-                         .temperature = temperature.data(),
-                         .top_k = top_k.data(),
-                         .top_p = top_p.data(),
-                         .min_p = min_p.data(),
-                         .seed = seed.data(),
-                         .position = position.data(),
-                         .sampled_token_ids = ids.data(),
-                         .host_token_ids = host_ids.data(),
-                         .token_places = places.data(),
-                         .row_counters = counters.data(),
-                         .all_greedy = all_greedy,
-                         .any_filter = any_filter});
-    auto sampled = read(ids);
-    const auto for_the_host = read(host_ids);
-    for (size_t r = 0; r < rows; ++r)
-      EXPECT_EQ(for_the_host[r], has_nan.contains(r) ? kNoToken : sampled[r]) << r;
-    for (const size_t r : has_nan) EXPECT_EQ(sampled[r], 0);
-    for (size_t at = 0; at < 2 * rows; ++at) {
-      const bool has_place = at % 4 == 0;
-      EXPECT_EQ(sequences[at], has_place ? sampled[at / 2] : -1) << at;
-    }
-    EXPECT_EQ(read(counters), std::vector<uint32_t>(rows));
-    return sampled;
-  }
-
-  const Tensor& logits;
-  size_t rows;
-  Array<float> temperature;
-  Array<int32_t> top_k;
-  Array<float> top_p, min_p;
-  Array<uint64_t> seed;
-  Array<int64_t> position;
-  Array<int32_t> ids, host_ids, sequences;
-  Array<uint32_t> counters;
-  Array<int32_t*> places;
-  bool all_greedy = false, any_filter = true;
-  std::set<size_t> has_nan;  // rows that no token can be drawn from
-};
-
-class SamplingTest : public KernelTest {
+class SamplingTest : public SamplingTestBase {
  protected:
-  // Workspace for `rows` rows of `vocab`, where the table wants one.
-  void reserve(int64_t rows, int64_t vocab) {
-    if (kernels().sampling_workspace_bytes != nullptr)
-      set_workspace(kernels().sampling_workspace_bytes(rows, vocab));
-  }
-
-  struct Filters {
-    float temperature = 1;
-    int top_k = 0;
-    float top_p = 1;
-    float min_p = 0;
-  };
-
   // Draws many tokens for one row of logits and compares their frequencies with the probabilities.
   void expect_distribution(const std::vector<float>& logits, const Filters& filters) {
     constexpr int64_t kDraws = 8000, kRows = 50;
@@ -129,14 +54,6 @@ class SamplingTest : public KernelTest {
     // Five standard deviations above the mean of the distribution; the seeds are fixed.
     const double freedom = std::max(1, degrees - 1);
     EXPECT_LT(chi_square, freedom + 5 * std::sqrt(2 * freedom) + 10);
-  }
-
-  static std::vector<float> normal_logits(size_t n, float deviation) {
-    std::mt19937 random(11);
-    std::normal_distribution<float> normal(0.0F, deviation);
-    std::vector<float> logits(n);
-    for (float& x : logits) x = normal(random);
-    return logits;
   }
 };
 

@@ -55,6 +55,10 @@ struct SamplingKernels {
   void (*subtract)(float* out, const float* x, int64_t n, float value);
   // Appends the (index, value) of every x > threshold in index order; returns how many.
   int64_t (*collect_above)(const float* x, int64_t n, float threshold, int32_t* indices, float* values);
+  // A draw from the softmax of x * scale, as draw_math.h has it: the index of the highest score. No NaN in x.
+  int64_t (*draw)(const float* x, int64_t n, float scale, uint64_t seed, int64_t position);
+  // The masses of all whose weight is at least `min_p`; `highest` is the highest of x.
+  uint64_t (*mass_sum)(const float* x, int64_t n, float highest, float scale, float min_p);
 };
 
 struct LinearArgs {

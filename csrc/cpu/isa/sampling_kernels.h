@@ -3,6 +3,7 @@
 
 #include "isa/exp.h"
 #include "isa/kernels.h"
+#include "quire/kernels/draw_math.h"
 
 namespace quire::cpu {
 namespace {
@@ -102,12 +103,60 @@ inline int64_t collect_above(const float* x, int64_t n, float threshold, int32_t
   return count;
 }
 
+inline uint32_t lowest(const uint32_t* x, int64_t n) {
+  uint32_t result = UINT32_MAX;
+  for (int64_t i = 0; i < n; ++i) result = x[i] < result ? x[i] : result;
+  return result;
+}
+
+// Loops over blocks, which a compiler turns into vectors. The lowest word makes the largest noise, so most
+// blocks are known to hold no winner before their noise is.
+inline int64_t draw(const float* x, int64_t n, float scale, uint64_t seed, int64_t position) {
+  constexpr int64_t kGroups = 64, kBlock = 4 * kGroups;
+  uint32_t words[4 * kGroups], bits[kBlock];
+  float scores[kBlock];
+  float best = -__builtin_inff();
+  int64_t best_index = 0;
+  for (int64_t begin = 0; begin < n; begin += kBlock) {
+    const auto first = static_cast<uint32_t>(begin / 4);
+    for (uint32_t g = 0; g < kGroups; ++g) {
+      const draw_math::Words group = draw_math::words_of_group(seed, position, first + g);
+      for (int j = 0; j < 4; ++j) words[j * kGroups + g] = group.at[j];
+    }
+    const int64_t count = n - begin < kBlock ? n - begin : kBlock;
+    const float noise = draw_math::gumbel(lowest(words, kBlock)) + draw_math::kGumbelSlack;
+    if (draw_math::score_of(row_max(x + begin, count), scale, noise) <= best) continue;
+    for (int64_t g = 0; g < kGroups; ++g)
+      for (int64_t j = 0; j < 4; ++j) bits[4 * g + j] = words[j * kGroups + g];
+    for (int64_t i = 0; i < count; ++i)
+      scores[i] = draw_math::score_of(x[begin + i], scale, draw_math::gumbel(bits[i]));
+    const float highest = row_max(scores, count);
+    if (!(highest > best)) continue;
+    best = highest;
+    int64_t i = 0;
+    while (scores[i] != highest) ++i;
+    best_index = begin + i;
+  }
+  return best_index;
+}
+
+inline uint64_t mass_sum(const float* x, int64_t n, float highest, float scale, float min_p) {
+  uint64_t sum = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    const float weight = draw_math::weight_of(draw_math::distance_of(highest, x[i], scale));
+    sum += draw_math::mass_of(weight >= min_p ? weight : 0.0F);
+  }
+  return sum;
+}
+
 constexpr SamplingKernels sampling_kernels() {
   return {.max = row_max,
           .argmax = row_argmax,
           .exp_sum = exp_sum,
           .subtract = subtract,
-          .collect_above = collect_above};
+          .collect_above = collect_above,
+          .draw = draw,
+          .mass_sum = mass_sum};
 }
 
 }  // namespace
