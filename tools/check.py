@@ -88,9 +88,10 @@ def main() -> None:
     }
 
     def run(*command: str) -> None:
-        """Whoever fails has said why."""
-        if subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode:
-            sys.exit(1)
+        """Whoever fails has said why, unless a signal ended it."""
+        code = subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
+        if code:
+            sys.exit(f"signal {-code} ended {command[0]}" if code < 0 else 1)
 
     if not (build / "build.ninja").is_file():
         run("cmake", "--preset", arguments.preset)
