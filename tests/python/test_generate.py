@@ -182,7 +182,7 @@ def test_max_model_len_ends_what_max_tokens_does_not(demo_model: Path) -> None:
 def test_n_completions_share_the_prompt(demo_model: Path) -> None:
     llm = LLM(demo_model)
     prompt = " ".join(PROMPTS * 2)
-    params = SamplingParams(n=4, temperature=1.0, seed=5, max_tokens=12, logprobs=0)
+    params = SamplingParams(n=4, temperature=1.5, seed=5, max_tokens=12, logprobs=0, ignore_eos=True)
     output = llm.generate(prompt, params, use_tqdm=False)[0]
     assert [completion.index for completion in output.outputs] == [0, 1, 2, 3]
     assert len({tuple(completion.token_ids) for completion in output.outputs}) > 1
@@ -190,7 +190,7 @@ def test_n_completions_share_the_prompt(demo_model: Path) -> None:
     assert stats.prefix_cache_hits >= 3 * ((len(output.prompt_token_ids) - 1) // 16 * 16) > 0
     # Completion i is what seed + i gives alone.
     for i, completion in enumerate(output.outputs):
-        alone = SamplingParams(temperature=1.0, seed=5 + i, max_tokens=12)
+        alone = SamplingParams(temperature=1.5, seed=5 + i, max_tokens=12, ignore_eos=True)
         assert llm.generate(prompt, alone, use_tqdm=False)[0].outputs[0].token_ids == completion.token_ids
 
 
@@ -202,6 +202,17 @@ def test_seeds_repeat_and_differ(llm: LLM) -> None:
     assert sample(1) == sample(1)
     assert sample(1) != sample(2)
     assert sample(None) != sample(None)
+
+
+def test_an_engines_seed_makes_its_requests_repeat(demo_model: Path) -> None:
+    params = SamplingParams(temperature=1.5, max_tokens=12, ignore_eos=True)
+
+    def sample(seed: int) -> list[list[int]]:
+        outputs = LLM(demo_model, seed=seed).generate(PROMPTS[:2], params, use_tqdm=False)
+        return [output.outputs[0].token_ids for output in outputs]
+
+    assert sample(0) == sample(0)
+    assert sample(0) != sample(1)
 
 
 def test_logprobs_hold_the_chosen_token_and_the_likeliest(llm: LLM) -> None:

@@ -63,8 +63,16 @@ struct QUIRE_API EngineConfig {
   bool scheduler_reserve_full_isl = true;  // a request starts only when its whole prompt would fit
   float watermark = 0.0F;                  // [0, 1): part of the blocks that a new request must leave free
 
+  // ---- limits of one request: what exceeds them is refused ----
+  int32_t max_logprobs = 20;         // [0, 100]: SamplingParams::logprobs
+  int32_t max_logit_bias = 1024;     // token ids in logit_bias
+  int32_t max_stop_token_ids = 128;  // token ids in stop_token_ids
+  int64_t max_stop_bytes = 65536;    // of all strings in stop together; the engine takes 24 times as much
+  // Log-probabilities in an answer, n x (logprobs + 1) x max_tokens; each takes 12 bytes.
+  int64_t max_answer_logprobs = 1 << 24;
+
   // ---- admission ----
-  int32_t max_queued_requests = 0;   // refuse more than this many unfinished requests; 0: no limit
+  int32_t max_queued_requests = 0;   // refuse more than this many unfinished completions; 0: no limit
   int32_t max_waiting_requests = 0;  // refuse what would have more completions wait to begin; 0: no limit
   int64_t max_queued_tokens = 0;     // refuse what brings their prompts above this many tokens; 0: no limit
 
@@ -75,6 +83,11 @@ struct QUIRE_API EngineConfig {
       flight_recorder_dir;  // where a failed engine, or a signal, leaves its recording; empty: nowhere
   int32_t flight_recorder_signal = 0;  // this signal (SIGUSR2, say) writes one of every engine; 0: none
 
+  // ---- the end ----
+  // An Engine that has ended by a failure sends its process SIGTERM once its requests have been told, for
+  // whoever supervises it to start it anew: after a lost device only a new process works.
+  bool exit_on_dead = false;
+
   // ---- observers ----
   std::shared_ptr<MetricSink> metric_sink;  // told once a step what the engine measures; null: nobody
   // Told once, and why, when the engine has ended by a failure, before the callbacks of the requests that end
@@ -82,7 +95,9 @@ struct QUIRE_API EngineConfig {
   std::function<void(const std::string& error)> on_dead;
 
   // ---- sampling ----
-  uint64_t seed = 0;  // of the requests that bring none; 0: drawn from the system
+  // Of the seeds of requests that bring none, in the order they come: the same seed, the same seeds. Absent:
+  // drawn from the system.
+  std::optional<uint64_t> seed;
 
   // Throws InvalidArgument naming the first field out of range. What depends on the model is checked
   // when it is loaded.

@@ -9,12 +9,17 @@
 namespace quire {
 namespace {
 
+int64_t num_completions(std::span<const AdmissionRequest> requests) {
+  int64_t sum = 0;
+  for (const AdmissionRequest& request : requests) sum += request.n;
+  return sum;
+}
+
 // Those on their way to the engine core begin at once as long as there is room for more, and nobody waits.
 void check_waiting(const EngineConfig& config, const AdmissionState& state,
                    std::span<const AdmissionRequest> requests) {
   if (config.max_waiting_requests == 0) return;
-  int64_t num_new = 0;
-  for (const AdmissionRequest& request : requests) num_new += request.n;
+  const int64_t num_new = num_completions(requests);
   const int64_t num_free =
       state.stats.num_waiting_reqs > 0 ? 0 : std::max(config.max_num_seqs - state.stats.num_running_reqs, 0);
   const auto num_pending = static_cast<int64_t>(state.num_submitted_reqs - state.stats.num_added_reqs);
@@ -32,11 +37,12 @@ void check_waiting(const EngineConfig& config, const AdmissionState& state,
 void check_admission(const EngineConfig& config, const AdmissionState& state,
                      std::span<const AdmissionRequest> requests) {
   if (state.draining) throw ResourceExhausted("the engine is draining; resume() accepts requests again");
-  const size_t num_after = state.num_unfinished_reqs + requests.size();
-  if (config.max_queued_requests > 0 && num_after > static_cast<size_t>(config.max_queued_requests)) {
+  const int64_t num_new = num_completions(requests);
+  if (config.max_queued_requests > 0 && state.num_unfinished_reqs + num_new > config.max_queued_requests) {
     throw ResourceExhausted(
-        str("the queue is full: ", state.num_unfinished_reqs, " requests are unfinished, ", requests.size(),
-            " more would exceed max_queued_requests ", config.max_queued_requests, "; try again later"));
+        str("the queue is full: ", state.num_unfinished_reqs, " requests are unfinished, ", num_new,
+            " more would exceed max_queued_requests ", config.max_queued_requests,
+            num_new > config.max_queued_requests ? "; ask for fewer at once" : "; try again later"));
   }
   check_waiting(config, state, requests);
   int64_t num_new_tokens = 0;

@@ -19,7 +19,7 @@ struct AdmissionRequest {
 // What the front end knows when requests come.
 struct AdmissionState {
   bool draining = false;
-  size_t num_unfinished_reqs = 0;
+  int64_t num_unfinished_reqs = 0;    // one for each completion
   int64_t num_unfinished_tokens = 0;  // of their prompts, once for each completion
   uint64_t num_submitted_reqs = 0;    // ever sent to the engine core, one for each completion ...
   uint64_t num_submitted_tokens =

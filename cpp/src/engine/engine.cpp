@@ -1,5 +1,8 @@
 #include "quire/engine.h"
 
+#include <signal.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
@@ -36,7 +39,7 @@ struct EngineBase::Impl {
     const ModelInfo& info = client->model_info();
     const auto eos = read_eos_token_ids(config.model, info.vocab_size);
     description = {info.architecture, info.dtype, info.backend, info.vocab_size, info.max_model_len, eos};
-    input_processor = std::make_unique<InputProcessor>(info, eos, tokenizer, config.seed);
+    input_processor = std::make_unique<InputProcessor>(info, eos, tokenizer, config);
     output_processor = std::make_unique<OutputProcessor>(tokenizer, config.metric_sink);
   }
 
@@ -45,17 +48,20 @@ struct EngineBase::Impl {
     EngineRequest request;
     std::vector<EngineCoreRequest> children;
     OutputCallback callback;
+    std::unique_ptr<const StopStrings> stop_strings;
   };
   Prepared prepare(EngineRequest request, OutputCallback callback) {
     owner.check();
     if (request.request_id.empty()) request.request_id = str("request-", ++num_made_up_ids);
     auto children = input_processor->process(request);
-    return {std::move(request), std::move(children), std::move(callback)};
+    const std::vector<std::string>& stop = request.sampling_params.stop;
+    auto stop_strings = stop.empty() ? nullptr : std::make_unique<const StopStrings>(stop);
+    return {std::move(request), std::move(children), std::move(callback), std::move(stop_strings)};
   }
 
   // With the mutex held. Throws ResourceExhausted when there is no room, or not enough time, for all of them.
   void admit(const std::vector<Prepared>& batch) {
-    admission.num_unfinished_reqs = output_processor->num_unfinished_requests();
+    admission.num_unfinished_reqs = static_cast<int64_t>(output_processor->num_unfinished_completions());
     admission.num_unfinished_tokens = output_processor->num_unfinished_tokens();
     admission.stats = client->stats();
     std::vector<AdmissionRequest> requests;
@@ -84,7 +90,8 @@ struct EngineBase::Impl {
     try {
       for (Prepared& prepared : batch) {
         for (EngineCoreRequest& child : prepared.children) child.request_id = ++num_children;
-        output_processor->add_request(prepared.request, prepared.children, std::move(prepared.callback));
+        output_processor->add_request(prepared.request, prepared.children, std::move(prepared.callback),
+                                      std::move(prepared.stop_strings));
         ++num_registered;
         for (EngineCoreRequest& child : prepared.children) {
           ++admission.num_submitted_reqs;
@@ -124,8 +131,9 @@ struct EngineBase::Impl {
   }
 
   // What the steps since the last call gave, and what ended otherwise meanwhile, in the order their callbacks
-  // are to hear of it. The callbacks, like the metric sink, run without the lock, so that one may abort.
-  void deliver(std::vector<OutputProcessor::Delivery>& deliveries) {
+  // are to hear of it. The callbacks, like the metric sink, run without the lock, so that one may abort. True
+  // the one time when the engine has ended.
+  bool deliver(std::vector<OutputProcessor::Delivery>& deliveries) {
     deliveries.clear();
     std::string died_of;
     {
@@ -138,12 +146,13 @@ struct EngineBase::Impl {
       output_processor->metrics().begin_report();
     }
     output_processor->metrics().report();
-    if (died_of.empty() || !config.on_dead) return;
+    if (died_of.empty()) return false;
     try {
-      config.on_dead(died_of);
+      if (config.on_dead) config.on_dead(died_of);
     } catch (const std::exception& failure) {
       log(LogLevel::kError, "on_dead threw: ", failure.what());
     }
+    return true;
   }
 
   void finish_delivery() {
@@ -329,7 +338,7 @@ Engine::Engine(const EngineConfig& config) : EngineBase(config, /*threaded=*/tru
       // What waits already is told together; bounded, so that a fast engine does not keep it waiting.
       for (int i = 1; i < kMaxMergedSteps && impl->client->try_get_outputs(outputs); ++i)
         impl->process(outputs);
-      impl->deliver(deliveries);
+      const bool has_died = impl->deliver(deliveries);
       for (auto& delivery : deliveries) {
         // A callback that throws loses its own output, not the engine.
         try {
@@ -340,6 +349,9 @@ Engine::Engine(const EngineConfig& config) : EngineBase(config, /*threaded=*/tru
       }
       deliveries.clear();  // what callbacks hold on to goes when their request has ended
       impl->finish_delivery();
+      if (!has_died || !impl->config.exit_on_dead) continue;
+      log(LogLevel::kError, "exit_on_dead: ending the process");
+      kill(getpid(), SIGTERM);
     }
   });
 }

@@ -90,6 +90,11 @@ constexpr Field<EngineConfig> kConfigFields[] = {
     QUIRE_FIELD(set_config, EngineConfig, async_scheduling),
     QUIRE_FIELD(set_config, EngineConfig, scheduler_reserve_full_isl),
     QUIRE_FIELD(set_config, EngineConfig, watermark),
+    QUIRE_FIELD(set_config, EngineConfig, max_logprobs),
+    QUIRE_FIELD(set_config, EngineConfig, max_logit_bias),
+    QUIRE_FIELD(set_config, EngineConfig, max_stop_token_ids),
+    QUIRE_FIELD(set_config, EngineConfig, max_stop_bytes),
+    QUIRE_FIELD(set_config, EngineConfig, max_answer_logprobs),
     QUIRE_FIELD(set_config, EngineConfig, max_queued_requests),
     QUIRE_FIELD(set_config, EngineConfig, max_waiting_requests),
     QUIRE_FIELD(set_config, EngineConfig, max_queued_tokens),
@@ -97,6 +102,7 @@ constexpr Field<EngineConfig> kConfigFields[] = {
     QUIRE_FIELD(set_config, EngineConfig, flight_recorder_minutes),
     QUIRE_FIELD(set_config, EngineConfig, flight_recorder_dir),
     QUIRE_FIELD(set_config, EngineConfig, flight_recorder_signal),
+    QUIRE_FIELD(set_config, EngineConfig, exit_on_dead),
     QUIRE_FIELD(set_config, EngineConfig, seed),
 };
 #undef QUIRE_FIELD

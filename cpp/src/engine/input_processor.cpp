@@ -10,12 +10,17 @@
 namespace quire {
 
 InputProcessor::InputProcessor(const ModelInfo& model, std::vector<int32_t> eos_token_ids,
-                               std::shared_ptr<const Tokenizer> tokenizer, uint64_t seed)
+                               std::shared_ptr<const Tokenizer> tokenizer, const EngineConfig& config)
     : model_(model),
       eos_token_ids_(std::move(eos_token_ids)),
       tokenizer_(std::move(tokenizer)),
       max_token_bytes_(tokenizer_ ? tokenizer_->max_token_bytes() : 0),
-      seeds_(seed != 0 ? seed : std::random_device{}() | uint64_t{std::random_device{}()} << 32) {}
+      max_logprobs_(config.max_logprobs),
+      max_logit_bias_(config.max_logit_bias),
+      max_stop_token_ids_(config.max_stop_token_ids),
+      max_stop_bytes_(config.max_stop_bytes),
+      max_answer_logprobs_(config.max_answer_logprobs),
+      seeds_(config.seed ? *config.seed : std::random_device{}() | uint64_t{std::random_device{}()} << 32) {}
 
 std::vector<int32_t> InputProcessor::prompt_token_ids(const EngineRequest& request) const {
   if (!request.prompt.empty() && !request.prompt_token_ids.empty()) {
@@ -48,7 +53,25 @@ std::vector<int32_t> InputProcessor::prompt_token_ids(const EngineRequest& reque
   return ids;
 }
 
+// Before anything is made of them: what has to be kept, and looked through for each token, has an end.
+void InputProcessor::check_limits(const SamplingParams& params) const {
+  const auto check = [](const char* what, int64_t size, const char* limit, int64_t max) {
+    if (size > max) {
+      throw InvalidArgument(str(what, " ", size, "; the engine's ", limit, " allows at most ", max));
+    }
+  };
+  check("logprobs is", params.logprobs.value_or(0), "max_logprobs", max_logprobs_);
+  check("logit_bias has this many token ids:", std::ssize(params.logit_bias), "max_logit_bias",
+        max_logit_bias_);
+  check("stop_token_ids has this many:", std::ssize(params.stop_token_ids), "max_stop_token_ids",
+        max_stop_token_ids_);
+  int64_t num_bytes = 0;
+  for (const std::string& text : params.stop) num_bytes += std::ssize(text);
+  check("stop has this many bytes of strings:", num_bytes, "max_stop_bytes", max_stop_bytes_);
+}
+
 std::vector<EngineCoreRequest> InputProcessor::process(const EngineRequest& request) {
+  check_limits(request.sampling_params);
   request.sampling_params.validate(model_.vocab_size);
   if (request.deadline_ms < 0) {
     throw InvalidArgument(
@@ -68,6 +91,16 @@ std::vector<EngineCoreRequest> InputProcessor::process(const EngineRequest& requ
   const auto num_prompt_tokens = static_cast<int32_t>(message.prompt_token_ids.size());
   params.max_tokens = std::min(params.max_tokens, model_.max_model_len - num_prompt_tokens);
   params.min_tokens = std::min(params.min_tokens, params.max_tokens);
+  if (params.logprobs) {
+    const int64_t num_logprobs = int64_t{params.n} * (*params.logprobs + 1) * params.max_tokens;
+    if (num_logprobs > max_answer_logprobs_) {
+      throw InvalidArgument(str("n ", params.n, ", logprobs ", *params.logprobs, " and max_tokens ",
+                                params.max_tokens, " make ", num_logprobs,
+                                " log-probabilities; the engine's max_answer_logprobs allows at most ",
+                                max_answer_logprobs_, ": ask for less of one of them"));
+    }
+  }
+  params.stop.clear();  // text is not the engine core's
   if (!params.ignore_eos) message.eos_token_ids = eos_token_ids_;
   message.priority = request.priority;
   message.user = request.user;

@@ -19,7 +19,7 @@ namespace quire {
 class InputProcessor {
  public:
   InputProcessor(const ModelInfo& model, std::vector<int32_t> eos_token_ids,
-                 std::shared_ptr<const Tokenizer> tokenizer, uint64_t seed);
+                 std::shared_ptr<const Tokenizer> tokenizer, const EngineConfig& config);
 
   // One message for each of the request's n completions, without ids. Their max_tokens is capped to what
   // max_model_len leaves; each has a seed. Throws InvalidArgument.
@@ -27,11 +27,14 @@ class InputProcessor {
 
  private:
   std::vector<int32_t> prompt_token_ids(const EngineRequest& request) const;
+  void check_limits(const SamplingParams& params) const;
 
   const ModelInfo model_;
   const std::vector<int32_t> eos_token_ids_;
   const std::shared_ptr<const Tokenizer> tokenizer_;
   const size_t max_token_bytes_;
+  const int32_t max_logprobs_, max_logit_bias_, max_stop_token_ids_;
+  const int64_t max_stop_bytes_, max_answer_logprobs_;
   std::mutex mutex_;
   std::mt19937_64 seeds_;
 };

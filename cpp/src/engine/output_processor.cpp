@@ -1,37 +1,23 @@
 #include "engine/output_processor.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "engine/engine_core.h"
 #include "util/check.h"
 
 namespace quire {
 
-namespace {
-
-// Length of the longest end of `text` that a stop string begins with: shown only once it is decided.
-size_t held_back_bytes(const std::vector<std::string>& stops, std::string_view text) {
-  size_t longest = 0;
-  for (const std::string& stop : stops) {
-    for (size_t n = std::min(stop.size() - 1, text.size()); n > longest; --n) {
-      if (text.ends_with(std::string_view(stop).substr(0, n))) longest = n;
-    }
-  }
-  return longest;
-}
-
-}  // namespace
-
 void OutputProcessor::add_request(const EngineRequest& request,
-                                  const std::vector<EngineCoreRequest>& children, OutputCallback callback) {
+                                  const std::vector<EngineCoreRequest>& children, OutputCallback callback,
+                                  std::unique_ptr<const StopStrings> stop_strings) {
   auto state = std::make_unique<State>();
   state->request_id = request.request_id;
   if (!request.prompt.empty()) state->prompt = std::make_shared<const std::string>(request.prompt);
   state->prompt_token_ids = std::make_shared<const std::vector<int32_t>>(children.at(0).prompt_token_ids);
   state->params = request.sampling_params;
   state->callback = std::move(callback);
-  for (const std::string& stop : state->params.stop)
-    state->max_stop_bytes = std::max(state->max_stop_bytes, stop.size());
+  state->stop_strings = std::move(stop_strings);
   for (const EngineCoreRequest& message : children) {
     Child& child = state->children.emplace_back();
     child.id = message.request_id;
@@ -90,9 +76,9 @@ void OutputProcessor::append(State& state, Child& child, EngineCoreOutput& outpu
     }
     if (!child.detokenizer || (is_stop && !state.params.include_stop_str_in_output)) continue;
     child.detokenizer->append({&id, 1}, out.text);
-    if (state.params.stop.empty()) continue;
+    if (!state.stop_strings) continue;
     if (out.token_ids.size() < static_cast<size_t>(state.params.min_tokens)) {
-      child.stop_search_from = out.text.size();  // a stop string may not begin in this text any more
+      child.num_searched = out.text.size();  // a stop string may not begin in this text any more
       continue;
     }
     // Tokens past a stop string are dropped and not counted.
@@ -105,7 +91,7 @@ void OutputProcessor::append(State& state, Child& child, EngineCoreOutput& outpu
   if (output.finish_reason == FinishReason::kNone) return;
   if (child.detokenizer) {
     child.detokenizer->finish(out.text);
-    if (!state.params.stop.empty()) find_stop_string(state, child);
+    if (state.stop_strings) find_stop_string(state, child);
   }
   if (!out.finished()) {
     out.finish_reason = output.finish_reason;
@@ -118,24 +104,13 @@ void OutputProcessor::append(State& state, Child& child, EngineCoreOutput& outpu
 // Looks for the earliest stop string in what is new. Found: cuts the text and finishes the completion.
 bool OutputProcessor::find_stop_string(State& state, Child& child) {
   std::string& text = child.output.text;
-  size_t first = std::string::npos;
-  const std::string* which = nullptr;
-  for (const std::string& stop : state.params.stop) {
-    const size_t at = text.find(stop, child.stop_search_from);
-    if (at < first) {
-      first = at;
-      which = &stop;
-    }
-  }
-  if (!which) {
-    // A stop string may have begun in the last bytes.
-    const size_t keep = state.max_stop_bytes - 1;
-    child.stop_search_from = std::max(child.stop_search_from, text.size() > keep ? text.size() - keep : 0);
-    return false;
-  }
-  text.resize(first + (state.params.include_stop_str_in_output ? which->size() : 0));
+  const auto match = state.stop_strings->search(text, child.num_searched, child.stop_state);
+  child.num_searched = text.size();
+  if (!match) return false;
+  const std::string& which = state.params.stop[match->index];
+  text.resize(match->begin + (state.params.include_stop_str_in_output ? which.size() : 0));
   child.output.finish_reason = FinishReason::kStop;
-  child.output.stop_reason = *which;
+  child.output.stop_reason = which;
   return true;
 }
 
@@ -168,15 +143,17 @@ RequestOutput OutputProcessor::make_output(State& state, bool finished) const {
     }
     if (!child.changed) continue;
     child.changed = false;
-    const CompletionOutput& all = child.output;
+    CompletionOutput& all = child.output;
+    // What may be the beginning of a stop string is shown once that is decided.
+    const bool may_stop = state.stop_strings && !all.finished();
     const size_t text_end =
-        all.text.size() - (all.finished() ? 0 : held_back_bytes(state.params.stop, all.text));
+        all.text.size() - (may_stop ? state.stop_strings->num_pending_bytes(child.stop_state) : 0);
     CompletionOutput delta;
     delta.index = all.index;
     delta.text = all.text.substr(child.num_text_sent, text_end - child.num_text_sent);
     const auto first = static_cast<std::ptrdiff_t>(child.num_tokens_sent);
     delta.token_ids.assign(all.token_ids.begin() + first, all.token_ids.end());
-    if (!all.logprobs.empty()) delta.logprobs.assign(all.logprobs.begin() + first, all.logprobs.end());
+    delta.logprobs = std::exchange(all.logprobs, {});  // the largest part of an output: not kept
     delta.cumulative_logprob = all.cumulative_logprob;
     delta.finish_reason = all.finish_reason;
     delta.stop_reason = all.stop_reason;
@@ -231,6 +208,13 @@ void OutputProcessor::drop_request(const std::string& request_id) {
   for (const Child& child : found->second->children) children_.erase(child.id);
   num_unfinished_tokens_ -= found->second->num_tokens();
   requests_.erase(found);
+}
+
+size_t OutputProcessor::num_kept_logprobs() const {
+  size_t sum = 0;
+  for (const auto& [id, state] : requests_)
+    for (const Child& child : state->children) sum += child.output.logprobs.size();
+  return sum;
 }
 
 std::vector<std::string> OutputProcessor::request_ids() const {

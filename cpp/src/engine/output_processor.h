@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/metrics_recorder.h"
+#include "engine/stop_strings.h"
 #include "messages/engine_core_messages.h"
 #include "quire/engine.h"
 #include "quire/tokenizer.h"
@@ -23,9 +24,10 @@ class OutputProcessor {
                            std::shared_ptr<MetricSink> metric_sink = nullptr)
       : tokenizer_(std::move(tokenizer)), metrics_(std::move(metric_sink)) {}
 
-  // Opens a request with one child in the engine core for each completion. `callback` may be empty.
+  // Opens a request with one child in the engine core for each completion. `callback` may be empty;
+  // `stop_strings` are those of `request`, null when it has none.
   void add_request(const EngineRequest& request, const std::vector<EngineCoreRequest>& children,
-                   OutputCallback callback);
+                   OutputCallback callback, std::unique_ptr<const StopStrings> stop_strings);
 
   struct Delivery {
     RequestOutput output;
@@ -49,6 +51,9 @@ class OutputProcessor {
 
   bool has_request(const std::string& request_id) const { return requests_.contains(request_id); }
   size_t num_unfinished_requests() const { return requests_.size(); }
+  size_t num_unfinished_completions() const { return children_.size(); }
+  // Positions of unfinished requests.
+  size_t num_kept_logprobs() const;
   // Prompt tokens of unfinished requests, once for each completion.
   int64_t num_unfinished_tokens() const { return num_unfinished_tokens_; }
   std::vector<std::string> request_ids() const;
@@ -57,11 +62,12 @@ class OutputProcessor {
   // One completion.
   struct Child {
     RequestId id = 0;
-    CompletionOutput output;  // all of it so far
+    CompletionOutput output;  // all of it so far, but log-probabilities that were delivered as deltas
     std::unique_ptr<IncrementalDetokenizer> detokenizer;
     RequestMetrics metrics;
     size_t num_text_sent = 0, num_tokens_sent = 0;
-    size_t stop_search_from = 0;  // text before here holds no stop string
+    size_t num_searched = 0;  // bytes of text: no stop string ends in them
+    StopStrings::State stop_state = 0;
     bool changed = false;
   };
   struct State {
@@ -74,7 +80,7 @@ class OutputProcessor {
     OutputCallback callback;
     std::vector<Child> children;
     int32_t num_cached_tokens = 0;
-    size_t max_stop_bytes = 0;
+    std::unique_ptr<const StopStrings> stop_strings;  // of params.stop; null without any
     bool changed = false;
   };
 

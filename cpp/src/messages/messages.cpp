@@ -15,6 +15,8 @@ void require(bool ok, const char* field, const auto& value, const char* what_wou
   if (!ok) throw InvalidArgument(str(field, " must be ", what_would_do, ", got ", value));
 }
 
+constexpr int32_t kMaxLogprobs = 100;
+
 // "cuda", or "cuda:" and at most three digits.
 bool is_cuda_device(const std::string& device) {
   if (device == "cuda") return true;
@@ -72,7 +74,8 @@ void SamplingParams::validate(int32_t vocab_size) const {
     }
   }
   require(n >= 1 && n <= 256, "n", n, "between 1 and 256");
-  if (logprobs) require(*logprobs >= 0 && *logprobs <= 100, "logprobs", *logprobs, "between 0 and 100");
+  if (logprobs)
+    require(*logprobs >= 0 && *logprobs <= kMaxLogprobs, "logprobs", *logprobs, "between 0 and 100");
 }
 
 void EngineConfig::validate() const {
@@ -110,6 +113,13 @@ void EngineConfig::validate() const {
               scheduling_policy == "cache_aware" || scheduling_policy == "fair",
           "scheduling_policy", scheduling_policy, "'fcfs', 'priority', 'cache_aware' or 'fair'");
   require(watermark >= 0 && watermark < 1, "watermark", watermark, "at least 0 and below 1");
+  require(max_logprobs >= 0 && max_logprobs <= kMaxLogprobs, "max_logprobs", max_logprobs,
+          "between 0 and 100");
+  require(max_logit_bias >= 0, "max_logit_bias", max_logit_bias, "at least 0");
+  require(max_stop_token_ids >= 0, "max_stop_token_ids", max_stop_token_ids, "at least 0");
+  require(max_stop_bytes >= 0 && max_stop_bytes <= 1 << 28, "max_stop_bytes", max_stop_bytes,
+          "between 0 and 268435456");
+  require(max_answer_logprobs >= 0, "max_answer_logprobs", max_answer_logprobs, "at least 0");
   require(max_waiting_requests >= 0, "max_waiting_requests", max_waiting_requests,
           "at least 1, or 0 for no limit");
   require(max_queued_tokens >= 0, "max_queued_tokens", max_queued_tokens, "at least 1, or 0 for no limit");

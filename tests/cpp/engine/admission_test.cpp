@@ -28,7 +28,10 @@ TEST(AdmissionTest, RequestsAreCountedTogether) {
   EXPECT_EQ(refusal(config, state, {{5}, {5}}), "");
   const std::string text = refusal(config, state, {{5}, {5}, {5}});
   EXPECT_SAYS(text, "1 requests are unfinished");
-  EXPECT_SAYS(text, "3 more would exceed max_queued_requests 3");
+  EXPECT_SAYS(text, "3 more would exceed max_queued_requests 3; try again later");
+  EXPECT_EQ(refusal(config, state, {{5, 2}}), "");
+  EXPECT_SAYS(refusal(config, state, {{5, 3}}), "3 more would exceed max_queued_requests 3; try again later");
+  EXPECT_SAYS(refusal(config, state, {{5, 4}}), "ask for fewer at once");
 }
 
 TEST(AdmissionTest, PromptTokensAreCountedOnceForEachCompletion) {

@@ -9,9 +9,10 @@ namespace {
 
 class InputProcessorTest : public testing::Test {
  protected:
-  std::string complaint(std::string prompt) {
+  std::string complaint(std::string prompt, SamplingParams params = {}) {
     EngineRequest request;
     request.prompt = std::move(prompt);
+    request.sampling_params = std::move(params);
     try {
       processor_.process(request);
     } catch (const InvalidArgument& error) {
@@ -28,7 +29,7 @@ class InputProcessorTest : public testing::Test {
   }
 
   std::shared_ptr<const Tokenizer> tokenizer_ = Tokenizer::load(QUIRE_DEMO_MODEL);
-  InputProcessor processor_{model(*tokenizer_), {}, tokenizer_, 1};
+  InputProcessor processor_{model(*tokenizer_), {}, tokenizer_, EngineConfig{}};
 };
 
 TEST_F(InputProcessorTest, TextBeyondAContextOfTheLongestTokensIsNotEncoded) {
@@ -56,6 +57,68 @@ TEST_F(InputProcessorTest, TheLongestTokensMayFillTheContext) {
   std::string prompt;
   for (int i = 0; i < 63; ++i) prompt += longest;
   EXPECT_EQ(complaint(prompt), "accepted");
+}
+
+TEST_F(InputProcessorTest, WhatOneRequestMayAskForHasLimits) {
+  EngineConfig config;
+  config.max_logprobs = 5;
+  config.max_logit_bias = 2;
+  config.max_stop_token_ids = 3;
+  config.max_stop_bytes = 6;
+  config.max_answer_logprobs = 60;
+  const auto check = [&](const std::string& expected, auto change) {
+    EngineRequest request;
+    request.prompt_token_ids = {1};
+    request.sampling_params.max_tokens = 10;
+    change(request.sampling_params);
+    InputProcessor processor(model(*tokenizer_), {}, tokenizer_, config);
+    std::string text = "accepted";
+    try {
+      EXPECT_EQ(processor.process(request).at(0).sampling_params.stop, std::vector<std::string>{})
+          << "the engine core has no text";
+    } catch (const InvalidArgument& error) {
+      text = error.what();
+    }
+    EXPECT_EQ(text, expected);
+  };
+  check("accepted", [](SamplingParams& p) { p.logprobs = 5; });
+  check("logprobs is 6; the engine's max_logprobs allows at most 5",
+        [](SamplingParams& p) { p.logprobs = 6; });
+  check("accepted", [](SamplingParams& p) { p.logit_bias = {{1, 1.0F}, {2, 1.0F}}; });
+  check("logit_bias has this many token ids: 3; the engine's max_logit_bias allows at most 2",
+        [](SamplingParams& p) { p.logit_bias = {{1, 1.0F}, {2, 1.0F}, {3, 1.0F}}; });
+  check("accepted", [](SamplingParams& p) { p.stop_token_ids = {1, 2, 3}; });
+  check("stop_token_ids has this many: 4; the engine's max_stop_token_ids allows at most 3",
+        [](SamplingParams& p) { p.stop_token_ids = {1, 2, 3, 4}; });
+  check("accepted", [](SamplingParams& p) { p.stop = {"abc", "def"}; });
+  check("stop has this many bytes of strings: 7; the engine's max_stop_bytes allows at most 6",
+        [](SamplingParams& p) { p.stop = {"abc", "defg"}; });
+  const auto logprobs = [](SamplingParams& p) { p.logprobs = 2, p.n = 2; };
+  check("accepted", logprobs);
+  check(
+      "n 2, logprobs 2 and max_tokens 11 make 66 log-probabilities; the engine's max_answer_logprobs allows "
+      "at most 60: ask for less of one of them",
+      [&](SamplingParams& p) { logprobs(p), p.max_tokens = 11; });
+}
+
+TEST_F(InputProcessorTest, SeedsOfRequestsThatBringNoneRepeatWithTheEnginesSeed) {
+  const auto seeds = [&](std::optional<uint64_t> seed) {
+    EngineConfig config;
+    config.seed = seed;
+    InputProcessor processor(model(*tokenizer_), {}, tokenizer_, config);
+    EngineRequest request;
+    request.prompt_token_ids = {1};
+    request.sampling_params.n = 2;
+    std::vector<uint64_t> result;
+    for (const auto& message : processor.process(request))
+      result.push_back(message.sampling_params.seed.value());
+    return result;
+  };
+  EXPECT_EQ(seeds(0), seeds(0));
+  EXPECT_EQ(seeds(5), seeds(5));
+  EXPECT_NE(seeds(0), seeds(5));
+  EXPECT_NE(seeds({}), seeds({}));
+  EXPECT_NE(seeds(0).at(0), seeds(0).at(1));
 }
 
 }  // namespace

@@ -49,7 +49,8 @@ struct Fixture {
       children[i].request_id = i + 1;
       children[i].prompt_token_ids = {1};
     }
-    processor.add_request(request, children, {});
+    processor.add_request(request, children, {},
+                          params.stop.empty() ? nullptr : std::make_unique<const StopStrings>(params.stop));
   }
   std::vector<RequestOutput> send(RequestId id, std::vector<int32_t> tokens,
                                   FinishReason reason = FinishReason::kNone) {
@@ -120,6 +121,60 @@ TEST(OutputProcessorTest, TheEarliestStopStringWins) {
   const auto outputs = f.send(1, {0});
   EXPECT_EQ(outputs[0].outputs[0].text, "a ");
   EXPECT_EQ(std::get<std::string>(outputs[0].outputs[0].stop_reason), "b");
+}
+
+TEST(OutputProcessorTest, TextOfTokensBelowMinTokensIsNotHeldBack) {
+  SamplingParams params = delta({"wood"});
+  params.min_tokens = 2;
+  Fixture f({"wo", "od", "wood"}, params);
+  EXPECT_EQ(f.send(1, {0})[0].outputs[0].text, "wo");
+  EXPECT_EQ(f.send(1, {1})[0].outputs[0].text, "od") << "it began too early";
+  EXPECT_TRUE(f.send(1, {2})[0].finished);
+}
+
+TEST(OutputProcessorTest, DeliveredLogprobsAreNotKept) {
+  for (const auto kind : {RequestOutputKind::kDelta, RequestOutputKind::kFinalOnly}) {
+    SamplingParams params;
+    params.output_kind = kind;
+    params.logprobs = 1;
+    Fixture f({"a", "b"}, params);
+    const auto take = [&f](int32_t token, FinishReason reason = FinishReason::kNone) {
+      EngineCoreOutputs outputs;
+      outputs.token_ids = {token};
+      EngineCoreOutput& output = outputs.outputs.emplace_back();
+      output.request_id = 1;
+      output.num_tokens = 1;
+      output.finish_reason = reason;
+      output.new_logprobs = {{{token, -0.5F, 1}, {7, -1.0F, 2}}};
+      f.processor.process_outputs(std::move(outputs), f.to_abort);
+    };
+    take(0);
+    const auto before = f.deliver();
+    EXPECT_EQ(f.processor.num_kept_logprobs(), kind == RequestOutputKind::kDelta ? 0U : 1U);
+    take(1);
+    take(0, FinishReason::kLength);
+    const CompletionOutput last = f.deliver().at(0).outputs.at(0);
+    const bool deltas = kind == RequestOutputKind::kDelta;
+    EXPECT_EQ(before.size(), deltas ? 1U : 0U);
+    if (deltas) {
+      EXPECT_EQ(before.at(0).outputs.at(0).logprobs.at(0).at(0).token_id, 0);
+    }
+    ASSERT_EQ(last.logprobs.size(), last.token_ids.size());
+    EXPECT_EQ(last.token_ids, deltas ? (std::vector<int32_t>{1, 0}) : (std::vector<int32_t>{0, 1, 0}));
+    for (size_t i = 0; i < last.logprobs.size(); ++i)
+      EXPECT_EQ(last.logprobs[i].at(0).token_id, last.token_ids[i]);
+    EXPECT_EQ(last.cumulative_logprob, -1.5);
+  }
+}
+
+TEST(OutputProcessorTest, UnfinishedCompletionsAreCounted) {
+  SamplingParams params = delta();
+  params.n = 3;
+  Fixture f({"a"}, params);
+  EXPECT_EQ(f.processor.num_unfinished_completions(), 3U);
+  f.send(2, {0}, FinishReason::kLength);
+  EXPECT_EQ(f.processor.num_unfinished_completions(), 2U);
+  EXPECT_EQ(f.processor.num_unfinished_requests(), 1U);
 }
 
 TEST(OutputProcessorTest, TheStopStringIsKeptWhenAskedFor) {
