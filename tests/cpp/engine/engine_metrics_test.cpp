@@ -2,7 +2,9 @@
 #include <gtest/gtest.h>
 
 #include <condition_variable>
+#include <csignal>
 #include <future>
+#include <iostream>
 #include <mutex>
 #include <numeric>
 #include <thread>
@@ -231,6 +233,30 @@ TEST_P(EngineMetricsTest, AnEngineThatEndsSaysWhyAndItsRequestsAreErrors) {
   EXPECT_THROW(engine.generate({request(5, 5)}), ResourceExhausted);
   EXPECT_EQ(sink->finished("error"), 4.0);
   expect_idle(*sink);
+}
+
+// In a process of its own.
+void die_and_wait(EngineConfig config) {
+  config.kv_cache_memory_bytes = 0;
+  config.kv_arena = make_kv_arena(16 << 20);
+  config.exit_on_dead = true;
+  Engine engine(config);
+  KVArena::Member neighbour(config.kv_arena, 0, [] { throw InternalError("the neighbour broke"); });
+  if (!neighbour.take(neighbour.bytes_available())) std::exit(1);
+  engine.pause();
+  for (int32_t i = 0; i < 4; ++i) {
+    engine.add_request(request(100 + i, 100), [i](RequestOutput&& output) {
+      if (output.finished) std::cerr << "told " << i << ": " << output.outputs[0].error << "\n";
+    });
+  }
+  engine.resume();
+  std::this_thread::sleep_for(std::chrono::minutes(10));
+  std::exit(2);
+}
+
+TEST_P(EngineMetricsTest, TheProcessEndsWithItsEngineWhenAskedTo) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(die_and_wait(config), testing::KilledBySignal(SIGTERM), "told 3: the neighbour broke");
 }
 
 // While the first callback dawdles, the engine finishes: the rest comes in deliveries of up to 64 steps.
