@@ -100,6 +100,19 @@ TEST_F(CudaEngineTest, SamplingParametersMeanWhatTheyMeanOnTheCpu) {
   EXPECT_EQ(generate(demo_config("cuda"), requests), generate(demo_config("cpu"), requests));
 }
 
+TEST_F(CudaEngineTest, ASeedDrawsTheCpusTokensInFloat32) {
+  std::vector<EngineRequest> requests;
+  for (int i = 0; i < 14; ++i) {
+    requests.push_back(request(kPrompts[static_cast<size_t>(i % 7)], 30, i % 3 == 0 ? 1.0F : 1.4F));
+    SamplingParams& params = requests.back().sampling_params;
+    params.seed = 100 + i;
+    if (i % 2 == 0) params.top_p = 0.9F;
+    if (i % 5 == 0) params.top_k = 30;
+    if (i % 7 == 3) params.min_p = 0.05F;
+  }
+  EXPECT_EQ(generate(demo_config("cuda"), requests), generate(demo_config("cpu"), requests));
+}
+
 TEST_F(CudaEngineTest, ASeedGivesTheSameTokensInAnyCompany) {
   std::vector<EngineRequest> requests;
   for (int i = 0; i < 10; ++i) {
