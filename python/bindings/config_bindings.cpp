@@ -71,6 +71,7 @@ constexpr Argument<C> kArguments[] = {
     argument<&C::gpu_memory_utilization>("gpu_memory_utilization"),
     argument<&C::gpu_memory_bytes>("gpu_memory_bytes"),
     argument<&C::enforce_eager>("enforce_eager"),
+    argument<&C::prefix_caching_hash_seed>("prefix_caching_hash_seed"),
 };
 constexpr std::span<const Argument<C>> kAll(kArguments);
 

@@ -43,6 +43,10 @@ struct QUIRE_API EngineConfig {
   int64_t kv_cache_memory_bytes = 0;    // 0: sized from the memory available (at most 4 GiB on the CPU)
   int32_t num_gpu_blocks_override = 0;  // exact number of blocks instead, block 0 included; 0: sized by bytes
   bool enable_prefix_caching = true;
+  // What the names of cached prefixes depend on besides their content. Empty: drawn from the system, one for
+  // all engines of the process, so that no client can compute them. Processes that compare KV events, or
+  // share a connector's store, need the same text: a long one that only they know.
+  std::string prefix_caching_hash_seed;
   bool enable_kv_cache_events = false;  // collect what EngineBase::take_kv_events returns
   std::shared_ptr<KVArena> kv_arena;    // memory shared with other engines, instead of kv_cache_memory_bytes
 

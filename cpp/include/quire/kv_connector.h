@@ -9,17 +9,29 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "quire/export.h"
 
 namespace quire {
 
-// A request as a connector sees it. Valid during the call.
+// An encoder's input: its outputs take the place of prompt tokens [offset, offset + num_embeds).
+struct MultiModalFeature {
+  std::string mm_hash;  // names the content: equal hashes share one encoder run
+  int32_t offset = 0;
+  int32_t num_embeds = 0;
+};
+
+// A request as a connector sees it. Valid during the call. Keys and values belong to all of it: a store must
+// tell apart what differs in tokens, LoRA, salt, or a multimodal input that begins before the last of the
+// tokens.
 struct KVConnectorRequest {
   uint64_t request_id = 0;
   std::span<const int32_t> token_ids;  // prompt, then output
   int32_t num_prompt_tokens = 0;
-  std::string lora_name;
+  std::string_view lora_name;
+  std::string_view cache_salt;
+  std::span<const MultiModalFeature> mm_features;  // by offset, not overlapping
 };
 
 // One request of a step's plan.

@@ -73,6 +73,7 @@ EngineCore::EngineCore(const EngineConfig& config, std::unique_ptr<Executor> exe
                               " blocks can ever hold: lower it, or make the KV cache larger"));
   }
   executor_->initialize_kv_cache(kv_cache);
+  parts.hash_seed = make_hash_seed(config.prefix_caching_hash_seed);
   // What a connector or a grammar's compiler answers is not recorded.
   const bool records =
       config.flight_recorder_bytes > 0 && !parts.kv_connector && !parts.structured_output_manager;

@@ -79,6 +79,7 @@ constexpr Field<EngineConfig> kConfigFields[] = {
     QUIRE_FIELD(set_config, EngineConfig, kv_cache_memory_bytes),
     QUIRE_FIELD(set_config, EngineConfig, num_gpu_blocks_override),
     QUIRE_FIELD(set_config, EngineConfig, enable_prefix_caching),
+    QUIRE_FIELD(set_config, EngineConfig, prefix_caching_hash_seed),
     QUIRE_FIELD(set_config, EngineConfig, enable_kv_cache_events),
     QUIRE_FIELD(set_config, EngineConfig, max_num_seqs),
     QUIRE_FIELD(set_config, EngineConfig, max_num_batched_tokens),

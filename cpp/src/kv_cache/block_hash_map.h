@@ -1,11 +1,14 @@
 // From block hashes to block ids: open addressing, no allocation after construction.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "messages/kv_cache_spec.h"
 #include "request/block_hash.h"
+#include "util/system_random.h"
 
 namespace quire {
 
@@ -13,7 +16,10 @@ namespace quire {
 // tombstones and a lookup never slows down with age.
 class BlockHashMap {
  public:
+  // Where an entry begins to look depends on numbers that are drawn for this map: nobody can choose hashes,
+  // or write a recording of hashes, that all begin at one slot.
   explicit BlockHashMap(int32_t max_entries) {
+    fill_from_system(std::as_writable_bytes(std::span(secret_)));
     size_t capacity = 16;
     while (capacity < static_cast<size_t>(max_entries) * 2) capacity *= 2;
     slots_.resize(capacity);
@@ -49,6 +55,15 @@ class BlockHashMap {
     slots_[hole].id = kNullBlock;
   }
 
+  // The most slots that finding an entry looks at. Walks through the whole map.
+  size_t longest_search() const {
+    size_t longest = 0;
+    for (size_t i = 0; i < slots_.size(); ++i) {
+      if (slots_[i].id != kNullBlock) longest = std::max(longest, ((i - home(slots_[i].hash)) & mask_) + 1);
+    }
+    return longest;
+  }
+
   void clear() {
     for (Slot& slot : slots_) slot.id = kNullBlock;
   }
@@ -58,10 +73,14 @@ class BlockHashMap {
     BlockHash hash;
     BlockId id = kNullBlock;
   };
-  size_t home(const BlockHash& hash) const { return hash.low & mask_; }
+  size_t home(const BlockHash& hash) const {
+    const auto product = static_cast<unsigned __int128>(hash.high ^ secret_[0]) * (hash.low ^ secret_[1]);
+    return (static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64)) & mask_;
+  }
 
   std::vector<Slot> slots_;
   size_t mask_ = 0;
+  uint64_t secret_[2];
 };
 
 }  // namespace quire

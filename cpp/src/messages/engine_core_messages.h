@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "messages/archive.h"
+#include "quire/kv_connector.h"
 #include "quire/kv_events.h"
 #include "quire/request_output.h"
 #include "quire/sampling_params.h"
@@ -31,21 +32,13 @@ void visit_fields(A& a, KVCacheEvent& event) {
     event.lora_name);
 }
 template <class A>
+void visit_fields(A& a, MultiModalFeature& feature) {
+  a(feature.mm_hash, feature.offset, feature.num_embeds);
+}
+template <class A>
 void visit_fields(A& a, Logprob& logprob) {
   a(logprob.token_id, logprob.logprob, logprob.rank);
 }
-
-// An encoder's input: its outputs take the place of prompt tokens [offset, offset + num_embeds).
-struct MultiModalFeature {
-  std::string mm_hash;  // names the content: equal hashes share one encoder run
-  int32_t offset = 0;
-  int32_t num_embeds = 0;
-
-  template <class A>
-  void fields(A& a) {
-    a(mm_hash, offset, num_embeds);
-  }
-};
 
 // Validated and tokenized: the engine core trusts it.
 struct EngineCoreRequest {

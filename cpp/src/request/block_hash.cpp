@@ -1,68 +1,65 @@
 #include "request/block_hash.h"
 
-#include <cstring>
+#include <algorithm>
+
+#include "util/system_random.h"
 
 namespace quire {
 namespace {
 
-// Odd constants with no structure: the first digits of pi and e.
-constexpr uint64_t kPi = 0x243F6A8885A308D3;
-constexpr uint64_t kE = 0xB7E151628AED2A6B;
-constexpr uint64_t kPi2 = 0x13198A2E03707345;
-
-// Multiplies to 128 bits and folds: every input bit reaches every output bit.
-uint64_t mix(uint64_t a, uint64_t b) {
-  const auto product = static_cast<unsigned __int128>(a) * b;
-  return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
-}
-
-struct Hasher {
-  uint64_t high, low;
-
-  void add(uint64_t word) {
-    const uint64_t next_high = mix(high ^ word, kPi ^ low);
-    low = mix(low + word, kE ^ high) + kPi2;
-    high = next_high ^ (low >> 32);
-  }
-  void add(std::string_view text) {
-    add(text.size());
-    while (!text.empty()) {
-      uint64_t word = 0;
-      const size_t n = text.size() < 8 ? text.size() : 8;
-      std::memcpy(&word, text.data(), n);
-      add(word);
-      text.remove_prefix(n);
-    }
-  }
-  BlockHash result() const { return {mix(high ^ kE, low ^ kPi), mix(low ^ kPi2, high ^ kE) + high}; }
-};
+// First words of message blocks that hold no tokens, and what fills up one that holds few: no token id.
+constexpr uint32_t kKey = 0xFFFFFFFE, kName = 0xFFFFFFFD, kPadding = 0xFFFFFFFF;
 
 }  // namespace
 
-BlockHash hash_extra_keys(std::string_view lora_name, std::string_view cache_salt) {
-  Hasher hasher{kPi, kE};
-  hasher.add(lora_name);
-  hasher.add(cache_salt);
-  return hasher.result();
-}
-
-BlockHash hash_block(const BlockHash& parent, std::span<const int32_t> token_ids) {
-  Hasher hasher{parent.high ^ kPi2, parent.low};
-  size_t i = 0;
-  for (; i + 1 < token_ids.size(); i += 2) {
-    hasher.add(static_cast<uint64_t>(static_cast<uint32_t>(token_ids[i])) << 32 |
-               static_cast<uint32_t>(token_ids[i + 1]));
+HashSeed make_hash_seed(std::string_view text) {
+  HashSeed seed;
+  if (text.empty()) {
+    static const HashSeed drawn = [] {
+      HashSeed bytes;
+      fill_from_system(bytes);
+      return bytes;
+    }();
+    return drawn;
   }
-  if (i < token_ids.size()) hasher.add(static_cast<uint32_t>(token_ids[i]));
-  hasher.add(token_ids.size());
-  return hasher.result();
+  const Sha256State digest = Sha256().add("prefix_caching_hash_seed").add_field(text).finish();
+  for (size_t i = 0; i < seed.size(); ++i)
+    seed[i] = static_cast<std::byte>(digest[i / 4] >> (24 - i % 4 * 8));
+  return seed;
 }
 
-BlockHash hash_with_key(const BlockHash& block, std::string_view key, int64_t offset) {
-  Hasher hasher{block.high, block.low ^ kE};
-  hasher.add(key);
-  hasher.add(static_cast<uint64_t>(offset));
-  return hasher.result();
+BlockHashChain::BlockHashChain(const HashSeed& seed, std::string_view lora_name, std::string_view cache_salt)
+    : state_(Sha256().add(seed).add_field(lora_name).add_field(cache_salt).finish()) {}
+
+BlockHashChain::BlockHashChain(const BlockHash& name) : state_{} {
+  Sha256Block block{kName};
+  for (size_t i = 0; i < 2; ++i) {
+    block[1 + i] = static_cast<uint32_t>(name.high >> (32 - 32 * i));
+    block[3 + i] = static_cast<uint32_t>(name.low >> (32 - 32 * i));
+  }
+  sha256_compress(state_, block);
+}
+
+// One compression for 16 tokens: the chain is a SHA-256 whose state is looked at as it goes. Since a name is
+// half of the state, nobody can go on from it.
+void BlockHashChain::add_block(std::span<const int32_t> token_ids) {
+  Sha256Block block;
+  while (token_ids.size() >= block.size()) {
+    std::copy_n(token_ids.begin(), block.size(), block.begin());
+    sha256_compress(state_, block);
+    token_ids = token_ids.subspan(block.size());
+  }
+  if (token_ids.empty()) return;
+  std::fill(std::copy(token_ids.begin(), token_ids.end(), block.begin()), block.end(), kPadding);
+  sha256_compress(state_, block);
+}
+
+void BlockHashChain::add_key(std::string_view key, int64_t offset) {
+  const Sha256State digest = Sha256().add(key).finish();
+  Sha256Block block{kKey, static_cast<uint32_t>(static_cast<uint64_t>(offset) >> 32),
+                    static_cast<uint32_t>(offset)};
+  std::copy(digest.begin(), digest.end(), block.begin() + 3);
+  sha256_compress(state_, block);
 }
 
 }  // namespace quire

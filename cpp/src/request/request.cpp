@@ -31,12 +31,14 @@ const char* status_name(RequestStatus status) {
   return "?";
 }
 
-Request::Request(EngineCoreRequest&& request, int32_t hash_block_size, std::vector<BlockHash> recorded_hashes)
+Request::Request(EngineCoreRequest&& request, int32_t hash_block_size, const HashSeed& hash_seed,
+                 std::vector<BlockHash> recorded_hashes)
     : id_(request.request_id),
       sampling_params_(std::move(request.sampling_params)),
       eos_token_ids_(std::move(request.eos_token_ids)),
       mm_features_(std::move(request.mm_features)),
       lora_name_(std::move(request.lora_name)),
+      cache_salt_(std::move(request.cache_salt)),
       user_(std::move(request.user)),
       priority_(request.priority),
       arrival_time_(request.arrival_time),
@@ -44,7 +46,8 @@ Request::Request(EngineCoreRequest&& request, int32_t hash_block_size, std::vect
       token_ids_(std::move(request.prompt_token_ids)),
       num_prompt_tokens_(static_cast<int32_t>(token_ids_.size())),
       hash_block_size_(hash_block_size),
-      root_hash_(hash_extra_keys(lora_name_, request.cache_salt)),
+      hash_chain_(hash_seed, lora_name_, cache_salt_),
+      root_hash_(hash_chain_.name()),
       recorded_hashes_(std::move(recorded_hashes)) {
   token_ids_.insert(token_ids_.end(), request.output_token_ids.begin(), request.output_token_ids.end());
   block_hashes_.reserve(token_ids_.size() / static_cast<size_t>(hash_block_size_));
@@ -72,20 +75,20 @@ void Request::update_block_hashes() {
   while (block_hashes_.size() < num_full_blocks) {
     if (block_hashes_.size() < recorded_hashes_.size()) {
       block_hashes_.push_back(recorded_hashes_[block_hashes_.size()]);
+      if (block_hashes_.size() == recorded_hashes_.size()) hash_chain_ = BlockHashChain(block_hashes_.back());
       continue;
     }
-    const BlockHash& parent = block_hashes_.empty() ? root_hash_ : block_hashes_.back();
     const size_t begin = block_hashes_.size() * block_size;
-    BlockHash hash = hash_block(parent, token_ids().subspan(begin, block_size));
+    hash_chain_.add_block(token_ids().subspan(begin, block_size));
     // Placeholder tokens of two images are equal; their contents are told apart by name and place.
     for (size_t i = next_feature_; i < mm_features_.size(); ++i) {
       const MultiModalFeature& feature = mm_features_[i];
       const auto offset = static_cast<int64_t>(feature.offset) - static_cast<int64_t>(begin);
       if (offset >= hash_block_size_) break;
-      hash = hash_with_key(hash, feature.mm_hash, offset);
+      hash_chain_.add_key(feature.mm_hash, offset);
       if (offset + feature.num_embeds <= hash_block_size_) next_feature_ = i + 1;
     }
-    block_hashes_.push_back(hash);
+    block_hashes_.push_back(hash_chain_.name());
   }
 }
 

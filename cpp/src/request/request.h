@@ -45,15 +45,18 @@ struct RequestBlocks {
 // Owned by the Scheduler; used on its thread only.
 class Request {
  public:
-  // `hash_block_size` is the number of tokens that share a block hash. A replayed request has hashes, which
-  // are then taken as they are, but not the tokens they came from.
-  Request(EngineCoreRequest&& request, int32_t hash_block_size, std::vector<BlockHash> recorded_hashes = {});
+  // `hash_block_size` is the number of tokens that share a block hash, `hash_seed` what all names of the
+  // engine depend on. A replayed request has hashes, which are then taken as they are, but not the tokens
+  // they came from.
+  Request(EngineCoreRequest&& request, int32_t hash_block_size, const HashSeed& hash_seed = {},
+          std::vector<BlockHash> recorded_hashes = {});
 
   RequestId id() const { return id_; }
   const SamplingParams& sampling_params() const { return sampling_params_; }
   const std::vector<int32_t>& eos_token_ids() const { return eos_token_ids_; }
   const std::vector<MultiModalFeature>& mm_features() const { return mm_features_; }
   const std::string& lora_name() const { return lora_name_; }
+  const std::string& cache_salt() const { return cache_salt_; }
   const std::string& user() const { return user_; }
   int32_t priority() const { return priority_; }
   double arrival_time() const { return arrival_time_; }
@@ -122,6 +125,7 @@ class Request {
   std::vector<int32_t> eos_token_ids_;
   std::vector<MultiModalFeature> mm_features_;
   std::string lora_name_;
+  std::string cache_salt_;
   std::string user_;
   int32_t priority_;
   double arrival_time_;
@@ -129,7 +133,9 @@ class Request {
   std::vector<int32_t> token_ids_;
   int32_t num_prompt_tokens_;
   int32_t hash_block_size_;
-  BlockHash root_hash_;  // LoRA name and cache salt
+  BlockHashChain
+      hash_chain_;  // of the blocks that have hashes; begins with the seed, LoRA name and cache salt
+  BlockHash root_hash_;
   std::vector<BlockHash> block_hashes_;
   std::vector<BlockHash> recorded_hashes_;
   size_t next_feature_ = 0;  // the first multimodal input that ends beyond the hashed blocks

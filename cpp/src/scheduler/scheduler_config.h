@@ -8,6 +8,7 @@
 
 #include "kv_cache/kv_arena.h"
 #include "quire/kv_connector.h"
+#include "request/block_hash.h"
 #include "request/structured_output.h"
 
 namespace quire {
@@ -53,6 +54,7 @@ struct SchedulerParts {
   std::shared_ptr<KVConnectorScheduler> kv_connector;
   std::shared_ptr<KVArena> kv_arena;  // shared with other engines
   std::function<void()> wake;         // from any thread: schedule() may have something to do now
+  HashSeed hash_seed{};  // of block hashes; a secret where clients are not trusted, so no recording holds it
 };
 
 }  // namespace quire

@@ -34,7 +34,8 @@ void Scheduler::add_request(EngineCoreRequest&& message) {
   }
   std::unique_ptr<StructuredOutputGrammar> grammar;
   if (parts_.structured_output_manager) grammar = parts_.structured_output_manager->make_grammar(message);
-  auto request = std::make_unique<Request>(std::move(message), kv_cache_manager_.hash_block_size());
+  auto request =
+      std::make_unique<Request>(std::move(message), kv_cache_manager_.hash_block_size(), parts_.hash_seed);
   request->grammar = std::move(grammar);
   add(std::move(request));
 }
@@ -213,7 +214,8 @@ void Scheduler::drop_finished() {
 }
 
 KVConnectorRequest Scheduler::connector_view(const Request& request) const {
-  return {request.id(), request.token_ids(), request.num_prompt_tokens(), request.lora_name()};
+  return {request.id(),        request.token_ids(),  request.num_prompt_tokens(),
+          request.lora_name(), request.cache_salt(), request.mm_features()};
 }
 
 std::vector<RequestId> Scheduler::unfinished_request_ids() const {

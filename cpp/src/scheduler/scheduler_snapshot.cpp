@@ -62,7 +62,7 @@ void Scheduler::add_recorded_request(const RecordedRequest& recorded, std::vecto
   require(!requests_.contains(recorded.request_id), "a request is added twice");
   add(std::make_unique<Request>(without_content(recorded, recorded.num_output_tokens,
                                                 kv_cache_manager_.hash_block_size(), config_.max_model_len),
-                                kv_cache_manager_.hash_block_size(), std::move(hashes)));
+                                kv_cache_manager_.hash_block_size(), parts_.hash_seed, std::move(hashes)));
 }
 
 void Scheduler::take_new_hashes(std::vector<std::pair<RequestId, KVBlockHash>>& out) {
@@ -143,10 +143,10 @@ void Scheduler::restore(const SchedulerSnapshot& snapshot, const RecordedHashes&
     require(s.status <= static_cast<uint8_t>(RequestStatus::kFinishedError), "an unknown request status");
     require(s.blocks.empty() || s.blocks.size() == kv_cache_manager_.num_groups(),
             "another number of KV groups");
-    auto owned =
-        std::make_unique<Request>(without_content(s.request, s.num_tokens - s.request.num_prompt_tokens,
-                                                  kv_cache_manager_.hash_block_size(), config_.max_model_len),
-                                  kv_cache_manager_.hash_block_size(), hashes_of(s.request.request_id));
+    auto owned = std::make_unique<Request>(
+        without_content(s.request, s.num_tokens - s.request.num_prompt_tokens,
+                        kv_cache_manager_.hash_block_size(), config_.max_model_len),
+        kv_cache_manager_.hash_block_size(), parts_.hash_seed, hashes_of(s.request.request_id));
     Request& r = *owned;
     requests.push_back(&r);
     r.status = static_cast<RequestStatus>(s.status);

@@ -101,10 +101,10 @@ class PrefixAwareRouter final : public Router {
   void hash_chunks(std::span<const int32_t> prompt) {
     const auto chunk_size = static_cast<size_t>(options_.chunk_size);
     hashes_.clear();
-    BlockHash hash;
+    BlockHashChain chain{BlockHash()};
     for (size_t i = 0; i + chunk_size <= prompt.size(); i += chunk_size) {
-      hash = hash_block(hash, prompt.subspan(i, chunk_size));
-      hashes_.push_back(hash);
+      chain.add_block(prompt.subspan(i, chunk_size));
+      hashes_.push_back(chain.name());
     }
   }
   size_t choose(const FleetLoad& load) const {

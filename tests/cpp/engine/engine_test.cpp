@@ -162,5 +162,22 @@ TEST(LLMEngineTest, StepsInTheCallersLoop) {
   EXPECT_TRUE(engine.step().empty());
 }
 
+// As another process would: the seed that nobody can guess is not one that somebody chose.
+TEST(EnginePrefixHashTest, NamesOfPrefixesDependOnTheSeed) {
+  const auto stored = [](const std::string& seed) {
+    EngineConfig config = demo_config();
+    config.enable_kv_cache_events = true;
+    config.prefix_caching_hash_seed = seed;
+    LLMEngine engine(config);
+    engine.add_request(request("Once upon a time there was a lighthouse that nobody knew of.", 20));
+    while (engine.has_unfinished_requests()) engine.step();
+    return engine.take_kv_events().at(0).block_hashes.at(0);
+  };
+  EXPECT_EQ(stored("shared"), stored("shared"));
+  EXPECT_NE(stored("shared"), stored("other"));
+  EXPECT_EQ(stored(""), stored(""));
+  EXPECT_NE(stored(""), stored("shared"));
+}
+
 }  // namespace
 }  // namespace quire

@@ -191,5 +191,19 @@ TEST(BlockPoolTest, ResetForgetsContentOnlyWhenNothingIsHeld) {
   EXPECT_EQ(pool.find_cached(kOtherHash), kNullBlock);
 }
 
+// Half of the slots are taken: were the slots chosen at random, 20 searches in a row would be long already.
+TEST(BlockHashMapTest, HashesThatShareTheirBitsDoNotPileUp) {
+  constexpr int32_t kNumEntries = 1 << 14;
+  const auto longest_search = [](auto hash_of) {
+    BlockHashMap map(kNumEntries);
+    for (int32_t i = 1; i <= kNumEntries; ++i) map.set(hash_of(static_cast<uint64_t>(i)), i);
+    return map.longest_search();
+  };
+  EXPECT_LT(longest_search([](uint64_t i) { return BlockHash{i, 0}; }), 200U);
+  EXPECT_LT(longest_search([](uint64_t i) { return BlockHash{0, i}; }), 200U);
+  EXPECT_LT(longest_search([](uint64_t i) { return BlockHash{i, i << 40}; }), 200U);
+  EXPECT_LT(longest_search([](uint64_t i) { return BlockHash{i << 32, i << 32}; }), 200U);
+}
+
 }  // namespace
 }  // namespace quire

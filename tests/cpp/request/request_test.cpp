@@ -2,8 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <set>
-
 namespace quire {
 namespace {
 
@@ -68,28 +66,16 @@ TEST(RequestTest, ImagesTellEqualPlaceholdersApart) {
   EXPECT_EQ(cat.block_hashes()[3], with_image("cat", 3).block_hashes()[3]);
 }
 
-TEST(BlockHashTest, SmallDifferencesGiveUnrelatedHashes) {
-  std::set<uint64_t> highs, lows;
-  const BlockHash root = hash_extra_keys("", "");
-  for (int32_t i = 0; i < 10000; ++i) {
-    const int32_t tokens[] = {i, 0, 0, i % 7};
-    const BlockHash hash = hash_block(root, tokens);
-    highs.insert(hash.high);
-    lows.insert(hash.low);
-  }
-  EXPECT_EQ(highs.size(), 10000U);
-  EXPECT_EQ(lows.size(), 10000U);
-}
-
-TEST(BlockHashTest, LoraAndSaltAreNotInterchangeable) {
-  EXPECT_NE(hash_extra_keys("a", "b"), hash_extra_keys("b", "a"));
-  EXPECT_NE(hash_extra_keys("ab", ""), hash_extra_keys("a", "b"));
-}
-
-TEST(BlockHashTest, TrailingZeroTokensCount) {
-  const BlockHash root = hash_extra_keys("", "");
-  const int32_t tokens[] = {5, 0, 0};
-  EXPECT_NE(hash_block(root, std::span(tokens, 2)), hash_block(root, std::span(tokens, 3)));
+TEST(RequestTest, ARecordedRequestGoesOnFromItsLastHash) {
+  const auto recorded = [](std::vector<BlockHash> hashes) {
+    EngineCoreRequest message;
+    message.prompt_token_ids = {0, 0, 0, 0};
+    return Request(std::move(message), 2, HashSeed{}, std::move(hashes));
+  };
+  const BlockHash cat{1, 2}, dog{3, 4};
+  EXPECT_EQ(recorded({cat}).block_hashes()[0], cat);
+  EXPECT_NE(recorded({cat}).block_hashes()[1], recorded({dog}).block_hashes()[1]);
+  EXPECT_EQ(recorded({cat}).block_hashes()[1], recorded({cat}).block_hashes()[1]);
 }
 
 }  // namespace

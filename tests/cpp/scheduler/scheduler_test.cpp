@@ -87,5 +87,40 @@ TEST(SchedulerTest, ResultsMustBeThoseOfTheOldestPlan) {
   EXPECT_THROW(scheduler.update_from_output(second, result, outputs), InternalError);
 }
 
+// What a connector is asked about.
+struct AskedConnector : KVConnectorScheduler {
+  std::optional<KVConnectorMatch> get_num_new_matched_tokens(const KVConnectorRequest& request,
+                                                             int32_t) override {
+    lora_name = request.lora_name;
+    cache_salt = request.cache_salt;
+    for (const MultiModalFeature& feature : request.mm_features) mm_hashes.push_back(feature.mm_hash);
+    return KVConnectorMatch{};
+  }
+  void update_state_after_alloc(const KVConnectorRequest&, std::span<const int32_t>, int32_t) override {}
+  std::string build_connector_meta(uint64_t, std::span<const KVConnectorScheduled>) override { return ""; }
+  bool request_finished(const KVConnectorRequest&, std::span<const int32_t>) override { return false; }
+  std::string lora_name, cache_salt;
+  std::vector<std::string> mm_hashes;
+};
+
+TEST(SchedulerTest, AConnectorSeesWhatTheEnginesOwnPrefixesDependOn) {
+  const auto connector = std::make_shared<AskedConnector>();
+  SchedulerConfig config;
+  config.max_num_encoder_input_tokens = config.encoder_cache_size = 4;
+  SchedulerParts parts;
+  parts.kv_connector = connector;
+  Scheduler scheduler(config, kv_cache(20, 4), std::move(parts));
+  EngineCoreRequest request = make_request(1, 8, 2);
+  request.lora_name = "lora";
+  request.cache_salt = "salt";
+  request.mm_features = {{"cat", 1, 2}};
+  scheduler.add_request(std::move(request));
+  SchedulerOutput plan;
+  ASSERT_TRUE(scheduler.schedule(plan));
+  EXPECT_EQ(connector->lora_name, "lora");
+  EXPECT_EQ(connector->cache_salt, "salt");
+  EXPECT_EQ(connector->mm_hashes, std::vector<std::string>{"cat"});
+}
+
 }  // namespace
 }  // namespace quire
