@@ -391,60 +391,6 @@ def test_ids_of_added_tokens_that_the_file_numbers_otherwise(tmp_path: Path) -> 
     pair.check_encode("a <far> b <farther> c")
 
 
-REFUSALS: list[tuple[str, dict[str, Any], str]] = [
-    (
-        "model",
-        {"type": "Unigram"},
-        "model.type 'Unigram' is not supported; supported: BPE (byte level)",
-    ),
-    ("model", {"dropout": 0.1}, "model.dropout"),
-    ("model", {"byte_fallback": True}, "model.byte_fallback"),
-    ("model", {"continuing_subword_prefix": "##"}, "model.continuing_subword_prefix"),
-    ("model", {"unk_token": "<none>"}, "'<none>' is not in model.vocab"),
-    ("model", {"merges": ["Q Z Z"]}, "model.merges [0]"),
-    ("model", {"merges": ["Q nothing"]}, "'nothing'"),
-    ("model", {"surprise": 1}, "model.surprise"),
-    ("normalizer", {"type": "Lowercase"}, "normalizer.type 'Lowercase'"),
-    ("pre_tokenizer", {"type": "Metaspace"}, "pre_tokenizer.type 'Metaspace'"),
-    ("pre_tokenizer", {"type": "Sequence", "pretokenizers": []}, "ByteLevel"),
-    (
-        "pre_tokenizer",
-        {
-            "type": "Split",
-            "pattern": {"Regex": r"(?<=a)b"},
-            "behavior": "Isolated",
-            "invert": False,
-        },
-        "pre_tokenizer.pattern.Regex regular expression: a lookbehind at position 0",
-    ),
-    ("post_processor", {"type": "BertProcessing"}, "post_processor.type 'BertProcessing'"),
-    ("decoder", {"type": "WordPiece"}, "decoder.type 'WordPiece'"),
-    ("truncation", {"max_length": 5}, "truncation"),
-    ("padding", {"strategy": "BatchLongest"}, "padding"),
-]
-
-
-@pytest.mark.parametrize(("section", "change", "message"), REFUSALS)
-def test_what_is_not_supported_is_refused_by_name(
-    tmp_path: Path, section: str, change: dict[str, Any], message: str
-) -> None:
-    document = json.loads(gpt2().to_str())
-    keeps_the_rest = section == "model"
-    document[section] = (document[section] if keeps_the_rest else {}) | change
-    (tmp_path / "tokenizer.json").write_text(json.dumps(document))
-    with pytest.raises(ValueError, match=r"tokenizer\.json") as caught:
-        Tokenizer(str(tmp_path))
-    assert message in str(caught.value)
-
-
-def test_a_missing_or_broken_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"tokenizer\.json: no such file"):
-        Tokenizer(str(tmp_path))
-    (tmp_path / "tokenizer.json").write_text('{"model":')
-    with pytest.raises(ValueError, match="not valid JSON"):
-        Tokenizer(str(tmp_path))
-
-
 def test_ids_without_a_token_decode_to_nothing(make_pair: Callable[[HfTokenizer], Pair]) -> None:
     pair = make_pair(gpt2())
     beyond = pair.ours.vocab_size + 7  # models pad their vocabularies

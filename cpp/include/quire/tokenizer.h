@@ -31,8 +31,9 @@ class QUIRE_API Tokenizer {
   virtual ~Tokenizer();
 
   // Reads tokenizer.json from a model directory, and nothing else: what tokenizer_config.json adds in
-  // transformers (add_bos_token, clean_up_tokenization_spaces) is not applied. Throws InvalidArgument
-  // naming the file and the key for anything missing, malformed or unsupported.
+  // transformers (add_bos_token, clean_up_tokenization_spaces) is not applied. Text is neither cut nor filled
+  // up, whatever the file's "truncation" and "padding" say. Throws InvalidArgument naming the file and the
+  // key for anything missing, malformed or unsupported.
   static std::shared_ptr<const Tokenizer> load(const std::string& directory);
 
   // `add_special_tokens` runs the post-processor (BOS and the like). Special tokens written in the text

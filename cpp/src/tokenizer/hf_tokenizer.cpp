@@ -68,11 +68,8 @@ void HfTokenizer::build(const JsonNode& document) {
   if (const auto version = document.find("version"); version && version->string() != "1.0") {
     version->fail(str("'", version->string(), "' is not supported; supported: 1.0"));
   }
-  for (const char* key : {"truncation", "padding"}) {
-    if (const auto section = document.find(key)) {
-      section->fail("is not supported: prompts are neither cut nor filled up; set it to null");
-    }
-  }
+  // What a training script cut texts to, or filled them up to, stands in "truncation" and "padding"; neither
+  // is applied to prompts, as in transformers unless a call asks for it.
   model_ = make_model(document.at("model"));
   normalizer_ = make_normalizer(document.find("normalizer"));
   pre_tokenizer_ = make_pre_tokenizer(document.find("pre_tokenizer"));
