@@ -28,6 +28,7 @@ std::shared_ptr<KVArena> make_kv_arena(int64_t bytes) { return std::make_shared<
 // The client's side of the engine core: validation and tokenization in, detokenization out.
 struct EngineBase::Impl {
   Impl(const EngineConfig& engine_config, bool threaded) : config((engine_config.validate(), engine_config)) {
+    check_model(config);  // whose model cannot be run need not hear of its tokenizer
     if (!config.skip_tokenizer_init) tokenizer = Tokenizer::load(config.model);
     const auto make_core = [this](std::function<void()> wake) {
       SchedulerParts parts;

@@ -44,6 +44,11 @@ class Executor {
   virtual void collect(StepId step_id, ModelRunnerOutput& output) = 0;
 };
 
+// Throws InvalidArgument for a model that make_local_executor would refuse for what it is: an architecture
+// that is not known, quantized weights. Reads config.json, and what lies beside it to say how weights are
+// quantized.
+void check_model(const EngineConfig& config);
+
 // Ranks as threads of this process. With async_scheduling every rank has a thread and two steps may be in
 // flight; else rank 0 runs on the caller's thread, inside collect. Throws InvalidArgument for anything wrong
 // with the model's directory.

@@ -134,8 +134,7 @@ class LocalExecutor final : public Executor {
       throw InvalidArgument(
           "kv_arena is host memory; a CUDA device's KV cache is sized by gpu_memory_utilization");
     }
-    const HfConfig hf_config = HfConfig::load(config.model + "/config.json");
-    find_model(hf_config);  // refuses an unknown architecture before anything is read
+    const HfConfig hf_config = load_model_config(config.model);
     model_info_.architecture = hf_config.get_strings("architectures").at(0);
     model_info_.max_model_len = resolve_max_model_len(config, hf_config);
     const int32_t world_size = config.tensor_parallel_size;
@@ -223,6 +222,8 @@ class LocalExecutor final : public Executor {
 };
 
 }  // namespace
+
+void check_model(const EngineConfig& config) { load_model_config(config.model); }
 
 std::unique_ptr<Executor> make_local_executor(const EngineConfig& config) {
   return make_local_executor(config, find_backend(config));

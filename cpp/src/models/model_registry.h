@@ -25,4 +25,8 @@ bool register_model(const char* architecture) {
 // known.
 ModelFactory find_model(const HfConfig& config);
 
+// The config.json of a model that can be built. Throws InvalidArgument for an architecture that is not known
+// and for quantized weights, which config.json tells of, or a file that a quantization tool left beside it.
+HfConfig load_model_config(const std::string& directory);
+
 }  // namespace quire

@@ -1,0 +1,92 @@
+"""Directories that other tools wrote: what they hold is named before anything of it is read."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from quire import LLM
+
+
+@pytest.fixture
+def copy(demo_model: Path, tmp_path: Path) -> Path:
+    """A copy of the demo model to change."""
+    path = tmp_path / "model"
+    shutil.copytree(demo_model, path)
+    return path
+
+
+def edit(path: Path, **changes: Any) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def strip(model: Path) -> None:
+    """Without what a model's config is not enough to be refused for."""
+    (model / "tokenizer.json").unlink()
+    (model / "model.safetensors").unlink()
+
+
+GPTQ = {"bits": 4, "group_size": 128, "desc_act": True, "sym": True}
+
+
+@pytest.mark.parametrize(
+    ("key", "section", "named"),
+    [
+        ("quantization_config", {"quant_method": "gptq", **GPTQ}, "gptq, 4 bits"),
+        ("quantization_config", {"quant_method": "awq", "bits": 4, "version": "gemm"}, "awq, 4 bits"),
+        ("quantization_config", {"quant_method": "fp8", "weight_block_size": [128, 128]}, "fp8"),
+        ("quantization_config", {"quant_method": "bitsandbytes", "load_in_4bit": True}, "bitsandbytes"),
+        ("quantization_config", {"load_in_8bit": True}, "bitsandbytes"),
+        (
+            "quantization_config",
+            {"quant_method": "compressed-tensors", "format": "pack-quantized"},
+            "compress",
+        ),
+        ("quantization_config", {}, "no quant_method"),
+        ("compression_config", {"quant_method": "compressed-tensors"}, "compressed-tensors"),
+    ],
+)
+def test_a_quantized_model_is_refused_by_its_method(
+    copy: Path, key: str, section: dict[str, Any], named: str
+) -> None:
+    strip(copy)
+    edit(copy / "config.json", **{key: section})
+    for options in ({}, {"load_format": "dummy", "skip_tokenizer_init": True}):
+        with pytest.raises(
+            ValueError,
+            match=rf"config\.json: '{key}' \({named}.*not supported; use the model that was quantized",
+        ):
+            LLM(copy, **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "named"),
+    [
+        ("quantize_config.json", GPTQ, "gptq, 4 bits"),
+        ("quant_config.json", {"w_bit": 4, "q_group_size": 128, "zero_point": True}, "awq, 4 bits"),
+        ("hf_quant_config.json", {"quantization": {"quant_algo": "FP8"}}, "modelopt FP8"),
+    ],
+)
+def test_a_file_beside_the_config_tells_of_quantization_too(
+    copy: Path, name: str, content: dict[str, Any], named: str
+) -> None:
+    strip(copy)
+    (copy / name).write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=rf"{name}: the weights are quantized \({named}\): "):
+        LLM(copy)
+
+
+def test_no_quantization_is_none(copy: Path) -> None:
+    edit(copy / "config.json", quantization_config=None)
+    assert LLM(copy).generate("hello", use_tqdm=False)[0].finished
+
+
+def test_an_unknown_architecture_is_named_before_its_tokenizer(copy: Path) -> None:
+    strip(copy)
+    (copy / "tokenizer.model").write_bytes(b"\n\x0e\n\x05<unk>")
+    edit(copy / "config.json", architectures=["GemmaForCausalLM"])
+    with pytest.raises(ValueError, match="architecture 'GemmaForCausalLM' is not supported"):
+        LLM(copy)
