@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
-from quire import LLM
+from quire import LLM, Tokenizer
 
 
 @pytest.fixture
@@ -90,3 +91,20 @@ def test_an_unknown_architecture_is_named_before_its_tokenizer(copy: Path) -> No
     edit(copy / "config.json", architectures=["GemmaForCausalLM"])
     with pytest.raises(ValueError, match="architecture 'GemmaForCausalLM' is not supported"):
         LLM(copy)
+
+
+def test_a_tokenizer_in_another_form_is_named(copy: Path) -> None:
+    (copy / "tokenizer.json").unlink()
+    for names, pattern in (
+        (["vocab.json", "merges.txt"], "has vocab.json and merges.txt but no tokenizer.json; write one with"),
+        (["tokenizer.model"], r"has no tokenizer.json but a tokenizer.model \(SentencePiece or tiktoken\)"),
+    ):
+        for name in names:
+            (copy / name).write_bytes(b"\n\x0e\n\x05<unk>")
+        pattern = f"{re.escape(str(copy))}: {pattern}.*skip_tokenizer_init"
+        with pytest.raises(ValueError, match=pattern):
+            LLM(copy)
+        with pytest.raises(ValueError, match=pattern):
+            Tokenizer(str(copy))
+    llm = LLM(copy, skip_tokenizer_init=True)
+    assert llm.generate([1, 2, 3], use_tqdm=False)[0].outputs[0].token_ids

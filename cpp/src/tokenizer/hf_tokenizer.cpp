@@ -1,6 +1,7 @@
 #include "tokenizer/hf_tokenizer.h"
 
 #include <algorithm>
+#include <filesystem>
 
 #include "quire/error.h"
 #include "tokenizer/utf8_stream.h"
@@ -11,8 +12,35 @@ namespace quire {
 IncrementalDetokenizer::~IncrementalDetokenizer() = default;
 Tokenizer::~Tokenizer() = default;
 
+namespace {
+
+// Of a directory without tokenizer.json, which may hold its tokenizer in another form.
+void check_other_forms(const std::string& directory) {
+  const auto has = [&](const char* name) {
+    std::error_code unreadable;
+    return std::filesystem::exists(directory + "/" + name, unreadable);
+  };
+  constexpr const char* kOtherwise = "; with skip_tokenizer_init an engine takes and gives token ids";
+  if (has("tokenizer.model")) {
+    throw InvalidArgument(str(directory,
+                              ": has no tokenizer.json but a tokenizer.model (SentencePiece or "
+                              "tiktoken), which is not read; supported: byte-level BPE in tokenizer.json",
+                              kOtherwise));
+  }
+  if (has("vocab.json") && has("merges.txt")) {
+    throw InvalidArgument(
+        str(directory,
+            ": has vocab.json and merges.txt but no tokenizer.json; write one with "
+            "transformers: AutoTokenizer.from_pretrained(directory).save_pretrained(directory)",
+            kOtherwise));
+  }
+}
+
+}  // namespace
+
 std::shared_ptr<const Tokenizer> Tokenizer::load(const std::string& directory) {
   const std::string path = directory + "/tokenizer.json";
+  if (std::error_code error; !std::filesystem::exists(path, error)) check_other_forms(directory);
   return std::make_shared<text::HfTokenizer>(read_text_file(path), path);
 }
 
