@@ -125,7 +125,9 @@ void parse_json(std::string_view text, const std::string& where, JsonHandler& ha
 JsonNode JsonNode::at(std::string_view key) const {
   const Json& members = object();
   const auto member = members.find(std::string(key));
-  const std::string path = path_.empty() ? std::string(key) : str(path_, ".", key);
+  std::string path = path_;  // not by str(): a tokenizer.json has a million of these
+  if (!path.empty()) path += '.';
+  path += key;
   if (member == members.end()) throw InvalidArgument(str(file_, ": ", path, " is missing"));
   return JsonNode(*member, file_, path);
 }
@@ -142,7 +144,7 @@ std::vector<JsonNode> JsonNode::elements() const {
   std::vector<JsonNode> nodes;
   nodes.reserve(value_->size());
   for (const Json& element : *value_) {
-    nodes.push_back(JsonNode(element, file_, str(path_, "[", nodes.size(), "]")));
+    nodes.push_back(JsonNode(element, file_, path_ + '[' + std::to_string(nodes.size()) + ']'));
   }
   return nodes;
 }

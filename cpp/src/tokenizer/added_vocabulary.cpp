@@ -6,52 +6,6 @@
 
 namespace quire::text {
 
-void TokenTrie::insert(std::string_view text, int32_t index) {
-  if (text.empty()) return;
-  if (nodes_.empty()) nodes_.emplace_back();
-  first_bytes_[static_cast<unsigned char>(text[0])] = true;
-  uint32_t node = 0;
-  for (char byte : text) {
-    const auto& children = nodes_[node].children;
-    const auto child =
-        std::find_if(children.begin(), children.end(), [&](auto& c) { return c.first == byte; });
-    if (child != children.end()) {
-      node = child->second;
-    } else {
-      const auto next = static_cast<uint32_t>(nodes_.size());
-      nodes_[node].children.emplace_back(byte, next);
-      nodes_.emplace_back();
-      node = next;
-    }
-  }
-  if (nodes_[node].index < 0) nodes_[node].index = index;
-}
-
-int32_t TokenTrie::find(std::string_view text, size_t start, size_t& begin, size_t& end) const {
-  if (nodes_.empty()) return -1;
-  for (size_t pos = start; pos < text.size(); ++pos) {
-    if (!first_bytes_[static_cast<unsigned char>(text[pos])]) continue;
-    int32_t found = -1;
-    uint32_t node = 0;
-    for (size_t i = pos; i < text.size(); ++i) {
-      const auto& children = nodes_[node].children;
-      const auto child =
-          std::find_if(children.begin(), children.end(), [&](auto& c) { return c.first == text[i]; });
-      if (child == children.end()) break;
-      node = child->second;
-      if (nodes_[node].index >= 0) {
-        found = nodes_[node].index;
-        end = i + 1;
-      }
-    }
-    if (found >= 0) {
-      begin = pos;
-      return found;
-    }
-  }
-  return -1;
-}
-
 AddedVocabulary::AddedVocabulary(const std::optional<JsonNode>& section, const TokenizerModel& model,
                                  const Normalizer* normalizer)
     : space_(unicode::CodePointSet(unicode::kAddedTokenSpace)),
@@ -84,6 +38,8 @@ AddedVocabulary::AddedVocabulary(const std::optional<JsonNode>& section, const T
     const int32_t id = token_to_id(token.content);
     (token.normalized ? normalized_ : raw_).insert(token.written, id);
   }
+  raw_.link();
+  normalized_.link();
 }
 
 void AddedVocabulary::add(const AddedToken& token, const TokenizerModel& model) {
@@ -108,6 +64,7 @@ int32_t AddedVocabulary::token_to_id(std::string_view token) const {
 void AddedVocabulary::split(const TokenTrie& trie, std::string_view text, std::vector<Segment>& out) const {
   size_t done = 0;
   size_t begin = 0, end = 0;
+  size_t spaces_end = 0;  // of the last that a token took along: matches within them take the same
   for (size_t from = 0;;) {
     const int32_t id = trie.find(text, from, begin, end);
     if (id < 0) break;
@@ -129,7 +86,10 @@ void AddedVocabulary::split(const TokenTrie& trie, std::string_view text, std::v
         begin = previous;
       }
     }
-    if (token.rstrip) end = space_.skip_members(text, end);
+    if (token.rstrip) {
+      if (end > spaces_end) spaces_end = space_.skip_members(text, end);
+      end = spaces_end;
+    }
     if (done < begin) out.push_back({text.substr(done, begin - done), -1});
     if (begin < end) out.push_back({text.substr(begin, end - begin), id});
     done = end;

@@ -1,7 +1,6 @@
 // Tokens that are found in the text before anything else looks at it.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -11,6 +10,7 @@
 #include <vector>
 
 #include "tokenizer/pipeline.h"
+#include "tokenizer/token_trie.h"
 
 namespace quire::text {
 
@@ -22,24 +22,6 @@ struct AddedToken {
   bool rstrip = false;       // and after it
   bool normalized = false;   // is looked for in the normalized text, as its normalized self
   std::string written;       // what decoding writes: `content`, normalized if `normalized`
-};
-
-// Strings to look for, all at once; at each place the longest wins.
-class TokenTrie {
- public:
-  // The first of equal strings keeps its index. Empty strings are ignored.
-  void insert(std::string_view text, int32_t index);
-  bool empty() const { return nodes_.empty(); }
-  // The first match at or after `start`: its index, and where it begins and ends. -1 when there is none.
-  int32_t find(std::string_view text, size_t start, size_t& begin, size_t& end) const;
-
- private:
-  struct Node {
-    int32_t index = -1;
-    std::vector<std::pair<char, uint32_t>> children;
-  };
-  std::vector<Node> nodes_;  // nodes_[0] is the root
-  std::array<bool, 256> first_bytes_{};
 };
 
 class AddedVocabulary {

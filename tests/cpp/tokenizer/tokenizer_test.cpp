@@ -9,6 +9,7 @@
 #include "quire/error.h"
 #include "tokenizer/hf_tokenizer.h"
 #include "util/sanitized.h"
+#include "util/str.h"
 
 namespace quire::text {
 namespace {
@@ -132,6 +133,19 @@ TEST(TokenizerTest, WhatIsNotSupportedIsRefusedByName) {
   EXPECT_EQ(tokenizer_refusal(document(R"(, "surprise": 1)")),
             "tokenizer.json: surprise is not a key we know, and it may change the result");
   EXPECT_EQ(tokenizer_refusal("{}"), "tokenizer.json: model is missing");
+}
+
+TEST(TokenizerTest, AddedTokensTakeTimeInTheLengthOfTheTextOnly) {
+  // Each space is a token that takes those behind it along, and each "l" begins what turns out to be none.
+  const std::string added =
+      R"(, "single_word": false, "lstrip": false, "normalized": false, "special": true})";
+  std::string text = document();
+  text.insert(text.rfind(']'),
+              str(R"(, {"id": 14, "content": " ", "rstrip": true)", added, R"(, {"id": 15, "content": ")",
+                  std::string(30'000, 'l'), R"(o", "rstrip": false)", added));
+  const HfTokenizer tokenizer(text, "tokenizer.json");
+  EXPECT_EQ(tokenizer.encode(std::string(500'000, ' ') + "low", true).size(), 500'001U);
+  EXPECT_EQ(tokenizer.encode(std::string(500'000, 'l'), true).size(), 500'000U);
 }
 
 TEST(TokenizerTest, ThreadsShareOneTokenizer) {
