@@ -22,11 +22,8 @@ class UnicodeNormalizer final : public Normalizer {
 
 class SequenceNormalizer final : public Normalizer {
  public:
-  explicit SequenceNormalizer(const JsonNode& section) {
-    section.allow_only({"type", "normalizers"});
-    for (const JsonNode& stage : section.at("normalizers").elements())
-      stages_.push_back(make_normalizer(stage));
-  }
+  explicit SequenceNormalizer(std::vector<std::unique_ptr<const Normalizer>> stages)
+      : stages_(std::move(stages)) {}
   bool is_surely_normalized(std::string_view text) const override {
     for (const auto& stage : stages_) {
       if (!stage->is_surely_normalized(text)) return false;
@@ -43,22 +40,44 @@ class SequenceNormalizer final : public Normalizer {
   std::vector<std::unique_ptr<const Normalizer>> stages_;
 };
 
-}  // namespace
-
-std::unique_ptr<const Normalizer> make_normalizer(const std::optional<JsonNode>& section) {
+std::unique_ptr<const Normalizer> make_one(const JsonNode& section) {
   using unicode::NormalizationForm;
-  if (!section) return nullptr;
-  const std::string& type = section->at("type").string();
-  if (type == "Sequence") return std::make_unique<SequenceNormalizer>(*section);
+  const std::string& type = section.at("type").string();
   for (const auto& [name, form] : {std::pair{"NFC", NormalizationForm::kNfc},
                                    {"NFD", NormalizationForm::kNfd},
                                    {"NFKC", NormalizationForm::kNfkc},
                                    {"NFKD", NormalizationForm::kNfkd}}) {
     if (type != name) continue;
-    section->allow_only({"type"});
+    section.allow_only({"type"});
     return std::make_unique<UnicodeNormalizer>(form);
   }
-  fail_unsupported_type(*section, kSupportedNormalizers);
+  fail_unsupported_type(section, kSupportedNormalizers);
+}
+
+// Appends the stages of `section`, sequences flattened.
+void collect(const JsonNode& section, std::vector<std::unique_ptr<const Normalizer>>& stages) {
+  if (section.at("type").string() == "Sequence") {
+    section.allow_only({"type", "normalizers"});
+    for (const JsonNode& stage : section.at("normalizers").elements()) collect(stage, stages);
+    return;
+  }
+  stages.push_back(make_one(section));
+  check_num_stages(section, stages.size());
+}
+
+}  // namespace
+
+std::unique_ptr<const Normalizer> make_normalizer(const std::optional<JsonNode>& section) {
+  if (!section) return nullptr;
+  std::vector<std::unique_ptr<const Normalizer>> stages;
+  collect(*section, stages);
+  if (stages.size() == 1) return std::move(stages[0]);
+  return std::make_unique<SequenceNormalizer>(std::move(stages));
+}
+
+void check_num_stages(const JsonNode& section, size_t num_stages) {
+  if (num_stages > kMaxStages)
+    section.fail(str("is stage ", num_stages, " of its kind; at most ", kMaxStages, " are supported"));
 }
 
 void fail_unsupported_type(const JsonNode& section, std::string_view supported) {

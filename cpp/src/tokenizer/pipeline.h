@@ -92,6 +92,13 @@ class PostProcessor {
   virtual void apply(std::vector<int32_t>& ids, bool add_special_tokens) const = 0;
 };
 
+// How many normalizers, pre-tokenizers or post-processors a tokenizer may have; each goes over the whole
+// text, and files in use have a handful. make_normalizer and the like refuse more.
+inline constexpr size_t kMaxStages = 32;
+
+// Throws for one stage too many of those that a Sequence and the Sequences in it hold.
+void check_num_stages(const JsonNode& section, size_t num_stages);
+
 // Each takes its section of tokenizer.json, or nothing when that is null, and throws InvalidArgument naming
 // the key for what is malformed or not supported. A null result means: nothing to do.
 std::unique_ptr<const Normalizer> make_normalizer(const std::optional<JsonNode>& section);

@@ -1,4 +1,5 @@
 #include <map>
+#include <utility>
 
 #include "tokenizer/pipeline.h"
 #include "util/str.h"
@@ -7,6 +8,9 @@ namespace quire::text {
 namespace {
 
 constexpr std::string_view kSupportedPostProcessors = "TemplateProcessing, ByteLevel, Sequence";
+
+// Special tokens around a text.
+constexpr size_t kMaxTemplateIds = 1024;
 
 // Puts special tokens around the sequence.
 class TemplateProcessing final : public PostProcessor {
@@ -22,16 +26,24 @@ class TemplateProcessing final : public PostProcessor {
         special_ids[name].push_back(static_cast<int32_t>(id.integer(0, INT32_MAX)));
       }
     }
+    bool has_sequence = false;
+    size_t num_ids = 0;
     for (const JsonNode& piece : section.at("single").elements()) {
       piece.allow_only({"Sequence", "SpecialToken"});
       if (const auto sequence = piece.find("Sequence")) {
         if (sequence->at("id").string() != "A") sequence->at("id").fail("must be A in a single template");
+        if (std::exchange(has_sequence, true))
+          sequence->fail("is the text a second time, which is not supported");
         pieces_.push_back({true, {}});
         continue;
       }
       const JsonNode id = piece.at("SpecialToken").at("id");
       const auto known = special_ids.find(id.string());
       if (known == special_ids.end()) id.fail(str("'", id.string(), "' is not among special_tokens"));
+      num_ids += known->second.size();
+      if (num_ids > kMaxTemplateIds)
+        id.fail(
+            str("brings the special tokens to ", num_ids, "; at most ", kMaxTemplateIds, " are supported"));
       pieces_.push_back({false, known->second});
     }
   }
@@ -56,12 +68,8 @@ class TemplateProcessing final : public PostProcessor {
 
 class SequencePostProcessor final : public PostProcessor {
  public:
-  explicit SequencePostProcessor(const JsonNode& section) {
-    section.allow_only({"type", "processors"});
-    for (const JsonNode& stage : section.at("processors").elements()) {
-      if (auto processor = make_post_processor(stage)) stages_.push_back(std::move(processor));
-    }
-  }
+  explicit SequencePostProcessor(std::vector<std::unique_ptr<const PostProcessor>> stages)
+      : stages_(std::move(stages)) {}
   void apply(std::vector<int32_t>& ids, bool add_special_tokens) const override {
     for (const auto& stage : stages_) stage->apply(ids, add_special_tokens);
   }
@@ -70,16 +78,30 @@ class SequencePostProcessor final : public PostProcessor {
   std::vector<std::unique_ptr<const PostProcessor>> stages_;
 };
 
+// Appends the stages of `section`, sequences flattened.
+void collect(const JsonNode& section, std::vector<std::unique_ptr<const PostProcessor>>& stages) {
+  const std::string& type = section.at("type").string();
+  if (type == "Sequence") {
+    section.allow_only({"type", "processors"});
+    for (const JsonNode& stage : section.at("processors").elements()) collect(stage, stages);
+  } else if (type == "TemplateProcessing") {
+    check_num_stages(section, stages.size() + 1);
+    stages.push_back(std::make_unique<TemplateProcessing>(section));
+  } else if (type == "ByteLevel") {
+    section.allow_only({"type", "add_prefix_space", "trim_offsets", "use_regex"});  // it moves offsets only
+  } else {
+    fail_unsupported_type(section, kSupportedPostProcessors);
+  }
+}
+
 }  // namespace
 
 std::unique_ptr<const PostProcessor> make_post_processor(const std::optional<JsonNode>& section) {
-  if (!section) return nullptr;
-  const std::string& type = section->at("type").string();
-  if (type == "TemplateProcessing") return std::make_unique<TemplateProcessing>(*section);
-  if (type == "Sequence") return std::make_unique<SequencePostProcessor>(*section);
-  if (type != "ByteLevel") fail_unsupported_type(*section, kSupportedPostProcessors);
-  section->allow_only({"type", "add_prefix_space", "trim_offsets", "use_regex"});
-  return nullptr;  // it moves offsets only
+  std::vector<std::unique_ptr<const PostProcessor>> stages;
+  if (section) collect(*section, stages);
+  if (stages.empty()) return nullptr;
+  if (stages.size() == 1) return std::move(stages[0]);
+  return std::make_unique<SequencePostProcessor>(std::move(stages));
 }
 
 }  // namespace quire::text

@@ -243,7 +243,10 @@ void collect(const JsonNode& section, std::vector<std::unique_ptr<const PreToken
   if (type == "Sequence") {
     section.allow_only({"type", "pretokenizers"});
     for (const JsonNode& stage : section.at("pretokenizers").elements()) collect(stage, stages);
-  } else if (type == "Split") {
+    return;
+  }
+  check_num_stages(section, stages.size() + 1);
+  if (type == "Split") {
     stages.push_back(std::make_unique<Split>(section));
   } else if (type == "Digits") {
     stages.push_back(std::make_unique<Digits>(section));

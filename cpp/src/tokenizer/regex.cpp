@@ -200,9 +200,11 @@ size_t Regex::run(uint32_t pc, std::string_view text, size_t pos, RegexScratch& 
       case Op::kLazyRun:
       case Op::kPossessiveRun: {
         const unicode::CodePointBitmap& set = sets_[instruction.set];
+        const size_t begin = pos;
         for (uint32_t i = 0; i < instruction.min && !failed; ++i) {
           failed = pos >= text.size() || !set.contains(unicode::decode_utf8(text, pos));
         }
+        spend((pos - begin) / kBytesPerStep);
         if (failed) break;
         const size_t left = instruction.max == UINT32_MAX ? SIZE_MAX : instruction.max - instruction.min;
         if (instruction.op == Op::kLazyRun) {

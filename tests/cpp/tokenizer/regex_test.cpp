@@ -95,6 +95,7 @@ TEST(RegexTest, AMillionLettersNeedNoStack) {
 TEST(RegexTest, ASearchThatExplodesIsGivenUp) {
   EXPECT_THROW(matches("(?:a+)+b", std::string(60, 'a')), InvalidArgument);
   EXPECT_THROW(matches(R"(\s+$)", std::string(300'000, ' ') + "x"), InvalidArgument);
+  EXPECT_THROW(matches("(?:a{1000}){1000}", std::string(300'000, 'a')), InvalidArgument);
 }
 
 }  // namespace

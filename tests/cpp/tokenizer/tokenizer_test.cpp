@@ -135,6 +135,49 @@ TEST(TokenizerTest, WhatIsNotSupportedIsRefusedByName) {
   EXPECT_EQ(tokenizer_refusal("{}"), "tokenizer.json: model is missing");
 }
 
+TEST(TokenizerTest, StagesBeyondTheLimitAreRefusedHoweverTheyAreNested) {
+  const auto sequence = [](const char* list, const std::string& stage, int count) {
+    std::string text = str(R"({"type": "Sequence", ")", list, R"(": [)");
+    for (int i = 0; i < count; ++i) text += (i > 0 ? "," : "") + stage;
+    return text + "]}";
+  };
+  const auto refusal = [&](const char* section, const char* list, const std::string& stage, int count) {
+    return tokenizer_refusal(
+        document(str(", \"", section, "\": ", sequence(list, sequence(list, stage, count), 4))));
+  };
+  const std::string tail = "is stage 33 of its kind; at most 32 are supported";
+  const std::string nfc = R"({"type": "NFC"})";
+  EXPECT_EQ(refusal("normalizer", "normalizers", nfc, 8), "accepted");
+  EXPECT_EQ(refusal("normalizer", "normalizers", nfc, 9),
+            "tokenizer.json: normalizer.normalizers[3].normalizers[5] " + tail);
+  const std::string digits = R"({"type": "Digits", "individual_digits": true})";
+  EXPECT_EQ(tokenizer_refusal(str(R"({"model": )", kModel, R"(, "pre_tokenizer": )",
+                                  sequence("pretokenizers", digits, 40), "}")),
+            "tokenizer.json: pre_tokenizer.pretokenizers[32] " + tail);
+  const std::string text_only =
+      R"({"type": "TemplateProcessing", "single": [{"Sequence": {"id": "A"}}], "special_tokens": {}})";
+  EXPECT_EQ(refusal("post_processor", "processors", text_only, 8), "accepted");
+  EXPECT_EQ(refusal("post_processor", "processors", text_only, 9),
+            "tokenizer.json: post_processor.processors[3].processors[5] " + tail);
+}
+
+TEST(TokenizerTest, ATemplateThatMultipliesTheTextIsRefused) {
+  const auto refusal = [](const std::string& single, const std::string& ids) {
+    return tokenizer_refusal(document(str(R"(, "post_processor": {"type": "TemplateProcessing", "single": [)",
+                                          single, R"(], "special_tokens": {"x": {"ids": [)", ids, "]}}}")));
+  };
+  const std::string x = R"({"SpecialToken": {"id": "x"}})", text = R"({"Sequence": {"id": "A"}})";
+  std::string ids = "1";
+  for (int i = 1; i < 512; ++i) ids += ",1";
+  EXPECT_EQ(refusal(x + "," + text + "," + x, ids), "accepted");
+  EXPECT_EQ(refusal(x + "," + text + "," + x + "," + x, ids),
+            "tokenizer.json: post_processor.single[3].SpecialToken.id brings the special tokens to 1536; at "
+            "most 1024 are supported");
+  EXPECT_EQ(
+      refusal(text + "," + text, "1"),
+      "tokenizer.json: post_processor.single[1].Sequence is the text a second time, which is not supported");
+}
+
 TEST(TokenizerTest, AddedTokensTakeTimeInTheLengthOfTheTextOnly) {
   // Each space is a token that takes those behind it along, and each "l" begins what turns out to be none.
   const std::string added =
