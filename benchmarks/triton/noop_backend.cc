@@ -58,8 +58,7 @@ class NoopModel {
     auto in_flight = std::make_shared<InFlightRequest>(instance, request, pacer_);
     try {
       AdaptedRequest adapted = adapt_request(read_request(request).incoming, settings_);
-      in_flight->begin(adapted, settings_.decoupled,
-                       adapted.response.prepend_input ? adapted.request.prompt : "", nullptr);
+      in_flight->begin(adapted, adapted.response.prepend_input ? adapted.request.prompt : "", nullptr);
       const int32_t num_tokens = adapted.request.sampling_params.max_tokens;
       if (!adapted.response.stream) {
         in_flight->deliver(make_output(num_tokens, true));

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
-from triton_requests import Response, open_stream, stream_infer
+import tritonclient.grpc.aio as grpc_aio
+from triton_requests import Response, open_stream, stream_infer, tensors
 from triton_server import TritonServer
 from tritonclient.utils import InferenceServerException
 
@@ -22,46 +24,64 @@ def stream(server: TritonServer, prompt: str, sampling: dict[str, Any], **flags:
 
 
 def test_deltas_add_up_to_the_text(server: TritonServer, reference: Reference) -> None:
-    *deltas, _ = stream(server, PROMPT, GREEDY)
+    deltas = stream(server, PROMPT, GREEDY)
     assert len(deltas) > 1
     assert "".join(delta.text for delta in deltas) == reference(PROMPT, **GREEDY)[0].text
 
 
-def test_the_final_response_is_empty(server: TritonServer) -> None:
-    *deltas, final = stream(server, PROMPT, GREEDY)
-    assert final == Response({}, final=True)
-    assert not any(delta.final for delta in deltas)
-
-
-def test_a_client_that_does_not_ask_for_it_sees_no_empty_response(server: TritonServer) -> None:
-    """The stock client's default: it stops when it knows enough, here by finish_reason."""
+@pytest.mark.parametrize("empty_final", [False, True])
+@pytest.mark.parametrize("live", [False, True], ids=["one", "many"])
+def test_the_last_response_with_data_is_the_final_one(
+    server: TritonServer, empty_final: bool, live: bool
+) -> None:
+    """As the vLLM backend has it, so that a client need not ask for empty responses to see the end."""
     with open_stream(server.grpc_address) as opened:
         sent = opened.client.async_stream_infer
 
-        def without(*args: Any, **options: Any) -> None:
-            sent(*args, **{**options, "enable_empty_final_response": False})
+        def asking(*args: Any, **options: Any) -> None:
+            sent(*args, **{**options, "enable_empty_final_response": empty_final})
 
-        opened.client.async_stream_infer = without
-        inputs = {"text_input": PROMPT, "stream": True, "sampling_parameters": GREEDY}
+        opened.client.async_stream_infer = asking
+        inputs = {"text_input": PROMPT, "stream": live, "sampling_parameters": GREEDY}
         for _ in range(2):  # a leftover of the first would come before the second's answer
             opened.send("demo", {**inputs, "return_finish_reason": True})
-            while (response := opened.next()).outputs["finish_reason"] == ["None"]:
-                pass
-            assert response.outputs["finish_reason"] == ["length"]
+            *earlier, last = opened.until_final()
+            assert last.outputs["finish_reason"] == ["length"]
+            assert all(response.outputs["finish_reason"] == ["None"] for response in earlier)
+            assert bool(earlier) == live
 
 
-def test_without_stream_there_is_one_response_and_the_final_flag(
-    server: TritonServer, reference: Reference
-) -> None:
+def test_the_asyncio_client_sees_the_end(server: TritonServer) -> None:
+    """It has no way to ask for an empty final response."""
+
+    def request() -> dict[str, Any]:
+        inputs = {"text_input": PROMPT, "stream": True, "sampling_parameters": GREEDY}
+        return {"model_name": "demo", "inputs": tensors(grpc_aio, inputs)}
+
+    async def finals() -> list[bool]:
+        async def requests() -> AsyncIterator[dict[str, Any]]:
+            yield request()
+
+        async with grpc_aio.InferenceServerClient(server.grpc_address) as client:
+            seen = []
+            async for result, error in client.stream_infer(requests(), stream_timeout=30):
+                assert error is None, error
+                seen.append(result.get_response().parameters["triton_final_response"].bool_param)
+            return seen
+
+    *earlier, last = asyncio.run(finals())
+    assert last and earlier and not any(earlier)
+
+
+def test_without_stream_there_is_one_response(server: TritonServer, reference: Reference) -> None:
     inputs = {"text_input": PROMPT, "sampling_parameters": GREEDY}
-    answer, final = stream_infer(server.grpc_address, "demo", inputs)
-    assert answer.text == PROMPT + reference(PROMPT, **GREEDY)[0].text
-    assert final == Response({}, final=True)
+    [answer] = stream_infer(server.grpc_address, "demo", inputs)
+    assert answer.final and answer.text == PROMPT + reference(PROMPT, **GREEDY)[0].text
 
 
 def test_ids_and_counts_of_the_deltas_add_up(server: TritonServer, reference: Reference) -> None:
     flags = {"return_output_ids": True, "return_num_output_tokens": True, "return_num_input_tokens": True}
-    *deltas, _ = stream(server, PROMPT, GREEDY, **flags)
+    deltas = stream(server, PROMPT, GREEDY, **flags)
     ids = [token for delta in deltas for token in delta.outputs["output_ids"][0]]
     assert ids == list(reference(PROMPT, **GREEDY)[0].token_ids)
     assert sum(delta.outputs["num_output_tokens"][0] for delta in deltas) == 40
@@ -69,7 +89,7 @@ def test_ids_and_counts_of_the_deltas_add_up(server: TritonServer, reference: Re
 
 
 def test_only_the_last_delta_has_a_finish_reason(server: TritonServer) -> None:
-    *deltas, _ = stream(server, PROMPT, GREEDY, return_finish_reason=True)
+    deltas = stream(server, PROMPT, GREEDY, return_finish_reason=True)
     reasons = [delta.outputs["finish_reason"][0] for delta in deltas]
     assert reasons[-1] == "length"
     assert set(reasons[:-1]) == {"None"}  # what the vLLM backend says
@@ -80,7 +100,7 @@ def test_a_character_is_never_cut(server: TritonServer, reference: Reference, te
     """Every piece decodes by itself (triton_requests.py does), whatever the tokens are."""
     sampling = {"temperature": 1.0, "seed": 5, "max_tokens": 60, "ignore_eos": True}
     prompt = f"<|im_start|>user\nRepeat: {text}<|im_end|>\n<|im_start|>assistant\n"
-    *deltas, _ = stream(server, prompt, sampling)
+    deltas = stream(server, prompt, sampling)
     assert "".join(delta.text for delta in deltas) == reference(prompt, **sampling)[0].text
 
 
@@ -90,7 +110,7 @@ def test_bytes_that_are_no_text_come_out_as_the_engines_text(
     """Biased towards single bytes: incomplete characters, replaced as in the unstreamed text."""
     bias = {str(token): 50 for token in range(200, 256)}
     sampling = {"temperature": 1.0, "seed": 1, "max_tokens": 40, "logit_bias": bias}
-    *deltas, _ = stream(server, PROMPT, sampling)
+    deltas = stream(server, PROMPT, sampling)
     given = {**sampling, "logit_bias": {int(token): value for token, value in bias.items()}}
     assert "".join(delta.text for delta in deltas) == reference(PROMPT, **given)[0].text
 
@@ -98,14 +118,14 @@ def test_bytes_that_are_no_text_come_out_as_the_engines_text(
 def test_a_stop_string_is_never_shown_in_part(server: TritonServer, reference: Reference) -> None:
     text = reference(PROMPT, **GREEDY)[0].text
     stop = text[30:42]
-    *deltas, _ = stream(server, PROMPT, {**GREEDY, "stop": [stop]}, return_finish_reason=True)
+    deltas = stream(server, PROMPT, {**GREEDY, "stop": [stop]}, return_finish_reason=True)
     assert "".join(delta.text for delta in deltas) == text[: text.index(stop)]
     assert deltas[-1].outputs["finish_reason"] == ["stop"]
 
 
 def test_n_completions_stream_side_by_side(server: TritonServer, reference: Reference) -> None:
     sampling = {"n": 2, "seed": 11, "temperature": 1.0, "max_tokens": 20}
-    *deltas, _ = stream(server, PROMPT, sampling)
+    deltas = stream(server, PROMPT, sampling)
     texts: dict[int, str] = defaultdict(str)
     for delta in deltas:
         assert len(delta.outputs["text_output"]) == 2

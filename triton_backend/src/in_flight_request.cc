@@ -24,10 +24,9 @@ InFlightRequest::~InFlightRequest() {
   if (request_) end_with_error(new_error(TRITONSERVER_ERROR_UNAVAILABLE, "the model has been unloaded"));
 }
 
-void InFlightRequest::begin(const AdaptedRequest& adapted, bool decoupled, std::string prompt,
+void InFlightRequest::begin(const AdaptedRequest& adapted, std::string prompt,
                             std::shared_ptr<const Tokenizer> tokenizer) {
   options_ = adapted.response;
-  decoupled_ = decoupled;
   timeout_us_ = adapted.timeout_us;
   queue_timeout_ms_ = adapted.request.queue_timeout_ms;
   request_id = adapted.request_id;
@@ -103,13 +102,8 @@ void InFlightRequest::end_with(const std::vector<OutputTensor>& tensors) { end_o
 // The statistics come before the last word, so that whoever has heard it can read them.
 void InFlightRequest::end_ok(const RequestMetrics& metrics, const std::vector<OutputTensor>& last) {
   Response response = sender_.make(last);
-  if (decoupled_) sender_.send(std::move(response), ResponseSender::Place::kMore);
   report(true, metrics);
-  if (decoupled_) {
-    sender_.finish();
-  } else {
-    sender_.send(std::move(response), ResponseSender::Place::kLast);
-  }
+  sender_.send(std::move(response), ResponseSender::Place::kLast);
   release();
 }
 

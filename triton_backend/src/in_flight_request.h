@@ -27,8 +27,7 @@ class InFlightRequest {
   InFlightRequest& operator=(const InFlightRequest&) = delete;
 
   // What the request asks for, before anything is delivered.
-  void begin(const AdaptedRequest& adapted, bool decoupled, std::string prompt,
-             std::shared_ptr<const Tokenizer> tokenizer);
+  void begin(const AdaptedRequest& adapted, std::string prompt, std::shared_ptr<const Tokenizer> tokenizer);
   // The engine has it: the time until here is reported as input processing.
   void submitted();
 
@@ -61,7 +60,6 @@ class InFlightRequest {
   TRITONBACKEND_Request* request_;
   ResponseSender sender_;
   ResponseOptions options_;
-  bool decoupled_ = false;
   uint64_t timeout_us_ = 0;
   int64_t queue_timeout_ms_ = 0;
   std::unique_ptr<ResponseTensors> builder_;

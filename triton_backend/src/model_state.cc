@@ -145,12 +145,12 @@ void ModelState::start(const InFlight& in_flight, TRITONBACKEND_Request* request
   AdaptedRequest adapted = adapt_request(read.incoming, settings_);
   if (adapted.cancel) {
     cancel_by_id(adapted.request_id);
-    in_flight->begin(adapted, settings_.decoupled, {}, nullptr);
+    in_flight->begin(adapted, {}, nullptr);
     in_flight->end_with(cancelled_reply());
     return;
   }
   adapted.request.sampling_params.validate(engine_->model().vocab_size);
-  in_flight->begin(adapted, settings_.decoupled, prompt_text(adapted), engine_->tokenizer());
+  in_flight->begin(adapted, prompt_text(adapted), engine_->tokenizer());
   add(in_flight, adapted.unique_id);
   adapted.request.request_id = in_flight->engine_id;
   engine_->add_request(std::move(adapted.request),

@@ -76,13 +76,6 @@ void ResponseSender::send(Response response, Place place) {
               "sending a response");
 }
 
-void ResponseSender::finish() {
-  pace();
-  log_failure(
-      server_api().TRITONBACKEND_ResponseFactorySendFlags(factory_, TRITONSERVER_RESPONSE_COMPLETE_FINAL),
-      "sending the final flag");
-}
-
 void ResponseSender::send_error(TRITONSERVER_Error* error) {
   pace();
   try {
@@ -92,7 +85,9 @@ void ResponseSender::send_error(TRITONSERVER_Error* error) {
                 "sending an error");
   } catch (const ServerError& failure) {
     log(TRITONSERVER_LOG_ERROR, std::string("no response could be made: ") + failure.what());
-    finish();
+    log_failure(
+        server_api().TRITONBACKEND_ResponseFactorySendFlags(factory_, TRITONSERVER_RESPONSE_COMPLETE_FINAL),
+        "sending the final flag");
   }
   server_api().TRITONSERVER_ErrorDelete(error);
 }

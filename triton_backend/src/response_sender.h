@@ -17,8 +17,8 @@ struct DeleteResponse {
 };
 using Response = std::unique_ptr<TRITONBACKEND_Response, DeleteResponse>;
 
-// Exactly one call ends the request: finish, send with kLast, or send_error; then close. These come from one
-// thread at a time, is_cancelled from any.
+// Exactly one call ends the request: send with kLast, or send_error; then close. These come from one thread
+// at a time, is_cancelled from any.
 class ResponseSender {
  public:
   enum class Place : uint8_t { kMore, kLast };
@@ -36,8 +36,7 @@ class ResponseSender {
   // deleted.
   Response make(const std::vector<OutputTensor>& tensors) const;
   void send(Response response, Place place);
-  void finish();
-  // Takes the error.
+  // Takes the error. When no response can be made for it, the final flag goes alone.
   void send_error(TRITONSERVER_Error* error);
   // Gives the server back what it counts as a request in flight.
   void close();

@@ -141,16 +141,14 @@ stream = grpc.InferInput("stream", [1], "BOOL")
 stream.set_data_from_numpy(np.array([True]))
 with grpc.InferenceServerClient("{grpc}") as client:
     client.start_stream(lambda result, error: answers.put((result, error)))
-    client.async_stream_infer(
-        "{model}", [text, stream], enable_empty_final_response=True, parameters={{"max_tokens": 40}}
-    )
+    client.async_stream_infer("{model}", [text, stream], parameters={{"max_tokens": 40}})
     while True:
         result, error = answers.get()
         if error:
             raise error
+        print(result.as_numpy("text_output")[0].decode(), end="", flush=True)
         if result.get_response().parameters["triton_final_response"].bool_param:
             break
-        print(result.as_numpy("text_output")[0].decode(), end="", flush=True)
     print()
 END
 """

@@ -143,9 +143,8 @@ TEST_F(ServerFailureTest, ARequestWithoutAFactoryIsReleased) {
 TEST_F(ServerFailureTest, WhatCannotBeMendedIsLoggedAndLeftAtThat) {
   const auto model = load_demo();
   for (const char* function :
-       {"TRITONBACKEND_ResponseSend", "TRITONBACKEND_ResponseFactorySendFlags",
-        "TRITONBACKEND_ResponseFactoryIsCancelled", "TRITONBACKEND_ModelInstanceReportStatistics",
-        "TRITONBACKEND_ModelInstanceReportBatchStatistics"}) {
+       {"TRITONBACKEND_ResponseSend", "TRITONBACKEND_ResponseFactoryIsCancelled",
+        "TRITONBACKEND_ModelInstanceReportStatistics", "TRITONBACKEND_ModelInstanceReportBatchStatistics"}) {
     Faults::instance().arm(function, 0);
     const auto call = model->infer(stream_request(kStory, R"({"max_tokens": 60, "ignore_eos": true})"));
     call->wait();
