@@ -78,10 +78,8 @@ void refuse_what_we_cannot(const Json& config) {
   if (cache != config.end() && cache->is_object() && cache->value("enable", false)) {
     throw InvalidArgument(
         "response_cache is enabled; leave it out: the server's key for an answer covers the input tensors "
-        "only, "
-        "so that requests with other parameters (max_tokens, temperature) would get it too. Prompts that "
-        "begin "
-        "alike share their KV cache anyway");
+        "only, so that requests with other parameters (max_tokens, temperature) would get it too. Prompts "
+        "that begin alike share their KV cache anyway");
   }
   if (config.contains("sequence_batching")) {
     throw InvalidArgument(
@@ -108,8 +106,7 @@ void read_queue_policy(const Json& config, ModelSettings& settings) {
   if (read_count(*batching, "priority_levels") > 0) {
     throw InvalidArgument(
         "dynamic_batching.priority_levels is set, but a backend is not told a request's priority; use the "
-        "parameter "
-        "scheduling_policy \"priority\" and the sampling parameter priority");
+        "parameter scheduling_policy \"priority\" and the sampling parameter priority");
   }
   const auto policy = batching->find("default_queue_policy");
   if (policy == batching->end() || !policy->is_object()) return;
