@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import re
 from collections.abc import Callable
 
+import pytest
 from triton_metrics import Metrics, read_metrics
 from triton_requests import open_stream, stream_infer
 from triton_server import TritonServer, poll
+from tritonclient.utils import InferenceServerException
 
 HISTOGRAMS = (
     "time_to_first_token_seconds",
@@ -204,9 +208,32 @@ def test_statistics_of_a_decoupled_model_count_requests(server: TritonServer, mo
     assert server.statistics("flowing")["inference_stats"]["compute_infer"]["ns"] > 0
 
 
-def test_statistics_count_failures_apart(server: TritonServer, models: Models) -> None:
-    models("failing", decoupled=False)
+def failures(server: TritonServer, model: str) -> dict[str, float]:
+    """The server's own counter, by reason."""
+    lines = [
+        line for line in server.metrics().splitlines() if line.startswith("nv_inference_request_failure{")
+    ]
+    return {
+        re.findall(r'reason="(\w+)"', line)[0]: float(line.split()[-1])
+        for line in lines
+        if f'model="{model}"' in line
+    }
+
+
+def test_only_the_backends_failures_are_counted_as_such(server: TritonServer, models: Models) -> None:
+    models("failing", {"max_queued_requests": 1})
+    statistics = functools.partial(server.statistics, "failing")
     for _ in range(2):
-        server.request("v2/models/failing/generate", {"text_input": "x", "top_p": 7})
-    poll("two failures", lambda: server.statistics("failing")["inference_stats"]["fail"]["count"] == 2)
-    assert server.statistics("failing")["inference_stats"]["success"]["count"] == 0
+        assert server.request("v2/models/failing/generate", {"text_input": "x", "top_p": 7}).status == 400
+    inputs = {"input_ids": IDS, "stream": True, "request_id": "it"}
+    with open_stream(server.grpc_address) as stream:
+        stream.send("failing", {**inputs, "sampling_parameters": {"max_tokens": 1000, "ignore_eos": True}})
+        stream.next()
+        assert "max_queued_requests" in server.request("v2/models/failing/generate", {"text_input": "x"}).body
+        cancelled = server.request("v2/models/failing/generate", {"request_id": "it", "cancel": True})
+        assert cancelled.status == 200
+        with pytest.raises(InferenceServerException, match="cancelled"):
+            stream.until_final()
+    poll("the cancel is counted", lambda: statistics()["inference_stats"]["success"]["count"] == 1)
+    assert statistics()["inference_stats"]["fail"]["count"] == 1
+    assert failures(server, "failing") == {"BACKEND": 1, "CANCELED": 0, "OTHER": 0, "REJECTED": 0}

@@ -14,6 +14,11 @@ uint64_t now_ns() {
                                    .count());
 }
 
+bool is_clients_doing(TRITONSERVER_Error_Code code) {
+  return code == TRITONSERVER_ERROR_INVALID_ARG || code == TRITONSERVER_ERROR_NOT_FOUND ||
+         code == TRITONSERVER_ERROR_CANCELLED;
+}
+
 }  // namespace
 
 InFlightRequest::InFlightRequest(TRITONBACKEND_ModelInstance* instance, TRITONBACKEND_Request* request,
@@ -107,8 +112,10 @@ void InFlightRequest::end_ok(const RequestMetrics& metrics, const std::vector<Ou
   release();
 }
 
+// The server counts each failure that is reported as the backend's (reason "BACKEND"), and has no other word
+// for us: what the client has brought about itself is not reported.
 void InFlightRequest::end_with_error(TRITONSERVER_Error* error) {
-  report(false, {});
+  if (!is_clients_doing(server_api().TRITONSERVER_ErrorCode(error))) report(false, {});
   sender_.send_error(error);
   release();
 }

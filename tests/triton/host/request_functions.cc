@@ -77,6 +77,23 @@ void receive(ClientEnd& client, ReceivedResponse* response, bool final) {
   if (response && on_response) on_response(num_responses);
 }
 
+// Whoever has heard the end may read the statistics. A client's own errors are in none of them.
+void keep_rules_of_statistics(const TRITONBACKEND_Request& request) {
+  std::optional<TRITONSERVER_Error_Code> code;
+  {
+    const std::lock_guard lock(request.client->mutex);
+    if (request.client->responses.empty()) return;  // no response could be made: nobody knows what for
+    code = request.client->responses.back().error_code;
+  }
+  const bool clients_doing = code == TRITONSERVER_ERROR_INVALID_ARG || code == TRITONSERVER_ERROR_NOT_FOUND ||
+                             code == TRITONSERVER_ERROR_CANCELLED;
+  if (clients_doing && request.num_reports > 0) {
+    ledger().violation("RequestRelease: a client's error was reported as the backend's failure");
+  } else if (!clients_doing && request.num_reports == 0) {
+    ledger().violation("RequestRelease: before its statistics were reported");
+  }
+}
+
 void send_final(TRITONBACKEND_ResponseFactory* factory, const char* function) {
   if (factory->final.exchange(true))
     ledger().violation(std::string(function) + ": the final flag was sent before");
@@ -166,9 +183,7 @@ TRITONSERVER_Error* TRITONBACKEND_InferenceRequestTimeoutMicroseconds(TRITONBACK
 TRITONSERVER_Error* TRITONBACKEND_RequestRelease(TRITONBACKEND_Request* request, uint32_t flags) {
   if (flags != TRITONSERVER_REQUEST_RELEASE_ALL)
     ledger().violation("RequestRelease: with other flags than ALL");
-  if (request->num_factories > 0 && request->num_reports == 0) {
-    ledger().violation("RequestRelease: before its statistics were reported");
-  }
+  if (request->num_factories > 0) keep_rules_of_statistics(*request);
   ledger().end(request, __func__);
   request->inputs.clear();  // whoever still borrows from them is seen by AddressSanitizer
   request->inputs.shrink_to_fit();
