@@ -23,7 +23,13 @@ HISTOGRAMS = (
     "e2e_request_latency_seconds",
     "request_queue_time_seconds",
 )
-GAUGES = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
+GAUGES = (
+    "num_requests_running",
+    "num_requests_waiting",
+    "kv_cache_usage_perc",
+    "num_kv_cache_blocks",
+    "num_kv_cache_blocks_used",
+)
 COUNTERS = (
     "prefix_cache_queries_total",
     "prefix_cache_hits_total",
@@ -152,8 +158,18 @@ def test_preemptions_are_counted(server: TritonServer, models: Models) -> None:
     assert counted(server, "tight", 2)("num_preemptions_total") >= 1
 
 
+def pending(server: TritonServer, model: str) -> float:
+    """The server's own count of requests that its backend has not been given."""
+    name = "nv_inference_pending_request_count{"
+    lines = [line for line in server.metrics().splitlines() if line.startswith(name)]
+    [value] = [float(line.split()[-1]) for line in lines if f'model="{model}"' in line]
+    return value
+
+
 def test_gauges_follow_what_runs(server: TritonServer, models: Models) -> None:
-    models("gauged", {"max_num_seqs": 1})
+    parameters = {"max_num_seqs": 1, "num_gpu_blocks_override": 101, "kv_cache_memory_bytes": 0}
+    models("gauged", {**parameters, "block_size": 16, "max_model_len": 1000})
+    assert read_metrics(server, "gauged")("num_kv_cache_blocks") == 100  # block 0 is kept back
     inputs = {
         "input_ids": IDS,
         "stream": True,
@@ -167,7 +183,12 @@ def test_gauges_follow_what_runs(server: TritonServer, models: Models) -> None:
         metrics = read_metrics(server, "gauged")
         assert metrics("num_requests_running") == 1
         assert 0 < metrics("kv_cache_usage_perc") < 1
+        assert metrics("num_kv_cache_blocks") == 100
+        assert metrics("num_kv_cache_blocks_used") == pytest.approx(100 * metrics("kv_cache_usage_perc"))
+        assert pending(server, "gauged") == 0  # what waits is in the engine: the server holds nothing back
     poll("none runs", lambda: read_metrics(server, "gauged")("num_requests_running") == 0)
+    metrics = read_metrics(server, "gauged")
+    assert metrics("num_kv_cache_blocks_used") == 0 and metrics("num_kv_cache_blocks") == 100
 
 
 def test_refused_requests_are_no_successes(server: TritonServer, models: Models) -> None:

@@ -107,9 +107,10 @@ void MetricReporter::add(Metric metric, size_t label, double amount) {
   check(server_api().TRITONSERVER_MetricIncrement(metrics_[static_cast<size_t>(metric)].at(label), amount));
 }
 
-void MetricReporter::clear_gauges() {
+void MetricReporter::reset_gauges(int32_t num_kv_cache_blocks) {
   for (const MetricFamily& family : metric_families()) {
-    if (family.kind == MetricKind::kGauge) set(family.metric, 0.0);
+    if (family.kind != MetricKind::kGauge) continue;
+    set(family.metric, family.metric == Metric::kNumKVCacheBlocks ? num_kv_cache_blocks : 0.0);
   }
 }
 

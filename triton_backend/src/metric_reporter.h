@@ -36,8 +36,8 @@ class MetricReporter final : public MetricSink {
                  std::shared_ptr<const std::atomic<bool>> is_current);
   ~MetricReporter() override;
 
-  // This engine is the current one now, and idle.
-  void clear_gauges();
+  // This engine is the current one now, and idle, with so many KV blocks.
+  void reset_gauges(int32_t num_kv_cache_blocks);
   void add(Metric metric, size_t label, double amount) override;
   void set(Metric metric, double value) override;
   void observe(Metric metric, double value, uint64_t count) override;

@@ -102,7 +102,7 @@ ModelState::ModelState(TRITONBACKEND_Model* model) : backend_(backend_state(mode
   engine_ = std::make_unique<Engine>(settings_.engine);
   settings_.engine.metric_sink.reset();  // it goes with the engine
   backend_->enroll(name_, version_, is_current_);
-  if (reporter) reporter->clear_gauges();
+  if (reporter) reporter->reset_gauges(engine_->stats().num_total_blocks);
   watcher_ = std::thread([this] {
     pthread_setname_np(pthread_self(), "quire-watch");
     watch();

@@ -63,7 +63,7 @@ struct EngineStats {
   int64_t num_waiting_tokens = 0;  // prompt tokens of waiting requests
   int32_t num_free_blocks = 0;     // memory that other engines could lend counts as free
   int32_t num_total_blocks = 0;
-  double kv_cache_usage = 0.0;  // [0, 1]: part of the blocks in use
+  double kv_cache_usage = 0.0;  // [0, 1]: part of the blocks that this engine's requests hold
   double kv_cache_waste = 0.0;  // [0, 1]: part of the slots of blocks in use that holds no token
   // Steps of a device that has captured graphs: as one graph, as pieces between the attentions, or kernel by
   // kernel.

@@ -38,8 +38,10 @@ enum class Metric : uint8_t {
   kIterationTokens,
   // Gauges: after the last step.
   kNumRequestsRunning,
-  kNumRequestsWaiting,  // preempted ones included
-  kKVCacheUsage,        // [0, 1]: part of the blocks in use
+  kNumRequestsWaiting,    // preempted ones included
+  kKVCacheUsage,          // [0, 1]: part of the blocks that this engine's requests hold
+  kNumKVCacheBlocks,      // all there are; of a shared arena, as many as it could hold
+  kNumKVCacheBlocksUsed,  // that this engine's requests hold; what is only cached is free
   // Counters.
   kPrefixCacheQueries,  // prompt tokens looked up
   kPrefixCacheHits,     // prompt tokens found
@@ -78,8 +80,8 @@ class QUIRE_API MetricSink {
 
   // A counter grows by amount > 0. `label` is an index into label_values; 0 without a label.
   virtual void add(Metric metric, size_t label, double amount) = 0;
-  // A gauge has changed. All are 0 at the start, and 0 again (the usage aside, while blocks are still in
-  // other hands) when the last request has ended.
+  // A gauge has changed. All are 0 at the start, and 0 again when the last request has ended: but for the
+  // number of blocks, which is told with the first step and stays until the engine core's end.
   virtual void set(Metric metric, double value) = 0;
   // A histogram gets `value`, `count` times: requests that decode together wait equally long.
   virtual void observe(Metric metric, double value, uint64_t count) = 0;

@@ -271,7 +271,7 @@ EngineStats EngineBase::stats() const {
   stats.num_waiting_tokens = s.num_waiting_tokens;
   stats.num_free_blocks = s.num_free_blocks;
   stats.num_total_blocks = s.num_total_blocks;
-  stats.kv_cache_usage = 1.0 - static_cast<double>(s.num_free_blocks) / std::max(s.num_total_blocks, 1);
+  stats.kv_cache_usage = static_cast<double>(s.num_used_blocks) / std::max(s.num_total_blocks, 1);
   stats.kv_cache_waste = s.num_used_slots > 0
                              ? static_cast<double>(s.num_wasted_slots) / static_cast<double>(s.num_used_slots)
                              : 0.0;

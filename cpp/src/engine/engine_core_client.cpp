@@ -82,7 +82,7 @@ constexpr auto kStalledPoll = std::chrono::milliseconds(1);
 // What changes only when a step, or the end of a request, has changed something.
 bool shows_change(const SchedulerStats& before, const SchedulerStats& now) {
   return before.num_running_reqs != now.num_running_reqs || before.num_waiting_reqs != now.num_waiting_reqs ||
-         before.num_free_blocks != now.num_free_blocks ||
+         before.num_used_blocks != now.num_used_blocks ||
          before.prefix_cache_queries != now.prefix_cache_queries ||
          before.num_preemptions != now.num_preemptions ||
          before.num_full_graph_steps != now.num_full_graph_steps ||

@@ -57,7 +57,9 @@ void MetricsRecorder::record_stats(const SchedulerStats& stats) {
   value(Metric::kNumRequestsRunning) = stats.num_running_reqs;
   value(Metric::kNumRequestsWaiting) = stats.num_waiting_reqs;
   value(Metric::kKVCacheUsage) =
-      1.0 - static_cast<double>(stats.num_free_blocks) / std::max(stats.num_total_blocks, 1);
+      static_cast<double>(stats.num_used_blocks) / std::max(stats.num_total_blocks, 1);
+  value(Metric::kNumKVCacheBlocks) = stats.num_total_blocks;
+  value(Metric::kNumKVCacheBlocksUsed) = stats.num_used_blocks;
   value(Metric::kPrefixCacheQueries) += since(stats_.prefix_cache_queries, stats.prefix_cache_queries);
   value(Metric::kPrefixCacheHits) += since(stats_.prefix_cache_hits, stats.prefix_cache_hits);
   value(Metric::kNumPreemptions) += since(stats_.num_preemptions, stats.num_preemptions);
@@ -71,8 +73,10 @@ void MetricsRecorder::record_stats(const SchedulerStats& stats) {
 
 void MetricsRecorder::record_end() {
   has_ended_ = true;
-  for (const Metric gauge : {Metric::kNumRequestsRunning, Metric::kNumRequestsWaiting, Metric::kKVCacheUsage})
+  for (const Metric gauge : {Metric::kNumRequestsRunning, Metric::kNumRequestsWaiting, Metric::kKVCacheUsage,
+                             Metric::kNumKVCacheBlocks, Metric::kNumKVCacheBlocksUsed}) {
     value(gauge) = 0.0;
+  }
 }
 
 // Requests that decode in the same steps wait equally long: one observation serves them all.

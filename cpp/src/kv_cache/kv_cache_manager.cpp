@@ -403,6 +403,15 @@ int32_t KVCacheManager::num_free_blocks() const {
 
 int32_t KVCacheManager::num_usable_blocks() const { return groups_[0].pool.num_usable_blocks(); }
 
+int32_t KVCacheManager::num_used_blocks() const {
+  if (!shares_memory_) return num_usable_blocks() - num_free_blocks();
+  int64_t bytes = 0;
+  for (const Group& group : groups_)
+    bytes += (group.pool.num_mapped_blocks() - group.pool.num_free_blocks()) * group.block_bytes;
+  const int64_t block_bytes = groups_[0].block_bytes;
+  return static_cast<int32_t>((bytes + block_bytes - 1) / block_bytes);
+}
+
 int64_t KVCacheManager::num_used_slots() const {
   int64_t slots = 0;
   for (const Group& group : groups_) {

@@ -120,6 +120,9 @@ class KVCacheManager {
   // In blocks of group 0; memory that could still be mapped counts as free.
   int32_t num_free_blocks() const;
   int32_t num_usable_blocks() const;
+  // What requests of this engine hold, in blocks of group 0, rounded up: what other engines hold is neither
+  // used nor free.
+  int32_t num_used_blocks() const;
   int64_t num_used_slots() const;
   int64_t num_wasted_slots() const { return num_wasted_slots_; }
   int32_t block_size(size_t group) const { return groups_[group].policy.block_size(); }

@@ -89,6 +89,7 @@ struct SchedulerStats {
   int64_t num_waiting_tokens = 0;  // prompt tokens of those, not yet computed
   int64_t num_prefill_tokens = 0;  // prompt tokens of running requests, not yet computed
   int32_t num_free_blocks = 0;
+  int32_t num_used_blocks = 0;   // by this engine's requests
   int32_t num_total_blocks = 0;  // usable ones: block 0 is not counted
   int64_t num_wasted_slots = 0;  // of blocks in use: slots that hold no token
   int64_t num_used_slots = 0;    // of blocks in use: all slots
@@ -114,8 +115,8 @@ struct SchedulerStats {
   template <class A>
   void fields(A& a) {
     a(num_steps, num_running_reqs, num_waiting_reqs, num_waiting_tokens, num_prefill_tokens, num_free_blocks,
-      num_total_blocks, num_wasted_slots, num_used_slots, num_preemptions, num_scheduled_tokens,
-      prefix_cache_queries, prefix_cache_hits, num_generation_tokens, num_spec_tokens,
+      num_used_blocks, num_total_blocks, num_wasted_slots, num_used_slots, num_preemptions,
+      num_scheduled_tokens, prefix_cache_queries, prefix_cache_hits, num_generation_tokens, num_spec_tokens,
       num_accepted_spec_tokens, num_added_reqs, num_added_tokens, num_unknown_aborts, num_expired_reqs,
       num_full_graph_steps, num_piecewise_graph_steps, num_eager_steps, time_per_step, time_per_token,
       mean_service_time);

@@ -237,6 +237,7 @@ SchedulerStats Scheduler::stats() const {
   stats.num_waiting_reqs =
       static_cast<int32_t>(waiting_->size() + waiting_for_grammar_.size()) + num_waiting_for_remote_kvs_;
   stats.num_free_blocks = kv_cache_manager_.num_free_blocks();
+  stats.num_used_blocks = kv_cache_manager_.num_used_blocks();
   stats.num_used_slots = kv_cache_manager_.num_used_slots();
   stats.num_wasted_slots = kv_cache_manager_.num_wasted_slots();
   stats.time_per_step = step_time_model_.time_per_step();

@@ -207,6 +207,27 @@ TEST_P(EngineMetricsTest, ASinkThatThrowsDoesNotHurt) {
   EXPECT_EQ(engine.dead_error(), "");
 }
 
+// What a neighbour in the arena holds is none of this engine's usage, whenever it takes it.
+TEST_P(EngineMetricsTest, UsageOfASharedArenaIsWhatThisEnginesRequestsHold) {
+  config.kv_cache_memory_bytes = 0;
+  config.max_num_seqs = 4;
+  config.kv_arena = make_kv_arena(16 << 20);
+  Engine engine(config);
+  engine.generate({request(40, 4)});
+  expect_idle(*sink);
+  const double num_blocks = sink->gauge(Metric::kNumKVCacheBlocks);
+  EXPECT_GT(num_blocks, 10.0);
+  KVArena::Member neighbour(config.kv_arena, 0, [] {});
+  ASSERT_TRUE(neighbour.take(neighbour.bytes_available() / 2));
+  engine.generate({request(41, 4)});
+  expect_idle(*sink);
+  EXPECT_GE(sink->largest(Metric::kNumKVCacheBlocksUsed), 3.0);
+  EXPECT_LT(sink->largest(Metric::kKVCacheUsage), 0.4);
+  EXPECT_EQ(sink->gauge(Metric::kNumKVCacheBlocksUsed), 0.0);
+  EXPECT_EQ(sink->gauge(Metric::kNumKVCacheBlocks), num_blocks);
+  EXPECT_EQ(engine.stats().kv_cache_usage, 0.0);
+}
+
 // A neighbour in the arena that breaks when it is asked for memory takes the scheduler with it.
 TEST_P(EngineMetricsTest, AnEngineThatEndsSaysWhyAndItsRequestsAreErrors) {
   config.kv_cache_memory_bytes = 0;

@@ -79,7 +79,8 @@ TEST(MetricsRecorderTest, StatsBecomeGaugesAndDifferences) {
   MetricsRecorder recorder(sink);
   SchedulerStats stats;
   stats.num_total_blocks = 8;
-  stats.num_free_blocks = 6;
+  stats.num_used_blocks = 2;
+  stats.num_free_blocks = 4;  // the rest is another engine's
   stats.num_running_reqs = 2;
   stats.num_preemptions = 1;
   stats.prefix_cache_queries = 30;
@@ -92,6 +93,8 @@ TEST(MetricsRecorderTest, StatsBecomeGaugesAndDifferences) {
   EXPECT_EQ(sink->gauge(Metric::kNumRequestsRunning), 1.0);
   EXPECT_EQ(sink->largest(Metric::kNumRequestsRunning), 1.0);
   EXPECT_EQ(sink->gauge(Metric::kKVCacheUsage), 0.25);
+  EXPECT_EQ(sink->gauge(Metric::kNumKVCacheBlocks), 8.0);
+  EXPECT_EQ(sink->gauge(Metric::kNumKVCacheBlocksUsed), 2.0);
   EXPECT_EQ(sink->counter(Metric::kNumPreemptions), 4.0);
   EXPECT_EQ(sink->counter(Metric::kPrefixCacheQueries), 30.0);
   EXPECT_EQ(sink->counter(Metric::kPrefixCacheHits), 16.0);
@@ -101,6 +104,7 @@ TEST(MetricsRecorderTest, StatsBecomeGaugesAndDifferences) {
   report(recorder);
   EXPECT_EQ(sink->gauge(Metric::kNumRequestsRunning), 0.0);
   EXPECT_EQ(sink->gauge(Metric::kKVCacheUsage), 0.0);
+  EXPECT_EQ(sink->gauge(Metric::kNumKVCacheBlocks), 0.0);
   EXPECT_EQ(sink->counter(Metric::kNumPreemptions), 4.0);
 }
 
