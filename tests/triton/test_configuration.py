@@ -25,6 +25,8 @@ INPUTS = {
     "request_id": ("TYPE_STRING", ["1"]),
     "cancel": ("TYPE_BOOL", ["1"]),
     "lora_name": ("TYPE_STRING", ["1"]),
+    "stop_words": ("TYPE_STRING", ["-1"]),
+    "bad_words": ("TYPE_STRING", ["-1"]),
 }
 OUTPUTS = {
     "text_output": ("TYPE_STRING", ["-1"]),
@@ -34,6 +36,8 @@ OUTPUTS = {
     "logprobs": ("TYPE_STRING", ["-1"]),
     "num_input_tokens": ("TYPE_UINT32", ["1"]),
     "num_output_tokens": ("TYPE_UINT32", ["-1"]),
+    "cum_log_probs": ("TYPE_FP32", ["-1"]),
+    "output_log_probs": ("TYPE_FP32", ["-1", "-1"]),
 }
 
 
@@ -128,7 +132,7 @@ FAILURES: dict[str, tuple[dict[str, str], str, list[str]]] = {
         "dynamic_batching { priority_levels: 2 default_priority_level: 1 }\n",
         ["priority_levels"],
     ),
-    "batches": ({}, "max_batch_size: 1\n", ["max_batch_size", "1"]),
+    "batches": ({}, "max_batch_size: 2\n", ["max_batch_size is 2"]),
     "delays": (
         {},
         "dynamic_batching { default_queue_policy { timeout_action: DELAY } }\n",

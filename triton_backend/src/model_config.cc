@@ -31,6 +31,8 @@ bool is_decoupled(const Json& config, bool absent) {
   return policy == config.end() || !policy->is_object() ? absent : policy->value("decoupled", false);
 }
 
+bool is_batched(const Json& config) { return config.value("max_batch_size", int64_t{0}) == 1; }
+
 // Adds the tensors that `list` lacks; those that it has must be ours.
 void complete_tensors(Json& config, const char* list, const std::vector<TensorSpec>& specs, bool optional) {
   Json& tensors = config[list];
@@ -53,7 +55,7 @@ void complete_tensors(Json& config, const char* list, const std::vector<TensorSp
   for (const TensorSpec& spec : specs) {
     const bool there = std::any_of(tensors.begin(), tensors.end(),
                                    [&](const Json& tensor) { return tensor.value("name", "") == spec.name; });
-    if (there) continue;
+    if (there || (spec.if_batched && !is_batched(config))) continue;
     Json tensor = {{"name", spec.name}, {"data_type", spec.config_type}, {"dims", spec.dims}};
     if (optional) tensor["optional"] = true;
     tensors.push_back(std::move(tensor));
@@ -61,9 +63,11 @@ void complete_tensors(Json& config, const char* list, const std::vector<TensorSp
 }
 
 void refuse_what_we_cannot(const Json& config) {
-  if (const int64_t max_batch_size = config.value("max_batch_size", int64_t{0}); max_batch_size != 0) {
+  const int64_t max_batch_size = config.value("max_batch_size", int64_t{0});
+  if (max_batch_size < 0 || max_batch_size > 1) {
     throw InvalidArgument("max_batch_size is " + std::to_string(max_batch_size) +
-                          "; it must be 0: the engine batches the requests itself");
+                          "; it must be 0, or 1 for clients whose shapes have a batch dimension: the engine "
+                          "batches the requests itself");
   }
   if (const auto groups = config.find("instance_group"); groups != config.end() && groups->is_array()) {
     for (const Json& group : *groups) {
@@ -141,7 +145,9 @@ std::string as_pbtxt(const TensorSpec& spec, bool optional) {
 
 std::string as_pbtxt(const char* list, const std::vector<TensorSpec>& specs, bool optional) {
   std::string text;
-  for (const TensorSpec& spec : specs) text += (text.empty() ? "" : ", ") + as_pbtxt(spec, optional);
+  for (const TensorSpec& spec : specs) {
+    if (!spec.if_batched) text += (text.empty() ? "" : ", ") + as_pbtxt(spec, optional);
+  }
   return std::string(list) + " [ " + text + " ]";
 }
 
@@ -193,6 +199,7 @@ ModelSettings read_settings(const std::string& config_json, const std::string& v
   refuse_what_we_cannot(config);
   ModelSettings settings;
   settings.decoupled = is_decoupled(config, /*absent=*/false);  // a configuration that was completed has it
+  settings.batched = is_batched(config);
   settings.num_outputs = config.contains("output") ? config["output"].size() : 0;
   settings.engine.max_queued_requests = kMaxQueuedRequests;
   read_queue_policy(config, settings);

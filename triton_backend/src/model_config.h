@@ -11,6 +11,7 @@ namespace quire::triton {
 struct ModelSettings {
   EngineConfig engine;
   bool decoupled = true;
+  bool batched = false;          // max_batch_size is 1: shapes have a batch dimension
   bool shares_kv_arena = false;  // parameter kv_arena: "shared"
   // dynamic_batching.default_queue_policy, which the server's own queue, always empty, cannot keep. Its
   // max_queue_size is engine.max_waiting_requests.

@@ -59,11 +59,12 @@ constexpr std::chrono::milliseconds kServerWatchInterval{100};
 constexpr std::chrono::milliseconds kLinger{50};
 
 // What a request with `cancel` is answered.
-std::vector<OutputTensor> cancelled_reply() {
-  const auto one_string = [](const char* name, std::string_view text) {
+std::vector<OutputTensor> cancelled_reply(bool batched) {
+  const auto one_string = [&](const char* name, std::string_view text) {
     std::string bytes(sizeof(uint32_t), '\0');
     bytes[0] = static_cast<char>(text.size());  // little-endian, and short
-    return OutputTensor{name, TRITONSERVER_TYPE_BYTES, {1}, bytes.append(text)};
+    return OutputTensor{name, TRITONSERVER_TYPE_BYTES, std::vector<int64_t>(batched ? 2 : 1, 1),
+                        bytes.append(text)};
   };
   return {one_string("text_output", ""),
           one_string("finish_reason", finish_reason_name(FinishReason::kAbort))};
@@ -146,7 +147,7 @@ void ModelState::start(const InFlight& in_flight, TRITONBACKEND_Request* request
   if (adapted.cancel) {
     cancel_by_id(adapted.request_id);
     in_flight->begin(adapted, {}, nullptr);
-    in_flight->end_with(cancelled_reply());
+    in_flight->end_with(cancelled_reply(settings_.batched));
     return;
   }
   adapted.request.sampling_params.validate(engine_->model().vocab_size);

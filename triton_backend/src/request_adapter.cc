@@ -2,122 +2,18 @@
 
 #include <algorithm>
 #include <cctype>
-#include <cmath>
-#include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "quire/fields.h"
+#include "request_values.h"
 #include "server_api.h"
 
 namespace quire::triton {
 namespace {
 
-std::string shape_text(const std::vector<int64_t>& shape) {
-  std::string text = "[";
-  for (size_t i = 0; i < shape.size(); ++i) text += (i ? ", " : "") + std::to_string(shape[i]);
-  return text + "]";
-}
-
-[[noreturn]] void fail(const InputTensor& tensor, const std::string& what) {
-  throw InvalidArgument("input '" + excerpt(tensor.name) + "' " + what);
-}
-
-void expect_type(const InputTensor& tensor, TRITONSERVER_DataType datatype) {
-  if (tensor.datatype == datatype) return;
-  fail(tensor, std::string("must be ") + datatype_name(datatype) + ", got " + datatype_name(tensor.datatype));
-}
-
-void expect_one_element(const InputTensor& tensor) {
-  for (int64_t dim : tensor.shape) {
-    if (dim != 1) fail(tensor, "must have one element, got shape " + shape_text(tensor.shape));
-  }
-}
-
-std::string read_string(const InputTensor& tensor) {
-  expect_type(tensor, TRITONSERVER_TYPE_BYTES);
-  expect_one_element(tensor);
-  uint32_t size = 0;
-  if (tensor.bytes.size() < sizeof size) fail(tensor, "is shorter than the length of its one string");
-  std::memcpy(&size, tensor.bytes.data(), sizeof size);
-  if (tensor.bytes.size() != sizeof size + size) {
-    fail(tensor, "says that its string has " + std::to_string(size) + " bytes, but holds " +
-                     std::to_string(tensor.bytes.size() - sizeof size));
-  }
-  return std::string(tensor.bytes.substr(sizeof size));
-}
-
-bool read_bool(const InputTensor& tensor) {
-  expect_type(tensor, TRITONSERVER_TYPE_BOOL);
-  expect_one_element(tensor);
-  if (tensor.bytes.size() != 1) fail(tensor, "must be one byte, got " + std::to_string(tensor.bytes.size()));
-  return tensor.bytes[0] != 0;
-}
-
-std::vector<int32_t> read_ids(const InputTensor& tensor) {
-  expect_type(tensor, TRITONSERVER_TYPE_INT32);
-  if (tensor.bytes.empty() || tensor.bytes.size() % sizeof(int32_t) != 0) {
-    fail(tensor, "must hold at least one 32-bit id, got " + std::to_string(tensor.bytes.size()) + " bytes");
-  }
-  std::vector<int32_t> ids(tensor.bytes.size() / sizeof(int32_t));
-  std::memcpy(ids.data(), tensor.bytes.data(), tensor.bytes.size());
-  return ids;
-}
-
-// A flag or a name that comes as an input or as a parameter.
-class Values {
- public:
-  explicit Values(const IncomingRequest& incoming) : incoming_(incoming) {}
-
-  const InputTensor* input(const char* name) const {
-    const auto& inputs = incoming_.inputs;
-    const auto found =
-        std::find_if(inputs.begin(), inputs.end(), [&](const auto& i) { return i.name == name; });
-    return found == inputs.end() ? nullptr : &*found;
-  }
-  const RequestParameter* parameter(const char* name) const {
-    const auto& all = incoming_.parameters;
-    const auto found = std::find_if(all.begin(), all.end(), [&](const auto& p) { return p.name == name; });
-    return found == all.end() ? nullptr : &*found;
-  }
-  std::optional<bool> flag(const char* name) const {
-    if (const InputTensor* tensor = input(name)) return read_bool(*tensor);
-    const RequestParameter* given = parameter(name);
-    if (!given) return std::nullopt;
-    if (const bool* value = std::get_if<bool>(&given->value)) return *value;
-    throw InvalidArgument(std::string("parameter '") + name + "' must be true or false");
-  }
-  std::string text(const char* name) const {
-    if (const InputTensor* tensor = input(name)) return read_string(*tensor);
-    const RequestParameter* given = parameter(name);
-    if (!given) return {};
-    if (const std::string* value = std::get_if<std::string>(&given->value)) return *value;
-    throw InvalidArgument(std::string("parameter '") + name + "' must be a string");
-  }
-
- private:
-  const IncomingRequest& incoming_;
-};
-
 bool is_input_name(const std::string& name) {
   const auto& specs = input_specs();
   return std::any_of(specs.begin(), specs.end(), [&](const TensorSpec& spec) { return name == spec.name; });
-}
-
-std::string to_json(const RequestParameter& parameter) {
-  return std::visit(
-      [&](const auto& value) {
-        if constexpr (std::is_same_v<std::decay_t<decltype(value)>, double>) {
-          // JSON has none, and would call it null.
-          if (!std::isfinite(value))
-            throw InvalidArgument("parameter '" + excerpt(parameter.name) + "' must be finite");
-        }
-        try {
-          return nlohmann::json(value).dump();
-        } catch (const nlohmann::json::exception&) {
-          throw InvalidArgument("parameter '" + excerpt(parameter.name) + "' is not valid UTF-8");
-        }
-      },
-      parameter.value);
 }
 
 // Headers that the server forwards (--http-header-forward-pattern) come as parameters too. Those with a dash
@@ -132,12 +28,57 @@ bool is_ignored(const std::string& name, const ModelSettings& model) {
   return name.find('-') != std::string::npos || std::any_of(names.begin(), names.end(), same);
 }
 
-void set_sampling_fields(const IncomingRequest& incoming, const ModelSettings& model, const Values& values,
-                         EngineRequest& request, std::string& lora_name) {
+// TensorRT-LLM's inputs, and the fields that they are.
+struct SamplingInput {
+  const char* input;
+  const char* field;
+};
+constexpr SamplingInput kSamplingInputs[] = {
+    {"max_tokens", "max_tokens"},
+    {"min_length", "min_tokens"},
+    {"temperature", "temperature"},
+    {"top_k", "top_k"},
+    {"top_p", "top_p"},
+    {"repetition_penalty", "repetition_penalty"},
+    {"presence_penalty", "presence_penalty"},
+    {"frequency_penalty", "frequency_penalty"},
+    {"random_seed", "seed"},
+    {"seed", "seed"},
+};
+
+void set_sampling_inputs(const RequestValues& values, EngineRequest& request) {
+  for (const auto& [input, field] : kSamplingInputs) {
+    if (const auto json = values.json(input)) set_field(request, field, *json);
+  }
+  SamplingParams& params = request.sampling_params;
+  for (std::string& word : values.texts("stop_words")) {
+    if (!word.empty())
+      params.stop.push_back(std::move(word));  // "" is how its clients say that there is none
+  }
+  for (const std::string& word : values.texts("bad_words")) {
+    if (word.empty()) continue;
+    throw InvalidArgument("bad_words holds '" + excerpt(word) +
+                          "', but this version cannot forbid words; leave them out, or use logit_bias");
+  }
+  if (const auto end_id = values.json("end_id")) {
+    EngineRequest other;
+    set_field(other, "stop_token_ids", "[" + *end_id + "]");
+    params.stop_token_ids.push_back(other.sampling_params.stop_token_ids.at(0));
+  }
+  values.json("pad_id");  // nothing is padded, but what it is must be right
+  if (const auto beam_width = values.json("beam_width"); beam_width && *beam_width != "1") {
+    throw InvalidArgument("beam_width is " + excerpt(*beam_width) +
+                          ", but this version has no beam search; leave it out, or give 1");
+  }
+}
+
+void set_sampling_fields(const IncomingRequest& incoming, const ModelSettings& model,
+                         const RequestValues& values, EngineRequest& request, std::string& lora_name) {
   for (const RequestParameter& parameter : incoming.parameters) {
     if (is_input_name(parameter.name) || is_ignored(parameter.name, model)) continue;
     set_field(request, parameter.name, to_json(parameter));
   }
+  set_sampling_inputs(values, request);
   std::string json = values.text("sampling_parameters");
   if (json.empty()) return;
   // The vLLM backend takes the adapter's name from here.
@@ -164,7 +105,7 @@ void set_sampling_fields(const IncomingRequest& incoming, const ModelSettings& m
 
 // An output is sent when its flag asks for it, or when the request lists it by name. A client that lists none
 // is told by the server to have listed all, so a list of all says nothing.
-void choose_outputs(const IncomingRequest& incoming, size_t num_outputs, const Values& values,
+void choose_outputs(const IncomingRequest& incoming, size_t num_outputs, const RequestValues& values,
                     ResponseOptions& options) {
   const auto& specs = output_specs();
   for (const std::string& output : incoming.outputs) {
@@ -183,11 +124,13 @@ void choose_outputs(const IncomingRequest& incoming, size_t num_outputs, const V
   options.finish_reason = wanted("finish_reason", "return_finish_reason");
   options.cumulative_logprob = wanted("cumulative_logprob", "return_cumulative_logprob");
   options.logprobs = wanted("logprobs", "return_logprobs");
+  options.cum_log_probs = wanted("cum_log_probs", "return_log_probs");
+  options.output_log_probs = wanted("output_log_probs", "return_log_probs");
   options.num_input_tokens = wanted("num_input_tokens", "return_num_input_tokens");
   options.num_output_tokens = wanted("num_output_tokens", "return_num_output_tokens");
 }
 
-void read_prompt(const Values& values, EngineRequest& request) {
+void read_prompt(const RequestValues& values, EngineRequest& request) {
   const InputTensor* ids = values.input("input_ids");
   const bool has_text = values.input("text_input") || values.parameter("text_input");
   if (ids && has_text) throw InvalidArgument("give text_input or input_ids, not both");
@@ -198,7 +141,7 @@ void read_prompt(const Values& values, EngineRequest& request) {
     throw InvalidArgument("text_input is missing; give text_input (a string) or input_ids (token ids)");
   }
   if (ids) {
-    request.prompt_token_ids = read_ids(*ids);
+    request.prompt_token_ids = values.ids("input_ids");
     return;
   }
   request.prompt = values.text("text_input");
@@ -213,9 +156,9 @@ int64_t to_ms(uint64_t us) {
 
 AdaptedRequest adapt_request(const IncomingRequest& incoming, const ModelSettings& model) {
   for (const InputTensor& tensor : incoming.inputs) {
-    if (!is_input_name(tensor.name)) fail(tensor, "is not one of this model's");
+    if (!is_input_name(tensor.name)) refuse_input(tensor, "is not one of this model's");
   }
-  const Values values(incoming);
+  const RequestValues values(incoming);
   AdaptedRequest adapted;
   const bool has_name = values.input("request_id") || values.parameter("request_id");
   adapted.request_id = has_name ? values.text("request_id") : incoming.id;
@@ -228,6 +171,7 @@ AdaptedRequest adapt_request(const IncomingRequest& incoming, const ModelSetting
   }
 
   ResponseOptions& response = adapted.response;
+  response.batched = model.batched;
   response.stream = values.flag("stream").value_or(false);
   if (response.stream && !model.decoupled) {
     throw InvalidArgument(
@@ -253,7 +197,9 @@ AdaptedRequest adapt_request(const IncomingRequest& incoming, const ModelSetting
   SamplingParams& params = adapted.request.sampling_params;
   params.output_kind = response.stream ? RequestOutputKind::kDelta : RequestOutputKind::kFinalOnly;
   // Asking for them back is asking for them.
-  if ((response.logprobs || response.cumulative_logprob) && !params.logprobs) params.logprobs = 0;
+  const bool needs_logprobs =
+      response.logprobs || response.cumulative_logprob || response.cum_log_probs || response.output_log_probs;
+  if (needs_logprobs && !params.logprobs) params.logprobs = 0;
   if (!response.text_output && params.stop.empty()) params.detokenize = false;
 
   const uint64_t timeout_us = model.timeout_us(incoming.timeout_us);

@@ -18,8 +18,11 @@ struct ResponseOptions {
   bool finish_reason = false;
   bool cumulative_logprob = false;
   bool logprobs = false;
+  bool cum_log_probs = false;  // TensorRT-LLM's names and forms of the two before
+  bool output_log_probs = false;
   bool num_input_tokens = false;
   bool num_output_tokens = false;
+  bool batched = false;  // shapes have a batch dimension, of 1
 };
 
 struct AdaptedRequest {
@@ -33,8 +36,8 @@ struct AdaptedRequest {
 
 // Every input may also come as a request parameter of the same name, and so may every field of SamplingParams
 // (quire/fields.h): that is how /generate passes JSON scalars. An input wins over a parameter,
-// `sampling_parameters` over single fields. Throws InvalidArgument naming the input or parameter, the value,
-// and what would do.
+// `sampling_parameters` over single fields. TensorRT-LLM's inputs are taken too (stop_words, end_id, ...).
+// Throws InvalidArgument naming the input or parameter, the value, and what would do.
 AdaptedRequest adapt_request(const IncomingRequest& incoming, const ModelSettings& model);
 
 }  // namespace quire::triton

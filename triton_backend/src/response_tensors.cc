@@ -17,6 +17,15 @@ void append_string(std::string& bytes, std::string_view first, std::string_view 
   bytes.append(first).append(second);
 }
 
+// Of a row's token; 0 after its last one.
+float chosen_logprob(const CompletionOutput& completion, size_t index) {
+  if (index >= completion.token_ids.size() || index >= completion.logprobs.size()) return 0.0F;
+  for (const Logprob& token : completion.logprobs[index]) {
+    if (token.token_id == completion.token_ids[index]) return token.logprob;
+  }
+  return 0.0F;
+}
+
 }  // namespace
 
 ResponseTensors::ResponseTensors(const ResponseOptions& options, int32_t n, std::string prompt,
@@ -50,9 +59,9 @@ void ResponseTensors::build(const RequestOutput& output, std::vector<OutputTenso
       append_string(bytes, prompt_, row ? row->text : std::string_view());
     prompt_.clear();
   }
+  size_t longest = 0;
+  for (const CompletionOutput* row : rows_) longest = std::max(longest, row ? row->token_ids.size() : 0);
   if (options_.output_ids) {
-    size_t longest = 0;
-    for (const CompletionOutput* row : rows_) longest = std::max(longest, row ? row->token_ids.size() : 0);
     std::string& bytes = add("output_ids", TRITONSERVER_TYPE_INT32, {n, static_cast<int64_t>(longest)});
     for (const CompletionOutput* row : rows_) {
       for (size_t i = 0; i < longest; ++i) {
@@ -83,6 +92,18 @@ void ResponseTensors::build(const RequestOutput& output, std::vector<OutputTenso
     for (const CompletionOutput* row : rows_)
       append_bytes(bytes, static_cast<uint32_t>(row ? row->token_ids.size() : 0));
   }
+  if (options_.cum_log_probs) {
+    std::string& bytes = add("cum_log_probs", TRITONSERVER_TYPE_FP32, {n});
+    for (double logprob : cumulative_logprobs_) append_bytes(bytes, static_cast<float>(logprob));
+  }
+  if (options_.output_log_probs) {
+    std::string& bytes = add("output_log_probs", TRITONSERVER_TYPE_FP32, {n, static_cast<int64_t>(longest)});
+    for (const CompletionOutput* row : rows_) {
+      for (size_t i = 0; i < longest; ++i) append_bytes(bytes, row ? chosen_logprob(*row, i) : 0.0F);
+    }
+  }
+  if (!options_.batched) return;
+  for (OutputTensor& tensor : tensors) tensor.shape.insert(tensor.shape.begin(), 1);
 }
 
 // The vLLM backend's form: for each token an object from token id to its logprob, rank and text.

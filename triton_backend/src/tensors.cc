@@ -20,6 +20,23 @@ const std::vector<TensorSpec>& input_specs() {
       {"request_id", TRITONSERVER_TYPE_BYTES, "TYPE_STRING", {1}},
       {"cancel", TRITONSERVER_TYPE_BOOL, "TYPE_BOOL", {1}},
       {"lora_name", TRITONSERVER_TYPE_BYTES, "TYPE_STRING", {1}},
+      {"stop_words", TRITONSERVER_TYPE_BYTES, "TYPE_STRING", {-1}},
+      {"bad_words", TRITONSERVER_TYPE_BYTES, "TYPE_STRING", {-1}},
+      // What else clients of TensorRT-LLM's models send.
+      {"max_tokens", TRITONSERVER_TYPE_INT32, "TYPE_INT32", {1}, /*if_batched=*/true},
+      {"min_length", TRITONSERVER_TYPE_INT32, "TYPE_INT32", {1}, /*if_batched=*/true},
+      {"end_id", TRITONSERVER_TYPE_INT32, "TYPE_INT32", {1}, /*if_batched=*/true},
+      {"pad_id", TRITONSERVER_TYPE_INT32, "TYPE_INT32", {1}, /*if_batched=*/true},
+      {"temperature", TRITONSERVER_TYPE_FP32, "TYPE_FP32", {1}, /*if_batched=*/true},
+      {"top_k", TRITONSERVER_TYPE_INT32, "TYPE_INT32", {1}, /*if_batched=*/true},
+      {"top_p", TRITONSERVER_TYPE_FP32, "TYPE_FP32", {1}, /*if_batched=*/true},
+      {"repetition_penalty", TRITONSERVER_TYPE_FP32, "TYPE_FP32", {1}, /*if_batched=*/true},
+      {"presence_penalty", TRITONSERVER_TYPE_FP32, "TYPE_FP32", {1}, /*if_batched=*/true},
+      {"frequency_penalty", TRITONSERVER_TYPE_FP32, "TYPE_FP32", {1}, /*if_batched=*/true},
+      {"seed", TRITONSERVER_TYPE_UINT64, "TYPE_UINT64", {1}, /*if_batched=*/true},
+      {"random_seed", TRITONSERVER_TYPE_UINT64, "TYPE_UINT64", {1}, /*if_batched=*/true},
+      {"beam_width", TRITONSERVER_TYPE_INT32, "TYPE_INT32", {1}, /*if_batched=*/true},
+      {"return_log_probs", TRITONSERVER_TYPE_BOOL, "TYPE_BOOL", {1}, /*if_batched=*/true},
   };
   return *specs;  // never destroyed: threads may look at it when the process exits
 }
@@ -33,6 +50,8 @@ const std::vector<TensorSpec>& output_specs() {
       {"logprobs", TRITONSERVER_TYPE_BYTES, "TYPE_STRING", {-1}},
       {"num_input_tokens", TRITONSERVER_TYPE_UINT32, "TYPE_UINT32", {1}},
       {"num_output_tokens", TRITONSERVER_TYPE_UINT32, "TYPE_UINT32", {-1}},
+      {"cum_log_probs", TRITONSERVER_TYPE_FP32, "TYPE_FP32", {-1}},
+      {"output_log_probs", TRITONSERVER_TYPE_FP32, "TYPE_FP32", {-1, -1}},
   };
   return *specs;  // never destroyed: threads may look at it when the process exits
 }

@@ -44,6 +44,9 @@ struct TensorSpec {
   TRITONSERVER_DataType datatype;
   const char* config_type;  // "TYPE_STRING"
   std::vector<int64_t> dims;
+  // Filled in for models with a batch dimension only. Elsewhere /generate keeps these fields as parameters:
+  // those may be strings, and what is wrong with them is said by name.
+  bool if_batched = false;
 };
 
 // All optional: which ones a request needs depends on the request.

@@ -65,8 +65,9 @@ TEST_F(GenerationTest, EveryOutputComesWhenItIsAskedForByName) {
 TEST_F(GenerationTest, EveryFlagBringsItsOutputInEveryResponseOfAStream) {
   const auto model = load_demo();
   ClientRequest request = stream_request(kStory, kGreedy);
-  for (const char* flag : {"return_finish_reason", "return_cumulative_logprob", "return_logprobs",
-                           "return_num_input_tokens", "return_num_output_tokens", "return_output_ids"}) {
+  for (const char* flag :
+       {"return_finish_reason", "return_cumulative_logprob", "return_logprobs", "return_num_input_tokens",
+        "return_num_output_tokens", "return_output_ids", "return_log_probs"}) {
     request.inputs.push_back(bool_input(flag, true));
   }
   const auto call = model->infer(request);
@@ -78,6 +79,37 @@ TEST_F(GenerationTest, EveryFlagBringsItsOutputInEveryResponseOfAStream) {
   EXPECT_EQ(num_tokens, 12U);
   EXPECT_EQ(call->ids().size(), 12U);
   EXPECT_EQ(strings(call->responses().back().outputs.at("finish_reason")).at(0), "length");
+}
+
+// [1, 1] for [1], as clients of TensorRT-LLM's models have it.
+TEST_F(GenerationTest, ShapesOfAModelWithABatchDimensionHaveIt) {
+  std::string config = demo_config();
+  config.replace(config.find("\"max_batch_size\":0"), 18, "\"max_batch_size\":1");
+  const auto model = host().load("batched", config);
+  ClientRequest request = stream_request(kStory, kGreedy);
+  for (const char* flag : {"return_finish_reason", "return_log_probs", "return_output_ids"}) {
+    request.inputs.push_back(bool_input(flag, true));
+  }
+  for (Input& input : request.inputs) input.shape = {1, 1};
+  const auto call = model->infer(request);
+  float sum = 0;
+  for (const ReceivedResponse& response : call->wait()) {
+    ASSERT_EQ(response.error, "");
+    EXPECT_EQ(response.outputs.at("text_output").shape, (std::vector<int64_t>{1, 1}));
+    for (const float logprob : numbers<float>(response.outputs.at("output_log_probs"))) sum += logprob;
+  }
+  EXPECT_LT(sum, 0);
+  const auto last = call->responses().back().outputs;
+  EXPECT_NEAR(numbers<float>(last.at("cum_log_probs")).at(0), sum, 1e-4);
+  ClientRequest named = text_request(kStory, R"({"max_tokens": 2000, "ignore_eos": true})");
+  named.id = "mine";
+  const auto cancelled = model->infer(named);
+  ClientRequest cancel;
+  cancel.id = named.id;
+  cancel.inputs = {bool_input("cancel", true)};
+  EXPECT_EQ(model->infer(cancel)->wait().at(0).outputs.at("finish_reason").shape,
+            (std::vector<int64_t>{1, 1}));
+  cancelled->wait();
 }
 
 TEST_F(GenerationTest, InputsInSeveralBuffersAreJoined) {

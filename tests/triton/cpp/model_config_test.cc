@@ -1,5 +1,6 @@
 #include "model_config.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "quire/error.h"
@@ -31,7 +32,9 @@ std::string settings_error(const std::map<std::string, std::string>& parameters)
 
 TEST(ModelConfigTest, AnEmptyConfigurationIsCompletedWithEveryTensor) {
   const auto config = Json::parse(complete_config(R"({"name": "m", "backend": "quire"})"));
-  ASSERT_EQ(config["input"].size(), input_specs().size());
+  const auto always =
+      std::ranges::count_if(input_specs(), [](const TensorSpec& spec) { return !spec.if_batched; });
+  ASSERT_EQ(config["input"].size(), static_cast<size_t>(always));
   ASSERT_EQ(config["output"].size(), output_specs().size());
   for (const auto& input : config["input"]) EXPECT_EQ(input["optional"], true);
   for (const auto& output : config["output"]) EXPECT_FALSE(output.contains("optional"));
@@ -44,13 +47,22 @@ TEST(ModelConfigTest, CompletingTwiceChangesNothing) {
   EXPECT_EQ(complete_config(once), once);
 }
 
+TEST(ModelConfigTest, ABatchDimensionBringsTheInputsOfTensorRTLLM) {
+  const auto config = Json::parse(complete_config(R"({"max_batch_size": 1})"));
+  EXPECT_EQ(config["input"].size(), input_specs().size());
+  EXPECT_TRUE(read_settings(R"({"max_batch_size": 1})", kDemoModel).batched);
+  EXPECT_FALSE(read_settings("{}", kDemoModel).batched);
+  const std::string by_hand = R"({"input": [{"name": "top_k", "data_type": "TYPE_INT32", "dims": [1]}]})";
+  EXPECT_EQ(completion_error(by_hand), "") << "an author may list them without one";
+}
+
 TEST(ModelConfigTest, WhatTheAuthorWroteStays) {
   const auto config = Json::parse(complete_config(
       R"({"input": [{"name": "stream", "data_type": "TYPE_BOOL", "dims": [1]}],
           "model_transaction_policy": {"decoupled": false}})"));
   EXPECT_EQ(config["input"][0]["name"], "stream");
   EXPECT_FALSE(config["input"][0].contains("optional"));
-  EXPECT_EQ(config["input"].size(), input_specs().size());
+  EXPECT_GT(config["input"].size(), 10U);
   EXPECT_EQ(config["model_transaction_policy"]["decoupled"], false);
 }
 

@@ -12,6 +12,7 @@ ResponseOptions all_options() {
   ResponseOptions options;
   options.output_ids = options.finish_reason = options.cumulative_logprob = options.logprobs = true;
   options.num_input_tokens = options.num_output_tokens = true;
+  options.cum_log_probs = options.output_log_probs = true;
   return options;
 }
 
@@ -81,6 +82,28 @@ TEST(ResponseTensorsTest, ARowWithoutNewsIsEmptyAndKeepsWhatItWas) {
   EXPECT_EQ(built.values<uint32_t>("num_output_tokens"), (std::vector<uint32_t>{0, 0, 2}));
   EXPECT_EQ(built.values<uint32_t>("num_input_tokens"), std::vector<uint32_t>{3});
   EXPECT_EQ(built.texts("logprobs"), (std::vector<std::string>{"[]", "[]", "[]"}));
+}
+
+TEST(ResponseTensorsTest, LogprobsOfTheChosenTokensAreNumbersWithZerosBehindThem) {
+  ResponseTensors builder(all_options(), 2, "", nullptr);
+  CompletionOutput one = completion(0, "", {7}), two = completion(1, "", {8, 9});
+  one.logprobs = {{{7, -0.5F, 2}, {1, -0.25F, 1}}};
+  two.logprobs = {{{8, -1.0F, 1}}, {{9, -2.0F, 1}}};
+  two.cumulative_logprob = -3.0;
+  const Built built(builder, {one, two});
+  EXPECT_EQ(built["output_log_probs"].shape, (std::vector<int64_t>{2, 2}));
+  EXPECT_EQ(built.values<float>("output_log_probs"), (std::vector<float>{-0.5F, 0, -1, -2}));
+  EXPECT_EQ(built.values<float>("cum_log_probs"), (std::vector<float>{0, -3}));
+}
+
+TEST(ResponseTensorsTest, ABatchDimensionComesFirst) {
+  ResponseOptions options = all_options();
+  options.batched = true;
+  ResponseTensors builder(options, 2, "", nullptr);
+  const Built built(builder, {completion(1, "a", {1, 2, 3})});
+  EXPECT_EQ(built["text_output"].shape, (std::vector<int64_t>{1, 2}));
+  EXPECT_EQ(built["output_ids"].shape, (std::vector<int64_t>{1, 2, 3}));
+  EXPECT_EQ(built["num_input_tokens"].shape, (std::vector<int64_t>{1, 1}));
 }
 
 TEST(ResponseTensorsTest, ShorterRowsOfIdsArePadded) {

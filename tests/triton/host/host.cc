@@ -32,6 +32,7 @@ TRITONSERVER_DataType config_datatype(const std::string& config_type) {
 // What the server holds responses against.
 void read_config(TRITONBACKEND_Model& model) {
   const auto config = nlohmann::json::parse(model.config);
+  model.batched = config.value("max_batch_size", 0) > 0;
   model.decoupled = config.value("/model_transaction_policy/decoupled"_json_pointer, false);
   for (const auto& output : config["output"]) {
     model.outputs[output["name"]] = {config_datatype(output["data_type"]),

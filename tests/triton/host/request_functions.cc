@@ -48,7 +48,8 @@ void check_output(const TRITONBACKEND_Model& model, const std::string& name, con
   const auto spec = model.outputs.find(name);
   if (spec == model.outputs.end()) return complain("the model's configuration does not have it");
   if (output.datatype != spec->second.first) complain("its datatype is not the configuration's");
-  const auto& dims = spec->second.second;
+  auto dims = spec->second.second;
+  if (model.batched) dims.insert(dims.begin(), 1);
   bool fits = dims.size() == output.shape.size();
   int64_t count = 1;
   for (size_t i = 0; i < output.shape.size(); ++i) {

@@ -204,6 +204,7 @@ struct TRITONBACKEND_Model : quire::triton::host::Object {
   bool auto_complete = true;
   std::atomic<bool> initializing{false};
   bool decoupled = false;  // as `config` says, once loaded
+  bool batched = false;    // likewise: shapes have a batch dimension before the configured ones
   std::map<std::string, std::pair<TRITONSERVER_DataType, std::vector<int64_t>>> outputs;  // likewise
   TRITONBACKEND_Backend* backend = nullptr;
   TRITONSERVER_Server* server = nullptr;
