@@ -20,9 +20,10 @@ from tritonclient.utils import InferenceServerException
 
 
 @pytest.fixture
-def ending_server(tmp_path: Path, demo_model: Path) -> Iterator[TritonServer]:
-    """Its exit timeout is 4 s."""
-    with started_server(tmp_path, "--backend-config=quire,exit-grace-secs=1") as running:
+def ending_server(tmp_path: Path, demo_model: Path, request: pytest.FixtureRequest) -> Iterator[TritonServer]:
+    """Its exit timeout is 4 s; its grace 1 s, or what a test parametrizes it with."""
+    grace = getattr(request, "param", 1)
+    with started_server(tmp_path, f"--backend-config=quire,exit-grace-secs={grace}") as running:
         running.write_model("demo", {"model": demo_model, "kv_cache_memory_bytes": KV_BYTES})
         running.load("demo")
         yield running
@@ -45,6 +46,7 @@ def stop_under_load(server: TritonServer, stream: Callable[[], object], *, may_c
     return status
 
 
+@pytest.mark.parametrize("ending_server", [4], indirect=True)
 def test_sigterm_lets_http_requests_finish(ending_server: TritonServer) -> None:
     answers = []
     fields = {"text_input": "Once", "stream": True, "max_tokens": 200, "ignore_eos": True}
