@@ -114,6 +114,7 @@ int run(const std::string& directory, double gigabytes) {
       const Stopwatch watch;
       Checkpoint checkpoint = Checkpoint::open(directory);
       const auto loader = make_device_loader(*runtime, 0, *ops);
+      loader->set_checkpoint(&checkpoint);
       const size_t each = kTensorBytes / 2 * dtype_bytes(dtype);
       for (size_t i = 0; i < num_tensors; ++i)
         loader->load(to + i * each, dtype, checkpoint.take(tensor_name(i), {kRows, kColumns}));

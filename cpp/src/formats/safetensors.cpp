@@ -117,50 +117,63 @@ std::vector<SafetensorsEntry> parse_safetensors_header(std::span<const char> hea
 }
 
 SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a FIFO is no file
-  if (fd < 0) fail(path, std::strerror(errno));
-  struct stat status{};
-  const bool regular = ::fstat(fd, &status) == 0 && S_ISREG(status.st_mode);
-  mapped_bytes_ = regular ? static_cast<size_t>(status.st_size) : 0;
-  if (mapped_bytes_ >= 8) mapped_ = ::mmap(nullptr, mapped_bytes_, PROT_READ, MAP_PRIVATE, fd, 0);
-  ::close(fd);
-  if (!regular) fail(path, "is not a file");
-  if (mapped_bytes_ < 8) fail(path, str("has ", mapped_bytes_, " bytes; a safetensors file has at least 8"));
-  if (mapped_ == MAP_FAILED) {
-    mapped_ = nullptr;
-    fail(path, "cannot be mapped into memory");
-  }
+  fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a FIFO is no file
+  if (fd_ < 0) fail(path, std::strerror(errno));
   try {
+    struct stat status{};
+    if (::fstat(fd_, &status) != 0 || !S_ISREG(status.st_mode)) fail(path, "is not a file");
+    const auto file_bytes = static_cast<size_t>(status.st_size);
+    if (file_bytes < 8) fail(path, str("has ", file_bytes, " bytes; a safetensors file has at least 8"));
     uint64_t header_bytes = 0;
-    std::memcpy(&header_bytes, mapped_, sizeof header_bytes);
-    if (header_bytes > std::min<uint64_t>(mapped_bytes_ - 8, kMaxHeaderBytes)) {
-      fail(path, str("the header claims ", header_bytes, " bytes, the file has ", mapped_bytes_,
+    read_at(0, std::as_writable_bytes(std::span(&header_bytes, 1)));
+    if (header_bytes > std::min<uint64_t>(file_bytes - 8, kMaxHeaderBytes)) {
+      fail(path, str("the header claims ", header_bytes, " bytes, the file has ", file_bytes,
                      ": it is truncated or not a safetensors file"));
     }
-    const char* header = static_cast<const char*>(mapped_) + 8;
-    data_ = reinterpret_cast<const std::byte*>(header + header_bytes);
-    entries_ = parse_safetensors_header({header, header_bytes}, mapped_bytes_ - 8 - header_bytes, path);
+    std::string header(header_bytes, '\0');
+    read_at(8, std::as_writable_bytes(std::span(header)));
+    data_bytes_ = file_bytes - 8 - header_bytes;
+    entries_ = parse_safetensors_header(header, data_bytes_, path);
+    mapped_bytes_ = file_bytes;
+    mapped_ = ::mmap(nullptr, mapped_bytes_, PROT_READ, MAP_PRIVATE, fd_, 0);
+    if (mapped_ == MAP_FAILED) fail(path, "cannot be mapped into memory");
+    data_ = static_cast<const std::byte*>(mapped_) + 8 + header_bytes;
   } catch (...) {
-    ::munmap(mapped_, mapped_bytes_);
+    ::close(fd_);
     throw;
   }
-  ::madvise(mapped_, mapped_bytes_, MADV_SEQUENTIAL);
+  ::posix_fadvise(fd_, 0, 0, POSIX_FADV_SEQUENTIAL);
 }
 
 SafetensorsFile::~SafetensorsFile() {
-  if (mapped_) ::munmap(mapped_, mapped_bytes_);
+  ::munmap(mapped_, mapped_bytes_);
+  ::close(fd_);
 }
 
 std::span<const std::byte> SafetensorsFile::bytes(const SafetensorsEntry& entry) const {
   return {data_ + entry.begin, static_cast<size_t>(entry.end - entry.begin)};
 }
 
-void SafetensorsFile::done_with(const SafetensorsEntry& entry) const {
-  constexpr uintptr_t kPage = 4096;
-  const auto begin = reinterpret_cast<uintptr_t>(data_ + entry.begin);
-  const uintptr_t first = (begin + kPage - 1) / kPage * kPage;
-  const uintptr_t last = (begin + (entry.end - entry.begin)) / kPage * kPage;
-  if (last > first) ::madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+const SafetensorsEntry& SafetensorsFile::entry_at(const std::byte* address) const {
+  const auto position = static_cast<uint64_t>(address - data_);
+  // The entries cover the data without holes.
+  return *std::upper_bound(entries_.begin(), entries_.end(), position,
+                           [](uint64_t at, const SafetensorsEntry& entry) { return at < entry.end; });
+}
+
+void SafetensorsFile::read(const std::byte* from, std::span<std::byte> out) const {
+  read_at(static_cast<uint64_t>(from - static_cast<const std::byte*>(mapped_)), out);
+}
+
+void SafetensorsFile::read_at(uint64_t position, std::span<std::byte> out) const {
+  while (!out.empty()) {
+    const ssize_t count = ::pread(fd_, out.data(), out.size(), static_cast<off_t>(position));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) fail(path_, str("cannot be read at byte ", position, ": ", std::strerror(errno)));
+    if (count == 0) fail(path_, "was truncated while it was read");
+    position += static_cast<uint64_t>(count);
+    out = out.subspan(static_cast<size_t>(count));
+  }
 }
 
 }  // namespace quire

@@ -1,4 +1,4 @@
-// A safetensors file, read in place.
+// A safetensors file.
 //
 // The format: an 8-byte little-endian length, a JSON header of that many bytes that gives each tensor's
 // dtype, shape and byte range, then the data. (huggingface/safetensors, format description in its README.)
@@ -26,8 +26,10 @@ struct SafetensorsEntry {
 std::vector<SafetensorsEntry> parse_safetensors_header(std::span<const char> header, uint64_t data_bytes,
                                                        const std::string& path);
 
-// Maps the file; the tensors' bytes stay valid as long as this object. Immutable and thread-safe. A file that
-// is truncated while mapped raises SIGBUS on access: do not overwrite a model in place while it loads.
+// An open file. Immutable and thread-safe.
+//
+// Its tensors have addresses, and `read` takes those: a file that is truncated while it is in use ends `read`
+// with an error, but a load from its mapped memory with SIGBUS.
 class SafetensorsFile {
  public:
   // Throws InvalidArgument naming the file for anything unreadable, truncated or contradictory.
@@ -38,15 +40,24 @@ class SafetensorsFile {
 
   const std::string& path() const { return path_; }
   const std::vector<SafetensorsEntry>& entries() const { return entries_; }
+  // Where the tensor is mapped, valid as long as this object.
   std::span<const std::byte> bytes(const SafetensorsEntry& entry) const;
-  // The pages of this entry are not needed again: the kernel may drop them.
-  void done_with(const SafetensorsEntry& entry) const;
+  bool contains(const std::byte* address) const { return address >= data_ && address < data_ + data_bytes_; }
+  // The tensor at an address that the file contains.
+  const SafetensorsEntry& entry_at(const std::byte* address) const;
+  // Copies out.size() bytes from such an address on. Throws InvalidArgument naming the file when it does not
+  // hold them any more, or cannot be read.
+  void read(const std::byte* from, std::span<std::byte> out) const;
 
  private:
+  void read_at(uint64_t position, std::span<std::byte> out) const;
+
   std::string path_;
+  int fd_ = -1;
   void* mapped_ = nullptr;
   size_t mapped_bytes_ = 0;
   const std::byte* data_ = nullptr;
+  size_t data_bytes_ = 0;
   std::vector<SafetensorsEntry> entries_;
 };
 

@@ -30,11 +30,6 @@ struct BuildContext {
   int32_t max_num_seqs = 0;    // rows of the largest batch of logits
   int32_t block_size = 16;
   size_t workspace_bytes = 0;
-
-  // The memory behind a tensor that was loaded may be dropped, unless it is still to be read.
-  void done_with(const std::string& name) {
-    if (!loader.reads_later() && !loader.measuring()) checkpoint.done_with(name);
-  }
 };
 
 // The batch as attention sees it, for one KV cache group.

@@ -8,8 +8,8 @@
 namespace quire {
 namespace {
 
-// Dummy values are packed this many bytes at a time.
-constexpr int64_t kDummyBytes = 4 << 20;
+// Rows are loaded and packed this many bytes for each thread at a time: packed while they are in its caches.
+constexpr int64_t kPackBytesPerThread = 1 << 20;
 
 class UnquantizedLinearMethod final : public LinearMethod {
  public:
@@ -25,12 +25,8 @@ class UnquantizedLinearMethod final : public LinearMethod {
     QUIRE_CHECK(rows.shape[1] == weight_.k && row_begin + rows.shape[0] <= weight_.n);
     if (!weight_.packed) {
       build.loader.load(row(row_begin), weight_.dtype, rows);
-    } else if (build.loader.measuring()) {
-      return;
-    } else if (rows.data) {
-      build.ops.linear_pack_rows(build.launch, weight_, row_begin, rows);
-    } else {
-      pack_dummy_rows(build, row_begin, rows.shape[0]);
+    } else if (!build.loader.measuring()) {
+      pack_rows(build, row_begin, rows);
     }
   }
   void zero_rows(BuildContext& build, int64_t row_begin, int64_t num_rows) override {
@@ -49,16 +45,17 @@ class UnquantizedLinearMethod final : public LinearMethod {
     return static_cast<std::byte*>(weight_.data) +
            static_cast<size_t>(index * weight_.k) * dtype_bytes(weight_.dtype);
   }
-  void pack_dummy_rows(BuildContext& build, int64_t row_begin, int64_t num_rows) {
+  void pack_rows(BuildContext& build, int64_t row_begin, const TensorView& rows) {
     const int64_t row_bytes = weight_.k * static_cast<int64_t>(dtype_bytes(weight_.dtype));
-    const int64_t at_once = std::min(num_rows, std::max<int64_t>(1, kDummyBytes / row_bytes));
+    const int64_t num_threads = build.launch.host ? build.launch.host->num_threads : 1;
+    const int64_t fitting = num_threads * kPackBytesPerThread / row_bytes;
+    const int64_t at_once = std::max<int64_t>(1, std::min(rows.shape[0], fitting));
     const Buffer values(static_cast<size_t>(at_once * row_bytes));
-    for (int64_t done = 0; done < num_rows; done += at_once) {
-      const TensorView rows(values.data(), weight_.dtype, std::min(at_once, num_rows - done), weight_.k);
-      TensorView dummy = rows;
-      dummy.data = nullptr;
-      build.loader.load(values.data(), weight_.dtype, dummy);
-      build.ops.linear_pack_rows(build.launch, weight_, row_begin + done, rows);
+    for (int64_t done = 0; done < rows.shape[0]; done += at_once) {
+      const TensorView part = slice_rows(rows, done, std::min(at_once, rows.shape[0] - done));
+      const TensorView loaded(values.data(), weight_.dtype, part.shape[0], weight_.k);
+      build.loader.load(values.data(), weight_.dtype, part);
+      build.ops.linear_pack_rows(build.launch, weight_, row_begin + done, loaded);
     }
   }
 
@@ -90,10 +87,8 @@ Linear::Linear(BuildContext& build, const std::vector<LinearPart>& parts, int64_
   bias_ = bias_values;
   int64_t row = 0;
   for (const LinearPart& part : parts) {
-    const std::string weight = part.name + ".weight";
-    const TensorView all = build.checkpoint.take(weight, {part.total_rows, total_k});
+    const TensorView all = build.checkpoint.take(part.name + ".weight", {part.total_rows, total_k});
     method_->load_rows(build, row, slice_columns(slice_rows(all, part.row_begin, part.num_rows), k_begin, k));
-    build.done_with(weight);
     if (bias) {
       const TensorView values = build.checkpoint.take(part.name + ".bias", {part.total_rows});
       if (bias_values) {

@@ -28,7 +28,6 @@ VocabParallelEmbedding::VocabParallelEmbedding(BuildContext& build, const std::s
       load_zeros(build.loader, rows + static_cast<size_t>(num_rows) * row_bytes, num_padding, row_bytes);
     }
   }
-  build.done_with(name + ".weight");
 }
 
 void VocabParallelEmbedding::forward(const ForwardContext& ctx, TensorView out, TensorView input_ids) const {

@@ -8,6 +8,7 @@
 
 #include "formats/hf_config.h"
 #include "quire/error.h"
+#include "util/check.h"
 #include "util/str.h"
 
 namespace quire {
@@ -97,7 +98,7 @@ Checkpoint Checkpoint::open(const std::string& directory) {
 }
 
 void Checkpoint::add_file(const std::string& path) {
-  auto file = std::make_shared<const SafetensorsFile>(path);
+  const auto& file = files_.emplace_back(std::make_shared<const SafetensorsFile>(path));
   for (const SafetensorsEntry& entry : file->entries()) {
     if (!tensors_.emplace(entry.name, Tensor{file, &entry}).second) {
       throw InvalidArgument(str(path, ": tensor '", entry.name, "' is in another shard too"));
@@ -121,15 +122,20 @@ TensorView Checkpoint::take(const std::string& name, std::initializer_list<int64
                               "; F32, F16 and BF16 are supported"));
   }
   tensor.taken = true;
-  void* data =
-      const_cast<std::byte*>(tensor.file->bytes(entry).data());  // a view has no const form; nobody writes
+  // A view has no const form; nobody writes.
+  void* data = const_cast<std::byte*>(tensor.file->bytes(entry).data());
   return view_of(data, *dtype, shape);
 }
 
-void Checkpoint::done_with(const std::string& name) {
-  if (is_dummy_) return;
-  const Tensor& tensor = tensors_.at(name);
-  tensor.file->done_with(*tensor.entry);
+const SafetensorsFile& Checkpoint::file_of(const std::byte* address) const {
+  const auto file =
+      std::find_if(files_.begin(), files_.end(), [&](const auto& f) { return f->contains(address); });
+  QUIRE_CHECK(file != files_.end(), "an address in none of ", files_.size(), " files");
+  return **file;
+}
+
+void Checkpoint::read(const std::byte* from, std::byte* out, size_t bytes) const {
+  if (bytes > 0) file_of(from).read(from, {out, bytes});
 }
 
 void Checkpoint::check_all_taken(const std::vector<std::string_view>& ignored) const {

@@ -12,8 +12,8 @@
 
 namespace quire {
 
-// Reads model.safetensors, or the shards that model.safetensors.index.json names. Not thread-safe: it notes
-// which tensors were taken. Used while a model is built, then dropped.
+// Reads model.safetensors, or the shards that model.safetensors.index.json names. Not thread-safe but for
+// `read`: it notes which tensors were taken. Used while a model is built, then dropped.
 class Checkpoint {
  public:
   // Throws InvalidArgument naming the file for anything missing, truncated or contradictory.
@@ -24,12 +24,15 @@ class Checkpoint {
 
   bool has(const std::string& name) const { return tensors_.contains(name); }
 
-  // The tensor in place, read-only. Throws InvalidArgument when it is missing, has another shape, or a dtype
-  // other than F32, F16 and BF16. Of a dummy: a view of that shape in the main dtype whose data is null.
+  // Where the tensor lies. What is there is to be had from `read`: the files are mapped, and to look at one
+  // that has been truncated would end the process. Throws InvalidArgument when it is missing, has another
+  // shape, or a dtype other than F32, F16 and BF16. Of a dummy: a view of that shape in the main dtype whose
+  // data is null.
   TensorView take(const std::string& name, std::initializer_list<int64_t> shape);
 
-  // The memory behind a taken tensor may be dropped; it is still readable, at the price of reading it anew.
-  void done_with(const std::string& name);
+  // Copies `bytes` bytes that lie within a taken tensor. Thread-safe. Throws InvalidArgument naming the file
+  // when they cannot be read.
+  void read(const std::byte* from, std::byte* out, size_t bytes) const;
 
   // Throws InvalidArgument when tensors are left that no one took, except names that end in one of `ignored`:
   // the architecture would not be what the config says.
@@ -46,10 +49,12 @@ class Checkpoint {
     bool taken = false;
   };
   void add_file(const std::string& path);
+  const SafetensorsFile& file_of(const std::byte* address) const;
 
   std::string directory_;
   std::string main_dtype_ = "F32";
   bool is_dummy_ = false;
+  std::vector<std::shared_ptr<const SafetensorsFile>> files_;
   std::unordered_map<std::string, Tensor> tensors_;
 };
 

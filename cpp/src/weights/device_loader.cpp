@@ -3,9 +3,6 @@
 // A tensor is cut into pieces of at most kPieceBytes. A few threads take pieces in turn; each has two pinned
 // buffers, converts a piece into one of them, enqueues its copy, and goes on with the other, so that the copy
 // engine always has something to do while memory is read on several cores.
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -23,27 +20,12 @@
 #include "weights/convert.h"
 #include "weights/weight_loader.h"
 
-#ifndef MADV_POPULATE_READ  // Linux 5.14; older headers lack it, older kernels refuse it
-#define MADV_POPULATE_READ 22
-#endif
-
 namespace quire {
 namespace {
 
 // Of one copy: long enough that enqueuing it costs nothing, short enough that all buffers together (64 MiB
 // for eight threads) mostly stay in the CPU's last cache.
 constexpr int64_t kPieceBytes = 4 << 20;
-
-// Brings a file's pages in and maps them, which a loop over them would do one fault at a time. Only advice.
-void prefetch(const void* data, size_t bytes) {
-  static const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
-  const auto address = reinterpret_cast<uintptr_t>(data);
-  const uintptr_t begin = address / page * page;
-  auto* start = reinterpret_cast<void*>(begin);
-  const size_t length = address + bytes - begin;
-  ::madvise(start, length, MADV_WILLNEED);  // asks the disk for all of it before the first page is waited for
-  ::madvise(start, length, MADV_POPULATE_READ);
-}
 
 struct Piece {
   void* to = nullptr;
@@ -67,8 +49,6 @@ class DeviceLoader final : public WeightLoader {
     }
   }
   ~DeviceLoader() override { stop(); }
-
-  bool reads_later() const override { return true; }
 
   void load(void* to, DType dtype, TensorView from) override {
     const uint64_t seed = num_loads_++;
@@ -94,15 +74,10 @@ class DeviceLoader final : public WeightLoader {
         const std::byte* source = from.as<std::byte>() + row * row_stride + column * from_size;
         push({static_cast<std::byte*>(to) + (row * columns + column) * size,
               static_cast<size_t>(num_rows * num_columns * size),
-              [=, values_dtype = from.dtype](std::byte* out) {
-                const int64_t row_bytes = num_columns * from_size;
-                // Where most of what lies between is not read, the pages come as they are touched.
-                if (num_rows == 1 || row_stride <= 2 * row_bytes) {
-                  prefetch(source, static_cast<size_t>((num_rows - 1) * row_stride + row_bytes));
-                }
+              [=, this, values_dtype = from.dtype](std::byte* out) {
                 for (int64_t r = 0; r < num_rows; ++r) {
-                  convert(out + r * num_columns * size, dtype, source + r * row_stride, values_dtype,
-                          num_columns);
+                  read_values(out + r * num_columns * size, dtype, source + r * row_stride, values_dtype,
+                              num_columns);
                 }
               }});
       }

@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <exception>
+#include <mutex>
 
+#include "weights/checkpoint.h"
 #include "weights/convert.h"
 
 namespace quire {
@@ -27,14 +30,15 @@ class HostLoader final : public WeightLoader {
       });
     } else if (from.rank == 1 || from.stride[0] == from.shape[1]) {
       const auto from_size = static_cast<int64_t>(dtype_bytes(from.dtype));
-      for_each_range(from.numel(), size, [=](int64_t begin, int64_t end) {
-        convert(out + begin * size, dtype, from.as<std::byte>() + begin * from_size, from.dtype, end - begin);
+      for_each_range(from.numel(), size, [=, this](int64_t begin, int64_t end) {
+        read_values(out + begin * size, dtype, from.as<std::byte>() + begin * from_size, from.dtype,
+                    end - begin);
       });
     } else {
       const int64_t columns = from.shape[1];
-      for_each_range(from.shape[0], columns * size, [=](int64_t begin, int64_t end) {
+      for_each_range(from.shape[0], columns * size, [=, this](int64_t begin, int64_t end) {
         for (int64_t row = begin; row < end; ++row)
-          convert(out + row * columns * size, dtype, from.at(row), from.dtype, columns);
+          read_values(out + row * columns * size, dtype, from.at(row), from.dtype, columns);
       });
     }
   }
@@ -57,16 +61,24 @@ class HostLoader final : public WeightLoader {
     struct Ranges {
       const Task& task;
       int64_t count;
-    } ranges{task, count};
+      std::mutex mutex;
+      std::exception_ptr error;  // the first: the threads that are lent must not throw
+    } ranges{task, count, {}, {}};
     host_->run(
         host_->self,
         [](void* arg, int32_t index, int32_t num_threads) {
-          const Ranges& ranges = *static_cast<const Ranges*>(arg);
+          Ranges& ranges = *static_cast<Ranges*>(arg);
           const int64_t begin = ranges.count * index / num_threads;
           const int64_t end = ranges.count * (index + 1) / num_threads;
-          if (begin < end) ranges.task(begin, end);
+          try {
+            if (begin < end) ranges.task(begin, end);
+          } catch (...) {
+            const std::lock_guard lock(ranges.mutex);
+            if (!ranges.error) ranges.error = std::current_exception();
+          }
         },
         &ranges);
+    if (ranges.error) std::rethrow_exception(ranges.error);
   }
 
   const HostParallel* host_;
@@ -82,6 +94,24 @@ class MeasuringLoader final : public WeightLoader {
 };
 
 }  // namespace
+
+void WeightLoader::read_values(void* out, DType dtype, const void* from, DType from_dtype,
+                               int64_t count) const {
+  if (!checkpoint_) return convert(out, dtype, from, from_dtype, count);
+  auto* to = static_cast<std::byte*>(out);
+  const auto* source = static_cast<const std::byte*>(from);
+  if (dtype == from_dtype)
+    return checkpoint_->read(source, to, static_cast<size_t>(count) * dtype_bytes(dtype));
+  // Converted while they are in the first caches.
+  constexpr int64_t kAtOnce = 16384;
+  alignas(64) std::byte values[kAtOnce * sizeof(float)];
+  for (int64_t done = 0; done < count; done += kAtOnce) {
+    const int64_t n = std::min(kAtOnce, count - done);
+    const size_t bytes = static_cast<size_t>(n) * dtype_bytes(from_dtype);
+    checkpoint_->read(source + static_cast<size_t>(done) * dtype_bytes(from_dtype), values, bytes);
+    convert(to + static_cast<size_t>(done) * dtype_bytes(dtype), dtype, values, from_dtype, n);
+  }
+}
 
 std::unique_ptr<WeightLoader> make_host_loader(const HostParallel* host) {
   return std::make_unique<HostLoader>(host);

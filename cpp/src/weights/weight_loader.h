@@ -12,6 +12,8 @@
 
 namespace quire {
 
+class Checkpoint;
+
 // Layers hand it one tensor after the other while a model is built. Used on one thread.
 class WeightLoader {
  public:
@@ -21,9 +23,14 @@ class WeightLoader {
 
   virtual ~WeightLoader() = default;
 
+  // Whose tensors `load` is given from now on: they are read through it, until `finish`. Null, as at first:
+  // they are plain memory.
+  void set_checkpoint(const Checkpoint* checkpoint) { checkpoint_ = checkpoint; }
+
   // Writes a dense tensor of `dtype` (fp32 | fp16 | bf16) and of `from`'s shape at `to`, in the backend's
   // memory.
-  //   from [N] or [rows, columns] in host memory, fp32 | fp16 | bf16; rows may be strided
+  //   from [N] or [rows, columns] in host memory, fp32 | fp16 | bf16; rows may be strided; read until
+  //   `finish`
   // Without data (load_format "dummy") the values are uniform in [-1, 1) / sqrt(columns), so that a row's
   // product with a vector keeps its magnitude: a function of the shape, the place of this call among the
   // loader's and the kind of loader.
@@ -32,14 +39,19 @@ class WeightLoader {
   // The same for values that are computed: `rows` rows of `row_bytes` each, dense.
   virtual void generate(void* to, int64_t rows, size_t row_bytes, RowWriter write) = 0;
 
-  // Returns when everything is where it belongs. Throws what went wrong since the last call: InternalError,
-  // or ResourceExhausted when memory was refused.
+  // Returns when everything is where it belongs. `load` or this throws what went wrong: InternalError,
+  // ResourceExhausted when memory was refused, InvalidArgument for a file that cannot be read.
   virtual void finish() = 0;
 
-  // Whether `from` is still read after `load` has returned, until `finish`.
-  virtual bool reads_later() const { return false; }
   // Whether nothing is written or read: the model is only built for its sizes.
   virtual bool measuring() const { return false; }
+
+ protected:
+  // Writes `count` values at `out` as `dtype`. Thread-safe.
+  void read_values(void* out, DType dtype, const void* from, DType from_dtype, int64_t count) const;
+
+ private:
+  const Checkpoint* checkpoint_ = nullptr;
 };
 
 // Converts in place, on the threads that `host` lends (null: the caller's).

@@ -40,6 +40,7 @@ Worker::Worker(const EngineConfig& config, const Backend& backend, const HfConfi
 
   const auto begin = std::chrono::steady_clock::now();
   const std::unique_ptr<WeightLoader> loader = make_loader(backend_, launch_.host);
+  loader->set_checkpoint(&checkpoint);
   model_ = build_model(config, hf_config, checkpoint, *arena_, *loader);
   loader->finish();
   check_launches(launch_error_);

@@ -89,6 +89,25 @@ TEST_F(SafetensorsFileTest, ReadsValuesInPlace) {
   EXPECT_EQ(values[1], -2.0F);
 }
 
+TEST_F(SafetensorsFileTest, ReadsWhatIsThereAndNamesTheFileWhenItIsNot) {
+  write(file_bytes());
+  const SafetensorsFile file(path_);
+  const std::byte* at = file.bytes(file.entries()[0]).data();
+  float value = 0;
+  file.read(at + 4, std::as_writable_bytes(std::span(&value, 1)));
+  EXPECT_EQ(value, -2.0F);
+  EXPECT_EQ(file.entry_at(at + 7).name, "a");
+  EXPECT_FALSE(file.contains(at + 8));
+  std::filesystem::resize_file(path_, file_bytes().size() - 2);
+  try {
+    file.read(at, std::as_writable_bytes(std::span(&value, 1)));
+    file.read(at + 4, std::as_writable_bytes(std::span(&value, 1)));
+    FAIL();
+  } catch (const InvalidArgument& error) {
+    EXPECT_EQ(error.what(), path_ + ": was truncated while it was read");
+  }
+}
+
 TEST_F(SafetensorsFileTest, EveryTruncationIsRefused) {
   const std::string whole = file_bytes();
   for (size_t size = 0; size < whole.size(); ++size) {

@@ -67,7 +67,6 @@ TEST_P(DeviceLoaderTest, EveryPairOfTypesArrivesExactly) {
   for (const int32_t max_threads : {1, 8}) {
     const auto arena = make_device_arena(*runtime_, size_t{128} << 20);
     const auto loader = make_device_loader(*runtime_, 0, *ops_, max_threads);
-    EXPECT_TRUE(loader->reads_later());
     check_loader(
         *loader, [&](size_t bytes) { return arena->allocate(bytes); },
         [this](const std::byte* data, size_t bytes) { return read(data, bytes); });
@@ -143,6 +142,11 @@ TEST_F(FakeDeviceLoaderTest, DummyValuesAreMadeOnTheDevice) {
     EXPECT_THROW(loader->finish(), InternalError);
   }
   EXPECT_EQ(device_.num_handles, 0);
+}
+
+TEST_F(FakeDeviceLoaderTest, AFileTruncatedMeanwhileIsAnErrorThatNamesIt) {
+  EXPECT_EQ(truncation_error([] { return make_device_loader(FakeDeviceRuntime::table(), 0, fake_ops()); }),
+            "model.safetensors: was truncated while it was read");
 }
 
 TEST_F(FakeDeviceLoaderTest, AFailedCopyIsNamedWithItsSize) {

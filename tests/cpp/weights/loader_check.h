@@ -5,11 +5,14 @@
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
 #include <functional>
+#include <memory>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "quire/error.h"
 #include "util/half_float.h"
 #include "util/str.h"
 #include "weights/checkpoint.h"
@@ -26,6 +29,14 @@ inline std::string random_bytes(size_t count, uint64_t seed) {
     const uint64_t word = random();
     std::memcpy(bytes.data() + i, &word, 8);
   }
+  return bytes;
+}
+
+// The same without infinities and NaN.
+inline std::string finite_bytes(size_t count, uint64_t seed) {
+  std::string bytes = random_bytes(count, seed);
+  for (size_t i = 1; i < count; i += 2)
+    bytes[i] = static_cast<char>(bytes[i] & 0xBF);  // no exponent is all ones
   return bytes;
 }
 
@@ -94,45 +105,50 @@ inline void check_loader(WeightLoader& loader, const std::function<std::byte*(si
   };
   const Type types[] = {{"F32", DType::kFloat32}, {"F16", DType::kFloat16}, {"BF16", DType::kBFloat16}};
 
-  for (const Type& stored : types) {
-    const ModelDirectory directory;
-    std::vector<NamedTensor> tensors;
-    for (const Form& form : forms) {
-      std::vector<int64_t> shape = {form.columns};
-      if (form.rows > 0) shape.insert(shape.begin(), form.rows);
-      const auto numel = static_cast<size_t>(std::max<int64_t>(form.rows, 1) * form.columns);
-      tensors.push_back(
-          {form.name, stored.name, shape, random_bytes(numel * dtype_bytes(stored.dtype), tensors.size())});
-    }
-    write_safetensors(directory, tensors);
-    tensors.clear();
-    Checkpoint checkpoint = Checkpoint::open(directory.path());
-    struct Loaded {
-      std::string name;
-      std::byte* at;
-      std::string expected;
-    };
-    std::vector<Loaded> loaded;
-    for (const Type& wanted : types) {
+  // Of plain memory any bits; and through a checkpoint.
+  for (const bool in_file : {false, true})
+    for (const Type& stored : types) {
+      const ModelDirectory directory;
+      std::vector<NamedTensor> tensors;
       for (const Form& form : forms) {
-        // Two pairs will do for the large ones: one that is copied, one that is converted.
-        const bool large = form.num_columns * std::max<int64_t>(form.num_rows, 1) > 1'000'000;
-        if (large && (wanted.dtype != DType::kBFloat16 || stored.dtype == DType::kFloat16)) continue;
-        TensorView view = form.rows > 0 ? checkpoint.take(form.name, {form.rows, form.columns})
-                                        : checkpoint.take(form.name, {form.columns});
-        if (form.rows > 0) view = slice_rows(view, form.row_begin, form.num_rows);
-        view = slice_columns(view, form.column_begin, form.num_columns);
-        std::string expected = expected_bytes(view, wanted.dtype);
-        std::byte* at = allocate(expected.size());
-        loader.load(at, wanted.dtype, view);
-        loaded.push_back({str(form.name, " ", stored.name, " to ", wanted.name), at, std::move(expected)});
+        std::vector<int64_t> shape = {form.columns};
+        if (form.rows > 0) shape.insert(shape.begin(), form.rows);
+        const auto numel = static_cast<size_t>(std::max<int64_t>(form.rows, 1) * form.columns);
+        tensors.push_back(
+            {form.name, stored.name, shape,
+             (in_file ? finite_bytes : random_bytes)(numel * dtype_bytes(stored.dtype), tensors.size())});
+      }
+      write_safetensors(directory, tensors);
+      tensors.clear();
+      Checkpoint checkpoint = Checkpoint::open(directory.path());
+      loader.set_checkpoint(in_file ? &checkpoint : nullptr);
+      struct Loaded {
+        std::string name;
+        std::byte* at;
+        std::string expected;
+      };
+      std::vector<Loaded> loaded;
+      for (const Type& wanted : types) {
+        for (const Form& form : forms) {
+          // Two pairs will do for the large ones: one that is copied, one that is converted.
+          const bool large = form.num_columns * std::max<int64_t>(form.num_rows, 1) > 1'000'000;
+          if (large && (wanted.dtype != DType::kBFloat16 || stored.dtype == DType::kFloat16)) continue;
+          TensorView view = form.rows > 0 ? checkpoint.take(form.name, {form.rows, form.columns})
+                                          : checkpoint.take(form.name, {form.columns});
+          if (form.rows > 0) view = slice_rows(view, form.row_begin, form.num_rows);
+          view = slice_columns(view, form.column_begin, form.num_columns);
+          std::string expected = expected_bytes(view, wanted.dtype);
+          std::byte* at = allocate(expected.size());
+          loader.load(at, wanted.dtype, view);
+          loaded.push_back({str(form.name, " ", stored.name, " to ", wanted.name), at, std::move(expected)});
+        }
+      }
+      loader.finish();
+      for (const Loaded& each : loaded) {
+        EXPECT_TRUE(read(each.at, each.expected.size()) == each.expected) << each.name;
       }
     }
-    loader.finish();
-    for (const Loaded& each : loaded) {
-      EXPECT_TRUE(read(each.at, each.expected.size()) == each.expected) << each.name;
-    }
-  }
+  loader.set_checkpoint(nullptr);
 
   // A table that is computed, in rows; each one once.
   constexpr int64_t kRows = 70'001, kColumns = 36;
@@ -151,6 +167,27 @@ inline void check_loader(WeightLoader& loader, const std::function<std::byte*(si
     std::memcpy(expected.data() + static_cast<size_t>(i) * 4, &i, 4);
   EXPECT_TRUE(read(table, expected.size()) == expected);
   EXPECT_EQ(read(zeros, 6400), std::string(6400, '\0'));
+}
+
+// What a loader says of a tensor of a file that has been truncated since it was opened.
+inline std::string truncation_error(const std::function<std::unique_ptr<WeightLoader>()>& make_loader) {
+  constexpr int64_t kRows = 1000, kColumns = 600;
+  const ModelDirectory directory;
+  write_safetensors(directory,
+                    {{"a.weight", "BF16", {kRows, kColumns}, finite_bytes(kRows * kColumns * 2, 0)}});
+  Checkpoint checkpoint = Checkpoint::open(directory.path());
+  std::filesystem::resize_file(directory.path() + "/model.safetensors", 500'000);
+  std::vector<float> out(kRows * kColumns);
+  const auto loader = make_loader();
+  loader->set_checkpoint(&checkpoint);
+  try {
+    loader->load(out.data(), DType::kFloat32, checkpoint.take("a.weight", {kRows, kColumns}));
+    loader->finish();
+  } catch (const InvalidArgument& error) {
+    const std::string text = error.what();
+    return text.substr(text.find("model.safetensors"));
+  }
+  return "nothing";
 }
 
 }  // namespace quire

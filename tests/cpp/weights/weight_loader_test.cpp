@@ -26,6 +26,12 @@ TEST(HostLoaderTest, EveryPairOfTypesArrivesExactly) {
   }
 }
 
+TEST(HostLoaderTest, AFileTruncatedMeanwhileIsAnErrorThatNamesIt) {
+  ThreadPool pool(3);
+  EXPECT_EQ(truncation_error([&] { return make_host_loader(pool.host_parallel()); }),
+            "model.safetensors: was truncated while it was read");
+}
+
 // What a loader makes of [rows, columns] without data.
 std::vector<float> dummy_values(WeightLoader& loader, int64_t rows, int64_t columns) {
   std::vector<float> values(static_cast<size_t>(rows * columns), 1e9F);
@@ -86,7 +92,6 @@ TEST(DummyCheckpointTest, HasWhatIsAskedForInTheConfigsType) {
   EXPECT_EQ(view.dtype, DType::kFloat16);
   EXPECT_EQ(view.rank, 2);
   EXPECT_EQ(view.shape[1], 5);
-  checkpoint.done_with("a.weight");
   checkpoint.check_all_taken({});
 
   directory.write("config.json", R"({"dtype": "bfloat16", "torch_dtype": "float16"})");
