@@ -3,13 +3,18 @@
 #include <algorithm>
 
 #include "device/buffer.h"
+#include "device/for_each_range.h"
 #include "util/check.h"
 
 namespace quire {
 namespace {
 
-// Rows are loaded and packed this many bytes for each thread at a time: packed while they are in its caches.
-constexpr int64_t kPackBytesPerThread = 1 << 20;
+// A thread loads and packs this many bytes at a time: packed while they are in its caches.
+constexpr int64_t kPackBytes = 1 << 20;
+// Dummy values are packed this many bytes at a time.
+constexpr int64_t kDummyBytes = 4 << 20;
+// Threads have whole multiples of these rows, which are whole panels of packed weights.
+constexpr int64_t kPackRows = 64;
 
 class UnquantizedLinearMethod final : public LinearMethod {
  public:
@@ -25,8 +30,12 @@ class UnquantizedLinearMethod final : public LinearMethod {
     QUIRE_CHECK(rows.shape[1] == weight_.k && row_begin + rows.shape[0] <= weight_.n);
     if (!weight_.packed) {
       build.loader.load(row(row_begin), weight_.dtype, rows);
-    } else if (!build.loader.measuring()) {
+    } else if (build.loader.measuring()) {
+      return;
+    } else if (rows.data) {
       pack_rows(build, row_begin, rows);
+    } else {
+      pack_dummy_rows(build, row_begin, rows);
     }
   }
   void zero_rows(BuildContext& build, int64_t row_begin, int64_t num_rows) override {
@@ -45,17 +54,40 @@ class UnquantizedLinearMethod final : public LinearMethod {
     return static_cast<std::byte*>(weight_.data) +
            static_cast<size_t>(index * weight_.k) * dtype_bytes(weight_.dtype);
   }
-  void pack_rows(BuildContext& build, int64_t row_begin, const TensorView& rows) {
+  int64_t rows_at_once(int64_t num_rows, int64_t bytes) const {
     const int64_t row_bytes = weight_.k * static_cast<int64_t>(dtype_bytes(weight_.dtype));
-    const int64_t num_threads = build.launch.host ? build.launch.host->num_threads : 1;
-    const int64_t fitting = num_threads * kPackBytesPerThread / row_bytes;
-    const int64_t at_once = std::max<int64_t>(1, std::min(rows.shape[0], fitting));
-    const Buffer values(static_cast<size_t>(at_once * row_bytes));
-    for (int64_t done = 0; done < rows.shape[0]; done += at_once) {
-      const TensorView part = slice_rows(rows, done, std::min(at_once, rows.shape[0] - done));
-      const TensorView loaded(values.data(), weight_.dtype, part.shape[0], weight_.k);
+    return std::max<int64_t>(1, std::min(num_rows, bytes / row_bytes));
+  }
+  // Room for so many rows.
+  TensorView rows_in(const Buffer& values, int64_t num_rows) const {
+    return TensorView(values.data(), weight_.dtype, num_rows, weight_.k);
+  }
+  Buffer make_room(int64_t num_rows) const {
+    return Buffer(static_cast<size_t>(num_rows * weight_.k) * dtype_bytes(weight_.dtype));
+  }
+  void pack_rows(BuildContext& build, int64_t row_begin, const TensorView& rows) {
+    LaunchContext launch = build.launch;
+    launch.host = nullptr;  // the threads are taken here
+    const int64_t num_rows = rows.shape[0];
+    const auto pack = [&](int64_t begin, int64_t end) {
+      const int64_t last = std::min(num_rows, end * kPackRows);
+      const int64_t at_once = rows_at_once(last - begin * kPackRows, kPackBytes);
+      const Buffer values = make_room(at_once);
+      for (int64_t row = begin * kPackRows; row < last; row += at_once) {
+        const int64_t count = std::min(at_once, last - row);
+        build.loader.read_rows(values.data(), weight_.dtype, rows.rows(row, count));
+        build.ops.linear_pack_rows(launch, weight_, row_begin + row, rows_in(values, count));
+      }
+    };
+    for_each_range(build.launch.host, (num_rows + kPackRows - 1) / kPackRows, pack);
+  }
+  void pack_dummy_rows(BuildContext& build, int64_t row_begin, const TensorView& rows) {
+    const int64_t at_once = rows_at_once(rows.shape[0], kDummyBytes);
+    const Buffer values = make_room(at_once);
+    for (int64_t row = 0; row < rows.shape[0]; row += at_once) {
+      const TensorView part = slice_rows(rows, row, std::min(at_once, rows.shape[0] - row));
       build.loader.load(values.data(), weight_.dtype, part);
-      build.ops.linear_pack_rows(build.launch, weight_, row_begin + done, loaded);
+      build.ops.linear_pack_rows(build.launch, weight_, row_begin + row, rows_in(values, part.shape[0]));
     }
   }
 

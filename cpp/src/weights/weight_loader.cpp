@@ -3,9 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <exception>
-#include <mutex>
 
+#include "device/for_each_range.h"
 #include "weights/checkpoint.h"
 #include "weights/convert.h"
 
@@ -56,29 +55,7 @@ class HostLoader final : public WeightLoader {
   // Calls task(begin, end) for ranges that cover [0, count), at once where that pays.
   template <typename Task>
   void for_each_range(int64_t count, int64_t bytes_each, const Task& task) {
-    if (count == 0) return;
-    if (!host_ || count * bytes_each < 2 * kBytesPerThread) return task(int64_t{0}, count);
-    struct Ranges {
-      const Task& task;
-      int64_t count;
-      std::mutex mutex;
-      std::exception_ptr error;  // the first: the threads that are lent must not throw
-    } ranges{task, count, {}, {}};
-    host_->run(
-        host_->self,
-        [](void* arg, int32_t index, int32_t num_threads) {
-          Ranges& ranges = *static_cast<Ranges*>(arg);
-          const int64_t begin = ranges.count * index / num_threads;
-          const int64_t end = ranges.count * (index + 1) / num_threads;
-          try {
-            if (begin < end) ranges.task(begin, end);
-          } catch (...) {
-            const std::lock_guard lock(ranges.mutex);
-            if (!ranges.error) ranges.error = std::current_exception();
-          }
-        },
-        &ranges);
-    if (ranges.error) std::rethrow_exception(ranges.error);
+    quire::for_each_range(count * bytes_each < 2 * kBytesPerThread ? nullptr : host_, count, task);
   }
 
   const HostParallel* host_;
@@ -94,6 +71,15 @@ class MeasuringLoader final : public WeightLoader {
 };
 
 }  // namespace
+
+void WeightLoader::read_rows(void* out, DType dtype, const TensorView& from) const {
+  auto* to = static_cast<std::byte*>(out);
+  const int64_t columns = from.shape[from.rank - 1];
+  if (from.rank == 1 || from.stride[0] == columns)
+    return read_values(to, dtype, from.data, from.dtype, from.numel());
+  for (int64_t row = 0; row < from.shape[0]; ++row, to += static_cast<size_t>(columns) * dtype_bytes(dtype))
+    read_values(to, dtype, from.at(row), from.dtype, columns);
+}
 
 void WeightLoader::read_values(void* out, DType dtype, const void* from, DType from_dtype,
                                int64_t count) const {

@@ -36,7 +36,10 @@ class WeightLoader {
   // loader's and the kind of loader.
   virtual void load(void* to, DType dtype, TensorView from) = 0;
 
-  // The same for values that are computed: `rows` rows of `row_bytes` each, dense.
+  // The same on the host, done when it returns, of a tensor that has data. Thread-safe.
+  void read_rows(void* out, DType dtype, const TensorView& from) const;
+
+  // As `load` for values that are computed: `rows` rows of `row_bytes` each, dense.
   virtual void generate(void* to, int64_t rows, size_t row_bytes, RowWriter write) = 0;
 
   // Returns when everything is where it belongs. `load` or this throws what went wrong: InternalError,
