@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from quire import LLM, Tokenizer
+from safetensors.torch import load_file, save_file
 
 
 @pytest.fixture
@@ -83,6 +84,18 @@ def test_a_file_beside_the_config_tells_of_quantization_too(
 def test_no_quantization_is_none(copy: Path) -> None:
     edit(copy / "config.json", quantization_config=None)
     assert LLM(copy).generate("hello", use_tqdm=False)[0].finished
+
+
+@pytest.mark.parametrize("name", ["model.norm.weight", "model.layers.1.mlp.down_proj.weight"])
+def test_a_weight_that_is_nan_is_named(copy: Path, name: str) -> None:
+    path = copy / "model.safetensors"
+    tensors = load_file(path)
+    tensors[name].view(-1)[5] = float("nan")
+    save_file(tensors, path)
+    with pytest.raises(
+        ValueError, match=rf"safetensors: tensor '{name}' holds NaN or an infinite value, at place 5"
+    ):
+        LLM(copy)
 
 
 def test_an_unknown_architecture_is_named_before_its_tokenizer(copy: Path) -> None:

@@ -10,6 +10,7 @@
 #include "quire/error.h"
 #include "util/check.h"
 #include "util/str.h"
+#include "weights/convert.h"
 
 namespace quire {
 namespace {
@@ -134,8 +135,25 @@ const SafetensorsFile& Checkpoint::file_of(const std::byte* address) const {
   return **file;
 }
 
-void Checkpoint::read(const std::byte* from, std::byte* out, size_t bytes) const {
-  if (bytes > 0) file_of(from).read(from, {out, bytes});
+void Checkpoint::read(const std::byte* from, DType dtype, int64_t count, std::byte* out) const {
+  if (count == 0) return;
+  constexpr size_t kBytesAtOnce = 256 << 10;  // looked at while they are in a cache
+  const SafetensorsFile& file = file_of(from);
+  const size_t size = dtype_bytes(dtype);
+  const size_t bytes = static_cast<size_t>(count) * size;
+  for (size_t done = 0; done < bytes; done += kBytesAtOnce) {
+    const size_t num_bytes = std::min(kBytesAtOnce, bytes - done);
+    file.read(from + done, {out + done, num_bytes});
+    if (all_finite(out + done, dtype, static_cast<int64_t>(num_bytes / size))) continue;
+    size_t bad = done;
+    while (all_finite(out + bad, dtype, 1)) bad += size;
+    const SafetensorsEntry& entry = file.entry_at(from);
+    const size_t begin = static_cast<size_t>(from - file.bytes(entry).data());
+    throw InvalidArgument(str(file.path(), ": tensor '", entry.name,
+                              "' holds NaN or an infinite value, at place ", (begin + bad) / size, " of ",
+                              (entry.end - entry.begin) / size,
+                              "; the file is damaged, or was written by a training run that had diverged"));
+  }
 }
 
 void Checkpoint::check_all_taken(const std::vector<std::string_view>& ignored) const {

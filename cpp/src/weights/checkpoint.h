@@ -30,9 +30,9 @@ class Checkpoint {
   // data is null.
   TensorView take(const std::string& name, std::initializer_list<int64_t> shape);
 
-  // Copies `bytes` bytes that lie within a taken tensor. Thread-safe. Throws InvalidArgument naming the file
-  // when they cannot be read.
-  void read(const std::byte* from, std::byte* out, size_t bytes) const;
+  // Copies `count` values of `dtype` that lie within a taken tensor of that dtype. Thread-safe. Throws
+  // InvalidArgument naming the file when they cannot be read, and the tensor too when one is infinite or NaN.
+  void read(const std::byte* from, DType dtype, int64_t count, std::byte* out) const;
 
   // Throws InvalidArgument when tensors are left that no one took, except names that end in one of `ignored`:
   // the architecture would not be what the config says.

@@ -39,7 +39,40 @@ void map(void* out, const void* values, int64_t count, One one) {
   map_all<To, From>(out, values, count, one);
 }
 
+// Whether no value has all bits of `exponent`.
+template <typename Bits>
+[[gnu::always_inline]] inline bool all_below(const void* values, int64_t count, Bits exponent) {
+  const auto* from = static_cast<const std::byte*>(values);
+  Bits most = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    Bits value;
+    std::memcpy(&value, from + static_cast<size_t>(i) * sizeof(Bits), sizeof(Bits));
+    const Bits bits = value & exponent;
+    most = bits > most ? bits : most;
+  }
+  return most != exponent;
+}
+
+[[gnu::always_inline]] inline bool all_finite_of(const void* values, DType dtype, int64_t count) {
+  if (dtype == DType::kFloat32) return all_below<uint32_t>(values, count, 0x7F800000);
+  return all_below<uint16_t>(values, count, dtype == DType::kFloat16 ? 0x7C00 : 0x7F80);
+}
+
+#if defined(__x86_64__)
+[[gnu::target("avx2")]] bool all_finite_avx2(const void* values, DType dtype, int64_t count) {
+  return all_finite_of(values, dtype, count);
+}
+#endif
+
 }  // namespace
+
+bool all_finite(const void* values, DType dtype, int64_t count) {
+#if defined(__x86_64__)
+  static const bool has_avx2 = __builtin_cpu_supports("avx2");
+  if (has_avx2) return all_finite_avx2(values, dtype, count);
+#endif
+  return all_finite_of(values, dtype, count);
+}
 
 void convert(void* out, DType dtype, const void* values, DType values_dtype, int64_t count) {
   if (dtype == values_dtype) {

@@ -10,6 +10,9 @@ namespace quire {
 // Copies `count` values between any two of fp32, fp16 and bf16, rounded to nearest even.
 void convert(void* out, DType dtype, const void* values, DType values_dtype, int64_t count);
 
+// Whether none of `count` values of fp32, fp16 or bf16 is infinite or NaN.
+bool all_finite(const void* values, DType dtype, int64_t count);
+
 // Writes values [begin, begin + count) of the endless sequence that `seed` names, each uniform in
 // [center - scale, center + scale), as `dtype` (fp32 | fp16 | bf16).
 void fill_dummy(void* out, DType dtype, int64_t begin, int64_t count, float center, float scale,

@@ -86,15 +86,13 @@ void WeightLoader::read_values(void* out, DType dtype, const void* from, DType f
   if (!checkpoint_) return convert(out, dtype, from, from_dtype, count);
   auto* to = static_cast<std::byte*>(out);
   const auto* source = static_cast<const std::byte*>(from);
-  if (dtype == from_dtype)
-    return checkpoint_->read(source, to, static_cast<size_t>(count) * dtype_bytes(dtype));
+  if (dtype == from_dtype) return checkpoint_->read(source, dtype, count, to);
   // Converted while they are in the first caches.
   constexpr int64_t kAtOnce = 16384;
   alignas(64) std::byte values[kAtOnce * sizeof(float)];
   for (int64_t done = 0; done < count; done += kAtOnce) {
     const int64_t n = std::min(kAtOnce, count - done);
-    const size_t bytes = static_cast<size_t>(n) * dtype_bytes(from_dtype);
-    checkpoint_->read(source + static_cast<size_t>(done) * dtype_bytes(from_dtype), values, bytes);
+    checkpoint_->read(source + static_cast<size_t>(done) * dtype_bytes(from_dtype), from_dtype, n, values);
     convert(to + static_cast<size_t>(done) * dtype_bytes(dtype), dtype, values, from_dtype, n);
   }
 }

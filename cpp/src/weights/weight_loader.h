@@ -43,7 +43,8 @@ class WeightLoader {
   virtual void generate(void* to, int64_t rows, size_t row_bytes, RowWriter write) = 0;
 
   // Returns when everything is where it belongs. `load` or this throws what went wrong: InternalError,
-  // ResourceExhausted when memory was refused, InvalidArgument for a file that cannot be read.
+  // ResourceExhausted when memory was refused, InvalidArgument for a file that cannot be read and
+  // for a weight of it that is infinite or NaN.
   virtual void finish() = 0;
 
   // Whether nothing is written or read: the model is only built for its sizes.

@@ -32,6 +32,54 @@ TEST(HostLoaderTest, AFileTruncatedMeanwhileIsAnErrorThatNamesIt) {
             "model.safetensors: was truncated while it was read");
 }
 
+// What loading a part of a file says, one of whose values has these bits.
+std::string load_error(const char* stored, uint32_t bits, DType wanted, int64_t row_begin, int64_t num_rows) {
+  constexpr int64_t kRows = 900, kColumns = 400, kPlace = 200'123;
+  const ModelDirectory directory;
+  const size_t size = stored == std::string("F32") ? 4 : 2;
+  std::string bytes(kRows * kColumns * size, '\0');
+  std::memcpy(bytes.data() + kPlace * size, &bits, size);
+  write_safetensors(directory, {{"a.weight", "F32", {3}, std::string(12, '\0')},
+                                {"b.weight", stored, {kRows, kColumns}, bytes}});
+  Checkpoint checkpoint = Checkpoint::open(directory.path());
+  ThreadPool pool(3);
+  const auto loader = make_host_loader(pool.host_parallel());
+  loader->set_checkpoint(&checkpoint);
+  std::vector<float> out(kRows * kColumns);
+  try {
+    loader->load(out.data(), wanted,
+                 slice_rows(checkpoint.take("b.weight", {kRows, kColumns}), row_begin, num_rows));
+    loader->finish();
+  } catch (const InvalidArgument& error) {
+    const std::string text = error.what();
+    return text.substr(text.find("model.safetensors"));
+  }
+  return "";
+}
+
+TEST(HostLoaderTest, AWeightThatIsNotFiniteIsNamed) {
+  struct Value {
+    const char* stored;
+    uint32_t infinity, nan, largest;
+  };
+  for (const Value& value : {Value{"F32", 0xFF800000, 0x7F800001, 0x7F7FFFFF},
+                             {"F16", 0x7C00, 0xFE00, 0xFBFF},
+                             {"BF16", 0xFF80, 0x7FC0, 0xFF7F}}) {
+    for (const DType wanted : {DType::kFloat32, DType::kBFloat16}) {
+      for (const uint32_t bits : {value.infinity, value.nan}) {
+        EXPECT_EQ(
+            load_error(value.stored, bits, wanted, 0, 900),
+            "model.safetensors: tensor 'b.weight' holds NaN or an infinite value, at place 200123 of 360000; "
+            "the file is damaged, or was written by a training run that had diverged")
+            << value.stored;
+        EXPECT_EQ(load_error(value.stored, bits, wanted, 0, 500), "") << value.stored;
+        EXPECT_NE(load_error(value.stored, bits, wanted, 500, 1), "") << value.stored;
+      }
+      EXPECT_EQ(load_error(value.stored, value.largest, wanted, 0, 900), "") << value.stored;
+    }
+  }
+}
+
 // What a loader makes of [rows, columns] without data.
 std::vector<float> dummy_values(WeightLoader& loader, int64_t rows, int64_t columns) {
   std::vector<float> values(static_cast<size_t>(rows * columns), 1e9F);
