@@ -55,7 +55,8 @@ class NoopModel {
   }
 
   void execute(TRITONBACKEND_ModelInstance* instance, TRITONBACKEND_Request* request) {
-    auto in_flight = std::make_shared<InFlightRequest>(instance, request, pacer_);
+    auto in_flight =
+        std::make_shared<InFlightRequest>(std::make_shared<LiveInstance>(instance), request, pacer_);
     try {
       AdaptedRequest adapted = adapt_request(read_request(request).incoming, settings_);
       in_flight->begin(adapted, adapted.response.prepend_input ? adapted.request.prompt : "", nullptr);

@@ -101,6 +101,18 @@ def test_engine_parameters_reach_the_engine(server: TritonServer, models: Callab
     assert "32" in answer.body
 
 
+@pytest.mark.parametrize("group", ["count: 2", "kind: KIND_CPU count: 2", "kind: KIND_MODEL count: 2"])
+def test_instances_on_one_device_share_an_engine(
+    server: TritonServer, models: Callable[..., None], group: str
+) -> None:
+    models("crew", config=f"instance_group [ {{ {group} }} ]\n")
+    assert tensors(server.request("v2/models/crew/config").json()["input"]) == INPUTS
+    for _ in range(4):
+        server.generate("crew", text_input="Once", max_tokens=3, ignore_eos=True)
+    lines = [line for line in server.metrics().splitlines() if "generation_tokens_total{" in line]
+    assert [float(line.split()[-1]) for line in lines if 'model="crew"' in line] == [12]
+
+
 def test_inputs_written_by_hand_are_kept(server: TritonServer, models: Callable[..., None]) -> None:
     """As in config files for the vLLM backend."""
     config = """
@@ -111,7 +123,8 @@ output [ { name: "text_output" data_type: TYPE_STRING dims: [ -1 ] } ]
     assert server.generate("by_hand", text_input="Once", max_tokens=2)["text_output"].startswith("Once")
 
 
-GPU = "instance_group [ { kind: KIND_GPU count: 1 } ]\n"
+GPU = "instance_group [ { kind: KIND_GPU count: 1 gpus: [ 99 ] } ]\n"
+CPU = "instance_group [ { kind: KIND_CPU count: 2 } ]\n"
 CACHE = "model_transaction_policy { decoupled: false }\nresponse_cache { enable: true }\n"
 WRONG_INPUT = 'input [ { name: "text_input" data_type: TYPE_FP32 dims: [ 1 ] } ]\n'
 
@@ -139,7 +152,8 @@ FAILURES: dict[str, tuple[dict[str, str], str, list[str]]] = {
         ["timeout_action", "DELAY", "REJECT"],
     ),
     "cached responses": ({}, CACHE, ["response_cache", "parameters"]),
-    "GPU instances": ({}, GPU, ["GPU"]),
+    "a GPU that is not there": ({}, GPU, ["99"]),
+    "instances elsewhere": ({"device": "cuda:1"}, CPU, ["'device' is", "cuda:1", "KIND_CPU"]),
     "wrong type of an input": ({}, WRONG_INPUT, ["text_input"]),
 }
 

@@ -12,7 +12,7 @@ _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 
 class Metrics:
-    """What one model's samples were at one time."""
+    """What one model's samples were at one time: of several engines, their sums."""
 
     def __init__(self, text: str, model: str) -> None:
         self.samples: dict[tuple[str, str], float] = {}
@@ -23,7 +23,9 @@ class Metrics:
             if labels.pop("model", None) == model:
                 labels.pop("version", None)
                 labels.pop("model_name", None)
-                self.samples[match[1], _written(labels)] = float(match[3])
+                labels.pop("engine", None)
+                key = match[1], _written(labels)
+                self.samples[key] = self.samples.get(key, 0.0) + float(match[3])
 
     def __call__(self, name: str, **labels: str) -> float:
         """A sample's value; 0 when there is none. Names are without `quire:`."""

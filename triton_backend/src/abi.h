@@ -181,6 +181,10 @@ QUIRE_TRITON_ENUM(tritonserver_requestreleaseflag_enum, TRITONSERVER_RequestRele
   X(TRITONSERVER_Error*, TRITONBACKEND_ModelSetState, (TRITONBACKEND_Model * model, void* state))            \
   X(TRITONSERVER_Error*, TRITONBACKEND_ModelInstanceModel,                                                   \
     (TRITONBACKEND_ModelInstance * instance, TRITONBACKEND_Model * *model))                                  \
+  X(TRITONSERVER_Error*, TRITONBACKEND_ModelInstanceKind,                                                    \
+    (TRITONBACKEND_ModelInstance * instance, TRITONSERVER_InstanceGroupKind * kind))                         \
+  X(TRITONSERVER_Error*, TRITONBACKEND_ModelInstanceDeviceId,                                                \
+    (TRITONBACKEND_ModelInstance * instance, int32_t* device_id))                                            \
   X(TRITONSERVER_Error*, TRITONBACKEND_ModelInstanceState,                                                   \
     (TRITONBACKEND_ModelInstance * instance, void** state))                                                  \
   X(TRITONSERVER_Error*, TRITONBACKEND_ModelInstanceSetState,                                                \

@@ -18,10 +18,10 @@ ModelState* model_state(TRITONBACKEND_Model* model) {
   return static_cast<ModelState*>(state);
 }
 
-ModelState* model_state(TRITONBACKEND_ModelInstance* instance) {
+InstanceState* instance_state(TRITONBACKEND_ModelInstance* instance) {
   void* state = nullptr;
   check(server_api().TRITONBACKEND_ModelInstanceState(instance, &state));
-  return static_cast<ModelState*>(state);
+  return static_cast<InstanceState*>(state);
 }
 
 }  // namespace
@@ -72,20 +72,30 @@ TRITONSERVER_Error* TRITONBACKEND_ModelFinalize(TRITONBACKEND_Model* model) {
   });
 }
 
-// Instances of a model share its engine; each adds a thread that reads and tokenizes requests.
+// Instances of a model on one device share its engine there; each adds a thread that reads and tokenizes
+// requests.
 TRITONSERVER_Error* TRITONBACKEND_ModelInstanceInitialize(TRITONBACKEND_ModelInstance* instance) {
   return guarded([&] {
     TRITONBACKEND_Model* model = nullptr;
     check(server_api().TRITONBACKEND_ModelInstanceModel(instance, &model));
-    check(server_api().TRITONBACKEND_ModelInstanceSetState(instance, model_state(model)));
+    ModelState* state = model_state(model);
+    auto made = std::make_unique<InstanceState>(
+        InstanceState{state, state->engine_for(instance), std::make_shared<LiveInstance>(instance)});
+    check(server_api().TRITONBACKEND_ModelInstanceSetState(instance, made.get()));
+    made.release();
   });
 }
 
-TRITONSERVER_Error* TRITONBACKEND_ModelInstanceFinalize(TRITONBACKEND_ModelInstance*) { return nullptr; }
+TRITONSERVER_Error* TRITONBACKEND_ModelInstanceFinalize(TRITONBACKEND_ModelInstance* instance) {
+  return guarded([&] {
+    const std::unique_ptr<InstanceState> state(instance_state(instance));
+    if (state) state->instance->end();  // requests of it go on
+  });
+}
 
 TRITONSERVER_Error* TRITONBACKEND_ModelInstanceReady(TRITONBACKEND_ModelInstance* instance) {
   return guarded([&] {
-    const std::string error = model_state(instance)->dead_error();
+    const std::string error = instance_state(instance)->engine->dead_error();
     if (!error.empty()) throw ServerError(TRITONSERVER_ERROR_UNAVAILABLE, "the engine has ended: " + error);
   });
 }
@@ -93,11 +103,11 @@ TRITONSERVER_Error* TRITONBACKEND_ModelInstanceReady(TRITONBACKEND_ModelInstance
 TRITONSERVER_Error* TRITONBACKEND_ModelInstanceExecute(TRITONBACKEND_ModelInstance* instance,
                                                        TRITONBACKEND_Request** requests,
                                                        uint32_t num_requests) {
-  ModelState* state = nullptr;
-  if (TRITONSERVER_Error* error = guarded([&] { state = model_state(instance); })) return error;
+  InstanceState* state = nullptr;
+  if (TRITONSERVER_Error* error = guarded([&] { state = instance_state(instance); })) return error;
   for (uint32_t i = 0; i < num_requests; ++i) {
     try {
-      state->execute(instance, requests[i]);
+      state->model->execute(*state, requests[i]);
     } catch (const std::exception& error) {
       // Others of the batch are ours already, so this one cannot be handed back either.
       log(TRITONSERVER_LOG_ERROR, std::string("a request could not be answered: ") + error.what());

@@ -21,9 +21,9 @@ bool is_clients_doing(TRITONSERVER_Error_Code code) {
 
 }  // namespace
 
-InFlightRequest::InFlightRequest(TRITONBACKEND_ModelInstance* instance, TRITONBACKEND_Request* request,
+InFlightRequest::InFlightRequest(std::shared_ptr<LiveInstance> instance, TRITONBACKEND_Request* request,
                                  ResponsePacer& pacer)
-    : instance_(instance), request_(request), sender_(request, pacer), received_ns_(now_ns()) {}
+    : instance_(std::move(instance)), request_(request), sender_(request, pacer), received_ns_(now_ns()) {}
 
 InFlightRequest::~InFlightRequest() {
   if (request_) end_with_error(new_error(TRITONSERVER_ERROR_UNAVAILABLE, "the model has been unloaded"));
@@ -129,13 +129,15 @@ void InFlightRequest::report(bool success, const RequestMetrics& metrics) {
   const uint64_t now = now_ns();
   const ExecutionTimes times = execution_times(received_ns_, submitted, now, metrics);
   const ServerApi& api = server_api();
-  log_failure(api.TRITONBACKEND_ModelInstanceReportStatistics(instance_, request_, success, times.exec_start,
-                                                              times.compute_start, times.compute_end, now),
-              "reporting statistics");
-  if (!success) return;
-  log_failure(api.TRITONBACKEND_ModelInstanceReportBatchStatistics(
-                  instance_, 1, times.exec_start, times.compute_start, times.compute_end, now),
-              "reporting statistics");
+  instance_->use([&](TRITONBACKEND_ModelInstance* instance) {
+    log_failure(api.TRITONBACKEND_ModelInstanceReportStatistics(instance, request_, success, times.exec_start,
+                                                                times.compute_start, times.compute_end, now),
+                "reporting statistics");
+    if (!success) return;
+    log_failure(api.TRITONBACKEND_ModelInstanceReportBatchStatistics(
+                    instance, 1, times.exec_start, times.compute_start, times.compute_end, now),
+                "reporting statistics");
+  });
 }
 
 void InFlightRequest::release() {

@@ -3,9 +3,11 @@
 
 #include <atomic>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
+#include "quire/engine.h"
 #include "request_adapter.h"
 #include "response_sender.h"
 #include "response_tensors.h"
@@ -15,12 +17,34 @@ namespace quire::triton {
 // What requests hear that end, or come, when the server does.
 inline constexpr const char kServerExits[] = "the server is shutting down";
 
+// An instance of a model, for those who report statistics of it. The server ends one while requests of it are
+// under way when it changes a loaded model's instance groups. Thread-safe.
+class LiveInstance {
+ public:
+  explicit LiveInstance(TRITONBACKEND_ModelInstance* instance) : instance_(instance) {}
+  // When this returns, nobody uses the server's instance, nor will.
+  void end() {
+    const std::lock_guard lock(mutex_);
+    instance_ = nullptr;
+  }
+  // Calls function(instance), unless it has ended.
+  template <typename Function>
+  void use(const Function& function) {
+    const std::lock_guard lock(mutex_);
+    if (instance_) function(instance_);
+  }
+
+ private:
+  std::mutex mutex_;
+  TRITONBACKEND_ModelInstance* instance_;
+};
+
 // Owns the server's request. `end_*` is called once, and releases it.
 class InFlightRequest {
  public:
   // Takes the request over: it is answered and released in any case from here on. Throws ServerError when no
   // response can be made, which leaves the request to the caller.
-  InFlightRequest(TRITONBACKEND_ModelInstance* instance, TRITONBACKEND_Request* request,
+  InFlightRequest(std::shared_ptr<LiveInstance> instance, TRITONBACKEND_Request* request,
                   ResponsePacer& pacer);
   ~InFlightRequest();
   InFlightRequest(const InFlightRequest&) = delete;
@@ -43,8 +67,9 @@ class InFlightRequest {
   bool is_cancelled() const { return sender_.is_cancelled(); }
   bool streams() const { return options_.stream; }
 
-  std::string engine_id;   // its name in the engine
-  std::string request_id;  // its client's name for it
+  Engine* engine = nullptr;  // the instance's
+  std::string engine_id;     // its name in the engine
+  std::string request_id;    // its client's name for it
   // Why the engine is told to abort it.
   enum class Ending : uint8_t { kNone, kCancelled, kServerExits };
   std::atomic<Ending> ending{Ending::kNone};
@@ -56,7 +81,7 @@ class InFlightRequest {
   void report(bool success, const RequestMetrics& metrics);
   void release();
 
-  TRITONBACKEND_ModelInstance* instance_;
+  const std::shared_ptr<LiveInstance> instance_;
   TRITONBACKEND_Request* request_;
   ResponseSender sender_;
   ResponseOptions options_;

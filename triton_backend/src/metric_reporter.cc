@@ -70,7 +70,8 @@ MetricFamilies::~MetricFamilies() {
 }
 
 MetricReporter::MetricReporter(std::shared_ptr<const MetricFamilies> families, const std::string& model,
-                               uint64_t version, std::shared_ptr<const std::atomic<bool>> is_current)
+                               uint64_t version, size_t engine,
+                               std::shared_ptr<const std::atomic<bool>> is_current)
     : families_(std::move(families)), is_current_(std::move(is_current)), metrics_(metric_families().size()) {
   try {
     for (const MetricFamily& family : metric_families()) {
@@ -80,6 +81,7 @@ MetricReporter::MetricReporter(std::shared_ptr<const MetricFamilies> families, c
         labels.push_back(make_label("model", model));
         labels.push_back(make_label("version", std::to_string(version)));
         labels.push_back(make_label("model_name", model));  // vLLM's, which its dashboards filter by
+        labels.push_back(make_label("engine", std::to_string(engine)));
         if (!family.label_values.empty())
           labels.push_back(make_label(family.label_name, family.label_values[i]));
         metrics_[static_cast<size_t>(family.metric)].push_back(

@@ -28,12 +28,13 @@ class MetricFamilies {
   std::vector<TRITONSERVER_MetricFamily*> families_;  // by Metric
 };
 
-// One model's metrics, labelled with its name (as the server does, and as vLLM does) and version. During a
-// reload the old engine and the new one share them: both count, the current one alone sets gauges.
+// The metrics of one engine of a model, labelled with the model's name (as the server does, and as vLLM does)
+// and version, and the engine's number among the model's (as vLLM does). During a reload the old engine and
+// the new one share them: both count, the current one alone sets gauges.
 class MetricReporter final : public MetricSink {
  public:
   MetricReporter(std::shared_ptr<const MetricFamilies> families, const std::string& model, uint64_t version,
-                 std::shared_ptr<const std::atomic<bool>> is_current);
+                 size_t engine, std::shared_ptr<const std::atomic<bool>> is_current);
   ~MetricReporter() override;
 
   // This engine is the current one now, and idle, with so many KV blocks.

@@ -69,15 +69,6 @@ void refuse_what_we_cannot(const Json& config) {
                           "; it must be 0, or 1 for clients whose shapes have a batch dimension: the engine "
                           "batches the requests itself");
   }
-  if (const auto groups = config.find("instance_group"); groups != config.end() && groups->is_array()) {
-    for (const Json& group : *groups) {
-      if (group.value("kind", "") == "KIND_GPU") {
-        throw InvalidArgument(
-            "instance_group has kind KIND_GPU; leave it out, or use KIND_MODEL: the engine places "
-            "itself, see the parameter device");
-      }
-    }
-  }
   const auto cache = config.find("response_cache");
   if (cache != config.end() && cache->is_object() && cache->value("enable", false)) {
     throw InvalidArgument(
@@ -168,7 +159,38 @@ std::string parameter_text(const std::string& name, const Json& parameter) {
   return value->get<std::string>();
 }
 
+// What an instance group says of itself; the server resolves what it leaves open, and instances are looked at
+// again.
+void check_instance_groups(const Json& config, const ModelSettings& settings) {
+  const auto groups = config.find("instance_group");
+  if (groups == config.end() || !groups->is_array()) return;
+  for (const Json& group : *groups) {
+    const std::string kind = group.value("kind", "");
+    if (kind == "KIND_CPU") settings.device_for(TRITONSERVER_INSTANCEGROUPKIND_CPU, 0);
+    const auto gpus = group.find("gpus");
+    if (kind != "KIND_GPU" || gpus == group.end() || !gpus->is_array()) continue;
+    for (const Json& gpu : *gpus) {
+      if (gpu.is_number_integer())
+        settings.device_for(TRITONSERVER_INSTANCEGROUPKIND_GPU, gpu.get<int32_t>());
+    }
+  }
+}
+
 }  // namespace
+
+std::string ModelSettings::device_for(TRITONSERVER_InstanceGroupKind kind, int32_t device_id) const {
+  if (kind != TRITONSERVER_INSTANCEGROUPKIND_CPU && kind != TRITONSERVER_INSTANCEGROUPKIND_GPU)
+    return engine.device;
+  const bool gpu = kind == TRITONSERVER_INSTANCEGROUPKIND_GPU;
+  const std::string device = gpu ? "cuda:" + std::to_string(device_id) : "cpu";
+  const bool agrees =
+      !names_device || engine.device == "auto" || engine.device == device || (gpu && engine.device == "cuda");
+  if (agrees) return device;
+  throw InvalidArgument("parameter 'device' is \"" + excerpt(engine.device) +
+                        "\", but instance_group has an instance of " +
+                        (gpu ? "KIND_GPU on GPU " + std::to_string(device_id) : "KIND_CPU") +
+                        "; leave the parameter out, or write kind: KIND_MODEL in instance_group");
+}
 
 std::string complete_config(const std::string& config_json) {
   Json config = parse(config_json, "model configuration");
@@ -220,6 +242,7 @@ ModelSettings read_settings(const std::string& config_json, const std::string& v
         for (std::string one; std::getline(names, one, ',');) settings.ignored_parameters.push_back(one);
         continue;
       }
+      if (name == "device") settings.names_device = true;
       try {
         set_field(settings.engine, name, text);
       } catch (const InvalidArgument& error) {
@@ -227,6 +250,7 @@ ModelSettings read_settings(const std::string& config_json, const std::string& v
       }
     }
   }
+  check_instance_groups(config, settings);
   const std::filesystem::path base = version_directory;
   std::filesystem::path model = base / settings.engine.model;  // an absolute path replaces the base
   if (settings.engine.model.empty()) {

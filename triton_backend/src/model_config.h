@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "abi.h"
 #include "quire/engine_config.h"
 
 namespace quire::triton {
@@ -24,6 +25,11 @@ struct ModelSettings {
   }
   size_t num_outputs = 0;                       // of the model's configuration
   std::vector<std::string> ignored_parameters;  // parameter ignored_parameters: names, separated by commas
+  bool names_device = false;                    // parameter device is there
+
+  // The engine's device for an instance: of KIND_GPU "cuda:" and its device's number, of KIND_CPU "cpu", else
+  // what the parameter says. Throws InvalidArgument when the parameter says another.
+  std::string device_for(TRITONSERVER_InstanceGroupKind kind, int32_t device_id) const;
 };
 
 // The configuration (JSON, as the server gives it) with the inputs, outputs and transaction policy that were

@@ -92,27 +92,14 @@ ModelState::ModelState(TRITONBACKEND_Model* model) : backend_(backend_state(mode
   }
   settings_ = read_settings(config, version_directory(model, version_));
   if (settings_.shares_kv_arena) settings_.engine.kv_arena = backend_->kv_arena();
-  std::shared_ptr<MetricReporter> reporter;
-  if (auto families = backend_->metric_families()) {
-    reporter = std::make_shared<MetricReporter>(std::move(families), name_, version_, is_current_);
-    settings_.engine.metric_sink = reporter;
-  }
   settings_.engine.on_dead = [this](const std::string&) {
     backend_->unload_later(server_, name_, is_current_);
   };
-  engine_ = std::make_unique<Engine>(settings_.engine);
-  settings_.engine.metric_sink.reset();  // it goes with the engine
-  backend_->enroll(name_, version_, is_current_);
-  if (reporter) reporter->reset_gauges(engine_->stats().num_total_blocks);
   watcher_ = std::thread([this] {
     pthread_setname_np(pthread_self(), "quire-watch");
     watch();
   });
   enlist_for_exit(this, [this] { return end_requests(); });
-  const ModelDescription& description = engine_->model();
-  log(TRITONSERVER_LOG_INFO, "model '" + name_ + "': " + description.architecture + " in " +
-                                 description.dtype + " on " + description.backend + ", max_model_len " +
-                                 std::to_string(description.max_model_len));
 }
 
 ModelState::~ModelState() {
@@ -124,14 +111,43 @@ ModelState::~ModelState() {
   wake_.notify_all();
   watcher_.join();
   backend_->withdraw(name_, version_, is_current_);
-  // Not reset(), which clears the pointer first: a callback reads it until the output thread is joined, even
-  // after the last request is released.
-  delete engine_.get();
-  (void)engine_.release();
 }
 
-void ModelState::execute(TRITONBACKEND_ModelInstance* instance, TRITONBACKEND_Request* request) {
-  const auto in_flight = std::make_shared<InFlightRequest>(instance, request, backend_->response_pacer());
+Engine* ModelState::engine_for(TRITONBACKEND_ModelInstance* instance) {
+  TRITONSERVER_InstanceGroupKind kind = TRITONSERVER_INSTANCEGROUPKIND_MODEL;
+  int32_t device_id = 0;
+  check(server_api().TRITONBACKEND_ModelInstanceKind(instance, &kind));
+  check(server_api().TRITONBACKEND_ModelInstanceDeviceId(instance, &device_id));
+  const std::string device = settings_.device_for(kind, device_id);
+  const std::lock_guard lock(load_mutex_);
+  const auto found = engines_.find(device);
+  if (found != engines_.end()) return found->second.get();
+  return engines_.emplace(device, load(device)).first->second.get();
+}
+
+std::unique_ptr<Engine> ModelState::load(const std::string& device) {
+  EngineConfig config = settings_.engine;
+  config.device = device;
+  std::shared_ptr<MetricReporter> reporter;
+  if (auto families = backend_->metric_families()) {
+    reporter =
+        std::make_shared<MetricReporter>(std::move(families), name_, version_, engines_.size(), is_current_);
+    config.metric_sink = reporter;
+  }
+  auto engine = std::make_unique<Engine>(config);
+  if (engines_.empty()) backend_->enroll(name_, version_, is_current_);
+  if (reporter) reporter->reset_gauges(engine->stats().num_total_blocks);
+  const ModelDescription& description = engine->model();
+  log(TRITONSERVER_LOG_INFO, "model '" + name_ + "': " + description.architecture + " in " +
+                                 description.dtype + " on " + description.backend + ", max_model_len " +
+                                 std::to_string(description.max_model_len));
+  return engine;
+}
+
+void ModelState::execute(const InstanceState& instance, TRITONBACKEND_Request* request) {
+  const auto in_flight =
+      std::make_shared<InFlightRequest>(instance.instance, request, backend_->response_pacer());
+  in_flight->engine = instance.engine;
   try {
     start(in_flight, request);
   } catch (...) {
@@ -150,26 +166,27 @@ void ModelState::start(const InFlight& in_flight, TRITONBACKEND_Request* request
     in_flight->end_with(cancelled_reply(settings_.batched));
     return;
   }
-  adapted.request.sampling_params.validate(engine_->model().vocab_size);
-  in_flight->begin(adapted, prompt_text(adapted), engine_->tokenizer());
+  Engine& engine = *in_flight->engine;
+  adapted.request.sampling_params.validate(engine.model().vocab_size);
+  in_flight->begin(adapted, prompt_text(adapted, engine), engine.tokenizer());
   add(in_flight, adapted.unique_id);
   adapted.request.request_id = in_flight->engine_id;
-  engine_->add_request(std::move(adapted.request),
-                       [this, in_flight](RequestOutput&& output) { deliver(in_flight, std::move(output)); });
+  engine.add_request(std::move(adapted.request),
+                     [this, in_flight](RequestOutput&& output) { deliver(in_flight, std::move(output)); });
   in_flight->submitted();
   // Whoever ended it before the engine knew it has aborted nothing.
-  if (in_flight->ending != Ending::kNone) engine_->abort_request(in_flight->engine_id);
+  if (in_flight->ending != Ending::kNone) engine.abort_request(in_flight->engine_id);
 }
 
-std::string ModelState::prompt_text(const AdaptedRequest& adapted) const {
+std::string ModelState::prompt_text(const AdaptedRequest& adapted, const Engine& engine) {
   if (!adapted.response.prepend_input) return {};
   const EngineRequest& request = adapted.request;
   if (request.prompt_token_ids.empty()) return request.prompt;
-  if (!engine_->tokenizer()) {
+  if (!engine.tokenizer()) {
     throw InvalidArgument(
         "exclude_input_in_output is false, but skip_tokenizer_init is set: there is no text");
   }
-  return engine_->tokenizer()->decode(request.prompt_token_ids, request.sampling_params.skip_special_tokens);
+  return engine.tokenizer()->decode(request.prompt_token_ids, request.sampling_params.skip_special_tokens);
 }
 
 void ModelState::deliver(const InFlight& in_flight, RequestOutput&& output) {
@@ -177,14 +194,14 @@ void ModelState::deliver(const InFlight& in_flight, RequestOutput&& output) {
   const auto guard = enter_server();
   if (!output.finished && in_flight->ending == Ending::kNone && in_flight->is_cancelled()) {
     in_flight->ending = Ending::kCancelled;
-    engine_->abort_request(in_flight->engine_id);
+    in_flight->engine->abort_request(in_flight->engine_id);
   }
   if (output.finished) remove(in_flight);  // its name is free before its client can know that it has ended
   if (output.finished && in_flight->streams() && in_flight->is_cancelled()) {
     linger(in_flight);
   } else if (in_flight->deliver(output) && !output.finished) {
     remove(in_flight);
-    engine_->abort_request(in_flight->engine_id);
+    in_flight->engine->abort_request(in_flight->engine_id);
   }
 }
 
@@ -195,20 +212,20 @@ void ModelState::linger(const InFlight& in_flight) {
 }
 
 void ModelState::cancel_by_id(const std::string& request_id) {
-  std::vector<std::string> found;
+  std::vector<InFlight> found;
   {
     const std::lock_guard lock(mutex_);
     for (const auto& [engine_id, other] : in_flight_) {
       if (other->request_id != request_id) continue;
       other->ending = Ending::kCancelled;
-      found.push_back(engine_id);
+      found.push_back(other);
     }
   }
   if (found.empty()) {
     throw ServerError(TRITONSERVER_ERROR_NOT_FOUND,
                       "no unfinished request is called '" + excerpt(request_id) + "'");
   }
-  for (const std::string& engine_id : found) engine_->abort_request(engine_id);
+  for (const InFlight& other : found) other->engine->abort_request(other->engine_id);
 }
 
 void ModelState::add(const InFlight& in_flight, bool unique_id) {
@@ -256,8 +273,8 @@ void ModelState::watch() {
           end_of_grace = now + backend_->exit_grace();
         }
       }
-      for (const std::string& engine_id : unwanted_requests(end_of_grace && now >= *end_of_grace)) {
-        engine_->abort_request(engine_id);
+      for (const InFlight& unwanted : unwanted_requests(end_of_grace && now >= *end_of_grace)) {
+        unwanted->engine->abort_request(unwanted->engine_id);
       }
       end_lingering(now);
     } catch (const std::exception& error) {  // out of memory, say: the next look may go better
@@ -290,23 +307,23 @@ bool ModelState::server_exits() const {
 }
 
 size_t ModelState::end_requests() {
-  for (const std::string& engine_id : unwanted_requests(/*time_is_up=*/true)) {
-    engine_->abort_request(engine_id);
+  for (const InFlight& unwanted : unwanted_requests(/*time_is_up=*/true)) {
+    unwanted->engine->abort_request(unwanted->engine_id);
   }
   end_lingering(std::chrono::steady_clock::time_point::max());
   const std::lock_guard lock(mutex_);
   return in_flight_.size();
 }
 
-std::vector<std::string> ModelState::unwanted_requests(bool time_is_up) {
-  std::vector<std::string> unwanted;
+std::vector<ModelState::InFlight> ModelState::unwanted_requests(bool time_is_up) {
+  std::vector<InFlight> unwanted;
   const std::lock_guard lock(mutex_);
   for (const auto& [engine_id, in_flight] : in_flight_) {
     if (in_flight->ending != Ending::kNone) continue;
     const bool cancelled = in_flight->is_cancelled();
     if (!cancelled && !time_is_up) continue;
     in_flight->ending = cancelled ? Ending::kCancelled : Ending::kServerExits;
-    unwanted.push_back(engine_id);
+    unwanted.push_back(in_flight);
   }
   return unwanted;
 }

@@ -1,10 +1,11 @@
-// One loaded model: its engine, and the requests in it.
+// One loaded model: its engines, and the requests in them.
 #pragma once
 
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -19,24 +20,35 @@
 
 namespace quire::triton {
 
+class ModelState;
+
+// From TRITONBACKEND_ModelInstanceInitialize to TRITONBACKEND_ModelInstanceFinalize.
+struct InstanceState {
+  ModelState* model;
+  Engine* engine;  // the model's
+  std::shared_ptr<LiveInstance> instance;
+};
+
 // From TRITONBACKEND_ModelInitialize to TRITONBACKEND_ModelFinalize; shared by the model's instances.
 // Thread-safe.
 class ModelState {
  public:
-  // Completes the configuration where the server allows it, and loads the model. Throws InvalidArgument and
-  // whatever Engine throws; nothing is left behind then.
+  // Completes the configuration where the server allows it, and reads it. Throws InvalidArgument; nothing is
+  // left behind then.
   explicit ModelState(TRITONBACKEND_Model* model);
   // Joins every thread. The server has seen to it that no request is unfinished.
   ~ModelState();
   ModelState(const ModelState&) = delete;
   ModelState& operator=(const ModelState&) = delete;
 
-  // Takes a request and returns soon; its responses come from the engine's output thread. Throws ServerError
-  // when not even an error can be answered: the request is still the server's then.
-  void execute(TRITONBACKEND_ModelInstance* instance, TRITONBACKEND_Request* request);
+  // The engine of the instance's device, which instances on the same device share: loaded for the first of
+  // them. It lives as long as the model. Throws InvalidArgument, and whatever Engine throws.
+  Engine* engine_for(TRITONBACKEND_ModelInstance* instance);
 
-  // Empty, or why the engine has ended.
-  std::string dead_error() const { return engine_->dead_error(); }
+  // Takes a request for the instance's engine and returns soon; its responses come from the engine's output
+  // thread. Throws ServerError when not even an error can be answered: the request is still the server's
+  // then.
+  void execute(const InstanceState& instance, TRITONBACKEND_Request* request);
 
  private:
   using InFlight = std::shared_ptr<InFlightRequest>;
@@ -50,10 +62,11 @@ class ModelState {
   void end_lingering(std::chrono::steady_clock::time_point now);
   void watch();
   bool server_exits() const;
-  std::vector<std::string> unwanted_requests(bool time_is_up);
+  std::vector<InFlight> unwanted_requests(bool time_is_up);
   // The process exits: has what is under way answered, and returns how many requests that still are.
   size_t end_requests();
-  std::string prompt_text(const AdaptedRequest& adapted) const;
+  static std::string prompt_text(const AdaptedRequest& adapted, const Engine& engine);
+  std::unique_ptr<Engine> load(const std::string& device);
 
   BackendState* backend_ = nullptr;
   TRITONSERVER_Server* server_ = nullptr;
@@ -63,7 +76,7 @@ class ModelState {
   const BackendState::CurrentFlag is_current_ = std::make_shared<std::atomic<bool>>(false);
   ModelSettings settings_;
 
-  std::mutex mutex_;                                     // guards what follows, up to the engine
+  std::mutex mutex_;                                     // guards what follows, up to load_mutex_
   std::unordered_map<std::string, InFlight> in_flight_;  // by the engine's name for it
   // Ended in the engine, and cancelled by a client that has gone.
   struct Lingering {
@@ -76,7 +89,8 @@ class ModelState {
   bool stopping_ = false;
   std::condition_variable wake_;
 
-  std::unique_ptr<Engine> engine_;
+  std::mutex load_mutex_;
+  std::map<std::string, std::unique_ptr<Engine>> engines_;  // by device; guarded by load_mutex_
   std::thread watcher_;
 };
 

@@ -11,7 +11,8 @@ class ConcurrencyTest : public HostTest {};
 TEST_F(ConcurrencyTest, SixteenClientsOfThreeModelsGetWhatTheyAskFor) {
   std::vector<std::shared_ptr<Model>> models;
   for (const char* name : {"a", "b", "c"}) {
-    models.push_back(host().load(name, demo_config({}, /*decoupled=*/name[0] != 'c'), {.num_instances = 2}));
+    models.push_back(
+        host().load(name, demo_config({}, /*decoupled=*/name[0] != 'c'), {.instances = {{}, {}}}));
   }
   const auto expected = models[0]->infer(text_request(kStory, R"({"temperature": 0, "max_tokens": 6})"));
   expected->wait();

@@ -69,7 +69,6 @@ TEST(ModelConfigTest, WhatTheAuthorWroteStays) {
 TEST(ModelConfigTest, WhatTheBackendCannotDoIsRefused) {
   for (const auto& [config, needle] : std::vector<std::pair<std::string, std::string>>{
            {R"({"max_batch_size": 8})", "max_batch_size is 8"},
-           {R"({"instance_group": [{"kind": "KIND_GPU"}]})", "KIND_GPU"},
            {R"({"sequence_batching": {}})", "sequence_batching"},
            {R"({"response_cache": {"enable": true}})", "response_cache is enabled; leave it out"},
            {R"({"input": [{"name": "PROMPT", "data_type": "TYPE_STRING"}]})", "PROMPT"},
@@ -101,6 +100,47 @@ TEST(ModelConfigTest, ABadParameterIsNamedWithItsValue) {
   EXPECT_NE(
       complaint_of([] { read_settings(R"({"parameters": {"model": "x"}})", "/r/m/1"); }).find("string_value"),
       std::string::npos);
+}
+
+// What each kind of instance asks of the engine, by the parameter device; empty where they contradict each
+// other.
+TEST(ModelConfigTest, AnInstanceIsWhereItsGroupAndTheParameterAgree) {
+  struct Case {
+    const char* device;  // "": the parameter is not there
+    const char *model, *cpu, *gpu1;
+  };
+  for (const Case& c : {Case{"", "auto", "cpu", "cuda:1"}, Case{"auto", "auto", "cpu", "cuda:1"},
+                        Case{"cpu", "cpu", "cpu", ""}, Case{"cuda", "cuda", "", "cuda:1"},
+                        Case{"cuda:1", "cuda:1", "", "cuda:1"}, Case{"cuda:0", "cuda:0", "", ""}}) {
+    const bool given = *c.device != '\0';
+    const ModelSettings settings =
+        read_settings(demo_config(given ? std::map<std::string, std::string>{{"device", c.device}}
+                                        : std::map<std::string, std::string>{}),
+                      "/r/m/1");
+    for (const auto& [kind, expected] : {std::pair{TRITONSERVER_INSTANCEGROUPKIND_MODEL, c.model},
+                                         std::pair{TRITONSERVER_INSTANCEGROUPKIND_CPU, c.cpu},
+                                         std::pair{TRITONSERVER_INSTANCEGROUPKIND_GPU, c.gpu1}}) {
+      std::string device;
+      const std::string complaint = complaint_of([&] { device = settings.device_for(kind, 1); });
+      EXPECT_EQ(device, expected) << c.device << " " << kind;
+      EXPECT_EQ(complaint.empty(), *expected != '\0') << complaint;
+    }
+  }
+}
+
+TEST(ModelConfigTest, AGroupThatContradictsTheParameterIsRefusedBeforeAnythingIsLoaded) {
+  const auto complaint = [](const std::string& group, const std::string& device) {
+    auto config = Json::parse(demo_config({{"device", device}}));
+    config["instance_group"] = Json::parse("[" + group + "]");
+    return complaint_of([&] { read_settings(config.dump(), "/r/m/1"); });
+  };
+  EXPECT_EQ(
+      complaint(R"({"kind": "KIND_GPU", "gpus": [0, 1]})", "cuda:0"),
+      "parameter 'device' is \"cuda:0\", but instance_group has an instance of KIND_GPU on GPU 1; leave the "
+      "parameter out, or write kind: KIND_MODEL in instance_group");
+  EXPECT_NE(complaint(R"({"kind": "KIND_CPU"})", "cuda:1").find("KIND_CPU"), std::string::npos);
+  EXPECT_EQ(complaint(R"({"kind": "KIND_GPU", "gpus": [1]})", "cuda:1"), "");
+  EXPECT_EQ(complaint(R"({"kind": "KIND_GPU", "count": 2}, {"kind": "KIND_MODEL"})", "cuda:1"), "");
 }
 
 TEST(ModelConfigTest, AModelsPathIsRelativeToItsVersion) {

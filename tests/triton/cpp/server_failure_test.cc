@@ -22,6 +22,8 @@ const std::vector<const char*> kLoadFunctions = {"TRITONSERVER_MessageNewFromSer
                                                  "TRITONBACKEND_ModelBackend",
                                                  "TRITONBACKEND_ModelSetState",
                                                  "TRITONBACKEND_ModelInstanceModel",
+                                                 "TRITONBACKEND_ModelInstanceKind",
+                                                 "TRITONBACKEND_ModelInstanceDeviceId",
                                                  "TRITONBACKEND_ModelInstanceSetState",
                                                  "TRITONBACKEND_ModelState"};
 

@@ -164,9 +164,11 @@ Model::Model(TRITONSERVER_Server* server, TRITONBACKEND_Backend* backend, const 
   if (error) end();
   throw_if(error);
   read_config(*model_);
-  for (size_t i = 0; i < options.num_instances; ++i) {
+  for (const Instance& instance : options.instances) {
     instances_.push_back(ledger().make<TRITONBACKEND_ModelInstance>());
     instances_.back()->model = model_;
+    instances_.back()->instance_kind = instance.kind;
+    instances_.back()->device_id = instance.device_id;
     error = TRITONBACKEND_ModelInstanceInitialize(instances_.back());
     if (!error) continue;
     ledger().end(instances_.back(), "a failed ModelInstanceInitialize");
@@ -202,6 +204,7 @@ std::vector<std::shared_ptr<Call>> Model::infer_batch(const std::vector<ClientRe
     }
     made->timeout_us = request.timeout_us;
     made->model = model_;
+    made->instance = instances_.at(instance);
     made->client = client;
     batch.push_back(made);
     calls.push_back(std::make_shared<Call>(client));
@@ -264,6 +267,14 @@ void Model::unload() {
   finalize();
 }
 
+void Model::remove_last_instance() {
+  TRITONBACKEND_ModelInstance* instance = instances_.back();
+  instances_.pop_back();
+  const std::lock_guard lock(instance->execute_mutex);  // its thread has left Execute
+  throw_if(TRITONBACKEND_ModelInstanceFinalize(instance));
+  ledger().end(instance, "Model");
+}
+
 void Model::finalize() {
   std::call_once(finalized_, [this] {
     {
@@ -273,16 +284,14 @@ void Model::finalize() {
     for (TRITONBACKEND_ModelInstance* instance : instances_) {
       const std::lock_guard lock(instance->execute_mutex);  // its thread has left Execute
       throw_if(TRITONBACKEND_ModelInstanceFinalize(instance));
+      ledger().end(instance, "Model");
     }
     throw_if(TRITONBACKEND_ModelFinalize(model_));
     end();
   });
 }
 
-void Model::end() {
-  for (TRITONBACKEND_ModelInstance* instance : instances_) ledger().end(instance, "Model");
-  ledger().end(model_, "Model");
-}
+void Model::end() { ledger().end(model_, "Model"); }
 
 uint64_t Model::num_successes() const {
   uint64_t sum = 0;

@@ -91,8 +91,13 @@ class Call {
 
 // ---- The server ----
 
+struct Instance {
+  TRITONSERVER_InstanceGroupKind kind = TRITONSERVER_INSTANCEGROUPKIND_MODEL;
+  int32_t device_id = 0;
+};
+
 struct LoadOptions {
-  size_t num_instances = 1;
+  std::vector<Instance> instances = {{}};
   bool auto_complete = true;
   uint64_t version = 1;
   std::string repository = "/nowhere";
@@ -118,6 +123,8 @@ class Model {
   void unload();
   // Does not wait for them.
   void finalize();
+  // As the server does when instance_group has changed: what the instance was given goes on.
+  void remove_last_instance();
 
   const std::string& name() const { return model_->name; }
   const std::string& config() const { return model_->config; }

@@ -80,6 +80,7 @@ void receive(ClientEnd& client, ReceivedResponse* response, bool final) {
 
 // Whoever has heard the end may read the statistics. A client's own errors are in none of them.
 void keep_rules_of_statistics(const TRITONBACKEND_Request& request) {
+  if (!request.instance->alive) return;  // there is nobody left to report it to
   std::optional<TRITONSERVER_Error_Code> code;
   {
     const std::lock_guard lock(request.client->mutex);

@@ -309,6 +309,22 @@ TRITONSERVER_Error* TRITONBACKEND_ModelInstanceModel(TRITONBACKEND_ModelInstance
   return nullptr;
 }
 
+TRITONSERVER_Error* TRITONBACKEND_ModelInstanceKind(TRITONBACKEND_ModelInstance* instance,
+                                                    TRITONSERVER_InstanceGroupKind* kind) {
+  QUIRE_FAULT_POINT();
+  ledger().use(instance, __func__);
+  *kind = instance->instance_kind;
+  return nullptr;
+}
+
+TRITONSERVER_Error* TRITONBACKEND_ModelInstanceDeviceId(TRITONBACKEND_ModelInstance* instance,
+                                                        int32_t* device_id) {
+  QUIRE_FAULT_POINT();
+  ledger().use(instance, __func__);
+  *device_id = instance->device_id;
+  return nullptr;
+}
+
 TRITONSERVER_Error* TRITONBACKEND_ModelInstanceState(TRITONBACKEND_ModelInstance* instance, void** state) {
   QUIRE_FAULT_POINT();
   ledger().use(instance, __func__);

@@ -214,6 +214,8 @@ struct TRITONBACKEND_Model : quire::triton::host::Object {
 struct TRITONBACKEND_ModelInstance : quire::triton::host::Object {
   TRITONBACKEND_ModelInstance() : Object("model instance") {}
   TRITONBACKEND_Model* model = nullptr;
+  TRITONSERVER_InstanceGroupKind instance_kind = TRITONSERVER_INSTANCEGROUPKIND_MODEL;
+  int32_t device_id = 0;
   std::atomic<void*> state{nullptr};
   std::mutex execute_mutex;  // the server calls Execute of an instance on one thread
   std::atomic<uint64_t> num_successes{0}, num_failures{0}, num_batches{0};
@@ -235,6 +237,7 @@ struct TRITONBACKEND_Request : quire::triton::host::Object {
   std::vector<std::string> outputs;
   uint64_t timeout_us = 0;
   TRITONBACKEND_Model* model = nullptr;
+  const TRITONBACKEND_ModelInstance* instance = nullptr;
   std::shared_ptr<quire::triton::host::ClientEnd> client;
   std::atomic<int> num_reports{0}, num_factories{0};
 };
