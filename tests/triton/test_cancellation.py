@@ -8,12 +8,14 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tritonclient.grpc
+from test_decoupled import ENSEMBLE
 from triton_fixtures import ENDLESS, ENGINE
 from triton_metrics import is_idle, read_metrics
 from triton_requests import error_of, infer, open_stream
@@ -186,6 +188,21 @@ def test_an_id_in_use_is_refused(server: TritonServer) -> None:
         stream.cancel()
         assert answer.status == 400
         assert "tale" in answer.body
+
+
+def test_a_cancelled_ensemble_goes_on_until_its_step_is_cancelled_by_id(server: TritonServer) -> None:
+    """The server does not tell the steps of an ensemble; they do have the name that its client gave."""
+    (server.repository / "ensemble" / "1").mkdir(parents=True)
+    (server.repository / "ensemble" / "config.pbtxt").write_text(ENSEMBLE)
+    server.load("ensemble")
+    with open_stream(server.grpc_address) as stream:
+        stream.send("ensemble", {"prompt": "Once", "live": True}, ENDLESS, request_id="tale")
+        stream.next()
+        stream.cancel()
+        time.sleep(0.5)  # a model's own stream ends within a step
+        assert read_metrics(server, "demo")("num_requests_running") == 1
+        assert cancel_by_id(server, "demo", "tale").status == 200
+        poll("demo is idle", lambda: is_idle(server, "demo"))
 
 
 def test_many_cancelled_requests_leave_the_engine_as_it_was(server: TritonServer) -> None:
