@@ -37,6 +37,8 @@ def inputs(module: Any, prompt: str = PROMPT, **fields: Any) -> list[Any]:
         "temperature": np.array([[0]], dtype=np.float32),
         "top_k": np.array([[1]], dtype=np.int32),
         "top_p": np.array([[1]], dtype=np.float32),
+        "presence_penalty": np.array([[0]], dtype=np.float32),
+        "frequency_penalty": np.array([[0]], dtype=np.float32),
         "seed": np.array([[7]], dtype=np.uint64),
         "beam_width": np.array([[1]], dtype=np.int32),
         "return_log_probs": np.array([[True]]),
