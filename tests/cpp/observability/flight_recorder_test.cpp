@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdio>
 #include <fstream>
+#include <thread>
 
 #include "quire/error.h"
 #include "simulator/replay.h"
@@ -89,6 +91,29 @@ TEST(FlightRecorderTest, NothingIsKeptBeforeTheFirstSnapshot) {
   recorder.record(RecordedEventKind::kAbort, RecordedAbort{1, 7});
   EXPECT_EQ(recorder.num_bytes(), 0U);
   EXPECT_NE(refusal(dumped(recorder)).find("does not begin with a snapshot"), std::string::npos);
+}
+
+TEST(FlightRecorderTest, OneRecordsWhileOthersLook) {
+  FlightRecorder recorder(1 << 16, 60.0, header_bytes());
+  std::atomic<bool> done{false};
+  std::thread recording([&] {
+    for (int i = 0; i < 3000; ++i) {
+      if (recorder.wants_snapshot(i)) recorder.record_snapshot(i, SchedulerSnapshot());
+      recorder.record(RecordedEventKind::kAbort, RecordedAbort{static_cast<RequestId>(i), {}});
+      recorder.record(RecordedEventKind::kResetPrefixCache);
+    }
+    done = true;
+  });
+  const std::string path =
+      testing::TempDir() + "quire_flight_recorder_looked_at-" + std::to_string(getpid()) + ".rec";
+  size_t most = 0;
+  while (!done) {
+    most = std::max(most, recorder.num_bytes());
+    recorder.dump(path);
+  }
+  recording.join();
+  EXPECT_LE(most, size_t{1} << 16);
+  std::remove(path.c_str());
 }
 
 TEST(FlightRecorderTest, AFileThatCannotBeWrittenIsSaid) {

@@ -1,5 +1,7 @@
 #include <atomic>
+#include <thread>
 
+#include "in_flight_request.h"
 #include "triton_test.h"
 
 namespace quire::triton::host {
@@ -97,6 +99,51 @@ TEST_F(ConcurrencyTest, ModelsLoadAndUnloadWhileOthersServe) {
     EXPECT_EQ(call->error(), "");
   }
   loader.join();
+}
+
+TEST_F(ConcurrencyTest, ModelsLoadAndUnloadSideBySide) {
+  Host sharing(R"({"cmdline": {"kv-arena-bytes": "67108864"}})");
+  const std::string config = demo_config({{"kv_arena", "shared"}, {"kv_cache_memory_bytes", "0"}});
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&, i] {
+      for (int round = 0; round < 3; ++round) {
+        const auto model = sharing.load("model" + std::to_string(i), config);
+        const auto call = model->infer(stream_request(kStory, R"({"max_tokens": 4, "ignore_eos": true})"));
+        call->wait();
+        EXPECT_EQ(call->error(), "");
+        model->unload();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+// When end() has returned nobody is in use(), nor will be.
+TEST(LiveInstanceTest, NobodyUsesAnInstanceThatHasEnded) {
+  for (int round = 0; round < 50; ++round) {
+    int users = 0;  // the instance's own: each use writes it, and so does who ends it
+    LiveInstance instance(reinterpret_cast<TRITONBACKEND_ModelInstance*>(&users));
+    std::atomic<int> num_uses{0};
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 3; ++i) {
+      threads.emplace_back([&] {
+        for (int use = 0; use < 50; ++use) {
+          instance.use([&](TRITONBACKEND_ModelInstance* made) {
+            ++*reinterpret_cast<int*>(made);
+            ++num_uses;
+          });
+        }
+      });
+    }
+    while (num_uses < 10) std::this_thread::yield();
+    instance.end();
+    const int at_the_end = users;
+    users = -1;
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(users, -1);
+    EXPECT_EQ(num_uses, at_the_end);
+  }
 }
 
 }  // namespace
