@@ -1,4 +1,6 @@
-// The exceptions Quire throws. Each carries a one-line message fit for the person who made the call.
+// The exceptions Quire throws. Each carries a one-line message fit for the person who made the call, in valid
+// UTF-8, of 2,000 bytes or little more: what a message quotes, of a file or a request, may be anything. Bytes
+// that are no text are written \xff, and the middle of what is longer is left out.
 #pragma once
 
 #include <stdexcept>
@@ -10,7 +12,7 @@ namespace quire {
 
 class QUIRE_API Error : public std::runtime_error {
  public:
-  explicit Error(const std::string& message) : std::runtime_error(message) {}
+  explicit Error(const std::string& message);
   ~Error() override;
 };
 
