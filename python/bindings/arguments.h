@@ -24,6 +24,7 @@ struct Argument {
   const char* accepts;  // what may be given for it; besides, None leaves the default
   bool (*set)(T& target, nanobind::handle value);  // false: it is not of that type
   nanobind::object (*get)(const T& target);
+  const char* range = "";  // of whole numbers, where a larger one is told of it
 };
 
 // "0.8", not what a double makes of the float nearest to it.
@@ -50,6 +51,22 @@ constexpr const char* python_type() {
   return "int | None";
 }
 
+template <typename M>
+constexpr const char* python_range() {
+  if constexpr (std::is_same_v<M, int32_t>) return "-2147483648 to 2147483647";
+  if constexpr (std::is_same_v<M, int64_t>) return "-9223372036854775808 to 9223372036854775807";
+  if constexpr (std::is_same_v<M, uint64_t>) return "0 to 18446744073709551615";
+  return "";
+}
+template <typename M>
+struct ValueOf {
+  using Type = M;
+};
+template <typename M>
+struct ValueOf<std::optional<M>> {
+  using Type = M;
+};
+
 template <auto member>
 struct MemberOf;
 template <typename T, typename M, M T::* member>
@@ -63,7 +80,8 @@ struct MemberOf<member> {
 template <auto member>
 constexpr auto argument(const char* name, const char* type, const char* accepts) {
   using Of = MemberOf<member>;
-  return Argument<typename Of::Class>{name, type, accepts, Of::set, Of::get};
+  constexpr const char* range = python_range<typename ValueOf<typename Of::Type>::Type>();
+  return Argument<typename Of::Class>{name, type, accepts, Of::set, Of::get, range};
 }
 template <auto member>
 constexpr auto argument(const char* name) {
@@ -74,14 +92,16 @@ constexpr auto argument(const char* name) {
 // TypeErrors: "SamplingParams has no argument 'max_token'; did you mean 'max_tokens'?"
 [[noreturn]] void fail_unknown(const char* owner, const std::string& name,
                                const std::vector<const char*>& known);
-[[noreturn]] void fail_type(const char* name, const char* accepts, nanobind::handle value);
+// "top_k must be int, got 'x' (str)"; a ValueError with `range` for a whole number that is not within it.
+[[noreturn]] void fail_type(const char* name, const char* accepts, const char* range, nanobind::handle value);
 inline std::string python_repr(nanobind::handle value) {
   return nanobind::cast<std::string>(nanobind::repr(value));
 }
 
 template <typename T>
 void set_argument(T& target, const Argument<T>& argument, nanobind::handle value) {
-  if (!argument.set(target, value) && !value.is_none()) fail_type(argument.name, argument.accepts, value);
+  if (!argument.set(target, value) && !value.is_none())
+    fail_type(argument.name, argument.accepts, argument.range, value);
 }
 
 template <typename T>
@@ -132,7 +152,7 @@ void def_attributes(nanobind::class_<T>& type, std::span<const Argument<T>> argu
     type.def_prop_rw(
         argument.name, get,
         [argument](T& self, nanobind::handle value) {
-          if (!argument.set(self, value)) fail_type(argument.name, argument.accepts, value);
+          if (!argument.set(self, value)) fail_type(argument.name, argument.accepts, argument.range, value);
         },
         nanobind::for_getter(nanobind::sig(read.c_str())),
         nanobind::for_setter(nanobind::arg("value").none()),

@@ -67,7 +67,7 @@ constexpr Argument<P> kArguments[] = {
     {"logit_bias", "dict[int, float]", "collections.abc.Mapping[int, float] | None",
      set_container<&P::logit_bias>, get_logit_bias},
     argument<&P::seed>("seed"),
-    {"max_tokens", "int | None", "int | None", set_max_tokens, get_max_tokens},
+    {"max_tokens", "int | None", "int | None", set_max_tokens, get_max_tokens, python_range<int32_t>()},
     argument<&P::min_tokens>("min_tokens"),
     {"stop", "list[str]", "str | collections.abc.Sequence[str] | None", set_stop, MemberOf<&P::stop>::get},
     {"stop_token_ids", "list[int]", "collections.abc.Sequence[int] | None", set_container<&P::stop_token_ids>,

@@ -6,6 +6,7 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
+#include "arguments.h"
 #include "bindings.h"
 #include "quire/chat_template.h"
 #include "quire/tokenizer.h"
@@ -31,6 +32,35 @@ struct ChatTemplateHandle {
   std::shared_ptr<const ChatTemplate> chat_template;
 };
 
+// Valid as long as the value is.
+std::string_view text_of(const char* name, nb::handle value) {
+  if (!PyUnicode_Check(value.ptr())) fail_type(name, "str", "", value);
+  Py_ssize_t size = 0;
+  const char* text = PyUnicode_AsUTF8AndSize(value.ptr(), &size);
+  if (text == nullptr) {
+    PyErr_Clear();
+    const nb::object message =
+        nb::str("{} must be valid Unicode, got {!r:.60}, which has a lone surrogate").format(name, value);
+    throw nb::value_error(nb::cast<std::string>(message).c_str());
+  }
+  return {text, static_cast<size_t>(size)};
+}
+
+std::vector<int32_t> ids_of(nb::handle value) {
+  std::vector<int32_t> ids;
+  if (!nb::try_cast(value, ids)) fail_type("ids", "a sequence of token ids, int below 2**31", "", value);
+  return ids;
+}
+
+// A string, or an object for a path.
+std::string directory_of(nb::handle value) {
+  nb::object path = nb::borrow(value);
+  if (nb::hasattr(value, "__fspath__")) path = value.attr("__fspath__")();
+  std::string directory(text_of("directory", path));
+  if (directory.empty()) throw nb::value_error("directory is empty; give one with tokenizer.json");
+  return directory;
+}
+
 std::string dump_json(nb::handle value) {
   return nb::cast<std::string>(nb::module_::import_("json").attr("dumps")(value, "ensure_ascii"_a = false));
 }
@@ -42,12 +72,13 @@ void bind_text(nb::module_& m) {
                           "Token ids to text, as they arrive. A UTF-8 character is never split.")
       .def(
           "append",
-          [](Detokenizer& self, const std::vector<int32_t>& ids) {
+          [](Detokenizer& self, nb::handle ids) {
             std::string out;
-            self.detokenizer->append(ids, out);
+            self.detokenizer->append(ids_of(ids), out);
             return out;
           },
-          "ids"_a, "The text that these ids completed.")
+          "ids"_a.none(), nb::sig("def append(self, ids: collections.abc.Sequence[int]) -> str"),
+          "The text that these ids completed.")
       .def(
           "finish",
           [](Detokenizer& self) {
@@ -60,22 +91,28 @@ void bind_text(nb::module_& m) {
   nb::class_<TokenizerHandle>(m, "Tokenizer", "A Hugging Face tokenizer.json, run in C++.")
       .def(
           "__init__",
-          [](TokenizerHandle* self, const std::string& directory) {
-            new (self) TokenizerHandle{Tokenizer::load(directory)};
+          [](TokenizerHandle* self, nb::handle directory) {
+            new (self) TokenizerHandle{Tokenizer::load(directory_of(directory))};
           },
-          "directory"_a, "Raises ValueError, naming file and key, for what is missing or not supported.")
+          "directory"_a.none(), nb::sig("def __init__(self, directory: str | os.PathLike[str]) -> None"),
+          "Raises ValueError, naming file and key, for what is missing or not supported.")
       .def(
           "encode",
-          [](const TokenizerHandle& self, std::string_view text, bool add_special_tokens) {
-            return self.tokenizer->encode(text, add_special_tokens);
+          [](const TokenizerHandle& self, nb::handle text, bool add_special_tokens) {
+            const std::string_view bytes = text_of("text", text);
+            const ReleasedGil released;
+            return self.tokenizer->encode(bytes, add_special_tokens);
           },
-          "text"_a, nb::kw_only(), "add_special_tokens"_a = true, ReleaseGil())
+          "text"_a.none(), nb::kw_only(), "add_special_tokens"_a = true,
+          nb::sig("def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]"))
       .def(
           "decode",
-          [](const TokenizerHandle& self, const std::vector<int32_t>& ids, bool skip_special_tokens) {
-            return self.tokenizer->decode(ids, skip_special_tokens);
+          [](const TokenizerHandle& self, nb::handle ids, bool skip_special_tokens) {
+            return self.tokenizer->decode(ids_of(ids), skip_special_tokens);
           },
-          "ids"_a, nb::kw_only(), "skip_special_tokens"_a = true)
+          "ids"_a.none(), nb::kw_only(), "skip_special_tokens"_a = true,
+          nb::sig("def decode(self, ids: collections.abc.Sequence[int], *, skip_special_tokens: bool = True) "
+                  "-> str"))
       .def(
           "detokenizer",
           [](const TokenizerHandle& self, bool skip_special_tokens) {
@@ -91,10 +128,10 @@ void bind_text(nb::module_& m) {
           [](const TokenizerHandle& self, int32_t id) { return self.tokenizer->id_to_token(id); }, "id"_a)
       .def(
           "token_to_id",
-          [](const TokenizerHandle& self, std::string_view token) {
-            return self.tokenizer->token_to_id(token);
+          [](const TokenizerHandle& self, nb::handle token) {
+            return self.tokenizer->token_to_id(text_of("token", token));
           },
-          "token"_a);
+          "token"_a.none(), nb::sig("def token_to_id(self, token: str) -> int | None"));
 
   nb::class_<ChatTemplateHandle>(m, "ChatTemplate", "A model directory's chat template, rendered in C++.")
       .def(

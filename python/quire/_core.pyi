@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 import enum
+import os
 
 import quire.arguments
 
@@ -489,7 +490,7 @@ class Detokenizer:
 class Tokenizer:
     """A Hugging Face tokenizer.json, run in C++."""
 
-    def __init__(self, directory: str) -> None:
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
         """
         Raises ValueError, naming file and key, for what is missing or not supported.
         """

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from quire.model_directory import DEMO_MODEL
 from quire.simulate import add_simulate_arguments, run_simulate
 from quire.triton.command import add_triton_arguments, run_triton
+from quire.values import path_value, text_value
 
 if TYPE_CHECKING:
     from quire._core import ReplayReport, RequestOutput, SamplingParams
@@ -43,11 +44,14 @@ def _run_command(argv: Sequence[str] | None) -> int:
         args = _parser().parse_args(argv)
         return int(args.command(args))
     finally:
-        sys.stdout.flush()  # what cannot be written is heard of here
+        if sys.stdout is not None:  # None: it was closed before we began
+            sys.stdout.flush()  # what cannot be written is heard of here
 
 
 def _drop_output() -> None:
     """Leaves nothing that Python would fail to write, and tell of, at its end."""
+    if sys.stdout is None:
+        return
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, sys.stdout.fileno())
     os.close(null)
@@ -162,8 +166,14 @@ def _print_stream(llm: LLM, prompt: str | list[Message], params: SamplingParams)
     return text, num_tokens
 
 
+def _read_prompt() -> str:
+    if sys.stdin is None:
+        raise ValueError("standard input is closed; give the prompt as an argument")
+    return text_value("prompt", sys.stdin.read())
+
+
 def _run(args: argparse.Namespace) -> int:
-    text = sys.stdin.read() if args.prompt == "-" else args.prompt
+    text = _read_prompt() if args.prompt == "-" else text_value("prompt", args.prompt)
     params = _sampling_params(args)
     start = time.perf_counter()
     llm = _load(args)
@@ -185,12 +195,12 @@ def _chat(args: argparse.Namespace) -> int:
     params = _sampling_params(args)
     system: list[Message] = [{"role": "system", "content": args.system}] if args.system else []
     messages = list(system)
-    interactive = sys.stdin.isatty()
+    interactive = sys.stdin is not None and sys.stdin.isatty()
     if interactive:
         print("/reset forgets the conversation, /exit or Ctrl-D ends it.", file=sys.stderr)
     while True:
         try:
-            line = input("> " if interactive else "")
+            line = input("> " if interactive else "") if sys.stdin is not None else "/exit"
         except EOFError:
             return 0
         if line == "/exit":
@@ -202,6 +212,7 @@ def _chat(args: argparse.Namespace) -> int:
             continue
         messages.append({"role": "user", "content": line})
         try:
+            text_value("prompt", line)
             text, _ = _print_stream(llm, messages, params)
         except KeyboardInterrupt:
             # Ctrl-C ends the answer, not the conversation.
@@ -219,14 +230,14 @@ def _chat(args: argparse.Namespace) -> int:
 def _replay(args: argparse.Namespace) -> int:
     from quire._core import replay_recording
 
-    return _print_replay(replay_recording(args.file))
+    return _print_replay(replay_recording(path_value("file", args.file)))
 
 
 def _trace(args: argparse.Namespace) -> int:
     from quire._core import write_perfetto_trace
 
-    output = args.output or args.file + ".json"
-    status = _print_replay(write_perfetto_trace(args.file, output))
+    output = path_value("output", args.output or args.file + ".json")
+    status = _print_replay(write_perfetto_trace(path_value("file", args.file), output))
     print(f"wrote {output}; open it in https://ui.perfetto.dev")
     return status
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import atexit
-import json
 import os
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Generic, TypeVar
 
 from quire import _core
 from quire.prompts import Message
+from quire.values import describe, path_value, text_value, to_json
 
 EngineT = TypeVar("EngineT", bound=_core.EngineBase)
 
@@ -49,10 +49,15 @@ class EngineOperations(Generic[EngineT]):
         ``template_args`` go to the template, but for ``add_generation_prompt``, ``continue_final_message``
         and ``chat_template_content_format``; see ``LLM.chat``. Raises ValueError if there is no template.
         """
+        if isinstance(messages, (str, Mapping)) or not isinstance(messages, Iterable):
+            raise TypeError(
+                "messages must be a list of messages like {'role': 'user', 'content': ...}, got "
+                + describe(messages)
+            )
         return self._engine.apply_chat_template(
-            json.dumps(list(messages), ensure_ascii=False),
-            json.dumps(template_args, ensure_ascii=False),
-            chat_template or "",
+            to_json("messages", list(messages)),
+            to_json("template arguments", template_args),
+            text_value("chat_template", chat_template or ""),
         )
 
     def stats(self) -> _core.EngineStats:
@@ -70,6 +75,8 @@ class EngineOperations(Generic[EngineT]):
 
     def pause(self, mode: _core.PauseMode = _core.PauseMode.KEEP) -> None:
         """Stops computing (KEEP), or stops beginning requests (WAIT). Requests are accepted and wait."""
+        if not isinstance(mode, _core.PauseMode):
+            raise TypeError(f"mode must be PauseMode.KEEP or PauseMode.WAIT, got {describe(mode)}")
         self._engine.pause(mode)
 
     def resume(self) -> None:
@@ -85,4 +92,4 @@ class EngineOperations(Generic[EngineT]):
 
         Raises ValueError if there is no recorder (``flight_recorder_bytes=0``) or the file cannot be written.
         """
-        self._engine.dump_flight_recorder(os.fspath(path))
+        self._engine.dump_flight_recorder(path_value("path", path))

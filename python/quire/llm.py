@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import operator
+import math
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,6 +22,7 @@ from quire.prompts import (
     prompt_content,
     prompt_list,
 )
+from quire.values import INT32, INT64, describe, int_value, sampling_params_value, seconds_value, text_value
 
 # How long a wait goes on before Python looks for signals, so that Ctrl-C returns at once.
 _POLL_MS = 50
@@ -104,8 +105,15 @@ class LLM(EngineOperations[_core.Engine]):
         if add_generation_prompt is not None:
             template_args["add_generation_prompt"] = add_generation_prompt
         if tools is not None:
+            if isinstance(tools, (str, Mapping)) or not isinstance(tools, Iterable):
+                raise TypeError(f"tools must be a list of objects, got {describe(tools)}")
             template_args["tools"] = list(tools)
-        template_args.update(chat_template_kwargs or {})
+        if chat_template_kwargs is not None:
+            if not isinstance(chat_template_kwargs, Mapping):
+                raise TypeError(
+                    f"chat_template_kwargs must be a mapping, got {describe(chat_template_kwargs)}"
+                )
+            template_args.update(chat_template_kwargs)
         prompts: list[str | list[int]] = [
             self.apply_chat_template(conversation, **template_args)
             for conversation in conversation_list(messages)
@@ -126,7 +134,7 @@ class LLM(EngineOperations[_core.Engine]):
         given = list(prompt) if isinstance(prompt, Iterator) else prompt
         is_chat = is_conversation(given)
         content = self.apply_chat_template(given) if is_conversation(given) else given
-        params = (sampling_params or SamplingParams()).clone()
+        params = sampling_params_value(sampling_params).clone()
         params.output_kind = RequestOutputKind.DELTA
         queue = _core.OutputQueue()
         ids = self._submit([prompt_content(content)], [params], queue, [{}], is_chat)
@@ -145,12 +153,13 @@ class LLM(EngineOperations[_core.Engine]):
 
         ``resume`` accepts requests again.
         """
-        end = None if timeout is None else time.monotonic() + timeout
+        seconds = math.inf if timeout is None else seconds_value("timeout", timeout)
+        end = time.monotonic() + max(seconds, 0.0)
         while True:
-            wait = _POLL_MS if end is None else max(0, min(_POLL_MS, int((end - time.monotonic()) * 1000)))
-            if self._engine.drain(wait):
+            left_ms = (end - time.monotonic()) * 1000
+            if self._engine.drain(int(min(max(left_ms, 0), _POLL_MS))):
                 return True
-            if end is not None and time.monotonic() >= end:
+            if time.monotonic() >= end:
                 return False
 
     def _submit(
@@ -184,15 +193,11 @@ class LLM(EngineOperations[_core.Engine]):
         options: list[dict[str, Any]],
         is_chat: bool,
     ) -> list[RequestOutput]:
-        if sampling_params is None or isinstance(sampling_params, SamplingParams):
-            given = [sampling_params or SamplingParams()] * len(prompts)
+        expected = "SamplingParams, one or one for each prompt"
+        if isinstance(sampling_params, Iterable):
+            given = [sampling_params_value(p, expected) for p in sampling_params]
         else:
-            given = list(sampling_params)
-        for p in given:
-            if not isinstance(p, SamplingParams):
-                raise TypeError(
-                    f"sampling_params must be SamplingParams, one or one for each prompt, got {p!r:.60}"
-                )
+            given = [sampling_params_value(sampling_params, expected)] * len(prompts)
         if len(given) != len(prompts):
             raise ValueError(f"sampling_params has {len(given)} entries for {len(prompts)} prompts")
         params = [p.clone() for p in given]
@@ -235,15 +240,8 @@ def _options(num_prompts: int, **given: Any) -> list[dict[str, Any]]:
 
 def _option(name: str, value: Any) -> str | int:
     if name == "user":
-        if not isinstance(value, str):
-            raise TypeError(f"user must be a string, got {value!r:.60} ({type(value).__name__})")
-        return value
-    try:
-        return operator.index(value)
-    except TypeError:
-        raise TypeError(
-            f"{name} must be a whole number, got {value!r:.60} ({type(value).__name__})"
-        ) from None
+        return text_value(name, value)
+    return int_value(name, value, INT32 if name == "priority" else INT64)
 
 
 def _progress_bar(total: int) -> Any:

@@ -11,6 +11,7 @@ from quire.arguments import SignatureOf, names_unknown
 from quire.engine_operations import EngineOperations
 from quire.model_directory import DEMO_MODEL, resolve_model
 from quire.prompts import Prompt, prompt_content
+from quire.values import INT32, INT64, int_value, sampling_params_value, text_value
 
 
 class LLMEngine(EngineOperations[_core.LLMEngine]):
@@ -44,13 +45,13 @@ class LLMEngine(EngineOperations[_core.LLMEngine]):
         """
         self._engine.add_request(
             _core.EngineRequest(
-                request_id,
+                text_value("request_id", request_id),
                 prompt_content(prompt),
-                sampling_params or SamplingParams(),
-                priority=priority,
-                cache_salt=cache_salt,
-                deadline_ms=deadline_ms,
-                user=user,
+                sampling_params_value(sampling_params),
+                priority=int_value("priority", priority, INT32),
+                cache_salt=text_value("cache_salt", cache_salt),
+                deadline_ms=int_value("deadline_ms", deadline_ms, INT64),
+                user=text_value("user", user),
             )
         )
 
@@ -60,7 +61,7 @@ class LLMEngine(EngineOperations[_core.LLMEngine]):
 
     def abort_request(self, request_id: str) -> bool:
         """Ends a request; its last output comes from the next ``step``. False if it is not there."""
-        return self._engine.abort_request(request_id)
+        return self._engine.abort_request(text_value("request_id", request_id))
 
     def has_unfinished_requests(self) -> bool:
         """Whether ``step`` has anything left to do or to return."""

@@ -52,8 +52,9 @@ def simulate(options: Mapping[str, Any]) -> Report:
     Raises ValueError naming the option, or the file, line and field.
     """
     from quire import _core
+    from quire.values import to_json
 
-    return cast(Report, json.loads(_core.simulate(json.dumps(dict(options)))))
+    return cast(Report, json.loads(_core.simulate(to_json("options", dict(options)))))
 
 
 def add_simulate_arguments(parser: argparse.ArgumentParser) -> None:

@@ -86,3 +86,28 @@ def test_python_m_quire_is_the_command() -> None:
     )
     assert done.stdout == quire("run", "--raw", "--max-tokens", "4", "Once").stdout != ""
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def shell(line: str) -> subprocess.CompletedProcess[bytes]:
+    """What a shell makes of a line whose $quire is the command."""
+    command = f"quire='{sys.executable} -m quire.cli'; {line}"
+    return subprocess.run(["bash", "-c", command], capture_output=True, check=False, timeout=60)
+
+
+def test_closed_streams_and_bytes_that_are_no_text_are_one_line() -> None:
+    for line, status, said in (
+        ("$quire run --max-tokens 2 hi >&-", 0, b""),
+        ("$quire run - <&-", 1, b"quire: standard input is closed; give the prompt as an argument\n"),
+        ("$quire chat <&-", 0, b""),
+        (r"$quire run $'\xff'", 1, b"quire: prompt must be valid Unicode; character 0 is the lone surrogate"),
+        (r"printf '\xff' | $quire run -", 1, b"quire: prompt must be valid Unicode"),
+        (r"$quire run hi --model $'\xff'", 1, b"quire: model must be valid Unicode"),
+        (r"$quire replay $'\xff'", 1, b"quire: file must be valid Unicode"),
+        ("$quire replay /", 1, b"quire: cannot read the recording /\n"),
+        ("$quire simulate --rate nan", 1, b"quire: options: Out of range float values"),
+        ("$quire triton --model ''", 1, b"quire: model is empty"),
+    ):
+        done = shell(line)
+        assert done.returncode == status, (line, done.stderr)
+        assert done.stderr.startswith(said), (line, done.stderr)
+        assert done.stderr.count(b"\n") == (status != 0), (line, done.stderr)

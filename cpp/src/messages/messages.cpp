@@ -126,7 +126,8 @@ void EngineConfig::validate() const {
   require(flight_recorder_bytes == 0 || flight_recorder_bytes >= 1 << 16, "flight_recorder_bytes",
           flight_recorder_bytes, "at least 65536, or 0 for no recorder");
   require(flight_recorder_minutes > 0, "flight_recorder_minutes", flight_recorder_minutes, "above 0");
-  if (!flight_recorder_dir.empty() && !std::filesystem::is_directory(flight_recorder_dir)) {
+  if (std::error_code error;
+      !flight_recorder_dir.empty() && !std::filesystem::is_directory(flight_recorder_dir, error)) {
     throw InvalidArgument(str("flight_recorder_dir: no directory '", flight_recorder_dir,
                               "'; make it first, or leave it empty for no recordings"));
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <new>
@@ -246,7 +247,9 @@ class Replay {
 
 std::vector<std::byte> read_recording_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  if (!file) throw InvalidArgument(str("cannot read the recording ", path));
+  std::error_code error;
+  if (!file || std::filesystem::is_directory(path, error))
+    throw InvalidArgument(str("cannot read the recording ", path));
   const std::vector<char> text{std::istreambuf_iterator<char>(file), {}};
   std::vector<std::byte> bytes(text.size());
   if (!text.empty()) std::memcpy(bytes.data(), text.data(), text.size());

@@ -73,7 +73,7 @@ def run_triton(args: argparse.Namespace) -> int:
                 )
         if not args.repository.is_dir():
             raise ValueError(f"repository: no directory '{args.repository}'")
-    model = resolve_model(args.model or DEMO_MODEL)
+    model = resolve_model(DEMO_MODEL if args.model is None else args.model)
     name = args.name or "quire"
     if args.write is not None:
         names = repository.write_repository(args.write, model, name=name, parameters=parameters)

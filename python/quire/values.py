@@ -1,0 +1,94 @@
+"""Values as callers give them: taken, or refused by name, value and what would do."""
+
+from __future__ import annotations
+
+import json
+import math
+import operator
+import os
+from numbers import Real
+from typing import Any
+
+from quire._core import SamplingParams
+
+INT32 = (-(2**31), 2**31 - 1)
+INT64 = (-(2**63), 2**63 - 1)
+
+
+def describe(value: object) -> str:
+    """A value as a message shows it: short, and whatever its class makes of repr."""
+    try:
+        text = f"{value!r:.60}"
+    except Exception:  # a repr of the caller's, or an int of more digits than Python prints
+        text = "something that cannot be printed"
+    return f"{text} ({type(value).__name__})"
+
+
+def text_value(name: str, value: object) -> str:
+    """A string that is text. Raises TypeError for anything else, ValueError for one with a lone surrogate."""
+    if not isinstance(value, str):
+        raise TypeError(f"{name} must be a string, got {describe(value)}")
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(
+                f"{name} must be valid Unicode; character {error.start} is the lone surrogate "
+                f"{value[error.start]!r}"
+            ) from None
+    return value
+
+
+def path_value(name: str, value: Any) -> str:
+    """A path, as a string or an object for one. Raises TypeError or ValueError for anything else."""
+    if not isinstance(value, (str, os.PathLike)):
+        raise TypeError(f"{name} must be a path, got {describe(value)}")
+    path = text_value(name, os.fspath(value))
+    if "\0" in path:
+        raise ValueError(f"{name} must be a path, got {describe(path)}, which holds a NUL character")
+    return path
+
+
+def int_value(name: str, value: Any, limits: tuple[int, int]) -> int:
+    """A whole number within limits. Raises TypeError or ValueError for anything else."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be a whole number, got {describe(value)}") from None
+    if not limits[0] <= number <= limits[1]:
+        raise ValueError(f"{name} must be from {limits[0]} to {limits[1]}, got {describe(number)}")
+    return number
+
+
+def seconds_value(name: str, value: Any) -> float:
+    """A number of seconds, perhaps infinite. Raises TypeError or ValueError for anything else."""
+    if not isinstance(value, Real):
+        raise TypeError(f"{name} must be a number of seconds, got {describe(value)}")
+    number: Any = value
+    try:
+        seconds = float(number)
+    except OverflowError:  # an int
+        seconds = math.inf if number > 0 else -math.inf
+    if math.isnan(seconds):
+        raise ValueError(f"{name} must be a number of seconds, got nan")
+    return seconds
+
+
+def sampling_params_value(value: object, expected: str = "SamplingParams") -> SamplingParams:
+    """The parameters, or the defaults for None. Raises TypeError for anything else."""
+    if value is None:
+        return SamplingParams()
+    if not isinstance(value, SamplingParams):
+        raise TypeError(f"sampling_params must be {expected}, got {describe(value)}")
+    return value
+
+
+def to_json(name: str, value: object) -> str:
+    """A value as JSON. Raises TypeError or ValueError, naming it, for what has none."""
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except TypeError as error:
+        raise TypeError(f"{name}: {error}") from None
+    except (ValueError, RecursionError) as error:  # NaN, a list in itself
+        raise ValueError(f"{name}: {error}") from None
+    return text_value(name, text)
