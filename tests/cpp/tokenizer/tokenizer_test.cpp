@@ -4,6 +4,7 @@
 #include <malloc.h>
 
 #include <atomic>
+#include <chrono>
 #include <thread>
 
 #include "quire/error.h"
@@ -187,8 +188,11 @@ TEST(TokenizerTest, AddedTokensTakeTimeInTheLengthOfTheTextOnly) {
               str(R"(, {"id": 14, "content": " ", "rstrip": true)", added, R"(, {"id": 15, "content": ")",
                   std::string(30'000, 'l'), R"(o", "rstrip": false)", added));
   const HfTokenizer tokenizer(text, "tokenizer.json");
+  const auto begin = std::chrono::steady_clock::now();
   EXPECT_EQ(tokenizer.encode(std::string(500'000, ' ') + "low", true).size(), 500'001U);
   EXPECT_EQ(tokenizer.encode(std::string(500'000, 'l'), true).size(), 500'000U);
+  // Milliseconds; a minute where each place begins anew.
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
 }
 
 TEST(TokenizerTest, ThreadsShareOneTokenizer) {
