@@ -126,6 +126,11 @@ output [ { name: "text_output" data_type: TYPE_STRING dims: [ -1 ] } ]
 GPU = "instance_group [ { kind: KIND_GPU count: 1 gpus: [ 99 ] } ]\n"
 CPU = "instance_group [ { kind: KIND_CPU count: 2 } ]\n"
 CACHE = "model_transaction_policy { decoupled: false }\nresponse_cache { enable: true }\n"
+EMPTY_WARMUP = """model_warmup {
+  name: "w" batch_size: 1
+  inputs { key: "text_input" value { data_type: TYPE_STRING dims: [ 1 ] zero_data: true } }
+}
+"""
 WRONG_INPUT = 'input [ { name: "text_input" data_type: TYPE_FP32 dims: [ 1 ] } ]\n'
 
 # Parameters, the rest of config.pbtxt, and what the error says.
@@ -154,6 +159,13 @@ FAILURES: dict[str, tuple[dict[str, str], str, list[str]]] = {
     "cached responses": ({}, CACHE, ["response_cache", "parameters"]),
     "a GPU that is not there": ({}, GPU, ["99"]),
     "instances elsewhere": ({"device": "cuda:1"}, CPU, ["'device' is", "cuda:1", "KIND_CPU"]),
+    "passive instances": ({}, "instance_group [ { kind: KIND_CPU passive: true } ]\n", ["passive"]),
+    "an empty warm-up": ({}, EMPTY_WARMUP, ["model_warmup 'w'", "text_input", "empty"]),
+    "wrong dimensions": (
+        {},
+        'input [ { name: "text_input" data_type: TYPE_STRING dims: [ 2 ] } ]\n',
+        ["text_input", "dims: [ 1 ]"],
+    ),
     "wrong type of an input": ({}, WRONG_INPUT, ["text_input"]),
 }
 

@@ -33,6 +33,22 @@ bool is_decoupled(const Json& config, bool absent) {
 
 bool is_batched(const Json& config) { return config.value("max_batch_size", int64_t{0}) == 1; }
 
+// A dimension that the author wrote: 64-bit numbers are strings in protobuf's JSON.
+std::string dim_text(const Json& dim) { return dim.is_string() ? dim.get<std::string>() : dim.dump(); }
+
+// What requests with this tensor could never satisfy.
+void check_dims(const char* list, const std::string& name, const Json& tensor, const TensorSpec& spec) {
+  const auto dims = tensor.find("dims");
+  const bool one_element = std::string_view(list) == "input" && spec.dims == std::vector<int64_t>{1};
+  if (!one_element || dims == tensor.end() || !dims->is_array()) return;
+  for (const Json& dim : *dims) {
+    if (dim_text(dim) == "1" || dim_text(dim) == "-1") continue;
+    throw InvalidArgument(std::string(list) + " '" + excerpt(name) +
+                          "' of the model configuration has a dimension of " + excerpt(dim_text(dim)) +
+                          "; it holds one element, so write dims: [ 1 ]");
+  }
+}
+
 // Adds the tensors that `list` lacks; those that it has must be ours.
 void complete_tensors(Json& config, const char* list, const std::vector<TensorSpec>& specs, bool optional) {
   Json& tensors = config[list];
@@ -51,6 +67,12 @@ void complete_tensors(Json& config, const char* list, const std::vector<TensorSp
                             "' of the model configuration has data_type " + type + "; it must be " +
                             spec->config_type);
     }
+    check_dims(list, name, tensor, *spec);
+    if (std::count_if(tensors.begin(), tensors.end(),
+                      [&](const Json& t) { return t.value("name", "") == name; }) > 1) {
+      throw InvalidArgument(std::string(list) + " '" + excerpt(name) +
+                            "' is twice in the model configuration; leave one of them out");
+    }
   }
   for (const TensorSpec& spec : specs) {
     const bool there = std::any_of(tensors.begin(), tensors.end(),
@@ -62,7 +84,37 @@ void complete_tensors(Json& config, const char* list, const std::vector<TensorSp
   }
 }
 
+// Server 2.51 may crash when a sample fails, so what must fail is refused.
+void check_warmup(const Json& config) {
+  const auto samples = config.find("model_warmup");
+  if (samples == config.end() || !samples->is_array()) return;
+  for (const Json& sample : *samples) {
+    const std::string where = "model_warmup '" + excerpt(sample.value("name", "")) + "' ";
+    if (sample.value("batch_size", int64_t{0}) != 1) {
+      throw InvalidArgument(where + "has batch_size " +
+                            std::to_string(sample.value("batch_size", int64_t{0})) +
+                            "; it must be 1: the server passes over others without a word");
+    }
+    const Json inputs = sample.value("inputs", Json::object());
+    if (!inputs.contains("text_input") && !inputs.contains("input_ids")) {
+      throw InvalidArgument(where + "has neither text_input nor input_ids: give it a prompt");
+    }
+    if (inputs.contains("text_input") && inputs["text_input"].value("zero_data", false)) {
+      throw InvalidArgument(
+          where +
+          "has zero_data for text_input, an empty prompt; give input_data_file, or zero_data for "
+          "input_ids instead");
+    }
+    if (inputs.contains("input_ids") && inputs["input_ids"].value("random_data", false)) {
+      throw InvalidArgument(where +
+                            "has random_data for input_ids: ids that no vocabulary has; give zero_data or "
+                            "input_data_file");
+    }
+  }
+}
+
 void refuse_what_we_cannot(const Json& config) {
+  check_warmup(config);
   const int64_t max_batch_size = config.value("max_batch_size", int64_t{0});
   if (max_batch_size < 0 || max_batch_size > 1) {
     throw InvalidArgument("max_batch_size is " + std::to_string(max_batch_size) +
@@ -165,6 +217,12 @@ void check_instance_groups(const Json& config, const ModelSettings& settings) {
   const auto groups = config.find("instance_group");
   if (groups == config.end() || !groups->is_array()) return;
   for (const Json& group : *groups) {
+    if (group.value("passive", false)) {
+      throw InvalidArgument(
+          "instance_group has passive: true; leave it out: such an instance gets no requests, and a server "
+          "with no "
+          "other crashes at the first one");
+    }
     const std::string kind = group.value("kind", "");
     if (kind == "KIND_CPU") settings.device_for(TRITONSERVER_INSTANCEGROUPKIND_CPU, 0);
     const auto gpus = group.find("gpus");

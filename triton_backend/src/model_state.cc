@@ -171,8 +171,15 @@ void ModelState::start(const InFlight& in_flight, TRITONBACKEND_Request* request
   in_flight->begin(adapted, prompt_text(adapted, engine), engine.tokenizer());
   add(in_flight, adapted.unique_id);
   adapted.request.request_id = in_flight->engine_id;
-  engine.add_request(std::move(adapted.request),
-                     [this, in_flight](RequestOutput&& output) { deliver(in_flight, std::move(output)); });
+  try {
+    engine.add_request(std::move(adapted.request),
+                       [this, in_flight](RequestOutput&& output) { deliver(in_flight, std::move(output)); });
+  } catch (const ResourceExhausted& error) {
+    // The engine knows of a deadline only; a client that has given a timeout is to hear of that.
+    if (adapted.timeout_us == 0 || !std::string_view(error.what()).starts_with("deadline_ms")) throw;
+    throw ResourceExhausted("the request's timeout is " + std::to_string(adapted.timeout_us) +
+                            " us: " + error.what());
+  }
   in_flight->submitted();
   // Whoever ended it before the engine knew it has aborted nothing.
   if (in_flight->ending != Ending::kNone) engine.abort_request(in_flight->engine_id);

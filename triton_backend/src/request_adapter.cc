@@ -52,8 +52,9 @@ void set_sampling_inputs(const RequestValues& values, EngineRequest& request) {
   }
   SamplingParams& params = request.sampling_params;
   for (std::string& word : values.texts("stop_words")) {
-    if (!word.empty())
-      params.stop.push_back(std::move(word));  // "" is how its clients say that there is none
+    if (word.empty()) continue;  // how its clients say that there is none
+    if (!is_valid_utf8(word)) throw InvalidArgument("stop_words holds a text that is not valid UTF-8");
+    params.stop.push_back(std::move(word));
   }
   for (const std::string& word : values.texts("bad_words")) {
     if (word.empty()) continue;
@@ -61,6 +62,10 @@ void set_sampling_inputs(const RequestValues& values, EngineRequest& request) {
                           "', but this version cannot forbid words; leave them out, or use logit_bias");
   }
   if (const auto end_id = values.json("end_id")) {
+    if (end_id->starts_with('-')) {
+      throw InvalidArgument("end_id must be at least 0, got " + excerpt(*end_id) +
+                            "; leave it out, or set ignore_eos to go on after the end of the text");
+    }
     EngineRequest other;
     set_field(other, "stop_token_ids", "[" + *end_id + "]");
     params.stop_token_ids.push_back(other.sampling_params.stop_token_ids.at(0));

@@ -124,6 +124,8 @@ void log_failure(TRITONSERVER_Error* error, const char* what) {
   server_api().TRITONSERVER_ErrorDelete(error);
 }
 
+bool is_valid_utf8(std::string_view text) { return valid_utf8(std::string(text)) == text; }
+
 TRITONSERVER_Error* new_error(TRITONSERVER_Error_Code code, std::string_view message) {
   return server_api().TRITONSERVER_ErrorNew(code, valid_utf8(cut(message, kMaxMessageBytes)).c_str());
 }

@@ -67,14 +67,44 @@ TEST(ModelConfigTest, WhatTheAuthorWroteStays) {
 }
 
 TEST(ModelConfigTest, WhatTheBackendCannotDoIsRefused) {
-  for (const auto& [config, needle] : std::vector<std::pair<std::string, std::string>>{
-           {R"({"max_batch_size": 8})", "max_batch_size is 8"},
-           {R"({"sequence_batching": {}})", "sequence_batching"},
-           {R"({"response_cache": {"enable": true}})", "response_cache is enabled; leave it out"},
-           {R"({"input": [{"name": "PROMPT", "data_type": "TYPE_STRING"}]})", "PROMPT"},
-           {R"({"output": [{"name": "output_ids", "data_type": "TYPE_INT64"}]})", "TYPE_INT32"}}) {
+  for (
+      const auto& [config, needle] : std::vector<std::pair<std::string, std::string>>{
+          {R"({"max_batch_size": 8})", "max_batch_size is 8"},
+          {R"({"sequence_batching": {}})", "sequence_batching"},
+          {R"({"response_cache": {"enable": true}})", "response_cache is enabled; leave it out"},
+          {R"({"input": [{"name": "PROMPT", "data_type": "TYPE_STRING"}]})", "PROMPT"},
+          {R"({"output": [{"name": "output_ids", "data_type": "TYPE_INT64"}]})", "TYPE_INT32"},
+          {R"({"input": [{"name": "stream", "data_type": "TYPE_BOOL", "dims": ["2"]}]})", "dimension of 2"},
+          {R"({"input": [{"name": "stream", "data_type": "TYPE_BOOL"}, {"name": "stream", "data_type": "TYPE_BOOL"}]})",
+           "input 'stream' is twice"}}) {
     EXPECT_NE(completion_error(config).find(needle), std::string::npos) << completion_error(config);
   }
+}
+
+// The server may crash when a sample fails, so those that must are refused.
+TEST(ModelConfigTest, AWarmupThatMustFailIsRefused) {
+  const auto complaint = [](const std::string& sample) {
+    return completion_error(R"({"model_warmup": [{"name": "w", )" + sample + "}]}");
+  };
+  const std::string ids = R"("inputs": {"input_ids": {"data_type": "TYPE_INT32", "zero_data": true}})";
+  EXPECT_EQ(complaint(R"("batch_size": 1, )" + ids), "");
+  EXPECT_NE(complaint(ids).find("batch_size 0; it must be 1"), std::string::npos);
+  EXPECT_NE(complaint(R"("batch_size": 1, "inputs": {"stream": {"zero_data": true}})").find("a prompt"),
+            std::string::npos);
+  EXPECT_NE(
+      complaint(R"("batch_size": 1, "inputs": {"text_input": {"zero_data": true}})").find("an empty prompt"),
+      std::string::npos);
+  EXPECT_NE(
+      complaint(R"("batch_size": 1, "inputs": {"input_ids": {"random_data": true}})").find("random_data"),
+      std::string::npos);
+  EXPECT_EQ(complaint(R"("batch_size": 1, "inputs": {"text_input": {"input_data_file": "once"}})"), "");
+}
+
+TEST(ModelConfigTest, APassiveGroupIsRefused) {
+  auto config = Json::parse(demo_config());
+  config["instance_group"] = {{{"kind", "KIND_CPU"}, {"passive", true}}};
+  EXPECT_NE(complaint_of([&] { read_settings(config.dump(), "/r/m/1"); }).find("passive: true"),
+            std::string::npos);
 }
 
 TEST(ModelConfigTest, AResponseCacheThatIsOffIsNone) {

@@ -316,6 +316,12 @@ TEST(RequestAdapterTest, WhatTensorRTLLMCanAndThisVersionCannotIsRefused) {
       mentions(error(with(text_request("Once"), RequestParameter{"pad_id", std::string("\xFF")})), "pad_id"));
 }
 
+TEST(RequestAdapterTest, StopWordsAndTheEndAreCheckedByTheirNames) {
+  EXPECT_TRUE(mentions(error(with(text_request("Once"), string_input("stop_words", "\xFF"))), "stop_words"));
+  EXPECT_TRUE(mentions(error(with(text_request("Once"), number_input("end_id", TRITONSERVER_TYPE_INT32, -1))),
+                       "end_id must be at least 0, got -1"));
+}
+
 TEST(RequestAdapterTest, AnAdapterIsRefusedByNameWhereverItIsNamed) {
   EXPECT_TRUE(mentions(error(text_request("Once", R"({"lora_name": "mine"})")), "mine"));
   EXPECT_TRUE(mentions(error(with(text_request("Once"), string_input("lora_name", "mine"))), "mine"));

@@ -30,6 +30,19 @@ TEST_F(TimeoutTest, TheServersTimeoutEndsARequest) {
   EXPECT_EQ(error_of(model, 250'000), "the request was not finished within its timeout of 250000 us");
 }
 
+TEST_F(TimeoutTest, ATimeoutThatCannotBeMetIsRefusedAsATimeout) {
+  const auto model = load_demo({{"max_num_seqs", "2"}});
+  EXPECT_EQ(error_of(model, 0, R"({"max_tokens": 20, "ignore_eos": true})"), "");  // now its speed is known
+  std::string long_prompt;
+  for (int i = 0; i < 500; ++i) long_prompt += " a house";
+  std::vector<std::shared_ptr<Call>> ahead;
+  for (int i = 0; i < 12; ++i)
+    ahead.push_back(model->infer(text_request(long_prompt, R"({"max_tokens": 2})")));
+  const std::string error = error_of(model, 1'000);
+  EXPECT_TRUE(error.starts_with("the request's timeout is 1000 us: deadline_ms 1 cannot be met")) << error;
+  for (const auto& call : ahead) call->wait();
+}
+
 TEST_F(TimeoutTest, AShorterDeadlineRulesAndReturnsWhatThereIs) {
   const auto model = load_demo();
   EXPECT_EQ(error_of(model, 30'000'000, R"({"max_tokens": 2000, "ignore_eos": true, "deadline_ms": 60})"),
