@@ -113,6 +113,18 @@ def test_instances_on_one_device_share_an_engine(
     assert [float(line.split()[-1]) for line in lines if 'model="crew"' in line] == [12]
 
 
+def test_requests_are_spread_over_the_engines_of_instances(
+    server: TritonServer, models: Callable[..., None]
+) -> None:
+    """One on the CPU, and one where the parameter has it: the same here, but an engine of its own."""
+    models("pair", config="instance_group [ { kind: KIND_CPU }, { kind: KIND_MODEL } ]\n")
+    for _ in range(12):
+        server.generate("pair", text_input="Once", max_tokens=3, ignore_eos=True)
+    lines = [line for line in server.metrics().splitlines() if "generation_tokens_total{" in line]
+    counts = [float(line.split()[-1]) for line in lines if 'model="pair"' in line]
+    assert len(counts) == 2 and sum(counts) == 36 and min(counts) >= 3
+
+
 def test_inputs_written_by_hand_are_kept(server: TritonServer, models: Callable[..., None]) -> None:
     """As in config files for the vLLM backend."""
     config = """

@@ -63,21 +63,22 @@ Response ResponseSender::make(const std::vector<OutputTensor>& tensors) const {
   return response;
 }
 
-// The first response of an HTTP stream is two messages: its head goes before it.
-void ResponseSender::pace() {
-  pacer_.before_send(has_sent_ ? 1 : 2);
+// Of an HTTP stream the first response is two messages, because its head goes before it, and so is the last
+// one, with the end of the chunks behind it.
+void ResponseSender::pace(Place place) {
+  pacer_.before_send(has_sent_ && place == Place::kMore ? 1 : 2);
   has_sent_ = true;
 }
 
 void ResponseSender::send(Response response, Place place) {
-  pace();
+  pace(place);
   const uint32_t flags = place == Place::kLast ? TRITONSERVER_RESPONSE_COMPLETE_FINAL : 0;
   log_failure(server_api().TRITONBACKEND_ResponseSend(response.release(), flags, nullptr),
               "sending a response");
 }
 
 void ResponseSender::send_error(TRITONSERVER_Error* error) {
-  pace();
+  pace(Place::kLast);
   try {
     Response response = new_response(factory_);
     log_failure(server_api().TRITONBACKEND_ResponseSend(response.release(),

@@ -42,7 +42,7 @@ class ResponseSender {
   void close();
 
  private:
-  void pace();
+  void pace(Place place);
 
   ResponsePacer& pacer_;
   bool has_sent_ = false;

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include "host/server_objects.h"
+#include "response_sender.h"
+
 namespace quire::triton {
 namespace {
 
@@ -37,6 +40,26 @@ TEST(ResponsePacerTest, AFirstResponseCountsTwice) {
   const Clock::time_point now = Clock::now();
   for (int i = 0; i < 48; ++i) ASSERT_EQ(pacer.enter(now, 2), 0ms) << i;
   EXPECT_GE(pacer.enter(now, 2), 1ms);
+}
+
+// With a burst of 1 a message leaves every 12 ms: the head, the first response, the last one, the end of the
+// chunks.
+TEST(ResponsePacerTest, AStreamOfTwoResponsesIsFourMessages) {
+  host::ledger().reset();
+  TRITONBACKEND_Model model;
+  model.decoupled = true;
+  TRITONBACKEND_Request request;
+  request.model = &model;
+  request.client = std::make_shared<host::ClientEnd>();
+  ResponsePacer pacer(/*burst=*/1);
+  const Clock::time_point start = Clock::now();
+  ResponseSender sender(&request, pacer);
+  sender.send(sender.make({}), ResponseSender::Place::kMore);
+  sender.send(sender.make({}), ResponseSender::Place::kLast);
+  EXPECT_GE(Clock::now() - start, 35ms);
+  sender.close();
+  EXPECT_EQ(host::ledger().violations(), std::vector<std::string>());
+  host::ledger().reset();
 }
 
 TEST(ResponsePacerTest, NobodyWaitsAtAModestPace) {
