@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 
+#include "chat/budget.h"
 #include "chat/python_format.h"
 #include "chat/python_strings.h"
 #include "chat/sequence_filters.h"
@@ -49,6 +50,7 @@ Value title_filter(const Value& input, const Arguments& arguments) {
     word.clear();
   };
   for (std::string_view c : split_characters(text)) {
+    spend(4);
     if (begins_word(c)) {
       end_word();
       out += c;
@@ -85,6 +87,8 @@ Value indent_filter(const Value& input, const Arguments& arguments) {
   std::string out = bound.boolean_or(1, false) ? indent : "";
   bool is_first = true;
   for (std::string_view line : split_lines(text, /*keep_ends=*/false)) {
+    spend(2);
+    spend_copy(indent.size());
     if (!is_first) out += '\n';
     if (!is_first && (!line.empty() || bound.boolean_or(2, false))) out += indent;
     out += line;
@@ -145,6 +149,7 @@ Value abs_filter(const Value& input, const Arguments& arguments) {
 std::optional<double> read_float(const Value& input) {
   if (input.is_number()) return input.as_double();
   if (!input.is(Kind::kString)) return std::nullopt;
+  spend(static_cast<int64_t>(input.as_string().size()));
   const std::string text(strip(input.as_string(), Side::kBoth));
   // strtod also takes hexadecimal digits and named values.
   if (text.empty() || text.find_first_not_of("0123456789+-.eE") != std::string::npos) return std::nullopt;
@@ -159,6 +164,7 @@ Value int_filter(const Value& input, const Arguments& arguments) {
   if (bound.integer_or(1, 10) != 10) fail("'int' with a base other than 10 is not supported");
   if (input.is_integer()) return Value(input.as_int());
   if (input.is(Kind::kString)) {
+    spend(static_cast<int64_t>(input.as_string().size()));
     const std::string text(strip(input.as_string(), Side::kBoth));
     const size_t sign = text.starts_with('-') || text.starts_with('+') ? 1 : 0;
     if (text.size() > sign && text.find_first_not_of("0123456789", sign) == std::string::npos) {
@@ -191,6 +197,7 @@ Value round_filter(const Value& input, const Arguments& arguments) {
   if (input.is_integer() && method == "common") return Value(input.as_int());
   const double value = input.as_double();
   if (!std::isfinite(value)) return Value(value);
+  spend(200);
   if (method == "common") {  // printf rounds the exact value, as Python does
     char text[400];
     std::snprintf(text, sizeof text, "%.*f", static_cast<int>(precision), value);
@@ -266,6 +273,7 @@ std::string BoundArguments::string_or(size_t parameter, std::string_view absent)
 bool is_filter(std::string_view name) { return filters().contains(name); }
 
 Value apply_filter(std::string_view name, const Value& input, const Arguments& arguments) {
+  spend(10);
   const auto found = filters().find(name);
   if (found == filters().end()) fail(str("the filter '", name, "' is not supported"));
   return found->second(input, arguments);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <ctime>
 
+#include "chat/budget.h"
 #include "chat/python_strings.h"
 #include "util/str.h"
 
@@ -38,6 +39,7 @@ Value format_time(const Arguments& arguments) {
   std::string format = require_string(bound.required(0), "strftime_now");
   if (format.empty()) return Value(std::string());
   if (format.size() > kMaxTimeBytes / 16) fail("strftime_now needs a shorter format");
+  spend(100 + static_cast<int64_t>(format.size()) * 10);
   // Python knows no time zone here, and microseconds are its own.
   timespec now{};
   std::timespec_get(&now, TIME_UTC);
@@ -67,6 +69,7 @@ Value make_dict(const Arguments& arguments) {
   if (!arguments.positional.empty()) {
     const Value& source = arguments.positional[0];
     if (source.is(Value::Kind::kDict)) {
+      spend_values(source.as_dict().items.size());
       dict = source.as_dict();
     } else {
       for (const Value& item : iterate(source)) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "chat/budget.h"
 #include "chat/globals.h"
 #include "chat/lexer.h"
 #include "chat/python_format.h"
@@ -52,6 +53,7 @@ int64_t own_size(const Value& value) {
 }  // namespace
 
 const Value* Scope::find(const std::string& name) const {
+  spend(1 + static_cast<int64_t>(variables.size() / 8));
   for (const auto& [known, value] : variables) {
     if (known == name) return &value;
   }
@@ -59,6 +61,7 @@ const Value* Scope::find(const std::string& name) const {
 }
 
 void Scope::set(const std::string& name, Value value) {
+  spend(static_cast<int64_t>(variables.size() / 8));
   for (auto& [known, old] : variables) {
     if (known == name) {
       old = std::move(value);
@@ -74,20 +77,15 @@ Interpreter::~Interpreter() {
 }
 
 std::string Interpreter::render(const Body& body, const Dict& variables) {
+  const Budget budget;
   variables_ = &variables;
   std::string out;
   execute(body, make_scope(nullptr), out);
   return out;
 }
 
-void Interpreter::spend(int64_t steps) {
-  steps_left_ -= steps;
-  if (steps_left_ < 0) fail("rendering takes too many steps");
-}
-
 const Value& Interpreter::charge(const Value& value) {
-  bytes_left_ -= own_size(value) * 32;
-  if (bytes_left_ < 0) fail("rendering takes too much memory");
+  spend_bytes(own_size(value) * 32);
   return value;
 }
 
@@ -121,6 +119,7 @@ Interpreter::Flow Interpreter::execute_statement(const Statement& statement, con
   switch (statement.kind) {
     case Statement::Kind::kText:
       check_string_size(out.size() + statement.text.size());
+      spend_copy(statement.text.size());
       out += statement.text;
       break;
     case Statement::Kind::kOutput:
@@ -271,7 +270,6 @@ Value Interpreter::evaluate_by_kind(const Expression& expression, const ScopePtr
     case Expression::Kind::kAttribute: return get_attribute(operand(0), expression.name);
     case Expression::Kind::kSubscript: {
       const Value object = operand(0);
-      if (object.is(Kind::kString)) spend(object.weight());
       return get_item(object, operand(1));
     }
     case Expression::Kind::kSlice: return evaluate_slice(expression, scope);
@@ -320,7 +318,6 @@ Value Interpreter::evaluate_slice(const Expression& expression, const ScopePtr& 
   for (size_t i = 0; i < 3; ++i) {
     if (const auto& bound = expression.operands[i + 1]) bounds[i] = evaluate(*bound, scope);
   }
-  spend(own_size(object));
   return charge(get_slice(object, &bounds[0], &bounds[1], &bounds[2]));
 }
 
@@ -352,9 +349,7 @@ Value Interpreter::evaluate_test(const Expression& expression, const ScopePtr& s
 Value Interpreter::evaluate_binary(const Expression& expression, const ScopePtr& scope) {
   const Value left = evaluate(*expression.operands[0], scope);
   const Value right = evaluate(*expression.operands[1], scope);
-  Value result = apply_operator(expression.name, left, right);
-  spend(own_size(result));
-  return charge(result);
+  return charge(apply_operator(expression.name, left, right));
 }
 
 Value Interpreter::evaluate_concat(const Expression& expression, const ScopePtr& scope) {

@@ -1,7 +1,7 @@
 // Renders a parsed template.
 //
-// Templates come from model directories and messages from users, so the work is bounded: how deep calls go,
-// how many steps are taken and how much memory is used in all. What exceeds that is refused.
+// The work is bounded: how deep calls go and, by budget.h, how many steps are taken and how much memory is
+// used in all. What exceeds that is refused.
 #pragma once
 
 #include <cstdint>
@@ -72,15 +72,12 @@ class Interpreter {
   Value call_macro(const Function& function, Arguments arguments);
   Value make_namespace(const Arguments& arguments);
 
-  void spend(int64_t steps);
   // Counts the memory of a value just made, without what it holds.
   const Value& charge(const Value& value);
 
   const Dict* variables_ = nullptr;                     // around the outermost scope
   std::vector<std::unique_ptr<Namespace>> namespaces_;  // they may refer to one another
   int depth_ = 0;
-  int64_t steps_left_ = 50'000'000;
-  int64_t bytes_left_ = int64_t{1} << 30;
   bool is_located_ = false;  // the exception under way already names its line
 };
 

@@ -1,6 +1,7 @@
 // What the interpreter does to call a function of a template.
 #include <algorithm>
 
+#include "chat/budget.h"
 #include "chat/globals.h"
 #include "chat/interpreter.h"
 #include "chat/python_format.h"
@@ -50,7 +51,7 @@ Value Interpreter::call_global(const std::string& name, const Arguments& argumen
 
 Value Interpreter::make_namespace(const Arguments& arguments) {
   const Value attributes = make_dict(arguments);
-  bytes_left_ -= 256;
+  spend_bytes(256);
   namespaces_.push_back(std::make_unique<Namespace>());
   for (const auto& [name, value] : attributes.as_dict().items) {
     check_namespace_name(require_string(name, "namespace"));
@@ -67,6 +68,7 @@ Value Interpreter::call_macro(const Function& function, Arguments arguments) {
   const ScopePtr scope = std::make_shared<Scope>(Scope{definition, {}});
   Values& positional = arguments.positional;
   const size_t num_parameters = macro.parameters.size();
+  spend(static_cast<int64_t>(num_parameters + num_parameters * arguments.named.size() / 8));
   for (size_t i = 0; i < num_parameters; ++i) {
     const MacroDefinition::Parameter& parameter = macro.parameters[i];
     if (i < positional.size()) {

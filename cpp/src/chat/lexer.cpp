@@ -36,6 +36,9 @@ std::string normalize_newlines(std::string_view source) {
   return text;
 }
 
+// Names are looked up and copied at every turn.
+constexpr size_t kMaxNameBytes = 255;
+
 class Lexer {
  public:
   explicit Lexer(std::string_view source) : source_(normalize_newlines(source)) {}
@@ -194,6 +197,7 @@ class Lexer {
       } else if (is_name_start(c)) {
         size_t size = 1;
         while (is_name_start(peek(size)) || is_digit(peek(size))) ++size;
+        if (size > kMaxNameBytes) fail_at_line(line_, str("a name is longer than ", kMaxNameBytes, " bytes"));
         add(Token::Kind::kName, rest().substr(0, size));
         advance(size);
       } else if (c == '\'' || c == '"') {

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
 
+#include "chat/budget.h"
 #include "chat/filters.h"
 #include "chat/python_strings.h"
 #include "util/str.h"
@@ -101,13 +102,17 @@ std::optional<Value> own_item(const Value& value, const Value& index) {
   const int64_t at = index.as_int() < 0 ? index.as_int() + size : index.as_int();
   if (at < 0 || at >= size) return std::nullopt;
   if (!value.is(Kind::kString)) return value.as_sequence().items[static_cast<size_t>(at)];
-  return Value(split_characters(value.as_string())[static_cast<size_t>(at)]);
+  return Value(slice_characters(value.as_string(), static_cast<size_t>(at), static_cast<size_t>(at) + 1));
 }
+
+// Enough of a key to know it by: undefined values may be many, and nobody counts what their complaints take.
+constexpr size_t kMaxQuotedBytes = 100;
 
 Value missing(const Value& value, const Value& index) {
   const std::string object = value.is(Kind::kNone) ? "None" : str("'", value.type_name(), " object'");
   if (index.is(Kind::kString))
-    return Value::undefined(str(object, " has no attribute '", index.as_string(), "'"));
+    return Value::undefined(
+        str(object, " has no attribute '", index.as_string().substr(0, kMaxQuotedBytes), "'"));
   return Value::undefined(str(object, " has no such element"));
 }
 
@@ -135,6 +140,8 @@ std::optional<std::string_view> optional_string(const BoundArguments& bound, siz
 bool has_affix(std::string_view text, const Value& affix, std::string_view method) {
   const auto matches = [&](const Value& one) {
     const std::string& part = require_string(one, method);
+    spend(1);
+    spend_copy(std::min(part.size(), text.size()));
     return method == "startswith" ? text.starts_with(part) : text.ends_with(part);
   };
   if (!affix.is(Kind::kTuple)) return matches(affix);
@@ -153,6 +160,7 @@ Value padded(std::string_view text, std::string_view method, const Arguments& ar
   int64_t left = missing;
   if (method == "ljust") left = 0;
   if (method == "center") left = missing / 2 + (missing & width & 1);
+  spend(missing);
   std::string out;
   if (method == "zfill" && (text.starts_with('-') || text.starts_with('+'))) {
     out += text[0];
@@ -167,7 +175,7 @@ Value padded(std::string_view text, std::string_view method, const Arguments& ar
 Value found_at(std::string_view text, std::string_view method, const Arguments& arguments) {
   const BoundArguments bound(method, arguments, {"sub"});
   const std::string& part = require_string(bound.required(0), method);
-  const size_t at = method[0] == 'r' ? text.rfind(part) : text.find(part);
+  const size_t at = method[0] == 'r' ? rfind_text(text, part) : find_text(text, part);
   if (at != text.npos) return Value(static_cast<int64_t>(count_characters(text.substr(0, at))));
   if (method.ends_with("index")) fail("substring not found");
   return Value(int64_t{-1});
@@ -178,7 +186,7 @@ Value partition(std::string_view text, std::string_view method, const Arguments&
   const std::string& separator = require_string(bound.required(0), method);
   if (separator.empty()) fail("empty separator");
   const bool from_right = method[0] == 'r';
-  const size_t at = from_right ? text.rfind(separator) : text.find(separator);
+  const size_t at = from_right ? rfind_text(text, separator) : find_text(text, separator);
   if (at == text.npos) return from_right ? tuple_of({"", "", text}) : tuple_of({text, "", ""});
   return tuple_of({text.substr(0, at), separator, text.substr(at + separator.size())});
 }
@@ -190,6 +198,7 @@ Value join_strings(const std::string& separator, const Arguments& arguments) {
   for (const Value& item : iterate(bound.required(0))) {
     if (!is_first) out += separator;
     is_first = false;
+    spend_copy(separator.size());
     out += require_string(item, "join");
     check_string_size(out.size() + separator.size());
   }
@@ -256,6 +265,7 @@ Value dict_method(const Value& self, std::string_view name, const Arguments& arg
   Values items;
   if (name == "copy") return self;
   if (name == "fromkeys") fail("the dict method 'fromkeys' is not supported");
+  spend_values(name == "items" ? dict.items.size() * 2 : dict.items.size() / 4);
   for (const auto& [key, value] : dict.items) {
     items.push_back(name == "keys" ? key : name == "values" ? value : Value::tuple({key, value}));
   }

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "chat/budget.h"
 #include "chat/filters.h"
 #include "chat/python_strings.h"
 #include "util/str.h"
@@ -85,6 +86,7 @@ Value arithmetic(std::string_view op, const Value& left, const Value& right) {
 }
 
 Values joined(const Values& a, const Values& b) {
+  spend(static_cast<int64_t>(a.size() + b.size()));
   Values items = a;
   items.insert(items.end(), b.begin(), b.end());
   return items;
@@ -97,13 +99,17 @@ Value repeated(const Value& value, int64_t count) {
     if (!text.empty() && count > static_cast<int64_t>(kMaxStringBytes)) check_string_size(SIZE_MAX);
     check_string_size(text.size() * static_cast<size_t>(text.empty() ? 0 : count));
     std::string out;
-    for (int64_t i = 0; i < count && !text.empty(); ++i) out += text;
+    if (text.empty()) return Value(std::move(out));
+    spend(count / 2);
+    spend_copy(text.size() * static_cast<size_t>(count));
+    for (int64_t i = 0; i < count; ++i) out += text;
     return Value(std::move(out));
   }
   const Values& items = value.as_sequence().items;
   Values out;
   if (!items.empty() && count > kMaxWeight / static_cast<int64_t>(items.size()))
     fail("a list would be too long");
+  if (!items.empty()) spend(count * (1 + static_cast<int64_t>(items.size())));
   for (int64_t i = 0; i < count && !items.empty(); ++i) out.insert(out.end(), items.begin(), items.end());
   return Value::sequence(value.kind(), std::move(out));
 }
@@ -137,6 +143,7 @@ Value apply_operator(std::string_view op, const Value& left, const Value& right)
   if (op == "+" && left.kind() == right.kind()) {
     if (left.is(Kind::kString)) {
       check_string_size(left.as_string().size() + right.as_string().size());
+      spend_copy(left.as_string().size() + right.as_string().size());
       return Value(left.as_string() + right.as_string());
     }
     if (is_repeatable(left)) {
@@ -159,7 +166,7 @@ Value negate(const Value& value) {
 bool is_contained(const Value& item, const Value& container) {
   switch (container.kind()) {
     case Kind::kString:
-      return container.as_string().find(require_string(item, "'in <string>'")) != std::string::npos;
+      return find_text(container.as_string(), require_string(item, "'in <string>'")) != std::string::npos;
     case Kind::kDict: return container.as_dict().find(item) != nullptr;
     default: {
       const Values items = iterate(container);
@@ -191,9 +198,8 @@ Value get_slice(const Value& value, const Value* start, const Value* end, const 
   const auto bound = [](const Value* part, int64_t absent) {
     return !part || part->is(Kind::kNone) ? absent : require_integer(*part, "a slice");
   };
-  const std::vector<std::string_view> characters =
-      is_text ? split_characters(value.as_string()) : std::vector<std::string_view>();
-  const int64_t size = static_cast<int64_t>(is_text ? characters.size() : value.as_sequence().items.size());
+  const int64_t size =
+      static_cast<int64_t>(is_text ? count_characters(value.as_string()) : value.as_sequence().items.size());
   const int64_t stride = bound(step, 1);
   if (stride == 0) fail("slice step cannot be zero");
   const int64_t lowest = stride > 0 ? 0 : -1, highest = stride > 0 ? size : size - 1;
@@ -205,6 +211,11 @@ Value get_slice(const Value& value, const Value* start, const Value* end, const 
   };
   const int64_t from = place(start, stride > 0 ? lowest : highest);
   const int64_t to = place(end, stride > 0 ? highest : lowest);
+  if (is_text && stride == 1)
+    return Value(slice_characters(value.as_string(), static_cast<size_t>(from), static_cast<size_t>(to)));
+  const std::vector<std::string_view> characters =
+      is_text ? split_characters(value.as_string()) : std::vector<std::string_view>();
+  if (!is_text) spend(size);
   Values items;
   std::string text;
   for (int64_t i = from; stride > 0 ? i < to : i > to;) {

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdio>
 
+#include "chat/budget.h"
 #include "chat/python_strings.h"
 #include "formats/json.h"
 #include "quire/error.h"
@@ -17,6 +18,7 @@ using Kind = Value::Kind;
 
 // The shortest digits that read back as the same float, laid out as Python does.
 std::string float_text(double value) {
+  spend(10);
   if (std::isnan(value)) return "nan";
   if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
   char buffer[64];
@@ -47,6 +49,7 @@ class Printer {
   std::string take() { return std::move(out_); }
 
   void print(const Value& value) {
+    spend(2);
     switch (value.kind()) {
       case Kind::kUndefined: put("Undefined"); break;
       case Kind::kNone: put("None"); break;
@@ -81,6 +84,7 @@ class Printer {
  private:
   void put(std::string_view text) {
     check_string_size(out_.size() + text.size());
+    spend_copy(text.size());
     out_ += text;
   }
 
@@ -105,6 +109,7 @@ class JsonWriter {
   std::string take() { return std::move(out_); }
 
   void write(const Value& value, int level) {
+    spend(2 + level / 4);
     switch (value.kind()) {
       case Kind::kNone: put("null"); break;
       case Kind::kBool: put(value.as_bool() ? "true" : "false"); break;
@@ -123,6 +128,7 @@ class JsonWriter {
  private:
   void put(std::string_view text) {
     check_string_size(out_.size() + text.size());
+    spend_copy(text.size());
     out_ += text;
   }
 
@@ -181,6 +187,7 @@ class JsonWriter {
   }
 
   void write_string(const std::string& text) {
+    spend(static_cast<int64_t>(text.size() / 4));
     put("\"");
     for (size_t pos = 0; pos < text.size();) {
       const size_t begin = pos;
@@ -208,6 +215,7 @@ class JsonWriter {
   }
 
   void write_escape(char32_t unit) {
+    spend(5);
     char escape[8];
     std::snprintf(escape, sizeof escape, "\\u%04x", static_cast<unsigned>(unit & 0xFFFF));
     put(escape);
@@ -272,7 +280,10 @@ class ValueBuilder final : public JsonHandler {
 }  // namespace
 
 std::string to_text(const Value& value) {
-  if (value.is(Kind::kString)) return value.as_string();
+  if (value.is(Kind::kString)) {
+    spend_copy(value.as_string().size());
+    return value.as_string();
+  }
   if (!value.is_defined()) return "";
   return to_representation(value);
 }

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstring>
 #include <span>
 
+#include "chat/budget.h"
 #include "chat/python_unicode.h"
 #include "chat/value.h"
 #include "util/str.h"
@@ -30,7 +32,11 @@ void append_mapped(Mappings mappings, std::span<const char32_t> pool, char32_t c
   for (uint32_t i = 0; i < found->length; ++i) append_utf8(pool[found->offset + i], out);
 }
 
+// One step for a character: those who ask for them look each up in a table.
+void spend_characters(std::string_view text) { spend(static_cast<int64_t>(text.size())); }
+
 std::u32string characters_of(std::string_view text) {
+  spend_characters(text);
   std::u32string characters;
   for (size_t pos = 0; pos < text.size();) characters += decode_utf8(text, pos);
   return characters;
@@ -52,19 +58,26 @@ bool is_line_end(char32_t c) {
   return (c >= 0x0A && c <= 0x0D) || (c >= 0x1C && c <= 0x1E) || c == 0x85 || c == 0x2028 || c == 0x2029;
 }
 
+// Each part becomes a value. What is found beyond the most that a list may hold is found in vain.
+void add_part(std::vector<std::string_view>& parts, std::string_view part) {
+  spend_values(1);
+  parts.push_back(part);
+}
+
 std::vector<std::string_view> split_at_space(std::string_view text, int64_t max_splits) {
+  spend_scan(text.size());
   std::vector<std::string_view> parts;
   std::string_view rest = strip(text, Side::kLeft);
   while (!rest.empty()) {
     if (max_splits >= 0 && static_cast<int64_t>(parts.size()) == max_splits) {
-      parts.push_back(rest);
+      add_part(parts, rest);
       break;
     }
     size_t end = 0;
     for (size_t next = 0; end < rest.size(); end = next) {
       if (is_space(decode_utf8(rest, next))) break;
     }
-    parts.push_back(rest.substr(0, end));
+    add_part(parts, rest.substr(0, end));
     rest = strip(rest.substr(end), Side::kLeft);
   }
   return parts;
@@ -79,11 +92,12 @@ size_t previous_character(std::string_view text, size_t end) {
 }
 
 std::vector<std::string_view> split_at_space_from_right(std::string_view text, int64_t max_splits) {
+  spend_scan(text.size());
   std::vector<std::string_view> parts;
   std::string_view rest = strip(text, Side::kRight);
   while (!rest.empty()) {
     if (max_splits >= 0 && static_cast<int64_t>(parts.size()) == max_splits) {
-      parts.push_back(rest);
+      add_part(parts, rest);
       break;
     }
     size_t begin = rest.size();
@@ -93,8 +107,24 @@ std::vector<std::string_view> split_at_space_from_right(std::string_view text, i
       if (is_space(decode_utf8(rest, pos))) break;
       begin = previous;
     }
-    parts.push_back(rest.substr(begin));
+    add_part(parts, rest.substr(begin));
     rest = strip(rest.substr(0, begin), Side::kRight);
+  }
+  std::reverse(parts.begin(), parts.end());
+  return parts;
+}
+
+// From the right, all but the last `max_splits` separators. Looks for them in the text backwards, since
+// looking from the right may take the product of both sizes.
+std::vector<std::string_view> split_backwards(std::string_view text, std::string_view separator,
+                                              int64_t max_splits) {
+  const std::string text_backwards(text.rbegin(), text.rend());
+  const std::string separator_backwards(separator.rbegin(), separator.rend());
+  std::vector<std::string_view> parts =
+      split(text_backwards, separator_backwards, max_splits, /*from_right=*/false);
+  for (std::string_view& part : parts) {
+    const auto before = static_cast<size_t>(part.data() - text_backwards.data());
+    part = text.substr(text.size() - before - part.size(), part.size());
   }
   std::reverse(parts.begin(), parts.end());
   return parts;
@@ -147,11 +177,14 @@ void append_utf8(char32_t c, std::string& out) {
 }
 
 size_t count_characters(std::string_view text) {
+  spend_copy(text.size());
   return static_cast<size_t>(
       std::count_if(text.begin(), text.end(), [](char byte) { return (byte & 0xC0) != 0x80; }));
 }
 
 std::vector<std::string_view> split_characters(std::string_view text) {
+  spend_characters(text);
+  spend_bytes(static_cast<int64_t>(text.size() * sizeof(std::string_view)));
   std::vector<std::string_view> characters;
   for (size_t pos = 0; pos < text.size();) {
     const size_t begin = pos;
@@ -159,6 +192,36 @@ std::vector<std::string_view> split_characters(std::string_view text) {
     characters.push_back(text.substr(begin, pos - begin));
   }
   return characters;
+}
+
+std::string_view slice_characters(std::string_view text, size_t first, size_t last) {
+  spend_scan(text.size());
+  const auto skip = [&](size_t pos, size_t count) {
+    while (count > 0 && pos < text.size()) {
+      decode_utf8(text, pos);
+      --count;
+    }
+    return pos;
+  };
+  const size_t begin = skip(0, first);
+  return text.substr(begin, skip(begin, last > first ? last - first : 0) - begin);
+}
+
+size_t find_text(std::string_view text, std::string_view part, size_t from) {
+  if (from > text.size()) return text.npos;
+  const void* found = ::memmem(text.data() + from, text.size() - from, part.data(), part.size());
+  const size_t at = found ? static_cast<size_t>(static_cast<const char*>(found) - text.data()) : text.npos;
+  spend_scan(std::min(at, text.size()) - from + part.size());
+  return at;
+}
+
+size_t rfind_text(std::string_view text, std::string_view part) {
+  spend_scan(text.size() + part.size());
+  if (part.size() <= 16) return text.rfind(part);
+  const std::string text_backwards(text.rbegin(), text.rend());
+  const std::string part_backwards(part.rbegin(), part.rend());
+  const size_t at = find_text(text_backwards, part_backwards);
+  return at == text.npos ? at : text.size() - at - part.size();
 }
 
 std::string to_lower(std::string_view text) {
@@ -169,6 +232,7 @@ std::string to_lower(std::string_view text) {
 }
 
 std::string to_upper(std::string_view text) {
+  spend_characters(text);
   std::string out;
   for (size_t pos = 0; pos < text.size();) append_mapped(kUpper, kUpperPool, decode_utf8(text, pos), out);
   return out;
@@ -201,9 +265,11 @@ std::string capitalize(std::string_view text) {
 }
 
 std::string_view strip(std::string_view text, Side side, std::optional<std::string_view> characters) {
-  const std::u32string set = characters ? characters_of(*characters) : std::u32string();
+  std::u32string set = characters ? characters_of(*characters) : std::u32string();
+  std::sort(set.begin(), set.end());
   const auto is_stripped = [&](char32_t c) {
-    return characters ? set.find(c) != std::u32string::npos : is_space(c);
+    spend(1);
+    return characters ? std::binary_search(set.begin(), set.end(), c) : is_space(c);
   };
   while (side != Side::kRight && !text.empty()) {
     size_t pos = 0;
@@ -224,21 +290,24 @@ std::vector<std::string_view> split(std::string_view text, std::optional<std::st
   if (!separator)
     return from_right ? split_at_space_from_right(text, max_splits) : split_at_space(text, max_splits);
   if (separator->empty()) fail("split with an empty separator");
+  if (from_right && separator->size() > 1) return split_backwards(text, *separator, max_splits);
   std::vector<std::string_view> parts;
   const auto may_split = [&] { return max_splits < 0 || static_cast<int64_t>(parts.size()) < max_splits; };
+  if (from_right) spend_scan(text.size());
   while (may_split()) {
-    const size_t at = from_right ? text.rfind(*separator) : text.find(*separator);
+    const size_t at = from_right ? text.rfind(*separator) : find_text(text, *separator);
     if (at == text.npos) break;
     const size_t after = at + separator->size();
-    parts.push_back(from_right ? text.substr(after) : text.substr(0, at));
+    add_part(parts, from_right ? text.substr(after) : text.substr(0, at));
     text = from_right ? text.substr(0, at) : text.substr(after);
   }
-  parts.push_back(text);
+  add_part(parts, text);
   if (from_right) std::reverse(parts.begin(), parts.end());
   return parts;
 }
 
 std::vector<std::string_view> split_lines(std::string_view text, bool keep_ends) {
+  spend_scan(text.size());
   std::vector<std::string_view> lines;
   size_t begin = 0;
   for (size_t pos = 0; pos < text.size();) {
@@ -259,6 +328,8 @@ std::string replace(std::string_view text, std::string_view old, std::string_vie
   const auto may_replace = [&] { return max_count < 0 || count < max_count; };
   const auto put = [&](std::string_view part) {
     check_string_size(out.size() + part.size());
+    spend(1);
+    spend_copy(part.size());
     out += part;
   };
   size_t pos = 0;
@@ -273,7 +344,7 @@ std::string replace(std::string_view text, std::string_view old, std::string_vie
     }
   } else {
     while (may_replace()) {
-      const size_t at = text.find(old, pos);
+      const size_t at = find_text(text, old, pos);
       if (at == text.npos) break;
       put(text.substr(pos, at - pos));
       put(with);
@@ -288,7 +359,8 @@ std::string replace(std::string_view text, std::string_view old, std::string_vie
 size_t count_occurrences(std::string_view text, std::string_view part) {
   if (part.empty()) return count_characters(text) + 1;
   size_t count = 0;
-  for (size_t at = text.find(part); at != text.npos; at = text.find(part, at + part.size())) ++count;
+  for (size_t at = find_text(text, part); at != text.npos; at = find_text(text, part, at + part.size()))
+    ++count;
   return count;
 }
 
@@ -319,6 +391,7 @@ std::optional<bool> ask_characters(std::string_view method, std::string_view tex
 }
 
 std::string quote(std::string_view text) {
+  spend_characters(text);
   const bool has_single = text.find('\'') != text.npos;
   const char mark = has_single && text.find('"') == text.npos ? '"' : '\'';
   std::string out(1, mark);

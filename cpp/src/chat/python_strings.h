@@ -1,4 +1,5 @@
-// Python's str methods, on UTF-8. Positions and lengths count characters, as in Python.
+// Python's str methods, on UTF-8. Positions and lengths count characters, as in Python. All spend what they
+// do (see budget.h).
 #pragma once
 
 #include <cstdint>
@@ -21,6 +22,12 @@ char32_t decode_utf8(std::string_view text, size_t& pos);
 void append_utf8(char32_t character, std::string& out);
 size_t count_characters(std::string_view text);
 std::vector<std::string_view> split_characters(std::string_view text);
+// The characters [first, last), or fewer where there are no more.
+std::string_view slice_characters(std::string_view text, size_t first, size_t last);
+
+// As std::string_view's, from byte `from` on, but in time proportional to the sizes, whatever they hold.
+size_t find_text(std::string_view text, std::string_view part, size_t from = 0);
+size_t rfind_text(std::string_view text, std::string_view part);
 
 std::string to_lower(std::string_view text);
 std::string to_upper(std::string_view text);

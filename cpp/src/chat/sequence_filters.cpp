@@ -1,8 +1,9 @@
 #include "chat/sequence_filters.h"
 
 #include <algorithm>
-#include <unordered_set>
+#include <set>
 
+#include "chat/budget.h"
 #include "chat/python_format.h"
 #include "chat/python_strings.h"
 #include "util/str.h"
@@ -21,6 +22,7 @@ Value attribute_of(Value item, const Value* attribute, const Value* absent = nul
   } else {
     for (std::string_view part :
          split(require_string(*attribute, "attribute"), ".", -1, /*from_right=*/false)) {
+      spend(10);
       const bool is_index =
           *ask_characters("isdigit", part) && part.size() < 10 && *ask_characters("isascii", part);
       path.push_back(is_index ? Value(int64_t{std::stoll(std::string(part))}) : Value(part));
@@ -39,11 +41,21 @@ Value sort_key(const Value& item, const Value* attribute, bool case_sensitive) {
   return key.is(Kind::kString) && !case_sensitive ? Value(to_lower(key.as_string())) : key;
 }
 
+// The items of a dict, as tuples.
+Values pairs_of(const Value& dict) {
+  spend_values(2 * dict.as_dict().items.size());
+  Values pairs;
+  for (const auto& [key, value] : dict.as_dict().items) pairs.push_back(Value::tuple({key, value}));
+  return pairs;
+}
+
 Value first_filter(const Value& input, const Arguments& arguments) {
   BoundArguments("first", arguments, {});
   if (input.is(Kind::kIterator)) {
     Sequence& iterator = input.as_iterator();
     if (iterator.next < iterator.items.size()) return iterator.items[iterator.next++];
+  } else if (input.is(Kind::kString) && !input.as_string().empty()) {
+    return Value(slice_characters(input.as_string(), 0, 1));
   } else if (const Values items = iterate(input); !items.empty()) {
     return items.front();
   }
@@ -53,6 +65,7 @@ Value first_filter(const Value& input, const Arguments& arguments) {
 Value last_filter(const Value& input, const Arguments& arguments) {
   BoundArguments("last", arguments, {});
   if (input.is(Kind::kIterator)) fail("'generator' object is not reversible");
+  if (input.is(Kind::kString) && !input.as_string().empty()) return get_item(input, Value(int64_t{-1}));
   const Values items = iterate(input);
   return items.empty() ? Value::undefined("No last item, sequence was empty.") : items.back();
 }
@@ -66,9 +79,7 @@ Value items_filter(const Value& input, const Arguments& arguments) {
   BoundArguments("items", arguments, {});
   if (!input.is_defined()) return Value::iterator({});
   if (!input.is(Kind::kDict)) fail("Can only get item pairs from a mapping.");
-  Values items;
-  for (const auto& [key, value] : input.as_dict().items) items.push_back(Value::tuple({key, value}));
-  return Value::iterator(std::move(items));
+  return Value::iterator(pairs_of(input));
 }
 
 Value join_filter(const Value& input, const Arguments& arguments) {
@@ -79,6 +90,7 @@ Value join_filter(const Value& input, const Arguments& arguments) {
   for (const Value& item : iterate(input)) {
     if (!is_first) out += separator;
     is_first = false;
+    spend_copy(separator.size());
     out += to_text(attribute_of(item, bound.find(1)));
     check_string_size(out.size() + separator.size());
   }
@@ -97,6 +109,7 @@ Value reverse_filter(const Value& input, const Arguments& arguments) {
 }
 
 void sort_by(Values& items, bool reverse, const std::function<Value(const Value&)>& key_of) {
+  spend_values(2 * items.size());
   std::vector<std::pair<Value, Value>> keyed;
   for (Value& item : items) keyed.emplace_back(key_of(item), item);
   // Reversing keeps equal items in their order, as sorted() does.
@@ -129,8 +142,7 @@ Value dictsort_filter(const Value& input, const Arguments& arguments) {
   const std::string by = bound.string_or(1, "key");
   if (by != "key" && by != "value") fail("You can only sort by either \"key\" or \"value\"");
   if (!input.is(Kind::kDict)) fail(str("'dictsort' needs a dict, got '", input.type_name(), "'"));
-  Values items;
-  for (const auto& [key, value] : input.as_dict().items) items.push_back(Value::tuple({key, value}));
+  Values items = pairs_of(input);
   sort_by(items, bound.boolean_or(2, false), [&](const Value& item) {
     return sort_key(item.as_sequence().items[by == "key" ? 0 : 1], nullptr, bound.boolean_or(0, false));
   });
@@ -139,9 +151,10 @@ Value dictsort_filter(const Value& input, const Arguments& arguments) {
 
 Value unique_filter(const Value& input, const Arguments& arguments) {
   const BoundArguments bound("unique", arguments, {"case_sensitive", "attribute"});
-  std::unordered_set<std::string> seen;
+  std::set<std::string> seen;
   Values kept;
   for (const Value& item : iterate(input)) {
+    spend_values(1);
     if (seen.insert(hash_key(sort_key(item, bound.find(1), bound.boolean_or(0, false)))).second)
       kept.push_back(item);
   }

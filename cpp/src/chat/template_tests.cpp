@@ -1,6 +1,7 @@
 // The tests of "is": {% if x is string %}.
 #include <map>
 
+#include "chat/budget.h"
 #include "chat/filters.h"
 #include "chat/python_format.h"
 #include "chat/python_strings.h"
@@ -67,6 +68,7 @@ bool is_test(std::string_view name) {
 }
 
 bool apply_test(std::string_view name, const Value& input, const Arguments& arguments) {
+  spend(10);
   if (const auto unary = unary_tests().find(name); unary != unary_tests().end()) {
     const BoundArguments none(name, arguments, {});
     return unary->second(input);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "chat/budget.h"
 #include "chat/python_strings.h"
 #include "quire/error.h"
 #include "util/str.h"
@@ -37,7 +38,40 @@ int compare_items(const Values& a, const Values& b) {
   return a.size() < b.size() ? -1 : a.size() > b.size();
 }
 
+// What tells the members of a tuple apart must say where it ends.
+void append_hash_key(const Value& key, std::string& out) {
+  spend(4);
+  switch (key.kind()) {
+    case Kind::kString:
+      spend_copy(key.as_string().size());
+      out += str("s", key.as_string().size(), ":");
+      out += key.as_string();
+      return;
+    case Kind::kNone: out += '-'; return;
+    case Kind::kUndefined: out += '?'; return;
+    case Kind::kBool:
+    case Kind::kInt: out += str("n", key.as_int(), ";"); return;
+    case Kind::kFloat: {
+      const auto whole = whole_number(key.as_double());
+      out += whole ? str("n", *whole, ";") : str("f", std::hexfloat, key.as_double(), ";");
+      return;
+    }
+    case Kind::kTuple:
+    case Kind::kRange:
+      out += str(key.is(Kind::kTuple) ? "(" : "r", key.as_sequence().items.size(), ":");
+      for (const Value& item : key.as_sequence().items) append_hash_key(item, out);
+      return;
+    default: fail(str("unhashable type: '", key.type_name(), "'"));
+  }
+}
+
 }  // namespace
+
+void spend_values(size_t count) {
+  constexpr int64_t kBytes = 128;  // the value, and what it refers to
+  spend(static_cast<int64_t>(count) * 4);
+  spend_bytes(static_cast<int64_t>(count) * kBytes);
+}
 
 Value::Value(std::string value)
     : kind_(Kind::kString), data_(std::make_shared<const std::string>(std::move(value))) {}
@@ -153,6 +187,7 @@ const Value* Dict::find(const Value& key) const {
 const Value* Dict::find(std::string_view key) const { return find(Value(key)); }
 
 void Namespace::set(std::string_view name, Value value) {
+  spend(static_cast<int64_t>(attributes.size() / 8));
   for (auto& [known, attribute] : attributes) {
     if (known == name) {
       attribute = std::move(value);
@@ -166,6 +201,7 @@ void Namespace::set(std::string_view name, Value value) {
 }
 
 const Value* Namespace::find(std::string_view name) const {
+  spend(static_cast<int64_t>(attributes.size() / 8));
   for (const auto& [known, attribute] : attributes) {
     if (known == name) return &attribute;
   }
@@ -173,27 +209,9 @@ const Value* Namespace::find(std::string_view name) const {
 }
 
 std::string hash_key(const Value& key) {
-  switch (key.kind()) {
-    case Kind::kString: return "s" + key.as_string();
-    case Kind::kNone: return "-";
-    case Kind::kUndefined: return "?";
-    case Kind::kBool:
-    case Kind::kInt: return str("n", key.as_int());
-    case Kind::kFloat: {
-      const auto whole = whole_number(key.as_double());
-      return whole ? str("n", *whole) : str("f", std::hexfloat, key.as_double());
-    }
-    case Kind::kTuple:
-    case Kind::kRange: {
-      std::string joined = key.is(Kind::kTuple) ? "(" : "range(";
-      for (const Value& item : key.as_sequence().items) {
-        const std::string part = hash_key(item);
-        joined += str(part.size(), ":", part);
-      }
-      return joined;
-    }
-    default: fail(str("unhashable type: '", key.type_name(), "'"));
-  }
+  std::string out;
+  append_hash_key(key, out);
+  return out;
 }
 
 bool is_true(const Value& value) {
@@ -216,6 +234,7 @@ bool is_true(const Value& value) {
 void fail(const std::string& message) { throw InvalidArgument(std::string(kComplaintPrefix) + message); }
 
 bool equals(const Value& a, const Value& b) {
+  spend(1);
   if (a.is_number() && b.is_number()) {
     if (a.is_integer() && b.is_integer()) return a.as_int() == b.as_int();
     return a.as_double() == b.as_double();
@@ -224,7 +243,10 @@ bool equals(const Value& a, const Value& b) {
   switch (a.kind()) {
     case Kind::kUndefined:
     case Kind::kNone: return true;
-    case Kind::kString: return a.as_string() == b.as_string();
+    case Kind::kString:
+      if (a.as_string().size() != b.as_string().size()) return false;
+      spend_copy(a.as_string().size());
+      return a.as_string() == b.as_string();
     case Kind::kList:
     case Kind::kTuple:
     case Kind::kRange: {
@@ -244,11 +266,15 @@ bool equals(const Value& a, const Value& b) {
 }
 
 int compare(const Value& a, const Value& b) {
+  spend(1);
   if (a.is_number() && b.is_number()) {
     if (a.is_integer() && b.is_integer()) return a.as_int() < b.as_int() ? -1 : a.as_int() > b.as_int();
     return a.as_double() < b.as_double() ? -1 : a.as_double() > b.as_double();
   }
-  if (a.is(Kind::kString) && b.is(Kind::kString)) return a.as_string().compare(b.as_string());
+  if (a.is(Kind::kString) && b.is(Kind::kString)) {
+    spend_copy(std::min(a.as_string().size(), b.as_string().size()));
+    return a.as_string().compare(b.as_string());
+  }
   if (a.kind() == b.kind() && (a.is(Kind::kList) || a.is(Kind::kTuple))) {
     return compare_items(a.as_sequence().items, b.as_sequence().items);
   }
@@ -262,6 +288,7 @@ Values iterate(const Value& value) {
   switch (value.kind()) {
     case Kind::kUndefined: return {};
     case Kind::kString: {
+      spend_values(count_characters(value.as_string()));
       Values characters;
       for (std::string_view c : split_characters(value.as_string())) characters.emplace_back(c);
       return characters;
@@ -269,14 +296,18 @@ Values iterate(const Value& value) {
     case Kind::kList:
     case Kind::kTuple:
     case Kind::kRange:
-    case Kind::kView: return value.as_sequence().items;
+    case Kind::kView:
+      spend(static_cast<int64_t>(value.as_sequence().items.size()));
+      return value.as_sequence().items;
     case Kind::kIterator: {
       Sequence& iterator = value.as_iterator();
+      spend(static_cast<int64_t>(iterator.items.size() - iterator.next));
       Values rest(iterator.items.begin() + static_cast<ptrdiff_t>(iterator.next), iterator.items.end());
       iterator.next = iterator.items.size();
       return rest;
     }
     case Kind::kDict: {
+      spend(static_cast<int64_t>(value.as_dict().items.size()));
       Values keys;
       for (const auto& [key, item] : value.as_dict().items) keys.push_back(key);
       return keys;

@@ -2,11 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -122,7 +122,8 @@ struct Sequence {
 // In order of insertion, as in Python.
 struct Dict {
   std::vector<std::pair<Value, Value>> items;
-  std::unordered_map<std::string, size_t> index;  // by hash_key
+  std::map<std::string, size_t>
+      index;  // by hash_key; ordered, since keys can be chosen so that hashes collide
   int depth = 1;
   int64_t weight = 1;
 
@@ -160,6 +161,9 @@ struct Namespace {
   void set(std::string_view name, Value value);
   const Value* find(std::string_view name) const;
 };
+
+// Spends for so many values with memory of their own (see budget.h), before they are made.
+void spend_values(size_t count);
 
 // Equal keys, and only those, have equal hash keys: 1, 1.0 and True are one key.
 std::string hash_key(const Value& key);

@@ -1,6 +1,7 @@
 #include "chat/chat_template.h"
 
 #include <gtest/gtest.h>
+#include <time.h>
 
 #include <vector>
 
@@ -133,6 +134,87 @@ TEST(ChatTemplateTest, NothingRunsForEverOrDeep) {
     sources.push_back("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}");
   for (const std::string& source : sources) EXPECT_NE(complaint(source), "accepted") << source.substr(0, 60);
   EXPECT_NE(complaint("x", std::string(100'000, '[')), "accepted");
+}
+
+TEST(ChatTemplateTest, SearchesFromTheRightFindWhatPythonFinds) {
+  EXPECT_EQ(
+      rendered("{% set s = 'a--b---c' %}{{ s.rsplit('--') }}{{ s.rsplit('--', 1) }}{{ s.rfind('--') }}"),
+      "['a', 'b-', 'c']['a--b-', 'c']5");
+  // Longer than what is looked for letter by letter.
+  EXPECT_EQ(
+      rendered("{% set p = 'ab' * 20 %}{% set s = 'é' ~ p ~ 'ab' ~ 'x' %}{{ s.rfind(p) }} {{ s.find(p) }} "
+               "{{ s.rpartition(p) == ('éab', p, 'x') }} {{ s.rindex('x') }} {{ s.rfind(p ~ 'y') }}"),
+      "3 1 True 43 -1");
+}
+
+TEST(ChatTemplateTest, SlicesAndIndicesCountCharacters) {
+  EXPECT_EQ(
+      rendered(
+          "{% set s = 'aéü€x' %}{{ s[1:3] }} {{ s[-2:] }} {{ s[3] }} {{ s[-1] }} {{ s[9:] }} {{ s[3:1] }} "
+          "{{ s[::2] }} {{ s | first }} {{ s[1:] | first }} {{ s | last }}"),
+      "éü €x € x   aüx a é x");
+}
+
+TEST(ChatTemplateTest, KeysOfTuplesAreToldApart) {
+  EXPECT_EQ(
+      rendered("{% set d = {('a', 'b'): 1, ('ab', ''): 2, (1,): 3, '(1,)': 4, ((1,),): 5} %}"
+               "{{ d[('a', 'b')] }}{{ d[('ab', '')] }}{{ d[(1.0,)] }}{{ d['(1,)'] }}{{ d[((true,),)] }}"),
+      "12345");
+}
+
+double thread_seconds() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
+}
+
+// What costs more than it says would run for minutes here, or for ever: each takes well under two seconds.
+TEST(ChatTemplateTest, WorkIsPaidForByItsSize) {
+  if (kSanitized) GTEST_SKIP() << "as many steps as a template may take";
+  const auto forever = [](const std::string& before, const std::string& work) {
+    return before + "{% for a in range(99999) %}{% for b in range(99999) %}" + work +
+           "{% endfor %}{% endfor %}";
+  };
+  const std::string text = "{% set t = 'a' * 4000000 %}";
+  std::string many_variables;
+  for (int i = 0; i < 20000; ++i) many_variables += "{% set v" + std::to_string(i) + " = 1 %}";
+  const std::string sources[] = {
+      forever("{% set t = 'a' * 1000000 %}{% set c = 'b' * 1000000 ~ 'a' %}", "{% set x = t.strip(c) %}"),
+      "{{ ([[1]] * 1000000) | sum(start=[]) | length }}",
+      forever("{% set t = 'a' * 200000 %}{% set p = 'a' * 100000 ~ 'b' %}", "{% set x = t.find(p) %}"),
+      forever("{% set t = 'a' * 200000 %}{% set p = 'b' ~ 'a' * 100000 %}", "{% set x = t.rfind(p) %}"),
+      forever("{% set t = 'a' * 200000 %}{% set p = 'b' ~ 'a' * 100000 %}", "{% set x = t.rsplit(p) %}"),
+      forever("{% set ns = namespace(t='') %}", "{% set ns.t = ns.t + 'a' * 99 %}"),
+      forever(text, "{% set x = t | upper %}"),
+      forever(text, "{% set x = t.isalpha() %}"),
+      forever(text, "{% set x = t | title %}"),
+      forever(text, "{% set x = t.split('a') %}"),
+      forever(text, "{% set x = t | join(',') %}"),
+      forever(text, "{% for c in t %}{% endfor %}"),
+      forever(text, "{% set x = t[3999999] %}"),
+      forever(text, "{% set x = t | int %}"),
+      forever(text, "{% set x = {'x': 1}[t] %}"),
+      forever("{% set t = 'é' * 1000000 %}", "{% set x = t | tojson(ensure_ascii=true) %}"),
+      forever("{% set t = [1] * 100000 %}{% set p = 'a' * 100000 %}",
+              "{% set x = t | map('replace', p, p) | list %}"),
+      forever("{% set t = range(99999) | list %}", "{% set x = t | select('in', t) | list %}"),
+      forever("{% set ns = namespace(t='a' * 1000000) %}{% for i in range(140) %}{% set ns.t = (ns.t,) %}{% "
+              "endfor %}",
+              "{% set x = {ns.t: 1} %}"),
+      forever(many_variables, "{{ nobody }}"),
+  };
+  for (const std::string& source : sources) {
+    const double start = thread_seconds();
+    const std::string why = complaint(source);
+    EXPECT_NE(why.find("rendering takes too m"), std::string::npos) << source.substr(0, 200) << ": " << why;
+    EXPECT_LT(thread_seconds() - start, 8) << source.substr(0, 200);
+  }
+}
+
+TEST(ChatTemplateTest, NamesAreShort) {
+  const std::string name(255, 'a');
+  EXPECT_EQ(rendered("{% set " + name + " = 1 %}{{ " + name + " }}"), "1");
+  EXPECT_EQ(complaint("{{ " + name + "a }}"), "chat_template: line 1: a name is longer than 255 bytes");
 }
 
 }  // namespace
