@@ -168,6 +168,12 @@ class LocalExecutor final : public Executor {
     model_info_.activation_bytes = static_cast<int64_t>(first.activation_bytes());
   }
 
+  ~LocalExecutor() override {
+    // A rank without a thread computes when it is asked for the result. The others wait for it inside the
+    // step, and nobody will ask any more.
+    if (num_in_flight_ > 0 && max_in_flight_steps_ == 1) ranks_[0]->worker().communicator().abort();
+  }
+
   const ModelInfo& model_info() const override { return model_info_; }
   std::vector<KVCacheSpec> kv_cache_specs() const override {
     return ranks_[0]->worker().model().kv_cache_specs();

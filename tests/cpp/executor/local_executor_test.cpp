@@ -128,6 +128,21 @@ TEST_P(LocalExecutorTest, RanksMeetAgainAfterAStepThatFailed) {
   }
 }
 
+// Ranks meet inside a step: were one to leave before a step that the other has begun, it would wait for ever.
+TEST_P(LocalExecutorTest, AnExecutorThatGoesFinishesWhatWasLaunched) {
+  for (int round = 0; round < 10; ++round) {
+    PlanBuilder first, second;  // plans outlive the executor
+    const auto executor = make_executor(1, 2);
+    first.next().add(1, prompt(40), 40, {1, 2, 3});
+    second.next().next().compute(1, 40, 41);
+    executor->launch(first.plan);
+    executor->sample(first.plan.step_id, nullptr);
+    if (executor->max_in_flight_steps() < 2) continue;
+    executor->launch(second.plan);
+    executor->sample(second.plan.step_id, nullptr);
+  }
+}
+
 TEST_P(LocalExecutorTest, FinishedRequestsMayBeForgottenWithoutAStep) {
   const auto executor = make_executor();
   PlanBuilder steps;
