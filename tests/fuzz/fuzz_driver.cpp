@@ -1,7 +1,9 @@
 // Runs a fuzz target without libFuzzer: FUZZ [--seconds N] [--seed N] SEED_DIRECTORY
 //
-// Seeds are mutated at random (bits, bytes, runs, splices, numbers) for the given time; the input at work is
-// in memory when a sanitizer stops the program, and `--seed` repeats the run.
+// Seeds are mutated at random (bits, bytes, runs, splices, numbers, nesting) for the given time; the input at
+// work is in memory when a sanitizer stops the program, and `--seed` repeats the run. A target that says what
+// it has not been led to fails when that goes on.
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -15,10 +17,15 @@
 #include <vector>
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
+// What no input so far has reached; null: nothing is missing.
+extern "C" [[gnu::weak]] const char* fuzz_target_missed();
 
 namespace {
 
 using Rng = std::mt19937_64;
+
+// After so many inputs a target has met all that it should.
+constexpr uint64_t kEnoughRuns = 20'000;
 
 size_t below(Rng& rng, size_t limit) { return limit == 0 ? 0 : rng() % limit; }
 
@@ -41,7 +48,7 @@ void mutate(std::string& text, const std::vector<std::string>& seeds, Rng& rng) 
                                        "(",
                                        "[",
                                        "\""};
-  switch (below(rng, 7)) {
+  switch (below(rng, 8)) {
     case 0:
       if (!text.empty()) text[below(rng, text.size())] ^= static_cast<char>(1U << below(rng, 8));
       break;
@@ -62,6 +69,23 @@ void mutate(std::string& text, const std::vector<std::string>& seeds, Rng& rng) 
     case 5: {
       const std::string& other = seeds[below(rng, seeds.size())];
       text = text.substr(0, below(rng, text.size() + 1)) + other.substr(below(rng, other.size() + 1));
+      break;
+    }
+    case 6: {
+      // Nested, here deeper than any reader should follow, there just so.
+      const size_t depth = below(rng, 2) == 0 ? 150 + below(rng, 100) : 1 + below(rng, 5000);
+      const bool is_object = below(rng, 2) == 0;
+      std::string nested;
+      for (size_t i = 0; i < depth; ++i) nested += is_object ? "{\"a\":" : "[";
+      nested += "0";
+      for (size_t i = 0; i < depth; ++i) nested += is_object ? '}' : ']';
+      // In the place of a number where there is one, so that the rest stays a document.
+      const size_t from = text.find_first_of("0123456789", below(rng, text.size() + 1));
+      if (from == text.npos || below(rng, 4) == 0) {
+        text.insert(below(rng, text.size() + 1), nested);
+      } else {
+        text.replace(from, std::min(text.find_first_not_of("0123456789", from), text.size()) - from, nested);
+      }
       break;
     }
     default: text.resize(below(rng, text.size() + 1));
@@ -104,5 +128,8 @@ int main(int argc, char** argv) {
   }
   std::printf("%llu runs, %zu seeds, seed %llu\n", static_cast<unsigned long long>(runs), seeds.size(),
               static_cast<unsigned long long>(seed));
-  return 0;
+  const char* missed = fuzz_target_missed ? fuzz_target_missed() : nullptr;
+  if (missed == nullptr || runs < kEnoughRuns) return 0;
+  std::fprintf(stderr, "no input was %s\n", missed);
+  return 1;
 }

@@ -289,6 +289,41 @@ TEST(EngineCoreTest, AFailedStepEndsItsRequestsAndNoOthers) {
   EXPECT_EQ(harness.free_blocks(), harness.num_free_at_start);
 }
 
+// In every row of the batch, at its first token and later, with and without a step behind it and drafts.
+TEST(EngineCoreTest, BystandersOfAFailingRequestGetTheTokensThatTheyWouldHaveWithoutIt) {
+  const auto prompt = [](RequestId id) { return std::vector<int32_t>(5 + 9 * id, static_cast<int32_t>(id)); };
+  constexpr RequestId kNumRequests = 4;
+  for (const auto& [max_in_flight, num_drafts] : {std::pair{1, 0}, {2, 0}, {1, 2}}) {
+    for (RequestId failing = 1; failing <= kNumRequests; ++failing) {
+      for (const int32_t num_good : {0, 3}) {
+        SCOPED_TRACE(testing::Message() << max_in_flight << " steps, " << num_drafts << " drafts, request "
+                                        << failing << " fails after " << num_good);
+        auto executor = std::make_unique<ShadowExecutor>(std::vector{shadow_spec(kBlockSize)}, 200,
+                                                         max_in_flight, num_drafts);
+        executor->failing_request = failing;
+        executor->num_good_samples = num_good;
+        Harness harness(small_config(30), std::move(executor));
+        for (RequestId id = 1; id <= kNumRequests; ++id)
+          harness.core->add_request(make_request(id, prompt(id), 12));
+        harness.run();
+        for (RequestId id = 1; id <= kNumRequests; ++id) {
+          const auto whole = shadow_output(prompt(id), 12, true);
+          if (id == failing) {
+            EXPECT_EQ(harness.finished[id], FinishReason::kError);
+            const auto& produced = harness.produced[id];
+            ASSERT_LT(produced.size(), whole.size());
+            EXPECT_TRUE(std::equal(produced.begin(), produced.end(), whole.begin()));
+          } else {
+            EXPECT_EQ(harness.finished[id], FinishReason::kLength);
+            EXPECT_EQ(harness.produced[id], whole) << id;
+          }
+        }
+        EXPECT_EQ(harness.free_blocks(), harness.num_free_at_start);
+      }
+    }
+  }
+}
+
 TEST(EngineCoreTest, StepsThatFailInARowEndTheEngine) {
   for (const uint64_t num_failing : {7, 8}) {
     Harness harness(small_config(14), 200, 2);

@@ -80,6 +80,34 @@ TEST_P(EngineTest, ThreadsSubmitAndAbortAndAllBlocksComeBack) {
   EXPECT_EQ(engine.stats().num_running_reqs, 0);
 }
 
+// One gives up at its third token, one runs into its deadline.
+TEST_P(EngineTest, WhatEndsEarlyLeavesTheOthersTokensAlone) {
+  Engine engine(config());
+  const std::string prompts[] = {"Once upon a time", "The baker said", "What is two and two?"};
+  std::vector<std::vector<int32_t>> alone;
+  for (const std::string& prompt : prompts)
+    alone.push_back(engine.generate({request(prompt, 30)}).at(0).outputs.at(0).token_ids);
+  OutputQueue ended;
+  const auto count = ended.callback(RequestOutputKind::kFinalOnly);
+  std::atomic<int> num_tokens{0};
+  EngineRequest fickle = request("The lighthouse", 200);
+  fickle.request_id = "fickle";
+  fickle.sampling_params.output_kind = RequestOutputKind::kDelta;
+  engine.add_request(std::move(fickle), [&](RequestOutput&&) {
+    if (++num_tokens == 3) engine.abort_request("fickle");
+  });
+  EngineRequest late = request("A long day", 240);
+  late.sampling_params.output_kind = RequestOutputKind::kFinalOnly;
+  late.deadline_ms = 30;
+  try {
+    engine.add_request(std::move(late), count);
+  } catch (const ResourceExhausted&) {  // where a step takes as long as that
+  }
+  const auto together =
+      engine.generate({request(prompts[0], 30), request(prompts[1], 30), request(prompts[2], 30)});
+  for (size_t i = 0; i < alone.size(); ++i) EXPECT_EQ(together[i].outputs.at(0).token_ids, alone[i]) << i;
+}
+
 TEST_P(EngineTest, DestructionDropsWhatIsUnfinished) {
   std::atomic<int> num_calls{0};
   {

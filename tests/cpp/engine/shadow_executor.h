@@ -132,6 +132,8 @@ class ShadowExecutor : public Executor {
 
   uint64_t fail_step = 0;          // this step fails as a whole,
   uint64_t num_failing_steps = 1;  // and so do those after it
+  RequestId failing_request = 0;   // has an error instead of what it samples
+  int32_t num_good_samples = 0;    // after so many times
   int32_t max_step_tokens = 0, max_step_requests = 0;
 
  private:
@@ -236,6 +238,12 @@ class ShadowExecutor : public Executor {
       }
       state.truncate(known);
       state.append(sampled_.back());
+      if (state.request_id == failing_request && num_good_samples-- <= 0) {
+        result.errors.push_back({static_cast<uint32_t>(result.results.size()), "injected"});
+        sampled_.clear();
+        result.add(state.request_id, sampled_, drafts_);
+        return;
+      }
       uint64_t prefix = state.prefixes.back();
       for (int32_t i = 0; i < num_speculative_tokens_; ++i) {
         drafts_.push_back(draft_token(prefix));
