@@ -1,6 +1,6 @@
 """Which locks could be deleted without a test noticing? Each is left out by itself, under ThreadSanitizer.
 
-    python tools/drop_locks.py [--work DIRECTORY] [--jobs N] [--only TEXT]
+    python tools/drop_locks.py [--work DIRECTORY] [--jobs N] [--only PATTERN] [--tests PATTERN]
 
 In a copy of the sources every ``std::lock_guard`` becomes one that an environment variable switches off: one
 build serves all. The tests say which locks they take; of each lock, its tests are run without it until one
@@ -125,7 +125,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--work", type=Path, default=Path("/tmp/quire-drop-locks"))
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
-    parser.add_argument("--only", default="", help="locks whose place contains this")
+    parser.add_argument("--only", default="", help="locks whose place has this regular expression in it")
+    parser.add_argument("--tests", default="", help="likewise the tests' names")
     arguments = parser.parse_args()
     work: Path = arguments.work.resolve()
     shutil.rmtree(work, ignore_errors=True)
@@ -140,7 +141,8 @@ def main() -> None:
         if built.returncode:
             sys.exit(built.stdout[-4000:] + built.stderr[-4000:])
 
-    tests = [(work / "build/tsan" / p, t) for p in PROGRAMS for t in tests_of(work / "build/tsan" / p, work)]
+    programs = [work / "build/tsan" / program for program in PROGRAMS]
+    tests = [(p, t) for p in programs for t in tests_of(p, work) if re.search(arguments.tests, t)]
     takers: dict[int, list[tuple[int, int]]] = defaultdict(list)  # how many locks it takes, and its number
 
     def trace(number: int) -> None:
@@ -159,7 +161,7 @@ def main() -> None:
     with ThreadPoolExecutor(arguments.jobs) as pool:
         list(pool.map(trace, range(len(tests))))
         for lock, place in enumerate(places):
-            if arguments.only not in place:
+            if not re.search(arguments.only, place):
                 continue
             # Those that take few locks first: they are about this one.
             waiting = [tests[number] for _, number in sorted(takers[lock])]
