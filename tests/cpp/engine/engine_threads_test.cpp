@@ -25,7 +25,7 @@ EngineConfig small_config() {
   return config;
 }
 
-EngineRequest request(int32_t first_token, int32_t max_tokens) {
+EngineRequest ask(int32_t first_token, int32_t max_tokens) {
   EngineRequest result;
   result.prompt_token_ids.assign(20, 10 + first_token);
   result.sampling_params.max_tokens = max_tokens;
@@ -89,16 +89,17 @@ TEST(EngineThreadsTest, AnEngineIsUsedFromEverywhere) {
   auto actions = common_actions(engine, recording);
   for (int i = 0; i < 2; ++i) {
     actions.emplace_back([&engine, i](int round) {
-      if (round < 20) EXPECT_EQ(engine.generate({request(i, 3)}).at(0).outputs.at(0).token_ids.size(), 3U);
+      if (round >= 20) return;
+      EXPECT_EQ(engine.generate({ask(i, 3)}).at(0).outputs.at(0).token_ids.size(), 3U);
     });
   }
   actions.emplace_back([&engine](int round) {
-    if (round < 20) engine.abort_request(engine.add_request(request(5, 50), {}));
+    if (round < 20) engine.abort_request(engine.add_request(ask(5, 50), {}));
   });
   actions.emplace_back([&engine](int) { (void)engine.drain(std::chrono::milliseconds(1)); });
   hammer(60, actions);
   engine.resume();
-  EXPECT_EQ(engine.generate({request(1, 4)}).at(0).outputs.at(0).token_ids.size(), 4U);
+  EXPECT_EQ(engine.generate({ask(1, 4)}).at(0).outputs.at(0).token_ids.size(), 4U);
   std::remove(recording.c_str());
 }
 
@@ -115,10 +116,10 @@ TEST(EngineThreadsTest, AnLLMEngineIsUsedFromEverywhere) {
   actions.emplace_back([&engine](int) { (void)engine.has_unfinished_requests(); });
   for (int i = 0; i < 2; ++i)
     actions.emplace_back([&engine, i](int round) {
-      if (round % 4 == 0) engine.add_request(request(i, 3));
+      if (round % 4 == 0) engine.add_request(ask(i, 3));
     });
   actions.emplace_back([&engine](int round) {
-    if (round % 4 == 0) engine.abort_request(engine.add_request(request(5, 50)));
+    if (round % 4 == 0) engine.abort_request(engine.add_request(ask(5, 50)));
   });
   hammer(60, actions);
   engine.resume();
@@ -136,9 +137,9 @@ TEST(EngineThreadsTest, EnginesAreShutDownFromEverywhere) {
       inline_engine.shutdown();
     };
     hammer(2, {shut_down, shut_down, shut_down, [&](int) { (void)engine.reset_prefix_cache(); },
-               [&](int) { engine.add_request(request(1, 20), {}); }, [&](int) { (void)inline_engine.step(); },
-               [&](int) { inline_engine.add_request(request(1, 20)); }});
-    EXPECT_THROW(engine.generate({request(1, 1)}), ResourceExhausted);
+               [&](int) { engine.add_request(ask(1, 20), {}); }, [&](int) { (void)inline_engine.step(); },
+               [&](int) { inline_engine.add_request(ask(1, 20)); }});
+    EXPECT_THROW(engine.generate({ask(1, 1)}), ResourceExhausted);
     EXPECT_THROW(inline_engine.step(), ResourceExhausted);
   }
 }
@@ -154,9 +155,8 @@ TEST(EngineThreadsTest, TheEndOfAnEngineIsSeenFromEverywhere) {
   const auto watch = [&](int) {
     while (engine.dead_error().empty()) (void)config.kv_arena->bytes_held();
   };
-  hammer(1, {watch, watch, [&](int) {
-               engine.generate({request(1, 100), request(2, 100), request(3, 100), request(4, 100)});
-             }});
+  hammer(1,
+         {watch, watch, [&](int) { engine.generate({ask(1, 100), ask(2, 100), ask(3, 100), ask(4, 100)}); }});
   EXPECT_EQ(engine.dead_error(), "the neighbour broke");
 }
 
