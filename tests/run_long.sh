@@ -52,6 +52,19 @@ everything() {
   QUIRE_TESTS=full "$python" -m pytest tests/python/test_tokenizer.py tests/python/test_demo_model.py
 }
 
+# KV pools beyond 4 GiB, 1,024 rows at once, prompts of 16,384 tokens in a step, vocabularies of 262,144, contexts of
+# 131,072. Takes 8 GB of memory and a few minutes. Needs the installed package.
+large() {
+  local -r needed_kib=$((8 << 20))
+  local available_kib
+  available_kib=$(awk '/^MemAvailable:/ { print $2 }' /proc/meminfo)
+  if ((available_kib < needed_kib)); then
+    echo "large needs 8 GB of memory, $((available_kib >> 20)) GB are available" >&2
+    return 1
+  fi
+  QUIRE_TESTS=large "$python" -m pytest tests/python/test_large.py -n 0 --durations=0
+}
+
 # The C++ tests and fuzz targets with every check of the sanitizers, optimised.
 sanitizers() {
   cmake --preset asan-all
@@ -59,7 +72,7 @@ sanitizers() {
   ctest --preset asan-all -j "$(nproc)"
 }
 
-readonly all_sections=(conformance simulation fuzz triton everything sanitizers)
+readonly all_sections=(conformance simulation fuzz triton everything large sanitizers)
 
 if (($# > 0)); then sections=("$@"); else sections=("${all_sections[@]}"); fi
 changes=$(git status --porcelain --untracked-files=no | wc -l)
