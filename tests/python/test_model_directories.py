@@ -121,3 +121,11 @@ def test_a_tokenizer_in_another_form_is_named(copy: Path) -> None:
             Tokenizer(str(copy))
     llm = LLM(copy, skip_tokenizer_init=True)
     assert llm.generate([1, 2, 3], use_tqdm=False)[0].outputs[0].token_ids
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "pytorch_model.bin.index.json"])
+def test_weights_in_another_form_are_named(copy: Path, name: str) -> None:
+    (copy / "model.safetensors").rename(copy / name)
+    pattern = "has neither model.safetensors nor .*; pytorch_model.bin is not read: write it anew with"
+    with pytest.raises(ValueError, match=pattern):
+        LLM(copy)

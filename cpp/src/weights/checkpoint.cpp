@@ -82,7 +82,16 @@ Checkpoint Checkpoint::open(const std::string& directory) {
       if (found == checkpoint.tensors_.end()) file.fail(str("'", name, "' is not in ", shard));
     }
   } else {
-    throw InvalidArgument(str(directory, ": has neither model.safetensors nor model.safetensors.index.json"));
+    std::string advice;
+    std::error_code error;
+    if (fs::exists(root / "pytorch_model.bin", error) ||
+        fs::exists(root / "pytorch_model.bin.index.json", error)) {
+      advice =
+          "; pytorch_model.bin is not read: write it anew with transformers, "
+          "AutoModelForCausalLM.from_pretrained(directory).save_pretrained(directory)";
+    }
+    throw InvalidArgument(
+        str(directory, ": has neither model.safetensors nor model.safetensors.index.json", advice));
   }
   std::map<std::string, uint64_t> bytes_by_dtype;
   for (const auto& [name, tensor] : checkpoint.tensors_) {
