@@ -91,7 +91,8 @@ def _bad_json(rng: random.Random) -> Malformed:
 
 
 def _wrong_type(rng: random.Random) -> Malformed:
-    name = rng.choice([*FLAGS, "text_input", "input_ids", "sampling_parameters", "request_id", "lora_name"])
+    texts = ["text_input", "sampling_parameters", "request_id", "lora_name", "stop_words", "bad_words"]
+    name = rng.choice([*FLAGS, "input_ids", *texts])
     right = "BOOL" if name in FLAGS else "INT32" if name == "input_ids" else "BYTES"
     wrong = rng.choice([kind for kind in SOME_OF_EACH if kind != right])
     inputs = [tensor(name, wrong, [SOME_OF_EACH[wrong]])]
@@ -137,6 +138,11 @@ def _contradiction(rng: random.Random) -> Malformed:
             Malformed({"inputs": [TEXT, tensor("stream", "BOOL", [True])]}, "stream"),
             Malformed({"inputs": [tensor("text_input", "BYTES", [""])]}, "text_input"),
             Malformed({"inputs": [TEXT, tensor("cancel", "BOOL", [True])]}, "request_id"),
+            Malformed({"inputs": [TEXT, tensor("bad_words", "BYTES", ["", "never"])]}, "bad_words"),
+            Malformed({"inputs": [TEXT], "parameters": {"bad_words": "never"}}, "bad_words"),
+            Malformed({"inputs": [TEXT], "parameters": {"end_id": -1}}, "end_id"),
+            Malformed({"inputs": [TEXT], "parameters": {"beam_width": 4}}, "beam_width"),
+            Malformed({"inputs": [TEXT], "parameters": {"return_log_probs": 1}}, "return_log_probs"),
             Malformed({"inputs": [tensor("text_input", "BYTES", ["long " * 5000])]}, "max_model_len"),
         ]
     )
