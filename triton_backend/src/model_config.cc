@@ -100,10 +100,9 @@ void check_warmup(const Json& config) {
       throw InvalidArgument(where + "has neither text_input nor input_ids: give it a prompt");
     }
     if (inputs.contains("text_input") && inputs["text_input"].value("zero_data", false)) {
-      throw InvalidArgument(
-          where +
-          "has zero_data for text_input, an empty prompt; give input_data_file, or zero_data for "
-          "input_ids instead");
+      throw InvalidArgument(where +
+                            "has zero_data for text_input, an empty prompt; give input_data_file, or "
+                            "zero_data for input_ids instead");
     }
     if (inputs.contains("input_ids") && inputs["input_ids"].value("random_data", false)) {
       throw InvalidArgument(where +
@@ -219,9 +218,8 @@ void check_instance_groups(const Json& config, const ModelSettings& settings) {
   for (const Json& group : *groups) {
     if (group.value("passive", false)) {
       throw InvalidArgument(
-          "instance_group has passive: true; leave it out: such an instance gets no requests, and a server "
-          "with no "
-          "other crashes at the first one");
+          "instance_group has passive: true; leave it out: a passive instance gets no requests, and where "
+          "all are passive the first request crashes the server");
     }
     const std::string kind = group.value("kind", "");
     if (kind == "KIND_CPU") settings.device_for(TRITONSERVER_INSTANCEGROUPKIND_CPU, 0);
