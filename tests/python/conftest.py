@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,14 @@ def demo_model() -> Path:
     import quire.model_directory
 
     return Path(quire.model_directory.resolve_model("quire-demo"))
+
+
+@pytest.fixture(name="copy")
+def copy_of_demo_model(demo_model: Path, tmp_path: Path) -> Path:
+    """A copy of the demo model to change or break."""
+    path = tmp_path / "model"
+    shutil.copytree(demo_model, path)
+    return path
 
 
 @pytest.fixture(scope="session")

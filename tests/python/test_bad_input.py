@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,14 +17,6 @@ from quire.prompts import Prompt
 @pytest.fixture(scope="module")
 def llm(demo_model: Path) -> Iterator[LLM]:
     yield LLM(demo_model, max_model_len=64)
-
-
-@pytest.fixture
-def copy(demo_model: Path, tmp_path: Path) -> Path:
-    """A copy of the demo model to break."""
-    path = tmp_path / "model"
-    shutil.copytree(demo_model, path)
-    return path
 
 
 def edit(path: Path, **changes: Any) -> None:

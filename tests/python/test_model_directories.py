@@ -4,21 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 from quire import LLM, Tokenizer
 from safetensors.torch import load_file, save_file
-
-
-@pytest.fixture
-def copy(demo_model: Path, tmp_path: Path) -> Path:
-    """A copy of the demo model to change."""
-    path = tmp_path / "model"
-    shutil.copytree(demo_model, path)
-    return path
 
 
 def edit(path: Path, **changes: Any) -> None:
