@@ -1,0 +1,95 @@
+#include <algorithm>
+
+#include "engine/engine_impl.h"
+#include "quire/engine.h"
+
+namespace quire {
+
+std::shared_ptr<KVArena> make_kv_arena(int64_t bytes) { return std::make_shared<KVArena>(bytes); }
+
+EngineBase::EngineBase(const EngineConfig& config, bool threaded)
+    : impl_(std::make_unique<Impl>(config, threaded)) {}
+EngineBase::~EngineBase() {
+  // In a child: the threads to wait for are not there, and locks may be held for ever.
+  if (!impl_->owner.is_current()) (void)impl_.release();
+}
+
+const ModelDescription& EngineBase::model() const { return impl_->description; }
+std::shared_ptr<const Tokenizer> EngineBase::tokenizer() const { return impl_->tokenizer; }
+
+std::string EngineBase::apply_chat_template(const std::string& messages_json, const std::string& options_json,
+                                            const std::string& chat_template) const {
+  impl_->owner.check();
+  if (!chat_template.empty())
+    return impl_->given_chat_template(chat_template)->render(messages_json, options_json);
+  // On first use: a directory without a chat template can still complete text.
+  std::call_once(impl_->chat_template_once,
+                 [this] { impl_->chat_template = ChatTemplate::load(impl_->config.model); });
+  return impl_->chat_template->render(messages_json, options_json);
+}
+
+EngineStats EngineBase::stats() const {
+  const SchedulerStats s = impl_->core().stats();
+  EngineStats stats;
+  stats.num_steps = s.num_steps;
+  stats.num_running_reqs = s.num_running_reqs;
+  stats.num_waiting_reqs = s.num_waiting_reqs;
+  stats.num_waiting_tokens = s.num_waiting_tokens;
+  stats.num_free_blocks = s.num_free_blocks;
+  stats.num_total_blocks = s.num_total_blocks;
+  stats.kv_cache_usage = static_cast<double>(s.num_used_blocks) / std::max(s.num_total_blocks, 1);
+  stats.kv_cache_waste = s.num_used_slots > 0
+                             ? static_cast<double>(s.num_wasted_slots) / static_cast<double>(s.num_used_slots)
+                             : 0.0;
+  stats.num_preemptions = s.num_preemptions;
+  stats.num_full_graph_steps = s.num_full_graph_steps;
+  stats.num_piecewise_graph_steps = s.num_piecewise_graph_steps;
+  stats.num_eager_steps = s.num_eager_steps;
+  stats.num_scheduled_tokens = s.num_scheduled_tokens;
+  stats.prefix_cache_queries = s.prefix_cache_queries;
+  stats.prefix_cache_hits = s.prefix_cache_hits;
+  stats.num_generation_tokens = s.num_generation_tokens;
+  stats.num_spec_tokens = s.num_spec_tokens;
+  stats.num_accepted_spec_tokens = s.num_accepted_spec_tokens;
+  stats.num_unknown_aborts = s.num_unknown_aborts + impl_->num_unknown_aborts;
+  stats.num_expired_reqs = s.num_expired_reqs;
+  return stats;
+}
+
+std::string EngineBase::dead_error() const {
+  impl_->owner.check();
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->error;
+}
+
+bool EngineBase::reset_prefix_cache() { return impl_->core().reset_prefix_cache(); }
+
+void EngineBase::pause(PauseMode mode) {
+  impl_->core().set_pause_state(mode == PauseMode::kKeep ? PauseState::kPausedAll : PauseState::kPausedNew);
+}
+
+void EngineBase::resume() {
+  impl_->owner.check();
+  {
+    const std::lock_guard lock(impl_->mutex);
+    impl_->admission.draining = false;
+  }
+  impl_->client->set_pause_state(PauseState::kUnpaused);
+}
+
+void EngineBase::dump_flight_recorder(const std::string& path) { impl_->core().dump_flight_recorder(path); }
+
+void EngineBase::shutdown() {
+  if (impl_->owner.is_current()) impl_->shut_down();
+}
+
+std::vector<KVCacheEvent> EngineBase::take_kv_events() {
+  impl_->owner.check();
+  const std::lock_guard lock(impl_->mutex);
+  std::vector<KVCacheEvent> events(std::make_move_iterator(impl_->kv_events.begin()),
+                                   std::make_move_iterator(impl_->kv_events.end()));
+  impl_->kv_events.clear();
+  return events;
+}
+
+}  // namespace quire

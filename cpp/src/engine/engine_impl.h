@@ -1,0 +1,241 @@
+// What both engines are made of.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "engine/admission.h"
+#include "engine/engine_core_client.h"
+#include "engine/input_processor.h"
+#include "engine/output_processor.h"
+#include "quire/chat_template.h"
+#include "quire/engine.h"
+#include "util/log.h"
+#include "util/owner_process.h"
+#include "util/str.h"
+
+namespace quire {
+
+// The client's side of the engine core: validation and tokenization in, detokenization out.
+struct EngineBase::Impl {
+  Impl(const EngineConfig& engine_config, bool threaded) : config((engine_config.validate(), engine_config)) {
+    check_model(config);  // whose model cannot be run need not hear of its tokenizer
+    if (!config.skip_tokenizer_init) tokenizer = Tokenizer::load(config.model);
+    const auto make_core = [this](std::function<void()> wake) {
+      SchedulerParts parts;
+      parts.wake = std::move(wake);
+      return std::make_unique<EngineCore>(config, make_local_executor(config), std::move(parts));
+    };
+    client = threaded ? make_threaded_client(make_core, /*reports_stats=*/config.metric_sink != nullptr)
+                      : make_inline_client(make_core({}));
+    const ModelInfo& info = client->model_info();
+    const auto eos = read_eos_token_ids(config.model, info.vocab_size);
+    description = {info.architecture, info.dtype, info.backend, info.vocab_size, info.max_model_len, eos};
+    input_processor = std::make_unique<InputProcessor>(info, eos, tokenizer, config);
+    output_processor = std::make_unique<OutputProcessor>(tokenizer, config.metric_sink);
+  }
+
+  // Everything that can fail for a request, before anything of it is in the engine.
+  struct Prepared {
+    EngineRequest request;
+    std::vector<EngineCoreRequest> children;
+    OutputCallback callback;
+    std::unique_ptr<const StopStrings> stop_strings;
+  };
+  Prepared prepare(EngineRequest request, OutputCallback callback) {
+    owner.check();
+    if (request.request_id.empty()) request.request_id = str("request-", ++num_made_up_ids);
+    auto children = input_processor->process(request);
+    const std::vector<std::string>& stop = request.sampling_params.stop;
+    auto stop_strings = stop.empty() ? nullptr : std::make_unique<const StopStrings>(stop);
+    return {std::move(request), std::move(children), std::move(callback), std::move(stop_strings)};
+  }
+
+  // With the mutex held. Throws ResourceExhausted when there is no room, or not enough time, for all of them.
+  void admit(const std::vector<Prepared>& batch) {
+    admission.num_unfinished_reqs = static_cast<int64_t>(output_processor->num_unfinished_completions());
+    admission.num_unfinished_tokens = output_processor->num_unfinished_tokens();
+    admission.stats = client->stats();
+    std::vector<AdmissionRequest> requests;
+    for (const Prepared& prepared : batch) {
+      requests.push_back({static_cast<int64_t>(prepared.children.at(0).prompt_token_ids.size()),
+                          prepared.request.sampling_params.n, prepared.request.deadline_ms});
+    }
+    check_admission(config, admission, requests);
+  }
+
+  // All or none.
+  void submit(std::vector<Prepared> batch) {
+    const std::lock_guard lock(mutex);
+    if (!error.empty()) throw ResourceExhausted("the engine has ended: " + error);
+    for (size_t i = 0; i < batch.size(); ++i) {
+      const std::string& id = batch[i].request.request_id;
+      const bool twice = std::any_of(batch.begin(), batch.begin() + static_cast<std::ptrdiff_t>(i),
+                                     [&](const Prepared& other) { return other.request.request_id == id; });
+      if (twice || output_processor->has_request(id)) {
+        throw InvalidArgument(
+            str("request_id '", id, "' is in use; wait until it is finished, or choose another"));
+      }
+    }
+    admit(batch);
+    size_t num_registered = 0;
+    try {
+      for (Prepared& prepared : batch) {
+        for (EngineCoreRequest& child : prepared.children) child.request_id = ++num_children;
+        output_processor->add_request(prepared.request, prepared.children, std::move(prepared.callback),
+                                      std::move(prepared.stop_strings));
+        ++num_registered;
+        for (EngineCoreRequest& child : prepared.children) {
+          ++admission.num_submitted_reqs;
+          admission.num_submitted_tokens += child.prompt_token_ids.size();
+          client->add_request(std::move(child));
+        }
+      }
+    } catch (...) {
+      // The engine core ended in between. Nobody hears of what was registered.
+      for (size_t i = 0; i < num_registered; ++i) output_processor->drop_request(batch[i].request.request_id);
+      throw;
+    }
+  }
+
+  // Takes one step's results.
+  void process(EngineCoreOutputs& outputs) {
+    std::vector<RequestId> to_abort;
+    {
+      const std::lock_guard lock(mutex);
+      std::string failure = outputs.engine_error;
+      try {
+        output_processor->process_outputs(std::move(outputs), to_abort);
+      } catch (const std::exception& bug) {
+        failure = bug.what();
+      }
+      if (!failure.empty()) {
+        error = failure;
+        output_processor->deliver(undelivered);
+        for (const std::string& id : output_processor->request_ids()) {
+          output_processor->finish_request(id, FinishReason::kError, error, undelivered, to_abort);
+        }
+        output_processor->metrics().record_end();
+      }
+      keep_kv_events(outputs.kv_events);
+    }
+    if (!to_abort.empty()) client->abort_requests(std::move(to_abort));
+  }
+
+  // What the steps since the last call gave, and what ended otherwise meanwhile, in the order their callbacks
+  // are to hear of it. The callbacks, like the metric sink, run without the lock, so that one may abort. True
+  // the one time when the engine has ended.
+  bool deliver(std::vector<OutputProcessor::Delivery>& deliveries) {
+    deliveries.clear();
+    std::string died_of;
+    {
+      const std::lock_guard lock(mutex);
+      if (!error.empty() && !std::exchange(death_is_told, true)) died_of = error;
+      output_processor->deliver(deliveries);
+      for (auto& delivery : undelivered) deliveries.push_back(std::move(delivery));
+      undelivered.clear();
+      delivering = !deliveries.empty();
+      output_processor->metrics().begin_report();
+    }
+    output_processor->metrics().report();
+    if (died_of.empty()) return false;
+    try {
+      if (config.on_dead) config.on_dead(died_of);
+    } catch (const std::exception& failure) {
+      log(LogLevel::kError, "on_dead threw: ", failure.what());
+    }
+    return true;
+  }
+
+  void finish_delivery() {
+    const std::lock_guard lock(mutex);
+    delivering = false;
+    drained.notify_all();
+  }
+
+  // With the mutex held. When nobody takes them, the oldest go, and whoever comes late must start afresh.
+  void keep_kv_events(std::vector<KVCacheEvent>& events) {
+    constexpr size_t kMaxKVEvents = 65536;
+    for (KVCacheEvent& event : events) kv_events.push_back(std::move(event));
+    if (kv_events.size() <= kMaxKVEvents) return;
+    kv_events.erase(kv_events.begin(), kv_events.end() - kMaxKVEvents / 2);
+    kv_events.emplace_front();
+    kv_events.front().kind = KVCacheEventKind::kAllBlocksCleared;
+  }
+
+  // The last output waits for the output thread, or the next step: behind those on their way.
+  bool abort(const std::string& request_id) {
+    owner.check();
+    std::vector<RequestId> to_abort;
+    {
+      const std::lock_guard lock(mutex);
+      if (!output_processor->finish_request(request_id, FinishReason::kAbort, "", undelivered, to_abort)) {
+        ++num_unknown_aborts;
+        return false;
+      }
+    }
+    client->abort_requests(std::move(to_abort));
+    return true;
+  }
+
+  // Refuses the core after a fork.
+  EngineCoreClient& core() const {
+    owner.check();
+    return *client;
+  }
+
+  // A template other than the directory's: the latest, since whoever brings one brings it again.
+  std::shared_ptr<const ChatTemplate> given_chat_template(const std::string& source) {
+    const std::lock_guard lock(chat_template_mutex);
+    if (!other_chat_template || other_chat_template_source != source) {
+      other_chat_template = ChatTemplate::load(config.model, source);
+      other_chat_template_source = source;
+    }
+    return other_chat_template;
+  }
+
+  void shut_down() {
+    client->close();
+    const std::lock_guard lock(shutdown_mutex);
+    if (output_thread.joinable()) output_thread.join();
+  }
+
+  const OwnerProcess owner;
+  EngineConfig config;
+  std::shared_ptr<const Tokenizer> tokenizer;
+  std::unique_ptr<EngineCoreClient> client;
+  ModelDescription description;
+  std::unique_ptr<InputProcessor> input_processor;
+  std::once_flag chat_template_once;
+  std::shared_ptr<const ChatTemplate> chat_template;
+  std::mutex chat_template_mutex;
+  std::string other_chat_template_source;
+  std::shared_ptr<const ChatTemplate> other_chat_template;
+
+  std::mutex mutex;  // guards what follows
+  std::unique_ptr<OutputProcessor> output_processor;
+  RequestId num_children = 0;
+  std::string error;
+  bool death_is_told = false;
+  std::atomic<uint64_t> num_made_up_ids{0};
+  std::atomic<uint64_t> num_unknown_aborts{0};  // that did not get as far as the engine core
+
+  std::vector<OutputProcessor::Delivery> undelivered;  // of requests that ended outside a step
+  AdmissionState admission;
+  std::condition_variable drained;  // no request is unfinished, and all outputs are delivered
+  bool delivering = false;          // callbacks of a step run
+  std::deque<KVCacheEvent> kv_events;
+
+  std::mutex shutdown_mutex;
+  std::thread output_thread;  // Engine only
+  std::mutex step_mutex;      // LLMEngine only: results are taken in the order of their steps
+  EngineCoreOutputs outputs;  // likewise; its buffers are used again
+};
+
+}  // namespace quire
