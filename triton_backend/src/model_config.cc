@@ -262,14 +262,16 @@ void require_complete_config(const std::string& config_json) {
   const bool has_prompt = lists_one_of(config, "input", {"text_input", "input_ids"});
   const bool has_answer = lists_one_of(config, "output", {"text_output", "output_ids"});
   if (has_prompt && has_answer) return;
-  throw InvalidArgument(
+  // Not InvalidArgument, which shortens what it says: all of this is to be copied.
+  throw ServerError(
+      TRITONSERVER_ERROR_INVALID_ARG,
       std::string("the model configuration lists no ") +
-      (has_prompt ? "output 'text_output' or 'output_ids'" : "input 'text_input' or 'input_ids'") +
-      ", and --disable-auto-complete-config keeps the backend from adding them: start the server without "
-      "it, or write into config.pbtxt what the model is to have of " +
-      as_pbtxt("input", input_specs(), /*optional=*/true) + " " +
-      as_pbtxt("output", output_specs(), /*optional=*/false) +
-      " and model_transaction_policy { decoupled: true }");
+          (has_prompt ? "output 'text_output' or 'output_ids'" : "input 'text_input' or 'input_ids'") +
+          ", and --disable-auto-complete-config keeps the backend from adding them: start the server without "
+          "it, or write into config.pbtxt what the model is to have of " +
+          as_pbtxt("input", input_specs(), /*optional=*/true) + " " +
+          as_pbtxt("output", output_specs(), /*optional=*/false) +
+          " and model_transaction_policy { decoupled: true }");
 }
 
 ModelSettings read_settings(const std::string& config_json, const std::string& version_directory) {

@@ -37,7 +37,7 @@ struct ModelSettings {
 std::string complete_config(const std::string& config_json);
 
 // For a configuration that the server does not want completed: the server refuses requests with tensors that
-// it does not list. Throws InvalidArgument, with what to write, unless it has a prompt and an answer.
+// it does not list. Throws ServerError, with what to write, unless it has a prompt and an answer.
 void require_complete_config(const std::string& config_json);
 
 // Reads `parameters`: every field of EngineConfig by its name, and kv_arena. `model` is taken relative to
