@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <thread>
+#include <vector>
 
 #include "quire/error.h"
 
@@ -96,6 +97,40 @@ TEST(KVArenaTest, RefusesAMemberWhoseMinimumIsNotThere) {
     for (const char* number : {"100", "30", "40"}) EXPECT_NE(what.find(number), what.npos) << what;
   }
   EXPECT_THROW(KVArena(0), InvalidArgument);
+}
+
+// Each on a thread of its own, as engines are, and somebody who looks on.
+TEST(KVArenaTest, MembersTakeAskAndGiveBackAtOnce) {
+  const auto arena = std::make_shared<KVArena>(100);
+  std::atomic<int> num_woken{0};
+  std::atomic<bool> is_over{false};
+  std::thread onlooker([&] {
+    while (!is_over) {
+      const int64_t held = arena->bytes_held();
+      EXPECT_TRUE(held >= 0 && held <= 100) << held;
+    }
+  });
+  std::vector<std::thread> engines;
+  for (int i = 0; i < 3; ++i) {
+    engines.emplace_back([&] {
+      for (int round = 0; round < 50; ++round) {
+        KVArena::Member member(arena, 10, [&] { ++num_woken; });
+        for (int step = 0; step < 20; ++step) {
+          member.begin_plan();
+          if (member.bytes_available() >= 10 && member.take(10 + step)) {
+            member.give_back(step);
+          } else if (member.bytes_wanted_by_others() > 0 && member.bytes_held() > 10) {
+            member.give_back(member.bytes_held() - 10);
+          }
+          member.end_plan();
+        }
+      }
+    });
+  }
+  for (std::thread& engine : engines) engine.join();
+  is_over = true;
+  onlooker.join();
+  EXPECT_EQ(arena->bytes_held(), 0);
 }
 
 }  // namespace
