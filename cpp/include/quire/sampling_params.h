@@ -25,8 +25,7 @@ struct QUIRE_API SamplingParams {
   float repetition_penalty =
       1.0F;  // (0, inf): divides (or multiplies) logits of seen tokens, prompt included
   std::map<int32_t, float> logit_bias;  // token id -> [-100, 100], added to its logit
-  // From the same logits it draws the same tokens, on every device; absent: drawn afresh.
-  std::optional<uint64_t> seed;
+  std::optional<uint64_t> seed;         // same seed, same tokens; absent: drawn afresh
 
   // Stopping.
   int32_t max_tokens = 16;              // >= 1; capped by what max_model_len leaves
