@@ -177,14 +177,23 @@ bool Regex::find(std::string_view text, size_t start, RegexScratch& scratch, Mat
   return false;
 }
 
+namespace {
+
+template <typename Stack>
+[[noreturn, gnu::noinline]] void give_up(Stack& stack) {
+  stack.clear();
+  throw InvalidArgument("the split pattern of the tokenizer takes too many steps on this text");
+}
+
+}  // namespace
+
 size_t Regex::run(uint32_t pc, std::string_view text, size_t pos, RegexScratch& scratch) const {
   auto& stack = scratch.stack_;
   const size_t base = stack.size();
-  const auto spend = [&](size_t steps) {
-    if (scratch.steps_left_ < steps) {
-      stack.clear();
-      throw InvalidArgument("the split pattern of the tokenizer takes too many steps on this text");
-    }
+  // As a call it would take a fifth of all the time.
+  const auto spend = [&](size_t steps) __attribute__((always_inline)) {
+    if (scratch.steps_left_ < steps) [[unlikely]]
+      give_up(stack);
     scratch.steps_left_ -= steps;
   };
   for (;;) {

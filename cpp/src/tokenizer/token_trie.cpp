@@ -7,6 +7,8 @@ int32_t TokenTrie::find(std::string_view text, size_t start, size_t& begin, size
   int32_t found = -1;
   AhoCorasick::State state = AhoCorasick::kStart;
   for (size_t pos = start; pos < text.size(); ++pos) {
+    if (state == AhoCorasick::kStart) pos = strings_.next_begin(text, pos);  // most of a text is of no string
+    if (pos == text.size()) break;
     state = strings_.next(state, text[pos]);
     // What is to come begins behind what was found.
     if (found >= 0 && pos + 1 - strings_.depth(state) > begin) return found;

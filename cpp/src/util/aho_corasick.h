@@ -28,6 +28,11 @@ class AhoCorasick {
       if (to != kNone || state == kStart) return to;
     }
   }
+  // From a place where nothing is begun: the next one where a string may begin, or the text's end.
+  size_t next_begin(std::string_view text, size_t pos) const {
+    while (pos < text.size() && first_bytes_[static_cast<unsigned char>(text[pos])] == kNone) ++pos;
+    return pos;
+  }
   // Bytes of that end.
   size_t depth(State state) const { return nodes_[state].depth; }
   // The longest string that what has been read ends with: its index, or -1, and its length.
