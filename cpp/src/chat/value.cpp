@@ -38,27 +38,36 @@ int compare_items(const Values& a, const Values& b) {
   return a.size() < b.size() ? -1 : a.size() > b.size();
 }
 
+// Every name that a template looks up comes this way, so not by a stream.
+void append_hash_part(char kind, int64_t number, char end, std::string& out) {
+  out += kind;
+  out += std::to_string(number);
+  out += end;
+}
+
 // What tells the members of a tuple apart must say where it ends.
 void append_hash_key(const Value& key, std::string& out) {
   spend(4);
   switch (key.kind()) {
     case Kind::kString:
       spend_copy(key.as_string().size());
-      out += str("s", key.as_string().size(), ":");
+      append_hash_part('s', static_cast<int64_t>(key.as_string().size()), ':', out);
       out += key.as_string();
       return;
     case Kind::kNone: out += '-'; return;
     case Kind::kUndefined: out += '?'; return;
     case Kind::kBool:
-    case Kind::kInt: out += str("n", key.as_int(), ";"); return;
+    case Kind::kInt: append_hash_part('n', key.as_int(), ';', out); return;
     case Kind::kFloat: {
       const auto whole = whole_number(key.as_double());
-      out += whole ? str("n", *whole, ";") : str("f", std::hexfloat, key.as_double(), ";");
+      if (whole) return append_hash_part('n', *whole, ';', out);
+      out += str("f", std::hexfloat, key.as_double(), ";");
       return;
     }
     case Kind::kTuple:
     case Kind::kRange:
-      out += str(key.is(Kind::kTuple) ? "(" : "r", key.as_sequence().items.size(), ":");
+      append_hash_part(key.is(Kind::kTuple) ? '(' : 'r', static_cast<int64_t>(key.as_sequence().items.size()),
+                       ':', out);
       for (const Value& item : key.as_sequence().items) append_hash_key(item, out);
       return;
     default: fail(str("unhashable type: '", key.type_name(), "'"));
