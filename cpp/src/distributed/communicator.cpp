@@ -3,6 +3,7 @@
 #include <sched.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <new>
@@ -18,14 +19,13 @@ class SingleCommunicator final : public Communicator {
  public:
   int32_t rank() const override { return 0; }
   int32_t world_size() const override { return 1; }
-  void all_reduce_sum(TensorView) override {}
-  void all_gather_columns(TensorView out, TensorView x) override {
-    if (out.data == x.data) return;
+  void all_reduce_sum(const LaunchContext&, TensorView) override {}
+  void all_gather_columns(const LaunchContext& ctx, TensorView out, TensorView x) override {
+    QUIRE_CHECK(ctx.stream == nullptr, "one rank has all columns: there is nothing to gather on a device");
     for (int64_t t = 0; t < x.shape[0]; ++t) {
-      std::memcpy(out.at(t), x.at(t), static_cast<size_t>(x.shape[1]) * dtype_bytes(x.dtype));
+      std::memcpy(out.at(t), x.at(t), static_cast<size_t>(out.shape[1]) * dtype_bytes(x.dtype));
     }
   }
-  void barrier() override {}
   void abort() override {}
   void reset() override {}
 };
@@ -92,11 +92,10 @@ class SharedMemoryCommunicator final : public Communicator {
       : segment_(std::move(segment)), rank_(rank) {}
   int32_t rank() const override { return rank_; }
   int32_t world_size() const override { return segment_->world_size(); }
-  void barrier() override { segment_->wait(); }
   void abort() override { segment_->fail(); }
   void reset() override { segment_->reset(); }
 
-  void all_reduce_sum(TensorView x) override {
+  void all_reduce_sum(const LaunchContext&, TensorView x) override {
     const auto numel = static_cast<size_t>(x.numel());
     const size_t bytes = numel * dtype_bytes(x.dtype);
     QUIRE_CHECK(bytes <= segment_->slot_bytes(), "all_reduce of ", bytes, " bytes");
@@ -111,7 +110,7 @@ class SharedMemoryCommunicator final : public Communicator {
     segment_->wait();  // nobody overwrites a slot that another still reads
   }
 
-  void all_gather_columns(TensorView out, TensorView x) override {
+  void all_gather_columns(const LaunchContext&, TensorView out, TensorView x) override {
     const size_t row_bytes = static_cast<size_t>(x.shape[1]) * dtype_bytes(x.dtype);
     const auto rows = static_cast<size_t>(x.shape[0]);
     QUIRE_CHECK(rows * row_bytes <= segment_->slot_bytes(), "all_gather of ", rows * row_bytes, " bytes");
@@ -119,10 +118,13 @@ class SharedMemoryCommunicator final : public Communicator {
       std::memcpy(segment_->slot(rank_) + t * row_bytes, x.at(static_cast<int64_t>(t)), row_bytes);
     }
     segment_->wait();
+    const size_t out_row_bytes = static_cast<size_t>(out.shape[1]) * dtype_bytes(out.dtype);
     for (int32_t rank = 0; rank < world_size(); ++rank) {
+      const size_t begin = static_cast<size_t>(rank) * row_bytes;
+      if (begin >= out_row_bytes) break;
+      const size_t bytes = std::min(row_bytes, out_row_bytes - begin);
       for (size_t t = 0; t < rows; ++t) {
-        std::memcpy(out.at(static_cast<int64_t>(t)) + static_cast<size_t>(rank) * row_bytes,
-                    segment_->slot(rank) + t * row_bytes, row_bytes);
+        std::memcpy(out.at(static_cast<int64_t>(t)) + begin, segment_->slot(rank) + t * row_bytes, bytes);
       }
     }
     segment_->wait();

@@ -1,16 +1,19 @@
 // How ranks that share a layer exchange tensors.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <vector>
 
+#include "quire/kernels/launch_context.h"
 #include "quire/kernels/tensor_view.h"
 
 namespace quire {
 
-// One object per rank. Every rank of the group makes the same calls in the same order. Used on the rank's
-// own thread.
+// One object per rank. Every rank of the group makes the same exchanges in the same order, on its own thread.
+// On a device they are only enqueued on ctx.stream, and may be captured in a graph that is replayed by every
+// rank as often; in host memory they are done when they return.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -19,26 +22,31 @@ class Communicator {
 
   // x becomes the sum over all ranks, added in rank order in fp32, so every rank holds the same bits.
   //   x fp32 | bf16, rank 1 or 2, dense
-  virtual void all_reduce_sum(TensorView x) = 0;
+  virtual void all_reduce_sum(const LaunchContext& ctx, TensorView x) = 0;
 
-  // out[:, r * N : (r + 1) * N] = x of rank r.   x [T, N], out [T, world * N], same dtype; rows may be
-  // strided.
-  virtual void all_gather_columns(TensorView out, TensorView x) = 0;
+  // out[:, r * N : (r + 1) * N] = x of rank r, as far as out has these columns: the last ones of the last
+  // rank may be padding.   x [T, N], out [T, at most world * N], same dtype; rows may be strided.
+  virtual void all_gather_columns(const LaunchContext& ctx, TensorView out, TensorView x) = 0;
 
-  virtual void barrier() = 0;
-
-  // This rank cannot go on: every call of the others throws InternalError instead of waiting for it, until a
-  // reset.
+  // This rank cannot go on: nobody waits for it any more, until a reset. Exchanges of the others throw
+  // InternalError, or, where they are only enqueued, have no result and `check` throws. From any thread.
   virtual void abort() = 0;
-  // Forgets an abort: the ranks may meet again. While none of them is in a call, and from any thread.
+  // Throws InternalError when an exchange that was enqueued had no result, for whoever has waited for it. The
+  // others throw by themselves. From any thread.
+  virtual void check() {}
+  // Forgets an abort: the ranks may meet again. Of every rank, while none of them has an exchange under way,
+  // and before the next; from any thread.
   virtual void reset() = 0;
+
+  // Device memory that it takes, beside the worker's own.
+  virtual size_t device_bytes() const { return 0; }
 };
 
-// A group of one: nothing to exchange.
+// A group of one, on the host or on a device: nothing to exchange.
 std::unique_ptr<Communicator> make_single_communicator();
 
 // `world_size` ranks over one piece of shared memory, for ranks that are threads of this process or that
-// forked after this call. `max_bytes` bounds the largest tensor of one call.
+// forked after this call, and compute on the host. `max_bytes` bounds the largest tensor of one rank.
 std::vector<std::unique_ptr<Communicator>> make_shared_memory_communicators(int32_t world_size,
                                                                             size_t max_bytes);
 

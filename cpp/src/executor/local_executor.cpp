@@ -1,5 +1,7 @@
 #include <algorithm>
 #include <condition_variable>
+#include <exception>
+#include <limits>
 #include <mutex>
 #include <thread>
 
@@ -113,6 +115,31 @@ class Rank {
   std::thread thread_;
 };
 
+// Calls task(rank) once for each rank, all at the same time, the first on this thread, and returns when all
+// have returned. A rank whose task throws calls give_up(rank), so that the others do not wait for it. Throws
+// what the first one threw.
+template <typename Task, typename GiveUp>
+void on_every_rank(int32_t world_size, const Task& task, const GiveUp& give_up) {
+  std::mutex mutex;
+  std::exception_ptr error;
+  const auto run = [&](int32_t rank) {
+    try {
+      task(rank);
+    } catch (...) {
+      {
+        const std::lock_guard lock(mutex);
+        if (!error) error = std::current_exception();
+      }
+      give_up(rank);
+    }
+  };
+  std::vector<std::thread> threads;
+  for (int32_t rank = 1; rank < world_size; ++rank) threads.emplace_back(run, rank);
+  run(0);
+  for (std::thread& thread : threads) thread.join();
+  if (error) std::rethrow_exception(error);
+}
+
 int32_t resolve_max_model_len(const EngineConfig& config, const HfConfig& hf_config) {
   const int32_t supported = max_supported_positions(hf_config);
   if (config.max_model_len == 0) {
@@ -142,24 +169,21 @@ class LocalExecutor final : public Executor {
         config.num_threads > 0
             ? config.num_threads
             : std::max(static_cast<int32_t>(ThreadPool::available_cpus().size()) / world_size, 1);
-    std::vector<std::unique_ptr<Communicator>> communicators;
-    if (world_size == 1) {
-      communicators.push_back(make_single_communicator());
-    } else {
-      // The largest exchange: all hidden states, or the logits of every row.
-      const int64_t hidden = hf_config.get_int("hidden_size", 1, 1 << 24);
-      const int64_t vocab = hf_config.get_int("vocab_size", 1, 1 << 24);
-      const int64_t floats =
-          std::max(hidden * config.max_num_batched_tokens, (vocab + world_size) * config.max_num_seqs);
-      communicators =
-          make_shared_memory_communicators(world_size, static_cast<size_t>(floats) * sizeof(float));
-    }
-    for (int32_t rank = 0; rank < world_size; ++rank) {
-      auto worker =
-          std::make_unique<Worker>(config, backend_, hf_config, model_info_.max_model_len, num_threads,
-                                   std::move(communicators[static_cast<size_t>(rank)]));
+    auto communicators = make_communicators(config, hf_config);
+    std::vector<std::unique_ptr<Worker>> workers(communicators.size());
+    on_every_rank(
+        world_size,
+        [&](int32_t rank) {
+          const auto i = static_cast<size_t>(rank);
+          workers[i] =
+              std::make_unique<Worker>(config, backend_of_rank(backend_, rank), hf_config,
+                                       model_info_.max_model_len, num_threads, std::move(communicators[i]));
+        },
+        [](int32_t) {});
+    for (auto& worker : workers) {
       // Ranks meet inside a step, so all but the caller's need a thread.
-      ranks_.push_back(std::make_unique<Rank>(std::move(worker), rank > 0 || max_in_flight_steps_ > 1));
+      const bool threaded = !ranks_.empty() || max_in_flight_steps_ > 1;
+      ranks_.push_back(std::make_unique<Rank>(std::move(worker), threaded));
     }
     Worker& first = ranks_[0]->worker();
     model_info_.vocab_size = first.model().vocab_size();
@@ -179,14 +203,22 @@ class LocalExecutor final : public Executor {
     return ranks_[0]->worker().model().kv_cache_specs();
   }
   int64_t available_kv_cache_bytes() const override {
-    const int64_t available = ranks_[0]->worker().available_kv_cache_bytes();
+    // Every rank has as many blocks, so the one with the least memory says how many.
+    int64_t available = std::numeric_limits<int64_t>::max();
+    for (const auto& rank : ranks_)
+      available = std::min(available, rank->worker().available_kv_cache_bytes());
     if (backend_.is_device()) return available;
     const auto ranks = static_cast<int64_t>(ranks_.size());
     return std::min(available, kMaxDefaultKvCacheBytes) / ranks;
   }
   bool maps_kv_cache_on_demand() const override { return !backend_.is_device(); }
   void initialize_kv_cache(const KVCacheConfig& config) override {
-    for (auto& rank : ranks_) rank->worker().initialize_kv_cache(config);
+    const auto worker = [this](int32_t rank) -> Worker& {
+      return ranks_[static_cast<size_t>(rank)]->worker();
+    };
+    on_every_rank(
+        static_cast<int32_t>(ranks_.size()), [&](int32_t rank) { worker(rank).initialize_kv_cache(config); },
+        [&](int32_t rank) { worker(rank).communicator().abort(); });
   }
   int32_t max_in_flight_steps() const override { return max_in_flight_steps_; }
 
@@ -218,6 +250,22 @@ class LocalExecutor final : public Executor {
   }
 
  private:
+  std::vector<std::unique_ptr<Communicator>> make_communicators(const EngineConfig& config,
+                                                                const HfConfig& hf_config) const {
+    const int32_t world_size = config.tensor_parallel_size;
+    if (world_size == 1) {
+      std::vector<std::unique_ptr<Communicator>> one;
+      one.push_back(make_single_communicator());
+      return one;
+    }
+    // The largest exchange: all hidden states, or a rank's part of the logits of every row.
+    const int64_t hidden = hf_config.get_int("hidden_size", 1, 1 << 24);
+    const int64_t vocab = hf_config.get_int("vocab_size", 1, 1 << 24);
+    const int64_t floats =
+        std::max(hidden * config.max_num_batched_tokens, (vocab / world_size + 1) * config.max_num_seqs);
+    return make_shared_memory_communicators(world_size, static_cast<size_t>(floats) * sizeof(float));
+  }
+
   Backend backend_;
   int32_t max_in_flight_steps_;
   ModelInfo model_info_;

@@ -144,7 +144,7 @@ Linear Linear::row_parallel(BuildContext& build, const std::string& name, int64_
 
 void Linear::forward(const ForwardContext& ctx, TensorView out, TensorView x) const {
   method_->apply(ctx, out, x, bias_);
-  if (reduce_) ctx.communicator.all_reduce_sum(out);
+  if (reduce_) ctx.communicator.all_reduce_sum(ctx.launch, out);
 }
 
 }  // namespace quire

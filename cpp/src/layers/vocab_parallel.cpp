@@ -1,15 +1,12 @@
 #include "layers/vocab_parallel.h"
 
 #include <algorithm>
-#include <cstring>
 
 namespace quire {
 
 VocabParallelEmbedding::VocabParallelEmbedding(BuildContext& build, const std::string& name,
                                                int64_t vocab_size, int64_t hidden_size, bool for_logits)
-    : vocab_size_(vocab_size),
-      shard_(even_shard(vocab_size, build.rank, build.world_size)),
-      world_size_(build.world_size) {
+    : shard_(even_shard(vocab_size, build.rank, build.world_size)), world_size_(build.world_size) {
   const TensorView all = build.checkpoint.take(name + ".weight", {vocab_size, hidden_size});
   // Rows past the vocabulary stay zero.
   const int64_t num_rows = std::clamp<int64_t>(vocab_size - shard_.begin, 0, shard_.count);
@@ -33,7 +30,7 @@ VocabParallelEmbedding::VocabParallelEmbedding(BuildContext& build, const std::s
 void VocabParallelEmbedding::forward(const ForwardContext& ctx, TensorView out, TensorView input_ids) const {
   ctx.ops.embedding(ctx.launch, out, input_ids, packed_ ? packed_->weight() : plain_weight_,
                     static_cast<int32_t>(shard_.begin));
-  ctx.communicator.all_reduce_sum(out);
+  ctx.communicator.all_reduce_sum(ctx.launch, out);
 }
 
 void VocabParallelEmbedding::compute_logits(const ForwardContext& ctx, TensorView logits,
@@ -43,21 +40,15 @@ void VocabParallelEmbedding::compute_logits(const ForwardContext& ctx, TensorVie
     return;
   }
   const size_t mark = ctx.arena.mark();
-  const int64_t rows = hidden.shape[0];
-  const TensorView mine = ctx.arena.take(DType::kFloat32, rows, shard_.count);
-  const TensorView all = ctx.arena.take(DType::kFloat32, rows, shard_.count * world_size_);
+  const TensorView mine = ctx.arena.take(DType::kFloat32, hidden.shape[0], shard_.count);
   packed_->apply(ctx, mine, hidden, nullptr);
-  ctx.communicator.all_gather_columns(all, mine);
-  for (int64_t r = 0; r < rows; ++r) {
-    std::memcpy(logits.at(r), all.at(r), static_cast<size_t>(vocab_size_) * sizeof(float));
-  }
+  ctx.communicator.all_gather_columns(ctx.launch, logits, mine);
   ctx.arena.release(mark);
 }
 
 size_t VocabParallelEmbedding::logits_bytes(int64_t rows) const {
   if (world_size_ == 1) return 0;
-  return ActivationArena::bytes(DType::kFloat32, rows * shard_.count) +
-         ActivationArena::bytes(DType::kFloat32, rows * shard_.count * world_size_);
+  return ActivationArena::bytes(DType::kFloat32, rows * shard_.count);
 }
 
 }  // namespace quire

@@ -27,7 +27,6 @@ class VocabParallelEmbedding {
   size_t logits_bytes(int64_t rows) const;
 
  private:
-  int64_t vocab_size_;
   Shard shard_;
   int32_t world_size_;
   std::unique_ptr<LinearMethod> packed_;  // for_logits, else:

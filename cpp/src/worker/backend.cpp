@@ -57,6 +57,12 @@ Backend find_backend(const EngineConfig& config) {
   return backend;
 }
 
+Backend backend_of_rank(const Backend& first, int32_t rank) {
+  Backend backend = first;
+  if (backend.is_device()) backend.device += rank;
+  return backend;
+}
+
 bool uses_async_scheduling(const EngineConfig& config, const Backend& backend) {
   return config.async_scheduling.value_or(backend.is_device());
 }

@@ -24,6 +24,9 @@ struct Backend {
 // saying what is there, when the device asked for is not.
 Backend find_backend(const EngineConfig& config);
 
+// Where a rank computes: devices follow each other, and the host is one for all.
+Backend backend_of_rank(const Backend& first, int32_t rank);
+
 // config.async_scheduling, or its default: on for devices, which compute without the host.
 bool uses_async_scheduling(const EngineConfig& config, const Backend& backend);
 

@@ -137,6 +137,7 @@ int64_t Worker::available_kv_cache_bytes() const {
 }
 
 void Worker::initialize_kv_cache(const KVCacheConfig& config) {
+  select_device();
   const auto specs = model_->kv_cache_specs();
   std::vector<KVCacheView> layers(specs.size());
   const auto begin = std::chrono::steady_clock::now();
@@ -167,6 +168,7 @@ void Worker::initialize_kv_cache(const KVCacheConfig& config) {
   runner_->set_kv_cache(config, std::move(layers), *arena_);
   runner_->warm_up();
   check_launches(launch_error_);
+  communicator_->check();
   if (backend_.is_device())
     log(LogLevel::kInfo, backend_.name(), " ready after ", seconds_since(begin), " s");
 }
@@ -220,6 +222,7 @@ void Worker::finish_step(const StepOutcome& outcome, ModelRunnerOutput& output) 
     try {
       select_device();
       runner_->finish_step(output);
+      communicator_->check();
       return;
     } catch (const std::exception& error) {
       result = failed(error.what(), outcome.step_id);

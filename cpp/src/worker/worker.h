@@ -44,7 +44,7 @@ class Worker {
   int64_t available_kv_cache_bytes() const;
 
   // Takes the memory, or on the host the address space, of every group, and prepares all steps to come.
-  // Called once, before the first step.
+  // Called once, before the first step, by all ranks at the same time: on devices they meet in it.
   void initialize_kv_cache(const KVCacheConfig& config);
 
   // The three parts of a step; see ModelRunner. They never throw: an exception becomes output.error.
