@@ -21,8 +21,8 @@ ROOT = Path(__file__).resolve().parents[1]
 # Rooms that are tested through those that use them.
 TESTED_BY = {
     "chat": ["chat", "engine"],
-    "layers": ["worker", "weights"],
-    "models": ["worker", "weights", "executor"],
+    "layers": ["models", "worker", "weights"],
+    "models": ["models", "worker", "weights", "executor"],
     "sampler": ["worker"],
 }
 PROGRAMS = {"kernels": "tests/kernels/quire_kernel_tests", "triton": "tests/triton/quire_triton_tests"}

@@ -112,7 +112,7 @@ void Linear(benchmark::State& state, DType dtype) {
   fill(weights.data(), dtype, static_cast<int64_t>(weight_bytes * copies / dtype_bytes(dtype)));
   const Memory x(static_cast<size_t>(m * k) * 4), out(static_cast<size_t>(m * n) * 4);
   fill(x.data(), dtype, m * k);
-  const size_t workspace_bytes = kernels().linear_workspace_bytes(m, n, k, dtype);
+  const size_t workspace_bytes = kernels().linear_workspace_bytes(m, {.n = n, .k = k, .dtype = dtype});
   const Memory workspace(workspace_bytes);
   const LaunchContext ctx = {
       .host = pool().host_parallel(), .workspace = workspace.data(), .workspace_bytes = workspace_bytes};

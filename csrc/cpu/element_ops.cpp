@@ -170,8 +170,11 @@ void rotary_embedding(const Isa& isa, const LaunchContext& ctx, TensorView q, Te
                   });
 }
 
-void silu_and_mul(const Isa& isa, const LaunchContext& ctx, TensorView out, TensorView x) {
-  const auto kernel = isa.rows.silu_and_mul[type_index(x.dtype)];
+namespace {
+
+using ActivateAndMul = void (*)(void* out, const void* gate, const void* up, int64_t n);
+
+void activate_and_mul(const LaunchContext& ctx, TensorView out, TensorView x, ActivateAndMul kernel) {
   const int64_t n = out.shape[1];
   // A single wide row is cut too: its elements do not depend on each other.
   constexpr int64_t kCut = 2048;
@@ -186,35 +189,50 @@ void silu_and_mul(const Isa& isa, const LaunchContext& ctx, TensorView out, Tens
   });
 }
 
-void gelu_and_mul(const LaunchContext& ctx, TensorView out, TensorView x, bool tanh_approximation) {
-  const int64_t n = out.shape[1];
-  const auto gelu = [tanh_approximation](float v) {
-    // Not as one plus an error function or a tangent: where these are near -1, that leaves no digits.
-    if (!tanh_approximation) return 0.5F * v * std::erfc(v * -0.70710678F);
-    return v / (1.0F + std::exp(-1.59576912F * (v + 0.044715F * v * v * v)));
-  };
-  dispatch(x.dtype, [&](auto type) {
-    using T = decltype(type);
-    parallel_ranges(ctx, x.shape[0], std::max<int64_t>(1, grain_rows(n) / 8),
-                    [&](int64_t begin, int64_t end) {
-                      for (int64_t t = begin; t < end; ++t) {
-                        const auto* gate = reinterpret_cast<const T*>(x.at(t));
-                        auto* to = reinterpret_cast<T*>(out.at(t));
-                        for (int64_t i = 0; i < n; ++i)
-                          to[i] = convert<float, T>(gelu(to_float(gate[i])) * to_float(gate[n + i]));
-                      }
-                    });
+// By the error function: not as one plus it, which would leave no digits where it is near -1.
+template <typename T>
+void gelu_and_mul_row(void* out, const void* gate, const void* up, int64_t n) {
+  const auto *g = static_cast<const T*>(gate), *u = static_cast<const T*>(up);
+  for (int64_t i = 0; i < n; ++i) {
+    const float v = to_float(g[i]);
+    static_cast<T*>(out)[i] = convert<float, T>(0.5F * v * std::erfc(v * -0.70710678F) * to_float(u[i]));
+  }
+}
+
+}  // namespace
+
+void silu_and_mul(const Isa& isa, const LaunchContext& ctx, TensorView out, TensorView x) {
+  activate_and_mul(ctx, out, x, isa.rows.silu_and_mul[type_index(x.dtype)]);
+}
+
+void gelu_and_mul(const Isa& isa, const LaunchContext& ctx, TensorView out, TensorView x,
+                  bool tanh_approximation) {
+  const int type = type_index(x.dtype);
+  constexpr ActivateAndMul kExact[] = {gelu_and_mul_row<float>, gelu_and_mul_row<uint16_t>};
+  activate_and_mul(ctx, out, x, tanh_approximation ? isa.rows.gelu_tanh_and_mul[type] : kExact[type]);
+}
+
+void soft_cap(const Isa& isa, const LaunchContext& ctx, TensorView x, float cap) {
+  constexpr int64_t kCut = 4096;
+  const int64_t n = x.shape[1], cuts = (n + kCut - 1) / kCut;
+  parallel_ranges(ctx, x.shape[0] * cuts, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t at = i % cuts * kCut;
+      isa.rows.soft_cap(reinterpret_cast<float*>(x.at(i / cuts)) + at, std::min(kCut, n - at), cap);
+    }
   });
 }
 
-void soft_cap(const LaunchContext& ctx, TensorView x, float cap) {
-  parallel_ranges(ctx, x.shape[0], std::max<int64_t>(1, grain_rows(x.shape[1]) / 8),
-                  [&](int64_t begin, int64_t end) {
-                    for (int64_t t = begin; t < end; ++t) {
-                      auto* row = reinterpret_cast<float*>(x.at(t));
-                      for (int64_t i = 0; i < x.shape[1]; ++i) row[i] = cap * std::tanh(row[i] / cap);
-                    }
-                  });
+void scale(const LaunchContext& ctx, TensorView x, float factor) {
+  dispatch(x.dtype, [&](auto type) {
+    using T = decltype(type);
+    parallel_ranges(ctx, x.shape[0], grain_rows(x.shape[1]), [&](int64_t begin, int64_t end) {
+      for (int64_t t = begin; t < end; ++t) {
+        auto* row = reinterpret_cast<T*>(x.at(t));
+        for (int64_t i = 0; i < x.shape[1]; ++i) row[i] = convert<float, T>(to_float(row[i]) * factor);
+      }
+    });
+  });
 }
 
 void fill_random(const LaunchContext& ctx, TensorView out, float scale, uint64_t seed) {

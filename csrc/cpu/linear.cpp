@@ -4,8 +4,8 @@
 
 namespace quire::cpu {
 
-size_t linear_workspace_bytes(const Isa& isa, int64_t max_tokens, int64_t, int64_t k, DType dtype) {
-  return isa.matmul.staged_bytes[type_index(dtype)](max_tokens, k);
+size_t linear_workspace_bytes(const Isa& isa, int64_t max_tokens, const LinearWeight& weight) {
+  return isa.matmul.staged_bytes[type_index(weight.dtype)](max_tokens, weight.k);
 }
 
 void linear(const Isa& isa, const LaunchContext& ctx, TensorView out, TensorView x,

@@ -21,8 +21,10 @@ void layer_norm(const LaunchContext& ctx, TensorView out, TensorView x, TensorVi
 void rotary_embedding(const Isa& isa, const LaunchContext& ctx, TensorView q, TensorView k,
                       TensorView positions, TensorView cos_sin);
 void silu_and_mul(const Isa& isa, const LaunchContext& ctx, TensorView out, TensorView x);
-void gelu_and_mul(const LaunchContext& ctx, TensorView out, TensorView x, bool tanh_approximation);
-void soft_cap(const LaunchContext& ctx, TensorView x, float cap);
+void gelu_and_mul(const Isa& isa, const LaunchContext& ctx, TensorView out, TensorView x,
+                  bool tanh_approximation);
+void soft_cap(const Isa& isa, const LaunchContext& ctx, TensorView x, float cap);
+void scale(const LaunchContext& ctx, TensorView x, float factor);
 void fill_random(const LaunchContext& ctx, TensorView out, float scale, uint64_t seed);
 
 // linear_weight.cpp
@@ -31,7 +33,7 @@ void linear_pack_rows(const LaunchContext& ctx, const LinearWeight& weight, int6
                       TensorView rows);
 
 // linear.cpp
-size_t linear_workspace_bytes(const Isa& isa, int64_t max_tokens, int64_t n, int64_t k, DType dtype);
+size_t linear_workspace_bytes(const Isa& isa, int64_t max_tokens, const LinearWeight& weight);
 void linear(const Isa& isa, const LaunchContext& ctx, TensorView out, TensorView x,
             const LinearWeight& weight, const float* bias);
 

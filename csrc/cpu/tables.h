@@ -26,14 +26,16 @@ constexpr KernelTable make_table(const char* variant) {
       .rotary_embedding_and_write_kv = nullptr,
       .silu_and_mul = [](const LaunchContext& ctx, TensorView out,
                          TensorView x) { silu_and_mul(kIsa, ctx, out, x); },
-      .gelu_and_mul = gelu_and_mul,
-      .soft_cap = soft_cap,
+      .gelu_and_mul = [](const LaunchContext& ctx, TensorView out, TensorView x,
+                         bool tanh_approximation) { gelu_and_mul(kIsa, ctx, out, x, tanh_approximation); },
+      .soft_cap = [](const LaunchContext& ctx, TensorView x, float cap) { soft_cap(kIsa, ctx, x, cap); },
+      .scale = scale,
       .gather_rows = gather_rows,
       .linear_weight_bytes = linear_weight_bytes,
       .linear_pack_rows = linear_pack_rows,
       .linear_workspace_bytes =
-          [](int64_t max_tokens, int64_t n, int64_t k, DType dtype) {
-            return linear_workspace_bytes(kIsa, max_tokens, n, k, dtype);
+          [](int64_t max_tokens, const LinearWeight& weight) {
+            return linear_workspace_bytes(kIsa, max_tokens, weight);
           },
       .linear = [](const LaunchContext& ctx, TensorView out, TensorView x, const LinearWeight& weight,
                    const float* bias) { linear(kIsa, ctx, out, x, weight, bias); },

@@ -22,6 +22,7 @@ constexpr KernelTable make_table(const char* variant) {
       .silu_and_mul = cuda::silu_and_mul,
       .gelu_and_mul = cuda::gelu_and_mul,
       .soft_cap = cuda::soft_cap,
+      .scale = cuda::scale,
       .gather_rows = cuda::gather_rows,
       .linear_weight_bytes = cuda::linear_weight_bytes,
       .linear_pack_rows = nullptr,

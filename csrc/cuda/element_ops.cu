@@ -160,6 +160,15 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    scale_kernel(int chunks, T* x, int64_t stride, int64_t n, float factor) {
+  const Place at(chunks);
+  if (at.unit >= n) return;
+  T& value = x[at.row * stride + at.unit];
+  value = from_float<T>(to_float(value) * factor);
+}
+
 // ---- random ---------------------------------------------------------------------------------------
 
 __host__ __device__ uint64_t mix(uint64_t x) {  // the finaliser of SplitMix64 (Steele et al., 2014)
@@ -263,6 +272,14 @@ void soft_cap(const LaunchContext& ctx, TensorView x, float cap) {
   launch_rows(ctx, soft_cap_kernel, x.shape[0], ceil_div<int64_t>(x.shape[1], 4), x.as<float>(), x.stride[0],
               x.shape[1], cap, vectors);
   check_launch(ctx, "soft_cap", x);
+}
+
+void scale(const LaunchContext& ctx, TensorView x, float factor) {
+  dispatch_float(x.dtype, [&](auto type) {
+    using T = decltype(type);
+    launch_rows(ctx, scale_kernel<T>, x.shape[0], x.shape[1], x.as<T>(), x.stride[0], x.shape[1], factor);
+  });
+  check_launch(ctx, "scale", x);
 }
 
 void fill_random(const LaunchContext& ctx, TensorView out, float scale, uint64_t seed) {

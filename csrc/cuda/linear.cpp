@@ -80,7 +80,7 @@ size_t linear_weight_bytes(int64_t n, int64_t k, DType dtype) {
   return static_cast<size_t>(n * k) * dtype_bytes(dtype);
 }
 
-size_t linear_workspace_bytes(int64_t, int64_t, int64_t, DType) { return kWorkspaceBytes; }
+size_t linear_workspace_bytes(int64_t, const LinearWeight&) { return kWorkspaceBytes; }
 
 namespace {
 

@@ -12,6 +12,7 @@ void gather_rows(const LaunchContext& ctx, TensorView out, TensorView x, TensorV
 void silu_and_mul(const LaunchContext& ctx, TensorView out, TensorView x);
 void gelu_and_mul(const LaunchContext& ctx, TensorView out, TensorView x, bool tanh_approximation);
 void soft_cap(const LaunchContext& ctx, TensorView x, float cap);
+void scale(const LaunchContext& ctx, TensorView x, float factor);
 void fill_random(const LaunchContext& ctx, TensorView out, float scale, uint64_t seed);
 
 // norms.cu
@@ -44,7 +45,7 @@ void paged_attention(const LaunchContext& ctx, const PagedAttentionArgs& args);
 void* create_state(LaunchError* error);
 void destroy_state(void* state);
 size_t linear_weight_bytes(int64_t n, int64_t k, DType dtype);
-size_t linear_workspace_bytes(int64_t max_tokens, int64_t n, int64_t k, DType dtype);
+size_t linear_workspace_bytes(int64_t max_tokens, const LinearWeight& weight);
 void linear(const LaunchContext& ctx, TensorView out, TensorView x, const LinearWeight& weight,
             const float* bias);
 

@@ -211,7 +211,19 @@ TEST_P(ElementOpsTest, SoftCapBendsTowardsItsBound) {
     std::vector<double> expected = x.values();
     for (double& value : expected) value = 30 * std::tanh(value / 30);
     kernels().soft_cap(context(), x, 30.0F);
-    expect_close(x, expected, 1e-6, 1e-6);
+    expect_close(x, expected, 5e-6, 1e-6);
+  }
+}
+
+TEST_P(ElementOpsTest, ScaleMultipliesAndRounds) {
+  for (const DType dtype : float_types()) {
+    for (const int64_t padding : {0, 3}) {
+      const Tensor x = std::move(Tensor(dtype, 5, 1003, padding).randomize(1, 50.0F));
+      std::vector<double> expected = x.values();
+      for (double& value : expected) value *= 4.75;
+      kernels().scale(context(), x, 4.75F);
+      expect_close(x, expected, 0, relative_tolerance(dtype));
+    }
   }
 }
 

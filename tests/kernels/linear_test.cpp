@@ -32,7 +32,7 @@ class LinearTest : public KernelTest {
     kernels().linear(ctx, out, x, weight, bias);
   }
   void reserve(int64_t m, int64_t n, int64_t k, DType dtype) {
-    set_workspace(kernels().linear_workspace_bytes(m, n, k, dtype));
+    set_workspace(kernels().linear_workspace_bytes(m, {.n = n, .k = k, .dtype = dtype}));
   }
 };
 

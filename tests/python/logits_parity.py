@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
+from transformers import AutoModelForCausalLM, Gemma2Config, LlamaConfig, Qwen2Config, Qwen3Config
 
 NUM_TOKENS = 300
 Logits = NDArray[np.float32]
@@ -29,18 +29,32 @@ def llama(**changes: Any) -> LlamaConfig:
     return LlamaConfig(**(base | changes))
 
 
-def qwen2(**changes: Any) -> Qwen2Config:
+def sizes(**changes: Any) -> dict[str, Any]:
+    """What all of them call alike, as llama() has it."""
     config = llama().to_diff_dict()
     keys = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
     base = {key: config[key] for key in (*keys, "num_key_value_heads", "vocab_size")}
-    return Qwen2Config(**(base | {"max_position_embeddings": 512} | changes))
+    return base | {"max_position_embeddings": 512} | changes
+
+
+def qwen2(**changes: Any) -> Qwen2Config:
+    return Qwen2Config(**sizes(**changes))
 
 
 def qwen3(**changes: Any) -> Qwen3Config:
-    config = llama().to_diff_dict()
-    keys = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
-    base = {key: config[key] for key in (*keys, "num_key_value_heads", "vocab_size")}
-    return Qwen3Config(**(base | {"max_position_embeddings": 512} | changes))
+    return Qwen3Config(**sizes(**changes))
+
+
+def gemma2(**changes: Any) -> Gemma2Config:
+    """Caps that bend these small models' scores and logits, and a window that ends within the prompt."""
+    base = {
+        "head_dim": 64,
+        "query_pre_attn_scalar": 96,
+        "attn_logit_softcapping": 3.0,
+        "final_logit_softcapping": 12.0,
+        "sliding_window": 50,
+    }
+    return Gemma2Config(**sizes(**(base | changes)))
 
 
 def rope(kind: str, **parameters: Any) -> dict[str, Any]:
@@ -65,6 +79,14 @@ CASES: dict[str, Any] = {
     "qwen3-mha-64-tied": qwen3(head_dim=64, num_key_value_heads=4, tie_word_embeddings=True),
     "qwen3-gqa-80": qwen3(head_dim=80),
     "qwen3-gqa-96": qwen3(head_dim=96, attention_bias=True),
+    "gemma2-gqa-64": gemma2(),
+    "gemma2-mha-128-untied": gemma2(head_dim=128, num_key_value_heads=4, tie_word_embeddings=False),
+    "gemma2-gqa-256-3-layers": gemma2(head_dim=256, num_hidden_layers=3, sliding_window=100),
+    "gemma2-no-caps": gemma2(
+        attn_logit_softcapping=None,
+        final_logit_softcapping=None,
+        layer_types=["full_attention", "sliding_attention"],
+    ),
     "rope-theta": llama(rope_parameters={"rope_type": "default", "rope_theta": 5e5}),
     "rope-linear": llama(**rope("linear", factor=4.0)),
     "rope-dynamic-short": llama(**rope("dynamic", factor=4.0)),

@@ -30,6 +30,7 @@ FLOAT16_CASES = [
     "qwen2-mha-128",
     "qwen2-window",
     "qwen3-gqa-128",
+    "gemma2-gqa-64",
     "rope-llama3",
 ]
 

@@ -18,8 +18,16 @@ DTYPE_CASES = [
     "llama-gqa-80",
     "qwen2-mha-128",
     "qwen3-gqa-128",
+    "gemma2-gqa-64",
 ]
-RANK_CASES = ["llama-gqa-64", "llama-mqa-128", "llama-biases", "qwen2-gqa-64-tied", "qwen3-gqa-96"]
+RANK_CASES = [
+    "llama-gqa-64",
+    "llama-mqa-128",
+    "llama-biases",
+    "qwen2-gqa-64-tied",
+    "qwen3-gqa-96",
+    "gemma2-mha-128-untied",
+]
 
 
 @pytest.fixture(scope="session")

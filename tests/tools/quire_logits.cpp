@@ -17,6 +17,8 @@
 
 #include "device/runtime_handles.h"
 #include "device/thread_pool.h"
+#include "layers/quantization.h"
+#include "models/dry_run.h"
 #include "models/model_registry.h"
 #include "quire/error.h"
 #include "util/check.h"
@@ -99,6 +101,7 @@ std::vector<float> compute(const Arguments& args, Communicator& communicator) {
   build.max_model_len = args.max_model_len;
   build.max_num_tokens = build.max_num_seqs = T;
   build.block_size = kBlockSize;
+  build.quantization = read_quantization(config, args.model);
   const auto model = find_model(config)(build, config);
   loader->finish();
   launch.workspace = arena->allocate(build.workspace_bytes);
@@ -129,7 +132,7 @@ std::vector<float> compute(const Arguments& args, Communicator& communicator) {
       groups.push_back(groups[static_cast<size_t>(same - specs.begin())]);
     }
   }
-  const size_t activation_bytes = model->activation_bytes(T, T);
+  const size_t activation_bytes = dry_run_bytes(*model, ops, communicator, T, T);
   ActivationArena activations(arena->allocate(activation_bytes), activation_bytes);
   Visible visible(backend);
   const size_t num_logits = args.ids.size() * static_cast<size_t>(model->vocab_size());

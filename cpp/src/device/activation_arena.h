@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 
 #include "device/buffer.h"
 #include "device/device_arena.h"
@@ -17,6 +18,11 @@ class ActivationArena {
  public:
   // Memory of the backend, 64-byte aligned, that outlives this.
   ActivationArena(std::byte* data, size_t bytes) : data_(data), bytes_(bytes) {}
+  // No memory: its tensors must not be touched. For `peak`.
+  struct Measuring {};
+  explicit ActivationArena(Measuring)
+      : data_(reinterpret_cast<std::byte*>(DeviceArena::kAlignment)),
+        bytes_(std::numeric_limits<size_t>::max() / 2) {}
   // Host memory of its own.
   explicit ActivationArena(size_t bytes) : buffer_(bytes), data_(buffer_.data()), bytes_(bytes) {}
   ActivationArena(const ActivationArena&) = delete;
@@ -37,6 +43,8 @@ class ActivationArena {
   size_t mark() const { return used_; }
   // Gives back everything taken since `mark`.
   void release(size_t mark) { used_ = mark; }
+  // The most that was taken at any time.
+  size_t peak() const { return peak_; }
 
   // What `take` uses up.
   static size_t bytes(DType dtype, int64_t numel) {
@@ -48,13 +56,14 @@ class ActivationArena {
     QUIRE_CHECK(used_ + bytes <= bytes_, "activations need ", used_ + bytes, " bytes, planned ", bytes_);
     void* data = data_ + used_;
     used_ += bytes;
+    peak_ = std::max(peak_, used_);
     return data;
   }
 
   Buffer buffer_;
   std::byte* data_;
   size_t bytes_;
-  size_t used_ = 0;
+  size_t used_ = 0, peak_ = 0;
 };
 
 }  // namespace quire

@@ -59,6 +59,11 @@ const void* HfConfig::require(const std::string& key) const {
   return value;
 }
 
+bool HfConfig::is_null(const std::string& key) const {
+  const auto found = node_->value.find(key);
+  return found != node_->value.end() && found->is_null();
+}
+
 bool HfConfig::has(const std::string& key) const { return find(key) != nullptr; }
 
 std::vector<std::string> HfConfig::keys() const {

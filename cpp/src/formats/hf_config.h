@@ -19,6 +19,8 @@ class HfConfig {
   static HfConfig parse(const std::string& text, const std::string& path);
 
   bool has(const std::string& key) const;
+  // Whether the key is there, with null.
+  bool is_null(const std::string& key) const;
   std::vector<std::string> keys() const;
   // Within [min, max].
   int32_t get_int(const std::string& key, int32_t min, int32_t max) const;

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 
 #include "device/activation_arena.h"
@@ -14,6 +15,8 @@
 #include "weights/weight_loader.h"
 
 namespace quire {
+
+class QuantizationConfig;
 
 // While a model is built. `workspace_bytes` grows to the largest scratch any layer's ops will ask for.
 struct BuildContext {
@@ -29,6 +32,7 @@ struct BuildContext {
   int32_t max_num_tokens = 0;  // rows of the largest batch
   int32_t max_num_seqs = 0;    // rows of the largest batch of logits
   int32_t block_size = 16;
+  std::shared_ptr<const QuantizationConfig> quantization = {};  // null: none
   size_t workspace_bytes = 0;
 };
 

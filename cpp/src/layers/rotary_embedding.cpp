@@ -5,6 +5,8 @@
 #include <limits>
 #include <numbers>
 
+#include "util/check.h"
+
 namespace quire {
 namespace {
 
@@ -197,9 +199,16 @@ RotaryEmbedding::RotaryEmbedding(BuildContext& build, const RotaryConfig& config
       });
 }
 
+std::shared_ptr<const RotaryEmbedding> make_rotary_embedding(BuildContext& build, const HfConfig& config,
+                                                             int32_t head_size) {
+  return std::make_shared<RotaryEmbedding>(build, RotaryConfig::read(config, head_size, build.max_model_len));
+}
+
 void RotaryEmbedding::forward_and_store(const ForwardContext& ctx, TensorView q, TensorView k, TensorView v,
                                         TensorView positions, const KVCacheView& kv_cache,
                                         TensorView slot_mapping) const {
+  QUIRE_CHECK(positions.rank == 1, "this rotary embedding knows one position a token, not ",
+              positions.shape[0]);
   if (ctx.ops.rotary_embedding_and_write_kv != nullptr) {
     ctx.ops.rotary_embedding_and_write_kv(ctx.launch, q, k, v, positions, cos_sin_, kv_cache, slot_mapping);
     return;

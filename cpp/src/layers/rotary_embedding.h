@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "formats/hf_config.h"
@@ -38,5 +39,9 @@ class RotaryEmbedding {
  private:
   TensorView cos_sin_;  // [max_model_len, rotary_dim] fp32
 };
+
+// As config.json says, for layers to share.
+std::shared_ptr<const RotaryEmbedding> make_rotary_embedding(BuildContext& build, const HfConfig& config,
+                                                             int32_t head_size);
 
 }  // namespace quire

@@ -5,14 +5,15 @@
 #include <memory>
 #include <string>
 
+#include "layers/dense_weight.h"
 #include "layers/linear.h"
 
 namespace quire {
 
 class VocabParallelEmbedding {
  public:
-  // "<name>.weight" [vocab_size, hidden_size]. Without `for_logits` the rows are kept plain, which is quicker
-  // to look up but cannot be multiplied with.
+  // "<name>.weight" [vocab_size, hidden_size], never quantized. Without `for_logits` the rows are kept plain,
+  // which is quicker to look up but cannot be multiplied with.
   VocabParallelEmbedding(BuildContext& build, const std::string& name, int64_t vocab_size,
                          int64_t hidden_size, bool for_logits);
 
@@ -23,14 +24,23 @@ class VocabParallelEmbedding {
   //   hidden [R, hidden_size], logits [R, vocab_size] fp32, rows may be strided
   void compute_logits(const ForwardContext& ctx, TensorView logits, TensorView hidden) const;
 
-  // Activations that compute_logits takes for `rows` rows.
-  size_t logits_bytes(int64_t rows) const;
+ private:
+  Shard shard_;
+  DenseWeight table_;
+};
+
+// A head of its own.
+class ParallelLMHead {
+ public:
+  // "<name>.weight" [vocab_size, hidden_size], or as the checkpoint's quantization has it.
+  ParallelLMHead(BuildContext& build, const std::string& name, int64_t vocab_size, int64_t hidden_size);
+
+  // As VocabParallelEmbedding's.
+  void compute_logits(const ForwardContext& ctx, TensorView logits, TensorView hidden) const;
 
  private:
   Shard shard_;
-  int32_t world_size_;
-  std::unique_ptr<LinearMethod> packed_;  // for_logits, else:
-  LinearWeight plain_weight_;
+  std::unique_ptr<LinearMethod> method_;
 };
 
 }  // namespace quire

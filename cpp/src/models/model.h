@@ -11,7 +11,9 @@ namespace quire {
 
 struct ModelInput {
   TensorView input_ids;  // [T] int32
-  TensorView positions;  // [T] int32
+  TensorView positions;  // [T] int32, or [3, T]: time, height and width of multimodal rotary embeddings
+  // [T, hidden_size] in the model's dtype, read instead of input_ids where it has data; overwritten.
+  TensorView inputs_embeds = {};
 };
 
 // One rank's share of a loaded model. Used on the rank's own thread.
@@ -24,9 +26,6 @@ class Model {
 
   // What each layer asks of the KV cache, in layer order.
   virtual std::vector<KVCacheSpec> kv_cache_specs() const = 0;
-
-  // Activations that `forward` of `num_tokens` and `compute_logits` of `num_logits` rows take together.
-  virtual size_t activation_bytes(int64_t num_tokens, int64_t num_logits) const = 0;
 
   // Hidden states [T, hidden_size] after the last norm, in the arena.
   virtual TensorView forward(const ForwardContext& ctx, const ModelInput& input) const = 0;

@@ -12,14 +12,7 @@ namespace quire {
 using ModelFactory = std::unique_ptr<Model> (*)(BuildContext& build, const HfConfig& config);
 
 // Called before main, once for each architecture. Always true.
-bool register_model_factory(const char* architecture, ModelFactory factory);
-
-template <typename T>
-bool register_model(const char* architecture) {
-  return register_model_factory(architecture, [](BuildContext& build, const HfConfig& config) {
-    return std::unique_ptr<Model>(std::make_unique<T>(build, config));
-  });
-}
+bool register_model(const char* architecture, ModelFactory factory);
 
 // The factory for config.json's "architectures". Throws InvalidArgument naming what is there and what is
 // known.

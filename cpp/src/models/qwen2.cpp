@@ -1,25 +1,26 @@
-// Qwen 2 and 2.5 (Yang et al., 2024): the plain decoder with biases on q, k and v.
-#include "models/decoder.h"
+// Qwen 2 and 2.5 (Yang et al., 2024): as Llama, with biases on q, k and v, and windows on some layers.
 #include "models/model_registry.h"
+#include "models/pre_norm_layer.h"
 #include "models/sliding_window.h"
 
 namespace quire {
 namespace {
 
-class Qwen2ForCausalLM final : public Decoder {
- public:
-  Qwen2ForCausalLM(BuildContext& build, const HfConfig& config) : Decoder(build, config, read(config)) {}
+std::unique_ptr<Model> make_qwen2(BuildContext& build, const HfConfig& hf_config) {
+  const auto config = TransformerConfig::read(hf_config);
+  GatedMLPConfig mlp = config.mlp();
+  mlp.activation = read_activation(hf_config, "hidden_act", "silu");
+  const auto windows = read_qwen_windows(hf_config, config.num_layers);
+  const auto rotary = make_rotary_embedding(build, hf_config, config.head_size);
+  return std::make_unique<CausalLM>(build, config, [&](int32_t layer) {
+    SelfAttentionConfig attention = config.attention(layer, rotary);
+    attention.qkv_bias = true;
+    attention.sliding_window = windows[static_cast<size_t>(layer)];
+    return std::make_unique<PreNormLayer>(build, config.norm, attention, mlp);
+  });
+}
 
- private:
-  static DecoderConfig read(const HfConfig& config) {
-    DecoderConfig out = DecoderConfig::read(config);
-    out.qkv_bias = true;
-    out.sliding_windows = read_sliding_windows(config, out.num_layers);
-    return out;
-  }
-};
-
-const bool registered_qwen2 = register_model<Qwen2ForCausalLM>("Qwen2ForCausalLM");
+const bool registered_qwen2 = register_model("Qwen2ForCausalLM", make_qwen2);
 
 }  // namespace
 }  // namespace quire

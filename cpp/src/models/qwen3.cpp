@@ -1,28 +1,29 @@
-// Qwen 3 (Yang et al., 2025): the plain decoder with RMSNorm over every head of q and k.
-#include "models/decoder.h"
+// Qwen 3 (Yang et al., 2025): as Llama, with RMSNorm over every head of q and k, and windows on some layers.
 #include "models/model_registry.h"
+#include "models/pre_norm_layer.h"
 #include "models/sliding_window.h"
 
 namespace quire {
 namespace {
 
-class Qwen3ForCausalLM final : public Decoder {
- public:
-  Qwen3ForCausalLM(BuildContext& build, const HfConfig& config) : Decoder(build, config, read(config)) {}
+std::unique_ptr<Model> make_qwen3(BuildContext& build, const HfConfig& hf_config) {
+  auto config = TransformerConfig::read(hf_config);
+  // The head size is not tied to the hidden size; 128 where the config is silent.
+  config.head_size = hf_config.get_int("head_dim", 1, 65536, 128);
+  GatedMLPConfig mlp = config.mlp();
+  mlp.activation = read_activation(hf_config, "hidden_act", "silu");
+  const auto windows = read_qwen_windows(hf_config, config.num_layers);
+  const auto rotary = make_rotary_embedding(build, hf_config, config.head_size);
+  return std::make_unique<CausalLM>(build, config, [&](int32_t layer) {
+    SelfAttentionConfig attention = config.attention(layer, rotary);
+    attention.qkv_bias = attention.o_bias = hf_config.get_bool("attention_bias", false);
+    attention.qk_norm = config.norm;
+    attention.sliding_window = windows[static_cast<size_t>(layer)];
+    return std::make_unique<PreNormLayer>(build, config.norm, attention, mlp);
+  });
+}
 
- private:
-  static DecoderConfig read(const HfConfig& config) {
-    DecoderConfig out = DecoderConfig::read(config);
-    // Its head size is not tied to the hidden size; 128 where the config is silent.
-    out.head_size = config.get_int("head_dim", 1, 65536, 128);
-    out.qkv_bias = out.o_bias = config.get_bool("attention_bias", false);
-    out.qk_norm = true;
-    out.sliding_windows = read_sliding_windows(config, out.num_layers);
-    return out;
-  }
-};
-
-const bool registered_qwen3 = register_model<Qwen3ForCausalLM>("Qwen3ForCausalLM");
+const bool registered_qwen3 = register_model("Qwen3ForCausalLM", make_qwen3);
 
 }  // namespace
 }  // namespace quire

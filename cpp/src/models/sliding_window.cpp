@@ -2,31 +2,41 @@
 
 #include <limits>
 
+#include "util/str.h"
+
 namespace quire {
 
-std::vector<int32_t> read_sliding_windows(const HfConfig& config, int32_t num_layers) {
-  constexpr int32_t kMax = std::numeric_limits<int32_t>::max();
-  if (!config.get_bool("use_sliding_window", false) || !config.has("sliding_window")) return {};
-  const int32_t window = config.get_int("sliding_window", 1, kMax);
+std::vector<int32_t> read_layer_windows(const HfConfig& config, int32_t num_layers, int32_t window,
+                                        const std::function<bool(int32_t layer)>& is_sliding) {
   std::vector<int32_t> windows(static_cast<size_t>(num_layers), 0);
-  if (config.has("layer_types")) {
-    const auto types = config.get_strings("layer_types");
-    if (types.size() != windows.size()) {
-      config.fail("'layer_types' has " + std::to_string(types.size()) + " entries, 'num_hidden_layers' is " +
-                  std::to_string(num_layers));
-    }
-    for (size_t i = 0; i < types.size(); ++i) {
-      if (types[i] == "sliding_attention") {
-        windows[i] = window;
-      } else if (types[i] != "full_attention") {
-        config.fail("'layer_types' has '" + types[i] + "'; supported: full_attention, sliding_attention");
-      }
+  if (!config.has("layer_types")) {
+    for (int32_t layer = 0; layer < num_layers; ++layer) {
+      if (is_sliding(layer)) windows[static_cast<size_t>(layer)] = window;
     }
     return windows;
   }
-  const int32_t first = config.get_int("max_window_layers", 0, kMax);
-  for (int32_t i = first; i < num_layers; ++i) windows[static_cast<size_t>(i)] = window;
+  const auto types = config.get_strings("layer_types");
+  if (types.size() != windows.size()) {
+    config.fail(str("'layer_types' has ", types.size(), " entries, 'num_hidden_layers' is ", num_layers));
+  }
+  for (size_t i = 0; i < types.size(); ++i) {
+    if (types[i] == "sliding_attention") {
+      windows[i] = window;
+    } else if (types[i] != "full_attention") {
+      config.fail("'layer_types' has '" + types[i] + "'; supported: full_attention, sliding_attention");
+    }
+  }
   return windows;
+}
+
+std::vector<int32_t> read_qwen_windows(const HfConfig& config, int32_t num_layers) {
+  constexpr int32_t kMax = std::numeric_limits<int32_t>::max();
+  if (!config.get_bool("use_sliding_window", false) || !config.has("sliding_window")) {
+    return std::vector<int32_t>(static_cast<size_t>(num_layers), 0);
+  }
+  return read_layer_windows(
+      config, num_layers, config.get_int("sliding_window", 1, kMax),
+      [&](int32_t layer) { return layer >= config.get_int("max_window_layers", 0, kMax); });
 }
 
 }  // namespace quire

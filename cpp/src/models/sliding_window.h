@@ -1,15 +1,21 @@
-// Which layers of a Qwen-style config attend through a sliding window.
+// Which layers attend through a sliding window.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "formats/hf_config.h"
 
 namespace quire {
 
-// Per layer: the window, or 0. With use_sliding_window false, or no sliding_window, none has one. Otherwise
-// layer_types says which ("full_attention", "sliding_attention"), or, in older configs, the layers from
-// max_window_layers on.
-std::vector<int32_t> read_sliding_windows(const HfConfig& config, int32_t num_layers);
+// Per layer `window`, or 0 where it sees everything: by the config's "layer_types" ("full_attention",
+// "sliding_attention"), where that is absent by `is_sliding`.
+std::vector<int32_t> read_layer_windows(const HfConfig& config, int32_t num_layers, int32_t window,
+                                        const std::function<bool(int32_t layer)>& is_sliding);
+
+// Of a Qwen-style config: none with use_sliding_window false, or no sliding_window; else by layer_types, or
+// the layers from max_window_layers on.
+std::vector<int32_t> read_qwen_windows(const HfConfig& config, int32_t num_layers);
 
 }  // namespace quire

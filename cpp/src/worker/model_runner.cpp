@@ -4,6 +4,7 @@
 #include <numeric>
 #include <utility>
 
+#include "models/dry_run.h"
 #include "util/check.h"
 
 namespace quire {
@@ -33,8 +34,7 @@ ModelRunner::~ModelRunner() {
 size_t ModelRunner::activation_bytes() const {
   const int64_t rows = std::min(config_.max_num_seqs, config_.max_num_batched_tokens);
   const size_t logits = ActivationArena::bytes(DType::kFloat32, rows * model_.vocab_size());
-  const size_t forward = model_.activation_bytes(config_.max_num_batched_tokens, rows) +
-                         ActivationArena::bytes(DType::kFloat32, rows * model_.hidden_size());
+  const size_t forward = dry_run_bytes(model_, ops_, communicator_, config_.max_num_batched_tokens, rows);
   // Log-probabilities are computed from a copy of the logits.
   const size_t sampling = logits + ActivationArena::bytes(DType::kFloat32, rows);
   return logits + std::max(forward, sampling);

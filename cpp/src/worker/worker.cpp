@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "layers/quantization.h"
 #include "models/model_registry.h"
 #include "util/check.h"
 #include "util/log.h"
@@ -86,6 +87,7 @@ std::unique_ptr<Model> Worker::build_model(const EngineConfig& config, const HfC
   build.max_num_tokens = config.max_num_batched_tokens;
   build.max_num_seqs = config.max_num_seqs;
   build.block_size = config.block_size;
+  build.quantization = read_quantization(hf_config, config.model);
   auto model = find_model(hf_config)(build, hf_config);
   const auto* ops = backend_.ops;
   if (ops->sampling_workspace_bytes != nullptr) {

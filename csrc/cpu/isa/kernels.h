@@ -45,6 +45,9 @@ struct RowKernels {
   void (*rotate[2])(void* heads, int64_t num_heads, int64_t head_stride, const float* cos, const float* sin,
                     int64_t half);
   void (*silu_and_mul[2])(void* out, const void* gate, const void* up, int64_t n);
+  void (*gelu_tanh_and_mul[2])(void* out, const void* gate, const void* up, int64_t n);
+  // x = cap * tanh(x / cap), of one row.
+  void (*soft_cap)(float* x, int64_t n, float cap);
 };
 
 struct SamplingKernels {

@@ -107,16 +107,34 @@ void rotate(void* heads, int64_t num_heads, int64_t head_stride, const float* co
 // The bound keeps the divisor finite; beyond it the result is next to zero anyway.
 inline F32 silu(F32 x) { return mul(x, reciprocal(add(set1(1.0F), exp(min(set1(87.0F), sub(zero(), x)))))); }
 
-template <typename T>
-void silu_and_mul(void* out, const void* gate, const void* up, int64_t n) {
+// x / (1 + exp(-2 sqrt(2 / pi) (x + 0.044715 x^3))): the approximation by tanh, without the tangent, which
+// would leave no digits near -1.
+inline F32 gelu_tanh(F32 x) {
+  const F32 bent = mul(x, fma(mul(x, x), set1(0.044715F), set1(1.0F)));
+  const F32 power = min(set1(87.0F), mul(bent, set1(-1.59576912F)));
+  return mul(x, reciprocal(add(set1(1.0F), exp(power))));
+}
+
+template <typename T, F32 (*kActivation)(F32)>
+void activate_and_mul(void* out, const void* gate, const void* up, int64_t n) {
   const T* g = static_cast<const T*>(gate);
   const T* u = static_cast<const T*>(up);
   T* o = static_cast<T*>(out);
   int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) store(o + i, mul(silu(load(g + i)), load(u + i)));
+  for (; i + kLanes <= n; i += kLanes) store(o + i, mul(kActivation(load(g + i)), load(u + i)));
   if (i < n) {
     const int rest = static_cast<int>(n - i);
-    store_part(o + i, mul(silu(load_part(g + i, rest)), load_part(u + i, rest)), rest);
+    store_part(o + i, mul(kActivation(load_part(g + i, rest)), load_part(u + i, rest)), rest);
+  }
+}
+
+inline void soft_cap(float* x, int64_t n, float cap) {
+  const F32 bound = set1(cap), inverse = set1(1.0F / cap);
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) store(x + i, mul(bound, tanh(mul(load(x + i), inverse))));
+  if (i < n) {
+    const int rest = static_cast<int>(n - i);
+    store_part(x + i, mul(bound, tanh(mul(load_part(x + i, rest), inverse))), rest);
   }
 }
 
@@ -124,7 +142,9 @@ constexpr RowKernels row_kernels() {
   return {.rms_norm = {rms_norm<float>, rms_norm<bf16>},
           .add_rms_norm = {add_rms_norm<float>, add_rms_norm<bf16>},
           .rotate = {rotate<float>, rotate<bf16>},
-          .silu_and_mul = {silu_and_mul<float>, silu_and_mul<bf16>}};
+          .silu_and_mul = {activate_and_mul<float, silu>, activate_and_mul<bf16, silu>},
+          .gelu_tanh_and_mul = {activate_and_mul<float, gelu_tanh>, activate_and_mul<bf16, gelu_tanh>},
+          .soft_cap = soft_cap};
 }
 
 }  // namespace

@@ -127,6 +127,7 @@ inline KernelTable fake_kernel_table() {
   table.layer_norm = nullptr;
   table.gelu_and_mul = nullptr;
   table.soft_cap = nullptr;
+  table.scale = nullptr;
   table.batch = &fake::kBatchOps;
   table.decodes_first = true;
   return table;

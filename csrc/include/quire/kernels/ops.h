@@ -134,6 +134,8 @@ struct KernelTable {
 
   // x[t, i] = cap * tanh(x[t, i] / cap).   x [T, N] fp32, rows strided
   void (*soft_cap)(const LaunchContext& ctx, TensorView x, float cap);
+  // x[t, i] *= factor.   x [T, N] fp32 | 16-bit, rows strided
+  void (*scale)(const LaunchContext& ctx, TensorView x, float factor);
 
   // out[r, :] = x[index[r], :].   x [T, K], index [R] int32, out [R, K] same dtype
   void (*gather_rows)(const LaunchContext& ctx, TensorView out, TensorView x, TensorView index);
@@ -147,8 +149,8 @@ struct KernelTable {
   // there.
   void (*linear_pack_rows)(const LaunchContext& ctx, const LinearWeight& weight, int64_t row_begin,
                            TensorView rows);
-  // Scratch that `linear` needs for up to max_tokens rows.
-  size_t (*linear_workspace_bytes)(int64_t max_tokens, int64_t n, int64_t k, DType dtype);
+  // Scratch that `linear` needs for up to max_tokens rows. The weight's data is not looked at.
+  size_t (*linear_workspace_bytes)(int64_t max_tokens, const LinearWeight& weight);
   // out[t, n] = sum_k x[t, k] * weight[n, k] (+ bias[n]).
   //   x [T, K] dtype of weight, rows strided; out [T, N] fp32 or dtype of x, rows strided; bias [N] fp32,
   //   or null; CUDA rounds it to out's dtype. In the CPU tables one accumulation order over K for every T.

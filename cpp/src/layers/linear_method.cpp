@@ -1,0 +1,53 @@
+#include "layers/linear_method.h"
+
+#include "layers/dense_weight.h"
+#include "layers/quantization.h"
+#include "util/check.h"
+
+namespace quire {
+namespace {
+
+class UnquantizedLinearMethod final : public LinearMethod {
+ public:
+  UnquantizedLinearMethod(BuildContext& build, const LinearShard& shard)
+      : weight_(DenseWeight::for_products(build, shard.n(), shard.k, shard.max_rows)) {
+    int64_t row = 0;
+    for (const LinearPart& part : shard.parts) {
+      const TensorView all = build.checkpoint.take(part.name + ".weight", {part.total_rows, shard.total_k});
+      if (part.num_rows > 0) {
+        const TensorView rows = slice_rows(all, part.row_begin, part.num_rows);
+        weight_.load_rows(build, row, slice_columns(rows, shard.k_begin, shard.k));
+      }
+      row += part.num_rows;
+    }
+    if (shard.num_zero_rows > 0) weight_.zero_rows(build, row, shard.num_zero_rows);
+  }
+
+  void apply(const ForwardContext& ctx, TensorView out, TensorView x, const float* bias) const override {
+    const LinearWeight& weight = weight_.view();
+    QUIRE_CHECK(x.shape[1] == weight.k && out.shape[1] == weight.n && x.shape[0] == out.shape[0]);
+    ctx.ops.linear(ctx.launch, out, x, weight, bias);
+  }
+
+ private:
+  DenseWeight weight_;
+};
+
+}  // namespace
+
+int64_t LinearShard::n() const {
+  int64_t n = num_zero_rows;
+  for (const LinearPart& part : parts) n += part.num_rows;
+  return n;
+}
+
+std::unique_ptr<LinearMethod> make_unquantized_linear_method(BuildContext& build, const LinearShard& shard) {
+  return std::make_unique<UnquantizedLinearMethod>(build, shard);
+}
+
+std::unique_ptr<LinearMethod> make_linear_method(BuildContext& build, const LinearShard& shard) {
+  return build.quantization != nullptr ? build.quantization->make_linear_method(build, shard)
+                                       : make_unquantized_linear_method(build, shard);
+}
+
+}  // namespace quire

@@ -1,0 +1,62 @@
+#include "models/causal_lm.h"
+
+#include <string_view>
+
+#include "util/str.h"
+
+namespace quire {
+
+std::string layer_name(int32_t layer) { return str("model.layers.", layer); }
+
+CausalLM::CausalLM(BuildContext& build, const TransformerConfig& config, const LayerFactory& make_layer)
+    : vocab_size_(config.vocab_size),
+      hidden_size_(config.hidden_size),
+      dtype_(build.dtype),
+      embed_tokens_(build, "model.embed_tokens", config.vocab_size, config.hidden_size,
+                    /*for_logits=*/config.tie_word_embeddings),
+      norm_(build, "model.norm", config.hidden_size, config.norm) {
+  layers_.reserve(static_cast<size_t>(config.num_layers));
+  for (int32_t layer = 0; layer < config.num_layers; ++layer) layers_.push_back(make_layer(layer));
+  if (!config.tie_word_embeddings) {
+    lm_head_.emplace(build, "lm_head", config.vocab_size, config.hidden_size);
+  }
+  // Some exporters write what can be derived.
+  std::vector<std::string_view> ignored = {"rotary_emb.inv_freq"};
+  if (config.tie_word_embeddings) ignored.push_back("lm_head.weight");
+  build.checkpoint.check_all_taken(ignored);
+}
+
+std::vector<KVCacheSpec> CausalLM::kv_cache_specs() const {
+  std::vector<KVCacheSpec> specs;
+  for (const auto& layer : layers_) specs.push_back(layer->kv_cache_spec());
+  return specs;
+}
+
+TensorView CausalLM::forward(const ForwardContext& ctx, const ModelInput& input) const {
+  TensorView value = input.inputs_embeds;
+  if (value.data == nullptr) {
+    value = ctx.arena.take(dtype_, input.input_ids.shape[0], hidden_size_);
+    embed(ctx, value, input.input_ids);
+  }
+  ResidualStream stream(ctx, value);
+  for (const auto& layer : layers_) {
+    const size_t mark = ctx.arena.mark();
+    layer->forward(ctx, stream, input);
+    ctx.arena.release(mark);
+  }
+  return stream.normalized(ctx, norm_);
+}
+
+void CausalLM::embed(const ForwardContext& ctx, TensorView out, TensorView input_ids) const {
+  embed_tokens_.forward(ctx, out, input_ids);
+}
+
+void CausalLM::compute_logits(const ForwardContext& ctx, TensorView logits, TensorView hidden) const {
+  if (lm_head_) {
+    lm_head_->compute_logits(ctx, logits, hidden);
+  } else {
+    embed_tokens_.compute_logits(ctx, logits, hidden);
+  }
+}
+
+}  // namespace quire

@@ -1,0 +1,68 @@
+#include "models/dry_run.h"
+
+#include <vector>
+
+namespace quire {
+namespace {
+
+template <typename... Args>
+void silence(void (*&op)(Args...)) {
+  if (op != nullptr) op = [](Args...) {};
+}
+
+// Whatever a forward pass may launch; a null op stays null, because layers ask.
+KernelTable silent(KernelTable table) {
+  silence(table.embedding);
+  silence(table.rms_norm);
+  silence(table.fused_add_rms_norm);
+  silence(table.layer_norm);
+  silence(table.rotary_embedding);
+  silence(table.rotary_embedding_and_write_kv);
+  silence(table.silu_and_mul);
+  silence(table.gelu_and_mul);
+  silence(table.soft_cap);
+  silence(table.scale);
+  silence(table.gather_rows);
+  silence(table.linear);
+  silence(table.plan_attention);
+  silence(table.write_kv_cache);
+  silence(table.paged_attention);
+  return table;
+}
+
+class SilentCommunicator final : public Communicator {
+ public:
+  SilentCommunicator(int32_t rank, int32_t world_size) : rank_(rank), world_size_(world_size) {}
+  int32_t rank() const override { return rank_; }
+  int32_t world_size() const override { return world_size_; }
+  void all_reduce_sum(const LaunchContext&, TensorView) override {}
+  void all_gather_columns(const LaunchContext&, TensorView, TensorView) override {}
+  void abort() override {}
+  void reset() override {}
+
+ private:
+  int32_t rank_, world_size_;
+};
+
+}  // namespace
+
+size_t dry_run_bytes(const Model& model, const KernelTable& ops, const Communicator& communicator,
+                     int64_t num_tokens, int64_t num_logits) {
+  const KernelTable table = silent(ops);
+  const LaunchContext launch;
+  SilentCommunicator nobody(communicator.rank(), communicator.world_size());
+  ActivationArena arena(ActivationArena::Measuring{});
+  const size_t num_layers = model.kv_cache_specs().size();
+  const std::vector<KVCacheView> kv_caches(num_layers);
+  const std::vector<int32_t> groups(num_layers);
+  const std::vector<AttentionMetadata> metadata(1);
+  const ForwardContext ctx{table, launch, nobody, arena, kv_caches, groups, metadata};
+  ModelInput input;
+  input.input_ids = input.positions = TensorView(nullptr, DType::kInt32, num_tokens);
+  const TensorView hidden = model.forward(ctx, input);
+  arena.take(hidden.dtype, num_logits, model.hidden_size());
+  model.compute_logits(ctx, TensorView(nullptr, DType::kFloat32, num_logits, model.vocab_size()), hidden);
+  return arena.peak();
+}
+
+}  // namespace quire

@@ -1,0 +1,48 @@
+#include "models/transformer_config.h"
+
+#include <cmath>
+#include <utility>
+
+#include "util/str.h"
+
+namespace quire {
+
+TransformerConfig TransformerConfig::read(const HfConfig& config) {
+  constexpr int32_t kMaxSize = 1 << 24;
+  TransformerConfig out;
+  out.vocab_size = config.get_int("vocab_size", 1, kMaxSize);
+  out.hidden_size = config.get_int("hidden_size", 1, kMaxSize);
+  out.intermediate_size = config.get_int("intermediate_size", 1, kMaxSize);
+  out.num_layers = config.get_int("num_hidden_layers", 1, 4096);
+  out.num_heads = config.get_int("num_attention_heads", 1, 65536);
+  out.num_kv_heads = config.get_int("num_key_value_heads", 1, 65536, out.num_heads);
+  if (!config.has("head_dim") && out.hidden_size % out.num_heads != 0) {
+    config.fail(
+        str("'num_attention_heads' ", out.num_heads, " does not divide 'hidden_size' ", out.hidden_size));
+  }
+  out.head_size = config.get_int("head_dim", 1, 65536, out.hidden_size / out.num_heads);
+  if (out.num_heads % out.num_kv_heads != 0) {
+    config.fail(str("'num_key_value_heads' ", out.num_kv_heads, " does not divide 'num_attention_heads' ",
+                    out.num_heads));
+  }
+  out.norm.eps = config.get_positive("rms_norm_eps", 1e-6);
+  out.tie_word_embeddings = config.get_bool("tie_word_embeddings", false);
+  return out;
+}
+
+SelfAttentionConfig TransformerConfig::attention(int32_t layer,
+                                                 std::shared_ptr<const RotaryEmbedding> rotary) const {
+  SelfAttentionConfig out;
+  out.layer = layer;
+  out.hidden_size = hidden_size;
+  out.num_heads = num_heads;
+  out.num_kv_heads = num_kv_heads;
+  out.head_size = head_size;
+  out.scale = static_cast<float>(1.0 / std::sqrt(head_size));
+  out.rotary = std::move(rotary);
+  return out;
+}
+
+GatedMLPConfig TransformerConfig::mlp() const { return {hidden_size, intermediate_size}; }
+
+}  // namespace quire

@@ -1,0 +1,34 @@
+// The keys that config.json of nearly every transformer has, under the names transformers gives them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "formats/hf_config.h"
+#include "layers/gated_mlp.h"
+#include "layers/self_attention.h"
+
+namespace quire {
+
+struct TransformerConfig {
+  // vocab_size, hidden_size, intermediate_size, num_hidden_layers, num_attention_heads, num_key_value_heads,
+  // head_dim (hidden_size / num_attention_heads where it is absent), rms_norm_eps, tie_word_embeddings.
+  // Throws InvalidArgument for one that is missing, out of range, or does not fit the others.
+  static TransformerConfig read(const HfConfig& config);
+
+  // The parts of a layer as these sizes make them: an architecture changes what is its own.
+  SelfAttentionConfig attention(int32_t layer, std::shared_ptr<const RotaryEmbedding> rotary) const;
+  GatedMLPConfig mlp() const;
+
+  int32_t vocab_size = 0;
+  int32_t hidden_size = 0;
+  int32_t intermediate_size = 0;
+  int32_t num_layers = 0;
+  int32_t num_heads = 0;
+  int32_t num_kv_heads = 0;
+  int32_t head_size = 0;
+  RMSNormConfig norm;
+  bool tie_word_embeddings = false;
+};
+
+}  // namespace quire

@@ -1,0 +1,138 @@
+// Models as the worker sees them: what they take of the arena, and what they read.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <numeric>
+
+#include "formats/hf_config.h"
+#include "layers/rms_norm.h"
+#include "models/dry_run.h"
+#include "models/model_registry.h"
+#include "models/sliding_window.h"
+#include "quire/error.h"
+#include "quire/kernels/backend_registry.h"
+#include "weights/model_directory.h"
+
+namespace quire {
+namespace {
+
+constexpr int32_t kTokens = 20, kBlockSize = 16, kVocabSize = 70, kHiddenSize = 64;
+
+std::string config_text(const std::string& architecture) {
+  return R"({"architectures": [")" + architecture +
+         R"("], "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4,
+            "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 70, "max_position_embeddings": 64,
+            "sliding_window": 8, "tie_word_embeddings": true})";
+}
+
+// A model of random weights with all that a forward pass of one sequence needs.
+class Rig {
+ public:
+  explicit Rig(const std::string& architecture) {
+    directory_.write("config.json", config_text(architecture));
+    const HfConfig config = HfConfig::load(directory_.path() + "/config.json");
+    Checkpoint checkpoint = Checkpoint::dummy(directory_.path());
+    const auto loader = make_host_loader();
+    BuildContext build{ops_, launch_, checkpoint, *arena_, *loader, DType::kFloat32};
+    build.max_model_len = 64;
+    build.max_num_tokens = build.max_num_seqs = kTokens;
+    build.block_size = kBlockSize;
+    model_ = find_model(config)(build, config);
+    loader->finish();
+    launch_.workspace = arena_->allocate(build.workspace_bytes);
+    launch_.workspace_bytes = build.workspace_bytes;
+    for (const KVCacheSpec& spec : model_->kv_cache_specs()) {
+      std::byte* pages = arena_->allocate(static_cast<size_t>(spec.page_bytes) * 3);
+      kv_caches_.push_back(
+          {pages, spec.page_bytes, 3, kBlockSize, spec.num_kv_heads, spec.head_size, DType::kFloat32});
+    }
+    std::iota(ids_.begin(), ids_.end(), 3);
+    std::iota(positions_.begin(), positions_.end(), 0);
+    std::iota(slots_.begin(), slots_.end(), int64_t{kBlockSize});
+  }
+
+  size_t dry_run() { return dry_run_bytes(*model_, ops_, *communicator_, kTokens, kTokens); }
+
+  // Logits of every token, with exactly so much memory. With `embeds`, from those instead of the ids.
+  std::vector<float> logits(size_t activation_bytes, float* embeds = nullptr) {
+    std::vector<float> out(kTokens * kVocabSize);
+    ActivationArena arena(activation_bytes);
+    AttentionMetadata batch;
+    batch.block_table = {table_.data(), DType::kInt32, 1, 2};
+    batch.slot_mapping = {slots_.data(), DType::kInt64, kTokens};
+    batch.query_start_loc = {query_start_loc_.data(), DType::kInt32, 2};
+    batch.seq_lens = {&seq_len_, DType::kInt32, 1};
+    batch.max_query_len = batch.max_seq_len = kTokens;
+    const std::vector<int32_t> groups(kv_caches_.size());
+    const ForwardContext ctx{ops_, launch_, *communicator_, arena, kv_caches_, groups, std::span(&batch, 1)};
+    ModelInput input{{ids_.data(), DType::kInt32, kTokens}, {positions_.data(), DType::kInt32, kTokens}};
+    if (embeds != nullptr) input.inputs_embeds = {embeds, DType::kFloat32, kTokens, kHiddenSize};
+    const TensorView hidden = model_->forward(ctx, input);
+    arena.take(hidden.dtype, kTokens, kHiddenSize);
+    model_->compute_logits(ctx, {out.data(), DType::kFloat32, kTokens, kVocabSize}, hidden);
+    peak_ = arena.peak();
+    return out;
+  }
+  size_t peak() const { return peak_; }
+
+  std::vector<int32_t> ids_ = std::vector<int32_t>(kTokens);
+
+ private:
+  const KernelTable& ops_ = *find_kernel_table("cpu");
+  LaunchContext launch_;
+  ModelDirectory directory_;
+  std::unique_ptr<Communicator> communicator_ = make_single_communicator();
+  std::unique_ptr<DeviceArena> arena_ = make_host_arena();
+  std::unique_ptr<Model> model_;
+  std::vector<KVCacheView> kv_caches_;
+  std::vector<int32_t> positions_ = std::vector<int32_t>(kTokens), table_ = {1, 2},
+                       query_start_loc_ = {0, kTokens};
+  std::vector<int64_t> slots_ = std::vector<int64_t>(kTokens);
+  int32_t seq_len_ = kTokens;
+  size_t peak_ = 0;
+};
+
+class CausalLMTest : public testing::TestWithParam<const char*> {};
+
+TEST_P(CausalLMTest, ADryRunFindsWhatARealOneTakes) {
+  Rig rig(GetParam());
+  const size_t bytes = rig.dry_run();
+  EXPECT_GE(bytes, size_t{2 * kTokens * kHiddenSize} * sizeof(float));
+  rig.logits(bytes);
+  EXPECT_EQ(rig.peak(), bytes);
+  EXPECT_THROW(rig.logits(bytes - DeviceArena::kAlignment), InternalError);
+}
+
+TEST_P(CausalLMTest, EmbeddingsTakeThePlaceOfIds) {
+  Rig rig(GetParam());
+  const std::vector<float> expected = rig.logits(rig.dry_run());
+  std::vector<float> zeros(kTokens * kHiddenSize), other = zeros;
+  for (size_t i = 0; i < other.size(); ++i) other[i] = static_cast<float>(i % 13) - 6;
+  const std::vector<float> from_other = rig.logits(rig.dry_run(), std::vector<float>(other).data());
+  EXPECT_NE(from_other, expected);
+  // The ids are not looked at.
+  rig.ids_.assign(kTokens, -1);
+  EXPECT_EQ(rig.logits(rig.dry_run(), other.data()), from_other);
+  EXPECT_NE(rig.logits(rig.dry_run(), zeros.data()), from_other);
+}
+
+INSTANTIATE_TEST_SUITE_P(Architectures, CausalLMTest,
+                         testing::Values("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM",
+                                         "Gemma2ForCausalLM"),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST(LayerWindowsTest, ByTypesElseByRule) {
+  const auto parse = [](const std::string& text) { return HfConfig::parse(text, "config.json"); };
+  const auto even = [](int32_t layer) { return layer % 2 == 0; };
+  EXPECT_EQ(read_layer_windows(parse("{}"), 3, 8, even), (std::vector<int32_t>{8, 0, 8}));
+  const auto types = parse(R"({"layer_types": ["full_attention", "full_attention", "sliding_attention"]})");
+  EXPECT_EQ(read_layer_windows(types, 3, 8, even), (std::vector<int32_t>{0, 0, 8}));
+  EXPECT_THROW(read_layer_windows(types, 2, 8, even), InvalidArgument);
+  EXPECT_THROW(read_layer_windows(parse(R"({"layer_types": ["chunked"]})"), 1, 8, even), InvalidArgument);
+  const auto qwen = parse(R"({"use_sliding_window": true, "sliding_window": 5, "max_window_layers": 1})");
+  EXPECT_EQ(read_qwen_windows(qwen, 3), (std::vector<int32_t>{0, 5, 5}));
+  EXPECT_EQ(read_qwen_windows(parse(R"({"sliding_window": 5})"), 2), (std::vector<int32_t>{0, 0}));
+}
+
+}  // namespace
+}  // namespace quire
