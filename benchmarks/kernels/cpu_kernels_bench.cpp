@@ -104,15 +104,17 @@ BENCHMARK(MemoryRead)->UseRealTime()->Unit(benchmark::kMicrosecond);
 // ---- linear ---------------------------------------------------------------------------------------
 
 // As many weights as do not fit in a cache are used in turn, as the layers of a model are.
-void Linear(benchmark::State& state, DType dtype) {
+void Linear(benchmark::State& state, DType dtype, bool int8 = false) {
   const int64_t m = state.range(0), n = state.range(1), k = state.range(2);
-  const size_t weight_bytes = kernels().linear_weight_bytes(n, k, dtype);
+  const size_t weight_bytes = kernels().linear_weight_bytes(n, k, int8 ? DType::kInt8 : dtype);
+  const std::vector<float> scales(static_cast<size_t>(n), 0.01F);
   const size_t copies = std::max<size_t>(1, (size_t{600} << 20) / weight_bytes);
   const Memory weights(weight_bytes * copies);
   fill(weights.data(), dtype, static_cast<int64_t>(weight_bytes * copies / dtype_bytes(dtype)));
   const Memory x(static_cast<size_t>(m * k) * 4), out(static_cast<size_t>(m * n) * 4);
   fill(x.data(), dtype, m * k);
-  const size_t workspace_bytes = kernels().linear_workspace_bytes(m, {.n = n, .k = k, .dtype = dtype});
+  const size_t workspace_bytes = kernels().linear_workspace_bytes(
+      m, {.n = n, .k = k, .dtype = dtype, .scales = int8 ? scales.data() : nullptr});
   const Memory workspace(workspace_bytes);
   const LaunchContext ctx = {
       .host = pool().host_parallel(), .workspace = workspace.data(), .workspace_bytes = workspace_bytes};
@@ -122,7 +124,8 @@ void Linear(benchmark::State& state, DType dtype) {
                                  .n = n,
                                  .k = k,
                                  .dtype = dtype,
-                                 .packed = true};
+                                 .packed = true,
+                                 .scales = int8 ? scales.data() : nullptr};
     kernels().linear(ctx, TensorView(out.data(), dtype, m, n), TensorView(x.data(), dtype, m, k), weight,
                      nullptr);
   }
@@ -141,6 +144,7 @@ void llama_shapes(benchmark::internal::Benchmark* bench) {
 }
 BENCHMARK_CAPTURE(Linear, bf16, DType::kBFloat16)->Apply(llama_shapes);
 BENCHMARK_CAPTURE(Linear, fp32, DType::kFloat32)->Apply(llama_shapes);
+BENCHMARK_CAPTURE(Linear, int8_bf16, DType::kBFloat16, true)->Apply(llama_shapes);
 
 // ---- attention ------------------------------------------------------------------------------------
 

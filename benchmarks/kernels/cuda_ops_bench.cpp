@@ -1,5 +1,5 @@
-// The CUDA kernels that move memory, at the shapes of Llama-3.1-8B: hidden 4096, intermediate 14336,
-// vocabulary 128256; and the one that makes a step's inputs.
+// The CUDA kernels that move memory, linears of two kinds of weights among them, at the shapes of
+// Llama-3.1-8B: hidden 4096, intermediate 14336, vocabulary 128256; and the one that makes a step's inputs.
 //
 //   quire_cuda_ops_bench [filter]
 //
@@ -153,6 +153,28 @@ void bench_rows(int64_t rows) {
           [&](int i) { kernels().silu_and_mul(context, out[i], x[i]); });
 }
 
+// The same product with weights of 16 bits and of 8; bytes are the weights'.
+void bench_linear(int64_t rows) {
+  for (const auto& [n, k] : {std::pair<int64_t, int64_t>{kHidden, kHidden}, {2 * kIntermediate, kHidden}}) {
+    const auto name = [&](const std::string& kind) {
+      const std::string op = "linear " + std::to_string(n) + " x " + std::to_string(k) + " " + kind;
+      return label(op.c_str(), "T", rows);
+    };
+    const auto bytes = static_cast<double>(n * k);
+    const int copies = copies_of(bytes);
+    const Matrices weights(copies, kType, n, k), x(1, kType, rows, k), out(1, kType, rows, n);
+    const Values<float> scales(std::vector<float>(static_cast<size_t>(n), 0.01F));
+    LinearWeight weight = {.n = n, .k = k, .dtype = kType};
+    const auto run = [&](int i) {
+      weight.data = weights[i].data;
+      kernels().linear(context, out[0], x[0], weight, nullptr);
+    };
+    measure(name("bf16"), copies, 2 * bytes, run);
+    weight.scales = scales.data();
+    measure(name("int8"), copies, bytes, run);
+  }
+}
+
 struct SampleCase {
   const char* name;
   float temperature;
@@ -285,11 +307,19 @@ int main(int argc, char** argv) {
   LaunchError error;
   context.error = &error;
   check(runtime().create_stream(&context.stream));
-  const size_t workspace_bytes = kernels().sampling_workspace_bytes(256, kVocab);
+  context.state = kernels().create_state(&error);
+  if (context.state == nullptr) std::fprintf(stderr, "%s: linears are left out\n", error.text);
+  const float scale = 1.0F;
+  const LinearWeight widest = {.n = kVocab, .k = kIntermediate, .dtype = kType, .scales = &scale};
+  const size_t workspace_bytes = std::max(kernels().sampling_workspace_bytes(256, kVocab),
+                                          kernels().linear_workspace_bytes(8192, widest));
   const Memory workspace(workspace_bytes);
   context.workspace = workspace.data();
   context.workspace_bytes = workspace_bytes;
   for (const int64_t rows : {1, 64, 256, 2048, 8192}) bench_rows(rows);
+  if (context.state != nullptr) {
+    for (const int64_t rows : {1, 8, 16, 24, 32, 64, 256, 2048}) bench_linear(rows);
+  }
   for (const int64_t rows : {1, 64, 256}) bench_sampling(rows);
   for (const auto& [rows, tokens] : {std::pair{1, 1}, {256, 1}, {16, 128}, {8, 1024}, {1, 16384}})
     bench_inputs(rows, tokens);

@@ -102,10 +102,29 @@ void pack_panel(const LinearWeight& weight, int64_t first_row, int64_t num_rows,
   }
 }
 
+// The same of int8: a line holds one byte of each of the panel's rows.
+void pack_int8_panel(const LinearWeight& weight, int64_t first_row, int64_t num_rows, const TensorView& rows,
+                     int64_t row_begin) {
+  const int64_t depth = weight.dtype == DType::kBFloat16 ? padded(weight.k, kDepthAlign) : weight.k;
+  const int64_t panel = first_row / kPanelColumns, column = first_row % kPanelColumns;
+  auto* out = static_cast<int8_t*>(weight.data) + panel * kPanelColumns * depth + column;
+  constexpr int64_t kStretch = 64;
+  int8_t block[kPanelColumns][kStretch];
+  for (int64_t begin = 0; begin < weight.k; begin += kStretch) {
+    const int64_t count = std::min(kStretch, weight.k - begin);
+    for (int64_t r = 0; r < num_rows; ++r)
+      std::memcpy(block[r], rows.at(first_row + r - row_begin) + begin, static_cast<size_t>(count));
+    for (int64_t i = 0; i < count; ++i) {
+      int8_t* line = out + (begin + i) * kPanelColumns;
+      for (int64_t r = 0; r < num_rows; ++r) line[r] = block[r][i];
+    }
+  }
+}
+
 }  // namespace
 
 size_t linear_weight_bytes(int64_t n, int64_t k, DType dtype) {
-  const int64_t depth = dtype == DType::kBFloat16 ? padded(k, kDepthAlign) : k;
+  const int64_t depth = dtype == DType::kFloat32 ? k : padded(k, kDepthAlign);
   return static_cast<size_t>(padded(n, kPanelColumns) * depth) * dtype_bytes(dtype);
 }
 
@@ -114,7 +133,9 @@ void linear_pack_rows(const LaunchContext& ctx, const LinearWeight& weight, int6
   const int64_t row_end = row_begin + rows.shape[0];
   const int64_t first_panel = row_begin / kPanelColumns;
   const int64_t panels = (row_end + kPanelColumns - 1) / kPanelColumns - first_panel;
-  const auto pack = weight.dtype == DType::kBFloat16 ? pack_panel<uint16_t> : pack_panel<float>;
+  const auto pack = rows.dtype == DType::kInt8         ? pack_int8_panel
+                    : weight.dtype == DType::kBFloat16 ? pack_panel<uint16_t>
+                                                       : pack_panel<float>;
   WorkQueue queue(panels);  // pages are not all at hand equally soon
   const auto work = [&](int32_t, int32_t) {
     for (int64_t begin = 0, end = 0; queue.take(&begin, &end);) {

@@ -3,12 +3,14 @@
 // with it no alignment.
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <unordered_map>
 
 #include "common/launch.h"
 #include "gemm_tuner.h"
 #include "linear_bias.h"
+#include "linear_int8.h"
 #include "ops.h"
 
 namespace quire::cuda {
@@ -76,11 +78,32 @@ void* create_state(LaunchError* error) {
 
 void destroy_state(void* state) { delete static_cast<CudaState*>(state); }
 
+namespace {
+
+// Of an int8 weight, what is dequantized at a time, behind the library's workspace. Few enough bytes to stay
+// in the L2 cache for the most part; outputs in multiples of what its kernels take at once.
+constexpr int64_t kDequantizedBytes = int64_t{32} << 20;
+
+int64_t dequantized_rows(const LinearWeight& weight) {
+  constexpr int64_t kMultiple = 256;
+  const int64_t row_bytes = weight.k * static_cast<int64_t>(dtype_bytes(weight.dtype));
+  const int64_t rows = std::max(kDequantizedBytes / row_bytes / kMultiple, int64_t{1}) * kMultiple;
+  return std::min(rows, weight.n);
+}
+
+size_t dequantized_bytes(const LinearWeight& weight) {
+  return static_cast<size_t>(dequantized_rows(weight) * weight.k) * dtype_bytes(weight.dtype);
+}
+
+}  // namespace
+
 size_t linear_weight_bytes(int64_t n, int64_t k, DType dtype) {
   return static_cast<size_t>(n * k) * dtype_bytes(dtype);
 }
 
-size_t linear_workspace_bytes(int64_t, const LinearWeight&) { return kWorkspaceBytes; }
+size_t linear_workspace_bytes(int64_t, const LinearWeight& weight) {
+  return kWorkspaceBytes + (weight.scales != nullptr ? dequantized_bytes(weight) : 0);
+}
 
 namespace {
 
@@ -111,12 +134,28 @@ bool choose(const LaunchContext& ctx, CudaState& state, GemmPlan& plan, const Ge
   return true;
 }
 
+// With many rows the products cost more than the weights: a part at a time is made 16-bit again, or fp32.
+void linear_dequantized(const LaunchContext& ctx, TensorView out, TensorView x, const LinearWeight& weight,
+                        const float* bias) {
+  const int64_t at_once = dequantized_rows(weight);
+  void* place = static_cast<std::byte*>(ctx.workspace) + kWorkspaceBytes;
+  for (int64_t row = 0; row < weight.n; row += at_once) {
+    const LinearWeight part = {place, std::min(at_once, weight.n - row), weight.k, weight.dtype};
+    dequantize_rows(ctx, TensorView(place, weight.dtype, part.n, weight.k), weight, row);
+    linear(ctx, out.columns(row, part.n), x, part, bias != nullptr ? bias + row : nullptr);
+  }
+}
+
 }  // namespace
 
 void linear(const LaunchContext& ctx, TensorView out, TensorView x, const LinearWeight& weight,
             const float* bias) {
   auto& state = *static_cast<CudaState*>(ctx.state);
   if (x.shape[0] == 0) return;
+  if (weight.scales != nullptr) {
+    return has_few_rows_kernel(x, weight) ? linear_int8_few_rows(ctx, out, x, weight, bias)
+                                          : linear_dequantized(ctx, out, x, weight, bias);
+  }
   const GemmShape shape = {x.shape[0],    weight.n,         weight.k,          x.stride[0],
                            out.stride[0], lt_type(x.dtype), lt_type(out.dtype)};
   char text[160];

@@ -33,13 +33,8 @@ GPTQ = {"bits": 4, "group_size": 128, "desc_act": True, "sym": True}
         ("quantization_config", {"quant_method": "fp8", "weight_block_size": [128, 128]}, "fp8"),
         ("quantization_config", {"quant_method": "bitsandbytes", "load_in_4bit": True}, "bitsandbytes"),
         ("quantization_config", {"load_in_8bit": True}, "bitsandbytes"),
-        (
-            "quantization_config",
-            {"quant_method": "compressed-tensors", "format": "pack-quantized"},
-            "compress",
-        ),
         ("quantization_config", {}, "no quant_method"),
-        ("compression_config", {"quant_method": "compressed-tensors"}, "compressed-tensors"),
+        ("compression_config", {"quant_method": "bitnet"}, "bitnet"),
     ],
 )
 def test_a_quantized_model_is_refused_by_its_method(

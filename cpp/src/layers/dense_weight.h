@@ -25,7 +25,6 @@ class DenseWeight {
 
  private:
   std::byte* row(int64_t index) const;
-  void pack_rows(BuildContext& build, int64_t row_begin, const TensorView& rows);
   void pack_dummy_rows(BuildContext& build, int64_t row_begin, const TensorView& rows);
 
   LinearWeight weight_;

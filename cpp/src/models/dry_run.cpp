@@ -60,8 +60,8 @@ size_t dry_run_bytes(const Model& model, const KernelTable& ops, const Communica
   ModelInput input;
   input.input_ids = input.positions = TensorView(nullptr, DType::kInt32, num_tokens);
   const TensorView hidden = model.forward(ctx, input);
-  arena.take(hidden.dtype, num_logits, model.hidden_size());
-  model.compute_logits(ctx, TensorView(nullptr, DType::kFloat32, num_logits, model.vocab_size()), hidden);
+  const TensorView rows = arena.take(hidden.dtype, num_logits, model.hidden_size());
+  model.compute_logits(ctx, TensorView(nullptr, DType::kFloat32, num_logits, model.vocab_size()), rows);
   return arena.peak();
 }
 

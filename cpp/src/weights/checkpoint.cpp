@@ -1,6 +1,7 @@
 #include "weights/checkpoint.h"
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <map>
 #include <optional>
@@ -23,11 +24,35 @@ std::string shape_text(const auto& shape) {
   return text + "]";
 }
 
+constexpr std::array<std::pair<DType, std::string_view>, 7> kDtypeNames = {{{DType::kFloat32, "F32"},
+                                                                            {DType::kFloat16, "F16"},
+                                                                            {DType::kBFloat16, "BF16"},
+                                                                            {DType::kInt8, "I8"},
+                                                                            {DType::kUInt8, "U8"},
+                                                                            {DType::kInt32, "I32"},
+                                                                            {DType::kInt64, "I64"}}};
+
 std::optional<DType> parse_dtype(std::string_view name) {
-  if (name == "F32") return DType::kFloat32;
-  if (name == "F16") return DType::kFloat16;
-  if (name == "BF16") return DType::kBFloat16;
+  for (const auto& [dtype, known] : kDtypeNames) {
+    if (name == known) return dtype;
+  }
   return std::nullopt;
+}
+
+// "F32, F16 and BF16 are supported"
+std::string supported_text(std::initializer_list<DType> dtypes) {
+  std::string text;
+  for (size_t i = 0; i < dtypes.size(); ++i) {
+    const DType dtype = dtypes.begin()[i];
+    const auto* found = std::find_if(kDtypeNames.begin(), kDtypeNames.end(),
+                                     [&](const auto& each) { return each.first == dtype; });
+    text += str(i == 0 ? "" : i + 1 == dtypes.size() ? " and " : ", ", found->second);
+  }
+  return text + (dtypes.size() > 1 ? " are supported" : " is supported");
+}
+
+bool is_float(DType dtype) {
+  return dtype == DType::kFloat32 || dtype == DType::kFloat16 || dtype == DType::kBFloat16;
 }
 
 TensorView view_of(void* data, DType dtype, std::initializer_list<int64_t> shape) {
@@ -95,6 +120,8 @@ Checkpoint Checkpoint::open(const std::string& directory) {
   }
   std::map<std::string, uint64_t> bytes_by_dtype;
   for (const auto& [name, tensor] : checkpoint.tensors_) {
+    const std::optional<DType> dtype = parse_dtype(tensor.entry->dtype);
+    if (dtype && !is_float(*dtype)) continue;  // quantized: computed in another
     bytes_by_dtype[tensor.entry->dtype] += tensor.entry->end - tensor.entry->begin;
   }
   uint64_t most = 0;
@@ -116,8 +143,15 @@ void Checkpoint::add_file(const std::string& path) {
   }
 }
 
-TensorView Checkpoint::take(const std::string& name, std::initializer_list<int64_t> shape) {
-  if (is_dummy_) return view_of(nullptr, *parse_dtype(main_dtype_), shape);
+TensorView Checkpoint::take(const std::string& name, std::initializer_list<int64_t> shape,
+                            std::initializer_list<DType> dtypes) {
+  const auto is_wanted = [&](DType dtype) {
+    return std::find(dtypes.begin(), dtypes.end(), dtype) != dtypes.end();
+  };
+  if (is_dummy_) {
+    const DType main = *parse_dtype(main_dtype_);
+    return view_of(nullptr, is_wanted(main) ? main : *dtypes.begin(), shape);
+  }
   const auto found = tensors_.find(name);
   if (found == tensors_.end()) throw InvalidArgument(str(directory_, ": tensor '", name, "' is missing"));
   Tensor& tensor = found->second;
@@ -127,9 +161,9 @@ TensorView Checkpoint::take(const std::string& name, std::initializer_list<int64
                               shape_text(entry.shape), ", the config asks for ", shape_text(shape)));
   }
   const std::optional<DType> dtype = parse_dtype(entry.dtype);
-  if (!dtype) {
-    throw InvalidArgument(str(tensor.file->path(), ": tensor '", name, "' has dtype ", entry.dtype,
-                              "; F32, F16 and BF16 are supported"));
+  if (!dtype || !is_wanted(*dtype)) {
+    throw InvalidArgument(str(tensor.file->path(), ": tensor '", name, "' has dtype ", entry.dtype, "; ",
+                              supported_text(dtypes)));
   }
   tensor.taken = true;
   // A view has no const form; nobody writes.
@@ -153,7 +187,7 @@ void Checkpoint::read(const std::byte* from, DType dtype, int64_t count, std::by
   for (size_t done = 0; done < bytes; done += kBytesAtOnce) {
     const size_t num_bytes = std::min(kBytesAtOnce, bytes - done);
     file.read(from + done, {out + done, num_bytes});
-    if (all_finite(out + done, dtype, static_cast<int64_t>(num_bytes / size))) continue;
+    if (!is_float(dtype) || all_finite(out + done, dtype, static_cast<int64_t>(num_bytes / size))) continue;
     size_t bad = done;
     while (all_finite(out + bad, dtype, 1)) bad += size;
     const SafetensorsEntry& entry = file.entry_at(from);

@@ -26,19 +26,22 @@ class Checkpoint {
 
   // Where the tensor lies. What is there is to be had from `read`: the files are mapped, and to look at one
   // that has been truncated would end the process. Throws InvalidArgument when it is missing, has another
-  // shape, or a dtype other than F32, F16 and BF16. Of a dummy: a view of that shape in the main dtype whose
-  // data is null.
-  TensorView take(const std::string& name, std::initializer_list<int64_t> shape);
+  // shape (of one or two dimensions), or another dtype than those; by default F32, F16 and BF16. Of a dummy:
+  // a view of that shape whose data is null, in the main dtype, or the first of `dtypes` where that is not
+  // among them.
+  TensorView take(const std::string& name, std::initializer_list<int64_t> shape,
+                  std::initializer_list<DType> dtypes = {DType::kFloat32, DType::kFloat16, DType::kBFloat16});
 
   // Copies `count` values of `dtype` that lie within a taken tensor of that dtype. Thread-safe. Throws
   // InvalidArgument naming the file when they cannot be read, and the tensor too when one is infinite or NaN.
+  // The words of an int32 tensor may be read as bytes.
   void read(const std::byte* from, DType dtype, int64_t count, std::byte* out) const;
 
   // Throws InvalidArgument when tensors are left that no one took, except names that end in one of `ignored`:
   // the architecture would not be what the config says.
   void check_all_taken(const std::vector<std::string_view>& ignored) const;
 
-  // The dtype most bytes are stored in: "F32", "F16" or "BF16".
+  // The floating-point dtype most bytes are stored in: "F32", "F16" or "BF16".
   const std::string& main_dtype() const { return main_dtype_; }
   const std::string& directory() const { return directory_; }
 

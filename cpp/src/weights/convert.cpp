@@ -74,7 +74,29 @@ bool all_finite(const void* values, DType dtype, int64_t count) {
   return all_finite_of(values, dtype, count);
 }
 
+namespace {
+
+// Quantized checkpoints add 128 where they pack values into words.
+void convert_bytes(void* out, DType dtype, const void* values, bool is_signed, int64_t count) {
+  const auto* from = static_cast<const uint8_t*>(values);
+  const uint8_t flip = is_signed ? 0 : 0x80;
+  for (int64_t i = 0; i < count; ++i) {
+    const auto value = static_cast<int8_t>(from[i] ^ flip);
+    if (dtype == DType::kInt8) {
+      static_cast<int8_t*>(out)[i] = value;
+    } else {
+      static_cast<float*>(out)[i] = static_cast<float>(value);
+    }
+  }
+}
+
+}  // namespace
+
 void convert(void* out, DType dtype, const void* values, DType values_dtype, int64_t count) {
+  if (values_dtype == DType::kInt8 || values_dtype == DType::kUInt8) {
+    QUIRE_CHECK(dtype == DType::kInt8 || dtype == DType::kFloat32, "bytes become int8 or float32");
+    return convert_bytes(out, dtype, values, values_dtype == DType::kInt8, count);
+  }
   if (dtype == values_dtype) {
     if (count > 0) std::memcpy(out, values, static_cast<size_t>(count) * dtype_bytes(dtype));
     return;

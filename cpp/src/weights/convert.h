@@ -7,7 +7,8 @@
 
 namespace quire {
 
-// Copies `count` values between any two of fp32, fp16 and bf16, rounded to nearest even.
+// Copies `count` values between any two of fp32, fp16 and bf16, rounded to nearest even; or from int8, or
+// from uint8 that stand for 128 less, to int8 or fp32.
 void convert(void* out, DType dtype, const void* values, DType values_dtype, int64_t count);
 
 // Whether none of `count` values of fp32, fp16 or bf16 is infinite or NaN.

@@ -27,10 +27,9 @@ class WeightLoader {
   // they are plain memory.
   void set_checkpoint(const Checkpoint* checkpoint) { checkpoint_ = checkpoint; }
 
-  // Writes a dense tensor of `dtype` (fp32 | fp16 | bf16) and of `from`'s shape at `to`, in the backend's
-  // memory.
-  //   from [N] or [rows, columns] in host memory, fp32 | fp16 | bf16; rows may be strided; read until
-  //   `finish`
+  // Writes a dense tensor of `dtype` and of `from`'s shape at `to`, in the backend's memory, converted as
+  // weights/convert.h says.
+  //   from [N] or [rows, columns] in host memory; rows may be strided; read until `finish`
   // Without data (load_format "dummy") the values are uniform in [-1, 1) / sqrt(columns), so that a row's
   // product with a vector keeps its magnitude: a function of the shape, the place of this call among the
   // loader's and the kind of loader.

@@ -142,7 +142,7 @@ constexpr int64_t kBlockSums = kPairRows * kPanelColumns;  // 32 x 32, row-major
 constexpr int64_t kStepTileBytes = kTileRows * kStepBytes;
 constexpr int64_t kStepPanelBytes = kTileRows * kPanelLine;
 
-size_t block_scratch_bytes(int64_t m) {
+size_t block_scratch_bytes(int64_t m, int64_t) {
   if (m <= kPairRows) return 0;
   const int64_t rows = m < kRowBlock ? (m + kPairRows - 1) / kPairRows * kPairRows : kRowBlock;
   return static_cast<size_t>(rows * kGroupPanels * kPanelColumns) * sizeof(float);
@@ -401,10 +401,7 @@ void values_bf16(const void* probabilities, int rows, const void* const* groups,
 constexpr MatmulKernels amx_kernels() {
   MatmulKernels kernels = matmul_kernels();
   kernels.release = release;
-  kernels.staged_bytes[kBF16] = staged_tiles_bytes;
-  kernels.stage[kBF16] = stage_tiles;
-  kernels.linear_scratch_bytes[kBF16] = block_scratch_bytes;
-  kernels.linear[kBF16] = linear_bf16;
+  kernels.linear[kLinearBF16] = {staged_tiles_bytes, stage_tiles, block_scratch_bytes, linear_bf16};
   kernels.scores[kBF16] = scores_bf16;
   kernels.values[kBF16] = values_bf16;
   return kernels;

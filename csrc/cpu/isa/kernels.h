@@ -17,9 +17,13 @@ namespace quire::cpu {
 // Entries that exist per dtype are indexed by this.
 enum TypeIndex : int { kF32 = 0, kBF16 = 1 };
 
+// How a linear's weight is stored, and its inputs.
+enum LinearKind : int { kLinearF32 = kF32, kLinearBF16 = kBF16, kLinearInt8F32, kLinearInt8BF16 };
+constexpr int kNumLinearKinds = 4;
+
 // A packed weight is cut into panels of 32 outputs. fp32: [panel][K][32]. bf16: [panel][K / 2][32][2],
 // with K padded to 32, so that a 64-byte line holds the operand of one vdpbf16ps and sixteen lines
-// hold that of one tdpbf16ps.
+// hold that of one tdpbf16ps. int8: [panel][K][32], with K padded likewise where the inputs are bf16.
 constexpr int64_t kPanelColumns = 32;
 constexpr int64_t kDepthAlign = 32;
 
@@ -74,6 +78,20 @@ struct LinearArgs {
   bool out_is_bf16;
   const float* bias;  // [n] or null
   void* staged;       // x as `stage` rewrote it
+  // Of int8 weights, else null: out = (sum - zero_points[n] * row_sums[m]) * scales[n] + bias[n]
+  const float* scales;       // [n]
+  const float* zero_points;  // [n] or null
+  const float* row_sums;     // [m] of x, where there are zero_points
+};
+
+struct LinearKernels {
+  // x is rewritten once per linear into what the kernel reads best.
+  size_t (*staged_bytes)(int64_t m, int64_t k);
+  // Rows [row_begin, row_end); row_begin is a multiple of 16.
+  void (*stage)(const LinearArgs& args, int64_t row_begin, int64_t row_end);
+  // Scratch of one thread.
+  size_t (*scratch_bytes)(int64_t m, int64_t k);
+  void (*multiply)(const LinearArgs& args, int64_t panel_begin, int64_t panel_end, void* scratch);
 };
 
 // One row of scores within one partition.
@@ -90,13 +108,7 @@ struct MatmulKernels {
   // Tasks that call a matmul end with this (AMX gives its tiles back); may be null.
   void (*release)();
 
-  // x is rewritten once per linear into what the kernel reads best.
-  size_t (*staged_bytes[2])(int64_t m, int64_t k);
-  // Rows [row_begin, row_end); row_begin is a multiple of 16.
-  void (*stage[2])(const LinearArgs& args, int64_t row_begin, int64_t row_end);
-  // Scratch of one thread.
-  size_t (*linear_scratch_bytes[2])(int64_t m);
-  void (*linear[2])(const LinearArgs& args, int64_t panel_begin, int64_t panel_end, void* scratch);
+  LinearKernels linear[kNumLinearKinds];
 
   // Bytes of an element of the staged query and of the probabilities.
   int staged_element_bytes[2];

@@ -10,14 +10,15 @@
 namespace quire::cpu {
 namespace {
 
-// How a dtype of the right operand is read. kStep: depth consumed at once.
+// How a dtype of the right operand is read. kStep: depth consumed at once. kColumn: elements from one column
+// to the next.
 template <typename T>
 struct Operand;
 
 template <>
 struct Operand<float> {
   using Left = float;
-  static constexpr int kStep = 1;
+  static constexpr int kStep = 1, kColumn = 1;
   using Right = F32;
   static Right right(const float* p) { return load(p); }
   static F32 broadcast(const float* p) { return set1(*p); }
@@ -27,11 +28,30 @@ struct Operand<float> {
 template <>
 struct Operand<bf16> {
   using Left = Staged;
-  static constexpr int kStep = 2;
+  static constexpr int kStep = 2, kColumn = 2;
   using Right = Pairs;
   static Right right(const bf16* p) { return load_pairs(p); }
   static StagedPair broadcast(const Staged* p) { return broadcast_pair(p); }
   static F32 accumulate(F32 acc, const StagedPair& a, const Pairs& b) { return dot_pairs(acc, a, b); }
+};
+
+// Rows of 32 int8, which become what an operand of T would be: exactly, for T = bf16 too.
+template <typename T>
+struct Int8For {
+  int8_t value;
+};
+
+template <>
+struct Operand<Int8For<float>> : Operand<float> {
+  static Right right(const Int8For<float>* p) { return load(&p->value); }
+};
+
+template <>
+struct Operand<Int8For<bf16>> : Operand<bf16> {
+  static constexpr int kColumn = 1;
+  static Right right(const Int8For<bf16>* p) {
+    return make_pairs(load(&p->value), load(&p[kPanelColumns].value));
+  }
 };
 
 template <typename T>
@@ -60,7 +80,7 @@ void multiply(const Left<T>* a, int64_t a_stride, const Pieces& b, float* c, int
     for (int64_t k = 0; k < b.depth; k += Op::kStep, line += b.stride, left += Op::kStep) {
       typename Op::Right right[Vectors];
       for (int j = 0; j < Vectors; ++j) {
-        const T* vector = line + j * kLanes * Op::kStep;
+        const T* vector = line + j * kLanes * Op::kColumn;
         if (b.ahead != 0) prefetch(reinterpret_cast<const char*>(vector) + b.ahead);
         right[j] = Op::right(vector);
       }
@@ -114,7 +134,7 @@ void multiply_block(const Left<T>* a, int64_t a_stride, int64_t rows, Pieces b, 
     } else {
       multiply_columns<T, kNarrow / kLanes>(a, a_stride, rows, b, c + done, c_stride);
     }
-    b.offset += width * Operand<T>::kStep;
+    b.offset += width * Operand<T>::kColumn;
     done += width;
   }
 }
@@ -124,7 +144,7 @@ void multiply_block(const Left<T>* a, int64_t a_stride, int64_t rows, Pieces b, 
 // K as the packed weight has it.
 template <typename T>
 constexpr int64_t weight_depth(int64_t k) {
-  return sizeof(T) == sizeof(bf16) ? (k + kDepthAlign - 1) / kDepthAlign * kDepthAlign : k;
+  return Operand<T>::kStep == 2 ? (k + kDepthAlign - 1) / kDepthAlign * kDepthAlign : k;
 }
 
 // Rows of staged x are 64 bytes further apart than their depth: hidden sizes are powers of two often
@@ -161,18 +181,31 @@ void stage_rows(const LinearArgs& args, int64_t row_begin, int64_t row_end) {
                  static_cast<const T*>(args.x) + r * args.x_stride, args.k, weight_depth<T>(args.k));
 }
 
-// Adds the bias and stores one row of a panel, of which `columns` exist.
-template <typename Out>
-void store_row(Out* out, const float* row, const float* bias, int columns) {
-  int j = 0;
-  for (; j + kLanes <= columns; j += kLanes) {
-    const F32 sum = load(row + j);
-    store(out + j, bias != nullptr ? add(sum, load(bias + j)) : sum);
+// What becomes of a row's sums on their way out. Each part may be null.
+struct Finish {
+  const float *scales, *zero_points, *bias;
+  float row_sum;
+
+  F32 operator()(F32 sum, int j) const {
+    if (zero_points != nullptr) sum = fnma(load(zero_points + j), set1(row_sum), sum);
+    if (scales != nullptr) sum = mul(sum, load(scales + j));
+    return bias != nullptr ? add(sum, load(bias + j)) : sum;
   }
+  F32 part(F32 sum, int j, int rest) const {
+    if (zero_points != nullptr) sum = fnma(load_part(zero_points + j, rest), set1(row_sum), sum);
+    if (scales != nullptr) sum = mul(sum, load_part(scales + j, rest));
+    return bias != nullptr ? add(sum, load_part(bias + j, rest)) : sum;
+  }
+};
+
+// One row of a panel, of which `columns` exist.
+template <typename Out>
+void store_row(Out* out, const float* row, const Finish& finish, int columns) {
+  int j = 0;
+  for (; j + kLanes <= columns; j += kLanes) store(out + j, finish(load(row + j), j));
   if (j < columns) {
     const int rest = columns - j;
-    const F32 sum = load_part(row + j, rest);
-    store_part(out + j, bias != nullptr ? add(sum, load_part(bias + j, rest)) : sum, rest);
+    store_part(out + j, finish.part(load_part(row + j, rest), j, rest), rest);
   }
 }
 
@@ -180,40 +213,83 @@ inline void store_panel(const LinearArgs& args, int64_t first_row, int64_t rows,
                         const float* block, int64_t block_stride) {
   const int64_t column = panel * kPanelColumns;
   const int columns = static_cast<int>(args.n - column < kPanelColumns ? args.n - column : kPanelColumns);
-  const float* bias = args.bias != nullptr ? args.bias + column : nullptr;
+  const auto from_column = [column](const float* values) {
+    return values != nullptr ? values + column : nullptr;
+  };
+  Finish finish = {from_column(args.scales), from_column(args.zero_points), from_column(args.bias), 0.0F};
   for (int64_t r = 0; r < rows; ++r) {
+    if (finish.zero_points != nullptr) finish.row_sum = args.row_sums[first_row + r];
     const int64_t at = (first_row + r) * args.out_stride + column;
     const float* row = block + r * block_stride;
     if (args.out_is_bf16) {
-      store_row(static_cast<bf16*>(args.out) + at, row, bias, columns);
+      store_row(static_cast<bf16*>(args.out) + at, row, finish, columns);
     } else {
-      store_row(static_cast<float*>(args.out) + at, row, bias, columns);
+      store_row(static_cast<float*>(args.out) + at, row, finish, columns);
     }
   }
 }
 
-inline size_t no_scratch(int64_t) { return 0; }
+inline size_t no_scratch(int64_t, int64_t) { return 0; }
 
-// A panel of weights stays in the second-level cache while all rows of x pass over it. With few rows
-// the weights come straight from memory, so they are prefetched, across the end of a panel too.
+// All rows of x times one panel of weights of T. `ahead` as in Pieces, for the first rows: the others find
+// the panel in the second-level cache.
 template <typename T>
-void linear(const LinearArgs& args, int64_t panel_begin, int64_t panel_end, void*) {
-  constexpr int64_t kPrefetchBytes = 4096;
-  const int64_t depth = weight_depth<T>(args.k), a_stride = staged_stride<T>(args.k);
+void multiply_panel(const LinearArgs& args, int64_t panel, const void* weights, int64_t ahead) {
+  const int64_t depth = weight_depth<T>(args.k);
+  const int64_t a_stride = staged_stride<T>(args.k);
   const auto* a = static_cast<const Left<T>*>(args.staged);
   alignas(64) float block[kMaxRows * kPanelColumns];
+  for (int64_t r = 0; r < args.m; r += kMaxRows) {
+    const int64_t rows = args.m - r < kMaxRows ? args.m - r : kMaxRows;
+    const Pieces b = {.pieces = &weights,
+                      .num_pieces = 1,
+                      .depth = depth,
+                      .stride = kPanelColumns * Operand<T>::kStep,
+                      .offset = 0,
+                      .ahead = r == 0 ? ahead : 0};
+    multiply_block<T>(a + r * a_stride, a_stride, rows, b, kPanelColumns, block, kPanelColumns);
+    store_panel(args, r, rows, panel, block, kPanelColumns);
+  }
+}
+
+// With few rows the weights come straight from memory, so they are prefetched, across the end of a panel too.
+constexpr int64_t kPrefetchBytes = 4096;
+
+template <typename T>
+void linear(const LinearArgs& args, int64_t panel_begin, int64_t panel_end, void*) {
+  const int64_t panel_elements = weight_depth<T>(args.k) * kPanelColumns;
+  for (int64_t panel = panel_begin; panel < panel_end; ++panel)
+    multiply_panel<T>(args, panel, static_cast<const T*>(args.weight) + panel * panel_elements,
+                      kPrefetchBytes);
+}
+
+// A panel of int8 as one of T.
+template <typename T>
+size_t unpacked_bytes(int64_t m, int64_t k) {
+  return m > kMaxRows ? static_cast<size_t>(weight_depth<T>(k) * kPanelColumns) * sizeof(T) : 0;
+}
+
+inline void unpack_panel(float* out, const Int8For<float>* from, int64_t depth) {
+  for (int64_t i = 0; i < depth * kPanelColumns; i += kLanes) store(out + i, load(&from[i].value));
+}
+inline void unpack_panel(bf16* out, const Int8For<bf16>* from, int64_t depth) {
+  for (int64_t d = 0; d < depth; d += 2, from += 2 * kPanelColumns)
+    for (int64_t j = 0; j < kPanelColumns; j += kLanes, out += 2 * kLanes)
+      store_pairs(out, Operand<Int8For<bf16>>::right(from + j));
+}
+
+// Few rows are multiplied with int8 that are converted in registers, as they come; more with a panel that is
+// converted once. The numbers are the same, and so is their order.
+template <typename T>
+void linear_int8(const LinearArgs& args, int64_t panel_begin, int64_t panel_end, void* scratch) {
+  const int64_t depth = weight_depth<T>(args.k);
   for (int64_t panel = panel_begin; panel < panel_end; ++panel) {
-    const void* weights = static_cast<const T*>(args.weight) + panel * depth * kPanelColumns;
-    for (int64_t r = 0; r < args.m; r += kMaxRows) {
-      const int64_t rows = args.m - r < kMaxRows ? args.m - r : kMaxRows;
-      const Pieces b = {.pieces = &weights,
-                        .num_pieces = 1,
-                        .depth = depth,
-                        .stride = kPanelColumns * Operand<T>::kStep,
-                        .offset = 0,
-                        .ahead = r == 0 ? kPrefetchBytes : 0};
-      multiply_block<T>(a + r * a_stride, a_stride, rows, b, kPanelColumns, block, kPanelColumns);
-      store_panel(args, r, rows, panel, block, kPanelColumns);
+    const auto* weights = static_cast<const Int8For<T>*>(args.weight) + panel * depth * kPanelColumns;
+    if (args.m <= kMaxRows) {
+      multiply_panel<Int8For<T>>(args, panel, weights, kPrefetchBytes);
+    } else {
+      unpack_panel(static_cast<T*>(scratch), weights, depth);
+      multiply_panel<T>(args, panel, scratch, 0);
     }
   }
 }

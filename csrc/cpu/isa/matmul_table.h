@@ -9,10 +9,10 @@ namespace {
 
 constexpr MatmulKernels matmul_kernels() {
   return {.release = nullptr,
-          .staged_bytes = {staged_bytes<float>, staged_bytes<bf16>},
-          .stage = {stage_rows<float>, stage_rows<bf16>},
-          .linear_scratch_bytes = {no_scratch, no_scratch},
-          .linear = {linear<float>, linear<bf16>},
+          .linear = {{staged_bytes<float>, stage_rows<float>, no_scratch, linear<float>},
+                     {staged_bytes<bf16>, stage_rows<bf16>, no_scratch, linear<bf16>},
+                     {staged_bytes<float>, stage_rows<float>, unpacked_bytes<float>, linear_int8<float>},
+                     {staged_bytes<bf16>, stage_rows<bf16>, unpacked_bytes<bf16>, linear_int8<bf16>}},
           .staged_element_bytes = {sizeof(float), sizeof(Staged)},
           .stage_query = {stage_query<float>, stage_query<bf16>},
           .scores = {scores<float>, scores<bf16>},

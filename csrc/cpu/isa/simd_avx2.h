@@ -126,6 +126,16 @@ inline StagedPair broadcast_pair(const Staged* p) { return {set1(p[0]), set1(p[1
 inline F32 dot_pairs(F32 acc, const StagedPair& a, const Pairs& b) {
   return fma(a.odd, b.odd, fma(a.even, b.even, acc));
 }
+// Whole numbers from int8.
+inline F32 load(const int8_t* p) {
+  return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))))};
+}
+// Of values that bf16 holds exactly.
+inline Pairs make_pairs(F32 even, F32 odd) { return {even, odd}; }
+inline void store_pairs(bf16* p, const Pairs& x) {
+  const __m256i low = _mm256_srli_epi32(_mm256_castps_si256(x.even.v), 16);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_or_si256(low, _mm256_castps_si256(x.odd.v)));
+}
 inline void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
 
 }  // namespace

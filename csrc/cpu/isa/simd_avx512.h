@@ -99,6 +99,16 @@ inline StagedPair broadcast_pair(const Staged* p) {
 inline F32 dot_pairs(F32 acc, const StagedPair& a, const Pairs& b) {
   return {_mm512_dpbf16_ps(acc.v, a.v, b.v)};
 }
+// Whole numbers from int8.
+inline F32 load(const int8_t* p) {
+  return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))))};
+}
+// Of values that bf16 holds exactly.
+inline Pairs make_pairs(F32 even, F32 odd) {
+  const __m512i low = _mm512_srli_epi32(_mm512_castps_si512(even.v), 16);
+  return {reinterpret_cast<__m512bh>(_mm512_or_si512(low, _mm512_castps_si512(odd.v)))};
+}
+inline void store_pairs(bf16* p, const Pairs& x) { _mm512_storeu_si512(p, reinterpret_cast<__m512i>(x.v)); }
 inline void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
 
 }  // namespace

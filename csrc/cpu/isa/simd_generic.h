@@ -135,6 +135,19 @@ inline StagedPair broadcast_pair(const Staged* p) { return {set1(p[0]), set1(p[1
 inline F32 dot_pairs(F32 acc, const StagedPair& a, const Pairs& b) {
   return fma(a.odd, b.odd, fma(a.even, b.even, acc));
 }
+// Whole numbers from int8.
+inline F32 load(const int8_t* p) {
+  using Bytes4 = int8_t __attribute__((vector_size(4)));
+  Bytes4 bytes;
+  memcpy(&bytes, p, sizeof bytes);
+  return {__builtin_convertvector(bytes, Float4)};
+}
+// Of values that bf16 holds exactly.
+inline Pairs make_pairs(F32 even, F32 odd) { return {even, odd}; }
+inline void store_pairs(bf16* p, const Pairs& x) {
+  const Bits4 bits = (reinterpret_cast<Bits4>(x.even.v) >> 16) | reinterpret_cast<Bits4>(x.odd.v);
+  memcpy(p, &bits, sizeof bits);
+}
 inline void prefetch(const void* p) { __builtin_prefetch(p); }
 
 }  // namespace

@@ -22,13 +22,16 @@
 
 namespace quire {
 
-// A linear's weight [N, K] as the backend wants to read it. `packed` false is plain row-major.
+// A linear's weight [N, K] as the backend wants to read it. `packed` false is plain row-major. Quantized, its
+// elements are int8 and stand for (data[n, k] - zero_points[n]) * scales[n].
 struct LinearWeight {
-  void* data = nullptr;  // 64-byte aligned, linear_weight_bytes(n, k, dtype) when packed
+  void* data = nullptr;  // 64-byte aligned, linear_weight_bytes(n, k, element dtype) when packed
   int64_t n = 0;
   int64_t k = 0;
-  DType dtype = DType::kBFloat16;
+  DType dtype = DType::kBFloat16;  // of the inputs, and of the elements unless it is quantized
   bool packed = false;
+  const float* scales = nullptr;       // [N]; null: not quantized
+  const float* zero_points = nullptr;  // [N], whole numbers from -128 to 127; null: all 0
 };
 
 // What SamplingArgs::host_token_ids says of a row whose logits hold a NaN: no token can be drawn.
@@ -141,18 +144,18 @@ struct KernelTable {
   void (*gather_rows)(const LaunchContext& ctx, TensorView out, TensorView x, TensorView index);
 
   // ---- linear -------------------------------------------------------------------------------------
-  // Bytes of a packed [n, k] weight of `dtype` (fp32 | bf16).
+  // Bytes of a packed [n, k] weight whose elements are `dtype` (fp32 | 16-bit | int8).
   size_t (*linear_weight_bytes)(int64_t n, int64_t k, DType dtype);
   // Writes rows [row_begin, row_begin + rows.shape[0]) of `weight`, converting from rows' dtype (fp32 |
-  // fp16 | bf16; [*, K], rows strided). `weight.data` was zero before its first row was written. Disjoint
-  // row ranges may be packed by different calls in any order. Null: weights are plain row-major, copied
-  // there.
+  // fp16 | bf16; [*, K], rows strided), or of a quantized one from int8. `weight.data` was zero before its
+  // first row was written. Disjoint row ranges may be packed by different calls in any order. Null: weights
+  // are plain row-major, copied there.
   void (*linear_pack_rows)(const LaunchContext& ctx, const LinearWeight& weight, int64_t row_begin,
                            TensorView rows);
   // Scratch that `linear` needs for up to max_tokens rows. The weight's data is not looked at.
   size_t (*linear_workspace_bytes)(int64_t max_tokens, const LinearWeight& weight);
   // out[t, n] = sum_k x[t, k] * weight[n, k] (+ bias[n]).
-  //   x [T, K] dtype of weight, rows strided; out [T, N] fp32 or dtype of x, rows strided; bias [N] fp32,
+  //   x [T, K] weight.dtype, rows strided; out [T, N] fp32 or dtype of x, rows strided; bias [N] fp32,
   //   or null; CUDA rounds it to out's dtype. In the CPU tables one accumulation order over K for every T.
   void (*linear)(const LaunchContext& ctx, TensorView out, TensorView x, const LinearWeight& weight,
                  const float* bias);

@@ -6,7 +6,7 @@
 
 namespace quire {
 
-enum class DType : uint8_t { kFloat32, kFloat16, kBFloat16, kInt32, kInt64, kUInt8 };
+enum class DType : uint8_t { kFloat32, kFloat16, kBFloat16, kInt32, kInt64, kUInt8, kInt8 };
 
 constexpr size_t dtype_bytes(DType dtype) {
   switch (dtype) {
@@ -15,7 +15,8 @@ constexpr size_t dtype_bytes(DType dtype) {
     case DType::kInt32: return 4;
     case DType::kFloat16:
     case DType::kBFloat16: return 2;
-    case DType::kUInt8: return 1;
+    case DType::kUInt8:
+    case DType::kInt8: return 1;
   }
   return 0;
 }
@@ -28,6 +29,7 @@ constexpr const char* dtype_name(DType dtype) {
     case DType::kInt32: return "int32";
     case DType::kInt64: return "int64";
     case DType::kUInt8: return "uint8";
+    case DType::kInt8: return "int8";
   }
   return "?";
 }
