@@ -169,23 +169,29 @@ void Attention(benchmark::State& state, DType dtype) {
   const Memory workspace(workspace_bytes);
   const LaunchContext ctx = {
       .host = pool().host_parallel(), .workspace = workspace.data(), .workspace_bytes = workspace_bytes};
-  PagedAttentionArgs args;
-  args.out = TensorView(out.data(), dtype, tokens, kHeads, kHeadSize);
-  args.query = TensorView(query.data(), dtype, tokens, kHeads, kHeadSize);
-  args.kv_cache = {.data = cache.data(),
-                   .page_stride_bytes = static_cast<int64_t>(page_bytes),
-                   .num_blocks = pages * requests,
-                   .block_size = kBlockSize,
-                   .num_kv_heads = kKVHeads,
-                   .head_size = kHeadSize,
-                   .dtype = dtype};
-  args.block_table = TensorView(table.data(), DType::kInt32, requests, pages);
-  args.query_start_loc = TensorView(starts.data(), DType::kInt32, requests + 1);
-  args.seq_lens = TensorView(lengths.data(), DType::kInt32, requests);
-  args.max_query_len = query_len;
-  args.max_seq_len = length;
-  args.scale = 0.125F;
-  for (auto _ : state) kernels().paged_attention(ctx, args);
+  const TensorView out_view(out.data(), dtype, tokens, kHeads, kHeadSize);
+  const TensorView query_view(query.data(), dtype, tokens, kHeads, kHeadSize);
+  const KVCacheView kv_cache = {.data = cache.data(),
+                                .page_stride_bytes = static_cast<int64_t>(page_bytes),
+                                .num_blocks = pages * requests,
+                                .block_size = kBlockSize,
+                                .num_kv_heads = kKVHeads,
+                                .head_size = kHeadSize,
+                                .dtype = dtype};
+  AttentionMetadata batch;
+  batch.block_table = TensorView(table.data(), DType::kInt32, requests, pages);
+  batch.query_start_loc = TensorView(starts.data(), DType::kInt32, requests + 1);
+  batch.seq_lens = TensorView(lengths.data(), DType::kInt32, requests);
+  batch.max_query_len = query_len;
+  batch.max_seq_len = length;
+  AttentionLayer layer = {.dtype = dtype,
+                          .num_heads = kHeads,
+                          .num_kv_heads = kKVHeads,
+                          .head_size = kHeadSize,
+                          .block_size = kBlockSize,
+                          .scale = 0.125F};
+  if (const char* reason = kernels().select_attention(layer)) return state.SkipWithError(reason);
+  for (auto _ : state) kernels().paged_attention(ctx, out_view, query_view, kv_cache, batch, layer);
   state.SetBytesProcessed(state.iterations() * static_cast<int64_t>(page_bytes) * pages * requests);
   const double pairs = static_cast<double>(requests) * query_len * (length - 0.5 * (query_len - 1));
   state.counters["flops"] =

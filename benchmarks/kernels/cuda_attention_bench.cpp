@@ -132,45 +132,44 @@ Result measure(int batch, int context, int query) {
       ctx, TensorView(pages.data(), kDType, static_cast<int64_t>(num_pages * (page_bytes / 2))), 1.7F, 1);
   kernels->fill_random(ctx, TensorView(qkv.data(), kDType, static_cast<int64_t>(query_bytes / 2)), 1.7F, 2);
 
-  PagedAttentionArgs args;
-  args.out = TensorView(out.data(), kDType, num_tokens, kHeads, kHeadSize);
-  args.query = TensorView(qkv.data(), kDType, num_tokens, (kHeads + 2 * kKVHeads) * kHeadSize)
-                   .columns(0, kHeads * kHeadSize)
-                   .heads(kHeads, kHeadSize);
-  args.kv_cache = {.data = pages.data(),
-                   .page_stride_bytes = static_cast<int64_t>(page_bytes),
-                   .num_blocks = num_pages,
-                   .block_size = kBlockSize,
-                   .num_kv_heads = kKVHeads,
-                   .head_size = kHeadSize,
-                   .dtype = kDType};
-  args.query_start_loc = TensorView(starts.data(), DType::kInt32, batch + 1);
-  args.seq_lens = TensorView(lengths.data(), DType::kInt32, batch);
-  args.num_decode_rows = query == 1 ? batch : 0;
-  args.max_query_len = query;
-  args.max_seq_len = context;
-  args.scale = 0.088388F;
-  args.plan = plan.data();
-  const AttentionPlanArgs plan_args = {.plan = plan.data(),
-                                       .query_start_loc = args.query_start_loc,
-                                       .seq_lens = args.seq_lens,
-                                       .num_decode_rows = args.num_decode_rows,
-                                       .max_query_len = query,
-                                       .max_seq_len = context,
-                                       .num_tokens = tokens32,
-                                       .num_heads = kHeads,
-                                       .num_kv_heads = kKVHeads,
-                                       .head_size = kHeadSize,
-                                       .block_size = kBlockSize};
+  const TensorView out_view(out.data(), kDType, num_tokens, kHeads, kHeadSize);
+  const TensorView query_view =
+      TensorView(qkv.data(), kDType, num_tokens, (kHeads + 2 * kKVHeads) * kHeadSize)
+          .columns(0, kHeads * kHeadSize)
+          .heads(kHeads, kHeadSize);
+  const KVCacheView kv_cache = {.data = pages.data(),
+                                .page_stride_bytes = static_cast<int64_t>(page_bytes),
+                                .num_blocks = num_pages,
+                                .block_size = kBlockSize,
+                                .num_kv_heads = kKVHeads,
+                                .head_size = kHeadSize,
+                                .dtype = kDType};
+  AttentionMetadata metadata;
+  metadata.query_start_loc = TensorView(starts.data(), DType::kInt32, batch + 1);
+  metadata.seq_lens = TensorView(lengths.data(), DType::kInt32, batch);
+  metadata.num_decode_rows = query == 1 ? batch : 0;
+  metadata.max_query_len = query;
+  metadata.max_seq_len = context;
+  metadata.plan = plan.data();
+  AttentionLayer layer = {.dtype = kDType,
+                          .num_heads = kHeads,
+                          .num_kv_heads = kKVHeads,
+                          .head_size = kHeadSize,
+                          .block_size = kBlockSize,
+                          .scale = 0.088388F};
+  if (const char* reason = kernels->select_attention(layer)) {
+    std::fprintf(stderr, "%s\n", reason);
+    std::exit(1);
+  }
   Result result{};
-  result.plan_us = median_us(20, [&](int) { kernels->plan_attention(ctx, plan_args); });
+  result.plan_us = median_us(20, [&](int) { kernels->plan_attention(ctx, metadata, layer); });
   const int launches =
       std::clamp(static_cast<int>((2UL << 30) / batch_bytes / static_cast<size_t>(query)), 2, 64);
   result.attention_us = median_us(launches, [&](int i) {
-    PagedAttentionArgs one = args;
+    AttentionMetadata one = metadata;
     one.block_table = TensorView(static_cast<int32_t*>(table.data()) + i % sets * batch * pages_per_row,
                                  DType::kInt32, batch, pages_per_row);
-    kernels->paged_attention(ctx, one);
+    kernels->paged_attention(ctx, out_view, query_view, kv_cache, one, layer);
   });
   return result;
 }

@@ -18,7 +18,11 @@ namespace {
 constexpr int64_t kMaxTokensPerGroup = 32;
 
 struct Problem {
-  const PagedAttentionArgs& args;
+  const TensorView& out;
+  const TensorView& query;
+  const KVCacheView& cache;
+  const AttentionMetadata& batch;
+  const AttentionLayer& layer;
   const MatmulKernels& matmul;
   int type;
   int group;      // query heads per KV head
@@ -27,9 +31,9 @@ struct Problem {
   int block_size;
   int group_tokens;  // tokens per piece of values
 
-  int query_begin(int r) const { return args.query_start_loc.as<int32_t>()[r]; }
+  int query_begin(int r) const { return batch.query_start_loc.as<int32_t>()[r]; }
   int query_len(int r) const { return query_begin(r + 1) - query_begin(r); }
-  int seq_len(int r) const { return args.seq_lens.as<int32_t>()[r]; }
+  int seq_len(int r) const { return batch.seq_lens.as<int32_t>()[r]; }
   int num_tiles(int r) const { return (query_len(r) * group + kQueryRows - 1) / kQueryRows; }
 };
 
@@ -51,7 +55,7 @@ Tile make_tile(const Problem& p, int request, int index) {
   tile.first_row = (tiles - 1 - index % tiles) * kQueryRows;
   tile.rows = std::min(kQueryRows, p.query_len(request) * p.group - tile.first_row);
   const int computed = p.seq_len(request) - p.query_len(request);
-  const int window = p.args.sliding_window;
+  const int window = p.layer.sliding_window;
   const int first_position = computed + tile.first_row / p.group;
   tile.first_token = window > 0 ? std::max(0, first_position - window + 1) : 0;
   tile.end_token = computed + (tile.first_row + tile.rows - 1) / p.group + 1;
@@ -96,7 +100,7 @@ struct Buffers {
 };
 
 void stage_query(const Problem& p, const Tile& tile, const Buffers& buffers) {
-  const TensorView& query = p.args.query;
+  const TensorView& query = p.query;
   const int64_t row_bytes = int64_t{p.depth} * p.matmul.staged_element_bytes[p.type];
   for (int i = 0; i < tile.rows; ++i) {
     const int row = tile.first_row + i;
@@ -128,7 +132,6 @@ const void* clean_tail(const Problem& p, const void* group, int valid, const Buf
 
 void attend_partition(const Problem& p, const Tile& tile, int partition, const Buffers& buffers,
                       const Part& result) {
-  const PagedAttentionArgs& args = p.args;
   const int base = partition * kPartitionTokens;
   // Pages before the first token may have been given away, so whole groups from its page on are read.
   const int first = std::max(0, tile.first_token - base) / p.group_tokens * p.group_tokens;
@@ -137,12 +140,12 @@ void attend_partition(const Problem& p, const Tile& tile, int partition, const B
 
   const void* keys[kPartitionTokens / 16];
   const void* values[kPartitionTokens / 16];
-  const int32_t* table = reinterpret_cast<const int32_t*>(args.block_table.at(tile.request));
-  const int64_t key_bytes = cpu::key_bytes(p.block_size, p.head_size, args.kv_cache.dtype);
-  const int64_t token_bytes = p.head_size * static_cast<int64_t>(dtype_bytes(args.kv_cache.dtype));
+  const int32_t* table = reinterpret_cast<const int32_t*>(p.batch.block_table.at(tile.request));
+  const int64_t key_bytes = cpu::key_bytes(p.block_size, p.head_size, p.cache.dtype);
+  const int64_t token_bytes = p.head_size * static_cast<int64_t>(dtype_bytes(p.cache.dtype));
   for (int column = first; column < last; column += p.group_tokens) {
     const int page = column / p.block_size;
-    const std::byte* head = page_head(args.kv_cache, table[(base + column) / p.block_size], tile.kv_head);
+    const std::byte* head = page_head(p.cache, table[(base + column) / p.block_size], tile.kv_head);
     keys[page] = head;
     values[column / p.group_tokens] = head + key_bytes + (column - page * p.block_size) * token_bytes;
   }
@@ -159,16 +162,17 @@ void attend_partition(const Problem& p, const Tile& tile, int partition, const B
     const int row = tile.first_row + i;
     const int column = computed + row / p.group - base;
     const int head = tile.kv_head * p.group + row % p.group;
-    const SoftmaxRow softmax = {.scores = buffers.scores + i * kPartitionStride,
-                                .probabilities = buffers.probabilities + i * kPartitionStride * element,
-                                .first = first,
-                                .last = last,
-                                .begin = args.sliding_window > 0 ? column - args.sliding_window + 1 : 0,
-                                .end = column + 1,
-                                .scale = args.scale,
-                                .soft_cap = args.soft_cap,
-                                .alibi_slope = args.alibi_slopes != nullptr ? args.alibi_slopes[head] : 0.0F,
-                                .query_column = column};
+    const SoftmaxRow softmax = {
+        .scores = buffers.scores + i * kPartitionStride,
+        .probabilities = buffers.probabilities + i * kPartitionStride * element,
+        .first = first,
+        .last = last,
+        .begin = p.layer.sliding_window > 0 ? column - p.layer.sliding_window + 1 : 0,
+        .end = column + 1,
+        .scale = p.layer.scale,
+        .soft_cap = p.layer.soft_cap,
+        .alibi_slope = p.layer.alibi_slopes != nullptr ? p.layer.alibi_slopes[head] : 0.0F,
+        .query_column = column};
     p.matmul.softmax[p.type](softmax, &result.max[i], &result.sum[i]);
   }
   p.matmul.values[p.type](buffers.probabilities + first * element, tile.rows, values + first / p.group_tokens,
@@ -186,7 +190,7 @@ void fold(const Problem& p, const Tile& tile, const Part& total, const Part& par
 }
 
 void store_tile(const Problem& p, const Tile& tile, const Part& total) {
-  const TensorView& out = p.args.out;
+  const TensorView& out = p.out;
   for (int i = 0; i < tile.rows; ++i) {
     const int row = tile.first_row + i;
     const int64_t head = int64_t{tile.kv_head} * p.group + row % p.group;
@@ -194,7 +198,7 @@ void store_tile(const Problem& p, const Tile& tile, const Part& total) {
                     head * out.stride[1] * static_cast<int64_t>(dtype_bytes(out.dtype));
     p.matmul.finish[type_index(out.dtype)](
         to, total.out + int64_t{i} * p.head_size, total.max[i], total.sum[i],
-        p.args.sinks != nullptr ? p.args.sinks + head : nullptr, p.head_size);
+        p.layer.sinks != nullptr ? p.layer.sinks + head : nullptr, p.head_size);
   }
 }
 
@@ -210,7 +214,7 @@ void attend_tile(const Problem& p, const Tile& tile, const Buffers& buffers) {
 
 // Every thread takes whole tiles.
 void attend_by_tiles(const Problem& p, const LaunchContext& ctx, int64_t num_tiles) {
-  const int kv_heads = p.args.kv_cache.num_kv_heads;
+  const int kv_heads = p.cache.num_kv_heads;
   WorkQueue queue(num_tiles);
   const auto work = [&](int32_t, int32_t) {
     const Buffers buffers(p);
@@ -225,8 +229,8 @@ void attend_by_tiles(const Problem& p, const LaunchContext& ctx, int64_t num_til
   };
   // Multiply-adds worth waking another thread for.
   constexpr int64_t kGrainWork = 1 << 18;
-  const int64_t rows = p.args.query.shape[0] * p.args.query.shape[1];
-  if (num_tiles == 1 || rows * p.args.max_seq_len * p.head_size < kGrainWork) {
+  const int64_t rows = p.query.shape[0] * p.query.shape[1];
+  if (num_tiles == 1 || rows * p.batch.max_seq_len * p.head_size < kGrainWork) {
     work(0, 1);
   } else {
     on_all_threads(ctx, work);
@@ -257,7 +261,7 @@ bool attend_by_partitions(const Problem& p, const LaunchContext& ctx, int num_ti
   int64_t num_slots = 0;
   int rows = 0;
   for (int request = 0, next = 0; next < num_tiles; ++request) {
-    const int count = p.num_tiles(request) * p.args.kv_cache.num_kv_heads;
+    const int count = p.num_tiles(request) * p.cache.num_kv_heads;
     for (int i = 0; i < count; ++i, ++next) {
       tiles[next].tile = make_tile(p, request, i);
       tiles[next].first_slot = num_slots;
@@ -297,12 +301,11 @@ bool attend_by_partitions(const Problem& p, const LaunchContext& ctx, int num_ti
 
 }  // namespace
 
-const char* attention_refusal(const AttentionFeatures& features) {
-  if (features.dtype != DType::kFloat32 && features.dtype != DType::kBFloat16)
+const char* select_attention(AttentionLayer& layer) {
+  if (layer.dtype != DType::kFloat32 && layer.dtype != DType::kBFloat16)
     return "the KV cache must be float32 or bfloat16";
-  if (features.head_size < 16 || features.head_size % 16 != 0)
-    return "the head size must be a multiple of 16";
-  if (features.block_size < 16 || kPartitionTokens % features.block_size != 0)
+  if (layer.head_size < 16 || layer.head_size % 16 != 0) return "the head size must be a multiple of 16";
+  if (layer.block_size < 16 || kPartitionTokens % layer.block_size != 0)
     return "the block size must be 16, 32, 64, 128 or 256";
   return nullptr;
 }
@@ -315,24 +318,28 @@ size_t attention_workspace_bytes(int32_t max_tokens, int32_t max_seq_len, int32_
   return static_cast<size_t>(slots * slot_floats(num_heads / num_kv_heads, head_size)) * sizeof(float);
 }
 
-void paged_attention(const Isa& isa, const LaunchContext& ctx, const PagedAttentionArgs& args) {
-  const KVCacheView& cache = args.kv_cache;
+void paged_attention(const Isa& isa, const LaunchContext& ctx, TensorView out, TensorView query,
+                     const KVCacheView& cache, const AttentionMetadata& batch, const AttentionLayer& layer) {
   const Problem p = {
-      .args = args,
+      .out = out,
+      .query = query,
+      .cache = cache,
+      .batch = batch,
+      .layer = layer,
       .matmul = isa.matmul,
       .type = type_index(cache.dtype),
-      .group = static_cast<int>(args.query.shape[1]) / cache.num_kv_heads,
+      .group = layer.num_heads / layer.num_kv_heads,
       .head_size = cache.head_size,
       .depth = static_cast<int>(key_depth(cache.head_size, cache.dtype)),
       .block_size = cache.block_size,
       .group_tokens = static_cast<int>(std::min<int64_t>(cache.block_size, kMaxTokensPerGroup))};
-  const int num_requests = static_cast<int>(args.seq_lens.shape[0]);
+  const int num_requests = static_cast<int>(batch.seq_lens.shape[0]);
   int64_t num_tiles = 0;
   for (int r = 0; r < num_requests; ++r) num_tiles += int64_t{p.num_tiles(r)} * cache.num_kv_heads;
   if (num_tiles == 0) return;
   const int64_t threads = ctx.host != nullptr ? ctx.host->num_threads : 1;
   const bool few = num_tiles < 4 * threads && num_tiles <= kMaxSplitTiles;
-  if (threads > 1 && few && args.max_seq_len > kPartitionTokens &&
+  if (threads > 1 && few && batch.max_seq_len > kPartitionTokens &&
       attend_by_partitions(p, ctx, static_cast<int>(num_tiles)))
     return;
   attend_by_tiles(p, ctx, num_tiles);

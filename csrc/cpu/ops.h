@@ -43,10 +43,12 @@ void write_kv_cache(const LaunchContext& ctx, const KVCacheView& kv_cache, Tenso
                     TensorView slot_mapping);
 
 // attention.cpp
-const char* attention_refusal(const AttentionFeatures& features);
+const char* select_attention(AttentionLayer& layer);
 size_t attention_workspace_bytes(int32_t max_tokens, int32_t max_seq_len, int32_t num_heads,
                                  int32_t num_kv_heads, int32_t head_size);
-void paged_attention(const Isa& isa, const LaunchContext& ctx, const PagedAttentionArgs& args);
+void paged_attention(const Isa& isa, const LaunchContext& ctx, TensorView out, TensorView query,
+                     const KVCacheView& kv_cache, const AttentionMetadata& batch,
+                     const AttentionLayer& layer);
 
 // penalties.cpp
 void apply_logit_bias(const LaunchContext& ctx, const LogitBiasArgs& args);

@@ -28,7 +28,7 @@ constexpr KernelTable make_table(const char* variant) {
       .linear_pack_rows = nullptr,
       .linear_workspace_bytes = cuda::linear_workspace_bytes,
       .linear = cuda::linear,
-      .attention_refusal = cuda::attention_refusal,
+      .select_attention = cuda::select_attention,
       .kv_page_bytes = cuda::kv_page_bytes,
       .attention_workspace_bytes = cuda::attention_workspace_bytes,
       .attention_plan_bytes = cuda::attention_plan_bytes,

@@ -33,13 +33,14 @@ void rotary_embedding_and_write_kv(const LaunchContext& ctx, TensorView q, Tenso
                                    TensorView positions, TensorView cos_sin, const KVCacheView& kv_cache,
                                    TensorView slot_mapping);
 
-// attention.cu: chooses a kernel
-const char* attention_refusal(const AttentionFeatures& features);
+// attention/
+const char* select_attention(AttentionLayer& layer);
 size_t attention_workspace_bytes(int32_t max_tokens, int32_t max_seq_len, int32_t num_heads,
                                  int32_t num_kv_heads, int32_t head_size);
 size_t attention_plan_bytes(int32_t max_num_seqs, int32_t max_tokens);
-void plan_attention(const LaunchContext& ctx, const AttentionPlanArgs& args);
-void paged_attention(const LaunchContext& ctx, const PagedAttentionArgs& args);
+void plan_attention(const LaunchContext& ctx, const AttentionMetadata& batch, const AttentionLayer& layer);
+void paged_attention(const LaunchContext& ctx, TensorView out, TensorView query, const KVCacheView& cache,
+                     const AttentionMetadata& batch, const AttentionLayer& layer);
 
 // linear.cpp
 void* create_state(LaunchError* error);

@@ -99,8 +99,8 @@ class AttentionTest : public KernelTest {
     Array<int32_t> starts, lengths, table;
     size_t table_stride = 0;
     std::unique_ptr<ScratchMemory> plan;
-    AttentionPlanArgs plan_args;
-    PagedAttentionArgs args;
+    AttentionMetadata metadata;
+    AttentionLayer layer;
   };
 
   // `padding` rows without tokens follow the chunks', and as many tokens that no row owns.
@@ -118,40 +118,31 @@ class AttentionTest : public KernelTest {
     batch->starts.resize(rows + 1);
     batch->lengths.resize(rows);
     batch->table.resize(rows * batch->table_stride);
-    PagedAttentionArgs& args = batch->args;
-    args.out = batch->out.view().heads(shape_.heads, shape_.head_size);
-    args.query = batch->query.view().heads(shape_.heads, shape_.head_size);
-    args.kv_cache = cache_;
-    args.block_table = TensorView(batch->table.data(), DType::kInt32, static_cast<int64_t>(rows),
-                                  static_cast<int64_t>(batch->table_stride));
-    args.query_start_loc = int_view(batch->starts);
-    args.seq_lens = int_view(batch->lengths);
-    while (args.num_decode_rows < static_cast<int>(chunks.size()) &&
-           chunks[static_cast<size_t>(args.num_decode_rows)].length() == 1)
-      ++args.num_decode_rows;
-    if (args.num_decode_rows == static_cast<int>(chunks.size())) args.num_decode_rows += padding;
-    args.scale = scale();
-    args.soft_cap = options.soft_cap;
-    args.sliding_window = options.window;
-    args.alibi_slopes = options.alibi ? slopes_.data() : nullptr;
-    args.sinks = options.sinks ? sinks_.data() : nullptr;
+    AttentionMetadata& metadata = batch->metadata;
+    metadata.block_table = TensorView(batch->table.data(), DType::kInt32, static_cast<int64_t>(rows),
+                                      static_cast<int64_t>(batch->table_stride));
+    metadata.query_start_loc = int_view(batch->starts);
+    metadata.seq_lens = int_view(batch->lengths);
+    while (metadata.num_decode_rows < static_cast<int>(chunks.size()) &&
+           chunks[static_cast<size_t>(metadata.num_decode_rows)].length() == 1)
+      ++metadata.num_decode_rows;
+    if (metadata.num_decode_rows == static_cast<int>(chunks.size())) metadata.num_decode_rows += padding;
+    batch->layer = {.dtype = shape_.dtype,
+                    .num_heads = shape_.heads,
+                    .num_kv_heads = shape_.kv_heads,
+                    .head_size = shape_.head_size,
+                    .block_size = shape_.block_size,
+                    .scale = scale(),
+                    .soft_cap = options.soft_cap,
+                    .sliding_window = options.window,
+                    .alibi_slopes = options.alibi ? slopes_.data() : nullptr,
+                    .sinks = options.sinks ? sinks_.data() : nullptr};
+    EXPECT_STREQ(kernels().select_attention(batch->layer), nullptr);
     fill_batch(*batch, chunks);
     if (kernels().attention_plan_bytes != nullptr) {
       batch->plan = std::make_unique<ScratchMemory>(
           kernels().attention_plan_bytes(static_cast<int32_t>(rows), num_tokens));
-      args.plan = batch->plan->data();
-      batch->plan_args = {.plan = batch->plan->data(),
-                          .query_start_loc = args.query_start_loc,
-                          .seq_lens = args.seq_lens,
-                          .num_decode_rows = args.num_decode_rows,
-                          .max_query_len = args.max_query_len,
-                          .max_seq_len = args.max_seq_len,
-                          .num_tokens = num_tokens,
-                          .num_heads = shape_.heads,
-                          .num_kv_heads = shape_.kv_heads,
-                          .head_size = shape_.head_size,
-                          .block_size = shape_.block_size,
-                          .sliding_window = options.window};
+      metadata.plan = batch->plan->data();
     }
     return batch;
   }
@@ -168,8 +159,8 @@ class AttentionTest : public KernelTest {
       const Chunk& c = chunks[i];
       const Request& request = requests_[static_cast<size_t>(c.request)];
       batch.lengths[i] = c.end;
-      batch.args.max_query_len = std::max(batch.args.max_query_len, c.length());
-      batch.args.max_seq_len = std::max(batch.args.max_seq_len, c.end);
+      batch.metadata.max_query_len = std::max(batch.metadata.max_query_len, c.length());
+      batch.metadata.max_seq_len = std::max(batch.metadata.max_seq_len, c.end);
       const size_t used = static_cast<size_t>((c.end + shape_.block_size - 1) / shape_.block_size);
       std::copy_n(request.pages.begin(), used,
                   batch.table.begin() + static_cast<long>(i * batch.table_stride));
@@ -180,14 +171,19 @@ class AttentionTest : public KernelTest {
   }
 
   void plan(const LaunchContext& ctx, const Batch& batch) {
-    if (batch.plan != nullptr) kernels().plan_attention(ctx, batch.plan_args);
+    if (batch.plan != nullptr) kernels().plan_attention(ctx, batch.metadata, batch.layer);
+  }
+  void attend(const LaunchContext& ctx, const Batch& batch) {
+    kernels().paged_attention(ctx, batch.out.view().heads(shape_.heads, shape_.head_size),
+                              batch.query.view().heads(shape_.heads, shape_.head_size), cache_,
+                              batch.metadata, batch.layer);
   }
 
   // One batch of the given chunks, each attending to what precedes it. One row per token.
   Tensor attend(const LaunchContext& ctx, const std::vector<Chunk>& chunks, const Options& options) {
     auto batch = make_batch(chunks, options);
     plan(ctx, *batch);
-    kernels().paged_attention(ctx, batch->args);
+    attend(ctx, *batch);
     sync();
     return std::move(batch->out);
   }

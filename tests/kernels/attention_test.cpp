@@ -180,14 +180,14 @@ TEST_P(AttentionTest, StepByStepIsTheWholePromptBitwise) {
 }
 
 TEST_P(AttentionTest, SaysWhatItCannotDo) {
-  AttentionFeatures features = {.dtype = DType::kBFloat16, .head_size = 128, .block_size = 32};
-  EXPECT_EQ(kernels().attention_refusal(features), nullptr);
-  features.head_size = 72;
-  EXPECT_NE(kernels().attention_refusal(features), nullptr);
-  features = {.dtype = DType::kBFloat16, .head_size = 128, .block_size = 48};
-  EXPECT_NE(kernels().attention_refusal(features), nullptr);
-  features = {.dtype = DType::kFloat16, .head_size = 128, .block_size = 16};
-  EXPECT_EQ(kernels().attention_refusal(features) == nullptr, is_cuda());
+  AttentionLayer layer = {.dtype = DType::kBFloat16, .head_size = 128, .block_size = 32};
+  EXPECT_EQ(kernels().select_attention(layer), nullptr);
+  layer.head_size = 72;
+  EXPECT_NE(kernels().select_attention(layer), nullptr);
+  layer = {.dtype = DType::kBFloat16, .head_size = 128, .block_size = 48};
+  EXPECT_NE(kernels().select_attention(layer), nullptr);
+  layer = {.dtype = DType::kFloat16, .head_size = 128, .block_size = 16};
+  EXPECT_EQ(kernels().select_attention(layer) == nullptr, is_cuda());
 }
 
 QUIRE_FOR_EVERY_TABLE(AttentionTest);

@@ -28,22 +28,22 @@ DeviceLimits limits(int compute_capability) {
 }
 
 TEST(AttentionSelectorTest, TakesTheBestThatDoesNotRefuse) {
-  AttentionFeatures features = {.dtype = DType::kBFloat16, .head_size = 128, .block_size = 16};
-  EXPECT_EQ(cuda::select_attention_kernel(features, limits(90)), AttentionKernel::kWgmma);
-  EXPECT_EQ(cuda::select_attention_kernel(features, limits(80)), AttentionKernel::kMma);
-  EXPECT_EQ(cuda::select_attention_kernel(features, limits(120)), AttentionKernel::kMma);
-  features.head_size = 96;
-  EXPECT_EQ(cuda::select_attention_kernel(features, limits(90)), AttentionKernel::kMma);
-  features.head_size = 48;
-  EXPECT_EQ(cuda::select_attention_kernel(features, limits(90)), AttentionKernel::kSimt);
-  features = {.dtype = DType::kFloat32, .head_size = 128, .block_size = 16};
-  EXPECT_EQ(cuda::select_attention_kernel(features, limits(90)), AttentionKernel::kSimt);
+  AttentionLayer layer = {.dtype = DType::kBFloat16, .head_size = 128, .block_size = 16};
+  EXPECT_EQ(cuda::select_attention_kernel(layer, limits(90)), AttentionKernel::kWgmma);
+  EXPECT_EQ(cuda::select_attention_kernel(layer, limits(80)), AttentionKernel::kMma);
+  EXPECT_EQ(cuda::select_attention_kernel(layer, limits(120)), AttentionKernel::kMma);
+  layer.head_size = 96;
+  EXPECT_EQ(cuda::select_attention_kernel(layer, limits(90)), AttentionKernel::kMma);
+  layer.head_size = 48;
+  EXPECT_EQ(cuda::select_attention_kernel(layer, limits(90)), AttentionKernel::kSimt);
+  layer = {.dtype = DType::kFloat32, .head_size = 128, .block_size = 16};
+  EXPECT_EQ(cuda::select_attention_kernel(layer, limits(90)), AttentionKernel::kSimt);
 }
 
 TEST(AttentionSelectorTest, SaysWhyItRefusedTheOthers) {
-  const auto explain = [](const AttentionFeatures& features, const DeviceLimits& limits) {
+  const auto explain = [](const AttentionLayer& layer, const DeviceLimits& limits) {
     char text[256];
-    cuda::explain_attention_kernel(features, limits, text, sizeof text);
+    cuda::explain_attention_kernel(layer, limits, text, sizeof text);
     return std::string(text);
   };
   EXPECT_EQ(explain({.dtype = DType::kFloat16, .head_size = 64, .block_size = 32}, limits(90)), "wgmma");
@@ -59,31 +59,29 @@ TEST(AttentionSelectorTest, SaysWhyItRefusedTheOthers) {
 
 TEST(AttentionSelectorTest, RefusesWhatTheSharedMemoryIsTooSmallFor) {
   for (const int head_size : {64, 80, 96, 128, 256}) {
-    const AttentionFeatures features = {.dtype = DType::kBFloat16, .head_size = head_size, .block_size = 16};
-    EXPECT_EQ(cuda::select_attention_kernel(features, limits(80)), AttentionKernel::kMma) << head_size;
-    EXPECT_EQ(cuda::select_attention_kernel(features, limits(86)),
+    const AttentionLayer layer = {.dtype = DType::kBFloat16, .head_size = head_size, .block_size = 16};
+    EXPECT_EQ(cuda::select_attention_kernel(layer, limits(80)), AttentionKernel::kMma) << head_size;
+    EXPECT_EQ(cuda::select_attention_kernel(layer, limits(86)),
               head_size == 256 ? AttentionKernel::kSimt : AttentionKernel::kMma)
         << head_size;
-    EXPECT_EQ(cuda::select_attention_kernel(features, limits(75, 65536)), AttentionKernel::kSimt);
-    EXPECT_EQ(cuda::select_attention_kernel(features, limits(80, 65536)), AttentionKernel::kSimt);
+    EXPECT_EQ(cuda::select_attention_kernel(layer, limits(75, 65536)), AttentionKernel::kSimt);
+    EXPECT_EQ(cuda::select_attention_kernel(layer, limits(80, 65536)), AttentionKernel::kSimt);
   }
-  const AttentionFeatures features = {.dtype = DType::kBFloat16, .head_size = 128, .block_size = 16};
-  EXPECT_EQ(cuda::select_attention_kernel(features, limits(90, kSmallSharedBytes)), AttentionKernel::kMma);
-  EXPECT_STREQ(
-      cuda::attention_kernel_refusal(AttentionKernel::kWgmma, features, limits(90, kSmallSharedBytes)),
-      "the device has too little shared memory for the head size");
+  const AttentionLayer layer = {.dtype = DType::kBFloat16, .head_size = 128, .block_size = 16};
+  EXPECT_EQ(cuda::select_attention_kernel(layer, limits(90, kSmallSharedBytes)), AttentionKernel::kMma);
+  EXPECT_STREQ(cuda::attention_kernel_refusal(AttentionKernel::kWgmma, layer, limits(90, kSmallSharedBytes)),
+               "the device has too little shared memory for the head size");
   // The mma prefill has 98304 bytes with this head size.
-  EXPECT_EQ(cuda::attention_kernel_refusal(AttentionKernel::kMma, features, limits(80, 98304 + 1024)),
-            nullptr);
-  EXPECT_NE(cuda::attention_kernel_refusal(AttentionKernel::kMma, features, limits(80, 98304 - 1)), nullptr);
+  EXPECT_EQ(cuda::attention_kernel_refusal(AttentionKernel::kMma, layer, limits(80, 98304 + 1024)), nullptr);
+  EXPECT_NE(cuda::attention_kernel_refusal(AttentionKernel::kMma, layer, limits(80, 98304 - 1)), nullptr);
 }
 
 TEST(AttentionSelectorTest, TheEnvironmentNamesAKernelThatMustBeAbleTo) {
-  const AttentionFeatures features = {.dtype = DType::kBFloat16, .head_size = 80, .block_size = 16};
+  const AttentionLayer layer = {.dtype = DType::kBFloat16, .head_size = 80, .block_size = 16};
   setenv("QUIRE_ATTENTION_KERNEL", "simt", 1);
-  EXPECT_EQ(cuda::select_attention_kernel(features, limits(90)), AttentionKernel::kSimt);
+  EXPECT_EQ(cuda::select_attention_kernel(layer, limits(90)), AttentionKernel::kSimt);
   setenv("QUIRE_ATTENTION_KERNEL", "wgmma", 1);  // not with a head size of 80
-  EXPECT_EQ(cuda::select_attention_kernel(features, limits(90)), AttentionKernel::kMma);
+  EXPECT_EQ(cuda::select_attention_kernel(layer, limits(90)), AttentionKernel::kMma);
   unsetenv("QUIRE_ATTENTION_KERNEL");
 }
 
@@ -211,7 +209,7 @@ TEST_P(CudaAttentionTest, PaddingRowsWriteNothing) {
         const Tensor alone = attend(context(), chunks, {});
         const auto batch = make_batch(chunks, {}, kPadding);
         plan(context(), *batch);
-        kernels().paged_attention(context(), batch->args);
+        attend(context(), *batch);
         const int64_t tokens = alone.view().shape[0];
         for (int64_t t = 0; t < tokens; ++t) EXPECT_EQ(batch->out.row_bytes(t), alone.row_bytes(t)) << t;
         for (int64_t t = tokens; t < tokens + kPadding; ++t)
@@ -229,7 +227,7 @@ TEST_P(CudaAttentionTest, EveryLayerOfAStepIsBitwiseTheSame) {
   plan(context(), *batch);
   std::vector<std::string> first;
   for (int layer = 0; layer < 20; ++layer) {
-    kernels().paged_attention(context(), batch->args);
+    attend(context(), *batch);
     for (int64_t t = 0; t < batch->out.view().shape[0]; ++t) {
       if (layer == 0) first.push_back(batch->out.row_bytes(t));
       ASSERT_EQ(batch->out.row_bytes(t), first[static_cast<size_t>(t)])
@@ -253,7 +251,7 @@ TEST_P(CudaAttentionTest, AReplayReadsTheLengthsOfItsDay) {
     sync();
     ASSERT_EQ(runtime.begin_capture(test_device().stream), 0);
     plan(context(), *batch);
-    kernels().paged_attention(context(), batch->args);
+    attend(context(), *batch);
     void* graph = nullptr;
     ASSERT_EQ(runtime.end_capture(test_device().stream, &graph), 0);
     ASSERT_NE(graph, nullptr);

@@ -148,15 +148,14 @@ std::vector<float> compute(const Arguments& args, Communicator& communicator) {
   int32_t* block_table = visible.copy(table);
   std::vector<AttentionMetadata> per_group(first_layers.size());
   for (size_t group = 0; group < per_group.size(); ++group) {
-    per_group[group].first_layer = first_layers[group];
     if (ops.attention_plan_bytes != nullptr)
-      per_group[group].attention_plan = arena->allocate(ops.attention_plan_bytes(1, T));
+      per_group[group].plan = arena->allocate(ops.attention_plan_bytes(1, T));
   }
 
   const int32_t chunk = args.chunk > 0 ? args.chunk : T;
   for (int32_t begin = 0; begin < T; begin += chunk) {
     const int32_t count = std::min(chunk, T - begin);
-    AttentionMetadata metadata;  // but for what each group has of its own
+    AttentionMetadata metadata;  // but for the plan that each group has of its own
     metadata.block_table = {block_table, DType::kInt32, 1, num_blocks};
     metadata.slot_mapping = {all_slots + begin, DType::kInt64, count};
     metadata.query_start_loc = {visible.copy(std::vector<int32_t>{0, count}), DType::kInt32, 2};
@@ -165,11 +164,10 @@ std::vector<float> compute(const Arguments& args, Communicator& communicator) {
     metadata.max_query_len = count;
     metadata.max_seq_len = begin + count;
     for (AttentionMetadata& group : per_group) {
-      metadata.attention_plan = group.attention_plan;
-      metadata.first_layer = group.first_layer;
+      metadata.plan = group.plan;
       group = metadata;
     }
-    const ForwardContext ctx{ops, launch, communicator, activations, views, groups, per_group};
+    const ForwardContext ctx{ops, launch, communicator, activations, views, groups, per_group, first_layers};
     activations.release(0);
     const TensorView hidden = model->forward(
         ctx, {{all_ids + begin, DType::kInt32, count}, {all_positions + begin, DType::kInt32, count}});

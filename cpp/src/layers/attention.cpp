@@ -6,17 +6,21 @@
 
 namespace quire {
 
-Attention::Attention(BuildContext& build, const AttentionConfig& config) : config_(config) {
-  AttentionFeatures features;
-  features.dtype = build.dtype;
-  features.head_size = config.head_size;
-  features.block_size = build.block_size;
-  features.sliding_window = config.sliding_window > 0;
-  features.soft_cap = config.soft_cap > 0;
-  if (const char* reason = build.ops.attention_refusal(features)) {
+Attention::Attention(BuildContext& build, const AttentionConfig& config)
+    : index_(config.layer),
+      layer_{.dtype = build.dtype,
+             .num_heads = config.num_heads,
+             .num_kv_heads = config.num_kv_heads,
+             .head_size = config.head_size,
+             .block_size = build.block_size,
+             .scale = config.scale,
+             .soft_cap = config.soft_cap,
+             .sliding_window = config.sliding_window} {
+  if (const char* reason = build.ops.select_attention(layer_)) {
     throw InvalidArgument(str("no attention kernel of backend '", build.ops.backend, "' (", build.ops.variant,
                               ") fits this model: ", reason));
   }
+  build.compute_hash.add(layer_.kernel);
   if (config.sliding_window > 0) {
     spec_.kind = KVCacheKind::kSlidingWindow;
     spec_.sliding_window = config.sliding_window;
@@ -37,9 +41,9 @@ Attention::Attention(BuildContext& build, const AttentionConfig& config) : confi
 
 void Attention::forward(const ForwardContext& ctx, TensorView out, TensorView q, TensorView k, TensorView v,
                         const RotaryEmbedding& rotary, TensorView positions) const {
-  const auto layer = static_cast<size_t>(config_.layer);
-  const AttentionMetadata& batch = ctx.attention_metadata[static_cast<size_t>(ctx.kv_cache_groups[layer])];
-  rotary.forward_and_store(ctx, q, k, v, positions, ctx.kv_caches[layer], batch.slot_mapping);
+  const auto index = static_cast<size_t>(index_);
+  const AttentionMetadata& batch = ctx.attention_metadata[static_cast<size_t>(ctx.kv_cache_groups[index])];
+  rotary.forward_and_store(ctx, q, k, v, positions, ctx.kv_caches[index], batch.slot_mapping);
   if (ctx.pieces != nullptr) {
     // Its launch depends on the lengths of the step, which a graph would freeze.
     ctx.pieces->run_between([this, out, q](const ForwardContext& later) { attend(later, out, q); });
@@ -49,40 +53,11 @@ void Attention::forward(const ForwardContext& ctx, TensorView out, TensorView q,
 }
 
 void Attention::attend(const ForwardContext& ctx, TensorView out, TensorView q) const {
-  const auto layer = static_cast<size_t>(config_.layer);
-  const KVCacheView& kv_cache = ctx.kv_caches[layer];
-  const AttentionMetadata& batch = ctx.attention_metadata[static_cast<size_t>(ctx.kv_cache_groups[layer])];
-  if (ctx.ops.plan_attention != nullptr && config_.layer == batch.first_layer) {
-    AttentionPlanArgs plan;
-    plan.plan = batch.attention_plan;
-    plan.query_start_loc = batch.query_start_loc;
-    plan.seq_lens = batch.seq_lens;
-    plan.num_decode_rows = batch.num_decode_rows;
-    plan.max_query_len = batch.max_query_len;
-    plan.max_seq_len = batch.max_seq_len;
-    plan.num_tokens = static_cast<int32_t>(q.shape[0]);
-    plan.num_heads = config_.num_heads;
-    plan.num_kv_heads = config_.num_kv_heads;
-    plan.head_size = config_.head_size;
-    plan.block_size = kv_cache.block_size;
-    plan.sliding_window = config_.sliding_window;
-    ctx.ops.plan_attention(ctx.launch, plan);
-  }
-  PagedAttentionArgs args;
-  args.out = out;
-  args.query = q;
-  args.kv_cache = kv_cache;
-  args.block_table = batch.block_table;
-  args.query_start_loc = batch.query_start_loc;
-  args.seq_lens = batch.seq_lens;
-  args.num_decode_rows = batch.num_decode_rows;
-  args.max_query_len = batch.max_query_len;
-  args.max_seq_len = batch.max_seq_len;
-  args.scale = config_.scale;
-  args.soft_cap = config_.soft_cap;
-  args.sliding_window = config_.sliding_window;
-  args.plan = batch.attention_plan;
-  ctx.ops.paged_attention(ctx.launch, args);
+  const auto index = static_cast<size_t>(index_), group = static_cast<size_t>(ctx.kv_cache_groups[index]);
+  const AttentionMetadata& batch = ctx.attention_metadata[group];
+  if (ctx.ops.plan_attention != nullptr && index_ == ctx.planning_layers[group])
+    ctx.ops.plan_attention(ctx.launch, batch, layer_);
+  ctx.ops.paged_attention(ctx.launch, out, q, ctx.kv_caches[index], batch, layer_);
 }
 
 }  // namespace quire

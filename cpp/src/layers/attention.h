@@ -32,7 +32,8 @@ class Attention {
  private:
   void attend(const ForwardContext& ctx, TensorView out, TensorView q) const;
 
-  AttentionConfig config_;
+  int32_t index_;  // of this layer
+  AttentionLayer layer_;
   KVCacheSpec spec_;
 };
 

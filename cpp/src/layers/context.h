@@ -11,6 +11,7 @@
 #include "device/device_arena.h"
 #include "distributed/communicator.h"
 #include "quire/kernels/ops.h"
+#include "util/fnv.h"
 #include "weights/checkpoint.h"
 #include "weights/weight_loader.h"
 
@@ -34,19 +35,7 @@ struct BuildContext {
   int32_t block_size = 16;
   std::shared_ptr<const QuantizationConfig> quantization = {};  // null: none
   size_t workspace_bytes = 0;
-};
-
-// The batch as attention sees it, for one KV cache group.
-struct AttentionMetadata {
-  TensorView block_table;      // [R, max_blocks] int32
-  TensorView slot_mapping;     // [T] int64
-  TensorView query_start_loc;  // [R + 1] int32
-  TensorView seq_lens;         // [R] int32
-  int32_t num_decode_rows = 0;
-  int32_t max_query_len = 0;
-  int32_t max_seq_len = 0;
-  void* attention_plan = nullptr;  // where the backend's plan goes; made by the group's first layer
-  int32_t first_layer = 0;
+  Fnv compute_hash = {};  // layers add what they choose and a captured graph freezes: their kernels
 };
 
 struct ForwardContext;
@@ -69,6 +58,7 @@ struct ForwardContext {
   std::span<const KVCacheView> kv_caches;                 // per layer
   std::span<const int32_t> kv_cache_groups;               // per layer: index into attention_metadata
   std::span<const AttentionMetadata> attention_metadata;  // per group
+  std::span<const int32_t> planning_layers;               // per group: its first, which plans for all of them
   GraphPieces* pieces = nullptr;                          // while one is captured in pieces
 };
 

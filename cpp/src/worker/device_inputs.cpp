@@ -50,8 +50,7 @@ struct Group {
 };
 
 struct Tables {
-  Tables(const StepInputsConfig& config, std::span<const int32_t> block_sizes, size_t plan_bytes,
-         std::byte* memory) {
+  Tables(const StepInputsConfig& config, size_t plan_bytes, std::byte* memory) {
     Layout layout(memory);
     const auto rows = static_cast<size_t>(config.max_num_seqs);
     const auto max_tokens = static_cast<size_t>(config.max_num_batched_tokens);
@@ -60,7 +59,7 @@ struct Tables {
     positions = layout.take<int32_t>(max_tokens);
     query_start_loc = layout.take<int32_t>(rows + 1);
     seq_lens = layout.take<int32_t>(rows);
-    for (int32_t block_size : block_sizes) {
+    for (int32_t block_size : config.block_sizes) {
       Group& group = groups.emplace_back();
       group.block_size = block_size;
       group.max_blocks = max_blocks(config, block_size);
@@ -79,14 +78,13 @@ struct Tables {
 
 class DeviceInputs final : public StepInputs {
  public:
-  DeviceInputs(const StepInputsConfig& config, const BatchOps& ops, std::span<const int32_t> block_sizes,
-               size_t plan_bytes, std::byte* memory, StagingRing& staging)
-      : config_(config), ops_(ops), tables_(config, block_sizes, plan_bytes, memory), staging_(staging) {
-    QUIRE_CHECK(block_sizes.size() <= PrepareInputsArgs::kMaxGroups, block_sizes.size(), " KV cache groups");
+  DeviceInputs(const StepInputsConfig& config, const BatchOps& ops, size_t plan_bytes, std::byte* memory,
+               StagingRing& staging)
+      : config_(config), ops_(ops), tables_(config, plan_bytes, memory), staging_(staging) {
+    QUIRE_CHECK(config.block_sizes.size() <= PrepareInputsArgs::kMaxGroups, config.block_sizes.size(),
+                " KV cache groups");
     for (int32_t slot = config.max_num_seqs; slot-- > 0;) free_slots_.push_back(slot);
     metadata_.resize(tables_.groups.size());
-    for (size_t group = 0; group < metadata_.size(); ++group)
-      metadata_[group].first_layer = config.first_layers[group];
   }
 
   void admit(CachedRequestState& request) override {
@@ -297,7 +295,7 @@ void DeviceInputs::build(const LaunchContext& launch, int32_t padded_rows, int32
     metadata.slot_mapping = {group.slot_mapping, DType::kInt64, padded_tokens};
     metadata.query_start_loc = {tables_.query_start_loc, DType::kInt32, int64_t{padded_rows} + 1};
     metadata.seq_lens = {tables_.seq_lens, DType::kInt32, padded_rows};
-    metadata.attention_plan = group.attention_plan;
+    metadata.plan = group.attention_plan;
     // Padding follows the rows: without others it counts as decodes.
     metadata.num_decode_rows = padded && num_decode_rows_ == num_rows_ ? padded_rows : num_decode_rows_;
     metadata.max_query_len = std::max(max_query_len_, 1);
@@ -312,9 +310,8 @@ void DeviceInputs::build(const LaunchContext& launch, int32_t padded_rows, int32
 
 }  // namespace
 
-size_t device_inputs_bytes(const StepInputsConfig& config, std::span<const int32_t> block_sizes,
-                           size_t plan_bytes) {
-  return Tables(config, block_sizes, plan_bytes, nullptr).bytes;
+size_t device_inputs_bytes(const StepInputsConfig& config, size_t plan_bytes) {
+  return Tables(config, plan_bytes, nullptr).bytes;
 }
 
 size_t device_inputs_staging_bytes(const StepInputsConfig& config) {
@@ -324,9 +321,8 @@ size_t device_inputs_staging_bytes(const StepInputsConfig& config) {
 }
 
 std::unique_ptr<StepInputs> make_device_inputs(const StepInputsConfig& config, const BatchOps& ops,
-                                               std::span<const int32_t> block_sizes, size_t plan_bytes,
-                                               std::byte* memory, StagingRing& staging) {
-  return std::make_unique<DeviceInputs>(config, ops, block_sizes, plan_bytes, memory, staging);
+                                               size_t plan_bytes, std::byte* memory, StagingRing& staging) {
+  return std::make_unique<DeviceInputs>(config, ops, plan_bytes, memory, staging);
 }
 
 }  // namespace quire

@@ -17,11 +17,9 @@ class HostInputs final : public StepInputs {
     for (auto* per_row : {&seq_lens_, &logits_index_}) per_row->reserve(max_seqs);
     query_start_loc_.reserve(max_seqs + 1);
     for (auto* per_token : {&input_ids_, &positions_}) per_token->reserve(max_tokens);
-    slot_mappings_.resize(config.first_layers.size());
+    slot_mappings_.resize(config.block_sizes.size());
     for (auto& slots : slot_mappings_) slots.reserve(max_tokens);
-    metadata_.resize(config.first_layers.size());
-    for (size_t group = 0; group < metadata_.size(); ++group)
-      metadata_[group].first_layer = config.first_layers[group];
+    metadata_.resize(config.block_sizes.size());
   }
 
   void admit(CachedRequestState&) override {}

@@ -180,7 +180,8 @@ size_t ModelRunner::batch_bytes(std::span<const int32_t> block_sizes) const {
   inputs.max_num_seqs = config_.max_num_seqs;
   inputs.max_num_batched_tokens = config_.max_num_batched_tokens;
   inputs.max_model_len = config_.max_model_len;
-  return DeviceArena::rounded(device_inputs_bytes(inputs, block_sizes, attention_plan_bytes())) +
+  inputs.block_sizes.assign(block_sizes.begin(), block_sizes.end());
+  return DeviceArena::rounded(device_inputs_bytes(inputs, attention_plan_bytes())) +
          DeviceArena::rounded(device_sampler_bytes(config_.max_num_seqs, num_slots)) +
          DeviceArena::rounded(StagingRing::device_bytes(staging_bytes(), num_slots));
 }
@@ -202,16 +203,15 @@ void ModelRunner::set_kv_cache(const KVCacheConfig& config, std::vector<KVCacheV
                                DeviceArena& arena) {
   kv_caches_ = std::move(layers);
   kv_cache_groups_.resize(kv_caches_.size());
-  std::vector<int32_t> block_sizes;
   StepInputsConfig inputs{config_.max_num_seqs, config_.max_num_batched_tokens, config_.max_model_len, {}};
   for (size_t group = 0; group < config.groups.size(); ++group) {
     for (int32_t layer : config.groups[group].layers) {
       kv_cache_groups_[static_cast<size_t>(layer)] = static_cast<int32_t>(group);
     }
-    block_sizes.push_back(config.groups[group].spec.block_size);
-    inputs.first_layers.push_back(config.groups[group].layers.front());
+    inputs.block_sizes.push_back(config.groups[group].spec.block_size);
+    planning_layers_.push_back(config.groups[group].layers.front());
   }
-  batch_ = std::make_unique<InputBatch>(config_.max_num_seqs, config_.max_model_len, block_sizes);
+  batch_ = std::make_unique<InputBatch>(config_.max_num_seqs, config_.max_model_len, inputs.block_sizes);
   const size_t activations = activation_bytes();
   arena_ = std::make_unique<ActivationArena>(arena.allocate(activations), activations);
   all_logits_ = arena_->take(DType::kFloat32, std::min(config_.max_num_seqs, config_.max_num_batched_tokens),
@@ -228,9 +228,8 @@ void ModelRunner::set_kv_cache(const KVCacheConfig& config, std::vector<KVCacheV
                                    {*runtime_, *staging_, launch_.stream, config_.max_num_seqs, num_slots,
                                     arena.allocate(device_sampler_bytes(config_.max_num_seqs, num_slots))});
     const size_t plan_bytes = attention_plan_bytes();
-    inputs_ =
-        make_device_inputs(inputs, *ops_.batch, block_sizes, plan_bytes,
-                           arena.allocate(device_inputs_bytes(inputs, block_sizes, plan_bytes)), *staging_);
+    inputs_ = make_device_inputs(inputs, *ops_.batch, plan_bytes,
+                                 arena.allocate(device_inputs_bytes(inputs, plan_bytes)), *staging_);
   }
 
   // As large as any step makes them.
@@ -247,7 +246,14 @@ void ModelRunner::set_kv_cache(const KVCacheConfig& config, std::vector<KVCacheV
 }
 
 ForwardContext ModelRunner::forward_context() {
-  return {ops_, launch_, communicator_, *arena_, kv_caches_, kv_cache_groups_, inputs_->attention_metadata()};
+  return {ops_,
+          launch_,
+          communicator_,
+          *arena_,
+          kv_caches_,
+          kv_cache_groups_,
+          inputs_->attention_metadata(),
+          planning_layers_};
 }
 
 // Fills sampled_rows_ and sampling_rows_, in the rows' order, and the step's record.

@@ -24,7 +24,8 @@ struct ModelRunnerConfig {
   int32_t max_num_batched_tokens = 0;
   int32_t max_model_len = 0;
   int32_t max_in_flight_steps = 1;
-  bool use_graphs = true;  // on devices that have them
+  bool use_graphs = true;   // on devices that have them
+  uint64_t model_hash = 0;  // BuildContext::compute_hash
 };
 
 // One per worker, on its thread, except for finish_step. The buffers are sized once: a step that brings no
@@ -59,6 +60,8 @@ class ModelRunner {
   // at a time. When a step is executed, at most max_in_flight_steps others are sampled and unfinished.
   void finish_step(ModelRunnerOutput& output);
 
+  // Of everything that a captured graph has frozen: shapes, addresses, the choice of kernels.
+  uint64_t compute_hash() const;
   const CudagraphDispatcher& cudagraph_dispatcher() const { return dispatcher_; }
 
  private:
@@ -94,8 +97,6 @@ class ModelRunner {
   void warm_up_size(int32_t num_tokens);
   void warm_up_sampling();
   void capture_graphs(std::span<const int32_t> full, std::span<const int32_t> piecewise);
-  // Of everything that a captured graph has frozen: shapes, addresses, the choice of kernels.
-  uint64_t compute_hash() const;
   size_t staging_bytes() const;
   size_t attention_plan_bytes() const;
 
@@ -114,6 +115,7 @@ class ModelRunner {
   size_t activations_begin_ = 0;  // behind the logits, which have a place of their own
   std::vector<KVCacheView> kv_caches_;
   std::vector<int32_t> kv_cache_groups_;  // per layer
+  std::vector<int32_t> planning_layers_;  // per group
   CudagraphDispatcher dispatcher_;
   uint64_t compute_hash_ = 0;
   std::map<GraphKey, FullGraph> full_graphs_;

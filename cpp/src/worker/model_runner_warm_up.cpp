@@ -1,7 +1,6 @@
 // What is done once, before the first request: linears are chosen, kernels loaded, graphs captured.
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
 
 #include "util/fnv.h"
 #include "util/log.h"
@@ -127,9 +126,7 @@ void ModelRunner::capture_graphs(std::span<const int32_t> full, std::span<const 
 
 uint64_t ModelRunner::compute_hash() const {
   Fnv hash;
-  hash.add(ops_.backend).add(ops_.variant);
-  // Kernels that the environment forces are captured with the rest.
-  if (const char* kernel = std::getenv("QUIRE_ATTENTION_KERNEL")) hash.add(kernel);
+  hash.add(ops_.backend).add(ops_.variant).add(config_.model_hash);
   hash.add(config_.max_num_seqs).add(config_.max_num_batched_tokens).add(config_.max_model_len);
   hash.add(model_.vocab_size()).add(model_.hidden_size());
   hash.add(launch_.workspace).add(all_logits_.data);

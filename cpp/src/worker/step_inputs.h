@@ -54,20 +54,18 @@ struct StepInputsConfig {
   int32_t max_num_seqs = 0;
   int32_t max_num_batched_tokens = 0;
   int32_t max_model_len = 0;
-  std::vector<int32_t> first_layers;  // of each KV cache group
+  std::vector<int32_t> block_sizes;  // of each KV cache group
 };
 
 std::unique_ptr<StepInputs> make_host_inputs(const StepInputsConfig& config);
 
 // Device memory: tables for every row, and the inputs at addresses that never change. `plan_bytes`: what the
 // backend's attention plan takes, per group.
-size_t device_inputs_bytes(const StepInputsConfig& config, std::span<const int32_t> block_sizes,
-                           size_t plan_bytes);
+size_t device_inputs_bytes(const StepInputsConfig& config, size_t plan_bytes);
 // Bytes of the staging ring that a step may take; more goes in several rounds, with a wait between them. All
 // of the longest row fits.
 size_t device_inputs_staging_bytes(const StepInputsConfig& config);
 std::unique_ptr<StepInputs> make_device_inputs(const StepInputsConfig& config, const BatchOps& ops,
-                                               std::span<const int32_t> block_sizes, size_t plan_bytes,
-                                               std::byte* memory, StagingRing& staging);
+                                               size_t plan_bytes, std::byte* memory, StagingRing& staging);
 
 }  // namespace quire

@@ -57,6 +57,7 @@ Worker::Worker(const EngineConfig& config, const Backend& backend, const HfConfi
   runner.max_model_len = max_model_len;
   runner.max_in_flight_steps = uses_async_scheduling(config, backend_) ? 2 : 1;
   runner.use_graphs = !config.enforce_eager;
+  runner.model_hash = model_hash_;
   runner_ = std::make_unique<ModelRunner>(runner, *model_, *backend_.ops, launch_, *communicator_,
                                           backend_.runtime);
 }
@@ -95,6 +96,7 @@ std::unique_ptr<Model> Worker::build_model(const EngineConfig& config, const HfC
                                      ops->sampling_workspace_bytes(config.max_num_seqs, model->vocab_size()));
   }
   workspace_bytes_ = build.workspace_bytes;
+  model_hash_ = build.compute_hash.value();
   return model;
 }
 

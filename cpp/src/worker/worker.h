@@ -54,7 +54,8 @@ class Worker {
   void finish_step(const StepOutcome& outcome, ModelRunnerOutput& output);
 
  private:
-  // Builds the model with an arena and a loader of some kind; sets workspace_bytes_ to what its ops need.
+  // Builds the model with an arena and a loader of some kind; sets workspace_bytes_ to what its ops need, and
+  // model_hash_.
   std::unique_ptr<Model> build_model(const EngineConfig& config, const HfConfig& hf_config,
                                      Checkpoint& checkpoint, DeviceArena& arena, WeightLoader& loader);
   void start_device();
@@ -75,6 +76,7 @@ class Worker {
   DType dtype_ = DType::kFloat32;
   std::unique_ptr<DeviceArena> arena_;
   size_t workspace_bytes_ = 0;
+  uint64_t model_hash_ = 0;
   std::unique_ptr<Model> model_;
   std::vector<KVCacheMemory> kv_cache_;  // per group, on the host
   std::unique_ptr<ModelRunner> runner_;

@@ -1,6 +1,7 @@
 // The plan of a step's attention: how the decode rows' work is cut into equal pieces, and where the prefill
 // rows' tiles begin. All of it is read from device memory, so a captured launch is right for every replay.
 #include "attention/params.h"
+#include "attention/selector.h"
 #include "common/launch.h"
 #include "ops.h"
 
@@ -103,20 +104,20 @@ size_t attention_workspace_bytes(int32_t /*max_tokens*/, int32_t /*max_seq_len*/
          (static_cast<size_t>(head_size) + 2) * sizeof(float);
 }
 
-void plan_attention(const LaunchContext& ctx, const AttentionPlanArgs& args) {
-  const auto num_rows = static_cast<int>(args.seq_lens.shape[0]);
-  if (num_rows == 0) return;
-  const PlanParams p = {.plan = static_cast<AttentionPlan*>(args.plan),
-                        .query_start_loc = args.query_start_loc.as<int32_t>(),
-                        .seq_lens = args.seq_lens.as<int32_t>(),
+void plan_attention(const LaunchContext& ctx, const AttentionMetadata& batch, const AttentionLayer& layer) {
+  const auto num_rows = static_cast<int>(batch.seq_lens.shape[0]);
+  if (num_rows == 0 || layer.kernel == static_cast<int32_t>(AttentionKernel::kSimt)) return;
+  const PlanParams p = {.plan = static_cast<AttentionPlan*>(batch.plan),
+                        .query_start_loc = batch.query_start_loc.as<int32_t>(),
+                        .seq_lens = batch.seq_lens.as<int32_t>(),
                         .num_rows = num_rows,
-                        .num_decode_rows = args.num_decode_rows,
-                        .group = args.num_heads / args.num_kv_heads,
-                        .units = decode_units(args.num_heads, args.num_kv_heads),
-                        .sliding_window = args.sliding_window,
-                        .blocks = decode_grid(args.head_size)};
+                        .num_decode_rows = batch.num_decode_rows,
+                        .group = layer.num_heads / layer.num_kv_heads,
+                        .units = decode_units(layer.num_heads, layer.num_kv_heads),
+                        .sliding_window = layer.sliding_window,
+                        .blocks = decode_grid(layer.head_size)};
   plan_attention_kernel<<<1, kThreads, 0, stream_of(ctx)>>>(p);
-  check_launch(ctx, "plan_attention", "[%d rows, %d decode]", num_rows, args.num_decode_rows);
+  check_launch(ctx, "plan_attention", "[%d rows, %d decode]", num_rows, batch.num_decode_rows);
 }
 
 }  // namespace quire::cuda

@@ -43,19 +43,19 @@ const char* attention_kernel_name(AttentionKernel kernel) {
   }
 }
 
-const char* attention_kernel_refusal(AttentionKernel kernel, const AttentionFeatures& features,
+const char* attention_kernel_refusal(AttentionKernel kernel, const AttentionLayer& layer,
                                      const DeviceLimits& limits) {
-  const int d = features.head_size;
+  const int d = layer.head_size;
   // What the layout of a page asks for.
-  if (features.block_size < 16 || !is_power_of_two(features.block_size))
+  if (layer.block_size < 16 || !is_power_of_two(layer.block_size))
     return "block size is not a power of two of at least 16";
   if (d <= 0 || d % 16 != 0) return "head size is not a multiple of 16";
   if (d > 256) return "head size is above 256";
-  const bool is_16_bit = features.dtype == DType::kBFloat16 || features.dtype == DType::kFloat16;
+  const bool is_16_bit = layer.dtype == DType::kBFloat16 || layer.dtype == DType::kFloat16;
   switch (kernel) {
     case AttentionKernel::kSimt:
-      return is_16_bit || features.dtype == DType::kFloat32 ? nullptr
-                                                            : "dtype is not float32, float16 or bfloat16";
+      return is_16_bit || layer.dtype == DType::kFloat32 ? nullptr
+                                                         : "dtype is not float32, float16 or bfloat16";
     case AttentionKernel::kMma:
       if (!is_16_bit) return "dtype is not float16 or bfloat16";
       if (limits.compute_capability < 80) return "compute capability is below 8.0";
@@ -71,12 +71,12 @@ const char* attention_kernel_refusal(AttentionKernel kernel, const AttentionFeat
   return "unknown kernel";
 }
 
-AttentionKernel select_attention_kernel(const AttentionFeatures& features, const DeviceLimits& limits) {
+AttentionKernel select_attention_kernel(const AttentionLayer& layer, const DeviceLimits& limits) {
   const char* wanted = std::getenv("QUIRE_ATTENTION_KERNEL");
   AttentionKernel best = AttentionKernel::kSimt;
   bool found = false;
   for (const AttentionKernel kernel : kAttentionKernels) {
-    if (attention_kernel_refusal(kernel, features, limits) != nullptr) continue;
+    if (attention_kernel_refusal(kernel, layer, limits) != nullptr) continue;
     if (wanted != nullptr && std::strcmp(wanted, attention_kernel_name(kernel)) == 0) return kernel;
     if (!found) best = kernel;
     found = true;
@@ -84,9 +84,9 @@ AttentionKernel select_attention_kernel(const AttentionFeatures& features, const
   return best;
 }
 
-void explain_attention_kernel(const AttentionFeatures& features, const DeviceLimits& limits, char* text,
+void explain_attention_kernel(const AttentionLayer& layer, const DeviceLimits& limits, char* text,
                               size_t size) {
-  const AttentionKernel chosen = select_attention_kernel(features, limits);
+  const AttentionKernel chosen = select_attention_kernel(layer, limits);
   size_t used = 0;
   const auto append = [&](const char* format, const char* a, const char* b) {
     if (used >= size) return;
@@ -96,7 +96,7 @@ void explain_attention_kernel(const AttentionFeatures& features, const DeviceLim
   append("%s%s", attention_kernel_name(chosen), "");
   const char* separator = " (";
   for (const AttentionKernel kernel : kAttentionKernels) {
-    const char* reason = attention_kernel_refusal(kernel, features, limits);
+    const char* reason = attention_kernel_refusal(kernel, layer, limits);
     if (reason == nullptr) continue;
     append("%s%s: ", separator, attention_kernel_name(kernel));
     append("%s%s", reason, "");
@@ -105,14 +105,11 @@ void explain_attention_kernel(const AttentionFeatures& features, const DeviceLim
   if (separator[0] == ';') append("%s%s", ")", "");
 }
 
-const char* attention_refusal(const AttentionFeatures& features) {
+const char* select_attention(AttentionLayer& layer) {
   const DeviceLimits& limits = device_limits();
-  const char* reason = nullptr;
-  for (const AttentionKernel kernel : kAttentionKernels) {
-    reason = attention_kernel_refusal(kernel, features, limits);
-    if (reason == nullptr) return nullptr;
-  }
-  return reason;
+  const AttentionKernel kernel = select_attention_kernel(layer, limits);
+  layer.kernel = static_cast<int32_t>(kernel);
+  return attention_kernel_refusal(kernel, layer, limits);
 }
 
 }  // namespace quire::cuda

@@ -38,17 +38,14 @@ class DeviceInputsTest : public testing::TestWithParam<Shape> {
  protected:
   DeviceInputsTest() {
     if (shape_.hurried) device_.hurries.emplace(5);
-    for (size_t group = 0; group < shape_.block_sizes.size(); ++group)
-      config_.first_layers.push_back(static_cast<int32_t>(3 * group));
     stream_ = make_stream(runtime_);
     launch_.stream = stream_.get();
     const size_t staged = device_inputs_staging_bytes(config_);
     ring_memory_.resize(StagingRing::device_bytes(staged, kNumSteps));
     ring_ = std::make_unique<StagingRing>(runtime_, ring_memory_.data(), staged, kNumSteps);
     // Nothing is zero before it is written.
-    memory_.resize(device_inputs_bytes(config_, shape_.block_sizes, kPlanBytes), std::byte{0x77});
-    inputs_ =
-        make_device_inputs(config_, fake::kBatchOps, shape_.block_sizes, kPlanBytes, memory_.data(), *ring_);
+    memory_.resize(device_inputs_bytes(config_, kPlanBytes), std::byte{0x77});
+    inputs_ = make_device_inputs(config_, fake::kBatchOps, kPlanBytes, memory_.data(), *ring_);
     for (int32_t i = 0; i < shape_.max_num_seqs + 3; ++i) renew(sequences_.emplace_back());
   }
   ~DeviceInputsTest() override { synchronize(); }
@@ -137,7 +134,8 @@ class DeviceInputsTest : public testing::TestWithParam<Shape> {
   void run_step();
 
   Shape shape_ = GetParam();
-  StepInputsConfig config_{shape_.max_num_seqs, shape_.max_num_batched_tokens, shape_.max_model_len, {}};
+  StepInputsConfig config_{shape_.max_num_seqs, shape_.max_num_batched_tokens, shape_.max_model_len,
+                           shape_.block_sizes};
   FakeDevice& device_ = FakeDeviceRuntime::reset();
   const DeviceRuntime& runtime_ = FakeDeviceRuntime::table();
   LaunchContext launch_;
@@ -145,11 +143,7 @@ class DeviceInputsTest : public testing::TestWithParam<Shape> {
   std::vector<std::byte> ring_memory_, memory_;
   std::unique_ptr<StagingRing> ring_;
   std::unique_ptr<StepInputs> inputs_;
-  std::unique_ptr<StepInputs> host_inputs_ = [this] {
-    StepInputsConfig config = config_;
-    config.first_layers.resize(shape_.block_sizes.size());
-    return make_host_inputs(config);
-  }();
+  std::unique_ptr<StepInputs> host_inputs_ = make_host_inputs(config_);
   InputBatch host_batch_{shape_.max_num_seqs, shape_.max_model_len, shape_.block_sizes};
   InputBatch device_batch_{shape_.max_num_seqs, shape_.max_model_len, shape_.block_sizes};
   std::mt19937 random_{17};
@@ -174,12 +168,12 @@ void DeviceInputsTest::expect_same_as_host(const StepShape& step, int32_t padded
   const auto host_groups = host_inputs_->attention_metadata(), groups = inputs_->attention_metadata();
   // A backend's plan fills its place, and no other.
   for (size_t group = 0; group < groups.size(); ++group) {
-    void* plan = groups[group].attention_plan;
+    void* plan = groups[group].plan;
     check_device(runtime_, runtime_.fill(plan, static_cast<int>(group), kPlanBytes, stream_.get()), "fill");
   }
   for (size_t group = 0; group < groups.size(); ++group) {
     expect_later(std::vector<uint8_t>(kPlanBytes, static_cast<uint8_t>(group)),
-                 TensorView(groups[group].attention_plan, DType::kUInt8, int64_t{kPlanBytes}));
+                 TensorView(groups[group].plan, DType::kUInt8, int64_t{kPlanBytes}));
   }
   ASSERT_EQ(groups.size(), shape_.block_sizes.size());
   for (size_t group = 0; group < groups.size(); ++group) {
@@ -198,8 +192,7 @@ void DeviceInputsTest::expect_same_as_host(const StepShape& step, int32_t padded
     EXPECT_EQ(actual.num_decode_rows, only_decodes ? padded_rows : step.num_decode_rows);
     EXPECT_EQ(actual.max_query_len, expected.max_query_len);
     EXPECT_EQ(actual.max_seq_len, expected.max_seq_len);
-    EXPECT_EQ(actual.first_layer, static_cast<int32_t>(3 * group));
-    EXPECT_EQ(reinterpret_cast<uintptr_t>(actual.attention_plan) % DeviceArena::kAlignment,
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(actual.plan) % DeviceArena::kAlignment,
               reinterpret_cast<uintptr_t>(memory_.data()) % DeviceArena::kAlignment);
   }
 }

@@ -28,7 +28,7 @@ class GraphRunnerTest : public testing::Test {
     contexts_.clear();
     launch_.stream = stream_.get();
   }
-  ForwardContext context() { return {ops_, launch_, *communicator_, arena_, {}, {}, {}}; }
+  ForwardContext context() { return {ops_, launch_, *communicator_, arena_, {}, {}, {}, {}}; }
 
   FakeDevice& device_ = FakeDeviceRuntime::reset();
   const DeviceRuntime& runtime_ = FakeDeviceRuntime::table();

@@ -10,11 +10,12 @@ namespace {
 
 // The query lengths of the batch, as attention last saw them.
 std::vector<int32_t> seen_query_lens;
-void note_and_attend(const LaunchContext& ctx, const PagedAttentionArgs& args) {
+void note_and_attend(const LaunchContext& ctx, TensorView out, TensorView query, const KVCacheView& kv_cache,
+                     const AttentionMetadata& batch, const AttentionLayer& layer) {
   seen_query_lens.clear();
-  const auto* starts = args.query_start_loc.as<int32_t>();
-  for (int64_t r = 0; r < args.seq_lens.shape[0]; ++r) seen_query_lens.push_back(starts[r + 1] - starts[r]);
-  fake::cpu().paged_attention(ctx, args);
+  const auto* starts = batch.query_start_loc.as<int32_t>();
+  for (int64_t r = 0; r < batch.seq_lens.shape[0]; ++r) seen_query_lens.push_back(starts[r + 1] - starts[r]);
+  fake::cpu().paged_attention(ctx, out, query, kv_cache, batch, layer);
 }
 
 std::vector<int32_t> prompt(int32_t length, int32_t first) {
@@ -51,6 +52,49 @@ TEST(ModelRunnerTest, RowsAreOrderedAsTheBackendWishesAndResultsAsThePlan) {
   }
   EXPECT_EQ(tokens[0].size(), 5U);
   EXPECT_EQ(tokens[0], tokens[1]);
+}
+
+int32_t chosen_kernel, num_selections, num_attentions;
+const char* select_chosen(AttentionLayer& layer) {
+  layer.kernel = chosen_kernel;
+  ++num_selections;
+  return fake::cpu().select_attention(layer);
+}
+void expect_chosen(const LaunchContext& ctx, TensorView out, TensorView query, const KVCacheView& kv_cache,
+                   const AttentionMetadata& batch, const AttentionLayer& layer) {
+  EXPECT_EQ(layer.kernel, 7);
+  ++num_attentions;
+  fake::cpu().paged_attention(ctx, out, query, kv_cache, batch, layer);
+}
+
+TEST(ModelRunnerTest, ALayersKernelIsChosenWhenItIsBuiltAndNotLater) {
+  chosen_kernel = 7;
+  num_selections = num_attentions = 0;
+  RunnerRig rig({.select_attention = select_chosen});
+  rig.ops.paged_attention = expect_chosen;
+  const auto num_layers = static_cast<int32_t>(rig.model->kv_cache_specs().size());
+  EXPECT_EQ(num_selections, num_layers);
+  chosen_kernel = 8;
+  PlanBuilder steps;
+  rig.run(steps.next().add(1, prompt(5, 1), 5, {1}).plan);
+  EXPECT_EQ(num_selections, num_layers);
+  EXPECT_EQ(num_attentions, num_layers);
+}
+
+TEST(ModelRunnerTest, WhatLayersChooseIsInTheHashThatGraphsAreFoundBy) {
+  const auto hash = [](int32_t kernel) {
+    chosen_kernel = kernel;
+    return RunnerRig({.select_attention = select_chosen}).model_hash;
+  };
+  EXPECT_EQ(hash(7), hash(7));
+  EXPECT_NE(hash(7), hash(8));
+  RunnerRig rig({});
+  const auto runner_hash = [&rig](uint64_t model_hash) {
+    const ModelRunnerConfig config{1, 1, 1, 1, false, model_hash};
+    return ModelRunner(config, *rig.model, rig.ops, rig.launch, *rig.communicator).compute_hash();
+  };
+  EXPECT_EQ(runner_hash(1), runner_hash(1));
+  EXPECT_NE(runner_hash(1), runner_hash(2));
 }
 
 TEST(ModelRunnerTest, ARequestThatSitsOutAStepKeepsItsState) {

@@ -30,7 +30,8 @@ struct RunnerRig {
     bool on_device = false;
     int32_t in_flight = 1;
     bool graphs = false;
-    bool hurried = false;  // see FakeDevice::hurries
+    bool hurried = false;                                              // see FakeDevice::hurries
+    const char* (*select_attention)(AttentionLayer& layer) = nullptr;  // null: the CPU's
   };
   explicit RunnerRig(const Options& options)
       : device(FakeDeviceRuntime::reset()), ops(options.on_device ? fake_kernel_table() : fake::cpu()) {
@@ -40,6 +41,7 @@ struct RunnerRig {
       stream = make_stream(*runtime);
       launch.stream = stream.get();
     }
+    if (options.select_attention != nullptr) ops.select_attention = options.select_attention;
     Checkpoint checkpoint = Checkpoint::open(QUIRE_DEMO_MODEL);
     const HfConfig hf_config = HfConfig::load(QUIRE_DEMO_MODEL "/config.json");
     const auto loader = make_host_loader();
@@ -49,12 +51,13 @@ struct RunnerRig {
     build.max_num_seqs = kMaxSeqs;
     build.block_size = kBlockSize;
     model = find_model(hf_config)(build, hf_config);
+    model_hash = build.compute_hash.value();
     workspace = Buffer(build.workspace_bytes);
     launch.workspace = workspace.data();
     launch.workspace_bytes = workspace.size();
     runner = std::make_unique<ModelRunner>(
-        ModelRunnerConfig{kMaxSeqs, kMaxTokens, kMaxModelLen, options.in_flight, options.graphs}, *model, ops,
-        launch, *communicator, runtime);
+        ModelRunnerConfig{kMaxSeqs, kMaxTokens, kMaxModelLen, options.in_flight, options.graphs, model_hash},
+        *model, ops, launch, *communicator, runtime);
     set_kv_cache(runtime);
     runner->warm_up();
   }
@@ -75,6 +78,7 @@ struct RunnerRig {
   std::unique_ptr<Communicator> communicator = make_single_communicator();
   std::unique_ptr<DeviceArena> weights = make_host_arena();
   std::unique_ptr<Model> model;
+  uint64_t model_hash = 0;
   Buffer workspace, pages;
   std::unique_ptr<DeviceArena> memory;
   std::unique_ptr<ModelRunner> runner;

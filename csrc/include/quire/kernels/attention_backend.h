@@ -1,4 +1,4 @@
-// What an attention kernel is asked for, and why a backend may refuse.
+// What an attention kernel is asked for: a cache, a batch, a layer.
 #pragma once
 
 #include <cstdint>
@@ -19,17 +19,14 @@ struct KVCacheView {
   DType dtype = DType::kBFloat16;
 };
 
-// Causal attention of a ragged batch over paged keys and values.
+// A step's batch as attention sees it: the same for every layer of a KV cache group, for the plan and for the
+// kernels.
 //
-// Request r owns query rows [query_start_loc[r], query_start_loc[r + 1]). Its last query row sits at
-// absolute position seq_lens[r] - 1, and row i attends to positions (p - sliding_window, p], where p is
-// its own position; the keys and values of this step are already in the cache. Query head h reads KV
-// head h / (H / KH).
-struct PagedAttentionArgs {
-  TensorView out;    // [T, H, D] dtype of query; may not overlap query
-  TensorView query;  // [T, H, D] dtype of the cache; tokens may be strided
-  KVCacheView kv_cache;
+// Request r owns query rows [query_start_loc[r], query_start_loc[r + 1]). Its last query row sits at absolute
+// position seq_lens[r] - 1, and the keys and values of this step are in the cache before it is attended to.
+struct AttentionMetadata {
   TensorView block_table;      // [R, >= ceil(max_seq_len / block_size)] int32; rows may be strided
+  TensorView slot_mapping;     // [T] int64, for write_kv_cache
   TensorView query_start_loc;  // [R + 1] int32, ascending from 0
   TensorView seq_lens;         // [R] int32
   // On the host, for launch shapes. A captured launch is replayed with other tensors behind the same
@@ -37,38 +34,25 @@ struct PagedAttentionArgs {
   int32_t num_decode_rows = 0;  // the first rows, which have one query row each (or none, with seq_len 0)
   int32_t max_query_len = 0;    // of all rows
   int32_t max_seq_len = 0;
+  void* plan = nullptr;  // attention_plan_bytes, 256-byte aligned, where the backend has one
+};
+
+// What is the same in every step of one layer's attention.
+//
+// Causal: the query row at position p attends to positions (p - sliding_window, p]. Query head h reads KV
+// head h / (H / KH).
+struct AttentionLayer {
+  DType dtype = DType::kBFloat16;  // of queries, output and cache
+  int32_t num_heads = 0;
+  int32_t num_kv_heads = 0;
+  int32_t head_size = 0;
+  int32_t block_size = 0;
   float scale = 1.0F;
   float soft_cap = 0.0F;                // 0: none; else scores become cap * tanh(score / cap)
   int32_t sliding_window = 0;           // 0: none
   const float* alibi_slopes = nullptr;  // [H], or null
   const float* sinks = nullptr;         // [H] extra logits in the softmax's sum, or null
-  const void* plan = nullptr;           // of plan_attention with the same shapes, where the backend has one
-};
-
-// What does not change from layer to layer of one step.
-struct AttentionPlanArgs {
-  void* plan = nullptr;        // attention_plan_bytes, 256-byte aligned
-  TensorView query_start_loc;  // as in PagedAttentionArgs, and so on
-  TensorView seq_lens;
-  int32_t num_decode_rows = 0;
-  int32_t max_query_len = 0;
-  int32_t max_seq_len = 0;
-  int32_t num_tokens = 0;  // T
-  int32_t num_heads = 0;
-  int32_t num_kv_heads = 0;
-  int32_t head_size = 0;
-  int32_t block_size = 0;
-  int32_t sliding_window = 0;
-};
-
-struct AttentionFeatures {
-  DType dtype = DType::kBFloat16;
-  int32_t head_size = 0;
-  int32_t block_size = 0;
-  bool soft_cap = false;
-  bool sliding_window = false;
-  bool alibi = false;
-  bool sinks = false;
+  int32_t kernel = 0;                   // set by select_attention; only its backend knows what it means
 };
 
 }  // namespace quire

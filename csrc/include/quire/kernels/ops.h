@@ -161,24 +161,31 @@ struct KernelTable {
                  const float* bias);
 
   // ---- attention ----------------------------------------------------------------------------------
-  // Null when the features are supported, else why not ("head size 48 is not a multiple of 16").
-  const char* (*attention_refusal)(const AttentionFeatures& features);
+  // Once for each layer, when it is built: sets layer.kernel to the backend's best kernel for the rest of it,
+  // or to one that the environment names, and returns null; or returns why there is none ("head size 48 is
+  // not a multiple of 16").
+  const char* (*select_attention)(AttentionLayer& layer);
   // Bytes of one page: keys and values of block_size tokens.
   size_t (*kv_page_bytes)(int32_t block_size, int32_t num_kv_heads, int32_t head_size, DType dtype);
   size_t (*attention_workspace_bytes)(int32_t max_tokens, int32_t max_seq_len, int32_t num_heads,
                                       int32_t num_kv_heads, int32_t head_size);
   // Scratch that is the same for every layer of a step, in the backend's memory, beside the workspace:
-  // written by plan_attention, once a step, read by paged_attention through PagedAttentionArgs::plan. Null:
-  // none.
+  // batch.plan is written by plan_attention, once a step with any of the layers that share the batch, and
+  // read by paged_attention. Null: none.
   size_t (*attention_plan_bytes)(int32_t max_num_seqs, int32_t max_tokens);
-  void (*plan_attention)(const LaunchContext& ctx, const AttentionPlanArgs& args);
+  void (*plan_attention)(const LaunchContext& ctx, const AttentionMetadata& batch,
+                         const AttentionLayer& layer);
   // Stores keys and values of T tokens in slots slot_mapping[t] = block_id * block_size + offset; a
   // negative slot is skipped.
   //   k, v [T, KH, D] fp32 | bf16 of the cache's dtype, tokens strided; slot_mapping int32 | int64
   void (*write_kv_cache)(const LaunchContext& ctx, const KVCacheView& kv_cache, TensorView k, TensorView v,
                          TensorView slot_mapping);
+  // out = attention of query over the cache.
+  //   query, out [T, H, D], tokens may be strided; they do not overlap
   // Never reads a slot at or beyond seq_lens[r] into a result: unwritten slots may hold NaN.
-  void (*paged_attention)(const LaunchContext& ctx, const PagedAttentionArgs& args);
+  void (*paged_attention)(const LaunchContext& ctx, TensorView out, TensorView query,
+                          const KVCacheView& kv_cache, const AttentionMetadata& batch,
+                          const AttentionLayer& layer);
 
   // ---- sampling -----------------------------------------------------------------------------------
   void (*apply_logit_bias)(const LaunchContext& ctx, const LogitBiasArgs& args);
