@@ -156,10 +156,11 @@ void Attention(benchmark::State& state, DType dtype) {
   const size_t page_bytes = kernels().kv_page_bytes(kBlockSize, kKVHeads, kHeadSize, dtype);
   const Memory cache(page_bytes * static_cast<size_t>(pages * requests));
   fill(cache.data(), dtype, static_cast<int64_t>(page_bytes / dtype_bytes(dtype)) * pages * requests);
-  std::vector<int32_t> table(static_cast<size_t>(pages * requests)), starts, lengths;
+  std::vector<int32_t> table(static_cast<size_t>(pages * requests)), starts, lengths, states;
   std::iota(table.begin(), table.end(), 0);
   for (int32_t r = 0; r <= requests; ++r) starts.push_back(r * query_len);
   lengths.assign(static_cast<size_t>(requests), length);
+  for (int32_t r = 0; r < requests; ++r) states.push_back(r);
   const int64_t tokens = int64_t{requests} * query_len;
   const Memory query(static_cast<size_t>(tokens * kHeads * kHeadSize) * 4);
   const Memory out(static_cast<size_t>(tokens * kHeads * kHeadSize) * 4);
@@ -180,6 +181,7 @@ void Attention(benchmark::State& state, DType dtype) {
                                 .dtype = dtype};
   AttentionMetadata batch;
   batch.block_table = TensorView(table.data(), DType::kInt32, requests, pages);
+  batch.state_indices = TensorView(states.data(), DType::kInt32, requests);
   batch.query_start_loc = TensorView(starts.data(), DType::kInt32, requests + 1);
   batch.seq_lens = TensorView(lengths.data(), DType::kInt32, requests);
   batch.max_query_len = query_len;

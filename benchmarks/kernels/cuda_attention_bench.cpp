@@ -109,7 +109,8 @@ Result measure(int batch, int context, int query) {
   const size_t query_bytes = static_cast<size_t>(num_tokens) * (kHeads + 2 * kKVHeads) * kHeadSize * 2;
   const DeviceMemory qkv(query_bytes), out(static_cast<size_t>(num_tokens) * kHeads * kHeadSize * 2);
   const DeviceMemory table(static_cast<size_t>(num_pages) * sizeof(int32_t));
-  const DeviceMemory starts(static_cast<size_t>(batch + 1) * 4), lengths(static_cast<size_t>(batch) * 4);
+  const DeviceMemory starts(static_cast<size_t>(batch + 1) * 4), lengths(static_cast<size_t>(batch) * 4),
+      states(static_cast<size_t>(batch) * 4);
   const auto tokens32 = static_cast<int32_t>(num_tokens);
   const DeviceMemory plan(kernels->attention_plan_bytes(batch, tokens32));
   const size_t workspace_bytes =
@@ -127,6 +128,9 @@ Result measure(int batch, int context, int query) {
   std::vector<int32_t> begins;
   for (int r = 0; r <= batch; ++r) begins.push_back(r * query);
   starts.copy_from(begins);
+  std::vector<int32_t> in_order(static_cast<size_t>(batch));
+  std::iota(in_order.begin(), in_order.end(), 0);
+  states.copy_from(in_order);
   lengths.copy_from(std::vector<int32_t>(static_cast<size_t>(batch), context));
   kernels->fill_random(
       ctx, TensorView(pages.data(), kDType, static_cast<int64_t>(num_pages * (page_bytes / 2))), 1.7F, 1);
@@ -145,6 +149,7 @@ Result measure(int batch, int context, int query) {
                                 .head_size = kHeadSize,
                                 .dtype = kDType};
   AttentionMetadata metadata;
+  metadata.state_indices = TensorView(states.data(), DType::kInt32, batch);
   metadata.query_start_loc = TensorView(starts.data(), DType::kInt32, batch + 1);
   metadata.seq_lens = TensorView(lengths.data(), DType::kInt32, batch);
   metadata.num_decode_rows = query == 1 ? batch : 0;

@@ -241,8 +241,8 @@ void bench_inputs(int32_t rows, int32_t tokens) {
   const auto n = static_cast<size_t>(rows);
   const auto rounded = [](size_t bytes) { return (bytes + 15) / 16 * 16; };
   // What is sent: starts, computed, slots, writes, values.
-  const size_t starts_at = 0, computed_at = rounded((n + 1) * 4), slots_at = computed_at + rounded(n * 4),
-               writes_at = slots_at + rounded(n * 4),
+  const size_t starts_at = 0, computed_at = rounded((n + 1) * 4), states_at = computed_at + rounded(n * 4),
+               writes_at = states_at + rounded(n * 4),
                values_at = writes_at + rounded(2 * n * sizeof(RowWrite)),
                bytes = values_at + rounded(static_cast<size_t>(num_values) * 4);
   void* pinned = nullptr;
@@ -254,7 +254,7 @@ void bench_inputs(int32_t rows, int32_t tokens) {
   auto* writes = reinterpret_cast<RowWrite*>(host(writes_at));
   for (int32_t r = 0; r < rows; ++r) {
     host(starts_at)[r + 1] = (r + 1) * tokens;
-    host(slots_at)[r] = r;
+    host(states_at)[r] = r;
     const int32_t first = r * (tokens + blocks);
     writes[2 * r] = {.table = 0, .row = r, .begin = 0, .count = tokens, .first = first};
     writes[2 * r + 1] = {.table = 1, .row = r, .begin = 0, .count = blocks, .first = first + tokens};
@@ -262,7 +262,7 @@ void bench_inputs(int32_t rows, int32_t tokens) {
   const Memory staged(bytes), table(n * static_cast<size_t>(tokens) * 4),
       block_table(n * static_cast<size_t>(blocks) * 4), ids(n * static_cast<size_t>(tokens) * 4),
       positions(n * static_cast<size_t>(tokens) * 4), slots(n * static_cast<size_t>(tokens) * 8),
-      starts((n + 1) * 4), lens(n * 4);
+      starts((n + 1) * 4), lens(n * 4), states(n * 4);
   const auto device = [&](size_t at) {
     return reinterpret_cast<int32_t*>(static_cast<std::byte*>(staged.data()) + at);
   };
@@ -277,7 +277,8 @@ void bench_inputs(int32_t rows, int32_t tokens) {
                      num_values};
   args.query_start_loc = device(starts_at);
   args.num_computed = device(computed_at);
-  args.slots = device(slots_at);
+  args.padded_state_indices = ints(states);
+  args.state_indices = device(states_at);
   args.num_rows = args.padded_rows = rows;
   args.num_tokens = args.padded_tokens = rows * tokens;
   args.tokens = ints(table);

@@ -3,10 +3,9 @@
 //
 //   tensor_swap [--max-model-len 32768] [--rows 64]
 //
-// Three ways: the whole row is copied; the valid tokens of the two rows are (InputBatch::swap_rows, here
-// without and with block tables); or only the indices of the rows are, and every reader goes through them
-// from then on. The batch is larger than the caches near a core, and pairs are drawn at random. Best of
-// several rounds.
+// Three ways: the whole row is copied; the valid tokens of the two rows are; or only the indices of the rows
+// are, and every reader goes through them from then on (InputBatch::swap_rows). The batch is larger than the
+// caches near a core, and pairs are drawn at random. Best of several rounds.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -19,7 +18,6 @@
 #include <vector>
 
 #include "worker/input_batch.h"
-#include "worker/swap_valid.h"
 
 namespace quire {
 namespace {
@@ -54,6 +52,14 @@ double time_ns(const std::function<void(size_t)>& work) {
 // Keeps what was computed.
 void use(const void* p) { asm volatile("" : : "r"(p) : "memory"); }
 
+// What both rows have is swapped, the rest of the longer one moves.
+void swap_valid(int32_t* a, int32_t count_a, int32_t* b, int32_t count_b) {
+  const int32_t both = std::min(count_a, count_b);
+  std::swap_ranges(a, a + both, b);
+  if (count_a > both) std::copy(a + both, a + count_a, b + both);
+  if (count_b > both) std::copy(b + both, b + count_b, a + both);
+}
+
 struct Batch {
   Batch(const Mix& mix, int32_t max_model_len, int32_t num_rows)
       : input(num_rows, max_model_len, std::vector{kBlockSize}), requests(static_cast<size_t>(num_rows)) {
@@ -72,57 +78,52 @@ struct Batch {
     }
     // Touched once, so that the first to copy whole rows does not pay for fresh pages.
     for (int32_t row = 0; row < num_rows; ++row) {
-      std::fill(input.token_ids(row) + input.num_tokens(row), input.token_ids(row) + max_model_len, 0);
+      std::fill(tokens(row) + num_tokens(row), tokens(row) + max_model_len, 0);
     }
     for (int i = 0; i < 4096; ++i) {
       const int32_t a = uniform(0, num_rows - 1);
       pairs.emplace_back(a, (a + uniform(1, num_rows - 1)) % num_rows);
     }
   }
+  int32_t* tokens(int32_t row) { return input.token_ids(input.request(row)); }
+  int32_t num_tokens(int32_t row) { return input.request(row).num_tokens; }
+
   InputBatch input;
   std::vector<CachedRequestState> requests;
   std::vector<std::pair<int32_t, int32_t>> pairs;  // different rows
 };
 
 struct Swaps {
-  double whole_ns, valid_ns, batch_ns, pointer_ns;
+  double whole_ns, valid_ns, index_ns;
   double whole_bytes, valid_bytes;
 };
 
 // Bytes moved are bytes written.
 Swaps measure_swaps(Batch& batch, int32_t max_model_len) {
-  InputBatch& input = batch.input;
   const auto pair = [&](size_t i) { return batch.pairs[i % batch.pairs.size()]; };
   Swaps out{};
   out.whole_bytes = 2.0 * 4.0 * max_model_len;
   // The rows that a pair names hold their own requests: the same lengths for every way.
-  for (const auto& [a, b] : batch.pairs) out.valid_bytes += 4.0 * (input.num_tokens(a) + input.num_tokens(b));
+  for (const auto& [a, b] : batch.pairs) out.valid_bytes += 4.0 * (batch.num_tokens(a) + batch.num_tokens(b));
   out.valid_bytes /= static_cast<double>(batch.pairs.size());
 
   out.whole_ns = time_ns([&](size_t i) {
     const auto [a, b] = pair(i);
-    std::swap_ranges(input.token_ids(a), input.token_ids(a) + max_model_len, input.token_ids(b));
-    use(input.token_ids(b));
+    std::swap_ranges(batch.tokens(a), batch.tokens(a) + max_model_len, batch.tokens(b));
+    use(batch.tokens(b));
   });
   // Each swap twice, back to where it was: lengths stay with their rows.
   out.valid_ns = time_ns([&](size_t i) {
     const auto [a, b] = pair(i / 2);
     const bool back = i % 2 == 1;
-    swap_valid(input.token_ids(back ? b : a), input.num_tokens(a), input.token_ids(back ? a : b),
-               input.num_tokens(b));
-    use(input.token_ids(b));
+    swap_valid(batch.tokens(back ? b : a), batch.num_tokens(a), batch.tokens(back ? a : b),
+               batch.num_tokens(b));
+    use(batch.tokens(b));
   });
-  out.batch_ns = time_ns([&](size_t i) {
-    const auto [a, b] = pair(i / 2);
-    input.swap_rows(a, b);
-    use(input.token_ids(b));
-  });
-  std::vector<int32_t> row_index(batch.requests.size());
-  std::iota(row_index.begin(), row_index.end(), 0);
-  out.pointer_ns = time_ns([&](size_t i) {
+  out.index_ns = time_ns([&](size_t i) {
     const auto [a, b] = pair(i);
-    std::swap(row_index[static_cast<size_t>(a)], row_index[static_cast<size_t>(b)]);
-    use(row_index.data());
+    batch.input.swap_rows(a, b);
+    use(batch.input.state_indices().data());
   });
   return out;
 }
@@ -134,7 +135,6 @@ struct Gather {
 // One step's input ids: the last `count` tokens of every row, in batch order. Indirect: through a row index
 // that earlier swaps have shuffled.
 Gather measure_gather(Batch& batch, int32_t count) {
-  InputBatch& input = batch.input;
   const auto num_rows = batch.requests.size();
   std::vector<int32_t> identity(num_rows), shuffled(num_rows),
       input_ids(num_rows * static_cast<size_t>(count));
@@ -142,8 +142,8 @@ Gather measure_gather(Batch& batch, int32_t count) {
   shuffled = identity;
   std::shuffle(shuffled.begin(), shuffled.end(), std::mt19937(9));
   const auto copy_row = [&](int32_t row, int32_t* to) {
-    const int32_t n = std::min(count, input.num_tokens(row));
-    std::copy_n(input.token_ids(row) + input.num_tokens(row) - n, n, to);
+    const int32_t n = std::min(count, batch.num_tokens(row));
+    std::copy_n(batch.tokens(row) + batch.num_tokens(row) - n, n, to);
     return to + n;
   };
   Gather out{};
@@ -160,31 +160,11 @@ Gather measure_gather(Batch& batch, int32_t count) {
   return out;
 }
 
-// Kernels read a dense block table [rows, max_blocks] in batch order: without an index it is there already,
-// with one its valid part is copied each step.
-double measure_table_gather(Batch& batch) {
-  BlockTable& table = batch.input.block_table(0);
-  std::vector<int32_t> shuffled(batch.requests.size());
-  std::iota(shuffled.begin(), shuffled.end(), 0);
-  std::shuffle(shuffled.begin(), shuffled.end(), std::mt19937(9));
-  const auto max_blocks = static_cast<size_t>(table.view(1).shape[1]);
-  std::vector<BlockId> dense(shuffled.size() * max_blocks);
-  return time_ns([&](size_t) {
-    for (size_t row = 0; row < shuffled.size(); ++row) {
-      const auto ids = table.row(shuffled[row]);
-      std::copy(ids.begin(), ids.end(), dense.begin() + static_cast<std::ptrdiff_t>(row * max_blocks));
-    }
-    use(dense.data());
-  });
-}
-
 void run(int32_t max_model_len, int32_t num_rows) {
   std::printf("max_model_len %d, %d rows; times in ns, best of %d rounds\n\n", max_model_len, num_rows,
               kRounds);
-  std::printf(
-      "| requests | whole row | bytes | valid range | bytes | time / | bytes / | with block tables | pointer "
-      "|\n");
-  std::printf("|---|---|---|---|---|---|---|---|---|\n");
+  std::printf("| requests | whole row | bytes | valid range | bytes | time / | bytes / | indices |\n");
+  std::printf("|---|---|---|---|---|---|---|---|\n");
   std::string gathers;
   for (const Mix& mix : kMixes) {
     Batch batch(mix, max_model_len, num_rows);
@@ -198,11 +178,10 @@ void run(int32_t max_model_len, int32_t num_rows) {
       const Gather g = measure_gather(batch, count);
       line(std::to_string(count) + " tokens a row", g.direct_ns, g.indirect_ns);
     }
-    line("block table", 0, measure_table_gather(batch));
     const Swaps s = measure_swaps(batch, max_model_len);
-    std::printf("| %s | %.0f | %.0f | %.0f | %.0f | %.1f | %.1f | %.0f | %.1f |\n", mix.name, s.whole_ns,
+    std::printf("| %s | %.0f | %.0f | %.0f | %.0f | %.1f | %.1f | %.1f |\n", mix.name, s.whole_ns,
                 s.whole_bytes, s.valid_ns, s.valid_bytes, s.whole_ns / s.valid_ns,
-                s.whole_bytes / s.valid_bytes, s.batch_ns, s.pointer_ns);
+                s.whole_bytes / s.valid_bytes, s.index_ns);
   }
   std::printf("\nWhat a step then gathers, all rows:\n\n");
   std::printf("| requests | what | rows in place | through an index |\n|---|---|---|---|\n%s",

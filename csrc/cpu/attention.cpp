@@ -33,6 +33,9 @@ struct Problem {
 
   int query_begin(int r) const { return batch.query_start_loc.as<int32_t>()[r]; }
   int query_len(int r) const { return query_begin(r + 1) - query_begin(r); }
+  const int32_t* block_ids(int r) const {
+    return reinterpret_cast<const int32_t*>(batch.block_table.at(batch.state_indices.as<int32_t>()[r]));
+  }
   int seq_len(int r) const { return batch.seq_lens.as<int32_t>()[r]; }
   int num_tiles(int r) const { return (query_len(r) * group + kQueryRows - 1) / kQueryRows; }
 };
@@ -140,7 +143,7 @@ void attend_partition(const Problem& p, const Tile& tile, int partition, const B
 
   const void* keys[kPartitionTokens / 16];
   const void* values[kPartitionTokens / 16];
-  const int32_t* table = reinterpret_cast<const int32_t*>(p.batch.block_table.at(tile.request));
+  const int32_t* table = p.block_ids(tile.request);
   const int64_t key_bytes = cpu::key_bytes(p.block_size, p.head_size, p.cache.dtype);
   const int64_t token_bytes = p.head_size * static_cast<int64_t>(dtype_bytes(p.cache.dtype));
   for (int column = first; column < last; column += p.group_tokens) {

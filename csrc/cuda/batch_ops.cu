@@ -34,8 +34,9 @@ __device__ void prepare_row(const PrepareInputsArgs& args, int i) {
   const bool real = i < args.num_rows;
   const int begin = real ? args.query_start_loc[i] : args.num_tokens;
   args.padded_query_start_loc[i] = begin;
-  if (i < args.padded_rows)
-    args.seq_lens[i] = real ? args.num_computed[i] + args.query_start_loc[i + 1] - begin : 0;
+  if (i >= args.padded_rows) return;
+  args.seq_lens[i] = real ? args.num_computed[i] + args.query_start_loc[i + 1] - begin : 0;
+  args.padded_state_indices[i] = real ? args.state_indices[i] : 0;
 }
 
 __device__ void prepare_token(const PrepareInputsArgs& args, int i) {
@@ -47,11 +48,13 @@ __device__ void prepare_token(const PrepareInputsArgs& args, int i) {
   }
   const int row = last_not_above(args.num_rows, i, [&](int r) { return args.query_start_loc[r]; });
   const int position = args.num_computed[row] + i - args.query_start_loc[row];
-  args.input_ids[i] = args.tokens[args.slots[row] * args.tokens_stride + position];
+  const int32_t state_index = args.state_indices[row];
+  args.input_ids[i] = args.tokens[state_index * args.tokens_stride + position];
   args.positions[i] = position;
   for (int g = 0; g < args.num_groups; ++g) {
     const GroupInputs& group = args.groups[g];
-    const int64_t block = group.block_table[row * group.block_table_stride + position / group.block_size];
+    const int64_t block =
+        group.block_table[state_index * group.block_table_stride + position / group.block_size];
     group.slot_mapping[i] = block * group.block_size + position % group.block_size;
   }
 }

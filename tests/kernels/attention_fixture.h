@@ -96,7 +96,7 @@ class AttentionTest : public KernelTest {
     Batch(DType dtype, int64_t tokens, int64_t width)
         : query(dtype, tokens, width, 24), out(dtype, tokens, width, 8) {}
     Tensor query, out;  // one row per token
-    Array<int32_t> starts, lengths, table;
+    Array<int32_t> starts, lengths, states, table;
     size_t table_stride = 0;
     std::unique_ptr<ScratchMemory> plan;
     AttentionMetadata metadata;
@@ -117,10 +117,13 @@ class AttentionTest : public KernelTest {
     batch->table_stride = max_pages + 3;
     batch->starts.resize(rows + 1);
     batch->lengths.resize(rows);
-    batch->table.resize(rows * batch->table_stride);
+    // Its rows are in another order than the batch's, and there is one that nobody has.
+    batch->table.resize((rows + 1) * batch->table_stride);
+    for (size_t r = 0; r < rows; ++r) batch->states.push_back(static_cast<int32_t>(rows - r));
     AttentionMetadata& metadata = batch->metadata;
-    metadata.block_table = TensorView(batch->table.data(), DType::kInt32, static_cast<int64_t>(rows),
+    metadata.block_table = TensorView(batch->table.data(), DType::kInt32, static_cast<int64_t>(rows) + 1,
                                       static_cast<int64_t>(batch->table_stride));
+    metadata.state_indices = int_view(batch->states);
     metadata.query_start_loc = int_view(batch->starts);
     metadata.seq_lens = int_view(batch->lengths);
     while (metadata.num_decode_rows < static_cast<int>(chunks.size()) &&
@@ -162,8 +165,9 @@ class AttentionTest : public KernelTest {
       batch.metadata.max_query_len = std::max(batch.metadata.max_query_len, c.length());
       batch.metadata.max_seq_len = std::max(batch.metadata.max_seq_len, c.end);
       const size_t used = static_cast<size_t>((c.end + shape_.block_size - 1) / shape_.block_size);
-      std::copy_n(request.pages.begin(), used,
-                  batch.table.begin() + static_cast<long>(i * batch.table_stride));
+      std::copy_n(
+          request.pages.begin(), used,
+          batch.table.begin() + static_cast<long>(static_cast<size_t>(batch.states[i]) * batch.table_stride));
       for (int t = c.begin; t < c.end; ++t)
         std::memcpy(batch.query.view().at(token++), request.query.view().at(t), width);
     }

@@ -81,16 +81,17 @@ TEST_P(BatchOpsTest, PrepareInputsFillsTheStep) {
   constexpr int32_t kTokensStride = 10;
   Array<int32_t> tokens(4 * kTokensStride);
   for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<int32_t>(100 + i);
-  const Array<int32_t> query_start_loc = {0, 3, 4, 6}, num_computed = {0, 7, 3}, slots = {2, 0, 3};
-  const Array<int32_t> blocks_of_4 = {5, 9, 0, 6, 7, 0, 8, 3, 0}, blocks_of_2 = {1, 2, 0, 0,  //
-                                                                                 3, 4, 5, 6,  //
-                                                                                 7, 8, 9, 0};
-  Array<int32_t> input_ids(8, -7), positions(8, -7), starts(6, -7), seq_lens(5, -7);
+  const Array<int32_t> query_start_loc = {0, 3, 4, 6}, num_computed = {0, 7, 3}, states = {2, 0, 3};
+  // The blocks of rows 1, none, 0 and 2.
+  const Array<int32_t> blocks_of_4 = {6, 7, 0, -1, -1, -1, 5, 9, 0, 8, 3, 0};
+  const Array<int32_t> blocks_of_2 = {3, 4, 5, 6, -1, -1, -1, -1, 1, 2, 0, 0, 7, 8, 9, 0};
+  Array<int32_t> input_ids(8, -7), positions(8, -7), starts(6, -7), seq_lens(5, -7), padded_states(5, -7);
   Array<int64_t> mapping_of_4(8, -7), mapping_of_2(8, -7);
   PrepareInputsArgs args;
   args.query_start_loc = query_start_loc.data();
   args.num_computed = num_computed.data();
-  args.slots = slots.data();
+  args.state_indices = states.data();
+  args.padded_state_indices = padded_states.data();
   args.num_rows = 3;
   args.num_tokens = 6;
   args.padded_rows = 5;
@@ -115,28 +116,31 @@ TEST_P(BatchOpsTest, PrepareInputsFillsTheStep) {
   EXPECT_EQ(read(positions), (std::vector<int32_t>{0, 1, 2, 7, 3, 4, 0, 0}));
   EXPECT_EQ(read(starts), (std::vector<int32_t>{0, 3, 4, 6, 6, 6}));
   EXPECT_EQ(read(seq_lens), (std::vector<int32_t>{3, 8, 5, 0, 0}));
+  EXPECT_EQ(read(padded_states), (std::vector<int32_t>{2, 0, 3, 0, 0}));
   EXPECT_EQ(read(mapping_of_4), (std::vector<int64_t>{20, 21, 22, 31, 35, 12, -1, -1}));
   EXPECT_EQ(read(mapping_of_2), (std::vector<int64_t>{2, 3, 4, 13, 17, 18, -1, -1}));
 }
 
 TEST_P(BatchOpsTest, PrepareInputsTakesManyRowsAndTokens) {
   constexpr int32_t kRows = 257, kPaddedRows = 320, kStride = 4096;
-  Array<int32_t> starts = {0}, num_computed, slots, tokens(static_cast<size_t>(kRows) * kStride), table;
+  Array<int32_t> starts = {0}, num_computed, states, tokens(static_cast<size_t>(kRows) * kStride), table;
   for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<int32_t>(i);
   for (int32_t r = 0; r < kRows; ++r) {
     starts.push_back(starts.back() + (r == 100 ? 3000 : r % 3 + 1));
     num_computed.push_back(r * 5 % 1000);
-    slots.push_back(kRows - 1 - r);
-    for (int32_t block = 0; block < kStride / 16; ++block) table.push_back(r * 1000 + block);
+    states.push_back(kRows - 1 - r);
+    for (int32_t block = 0; block < kStride / 16; ++block) table.push_back((kRows - 1 - r) * 1000 + block);
   }
   const int32_t num_tokens = starts.back(), padded_tokens = num_tokens + 77;
   Array<int32_t> input_ids(static_cast<size_t>(padded_tokens), -7), positions = input_ids;
   Array<int32_t> padded_starts(kPaddedRows + 1, -7), seq_lens(kPaddedRows, -7);
+  Array<int32_t> padded_states(kPaddedRows, -7);
   Array<int64_t> mapping(static_cast<size_t>(padded_tokens), -7);
   PrepareInputsArgs args;
   args.query_start_loc = starts.data();
   args.num_computed = num_computed.data();
-  args.slots = slots.data();
+  args.state_indices = states.data();
+  args.padded_state_indices = padded_states.data();
   args.num_rows = kRows;
   args.num_tokens = num_tokens;
   args.padded_rows = kPaddedRows;
@@ -160,12 +164,13 @@ TEST_P(BatchOpsTest, PrepareInputsTakesManyRowsAndTokens) {
     ASSERT_EQ(seq_lens[static_cast<size_t>(r)],
               r < kRows ? num_computed[at] + starts[at + 1] - starts[at] : 0)
         << r;
+    ASSERT_EQ(padded_states[static_cast<size_t>(r)], r < kRows ? states[at] : 0) << r;
     if (r >= kRows) continue;
     for (int32_t t = starts[at]; t < starts[at + 1]; ++t) {
       const int32_t position = num_computed[at] + t - starts[at];
       const auto token = static_cast<size_t>(t);
       ASSERT_EQ(positions[token], position) << r;
-      ASSERT_EQ(input_ids[token], slots[at] * kStride + position) << r;
+      ASSERT_EQ(input_ids[token], states[at] * kStride + position) << r;
       ASSERT_EQ(mapping[token], int64_t{r * 1000 + position / 16} * 16 + position % 16) << r;
     }
   }
@@ -181,7 +186,7 @@ TEST_P(BatchOpsTest, PrepareInputsTakesManyRowsAndTokens) {
 TEST_P(BatchOpsTest, PrepareInputsBringsAndWritesBeforeItReads) {
   constexpr int32_t kRows = 40, kTokensStride = 64, kBlocks = 16;  // 64 tokens in blocks of 4
   struct Sent {
-    int32_t query_start_loc[kRows + 4], num_computed[kRows], slots[kRows];
+    int32_t query_start_loc[kRows + 4], num_computed[kRows], states[kRows];
     RowWrite writes[3 * kRows];
     int32_t values[kRows * (kTokensStride + kBlocks)];
   };
@@ -197,13 +202,13 @@ TEST_P(BatchOpsTest, PrepareInputsBringsAndWritesBeforeItReads) {
     for (int32_t i = 0; i < count; ++i) sent.values[num_values++] = first + i;
   };
   for (int32_t r = 0; r < kRows; ++r) {
-    const int32_t computed = r % 9, count = r % 5 == 0 ? 40 : 1, slot = kRows - 1 - r;
+    const int32_t computed = r % 9, count = r % 5 == 0 ? 40 : 1, state = kRows - 1 - r;
     sent.query_start_loc[r] = num_tokens;
     sent.num_computed[r] = computed;
-    sent.slots[r] = slot;
-    write(0, slot, computed, count, r * 1000);
-    write(1, r, 0, (computed + count + 3) / 4, r * 100);
-    if (r % 7 == 0) write(0, slot, 0, 0, 0);  // nothing
+    sent.states[r] = state;
+    write(0, state, computed, count, r * 1000);
+    write(1, state, 0, (computed + count + 3) / 4, r * 100);
+    if (r % 7 == 0) write(0, state, 0, 0, 0);  // nothing
     for (int32_t i = 0; i < count; ++i) {
       ids.push_back(r * 1000 + i);
       positions.push_back(computed + i);
@@ -214,7 +219,7 @@ TEST_P(BatchOpsTest, PrepareInputsBringsAndWritesBeforeItReads) {
   sent.query_start_loc[kRows] = num_tokens;
   const auto max_tokens = static_cast<size_t>(num_tokens);
   Array<int32_t> input_ids(max_tokens, -7), out_positions(max_tokens, -7), starts(kRows + 1, -7),
-      seq_lens(kRows, -7);
+      seq_lens(kRows, -7), padded_states(kRows, -7);
   Array<int64_t> slot_mapping(max_tokens, -7);
   PrepareInputsArgs args;
   args.bytes = {to.data(), from.data(), sizeof(Sent)};
@@ -228,7 +233,8 @@ TEST_P(BatchOpsTest, PrepareInputsBringsAndWritesBeforeItReads) {
   args.row_writes.num_values = num_values;
   args.query_start_loc = to[0].query_start_loc;
   args.num_computed = to[0].num_computed;
-  args.slots = to[0].slots;
+  args.state_indices = to[0].states;
+  args.padded_state_indices = padded_states.data();
   args.num_rows = args.padded_rows = kRows;
   args.num_tokens = args.padded_tokens = num_tokens;
   args.tokens = tokens.data();

@@ -146,6 +146,7 @@ std::vector<float> compute(const Arguments& args, Communicator& communicator) {
   int32_t* all_positions = visible.copy(positions);
   int64_t* all_slots = visible.copy(slots);
   int32_t* block_table = visible.copy(table);
+  int32_t* state_indices = visible.copy(std::vector<int32_t>{0});
   std::vector<AttentionMetadata> per_group(first_layers.size());
   for (size_t group = 0; group < per_group.size(); ++group) {
     if (ops.attention_plan_bytes != nullptr)
@@ -157,6 +158,7 @@ std::vector<float> compute(const Arguments& args, Communicator& communicator) {
     const int32_t count = std::min(chunk, T - begin);
     AttentionMetadata metadata;  // but for the plan that each group has of its own
     metadata.block_table = {block_table, DType::kInt32, 1, num_blocks};
+    metadata.state_indices = {state_indices, DType::kInt32, 1};
     metadata.slot_mapping = {all_slots + begin, DType::kInt64, count};
     metadata.query_start_loc = {visible.copy(std::vector<int32_t>{0, count}), DType::kInt32, 2};
     metadata.seq_lens = {visible.copy(std::vector<int32_t>{begin + count}), DType::kInt32, 1};

@@ -42,7 +42,7 @@ class Layout {
 };
 
 struct Group {
-  int32_t* block_table = nullptr;   // [max_num_seqs, max_blocks]
+  int32_t* block_table = nullptr;   // [max_num_seqs, max_blocks] by state index
   int64_t* slot_mapping = nullptr;  // [max_num_batched_tokens]
   std::byte* attention_plan = nullptr;
   int32_t block_size = 0;
@@ -59,6 +59,7 @@ struct Tables {
     positions = layout.take<int32_t>(max_tokens);
     query_start_loc = layout.take<int32_t>(rows + 1);
     seq_lens = layout.take<int32_t>(rows);
+    state_indices = layout.take<int32_t>(rows);
     for (int32_t block_size : config.block_sizes) {
       Group& group = groups.emplace_back();
       group.block_size = block_size;
@@ -70,8 +71,8 @@ struct Tables {
     bytes = layout.used();
   }
 
-  int32_t* tokens;  // [max_num_seqs, max_model_len]
-  int32_t *input_ids, *positions, *query_start_loc, *seq_lens;
+  int32_t* tokens;  // [max_num_seqs, max_model_len] by state index
+  int32_t *input_ids, *positions, *query_start_loc, *seq_lens, *state_indices;
   std::vector<Group> groups;
   size_t bytes;
 };
@@ -83,18 +84,11 @@ class DeviceInputs final : public StepInputs {
       : config_(config), ops_(ops), tables_(config, plan_bytes, memory), staging_(staging) {
     QUIRE_CHECK(config.block_sizes.size() <= PrepareInputsArgs::kMaxGroups, config.block_sizes.size(),
                 " KV cache groups");
-    for (int32_t slot = config.max_num_seqs; slot-- > 0;) free_slots_.push_back(slot);
     metadata_.resize(tables_.groups.size());
   }
 
-  void admit(CachedRequestState& request) override {
-    QUIRE_CHECK(!free_slots_.empty());
-    request.slot = free_slots_.back();
-    free_slots_.pop_back();
-    request.num_sent = 0;
-  }
-  void release(const LaunchContext& launch, InputBatch& batch, CachedRequestState& request,
-               bool keeps) override;
+  void bring_tokens(const LaunchContext& launch, InputBatch& batch,
+                    const CachedRequestState& request) override;
   void stage(const LaunchContext& launch, const StepShape& step) override;
   void build(const LaunchContext& launch, int32_t padded_rows, int32_t padded_tokens) override;
   ModelInput model_input() const override {
@@ -106,11 +100,11 @@ class DeviceInputs final : public StepInputs {
     return {logits_index_.device, DType::kInt32, static_cast<int64_t>(num_sampling_rows_)};
   }
   int32_t* token_ids(const CachedRequestState& request) const override {
-    return tables_.tokens + int64_t{request.slot} * config_.max_model_len;
+    return tables_.tokens + int64_t{request.state_index} * config_.max_model_len;
   }
 
  private:
-  // Table 0 is the tokens', those of the groups follow.
+  // Table 0 is the tokens', those of the groups follow. Their rows are state indices.
   void write_row(const LaunchContext& launch, size_t table, int32_t row, int32_t begin,
                  std::span<const int32_t> values);
   void flush_writes(const LaunchContext& launch);
@@ -122,35 +116,30 @@ class DeviceInputs final : public StepInputs {
   const BatchOps& ops_;
   Tables tables_;
   StagingRing& staging_;
-  std::vector<int32_t> free_slots_;
   std::vector<AttentionMetadata> metadata_;
 
   // Of the step at hand.
   std::vector<RowWrite> writes_;
   std::vector<int32_t> values_;
   RowWriteArgs row_writes_;
-  Staged<int32_t> query_start_loc_, num_computed_, slots_, logits_index_;
+  Staged<int32_t> query_start_loc_, num_computed_, state_indices_, logits_index_;
   size_t num_sampling_rows_ = 0;
   int32_t num_rows_ = 0, num_tokens_ = 0, num_decode_rows_ = 0, max_query_len_ = 0, max_seq_len_ = 0;
   int64_t padded_tokens_ = 0;
 };
 
 // Seldom: when it is preempted, or sits out a step.
-void DeviceInputs::release(const LaunchContext& launch, InputBatch& batch, CachedRequestState& request,
-                           bool keeps) {
+void DeviceInputs::bring_tokens(const LaunchContext& launch, InputBatch& batch,
+                                const CachedRequestState& request) {
   const int32_t begin = request.num_on_host;
-  const int32_t count = batch.num_tokens(request.row) - begin;
-  if (keeps && count > 0) {
-    const DeviceRuntime& runtime = staging_.runtime();
-    const int32_t* tokens = token_ids(request) + begin;
-    check_device(runtime,
-                 runtime.copy(batch.token_ids(request.row) + begin, tokens,
-                              static_cast<size_t>(count) * sizeof(int32_t), launch.stream),
-                 "bringing a request's tokens");
-    check_device(runtime, runtime.synchronize_stream(launch.stream), "bringing a request's tokens");
-  }
-  free_slots_.push_back(request.slot);
-  request.slot = -1;
+  const int32_t count = request.num_tokens - begin;
+  if (count <= 0) return;
+  const DeviceRuntime& runtime = staging_.runtime();
+  check_device(runtime,
+               runtime.copy(batch.token_ids(request) + begin, token_ids(request) + begin,
+                            static_cast<size_t>(count) * sizeof(int32_t), launch.stream),
+               "bringing a request's tokens");
+  check_device(runtime, runtime.synchronize_stream(launch.stream), "bringing a request's tokens");
 }
 
 // Collected here and staged together. A step that changes more than fits is written in several rounds, each
@@ -209,7 +198,7 @@ void DeviceInputs::stage_changes(const LaunchContext& launch, const StepShape& s
   for (int32_t row = 0; row < batch.size(); ++row) {
     CachedRequestState& request = batch.request(row);
     const int32_t end = request.num_computed_tokens + step.num_scheduled[static_cast<size_t>(row)];
-    QUIRE_CHECK(end <= batch.num_tokens(row), "row ", row, " has ", batch.num_tokens(row), " tokens");
+    QUIRE_CHECK(end <= request.num_tokens, "row ", row, " has ", request.num_tokens, " tokens");
     // What precedes the tokens to compute is read by penalties only.
     const int32_t begin = request.sampling.is_penalized
                               ? request.num_sent
@@ -217,14 +206,14 @@ void DeviceInputs::stage_changes(const LaunchContext& launch, const StepShape& s
     const int32_t known_end =
         std::min(end, request.num_on_host);  // the others are there: they were sampled there
     if (begin < known_end) {
-      write_row(launch, 0, request.slot, begin,
-                {batch.token_ids(row) + begin, static_cast<size_t>(known_end - begin)});
+      write_row(launch, 0, request.state_index, begin,
+                {batch.token_ids(request) + begin, static_cast<size_t>(known_end - begin)});
       request.num_sent = known_end;
     }
     for (size_t group = 0; group < tables_.groups.size(); ++group) {
       int32_t first = 0;
-      const auto ids = batch.block_table(group).take_unsent(row, first);
-      write_row(launch, group + 1, row, first, ids);
+      const auto ids = batch.block_table(group).take_unsent(request.state_index, first);
+      write_row(launch, group + 1, request.state_index, first, ids);
     }
   }
   const auto writes = staging_.push<RowWrite>(writes_.size());
@@ -246,7 +235,7 @@ void DeviceInputs::stage(const LaunchContext& launch, const StepShape& step) {
   const auto rows = static_cast<size_t>(num_rows_);
   query_start_loc_ = staging_.push<int32_t>(rows + 1);
   num_computed_ = staging_.push<int32_t>(rows);
-  slots_ = staging_.push<int32_t>(rows);
+  state_indices_ = staging_.push<int32_t>(rows);
   query_start_loc_.host[0] = 0;
   max_query_len_ = max_seq_len_ = 0;
   for (size_t row = 0; row < rows; ++row) {
@@ -254,7 +243,7 @@ void DeviceInputs::stage(const LaunchContext& launch, const StepShape& step) {
     const int32_t count = step.num_scheduled[row];
     query_start_loc_.host[row + 1] = query_start_loc_.host[row] + count;
     num_computed_.host[row] = request.num_computed_tokens;
-    slots_.host[row] = request.slot;
+    state_indices_.host[row] = request.state_index;
     max_query_len_ = std::max(max_query_len_, count);
     max_seq_len_ = std::max(max_seq_len_, request.num_computed_tokens + count);
   }
@@ -274,7 +263,7 @@ void DeviceInputs::build(const LaunchContext& launch, int32_t padded_rows, int32
   args.row_writes = row_writes_;
   args.query_start_loc = query_start_loc_.device;
   args.num_computed = num_computed_.device;
-  args.slots = slots_.device;
+  args.state_indices = state_indices_.device;
   args.num_rows = num_rows_;
   args.num_tokens = num_tokens_;
   args.padded_rows = padded_rows;
@@ -285,13 +274,15 @@ void DeviceInputs::build(const LaunchContext& launch, int32_t padded_rows, int32
   args.positions = tables_.positions;
   args.padded_query_start_loc = tables_.query_start_loc;
   args.seq_lens = tables_.seq_lens;
+  args.padded_state_indices = tables_.state_indices;
   args.num_groups = static_cast<int32_t>(tables_.groups.size());
   const bool padded = padded_rows > num_rows_;
   for (size_t g = 0; g < tables_.groups.size(); ++g) {
     const Group& group = tables_.groups[g];
     args.groups[g] = {group.block_table, group.max_blocks, group.block_size, group.slot_mapping};
     AttentionMetadata& metadata = metadata_[g];
-    metadata.block_table = {group.block_table, DType::kInt32, padded_rows, group.max_blocks};
+    metadata.block_table = {group.block_table, DType::kInt32, config_.max_num_seqs, group.max_blocks};
+    metadata.state_indices = {tables_.state_indices, DType::kInt32, padded_rows};
     metadata.slot_mapping = {group.slot_mapping, DType::kInt64, padded_tokens};
     metadata.query_start_loc = {tables_.query_start_loc, DType::kInt32, int64_t{padded_rows} + 1};
     metadata.seq_lens = {tables_.seq_lens, DType::kInt32, padded_rows};

@@ -22,8 +22,7 @@ class HostInputs final : public StepInputs {
     metadata_.resize(config.block_sizes.size());
   }
 
-  void admit(CachedRequestState&) override {}
-  void release(const LaunchContext&, InputBatch&, CachedRequestState&, bool) override {}
+  void bring_tokens(const LaunchContext&, InputBatch&, const CachedRequestState&) override {}
   void stage(const LaunchContext& launch, const StepShape& step) override;
   void build(const LaunchContext&, int32_t padded_rows, int32_t padded_tokens) override {
     QUIRE_CHECK(padded_rows == batch_->size() && padded_tokens == static_cast<int32_t>(input_ids_.size()),
@@ -40,9 +39,7 @@ class HostInputs final : public StepInputs {
     return {const_cast<int32_t*>(logits_index_.data()), DType::kInt32,
             static_cast<int64_t>(logits_index_.size())};
   }
-  int32_t* token_ids(const CachedRequestState& request) const override {
-    return batch_->token_ids(request.row);
-  }
+  int32_t* token_ids(const CachedRequestState& request) const override { return batch_->token_ids(request); }
 
  private:
   InputBatch* batch_ = nullptr;
@@ -67,15 +64,16 @@ void HostInputs::stage(const LaunchContext&, const StepShape& step) {
   int32_t max_seq_len = 0;
   for (int32_t row = 0; row < batch.size(); ++row) {
     const int32_t count = step.num_scheduled[static_cast<size_t>(row)];
-    const int32_t begin = batch.request(row).num_computed_tokens;
+    const CachedRequestState& request = batch.request(row);
+    const int32_t begin = request.num_computed_tokens;
     const int32_t first = query_start_loc_[static_cast<size_t>(row)];
-    QUIRE_CHECK(begin + count <= batch.num_tokens(row), "row ", row, " has ", batch.num_tokens(row),
-                " tokens");
+    QUIRE_CHECK(begin + count <= request.num_tokens, "row ", row, " has ", request.num_tokens, " tokens");
     QUIRE_CHECK(first + count <= step.num_tokens, "more tokens than planned");
-    std::copy_n(batch.token_ids(row) + begin, count, input_ids_.data() + first);
+    std::copy_n(batch.token_ids(request) + begin, count, input_ids_.data() + first);
     std::iota(positions_.data() + first, positions_.data() + first + count, begin);
     for (size_t group = 0; group < slot_mappings_.size(); ++group) {
-      batch.block_table(group).fill_slots(row, begin, count, slot_mappings_[group].data() + first);
+      batch.block_table(group).fill_slots(request.state_index, begin, count,
+                                          slot_mappings_[group].data() + first);
     }
     query_start_loc_[static_cast<size_t>(row) + 1] = first + count;
     seq_lens_[static_cast<size_t>(row)] = begin + count;
@@ -87,7 +85,9 @@ void HostInputs::stage(const LaunchContext&, const StepShape& step) {
   const auto rows = static_cast<int64_t>(num_rows);
   for (size_t group = 0; group < metadata_.size(); ++group) {
     AttentionMetadata& metadata = metadata_[group];
-    metadata.block_table = batch.block_table(group).view(batch.size());
+    metadata.block_table = batch.block_table(group).view();
+    // Views have no const form; nobody writes.
+    metadata.state_indices = {const_cast<int32_t*>(batch.state_indices().data()), DType::kInt32, rows};
     metadata.slot_mapping = {slot_mappings_[group].data(), DType::kInt64, static_cast<int64_t>(num_tokens)};
     metadata.query_start_loc = {query_start_loc_.data(), DType::kInt32, rows + 1};
     metadata.seq_lens = {seq_lens_.data(), DType::kInt32, rows};

@@ -1,7 +1,6 @@
 #include "worker/model_runner.h"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "models/dry_run.h"
@@ -65,7 +64,7 @@ void ModelRunner::forget_request(RequestId id) {
 }
 
 void ModelRunner::remove_from_batch(CachedRequestState& request, bool keeps) {
-  inputs_->release(launch_, *batch_, request, keeps);
+  if (keeps) inputs_->bring_tokens(launch_, *batch_, request);
   batch_->remove(request);
 }
 
@@ -95,12 +94,6 @@ void ModelRunner::update_requests(const SchedulerOutput& plan) {
   }
 }
 
-// A request whose last token is under way sits out a step too, but will not be computed again.
-bool ModelRunner::may_go_on(int32_t row) {
-  const CachedRequestState& request = batch_->request(row);
-  return batch_->num_tokens(row) - request.num_prompt_tokens < request.sampling_params.max_tokens;
-}
-
 // Rows that this step does not compute leave the batch; their state is kept.
 void ModelRunner::remove_unplanned() {
   const auto num_rows = std::count_if(planned_.begin(), planned_.end(),
@@ -111,8 +104,12 @@ void ModelRunner::remove_unplanned() {
     if (request->row >= 0) num_scheduled_[static_cast<size_t>(request->row)] = 1;
   }
   for (int32_t row = batch_->size() - 1; row >= 0; --row) {
-    if (num_scheduled_[static_cast<size_t>(row)] == 0)
-      remove_from_batch(batch_->request(row), /*keeps=*/may_go_on(row));
+    if (num_scheduled_[static_cast<size_t>(row)] > 0) continue;
+    // A request whose last token is under way sits out a step too, but will not be computed again.
+    CachedRequestState& request = batch_->request(row);
+    const bool may_go_on =
+        request.num_tokens - request.num_prompt_tokens < request.sampling_params.max_tokens;
+    remove_from_batch(request, /*keeps=*/may_go_on);
   }
   batch_->condense();
 }
@@ -136,15 +133,12 @@ void ModelRunner::update_batch(const SchedulerOutput& plan) {
         if (replaces) held.clear();
         held.insert(held.end(), ids.begin(), ids.end());
       } else if (replaces) {
-        batch_->block_table(group).set_row(request.row, ids);
+        batch_->block_table(group).set(request.state_index, ids);
       } else {
-        batch_->block_table(group).append(request.row, ids);
+        batch_->block_table(group).append(request.state_index, ids);
       }
     }
-    if (request.row < 0) {
-      batch_->add(request);
-      inputs_->admit(request);
-    }
+    if (request.row < 0) batch_->add(request);
   }
   QUIRE_CHECK(static_cast<size_t>(batch_->size()) == planned_.size(), batch_->size(), " rows for ",
               planned_.size(), " requests");
@@ -154,23 +148,18 @@ void ModelRunner::update_batch(const SchedulerOutput& plan) {
   if (ops_.decodes_first) place_decodes_first();
 }
 
-// Rows of one token before all others. Each row that is out of place changes places with one from the other
-// end: the fewest copies. Most steps have one kind only, or find the rows in place.
+// Rows of one token before all others: each row that is out of place changes places with one from the other
+// end.
 void ModelRunner::place_decodes_first() {
-  const auto begin = num_scheduled_.begin(), end = begin + batch_->size();
-  const auto is_decode = [](int32_t num_tokens) { return num_tokens == 1; };
-  if (std::is_partitioned(begin, end, is_decode)) return;
-  row_order_.resize(static_cast<size_t>(batch_->size()));
-  std::iota(row_order_.begin(), row_order_.end(), 0);
-  auto first = begin, last = end - 1;
+  int32_t first = 0, last = batch_->size() - 1;
+  const auto is_decode = [this](int32_t row) { return num_scheduled_[static_cast<size_t>(row)] == 1; };
   while (true) {
-    while (first < last && is_decode(*first)) ++first;
-    while (first < last && !is_decode(*last)) --last;
-    if (first == last) break;
-    std::swap(*first, *last);
-    std::swap(row_order_[static_cast<size_t>(first - begin)], row_order_[static_cast<size_t>(last - begin)]);
+    while (first < last && is_decode(first)) ++first;
+    while (first < last && !is_decode(last)) --last;
+    if (first >= last) return;
+    std::swap(num_scheduled_[static_cast<size_t>(first)], num_scheduled_[static_cast<size_t>(last)]);
+    batch_->swap_rows(first, last);
   }
-  batch_->reorder(row_order_);
 }
 
 size_t ModelRunner::batch_bytes(std::span<const int32_t> block_sizes) const {
@@ -239,7 +228,7 @@ void ModelRunner::set_kv_cache(const KVCacheConfig& config, std::vector<KVCacheV
   num_scheduled_.resize(max_seqs);
   plan_index_.resize(max_seqs);
   sampling_rows_.reserve(max_seqs);
-  for (auto* per_row : {&row_order_, &sampled_rows_}) per_row->reserve(max_seqs);
+  sampled_rows_.reserve(max_seqs);
   for (StepRecord& record : records_) {
     record.entries.reserve(max_seqs);
   }
@@ -368,12 +357,13 @@ void ModelRunner::sample_tokens(const SchedulerOutput& plan, const GrammarOutput
   }
   // The batch's rows grow now, whoever knows the tokens.
   for (size_t i = 0; i < n; ++i) {
-    const int32_t row = sampled_rows_[i];
-    if (batch_->num_tokens(row) == config_.max_model_len) continue;  // it has no place here either
+    CachedRequestState& request = batch_->request(sampled_rows_[i]);
+    if (request.num_tokens == config_.max_model_len) continue;  // it has no place here either
     if (runtime_ != nullptr) {
-      batch_->append_unknown_token(row);
+      batch_->append_unknown_token(request);
     } else {
-      batch_->append_token(row, std::max(sampler_->token_ids(slot_)[i], 0));  // without a token it ends here
+      batch_->append_token(request,
+                           std::max(sampler_->token_ids(slot_)[i], 0));  // without a token it ends here
     }
   }
   step.num_sampled = n;

@@ -82,7 +82,6 @@ class ModelRunner {
   void update_requests(const SchedulerOutput& plan);
   CachedRequestState& add_request(const NewRequestData& data);
   void forget_request(RequestId id);
-  bool may_go_on(int32_t row);
   void remove_from_batch(CachedRequestState& request, bool keeps);
   void remove_unplanned();
   // Makes the rows of the batch those of planned_.
@@ -130,7 +129,6 @@ class ModelRunner {
   std::vector<CachedRequestState*> planned_;  // in the plan's order
   std::vector<CachedRequestState*> planned_before_;
   std::vector<int32_t> num_scheduled_;      // per row: tokens to compute
-  std::vector<int32_t> row_order_;          // scratch
   std::vector<int32_t> plan_index_;         // per row, or -1: does not sample
   std::vector<int32_t> sampled_rows_;       // ascending
   std::vector<SamplingRow> sampling_rows_;  // of those

@@ -27,11 +27,10 @@ class StepInputs {
  public:
   virtual ~StepInputs() = default;
 
-  // A request has got a row.
-  virtual void admit(CachedRequestState& request) = 0;
-  // It is about to lose it. `keeps`: it may come back, so the row is to have all of its tokens.
-  virtual void release(const LaunchContext& launch, InputBatch& batch, CachedRequestState& request,
-                       bool keeps) = 0;
+  // Before a request leaves the batch that may come back: the batch gets those of its tokens that only a
+  // device has.
+  virtual void bring_tokens(const LaunchContext& launch, InputBatch& batch,
+                            const CachedRequestState& request) = 0;
 
   // Says what the step reads; `build` makes it so, and on a device sends all that is staged by then.
   virtual void stage(const LaunchContext& launch, const StepShape& step) = 0;
@@ -44,8 +43,8 @@ class StepInputs {
   virtual std::span<const AttentionMetadata> attention_metadata() const = 0;
   virtual TensorView logits_index() const = 0;  // [sampling_rows] int32: the last token of each
 
-  // The tokens of a request in a row, prompt first, in the kernels' memory: max_model_len places. A device's
-  // sampler writes the next one there.
+  // The tokens of a request in the batch, prompt first, in the kernels' memory: max_model_len places. A
+  // device's sampler writes the next one there.
   virtual int32_t* token_ids(const CachedRequestState& request) const = 0;
 };
 

@@ -24,12 +24,13 @@ void paged_attention(const LaunchContext& ctx, TensorView out, TensorView query,
   p.page_stride_bytes = cache.page_stride_bytes;
   p.block_table = batch.block_table.as<int32_t>();
   p.block_table_stride = batch.block_table.stride[0];
+  p.state_indices = batch.state_indices.as<int32_t>();
   p.query_start_loc = batch.query_start_loc.as<int32_t>();
   p.seq_lens = batch.seq_lens.as<int32_t>();
   p.num_decode_rows = batch.num_decode_rows;
   p.num_heads = layer.num_heads;
   p.num_kv_heads = layer.num_kv_heads;
-  p.group = p.num_heads / p.num_kv_heads;
+  p.num_queries_per_kv = p.num_heads / p.num_kv_heads;
   p.head_size = layer.head_size;
   p.block_size = layer.block_size;
   p.block_shift = std::countr_zero(static_cast<uint32_t>(layer.block_size));

@@ -43,7 +43,7 @@ struct DecodeShared {
 
 // Walks a block's stretch of tiles; the same in all its threads.
 struct DecodeCursor {
-  int row, unit, tile, remaining;
+  int row, state_index, unit, tile, remaining;
   int seq_len, low, first_tile, num_tiles;  // of the row; keys [low, seq_len) count
 
   __device__ __forceinline__ void set_row(const AttentionParams& p, int length) {
@@ -65,6 +65,7 @@ struct DecodeCursor {
       ++row;
       set_row(p, __ldg(p.seq_lens + row));
     } while (num_tiles == 0);
+    state_index = __ldg(p.state_indices + row);
   }
   // The first key of a warp's group, and whether any of the group counts.
   __device__ __forceinline__ int group_token(int warp) const {
@@ -160,15 +161,16 @@ __global__ void __launch_bounds__(DecodeShared<D>::kThreads, DecodeShared<D>::kB
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int block = static_cast<int>(blockIdx.x);
 
-  const int4 begin = *reinterpret_cast<const int4*>(p.plan->starts() + block);
+  const DecodeStart* start = p.plan->starts() + block;
+  const int4 begin = *reinterpret_cast<const int4*>(start);
   const int chunk = p.plan->decode_chunk;
-  DecodeCursor loads{.row = begin.x, .unit = begin.y, .tile = begin.z};
+  DecodeCursor loads{.row = begin.x, .state_index = start->state_index, .unit = begin.y, .tile = begin.z};
   loads.remaining = min(chunk, p.plan->decode_tiles - block * chunk);
   if (loads.remaining <= 0) return;
   loads.set_row(p, begin.w);
   DecodeCursor work = loads;
 
-  const int units_per_head = (p.group + kDecodeHeads - 1) / kDecodeHeads;
+  const int units_per_head = (p.num_queries_per_kv + kDecodeHeads - 1) / kDecodeHeads;
   const int units = p.num_kv_heads * units_per_head;
   const uint32_t pipeline =
       shared_address(shared) + static_cast<uint32_t>(warp * kStages * Shared::kStageBytes);
@@ -177,7 +179,7 @@ __global__ void __launch_bounds__(DecodeShared<D>::kThreads, DecodeShared<D>::kB
   int block_id = 0;
   const auto find_block = [&] {
     if (loads.remaining > 0 && loads.group_counts(warp))
-      block_id = __ldg(p.block_table + loads.row * p.block_table_stride +
+      block_id = __ldg(p.block_table + loads.state_index * p.block_table_stride +
                        (loads.group_token(warp) >> p.block_shift));
   };
   const auto issue = [&](int stage) {
@@ -221,8 +223,8 @@ __global__ void __launch_bounds__(DecodeShared<D>::kThreads, DecodeShared<D>::kB
     if (fresh) {  // a segment begins
       const int kv_head = work.unit / units_per_head;
       const int first = (work.unit - kv_head * units_per_head) * kDecodeHeads;
-      num_heads = min(kDecodeHeads, p.group - first);
-      head = kv_head * p.group + first;
+      num_heads = min(kDecodeHeads, p.num_queries_per_kv - first);
+      head = kv_head * p.num_queries_per_kv + first;
       token = __ldg(p.query_start_loc + work.row);
       segment_begin = work.tile;
       const auto load_query = [&](int k, uint32_t (&a)[4]) {

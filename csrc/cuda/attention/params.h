@@ -12,12 +12,13 @@
 
 namespace quire::cuda {
 
-// Query rows of a prefill tile. A row is a (token, head of the group) pair, heads fastest, so one tile of
-// keys serves the whole group.
+// Query rows of a prefill tile. A row is a (token, head of one KV head) pair, heads fastest, so one tile of
+// keys serves all of the KV head's queries.
 constexpr int kPrefillRows = 128;
 // Keys of a tile of the decode kernel: 16 for each of its four warps.
 constexpr int kDecodeTokens = 64;
-// Query heads of one KV head that the decode kernel takes at once; larger groups are several "units".
+// Query heads of one KV head that the decode kernel takes at once; where it has more, they are several
+// "units".
 constexpr int kDecodeHeads = 16;
 
 // Blocks of the decode kernel: the plan cuts the step's work into as many equal pieces.
@@ -40,8 +41,9 @@ auto with_head_size(int head_size, const F& f) {
 
 // Where a block of the decode kernel begins. The work is every (decode row, unit, tile), tiles fastest; block
 // b has [b * chunk, (b + 1) * chunk) of it.
-struct DecodeStart {
+struct alignas(16) DecodeStart {
   int32_t row, unit, tile, seq_len;
+  int32_t state_index;  // of the row
 };
 
 // plan_attention's result, in device memory: this header, then the arrays that the accessors name.
@@ -72,11 +74,12 @@ struct AttentionParams {
   int64_t page_stride_bytes;
   const int32_t* block_table;
   int64_t block_table_stride;
+  const int32_t* state_indices;
   const int32_t* query_start_loc;
   const int32_t* seq_lens;
   int num_tokens;  // an upper bound, as all on the host
   int num_rows, num_decode_rows;
-  int num_heads, num_kv_heads, group, head_size;
+  int num_heads, num_kv_heads, num_queries_per_kv, head_size;
   int block_size, block_shift;  // block_size == 1 << block_shift
   float scale, soft_cap;
   int sliding_window;  // 0: none

@@ -41,7 +41,8 @@ struct PlanParams {
   AttentionPlan* plan;
   const int32_t* query_start_loc;
   const int32_t* seq_lens;
-  int num_rows, num_decode_rows, group, units, sliding_window, blocks;
+  const int32_t* state_indices;
+  int num_rows, num_decode_rows, num_queries_per_kv, units, sliding_window, blocks;
 };
 
 __global__ void __launch_bounds__(kThreads) plan_attention_kernel(const __grid_constant__ PlanParams p) {
@@ -55,7 +56,8 @@ __global__ void __launch_bounds__(kThreads) plan_attention_kernel(const __grid_c
   const int prefill_tiles =
       prefix_sums(tiles_before + p.num_decode_rows + 1, p.num_rows - p.num_decode_rows, shared, [&](int i) {
         const int row = p.num_decode_rows + i;
-        return ceil_div((p.query_start_loc[row + 1] - p.query_start_loc[row]) * p.group, kPrefillRows);
+        return ceil_div((p.query_start_loc[row + 1] - p.query_start_loc[row]) * p.num_queries_per_kv,
+                        kPrefillRows);
       });
   const int total = tiles * p.units;
   const int chunk = max(1, ceil_div(total, p.blocks));
@@ -81,7 +83,7 @@ __global__ void __launch_bounds__(kThreads) plan_attention_kernel(const __grid_c
         }
       }
       const int count = tiles_of(low), inside = begin - tiles_before[low] * p.units;
-      start = {low, inside / count, inside % count, p.seq_lens[low]};
+      start = {low, inside / count, inside % count, p.seq_lens[low], p.state_indices[low]};
     }
     plan.starts()[block] = start;
   }
@@ -110,9 +112,10 @@ void plan_attention(const LaunchContext& ctx, const AttentionMetadata& batch, co
   const PlanParams p = {.plan = static_cast<AttentionPlan*>(batch.plan),
                         .query_start_loc = batch.query_start_loc.as<int32_t>(),
                         .seq_lens = batch.seq_lens.as<int32_t>(),
+                        .state_indices = batch.state_indices.as<int32_t>(),
                         .num_rows = num_rows,
                         .num_decode_rows = batch.num_decode_rows,
-                        .group = layer.num_heads / layer.num_kv_heads,
+                        .num_queries_per_kv = layer.num_heads / layer.num_kv_heads,
                         .units = decode_units(layer.num_heads, layer.num_kv_heads),
                         .sliding_window = layer.sliding_window,
                         .blocks = decode_grid(layer.head_size)};

@@ -11,7 +11,7 @@
 namespace quire::cuda {
 
 struct PrefillItem {
-  int row, kv_head;
+  int state_index, kv_head;
   int query_begin, query_len, seq_len;  // of the batch row
   int first, count;                     // packed query rows [first, first + count), count > 0
   int first_position, last_position;    // of those rows' tokens
@@ -21,8 +21,8 @@ struct PrefillItem {
   __device__ __forceinline__ int tiles_begin(int tile_keys) const { return low / tile_keys; }
   __device__ __forceinline__ int tiles_end(int tile_keys) const { return last_position / tile_keys + 1; }
   // The position of a packed row's token; of the last one for rows that only fill the tile.
-  __device__ __forceinline__ int position(int packed_row, int group) const {
-    return seq_len - query_len + min((first + packed_row) / group, query_len - 1);
+  __device__ __forceinline__ int position(int packed_row, int num_queries_per_kv) const {
+    return seq_len - query_len + min((first + packed_row) / num_queries_per_kv, query_len - 1);
   }
 };
 
@@ -52,15 +52,16 @@ class PrefillItems {
     }
     const int before = __ldg(tiles_before + row_), row_tiles = __ldg(tiles_before + row_ + 1) - before;
     const int inside = index - before * p.num_kv_heads;
-    item.row = p.num_decode_rows + row_;
+    const int row = p.num_decode_rows + row_;
+    item.state_index = __ldg(p.state_indices + row);
     item.kv_head = inside % p.num_kv_heads;
-    item.query_begin = __ldg(p.query_start_loc + item.row);
-    item.query_len = __ldg(p.query_start_loc + item.row + 1) - item.query_begin;
-    item.seq_len = __ldg(p.seq_lens + item.row);
+    item.query_begin = __ldg(p.query_start_loc + row);
+    item.query_len = __ldg(p.query_start_loc + row + 1) - item.query_begin;
+    item.seq_len = __ldg(p.seq_lens + row);
     item.first = (row_tiles - 1 - inside / p.num_kv_heads) * kPrefillRows;
-    item.count = min(kPrefillRows, item.query_len * p.group - item.first);
-    item.first_position = item.position(0, p.group);
-    item.last_position = item.position(item.count - 1, p.group);
+    item.count = min(kPrefillRows, item.query_len * p.num_queries_per_kv - item.first);
+    item.first_position = item.position(0, p.num_queries_per_kv);
+    item.last_position = item.position(item.count - 1, p.num_queries_per_kv);
     item.low = p.sliding_window > 0 ? max(0, item.first_position - p.sliding_window + 1) : 0;
     return true;
   }
@@ -72,7 +73,8 @@ class PrefillItems {
 // No more blocks than there can be items.
 inline unsigned prefill_grid(const AttentionParams& p, int max_blocks) {
   const int64_t rows = p.num_rows - p.num_decode_rows;
-  const int64_t items = (static_cast<int64_t>(p.num_tokens) * p.group / kPrefillRows + rows) * p.num_kv_heads;
+  const int64_t items =
+      (static_cast<int64_t>(p.num_tokens) * p.num_queries_per_kv / kPrefillRows + rows) * p.num_kv_heads;
   return static_cast<unsigned>(items < max_blocks ? items : max_blocks);
 }
 

@@ -41,7 +41,8 @@ __global__ void __launch_bounds__(PrefillShared<D>::kThreads)
       const int row = i / Group<D>::kChunksPerToken, chunk = i % Group<D>::kChunksPerToken;
       const int packed = item.first + 16 * warp + row;
       const bool valid = 16 * warp + row < item.count;
-      const int token = packed / p.group, head = item.kv_head * p.group + packed % p.group;
+      const int token = packed / p.num_queries_per_kv,
+                head = item.kv_head * p.num_queries_per_kv + packed % p.num_queries_per_kv;
       const T* from = static_cast<const T*>(p.query);
       if (valid) from += (item.query_begin + token) * p.query_stride + head * p.query_head_stride + chunk * 8;
       copy_async(queries + Group<D>::offset(row, chunk), from, valid);
@@ -53,7 +54,8 @@ __global__ void __launch_bounds__(PrefillShared<D>::kThreads)
         const int token = tile * kKeys + g * kGroupTokens;
         const std::byte* keys = p.cache;
         if (token < item.seq_len && token + kGroupTokens > item.low) {
-          const int block = __ldg(p.block_table + item.row * p.block_table_stride + (token >> p.block_shift));
+          const int block =
+              __ldg(p.block_table + item.state_index * p.block_table_stride + (token >> p.block_shift));
           keys += block * p.page_stride_bytes + kv_group_offset(0, item.kv_head, token & (p.block_size - 1),
                                                                 p.num_kv_heads, p.block_size, 2 * D);
         }
@@ -80,12 +82,13 @@ __global__ void __launch_bounds__(PrefillShared<D>::kThreads)
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int packed = 16 * warp + lane / 4 + 8 * r;
-      position[r] = item.position(packed, p.group);
+      position[r] = item.position(packed, p.num_queries_per_kv);
       if (kOptions && p.alibi_slopes != nullptr)
-        slope[r] = p.alibi_slopes[item.kv_head * p.group + (item.first + packed) % p.group];
+        slope[r] = p.alibi_slopes[item.kv_head * p.num_queries_per_kv +
+                                  (item.first + packed) % p.num_queries_per_kv];
     }
-    const int warp_first = item.position(16 * warp, p.group),
-              warp_last = item.position(16 * warp + 15, p.group);
+    const int warp_first = item.position(16 * warp, p.num_queries_per_kv),
+              warp_last = item.position(16 * warp + 15, p.num_queries_per_kv);
     uint32_t query[Shared::kQueryInRegisters ? D / 16 : 1][4];
     float out[D / 8][4] = {};
 
@@ -181,7 +184,8 @@ __global__ void __launch_bounds__(PrefillShared<D>::kThreads)
       const int row = 16 * warp + lane / 4 + 8 * r;
       float total = quad_sum(sum[r]);
       if (row >= item.count) continue;
-      const int packed = item.first + row, head = item.kv_head * p.group + packed % p.group;
+      const int packed = item.first + row,
+                head = item.kv_head * p.num_queries_per_kv + packed % p.num_queries_per_kv;
       float weight = 1.0F;
       if (p.sinks != nullptr) {
         const float sink = p.sinks[head] * kLog2E, top = fmaxf(sink, max[r]);
@@ -189,7 +193,7 @@ __global__ void __launch_bounds__(PrefillShared<D>::kThreads)
         total = total * weight + fast_exp2(sink - top);
       }
       weight /= total;
-      T* to = static_cast<T*>(p.out) + (item.query_begin + packed / p.group) * p.out_stride +
+      T* to = static_cast<T*>(p.out) + (item.query_begin + packed / p.num_queries_per_kv) * p.out_stride +
               head * p.out_head_stride + 2 * (lane % 4);
 #pragma unroll
       for (int n = 0; n < D / 8; ++n)

@@ -78,7 +78,8 @@ __device__ __forceinline__ void fetch_keys_and_values(const AttentionParams& p, 
           group < Shared::kKeys / kGroupTokens && token < item.seq_len && token + kGroupTokens > item.low;
       const std::byte* from = p.cache;
       if (wanted) {
-        const int block = __ldg(p.block_table + item.row * p.block_table_stride + (token >> p.block_shift));
+        const int block =
+            __ldg(p.block_table + item.state_index * p.block_table_stride + (token >> p.block_shift));
         from += block * p.page_stride_bytes + kv_group_offset(0, item.kv_head, token & (p.block_size - 1),
                                                               p.num_kv_heads, p.block_size, 2 * D);
       }
@@ -124,8 +125,10 @@ __device__ __forceinline__ void fetch_queries(const AttentionParams& p, std::byt
         const bool valid = row < item.count;
         const T* from = static_cast<const T*>(p.query);
         if (valid)
-          from += (item.query_begin + packed / p.group) * p.query_stride +
-                  (item.kv_head * p.group + packed % p.group) * p.query_head_stride + chunk * 8;
+          from +=
+              (item.query_begin + packed / p.num_queries_per_kv) * p.query_stride +
+              (item.kv_head * p.num_queries_per_kv + packed % p.num_queries_per_kv) * p.query_head_stride +
+              chunk * 8;
         copy_async(to + static_cast<uint32_t>(chunk / 8 * Shared::kPanelBytes + row * 128 +
                                               (((chunk % 8) ^ (row % 8)) * 16)),
                    from, valid);
@@ -257,7 +260,8 @@ struct Consumer {
       const int row = warpgroup * 64 + thread / 32 * 16 + thread % 32 / 4 + 8 * r;
       float total = quad_sum(sum[r]);
       if (row >= item.count) continue;
-      const int packed = item.first + row, head = item.kv_head * p.group + packed % p.group;
+      const int packed = item.first + row,
+                head = item.kv_head * p.num_queries_per_kv + packed % p.num_queries_per_kv;
       float weight = 1.0F;
       if (p.sinks != nullptr) {
         const float sink = p.sinks[head] * kLog2E, highest = max[r] * scale, top = fmaxf(sink, highest);
@@ -265,7 +269,7 @@ struct Consumer {
         total = total * weight + fast_exp2(sink - top);
       }
       weight /= total;
-      T* to = static_cast<T*>(p.out) + (item.query_begin + packed / p.group) * p.out_stride +
+      T* to = static_cast<T*>(p.out) + (item.query_begin + packed / p.num_queries_per_kv) * p.out_stride +
               head * p.out_head_stride + 2 * (thread % 4);
 #pragma unroll
       for (int n = 0; n < D / 8; ++n)
@@ -278,12 +282,13 @@ struct Consumer {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int row = warpgroup * 64 + thread / 32 * 16 + thread % 32 / 4 + 8 * r;
-      position[r] = item.position(row, p.group);
+      position[r] = item.position(row, p.num_queries_per_kv);
       max[r] = kNegativeInfinity;
       sum[r] = 0.0F;
       slope[r] = 0.0F;
       if (kOptions && p.alibi_slopes != nullptr)
-        slope[r] = p.alibi_slopes[item.kv_head * p.group + (item.first + row) % p.group];
+        slope[r] =
+            p.alibi_slopes[item.kv_head * p.num_queries_per_kv + (item.first + row) % p.num_queries_per_kv];
     }
 #pragma unroll
     for (float& x : out) x = 0.0F;

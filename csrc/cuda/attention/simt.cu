@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(32 * kWarps)
   const int token = static_cast<int>(blockIdx.x), head = static_cast<int>(blockIdx.y) * kWarps + warp;
   const int row = row_of_token(p, token, lane);
   if (head >= p.num_heads || row >= p.num_rows) return;
-  const int d = p.head_size, kv_head = head / p.group;
+  const int d = p.head_size, kv_head = head / p.num_queries_per_kv;
   const bool swizzled = kv_swizzled(d, sizeof(T));
   const T* from = static_cast<const T*>(p.query) + token * p.query_stride + head * p.query_head_stride;
   float* query = shared_query[warp];
@@ -41,9 +41,10 @@ __global__ void __launch_bounds__(32 * kWarps)
   const int position = p.seq_lens[row] - (p.query_start_loc[row + 1] - token);
   const int first = p.sliding_window > 0 ? max(0, position - p.sliding_window + 1) : 0;
   const float slope = p.alibi_slopes != nullptr ? p.alibi_slopes[head] : 0.0F;
+  const int32_t* block_ids = p.block_table + p.state_indices[row] * p.block_table_stride;
   // The group of `key`, keys or values.
   const auto group = [&](int values, int key) {
-    const int block = p.block_table[row * p.block_table_stride + (key >> p.block_shift)];
+    const int block = block_ids[key >> p.block_shift];
     return reinterpret_cast<const T*>(p.cache + block * p.page_stride_bytes +
                                       kv_group_offset(values, kv_head, key & (p.block_size - 1),
                                                       p.num_kv_heads, p.block_size,

@@ -68,13 +68,15 @@ inline void write_rows(const RowWriteArgs& args) {
 inline void prepare_row(const PrepareInputsArgs& args, int32_t row) {
   const int32_t begin = args.query_start_loc[row], count = args.query_start_loc[row + 1] - begin;
   args.seq_lens[row] = args.num_computed[row] + count;
+  const int32_t state_index = args.padded_state_indices[row] = args.state_indices[row];
   for (int32_t i = 0; i < count; ++i) {
     const int32_t position = args.num_computed[row] + i;
-    args.input_ids[begin + i] = args.tokens[args.slots[row] * args.tokens_stride + position];
+    args.input_ids[begin + i] = args.tokens[state_index * args.tokens_stride + position];
     args.positions[begin + i] = position;
     for (int32_t g = 0; g < args.num_groups; ++g) {
       const GroupInputs& group = args.groups[g];
-      const int64_t block = group.block_table[row * group.block_table_stride + position / group.block_size];
+      const int64_t block =
+          group.block_table[state_index * group.block_table_stride + position / group.block_size];
       group.slot_mapping[begin + i] = block * group.block_size + position % group.block_size;
     }
   }
@@ -91,7 +93,7 @@ inline void prepare_inputs(const LaunchContext& ctx, const PrepareInputsArgs& ar
     }
     for (int32_t row = args.num_rows; row <= args.padded_rows; ++row) {
       args.padded_query_start_loc[row] = args.num_tokens;
-      if (row < args.padded_rows) args.seq_lens[row] = 0;
+      if (row < args.padded_rows) args.seq_lens[row] = args.padded_state_indices[row] = 0;
     }
     for (int32_t i = args.num_tokens; i < args.padded_tokens; ++i) {
       args.input_ids[i] = args.positions[i] = 0;

@@ -80,7 +80,7 @@ class DeviceInputsTest : public testing::TestWithParam<Shape> {
   void leave(Sequence& sequence, bool keeps) {
     if (sequence.host.row < 0) return;
     host_batch_.remove(sequence.host);
-    inputs_->release(launch_, device_batch_, sequence.device, keeps);
+    if (keeps) inputs_->bring_tokens(launch_, device_batch_, sequence.device);
     device_batch_.remove(sequence.device);
     // Whoever may come back has learned what was sampled.
     if (keeps) {
@@ -104,9 +104,9 @@ class DeviceInputsTest : public testing::TestWithParam<Shape> {
         if (state->row < 0) {
           state->block_ids[group] = blocks;
         } else if (resumed) {
-          batch->block_table(group).set_row(state->row, blocks);
+          batch->block_table(group).set(state->state_index, blocks);
         } else {
-          batch->block_table(group).append(state->row, fresh);
+          batch->block_table(group).append(state->state_index, fresh);
         }
       }
     }
@@ -119,7 +119,6 @@ class DeviceInputsTest : public testing::TestWithParam<Shape> {
     sequence.was_in_batch = true;
     host_batch_.add(sequence.host);
     device_batch_.add(sequence.device);
-    inputs_->admit(sequence.device);
   }
 
   // When the device gets there.
@@ -182,11 +181,14 @@ void DeviceInputsTest::expect_same_as_host(const StepShape& step, int32_t padded
     expect_later(padded(values_of<int32_t>(expected.query_start_loc), step.num_tokens, rows + pad + 1),
                  actual.query_start_loc);
     expect_later(padded(values_of<int32_t>(expected.seq_lens), 0, rows + pad), actual.seq_lens);
-    EXPECT_EQ(actual.block_table.shape[0], padded_rows);
+    const auto states = device_batch_.state_indices();
+    expect_later(padded(std::vector<int32_t>(states.begin(), states.end()), 0, rows + pad),
+                 actual.state_indices);
     for (int32_t row = 0; row < host_batch_.size(); ++row) {
-      const auto ids = host_batch_.block_table(group).row(row);
+      const auto ids = host_batch_.block_table(group).ids(host_batch_.request(row).state_index);
       expect_later(std::vector<int32_t>(ids.begin(), ids.end()),
-                   TensorView(actual.block_table.at(row), DType::kInt32, static_cast<int64_t>(ids.size())));
+                   TensorView(actual.block_table.at(device_batch_.request(row).state_index), DType::kInt32,
+                              static_cast<int64_t>(ids.size())));
     }
     const bool only_decodes = step.num_decode_rows == host_batch_.size();
     EXPECT_EQ(actual.num_decode_rows, only_decodes ? padded_rows : step.num_decode_rows);
@@ -219,11 +221,11 @@ void DeviceInputsTest::run_step() {
     budget -= count;
     chosen[i]->num_computed += count;
   }
-  std::vector<int32_t> order(chosen.size());
-  std::iota(order.begin(), order.end(), 0);
-  if (chance(0.5)) std::shuffle(order.begin(), order.end(), random_);
-  host_batch_.reorder(order);
-  device_batch_.reorder(order);
+  for (int32_t swaps = chance(0.5) ? num_rows : 0; swaps > 0; --swaps) {
+    const int32_t a = uniform(0, num_rows - 1), b = uniform(0, num_rows - 1);
+    host_batch_.swap_rows(a, b);
+    device_batch_.swap_rows(a, b);
+  }
 
   std::vector<int32_t> counts(chosen.size()), sampling_rows;
   std::vector<Sequence*> by_row(chosen.size());
@@ -269,8 +271,8 @@ void DeviceInputsTest::run_step() {
     int32_t* place = inputs_->token_ids(sequence.device) + length;
     FakeDeviceRuntime::enqueue(stream_.get(), [place, token] { *place = token; });
     sequence.tokens.push_back(token);
-    host_batch_.append_token(sampling_rows[i], token);
-    device_batch_.append_unknown_token(sampling_rows[i]);
+    host_batch_.append_token(sequence.host, token);
+    device_batch_.append_unknown_token(sequence.device);
   }
   ends_.push_back(make_event(runtime_));
   check_device(runtime_, runtime_.record_event(ends_.back().get(), stream_.get()), "record");
@@ -345,6 +347,59 @@ TEST_P(DeviceInputsTest, TheLongestRowComesWithoutAWait) {
   synchronize();
   const int32_t* tokens = inputs_->token_ids(sequence.device);
   EXPECT_EQ(std::vector(tokens, tokens + shape_.max_model_len), sequence.tokens);
+}
+
+// Tokens and blocks of a row that changes its place lie where they lay: a step sends no byte more for it.
+TEST_P(DeviceInputsTest, ALongRowThatMovesSendsNothingAgain) {
+  Sequence &longest = sequences_[0], &other = sequences_[1];
+  longest.tokens.assign(static_cast<size_t>(shape_.max_model_len - 8), 7);
+  longest.num_computed = shape_.max_model_len - 9;
+  other.tokens.assign(3, 9);
+  other.num_computed = 2;
+  const std::vector<int32_t> counts = {1, 1}, sampling_rows = {0, 1};
+  StepShape step;
+  step.batch = &device_batch_;
+  step.num_scheduled = counts;
+  step.num_tokens = step.num_decode_rows = 2;
+  step.sampling_rows = sampling_rows;
+  std::vector<size_t> sent;
+  for (const bool moves : {false, false, true, true}) {
+    for (Sequence* sequence : {&longest, &other}) {
+      if (!sent.empty()) {
+        sequence->tokens.push_back(8);
+        device_batch_.append_unknown_token(sequence->device);
+        ++sequence->num_computed;
+      }
+      // Every block is there from the beginning.
+      sequence->was_in_batch = false;
+      if (sent.empty()) {
+        schedule(*sequence, sequence == &longest ? 8 : 6);
+      } else {
+        sequence->device.num_computed_tokens = sequence->num_computed;
+      }
+    }
+    if (moves) device_batch_.swap_rows(0, 1);
+    ring_->begin_step();
+    inputs_->stage(launch_, step);
+    sent.push_back(ring_->num_unsent());
+    inputs_->build(launch_, 2, 2);
+    synchronize();
+    for (const Sequence* sequence : {&longest, &other}) {
+      const auto row = static_cast<size_t>(sequence->device.row);
+      EXPECT_EQ(values_of<int32_t>(inputs_->model_input().positions)[row], sequence->num_computed);
+      for (size_t group = 0; group < shape_.block_sizes.size(); ++group) {
+        const AttentionMetadata& metadata = inputs_->attention_metadata()[group];
+        const int32_t size = shape_.block_sizes[group];
+        const BlockId block = sequence->blocks[group][static_cast<size_t>(sequence->num_computed / size)];
+        EXPECT_EQ(values_of<int64_t>(metadata.slot_mapping)[row],
+                  int64_t{block} * size + sequence->num_computed % size);
+        EXPECT_EQ(values_of<int32_t>(metadata.state_indices)[row], sequence->device.state_index);
+      }
+    }
+  }
+  EXPECT_EQ(sent[2], sent[1]);
+  EXPECT_EQ(sent[3], sent[1]);
+  EXPECT_GT(sent[0], sent[1]);
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, DeviceInputsTest,

@@ -25,7 +25,9 @@ struct KVCacheView {
 // Request r owns query rows [query_start_loc[r], query_start_loc[r + 1]). Its last query row sits at absolute
 // position seq_lens[r] - 1, and the keys and values of this step are in the cache before it is attended to.
 struct AttentionMetadata {
-  TensorView block_table;      // [R, >= ceil(max_seq_len / block_size)] int32; rows may be strided
+  // Request r's block ids are block_table[state_indices[r]]: they stay where they are when r changes.
+  TensorView block_table;      // [*, >= ceil(max_seq_len / block_size)] int32; rows may be strided
+  TensorView state_indices;    // [R] int32; any legal one for rows without query rows
   TensorView slot_mapping;     // [T] int64, for write_kv_cache
   TensorView query_start_loc;  // [R + 1] int32, ascending from 0
   TensorView seq_lens;         // [R] int32

@@ -1,6 +1,6 @@
-// How a device builds the inputs of a step from the little that the host knows and sends. The tokens of every
-// request stay on the device, in a row of their own ("slot"), so that a sampled token is the next step's
-// input without the host having seen it.
+// How a device builds the inputs of a step from the little that the host knows and sends. The tokens and
+// block ids of every request stay on the device, in rows of their own that its "state index" names, whatever
+// its row in the batch: so a sampled token is the next step's input without the host having seen it.
 #pragma once
 
 #include <cstddef>
@@ -39,7 +39,7 @@ struct PinnedBytes {
 
 // One KV cache group's part of the step's inputs.
 struct GroupInputs {
-  const int32_t* block_table = nullptr;  // [R, stride]
+  const int32_t* block_table = nullptr;  // [*, stride]
   int64_t block_table_stride = 0;
   int32_t block_size = 0;
   int64_t* slot_mapping = nullptr;  // [padded T] out; -1 for padding
@@ -54,7 +54,7 @@ struct PrepareInputsArgs {
   // From the host, for this step. Rows beyond num_rows have no tokens.
   const int32_t* query_start_loc = nullptr;  // [num_rows + 1]
   const int32_t* num_computed = nullptr;     // [num_rows]
-  const int32_t* slots = nullptr;            // [num_rows] row of `tokens`
+  const int32_t* state_indices = nullptr;    // [num_rows] rows of `tokens` and of the block tables
   int32_t num_rows = 0, num_tokens = 0;
   int32_t padded_rows = 0, padded_tokens = 0;
   const int32_t* tokens = nullptr;  // [*, tokens_stride]
@@ -64,6 +64,7 @@ struct PrepareInputsArgs {
   int32_t* positions = nullptr;               // [padded_tokens]; 0 for padding
   int32_t* padded_query_start_loc = nullptr;  // [padded_rows + 1]; padding repeats the last
   int32_t* seq_lens = nullptr;                // [padded_rows]; 0 for padding
+  int32_t* padded_state_indices = nullptr;    // [padded_rows]; 0 for padding
   GroupInputs groups[kMaxGroups];
   int32_t num_groups = 0;
 };
