@@ -20,6 +20,10 @@ class DeviceArena {
   // Zero-filled on the host, unspecified on a device. Throws ResourceExhausted when there is no more. The
   // address is not to be used when `bytes` is 0.
   virtual std::byte* allocate(size_t bytes) = 0;
+  template <typename T>
+  T* take(size_t count) {
+    return reinterpret_cast<T*>(allocate(count * sizeof(T)));
+  }
   // Bytes handed out, each allocation rounded: the same number in every kind of arena.
   size_t used() const { return used_; }
   // Bytes left; without bounds on the host.

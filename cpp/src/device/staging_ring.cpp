@@ -9,7 +9,7 @@ namespace quire {
 StagingRing::StagingRing(const DeviceRuntime& runtime, std::byte* device_memory, size_t bytes_per_step,
                          int32_t num_steps)
     : runtime_(runtime),
-      bytes_per_step_(rounded(bytes_per_step)),
+      bytes_per_step_(staged_bytes(bytes_per_step)),
       pinned_(make_pinned(runtime, device_bytes(bytes_per_step, num_steps))),
       device_memory_(device_memory),
       num_places_(static_cast<size_t>(num_steps)) {}
@@ -24,7 +24,7 @@ void StagingRing::begin_step() {
 size_t StagingRing::take(size_t bytes) {
   QUIRE_CHECK(bytes <= available(), "a step sends more than ", bytes_per_step_, " bytes");
   const size_t offset = used_;
-  used_ += rounded(bytes);
+  used_ += staged_bytes(bytes);
   return offset;
 }
 

@@ -15,6 +15,26 @@ struct Staged {
   T* device = nullptr;
 };
 
+inline constexpr size_t kStagingAlignment = 16;
+constexpr size_t staged_bytes(size_t bytes) {
+  return (bytes + kStagingAlignment - 1) / kStagingAlignment * kStagingAlignment;
+}
+
+// Pushes without memory: counts what a step stages when the code that stages it is given this instead of a
+// StagingRing.
+class StagingMeter {
+ public:
+  template <typename T>
+  Staged<T> push(size_t count) {
+    bytes_ += staged_bytes(count * sizeof(T));
+    return {};
+  }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  size_t bytes_ = 0;
+};
+
 // Several steps' worth of memory, used in turn, so that the host may write a step's while the device still
 // reads those before. Not thread-safe.
 class StagingRing {
@@ -24,7 +44,7 @@ class StagingRing {
               int32_t num_steps);
 
   static size_t device_bytes(size_t bytes_per_step, int32_t num_steps) {
-    return rounded(bytes_per_step) * static_cast<size_t>(num_steps);
+    return staged_bytes(bytes_per_step) * static_cast<size_t>(num_steps);
   }
 
   const DeviceRuntime& runtime() const { return runtime_; }
@@ -50,7 +70,6 @@ class StagingRing {
   void rewind(size_t mark, void* stream);
 
  private:
-  static size_t rounded(size_t bytes) { return (bytes + 15) / 16 * 16; }
   size_t take(size_t bytes);
 
   const DeviceRuntime& runtime_;

@@ -14,7 +14,6 @@ namespace {
 constexpr int32_t kMaxTopLogprobs = 100;
 // Biased tokens that are sent with the rest, on average over the rows. More take a round of their own.
 constexpr size_t kMaxBiasesPerRow = 64;
-constexpr size_t kBiasBytes = 2 * sizeof(int32_t) + sizeof(float);
 
 // Columns of results, one after the other.
 struct ResultLayout {
@@ -28,35 +27,86 @@ struct ResultLayout {
   size_t rows;
 };
 
+// What a step sends, in columns. Each is pushed by one function, to a ring or to a meter.
+struct SamplingColumns {
+  template <typename Staging>
+  void push(Staging& staging, size_t rows) {
+    temperature = staging.template push<float>(rows);
+    top_p = staging.template push<float>(rows);
+    min_p = staging.template push<float>(rows);
+    top_k = staging.template push<int32_t>(rows);
+    seed = staging.template push<uint64_t>(rows);
+    position = staging.template push<int64_t>(rows);
+    token_places = staging.template push<int32_t*>(rows);
+  }
+  Staged<float> temperature, top_p, min_p;
+  Staged<int32_t> top_k;
+  Staged<uint64_t> seed;
+  Staged<int64_t> position;
+  Staged<int32_t*> token_places;
+};
+struct PenaltyColumns {
+  template <typename Staging>
+  void push(Staging& staging, size_t rows) {
+    token_ids = staging.template push<const int32_t*>(rows);
+    num_prompt_tokens = staging.template push<int32_t>(rows);
+    num_tokens = staging.template push<int32_t>(rows);
+    presence = staging.template push<float>(rows);
+    frequency = staging.template push<float>(rows);
+    repetition = staging.template push<float>(rows);
+  }
+  Staged<const int32_t*> token_ids;
+  Staged<int32_t> num_prompt_tokens, num_tokens;
+  Staged<float> presence, frequency, repetition;
+};
+struct BiasColumns {
+  static constexpr size_t kBytes = 2 * sizeof(int32_t) + sizeof(float);  // of a bias, before rounding
+  template <typename Staging>
+  void push(Staging& staging, size_t count) {
+    row = staging.template push<int32_t>(count);
+    token_id = staging.template push<int32_t>(count);
+    bias = staging.template push<float>(count);
+  }
+  Staged<int32_t> row, token_id;
+  Staged<float> bias;
+};
+struct MaskColumns {
+  static size_t words(int32_t vocab_size) { return (static_cast<size_t>(vocab_size) + 31) / 32; }
+  template <typename Staging>
+  void push(Staging& staging, size_t count, int32_t vocab_size) {
+    row = staging.template push<int32_t>(count);
+    bitmask = staging.template push<int32_t>(count * words(vocab_size));
+  }
+  Staged<int32_t> row, bitmask;
+};
+
 class DeviceSampler final : public Sampler {
  public:
-  DeviceSampler(const KernelTable& ops, int32_t vocab_size, const DeviceSamplerParts& parts)
+  DeviceSampler(const KernelTable& ops, const SamplerConfig& config, const DeviceSamplerMemory& memory,
+                StagingRing& staging, void* stream)
       : ops_(ops),
-        vocab_size_(vocab_size),
-        parts_(parts),
-        layout_(parts.max_num_seqs),
-        pinned_(make_pinned(parts.runtime,
-                            static_cast<size_t>(parts.num_slots) * layout_.words() * sizeof(int32_t))),
-        slots_(static_cast<size_t>(parts.num_slots)) {
-    check_device(parts_.runtime,
-                 parts_.runtime.fill(row_counters(), 0, layout_.rows * sizeof(uint32_t), parts_.stream),
+        vocab_size_(config.vocab_size),
+        memory_(memory),
+        staging_(staging),
+        layout_(config.max_num_seqs),
+        pinned_(make_pinned(staging.runtime(),
+                            static_cast<size_t>(config.ring_size) * layout_.words() * sizeof(int32_t))),
+        results_(static_cast<size_t>(config.ring_size)) {
+    check_device(staging_.runtime(),
+                 staging_.runtime().fill(memory_.row_counters, 0, layout_.rows * sizeof(uint32_t), stream),
                  "clearing counters");
   }
 
-  size_t scratch_bytes(int64_t rows) const override {
-    return ActivationArena::bytes(DType::kFloat32, rows * vocab_size_) +
-           ActivationArena::bytes(DType::kFloat32, rows);
-  }
-  void stage(int32_t slot, std::span<const SamplingRow> rows) override;
-  void sample(const LaunchContext& launch, ActivationArena& arena, TensorView logits, int32_t slot,
+  void stage(int32_t ring_index, std::span<const SamplingRow> rows) override;
+  void sample(const LaunchContext& launch, ActivationArena& arena, TensorView logits, int32_t ring_index,
               const GrammarOutput* grammar) override;
-  std::span<const int32_t> token_ids(int32_t slot) const override {
-    return {words(slot) + layout_.tokens(), slots_[static_cast<size_t>(slot)].num_rows};
+  std::span<const int32_t> token_ids(int32_t ring_index) const override {
+    return {words(ring_index) + layout_.tokens(), results_[static_cast<size_t>(ring_index)].num_rows};
   }
-  void take_logprobs(int32_t slot, std::vector<RequestLogprobs>& logprobs) override;
+  void take_logprobs(int32_t ring_index, std::vector<RequestLogprobs>& logprobs) override;
 
  private:
-  struct Slot {
+  struct StepResult {
     size_t num_rows = 0;
     struct LogprobsRow {
       size_t row;
@@ -66,23 +116,14 @@ class DeviceSampler final : public Sampler {
     std::vector<LogprobsRow> logprobs;  // the rows that asked
     int32_t num_top = 0;                // the most that one of them asked for
   };
-  // What a step sends.
   struct StagedStep {
-    Staged<float> temperature, top_p, min_p;
-    Staged<int32_t> top_k;
-    Staged<int32_t*> token_places;
-    Staged<uint64_t> seed;
-    Staged<int64_t> position;
+    SamplingColumns sampling;
     bool all_greedy = true, any_filter = false;
-    // Of the rows that want log-probabilities.
-    Staged<int32_t> logprobs_rows;
+    Staged<int32_t> logprobs_rows;  // the rows that want log-probabilities
     LogitBiasArgs biases;
     bool late_biases = false;  // too many to be staged with the rest
-    // Of all rows, when one is penalized.
     bool penalizes = false;
-    Staged<const int32_t*> token_ids;
-    Staged<int32_t> num_prompt_tokens, num_tokens;
-    Staged<float> presence, frequency, repetition;
+    PenaltyColumns penalties;  // of all rows, when one is penalized
   };
   void collect_biases();
   LogitBiasArgs stage_biases(size_t begin, size_t count);
@@ -91,21 +132,21 @@ class DeviceSampler final : public Sampler {
   void apply_masks(const LaunchContext& launch, TensorView logits, const GrammarOutput& grammar);
 
   // What kernels read again is on the device, ...
-  int32_t* device_token_ids(int32_t slot) const {
-    return reinterpret_cast<int32_t*>(parts_.memory) + static_cast<size_t>(slot) * layout_.rows;
+  int32_t* device_token_ids(int32_t ring_index) const {
+    return memory_.token_ids + static_cast<size_t>(ring_index) * layout_.rows;
   }
-  uint32_t* row_counters() const { return reinterpret_cast<uint32_t*>(device_token_ids(parts_.num_slots)); }
   // ... the rest only where the host reads it.
-  int32_t* words(int32_t slot) const {
-    return static_cast<int32_t*>(pinned_.get()) + static_cast<size_t>(slot) * layout_.words();
+  int32_t* words(int32_t ring_index) const {
+    return static_cast<int32_t*>(pinned_.get()) + static_cast<size_t>(ring_index) * layout_.words();
   }
 
   const KernelTable& ops_;
   int32_t vocab_size_;
-  DeviceSamplerParts parts_;
+  DeviceSamplerMemory memory_;
+  StagingRing& staging_;
   ResultLayout layout_;
   PinnedMemory pinned_;
-  std::vector<Slot> slots_;
+  std::vector<StepResult> results_;
   std::span<const SamplingRow> rows_;
   StagedStep step_;
   // The (row, token) pairs that a logit bias or a minimum length names.
@@ -117,32 +158,26 @@ class DeviceSampler final : public Sampler {
   std::vector<int32_t> forbidden_;  // scratch
 };
 
-void DeviceSampler::stage(int32_t slot, std::span<const SamplingRow> rows) {
+void DeviceSampler::stage(int32_t ring_index, std::span<const SamplingRow> rows) {
   rows_ = rows;
   step_ = {};
-  Slot& result = slots_[static_cast<size_t>(slot)];
+  StepResult& result = results_[static_cast<size_t>(ring_index)];
   result.num_rows = rows.size();
   result.logprobs.clear();
   result.num_top = 0;
   const size_t n = rows.size();
   if (n == 0) return;
-  StagingRing& staging = parts_.staging;
-  step_.temperature = staging.push<float>(n);
-  step_.top_p = staging.push<float>(n);
-  step_.min_p = staging.push<float>(n);
-  step_.top_k = staging.push<int32_t>(n);
-  step_.seed = staging.push<uint64_t>(n);
-  step_.position = staging.push<int64_t>(n);
-  step_.token_places = staging.push<int32_t*>(n);
+  SamplingColumns& columns = step_.sampling;
+  columns.push(staging_, n);
   for (size_t i = 0; i < n; ++i) {
     const RowSampling& sampling = rows[i].sampling;
-    step_.temperature.host[i] = sampling.temperature;
-    step_.top_k.host[i] = sampling.top_k;
-    step_.top_p.host[i] = sampling.top_p;
-    step_.min_p.host[i] = sampling.min_p;
-    step_.seed.host[i] = sampling.seed;
-    step_.position.host[i] = rows[i].num_tokens;
-    step_.token_places.host[i] = rows[i].token_place;
+    columns.temperature.host[i] = sampling.temperature;
+    columns.top_k.host[i] = sampling.top_k;
+    columns.top_p.host[i] = sampling.top_p;
+    columns.min_p.host[i] = sampling.min_p;
+    columns.seed.host[i] = sampling.seed;
+    columns.position.host[i] = rows[i].num_tokens;
+    columns.token_places.host[i] = rows[i].token_place;
     step_.all_greedy &= sampling.temperature == 0;
     step_.any_filter |= sampling.is_filtered();
     step_.penalizes |= sampling.is_penalized;
@@ -153,13 +188,13 @@ void DeviceSampler::stage(int32_t slot, std::span<const SamplingRow> rows) {
     }
   }
   if (!result.logprobs.empty()) {
-    step_.logprobs_rows = staging.push<int32_t>(result.logprobs.size());
+    step_.logprobs_rows = staging_.push<int32_t>(result.logprobs.size());
     for (size_t i = 0; i < result.logprobs.size(); ++i)
       step_.logprobs_rows.host[i] = static_cast<int32_t>(result.logprobs[i].row);
   }
   if (step_.penalizes) stage_penalties();
   collect_biases();
-  step_.late_biases = biases_.size() > kMaxBiasesPerRow * static_cast<size_t>(parts_.max_num_seqs);
+  step_.late_biases = biases_.size() > kMaxBiasesPerRow * layout_.rows;
   if (!biases_.empty() && !step_.late_biases) step_.biases = stage_biases(0, biases_.size());
 }
 
@@ -188,75 +223,69 @@ void DeviceSampler::collect_biases() {
 }
 
 LogitBiasArgs DeviceSampler::stage_biases(size_t begin, size_t count) {
-  const auto rows = parts_.staging.push<int32_t>(count);
-  const auto tokens = parts_.staging.push<int32_t>(count);
-  const auto values = parts_.staging.push<float>(count);
+  BiasColumns columns;
+  columns.push(staging_, count);
   for (size_t i = 0; i < count; ++i) {
-    rows.host[i] = biases_[begin + i].row;
-    tokens.host[i] = biases_[begin + i].token;
-    values.host[i] = biases_[begin + i].value;
+    columns.row.host[i] = biases_[begin + i].row;
+    columns.token_id.host[i] = biases_[begin + i].token;
+    columns.bias.host[i] = biases_[begin + i].value;
   }
-  return {{}, rows.device, tokens.device, values.device, static_cast<int32_t>(count)};
+  return {{}, columns.row.device, columns.token_id.device, columns.bias.device, static_cast<int32_t>(count)};
 }
 
 // Those that were not staged with the rest, a roomful at a time.
 void DeviceSampler::apply_late_biases(const LaunchContext& launch, TensorView logits) {
-  const size_t mark = parts_.staging.mark();
+  const size_t mark = staging_.mark();
   for (size_t begin = 0; begin < biases_.size();) {
-    const size_t room = parts_.staging.available() / kBiasBytes;
+    const size_t room = staging_.available() / BiasColumns::kBytes;
     QUIRE_CHECK(room > 4);
     const size_t count = std::min(room - 4, biases_.size() - begin);
     LogitBiasArgs args = stage_biases(begin, count);
     args.logits = logits;
-    parts_.staging.send(launch.stream);
+    staging_.send(launch.stream);
     ops_.apply_logit_bias(launch, args);
-    parts_.staging.rewind(mark, launch.stream);
+    staging_.rewind(mark, launch.stream);
     begin += count;
   }
 }
 
 void DeviceSampler::stage_penalties() {
   const size_t n = rows_.size();
-  StagingRing& staging = parts_.staging;
-  step_.token_ids = staging.push<const int32_t*>(n);
-  step_.num_prompt_tokens = staging.push<int32_t>(n);
-  step_.num_tokens = staging.push<int32_t>(n);
-  step_.presence = staging.push<float>(n);
-  step_.frequency = staging.push<float>(n);
-  step_.repetition = staging.push<float>(n);
+  PenaltyColumns& columns = step_.penalties;
+  columns.push(staging_, n);
   for (size_t i = 0; i < n; ++i) {
-    step_.token_ids.host[i] = rows_[i].token_ids;
-    step_.num_prompt_tokens.host[i] = rows_[i].num_prompt_tokens;
-    step_.num_tokens.host[i] = rows_[i].num_tokens;
-    step_.presence.host[i] = rows_[i].params->presence_penalty;
-    step_.frequency.host[i] = rows_[i].params->frequency_penalty;
-    step_.repetition.host[i] = rows_[i].params->repetition_penalty;
+    columns.token_ids.host[i] = rows_[i].token_ids;
+    columns.num_prompt_tokens.host[i] = rows_[i].num_prompt_tokens;
+    columns.num_tokens.host[i] = rows_[i].num_tokens;
+    columns.presence.host[i] = rows_[i].params->presence_penalty;
+    columns.frequency.host[i] = rows_[i].params->frequency_penalty;
+    columns.repetition.host[i] = rows_[i].params->repetition_penalty;
   }
 }
 
 void DeviceSampler::apply_masks(const LaunchContext& launch, TensorView logits,
                                 const GrammarOutput& grammar) {
-  const size_t words = (static_cast<size_t>(vocab_size_) + 31) / 32;
-  const size_t n = grammar.request_ids.size();
+  const size_t words = MaskColumns::words(vocab_size_), n = grammar.request_ids.size();
   QUIRE_CHECK(grammar.bitmask.size() == n * words, grammar.bitmask.size(), " words of masks");
-  const auto rows = parts_.staging.push<int32_t>(n);
-  const auto masks = parts_.staging.push<int32_t>(n * words);
-  std::memcpy(masks.host, grammar.bitmask.data(), n * words * sizeof(int32_t));
+  MaskColumns columns;
+  columns.push(staging_, n, vocab_size_);
+  std::memcpy(columns.bitmask.host, grammar.bitmask.data(), n * words * sizeof(int32_t));
   for (size_t g = 0; g < n; ++g) {
     const auto row = std::find_if(rows_.begin(), rows_.end(), [&](const SamplingRow& candidate) {
       return candidate.request_id == grammar.request_ids[g];
     });
     QUIRE_CHECK(row != rows_.end(), "request ", grammar.request_ids[g], " has a mask and is not sampled");
-    rows.host[g] = static_cast<int32_t>(row - rows_.begin());
+    columns.row.host[g] = static_cast<int32_t>(row - rows_.begin());
   }
-  parts_.staging.send(launch.stream);
-  ops_.apply_bitmask(launch, logits, {rows.device, DType::kInt32, static_cast<int64_t>(n)},
-                     {masks.device, DType::kInt32, static_cast<int64_t>(n), static_cast<int64_t>(words)});
+  staging_.send(launch.stream);
+  ops_.apply_bitmask(
+      launch, logits, {columns.row.device, DType::kInt32, static_cast<int64_t>(n)},
+      {columns.bitmask.device, DType::kInt32, static_cast<int64_t>(n), static_cast<int64_t>(words)});
 }
 
 void DeviceSampler::sample(const LaunchContext& launch, ActivationArena& arena, TensorView logits,
-                           int32_t slot, const GrammarOutput* grammar) {
-  Slot& result = slots_[static_cast<size_t>(slot)];
+                           int32_t ring_index, const GrammarOutput* grammar) {
+  StepResult& result = results_[static_cast<size_t>(ring_index)];
   const size_t mark = arena.mark();
   const auto num_logprobs = static_cast<int64_t>(result.logprobs.size());
   TensorView own_logits;
@@ -272,24 +301,25 @@ void DeviceSampler::sample(const LaunchContext& launch, ActivationArena& arena, 
   }
   if (grammar != nullptr && !grammar->request_ids.empty()) apply_masks(launch, logits, *grammar);
   if (step_.penalizes) {
-    ops_.apply_penalties(
-        launch, {logits, step_.token_ids.device, step_.num_prompt_tokens.device, step_.num_tokens.device,
-                 step_.presence.device, step_.frequency.device, step_.repetition.device});
+    const PenaltyColumns& penalties = step_.penalties;
+    ops_.apply_penalties(launch, {logits, penalties.token_ids.device, penalties.num_prompt_tokens.device,
+                                  penalties.num_tokens.device, penalties.presence.device,
+                                  penalties.frequency.device, penalties.repetition.device});
   }
-  int32_t* words = this->words(slot);
-  int32_t* token_ids = device_token_ids(slot);
+  int32_t* words = this->words(ring_index);
+  int32_t* token_ids = device_token_ids(ring_index);
   SamplingArgs args;
   args.logits = logits;
-  args.temperature = step_.temperature.device;
-  args.top_k = step_.top_k.device;
-  args.top_p = step_.top_p.device;
-  args.min_p = step_.min_p.device;
-  args.seed = step_.seed.device;
-  args.position = step_.position.device;
+  args.temperature = step_.sampling.temperature.device;
+  args.top_k = step_.sampling.top_k.device;
+  args.top_p = step_.sampling.top_p.device;
+  args.min_p = step_.sampling.min_p.device;
+  args.seed = step_.sampling.seed.device;
+  args.position = step_.sampling.position.device;
   args.sampled_token_ids = token_ids;
   args.host_token_ids = words + layout_.tokens();
-  args.token_places = step_.token_places.device;
-  args.row_counters = row_counters();
+  args.token_places = step_.sampling.token_places.device;
+  args.row_counters = memory_.row_counters;
   args.all_greedy = step_.all_greedy;
   args.any_filter = step_.any_filter;
   ops_.sample(launch, args);
@@ -306,9 +336,9 @@ void DeviceSampler::sample(const LaunchContext& launch, ActivationArena& arena, 
   arena.release(mark);
 }
 
-void DeviceSampler::take_logprobs(int32_t slot, std::vector<RequestLogprobs>& logprobs) {
-  Slot& result = slots_[static_cast<size_t>(slot)];
-  const int32_t* words = this->words(slot);
+void DeviceSampler::take_logprobs(int32_t ring_index, std::vector<RequestLogprobs>& logprobs) {
+  StepResult& result = results_[static_cast<size_t>(ring_index)];
+  const int32_t* words = this->words(ring_index);
   const auto* chosen_logprob = reinterpret_cast<const float*>(words + layout_.chosen_logprob());
   const auto* top_logprob = reinterpret_cast<const float*>(words + layout_.top_logprobs());
   for (size_t i = 0; i < result.logprobs.size(); ++i) {
@@ -329,22 +359,27 @@ void DeviceSampler::take_logprobs(int32_t slot, std::vector<RequestLogprobs>& lo
 
 }  // namespace
 
-size_t device_sampler_bytes(int32_t max_num_seqs, int32_t num_slots) {
-  return static_cast<size_t>(num_slots + 1) * static_cast<size_t>(max_num_seqs) * sizeof(int32_t);
+DeviceSamplerMemory::DeviceSamplerMemory(const SamplerConfig& config, DeviceArena& arena) {
+  const auto rows = static_cast<size_t>(config.max_num_seqs);
+  token_ids = arena.take<int32_t>(static_cast<size_t>(config.ring_size) * rows);
+  row_counters = arena.take<uint32_t>(rows);
 }
 
-size_t device_sampler_staging_bytes(int32_t max_num_seqs, int32_t vocab_size) {
-  const auto rows = static_cast<size_t>(max_num_seqs);
-  const size_t params = 3 * sizeof(float) + sizeof(int32_t) + 2 * sizeof(int64_t) + sizeof(void*);
-  const size_t penalties = 3 * sizeof(float) + 2 * sizeof(int32_t) + sizeof(void*);
-  const size_t masks = (static_cast<size_t>(vocab_size) + 31) / 32 * sizeof(int32_t) + sizeof(int32_t);
-  const size_t bias = kMaxBiasesPerRow * kBiasBytes;
-  return rows * (params + penalties + masks + bias + sizeof(int32_t)) + 1024;
+size_t device_sampler_staging_bytes(const SamplerConfig& config) {
+  const auto rows = static_cast<size_t>(config.max_num_seqs);
+  StagingMeter meter;
+  SamplingColumns().push(meter, rows);
+  meter.push<int32_t>(rows);  // those that want log-probabilities
+  PenaltyColumns().push(meter, rows);
+  BiasColumns().push(meter, kMaxBiasesPerRow * rows);
+  MaskColumns().push(meter, rows, config.vocab_size);
+  return meter.bytes();
 }
 
-std::unique_ptr<Sampler> make_device_sampler(const KernelTable& ops, int32_t vocab_size,
-                                             const DeviceSamplerParts& parts) {
-  return std::make_unique<DeviceSampler>(ops, vocab_size, parts);
+std::unique_ptr<Sampler> make_device_sampler(const KernelTable& ops, const SamplerConfig& config,
+                                             const DeviceSamplerMemory& memory, StagingRing& staging,
+                                             void* stream) {
+  return std::make_unique<DeviceSampler>(ops, config, memory, staging, stream);
 }
 
 }  // namespace quire

@@ -10,20 +10,17 @@ namespace {
 
 class HostSampler final : public Sampler {
  public:
-  HostSampler(const KernelTable& ops, int32_t vocab_size, int32_t num_slots)
-      : ops_(ops), vocab_size_(vocab_size), slots_(static_cast<size_t>(num_slots)) {}
+  HostSampler(const KernelTable& ops, const SamplerConfig& config)
+      : ops_(ops), vocab_size_(config.vocab_size), results_(static_cast<size_t>(config.ring_size)) {}
 
-  size_t scratch_bytes(int64_t rows) const override {
-    return ActivationArena::bytes(DType::kFloat32, rows * vocab_size_);
-  }
   void stage(int32_t, std::span<const SamplingRow> rows) override { rows_ = rows; }
-  void sample(const LaunchContext& launch, ActivationArena& arena, TensorView logits, int32_t slot,
+  void sample(const LaunchContext& launch, ActivationArena& arena, TensorView logits, int32_t ring_index,
               const GrammarOutput* grammar) override;
-  std::span<const int32_t> token_ids(int32_t slot) const override {
-    return slots_[static_cast<size_t>(slot)].token_ids;
+  std::span<const int32_t> token_ids(int32_t ring_index) const override {
+    return results_[static_cast<size_t>(ring_index)].token_ids;
   }
-  void take_logprobs(int32_t slot, std::vector<RequestLogprobs>& logprobs) override {
-    auto& own = slots_[static_cast<size_t>(slot)].logprobs;
+  void take_logprobs(int32_t ring_index, std::vector<RequestLogprobs>& logprobs) override {
+    auto& own = results_[static_cast<size_t>(ring_index)].logprobs;
     std::move(own.begin(), own.end(), std::back_inserter(logprobs));
     own.clear();
   }
@@ -36,11 +33,11 @@ class HostSampler final : public Sampler {
 
   const KernelTable& ops_;
   int32_t vocab_size_;
-  struct Slot {
+  struct StepResult {
     std::vector<int32_t> token_ids;
     std::vector<RequestLogprobs> logprobs;
   };
-  std::vector<Slot> slots_;
+  std::vector<StepResult> results_;
   std::span<const SamplingRow> rows_;
   std::vector<float> temperature_, top_p_, min_p_, presence_, frequency_, repetition_;
   std::vector<int32_t> top_k_, num_prompt_tokens_, num_tokens_, order_, drawn_;
@@ -49,10 +46,10 @@ class HostSampler final : public Sampler {
   std::vector<const int32_t*> token_ids_;
 };
 
-void HostSampler::sample(const LaunchContext& launch, ActivationArena& arena, TensorView logits, int32_t slot,
-                         const GrammarOutput* grammar) {
+void HostSampler::sample(const LaunchContext& launch, ActivationArena& arena, TensorView logits,
+                         int32_t ring_index, const GrammarOutput* grammar) {
   const size_t n = rows_.size();
-  Slot& result = slots_[static_cast<size_t>(slot)];
+  StepResult& result = results_[static_cast<size_t>(ring_index)];
   result.token_ids.resize(n);
   result.logprobs.clear();
   const size_t mark = arena.mark();
@@ -176,8 +173,8 @@ PositionLogprobs HostSampler::top_logprobs(const float* logprobs, int32_t chosen
 
 }  // namespace
 
-std::unique_ptr<Sampler> make_host_sampler(const KernelTable& ops, int32_t vocab_size, int32_t num_slots) {
-  return std::make_unique<HostSampler>(ops, vocab_size, num_slots);
+std::unique_ptr<Sampler> make_host_sampler(const KernelTable& ops, const SamplerConfig& config) {
+  return std::make_unique<HostSampler>(ops, config);
 }
 
 }  // namespace quire

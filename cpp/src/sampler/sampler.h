@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "device/activation_arena.h"
+#include "device/device_arena.h"
 #include "device/staging_ring.h"
 #include "messages/model_runner_output.h"
 #include "quire/kernels/ops.h"
@@ -30,44 +31,54 @@ struct SamplingRow {
   bool is_too_short() const { return num_tokens - num_prompt_tokens < sampling.min_tokens; }
 };
 
-// One per worker. Several steps are in flight, each with a slot of its own for what it leaves behind; a slot
-// is used again only when its results were taken. All but `token_ids` and `take_logprobs` belong to the
-// worker's thread.
+struct SamplerConfig {
+  int32_t vocab_size = 0;
+  int32_t max_num_seqs = 0;
+  int32_t ring_size = 1;  // steps in flight, and the one that the host writes
+};
+
+// What any sampler takes of the activations' arena for so many rows, and gives back: log-probabilities are
+// computed from a copy of the logits.
+inline size_t sampler_scratch_bytes(const SamplerConfig& config, int64_t rows) {
+  return ActivationArena::bytes(DType::kFloat32, rows * config.vocab_size) +
+         ActivationArena::bytes(DType::kFloat32, rows);
+}
+
+// One per worker. Several steps are in flight; each has an index of its own into the ring of what steps leave
+// behind, which is used again only when its results were taken. All but `token_ids` and `take_logprobs`
+// belong to the worker's thread.
 class Sampler {
  public:
   virtual ~Sampler() = default;
 
-  // Memory of the arena that `sample` takes and gives back.
-  virtual size_t scratch_bytes(int64_t rows) const = 0;
   // What the step is going to sample, before its forward pass. The rows stay where they are until `sample`.
-  virtual void stage(int32_t slot, std::span<const SamplingRow> rows) = 0;
+  virtual void stage(int32_t ring_index, std::span<const SamplingRow> rows) = 0;
   // Samples a token for each row. Log-probabilities are those of the model itself, before bias, penalties and
   // temperature.
   //   logits [rows, V] fp32; overwritten.   grammar: null when no row has one
-  virtual void sample(const LaunchContext& launch, ActivationArena& arena, TensorView logits, int32_t slot,
-                      const GrammarOutput* grammar) = 0;
+  virtual void sample(const LaunchContext& launch, ActivationArena& arena, TensorView logits,
+                      int32_t ring_index, const GrammarOutput* grammar) = 0;
   // Once the step is done: a token for each row, kNoToken where its logits held a NaN, and the
   // log-probabilities of those that asked.
-  virtual std::span<const int32_t> token_ids(int32_t slot) const = 0;
-  virtual void take_logprobs(int32_t slot, std::vector<RequestLogprobs>& logprobs) = 0;
+  virtual std::span<const int32_t> token_ids(int32_t ring_index) const = 0;
+  virtual void take_logprobs(int32_t ring_index, std::vector<RequestLogprobs>& logprobs) = 0;
 };
 
-std::unique_ptr<Sampler> make_host_sampler(const KernelTable& ops, int32_t vocab_size, int32_t num_slots);
+std::unique_ptr<Sampler> make_host_sampler(const KernelTable& ops, const SamplerConfig& config);
 
-// What a device's sampler works with.
-struct DeviceSamplerParts {
-  const DeviceRuntime& runtime;
-  StagingRing& staging;
-  void* stream = nullptr;  // that every step runs on
-  int32_t max_num_seqs = 0;
-  int32_t num_slots = 0;
-  std::byte* memory = nullptr;  // device_sampler_bytes
+// What a device's sampler keeps on the device. A measuring arena says how much that is.
+struct DeviceSamplerMemory {
+  DeviceSamplerMemory(const SamplerConfig& config, DeviceArena& arena);
+
+  int32_t* token_ids;      // [ring_size, max_num_seqs]
+  uint32_t* row_counters;  // [max_num_seqs]
 };
-size_t device_sampler_bytes(int32_t max_num_seqs, int32_t num_slots);
-// Bytes of the staging ring that a step may take, besides logit bias and masks, which grow with what is
-// asked.
-size_t device_sampler_staging_bytes(int32_t max_num_seqs, int32_t vocab_size);
-std::unique_ptr<Sampler> make_device_sampler(const KernelTable& ops, int32_t vocab_size,
-                                             const DeviceSamplerParts& parts);
+// Bytes of the staging ring that a step takes at most, but for more logit biases than its rows have on
+// average: those go in rounds of their own.
+size_t device_sampler_staging_bytes(const SamplerConfig& config);
+// `stream`: that every step runs on.
+std::unique_ptr<Sampler> make_device_sampler(const KernelTable& ops, const SamplerConfig& config,
+                                             const DeviceSamplerMemory& memory, StagingRing& staging,
+                                             void* stream);
 
 }  // namespace quire

@@ -10,10 +10,6 @@
 namespace quire {
 namespace {
 
-int32_t max_blocks(const StepInputsConfig& config, int32_t block_size) {
-  return (config.max_model_len + block_size - 1) / block_size;
-}
-
 // Tokens and block ids that a step may send without waiting: those of its tokens, of many rows that go on,
 // and all of the longest row, which may just have come with a cached prefix.
 size_t max_staged_values(const StepInputsConfig& config) {
@@ -24,67 +20,40 @@ size_t max_staged_values(const StepInputsConfig& config) {
 // More would keep the one block that brings it busy for longer than a copy takes.
 constexpr size_t kMaxBrought = size_t{128} << 10;
 
-// Where everything lies in the memory given; with no memory, how much it takes.
-class Layout {
- public:
-  explicit Layout(std::byte* memory) : memory_(memory) {}
-  template <typename T>
-  T* take(size_t count) {
-    std::byte* place = memory_ + used_;
-    used_ += DeviceArena::rounded(count * sizeof(T));
-    return reinterpret_cast<T*>(place);
+// Of one step, before it is sent in rounds.
+size_t max_staged_writes(const StepInputsConfig& config) {
+  return 4 * static_cast<size_t>(config.max_num_seqs);
+}
+
+// What a step sends, in columns. Each is pushed by one function, to a ring or to a meter.
+struct WriteColumns {
+  template <typename Staging>
+  void push(Staging& staging, size_t num_writes, size_t num_values) {
+    writes = staging.template push<RowWrite>(num_writes);
+    values = staging.template push<int32_t>(num_values);
   }
-  size_t used() const { return used_; }
-
- private:
-  std::byte* memory_;
-  size_t used_ = 0;
+  Staged<RowWrite> writes;
+  Staged<int32_t> values;
 };
-
-struct Group {
-  int32_t* block_table = nullptr;   // [max_num_seqs, max_blocks] by state index
-  int64_t* slot_mapping = nullptr;  // [max_num_batched_tokens]
-  std::byte* attention_plan = nullptr;
-  int32_t block_size = 0;
-  int32_t max_blocks = 0;
-};
-
-struct Tables {
-  Tables(const StepInputsConfig& config, size_t plan_bytes, std::byte* memory) {
-    Layout layout(memory);
-    const auto rows = static_cast<size_t>(config.max_num_seqs);
-    const auto max_tokens = static_cast<size_t>(config.max_num_batched_tokens);
-    tokens = layout.take<int32_t>(rows * static_cast<size_t>(config.max_model_len));
-    input_ids = layout.take<int32_t>(max_tokens);
-    positions = layout.take<int32_t>(max_tokens);
-    query_start_loc = layout.take<int32_t>(rows + 1);
-    seq_lens = layout.take<int32_t>(rows);
-    state_indices = layout.take<int32_t>(rows);
-    for (int32_t block_size : config.block_sizes) {
-      Group& group = groups.emplace_back();
-      group.block_size = block_size;
-      group.max_blocks = max_blocks(config, block_size);
-      group.block_table = layout.take<int32_t>(rows * static_cast<size_t>(group.max_blocks));
-      group.slot_mapping = layout.take<int64_t>(max_tokens);
-      group.attention_plan = layout.take<std::byte>(plan_bytes);
-    }
-    bytes = layout.used();
+struct RowColumns {
+  template <typename Staging>
+  void push(Staging& staging, size_t rows, size_t sampling_rows) {
+    query_start_loc = staging.template push<int32_t>(rows + 1);
+    num_computed = staging.template push<int32_t>(rows);
+    state_indices = staging.template push<int32_t>(rows);
+    logits_index = staging.template push<int32_t>(sampling_rows);
   }
-
-  int32_t* tokens;  // [max_num_seqs, max_model_len] by state index
-  int32_t *input_ids, *positions, *query_start_loc, *seq_lens, *state_indices;
-  std::vector<Group> groups;
-  size_t bytes;
+  Staged<int32_t> query_start_loc, num_computed, state_indices, logits_index;
 };
 
 class DeviceInputs final : public StepInputs {
  public:
-  DeviceInputs(const StepInputsConfig& config, const BatchOps& ops, size_t plan_bytes, std::byte* memory,
+  DeviceInputs(const StepInputsConfig& config, const BatchOps& ops, const DeviceInputsMemory& memory,
                StagingRing& staging)
-      : config_(config), ops_(ops), tables_(config, plan_bytes, memory), staging_(staging) {
+      : config_(config), ops_(ops), memory_(memory), staging_(staging) {
     QUIRE_CHECK(config.block_sizes.size() <= PrepareInputsArgs::kMaxGroups, config.block_sizes.size(),
                 " KV cache groups");
-    metadata_.resize(tables_.groups.size());
+    metadata_.resize(memory_.groups.size());
   }
 
   void bring_tokens(const LaunchContext& launch, InputBatch& batch,
@@ -92,15 +61,15 @@ class DeviceInputs final : public StepInputs {
   void stage(const LaunchContext& launch, const StepShape& step) override;
   void build(const LaunchContext& launch, int32_t padded_rows, int32_t padded_tokens) override;
   ModelInput model_input() const override {
-    return {{tables_.input_ids, DType::kInt32, padded_tokens_},
-            {tables_.positions, DType::kInt32, padded_tokens_}};
+    return {{memory_.input_ids, DType::kInt32, padded_tokens_},
+            {memory_.positions, DType::kInt32, padded_tokens_}};
   }
   std::span<const AttentionMetadata> attention_metadata() const override { return metadata_; }
   TensorView logits_index() const override {
-    return {logits_index_.device, DType::kInt32, static_cast<int64_t>(num_sampling_rows_)};
+    return {rows_.logits_index.device, DType::kInt32, static_cast<int64_t>(num_sampling_rows_)};
   }
   int32_t* token_ids(const CachedRequestState& request) const override {
-    return tables_.tokens + int64_t{request.state_index} * config_.max_model_len;
+    return memory_.tokens + int64_t{request.state_index} * config_.max_model_len;
   }
 
  private:
@@ -108,13 +77,15 @@ class DeviceInputs final : public StepInputs {
   void write_row(const LaunchContext& launch, size_t table, int32_t row, int32_t begin,
                  std::span<const int32_t> values);
   void flush_writes(const LaunchContext& launch);
+  // Makes row_writes_ of what was collected.
+  void stage_writes();
   // What prepare_inputs is to bring, after a copy when that is too much for it.
   PinnedBytes bring(const LaunchContext& launch);
   void stage_changes(const LaunchContext& launch, const StepShape& step);
 
   StepInputsConfig config_;
   const BatchOps& ops_;
-  Tables tables_;
+  DeviceInputsMemory memory_;
   StagingRing& staging_;
   std::vector<AttentionMetadata> metadata_;
 
@@ -122,7 +93,7 @@ class DeviceInputs final : public StepInputs {
   std::vector<RowWrite> writes_;
   std::vector<int32_t> values_;
   RowWriteArgs row_writes_;
-  Staged<int32_t> query_start_loc_, num_computed_, state_indices_, logits_index_;
+  RowColumns rows_;
   size_t num_sampling_rows_ = 0;
   int32_t num_rows_ = 0, num_tokens_ = 0, num_decode_rows_ = 0, max_query_len_ = 0, max_seq_len_ = 0;
   int64_t padded_tokens_ = 0;
@@ -148,8 +119,7 @@ void DeviceInputs::write_row(const LaunchContext& launch, size_t table, int32_t 
                              std::span<const int32_t> values) {
   const size_t capacity = max_staged_values(config_);
   while (!values.empty()) {
-    if (values_.size() >= capacity || writes_.size() >= static_cast<size_t>(4 * config_.max_num_seqs))
-      flush_writes(launch);
+    if (values_.size() >= capacity || writes_.size() >= max_staged_writes(config_)) flush_writes(launch);
     const size_t count = std::min(values.size(), capacity - values_.size());
     writes_.push_back({static_cast<int32_t>(table), row, begin, static_cast<int32_t>(count),
                        static_cast<int32_t>(values_.size())});
@@ -166,22 +136,26 @@ PinnedBytes DeviceInputs::bring(const LaunchContext& launch) {
 
 void DeviceInputs::flush_writes(const LaunchContext& launch) {
   const size_t mark = staging_.mark();
-  const auto writes = staging_.push<RowWrite>(writes_.size());
-  const auto values = staging_.push<int32_t>(values_.size());
-  std::copy(writes_.begin(), writes_.end(), writes.host);
-  std::copy(values_.begin(), values_.end(), values.host);
+  stage_writes();
   PrepareInputsArgs args;
   args.bytes = bring(launch);
   args.row_writes = row_writes_;
-  args.row_writes.writes = writes.device;
-  args.row_writes.values = values.device;
-  args.row_writes.num_writes = static_cast<int32_t>(writes_.size());
-  args.row_writes.num_values = static_cast<int32_t>(values_.size());
-  args.padded_query_start_loc = tables_.query_start_loc;
+  args.padded_query_start_loc = memory_.query_start_loc;
   ops_.prepare_inputs(launch, args);
   staging_.rewind(mark, launch.stream);
   writes_.clear();
   values_.clear();
+}
+
+void DeviceInputs::stage_writes() {
+  WriteColumns columns;
+  columns.push(staging_, writes_.size(), values_.size());
+  std::copy(writes_.begin(), writes_.end(), columns.writes.host);
+  std::copy(values_.begin(), values_.end(), columns.values.host);
+  row_writes_.writes = columns.writes.device;
+  row_writes_.values = columns.values.device;
+  row_writes_.num_writes = static_cast<int32_t>(writes_.size());
+  row_writes_.num_values = static_cast<int32_t>(values_.size());
 }
 
 void DeviceInputs::stage_changes(const LaunchContext& launch, const StepShape& step) {
@@ -189,11 +163,11 @@ void DeviceInputs::stage_changes(const LaunchContext& launch, const StepShape& s
   writes_.clear();
   values_.clear();
   row_writes_ = {};
-  row_writes_.tables[0] = tables_.tokens;
+  row_writes_.tables[0] = memory_.tokens;
   row_writes_.strides[0] = config_.max_model_len;
-  for (size_t group = 0; group < tables_.groups.size(); ++group) {
-    row_writes_.tables[group + 1] = tables_.groups[group].block_table;
-    row_writes_.strides[group + 1] = tables_.groups[group].max_blocks;
+  for (size_t group = 0; group < memory_.groups.size(); ++group) {
+    row_writes_.tables[group + 1] = memory_.groups[group].block_table;
+    row_writes_.strides[group + 1] = memory_.groups[group].max_blocks;
   }
   for (int32_t row = 0; row < batch.size(); ++row) {
     CachedRequestState& request = batch.request(row);
@@ -210,20 +184,13 @@ void DeviceInputs::stage_changes(const LaunchContext& launch, const StepShape& s
                 {batch.token_ids(request) + begin, static_cast<size_t>(known_end - begin)});
       request.num_sent = known_end;
     }
-    for (size_t group = 0; group < tables_.groups.size(); ++group) {
+    for (size_t group = 0; group < memory_.groups.size(); ++group) {
       int32_t first = 0;
       const auto ids = batch.block_table(group).take_unsent(request.state_index, first);
       write_row(launch, group + 1, request.state_index, first, ids);
     }
   }
-  const auto writes = staging_.push<RowWrite>(writes_.size());
-  const auto values = staging_.push<int32_t>(values_.size());
-  std::copy(writes_.begin(), writes_.end(), writes.host);
-  std::copy(values_.begin(), values_.end(), values.host);
-  row_writes_.writes = writes.device;
-  row_writes_.values = values.device;
-  row_writes_.num_writes = static_cast<int32_t>(writes_.size());
-  row_writes_.num_values = static_cast<int32_t>(values_.size());
+  stage_writes();
 }
 
 void DeviceInputs::stage(const LaunchContext& launch, const StepShape& step) {
@@ -233,26 +200,24 @@ void DeviceInputs::stage(const LaunchContext& launch, const StepShape& step) {
   num_tokens_ = step.num_tokens;
   num_decode_rows_ = step.num_decode_rows;
   const auto rows = static_cast<size_t>(num_rows_);
-  query_start_loc_ = staging_.push<int32_t>(rows + 1);
-  num_computed_ = staging_.push<int32_t>(rows);
-  state_indices_ = staging_.push<int32_t>(rows);
-  query_start_loc_.host[0] = 0;
+  num_sampling_rows_ = step.sampling_rows.size();
+  rows_.push(staging_, rows, num_sampling_rows_);
+  rows_.query_start_loc.host[0] = 0;
   max_query_len_ = max_seq_len_ = 0;
   for (size_t row = 0; row < rows; ++row) {
     const CachedRequestState& request = batch.request(static_cast<int32_t>(row));
     const int32_t count = step.num_scheduled[row];
-    query_start_loc_.host[row + 1] = query_start_loc_.host[row] + count;
-    num_computed_.host[row] = request.num_computed_tokens;
-    state_indices_.host[row] = request.state_index;
+    rows_.query_start_loc.host[row + 1] = rows_.query_start_loc.host[row] + count;
+    rows_.num_computed.host[row] = request.num_computed_tokens;
+    rows_.state_indices.host[row] = request.state_index;
     max_query_len_ = std::max(max_query_len_, count);
     max_seq_len_ = std::max(max_seq_len_, request.num_computed_tokens + count);
   }
-  QUIRE_CHECK(query_start_loc_.host[rows] == num_tokens_, query_start_loc_.host[rows], " tokens, planned ",
-              num_tokens_);
-  num_sampling_rows_ = step.sampling_rows.size();
-  logits_index_ = staging_.push<int32_t>(num_sampling_rows_);
+  QUIRE_CHECK(rows_.query_start_loc.host[rows] == num_tokens_, rows_.query_start_loc.host[rows],
+              " tokens, planned ", num_tokens_);
   for (size_t i = 0; i < num_sampling_rows_; ++i) {
-    logits_index_.host[i] = query_start_loc_.host[static_cast<size_t>(step.sampling_rows[i]) + 1] - 1;
+    rows_.logits_index.host[i] =
+        rows_.query_start_loc.host[static_cast<size_t>(step.sampling_rows[i]) + 1] - 1;
   }
 }
 
@@ -261,31 +226,31 @@ void DeviceInputs::build(const LaunchContext& launch, int32_t padded_rows, int32
   PrepareInputsArgs args;
   args.bytes = bring(launch);
   args.row_writes = row_writes_;
-  args.query_start_loc = query_start_loc_.device;
-  args.num_computed = num_computed_.device;
-  args.state_indices = state_indices_.device;
+  args.query_start_loc = rows_.query_start_loc.device;
+  args.num_computed = rows_.num_computed.device;
+  args.state_indices = rows_.state_indices.device;
   args.num_rows = num_rows_;
   args.num_tokens = num_tokens_;
   args.padded_rows = padded_rows;
   args.padded_tokens = padded_tokens;
-  args.tokens = tables_.tokens;
+  args.tokens = memory_.tokens;
   args.tokens_stride = config_.max_model_len;
-  args.input_ids = tables_.input_ids;
-  args.positions = tables_.positions;
-  args.padded_query_start_loc = tables_.query_start_loc;
-  args.seq_lens = tables_.seq_lens;
-  args.padded_state_indices = tables_.state_indices;
-  args.num_groups = static_cast<int32_t>(tables_.groups.size());
+  args.input_ids = memory_.input_ids;
+  args.positions = memory_.positions;
+  args.padded_query_start_loc = memory_.query_start_loc;
+  args.seq_lens = memory_.seq_lens;
+  args.padded_state_indices = memory_.state_indices;
+  args.num_groups = static_cast<int32_t>(memory_.groups.size());
   const bool padded = padded_rows > num_rows_;
-  for (size_t g = 0; g < tables_.groups.size(); ++g) {
-    const Group& group = tables_.groups[g];
+  for (size_t g = 0; g < memory_.groups.size(); ++g) {
+    const DeviceInputsMemory::Group& group = memory_.groups[g];
     args.groups[g] = {group.block_table, group.max_blocks, group.block_size, group.slot_mapping};
     AttentionMetadata& metadata = metadata_[g];
     metadata.block_table = {group.block_table, DType::kInt32, config_.max_num_seqs, group.max_blocks};
-    metadata.state_indices = {tables_.state_indices, DType::kInt32, padded_rows};
+    metadata.state_indices = {memory_.state_indices, DType::kInt32, padded_rows};
     metadata.slot_mapping = {group.slot_mapping, DType::kInt64, padded_tokens};
-    metadata.query_start_loc = {tables_.query_start_loc, DType::kInt32, int64_t{padded_rows} + 1};
-    metadata.seq_lens = {tables_.seq_lens, DType::kInt32, padded_rows};
+    metadata.query_start_loc = {memory_.query_start_loc, DType::kInt32, int64_t{padded_rows} + 1};
+    metadata.seq_lens = {memory_.seq_lens, DType::kInt32, padded_rows};
     metadata.plan = group.attention_plan;
     // Padding follows the rows: without others it counts as decodes.
     metadata.num_decode_rows = padded && num_decode_rows_ == num_rows_ ? padded_rows : num_decode_rows_;
@@ -301,19 +266,36 @@ void DeviceInputs::build(const LaunchContext& launch, int32_t padded_rows, int32
 
 }  // namespace
 
-size_t device_inputs_bytes(const StepInputsConfig& config, size_t plan_bytes) {
-  return Tables(config, plan_bytes, nullptr).bytes;
+DeviceInputsMemory::DeviceInputsMemory(const StepInputsConfig& config, DeviceArena& arena) {
+  const auto rows = static_cast<size_t>(config.max_num_seqs);
+  const auto max_tokens = static_cast<size_t>(config.max_num_batched_tokens);
+  tokens = arena.take<int32_t>(rows * static_cast<size_t>(config.max_model_len));
+  input_ids = arena.take<int32_t>(max_tokens);
+  positions = arena.take<int32_t>(max_tokens);
+  query_start_loc = arena.take<int32_t>(rows + 1);
+  seq_lens = arena.take<int32_t>(rows);
+  state_indices = arena.take<int32_t>(rows);
+  for (int32_t block_size : config.block_sizes) {
+    const int32_t max_blocks = (config.max_model_len + block_size - 1) / block_size;
+    groups.push_back({.block_table = arena.take<int32_t>(rows * static_cast<size_t>(max_blocks)),
+                      .slot_mapping = arena.take<int64_t>(max_tokens),
+                      .attention_plan = arena.take<std::byte>(config.attention_plan_bytes),
+                      .block_size = block_size,
+                      .max_blocks = max_blocks});
+  }
 }
 
 size_t device_inputs_staging_bytes(const StepInputsConfig& config) {
   const auto rows = static_cast<size_t>(config.max_num_seqs);
-  return 4 * rows * sizeof(RowWrite) + max_staged_values(config) * sizeof(int32_t) +
-         rows * 5 * sizeof(int32_t) + 1024;
+  StagingMeter meter;
+  WriteColumns().push(meter, max_staged_writes(config), max_staged_values(config));
+  RowColumns().push(meter, rows, rows);
+  return meter.bytes();
 }
 
 std::unique_ptr<StepInputs> make_device_inputs(const StepInputsConfig& config, const BatchOps& ops,
-                                               size_t plan_bytes, std::byte* memory, StagingRing& staging) {
-  return std::make_unique<DeviceInputs>(config, ops, plan_bytes, memory, staging);
+                                               const DeviceInputsMemory& memory, StagingRing& staging) {
+  return std::make_unique<DeviceInputs>(config, ops, memory, staging);
 }
 
 }  // namespace quire

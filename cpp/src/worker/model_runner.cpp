@@ -7,36 +7,24 @@
 #include "util/check.h"
 
 namespace quire {
-ModelRunner::ModelRunner(const ModelRunnerConfig& config, const Model& model, const KernelTable& ops,
-                         const LaunchContext& launch, Communicator& communicator,
-                         const DeviceRuntime* runtime)
+ModelRunner::ModelRunner(const ModelRunnerConfig& config, const Model& model, Platform& platform,
+                         Communicator& communicator)
     : config_(config),
       model_(model),
-      ops_(ops),
-      launch_(launch),
+      platform_(platform),
+      ops_(platform.ops()),
+      launch_(platform.launch()),
       communicator_(communicator),
-      runtime_(runtime),
-      records_(static_cast<size_t>(config.max_in_flight_steps) + 1) {
-  if (runtime_ == nullptr) {
-    sampler_ = make_host_sampler(ops, model.vocab_size(), static_cast<int32_t>(records_.size()));
-    return;
-  }
-  for (StepRecord& record : records_) record.done = make_event(*runtime_);
-}
+      records_(static_cast<size_t>(config.max_in_flight_steps) + 1) {}
 
-ModelRunner::~ModelRunner() {
-  // Nothing may still use what goes now. Not the whole device: another engine may be capturing a graph.
-  if (runtime_ == nullptr || !batch_) return;
-  runtime_->synchronize_stream(launch_.stream);
-}
+// Steps may still use what goes now.
+ModelRunner::~ModelRunner() { buffers_.reset(); }
 
 size_t ModelRunner::activation_bytes() const {
   const int64_t rows = std::min(config_.max_num_seqs, config_.max_num_batched_tokens);
   const size_t logits = ActivationArena::bytes(DType::kFloat32, rows * model_.vocab_size());
   const size_t forward = dry_run_bytes(model_, ops_, communicator_, config_.max_num_batched_tokens, rows);
-  // Log-probabilities are computed from a copy of the logits.
-  const size_t sampling = logits + ActivationArena::bytes(DType::kFloat32, rows);
-  return logits + std::max(forward, sampling);
+  return logits + std::max(forward, sampler_scratch_bytes(sampler_config(), rows));
 }
 
 CachedRequestState& ModelRunner::add_request(const NewRequestData& data) {
@@ -64,43 +52,44 @@ void ModelRunner::forget_request(RequestId id) {
 }
 
 void ModelRunner::remove_from_batch(CachedRequestState& request, bool keeps) {
-  if (keeps) inputs_->bring_tokens(launch_, *batch_, request);
+  if (keeps) buffers_->inputs().bring_tokens(launch_, *batch_, request);
   batch_->remove(request);
 }
 
-void ModelRunner::update_requests(const SchedulerOutput& plan) {
+void ModelRunner::update_requests(const SchedulerOutput& scheduler_output) {
   // Most plans name the same requests in the same order as the one before.
-  std::swap(planned_, planned_before_);
-  planned_.clear();
-  if (!plan.finished_req_ids.empty()) planned_before_.clear();
-  for (RequestId id : plan.finished_req_ids) forget_request(id);
-  auto new_request = plan.scheduled_new_reqs.begin();
-  for (const ScheduledRequest& scheduled : plan.scheduled_reqs) {
+  std::swap(scheduled_, scheduled_before_);
+  scheduled_.clear();
+  if (!scheduler_output.finished_req_ids.empty()) scheduled_before_.clear();
+  for (RequestId id : scheduler_output.finished_req_ids) forget_request(id);
+  auto new_request = scheduler_output.scheduled_new_reqs.begin();
+  for (const ScheduledRequest& scheduled : scheduler_output.scheduled_reqs) {
     QUIRE_CHECK(scheduled.num_spec_tokens == 0, "drafts need a verifier");
-    const size_t index = planned_.size();
+    const size_t index = scheduled_.size();
     if (scheduled.is_new) {
-      QUIRE_CHECK(
-          new_request != plan.scheduled_new_reqs.end() && new_request->request_id == scheduled.request_id,
-          "request ", scheduled.request_id, " is not described");
-      planned_.push_back(&add_request(*new_request++));
-    } else if (index < planned_before_.size() && planned_before_[index]->request_id == scheduled.request_id) {
-      planned_.push_back(planned_before_[index]);
+      QUIRE_CHECK(new_request != scheduler_output.scheduled_new_reqs.end() &&
+                      new_request->request_id == scheduled.request_id,
+                  "request ", scheduled.request_id, " is not described");
+      scheduled_.push_back(&add_request(*new_request++));
+    } else if (index < scheduled_before_.size() &&
+               scheduled_before_[index]->request_id == scheduled.request_id) {
+      scheduled_.push_back(scheduled_before_[index]);
     } else {
       const auto found = requests_.find(scheduled.request_id);
       QUIRE_CHECK(found != requests_.end(), "request ", scheduled.request_id, " is not known");
-      planned_.push_back(&found->second);
+      scheduled_.push_back(&found->second);
     }
-    planned_.back()->num_computed_tokens = scheduled.num_computed_tokens;
+    scheduled_.back()->num_computed_tokens = scheduled.num_computed_tokens;
   }
 }
 
 // Rows that this step does not compute leave the batch; their state is kept.
-void ModelRunner::remove_unplanned() {
-  const auto num_rows = std::count_if(planned_.begin(), planned_.end(),
+void ModelRunner::remove_unscheduled() {
+  const auto num_rows = std::count_if(scheduled_.begin(), scheduled_.end(),
                                       [](const CachedRequestState* request) { return request->row >= 0; });
   if (num_rows == batch_->size()) return;
   std::fill_n(num_scheduled_.begin(), batch_->size(), 0);
-  for (const CachedRequestState* request : planned_) {
+  for (const CachedRequestState* request : scheduled_) {
     if (request->row >= 0) num_scheduled_[static_cast<size_t>(request->row)] = 1;
   }
   for (int32_t row = batch_->size() - 1; row >= 0; --row) {
@@ -114,20 +103,21 @@ void ModelRunner::remove_unplanned() {
   batch_->condense();
 }
 
-void ModelRunner::update_batch(const SchedulerOutput& plan) {
+void ModelRunner::update_batch(const SchedulerOutput& scheduler_output) {
   const size_t num_groups = batch_->num_groups();
-  QUIRE_CHECK(
-      plan.new_block_ids.num_rows() == planned_.size() && plan.new_block_ids.num_groups() == num_groups,
-      plan.new_block_ids.num_rows(), " rows of ", plan.new_block_ids.num_groups(), " groups");
+  QUIRE_CHECK(scheduler_output.new_block_ids.num_rows() == scheduled_.size() &&
+                  scheduler_output.new_block_ids.num_groups() == num_groups,
+              scheduler_output.new_block_ids.num_rows(), " rows of ",
+              scheduler_output.new_block_ids.num_groups(), " groups");
   batch_->condense();
-  remove_unplanned();
+  remove_unscheduled();
 
-  for (size_t i = 0; i < planned_.size(); ++i) {
-    CachedRequestState& request = *planned_[i];
-    const bool replaces = plan.scheduled_reqs[i].resumed_from_preemption != 0;
+  for (size_t i = 0; i < scheduled_.size(); ++i) {
+    CachedRequestState& request = *scheduled_[i];
+    const bool replaces = scheduler_output.scheduled_reqs[i].resumed_from_preemption != 0;
     if (replaces) request.num_sent = 0;  // some were not needed before
     for (size_t group = 0; group < num_groups; ++group) {
-      const std::span<const BlockId> ids = plan.new_block_ids.at(i, group);
+      const std::span<const BlockId> ids = scheduler_output.new_block_ids.at(i, group);
       if (request.row < 0) {
         auto& held = request.block_ids[group];
         if (replaces) held.clear();
@@ -140,10 +130,10 @@ void ModelRunner::update_batch(const SchedulerOutput& plan) {
     }
     if (request.row < 0) batch_->add(request);
   }
-  QUIRE_CHECK(static_cast<size_t>(batch_->size()) == planned_.size(), batch_->size(), " rows for ",
-              planned_.size(), " requests");
-  for (size_t i = 0; i < planned_.size(); ++i) {
-    num_scheduled_[static_cast<size_t>(planned_[i]->row)] = plan.scheduled_reqs[i].num_tokens;
+  QUIRE_CHECK(static_cast<size_t>(batch_->size()) == scheduled_.size(), batch_->size(), " rows for ",
+              scheduled_.size(), " requests");
+  for (size_t i = 0; i < scheduled_.size(); ++i) {
+    num_scheduled_[static_cast<size_t>(scheduled_[i]->row)] = scheduler_output.scheduled_reqs[i].num_tokens;
   }
   if (ops_.decodes_first) place_decodes_first();
 }
@@ -162,71 +152,54 @@ void ModelRunner::place_decodes_first() {
   }
 }
 
+SamplerConfig ModelRunner::sampler_config() const {
+  return {model_.vocab_size(), config_.max_num_seqs, static_cast<int32_t>(records_.size())};
+}
+
+StepBuffersConfig ModelRunner::step_buffers_config(std::span<const int32_t> block_sizes) const {
+  StepBuffersConfig config;
+  config.inputs.max_num_seqs = config_.max_num_seqs;
+  config.inputs.max_num_batched_tokens = config_.max_num_batched_tokens;
+  config.inputs.max_model_len = config_.max_model_len;
+  config.inputs.block_sizes.assign(block_sizes.begin(), block_sizes.end());
+  if (ops_.attention_plan_bytes != nullptr) {
+    config.inputs.attention_plan_bytes =
+        ops_.attention_plan_bytes(config_.max_num_seqs, config_.max_num_batched_tokens);
+  }
+  config.sampler = sampler_config();
+  return config;
+}
+
 size_t ModelRunner::batch_bytes(std::span<const int32_t> block_sizes) const {
-  if (runtime_ == nullptr) return 0;
-  const auto num_slots = static_cast<int32_t>(records_.size());
-  StepInputsConfig inputs;
-  inputs.max_num_seqs = config_.max_num_seqs;
-  inputs.max_num_batched_tokens = config_.max_num_batched_tokens;
-  inputs.max_model_len = config_.max_model_len;
-  inputs.block_sizes.assign(block_sizes.begin(), block_sizes.end());
-  return DeviceArena::rounded(device_inputs_bytes(inputs, attention_plan_bytes())) +
-         DeviceArena::rounded(device_sampler_bytes(config_.max_num_seqs, num_slots)) +
-         DeviceArena::rounded(StagingRing::device_bytes(staging_bytes(), num_slots));
-}
-
-size_t ModelRunner::attention_plan_bytes() const {
-  if (ops_.attention_plan_bytes == nullptr) return 0;
-  return ops_.attention_plan_bytes(config_.max_num_seqs, config_.max_num_batched_tokens);
-}
-
-size_t ModelRunner::staging_bytes() const {
-  StepInputsConfig inputs;
-  inputs.max_num_seqs = config_.max_num_seqs;
-  inputs.max_num_batched_tokens = config_.max_num_batched_tokens;
-  return device_inputs_staging_bytes(inputs) +
-         device_sampler_staging_bytes(config_.max_num_seqs, model_.vocab_size());
+  return platform_.step_buffers_bytes(step_buffers_config(block_sizes));
 }
 
 void ModelRunner::set_kv_cache(const KVCacheConfig& config, std::vector<KVCacheView> layers,
                                DeviceArena& arena) {
   kv_caches_ = std::move(layers);
   kv_cache_groups_.resize(kv_caches_.size());
-  StepInputsConfig inputs{config_.max_num_seqs, config_.max_num_batched_tokens, config_.max_model_len, {}};
+  std::vector<int32_t> block_sizes;
   for (size_t group = 0; group < config.groups.size(); ++group) {
     for (int32_t layer : config.groups[group].layers) {
       kv_cache_groups_[static_cast<size_t>(layer)] = static_cast<int32_t>(group);
     }
-    inputs.block_sizes.push_back(config.groups[group].spec.block_size);
+    block_sizes.push_back(config.groups[group].spec.block_size);
     planning_layers_.push_back(config.groups[group].layers.front());
   }
-  batch_ = std::make_unique<InputBatch>(config_.max_num_seqs, config_.max_model_len, inputs.block_sizes);
+  batch_ = std::make_unique<InputBatch>(config_.max_num_seqs, config_.max_model_len, block_sizes);
   const size_t activations = activation_bytes();
   arena_ = std::make_unique<ActivationArena>(arena.allocate(activations), activations);
   all_logits_ = arena_->take(DType::kFloat32, std::min(config_.max_num_seqs, config_.max_num_batched_tokens),
                              model_.vocab_size());
   activations_begin_ = arena_->mark();
-  if (runtime_ == nullptr) {
-    inputs_ = make_host_inputs(inputs);
-  } else {
-    const auto num_slots = static_cast<int32_t>(records_.size());
-    staging_ = std::make_unique<StagingRing>(
-        *runtime_, arena.allocate(StagingRing::device_bytes(staging_bytes(), num_slots)), staging_bytes(),
-        num_slots);
-    sampler_ = make_device_sampler(ops_, model_.vocab_size(),
-                                   {*runtime_, *staging_, launch_.stream, config_.max_num_seqs, num_slots,
-                                    arena.allocate(device_sampler_bytes(config_.max_num_seqs, num_slots))});
-    const size_t plan_bytes = attention_plan_bytes();
-    inputs_ = make_device_inputs(inputs, *ops_.batch, plan_bytes,
-                                 arena.allocate(device_inputs_bytes(inputs, plan_bytes)), *staging_);
-  }
+  buffers_ = platform_.make_step_buffers(step_buffers_config(block_sizes), arena);
 
   // As large as any step makes them.
   const auto max_seqs = static_cast<size_t>(config_.max_num_seqs);
-  planned_.reserve(max_seqs);
-  planned_before_.reserve(max_seqs);
+  scheduled_.reserve(max_seqs);
+  scheduled_before_.reserve(max_seqs);
   num_scheduled_.resize(max_seqs);
-  plan_index_.resize(max_seqs);
+  result_index_.resize(max_seqs);
   sampling_rows_.reserve(max_seqs);
   sampled_rows_.reserve(max_seqs);
   for (StepRecord& record : records_) {
@@ -241,26 +214,26 @@ ForwardContext ModelRunner::forward_context() {
           *arena_,
           kv_caches_,
           kv_cache_groups_,
-          inputs_->attention_metadata(),
+          buffers_->inputs().attention_metadata(),
           planning_layers_};
 }
 
 // Fills sampled_rows_ and sampling_rows_, in the rows' order, and the step's record.
-void ModelRunner::prepare_sampling(const SchedulerOutput& plan) {
-  StepRecord& step = record(slot_);
-  step.step_id = plan.step_id;
+void ModelRunner::prepare_sampling(const SchedulerOutput& scheduler_output) {
+  StepRecord& step = record(ring_index_);
+  step.step_id = scheduler_output.step_id;
   step.mode = CudagraphMode::kNone;
   step.entries.clear();
-  std::fill_n(plan_index_.begin(), batch_->size(), -1);
-  for (size_t i = 0; i < planned_.size(); ++i) {
-    step.entries.push_back({planned_[i]->request_id, -1});
-    if (plan.scheduled_reqs[i].samples)
-      plan_index_[static_cast<size_t>(planned_[i]->row)] = static_cast<int32_t>(i);
+  std::fill_n(result_index_.begin(), batch_->size(), -1);
+  for (size_t i = 0; i < scheduled_.size(); ++i) {
+    step.entries.push_back({scheduled_[i]->request_id, -1});
+    if (scheduler_output.scheduled_reqs[i].samples)
+      result_index_[static_cast<size_t>(scheduled_[i]->row)] = static_cast<int32_t>(i);
   }
   sampled_rows_.clear();
   sampling_rows_.clear();
   for (int32_t row = 0; row < batch_->size(); ++row) {
-    const int32_t index = plan_index_[static_cast<size_t>(row)];
+    const int32_t index = result_index_[static_cast<size_t>(row)];
     if (index < 0) continue;
     step.entries[static_cast<size_t>(index)].sampled = static_cast<int32_t>(sampled_rows_.size());
     sampled_rows_.push_back(row);
@@ -279,45 +252,46 @@ void ModelRunner::prepare_sampling(const SchedulerOutput& plan) {
   }
 }
 
-void ModelRunner::execute_model(const SchedulerOutput& plan) {
+void ModelRunner::execute_model(const SchedulerOutput& scheduler_output) {
   // There is a place for each in flight and one more, in which the host writes now.
   QUIRE_CHECK(num_unfinished_ <= config_.max_in_flight_steps, num_unfinished_.load(), " unfinished steps");
-  update_requests(plan);
-  if (planned_.empty()) {
+  update_requests(scheduler_output);
+  if (scheduled_.empty()) {
     batch_->condense();
-    prepare_sampling(plan);
+    prepare_sampling(scheduler_output);
     return;
   }
-  update_batch(plan);
-  prepare_sampling(plan);
+  update_batch(scheduler_output);
+  prepare_sampling(scheduler_output);
   const auto counts = std::span(num_scheduled_).first(static_cast<size_t>(batch_->size()));
   StepShape step;
   step.batch = batch_.get();
   step.num_scheduled = counts;
   step.sampling_rows = sampled_rows_;
-  step.num_tokens = plan.total_num_scheduled_tokens;
+  step.num_tokens = scheduler_output.total_num_scheduled_tokens;
   step.num_decode_rows =
       ops_.decodes_first
           ? static_cast<int32_t>(
                 std::find_if(counts.begin(), counts.end(), [](int32_t n) { return n != 1; }) - counts.begin())
           : 0;
-  const bool uniform = step.num_tokens == batch_->size() && sampled_rows_.size() == planned_.size();
+  const bool uniform = step.num_tokens == batch_->size() && sampled_rows_.size() == scheduled_.size();
   const auto choice = dispatcher_.dispatch(step.num_tokens, uniform);
-  record(slot_).mode = choice.mode;
+  record(ring_index_).mode = choice.mode;
 
-  if (staging_) staging_->begin_step();
-  inputs_->stage(launch_, step);
+  StepInputs& inputs = buffers_->inputs();
+  buffers_->begin_step();
+  inputs.stage(launch_, step);
   for (size_t i = 0; i < sampled_rows_.size(); ++i) {
     const CachedRequestState& request = batch_->request(sampled_rows_[i]);
     SamplingRow& row = sampling_rows_[i];
-    int32_t* token_ids = inputs_->token_ids(request);
+    int32_t* token_ids = inputs.token_ids(request);
     row.token_ids = token_ids;
     // The last token allowed has no place and needs none: nothing follows it.
     row.token_place = row.num_tokens < config_.max_model_len ? token_ids + row.num_tokens : nullptr;
   }
-  sampler_->stage(slot_, sampling_rows_);
+  buffers_->sampler().stage(ring_index_, sampling_rows_);
   const bool pads_rows = choice.mode == CudagraphMode::kFull;
-  inputs_->build(launch_, pads_rows ? choice.num_tokens : batch_->size(), choice.num_tokens);
+  inputs.build(launch_, pads_rows ? choice.num_tokens : batch_->size(), choice.num_tokens);
   run_forward(choice);
 }
 
@@ -336,53 +310,45 @@ void ModelRunner::run_forward(const CudagraphDispatcher::Choice& choice) {
     hidden = graph.replay(ctx);
     arena_->reserve(hidden);
   } else {
-    hidden = model_.forward(ctx, inputs_->model_input());
+    hidden = model_.forward(ctx, buffers_->inputs().model_input());
   }
   if (num_logits > 0) {
     const TensorView last = arena_->take(hidden.dtype, num_logits, model_.hidden_size());
-    ops_.gather_rows(launch_, last, hidden, inputs_->logits_index());
+    ops_.gather_rows(launch_, last, hidden, buffers_->inputs().logits_index());
     model_.compute_logits(ctx, logits_, last);
   }
   arena_->release(activations_begin_);
 }
 
-void ModelRunner::sample_tokens(const SchedulerOutput& plan, const GrammarOutput* grammar) {
-  StepRecord& step = record(slot_);
-  QUIRE_CHECK(step.step_id == plan.step_id, "step ", plan.step_id, " was not executed");
+void ModelRunner::sample_tokens(const SchedulerOutput& scheduler_output, const GrammarOutput* grammar) {
+  StepRecord& step = record(ring_index_);
+  QUIRE_CHECK(step.step_id == scheduler_output.step_id, "step ", scheduler_output.step_id,
+              " was not executed");
   const size_t n = sampling_rows_.size();
-  if (n > 0) sampler_->sample(launch_, *arena_, logits_, slot_, grammar);
-  if (launch_.error != nullptr) check_launches(*launch_.error);  // or the step has no result to be taken
-  if (runtime_ != nullptr) {
-    check_device(*runtime_, runtime_->record_event(step.done.get(), launch_.stream), "recording an event");
-  }
+  if (n > 0) buffers_->sampler().sample(launch_, *arena_, logits_, ring_index_, grammar);
+  platform_.check();  // or the step has no result to be taken
+  buffers_->end_step(ring_index_);
   // The batch's rows grow now, whoever knows the tokens.
   for (size_t i = 0; i < n; ++i) {
     CachedRequestState& request = batch_->request(sampled_rows_[i]);
     if (request.num_tokens == config_.max_model_len) continue;  // it has no place here either
-    if (runtime_ != nullptr) {
-      batch_->append_unknown_token(request);
-    } else {
-      batch_->append_token(request,
-                           std::max(sampler_->token_ids(slot_)[i], 0));  // without a token it ends here
-    }
+    buffers_->append_sampled_token(*batch_, request, ring_index_, i);
   }
   step.num_sampled = n;
-  slot_ = next_slot(slot_);
+  ring_index_ = next_ring_index(ring_index_);
   ++num_unfinished_;
 }
 
 void ModelRunner::finish_step(ModelRunnerOutput& output) {
   // Whatever comes of it, the next call is about the next step.
-  const int32_t slot = std::exchange(finish_slot_, next_slot(finish_slot_));
+  const int32_t ring_index = std::exchange(finish_ring_index_, next_ring_index(finish_ring_index_));
   --num_unfinished_;
-  const StepRecord& step = record(slot);
-  if (runtime_ != nullptr) {
-    check_device(*runtime_, runtime_->synchronize_event(step.done.get()), "computing a step");
-  }
+  const StepRecord& step = record(ring_index);
+  buffers_->wait_for_step(ring_index);
   output.reset(step.step_id);
   output.has_cudagraphs = dispatcher_.has_graphs() ? 1 : 0;
   output.cudagraph_mode = step.mode;
-  const auto tokens = sampler_->token_ids(slot);
+  const auto tokens = buffers_->sampler().token_ids(ring_index);
   for (const StepRecord::Entry& entry : step.entries) {
     auto sampled = entry.sampled < 0 ? std::span<const int32_t>{}
                                      : tokens.subspan(static_cast<size_t>(entry.sampled), 1);
@@ -394,7 +360,7 @@ void ModelRunner::finish_step(ModelRunnerOutput& output) {
     }
     output.add(entry.request_id, sampled);
   }
-  if (step.num_sampled > 0) sampler_->take_logprobs(slot, output.logprobs);
+  if (step.num_sampled > 0) buffers_->sampler().take_logprobs(ring_index, output.logprobs);
 }
 
 }  // namespace quire

@@ -1,5 +1,5 @@
-// Runs one step's plan: applies it to the persistent batch, builds the attention metadata, runs the model,
-// samples.
+// Runs a step of the scheduler's: applies it to the persistent batch, builds the attention metadata, runs the
+// model, samples.
 #pragma once
 
 #include <atomic>
@@ -11,11 +11,10 @@
 
 #include "messages/model_runner_output.h"
 #include "models/model.h"
-#include "sampler/sampler.h"
 #include "worker/cudagraph_dispatcher.h"
 #include "worker/graph_runner.h"
 #include "worker/input_batch.h"
-#include "worker/step_inputs.h"
+#include "worker/platform.h"
 
 namespace quire {
 
@@ -33,15 +32,14 @@ struct ModelRunnerConfig {
 // neither waits for it nor sees its tokens before finish_step.
 class ModelRunner {
  public:
-  // `runtime`: the device's, or null where the kernels' memory is the host's.
-  ModelRunner(const ModelRunnerConfig& config, const Model& model, const KernelTable& ops,
-              const LaunchContext& launch, Communicator& communicator,
-              const DeviceRuntime* runtime = nullptr);
+  // All of them outlive it.
+  ModelRunner(const ModelRunnerConfig& config, const Model& model, Platform& platform,
+              Communicator& communicator);
   ~ModelRunner();
 
   // Activations of the largest step.
   size_t activation_bytes() const;
-  // Device memory that inputs and results take besides; 0 on the host. `block_sizes`: of each KV cache group.
+  // What inputs and results take of the arena besides; 0 on the host. `block_sizes`: of each KV cache group.
   size_t batch_bytes(std::span<const int32_t> block_sizes) const;
 
   // The caches, per layer, and the groups they belong to. Takes activation_bytes and batch_bytes of `arena`.
@@ -52,10 +50,10 @@ class ModelRunner {
   // request, and captures the graphs.
   void warm_up();
 
-  // Forward pass up to the logits of the rows to sample from. A plan without requests only changes the batch.
-  void execute_model(const SchedulerOutput& plan);
-  // Of the plan executed last: samples, and feeds the tokens back into the batch.
-  void sample_tokens(const SchedulerOutput& plan, const GrammarOutput* grammar);
+  // Forward pass up to the logits of the rows to sample from. A step without requests only changes the batch.
+  void execute_model(const SchedulerOutput& scheduler_output);
+  // Of the step executed last: samples, and feeds the tokens back into the batch.
+  void sample_tokens(const SchedulerOutput& scheduler_output, const GrammarOutput* grammar);
   // Waits for the oldest step that was sampled and not finished, and fills `output`. On any thread, but one
   // at a time. When a step is executed, at most max_in_flight_steps others are sampled and unfinished.
   void finish_step(ModelRunnerOutput& output);
@@ -72,42 +70,41 @@ class ModelRunner {
       RequestId request_id;
       int32_t sampled;  // index of its token, or -1
     };
-    std::vector<Entry> entries;  // in the plan's order
+    std::vector<Entry> entries;  // in the scheduler's order
     size_t num_sampled = 0;
     CudagraphMode mode = CudagraphMode::kNone;
-    DeviceEvent done;
   };
 
-  // Changes what is known of the requests; fills planned_.
-  void update_requests(const SchedulerOutput& plan);
+  // Changes what is known of the requests; fills scheduled_.
+  void update_requests(const SchedulerOutput& scheduler_output);
   CachedRequestState& add_request(const NewRequestData& data);
   void forget_request(RequestId id);
   void remove_from_batch(CachedRequestState& request, bool keeps);
-  void remove_unplanned();
-  // Makes the rows of the batch those of planned_.
-  void update_batch(const SchedulerOutput& plan);
+  void remove_unscheduled();
+  // Makes the rows of the batch those of scheduled_.
+  void update_batch(const SchedulerOutput& scheduler_output);
   void place_decodes_first();
   // Says which rows are sampled from, and with what.
-  void prepare_sampling(const SchedulerOutput& plan);
+  void prepare_sampling(const SchedulerOutput& scheduler_output);
   void run_forward(const CudagraphDispatcher::Choice& choice);
   ForwardContext forward_context();
-  StepRecord& record(int32_t slot) { return records_[static_cast<size_t>(slot)]; }
-  int32_t next_slot(int32_t slot) const { return (slot + 1) % static_cast<int32_t>(records_.size()); }
+  SamplerConfig sampler_config() const;
+  StepBuffersConfig step_buffers_config(std::span<const int32_t> block_sizes) const;
+  StepRecord& record(int32_t ring_index) { return records_[static_cast<size_t>(ring_index)]; }
+  int32_t next_ring_index(int32_t ring_index) const {
+    return (ring_index + 1) % static_cast<int32_t>(records_.size());
+  }
   void warm_up_size(int32_t num_tokens);
   void warm_up_sampling();
   void capture_graphs(std::span<const int32_t> full, std::span<const int32_t> piecewise);
-  size_t staging_bytes() const;
-  size_t attention_plan_bytes() const;
 
   ModelRunnerConfig config_;
   const Model& model_;
+  Platform& platform_;
   const KernelTable& ops_;
   const LaunchContext& launch_;
   Communicator& communicator_;
-  const DeviceRuntime* runtime_;
-  std::unique_ptr<StagingRing> staging_;
-  std::unique_ptr<Sampler> sampler_;
-  std::unique_ptr<StepInputs> inputs_;
+  std::unique_ptr<StepBuffers> buffers_;
   std::unordered_map<RequestId, CachedRequestState> requests_;
   std::unique_ptr<InputBatch> batch_;
   std::unique_ptr<ActivationArena> arena_;
@@ -121,15 +118,15 @@ class ModelRunner {
   std::map<GraphKey, PiecewiseGraph> piecewise_graphs_;
 
   std::atomic<int32_t> num_unfinished_{0};  // steps that were sampled
-  std::vector<StepRecord> records_;         // by slot; used in turn
-  int32_t slot_ = 0;                        // of the step at hand
-  int32_t finish_slot_ = 0;                 // of the step that finish_step takes next
+  std::vector<StepRecord> records_;         // by ring index: used in turn
+  int32_t ring_index_ = 0;                  // of the step at hand
+  int32_t finish_ring_index_ = 0;           // of the step that finish_step takes next
 
   // The step at hand.
-  std::vector<CachedRequestState*> planned_;  // in the plan's order
-  std::vector<CachedRequestState*> planned_before_;
+  std::vector<CachedRequestState*> scheduled_;  // in the scheduler's order
+  std::vector<CachedRequestState*> scheduled_before_;
   std::vector<int32_t> num_scheduled_;      // per row: tokens to compute
-  std::vector<int32_t> plan_index_;         // per row, or -1: does not sample
+  std::vector<int32_t> result_index_;       // per row: of its result, or -1: does not sample
   std::vector<int32_t> sampled_rows_;       // ascending
   std::vector<SamplingRow> sampling_rows_;  // of those
   TensorView all_logits_, logits_;

@@ -20,7 +20,8 @@ constexpr RequestId kWarmUpRequest = ~RequestId{0};
 }  // namespace
 
 void ModelRunner::warm_up() {
-  if (runtime_ == nullptr) return;
+  if (platform_.runtime() == nullptr) return;
+  const DeviceRuntime& runtime = *platform_.runtime();
   // Padding only: no cache is written, nothing is attended to. The largest sizes first, so that the memory
   // that libraries take is taken.
   const auto begin = std::chrono::steady_clock::now();
@@ -30,7 +31,7 @@ void ModelRunner::warm_up() {
   std::reverse(sizes.begin(), sizes.end());
   for (int32_t size : sizes) warm_up_size(size);
   warm_up_sampling();
-  check_device(*runtime_, runtime_->synchronize_stream(launch_.stream), "warming up");
+  check_device(runtime, runtime.synchronize_stream(launch_.stream), "warming up");
   log(LogLevel::kInfo, "warmed up in ", seconds_since(begin), " s");
   if (!config_.use_graphs) return;
 
@@ -42,10 +43,10 @@ void ModelRunner::warm_up() {
 
 // As a step of this size would run without graphs.
 void ModelRunner::warm_up_size(int32_t num_tokens) {
-  inputs_->build(launch_, std::min(num_tokens, config_.max_num_seqs), num_tokens);
+  buffers_->inputs().build(launch_, std::min(num_tokens, config_.max_num_seqs), num_tokens);
   arena_->release(activations_begin_);
   const ForwardContext ctx = forward_context();
-  const TensorView hidden = model_.forward(ctx, inputs_->model_input());
+  const TensorView hidden = model_.forward(ctx, buffers_->inputs().model_input());
   if (num_tokens <= all_logits_.shape[0]) model_.compute_logits(ctx, all_logits_.rows(0, num_tokens), hidden);
   arena_->release(activations_begin_);
 }
@@ -65,61 +66,62 @@ void ModelRunner::warm_up_sampling() {
   all.logit_bias = {{0, 1.0F}};
   all.logprobs = 1;
   ModelRunnerOutput output;
-  SchedulerOutput plan;
+  SchedulerOutput scheduler_output;
   for (const SamplingParams& params : {plain, random, all}) {
-    plan.scheduled_reqs = {{kWarmUpRequest, length, 0, 0, /*samples=*/1, /*is_new=*/1, 0, 0}};
-    plan.scheduled_new_reqs.resize(1);
-    NewRequestData& request = plan.scheduled_new_reqs[0];
+    scheduler_output.scheduled_reqs = {{kWarmUpRequest, length, 0, 0, /*samples=*/1, /*is_new=*/1, 0, 0}};
+    scheduler_output.scheduled_new_reqs.resize(1);
+    NewRequestData& request = scheduler_output.scheduled_new_reqs[0];
     request.request_id = kWarmUpRequest;
     request.prompt_token_ids.assign(static_cast<size_t>(length), 0);
     request.sampling_params = params;
-    plan.total_num_scheduled_tokens = length;
-    plan.new_block_ids.clear(batch_->num_groups());
+    scheduler_output.total_num_scheduled_tokens = length;
+    scheduler_output.new_block_ids.clear(batch_->num_groups());
     for (size_t group = 0; group < batch_->num_groups(); ++group) {
-      plan.new_block_ids.push(kNullBlock);
-      plan.new_block_ids.end_list();
+      scheduler_output.new_block_ids.push(kNullBlock);
+      scheduler_output.new_block_ids.end_list();
     }
-    execute_model(plan);
-    sample_tokens(plan, nullptr);
+    execute_model(scheduler_output);
+    sample_tokens(scheduler_output, nullptr);
     finish_step(output);
-    plan.finished_req_ids = {kWarmUpRequest};
+    scheduler_output.finished_req_ids = {kWarmUpRequest};
   }
-  plan.scheduled_reqs.clear();
-  plan.scheduled_new_reqs.clear();
-  plan.total_num_scheduled_tokens = 0;
-  plan.new_block_ids.clear(batch_->num_groups());
-  execute_model(plan);
-  sample_tokens(plan, nullptr);
+  scheduler_output.scheduled_reqs.clear();
+  scheduler_output.scheduled_new_reqs.clear();
+  scheduler_output.total_num_scheduled_tokens = 0;
+  scheduler_output.new_block_ids.clear(batch_->num_groups());
+  execute_model(scheduler_output);
+  sample_tokens(scheduler_output, nullptr);
   finish_step(output);
 }
 
 void ModelRunner::capture_graphs(std::span<const int32_t> full, std::span<const int32_t> piecewise) {
   const auto begin = std::chrono::steady_clock::now();
+  const DeviceRuntime& runtime = *platform_.runtime();
   size_t free_before = 0, free_after = 0, total = 0;
-  check_device(*runtime_, runtime_->memory_info(&free_before, &total), "asking for the free memory");
+  check_device(runtime, runtime.memory_info(&free_before, &total), "asking for the free memory");
   compute_hash_ = compute_hash();
   // The largest first: the driver uses their memory again for the smaller ones.
   for (auto size = full.rbegin(); size != full.rend(); ++size) {
-    inputs_->build(launch_, *size, *size);
-    full_graphs_.emplace(GraphKey{compute_hash_, *size}, FullGraph(*runtime_, launch_.stream, [&] {
+    buffers_->inputs().build(launch_, *size, *size);
+    full_graphs_.emplace(GraphKey{compute_hash_, *size}, FullGraph(runtime, launch_.stream, [&] {
                            arena_->release(activations_begin_);
                            const ForwardContext ctx = forward_context();
-                           const TensorView hidden = model_.forward(ctx, inputs_->model_input());
+                           const TensorView hidden = model_.forward(ctx, buffers_->inputs().model_input());
                            model_.compute_logits(ctx, all_logits_.rows(0, *size), hidden);
                          }));
   }
   for (auto size = piecewise.rbegin(); size != piecewise.rend(); ++size) {
-    inputs_->build(launch_, 0, *size);
+    buffers_->inputs().build(launch_, 0, *size);
     arena_->release(activations_begin_);
     const ForwardContext ctx = forward_context();
     piecewise_graphs_.emplace(GraphKey{compute_hash_, *size},
-                              PiecewiseGraph(*runtime_, ctx, [&](const ForwardContext& pieces) {
-                                return model_.forward(pieces, inputs_->model_input());
+                              PiecewiseGraph(runtime, ctx, [&](const ForwardContext& pieces) {
+                                return model_.forward(pieces, buffers_->inputs().model_input());
                               }));
   }
   arena_->release(activations_begin_);
-  check_device(*runtime_, runtime_->synchronize_stream(launch_.stream), "capturing graphs");
-  check_device(*runtime_, runtime_->memory_info(&free_after, &total), "asking for the free memory");
+  check_device(runtime, runtime.synchronize_stream(launch_.stream), "capturing graphs");
+  check_device(runtime, runtime.memory_info(&free_after, &total), "asking for the free memory");
   log(LogLevel::kInfo, "captured ", full.size(), " full and ", piecewise.size(), " piecewise graphs in ",
       seconds_since(begin), " s, ", (free_before - std::min(free_after, free_before)) >> 20, " MiB");
 }

@@ -1,4 +1,4 @@
-// From the persistent batch and a step's plan to what the model reads.
+// From the persistent batch, and what a step is to compute of it, to what the model reads.
 #pragma once
 
 #include <cstdint>
@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "device/device_arena.h"
 #include "device/staging_ring.h"
 #include "layers/context.h"
 #include "models/model.h"
@@ -54,17 +55,33 @@ struct StepInputsConfig {
   int32_t max_num_batched_tokens = 0;
   int32_t max_model_len = 0;
   std::vector<int32_t> block_sizes;  // of each KV cache group
+  size_t attention_plan_bytes = 0;   // of the backend, for one group
 };
 
 std::unique_ptr<StepInputs> make_host_inputs(const StepInputsConfig& config);
 
-// Device memory: tables for every row, and the inputs at addresses that never change. `plan_bytes`: what the
-// backend's attention plan takes, per group.
-size_t device_inputs_bytes(const StepInputsConfig& config, size_t plan_bytes);
-// Bytes of the staging ring that a step may take; more goes in several rounds, with a wait between them. All
-// of the longest row fits.
+// What a device's inputs keep on the device: tables for every request, and the inputs at addresses that never
+// change. A measuring arena says how much that is.
+struct DeviceInputsMemory {
+  DeviceInputsMemory(const StepInputsConfig& config, DeviceArena& arena);
+
+  struct Group {
+    int32_t* block_table;   // [max_num_seqs, max_blocks] by state index
+    int64_t* slot_mapping;  // [max_num_batched_tokens]
+    std::byte* attention_plan;
+    int32_t block_size;
+    int32_t max_blocks;
+  };
+  int32_t* tokens;                    // [max_num_seqs, max_model_len] by state index
+  int32_t *input_ids, *positions;     // [max_num_batched_tokens]
+  int32_t* query_start_loc;           // [max_num_seqs + 1]
+  int32_t *seq_lens, *state_indices;  // [max_num_seqs]
+  std::vector<Group> groups;
+};
+// Bytes of the staging ring that a step takes at most; what changed beyond that goes in several rounds, with
+// a wait between them. All of the longest row fits.
 size_t device_inputs_staging_bytes(const StepInputsConfig& config);
 std::unique_ptr<StepInputs> make_device_inputs(const StepInputsConfig& config, const BatchOps& ops,
-                                               size_t plan_bytes, std::byte* memory, StagingRing& staging);
+                                               const DeviceInputsMemory& memory, StagingRing& staging);
 
 }  // namespace quire

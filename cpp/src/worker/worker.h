@@ -7,15 +7,14 @@
 #include <vector>
 
 #include "device/device_arena.h"
-#include "device/thread_pool.h"
 #include "distributed/communicator.h"
 #include "formats/hf_config.h"
 #include "messages/kv_cache_spec.h"
 #include "models/model.h"
 #include "quire/engine_config.h"
 #include "worker/backend.h"
-#include "worker/kv_cache_memory.h"
 #include "worker/model_runner.h"
+#include "worker/platform.h"
 
 namespace quire {
 
@@ -48,37 +47,28 @@ class Worker {
   void initialize_kv_cache(const KVCacheConfig& config);
 
   // The three parts of a step; see ModelRunner. They never throw: an exception becomes output.error.
-  void execute_model(const SchedulerOutput& plan);
-  StepOutcome sample_tokens(const SchedulerOutput& plan, const GrammarOutput* grammar);
+  void execute_model(const SchedulerOutput& scheduler_output);
+  StepOutcome sample_tokens(const SchedulerOutput& scheduler_output, const GrammarOutput* grammar);
   // With the outcomes in order; may be called on another thread than the others.
   void finish_step(const StepOutcome& outcome, ModelRunnerOutput& output);
 
  private:
   // Builds the model with an arena and a loader of some kind; sets workspace_bytes_ to what its ops need, and
-  // model_hash_.
+  // runner_config_.model_hash.
   std::unique_ptr<Model> build_model(const EngineConfig& config, const HfConfig& hf_config,
                                      Checkpoint& checkpoint, DeviceArena& arena, WeightLoader& loader);
-  void start_device();
-  void select_device();  // on this thread
-  // Measures the model, and takes its memory and the KV cache's at once.
-  std::unique_ptr<DeviceArena> take_device_memory(const EngineConfig& config, const HfConfig& hf_config,
-                                                  Checkpoint& checkpoint);
+  // What all but the KV cache takes, before any of it is taken.
+  DeviceMemoryPlan measure(const EngineConfig& config, const HfConfig& hf_config, Checkpoint& checkpoint);
+  size_t step_bytes() const;  // what the runner takes of the arena
   StepOutcome failed(const std::string& what, StepId step_id);
 
-  Backend backend_;
-  std::unique_ptr<ThreadPool> thread_pool_;
+  std::unique_ptr<Platform> platform_;
   std::unique_ptr<Communicator> communicator_;
-  LaunchContext launch_;
-  LaunchError launch_error_;
-  DeviceStream stream_;
-  std::unique_ptr<void, void (*)(void*)> backend_state_{nullptr, [](void*) {}};
-  int32_t max_model_len_;
+  ModelRunnerConfig runner_config_;
   DType dtype_ = DType::kFloat32;
   std::unique_ptr<DeviceArena> arena_;
   size_t workspace_bytes_ = 0;
-  uint64_t model_hash_ = 0;
   std::unique_ptr<Model> model_;
-  std::vector<KVCacheMemory> kv_cache_;  // per group, on the host
   std::unique_ptr<ModelRunner> runner_;
 
   std::string error_;  // of the step at hand

@@ -47,6 +47,25 @@ std::vector<int32_t> from(int32_t first, size_t count) {
   return values;
 }
 
+TEST(StagingMeterTest, CountsWhatARingTakes) {
+  FakeDeviceRuntime::reset();
+  const DeviceRuntime& runtime = FakeDeviceRuntime::table();
+  const auto push_all = [](auto& staging) {
+    staging.template push<int32_t>(5);
+    staging.template push<int64_t>(3);
+    staging.template push<float>(0);
+    staging.template push<std::byte>(1);
+  };
+  StagingMeter meter;
+  push_all(meter);
+  EXPECT_EQ(meter.bytes(), 32U + 32U + 0U + 16U);
+  std::vector<std::byte> memory(meter.bytes());
+  StagingRing ring(runtime, memory.data(), meter.bytes(), 1);
+  ring.begin_step();
+  push_all(ring);
+  EXPECT_EQ(ring.available(), 0U);
+}
+
 TEST_P(StagingRingTest, WhatIsEnqueuedAfterSendSeesWhatWasPushed) {
   ring_.begin_step();
   const auto first = push(1, 5);

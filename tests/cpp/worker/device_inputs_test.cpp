@@ -43,9 +43,13 @@ class DeviceInputsTest : public testing::TestWithParam<Shape> {
     const size_t staged = device_inputs_staging_bytes(config_);
     ring_memory_.resize(StagingRing::device_bytes(staged, kNumSteps));
     ring_ = std::make_unique<StagingRing>(runtime_, ring_memory_.data(), staged, kNumSteps);
-    // Nothing is zero before it is written.
-    memory_.resize(device_inputs_bytes(config_, kPlanBytes), std::byte{0x77});
-    inputs_ = make_device_inputs(config_, fake::kBatchOps, kPlanBytes, memory_.data(), *ring_);
+    config_.attention_plan_bytes = kPlanBytes;
+    // As much as measuring says, and nothing is zero before it is written.
+    const auto counter = make_measuring_arena();
+    const DeviceInputsMemory measured(config_, *counter);
+    arena_ = make_device_arena(runtime_, counter->used());
+    inputs_ = make_device_inputs(config_, fake::kBatchOps, DeviceInputsMemory(config_, *arena_), *ring_);
+    EXPECT_EQ(arena_->remaining(), 0U);
     for (int32_t i = 0; i < shape_.max_num_seqs + 3; ++i) renew(sequences_.emplace_back());
   }
   ~DeviceInputsTest() override { synchronize(); }
@@ -134,12 +138,13 @@ class DeviceInputsTest : public testing::TestWithParam<Shape> {
 
   Shape shape_ = GetParam();
   StepInputsConfig config_{shape_.max_num_seqs, shape_.max_num_batched_tokens, shape_.max_model_len,
-                           shape_.block_sizes};
+                           shape_.block_sizes, 0};
   FakeDevice& device_ = FakeDeviceRuntime::reset();
   const DeviceRuntime& runtime_ = FakeDeviceRuntime::table();
   LaunchContext launch_;
   DeviceStream stream_;
-  std::vector<std::byte> ring_memory_, memory_;
+  std::vector<std::byte> ring_memory_;
+  std::unique_ptr<DeviceArena> arena_;
   std::unique_ptr<StagingRing> ring_;
   std::unique_ptr<StepInputs> inputs_;
   std::unique_ptr<StepInputs> host_inputs_ = make_host_inputs(config_);
@@ -194,8 +199,7 @@ void DeviceInputsTest::expect_same_as_host(const StepShape& step, int32_t padded
     EXPECT_EQ(actual.num_decode_rows, only_decodes ? padded_rows : step.num_decode_rows);
     EXPECT_EQ(actual.max_query_len, expected.max_query_len);
     EXPECT_EQ(actual.max_seq_len, expected.max_seq_len);
-    EXPECT_EQ(reinterpret_cast<uintptr_t>(actual.plan) % DeviceArena::kAlignment,
-              reinterpret_cast<uintptr_t>(memory_.data()) % DeviceArena::kAlignment);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(actual.plan) % DeviceArena::kAlignment, 0U);
   }
 }
 

@@ -330,8 +330,6 @@ bool refuses_to_sample = false;
 // It has no result; those after it have their own.
 TEST(DeviceModelRunnerFailureTest, ALaunchRefusedWhileSamplingFailsThatStepAlone) {
   RunnerRig rig({true, 2, false, false});
-  LaunchError error;
-  rig.launch.error = &error;
   rig.ops.sample = [](const LaunchContext& ctx, const SamplingArgs& args) {
     if (std::exchange(refuses_to_sample, false)) {
       ctx.error->failed = true;
@@ -354,7 +352,7 @@ TEST(DeviceModelRunnerFailureTest, ALaunchRefusedWhileSamplingFailsThatStepAlone
   finish();
   refuses_to_sample = true;
   EXPECT_THROW(run_step(steps.next().compute(1, 3, 4).plan), InternalError);
-  error = {};
+  rig.platform->begin_step();
   for (RequestId id : {2, 3, 4}) {
     steps.next().add(id, {5, 6, 7}, 3, {static_cast<BlockId>(id)}).plan.finished_req_ids = {id - 1};
     run_step(steps.plan);

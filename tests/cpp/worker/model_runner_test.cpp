@@ -91,7 +91,7 @@ TEST(ModelRunnerTest, WhatLayersChooseIsInTheHashThatGraphsAreFoundBy) {
   RunnerRig rig({});
   const auto runner_hash = [&rig](uint64_t model_hash) {
     const ModelRunnerConfig config{1, 1, 1, 1, false, model_hash};
-    return ModelRunner(config, *rig.model, rig.ops, rig.launch, *rig.communicator).compute_hash();
+    return ModelRunner(config, *rig.model, *rig.platform, *rig.communicator).compute_hash();
   };
   EXPECT_EQ(runner_hash(1), runner_hash(1));
   EXPECT_NE(runner_hash(1), runner_hash(2));

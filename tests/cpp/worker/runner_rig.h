@@ -35,17 +35,14 @@ struct RunnerRig {
   };
   explicit RunnerRig(const Options& options)
       : device(FakeDeviceRuntime::reset()), ops(options.on_device ? fake_kernel_table() : fake::cpu()) {
-    const DeviceRuntime* runtime = options.on_device ? &FakeDeviceRuntime::table() : nullptr;
     if (options.hurried) device.hurries.emplace(options.in_flight);
-    if (runtime != nullptr) {
-      stream = make_stream(*runtime);
-      launch.stream = stream.get();
-    }
+    const Backend backend{&ops, options.on_device ? &FakeDeviceRuntime::table() : nullptr, 0};
+    platform = make_platform(backend, /*num_threads=*/1);
     if (options.select_attention != nullptr) ops.select_attention = options.select_attention;
     Checkpoint checkpoint = Checkpoint::open(QUIRE_DEMO_MODEL);
     const HfConfig hf_config = HfConfig::load(QUIRE_DEMO_MODEL "/config.json");
     const auto loader = make_host_loader();
-    BuildContext build{ops, launch, checkpoint, *weights, *loader, DType::kBFloat16};
+    BuildContext build{ops, platform->launch(), checkpoint, *weights, *loader, DType::kBFloat16};
     build.max_model_len = kMaxModelLen;
     build.max_num_tokens = kMaxTokens;
     build.max_num_seqs = kMaxSeqs;
@@ -53,12 +50,11 @@ struct RunnerRig {
     model = find_model(hf_config)(build, hf_config);
     model_hash = build.compute_hash.value();
     workspace = Buffer(build.workspace_bytes);
-    launch.workspace = workspace.data();
-    launch.workspace_bytes = workspace.size();
+    platform->set_workspace(workspace.data(), workspace.size());
     runner = std::make_unique<ModelRunner>(
         ModelRunnerConfig{kMaxSeqs, kMaxTokens, kMaxModelLen, options.in_flight, options.graphs, model_hash},
-        *model, ops, launch, *communicator, runtime);
-    set_kv_cache(runtime);
+        *model, *platform, *communicator);
+    set_kv_cache();
     runner->warm_up();
   }
   ~RunnerRig() { runner.reset(); }
@@ -73,8 +69,7 @@ struct RunnerRig {
 
   FakeDevice& device;
   KernelTable ops;
-  LaunchContext launch;
-  DeviceStream stream;
+  std::unique_ptr<Platform> platform;
   std::unique_ptr<Communicator> communicator = make_single_communicator();
   std::unique_ptr<DeviceArena> weights = make_host_arena();
   std::unique_ptr<Model> model;
@@ -84,7 +79,7 @@ struct RunnerRig {
   std::unique_ptr<ModelRunner> runner;
 
  private:
-  void set_kv_cache(const DeviceRuntime* runtime) {
+  void set_kv_cache() {
     KVCacheConfig config;
     KVCacheGroup& group = config.groups.emplace_back();
     group.spec = model->kv_cache_specs()[0];
@@ -101,6 +96,7 @@ struct RunnerRig {
     // No more than the runner says that it takes.
     const size_t bytes =
         DeviceArena::rounded(runner->activation_bytes()) + runner->batch_bytes({{kBlockSize}});
+    const DeviceRuntime* runtime = platform->runtime();
     memory = runtime != nullptr ? make_device_arena(*runtime, bytes) : make_host_arena();
     runner->set_kv_cache(config, std::move(layers), *memory);
     EXPECT_EQ(memory->used(), bytes);

@@ -1,0 +1,113 @@
+#include "device/runtime_handles.h"
+#include "util/check.h"
+#include "util/log.h"
+#include "worker/platform.h"
+
+namespace quire {
+namespace {
+
+// How often a device's memory is asked for anew when a neighbour was quicker.
+constexpr int kMaxTries = 8;
+// What is never asked for: the driver needs room for a kernel's local memory, and for modules loaded later.
+constexpr size_t kDriverBytes = size_t{256} << 20;
+
+class DevicePlatform final : public Platform {
+ public:
+  // A device computes by itself: one thread of the host is enough.
+  explicit DevicePlatform(const Backend& backend)
+      : Platform(backend, /*num_threads=*/1), runtime_(*backend.runtime) {
+    DevicePlatform::select();
+    stream_ = make_stream(runtime_);
+    launch_.stream = stream_.get();
+    launch_.error = &launch_error_;
+    if (ops().create_state == nullptr) return;
+    void* state = ops().create_state(&launch_error_);
+    if (state == nullptr)
+      throw InvalidArgument(str("device '", name(), "' cannot be used: ", launch_error_.text));
+    state_ = {state, ops().destroy_state};
+    launch_.state = state;
+  }
+
+  void select() override { check_device(runtime_, runtime_.select(backend_.device), "selecting the device"); }
+  void begin_step() override { launch_error_ = {}; }
+  void check() const override { check_launches(launch_error_); }
+  // On a device that has failed nothing works any more; a launch that was refused is over. Not the whole
+  // device is waited for: another engine may be capturing a graph.
+  std::string loss() override {
+    const int code = runtime_.synchronize_stream(launch_.stream);
+    return code == 0 ? std::string() : runtime_.error_text(code);
+  }
+
+  std::unique_ptr<WeightLoader> make_loader() override {
+    return make_device_loader(runtime_, backend_.device, ops());
+  }
+  std::unique_ptr<DeviceArena> make_arena(const EngineConfig& config,
+                                          const std::function<DeviceMemoryPlan()>& measure) override;
+
+  int64_t available_kv_cache_bytes(const DeviceArena& arena, size_t reserved) const override {
+    const size_t left = arena.remaining();
+    return left > reserved ? static_cast<int64_t>(left - reserved) : 0;
+  }
+  std::vector<std::byte*> allocate_kv_cache(const KVCacheConfig& config, DeviceArena& arena,
+                                            size_t reserved) override;
+  // A device's blocks have their memory for good.
+  void apply(std::span<const KVExtent>) override {}
+
+  size_t step_buffers_bytes(const StepBuffersConfig& config) const override {
+    return device_step_buffers_bytes(config);
+  }
+  std::unique_ptr<StepBuffers> make_step_buffers(const StepBuffersConfig& config,
+                                                 DeviceArena& arena) override {
+    return make_device_step_buffers(ops(), runtime_, launch_, config, arena);
+  }
+
+ private:
+  const DeviceRuntime& runtime_;
+  LaunchError launch_error_;
+  DeviceStream stream_;
+  std::unique_ptr<void, void (*)(void*)> state_{nullptr, [](void*) {}};
+};
+
+std::unique_ptr<DeviceArena> DevicePlatform::make_arena(const EngineConfig& config,
+                                                        const std::function<DeviceMemoryPlan()>& measure) {
+  DeviceMemoryPlan plan = measure();
+  for (int attempt = 1;; ++attempt) {
+    size_t free = 0, total = 0;
+    check_device(runtime_, runtime_.memory_info(&free, &total), "asking for the free memory");
+    plan.set_budget(config, free > kDriverBytes ? free - kDriverBytes : 0, total);
+    try {
+      auto arena = make_device_arena(runtime_, plan.arena_bytes());
+      log(LogLevel::kInfo, name(), ": ", plan.text());
+      return arena;
+    } catch (const ResourceExhausted&) {
+      // A neighbour took some between the question and this.
+      if (attempt == kMaxTries) throw;
+    }
+  }
+}
+
+std::vector<std::byte*> DevicePlatform::allocate_kv_cache(const KVCacheConfig& config, DeviceArena& arena,
+                                                          size_t reserved) {
+  int64_t bytes = 0;
+  for (const KVCacheGroup& group : config.groups) bytes += group.block_bytes() * group.num_blocks;
+  const int64_t available = available_kv_cache_bytes(arena, reserved);
+  if (bytes > available) {
+    throw InvalidArgument(str("kv_cache_memory_bytes ", bytes, " is more than the ", available,
+                              " bytes that are left for it on ", name(),
+                              ": lower it or num_gpu_blocks_override, or raise gpu_memory_utilization"));
+  }
+  std::vector<std::byte*> first_blocks;
+  for (const KVCacheGroup& group : config.groups) {
+    first_blocks.push_back(
+        arena.allocate(static_cast<size_t>(group.block_bytes()) * static_cast<size_t>(group.num_blocks)));
+  }
+  return first_blocks;
+}
+
+}  // namespace
+
+std::unique_ptr<Platform> make_device_platform(const Backend& backend) {
+  return std::make_unique<DevicePlatform>(backend);
+}
+
+}  // namespace quire

@@ -1,0 +1,57 @@
+#include "worker/kv_cache_memory.h"
+#include "worker/platform.h"
+
+namespace quire {
+namespace {
+
+class HostPlatform final : public Platform {
+ public:
+  HostPlatform(const Backend& backend, int32_t num_threads) : Platform(backend, num_threads) {}
+
+  void select() override {}
+  void begin_step() override {}
+  void check() const override {}
+  std::string loss() override { return {}; }
+
+  std::unique_ptr<WeightLoader> make_loader() override { return make_host_loader(launch_.host); }
+  std::unique_ptr<DeviceArena> make_arena(const EngineConfig&,
+                                          const std::function<DeviceMemoryPlan()>&) override {
+    return make_host_arena();
+  }
+
+  // A part of what is free, for the host is shared with everyone.
+  int64_t available_kv_cache_bytes(const DeviceArena&, size_t) const override {
+    return static_cast<int64_t>(available_host_memory() / 2);
+  }
+  // Address space: blocks get memory when they are touched.
+  std::vector<std::byte*> allocate_kv_cache(const KVCacheConfig& config, DeviceArena&, size_t) override {
+    std::vector<std::byte*> first_blocks;
+    for (const KVCacheGroup& group : config.groups)
+      first_blocks.push_back(
+          kv_cache_.emplace_back(group, /*may_all_be_mapped=*/!config.shared).first_block());
+    return first_blocks;
+  }
+  void apply(std::span<const KVExtent> extents) override {
+    for (const KVExtent& extent : extents) kv_cache_.at(static_cast<size_t>(extent.group)).apply(extent);
+  }
+
+  size_t step_buffers_bytes(const StepBuffersConfig&) const override { return 0; }
+  std::unique_ptr<StepBuffers> make_step_buffers(const StepBuffersConfig& config, DeviceArena&) override {
+    return make_host_step_buffers(ops(), config);
+  }
+
+ private:
+  std::vector<KVCacheMemory> kv_cache_;  // per group
+};
+
+}  // namespace
+
+std::unique_ptr<Platform> make_host_platform(const Backend& backend, int32_t num_threads) {
+  return std::make_unique<HostPlatform>(backend, num_threads);
+}
+
+std::unique_ptr<Platform> make_platform(const Backend& backend, int32_t num_threads) {
+  return backend.is_device() ? make_device_platform(backend) : make_host_platform(backend, num_threads);
+}
+
+}  // namespace quire

@@ -1,0 +1,91 @@
+// Where one worker computes: the host, or a device. All that the two do differently is behind this and what
+// it makes; nobody who has one asks which it is.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "device/device_arena.h"
+#include "device/thread_pool.h"
+#include "messages/kv_cache_spec.h"
+#include "messages/scheduler_output.h"
+#include "quire/engine_config.h"
+#include "weights/weight_loader.h"
+#include "worker/backend.h"
+#include "worker/memory_plan.h"
+#include "worker/step_buffers.h"
+
+namespace quire {
+
+// One per worker, on its thread but for `select` and `loss`. Outlives everything that it makes.
+class Platform {
+ public:
+  virtual ~Platform() = default;
+  Platform(const Platform&) = delete;
+  Platform& operator=(const Platform&) = delete;
+
+  const KernelTable& ops() const { return *backend_.ops; }
+  const std::string& name() const { return name_; }  // "cuda:0 (sm_90)"
+  // What every op of this worker is launched with. The reference stays good.
+  const LaunchContext& launch() const { return launch_; }
+  void set_workspace(std::byte* data, size_t bytes) {
+    launch_.workspace = data;
+    launch_.workspace_bytes = bytes;
+  }
+  // Null on the host: there nothing is chosen by measuring, loaded late or captured.
+  const DeviceRuntime* runtime() const { return backend_.runtime; }
+
+  // Before this thread uses it. Throws InternalError when it cannot.
+  virtual void select() = 0;
+  // Launches of the step before that failed are forgotten.
+  virtual void begin_step() = 0;
+  // Throws InternalError when a launch has failed since then.
+  virtual void check() const = 0;
+  // After an error, when all that was enqueued is over: why nothing works here any more; empty when all is
+  // well.
+  virtual std::string loss() = 0;
+
+  virtual std::unique_ptr<WeightLoader> make_loader() = 0;
+  // Where everything that the worker keeps will lie. `measure` says what it takes besides the KV cache; not
+  // everyone asks. Throws as DeviceMemoryPlan::set_budget and make_device_arena do.
+  virtual std::unique_ptr<DeviceArena> make_arena(const EngineConfig& config,
+                                                  const std::function<DeviceMemoryPlan()>& measure) = 0;
+
+  // What the KV cache may have when `reserved` bytes of the arena are still to be taken.
+  virtual int64_t available_kv_cache_bytes(const DeviceArena& arena, size_t reserved) const = 0;
+  // Where block 0 of each group begins. Called once. Throws InvalidArgument for more than is available.
+  virtual std::vector<std::byte*> allocate_kv_cache(const KVCacheConfig& config, DeviceArena& arena,
+                                                    size_t reserved) = 0;
+  // Blocks get or lose their memory, where that is done while they are used.
+  virtual void apply(std::span<const KVExtent> extents) = 0;
+
+  // What make_step_buffers takes of its arena.
+  virtual size_t step_buffers_bytes(const StepBuffersConfig& config) const = 0;
+  virtual std::unique_ptr<StepBuffers> make_step_buffers(const StepBuffersConfig& config,
+                                                         DeviceArena& arena) = 0;
+
+ protected:
+  Platform(const Backend& backend, int32_t num_threads)
+      : backend_(backend), name_(backend.name()), threads_(num_threads) {
+    launch_.host = threads_.host_parallel();
+  }
+
+  Backend backend_;
+  std::string name_;
+  ThreadPool threads_;
+  LaunchContext launch_;
+};
+
+// `num_threads` compute where the host does.
+std::unique_ptr<Platform> make_platform(const Backend& backend, int32_t num_threads);
+
+std::unique_ptr<Platform> make_host_platform(const Backend& backend, int32_t num_threads);
+// Throws InvalidArgument when the backend cannot use the device.
+std::unique_ptr<Platform> make_device_platform(const Backend& backend);
+
+}  // namespace quire

@@ -1,0 +1,50 @@
+// What the steps in flight read and leave behind, on the host or on a device: their inputs, the sampler, and
+// when they are done.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "sampler/sampler.h"
+#include "worker/step_inputs.h"
+
+namespace quire {
+
+struct StepBuffersConfig {
+  StepInputsConfig inputs;
+  SamplerConfig sampler;
+};
+
+// One per worker, on its thread but for wait_for_step. A step's ring index is the sampler's.
+class StepBuffers {
+ public:
+  virtual ~StepBuffers() = default;
+
+  StepInputs& inputs() { return *inputs_; }
+  Sampler& sampler() { return *sampler_; }
+
+  // Before anything of a step is staged.
+  virtual void begin_step() = 0;
+  // When all of it was enqueued.
+  virtual void end_step(int32_t ring_index) = 0;
+  // Returns when the step that ended last with this index is done. On any thread.
+  virtual void wait_for_step(int32_t ring_index) = 0;
+  // The request gets the index-th token that a step sampled, whether or not the host can know it.
+  virtual void append_sampled_token(InputBatch& batch, CachedRequestState& request, int32_t ring_index,
+                                    size_t index) = 0;
+
+ protected:
+  std::unique_ptr<StepInputs> inputs_;
+  std::unique_ptr<Sampler> sampler_;
+};
+
+std::unique_ptr<StepBuffers> make_host_step_buffers(const KernelTable& ops, const StepBuffersConfig& config);
+
+// What make_device_step_buffers takes of its arena.
+size_t device_step_buffers_bytes(const StepBuffersConfig& config);
+// `launch.stream` is where every step runs.
+std::unique_ptr<StepBuffers> make_device_step_buffers(const KernelTable& ops, const DeviceRuntime& runtime,
+                                                      const LaunchContext& launch,
+                                                      const StepBuffersConfig& config, DeviceArena& arena);
+
+}  // namespace quire

@@ -1,0 +1,108 @@
+// What host and device do differently for a worker.
+#include "worker/platform.h"
+
+#include <gtest/gtest.h>
+
+#include "device/fake_kernels.h"
+#include "quire/error.h"
+
+namespace quire {
+namespace {
+
+constexpr size_t kMiB = size_t{1} << 20;
+
+// Two layers of 512 bytes a block.
+KVCacheConfig small_cache(int32_t num_blocks) {
+  KVCacheConfig config;
+  KVCacheGroup& group = config.groups.emplace_back();
+  group.spec.block_size = 16;
+  group.spec.page_bytes = 512;
+  group.layers = {0, 1};
+  group.num_blocks = num_blocks;
+  return config;
+}
+
+class PlatformTest : public testing::Test {
+ protected:
+  FakeDevice& device_ = FakeDeviceRuntime::reset();
+  KernelTable ops_ = fake_kernel_table();
+  std::unique_ptr<Platform> host_ = make_platform({&fake::cpu(), nullptr, 0}, 1);
+  std::unique_ptr<Platform> on_device_ = make_platform({&ops_, &FakeDeviceRuntime::table(), 0}, 1);
+};
+
+TEST_F(PlatformTest, OnlyADeviceHasARuntimeAndAStream) {
+  EXPECT_EQ(host_->runtime(), nullptr);
+  EXPECT_EQ(host_->launch().stream, nullptr);
+  EXPECT_EQ(on_device_->runtime(), &FakeDeviceRuntime::table());
+  EXPECT_NE(on_device_->launch().stream, nullptr);
+}
+
+TEST_F(PlatformTest, ADevicesMemoryIsMeasuredAndTakenAtOnceAndTheHostsAsItIsNeeded) {
+  device_.free_bytes = 1000 * kMiB;
+  int num_measured = 0;
+  const auto measure = [&num_measured] {
+    ++num_measured;
+    DeviceMemoryPlan plan;
+    plan.weights = 100 * kMiB;
+    return plan;
+  };
+  EngineConfig config;
+  config.gpu_memory_utilization = 0.5;
+  const auto host_arena = host_->make_arena(config, measure);
+  EXPECT_EQ(num_measured, 0);
+  EXPECT_EQ(device_.free_bytes, 1000 * kMiB);
+  const auto arena = on_device_->make_arena(config, measure);
+  EXPECT_EQ(num_measured, 1);
+  EXPECT_EQ(arena->remaining(), 500 * kMiB);
+  EXPECT_EQ(device_.free_bytes, 500 * kMiB);
+}
+
+TEST_F(PlatformTest, ADevicesKVCacheHasWhatTheRestLeaves) {
+  const auto arena = make_device_arena(FakeDeviceRuntime::table(), 10240);
+  EXPECT_EQ(on_device_->available_kv_cache_bytes(*arena, 4096), 6144);
+  EXPECT_EQ(on_device_->available_kv_cache_bytes(*arena, 20000), 0);
+  try {
+    on_device_->allocate_kv_cache(small_cache(7), *arena, 4096);
+    FAIL() << "7 blocks of 1 KiB are more than 6 KiB";
+  } catch (const InvalidArgument& error) {
+    EXPECT_NE(std::string(error.what()).find("kv_cache_memory_bytes 7168 is more than the 6144 bytes"),
+              std::string::npos)
+        << error.what();
+  }
+  const auto first_blocks = on_device_->allocate_kv_cache(small_cache(6), *arena, 4096);
+  ASSERT_EQ(first_blocks.size(), 1U);
+  EXPECT_EQ(arena->remaining(), 4096U);
+}
+
+TEST_F(PlatformTest, TheHostsBlocksLoseTheirMemoryWhenExtentsSaySo) {
+  constexpr int32_t kBlocks = 4097;  // 4 MiB, and block 0
+  KVCacheConfig config = small_cache(kBlocks);
+  config.groups[0].blocks_per_extent = 4096;
+  const auto arena = host_->make_arena({}, nullptr);
+  std::byte* block_1 = host_->allocate_kv_cache(config, *arena, 0).at(0) + 1024;
+  block_1[0] = std::byte{7};
+  const KVExtent lost[] = {{.group = 0, .first_block = 1, .num_blocks = 4096, .map = 0}};
+  host_->apply(lost);
+  EXPECT_EQ(block_1[0], std::byte{0});
+}
+
+TEST_F(PlatformTest, AFailedLaunchIsToldUntilTheNextStepAndADeviceThatIsLostForGood) {
+  const LaunchContext& launch = on_device_->launch();
+  on_device_->check();
+  launch.error->failed = true;
+  EXPECT_THROW(on_device_->check(), InternalError);
+  EXPECT_EQ(on_device_->loss(), "");
+  on_device_->begin_step();
+  on_device_->check();
+  // The fake breaks when a stream is waited for that is being captured.
+  const DeviceRuntime& runtime = FakeDeviceRuntime::table();
+  ASSERT_EQ(runtime.begin_capture(launch.stream), 0);
+  EXPECT_EQ(on_device_->loss(), "it broke");
+  void* graph = nullptr;
+  ASSERT_EQ(runtime.end_capture(launch.stream, &graph), 0);
+  runtime.destroy_graph(graph);
+  EXPECT_EQ(host_->loss(), "");
+}
+
+}  // namespace
+}  // namespace quire
