@@ -1,10 +1,10 @@
 // Paged attention.
 //
 // The unit of work is a tile: up to 32 query rows of one request that share a KV head, row i being query
-// head (i % group) of token (i / group). A tile walks over the partitions of 256 tokens that its rows
-// attend to; a partition gives a maximum, a sum and an unnormalised output per row, which are folded in
-// order. Since partitions begin at fixed positions, and masked tokens change no bit of a sum, a row's
-// result does not depend on the rows beside it, nor on who computed which partition.
+// head (i % num_queries_per_kv) of token (i / num_queries_per_kv). A tile walks over the partitions of 256
+// tokens that its rows attend to; a partition gives a maximum, a sum and an unnormalised output per row,
+// which are folded in order. Since partitions begin at fixed positions, and masked tokens change no bit of a
+// sum, a row's result does not depend on the rows beside it, nor on who computed which partition.
 #include <cstring>
 #include <utility>
 
@@ -25,7 +25,7 @@ struct Problem {
   const AttentionLayer& layer;
   const MatmulKernels& matmul;
   int type;
-  int group;      // query heads per KV head
+  int num_queries_per_kv;
   int head_size;  // D
   int depth;      // D as the staged query and the cached keys have it
   int block_size;
@@ -37,7 +37,7 @@ struct Problem {
     return reinterpret_cast<const int32_t*>(batch.block_table.at(batch.state_indices.as<int32_t>()[r]));
   }
   int seq_len(int r) const { return batch.seq_lens.as<int32_t>()[r]; }
-  int num_tiles(int r) const { return (query_len(r) * group + kQueryRows - 1) / kQueryRows; }
+  int num_tiles(int r) const { return (query_len(r) * num_queries_per_kv + kQueryRows - 1) / kQueryRows; }
 };
 
 struct Tile {
@@ -56,12 +56,12 @@ Tile make_tile(const Problem& p, int request, int index) {
   tile.request = request;
   tile.kv_head = index / tiles;
   tile.first_row = (tiles - 1 - index % tiles) * kQueryRows;
-  tile.rows = std::min(kQueryRows, p.query_len(request) * p.group - tile.first_row);
+  tile.rows = std::min(kQueryRows, p.query_len(request) * p.num_queries_per_kv - tile.first_row);
   const int computed = p.seq_len(request) - p.query_len(request);
   const int window = p.layer.sliding_window;
-  const int first_position = computed + tile.first_row / p.group;
+  const int first_position = computed + tile.first_row / p.num_queries_per_kv;
   tile.first_token = window > 0 ? std::max(0, first_position - window + 1) : 0;
-  tile.end_token = computed + (tile.first_row + tile.rows - 1) / p.group + 1;
+  tile.end_token = computed + (tile.first_row + tile.rows - 1) / p.num_queries_per_kv + 1;
   tile.first_partition = tile.first_token / kPartitionTokens;
   tile.end_partition = (tile.end_token - 1) / kPartitionTokens + 1;
   return tile;
@@ -107,8 +107,8 @@ void stage_query(const Problem& p, const Tile& tile, const Buffers& buffers) {
   const int64_t row_bytes = int64_t{p.depth} * p.matmul.staged_element_bytes[p.type];
   for (int i = 0; i < tile.rows; ++i) {
     const int row = tile.first_row + i;
-    const int64_t head = int64_t{tile.kv_head} * p.group + row % p.group;
-    const std::byte* source = query.at(p.query_begin(tile.request) + row / p.group) +
+    const int64_t head = int64_t{tile.kv_head} * p.num_queries_per_kv + row % p.num_queries_per_kv;
+    const std::byte* source = query.at(p.query_begin(tile.request) + row / p.num_queries_per_kv) +
                               head * query.stride[1] * static_cast<int64_t>(dtype_bytes(query.dtype));
     p.matmul.stage_query[p.type](buffers.query + i * row_bytes, source, p.head_size, p.depth);
   }
@@ -163,8 +163,8 @@ void attend_partition(const Problem& p, const Tile& tile, int partition, const B
   const int computed = p.seq_len(tile.request) - p.query_len(tile.request);
   for (int i = 0; i < tile.rows; ++i) {
     const int row = tile.first_row + i;
-    const int column = computed + row / p.group - base;
-    const int head = tile.kv_head * p.group + row % p.group;
+    const int column = computed + row / p.num_queries_per_kv - base;
+    const int head = tile.kv_head * p.num_queries_per_kv + row % p.num_queries_per_kv;
     const SoftmaxRow softmax = {
         .scores = buffers.scores + i * kPartitionStride,
         .probabilities = buffers.probabilities + i * kPartitionStride * element,
@@ -196,8 +196,8 @@ void store_tile(const Problem& p, const Tile& tile, const Part& total) {
   const TensorView& out = p.out;
   for (int i = 0; i < tile.rows; ++i) {
     const int row = tile.first_row + i;
-    const int64_t head = int64_t{tile.kv_head} * p.group + row % p.group;
-    std::byte* to = out.at(p.query_begin(tile.request) + row / p.group) +
+    const int64_t head = int64_t{tile.kv_head} * p.num_queries_per_kv + row % p.num_queries_per_kv;
+    std::byte* to = out.at(p.query_begin(tile.request) + row / p.num_queries_per_kv) +
                     head * out.stride[1] * static_cast<int64_t>(dtype_bytes(out.dtype));
     p.matmul.finish[type_index(out.dtype)](
         to, total.out + int64_t{i} * p.head_size, total.max[i], total.sum[i],
@@ -247,54 +247,54 @@ constexpr int kMaxSplitRequests = 4;  // decoding requests that the workspace is
 
 struct SplitTile {
   Tile tile;
-  int64_t first_slot;
+  int64_t first_part;
   std::atomic<int> partitions_left;
 };
 
-int64_t slot_floats(int rows, int head_size) { return (int64_t{rows} * (head_size + 2) + 15) / 16 * 16; }
+int64_t part_floats(int rows, int head_size) { return (int64_t{rows} * (head_size + 2) + 15) / 16 * 16; }
 
-Part slot(const Problem& p, void* workspace, int64_t index, int rows) {
-  float* out = static_cast<float*>(workspace) + index * slot_floats(rows, p.head_size);
+Part part_at(const Problem& p, void* workspace, int64_t index, int rows) {
+  float* out = static_cast<float*>(workspace) + index * part_floats(rows, p.head_size);
   return {out, out + int64_t{rows} * p.head_size, out + int64_t{rows} * (p.head_size + 1)};
 }
 
 // Returns false, having done nothing, when the workspace does not hold all the partial results.
 bool attend_by_partitions(const Problem& p, const LaunchContext& ctx, int num_tiles) {
   SplitTile tiles[kMaxSplitTiles];
-  int64_t num_slots = 0;
+  int64_t num_parts = 0;
   int rows = 0;
   for (int request = 0, next = 0; next < num_tiles; ++request) {
     const int count = p.num_tiles(request) * p.cache.num_kv_heads;
     for (int i = 0; i < count; ++i, ++next) {
       tiles[next].tile = make_tile(p, request, i);
-      tiles[next].first_slot = num_slots;
+      tiles[next].first_part = num_parts;
       const int partitions = tiles[next].tile.end_partition - tiles[next].tile.first_partition;
       tiles[next].partitions_left.store(partitions, std::memory_order_relaxed);
-      num_slots += partitions;
+      num_parts += partitions;
       rows = std::max(rows, tiles[next].tile.rows);
     }
   }
-  const size_t bytes = static_cast<size_t>(num_slots * slot_floats(rows, p.head_size)) * sizeof(float);
-  if (num_slots == num_tiles || bytes > ctx.workspace_bytes) return false;
+  const size_t bytes = static_cast<size_t>(num_parts * part_floats(rows, p.head_size)) * sizeof(float);
+  if (num_parts == num_tiles || bytes > ctx.workspace_bytes) return false;
 
-  WorkQueue queue(num_slots);
+  WorkQueue queue(num_parts);
   on_all_threads(ctx, [&](int32_t, int32_t) {
     const Buffers buffers(p);
     int at = 0, staged = -1;
     int64_t begin, end;
     while (queue.take(&begin, &end)) {
-      while (at + 1 < num_tiles && tiles[at + 1].first_slot <= begin) ++at;
+      while (at + 1 < num_tiles && tiles[at + 1].first_part <= begin) ++at;
       SplitTile& split = tiles[at];
       const Tile& tile = split.tile;
       if (staged != at) stage_query(p, tile, buffers);
       staged = at;
-      attend_partition(p, tile, tile.first_partition + static_cast<int>(begin - split.first_slot), buffers,
-                       slot(p, ctx.workspace, begin, rows));
+      attend_partition(p, tile, tile.first_partition + static_cast<int>(begin - split.first_part), buffers,
+                       part_at(p, ctx.workspace, begin, rows));
       // Whoever finishes the last partition of a tile folds them all, in order.
       if (split.partitions_left.fetch_sub(1, std::memory_order_acq_rel) != 1) continue;
       clear(p, tile, buffers.total);
       for (int i = 0; i < tile.end_partition - tile.first_partition; ++i)
-        fold(p, tile, buffers.total, slot(p, ctx.workspace, split.first_slot + i, rows));
+        fold(p, tile, buffers.total, part_at(p, ctx.workspace, split.first_part + i, rows));
       store_tile(p, tile, buffers.total);
     }
     if (p.matmul.release != nullptr) p.matmul.release();
@@ -317,8 +317,8 @@ size_t attention_workspace_bytes(int32_t max_tokens, int32_t max_seq_len, int32_
                                  int32_t num_kv_heads, int32_t head_size) {
   const int64_t requests = std::min(max_tokens, kMaxSplitRequests);
   const int64_t partitions = (int64_t{max_seq_len} + kPartitionTokens - 1) / kPartitionTokens;
-  const int64_t slots = requests * partitions * num_kv_heads;
-  return static_cast<size_t>(slots * slot_floats(num_heads / num_kv_heads, head_size)) * sizeof(float);
+  const int64_t parts = requests * partitions * num_kv_heads;
+  return static_cast<size_t>(parts * part_floats(num_heads / num_kv_heads, head_size)) * sizeof(float);
 }
 
 void paged_attention(const Isa& isa, const LaunchContext& ctx, TensorView out, TensorView query,
@@ -331,7 +331,7 @@ void paged_attention(const Isa& isa, const LaunchContext& ctx, TensorView out, T
       .layer = layer,
       .matmul = isa.matmul,
       .type = type_index(cache.dtype),
-      .group = layer.num_heads / layer.num_kv_heads,
+      .num_queries_per_kv = layer.num_heads / layer.num_kv_heads,
       .head_size = cache.head_size,
       .depth = static_cast<int>(key_depth(cache.head_size, cache.dtype)),
       .block_size = cache.block_size,

@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "attention/decode.cuh"
+#include "attention/decode_work.cuh"
 #include "attention/params.h"
 #include "attention/prefill_mma.cuh"
 #include "ops.h"
