@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Everything that needs a GPU, with a summary at the end. Fails when any of it failed.
 #
-#   tests/run_gpu.sh [--sanitizer] [--soak SECONDS] [PART ...]      all parts but doors by default
+#   tests/run_gpu.sh [--sanitizer] [--soak SECONDS] [PART ...]      all parts but doors by default, ranks with two GPUs
 #
 #   kernels       each op of the CUDA table against the reference
 #   engine        engines against the CPU's and against themselves; weights
+#   ranks         engines whose ranks have a device each (needs two that read each other's memory)
 #   logits        transformers' logits, for each architecture (needs pytest, torch and transformers)
 #   doors         `quire run`, scripts and a Triton server, with the package that is installed (needs pytest)
 #   --sanitizer   also: compute-sanitizer's memcheck and racecheck on some of the kernels' tests, under five minutes
@@ -41,7 +42,12 @@ kernels() {
 
 engine() {
   run_part engine 300 tests/gtest_some.sh "$(gpu_program tests/cpp quire_cpp_tests)" \
-    --gtest_filter='Cuda*:*DeviceLoader*'
+    --gtest_filter='Cuda*:*DeviceLoader*:-CudaPeers*:CudaRanks*'
+}
+
+ranks() {
+  run_part ranks 300 tests/gtest_some.sh "$(gpu_program tests/cpp quire_cpp_tests)" \
+    --gtest_filter='CudaPeers*:CudaRanks*'
 }
 
 logits() {
@@ -73,7 +79,9 @@ soak() {
     "$(gpu_program tests/cpp quire_cpp_tests)"
 }
 
-readonly all_parts=(kernels engine logits doors) default_parts=(kernels engine logits)
+readonly all_parts=(kernels engine ranks logits doors)
+default_parts=(kernels engine logits)
+(($(nvidia-smi -L 2>/dev/null | wc -l) < 2)) || default_parts+=(ranks)
 parts=() more_parts=() soak_seconds=0
 while (($# > 0)); do
   case $1 in

@@ -60,6 +60,7 @@ constexpr KernelTable make_table(const char* variant) {
                          const TopLogprobsArgs& args) { top_logprobs(kIsa, ctx, args); },
       .fill_random = fill_random,
       .batch = nullptr,
+      .peer = nullptr,
   };
 }
 

@@ -44,6 +44,7 @@ constexpr KernelTable make_table(const char* variant) {
       .top_logprobs = cuda::top_logprobs,
       .fill_random = cuda::fill_random,
       .batch = &cuda::kBatchOps,
+      .peer = &cuda::kPeerOps,
       .decodes_first = true,
   };
 }

@@ -31,6 +31,53 @@ int end_capture(void* stream, void** out) {
   return code(error);
 }
 
+struct SharedMemory {
+  cudaMemPool_t pool = nullptr;
+  void* data = nullptr;
+  int32_t device = 0;
+};
+
+int release_shared(void* handle) {
+  auto* shared = static_cast<SharedMemory*>(handle);
+  cudaError_t error = cudaSetDevice(shared->device);
+  if (shared->data != nullptr && error == cudaSuccess) error = cudaFree(shared->data);
+  if (shared->pool != nullptr && error == cudaSuccess) error = cudaMemPoolDestroy(shared->pool);
+  delete shared;
+  return code(error);
+}
+
+// A pool of its own gives the peers this memory and no other. Were all of a device's memory open to them,
+// each allocation and release of anybody would concern every device, and might wait for what another one
+// runs.
+int allocate_shared(void** handle, void** data, size_t bytes, int32_t device, const int32_t* peers,
+                    int32_t num_peers) {
+  if (const cudaError_t error = cudaSetDevice(device); error != cudaSuccess) return code(error);
+  auto* shared = new SharedMemory;
+  shared->device = device;
+  cudaMemPoolProps properties{};
+  properties.allocType = cudaMemAllocationTypePinned;
+  properties.location = {cudaMemLocationTypeDevice, device};
+  cudaError_t error = cudaMemPoolCreate(&shared->pool, &properties);
+  for (int32_t i = 0; i < num_peers && error == cudaSuccess; ++i) {
+    if (peers[i] == device) continue;
+    cudaMemAccessDesc access{};
+    access.location = {cudaMemLocationTypeDevice, peers[i]};
+    access.flags = cudaMemAccessFlagsProtReadWrite;
+    error = cudaMemPoolSetAccess(shared->pool, &access, 1);
+  }
+  const cudaStream_t stream = cudaStreamPerThread;
+  if (error == cudaSuccess) error = cudaMallocFromPoolAsync(&shared->data, bytes, shared->pool, stream);
+  if (error == cudaSuccess) error = cudaMemsetAsync(shared->data, 0, bytes, stream);
+  if (error == cudaSuccess) error = cudaStreamSynchronize(stream);
+  if (error != cudaSuccess) {
+    release_shared(shared);
+    return code(error);
+  }
+  *data = shared->data;
+  *handle = shared;
+  return 0;
+}
+
 constexpr DeviceRuntime kRuntime = {
     .backend = "cuda",
     .error_text = [](int code) { return cudaGetErrorString(static_cast<cudaError_t>(code)); },
@@ -43,6 +90,14 @@ constexpr DeviceRuntime kRuntime = {
       return code(cudaHostAlloc(data, bytes, cudaHostAllocPortable));
     },
     .release_pinned = [](void* data) -> int { return code(cudaFreeHost(data)); },
+    .can_access_peer = [](bool* can, int32_t device, int32_t peer) -> int {
+      int yes = 0;
+      const cudaError_t error = cudaDeviceCanAccessPeer(&yes, device, peer);
+      *can = yes != 0;
+      return code(error);
+    },
+    .allocate_shared = allocate_shared,
+    .release_shared = release_shared,
     .copy = [](void* to, const void* from, size_t bytes, void* stream) -> int {
       return code(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, as_stream(stream)));
     },

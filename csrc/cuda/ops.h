@@ -64,4 +64,7 @@ void sample(const LaunchContext& ctx, const SamplingArgs& args);
 // batch_ops.cu
 extern const BatchOps kBatchOps;
 
+// peer_ops.cu
+extern const PeerOps kPeerOps;
+
 }  // namespace quire::cuda

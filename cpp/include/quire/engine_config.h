@@ -29,11 +29,14 @@ struct QUIRE_API EngineConfig {
   bool skip_tokenizer_init = false;  // token ids in and out only; tokenizer.json is not read
 
   // ---- device ----
-  // "auto" (CUDA where this build and this machine have it), "cpu", "cuda" (device 0) or "cuda:N"
+  // "auto" (CUDA where this build and this machine have it), "cpu", "cuda" (device 0) or "cuda:N"; with
+  // several ranks the first of their devices
   std::string device = "auto";
-  int32_t num_threads = 0;           // CPU threads that compute, per rank; 0: the cores this process may use
-  int32_t tensor_parallel_size = 1;  // ranks that share each layer; on the CPU, thread groups of one process
-  // Of the device's memory, for everything: weights, activations and KV cache. Not used on the CPU.
+  int32_t num_threads = 0;  // CPU threads that compute, per rank; 0: the cores this process may use
+  // Ranks that share each layer: devices that follow each other and read each other's memory, or, on the CPU,
+  // thread groups of one process.
+  int32_t tensor_parallel_size = 1;
+  // Of each device's memory, for everything: weights, activations and KV cache. Not used on the CPU.
   double gpu_memory_utilization = 0.9;  // (0, 1]: this part of it, less what others hold of that part
   int64_t gpu_memory_bytes = 0;         // exactly this much instead; 0: by utilization
   bool enforce_eager = false;           // no CUDA graphs: every kernel is launched by itself, which is slower

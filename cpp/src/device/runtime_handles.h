@@ -45,6 +45,7 @@ using DeviceStream = DeviceHandle<&DeviceRuntime::destroy_stream>;
 using DeviceEvent = DeviceHandle<&DeviceRuntime::destroy_event>;
 using DeviceGraph = DeviceHandle<&DeviceRuntime::destroy_graph>;
 using PinnedMemory = DeviceHandle<&DeviceRuntime::release_pinned>;
+using SharedDeviceMemory = DeviceHandle<&DeviceRuntime::release_shared>;
 using DeviceMemory = DeviceHandle<&DeviceRuntime::release>;
 
 DeviceStream make_stream(const DeviceRuntime& runtime);

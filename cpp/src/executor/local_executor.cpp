@@ -5,6 +5,7 @@
 #include <mutex>
 #include <thread>
 
+#include "distributed/peer_communicator.h"
 #include "executor/executor.h"
 #include "formats/hf_config.h"
 #include "layers/rotary_embedding.h"
@@ -257,6 +258,13 @@ class LocalExecutor final : public Executor {
       std::vector<std::unique_ptr<Communicator>> one;
       one.push_back(make_single_communicator());
       return one;
+    }
+    if (backend_.is_device()) {
+      std::vector<int32_t> devices;
+      for (int32_t rank = 0; rank < world_size; ++rank) {
+        devices.push_back(backend_of_rank(backend_, rank).device);
+      }
+      return make_peer_communicators(*backend_.runtime, *backend_.ops, devices);
     }
     // The largest exchange: all hidden states, or a rank's part of the logits of every row.
     const int64_t hidden = hf_config.get_int("hidden_size", 1, 1 << 24);

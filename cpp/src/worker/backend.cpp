@@ -50,9 +50,12 @@ Backend find_backend(const EngineConfig& config) {
     throw InvalidArgument(
         str("device '", config.device, "' cannot be used: ", devices_found(), "; use 'cpu'", others));
   }
-  if (config.tensor_parallel_size > 1) {
+  for (int32_t rank = 1; rank < config.tensor_parallel_size; ++rank) {
+    if (cuda_kernel_table(backend.device + rank) == backend.ops) continue;
     throw InvalidArgument(str("tensor_parallel_size ", config.tensor_parallel_size,
-                              " is more than one CUDA device can serve; use 1"));
+                              " needs the devices cuda:", backend.device,
+                              " to cuda:", backend.device + config.tensor_parallel_size - 1,
+                              ", all of one kind; ", devices_found(), "; use ", rank, " or less, or 'cpu'"));
   }
   return backend;
 }

@@ -21,7 +21,7 @@ struct Backend {
 };
 
 // "auto": the first CUDA device that this build has machine code for, else the CPU. Throws InvalidArgument,
-// saying what is there, when the device asked for is not.
+// saying what is there, when the device asked for is not, or not enough like it follow for the other ranks.
 Backend find_backend(const EngineConfig& config);
 
 // Where a rank computes: devices follow each other, and the host is one for all.

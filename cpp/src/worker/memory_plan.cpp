@@ -20,6 +20,7 @@ std::string gib(size_t bytes) {
 }  // namespace
 
 void DeviceMemoryPlan::set_budget(const EngineConfig& config, size_t free, size_t total) {
+  free += exchange;
   size_t budget = static_cast<size_t>(config.gpu_memory_bytes);
   if (budget > 0) {
     if (budget > free) {
@@ -35,7 +36,7 @@ void DeviceMemoryPlan::set_budget(const EngineConfig& config, size_t free, size_
     }
   }
   kv_cache = 0;
-  const size_t rest = arena_bytes() + graphs;
+  const size_t rest = arena_bytes() + graphs + exchange;
   // Whole megabytes: what the device hands out is rounded too.
   kv_cache = (budget > rest ? budget - rest : 0) >> 20 << 20;
   if (kv_cache == 0) {
@@ -47,7 +48,8 @@ void DeviceMemoryPlan::set_budget(const EngineConfig& config, size_t free, size_
 
 std::string DeviceMemoryPlan::text() const {
   return str("weights ", gib(weights), ", activations ", gib(activations), ", workspace ", gib(workspace),
-             ", batch ", gib(batch), ", graphs ", gib(graphs), ", KV cache ", gib(kv_cache));
+             ", batch ", gib(batch), ", graphs ", gib(graphs),
+             exchange > 0 ? str(", exchange ", gib(exchange)) : std::string(), ", KV cache ", gib(kv_cache));
 }
 
 std::vector<int32_t> group_block_sizes(std::span<const KVCacheSpec> layers) {

@@ -21,14 +21,15 @@ struct DeviceMemoryPlan {
   size_t activations = 0;  // of the largest step, logits included
   size_t batch = 0;        // tables, inputs and results
   size_t graphs = 0;       // the driver's
+  size_t exchange = 0;     // the communicator's, taken before
   size_t kv_cache = 0;     // the rest
 
   // Sets kv_cache from gpu_memory_bytes, or gpu_memory_utilization of `total`. A neighbour may leave less
-  // `free` than that: then what is free is the budget. Throws ResourceExhausted when nothing is left for the
-  // KV cache, and InvalidArgument when gpu_memory_bytes is more than there is.
+  // `free`, besides the exchange, than that: then what is free is the budget. Throws ResourceExhausted when
+  // nothing is left for the KV cache, and InvalidArgument when gpu_memory_bytes is more than there is.
   void set_budget(const EngineConfig& config, size_t free, size_t total);
 
-  // What is taken at once: everything but the graphs.
+  // What is taken at once: everything but the graphs and the exchange.
   size_t arena_bytes() const { return weights + workspace + activations + batch + kv_cache; }
   std::string text() const;
 };

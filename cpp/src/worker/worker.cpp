@@ -79,6 +79,7 @@ DeviceMemoryPlan Worker::measure(const EngineConfig& config, const HfConfig& hf_
   plan.activations = DeviceArena::rounded(runner.activation_bytes());
   plan.batch = runner.batch_bytes(group_block_sizes(model->kv_cache_specs()));
   plan.graphs = config.enforce_eager ? 0 : kGraphBytes;
+  plan.exchange = communicator_->device_bytes();
   return plan;
 }
 
@@ -157,6 +158,7 @@ void Worker::finish_step(const StepOutcome& outcome, ModelRunnerOutput& output) 
       return;
     } catch (const std::exception& error) {
       result = failed(error.what(), outcome.step_id);
+      if (result.worker_lost) communicator_->abort();
     }
   }
   output.reset(result.step_id);

@@ -27,6 +27,7 @@ struct FakeDevice {
   size_t free_bytes = size_t{1} << 40;  // of the device
   size_t free_pinned_bytes = size_t{1} << 40;
   int copies_until_failure = -1;        // -1: never
+  bool has_peers = true;                // devices that read each other's memory
   int num_allocations = 0;              // of either kind, not yet released
   int num_handles = 0;                  // streams, events and graphs, not yet destroyed
   int num_host_waits = 0;               // for a stream or an event that was not done
@@ -163,6 +164,19 @@ class FakeDeviceRuntime {
       return take(&FakeDevice::free_pinned_bytes, data, bytes);
     };
     table.release_pinned = [](void* data) { return give_back(&FakeDevice::free_pinned_bytes, data); };
+    table.can_access_peer = [](bool* can, int32_t, int32_t) {
+      const std::lock_guard lock(mutex());
+      *can = device().has_peers;
+      return 0;
+    };
+    table.allocate_shared = [](void** shared, void** data, size_t bytes, int32_t, const int32_t*, int32_t) {
+      const int code = take(&FakeDevice::free_bytes, shared, bytes);
+      if (code != 0) return code;
+      std::memset(*shared, 0, bytes);
+      *data = *shared;
+      return 0;
+    };
+    table.release_shared = [](void* data) { return give_back(&FakeDevice::free_bytes, data); };
     table.copy = [](void* to, const void* from, size_t bytes, void* stream) {
       const std::lock_guard lock(mutex());
       if (device().copies_until_failure == 0) return FakeDevice::kBroken;

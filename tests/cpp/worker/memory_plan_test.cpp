@@ -44,6 +44,17 @@ TEST(MemoryPlanTest, TheKVCacheGetsWhatTheBudgetLeaves) {
   EXPECT_EQ(b.kv_cache, 466 * kMiB);  // whole megabytes
 }
 
+// What ranks exchange through is a part of the budget, and of what is no longer free.
+TEST(MemoryPlanTest, TheExchangeIsTakenAlready) {
+  DeviceMemoryPlan a = plan();
+  a.exchange = 32 * kMiB;
+  a.set_budget(share(0.5), kTotal - 32 * kMiB, kTotal);
+  EXPECT_EQ(a.kv_cache, 40'000 * kMiB - kRest - 32 * kMiB);
+  EXPECT_EQ(a.arena_bytes(), 40'000 * kMiB - 332 * kMiB);
+  a.set_budget(exactly(2000 * kMiB), 1968 * kMiB, kTotal);
+  EXPECT_EQ(a.kv_cache, 434 * kMiB);
+}
+
 TEST(MemoryPlanTest, ANeighbourLeavesLess) {
   DeviceMemoryPlan a = plan();
   a.set_budget(share(0.5), 3000 * kMiB, kTotal);

@@ -22,6 +22,14 @@ struct DeviceRuntime {
   int (*allocate_pinned)(void** data, size_t bytes);
   int (*release_pinned)(void* data);
 
+  // Whether kernels on `device` can read and write the memory of `peer`.
+  int (*can_access_peer)(bool* can, int32_t device, int32_t peer);
+  // Memory of `device`, zero at first, that kernels on the `peers` read and write too, at the same address.
+  // *shared is what release_shared takes. Both select `device` on this thread.
+  int (*allocate_shared)(void** shared, void** data, size_t bytes, int32_t device, const int32_t* peers,
+                         int32_t num_peers);
+  int (*release_shared)(void* shared);
+
   // Enqueued; either side may be the host's. Overlaps the host only when that side is pinned.
   int (*copy)(void* to, const void* from, size_t bytes, void* stream);
   int (*fill)(void* data, int byte, size_t bytes, void* stream);

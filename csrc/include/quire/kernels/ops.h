@@ -18,6 +18,7 @@
 #include "quire/kernels/attention_backend.h"
 #include "quire/kernels/batch_ops.h"
 #include "quire/kernels/launch_context.h"
+#include "quire/kernels/peer_ops.h"
 #include "quire/kernels/tensor_view.h"
 
 namespace quire {
@@ -205,6 +206,7 @@ struct KernelTable {
   // out[i] is uniform in [-scale, scale), a function of (seed, i).   out fp32 | 16-bit, dense
   void (*fill_random)(const LaunchContext& ctx, TensorView out, float scale, uint64_t seed);
   const BatchOps* batch;  // null: the batch is built on the host
+  const PeerOps* peer;    // null: ranks meet in host memory
 
   // ---- wishes -------------------------------------------------------------------------------------
   // paged_attention is faster when requests with one query row come before all others in the batch. Not so in

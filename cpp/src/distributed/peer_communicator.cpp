@@ -1,0 +1,138 @@
+#include "distributed/peer_communicator.h"
+
+#include <atomic>
+#include <new>
+
+#include "device/runtime_handles.h"
+#include "quire/error.h"
+#include "util/check.h"
+
+namespace quire {
+namespace {
+
+// Of all ranks: while one of them may still exchange, none of their memory may go.
+class PeerMemory {
+ public:
+  PeerMemory(const DeviceRuntime& runtime, const PeerOps& ops, std::span<const int32_t> devices)
+      : runtime_(runtime), devices_(devices.begin(), devices.end()) {
+    for (const int32_t device : devices) {
+      void *handle = nullptr, *data = nullptr;
+      const int code = runtime.allocate_shared(&handle, &data, ops.memory_bytes, device, devices.data(),
+                                               static_cast<int32_t>(devices.size()));
+      if (code != 0) {
+        throw ResourceExhausted(str("cannot allocate ", ops.memory_bytes, " bytes on ", runtime.backend, ":",
+                                    device,
+                                    " that the other ranks' devices can read: ", runtime.error_text(code)));
+      }
+      memory_.emplace_back(runtime, handle);
+      data_.push_back(data);
+      streams_.push_back(make_stream(runtime));
+    }
+    status_memory_ = make_pinned(runtime, sizeof(PeerStatus));
+    status_ = new (status_memory_.get()) PeerStatus;
+  }
+
+  PeerGroup group(int32_t rank, std::chrono::nanoseconds max_wait) const {
+    PeerGroup group;
+    group.rank = rank;
+    group.world_size = static_cast<int32_t>(data_.size());
+    for (size_t i = 0; i < data_.size(); ++i) group.memory[i] = data_[i];
+    group.status = status_;
+    group.max_wait_ns = static_cast<uint64_t>(max_wait.count());
+    return group;
+  }
+
+  // A device that has failed has nothing to forget, and its worker says so itself.
+  void clear(int32_t rank, size_t bytes) {
+    const auto i = static_cast<size_t>(rank);
+    if (runtime_.select(devices_[i]) != 0) return;
+    if (runtime_.fill(data_[i], 0, bytes, streams_[i].get()) != 0) return;
+    runtime_.synchronize_stream(streams_[i].get());
+  }
+
+ private:
+  const DeviceRuntime& runtime_;
+  std::vector<int32_t> devices_;
+  std::vector<SharedDeviceMemory> memory_;
+  std::vector<void*> data_;
+  std::vector<DeviceStream> streams_;
+  PinnedMemory status_memory_;
+  PeerStatus* status_ = nullptr;
+};
+
+class PeerCommunicator final : public Communicator {
+ public:
+  PeerCommunicator(std::shared_ptr<PeerMemory> memory, const PeerOps& ops, const PeerGroup& group)
+      : memory_(std::move(memory)), ops_(ops), group_(group) {}
+
+  int32_t rank() const override { return group_.rank; }
+  int32_t world_size() const override { return group_.world_size; }
+
+  void all_reduce_sum(const LaunchContext& ctx, TensorView x) override {
+    ops_.all_reduce_sum(ctx, group_, x);
+  }
+  void all_gather_columns(const LaunchContext& ctx, TensorView out, TensorView x) override {
+    ops_.all_gather_columns(ctx, group_, out, x);
+  }
+
+  void abort() override { aborted().store(1, std::memory_order_release); }
+  void check() override {
+    if (aborted().load(std::memory_order_acquire) == 0) return;
+    const uint32_t late = timed_out().load(std::memory_order_relaxed);
+    if (late == 0) throw InternalError("another rank failed");
+    throw InternalError(str("rank ", late - 1, " did not come to an exchange within ",
+                            group_.max_wait_ns / 1'000'000, " ms"));
+  }
+  void reset() override {
+    memory_->clear(group_.rank, ops_.state_bytes);
+    timed_out().store(0, std::memory_order_relaxed);
+    aborted().store(0, std::memory_order_release);
+  }
+
+  size_t device_bytes() const override { return ops_.memory_bytes; }
+
+ private:
+  std::atomic_ref<uint32_t> aborted() const { return std::atomic_ref(group_.status->aborted); }
+  std::atomic_ref<uint32_t> timed_out() const { return std::atomic_ref(group_.status->timed_out); }
+
+  std::shared_ptr<PeerMemory> memory_;
+  const PeerOps& ops_;
+  PeerGroup group_;
+};
+
+void check_reach(const DeviceRuntime& runtime, std::span<const int32_t> devices) {
+  for (const int32_t device : devices) {
+    for (const int32_t peer : devices) {
+      bool can = true;
+      if (peer != device) {
+        check_device(runtime, runtime.can_access_peer(&can, device, peer), "asking for peer access");
+      }
+      if (can) continue;
+      throw InvalidArgument(str("tensor_parallel_size ", devices.size(), ": ", runtime.backend, ":", device,
+                                " cannot read the memory of ", runtime.backend, ":", peer,
+                                "; use devices that NVLink or one PCIe root connects, or 1"));
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<std::unique_ptr<Communicator>> make_peer_communicators(const DeviceRuntime& runtime,
+                                                                   const KernelTable& ops,
+                                                                   std::span<const int32_t> devices,
+                                                                   std::chrono::nanoseconds max_wait) {
+  const size_t most = ops.peer == nullptr ? 1 : size_t{PeerGroup::kMaxRanks};
+  if (devices.size() > most) {
+    throw InvalidArgument(str("tensor_parallel_size ", devices.size(), ": ", most,
+                              " is the most that devices of backend '", ops.backend, "' can be"));
+  }
+  check_reach(runtime, devices);
+  const auto memory = std::make_shared<PeerMemory>(runtime, *ops.peer, devices);
+  std::vector<std::unique_ptr<Communicator>> ranks;
+  for (int32_t rank = 0; rank < static_cast<int32_t>(devices.size()); ++rank) {
+    ranks.push_back(std::make_unique<PeerCommunicator>(memory, *ops.peer, memory->group(rank, max_wait)));
+  }
+  return ranks;
+}
+
+}  // namespace quire

@@ -1,0 +1,309 @@
+// Exchanges between CUDA devices that read each other's memory. Skipped where there are not two.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <random>
+#include <thread>
+
+#include "device/runtime_handles.h"
+#include "distributed/peer_communicator.h"
+#include "quire/error.h"
+#include "quire/kernels/backend_registry.h"
+#include "util/half_float.h"
+
+namespace quire {
+namespace {
+
+using std::chrono::milliseconds;
+
+// A rank's own thread, stream and tensors.
+class Peer {
+ public:
+  Peer(const DeviceRuntime& runtime, int32_t device, Communicator& communicator)
+      : communicator(communicator), runtime_(runtime) {
+    select(device);
+    stream_ = make_stream(runtime);
+    launch_.stream = stream_.get();
+    launch_.error = &error_;
+  }
+  Communicator& communicator;
+  const LaunchContext& launch() const { return launch_; }
+
+  void select(int32_t device) const { check_device(runtime_, runtime_.select(device), "selecting"); }
+  void* to_device(const void* from, size_t bytes) {
+    void* data = nullptr;
+    check_device(runtime_, runtime_.allocate(&data, bytes), "allocating");
+    memory_.emplace_back(runtime_, data);
+    copy(data, from, bytes);
+    wait();
+    return data;
+  }
+  void copy(void* to, const void* from, size_t bytes) {
+    check_device(runtime_, runtime_.copy(to, from, bytes, stream_.get()), "copying");
+  }
+  template <typename T>
+  std::vector<T> to_host(const void* from, size_t count) {
+    std::vector<T> values(count);
+    copy(values.data(), from, count * sizeof(T));
+    wait();
+    return values;
+  }
+  void wait() {
+    check_device(runtime_, runtime_.synchronize_stream(stream_.get()), "waiting");
+    check_launches(error_);
+  }
+  DeviceGraph capture(const auto& enqueue) {
+    check_device(runtime_, runtime_.begin_capture(stream_.get()), "capturing");
+    enqueue();
+    void* graph = nullptr;
+    check_device(runtime_, runtime_.end_capture(stream_.get(), &graph), "capturing");
+    return {runtime_, graph};
+  }
+  void replay(const DeviceGraph& graph) {
+    check_device(runtime_, runtime_.launch_graph(graph.get(), stream_.get()), "replaying");
+  }
+
+ private:
+  const DeviceRuntime& runtime_;
+  DeviceStream stream_;
+  LaunchError error_;
+  LaunchContext launch_;
+  std::vector<DeviceMemory> memory_;
+};
+
+class CudaPeersTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    ops_ = cuda_kernel_table(0);
+    if (ops_ == nullptr || cuda_kernel_table(1) != ops_) GTEST_SKIP() << "fewer than two CUDA devices";
+    runtime_ = find_device_runtime("cuda");
+    bool can = false;
+    ASSERT_EQ(runtime_->can_access_peer(&can, 0, 1), 0);
+    if (!can) GTEST_SKIP() << "devices 0 and 1 do not reach each other";
+    const bool four = cuda_kernel_table(2) == ops_ && cuda_kernel_table(3) == ops_;
+    devices_ = four ? std::vector<int32_t>{0, 1, 2, 3} : std::vector<int32_t>{0, 1};
+  }
+  // Runs body(peer) on a thread for each rank.
+  void on_peers(const auto& body, milliseconds max_wait = std::chrono::seconds(60)) const {
+    const auto ranks = make_peer_communicators(*runtime_, *ops_, devices_, max_wait);
+    std::vector<std::thread> threads;
+    for (size_t i = 0; i < ranks.size(); ++i) {
+      threads.emplace_back([&, i] {
+        Peer peer(*runtime_, devices_[i], *ranks[i]);
+        body(peer);
+        peer.wait();
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+  int32_t world_size() const { return static_cast<int32_t>(devices_.size()); }
+
+  const KernelTable* ops_ = nullptr;
+  const DeviceRuntime* runtime_ = nullptr;
+  std::vector<int32_t> devices_;
+};
+
+uint16_t float_to_fp16(float x) {
+  const auto half = static_cast<_Float16>(x);
+  uint16_t bits = 0;
+  std::memcpy(&bits, &half, sizeof bits);
+  return bits;
+}
+float fp16_to_float(uint16_t bits) {
+  _Float16 half = 0;
+  std::memcpy(&half, &bits, sizeof bits);
+  return static_cast<float>(half);
+}
+
+// The values of a rank, which every thread can compute.
+std::vector<float> values_of(int32_t rank, size_t count, unsigned seed) {
+  std::mt19937 random(seed * 97 + static_cast<unsigned>(rank));
+  std::vector<float> values(count);
+  for (float& value : values) {
+    value = (static_cast<float>(random() % 20001) - 10000.0F) / 256.0F * (random() % 7 == 0 ? 64.0F : 1.0F);
+  }
+  return values;
+}
+
+template <typename T>
+void expect_sum(Peer& peer, DType dtype, size_t count, T (*store)(float), float (*load)(T)) {
+  const auto seed = static_cast<unsigned>(count);
+  std::vector<T> mine(count), expected(count);
+  std::vector<float> sum(count);
+  for (int32_t rank = 0; rank < peer.communicator.world_size(); ++rank) {
+    const auto values = values_of(rank, count, seed);
+    for (size_t i = 0; i < count; ++i) {
+      const T value = store(values[i]);
+      if (rank == peer.communicator.rank()) mine[i] = value;
+      sum[i] += load(value);
+    }
+  }
+  for (size_t i = 0; i < count; ++i) expected[i] = store(sum[i]);
+  void* x = peer.to_device(mine.data(), count * sizeof(T));
+  peer.communicator.all_reduce_sum(peer.launch(), {x, dtype, static_cast<int64_t>(count)});
+  const auto got = peer.to_host<T>(x, count);
+  EXPECT_EQ(std::memcmp(got.data(), expected.data(), count * sizeof(T)), 0)
+      << count << " of " << dtype_name(dtype) << " on rank " << peer.communicator.rank();
+}
+
+// Odd sizes, the sizes of steps, and more than a mailbox holds.
+TEST_F(CudaPeersTest, SumsAreThoseOfAPlainLoopBitwise) {
+  on_peers([](Peer& peer) {
+    for (const size_t count :
+         {1, 7, 8, 513, 4096, 4096 * 24 + 5, 8192 * 257, (5 << 20) + 40, (9 << 20) + 3}) {
+      expect_sum<float>(peer, DType::kFloat32, count, [](float x) { return x; }, [](float x) { return x; });
+      expect_sum<uint16_t>(peer, DType::kBFloat16, count, float_to_bf16, bf16_to_float);
+      expect_sum<uint16_t>(peer, DType::kFloat16, count, float_to_fp16, fp16_to_float);
+    }
+  });
+}
+
+TEST_F(CudaPeersTest, ColumnsAreGatheredAndPaddingIsDropped) {
+  struct Shape {
+    int64_t rows, columns, out_columns, out_stride;  // of one rank, of all, with the rows' ends
+  };
+  const int64_t world = world_size();
+  const Shape shapes[] = {{1, 1, world, world},
+                          {3, 5, 5 * world - 2, 5 * world + 3},
+                          {7, 2004, 2004 * world - 1, 2004 * world - 1},
+                          {2, 64, 64 * world - 4, 64 * world},
+                          {97, 64128, 64128 * world - 64, 64128 * world - 64},
+                          {13, 1 << 20, (1 << 20) * world - 3, (1 << 20) * world}};
+  on_peers([&](Peer& peer) {
+    for (const Shape& shape : shapes) {
+      const auto value = [](int32_t rank, int64_t row, int64_t column) {
+        return static_cast<uint32_t>(rank * 1'000'003 + row * 1009 + column * 7);
+      };
+      std::vector<uint32_t> mine;
+      for (int64_t row = 0; row < shape.rows; ++row) {
+        for (int64_t column = 0; column < shape.columns; ++column)
+          mine.push_back(value(peer.communicator.rank(), row, column));
+      }
+      std::vector<uint32_t> expected(static_cast<size_t>(shape.rows * shape.out_stride), 42);
+      void* x = peer.to_device(mine.data(), mine.size() * 4);
+      void* out = peer.to_device(expected.data(), expected.size() * 4);
+      for (int64_t row = 0; row < shape.rows; ++row) {
+        for (int64_t column = 0; column < shape.out_columns; ++column) {
+          expected[static_cast<size_t>(row * shape.out_stride + column)] =
+              value(static_cast<int32_t>(column / shape.columns), row, column % shape.columns);
+        }
+      }
+      peer.communicator.all_gather_columns(
+          peer.launch(),
+          TensorView(out, DType::kFloat32, shape.rows, shape.out_stride).columns(0, shape.out_columns),
+          {x, DType::kFloat32, shape.rows, shape.columns});
+      EXPECT_EQ(peer.to_host<uint32_t>(out, expected.size()), expected) << shape.rows << " rows";
+    }
+  });
+}
+
+// A graph of exchanges of many sizes, large and small in turn, is replayed with new values and without
+// waiting: a rank that overwrote what another still reads, or read before it was written, would show.
+TEST_F(CudaPeersTest, GraphsOfExchangesMayBeReplayed) {
+  on_peers([&](Peer& peer) {
+    const std::vector<int64_t> sizes = {65536, 8, 300'000, 1, 4096, 262'144, 64, 9, 1 << 20, 16};
+    const auto rank = static_cast<float>(peer.communicator.rank());
+    const int64_t largest = 1 << 20;
+    const std::vector<float> zeros(static_cast<size_t>(largest));
+    std::vector<void*> tensors;
+    for (const int64_t size : sizes)
+      tensors.push_back(peer.to_device(zeros.data(), static_cast<size_t>(size) * 4));
+    void* source = peer.to_device(zeros.data(), static_cast<size_t>(largest) * 4);
+    const DeviceGraph graph = peer.capture([&] {
+      for (size_t i = 0; i < sizes.size(); ++i) {
+        peer.copy(tensors[i], source, static_cast<size_t>(sizes[i]) * 4);
+        peer.communicator.all_reduce_sum(peer.launch(), {tensors[i], DType::kFloat32, sizes[i]});
+      }
+    });
+    for (int round = 0; round < 20; ++round) {
+      std::vector<float> values(static_cast<size_t>(largest));
+      for (size_t i = 0; i < values.size(); ++i)
+        values[i] = rank + static_cast<float>(round) + static_cast<float>(i % 1000);
+      peer.copy(source, values.data(), values.size() * 4);
+      peer.wait();
+      for (int replay = 0; replay < 5; ++replay) peer.replay(graph);
+      // One between graphs, of the same counters.
+      peer.communicator.all_reduce_sum(peer.launch(), {source, DType::kFloat32, 1000});
+      tensors.push_back(source);
+      for (size_t i = 0; i < tensors.size(); ++i) {
+        const auto count = static_cast<size_t>(i < sizes.size() ? sizes[i] : 1000);
+        const auto got = peer.to_host<float>(tensors[i], count);
+        const auto world = static_cast<float>(peer.communicator.world_size());
+        for (size_t k = 0; k < count; ++k) {
+          ASSERT_EQ(got[k], world * (static_cast<float>(round) + static_cast<float>(k % 1000)) +
+                                world * (world - 1) / 2)
+              << "round " << round << ", tensor " << i << ", element " << k;
+        }
+      }
+      tensors.pop_back();
+    }
+  });
+}
+
+TEST_F(CudaPeersTest, ALateRankIsWaitedFor) {
+  on_peers([](Peer& peer) {
+    for (int round = 0; round < 4; ++round) {
+      if (round % peer.communicator.world_size() == peer.communicator.rank())
+        std::this_thread::sleep_for(milliseconds(100));
+      expect_sum<float>(peer, DType::kFloat32, 5000, [](float x) { return x; }, [](float x) { return x; });
+    }
+  });
+}
+
+// One exchange that all of them make.
+void meet(Peer& peer) {
+  const float one = 1.0F;
+  void* x = peer.to_device(&one, sizeof one);
+  peer.communicator.all_reduce_sum(peer.launch(), {x, DType::kFloat32, 1});
+  EXPECT_EQ(peer.to_host<float>(x, 1).at(0), static_cast<float>(peer.communicator.world_size()));
+  EXPECT_NO_THROW(peer.communicator.check());
+}
+
+TEST_F(CudaPeersTest, AFailedRankKeepsNoDeviceWaiting) {
+  std::atomic<int> num_past{0};
+  on_peers([&](Peer& peer) {
+    const auto all_past = [&](int round) {
+      ++num_past;
+      while (num_past < round * world_size()) std::this_thread::yield();
+    };
+    const float one = 1.0F;
+    void* x = peer.to_device(&one, sizeof one);
+    if (peer.communicator.rank() == 0) {
+      std::this_thread::sleep_for(milliseconds(100));
+      peer.communicator.abort();
+    } else {
+      for (int i = 0; i < 50; ++i) peer.communicator.all_reduce_sum(peer.launch(), {x, DType::kFloat32, 1});
+    }
+    const auto begin = std::chrono::steady_clock::now();
+    peer.wait();
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
+    EXPECT_THROW(peer.communicator.check(), InternalError);
+    all_past(1);
+    peer.communicator.reset();
+    all_past(2);
+    for (int i = 0; i < 3; ++i) meet(peer);
+  });
+}
+
+TEST_F(CudaPeersTest, ARankThatDoesNotComeIsNotWaitedForForever) {
+  on_peers(
+      [&](Peer& peer) {
+        if (peer.communicator.rank() == 0) return;
+        const float one = 1.0F;
+        void* x = peer.to_device(&one, sizeof one);
+        peer.communicator.all_reduce_sum(peer.launch(), {x, DType::kFloat32, 1});
+        peer.wait();
+        try {
+          peer.communicator.check();
+          ADD_FAILURE() << "nobody noticed";
+        } catch (const InternalError& error) {
+          EXPECT_NE(std::string(error.what()).find("rank 0 did not come"), std::string::npos) << error.what();
+        }
+      },
+      milliseconds(200));
+}
+
+}  // namespace
+}  // namespace quire

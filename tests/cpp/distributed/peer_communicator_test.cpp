@@ -1,0 +1,128 @@
+// What the host does for ranks that have a device each; cuda_peers_test.cpp has the devices.
+#include "distributed/peer_communicator.h"
+
+#include <gtest/gtest.h>
+
+#include "device/fake_device_runtime.h"
+#include "quire/error.h"
+
+namespace quire {
+namespace {
+
+constexpr size_t kMemoryBytes = 4096, kStateBytes = 64;
+const PeerGroup* last_group = nullptr;
+const PeerOps kPeerOps = {
+    kMemoryBytes, kStateBytes,
+    [](const LaunchContext&, const PeerGroup& group, TensorView) { last_group = &group; },
+    [](const LaunchContext&, const PeerGroup& group, TensorView, TensorView) { last_group = &group; }};
+
+class PeerCommunicatorTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    device_ = &FakeDeviceRuntime::reset();
+    ops_.backend = "fake";
+    ops_.peer = &kPeerOps;
+  }
+  auto make(std::vector<int32_t> devices) const {
+    return make_peer_communicators(FakeDeviceRuntime::table(), ops_, devices);
+  }
+  std::string refusal(std::vector<int32_t> devices) const {
+    try {
+      make(std::move(devices));
+      return "";
+    } catch (const InvalidArgument& error) {
+      return error.what();
+    }
+  }
+
+  FakeDevice* device_ = nullptr;
+  KernelTable ops_{};
+};
+
+TEST_F(PeerCommunicatorTest, EveryRankKnowsTheMemoryOfAll) {
+  const auto ranks = make({3, 4, 5});
+  std::vector<PeerGroup> groups;
+  for (const auto& rank : ranks) {
+    rank->all_reduce_sum({}, {});
+    groups.push_back(*last_group);
+    EXPECT_EQ(rank->rank(), groups.back().rank);
+    EXPECT_EQ(rank->world_size(), 3);
+    EXPECT_EQ(rank->device_bytes(), kMemoryBytes);
+  }
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(groups[i].rank, static_cast<int32_t>(i));
+    EXPECT_EQ(groups[i].memory[i], groups[0].memory[i]);
+    EXPECT_EQ(groups[i].status, groups[0].status);
+    EXPECT_EQ(groups[i].max_wait_ns, 60'000'000'000U);
+  }
+  EXPECT_NE(groups[0].memory[0], groups[0].memory[1]);
+}
+
+TEST_F(PeerCommunicatorTest, TheMemoryGoesWithTheLastRank) {
+  auto ranks = make({0, 1});
+  const int all = device_->num_allocations;
+  ranks.erase(ranks.begin());
+  EXPECT_EQ(device_->num_allocations, all);
+  ranks.clear();
+  EXPECT_EQ(device_->num_allocations, 0);
+  EXPECT_EQ(device_->num_handles, 0);
+}
+
+TEST_F(PeerCommunicatorTest, AnAbortIsSeenByAllUntilTheReset) {
+  const auto ranks = make({0, 1});
+  ranks[0]->all_reduce_sum({}, {});
+  auto* state = static_cast<unsigned char*>(last_group->memory[1]);
+  state[0] = state[kStateBytes - 1] = state[kStateBytes] = 7;
+  EXPECT_NO_THROW(ranks[0]->check());
+  ranks[1]->abort();
+  EXPECT_EQ(last_group->status->aborted, 1U);
+  for (const auto& rank : ranks) EXPECT_THROW(rank->check(), InternalError);
+  for (const auto& rank : ranks) rank->reset();
+  EXPECT_EQ(last_group->status->aborted, 0U);
+  EXPECT_NO_THROW(ranks[0]->check());
+  // The counters begin anew.
+  EXPECT_EQ(state[0], 0);
+  EXPECT_EQ(state[kStateBytes - 1], 0);
+  EXPECT_EQ(state[kStateBytes], 7);
+}
+
+TEST_F(PeerCommunicatorTest, WhoCameTooLateIsNamed) {
+  const auto ranks = make({0, 1});
+  ranks[0]->all_reduce_sum({}, {});
+  last_group->status->timed_out = 2;  // as rank 0's device would
+  last_group->status->aborted = 1;
+  try {
+    ranks[0]->check();
+    FAIL();
+  } catch (const InternalError& error) {
+    EXPECT_NE(std::string(error.what()).find("rank 1 did not come to an exchange within 60000 ms"),
+              std::string::npos)
+        << error.what();
+  }
+}
+
+TEST_F(PeerCommunicatorTest, DevicesThatDoNotReachEachOtherAreRefused) {
+  device_->has_peers = false;
+  EXPECT_NE(refusal({1, 2}).find("fake:1 cannot read the memory of fake:2"), std::string::npos);
+}
+
+TEST_F(PeerCommunicatorTest, MoreDevicesThanTheKernelsServeAreRefused) {
+  EXPECT_NE(refusal({0, 1, 2, 3, 4, 5, 6, 7, 8}).find("tensor_parallel_size 9: 8 is the most"),
+            std::string::npos);
+  ops_.peer = nullptr;
+  EXPECT_NE(refusal({0, 1}).find("tensor_parallel_size 2: 1 is the most"), std::string::npos);
+}
+
+TEST_F(PeerCommunicatorTest, ADeviceWithoutMemoryIsNamed) {
+  device_->free_bytes = kMemoryBytes + 100;
+  try {
+    make({0, 1});
+    FAIL();
+  } catch (const ResourceExhausted& error) {
+    EXPECT_NE(std::string(error.what()).find("4096 bytes on fake:1"), std::string::npos) << error.what();
+  }
+  EXPECT_EQ(device_->num_allocations, 0);
+}
+
+}  // namespace
+}  // namespace quire
