@@ -251,7 +251,7 @@ bool Replay::plan() {
 const char* Replay::rule(const SchedulerOutput& plan) const {
   for (RequestId id : plan.preempted_req_ids) {
     const Request* victim = scheduler_->find_request(id);
-    const int32_t num_in_flight = victim->num_output_placeholders;
+    const int32_t num_in_flight = victim->num_output_placeholders();
     const bool last_is_in_flight =
         num_in_flight > 0 &&
         (victim->num_output_tokens() + num_in_flight >= victim->sampling_params().max_tokens ||

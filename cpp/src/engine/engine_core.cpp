@@ -168,7 +168,7 @@ void EngineCore::end_what_waits_too_long(double now, EngineCoreOutputs& outputs)
     std::pop_heap(queue_deadlines_.begin(), queue_deadlines_.end(), std::greater<>());
     queue_deadlines_.pop_back();
     const Request* request = scheduler_->find_request(id);
-    if (!request || request->first_scheduled_time >= 0) continue;  // preempted ones have begun, too
+    if (!request || request->first_scheduled_time() >= 0) continue;  // preempted ones have begun, too
     scheduler_->finish_request(id, RequestStatus::kFinishedAborted);
     EngineCoreOutput& output = outputs.outputs.emplace_back();
     output.request_id = id;

@@ -36,7 +36,7 @@ SchedulerRecorder::SchedulerRecorder(const EngineConfig& config, const Recording
 }
 
 void SchedulerRecorder::added(RequestId id) {
-  recorder_.record(RecordedEventKind::kAdd, scheduler_.record(*scheduler_.find_request(id)));
+  recorder_.record(RecordedEventKind::kAdd, scheduler_.find_request(id)->record());
 }
 
 void SchedulerRecorder::aborted(RequestId id, RequestStatus status) {

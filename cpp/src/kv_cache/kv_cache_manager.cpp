@@ -130,19 +130,20 @@ void KVCacheManager::skip_blocks(Group& group, RequestBlocks& held, int32_t firs
 
 bool KVCacheManager::allocate_slots(Request& request, int32_t num_new_tokens, const ComputedBlocks* computed,
                                     int32_t num_lookahead_tokens) {
-  const int32_t start = request.num_computed_tokens + (computed ? computed->num_tokens : 0);
+  const int32_t start = request.num_computed_tokens() + (computed ? computed->num_tokens : 0);
   const int32_t num_tokens = start + num_new_tokens + num_lookahead_tokens;
-  if (windows_exist_ && !computed && !request.blocks.empty()) {
+  std::vector<RequestBlocks>& blocks = request.held().groups_;
+  if (windows_exist_ && !computed && !blocks.empty()) {
     // A step in flight may still read what lies before its own tokens.
-    const int32_t oldest_start = request.num_computed_tokens - request.num_tokens_in_flight;
+    const int32_t oldest_start = request.num_computed_tokens() - request.num_tokens_in_flight();
     for (size_t g = 0; g < groups_.size(); ++g) {
-      skip_blocks(groups_[g], request.blocks[g], groups_[g].policy.first_needed_block(oldest_start));
+      skip_blocks(groups_[g], blocks[g], groups_[g].policy.first_needed_block(oldest_start));
     }
   }
   // Most steps of most requests end here: the last block has a slot left.
-  if (num_tokens <= request.num_slots) return true;
+  if (num_tokens <= request.num_slots()) return true;
 
-  request.blocks.resize(groups_.size());
+  blocks.resize(groups_.size());
   // Where memory may be unmapped to make room, hits must be in use before, or theirs might be.
   const bool shares_first = computed && shares_memory_;
   // A state is wanted at the end of what is computed, wherever lookahead ends.
@@ -151,7 +152,7 @@ bool KVCacheManager::allocate_slots(Request& request, int32_t num_new_tokens, co
   };
   for (size_t g = 0; g < groups_.size(); ++g) {
     Group& group = groups_[g];
-    size_t num_have = request.blocks[g].ids.size();
+    size_t num_have = blocks[g].ids.size();
     int32_t num_revived = 0;  // hits that are free now: sharing them uses up free blocks too
     if (computed) {
       num_have += computed->block_ids[g].size();
@@ -178,13 +179,11 @@ bool KVCacheManager::allocate_slots(Request& request, int32_t num_new_tokens, co
     return false;
   }
 
-  if (request.num_slots == 0) ++num_holders_;
-  request.has_unsent_blocks = true;
-  request.next_cache_at = 0;
-  request.num_slots = std::numeric_limits<int32_t>::max();
+  request.held().has_unsent_ = true;
+  request.held().next_cache_at_ = 0;
   for (size_t g = 0; g < groups_.size(); ++g) {
     Group& group = groups_[g];
-    RequestBlocks& held = request.blocks[g];
+    RequestBlocks& held = blocks[g];
     if (computed) {
       for (BlockId id : computed->block_ids[g]) {
         if (id != kNullBlock && !shares_first) group.pool.share(id);
@@ -201,9 +200,24 @@ bool KVCacheManager::allocate_slots(Request& request, int32_t num_new_tokens, co
       const auto first_new = static_cast<size_t>(group.policy.is_state() ? num_blocks - 1 : num_have);
       QUIRE_CHECK(group.pool.allocate(std::span(held.ids).subspan(first_new)));
     }
-    request.num_slots = std::min(request.num_slots, num_blocks * group.policy.block_size());
   }
+  count_slots(request);
   return true;
+}
+
+void KVCacheManager::count_slots(Request& request) const {
+  int32_t num_slots = std::numeric_limits<int32_t>::max();
+  int32_t sum = 0;
+  int32_t num_groups = 0;
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    const auto num_blocks = static_cast<int32_t>(request.blocks()[g].ids.size());
+    const int32_t num_here = num_blocks * groups_[g].policy.block_size();
+    num_slots = std::min(num_slots, num_here);
+    if (groups_[g].policy.is_state()) continue;  // one state, whatever it stands for
+    sum += num_here;
+    ++num_groups;
+  }
+  request.set_slots(num_slots, sum, num_groups);
 }
 
 bool KVCacheManager::fits(const Request& request, const ComputedBlocks& computed, int32_t num_tokens,
@@ -223,7 +237,8 @@ bool KVCacheManager::fits(const Request& request, const ComputedBlocks& computed
     // preempts. A state group holds the same few blocks wherever it stands.
     const int32_t num_hit_blocks =
         group.policy.is_state() ? num_hits : static_cast<int32_t>(computed.block_ids[g].size());
-    const int32_t num_held = request.blocks.empty() ? 0 : static_cast<int32_t>(request.blocks[g].ids.size());
+    const int32_t num_held =
+        request.blocks().empty() ? 0 : static_cast<int32_t>(request.blocks()[g].ids.size());
     const int32_t needed =
         std::max(group.policy.max_blocks_held(num_tokens, max_tokens_in_flight) - num_hit_blocks - num_held,
                  0) +
@@ -247,12 +262,13 @@ bool KVCacheManager::fits(const Request& request, const ComputedBlocks& computed
 }
 
 void KVCacheManager::take_new_block_ids(Request& request, BlockIdLists& out) const {
-  if (!request.has_unsent_blocks) {
+  HeldBlocks& all = request.held();
+  if (!all.has_unsent_) {
     out.push_empty_row();
     return;
   }
-  request.has_unsent_blocks = false;
-  for (RequestBlocks& held : request.blocks) {
+  all.has_unsent_ = false;
+  for (RequestBlocks& held : all.groups_) {
     out.push(std::span(held.ids).subspan(static_cast<size_t>(held.num_sent)));
     held.num_sent = static_cast<int32_t>(held.ids.size());
     out.end_list();
@@ -261,14 +277,15 @@ void KVCacheManager::take_new_block_ids(Request& request, BlockIdLists& out) con
 
 void KVCacheManager::cache_blocks(Request& request, int32_t num_tokens, bool hold_states) {
   // Most steps fill no block.
-  if (!enable_prefix_caching_ || (num_tokens < request.next_cache_at && !has_state_groups_)) return;
-  request.next_cache_at = std::numeric_limits<int32_t>::max();
+  HeldBlocks& all = request.held();
+  if (!enable_prefix_caching_ || (num_tokens < all.next_cache_at_ && !has_state_groups_)) return;
+  all.next_cache_at_ = std::numeric_limits<int32_t>::max();
   for (size_t g = 0; g < groups_.size(); ++g) {
     Group& group = groups_[g];
-    RequestBlocks& held = request.blocks[g];
+    RequestBlocks& held = all.groups_[g];
     const int32_t block_size = group.policy.block_size();
-    if (group.policy.is_state() && request.num_computed_tokens % block_size == 0)
-      held.num_exact_tokens = request.num_computed_tokens;
+    if (group.policy.is_state() && request.num_computed_tokens() % block_size == 0)
+      held.num_exact_tokens = request.num_computed_tokens();
     for (; (held.num_cached + 1) * block_size <= num_tokens; ++held.num_cached) {
       const BlockId id = held.ids[static_cast<size_t>(held.num_cached)];
       if (id == kNullBlock) continue;
@@ -283,14 +300,14 @@ void KVCacheManager::cache_blocks(Request& request, int32_t num_tokens, bool hol
       const bool first = group.pool.cache(id, hash_of(group, request, held.num_cached));
       if (first && enable_events_) store_event(group, request, held.num_cached);
     }
-    request.next_cache_at = std::min(request.next_cache_at, (held.num_cached + 1) * block_size);
+    all.next_cache_at_ = std::min(all.next_cache_at_, (held.num_cached + 1) * block_size);
   }
 }
 
 void KVCacheManager::publish_states() {
   for (const HeldState& state : held_states_) {
     Group& group = groups_[state.group];
-    const BlockId id = state.request->blocks[state.group].ids[static_cast<size_t>(state.block)];
+    const BlockId id = state.request->blocks()[state.group].ids[static_cast<size_t>(state.block)];
     const bool first = group.pool.cache(id, hash_of(group, *state.request, state.block));
     if (first && enable_events_) store_event(group, *state.request, state.block);
   }
@@ -320,9 +337,10 @@ void KVCacheManager::store_event(const Group& group, const Request& request, int
 }
 
 void KVCacheManager::uncache_blocks(Request& request, int32_t first_token) {
-  request.next_cache_at = 0;
-  for (size_t g = 0; g < request.blocks.size(); ++g) {
-    RequestBlocks& held = request.blocks[g];
+  HeldBlocks& all = request.held();
+  all.next_cache_at_ = 0;
+  for (size_t g = 0; g < all.groups_.size(); ++g) {
+    RequestBlocks& held = all.groups_[g];
     const int32_t first_block = first_token / groups_[g].policy.block_size();
     for (auto i = static_cast<size_t>(first_block); i < held.ids.size(); ++i) {
       if (held.ids[i] != kNullBlock) groups_[g].pool.uncache(held.ids[i]);
@@ -337,45 +355,18 @@ void KVCacheManager::uncache_all() {
 }
 
 void KVCacheManager::free(Request& request) {
-  if (request.num_slots > 0) --num_holders_;
+  HeldBlocks& all = request.held();
   std::erase_if(held_states_, [&](const HeldState& state) { return state.request == &request; });
-  for (size_t g = 0; g < request.blocks.size(); ++g) {
-    RequestBlocks& held = request.blocks[g];
+  for (size_t g = 0; g < all.groups_.size(); ++g) {
+    RequestBlocks& held = all.groups_[g];
     for (auto id = held.ids.rbegin(); id != held.ids.rend(); ++id) {
       if (*id != kNullBlock) groups_[g].pool.free(*id);
     }
     held.ids.clear();
     held.num_cached = held.num_skipped = held.num_sent = held.num_exact_tokens = 0;
   }
-  request.num_slots = request.next_cache_at = 0;
-  num_wasted_slots_ -= request.num_wasted_slots;
-  request.num_wasted_slots = 0;
-}
-
-void KVCacheManager::update_waste(Request& request) {
-  int32_t wasted = 0;
-  if (groups_.size() == 1 && !has_state_groups_) {
-    wasted = std::max(request.num_slots - request.num_computed_tokens, 0);  // without a look at its blocks
-  } else {
-    for (size_t g = 0; g < request.blocks.size(); ++g) {
-      if (groups_[g].policy.is_state()) continue;
-      const auto num_slots =
-          static_cast<int32_t>(request.blocks[g].ids.size()) * groups_[g].policy.block_size();
-      wasted += std::max(num_slots - request.num_computed_tokens, 0);
-    }
-  }
-  num_wasted_slots_ += wasted - request.num_wasted_slots;
-  request.num_wasted_slots = wasted;
-}
-
-void KVCacheManager::count_common_prefix_blocks(const Request& any, std::vector<int32_t>& out) const {
-  out.assign(groups_.size(), 0);
-  for (size_t g = 0; g < any.blocks.size(); ++g) {
-    for (BlockId id : any.blocks[g].ids) {
-      if (id == kNullBlock || groups_[g].pool.ref_count(id) != num_holders_) break;
-      ++out[g];
-    }
-  }
+  all.next_cache_at_ = 0;
+  request.set_slots(0, 0, 0);
 }
 
 bool KVCacheManager::reset_prefix_cache() {

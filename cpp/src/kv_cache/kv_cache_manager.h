@@ -49,8 +49,8 @@ class KVCacheManager {
 
   // Makes room for `num_new_tokens` after the request's computed tokens (and after `computed`, when it starts
   // or resumes), plus `num_lookahead_tokens` that may be written but are not counted. Takes the references
-  // and appends to request.blocks. Blocks behind a window are given back first. Returns false, and otherwise
-  // changes nothing, when memory is short.
+  // and appends to the request's blocks. Blocks behind a window are given back first. Returns false, and
+  // otherwise changes nothing, when memory is short.
   bool allocate_slots(Request& request, int32_t num_new_tokens, const ComputedBlocks* computed = nullptr,
                       int32_t num_lookahead_tokens = 0);
 
@@ -78,12 +78,6 @@ class KVCacheManager {
   // Returns the request's blocks, the last first, so that the tail of a prefix is evicted before its head.
   void free(Request& request);
 
-  // The count of wasted slots follows request.num_computed_tokens; call it when that has changed.
-  void update_waste(Request& request);
-
-  // Leading blocks of each group that all requests which hold blocks share; `any` is one of them.
-  void count_common_prefix_blocks(const Request& any, std::vector<int32_t>& out) const;
-
   // Returns false, and changes nothing, while a request holds blocks.
   bool reset_prefix_cache();
 
@@ -110,6 +104,8 @@ class KVCacheManager {
   // Everything but what the requests hold.
   void save(SchedulerSnapshot& out) const;
   void restore(const SchedulerSnapshot& snapshot);
+  // A request's own, after that. Throws InvalidArgument for blocks that it cannot hold.
+  void restore_blocks(Request& request, const RequestSnapshot& snapshot);
 
   // Null while memory is this engine's alone: what it gets then depends on nobody.
   KVArena::Member* shared_memory() const { return arena_is_shared_ ? arena_member_.get() : nullptr; }
@@ -124,7 +120,6 @@ class KVCacheManager {
   // used nor free.
   int32_t num_used_blocks() const;
   int64_t num_used_slots() const;
-  int64_t num_wasted_slots() const { return num_wasted_slots_; }
   int32_t block_size(size_t group) const { return groups_[group].policy.block_size(); }
   int32_t hash_block_size() const { return hash_block_size_; }
   // Prefixes end at multiples of this; with state groups, chunks should too.
@@ -154,6 +149,7 @@ class KVCacheManager {
   bool map_blocks(Group& group, int32_t num_blocks);
   void add_extent(size_t group, BlockId first_block, int32_t num_blocks, bool map);
   void skip_blocks(Group& group, RequestBlocks& held, int32_t first_needed);
+  void count_slots(Request& request) const;
   void store_event(const Group& group, const Request& request, int32_t block);
 
   std::vector<Group> groups_;
@@ -177,8 +173,6 @@ class KVCacheManager {
   };
   std::vector<HeldState> held_states_;  // of the step being planned
   std::vector<KVCacheEvent> events_;
-  int32_t num_holders_ = 0;  // requests that hold blocks
-  int64_t num_wasted_slots_ = 0;
   uint64_t num_failed_allocations_ = 0;
 };
 

@@ -98,8 +98,6 @@ void KVCacheManager::save(SchedulerSnapshot& out) const {
   out.bytes_held = arena_member_->bytes_held();
   out.spare_bytes = spare_bytes_;
   out.bytes_being_lent = bytes_being_lent_;
-  out.num_holders = num_holders_;
-  out.num_wasted_slots = num_wasted_slots_;
   out.extents = extents_;
 }
 
@@ -113,9 +111,32 @@ void KVCacheManager::restore(const SchedulerSnapshot& snapshot) {
   }
   spare_bytes_ = snapshot.spare_bytes;
   bytes_being_lent_ = snapshot.bytes_being_lent;
-  num_holders_ = snapshot.num_holders;
-  num_wasted_slots_ = snapshot.num_wasted_slots;
   extents_ = snapshot.extents;
+}
+
+void KVCacheManager::restore_blocks(Request& request, const RequestSnapshot& snapshot) {
+  if (snapshot.blocks.empty()) return;
+  require(snapshot.blocks.size() == groups_.size(), "another number of KV groups");
+  HeldBlocks& all = request.held();
+  bool holds = false;
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    const RequestBlocksSnapshot& s = snapshot.blocks[g];
+    const BlockPool& pool = groups_[g].pool;
+    for (BlockId id : s.ids)
+      require(id == kNullBlock || (id > 0 && id <= pool.num_usable_blocks() && pool.ref_count(id) > 0),
+              "a block that nobody holds");
+    const int64_t num_slots = std::ssize(s.ids) * int64_t{block_size(g)};
+    require(num_slots <= INT32_MAX / std::ssize(groups_), "more blocks than a request can hold");
+    const auto num_ids = static_cast<int32_t>(s.ids.size());
+    const auto within = [num_ids](int32_t count) { return count >= 0 && count <= num_ids; };
+    require(within(s.num_cached) && within(s.num_skipped) && within(s.num_sent), "a torn block table");
+    require(int64_t{s.num_cached} * block_size(g) <= request.num_tokens(),
+            "cached blocks of tokens that are not there");
+    all.groups_.push_back({s.ids, s.num_cached, s.num_skipped, s.num_sent, s.num_exact_tokens});
+    all.has_unsent_ |= s.num_sent < num_ids;
+    holds |= num_ids > 0;
+  }
+  if (holds) count_slots(request);
 }
 
 }  // namespace quire

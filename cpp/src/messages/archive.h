@@ -23,7 +23,7 @@
 
 namespace quire {
 
-inline constexpr uint32_t kMessageVersion = 3;
+inline constexpr uint32_t kMessageVersion = 4;
 
 template <typename T>
 concept PlainField = std::is_arithmetic_v<T> || std::is_enum_v<T>;

@@ -55,7 +55,6 @@ uint64_t hash_plan(const SchedulerOutput& plan) {
   hasher.add(plan.new_block_ids.raw_ids());
   hasher.add(plan.preempted_req_ids);
   hasher.add(plan.finished_req_ids);
-  hasher.add(plan.num_common_prefix_blocks);
   for (const ScheduledEncoderInput& input : plan.scheduled_encoder_inputs) {
     hasher.add(&input.request_id, sizeof input.request_id);
     hasher.add(&input.input_index, sizeof input.input_index);

@@ -19,7 +19,7 @@
 namespace quire {
 
 inline constexpr std::array<char, 8> kRecordingMagic = {'Q', 'U', 'I', 'R', 'E', 'R', 'E', 'C'};
-inline constexpr uint32_t kRecordingVersion = 1;
+inline constexpr uint32_t kRecordingVersion = 2;
 
 // The token that ends a replayed request.
 inline constexpr int32_t kRecordedStop = -1;
@@ -133,9 +133,8 @@ struct RequestSnapshot {
   uint64_t arrival_order = 0;
   int32_t num_overtaken = 0, num_computed_tokens = 0, num_output_placeholders = 0, num_steps_in_flight = 0,
           num_tokens_in_flight = 0, num_prefill_tokens = 0, num_cached_tokens = 0, num_preemptions = 0,
-          num_queued_tokens = 0, num_counted_prefill = 0, num_results_to_drop = 0, num_charged_tokens = 0,
-          num_spec_tokens = 0, num_slots = 0, num_wasted_slots = 0;
-  uint8_t known_to_workers = 0, is_partial_prefill = 0, is_long_prefill = 0;
+          num_results_to_drop = 0, num_charged_tokens = 0, num_spec_tokens = 0;
+  uint8_t known_to_workers = 0, is_long_prefill = 0;
   double first_scheduled_time = 0.0;
   std::vector<RequestBlocksSnapshot> blocks;
 
@@ -143,8 +142,7 @@ struct RequestSnapshot {
   void fields(A& a) {
     a(request, num_tokens, status, arrival_order, num_overtaken, num_computed_tokens, num_output_placeholders,
       num_steps_in_flight, num_tokens_in_flight, num_prefill_tokens, num_cached_tokens, num_preemptions,
-      num_queued_tokens, num_counted_prefill, num_results_to_drop, num_charged_tokens, num_spec_tokens,
-      num_slots, num_wasted_slots, known_to_workers, is_partial_prefill, is_long_prefill,
+      num_results_to_drop, num_charged_tokens, num_spec_tokens, known_to_workers, is_long_prefill,
       first_scheduled_time, blocks);
   }
 };
@@ -189,8 +187,6 @@ struct SchedulerSnapshot {
   EncoderCacheSnapshot encoder_cache;
   std::vector<BlockPoolSnapshot> pools;
   int64_t bytes_held = 0, spare_bytes = 0, bytes_being_lent = 0;
-  int32_t num_holders = 0;
-  int64_t num_wasted_slots = 0;
   std::vector<KVExtent> extents;
   SchedulerStats stats;
 
@@ -198,7 +194,7 @@ struct SchedulerSnapshot {
   void fields(A& a) {
     a(now, next_step_id, next_arrival_order, pause_state, requests, running, in_flight, in_flight_requests,
       finished_req_ids, deadlines, user_counters, last_counter, encoder_cache, pools, bytes_held, spare_bytes,
-      bytes_being_lent, num_holders, num_wasted_slots, extents, stats);
+      bytes_being_lent, extents, stats);
   }
 };
 

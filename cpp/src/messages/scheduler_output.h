@@ -82,7 +82,6 @@ struct SchedulerOutput {
   int32_t total_num_scheduled_tokens = 0;
   std::vector<ScheduledEncoderInput> scheduled_encoder_inputs;
   std::vector<std::string> free_encoder_mm_hashes;  // encoder outputs to forget
-  std::vector<int32_t> num_common_prefix_blocks;    // per group
   std::vector<RequestId> preempted_req_ids;
   std::vector<RequestId> finished_req_ids;  // since the last step: forget them
   std::vector<KVExtent> kv_extents;         // changes of memory, in order
@@ -94,8 +93,8 @@ struct SchedulerOutput {
   template <class A>
   void fields(A& a) {
     a(step_id, scheduled_reqs, scheduled_new_reqs, new_block_ids, spec_token_ids, total_num_scheduled_tokens,
-      scheduled_encoder_inputs, free_encoder_mm_hashes, num_common_prefix_blocks, preempted_req_ids,
-      finished_req_ids, kv_extents, kv_connector_metadata);
+      scheduled_encoder_inputs, free_encoder_mm_hashes, preempted_req_ids, finished_req_ids, kv_extents,
+      kv_connector_metadata);
   }
 };
 

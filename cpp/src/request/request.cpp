@@ -1,6 +1,10 @@
 #include "request/request.h"
 
+#include <algorithm>
 #include <utility>
+
+#include "quire/error.h"
+#include "util/str.h"
 
 namespace quire {
 
@@ -32,8 +36,12 @@ const char* status_name(RequestStatus status) {
 }
 
 Request::Request(EngineCoreRequest&& request, int32_t hash_block_size, const HashSeed& hash_seed,
-                 std::vector<BlockHash> recorded_hashes)
+                 std::vector<BlockHash> recorded_hashes, RequestTotals* totals)
     : id_(request.request_id),
+      totals_(totals),
+      token_ids_(std::move(request.prompt_token_ids)),
+      num_prompt_tokens_(static_cast<int32_t>(token_ids_.size())),
+      hash_block_size_(hash_block_size),
       sampling_params_(std::move(request.sampling_params)),
       eos_token_ids_(std::move(request.eos_token_ids)),
       mm_features_(std::move(request.mm_features)),
@@ -43,9 +51,6 @@ Request::Request(EngineCoreRequest&& request, int32_t hash_block_size, const Has
       priority_(request.priority),
       arrival_time_(request.arrival_time),
       deadline_(request.deadline),
-      token_ids_(std::move(request.prompt_token_ids)),
-      num_prompt_tokens_(static_cast<int32_t>(token_ids_.size())),
-      hash_block_size_(hash_block_size),
       hash_chain_(hash_seed, lora_name_, cache_salt_),
       root_hash_(hash_chain_.name()),
       recorded_hashes_(std::move(recorded_hashes)) {
@@ -54,19 +59,126 @@ Request::Request(EngineCoreRequest&& request, int32_t hash_block_size, const Has
   update_block_hashes();
 }
 
+void Request::arrive(uint64_t arrival_order, int32_t long_prefill_token_threshold) {
+  arrival_order_ = arrival_order;
+  is_long_prefill_ = long_prefill_token_threshold > 0 && num_tokens() > long_prefill_token_threshold;
+}
+
+void Request::set_status(RequestStatus status) {
+  if (totals_) {
+    totals_->num_waiting_for_remote_kvs += status == RequestStatus::kWaitingForRemoteKvs;
+    totals_->num_waiting_for_remote_kvs -= status_ == RequestStatus::kWaitingForRemoteKvs;
+  }
+  status_ = status;
+  recount();
+}
+
+void Request::begin_load(int32_t num_computed_tokens, int32_t num_external_tokens) {
+  num_computed_tokens_ = num_computed_tokens;
+  num_external_tokens_ = num_external_tokens;
+  kv_load_failed_ = false;
+  set_status(RequestStatus::kWaitingForRemoteKvs);
+}
+
+void Request::fail_load(int32_t num_tokens) {
+  num_external_tokens_ = std::min(num_external_tokens_, std::max(num_tokens - num_computed_tokens_, 0));
+  num_computed_tokens_ = std::min(num_computed_tokens_, num_tokens);
+  kv_load_failed_ = true;
+  recount();
+}
+
+void Request::end_load() {
+  num_computed_tokens_ += num_external_tokens_;
+  if (num_computed_tokens_ > 0 && num_cached_tokens_ < 0) num_cached_tokens_ = num_computed_tokens_;
+  set_status(num_preemptions_ > 0 ? RequestStatus::kPreempted : RequestStatus::kWaiting);
+}
+
+void Request::run(int32_t num_computed_tokens, int32_t num_external_tokens, double now) {
+  make_room();
+  num_computed_tokens_ = num_computed_tokens;
+  num_external_tokens_ = num_external_tokens;
+  num_prefill_tokens_ = num_tokens();
+  if (num_cached_tokens_ < 0) num_cached_tokens_ = num_computed_tokens;
+  if (first_scheduled_time_ < 0.0) first_scheduled_time_ = now;
+  set_status(RequestStatus::kRunning);
+}
+
 void Request::make_room() {
   const size_t num_tokens =
       static_cast<size_t>(num_prompt_tokens_) + static_cast<size_t>(sampling_params_.max_tokens);
   token_ids_.reserve(num_tokens);
   block_hashes_.reserve(num_tokens / static_cast<size_t>(hash_block_size_));
   constexpr size_t kMaxDrafts = 16;
-  spec_token_ids.reserve(kMaxDrafts);
-  for (RequestBlocks& held : blocks) held.ids.reserve(num_tokens / static_cast<size_t>(hash_block_size_) + 2);
+  spec_token_ids_.reserve(kMaxDrafts);
+  held_.make_room(num_tokens / static_cast<size_t>(hash_block_size_) + 2);
+}
+
+void Request::take_spec_tokens(int32_t num_drafts, ScheduledRequest& scheduled,
+                               std::vector<int32_t>& spec_token_ids) {
+  scheduled.num_spec_tokens = std::max(num_drafts, 0);
+  spec_token_ids.insert(spec_token_ids.end(), spec_token_ids_.begin(),
+                        spec_token_ids_.begin() + scheduled.num_spec_tokens);
+  spec_token_ids_.clear();
+}
+
+void Request::take_back_step(const ScheduledRequest& scheduled) {
+  num_output_placeholders_ -= scheduled.samples != 0;
+  --num_steps_in_flight_;
+  num_tokens_in_flight_ -= scheduled.num_tokens;
+  rewind(scheduled.num_computed_tokens);
+}
+
+Request::Charge Request::charge(const ScheduledRequest& scheduled) {
+  const int32_t end = scheduled.num_computed_tokens + scheduled.num_tokens;
+  const int32_t begin = std::clamp(num_charged_tokens_, scheduled.num_computed_tokens, end);
+  const int32_t num_prefill = std::clamp(num_prefill_tokens_ - begin, 0, end - begin);
+  num_charged_tokens_ = std::max(num_charged_tokens_, end);
+  return {num_prefill, end - begin - num_prefill};
+}
+
+void Request::rewind(int32_t num_tokens, InFlightResults results) {
+  num_computed_tokens_ = std::min(num_computed_tokens_, num_tokens);
+  num_external_tokens_ = std::min(num_external_tokens_, num_tokens);
+  spec_token_ids_.clear();
+  if (results == InFlightResults::kDrop) {
+    num_output_placeholders_ = 0;
+    num_results_to_drop_ = num_steps_in_flight_;
+  }
+  recount();
+}
+
+void Request::preempt() {
+  ++num_preemptions_;
+  rewind(0);
+  set_status(RequestStatus::kPreempted);
+}
+
+void Request::recount() {
+  count_wasted_slots();
+  const int32_t num_waiting = is_queued() ? num_tokens() - num_computed_tokens_ : 0;
+  const int32_t num_prefill = is_running() ? std::max(num_prefill_tokens_ - num_computed_tokens_, 0) : 0;
+  if (totals_) {
+    totals_->num_waiting_tokens += num_waiting - counted_.num_waiting_tokens;
+    totals_->num_prefill_tokens += num_prefill - counted_.num_prefill_tokens;
+    const int32_t more = (num_prefill > 0) - is_partial_prefill();
+    totals_->num_partial_prefills += more;
+    if (is_long_prefill_) totals_->num_long_partial_prefills += more;
+  }
+  counted_.num_waiting_tokens = num_waiting;
+  counted_.num_prefill_tokens = num_prefill;
+}
+
+void Request::set_slots(int32_t num_slots, int32_t sum, int32_t num_groups) {
+  num_slots_ = num_slots;
+  sum_of_slots_ = sum;
+  num_slot_groups_ = num_groups;
+  recount();
 }
 
 void Request::append_output_token(int32_t token_id) {
   token_ids_.push_back(token_id);
   if (num_tokens() % hash_block_size_ == 0) update_block_hashes();
+  if (is_queued()) recount();  // it was preempted while this token was on its way
 }
 
 void Request::update_block_hashes() {
@@ -90,6 +202,74 @@ void Request::update_block_hashes() {
     }
     block_hashes_.push_back(hash_chain_.name());
   }
+}
+
+RecordedRequest Request::record() const {
+  RecordedRequest recorded;
+  recorded.request_id = id_;
+  recorded.num_prompt_tokens = num_prompt_tokens_;
+  recorded.num_output_tokens = num_output_tokens();
+  recorded.block_hashes.reserve(block_hashes_.size());
+  for (const BlockHash& hash : block_hashes_) recorded.block_hashes.push_back({hash.high, hash.low});
+  recorded.max_tokens = sampling_params_.max_tokens;
+  recorded.priority = priority_;
+  recorded.arrival_time = arrival_time_;
+  recorded.deadline = deadline_;
+  recorded.user = user_;
+  recorded.mm_features = mm_features_;
+  return recorded;
+}
+
+void Request::save(RequestSnapshot& out) const {
+  out.request = record();
+  out.num_tokens = num_tokens();
+  out.status = static_cast<uint8_t>(status_);
+  out.arrival_order = arrival_order_;
+  out.num_overtaken = num_overtaken_;
+  out.num_computed_tokens = num_computed_tokens_;
+  out.num_output_placeholders = num_output_placeholders_;
+  out.num_steps_in_flight = num_steps_in_flight_;
+  out.num_tokens_in_flight = num_tokens_in_flight_;
+  out.num_prefill_tokens = num_prefill_tokens_;
+  out.num_cached_tokens = num_cached_tokens_;
+  out.num_preemptions = num_preemptions_;
+  out.num_results_to_drop = num_results_to_drop_;
+  out.num_charged_tokens = num_charged_tokens_;
+  out.num_spec_tokens = static_cast<int32_t>(spec_token_ids_.size());
+  out.known_to_workers = known_to_workers_;
+  out.is_long_prefill = is_long_prefill_;
+  out.first_scheduled_time = first_scheduled_time_;
+  for (const RequestBlocks& held : held_.groups())
+    out.blocks.push_back({held.ids, held.num_cached, held.num_skipped, held.num_sent, held.num_exact_tokens});
+}
+
+void Request::restore(const RequestSnapshot& s) {
+  constexpr int32_t kMaxDrafts = 1 << 16;
+  constexpr int32_t kMaxSteps = 1 << 16;
+  const bool plausible =
+      s.status <= static_cast<uint8_t>(RequestStatus::kFinishedError) && s.num_spec_tokens >= 0 &&
+      s.num_spec_tokens < kMaxDrafts && s.num_steps_in_flight >= 0 && s.num_steps_in_flight < kMaxSteps &&
+      s.num_output_placeholders >= 0 && s.num_output_placeholders <= s.num_steps_in_flight &&
+      s.num_results_to_drop >= 0 && s.num_results_to_drop <= s.num_steps_in_flight &&
+      s.num_cached_tokens >= -1 && s.num_computed_tokens >= 0 &&
+      s.num_computed_tokens <= num_tokens() + s.num_output_placeholders + s.num_spec_tokens + kMaxDrafts;
+  if (!plausible) throw InvalidArgument(str("snapshot: impossible counts of request ", id_));
+  arrival_order_ = s.arrival_order;
+  num_overtaken_ = s.num_overtaken;
+  num_computed_tokens_ = s.num_computed_tokens;
+  num_output_placeholders_ = s.num_output_placeholders;
+  num_steps_in_flight_ = s.num_steps_in_flight;
+  num_tokens_in_flight_ = s.num_tokens_in_flight;
+  num_prefill_tokens_ = s.num_prefill_tokens;
+  num_cached_tokens_ = s.num_cached_tokens;
+  num_preemptions_ = s.num_preemptions;
+  num_results_to_drop_ = s.num_results_to_drop;
+  num_charged_tokens_ = s.num_charged_tokens;
+  spec_token_ids_.assign(static_cast<size_t>(s.num_spec_tokens), 0);
+  known_to_workers_ = s.known_to_workers != 0;
+  is_long_prefill_ = s.is_long_prefill != 0;
+  first_scheduled_time_ = s.first_scheduled_time;
+  set_status(static_cast<RequestStatus>(s.status));
 }
 
 }  // namespace quire

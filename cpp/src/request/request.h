@@ -1,15 +1,20 @@
 // A request as the deciding half sees it: token ids, how far they are computed, and what they hold.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "messages/block_ids.h"
 #include "messages/engine_core_messages.h"
+#include "messages/recording.h"
+#include "messages/scheduler_output.h"
 #include "request/block_hash.h"
+#include "request/held_blocks.h"
+#include "request/request_totals.h"
 #include "request/structured_output.h"
 
 namespace quire {
@@ -32,24 +37,26 @@ constexpr bool is_finished(RequestStatus status) { return status >= RequestStatu
 FinishReason finish_reason(RequestStatus status);
 const char* status_name(RequestStatus status);
 
-// What a request holds of one KV cache group; changed by the KVCacheManager only.
-struct RequestBlocks {
-  std::vector<BlockId> ids;  // kNullBlock where nothing is kept: behind a window, or between two states
-  int32_t num_cached = 0;    // leading blocks that were made findable by hash, or never will be
-  int32_t num_skipped = 0;   // leading blocks that were given back: nothing will read them again
-  int32_t num_sent = 0;      // leading blocks that the workers know
-  int32_t num_exact_tokens =
-      0;  // state groups: a step ended here, so the block before it holds this very state
+// What becomes of the results that steps in flight will bring.
+enum class InFlightResults : uint8_t {
+  kCount,  // they are taken as they come
+  kDrop,   // they were computed on keys and values that were not there
 };
 
+// A request and how far it is. What is counted is private: whatever happens to a request is one call, which
+// keeps its counts, and its part of the engine's totals, true.
+//
+//   0 <= num_computed_tokens <= num_tokens_with_spec
+//   num_output_placeholders <= num_steps_in_flight
+//
 // Owned by the Scheduler; used on its thread only.
 class Request {
  public:
   // `hash_block_size` is the number of tokens that share a block hash, `hash_seed` what all names of the
   // engine depend on. A replayed request has hashes, which are then taken as they are, but not the tokens
-  // they came from.
+  // they came from. `totals`, if given, outlives the request; it counts there from enqueue() on.
   Request(EngineCoreRequest&& request, int32_t hash_block_size, const HashSeed& hash_seed = {},
-          std::vector<BlockHash> recorded_hashes = {});
+          std::vector<BlockHash> recorded_hashes = {}, RequestTotals* totals = nullptr);
 
   RequestId id() const { return id_; }
   const SamplingParams& sampling_params() const { return sampling_params_; }
@@ -60,9 +67,10 @@ class Request {
   const std::string& user() const { return user_; }
   int32_t priority() const { return priority_; }
   double arrival_time() const { return arrival_time_; }
-  double deadline() const { return deadline_; }  // 0: none
-  uint64_t arrival_order = 0;  // set by the Scheduler: requests are served in the order they came to it
-  int32_t num_overtaken = 0;   // by younger requests, under the "cache_aware" policy
+  double deadline() const { return deadline_; }              // 0: none
+  uint64_t arrival_order() const { return arrival_order_; }  // requests are served in the order they came
+  bool is_long_prefill() const { return is_long_prefill_; }  // when it came
+  StructuredOutputGrammar* grammar() const { return grammar_.get(); }  // null: none
 
   // Prompt, then output.
   std::span<const int32_t> token_ids() const { return token_ids_; }
@@ -73,54 +81,153 @@ class Request {
   int32_t num_output_tokens() const { return num_tokens() - num_prompt_tokens_; }
   // What the request must catch up with: known tokens, drafts, and tokens a step in flight will sample.
   int32_t num_tokens_with_spec() const {
-    return num_tokens() + static_cast<int32_t>(spec_token_ids.size()) + num_output_placeholders;
+    return num_tokens() + static_cast<int32_t>(spec_token_ids_.size()) + num_output_placeholders_;
   }
-
-  // Does not allocate once make_room() was called.
-  void append_output_token(int32_t token_id);
-  // Room for the longest output, when the request begins to run: a waiting one costs no more than its prompt.
-  void make_room();
-
   // One for each full block of known tokens, chained.
   std::span<const BlockHash> block_hashes() const { return block_hashes_; }
   // What the first block's hash is chained to.
   const BlockHash& root_hash() const { return root_hash_; }
 
-  RequestStatus status = RequestStatus::kWaiting;
-  int32_t num_computed_tokens = 0;      // keys and values in the cache, or being written by a step in flight
-  int32_t num_output_placeholders = 0;  // tokens that steps in flight will sample
-  int32_t num_steps_in_flight = 0;
-  int32_t num_tokens_in_flight = 0;  // the last of num_computed_tokens, which those steps compute
-  int32_t num_prefill_tokens = 0;    // known tokens when it last began to run: up to there it is a prefill
-  int32_t num_cached_tokens = -1;    // prefix hit when first scheduled; -1 before
-  int32_t num_preemptions = 0;
-  int32_t num_queued_tokens = 0;    // what it adds to the count of waiting tokens, while it is queued
-  int32_t num_counted_prefill = 0;  // what it adds to the count of prefill tokens to compute, while it runs
-  int32_t num_charged_tokens = 0;   // leading tokens that its user has been charged for, under "fair"
-  int32_t num_results_to_drop = 0;  // of steps in flight that computed on keys and values that were not there
-  bool known_to_workers = false;
-  bool is_partial_prefill = false;      // runs, and a part of its prefill is left for later steps
-  bool is_long_prefill = false;         // longer than long_prefill_token_threshold when it was queued
-  std::vector<int32_t> spec_token_ids;  // drafts for the next step
-  double first_scheduled_time = -1.0;   // the clock of arrival_time; -1 before
-
-  std::unique_ptr<StructuredOutputGrammar> grammar;  // null: none
-
+  RequestStatus status() const { return status_; }
+  bool is_running() const { return status_ == RequestStatus::kRunning; }
+  // Waits in the queue, rather than for a grammar or for keys and values from outside.
+  bool is_queued() const {
+    return status_ == RequestStatus::kWaiting || status_ == RequestStatus::kPreempted;
+  }
+  bool is_finished() const { return quire::is_finished(status_); }
+  // Keys and values in the cache, or being written by a step in flight.
+  int32_t num_computed_tokens() const { return num_computed_tokens_; }
+  int32_t num_output_placeholders() const { return num_output_placeholders_; }  // that those will sample
+  int32_t num_steps_in_flight() const { return num_steps_in_flight_; }
+  // What those steps compute.
+  int32_t num_tokens_in_flight() const { return num_tokens_in_flight_; }
+  // Known tokens when it last began to run: up to there it is a prefill.
+  int32_t num_prefill_tokens() const { return num_prefill_tokens_; }
+  // It runs, and a part of its prefill is left for later steps.
+  bool is_partial_prefill() const { return counted_.num_prefill_tokens > 0; }
+  // The prefix hit when it was first scheduled; -1 before.
+  int32_t num_cached_tokens() const { return num_cached_tokens_; }
   // With a KV connector: tokens whose keys and values come, or came, from outside.
-  int32_t num_external_tokens = 0;
-  bool kv_load_failed = false;  // a load in flight failed: num_external_tokens is what is left of it
+  int32_t num_external_tokens() const { return num_external_tokens_; }
+  int32_t num_preemptions() const { return num_preemptions_; }
+  int32_t num_overtaken() const { return num_overtaken_; }  // by younger ones, under "cache_aware"
+  bool kv_load_failed() const { return kv_load_failed_; }   // num_external_tokens is what is left of it
+  bool known_to_workers() const { return known_to_workers_; }
+  double first_scheduled_time() const { return first_scheduled_time_; }  // clock of arrival_time; -1 before
+  std::span<const int32_t> spec_token_ids() const { return spec_token_ids_; }  // drafts for the next step
 
-  // Per group.
-  std::vector<RequestBlocks> blocks;
-  bool has_unsent_blocks = false;  // some that the workers do not know
-  int32_t next_cache_at = 0;       // no block can become findable before this many tokens are computed
-  int32_t num_slots = 0;           // tokens that the blocks held can take, in every group
-  int32_t num_wasted_slots = 0;    // of those, over all groups: slots without a computed token
+  // It comes to the engine.
+  void arrive(uint64_t arrival_order, int32_t long_prefill_token_threshold);
+  // Before it waits for anything. It waits for the grammar first, unless that is ready.
+  void set_grammar(std::unique_ptr<StructuredOutputGrammar> grammar) { grammar_ = std::move(grammar); }
+  void wait_for_grammar() { set_status(RequestStatus::kWaitingForStructuredOutputGrammar); }
+  // It waits to be scheduled, from now on.
+  void enqueue() { set_status(RequestStatus::kWaiting); }
+  // A younger one was served first.
+  void overtake() { ++num_overtaken_; }
+
+  // The KV connector brings the keys and values of `num_external_tokens` after its first
+  // `num_computed_tokens`.
+  void begin_load(int32_t num_computed_tokens, int32_t num_external_tokens);
+  // No more than the first `num_tokens` are good, of what is there and what comes.
+  void fail_load(int32_t num_tokens);
+  // What came counts as computed; the request is queued again.
+  void end_load();
+
+  // It begins to run at the time `now`, with its first `num_computed_tokens` tokens computed; of those,
+  // `num_external_tokens` come from outside with its first step. Makes room for the longest output, so that
+  // nothing that follows allocates: a waiting request costs no more than its prompt.
+  void run(int32_t num_computed_tokens, int32_t num_external_tokens, double now);
+  // Drafts for the next step.
+  void set_spec_token_ids(std::span<const int32_t> drafts) {
+    spec_token_ids_.assign(drafts.begin(), drafts.end());
+  }
+  // A step computes the next `num_new_tokens`: says in `scheduled` what is the request's own, and appends
+  // the drafts that it verifies to `spec_token_ids`; others are forgotten.
+  void begin_step(int32_t num_new_tokens, ScheduledRequest& scheduled, std::vector<int32_t>& spec_token_ids);
+  // The workers will hear of it with this step. False when they know it already.
+  bool tell_workers() { return !std::exchange(known_to_workers_, true); }
+  // That step is not run after all; the request is preempted next.
+  void take_back_step(const ScheduledRequest& scheduled);
+  // The oldest step in flight has returned. False when its results do not count.
+  bool end_step(const ScheduledRequest& scheduled);
+  // Of what a step computes, the tokens that the user was not charged for yet; they are from now on.
+  struct Charge {
+    int32_t num_prefill_tokens = 0, num_decode_tokens = 0;
+  };
+  Charge charge(const ScheduledRequest& scheduled);
+  void append_output_token(int32_t token_id);
+
+  // Goes back to its first `num_tokens` tokens, if it is further: what follows is computed (again), and
+  // drafts are forgotten. Blocks are the KVCacheManager's to take.
+  void rewind(int32_t num_tokens, InFlightResults results = InFlightResults::kCount);
+  // To the beginning, and into the queue. Tokens on their way still count when they come.
+  void preempt();
+  void finish(RequestStatus status) { set_status(status); }
+
+  // One for each group of layers, or none before the first blocks were given.
+  std::span<const RequestBlocks> blocks() const { return held_.groups(); }
+  HeldBlocks& held() { return held_; }
+  // Tokens that the blocks held can take, in every group.
+  int32_t num_slots() const { return num_slots_; }
+  // The KVCacheManager's: that, and the sum over the `num_groups` groups whose slots can be wasted.
+  void set_slots(int32_t num_slots, int32_t sum, int32_t num_groups);
+
+  // Without its content, for the flight recorder.
+  RecordedRequest record() const;
+  // Everything but the blocks, which the KVCacheManager restores after this. Throws InvalidArgument for
+  // counts that no request can have. Grammars and what a KV connector does are not part of it.
+  void save(RequestSnapshot& out) const;
+  void restore(const RequestSnapshot& snapshot);
 
  private:
   void update_block_hashes();
+  void make_room();
+  void set_status(RequestStatus status);
+  void take_spec_tokens(int32_t num_drafts, ScheduledRequest& scheduled,
+                        std::vector<int32_t>& spec_token_ids);
 
+  // Its part of the totals.
+  struct Counted {
+    int32_t num_waiting_tokens = 0, num_prefill_tokens = 0, num_wasted_slots = 0;
+  };
+  void recount();
+  void count_wasted_slots() {
+    const int32_t wasted = std::max(sum_of_slots_ - num_slot_groups_ * num_computed_tokens_, 0);
+    if (totals_) totals_->num_wasted_slots += wasted - counted_.num_wasted_slots;
+    counted_.num_wasted_slots = wasted;
+  }
+
+  // What every step reads comes first.
   RequestId id_;
+  RequestTotals* totals_;
+  std::vector<int32_t> token_ids_;
+  std::vector<int32_t> spec_token_ids_;
+  HeldBlocks held_;
+  RequestStatus status_ = RequestStatus::kWaiting;
+  bool known_to_workers_ = false;
+  bool is_long_prefill_ = false;
+  bool kv_load_failed_ = false;
+  int32_t num_prompt_tokens_;
+  int32_t hash_block_size_;
+  int32_t num_computed_tokens_ = 0;
+  int32_t num_output_placeholders_ = 0;
+  int32_t num_steps_in_flight_ = 0;
+  int32_t num_tokens_in_flight_ = 0;
+  int32_t num_prefill_tokens_ = 0;
+  int32_t num_results_to_drop_ = 0;  // of steps in flight
+  int32_t num_slots_ = 0;
+  int32_t sum_of_slots_ = 0;
+  int32_t num_slot_groups_ = 0;
+  Counted counted_;
+  int32_t num_cached_tokens_ = -1;
+  int32_t num_charged_tokens_ = 0;  // leading tokens that its user has been charged for, under "fair"
+  int32_t num_external_tokens_ = 0;
+  int32_t num_preemptions_ = 0;
+  int32_t num_overtaken_ = 0;
+  double first_scheduled_time_ = -1.0;
+  uint64_t arrival_order_ = 0;
+
   SamplingParams sampling_params_;
   std::vector<int32_t> eos_token_ids_;
   std::vector<MultiModalFeature> mm_features_;
@@ -130,9 +237,7 @@ class Request {
   int32_t priority_;
   double arrival_time_;
   double deadline_;
-  std::vector<int32_t> token_ids_;
-  int32_t num_prompt_tokens_;
-  int32_t hash_block_size_;
+  std::unique_ptr<StructuredOutputGrammar> grammar_;
   BlockHashChain
       hash_chain_;  // of the blocks that have hashes; begins with the seed, LoRA name and cache salt
   BlockHash root_hash_;
@@ -140,5 +245,38 @@ class Request {
   std::vector<BlockHash> recorded_hashes_;
   size_t next_feature_ = 0;  // the first multimodal input that ends beyond the hashed blocks
 };
+
+// Of every request in every step.
+inline void Request::begin_step(int32_t num_new_tokens, ScheduledRequest& scheduled,
+                                std::vector<int32_t>& spec_token_ids) {
+  scheduled.request_id = id_;
+  scheduled.num_tokens = num_new_tokens;
+  scheduled.num_computed_tokens = num_computed_tokens_;
+  const int32_t num_known = num_tokens() + num_output_placeholders_;
+  num_computed_tokens_ += num_new_tokens;
+  if (!spec_token_ids_.empty()) take_spec_tokens(num_computed_tokens_ - num_known, scheduled, spec_token_ids);
+  if (num_computed_tokens_ >= num_known) {
+    scheduled.samples = 1;
+    ++num_output_placeholders_;
+  }
+  ++num_steps_in_flight_;
+  num_tokens_in_flight_ += num_new_tokens;
+  if (is_partial_prefill()) {
+    recount();
+  } else {
+    count_wasted_slots();
+  }
+}
+
+inline bool Request::end_step(const ScheduledRequest& scheduled) {
+  --num_steps_in_flight_;
+  num_tokens_in_flight_ -= scheduled.num_tokens;
+  if (num_results_to_drop_ > 0) {
+    --num_results_to_drop_;
+    return false;
+  }
+  num_output_placeholders_ -= scheduled.samples != 0;
+  return !is_finished();  // perhaps while the step was in flight
+}
 
 }  // namespace quire

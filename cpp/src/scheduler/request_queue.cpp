@@ -11,7 +11,7 @@
 namespace quire {
 namespace {
 
-bool arrived_before(const Request& a, const Request& b) { return a.arrival_order < b.arrival_order; }
+bool arrived_before(const Request& a, const Request& b) { return a.arrival_order() < b.arrival_order(); }
 
 struct ByArrival {
   bool operator()(const Request* a, const Request* b) const { return arrived_before(*a, *b); }
@@ -29,7 +29,7 @@ struct Lanes {
   std::set<Request*, Order> short_ones, long_ones;
 
   std::set<Request*, Order>& of(const Request& request) {
-    return request.is_long_prefill ? long_ones : short_ones;
+    return request.is_long_prefill() ? long_ones : short_ones;
   }
   void add(Request& request) { of(request).insert(&request); }
   void remove(Request& request) {
@@ -66,12 +66,12 @@ class CacheAwareQueue final : public RequestQueue {
 
   void add(Request& request) override { requests_.add(request); }
   void remove(Request& request) override {
-    if (Request* oldest = requests_.front(true); oldest && oldest != &request) ++oldest->num_overtaken;
+    if (Request* oldest = requests_.front(true); oldest && oldest != &request) oldest->overtake();
     requests_.remove(request);
   }
   Request* front(bool long_prefills) override {
     Request* best = requests_.front(long_prefills);
-    if (!best || best->num_overtaken >= kMaxOvertaken) return best;
+    if (!best || best->num_overtaken() >= kMaxOvertaken) return best;
     int32_t most = count_cached_tokens_(*best);
     const auto look = [&](const std::set<Request*, ByArrival>& lane) {
       int32_t num_left = kWindow;
@@ -107,16 +107,16 @@ class FairQueue final : public RequestQueue {
   void add(Request& request) override {
     User& user = user_of(request);
     if (user.requests.size() == 0) user.counter = std::max(user.counter, lowest_counter());
-    leave(request.is_long_prefill, user);
+    leave(request.is_long_prefill(), user);
     user.requests.add(request);
-    enter(request.is_long_prefill, user);
+    enter(request.is_long_prefill(), user);
     ++size_;
   }
   void remove(Request& request) override {
     User& user = user_of(request);
-    leave(request.is_long_prefill, user);
+    leave(request.is_long_prefill(), user);
     user.requests.remove(request);
-    enter(request.is_long_prefill, user);
+    enter(request.is_long_prefill(), user);
     if (user.requests.of(request).empty()) last_counter_ = std::max(last_counter_, user.counter);
     --size_;
     if (users_.size() > kMaxUsers) forget_idle_users();

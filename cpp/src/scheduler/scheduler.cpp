@@ -36,11 +36,11 @@ void Scheduler::schedule_running(SchedulerOutput& out) {
     encoder_inputs_.clear();
     int32_t num_new_tokens = num_running_tokens(request);
     if (!request.mm_features().empty())
-      num_new_tokens = limit_by_encoder(request, request.num_computed_tokens, num_new_tokens);
+      num_new_tokens = limit_by_encoder(request, request.num_computed_tokens(), num_new_tokens);
     if (num_new_tokens <= 0) continue;
     // What a draft model writes ahead stays within the longest sequence.
     const int32_t num_lookahead = std::min(
-        config_.num_lookahead_tokens, config_.max_model_len - request.num_computed_tokens - num_new_tokens);
+        config_.num_lookahead_tokens, config_.max_model_len - request.num_computed_tokens() - num_new_tokens);
     // Victims at or before this place, which move what follows forward.
     size_t num_removed = 0;
     bool preempted_itself = false;
@@ -55,7 +55,7 @@ void Scheduler::schedule_running(SchedulerOutput& out) {
     }
     // The least urgent of all did not fit: what runs behind it has no better claim.
     if (preempted_itself) break;
-    running_prefills_ |= request.is_partial_prefill;
+    running_prefills_ |= request.is_partial_prefill();
     plan(request, num_new_tokens, /*was_waiting=*/false, out);
     i -= num_removed;  // may wrap below zero, and back with the loop's increment
   }
@@ -64,17 +64,20 @@ void Scheduler::schedule_running(SchedulerOutput& out) {
 // How far a running request may go; 0 when it has nothing to do before a step in flight comes back.
 int32_t Scheduler::num_running_tokens(const Request& request) const {
   // The last token allowed is already on its way.
-  if (request.num_output_placeholders > 0 &&
-      request.num_output_tokens() + request.num_output_placeholders >= request.sampling_params().max_tokens) {
+  if (request.num_output_placeholders() > 0 &&
+      request.num_output_tokens() + request.num_output_placeholders() >=
+          request.sampling_params().max_tokens) {
     return 0;
   }
-  const int32_t num_left = request.num_tokens_with_spec() - request.num_computed_tokens;
+  const int32_t start = request.num_computed_tokens();
+  const int32_t num_left = request.num_tokens_with_spec() - start;
   // The last position holds a token that nothing follows: it is never computed.
-  const int32_t limit = config_.max_model_len - 1 - request.num_computed_tokens;
-  return std::min(limit_chunk(request, num_left), limit);
+  const int32_t limit = config_.max_model_len - 1 - start;
+  return std::min(limit_chunk(start, num_left), limit);
 }
 
-int32_t Scheduler::limit_chunk(const Request& request, int32_t num_left) const {
+// Of the `num_left` tokens that follow the first `start`, how many may be computed in this step.
+int32_t Scheduler::limit_chunk(int32_t start, int32_t num_left) const {
   int32_t num_tokens = num_left;
   if (config_.long_prefill_token_threshold > 0) {
     num_tokens = std::min(num_tokens, config_.long_prefill_token_threshold);
@@ -82,7 +85,6 @@ int32_t Scheduler::limit_chunk(const Request& request, int32_t num_left) const {
   num_tokens = std::min(num_tokens, token_budget_);
   if (kv_cache_manager_.has_state_groups() && config_.enable_prefix_caching && num_tokens < num_left) {
     // Only a state at a block's edge can be found again.
-    const int32_t start = request.num_computed_tokens;
     const int32_t end = (start + num_tokens) / kv_cache_manager_.alignment() * kv_cache_manager_.alignment();
     if (end > start) num_tokens = end - start;
   }
@@ -125,16 +127,18 @@ void Scheduler::schedule_waiting(SchedulerOutput& out) {
   asked_later_.clear();
   while (token_budget_ > 0 && running_.size() < static_cast<size_t>(config_.max_num_seqs)) {
     const bool long_prefills = config_.max_long_partial_prefills == 0 ||
-                               num_long_partial_prefills_ < config_.max_long_partial_prefills;
+                               totals_.num_long_partial_prefills < config_.max_long_partial_prefills;
     Request* request = waiting_->front(long_prefills);
     // A preempted request whose last token is still being sampled cannot be recomputed before it is known.
-    if (!request || request->num_output_placeholders > 0) break;
+    if (!request || request->num_output_placeholders() > 0) break;
     if (admit(*request, out) == Admission::kStop) break;
   }
-  for (Request* request : asked_later_) enqueue(*request);
+  for (Request* request : asked_later_) waiting_->add(*request);
   // Nothing runs, and nothing is on its way: what the first in the queue lacks is held by others that wait.
-  if (running_.empty() && in_flight_.empty() && num_waiting_for_remote_kvs_ == 0 && give_back_youngest_load())
+  if (running_.empty() && in_flight_.empty() && totals_.num_waiting_for_remote_kvs == 0 &&
+      give_back_youngest_load()) {
     schedule_waiting(out);
+  }
 }
 
 // Of the requests that wait with what they have loaded, the youngest but the first in the queue gives its
@@ -144,10 +148,8 @@ bool Scheduler::give_back_youngest_load() {
   const Request* const first = waiting_->front(true);
   Request* youngest = nullptr;
   for (const auto& [id, request] : requests_) {
-    const bool queued =
-        request->status == RequestStatus::kWaiting || request->status == RequestStatus::kPreempted;
-    if (request.get() != first && queued && request->num_slots > 0 &&
-        (!youngest || request->arrival_order > youngest->arrival_order)) {
+    if (request.get() != first && request->is_queued() && request->num_slots() > 0 &&
+        (!youngest || request->arrival_order() > youngest->arrival_order())) {
       youngest = request.get();
     }
   }
@@ -157,7 +159,8 @@ bool Scheduler::give_back_youngest_load() {
 
 Scheduler::Admission Scheduler::admit(Request& request, SchedulerOutput& out) {
   int32_t num_external = 0;
-  if (request.num_computed_tokens > 0) {
+  const int32_t own_computed = request.num_computed_tokens();
+  if (own_computed > 0) {
     // Its keys and values came from outside; it holds the blocks.
     for (auto& ids : computed_.block_ids) ids.clear();
     computed_.block_ids.resize(kv_cache_manager_.num_groups());
@@ -168,7 +171,7 @@ Scheduler::Admission Scheduler::admit(Request& request, SchedulerOutput& out) {
       const auto match =
           parts_.kv_connector->get_num_new_matched_tokens(connector_view(request), computed_.num_tokens);
       if (!match) {
-        dequeue(request);
+        waiting_->remove(request);
         asked_later_.push_back(&request);
         return Admission::kWaitsElsewhere;
       }
@@ -180,7 +183,7 @@ Scheduler::Admission Scheduler::admit(Request& request, SchedulerOutput& out) {
       num_external = std::min(num_external, request.num_tokens() - 1 - computed_.num_tokens);
     }
   }
-  const int32_t start = request.num_computed_tokens + computed_.num_tokens + num_external;
+  const int32_t start = own_computed + computed_.num_tokens + num_external;
   int32_t num_left = request.num_tokens() - start;
   const bool padded = config_.num_padding_drafts > 0 && !kv_cache_manager_.has_state_groups() &&
                       num_left == 1 && num_planned_running_ > 0 && !running_prefills_;
@@ -194,14 +197,10 @@ Scheduler::Admission Scheduler::admit(Request& request, SchedulerOutput& out) {
     return Admission::kStop;
   }
   encoder_inputs_.clear();
-  const int32_t own_computed = request.num_computed_tokens;
-  request.num_computed_tokens = start;  // where its chunk begins
-  int32_t num_new_tokens = limit_chunk(request, num_left);
-  request.num_computed_tokens = own_computed;
-  num_new_tokens = limit_by_encoder(request, start, num_new_tokens);
+  const int32_t num_new_tokens = limit_by_encoder(request, start, limit_chunk(start, num_left));
   if (num_new_tokens <= 0) return Admission::kStop;
   if (config_.max_num_partial_prefills > 0 && num_new_tokens < num_left &&
-      num_partial_prefills_ >= config_.max_num_partial_prefills) {
+      totals_.num_partial_prefills >= config_.max_num_partial_prefills) {
     return Admission::kStop;
   }
   const int32_t num_known =
@@ -215,23 +214,17 @@ Scheduler::Admission Scheduler::admit(Request& request, SchedulerOutput& out) {
     return Admission::kStop;
   }
   if (parts_.kv_connector && own_computed == 0) {
-    parts_.kv_connector->update_state_after_alloc(connector_view(request), request.blocks[0].ids,
+    parts_.kv_connector->update_state_after_alloc(connector_view(request), request.blocks()[0].ids,
                                                   num_external);
   }
 
-  dequeue(request);
-  request.make_room();
-  request.num_computed_tokens = start;
-  request.num_external_tokens = num_external;
-  if (request.num_cached_tokens < 0) {
-    request.num_cached_tokens = start;
+  waiting_->remove(request);
+  if (request.num_cached_tokens() < 0) {
     stats_.prefix_cache_queries += static_cast<uint64_t>(request.num_tokens());
     stats_.prefix_cache_hits += static_cast<uint64_t>(computed_.num_tokens);
   }
-  if (request.first_scheduled_time < 0.0) request.first_scheduled_time = now_;
-  request.num_prefill_tokens = request.num_tokens();
-  if (padded) request.spec_token_ids.assign(static_cast<size_t>(config_.num_padding_drafts), -1);
-  request.status = RequestStatus::kRunning;
+  request.run(start, num_external, now_);
+  if (padded) request.set_spec_token_ids(padding_drafts_);
   running_.push_back(&request);
   plan(request, num_new_tokens, /*was_waiting=*/true, out);
   return Admission::kAdmitted;
@@ -246,15 +239,10 @@ bool Scheduler::load_remote(Request& request, int32_t num_external_tokens) {
       !kv_cache_manager_.allocate_slots(request, num_external_tokens, &computed_)) {
     return false;
   }
-  parts_.kv_connector->update_state_after_alloc(connector_view(request), request.blocks[0].ids,
+  parts_.kv_connector->update_state_after_alloc(connector_view(request), request.blocks()[0].ids,
                                                 num_external_tokens);
-  dequeue(request);
-  request.status = RequestStatus::kWaitingForRemoteKvs;
-  request.num_computed_tokens = computed_.num_tokens;
-  request.num_external_tokens = num_external_tokens;
-  request.kv_load_failed = false;
-  ++num_waiting_for_remote_kvs_;
-  kv_cache_manager_.update_waste(request);
+  waiting_->remove(request);
+  request.begin_load(computed_.num_tokens, num_external_tokens);
   return true;
 }
 
@@ -270,17 +258,12 @@ Request& Scheduler::choose_victim() const {
 
 void Scheduler::preempt(Request& request, SchedulerOutput& out) {
   kv_cache_manager_.free(request);
-  request.num_computed_tokens = 0;
-  request.num_external_tokens = 0;
-  request.spec_token_ids.clear();
+  request.preempt();
   for (const MultiModalFeature& feature : request.mm_features())
     encoder_cache_manager_.release(request.id(), feature.mm_hash);
-  request.status = RequestStatus::kPreempted;
-  ++request.num_preemptions;
   ++stats_.num_preemptions;
-  count_prefill(request);
   running_.erase(std::find(running_.rbegin(), running_.rend(), &request).base() - 1);
-  enqueue(request);
+  waiting_->add(request);
   out.preempted_req_ids.push_back(request.id());
 }
 
@@ -293,9 +276,7 @@ void Scheduler::unplan(Request& request, SchedulerOutput& out) {
   kv_cache_manager_.uncache_blocks(request, scheduled.num_computed_tokens);
   token_budget_ += scheduled.num_tokens;
   out.total_num_scheduled_tokens -= scheduled.num_tokens;
-  if (scheduled.samples) --request.num_output_placeholders;
-  --request.num_steps_in_flight;
-  request.num_tokens_in_flight -= scheduled.num_tokens;
+  request.take_back_step(scheduled);
   int32_t num_drafts_before = 0;
   for (auto i = out.scheduled_reqs.begin(); i != out.scheduled_reqs.begin() + index; ++i)
     num_drafts_before += i->num_spec_tokens;
@@ -316,18 +297,8 @@ void Scheduler::unplan(Request& request, SchedulerOutput& out) {
 
 void Scheduler::plan(Request& request, int32_t num_new_tokens, bool was_waiting, SchedulerOutput& out) {
   ScheduledRequest& scheduled = out.scheduled_reqs.emplace_back();
-  scheduled.request_id = request.id();
-  scheduled.num_tokens = num_new_tokens;
-  scheduled.num_computed_tokens = request.num_computed_tokens;
-  if (!request.spec_token_ids.empty()) {
-    const int32_t num_before_drafts =
-        request.num_tokens() + request.num_output_placeholders - request.num_computed_tokens;
-    scheduled.num_spec_tokens = std::max(num_new_tokens - num_before_drafts, 0);
-    out.spec_token_ids.insert(out.spec_token_ids.end(), request.spec_token_ids.begin(),
-                              request.spec_token_ids.begin() + scheduled.num_spec_tokens);
-    request.spec_token_ids.clear();
-  }
-  if (!request.known_to_workers) {
+  request.begin_step(num_new_tokens, scheduled, out.spec_token_ids);
+  if (request.tell_workers()) {
     const auto prompt = request.prompt_token_ids();
     const auto output = request.output_token_ids();
     out.scheduled_new_reqs.push_back({request.id(),
@@ -337,7 +308,6 @@ void Scheduler::plan(Request& request, int32_t num_new_tokens, bool was_waiting,
                                       request.eos_token_ids(),
                                       request.mm_features(),
                                       request.lora_name()});
-    request.known_to_workers = true;
     scheduled.is_new = 1;
   } else {
     scheduled.resumed_from_preemption = was_waiting;
@@ -359,23 +329,11 @@ void Scheduler::plan(Request& request, int32_t num_new_tokens, bool was_waiting,
   if (waiting_->charges()) {
     // What is computed again after a preemption is not charged again: the user who gave way would then be the
     // one to give way next.
-    const int32_t end = request.num_computed_tokens + num_new_tokens;
-    const int32_t begin = std::clamp(request.num_charged_tokens, request.num_computed_tokens, end);
-    const int32_t num_prefill = std::clamp(request.num_prefill_tokens - begin, 0, end - begin);
-    waiting_->charge(request, num_prefill, end - begin - num_prefill);
-    request.num_charged_tokens = std::max(request.num_charged_tokens, end);
+    const Request::Charge charge = request.charge(scheduled);
+    waiting_->charge(request, charge.num_prefill_tokens, charge.num_decode_tokens);
   }
-  request.num_computed_tokens += num_new_tokens;
-  if (request.num_computed_tokens >= request.num_tokens() + request.num_output_placeholders) {
-    scheduled.samples = 1;
-    ++request.num_output_placeholders;
-  }
-  ++request.num_steps_in_flight;
-  request.num_tokens_in_flight += num_new_tokens;
-  kv_cache_manager_.cache_blocks(request, std::min(request.num_computed_tokens, request.num_tokens()),
+  kv_cache_manager_.cache_blocks(request, std::min(request.num_computed_tokens(), request.num_tokens()),
                                  /*hold_states=*/true);
-  kv_cache_manager_.update_waste(request);
-  count_prefill(request);
   token_budget_ -= num_new_tokens;
   out.total_num_scheduled_tokens += num_new_tokens;
   planned_.push_back(&request);
@@ -396,11 +354,6 @@ bool Scheduler::finish_plan(SchedulerOutput& out) {
   if (planned_.empty() && lent_bytes == 0 && out.kv_connector_metadata.empty()) return false;
 
   kv_cache_manager_.take_extents(out.kv_extents);
-  if (planned_.empty()) {
-    out.num_common_prefix_blocks.assign(kv_cache_manager_.num_groups(), 0);
-  } else {
-    kv_cache_manager_.count_common_prefix_blocks(*planned_.front(), out.num_common_prefix_blocks);
-  }
   encoder_cache_manager_.take_freed(out.free_encoder_mm_hashes);
   out.finished_req_ids.clear();
   out.finished_req_ids.swap(finished_req_ids_);

@@ -94,9 +94,8 @@ class Scheduler {
   const SchedulerConfig& config() const { return config_; }
   SchedulerStats stats() const;
 
-  // For the flight recorder: what a request is without its content, and everything the scheduler knows.
-  // Neither grammars nor a KV connector's state are part of it.
-  RecordedRequest record(const Request& request) const;
+  // For the flight recorder: everything the scheduler knows. Neither grammars nor a KV connector's state are
+  // part of it.
   void save(SchedulerSnapshot& out,
             const std::function<const SchedulerOutput&(size_t)>& in_flight_plan) const;
   // Into a fresh scheduler of the same configuration. `hashes_of` gives the block hashes that a request has
@@ -124,7 +123,7 @@ class Scheduler {
   Admission admit(Request& request, SchedulerOutput& out);
   bool load_remote(Request& request, int32_t num_external_tokens);
   bool give_back_youngest_load();
-  int32_t limit_chunk(const Request& request, int32_t num_left) const;
+  int32_t limit_chunk(int32_t start, int32_t num_left) const;
   int32_t num_running_tokens(const Request& request) const;
   int32_t limit_by_encoder(Request& request, int32_t start, int32_t num_new_tokens);
   Request& choose_victim() const;
@@ -147,12 +146,9 @@ class Scheduler {
 
   // scheduler_requests.cpp: requests come, change state and go.
   void add(std::unique_ptr<Request> request);
-  void enqueue(Request& request);
-  void dequeue(Request& request);
   void finish(Request& request, RequestStatus status);
   void report_finish(Request& request, RequestStatus status, std::string error, EngineCoreOutputs& outputs);
   void start_over(Request& queued);
-  void count_prefill(Request& request);
   void drop_finished();
   KVConnectorRequest connector_view(const Request& request) const;
 
@@ -164,10 +160,10 @@ class Scheduler {
   int32_t watermark_blocks_ = 0;
   PauseState pause_state_ = PauseState::kUnpaused;
 
+  RequestTotals totals_;                                              // kept by the requests
   std::unordered_map<RequestId, std::unique_ptr<Request>> requests_;  // unfinished
   std::vector<Request*> running_;  // in the order they began; finished ones until drop_finished()
   std::vector<Request*> waiting_for_grammar_;
-  int32_t num_waiting_for_remote_kvs_ = 0;
   // Ended by advance(): they came with all the output they may have, or (with why) can never be scheduled.
   std::vector<std::pair<RequestId, std::string>> ended_on_arrival_;
   std::unordered_map<RequestId, std::unique_ptr<Request>> held_;  // finished, blocks in the connector's hands
@@ -181,8 +177,6 @@ class Scheduler {
   StepId next_step_id_ = 1;
   uint64_t next_arrival_order_ = 0;
   SchedulerStats stats_;
-  int32_t num_partial_prefills_ = 0;       // running requests with is_partial_prefill
-  int32_t num_long_partial_prefills_ = 0;  // of those, with is_long_prefill
   StepTimeModel step_time_model_;
   bool records_new_hashes_ = false;
   std::vector<std::pair<RequestId, KVBlockHash>> new_hashes_;
@@ -190,9 +184,10 @@ class Scheduler {
   // Of the step being planned.
   int32_t token_budget_ = 0;
   int32_t encoder_budget_ = 0;
-  bool running_prefills_ = false;        // some planned running request was in the middle of its prefill
-  size_t num_planned_running_ = 0;       // the first of planned_
-  std::vector<Request*> planned_;        // the i-th of out.scheduled_reqs
+  bool running_prefills_ = false;   // some planned running request was in the middle of its prefill
+  size_t num_planned_running_ = 0;  // the first of planned_
+  std::vector<Request*> planned_;   // the i-th of out.scheduled_reqs
+  const std::vector<int32_t> padding_drafts_;
   std::vector<int32_t> encoder_inputs_;  // that the request at hand needs computed
   ComputedBlocks computed_;
   std::vector<Request*> asked_later_;  // the connector does not know yet

@@ -21,7 +21,8 @@ Scheduler::Scheduler(const SchedulerConfig& config, const KVCacheConfig& kv_cach
           config.policy,
           [this](const Request& request) { return kv_cache_manager_.count_computed_tokens(request); })),
       watermark_blocks_(static_cast<int32_t>(config.watermark *
-                                             static_cast<float>(kv_cache_manager_.num_usable_blocks() + 1))) {
+                                             static_cast<float>(kv_cache_manager_.num_usable_blocks() + 1))),
+      padding_drafts_(static_cast<size_t>(config.num_padding_drafts), -1) {
   stats_.num_total_blocks = kv_cache_manager_.num_usable_blocks();
 }
 
@@ -34,9 +35,9 @@ void Scheduler::add_request(EngineCoreRequest&& message) {
   }
   std::unique_ptr<StructuredOutputGrammar> grammar;
   if (parts_.structured_output_manager) grammar = parts_.structured_output_manager->make_grammar(message);
-  auto request =
-      std::make_unique<Request>(std::move(message), kv_cache_manager_.hash_block_size(), parts_.hash_seed);
-  request->grammar = std::move(grammar);
+  auto request = std::make_unique<Request>(std::move(message), kv_cache_manager_.hash_block_size(),
+                                           parts_.hash_seed, std::vector<BlockHash>(), &totals_);
+  request->set_grammar(std::move(grammar));
   add(std::move(request));
 }
 
@@ -44,11 +45,9 @@ void Scheduler::add(std::unique_ptr<Request> owned) {
   Request& request = *owned;
   const RequestId id = request.id();
   requests_.emplace(id, std::move(owned));
-  request.arrival_order = next_arrival_order_++;
+  request.arrive(next_arrival_order_++, config_.long_prefill_token_threshold);
   ++stats_.num_added_reqs;
   stats_.num_added_tokens += static_cast<uint64_t>(request.num_prompt_tokens());
-  request.is_long_prefill =
-      config_.long_prefill_token_threshold > 0 && request.num_tokens() > config_.long_prefill_token_threshold;
   if (request.num_output_tokens() >= request.sampling_params().max_tokens ||
       request.num_tokens() >= config_.max_model_len) {
     ended_on_arrival_.emplace_back(id, "");
@@ -65,24 +64,13 @@ void Scheduler::add(std::unique_ptr<Request> owned) {
     deadlines_.emplace_back(request.deadline(), id);
     std::push_heap(deadlines_.begin(), deadlines_.end(), std::greater<>());
   }
-  if (request.grammar && request.grammar->state() != StructuredOutputGrammar::State::kReady) {
-    request.status = RequestStatus::kWaitingForStructuredOutputGrammar;
+  if (request.grammar() && request.grammar()->state() != StructuredOutputGrammar::State::kReady) {
+    request.wait_for_grammar();
     waiting_for_grammar_.push_back(&request);
   } else {
-    enqueue(request);
+    request.enqueue();
+    waiting_->add(request);
   }
-}
-
-void Scheduler::enqueue(Request& request) {
-  waiting_->add(request);
-  request.num_queued_tokens = request.num_tokens() - request.num_computed_tokens;
-  stats_.num_waiting_tokens += request.num_queued_tokens;
-}
-
-void Scheduler::dequeue(Request& request) {
-  waiting_->remove(request);
-  stats_.num_waiting_tokens -= request.num_queued_tokens;
-  request.num_queued_tokens = 0;
 }
 
 bool Scheduler::finish_request(RequestId id, RequestStatus status) {
@@ -117,42 +105,40 @@ void Scheduler::advance(double now, EngineCoreOutputs& outputs) {
   }
   for (size_t i = 0; i < waiting_for_grammar_.size();) {
     Request& request = *waiting_for_grammar_[i];
-    const auto state = request.grammar->state();
+    const auto state = request.grammar()->state();
     if (state == StructuredOutputGrammar::State::kCompiling) {
       ++i;
     } else if (state == StructuredOutputGrammar::State::kFailed) {
-      report_finish(request, RequestStatus::kFinishedError, request.grammar->error(), outputs);
+      report_finish(request, RequestStatus::kFinishedError, request.grammar()->error(), outputs);
     } else {
       waiting_for_grammar_.erase(waiting_for_grammar_.begin() + static_cast<std::ptrdiff_t>(i));
-      request.status = RequestStatus::kWaiting;
-      enqueue(request);
+      request.enqueue();
+      waiting_->add(request);
     }
   }
 }
 
 void Scheduler::finish(Request& request, RequestStatus status) {
   bool hold = false;
-  switch (request.status) {
+  switch (request.status()) {
     case RequestStatus::kRunning: running_has_finished_ = true; break;
     case RequestStatus::kWaitingForStructuredOutputGrammar: std::erase(waiting_for_grammar_, &request); break;
     case RequestStatus::kWaitingForRemoteKvs:
       // Its blocks are being written from outside: they are free when that has ended.
-      --num_waiting_for_remote_kvs_;
       hold = true;
       break;
-    default: dequeue(request);
+    default: waiting_->remove(request);
   }
-  if (parts_.kv_connector && !hold && request.num_slots > 0) {
-    hold = parts_.kv_connector->request_finished(connector_view(request), request.blocks[0].ids);
+  if (parts_.kv_connector && !hold && request.num_slots() > 0) {
+    hold = parts_.kv_connector->request_finished(connector_view(request), request.blocks()[0].ids);
   }
   if (!hold) kv_cache_manager_.free(request);
   for (const MultiModalFeature& feature : request.mm_features())
     encoder_cache_manager_.release(request.id(), feature.mm_hash);
-  request.status = status;
-  count_prefill(request);
-  if (request.known_to_workers) finished_req_ids_.push_back(request.id());
-  if (request.first_scheduled_time >= 0) {
-    const double seconds = now_ - request.first_scheduled_time;
+  request.finish(status);
+  if (request.known_to_workers()) finished_req_ids_.push_back(request.id());
+  if (request.first_scheduled_time() >= 0) {
+    const double seconds = now_ - request.first_scheduled_time();
     stats_.mean_service_time +=
         (stats_.mean_service_time > 0 ? 0.1 : 1.0) * (seconds - stats_.mean_service_time);
   }
@@ -173,8 +159,8 @@ void Scheduler::report_finish(Request& request, RequestStatus status, std::strin
   EngineCoreOutput& output = outputs.outputs.emplace_back();
   output.request_id = request.id();
   output.first_token = static_cast<uint32_t>(outputs.token_ids.size());
-  output.num_cached_tokens = std::max(request.num_cached_tokens, 0);
-  output.first_scheduled_time = std::max(request.first_scheduled_time, 0.0);
+  output.num_cached_tokens = std::max(request.num_cached_tokens(), 0);
+  output.first_scheduled_time = std::max(request.first_scheduled_time(), 0.0);
   output.finish_reason = finish_reason(status);
   output.error = std::move(error);
   finish(request, status);
@@ -182,34 +168,18 @@ void Scheduler::report_finish(Request& request, RequestStatus status, std::strin
 
 // A request in the queue gives up what was loaded for it.
 void Scheduler::start_over(Request& queued) {
-  dequeue(queued);
   kv_cache_manager_.free(queued);
-  queued.num_computed_tokens = 0;
-  queued.num_external_tokens = 0;
-  enqueue(queued);
-}
-
-// Keeps the counts of prefills in progress, and of the tokens they have left, true for this request.
-void Scheduler::count_prefill(Request& request) {
-  const bool runs = request.status == RequestStatus::kRunning;
-  const int32_t num_left = runs ? std::max(request.num_prefill_tokens - request.num_computed_tokens, 0) : 0;
-  stats_.num_prefill_tokens += num_left - request.num_counted_prefill;
-  request.num_counted_prefill = num_left;
-  const bool partial = num_left > 0;
-  if (partial == request.is_partial_prefill) return;
-  request.is_partial_prefill = partial;
-  num_partial_prefills_ += partial ? 1 : -1;
-  if (request.is_long_prefill) num_long_partial_prefills_ += partial ? 1 : -1;
+  queued.rewind(0);
 }
 
 // Finished requests leave the running list at once, and memory when no step in flight knows them.
 void Scheduler::drop_finished() {
   if (running_has_finished_) {
-    std::erase_if(running_, [](const Request* request) { return is_finished(request->status); });
+    std::erase_if(running_, [](const Request* request) { return request->is_finished(); });
     running_has_finished_ = false;
   }
   if (!finished_.empty()) {
-    std::erase_if(finished_, [](const auto& request) { return request->num_steps_in_flight == 0; });
+    std::erase_if(finished_, [](const auto& request) { return request->num_steps_in_flight() == 0; });
   }
 }
 
@@ -234,12 +204,14 @@ const Request* Scheduler::find_request(RequestId id) const {
 SchedulerStats Scheduler::stats() const {
   SchedulerStats stats = stats_;
   stats.num_running_reqs = static_cast<int32_t>(running_.size());
-  stats.num_waiting_reqs =
-      static_cast<int32_t>(waiting_->size() + waiting_for_grammar_.size()) + num_waiting_for_remote_kvs_;
+  stats.num_waiting_reqs = static_cast<int32_t>(waiting_->size() + waiting_for_grammar_.size()) +
+                           totals_.num_waiting_for_remote_kvs;
+  stats.num_waiting_tokens = totals_.num_waiting_tokens;
+  stats.num_prefill_tokens = totals_.num_prefill_tokens;
   stats.num_free_blocks = kv_cache_manager_.num_free_blocks();
   stats.num_used_blocks = kv_cache_manager_.num_used_blocks();
   stats.num_used_slots = kv_cache_manager_.num_used_slots();
-  stats.num_wasted_slots = kv_cache_manager_.num_wasted_slots();
+  stats.num_wasted_slots = totals_.num_wasted_slots;
   stats.time_per_step = step_time_model_.time_per_step();
   stats.time_per_token = step_time_model_.time_per_token();
   return stats;

@@ -13,8 +13,6 @@ void require(bool ok, const char* what) {
   if (!ok) throw InvalidArgument(str("snapshot: ", what));
 }
 
-constexpr int32_t kMaxDrafts = 1 << 16;
-
 // What a request must bring to be scheduled as it was; its tokens' values do not matter.
 EngineCoreRequest without_content(const RecordedRequest& recorded, int32_t num_output_tokens,
                                   int32_t hash_block_size, int32_t max_model_len) {
@@ -42,27 +40,12 @@ EngineCoreRequest without_content(const RecordedRequest& recorded, int32_t num_o
 
 }  // namespace
 
-RecordedRequest Scheduler::record(const Request& request) const {
-  RecordedRequest recorded;
-  recorded.request_id = request.id();
-  recorded.num_prompt_tokens = request.num_prompt_tokens();
-  recorded.num_output_tokens = request.num_output_tokens();
-  recorded.block_hashes.reserve(request.block_hashes().size());
-  for (const BlockHash& hash : request.block_hashes()) recorded.block_hashes.push_back({hash.high, hash.low});
-  recorded.max_tokens = request.sampling_params().max_tokens;
-  recorded.priority = request.priority();
-  recorded.arrival_time = request.arrival_time();
-  recorded.deadline = request.deadline();
-  recorded.user = request.user();
-  recorded.mm_features = request.mm_features();
-  return recorded;
-}
-
 void Scheduler::add_recorded_request(const RecordedRequest& recorded, std::vector<BlockHash> hashes) {
   require(!requests_.contains(recorded.request_id), "a request is added twice");
   add(std::make_unique<Request>(without_content(recorded, recorded.num_output_tokens,
                                                 kv_cache_manager_.hash_block_size(), config_.max_model_len),
-                                kv_cache_manager_.hash_block_size(), parts_.hash_seed, std::move(hashes)));
+                                kv_cache_manager_.hash_block_size(), parts_.hash_seed, std::move(hashes),
+                                &totals_));
 }
 
 void Scheduler::take_new_hashes(std::vector<std::pair<RequestId, KVBlockHash>>& out) {
@@ -72,7 +55,7 @@ void Scheduler::take_new_hashes(std::vector<std::pair<RequestId, KVBlockHash>>& 
 
 void Scheduler::save(SchedulerSnapshot& out,
                      const std::function<const SchedulerOutput&(size_t)>& in_flight_plan) const {
-  QUIRE_CHECK(held_.empty() && waiting_for_grammar_.empty() && num_waiting_for_remote_kvs_ == 0);
+  QUIRE_CHECK(held_.empty() && waiting_for_grammar_.empty() && totals_.num_waiting_for_remote_kvs == 0);
   out.now = now_;
   out.next_step_id = next_step_id_;
   out.next_arrival_order = next_arrival_order_;
@@ -80,37 +63,12 @@ void Scheduler::save(SchedulerSnapshot& out,
   std::unordered_map<const Request*, size_t> index_of;
   const auto save_request = [&](const Request& r) {
     index_of[&r] = out.requests.size();
-    RequestSnapshot& s = out.requests.emplace_back();
-    s.request = record(r);
-    s.num_tokens = r.num_tokens();
-    s.status = static_cast<uint8_t>(r.status);
-    s.arrival_order = r.arrival_order;
-    s.num_overtaken = r.num_overtaken;
-    s.num_computed_tokens = r.num_computed_tokens;
-    s.num_output_placeholders = r.num_output_placeholders;
-    s.num_steps_in_flight = r.num_steps_in_flight;
-    s.num_tokens_in_flight = r.num_tokens_in_flight;
-    s.num_prefill_tokens = r.num_prefill_tokens;
-    s.num_cached_tokens = r.num_cached_tokens;
-    s.num_preemptions = r.num_preemptions;
-    s.num_queued_tokens = r.num_queued_tokens;
-    s.num_counted_prefill = r.num_counted_prefill;
-    s.num_results_to_drop = r.num_results_to_drop;
-    s.num_charged_tokens = r.num_charged_tokens;
-    s.num_spec_tokens = static_cast<int32_t>(r.spec_token_ids.size());
-    s.num_slots = r.num_slots;
-    s.num_wasted_slots = r.num_wasted_slots;
-    s.known_to_workers = r.known_to_workers;
-    s.is_partial_prefill = r.is_partial_prefill;
-    s.is_long_prefill = r.is_long_prefill;
-    s.first_scheduled_time = r.first_scheduled_time;
-    for (const RequestBlocks& held : r.blocks)
-      s.blocks.push_back({held.ids, held.num_cached, held.num_skipped, held.num_sent, held.num_exact_tokens});
+    r.save(out.requests.emplace_back());
   };
   for (const auto& [id, request] : requests_) save_request(*request);
   for (const auto& request : finished_) save_request(*request);
   for (const Request* request : running_) {
-    if (!is_finished(request->status)) out.running.push_back(index_of.at(request));
+    if (!request->is_finished()) out.running.push_back(index_of.at(request));
   }
   for (size_t i = 0; i < in_flight_.size(); ++i) {
     const InFlightStep& step = in_flight_[i];
@@ -140,86 +98,30 @@ void Scheduler::restore(const SchedulerSnapshot& snapshot, const RecordedHashes&
   encoder_cache_manager_.restore(snapshot.encoder_cache);
   std::vector<Request*> requests;
   for (const RequestSnapshot& s : snapshot.requests) {
-    require(s.status <= static_cast<uint8_t>(RequestStatus::kFinishedError), "an unknown request status");
-    require(s.blocks.empty() || s.blocks.size() == kv_cache_manager_.num_groups(),
-            "another number of KV groups");
     auto owned = std::make_unique<Request>(
         without_content(s.request, s.num_tokens - s.request.num_prompt_tokens,
                         kv_cache_manager_.hash_block_size(), config_.max_model_len),
-        kv_cache_manager_.hash_block_size(), parts_.hash_seed, hashes_of(s.request.request_id));
+        kv_cache_manager_.hash_block_size(), parts_.hash_seed, hashes_of(s.request.request_id), &totals_);
     Request& r = *owned;
     requests.push_back(&r);
-    r.status = static_cast<RequestStatus>(s.status);
-    r.arrival_order = s.arrival_order;
-    r.num_overtaken = s.num_overtaken;
-    r.num_computed_tokens = s.num_computed_tokens;
-    r.num_output_placeholders = s.num_output_placeholders;
-    r.num_steps_in_flight = s.num_steps_in_flight;
-    r.num_tokens_in_flight = s.num_tokens_in_flight;
-    r.num_prefill_tokens = s.num_prefill_tokens;
-    r.num_cached_tokens = s.num_cached_tokens;
-    r.num_preemptions = s.num_preemptions;
-    r.num_counted_prefill = s.num_counted_prefill;
-    r.num_results_to_drop = s.num_results_to_drop;
-    r.num_charged_tokens = s.num_charged_tokens;
-    require(s.num_spec_tokens >= 0 && s.num_spec_tokens < (1 << 16), "too many draft tokens");
-    r.spec_token_ids.assign(static_cast<size_t>(s.num_spec_tokens), 0);
-    r.num_slots = s.num_slots;
-    r.num_wasted_slots = s.num_wasted_slots;
-    r.known_to_workers = s.known_to_workers != 0;
-    r.is_partial_prefill = s.is_partial_prefill != 0;
-    r.is_long_prefill = s.is_long_prefill != 0;
-    r.first_scheduled_time = s.first_scheduled_time;
-    require(s.num_computed_tokens >= 0 && s.num_output_placeholders >= 0 && s.num_steps_in_flight >= 0 &&
-                s.num_results_to_drop >= 0 && s.num_slots >= 0 && s.num_cached_tokens >= -1 &&
-                s.num_computed_tokens <=
-                    r.num_tokens() + s.num_output_placeholders + s.num_spec_tokens + kMaxDrafts,
-            "impossible counts of a request");
-    for (const RequestBlocksSnapshot& held : s.blocks) {
-      const auto num_ids = static_cast<int32_t>(held.ids.size());
-      const BlockPool& pool = kv_cache_manager_.block_pool(r.blocks.size());
-      for (BlockId id : held.ids)
-        require(id == kNullBlock || (id > 0 && id <= pool.num_usable_blocks() && pool.ref_count(id) > 0),
-                "a block that nobody holds");
-      const auto within = [num_ids](int32_t count) { return count >= 0 && count <= num_ids; };
-      require(within(held.num_cached) && within(held.num_skipped) && within(held.num_sent),
-              "a torn block table");
-      require(s.num_slots <= int64_t{num_ids} * kv_cache_manager_.block_size(r.blocks.size()) || num_ids == 0,
-              "more slots than blocks");
-      r.blocks.push_back({held.ids, held.num_cached, held.num_skipped, held.num_sent, held.num_exact_tokens});
-    }
-    if (r.is_partial_prefill) {
-      ++num_partial_prefills_;
-      num_long_partial_prefills_ += r.is_long_prefill;
-    }
-    if (is_finished(r.status)) {
+    r.restore(s);
+    kv_cache_manager_.restore_blocks(r, s);
+    if (r.is_finished()) {
       finished_.push_back(std::move(owned));
       continue;
     }
-    const bool queued = r.status == RequestStatus::kWaiting || r.status == RequestStatus::kPreempted;
-    require(queued || r.status == RequestStatus::kRunning, "a request that waits outside");
-    if (queued) {
-      const bool holds = std::any_of(r.blocks.begin(), r.blocks.end(), [](const RequestBlocks& held) {
+    require(r.is_queued() || r.is_running(), "a request that waits outside");
+    if (r.is_queued()) {
+      const bool holds = std::any_of(r.blocks().begin(), r.blocks().end(), [](const RequestBlocks& held) {
         return !held.ids.empty() || held.num_cached + held.num_skipped + held.num_sent > 0;
       });
-      require(!holds && r.num_computed_tokens == 0 && r.num_slots == 0,
-              "a request that waits and holds blocks");
+      require(!holds && r.num_computed_tokens() == 0, "a request that waits and holds blocks");
     } else {
-      require(!r.blocks.empty() && r.num_slots >= r.num_computed_tokens,
+      require(!r.blocks().empty() && r.num_slots() >= r.num_computed_tokens(),
               "a request that runs without blocks");
-      for (size_t g = 0; g < r.blocks.size(); ++g) {
-        require(int64_t{r.blocks[g].num_cached} * kv_cache_manager_.block_size(g) <= r.num_tokens(),
-                "cached blocks of tokens that are not there");
-        require(int64_t{r.num_slots} <=
-                    static_cast<int64_t>(r.blocks[g].ids.size()) * kv_cache_manager_.block_size(g),
-                "more slots than blocks");
-      }
     }
     require(requests_.emplace(r.id(), std::move(owned)).second, "a request is there twice");
-    if (queued) {
-      waiting_->add(r);
-      r.num_queued_tokens = s.num_queued_tokens;
-    }
+    if (r.is_queued()) waiting_->add(r);
   }
   waiting_->restore(snapshot);
   const auto request_at = [&](size_t index) {
@@ -227,7 +129,7 @@ void Scheduler::restore(const SchedulerSnapshot& snapshot, const RecordedHashes&
     return requests[index];
   };
   for (size_t index : snapshot.running) {
-    require(!is_finished(request_at(index)->status), "a finished request runs");
+    require(!request_at(index)->is_finished(), "a finished request runs");
     running_.push_back(request_at(index));
   }
   require(snapshot.in_flight.size() == snapshot.in_flight_requests.size(),

@@ -13,10 +13,7 @@ void Scheduler::update_from_output(const SchedulerOutput& plan, const ModelRunne
   kv_cache_manager_.give_back(step.lent_bytes);
   if (parts_.kv_connector) update_from_kv_connector(result, outputs);
   if (!result.error.empty()) {
-    for (size_t i = 0; i < step.requests.size(); ++i) {
-      --step.requests[i]->num_steps_in_flight;
-      step.requests[i]->num_tokens_in_flight -= plan.scheduled_reqs[i].num_tokens;
-    }
+    for (size_t i = 0; i < step.requests.size(); ++i) step.requests[i]->end_step(plan.scheduled_reqs[i]);
     fail_step(result, step, outputs);
   } else {
     QUIRE_CHECK(result.step_id == plan.step_id && result.results.size() == step.requests.size(), "step ",
@@ -24,8 +21,6 @@ void Scheduler::update_from_output(const SchedulerOutput& plan, const ModelRunne
     for (size_t i = 0; i < step.requests.size(); ++i) {
       Request& request = *step.requests[i];
       QUIRE_CHECK(result.results[i].request_id == request.id());
-      --request.num_steps_in_flight;
-      request.num_tokens_in_flight -= plan.scheduled_reqs[i].num_tokens;
       take_result(request, plan.scheduled_reqs[i], result.results[i], result, outputs);
     }
   }
@@ -36,11 +31,7 @@ void Scheduler::update_from_output(const SchedulerOutput& plan, const ModelRunne
 
 void Scheduler::take_result(Request& request, const ScheduledRequest& scheduled, const RequestResult& result,
                             const ModelRunnerOutput& all, EngineCoreOutputs& outputs) {
-  if (is_finished(request.status)) return;  // while the step was in flight
-  if (request.num_results_to_drop > 0) {
-    --request.num_results_to_drop;
-    return;
-  }
+  if (!request.end_step(scheduled)) return;
   const auto index = static_cast<uint32_t>(&result - all.results.data());
   const auto of_this = [index](const auto& entry) { return entry.result_index == index; };
   if (!all.errors.empty()) {
@@ -62,28 +53,23 @@ void Scheduler::take_result(Request& request, const ScheduledRequest& scheduled,
     // Rejected drafts: their keys and values will be written anew.
     const int32_t num_accepted = result.num_tokens - 1;
     QUIRE_CHECK(num_accepted <= scheduled.num_spec_tokens, num_accepted, " of ", scheduled.num_spec_tokens);
-    if (request.status == RequestStatus::kRunning && num_accepted < scheduled.num_spec_tokens) {
-      request.num_computed_tokens -= scheduled.num_spec_tokens - num_accepted;
-      kv_cache_manager_.update_waste(request);
-    }
+    if (request.is_running())
+      request.rewind(request.num_computed_tokens() - (scheduled.num_spec_tokens - num_accepted));
     stats_.num_spec_tokens += static_cast<uint64_t>(scheduled.num_spec_tokens);
     stats_.num_accepted_spec_tokens += static_cast<uint64_t>(num_accepted);
   }
   append_tokens(request, all.token_ids(result), logprobs, outputs);
-  if (request.status == RequestStatus::kRunning) take_drafts(request, all.draft_ids(result));
+  if (request.is_running()) take_drafts(request, all.draft_ids(result));
 }
 
 void Scheduler::append_tokens(Request& request, std::span<const int32_t> token_ids,
                               const RequestLogprobs* logprobs, EngineCoreOutputs& outputs) {
-  --request.num_output_placeholders;
   EngineCoreOutput& output = outputs.outputs.emplace_back();
   output.request_id = request.id();
-  output.num_cached_tokens = request.num_cached_tokens;
-  output.first_scheduled_time = std::max(request.first_scheduled_time, 0.0);
+  output.num_cached_tokens = request.num_cached_tokens();
+  output.first_scheduled_time = std::max(request.first_scheduled_time(), 0.0);
   output.first_token = static_cast<uint32_t>(outputs.token_ids.size());
-  const bool queued = request.status == RequestStatus::kPreempted;
-  if (queued) dequeue(request);  // its count of waiting tokens is about to change
-  RequestStatus status = request.status;
+  RequestStatus status = request.status();
   for (size_t i = 0; i < token_ids.size() && !is_finished(status); ++i) {
     request.append_output_token(token_ids[i]);
     if (records_new_hashes_ && request.num_tokens() % kv_cache_manager_.hash_block_size() == 0) {
@@ -97,17 +83,16 @@ void Scheduler::append_tokens(Request& request, std::span<const int32_t> token_i
     if (is_finished(stop)) status = stop;
   }
   stats_.num_generation_tokens += static_cast<uint64_t>(output.num_tokens);
-  if (queued) enqueue(request);
-  if (request.grammar && !request.grammar->accept_tokens(outputs.new_token_ids(output)) &&
+  if (request.grammar() && !request.grammar()->accept_tokens(outputs.new_token_ids(output)) &&
       !is_finished(status)) {
     output.error = "the grammar does not permit a sampled token";
     status = RequestStatus::kFinishedError;
   }
   // With steps in flight a block may fill up with tokens that were not known when they were planned.
-  if (config_.max_in_flight_steps > 1 && request.status == RequestStatus::kRunning) {
+  if (config_.max_in_flight_steps > 1 && request.is_running()) {
     kv_cache_manager_.cache_blocks(
         request,
-        std::min(request.num_computed_tokens - request.num_output_placeholders, request.num_tokens()));
+        std::min(request.num_computed_tokens() - request.num_output_placeholders(), request.num_tokens()));
   }
   if (is_finished(status)) {
     output.finish_reason = finish_reason(status);
@@ -138,18 +123,18 @@ void Scheduler::take_drafts(Request& request, std::span<const int32_t> drafts) {
   // A state cannot be rolled back behind a rejected draft.
   if (kv_cache_manager_.has_state_groups()) return;
   // Drafts in flight: how many tokens they will be is not known.
-  if (request.num_computed_tokens >= request.num_tokens() + request.num_output_placeholders) return;
+  if (request.num_computed_tokens() >= request.num_tokens() + request.num_output_placeholders()) return;
   // The first places are those of tokens that steps in flight sample.
-  drafts = drafts.subspan(std::min(static_cast<size_t>(request.num_output_placeholders), drafts.size()));
+  drafts = drafts.subspan(std::min(static_cast<size_t>(request.num_output_placeholders()), drafts.size()));
   if (drafts.empty()) return;
-  const int32_t num_valid =
-      request.grammar ? request.grammar->num_valid_drafts(drafts) : static_cast<int32_t>(drafts.size());
-  request.spec_token_ids.assign(drafts.begin(), drafts.begin() + num_valid);
+  if (request.grammar())
+    drafts = drafts.first(static_cast<size_t>(request.grammar()->num_valid_drafts(drafts)));
+  request.set_spec_token_ids(drafts);
 }
 
 // An encoder's output is needed until its place in the prompt is computed.
 void Scheduler::release_encoder_inputs(Request& request) {
-  const int32_t num_done = request.num_computed_tokens - request.num_tokens_in_flight;
+  const int32_t num_done = request.num_computed_tokens() - request.num_tokens_in_flight();
   for (const MultiModalFeature& feature : request.mm_features()) {
     if (feature.offset + feature.num_embeds <= num_done)
       encoder_cache_manager_.release(request.id(), feature.mm_hash);
@@ -160,7 +145,7 @@ void Scheduler::fail_step(const ModelRunnerOutput& result, InFlightStep& step, E
   // Blocks were made findable when they were planned, and their owners may have gone since.
   kv_cache_manager_.uncache_all();
   for (Request* request : step.requests) {
-    if (is_finished(request->status)) continue;
+    if (request->is_finished()) continue;
     report_finish(*request, RequestStatus::kFinishedError, result.error, outputs);
   }
   // Likewise encoder outputs: those that others refer to are older.
@@ -169,12 +154,9 @@ void Scheduler::fail_step(const ModelRunnerOutput& result, InFlightStep& step, E
   // What was, or is, loaded may follow blocks that were found here, perhaps those: such a request starts
   // over.
   for (auto& [id, request] : requests_) {
-    if (request->status == RequestStatus::kWaitingForRemoteKvs && request->num_computed_tokens > 0) {
-      request->num_computed_tokens = 0;
-      request->num_external_tokens = 0;
-      kv_cache_manager_.update_waste(*request);
-    } else if (request->status != RequestStatus::kRunning &&
-               request->num_computed_tokens > request->num_external_tokens) {
+    if (request->status() == RequestStatus::kWaitingForRemoteKvs && request->num_computed_tokens() > 0) {
+      request->rewind(0);
+    } else if (!request->is_running() && request->num_computed_tokens() > request->num_external_tokens()) {
       start_over(*request);
     }
   }
@@ -194,29 +176,22 @@ void Scheduler::update_from_kv_connector(const ModelRunnerOutput& result, Engine
   for (RequestId id : result.finished_recving) {
     if (release_held(id)) continue;  // aborted while it loaded
     const auto found = requests_.find(id);
-    if (found == requests_.end() || found->second->status != RequestStatus::kWaitingForRemoteKvs) continue;
+    if (found == requests_.end() || found->second->status() != RequestStatus::kWaitingForRemoteKvs) continue;
     Request& request = *found->second;
-    if (request.kv_load_failed && config_.kv_load_failure_policy == SchedulerConfig::KVLoadFailure::kFail) {
-      --num_waiting_for_remote_kvs_;
-      request.status = RequestStatus::kWaiting;
-      enqueue(request);
+    request.end_load();
+    waiting_->add(request);
+    if (request.kv_load_failed() && config_.kv_load_failure_policy == SchedulerConfig::KVLoadFailure::kFail) {
       report_finish(request, RequestStatus::kFinishedError, "its keys and values could not be loaded",
                     outputs);
       continue;
     }
-    --num_waiting_for_remote_kvs_;
-    request.num_computed_tokens += request.num_external_tokens;
-    if (request.num_computed_tokens == 0) {
+    if (request.num_computed_tokens() == 0) {
       kv_cache_manager_.free(request);  // nothing came: it starts over
     } else {
-      kv_cache_manager_.cache_blocks(request, request.num_computed_tokens);
-      if (request.num_cached_tokens < 0) request.num_cached_tokens = request.num_computed_tokens;
+      kv_cache_manager_.cache_blocks(request, request.num_computed_tokens());
       // One token is always computed here, or there would be no logits to sample from.
-      if (request.num_computed_tokens == request.num_tokens()) --request.num_computed_tokens;
-      kv_cache_manager_.update_waste(request);
+      request.rewind(request.num_tokens() - 1);
     }
-    request.status = request.num_preemptions > 0 ? RequestStatus::kPreempted : RequestStatus::kWaiting;
-    enqueue(request);
   }
 }
 
@@ -226,44 +201,35 @@ void Scheduler::handle_invalid_blocks(std::span<const BlockId> invalid, EngineCo
   std::vector<BlockId> orphans(invalid.begin(), invalid.end());  // whose requests have gone
   const int32_t block_size = kv_cache_manager_.block_size(0);
   const auto first_bad = [&](const Request& request) -> int32_t {
-    if (request.blocks.empty()) return -1;
-    const auto& ids = request.blocks[0].ids;
+    if (request.blocks().empty()) return -1;
+    const auto& ids = request.blocks()[0].ids;
     std::erase_if(orphans, [&](BlockId id) { return std::find(ids.begin(), ids.end(), id) != ids.end(); });
     const auto found = std::find_first_of(ids.begin(), ids.end(), invalid.begin(), invalid.end());
     return found == ids.end() ? -1 : static_cast<int32_t>(found - ids.begin());
   };
   for (Request* request : running_) {
-    const int32_t block = is_finished(request->status) ? -1 : first_bad(*request);
-    if (block < 0 || block * block_size >= request->num_computed_tokens) continue;
-    kv_cache_manager_.uncache_blocks(*request, std::min(block * block_size, request->num_tokens() - 1));
+    const int32_t block = request->is_finished() ? -1 : first_bad(*request);
+    if (block < 0 || block * block_size >= request->num_computed_tokens()) continue;
+    // A block that was loaded for another may be this one's by now: something is left to compute all the
+    // same.
+    const int32_t num_good_tokens = std::min(block * block_size, request->num_tokens() - 1);
+    kv_cache_manager_.uncache_blocks(*request, num_good_tokens);
     if (config_.kv_load_failure_policy == SchedulerConfig::KVLoadFailure::kFail) {
       report_finish(*request, RequestStatus::kFinishedError, "its keys and values could not be loaded",
                     outputs);
       continue;
     }
-    // A block that was loaded for another may be this one's by now: something is left to compute all the
-    // same.
-    request->num_computed_tokens = std::min(block * block_size, request->num_tokens() - 1);
-    request->num_external_tokens = 0;
-    request->num_output_placeholders = 0;
-    request->spec_token_ids.clear();
-    request->num_results_to_drop = request->num_steps_in_flight;
+    request->rewind(num_good_tokens, InFlightResults::kDrop);
     for (const MultiModalFeature& feature : request->mm_features())
       encoder_cache_manager_.release(request->id(), feature.mm_hash);
-    kv_cache_manager_.update_waste(*request);
-    count_prefill(*request);
   }
   for (auto& [id, request] : requests_) {
-    if (request->status != RequestStatus::kWaitingForRemoteKvs) continue;
+    if (request->status() != RequestStatus::kWaitingForRemoteKvs) continue;
     const int32_t block = first_bad(*request);
     if (block < 0) continue;
     // It may have been found here, and not be one of those that it loads.
     kv_cache_manager_.uncache_blocks(*request, block * block_size);
-    const int32_t num_valid = std::max(block * block_size - request->num_computed_tokens, 0);
-    request->num_external_tokens = std::min(request->num_external_tokens, num_valid);
-    request->num_computed_tokens = std::min(request->num_computed_tokens, block * block_size);
-    request->kv_load_failed = true;
-    kv_cache_manager_.update_waste(*request);
+    request->fail_load(block * block_size);
   }
   // What was computed on those may be found under other names.
   if (!orphans.empty()) kv_cache_manager_.uncache_all();

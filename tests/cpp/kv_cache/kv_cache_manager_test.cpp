@@ -35,22 +35,31 @@ Request request(RequestId id, std::vector<int32_t> prompt, std::string cache_sal
   return Request(std::move(message), kBlockSize);
 }
 
+// A step that has returned.
+void step(Request& r, int32_t num_new_tokens) {
+  ScheduledRequest scheduled;
+  std::vector<int32_t> drafts;
+  r.begin_step(num_new_tokens, scheduled, drafts);
+  r.end_step(scheduled);
+}
+
 // What the scheduler does when a request begins.
 int32_t begin(KVCacheManager& manager, Request& r, int32_t num_new_tokens = 0) {
   ComputedBlocks computed;
   manager.find_computed_blocks(r, computed);
   if (num_new_tokens == 0) num_new_tokens = r.num_tokens() - computed.num_tokens;
   EXPECT_TRUE(manager.allocate_slots(r, num_new_tokens, &computed));
-  r.num_computed_tokens = computed.num_tokens + num_new_tokens;
-  manager.cache_blocks(r, r.num_computed_tokens);
+  r.run(computed.num_tokens, 0, 0.0);
+  step(r, num_new_tokens);
+  manager.cache_blocks(r, r.num_computed_tokens());
   return computed.num_tokens;
 }
 
 // And when it goes on.
 bool go_on(KVCacheManager& manager, Request& r, int32_t num_new_tokens) {
   if (!manager.allocate_slots(r, num_new_tokens)) return false;
-  r.num_computed_tokens += num_new_tokens;
-  manager.cache_blocks(r, std::min(r.num_computed_tokens, r.num_tokens()));
+  step(r, num_new_tokens);
+  manager.cache_blocks(r, std::min(r.num_computed_tokens(), r.num_tokens()));
   return true;
 }
 
@@ -66,8 +75,8 @@ TEST(KVCacheManagerTest, ASecondEqualPromptHitsAllButItsLastToken) {
   Request b = request(2, {1, 2, 3, 4, 5, 6, 7, 8});
   EXPECT_EQ(begin(manager, a), 0);
   EXPECT_EQ(begin(manager, b), 4);  // 8 would leave no token to compute logits from
-  EXPECT_EQ(b.blocks[0].ids[0], a.blocks[0].ids[0]);
-  EXPECT_NE(b.blocks[0].ids[1], a.blocks[0].ids[1]);
+  EXPECT_EQ(b.blocks()[0].ids[0], a.blocks()[0].ids[0]);
+  EXPECT_NE(b.blocks()[0].ids[1], a.blocks()[0].ids[1]);
 }
 
 TEST(KVCacheManagerTest, AHitEndsAtTheFirstDifference) {
@@ -137,17 +146,6 @@ TEST(KVCacheManagerTest, BlocksThatWillNotBeComputedAreNotFound) {
   EXPECT_EQ(computed.num_tokens, 4);
 }
 
-TEST(KVCacheManagerTest, CountsTheBlocksAllRunningRequestsShare) {
-  KVCacheManager manager(config(16), caching());
-  Request a = request(1, {1, 2, 3, 4, 5, 6, 7, 8, 9});
-  Request b = request(2, {1, 2, 3, 4, 5, 6, 7, 8, 10});
-  begin(manager, a);
-  begin(manager, b);
-  std::vector<int32_t> common;
-  manager.count_common_prefix_blocks(a, common);
-  EXPECT_EQ(common, std::vector<int32_t>{2});
-}
-
 TEST(KVCacheManagerTest, WindowBlocksAreFreedAsTheySlideOut) {
   // A window of 6: token 12 reads tokens 7 to 12, so the first block is gone, and at 16 the second and third.
   KVCacheManager manager(config(16, {spec_of(KVCacheKind::kSlidingWindow, 6)}), caching());
@@ -155,11 +153,11 @@ TEST(KVCacheManagerTest, WindowBlocksAreFreedAsTheySlideOut) {
   begin(manager, a, 12);
   EXPECT_EQ(manager.num_free_blocks(), 12);
   go_on(manager, a, 4);
-  EXPECT_EQ(a.blocks[0].ids[0], kNullBlock);
+  EXPECT_EQ(a.blocks()[0].ids[0], kNullBlock);
   EXPECT_EQ(manager.num_free_blocks(), 12);  // one freed, one taken
   go_on(manager, a, 4);
-  EXPECT_EQ(a.blocks[0].ids[1], kNullBlock);
-  EXPECT_NE(a.blocks[0].ids[2], kNullBlock);
+  EXPECT_EQ(a.blocks()[0].ids[1], kNullBlock);
+  EXPECT_NE(a.blocks()[0].ids[2], kNullBlock);
   manager.free(a);
   EXPECT_EQ(manager.num_free_blocks(), 15);
 }
@@ -212,16 +210,16 @@ TEST(KVCacheManagerTest, GroupsHitTogetherOrNotAtAll) {
   manager.free(a);
   Request b = request(2, tokens(30));
   EXPECT_EQ(begin(manager, b, 4), 8);
-  EXPECT_EQ(b.blocks[0].ids.size(), 3U);
-  EXPECT_EQ(b.blocks[1].ids[0], kNullBlock);
+  EXPECT_EQ(b.blocks()[0].ids.size(), 3U);
+  EXPECT_EQ(b.blocks()[1].ids[0], kNullBlock);
 }
 
 TEST(KVCacheManagerTest, GroupsMayHaveBlocksOfTheirOwnSize) {
   KVCacheManager manager(config(33, {spec_of(), spec_of(KVCacheKind::kMlaLatent, 0, 8)}), caching());
   Request a = request(1, tokens(22));
   begin(manager, a);
-  EXPECT_EQ(a.blocks[0].ids.size(), 6U);
-  EXPECT_EQ(a.blocks[1].ids.size(), 3U);
+  EXPECT_EQ(a.blocks()[0].ids.size(), 6U);
+  EXPECT_EQ(a.blocks()[1].ids.size(), 3U);
   Request b = request(2, tokens(21));
   EXPECT_EQ(begin(manager, b), 16);  // 20 are cached in the first group, 16 in both
 }
@@ -238,8 +236,8 @@ TEST(KVCacheManagerTest, GroupsTakeMemoryFromOneAnother) {
   Request a = request(1, tokens(100));
   // 80 tokens: 20 blocks of full attention, and of the window ever fewer than five.
   begin(manager, a, 8);
-  while (a.num_computed_tokens < 80) ASSERT_TRUE(go_on(manager, a, 8)) << a.num_computed_tokens;
-  EXPECT_EQ(a.blocks[0].ids.size(), 20U);
+  while (a.num_computed_tokens() < 80) ASSERT_TRUE(go_on(manager, a, 8)) << a.num_computed_tokens();
+  EXPECT_EQ(a.blocks()[0].ids.size(), 20U);
   manager.free(a);
   EXPECT_EQ(manager.num_free_blocks(), 30);
   // Now the window's group needs what the other has cached.

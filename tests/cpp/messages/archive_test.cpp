@@ -66,7 +66,6 @@ TEST(ArchiveTest, EveryMessageRoundTrips) {
   plan.kv_extents = {{1, 5, 6, 1}};
   plan.kv_connector_metadata = "load";
   plan.total_num_scheduled_tokens = 5;
-  plan.num_common_prefix_blocks = {1};
   plan.preempted_req_ids = {3};
   plan.finished_req_ids = {4, 5};
   expect_round_trip(plan);

@@ -214,7 +214,7 @@ void ScenarioRunner::run_line(const ScenarioLine& line) {
     EXPECT_EQ(scheduler_->reset_prefix_cache() ? "done" : "refused", argument(0));
   } else if (line.word == "status") {
     const Request* request = scheduler_->find_request(id_of(argument(0)));
-    EXPECT_STREQ(request ? status_name(request->status) : "GONE", argument(1).c_str());
+    EXPECT_STREQ(request ? status_name(request->status()) : "GONE", argument(1).c_str());
   } else if (line.word == "check") {
     check_values(line, nullptr, nullptr);
   } else {
@@ -457,8 +457,6 @@ void ScenarioRunner::check_values(const ScenarioLine& line, const SchedulerOutpu
         found.push_back(name_of(input.request_id) + ":" + std::to_string(input.input_index));
     } else if (plan && key == "encoder_freed") {
       found = plan->free_encoder_mm_hashes;
-    } else if (plan && key == "common") {
-      for (int32_t count : plan->num_common_prefix_blocks) found.push_back(std::to_string(count));
     } else if (plan && key == "meta") {
       found = {plan->kv_connector_metadata};
     } else if (plan && key == "new_blocks") {

@@ -112,10 +112,10 @@ class SchedulerChecker {
             " groups=", policies_.size());
     for (const auto& [id, model] : live_) {
       const Request& r = *scheduler_->find_request(id);
-      text +=
-          str("\n  ", id, " ", status_name(r.status), " tokens=", r.num_tokens(),
-              " computed=", r.num_computed_tokens, " placeholders=", r.num_output_placeholders,
-              " drafts=", r.spec_token_ids.size(), " slots=", r.num_slots, " preempted=", r.num_preemptions);
+      text += str("\n  ", id, " ", status_name(r.status()), " tokens=", r.num_tokens(),
+                  " computed=", r.num_computed_tokens(), " placeholders=", r.num_output_placeholders(),
+                  " drafts=", r.spec_token_ids().size(), " slots=", r.num_slots(),
+                  " preempted=", r.num_preemptions());
     }
     return text;
   }
@@ -372,7 +372,7 @@ class SchedulerChecker {
         auto& table = model.table[g];
         const auto ids = plan.new_block_ids.at(i, g);
         table.insert(table.end(), ids.begin(), ids.end());
-        const auto& held = request.blocks[g].ids;
+        const auto& held = request.blocks()[g].ids;
         require(table.size() == held.size(), "request ", id, ": the workers know ", table.size(),
                 " blocks of ", held.size());
         const int32_t bs = policies_[g].block_size();
@@ -418,11 +418,11 @@ class SchedulerChecker {
     size_t num_running = 0;
     for (RequestId id : scheduler_->unfinished_request_ids()) {
       const Request* request = scheduler_->find_request(id);
-      num_running += request->status == RequestStatus::kRunning;
-      if (request->status == RequestStatus::kRunning) continue;
-      if (!oldest || request->arrival_order < oldest->arrival_order) oldest = request;
+      num_running += request->is_running();
+      if (request->is_running()) continue;
+      if (!oldest || request->arrival_order() < oldest->arrival_order()) oldest = request;
     }
-    if (!oldest || oldest->num_output_placeholders > 0 ||
+    if (!oldest || oldest->num_output_placeholders() > 0 ||
         num_running >= static_cast<size_t>(config_.max_num_seqs) ||
         plan.total_num_scheduled_tokens >= config_.max_num_batched_tokens) {
       return;
@@ -485,9 +485,9 @@ class SchedulerChecker {
     if (connector_) {
       for (auto& [id, model] : live_) {
         const Request& request = *scheduler_->find_request(id);
-        if (request.status != RequestStatus::kRunning) continue;
-        model.num_computed = request.num_computed_tokens;
-        model.num_sampling = request.num_output_placeholders;
+        if (!request.is_running()) continue;
+        model.num_computed = request.num_computed_tokens();
+        model.num_sampling = request.num_output_placeholders();
       }
     }
     for (const auto& [id, model] : live_) {
@@ -536,22 +536,21 @@ class SchedulerChecker {
       const Request* found = scheduler_->find_request(id);
       require(found != nullptr, "request ", id, " is gone");
       const Request& request = *found;
-      require(!is_finished(request.status), "request ", id, " is finished and not");
-      const bool queued =
-          request.status == RequestStatus::kWaiting || request.status == RequestStatus::kPreempted;
-      num_running += request.status == RequestStatus::kRunning;
-      num_waiting += request.status != RequestStatus::kRunning;
-      if (queued) waiting_tokens += request.num_tokens() - request.num_computed_tokens;
-      if (request.status == RequestStatus::kRunning) {
-        prefill_tokens += std::max(request.num_prefill_tokens - request.num_computed_tokens, 0);
-        require(request.num_computed_tokens == model.num_computed, "request ", id, " computed ",
-                request.num_computed_tokens, ", not ", model.num_computed);
+      require(!request.is_finished(), "request ", id, " is finished and not");
+      num_running += request.is_running();
+      num_waiting += !request.is_running();
+      if (request.is_queued()) waiting_tokens += request.num_tokens() - request.num_computed_tokens();
+      if (request.is_running()) {
+        prefill_tokens += std::max(request.num_prefill_tokens() - request.num_computed_tokens(), 0);
+        require(request.num_computed_tokens() == model.num_computed, "request ", id, " computed ",
+                request.num_computed_tokens(), ", not ", model.num_computed);
       }
-      for (size_t g = 0; g < request.blocks.size(); ++g) {
-        const auto& ids = request.blocks[g].ids;
+      for (size_t g = 0; g < request.blocks().size(); ++g) {
+        const auto& ids = request.blocks()[g].ids;
         if (!policies_[g].is_state())
           wasted += std::max(
-              static_cast<int32_t>(ids.size()) * policies_[g].block_size() - request.num_computed_tokens, 0);
+              static_cast<int32_t>(ids.size()) * policies_[g].block_size() - request.num_computed_tokens(),
+              0);
         for (BlockId block : ids) owners[g].at(static_cast<size_t>(block)) += block != kNullBlock;
       }
     }
