@@ -44,11 +44,12 @@ SchedulerConfig scheduler_config(int32_t max_num_seqs) {
 EngineCoreRequest make_request(RequestId id, int32_t num_prompt_tokens) {
   EngineCoreRequest request;
   request.request_id = id;
-  request.prompt_token_ids.resize(static_cast<size_t>(num_prompt_tokens));
-  for (size_t i = 0; i < request.prompt_token_ids.size(); ++i)
-    request.prompt_token_ids[i] = static_cast<int32_t>(id * 7919 + i) % 128000;
-  request.sampling_params.max_tokens = kMaxModelLen - num_prompt_tokens;
-  request.eos_token_ids = {128001};
+  std::vector<int32_t>& prompt = request.prompt_token_ids.edit();
+  prompt.resize(static_cast<size_t>(num_prompt_tokens));
+  for (size_t i = 0; i < prompt.size(); ++i) prompt[i] = static_cast<int32_t>(id * 7919 + i) % 128000;
+  request.sampling_params.edit().max_tokens = kMaxModelLen - num_prompt_tokens;
+  static const Shared<std::vector<int32_t>> eos_token_ids = {128001};  // one for all, as in an engine
+  request.eos_token_ids = eos_token_ids;
   return request;
 }
 

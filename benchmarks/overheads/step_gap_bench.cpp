@@ -244,12 +244,14 @@ class Bench {
     EngineCoreRequest request;
     request.request_id = ++last_id_;
     for (int32_t i = 0; i < kPromptTokens; ++i) {
-      request.prompt_token_ids.push_back(static_cast<int32_t>(random_() % 128000));
+      request.prompt_token_ids.edit().push_back(static_cast<int32_t>(random_() % 128000));
     }
-    request.sampling_params.temperature = 0;
-    request.sampling_params.seed = 1;
-    request.sampling_params.ignore_eos = true;
-    request.sampling_params.max_tokens = num_steps_ + 10 * kWarmUpSteps;
+    SamplingParams params;
+    params.temperature = 0;
+    params.ignore_eos = true;
+    params.max_tokens = num_steps_ + 10 * kWarmUpSteps;
+    request.sampling_params = std::move(params);
+    request.seed = 1;
     request.arrival_time = EngineCore::steady_seconds();
     core_->add_request(std::move(request));
     return last_id_;

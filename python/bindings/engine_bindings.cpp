@@ -15,18 +15,32 @@ using namespace nb::literals;
 namespace quire::bindings {
 namespace {
 
-void add_requests(Engine& engine, std::vector<EngineRequest> requests, OutputQueue& queue) {
+// A request is used up: what it holds may be long, and goes to the engine as it is.
+EngineRequest taken(nb::handle request) { return std::move(nb::cast<EngineRequest&>(request)); }
+
+void add_requests(Engine& engine, const nb::list& given, OutputQueue& queue) {
+  std::vector<EngineRequest> requests;
   std::vector<OutputCallback> callbacks;
-  for (const EngineRequest& request : requests)
-    callbacks.push_back(queue.callback(request.sampling_params.output_kind));
+  for (nb::handle request : given) {
+    requests.push_back(taken(request));
+    callbacks.push_back(queue.callback(requests.back().sampling_params.output_kind));
+  }
+  const ReleasedGil released;
   engine.add_requests(std::move(requests), std::move(callbacks));
+}
+
+std::string add_request(LLMEngine& engine, nb::handle_t<EngineRequest> given) {
+  EngineRequest request = taken(given);
+  const ReleasedGil released;
+  return engine.add_request(std::move(request));
 }
 
 }  // namespace
 
 void bind_engine(nb::module_& m) {
-  nb::class_<EngineRequest>(m, "EngineRequest",
-                            "A prompt and how to continue it. Give prompt or prompt_token_ids.")
+  nb::class_<EngineRequest>(
+      m, "EngineRequest",
+      "A prompt, text or token ids, and how to continue it. An engine that it is given to uses it up.")
       .def(
           "__init__",
           [](EngineRequest* self, std::string request_id,
@@ -145,8 +159,9 @@ void bind_engine(nb::module_& m) {
 
   nb::class_<Engine, EngineBase>(m, "Engine", "The engine on threads of its own. Thread-safe.")
       .def(nb::init<const EngineConfig&>(), "config"_a, ReleaseGil())
-      .def("add_requests", add_requests, "requests"_a, "queue"_a, ReleaseGil(),
-           "Queues requests whose outputs go to `queue`: all of them, or none and ValueError.")
+      .def("add_requests", add_requests, "requests"_a, "queue"_a,
+           nb::sig("def add_requests(self, requests: list[EngineRequest], queue: OutputQueue) -> None"),
+           "Queues requests whose outputs go to `queue`: all of them, or none and ValueError. Uses them up.")
       .def("abort_request", &Engine::abort_request, "request_id"_a, ReleaseGil())
       .def(
           "drain",
@@ -155,7 +170,7 @@ void bind_engine(nb::module_& m) {
 
   nb::class_<LLMEngine, EngineBase>(m, "LLMEngine", "The engine without threads: it computes inside step().")
       .def(nb::init<const EngineConfig&>(), "config"_a, ReleaseGil())
-      .def("add_request", &LLMEngine::add_request, "request"_a, ReleaseGil())
+      .def("add_request", add_request, "request"_a, "Uses the request up.")
       .def("abort_request", &LLMEngine::abort_request, "request_id"_a, ReleaseGil())
       .def("has_unfinished_requests", &LLMEngine::has_unfinished_requests, ReleaseGil())
       .def("step", &LLMEngine::step, ReleaseGil(), "One step. What is new or finished, perhaps nothing.");

@@ -174,12 +174,13 @@ void Replay::add(const JsonNode& node) {
   EngineCoreRequest request;
   request.request_id = static_cast<RequestId>(node.at("id").integer(0, INT64_MAX));
   request.prompt_token_ids = token_ids(node.at("prompt"));
-  const auto num_prompt_tokens = static_cast<int32_t>(request.prompt_token_ids.size());
+  const auto num_prompt_tokens = static_cast<int32_t>(request.prompt_token_ids->size());
   if (num_prompt_tokens < 1 || num_prompt_tokens >= max_model_len_) {
     node.at("prompt").fail(
         str("must have 1 to ", max_model_len_ - 1, " tokens: one less than max_model_len"));
   }
-  request.sampling_params.max_tokens = static_cast<int32_t>(node.at("max_tokens").integer(1, kMaxCount));
+  request.sampling_params.edit().max_tokens =
+      static_cast<int32_t>(node.at("max_tokens").integer(1, kMaxCount));
   request.eos_token_ids = {kEosTokenId};
   if (const auto priority = node.find("priority"))
     request.priority = static_cast<int32_t>(priority->integer(INT32_MIN, INT32_MAX));

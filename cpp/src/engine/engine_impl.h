@@ -64,7 +64,7 @@ struct EngineBase::Impl {
     admission.stats = client->stats();
     std::vector<AdmissionRequest> requests;
     for (const Prepared& prepared : batch) {
-      requests.push_back({static_cast<int64_t>(prepared.children.at(0).prompt_token_ids.size()),
+      requests.push_back({static_cast<int64_t>(prepared.children.at(0).prompt_token_ids->size()),
                           prepared.request.sampling_params.n, prepared.request.deadline_ms});
     }
     check_admission(config, admission, requests);
@@ -88,12 +88,12 @@ struct EngineBase::Impl {
     try {
       for (Prepared& prepared : batch) {
         for (EngineCoreRequest& child : prepared.children) child.request_id = ++num_children;
-        output_processor->add_request(prepared.request, prepared.children, std::move(prepared.callback),
-                                      std::move(prepared.stop_strings));
+        output_processor->add_request(std::move(prepared.request), prepared.children,
+                                      std::move(prepared.callback), std::move(prepared.stop_strings));
         ++num_registered;
         for (EngineCoreRequest& child : prepared.children) {
           ++admission.num_submitted_reqs;
-          admission.num_submitted_tokens += child.prompt_token_ids.size();
+          admission.num_submitted_tokens += child.prompt_token_ids->size();
           client->add_request(std::move(child));
         }
       }

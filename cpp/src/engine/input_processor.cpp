@@ -22,11 +22,11 @@ InputProcessor::InputProcessor(const ModelInfo& model, std::vector<int32_t> eos_
       max_answer_logprobs_(config.max_answer_logprobs),
       seeds_(config.seed ? *config.seed : std::random_device{}() | uint64_t{std::random_device{}()} << 32) {}
 
-std::vector<int32_t> InputProcessor::prompt_token_ids(const EngineRequest& request) const {
+std::vector<int32_t> InputProcessor::take_prompt_token_ids(EngineRequest& request) const {
   if (!request.prompt.empty() && !request.prompt_token_ids.empty()) {
     throw InvalidArgument("give prompt or prompt_token_ids, not both");
   }
-  std::vector<int32_t> ids = request.prompt_token_ids;
+  std::vector<int32_t> ids = std::move(request.prompt_token_ids);
   if (!request.prompt.empty()) {
     if (!tokenizer_)
       throw InvalidArgument("prompt is text, but skip_tokenizer_init is set; give prompt_token_ids");
@@ -70,7 +70,7 @@ void InputProcessor::check_limits(const SamplingParams& params) const {
   check("stop has this many bytes of strings:", num_bytes, "max_stop_bytes", max_stop_bytes_);
 }
 
-std::vector<EngineCoreRequest> InputProcessor::process(const EngineRequest& request) {
+std::vector<EngineCoreRequest> InputProcessor::process(EngineRequest& request) {
   check_limits(request.sampling_params);
   request.sampling_params.validate(model_.vocab_size);
   if (request.deadline_ms < 0) {
@@ -82,13 +82,12 @@ std::vector<EngineCoreRequest> InputProcessor::process(const EngineRequest& requ
         str("queue_timeout_ms must be at least 1, or 0 for no timeout, got ", request.queue_timeout_ms));
   }
   EngineCoreRequest message;
-  message.prompt_token_ids = prompt_token_ids(request);
-  message.sampling_params = request.sampling_params;
-  SamplingParams& params = message.sampling_params;
+  message.prompt_token_ids = take_prompt_token_ids(request);
+  SamplingParams params = request.sampling_params;
   if (!tokenizer_ && !params.stop.empty()) {
     throw InvalidArgument("stop holds strings, but skip_tokenizer_init is set; give stop_token_ids");
   }
-  const auto num_prompt_tokens = static_cast<int32_t>(message.prompt_token_ids.size());
+  const auto num_prompt_tokens = static_cast<int32_t>(message.prompt_token_ids->size());
   params.max_tokens = std::min(params.max_tokens, model_.max_model_len - num_prompt_tokens);
   params.min_tokens = std::min(params.min_tokens, params.max_tokens);
   if (params.logprobs) {
@@ -113,17 +112,11 @@ std::vector<EngineCoreRequest> InputProcessor::process(const EngineRequest& requ
     message.queue_deadline = message.arrival_time + static_cast<double>(request.queue_timeout_ms) / 1000.0;
 
   const auto n = static_cast<size_t>(params.n);
-  params.n = 1;
+  const std::optional<uint64_t> seed = params.seed;
+  message.sampling_params = std::move(params);
   std::vector<EngineCoreRequest> messages(n, message);
-  for (size_t i = 0; i < n; ++i) {
-    std::optional<uint64_t>& seed = messages[i].sampling_params.seed;
-    if (seed) {
-      *seed += i;
-    } else {
-      const std::lock_guard lock(mutex_);
-      seed = seeds_();
-    }
-  }
+  const std::lock_guard lock(mutex_);
+  for (size_t i = 0; i < n; ++i) messages[i].seed = seed ? *seed + i : seeds_();
   return messages;
 }
 

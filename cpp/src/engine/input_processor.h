@@ -21,16 +21,17 @@ class InputProcessor {
   InputProcessor(const ModelInfo& model, std::vector<int32_t> eos_token_ids,
                  std::shared_ptr<const Tokenizer> tokenizer, const EngineConfig& config);
 
-  // One message for each of the request's n completions, without ids. Their max_tokens is capped to what
-  // max_model_len leaves; each has a seed. Throws InvalidArgument.
-  std::vector<EngineCoreRequest> process(const EngineRequest& request);
+  // One message for each of the request's n completions, without ids: they share the prompt, whose ids are
+  // taken out of `request`, and the parameters, whose max_tokens is capped to what max_model_len leaves. Each
+  // has a seed of its own. Throws InvalidArgument.
+  std::vector<EngineCoreRequest> process(EngineRequest& request);
 
  private:
-  std::vector<int32_t> prompt_token_ids(const EngineRequest& request) const;
+  std::vector<int32_t> take_prompt_token_ids(EngineRequest& request) const;
   void check_limits(const SamplingParams& params) const;
 
   const ModelInfo model_;
-  const std::vector<int32_t> eos_token_ids_;
+  const Shared<std::vector<int32_t>> eos_token_ids_;
   const std::shared_ptr<const Tokenizer> tokenizer_;
   const size_t max_token_bytes_;
   const int32_t max_logprobs_, max_logit_bias_, max_stop_token_ids_;

@@ -8,14 +8,13 @@
 
 namespace quire {
 
-void OutputProcessor::add_request(const EngineRequest& request,
-                                  const std::vector<EngineCoreRequest>& children, OutputCallback callback,
-                                  std::unique_ptr<const StopStrings> stop_strings) {
+void OutputProcessor::add_request(EngineRequest&& request, const std::vector<EngineCoreRequest>& children,
+                                  OutputCallback callback, std::unique_ptr<const StopStrings> stop_strings) {
   auto state = std::make_unique<State>();
   state->request_id = request.request_id;
-  if (!request.prompt.empty()) state->prompt = std::make_shared<const std::string>(request.prompt);
-  state->prompt_token_ids = std::make_shared<const std::vector<int32_t>>(children.at(0).prompt_token_ids);
-  state->params = request.sampling_params;
+  if (!request.prompt.empty()) state->prompt = std::make_shared<const std::string>(std::move(request.prompt));
+  state->prompt_token_ids = children.at(0).prompt_token_ids.pointer();
+  state->params = std::move(request.sampling_params);
   state->callback = std::move(callback);
   state->stop_strings = std::move(stop_strings);
   for (const EngineCoreRequest& message : children) {

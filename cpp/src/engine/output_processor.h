@@ -24,9 +24,9 @@ class OutputProcessor {
                            std::shared_ptr<MetricSink> metric_sink = nullptr)
       : tokenizer_(std::move(tokenizer)), metrics_(std::move(metric_sink)) {}
 
-  // Opens a request with one child in the engine core for each completion. `callback` may be empty;
-  // `stop_strings` are those of `request`, null when it has none.
-  void add_request(const EngineRequest& request, const std::vector<EngineCoreRequest>& children,
+  // Opens a request, of which all but its id is taken, with one child in the engine core for each completion.
+  // `callback` may be empty; `stop_strings` are those of `request`, null when it has none.
+  void add_request(EngineRequest&& request, const std::vector<EngineCoreRequest>& children,
                    OutputCallback callback, std::unique_ptr<const StopStrings> stop_strings);
 
   struct Delivery {

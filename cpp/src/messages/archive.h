@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "quire/error.h"
+#include "util/shared.h"
 #include "util/str.h"
 
 namespace quire {
@@ -62,6 +63,10 @@ class Writer {
   template <typename T, size_t N>
   void put(const std::array<T, N>& values) {
     for (const T& value : values) put(value);
+  }
+  template <typename T>
+  void put(const Shared<T>& value) {
+    put(*value);
   }
   template <typename T>
   void put(const std::optional<T>& value) {
@@ -134,6 +139,12 @@ class Reader {
   template <typename T, size_t N>
   void get(std::array<T, N>& values) {
     for (T& value : values) get(value);
+  }
+  template <typename T>
+  void get(Shared<T>& value) {
+    T read{};
+    get(read);
+    value = std::move(read);
   }
   template <typename T>
   void get(std::optional<T>& value) {

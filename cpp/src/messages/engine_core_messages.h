@@ -13,6 +13,7 @@
 #include "quire/kv_events.h"
 #include "quire/request_output.h"
 #include "quire/sampling_params.h"
+#include "util/shared.h"
 
 namespace quire {
 
@@ -43,13 +44,15 @@ void visit_fields(A& a, Logprob& logprob) {
 // Validated and tokenized: the engine core trusts it.
 struct EngineCoreRequest {
   RequestId request_id = 0;
-  std::vector<int32_t> prompt_token_ids;  // at least one
-  std::vector<int32_t> output_token_ids;  // generated earlier, perhaps by another engine
-  SamplingParams sampling_params;         // n is 1, seed is set, max_tokens is within max_model_len
-  std::vector<int32_t> eos_token_ids;     // empty when they are to be ignored
-  int32_t priority = 0;                   // a lower value is served first
-  double arrival_time = 0.0;              // seconds, of the front end's clock
-  double deadline = 0.0;                  // same clock: aborted when it has passed; 0: none
+  Shared<std::vector<int32_t>> prompt_token_ids;  // at least one
+  std::vector<int32_t> output_token_ids;          // generated earlier, perhaps by another engine
+  // All completions of a prompt share them: max_tokens is within max_model_len, n and seed are not looked at.
+  Shared<SamplingParams> sampling_params;
+  uint64_t seed = 0;                           // its own
+  Shared<std::vector<int32_t>> eos_token_ids;  // empty when they are to be ignored
+  int32_t priority = 0;                        // a lower value is served first
+  double arrival_time = 0.0;                   // seconds, of the front end's clock
+  double deadline = 0.0;                       // same clock: aborted when it has passed; 0: none
   double queue_deadline = 0.0;  // same clock: aborted when it waits for its first step then; 0: none
   std::string user;             // whose share it counts to, under the "fair" policy
   std::string cache_salt;       // prefix blocks are shared only between equal salts
@@ -58,8 +61,8 @@ struct EngineCoreRequest {
 
   template <class A>
   void fields(A& a) {
-    a(request_id, prompt_token_ids, output_token_ids, sampling_params, eos_token_ids, priority, arrival_time,
-      deadline, queue_deadline, user, cache_salt, lora_name, mm_features);
+    a(request_id, prompt_token_ids, output_token_ids, sampling_params, seed, eos_token_ids, priority,
+      arrival_time, deadline, queue_deadline, user, cache_salt, lora_name, mm_features);
   }
 };
 

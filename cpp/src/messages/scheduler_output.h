@@ -17,16 +17,18 @@ using StepId = uint64_t;
 // A request the workers have not seen: in full. Its blocks are in `new_block_ids`, like any other's.
 struct NewRequestData {
   RequestId request_id = 0;
-  std::vector<int32_t> prompt_token_ids;
+  Shared<std::vector<int32_t>> prompt_token_ids;
   std::vector<int32_t> output_token_ids;  // generated before this engine saw the request
-  SamplingParams sampling_params;
-  std::vector<int32_t> eos_token_ids;
+  Shared<SamplingParams> sampling_params;
+  uint64_t seed = 0;  // of its draws
+  Shared<std::vector<int32_t>> eos_token_ids;
   std::vector<MultiModalFeature> mm_features;
   std::string lora_name;
 
   template <class A>
   void fields(A& a) {
-    a(request_id, prompt_token_ids, output_token_ids, sampling_params, eos_token_ids, mm_features, lora_name);
+    a(request_id, prompt_token_ids, output_token_ids, sampling_params, seed, eos_token_ids, mm_features,
+      lora_name);
   }
 };
 

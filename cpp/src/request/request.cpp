@@ -39,11 +39,12 @@ Request::Request(EngineCoreRequest&& request, int32_t hash_block_size, const Has
                  std::vector<BlockHash> recorded_hashes, RequestTotals* totals)
     : id_(request.request_id),
       totals_(totals),
-      token_ids_(std::move(request.prompt_token_ids)),
-      num_prompt_tokens_(static_cast<int32_t>(token_ids_.size())),
-      hash_block_size_(hash_block_size),
       sampling_params_(std::move(request.sampling_params)),
       eos_token_ids_(std::move(request.eos_token_ids)),
+      num_prompt_tokens_(static_cast<int32_t>(request.prompt_token_ids->size())),
+      hash_block_size_(hash_block_size),
+      prompt_token_ids_(std::move(request.prompt_token_ids)),
+      seed_(request.seed),
       mm_features_(std::move(request.mm_features)),
       lora_name_(std::move(request.lora_name)),
       cache_salt_(std::move(request.cache_salt)),
@@ -54,9 +55,12 @@ Request::Request(EngineCoreRequest&& request, int32_t hash_block_size, const Has
       hash_chain_(hash_seed, lora_name_, cache_salt_),
       root_hash_(hash_chain_.name()),
       recorded_hashes_(std::move(recorded_hashes)) {
-  token_ids_.insert(token_ids_.end(), request.output_token_ids.begin(), request.output_token_ids.end());
-  block_hashes_.reserve(token_ids_.size() / static_cast<size_t>(hash_block_size_));
+  token_ids_ = *prompt_token_ids_;
+  const size_t num_tokens = token_ids_.size() + request.output_token_ids.size();
+  block_hashes_.reserve(num_tokens / static_cast<size_t>(hash_block_size_));
   update_block_hashes();
+  if (!request.output_token_ids.empty()) own_token_ids(num_tokens);
+  for (int32_t id : request.output_token_ids) append_output_token(id);
 }
 
 void Request::arrive(uint64_t arrival_order, int32_t long_prefill_token_threshold) {
@@ -105,8 +109,8 @@ void Request::run(int32_t num_computed_tokens, int32_t num_external_tokens, doub
 
 void Request::make_room() {
   const size_t num_tokens =
-      static_cast<size_t>(num_prompt_tokens_) + static_cast<size_t>(sampling_params_.max_tokens);
-  token_ids_.reserve(num_tokens);
+      static_cast<size_t>(num_prompt_tokens_) + static_cast<size_t>(sampling_params_->max_tokens);
+  own_token_ids(num_tokens);
   block_hashes_.reserve(num_tokens / static_cast<size_t>(hash_block_size_));
   constexpr size_t kMaxDrafts = 16;
   spec_token_ids_.reserve(kMaxDrafts);
@@ -175,9 +179,17 @@ void Request::set_slots(int32_t num_slots, int32_t sum, int32_t num_groups) {
   recount();
 }
 
+void Request::own_token_ids(size_t num_tokens) {
+  own_token_ids_.reserve(num_tokens);
+  if (own_token_ids_.empty()) own_token_ids_.assign(token_ids_.begin(), token_ids_.end());
+  token_ids_ = own_token_ids_;
+}
+
 void Request::append_output_token(int32_t token_id) {
-  token_ids_.push_back(token_id);
-  if (num_tokens() % hash_block_size_ == 0) update_block_hashes();
+  if (own_token_ids_.size() == own_token_ids_.capacity()) own_token_ids(2 * token_ids_.size() + 1);
+  own_token_ids_.push_back(token_id);
+  token_ids_ = {token_ids_.data(), own_token_ids_.size()};
+  if (num_tokens() >= next_hash_at_) update_block_hashes();
   if (is_queued()) recount();  // it was preempted while this token was on its way
 }
 
@@ -202,6 +214,19 @@ void Request::update_block_hashes() {
     }
     block_hashes_.push_back(hash_chain_.name());
   }
+  next_hash_at_ = static_cast<int32_t>((block_hashes_.size() + 1) * block_size);
+}
+
+NewRequestData Request::new_request_data() const {
+  const auto output = output_token_ids();
+  return {id_,
+          prompt_token_ids_,
+          {output.begin(), output.end()},
+          sampling_params_,
+          seed_,
+          eos_token_ids_,
+          mm_features_,
+          lora_name_};
 }
 
 RecordedRequest Request::record() const {
@@ -211,7 +236,7 @@ RecordedRequest Request::record() const {
   recorded.num_output_tokens = num_output_tokens();
   recorded.block_hashes.reserve(block_hashes_.size());
   for (const BlockHash& hash : block_hashes_) recorded.block_hashes.push_back({hash.high, hash.low});
-  recorded.max_tokens = sampling_params_.max_tokens;
+  recorded.max_tokens = sampling_params_->max_tokens;
   recorded.priority = priority_;
   recorded.arrival_time = arrival_time_;
   recorded.deadline = deadline_;

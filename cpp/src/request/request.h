@@ -59,8 +59,8 @@ class Request {
           std::vector<BlockHash> recorded_hashes = {}, RequestTotals* totals = nullptr);
 
   RequestId id() const { return id_; }
-  const SamplingParams& sampling_params() const { return sampling_params_; }
-  const std::vector<int32_t>& eos_token_ids() const { return eos_token_ids_; }
+  const SamplingParams& sampling_params() const { return *sampling_params_; }
+  const std::vector<int32_t>& eos_token_ids() const { return *eos_token_ids_; }
   const std::vector<MultiModalFeature>& mm_features() const { return mm_features_; }
   const std::string& lora_name() const { return lora_name_; }
   const std::string& cache_salt() const { return cache_salt_; }
@@ -72,7 +72,7 @@ class Request {
   bool is_long_prefill() const { return is_long_prefill_; }  // when it came
   StructuredOutputGrammar* grammar() const { return grammar_.get(); }  // null: none
 
-  // Prompt, then output.
+  // Prompt, then output. Until it runs, the prompt as it came: one with whoever else holds it.
   std::span<const int32_t> token_ids() const { return token_ids_; }
   std::span<const int32_t> prompt_token_ids() const { return token_ids().first(num_prompt_tokens_); }
   std::span<const int32_t> output_token_ids() const { return token_ids().subspan(num_prompt_tokens_); }
@@ -173,6 +173,8 @@ class Request {
   // The KVCacheManager's: that, and the sum over the `num_groups` groups whose slots can be wasted.
   void set_slots(int32_t num_slots, int32_t sum, int32_t num_groups);
 
+  // In full, for workers that do not know it.
+  NewRequestData new_request_data() const;
   // Without its content, for the flight recorder.
   RecordedRequest record() const;
   // Everything but the blocks, which the KVCacheManager restores after this. Throws InvalidArgument for
@@ -183,6 +185,7 @@ class Request {
  private:
   void update_block_hashes();
   void make_room();
+  void own_token_ids(size_t num_tokens);
   void set_status(RequestStatus status);
   void take_spec_tokens(int32_t num_drafts, ScheduledRequest& scheduled,
                         std::vector<int32_t>& spec_token_ids);
@@ -201,15 +204,19 @@ class Request {
   // What every step reads comes first.
   RequestId id_;
   RequestTotals* totals_;
-  std::vector<int32_t> token_ids_;
+  std::span<const int32_t> token_ids_;  // of prompt_token_ids_, or of
+  std::vector<int32_t> own_token_ids_;  // prompt and output, once there is, or will be, output
   std::vector<int32_t> spec_token_ids_;
   HeldBlocks held_;
+  Shared<SamplingParams> sampling_params_;
+  Shared<std::vector<int32_t>> eos_token_ids_;
   RequestStatus status_ = RequestStatus::kWaiting;
   bool known_to_workers_ = false;
   bool is_long_prefill_ = false;
   bool kv_load_failed_ = false;
   int32_t num_prompt_tokens_;
   int32_t hash_block_size_;
+  int32_t next_hash_at_ = 0;  // known tokens that fill the next block
   int32_t num_computed_tokens_ = 0;
   int32_t num_output_placeholders_ = 0;
   int32_t num_steps_in_flight_ = 0;
@@ -228,8 +235,8 @@ class Request {
   double first_scheduled_time_ = -1.0;
   uint64_t arrival_order_ = 0;
 
-  SamplingParams sampling_params_;
-  std::vector<int32_t> eos_token_ids_;
+  Shared<std::vector<int32_t>> prompt_token_ids_;
+  uint64_t seed_;
   std::vector<MultiModalFeature> mm_features_;
   std::string lora_name_;
   std::string cache_salt_;

@@ -10,12 +10,12 @@ namespace quire {
 
 struct RowSampling {
   RowSampling() = default;
-  explicit RowSampling(const SamplingParams& params)
+  RowSampling(const SamplingParams& params, uint64_t seed)
       : temperature(params.temperature),
         top_p(params.top_p),
         min_p(params.min_p),
         top_k(params.top_k < 0 ? 0 : params.top_k),
-        seed(params.seed.value_or(0)),
+        seed(seed),
         min_tokens(params.min_tokens),
         is_penalized(params.presence_penalty != 0 || params.frequency_penalty != 0 ||
                      params.repetition_penalty != 1),

@@ -299,15 +299,7 @@ void Scheduler::plan(Request& request, int32_t num_new_tokens, bool was_waiting,
   ScheduledRequest& scheduled = out.scheduled_reqs.emplace_back();
   request.begin_step(num_new_tokens, scheduled, out.spec_token_ids);
   if (request.tell_workers()) {
-    const auto prompt = request.prompt_token_ids();
-    const auto output = request.output_token_ids();
-    out.scheduled_new_reqs.push_back({request.id(),
-                                      {prompt.begin(), prompt.end()},
-                                      {output.begin(), output.end()},
-                                      request.sampling_params(),
-                                      request.eos_token_ids(),
-                                      request.mm_features(),
-                                      request.lora_name()});
+    out.scheduled_new_reqs.push_back(request.new_request_data());
     scheduled.is_new = 1;
   } else {
     scheduled.resumed_from_preemption = was_waiting;

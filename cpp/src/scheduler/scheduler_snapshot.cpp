@@ -26,9 +26,9 @@ EngineCoreRequest without_content(const RecordedRequest& recorded, int32_t num_o
           "a request without hashes of its blocks");
   EngineCoreRequest request;
   request.request_id = recorded.request_id;
-  request.prompt_token_ids.assign(static_cast<size_t>(recorded.num_prompt_tokens), 0);
+  request.prompt_token_ids = std::vector<int32_t>(static_cast<size_t>(recorded.num_prompt_tokens), 0);
   request.output_token_ids.assign(static_cast<size_t>(num_output_tokens), 0);
-  request.sampling_params.max_tokens = recorded.max_tokens;
+  request.sampling_params.edit().max_tokens = recorded.max_tokens;
   request.eos_token_ids = {kRecordedStop};
   request.priority = recorded.priority;
   request.arrival_time = recorded.arrival_time;

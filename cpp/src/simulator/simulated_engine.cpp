@@ -48,15 +48,15 @@ void SimulatedEngine::add_request(size_t index, std::vector<int32_t>&& prompt) {
   EngineCoreRequest request;
   request.request_id = index;
   request.prompt_token_ids = std::move(prompt);
-  request.sampling_params.max_tokens =
-      std::min(traced.output_len, config_.scheduler.max_model_len - traced.prompt_len);
+  const int32_t max_tokens = std::min(traced.output_len, config_.scheduler.max_model_len - traced.prompt_len);
+  request.sampling_params.edit().max_tokens = max_tokens;
   request.priority = traced.priority;
   request.arrival_time = to_seconds(now_ns);
   if (traced.deadline_ns > 0) request.deadline = to_seconds(now_ns + traced.deadline_ns);
   request.user = trace_.users[static_cast<size_t>(traced.user)];
   integrate_until(now_ns);
-  num_output_tokens_to_do_ += request.sampling_params.max_tokens;
-  if (traced.deadline_ns > 0) num_left_[request.request_id] = request.sampling_params.max_tokens;
+  num_output_tokens_to_do_ += max_tokens;
+  if (traced.deadline_ns > 0) num_left_[request.request_id] = max_tokens;
   scheduler_.add_request(std::move(request));
   ++num_requests_;
   stats_ = scheduler_.stats();

@@ -21,16 +21,18 @@ InputBatch::InputBatch(int32_t max_num_seqs, int32_t max_model_len, std::span<co
 
 void InputBatch::add(CachedRequestState& request) {
   QUIRE_CHECK(request.row < 0 && holes_.empty() && size_ < static_cast<int32_t>(requests_.size()));
-  QUIRE_CHECK(request.token_ids.size() <= static_cast<size_t>(max_model_len_), "request ", request.request_id,
-              " has ", request.token_ids.size(), " tokens");
+  QUIRE_CHECK(request.num_kept_tokens() <= static_cast<size_t>(max_model_len_), "request ",
+              request.request_id, " has ", request.num_kept_tokens(), " tokens");
   request.row = size_++;
   request.state_index = free_state_indices_.back();
   free_state_indices_.pop_back();
   requests_[static_cast<size_t>(request.row)] = &request;
   state_indices_[static_cast<size_t>(request.row)] = request.state_index;
-  request.num_tokens = request.num_on_host = static_cast<int32_t>(request.token_ids.size());
+  request.num_tokens = request.num_on_host = static_cast<int32_t>(request.num_kept_tokens());
   request.num_sent = 0;
-  std::copy(request.token_ids.begin(), request.token_ids.end(), token_ids(request));
+  const std::vector<int32_t>& prompt = *request.prompt_token_ids;
+  int32_t* const output = std::copy(prompt.begin(), prompt.end(), token_ids(request));
+  std::copy(request.output_token_ids.begin(), request.output_token_ids.end(), output);
   for (size_t group = 0; group < block_tables_.size(); ++group) {
     block_tables_[group].set(request.state_index, request.block_ids[group]);
   }
@@ -39,7 +41,7 @@ void InputBatch::add(CachedRequestState& request) {
 void InputBatch::remove(CachedRequestState& request) {
   QUIRE_CHECK(request.row >= 0 && requests_[static_cast<size_t>(request.row)] == &request);
   const int32_t* tokens = token_ids(request);
-  request.token_ids.assign(tokens, tokens + request.num_tokens);
+  request.output_token_ids.assign(tokens + request.prompt_token_ids->size(), tokens + request.num_tokens);
   for (size_t group = 0; group < block_tables_.size(); ++group) {
     const auto ids = block_tables_[group].ids(request.state_index);
     request.block_ids[group].assign(ids.begin(), ids.end());

@@ -27,10 +27,14 @@ struct CachedRequestState {
   int32_t num_on_host = 0;  // the first of those that the host has: a device's own are only counted there
   int32_t num_sent = 0;     // the first that a device has already, or does not need
   RowSampling sampling;     // of sampling_params
-  SamplingParams sampling_params;
-  std::vector<int32_t> eos_token_ids;
-  std::vector<int32_t> token_ids;  // prompt, then output; current while it is not in the batch
-  BlockIdsByGroup block_ids;       // current while it is not in the batch
+  Shared<SamplingParams> sampling_params;
+  Shared<std::vector<int32_t>> eos_token_ids;
+  Shared<std::vector<int32_t>> prompt_token_ids;
+  std::vector<int32_t> output_token_ids;  // current while it is not in the batch
+  BlockIdsByGroup block_ids;              // current while it is not in the batch
+
+  // Likewise.
+  size_t num_kept_tokens() const { return prompt_token_ids->size() + output_token_ids.size(); }
 };
 
 // Not thread-safe; one per worker.

@@ -32,14 +32,12 @@ CachedRequestState& ModelRunner::add_request(const NewRequestData& data) {
   QUIRE_CHECK(inserted, "request ", data.request_id, " is not new");
   CachedRequestState& request = entry->second;
   request.request_id = data.request_id;
-  QUIRE_CHECK(data.sampling_params.seed.has_value(), "request ", data.request_id, " has no seed");
   request.sampling_params = data.sampling_params;
-  request.sampling = RowSampling(request.sampling_params);
+  request.sampling = RowSampling(*data.sampling_params, data.seed);
   request.eos_token_ids = data.eos_token_ids;
-  request.token_ids = data.prompt_token_ids;
-  request.token_ids.insert(request.token_ids.end(), data.output_token_ids.begin(),
-                           data.output_token_ids.end());
-  request.num_prompt_tokens = static_cast<int32_t>(data.prompt_token_ids.size());
+  request.prompt_token_ids = data.prompt_token_ids;
+  request.output_token_ids = data.output_token_ids;
+  request.num_prompt_tokens = static_cast<int32_t>(data.prompt_token_ids->size());
   request.block_ids.resize(batch_->num_groups());
   return request;
 }
@@ -97,7 +95,7 @@ void ModelRunner::remove_unscheduled() {
     // A request whose last token is under way sits out a step too, but will not be computed again.
     CachedRequestState& request = batch_->request(row);
     const bool may_go_on =
-        request.num_tokens - request.num_prompt_tokens < request.sampling_params.max_tokens;
+        request.num_tokens - request.num_prompt_tokens < request.sampling_params->max_tokens;
     remove_from_batch(request, /*keeps=*/may_go_on);
   }
   batch_->condense();
@@ -241,8 +239,8 @@ void ModelRunner::prepare_sampling(const SchedulerOutput& scheduler_output) {
     // All fields at once: clearing them first would take longer.
     sampling_rows_.push_back(
         {.sampling = request.sampling,
-         .params = &request.sampling_params,
-         .eos_token_ids = &request.eos_token_ids,
+         .params = &*request.sampling_params,
+         .eos_token_ids = &*request.eos_token_ids,
          .token_ids = nullptr,
          .token_place = nullptr,
          .num_prompt_tokens = request.num_prompt_tokens,

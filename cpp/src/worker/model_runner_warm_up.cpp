@@ -57,7 +57,6 @@ void ModelRunner::warm_up_sampling() {
   if (length < 1) return;
   SamplingParams plain;
   plain.temperature = 0;
-  plain.seed = 0;
   SamplingParams random = plain;
   random.temperature = 1;
   SamplingParams all = random;
@@ -72,7 +71,7 @@ void ModelRunner::warm_up_sampling() {
     scheduler_output.scheduled_new_reqs.resize(1);
     NewRequestData& request = scheduler_output.scheduled_new_reqs[0];
     request.request_id = kWarmUpRequest;
-    request.prompt_token_ids.assign(static_cast<size_t>(length), 0);
+    request.prompt_token_ids = std::vector<int32_t>(static_cast<size_t>(length), 0);
     request.sampling_params = params;
     scheduler_output.total_num_scheduled_tokens = length;
     scheduler_output.new_block_ids.clear(batch_->num_groups());

@@ -31,10 +31,9 @@ EngineCoreRequest make_request(RequestId id, int32_t prompt_length, int32_t max_
   EngineCoreRequest request;
   request.request_id = id;
   for (int32_t i = 0; i < prompt_length; ++i)
-    request.prompt_token_ids.push_back(1 + (i + static_cast<int32_t>(id)) % 40);
-  request.sampling_params.temperature = 0;
-  request.sampling_params.seed = 0;
-  request.sampling_params.max_tokens = max_tokens;
+    request.prompt_token_ids.edit().push_back(1 + (i + static_cast<int32_t>(id)) % 40);
+  request.sampling_params.edit().temperature = 0;
+  request.sampling_params.edit().max_tokens = max_tokens;
   return request;
 }
 

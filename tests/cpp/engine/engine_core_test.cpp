@@ -31,7 +31,7 @@ EngineCoreRequest make_request(RequestId id, std::vector<int32_t> prompt, int32_
   EngineCoreRequest request;
   request.request_id = id;
   request.prompt_token_ids = std::move(prompt);
-  request.sampling_params.max_tokens = max_tokens;
+  request.sampling_params.edit().max_tokens = max_tokens;
   if (!ignore_eos) request.eos_token_ids = {kShadowEos};
   return request;
 }

@@ -9,6 +9,8 @@
 #include <mutex>
 #include <thread>
 
+#include "util/count_allocations.h"
+
 namespace quire {
 namespace {
 
@@ -28,6 +30,37 @@ EngineRequest request(const std::string& prompt, int32_t max_tokens) {
   result.sampling_params.max_tokens = max_tokens;
   result.sampling_params.ignore_eos = true;
   return result;
+}
+
+// How often memory of this many bytes is asked for from the request's arrival to its last step.
+uint64_t num_allocations_for(EngineRequest asked, size_t min_bytes, size_t max_bytes) {
+  EngineConfig config = demo_config();
+  config.max_model_len = 1024;
+  LLMEngine engine(config);
+  num_allocations_of(min_bytes, max_bytes);
+  engine.add_request(std::move(asked));
+  while (engine.has_unfinished_requests()) engine.step();
+  const uint64_t count = num_allocations_of(min_bytes, max_bytes);
+  num_allocations_of(SIZE_MAX, 0);
+  return count;
+}
+
+TEST(EngineRequestTest, APromptIsCopiedOnceForEachCompletionThatRuns) {
+  if (!allocations_are_counted()) GTEST_SKIP() << "the sanitizer's operator new does not count";
+  EngineRequest asked = request("", 5);
+  asked.prompt_token_ids.assign(913, 20);
+  asked.sampling_params.n = 2;
+  asked.sampling_params.output_kind = RequestOutputKind::kDelta;
+  EXPECT_EQ(num_allocations_for(std::move(asked), 913 * sizeof(int32_t), 918 * sizeof(int32_t)), 2U);
+}
+
+TEST(EngineRequestTest, ParametersAreCopiedOnceForAllCompletions) {
+  if (!allocations_are_counted()) GTEST_SKIP() << "the sanitizer's operator new does not count";
+  EngineRequest asked = request("Once upon a time", 5);
+  asked.sampling_params.stop_token_ids.assign(113, 3);
+  asked.sampling_params.n = 3;
+  asked.sampling_params.output_kind = RequestOutputKind::kDelta;
+  EXPECT_EQ(num_allocations_for(std::move(asked), 113 * sizeof(int32_t), 113 * sizeof(int32_t)), 1U);
 }
 
 class EngineTest : public testing::TestWithParam<bool> {

@@ -74,7 +74,7 @@ TEST_F(InputProcessorTest, WhatOneRequestMayAskForHasLimits) {
     InputProcessor processor(model(*tokenizer_), {}, tokenizer_, config);
     std::string text = "accepted";
     try {
-      EXPECT_EQ(processor.process(request).at(0).sampling_params.stop, std::vector<std::string>{})
+      EXPECT_EQ(processor.process(request).at(0).sampling_params->stop, std::vector<std::string>{})
           << "the engine core has no text";
     } catch (const InvalidArgument& error) {
       text = error.what();
@@ -101,6 +101,19 @@ TEST_F(InputProcessorTest, WhatOneRequestMayAskForHasLimits) {
       [&](SamplingParams& p) { logprobs(p), p.max_tokens = 11; });
 }
 
+TEST_F(InputProcessorTest, CompletionsOfAPromptShareItAndItsParameters) {
+  EngineRequest request;
+  request.prompt_token_ids = {1, 2, 3};
+  const int32_t* const prompt = request.prompt_token_ids.data();
+  request.sampling_params.n = 3;
+  const auto messages = processor_.process(request);
+  ASSERT_EQ(messages.size(), 3U);
+  for (const EngineCoreRequest& message : messages) {
+    EXPECT_EQ(message.prompt_token_ids->data(), prompt);
+    EXPECT_EQ(&*message.sampling_params, &*messages[0].sampling_params);
+  }
+}
+
 TEST_F(InputProcessorTest, SeedsOfRequestsThatBringNoneRepeatWithTheEnginesSeed) {
   const auto seeds = [&](std::optional<uint64_t> seed) {
     EngineConfig config;
@@ -110,8 +123,7 @@ TEST_F(InputProcessorTest, SeedsOfRequestsThatBringNoneRepeatWithTheEnginesSeed)
     request.prompt_token_ids = {1};
     request.sampling_params.n = 2;
     std::vector<uint64_t> result;
-    for (const auto& message : processor.process(request))
-      result.push_back(message.sampling_params.seed.value());
+    for (const auto& message : processor.process(request)) result.push_back(message.seed);
     return result;
   };
   EXPECT_EQ(seeds(0), seeds(0));

@@ -35,8 +35,8 @@ EngineCoreRequest numbered_request(RequestId id, int32_t num_prompt_tokens, int3
   EngineCoreRequest request;
   request.request_id = id;
   for (int32_t i = 0; i < num_prompt_tokens; ++i)
-    request.prompt_token_ids.push_back((i * 7 + static_cast<int32_t>(id)) % kShadowVocabSize);
-  request.sampling_params.max_tokens = max_tokens;
+    request.prompt_token_ids.edit().push_back((i * 7 + static_cast<int32_t>(id)) % kShadowVocabSize);
+  request.sampling_params.edit().max_tokens = max_tokens;
   return request;
 }
 
@@ -48,7 +48,7 @@ struct Engine {
   }
   void add(RequestId id, int32_t num_prompt_tokens, int32_t max_tokens) {
     EngineCoreRequest request = numbered_request(id, num_prompt_tokens, max_tokens);
-    expected[id] = shadow_output(request.prompt_token_ids, max_tokens, true);
+    expected[id] = shadow_output(*request.prompt_token_ids, max_tokens, true);
     core->add_request(std::move(request));
   }
   void step() {
@@ -146,7 +146,7 @@ TEST(KVArenaEnginesTest, EnginesOnThreadsOfTheirOwnWakeOneAnother) {
       size_t num_left = 6;
       for (RequestId id = first; id < first + num_left; ++id) {
         EngineCoreRequest request = numbered_request(id, 60 + static_cast<int32_t>(id) % 50, 30);
-        expected[id] = shadow_output(request.prompt_token_ids, 30, true);
+        expected[id] = shadow_output(*request.prompt_token_ids, 30, true);
         client->add_request(std::move(request));
       }
       first += num_left;

@@ -49,7 +49,7 @@ struct Fixture {
       children[i].request_id = i + 1;
       children[i].prompt_token_ids = {1};
     }
-    processor.add_request(request, children, {},
+    processor.add_request(std::move(request), children, {},
                           params.stop.empty() ? nullptr : std::make_unique<const StopStrings>(params.stop));
   }
   std::vector<RequestOutput> send(RequestId id, std::vector<int32_t> tokens,

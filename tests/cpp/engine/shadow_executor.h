@@ -219,7 +219,7 @@ class ShadowExecutor : public Executor {
     State& state = entry->second;
     state.request_id = request_id;
     state.blocks.resize(groups_.size());
-    for (int32_t token : data.prompt_token_ids) state.append(token);
+    for (int32_t token : *data.prompt_token_ids) state.append(token);
     for (int32_t token : data.output_token_ids) state.append(token);
   }
 

@@ -96,7 +96,7 @@ TEST_P(LocalExecutorTest, ABlockWithoutMemoryIsForgottenAndNoOther) {
   PlanBuilder steps(2);
   ModelRunnerOutput output;
   steps.next().add(1, prompt(40), 40, {1, 2, 3}).add(2, prompt(40), 40, {4, 5, 6});
-  for (NewRequestData& data : steps.plan.scheduled_new_reqs) data.sampling_params.logprobs = 0;
+  for (NewRequestData& data : steps.plan.scheduled_new_reqs) data.sampling_params.edit().logprobs = 0;
   run(*executor, steps.plan, output);
   ASSERT_EQ(output.logprobs.size(), 2U);
   EXPECT_EQ(output.logprobs[0].positions[0][0].logprob, output.logprobs[1].positions[0][0].logprob);

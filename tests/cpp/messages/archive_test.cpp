@@ -12,11 +12,12 @@ EngineCoreRequest sample_request() {
   request.request_id = 42;
   request.prompt_token_ids = {1, 2, 3};
   request.output_token_ids = {9};
-  request.sampling_params.temperature = 0.5F;
-  request.sampling_params.logit_bias = {{7, -1.5F}, {8, 2.0F}};
-  request.sampling_params.seed = 123;
-  request.sampling_params.stop = {"\n\n", "é"};
-  request.sampling_params.logprobs = 3;
+  request.sampling_params.edit().temperature = 0.5F;
+  request.sampling_params.edit().logit_bias = {{7, -1.5F}, {8, 2.0F}};
+  request.sampling_params.edit().seed = 123;
+  request.sampling_params.edit().stop = {"\n\n", "é"};
+  request.sampling_params.edit().logprobs = 3;
+  request.seed = 124;
   request.eos_token_ids = {0};
   request.priority = -2;
   request.cache_salt = "salt";
@@ -41,10 +42,11 @@ TEST(ArchiveTest, ARequestComesBackAsItWas) {
   const EngineCoreRequest sent = sample_request();
   const auto received = deserialize<EngineCoreRequest>(bytes_of(sent));
   EXPECT_EQ(received.request_id, 42U);
-  EXPECT_EQ(received.prompt_token_ids, sent.prompt_token_ids);
+  EXPECT_EQ(*received.prompt_token_ids, *sent.prompt_token_ids);
   EXPECT_EQ(received.output_token_ids, sent.output_token_ids);
-  EXPECT_EQ(received.sampling_params, sent.sampling_params);
-  EXPECT_EQ(received.eos_token_ids, sent.eos_token_ids);
+  EXPECT_EQ(*received.sampling_params, *sent.sampling_params);
+  EXPECT_EQ(received.seed, 124U);
+  EXPECT_EQ(*received.eos_token_ids, *sent.eos_token_ids);
   EXPECT_EQ(received.priority, -2);
   EXPECT_EQ(received.cache_salt, "salt");
 }
@@ -53,7 +55,7 @@ TEST(ArchiveTest, EveryMessageRoundTrips) {
   expect_round_trip(sample_request());
   SchedulerOutput plan;
   plan.step_id = 7;
-  plan.scheduled_new_reqs.push_back({1, {1, 2}, {3}, {}, {0}, {{"cat", 1, 2}}, "lora"});
+  plan.scheduled_new_reqs.push_back({1, {1, 2}, {3}, {}, 7, {0}, {{"cat", 1, 2}}, "lora"});
   plan.scheduled_reqs = {{1, 2, 0, 0, 1, 1, 0, 0}, {2, 3, 16, 2, 0, 0, 1, 0}};
   plan.new_block_ids.clear(2);
   plan.new_block_ids.push(4);

@@ -88,8 +88,8 @@ struct CountedRequest {
   explicit CountedRequest(int32_t max_tokens = 8) {
     EngineCoreRequest message;
     message.request_id = 1;
-    message.prompt_token_ids.assign(10, 7);
-    message.sampling_params.max_tokens = max_tokens;
+    message.prompt_token_ids = std::vector<int32_t>(10, 7);
+    message.sampling_params.edit().max_tokens = max_tokens;
     request = std::make_unique<Request>(std::move(message), 2, HashSeed{}, std::vector<BlockHash>(), &totals);
     request->arrive(0, /*long_prefill_token_threshold=*/9);
     request->enqueue();

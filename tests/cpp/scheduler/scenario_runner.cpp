@@ -302,12 +302,12 @@ void ScenarioRunner::add(const ScenarioLine& line) {
   const auto num_prompt_tokens = static_cast<int32_t>(line.number("prompt", 1));
   for (int32_t i = 0; i < num_prompt_tokens; ++i) {
     const bool shared = !prefix.empty() && i < std::stoi(prefix.at(1));
-    request.prompt_token_ids.push_back(token_of(shared ? prefix[0] : name, i));
+    request.prompt_token_ids.edit().push_back(token_of(shared ? prefix[0] : name, i));
   }
   for (int32_t i = 0; i < line.number("outputs", 0); ++i)
     request.output_token_ids.push_back(token_of(name, 500 + i));
-  request.sampling_params.max_tokens = static_cast<int32_t>(line.number("max_tokens", 4));
-  request.sampling_params.min_tokens = static_cast<int32_t>(line.number("min_tokens", 0));
+  request.sampling_params.edit().max_tokens = static_cast<int32_t>(line.number("max_tokens", 4));
+  request.sampling_params.edit().min_tokens = static_cast<int32_t>(line.number("min_tokens", 0));
   request.eos_token_ids = {kEos};
   request.priority = static_cast<int32_t>(line.number("priority", 0));
   request.arrival_time = now_;

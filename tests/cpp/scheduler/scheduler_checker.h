@@ -262,9 +262,9 @@ class SchedulerChecker {
     const auto length = static_cast<int32_t>(1 + choose_(40));
     const auto family = static_cast<int32_t>(choose_(3));
     for (int32_t i = 0; i < length; ++i)
-      request.prompt_token_ids.push_back(i < 24 ? family * 100 + i
-                                                : static_cast<int32_t>(1000 + choose_(50)));
-    request.sampling_params.max_tokens =
+      request.prompt_token_ids.edit().push_back(i < 24 ? family * 100 + i
+                                                       : static_cast<int32_t>(1000 + choose_(50)));
+    request.sampling_params.edit().max_tokens =
         1 + static_cast<int32_t>(choose_(static_cast<uint32_t>(config_.max_model_len - length)));
     request.eos_token_ids = {kEos};
     request.priority = static_cast<int32_t>(choose_(3)) - 1;
@@ -282,7 +282,7 @@ class SchedulerChecker {
     }
     Model model;
     model.num_prompt_tokens = model.num_tokens = length;
-    model.max_tokens = request.sampling_params.max_tokens;
+    model.max_tokens = request.sampling_params->max_tokens;
     model.order = static_cast<int32_t>(last_id_);
     live_[last_id_] = model;
     scheduler_->add_request(std::move(request));

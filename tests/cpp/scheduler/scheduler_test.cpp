@@ -23,8 +23,9 @@ KVCacheConfig kv_cache(int32_t usable_blocks, int32_t block_size) {
 EngineCoreRequest make_request(RequestId id, int32_t num_prompt_tokens, int32_t max_tokens) {
   EngineCoreRequest request;
   request.request_id = id;
-  request.prompt_token_ids.assign(static_cast<size_t>(num_prompt_tokens), static_cast<int32_t>(id));
-  request.sampling_params.max_tokens = max_tokens;
+  request.prompt_token_ids =
+      std::vector<int32_t>(static_cast<size_t>(num_prompt_tokens), static_cast<int32_t>(id));
+  request.sampling_params.edit().max_tokens = max_tokens;
   return request;
 }
 
@@ -56,7 +57,7 @@ TEST(SchedulerTest, AStopTokenIsReportedAndEndOfSequenceIsNot) {
   EngineCoreRequest eos = make_request(1, 4, 10);
   eos.eos_token_ids = {7};
   EngineCoreRequest stop = make_request(2, 4, 10);
-  stop.sampling_params.stop_token_ids = {7};
+  stop.sampling_params.edit().stop_token_ids = {7};
   scheduler.add_request(std::move(eos));
   scheduler.add_request(std::move(stop));
   SchedulerOutput plan;
@@ -85,6 +86,22 @@ TEST(SchedulerTest, ResultsMustBeThoseOfTheOldestPlan) {
   result.add(1, std::vector<int32_t>{7});
   EngineCoreOutputs outputs;
   EXPECT_THROW(scheduler.update_from_output(second, result, outputs), InternalError);
+}
+
+TEST(SchedulerTest, WorkersAreToldWithThePromptAndTheParametersThatCame) {
+  Scheduler scheduler({}, kv_cache(20, 4));
+  EngineCoreRequest request = make_request(1, 8, 2);
+  request.seed = 9;
+  const EngineCoreRequest came = request;
+  scheduler.add_request(std::move(request));
+  EXPECT_EQ(scheduler.find_request(1)->token_ids().data(), came.prompt_token_ids->data());  // while it waits
+  SchedulerOutput plan;
+  ASSERT_TRUE(scheduler.schedule(plan));
+  const NewRequestData& told = plan.scheduled_new_reqs.at(0);
+  EXPECT_EQ(told.prompt_token_ids->data(), came.prompt_token_ids->data());
+  EXPECT_EQ(&*told.sampling_params, &*came.sampling_params);
+  EXPECT_EQ(&scheduler.find_request(1)->sampling_params(), &*came.sampling_params);
+  EXPECT_EQ(told.seed, 9U);
 }
 
 // What a connector is asked about.

@@ -1,6 +1,7 @@
 // How often memory was asked for: by operator new, in any thread of the test program.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 namespace quire {
@@ -9,5 +10,7 @@ namespace quire {
 bool allocations_are_counted();
 
 uint64_t num_allocations();
+// Of those, the ones of `min_bytes` to `max_bytes` since this was last called with other bounds.
+uint64_t num_allocations_of(size_t min_bytes, size_t max_bytes);
 
 }  // namespace quire

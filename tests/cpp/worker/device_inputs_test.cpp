@@ -7,6 +7,7 @@
 
 #include "device/fake_kernels.h"
 #include "worker/step_inputs.h"
+#include "worker/tokens_of.h"
 
 namespace quire {
 namespace {
@@ -73,11 +74,11 @@ class DeviceInputsTest : public testing::TestWithParam<Shape> {
       state->block_ids.resize(shape_.block_sizes.size());
     }
     if (chance(shape_.penalized)) {
-      SamplingParams& params = sequence.device.sampling_params;
+      SamplingParams& params = sequence.device.sampling_params.edit();
       (last_id_ % 3 == 0   ? params.presence_penalty
        : last_id_ % 3 == 1 ? params.frequency_penalty
                            : params.repetition_penalty) = 1.5F;
-      sequence.device.sampling = RowSampling(params);
+      sequence.device.sampling = RowSampling(params, 0);
     }
     sequence.blocks.resize(shape_.block_sizes.size());
   }
@@ -88,7 +89,7 @@ class DeviceInputsTest : public testing::TestWithParam<Shape> {
     device_batch_.remove(sequence.device);
     // Whoever may come back has learned what was sampled.
     if (keeps) {
-      EXPECT_EQ(sequence.device.token_ids, sequence.tokens);
+      EXPECT_EQ(tokens_of(sequence.device), sequence.tokens);
     }
   }
   // `count` more tokens are computed, with blocks for them.
@@ -119,7 +120,12 @@ class DeviceInputsTest : public testing::TestWithParam<Shape> {
       if (resumed) sequence.device.num_sent = 0;
       return;
     }
-    if (!sequence.was_in_batch) sequence.host.token_ids = sequence.device.token_ids = sequence.tokens;
+    if (!sequence.was_in_batch) {
+      for (CachedRequestState* state : {&sequence.host, &sequence.device}) {
+        state->prompt_token_ids = sequence.tokens;
+        state->output_token_ids.clear();
+      }
+    }
     sequence.was_in_batch = true;
     host_batch_.add(sequence.host);
     device_batch_.add(sequence.device);
@@ -282,7 +288,7 @@ void DeviceInputsTest::run_step() {
   check_device(runtime_, runtime_.record_event(ends_.back().get(), stream_.get()), "record");
   // Penalties read everything.
   for (const Sequence* sequence : by_row) {
-    const SamplingParams& params = sequence->device.sampling_params;
+    const SamplingParams& params = *sequence->device.sampling_params;
     if (params == SamplingParams()) continue;
     const int32_t* tokens = inputs_->token_ids(sequence->device);
     expect_later(std::vector(sequence->tokens.begin(), sequence->tokens.begin() + sequence->num_computed),
@@ -333,9 +339,9 @@ TEST_P(DeviceInputsTest, TheLongestRowComesWithoutAWait) {
   Sequence& sequence = sequences_.front();
   sequence.tokens.assign(static_cast<size_t>(shape_.max_model_len), 7);
   sequence.num_computed = shape_.max_model_len - 1;
-  SamplingParams& params = sequence.device.sampling_params;
+  SamplingParams& params = sequence.device.sampling_params.edit();
   params.presence_penalty = 1.5F;  // reads all tokens
-  sequence.device.sampling = RowSampling(params);
+  sequence.device.sampling = RowSampling(params, 0);
   schedule(sequence, 1);
   const std::vector<int32_t> counts = {1}, sampling_rows = {0};
   StepShape step;

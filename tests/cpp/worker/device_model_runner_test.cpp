@@ -87,11 +87,12 @@ class ScriptWriter {
       builder_.add(sequence.id, sequence.prompt, count, fresh);
       NewRequestData& data = builder_.plan.scheduled_new_reqs.back();
       data.sampling_params = sequence.params;
+      data.seed = sequence.params.seed.value();
       data.eos_token_ids = {0, 2};
       // What was generated elsewhere is not prompt.
       if (sequence.prompt.size() > 3 && sequence.id % 3 == 0) {
-        data.output_token_ids = {data.prompt_token_ids.back()};
-        data.prompt_token_ids.pop_back();
+        data.output_token_ids = {data.prompt_token_ids->back()};
+        data.prompt_token_ids.edit().pop_back();
       }
     } else {
       builder_.compute(sequence.id, sequence.num_computed, end, samples, fresh);

@@ -6,6 +6,8 @@
 #include <numeric>
 #include <random>
 
+#include "worker/tokens_of.h"
+
 namespace quire {
 namespace {
 
@@ -14,7 +16,7 @@ constexpr int32_t kBlockSize = 2;
 CachedRequestState request(RequestId id, std::vector<int32_t> tokens, std::vector<BlockId> blocks) {
   CachedRequestState state;
   state.request_id = id;
-  state.token_ids = std::move(tokens);
+  state.prompt_token_ids = std::move(tokens);
   state.block_ids = {std::move(blocks)};
   return state;
 }
@@ -54,7 +56,7 @@ TEST(InputBatchTest, ARemovedRequestTakesItsStateAlong) {
   batch.remove(a);
   batch.condense();
   EXPECT_EQ(batch.size(), 0);
-  EXPECT_EQ(a.token_ids, (std::vector<int32_t>{1, 2, 3}));
+  EXPECT_EQ(tokens_of(a), (std::vector<int32_t>{1, 2, 3}));
   EXPECT_EQ(a.block_ids[0], (std::vector<BlockId>{10, 11}));
   batch.add(a);
   EXPECT_EQ(tokens_of(batch, a.row), (std::vector<int32_t>{1, 2, 3}));
@@ -179,10 +181,11 @@ class InputBatchModelTest : public testing::Test {
     if (free == requests.end()) return;
     // Often empty, often full.
     const int32_t length = std::clamp(uniform(-20, kMaxModelLen + 20), 0, kMaxModelLen);
-    free->token_ids = random_ids(length);
+    free->prompt_token_ids = random_ids(length);
+    free->output_token_ids.clear();
     free->block_ids = {random_ids((length + 1) / 2), random_ids((length + 3) / 4)};
     batch.add(*free);
-    rows.push_back({&*free, free->token_ids, free->block_ids});
+    rows.push_back({&*free, *free->prompt_token_ids, free->block_ids});
   }
   void append(int32_t row) {
     Model& model = rows[static_cast<size_t>(row)];
@@ -196,7 +199,7 @@ class InputBatchModelTest : public testing::Test {
       Model& model = rows[static_cast<size_t>(uniform(0, static_cast<int32_t>(rows.size()) - 1))];
       if (!model.request) continue;
       batch.remove(*model.request);
-      ASSERT_EQ(model.request->token_ids, model.tokens);
+      ASSERT_EQ(tokens_of(*model.request), model.tokens);
       ASSERT_EQ(model.request->block_ids, model.blocks);
       model.request = nullptr;
     }

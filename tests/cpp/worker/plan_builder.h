@@ -40,9 +40,8 @@ class PlanBuilder {
     NewRequestData& data = plan.scheduled_new_reqs.emplace_back();
     data.request_id = id;
     data.prompt_token_ids = std::move(prompt);
-    data.sampling_params.temperature = 0;
-    data.sampling_params.seed = 0;
-    data.sampling_params.max_tokens = 1000;
+    data.sampling_params.edit().temperature = 0;
+    data.sampling_params.edit().max_tokens = 1000;
     return *this;
   }
 

@@ -44,8 +44,9 @@ TEST_P(RunnerSamplingTest, AMaskDecidesForItsRequestAlone) {
 TEST_P(RunnerSamplingTest, BiasOfEveryTokenIsApplied) {
   const auto before = plain();
   const auto after = tokens_with([](NewRequestData& data) {
-    for (int32_t token = 0; token < RunnerRig::kVocab; ++token) data.sampling_params.logit_bias[token] = -100;
-    data.sampling_params.logit_bias[RunnerRig::kVocab - 1] = 100;
+    for (int32_t token = 0; token < RunnerRig::kVocab; ++token)
+      data.sampling_params.edit().logit_bias[token] = -100;
+    data.sampling_params.edit().logit_bias[RunnerRig::kVocab - 1] = 100;
   });
   EXPECT_EQ(after, (std::vector<int32_t>{before[0], RunnerRig::kVocab - 1, before[2]}));
 }
@@ -55,9 +56,9 @@ TEST_P(RunnerSamplingTest, StopTokensWaitForMinTokens) {
   for (const int32_t min_tokens : {0, 1}) {
     const auto after = tokens_with([&](NewRequestData& data) {
       data.eos_token_ids = {2, 0};
-      data.sampling_params.min_tokens = min_tokens;
-      data.sampling_params.stop_token_ids = {before[1], 2};
-      data.sampling_params.logit_bias = {{2, 100.0F}};  // forbidden all the same
+      data.sampling_params.edit().min_tokens = min_tokens;
+      data.sampling_params.edit().stop_token_ids = {before[1], 2};
+      data.sampling_params.edit().logit_bias = {{2, 100.0F}};  // forbidden all the same
     });
     EXPECT_EQ(after[1] == 2, min_tokens == 0);
     EXPECT_EQ(after[1] == 2 || after[1] == before[1], min_tokens == 0);
@@ -70,9 +71,10 @@ TEST_P(RunnerSamplingTest, ANaNEndsItsRequestAlone) {
   const auto before = plain();
   for (const float temperature : {0.0F, 1.0F}) {
     const ModelRunnerOutput output = output_with([&](NewRequestData& data) {
-      data.sampling_params.temperature = temperature;
-      data.sampling_params.logprobs = 2;
-      data.sampling_params.logit_bias[77] = NAN;  // no door lets it in; a model's own would look like this
+      data.sampling_params.edit().temperature = temperature;
+      data.sampling_params.edit().logprobs = 2;
+      data.sampling_params.edit().logit_bias[77] =
+          NAN;  // no door lets it in; a model's own would look like this
     });
     ASSERT_EQ(output.errors.size(), 1U);
     EXPECT_EQ(output.errors[0].result_index, 1U);
