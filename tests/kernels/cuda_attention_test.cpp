@@ -238,6 +238,32 @@ TEST_P(CudaAttentionTest, EveryLayerOfAStepIsBitwiseTheSame) {
   }
 }
 
+// The environment is asked when the layer is built, and what it says later changes no launch.
+TEST_P(CudaAttentionTest, ALayerKeepsTheKernelThatWasChosenForIt) {
+  make_cache({DType::kBFloat16, 8, 2, 128, 16}, {300, 40});
+  write_all(context());
+  const std::vector<Chunk> chunks = {{0, 299, 300}, {1, 0, 40}};
+  for (const char* kernel : forced_kernels()) {
+    SCOPED_TRACE(kernel);
+    std::unique_ptr<Batch> batch;
+    std::vector<std::string> expected;
+    {
+      const ForcedKernel forced(kernel);
+      const Tensor out = attend(context(), chunks, {});
+      for (int64_t t = 0; t < out.view().shape[0]; ++t) expected.push_back(out.row_bytes(t));
+      batch = make_batch(chunks, {});
+    }
+    for (const char* later : forced_kernels()) {
+      const ForcedKernel forced(later);
+      plan(context(), *batch);
+      attend(context(), *batch);
+      sync();
+      for (int64_t t = 0; t < batch->out.view().shape[0]; ++t)
+        ASSERT_EQ(batch->out.row_bytes(t), expected[static_cast<size_t>(t)]) << later << " token " << t;
+    }
+  }
+}
+
 // A captured launch knows only bounds; lengths, tokens and pages are read when it is replayed.
 TEST_P(CudaAttentionTest, AReplayReadsTheLengthsOfItsDay) {
   const DeviceRuntime& runtime = *test_device().runtime;

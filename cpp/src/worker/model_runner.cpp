@@ -7,6 +7,7 @@
 #include "util/check.h"
 
 namespace quire {
+
 ModelRunner::ModelRunner(const ModelRunnerConfig& config, const Model& model, Platform& platform,
                          Communicator& communicator)
     : config_(config),
@@ -55,7 +56,7 @@ void ModelRunner::remove_from_batch(CachedRequestState& request, bool keeps) {
 }
 
 void ModelRunner::update_requests(const SchedulerOutput& scheduler_output) {
-  // Most plans name the same requests in the same order as the one before.
+  // Most steps name the same requests in the same order as the one before.
   std::swap(scheduled_, scheduled_before_);
   scheduled_.clear();
   if (!scheduler_output.finished_req_ids.empty()) scheduled_before_.clear();

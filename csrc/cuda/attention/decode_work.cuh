@@ -56,9 +56,9 @@ struct DecodeCursor {
     if (remaining == 0) return;
     do {
       ++row;
+      state_index = __ldg(p.state_indices + row);  // on its way beside the length
       set_row(p, __ldg(p.seq_lens + row));
     } while (num_tiles == 0);
-    state_index = __ldg(p.state_indices + row);
   }
   // The first key of a warp's group, and whether any of the group counts.
   __device__ __forceinline__ int group_token(int warp) const {

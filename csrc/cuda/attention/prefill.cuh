@@ -11,7 +11,7 @@
 namespace quire::cuda {
 
 struct PrefillItem {
-  int state_index, kv_head;
+  int row, kv_head;
   int query_begin, query_len, seq_len;  // of the batch row
   int first, count;                     // packed query rows [first, first + count), count > 0
   int first_position, last_position;    // of those rows' tokens
@@ -52,12 +52,11 @@ class PrefillItems {
     }
     const int before = __ldg(tiles_before + row_), row_tiles = __ldg(tiles_before + row_ + 1) - before;
     const int inside = index - before * p.num_kv_heads;
-    const int row = p.num_decode_rows + row_;
-    item.state_index = __ldg(p.state_indices + row);
+    item.row = p.num_decode_rows + row_;
     item.kv_head = inside % p.num_kv_heads;
-    item.query_begin = __ldg(p.query_start_loc + row);
-    item.query_len = __ldg(p.query_start_loc + row + 1) - item.query_begin;
-    item.seq_len = __ldg(p.seq_lens + row);
+    item.query_begin = __ldg(p.query_start_loc + item.row);
+    item.query_len = __ldg(p.query_start_loc + item.row + 1) - item.query_begin;
+    item.seq_len = __ldg(p.seq_lens + item.row);
     item.first = (row_tiles - 1 - inside / p.num_kv_heads) * kPrefillRows;
     item.count = min(kPrefillRows, item.query_len * p.num_queries_per_kv - item.first);
     item.first_position = item.position(0, p.num_queries_per_kv);

@@ -47,6 +47,7 @@ __global__ void __launch_bounds__(PrefillShared<D>::kThreads)
       if (valid) from += (item.query_begin + token) * p.query_stride + head * p.query_head_stride + chunk * 8;
       copy_async(queries + Group<D>::offset(row, chunk), from, valid);
     }
+    const int state_index = __ldg(p.state_indices + item.row);
     const auto issue = [&](int tile, int stage) {
       const int64_t to_values = static_cast<int64_t>(p.num_kv_heads) * p.block_size * (2 * D);
 #pragma unroll
@@ -55,7 +56,7 @@ __global__ void __launch_bounds__(PrefillShared<D>::kThreads)
         const std::byte* keys = p.cache;
         if (token < item.seq_len && token + kGroupTokens > item.low) {
           const int block =
-              __ldg(p.block_table + item.state_index * p.block_table_stride + (token >> p.block_shift));
+              __ldg(p.block_table + state_index * p.block_table_stride + (token >> p.block_shift));
           keys += block * p.page_stride_bytes + kv_group_offset(0, item.kv_head, token & (p.block_size - 1),
                                                                 p.num_kv_heads, p.block_size, 2 * D);
         }

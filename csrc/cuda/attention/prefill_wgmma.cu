@@ -78,8 +78,9 @@ __device__ __forceinline__ void fetch_keys_and_values(const AttentionParams& p, 
           group < Shared::kKeys / kGroupTokens && token < item.seq_len && token + kGroupTokens > item.low;
       const std::byte* from = p.cache;
       if (wanted) {
-        const int block =
-            __ldg(p.block_table + item.state_index * p.block_table_stride + (token >> p.block_shift));
+        // Asked for with every tile: it is in the cache, and these few registers have no room for it.
+        const int64_t blocks = __ldg(p.state_indices + item.row) * p.block_table_stride;
+        const int block = __ldg(p.block_table + blocks + (token >> p.block_shift));
         from += block * p.page_stride_bytes + kv_group_offset(0, item.kv_head, token & (p.block_size - 1),
                                                               p.num_kv_heads, p.block_size, 2 * D);
       }

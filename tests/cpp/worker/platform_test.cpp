@@ -9,7 +9,7 @@
 namespace quire {
 namespace {
 
-constexpr size_t kMiB = size_t{1} << 20;
+constexpr size_t kMegabyte = size_t{1} << 20;
 
 // Two layers of 512 bytes a block.
 KVCacheConfig small_cache(int32_t num_blocks) {
@@ -38,23 +38,23 @@ TEST_F(PlatformTest, OnlyADeviceHasARuntimeAndAStream) {
 }
 
 TEST_F(PlatformTest, ADevicesMemoryIsMeasuredAndTakenAtOnceAndTheHostsAsItIsNeeded) {
-  device_.free_bytes = 1000 * kMiB;
+  device_.free_bytes = 1000 * kMegabyte;
   int num_measured = 0;
   const auto measure = [&num_measured] {
     ++num_measured;
     DeviceMemoryPlan plan;
-    plan.weights = 100 * kMiB;
+    plan.weights = 100 * kMegabyte;
     return plan;
   };
   EngineConfig config;
   config.gpu_memory_utilization = 0.5;
   const auto host_arena = host_->make_arena(config, measure);
   EXPECT_EQ(num_measured, 0);
-  EXPECT_EQ(device_.free_bytes, 1000 * kMiB);
+  EXPECT_EQ(device_.free_bytes, 1000 * kMegabyte);
   const auto arena = on_device_->make_arena(config, measure);
   EXPECT_EQ(num_measured, 1);
-  EXPECT_EQ(arena->remaining(), 500 * kMiB);
-  EXPECT_EQ(device_.free_bytes, 500 * kMiB);
+  EXPECT_EQ(arena->remaining(), 500 * kMegabyte);
+  EXPECT_EQ(device_.free_bytes, 500 * kMegabyte);
 }
 
 TEST_F(PlatformTest, ADevicesKVCacheHasWhatTheRestLeaves) {
