@@ -41,8 +41,11 @@ class DeviceStepBuffers final : public StepBuffers {
   void wait_for_step(int32_t ring_index) override {
     check_device(runtime_, runtime_.synchronize_event(done(ring_index)), "computing a step");
   }
-  void append_sampled_token(InputBatch& batch, CachedRequestState& request, int32_t, size_t) override {
-    batch.append_unknown_token(request);
+  void append_sampled_tokens(InputBatch& batch, std::span<const int32_t> rows, int32_t) override {
+    for (int32_t row : rows) {
+      CachedRequestState& request = batch.request(row);
+      if (request.num_tokens < batch.max_model_len()) batch.append_unknown_token(request);
+    }
   }
 
  private:

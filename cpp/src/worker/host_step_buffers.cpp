@@ -16,10 +16,13 @@ class HostStepBuffers final : public StepBuffers {
   void begin_step() override {}
   void end_step(int32_t) override {}
   void wait_for_step(int32_t) override {}
-  void append_sampled_token(InputBatch& batch, CachedRequestState& request, int32_t ring_index,
-                            size_t index) override {
-    // Without a token the request ends here.
-    batch.append_token(request, std::max(sampler_->token_ids(ring_index)[index], 0));
+  void append_sampled_tokens(InputBatch& batch, std::span<const int32_t> rows, int32_t ring_index) override {
+    const std::span<const int32_t> tokens = sampler_->token_ids(ring_index);
+    for (size_t i = 0; i < rows.size(); ++i) {
+      CachedRequestState& request = batch.request(rows[i]);
+      // Without a token the request ends here.
+      if (request.num_tokens < batch.max_model_len()) batch.append_token(request, std::max(tokens[i], 0));
+    }
   }
 };
 

@@ -81,9 +81,4 @@ void InputBatch::append_token(CachedRequestState& request, int32_t token_id) {
   token_ids(request)[request.num_tokens - 1] = token_id;
 }
 
-void InputBatch::append_unknown_token(CachedRequestState& request) {
-  QUIRE_CHECK(request.num_tokens < max_model_len_, "request ", request.request_id, " is full");
-  ++request.num_tokens;
-}
-
 }  // namespace quire

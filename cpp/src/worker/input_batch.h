@@ -9,6 +9,7 @@
 #include "device/buffer.h"
 #include "messages/scheduler_output.h"
 #include "sampler/row_sampling.h"
+#include "util/check.h"
 #include "worker/block_table.h"
 
 namespace quire {
@@ -67,7 +68,10 @@ class InputBatch {
   }
   void append_token(CachedRequestState& request, int32_t token_id);
   // One more, which a device knows.
-  void append_unknown_token(CachedRequestState& request);
+  void append_unknown_token(CachedRequestState& request) {
+    QUIRE_CHECK(request.num_tokens < max_model_len_, "request ", request.request_id, " is full");
+    ++request.num_tokens;
+  }
   int32_t max_model_len() const { return max_model_len_; }
   BlockTable& block_table(size_t group) { return block_tables_[group]; }
   size_t num_groups() const { return block_tables_.size(); }

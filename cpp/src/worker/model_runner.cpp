@@ -327,12 +327,8 @@ void ModelRunner::sample_tokens(const SchedulerOutput& scheduler_output, const G
   if (n > 0) buffers_->sampler().sample(launch_, *arena_, logits_, ring_index_, grammar);
   platform_.check();  // or the step has no result to be taken
   buffers_->end_step(ring_index_);
-  // The batch's rows grow now, whoever knows the tokens.
-  for (size_t i = 0; i < n; ++i) {
-    CachedRequestState& request = batch_->request(sampled_rows_[i]);
-    if (request.num_tokens == config_.max_model_len) continue;  // it has no place here either
-    buffers_->append_sampled_token(*batch_, request, ring_index_, i);
-  }
+  // The batch grows now, whoever knows the tokens.
+  buffers_->append_sampled_tokens(*batch_, sampled_rows_, ring_index_);
   step.num_sampled = n;
   ring_index_ = next_ring_index(ring_index_);
   ++num_unfinished_;

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 
 #include "sampler/sampler.h"
 #include "worker/step_inputs.h"
@@ -29,9 +30,10 @@ class StepBuffers {
   virtual void end_step(int32_t ring_index) = 0;
   // Returns when the step that ended last with this index is done. On any thread.
   virtual void wait_for_step(int32_t ring_index) = 0;
-  // The request gets the index-th token that a step sampled, whether or not the host can know it.
-  virtual void append_sampled_token(InputBatch& batch, CachedRequestState& request, int32_t ring_index,
-                                    size_t index) = 0;
+  // rows[i] of the batch gets the i-th token that a step sampled, whether or not the host can know it. A row
+  // that is full gets none.
+  virtual void append_sampled_tokens(InputBatch& batch, std::span<const int32_t> rows,
+                                     int32_t ring_index) = 0;
 
  protected:
   std::unique_ptr<StepInputs> inputs_;
