@@ -154,10 +154,11 @@ def run_quire_logits(
     chunk: int = 0,
     ranks: int = 1,
     device: str = "cpu",
+    program: str = "quire_logits",
 ) -> Logits:
     """Runs the engine's layers over the prompt, in chunks, on one or more ranks."""
-    program = build_dir / "tests" / "tools" / "quire_logits"
-    command = [str(program), str(model), dtype, str(chunk), str(ranks), str(NUM_TOKENS), str(out), device]
+    path = build_dir / "tests" / "tools" / program
+    command = [str(path), str(model), dtype, str(chunk), str(ranks), str(NUM_TOKENS), str(out), device]
     text = " ".join(map(str, token_ids(config)))
     done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -54,9 +54,9 @@ size_t dry_run_bytes(const Model& model, const KernelTable& ops, const Communica
   ActivationArena arena(ActivationArena::Measuring{});
   const size_t num_layers = model.kv_cache_specs().size();
   const std::vector<KVCacheView> kv_caches(num_layers);
-  const std::vector<int32_t> groups(num_layers);
+  const std::vector<int32_t> groups(num_layers), planning_layers(1);
   const std::vector<AttentionMetadata> metadata(1);
-  const ForwardContext ctx{table, launch, nobody, arena, kv_caches, groups, metadata};
+  const ForwardContext ctx{table, launch, nobody, arena, kv_caches, groups, metadata, planning_layers};
   ModelInput input;
   input.input_ids = input.positions = TensorView(nullptr, DType::kInt32, num_tokens);
   const TensorView hidden = model.forward(ctx, input);

@@ -93,7 +93,7 @@ int64_t Worker::available_kv_cache_bytes() const {
 }
 
 void Worker::initialize_kv_cache(const KVCacheConfig& config) {
-  select_device();
+  platform_->select();
   const auto specs = model_->kv_cache_specs();
   std::vector<KVCacheView> layers(specs.size());
   const auto begin = std::chrono::steady_clock::now();

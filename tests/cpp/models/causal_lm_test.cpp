@@ -66,8 +66,10 @@ class Rig {
     batch.query_start_loc = {query_start_loc_.data(), DType::kInt32, 2};
     batch.seq_lens = {&seq_len_, DType::kInt32, 1};
     batch.max_query_len = batch.max_seq_len = kTokens;
-    const std::vector<int32_t> groups(kv_caches_.size());
-    const ForwardContext ctx{ops_, launch_, *communicator_, arena, kv_caches_, groups, std::span(&batch, 1)};
+    batch.state_indices = {&state_index_, DType::kInt32, 1};
+    const std::vector<int32_t> groups(kv_caches_.size()), planning_layers(1);
+    const ForwardContext ctx{ops_,       launch_, *communicator_,       arena,
+                             kv_caches_, groups,  std::span(&batch, 1), planning_layers};
     ModelInput input{{ids_.data(), DType::kInt32, kTokens}, {positions_.data(), DType::kInt32, kTokens}};
     if (embeds != nullptr) input.inputs_embeds = {embeds, DType::kFloat32, kTokens, kHiddenSize};
     const TensorView hidden = model_->forward(ctx, input);
@@ -91,7 +93,7 @@ class Rig {
   std::vector<int32_t> positions_ = std::vector<int32_t>(kTokens), table_ = {1, 2},
                        query_start_loc_ = {0, kTokens};
   std::vector<int64_t> slots_ = std::vector<int64_t>(kTokens);
-  int32_t seq_len_ = kTokens;
+  int32_t seq_len_ = kTokens, state_index_ = 0;
   size_t peak_ = 0;
 };
 

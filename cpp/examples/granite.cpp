@@ -1,0 +1,83 @@
+// Granite 3 (Granite Team, IBM, 2024), as one adds an architecture from outside: as Llama, with factors on
+// embeddings, on what each part of a layer adds, on attention's scores and on logits.
+#include "models/causal_lm.h"
+#include "models/model_registry.h"
+
+namespace quire {
+namespace {
+
+class GraniteLayer final : public DecoderLayer {
+ public:
+  GraniteLayer(BuildContext& build, const RMSNormConfig& norm, const SelfAttentionConfig& attention,
+               const GatedMLPConfig& mlp, float residual_multiplier)
+      : input_norm_(build, layer_name(attention.layer) + ".input_layernorm", attention.hidden_size, norm),
+        post_attention_norm_(build, layer_name(attention.layer) + ".post_attention_layernorm",
+                             attention.hidden_size, norm),
+        attention_(build, layer_name(attention.layer) + ".self_attn", attention),
+        mlp_(build, layer_name(attention.layer) + ".mlp", mlp),
+        residual_multiplier_(residual_multiplier) {}
+
+  const KVCacheSpec& kv_cache_spec() const override { return attention_.kv_cache_spec(); }
+
+  void forward(const ForwardContext& ctx, ResidualStream& stream, const ModelInput& input) const override {
+    attention_.forward(ctx, stream.addend(), stream.normalized(ctx, input_norm_), input.positions);
+    ctx.ops.scale(ctx.launch, stream.addend(), residual_multiplier_);
+    stream.add();
+    mlp_.forward(ctx, stream.addend(), stream.normalized(ctx, post_attention_norm_));
+    ctx.ops.scale(ctx.launch, stream.addend(), residual_multiplier_);
+    stream.add();
+  }
+
+ private:
+  RMSNorm input_norm_, post_attention_norm_;
+  SelfAttention attention_;
+  GatedMLP mlp_;
+  float residual_multiplier_;
+};
+
+float read_factor(const HfConfig& config, const char* key) {
+  return static_cast<float>(config.get_positive(key, 1.0));
+}
+
+class GraniteForCausalLM final : public CausalLM {
+ public:
+  GraniteForCausalLM(BuildContext& build, const HfConfig& hf_config, const TransformerConfig& config,
+                     const LayerFactory& make_layer)
+      : CausalLM(build, config, make_layer),
+        embedding_multiplier_(read_factor(hf_config, "embedding_multiplier")),
+        logits_multiplier_(1.0F / read_factor(hf_config, "logits_scaling")) {}
+
+  void compute_logits(const ForwardContext& ctx, TensorView logits, TensorView hidden) const override {
+    CausalLM::compute_logits(ctx, logits, hidden);
+    ctx.ops.scale(ctx.launch, logits, logits_multiplier_);
+  }
+
+ protected:
+  void embed(const ForwardContext& ctx, TensorView out, TensorView input_ids) const override {
+    CausalLM::embed(ctx, out, input_ids);
+    ctx.ops.scale(ctx.launch, out, embedding_multiplier_);
+  }
+
+ private:
+  float embedding_multiplier_, logits_multiplier_;
+};
+
+std::unique_ptr<Model> make_granite(BuildContext& build, const HfConfig& hf_config) {
+  const auto config = TransformerConfig::read(hf_config);
+  GatedMLPConfig mlp = config.mlp();
+  mlp.activation = read_activation(hf_config, "hidden_act", "silu");
+  mlp.bias = hf_config.get_bool("mlp_bias", false);
+  const auto rotary = make_rotary_embedding(build, hf_config, config.head_size);
+  return std::make_unique<GraniteForCausalLM>(build, hf_config, config, [&](int32_t layer) {
+    SelfAttentionConfig attention = config.attention(layer, rotary);
+    attention.scale = read_factor(hf_config, "attention_multiplier");
+    attention.qkv_bias = attention.o_bias = hf_config.get_bool("attention_bias", false);
+    return std::make_unique<GraniteLayer>(build, config.norm, attention, mlp,
+                                          read_factor(hf_config, "residual_multiplier"));
+  });
+}
+
+const bool registered_granite = register_model("GraniteForCausalLM", make_granite);
+
+}  // namespace
+}  // namespace quire
