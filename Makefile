@@ -103,9 +103,10 @@ sanitize-%: $(VENV)/.system
 alone: $(VENV)/.system
 	@$(PHASE) "Each file by itself" $(WITH_TOOLS) sh -c 'cmake --preset cpu && $(BIN)/python tools/compile_alone.py'
 
-# Regenerates the committed type stubs.
+# Regenerates the committed type stubs, and the page of what they and all doors know of a request.
 stubs: $(VENV)/.package
 	$(BIN)/python -m nanobind.stubgen -q -m quire._core -o python/quire/_core.pyi
+	$(BIN)/python tools/request_fields.py
 
 clean:
 	rm -rf build $(VENV)

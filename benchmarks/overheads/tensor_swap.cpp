@@ -71,7 +71,7 @@ struct Batch {
       const auto& [low, high] =
           mix.lengths[static_cast<size_t>(uniform(0, static_cast<int32_t>(mix.lengths.size()) - 1))];
       const int32_t length = std::min(uniform(low, high), max_model_len);
-      request.token_ids.assign(static_cast<size_t>(length), length);
+      request.prompt_token_ids = std::vector<int32_t>(static_cast<size_t>(length), length);
       request.block_ids = {
           std::vector<BlockId>(static_cast<size_t>((length + kBlockSize - 1) / kBlockSize), 1)};
       input.add(request);

@@ -3,9 +3,16 @@
 #pragma once
 
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
+#include <array>
 #include <charconv>
+#include <cstdint>
+#include <limits>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -13,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "quire/field.h"
 #include "quire/sampling_params.h"
 
 namespace quire::bindings {
@@ -25,6 +33,7 @@ struct Argument {
   bool (*set)(T& target, nanobind::handle value);  // false: it is not of that type
   nanobind::object (*get)(const T& target);
   const char* range = "";  // of whole numbers, where a larger one is told of it
+  const char* doc = "";    // of the attribute
 };
 
 // "0.8", not what a double makes of the float nearest to it.
@@ -35,13 +44,45 @@ inline nanobind::object to_python(float value) {
   std::from_chars(text, written.ptr, shortest);
   return nanobind::float_(shortest);
 }
+inline nanobind::object to_python(const std::map<int32_t, float>& by_id) {
+  nanobind::dict values;
+  for (const auto& [id, value] : by_id) values[nanobind::int_(id)] = to_python(value);
+  return values;
+}
 template <typename M>
 nanobind::object to_python(const M& value) {
   return nanobind::cast(value);
 }
 
 template <typename M>
+bool from_python(nanobind::handle value, M& field) {
+  return nanobind::try_cast<M>(value, field);
+}
+// None is an empty list or mapping, and one string is a list of one.
+template <typename Container>
+bool container_from_python(nanobind::handle value, Container& field) {
+  if (!value.is_none()) return nanobind::try_cast<Container>(value, field);
+  field.clear();
+  return true;
+}
+inline bool from_python(nanobind::handle value, std::map<int32_t, float>& field) {
+  return container_from_python(value, field);
+}
+inline bool from_python(nanobind::handle value, std::vector<int32_t>& field) {
+  return container_from_python(value, field);
+}
+inline bool from_python(nanobind::handle value, std::vector<std::string>& field) {
+  std::string one;
+  if (!nanobind::try_cast<std::string>(value, one)) return container_from_python(value, field);
+  field = {std::move(one)};
+  return true;
+}
+
+template <typename M>
 constexpr const char* python_type() {
+  if constexpr (std::is_same_v<M, std::map<int32_t, float>>) return "dict[int, float]";
+  if constexpr (std::is_same_v<M, std::vector<int32_t>>) return "list[int]";
+  if constexpr (std::is_same_v<M, std::vector<std::string>>) return "list[str]";
   if constexpr (std::is_same_v<M, bool>) return "bool";
   if constexpr (std::is_integral_v<M>) return "int";
   if constexpr (std::is_floating_point_v<M>) return "float";
@@ -49,6 +90,17 @@ constexpr const char* python_type() {
   if constexpr (std::is_same_v<M, std::optional<bool>>) return "bool | None";
   if constexpr (std::is_same_v<M, RequestOutputKind>) return "RequestOutputKind";
   return "int | None";
+}
+
+// What may be given for it.
+template <typename M>
+constexpr const char* python_accepts() {
+  if constexpr (std::is_same_v<M, std::map<int32_t, float>>)
+    return "collections.abc.Mapping[int, float] | None";
+  if constexpr (std::is_same_v<M, std::vector<int32_t>>) return "collections.abc.Sequence[int] | None";
+  if constexpr (std::is_same_v<M, std::vector<std::string>>)
+    return "str | collections.abc.Sequence[str] | None";
+  return python_type<M>();
 }
 
 template <typename M>
@@ -73,8 +125,24 @@ template <typename T, typename M, M T::* member>
 struct MemberOf<member> {
   using Class = T;
   using Type = M;
-  static bool set(T& target, nanobind::handle value) { return nanobind::try_cast<M>(value, target.*member); }
+  static bool set(T& target, nanobind::handle value) { return from_python(value, target.*member); }
   static nanobind::object get(const T& target) { return to_python(target.*member); }
+};
+
+// A number whose largest value is None.
+template <auto member>
+struct NoneForMax {
+  using Class = typename MemberOf<member>::Class;
+  using Type = typename MemberOf<member>::Type;
+  static constexpr Type kMax = std::numeric_limits<Type>::max();
+  static bool set(Class& target, nanobind::handle value) {
+    if (!value.is_none()) return nanobind::try_cast<Type>(value, target.*member);
+    target.*member = kMax;
+    return true;
+  }
+  static nanobind::object get(const Class& target) {
+    return target.*member == kMax ? nanobind::none() : nanobind::cast(target.*member);
+  }
 };
 
 template <auto member>
@@ -85,8 +153,31 @@ constexpr auto argument(const char* name, const char* type, const char* accepts)
 }
 template <auto member>
 constexpr auto argument(const char* name) {
-  constexpr const char* type = python_type<typename MemberOf<member>::Type>();
-  return argument<member>(name, type, type);
+  using Type = typename MemberOf<member>::Type;
+  return argument<member>(name, python_type<Type>(), python_accepts<Type>());
+}
+
+// The i-th field of a table (quire/field.h).
+template <const auto& table, size_t i>
+constexpr auto argument_of_field() {
+  constexpr const auto& field = std::get<i>(table);
+  auto made = argument<field.member>(field.name);
+  made.doc = field.doc;
+  if constexpr (field.also == Also::kNoneForMax) {
+    made.type = made.accepts = "int | None";
+    made.set = NoneForMax<field.member>::set;
+    made.get = NoneForMax<field.member>::get;
+  }
+  return made;
+}
+template <const auto& table, size_t... i>
+constexpr auto arguments_of_table(std::index_sequence<i...>) {
+  return std::array{argument_of_field<table, i>()...};
+}
+template <const auto& table>
+constexpr auto arguments_of_table() {
+  return arguments_of_table<table>(
+      std::make_index_sequence<std::tuple_size_v<std::remove_cvref_t<decltype(table)>>>());
 }
 
 // TypeErrors: "SamplingParams has no argument 'max_token'; did you mean 'max_tokens'?"
@@ -146,7 +237,7 @@ void def_attributes(nanobind::class_<T>& type, std::span<const Argument<T>> argu
         std::string("def ") + argument.name + "(self, value: " + argument.accepts + ", /) -> None";
     const auto get = [get = argument.get](const T& self) { return get(self); };
     if (!settable) {
-      type.def_prop_ro(argument.name, get, nanobind::sig(read.c_str()));
+      type.def_prop_ro(argument.name, get, nanobind::sig(read.c_str()), argument.doc);
       continue;
     }
     type.def_prop_rw(
@@ -154,7 +245,7 @@ void def_attributes(nanobind::class_<T>& type, std::span<const Argument<T>> argu
         [argument](T& self, nanobind::handle value) {
           if (!argument.set(self, value)) fail_type(argument.name, argument.accepts, argument.range, value);
         },
-        nanobind::for_getter(nanobind::sig(read.c_str())),
+        nanobind::for_getter(nanobind::sig(read.c_str())), nanobind::for_getter(argument.doc),
         nanobind::for_setter(nanobind::arg("value").none()),
         nanobind::for_setter(nanobind::sig(write.c_str())));
   }

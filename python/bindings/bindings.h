@@ -21,6 +21,7 @@ using ReleaseGil = nanobind::call_guard<ReleasedGil>;
 
 void bind_gil(nanobind::module_& m);
 void bind_sampling(nanobind::module_& m);
+void bind_fields(nanobind::module_& m);
 void bind_config(nanobind::module_& m);
 void bind_outputs(nanobind::module_& m);
 void bind_text(nanobind::module_& m);

@@ -1,11 +1,9 @@
 // Engine, LLMEngine, OutputQueue.
 #include "quire/engine.h"
 
-#include <nanobind/stl/optional.h>
-#include <nanobind/stl/string.h>
 #include <nanobind/stl/variant.h>
-#include <nanobind/stl/vector.h>
 
+#include "arguments.h"
 #include "bindings.h"
 #include "values.h"
 
@@ -14,6 +12,9 @@ using namespace nb::literals;
 
 namespace quire::bindings {
 namespace {
+
+constexpr auto kRequestFields = arguments_of_table<kEngineRequestFields>();
+constexpr std::span<const Argument<EngineRequest>> kRequestArguments(kRequestFields);
 
 // A request is used up: what it holds may be long, and goes to the engine as it is.
 EngineRequest taken(nb::handle request) { return std::move(nb::cast<EngineRequest&>(request)); }
@@ -38,6 +39,10 @@ std::string add_request(LLMEngine& engine, nb::handle_t<EngineRequest> given) {
 }  // namespace
 
 void bind_engine(nb::module_& m) {
+  const std::string signature =
+      "def __init__(self, request_id: str, prompt: str | collections.abc.Sequence[int], "
+      "sampling_params: SamplingParams, *" +
+      parameter_list(kRequestArguments) + ") -> None";
   nb::class_<EngineRequest>(
       m, "EngineRequest",
       "A prompt, text or token ids, and how to continue it. An engine that it is given to uses it up.")
@@ -45,22 +50,17 @@ void bind_engine(nb::module_& m) {
           "__init__",
           [](EngineRequest* self, std::string request_id,
              std::variant<std::string, std::vector<int32_t>> prompt, const SamplingParams& sampling_params,
-             int32_t priority, int64_t deadline_ms, std::string user, std::string cache_salt,
-             bool add_special_tokens) {
-            new (self) EngineRequest();
-            self->request_id = std::move(request_id);
-            if (auto* text = std::get_if<std::string>(&prompt)) self->prompt = std::move(*text);
+             const nb::kwargs& kwargs) {
+            EngineRequest request;
+            request.request_id = std::move(request_id);
+            if (auto* text = std::get_if<std::string>(&prompt)) request.prompt = std::move(*text);
             if (auto* ids = std::get_if<std::vector<int32_t>>(&prompt))
-              self->prompt_token_ids = std::move(*ids);
-            self->sampling_params = sampling_params;
-            self->priority = priority;
-            self->deadline_ms = deadline_ms;
-            self->user = std::move(user);
-            self->cache_salt = std::move(cache_salt);
-            self->add_special_tokens = add_special_tokens;
+              request.prompt_token_ids = std::move(*ids);
+            request.sampling_params = sampling_params;
+            set_arguments(request, kRequestArguments, "EngineRequest", kwargs);
+            new (self) EngineRequest(std::move(request));
           },
-          "request_id"_a, "prompt"_a, "sampling_params"_a, nb::kw_only(), "priority"_a = 0,
-          "deadline_ms"_a = 0, "user"_a = "", "cache_salt"_a = "", "add_special_tokens"_a = true)
+          "request_id"_a, "prompt"_a, "sampling_params"_a, "kwargs"_a, nb::sig(signature.c_str()))
       .def_ro("request_id", &EngineRequest::request_id);
 
   nb::class_<ModelDescription> model(m, "ModelDescription", "What was loaded.");

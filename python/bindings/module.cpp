@@ -29,6 +29,7 @@ NB_MODULE(_core, m) {
   quire::bindings::bind_outputs(m);
   quire::bindings::bind_text(m);
   quire::bindings::bind_engine(m);
+  quire::bindings::bind_fields(m);
   quire::bindings::bind_recorder(m);
   quire::bindings::bind_simulator(m);
 }

@@ -1,8 +1,4 @@
 // SamplingParams.
-#include <nanobind/stl/map.h>
-#include <nanobind/stl/optional.h>
-#include <nanobind/stl/vector.h>
-
 #include <limits>
 
 #include "arguments.h"
@@ -15,71 +11,8 @@ using namespace nb::literals;
 namespace quire::bindings {
 namespace {
 
-// As many tokens as max_model_len leaves, which caps it.
-constexpr int32_t kUnlimited = std::numeric_limits<int32_t>::max();
-
-bool set_max_tokens(SamplingParams& params, nb::handle value) {
-  if (!value.is_none()) return nb::try_cast<int32_t>(value, params.max_tokens);
-  params.max_tokens = kUnlimited;
-  return true;
-}
-nb::object get_max_tokens(const SamplingParams& params) {
-  return params.max_tokens == kUnlimited ? nb::none() : nb::cast(params.max_tokens);
-}
-
-// A single stop string may be given without a list.
-bool set_stop(SamplingParams& params, nb::handle value) {
-  std::string one;
-  if (value.is_none()) {
-    params.stop.clear();
-  } else if (nb::try_cast<std::string>(value, one)) {
-    params.stop = {std::move(one)};
-  } else {
-    return nb::try_cast<std::vector<std::string>>(value, params.stop);
-  }
-  return true;
-}
-
-// None is an empty one.
-template <auto member>
-bool set_container(SamplingParams& params, nb::handle value) {
-  using Container = typename MemberOf<member>::Type;
-  if (!value.is_none()) return nb::try_cast<Container>(value, params.*member);
-  (params.*member).clear();
-  return true;
-}
-
-nb::object get_logit_bias(const SamplingParams& params) {
-  nb::dict by_id;
-  for (const auto& [id, bias] : params.logit_bias) by_id[nb::int_(id)] = to_python(bias);
-  return by_id;
-}
-
 using P = SamplingParams;
-constexpr Argument<P> kArguments[] = {
-    argument<&P::temperature>("temperature"),
-    argument<&P::top_k>("top_k"),
-    argument<&P::top_p>("top_p"),
-    argument<&P::min_p>("min_p"),
-    argument<&P::presence_penalty>("presence_penalty"),
-    argument<&P::frequency_penalty>("frequency_penalty"),
-    argument<&P::repetition_penalty>("repetition_penalty"),
-    {"logit_bias", "dict[int, float]", "collections.abc.Mapping[int, float] | None",
-     set_container<&P::logit_bias>, get_logit_bias},
-    argument<&P::seed>("seed"),
-    {"max_tokens", "int | None", "int | None", set_max_tokens, get_max_tokens, python_range<int32_t>()},
-    argument<&P::min_tokens>("min_tokens"),
-    {"stop", "list[str]", "str | collections.abc.Sequence[str] | None", set_stop, MemberOf<&P::stop>::get},
-    {"stop_token_ids", "list[int]", "collections.abc.Sequence[int] | None", set_container<&P::stop_token_ids>,
-     MemberOf<&P::stop_token_ids>::get},
-    argument<&P::ignore_eos>("ignore_eos"),
-    argument<&P::include_stop_str_in_output>("include_stop_str_in_output"),
-    argument<&P::n>("n"),
-    argument<&P::logprobs>("logprobs"),
-    argument<&P::detokenize>("detokenize"),
-    argument<&P::skip_special_tokens>("skip_special_tokens"),
-    argument<&P::output_kind>("output_kind"),
-};
+constexpr auto kArguments = arguments_of_table<kSamplingParamsFields>();
 constexpr std::span<const Argument<P>> kAll(kArguments);
 
 void construct(P* self, const nb::dict& values) {

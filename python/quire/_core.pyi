@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 import enum
 import os
+from typing import Any
 
 import quire.arguments
 
@@ -36,121 +37,145 @@ class SamplingParams:
     def __init__(self, *, temperature: float | None = 1.0, top_k: int | None = 0, top_p: float | None = 1.0, min_p: float | None = 0.0, presence_penalty: float | None = 0.0, frequency_penalty: float | None = 0.0, repetition_penalty: float | None = 1.0, logit_bias: Mapping[int, float] | None = {}, seed: int | None = None, max_tokens: int | None = 16, min_tokens: int | None = 0, stop: str | Sequence[str] | None = [], stop_token_ids: Sequence[int] | None = [], ignore_eos: bool | None = False, include_stop_str_in_output: bool | None = False, n: int | None = 1, logprobs: int | None = None, detokenize: bool | None = True, skip_special_tokens: bool | None = True, output_kind: RequestOutputKind | None = RequestOutputKind.CUMULATIVE) -> None: ...
 
     @property
-    def temperature(self) -> float: ...
+    def temperature(self) -> float:
+        """
+        divides the logits; 0 is greedy: the likeliest token, the lowest id among equals
+        """
 
     @temperature.setter
     def temperature(self, value: float, /) -> None: ...
 
     @property
-    def top_k(self) -> int: ...
+    def top_k(self) -> int:
+        """keeps the k likeliest tokens"""
 
     @top_k.setter
     def top_k(self, value: int, /) -> None: ...
 
     @property
-    def top_p(self) -> float: ...
+    def top_p(self) -> float:
+        """keeps the smallest set of tokens with at least this probability"""
 
     @top_p.setter
     def top_p(self, value: float, /) -> None: ...
 
     @property
-    def min_p(self) -> float: ...
+    def min_p(self) -> float:
+        """before those, drops tokens below min_p times the likeliest one"""
 
     @min_p.setter
     def min_p(self, value: float, /) -> None: ...
 
     @property
-    def presence_penalty(self) -> float: ...
+    def presence_penalty(self) -> float:
+        """is subtracted once from the logit of each token already generated"""
 
     @presence_penalty.setter
     def presence_penalty(self, value: float, /) -> None: ...
 
     @property
-    def frequency_penalty(self) -> float: ...
+    def frequency_penalty(self) -> float:
+        """is subtracted for each time a token was generated"""
 
     @frequency_penalty.setter
     def frequency_penalty(self, value: float, /) -> None: ...
 
     @property
-    def repetition_penalty(self) -> float: ...
+    def repetition_penalty(self) -> float:
+        """
+        divides (or multiplies) the logits of tokens seen, the prompt's included
+        """
 
     @repetition_penalty.setter
     def repetition_penalty(self, value: float, /) -> None: ...
 
     @property
-    def logit_bias(self) -> dict[int, float]: ...
+    def logit_bias(self) -> dict[int, float]:
+        """from token ids to what is added to their logits"""
 
     @logit_bias.setter
     def logit_bias(self, value: Mapping[int, float] | None, /) -> None: ...
 
     @property
-    def seed(self) -> int | None: ...
+    def seed(self) -> int | None:
+        """the same seed gives the same tokens; without one it is drawn afresh"""
 
     @seed.setter
     def seed(self, value: int | None, /) -> None: ...
 
     @property
-    def max_tokens(self) -> int | None: ...
+    def max_tokens(self) -> int | None:
+        """ends the answer; capped by what max_model_len leaves"""
 
     @max_tokens.setter
     def max_tokens(self, value: int | None, /) -> None: ...
 
     @property
-    def min_tokens(self) -> int: ...
+    def min_tokens(self) -> int:
+        """no stop token before this many; at most max_tokens"""
 
     @min_tokens.setter
     def min_tokens(self, value: int, /) -> None: ...
 
     @property
-    def stop(self) -> list[str]: ...
+    def stop(self) -> list[str]:
+        """ends the answer when its text contains one of these strings"""
 
     @stop.setter
     def stop(self, value: str | Sequence[str] | None, /) -> None: ...
 
     @property
-    def stop_token_ids(self) -> list[int]: ...
+    def stop_token_ids(self) -> list[int]:
+        """ends the answer after one of these token ids"""
 
     @stop_token_ids.setter
     def stop_token_ids(self, value: Sequence[int] | None, /) -> None: ...
 
     @property
-    def ignore_eos(self) -> bool: ...
+    def ignore_eos(self) -> bool:
+        """goes on past the model's end-of-sequence tokens"""
 
     @ignore_eos.setter
     def ignore_eos(self, value: bool, /) -> None: ...
 
     @property
-    def include_stop_str_in_output(self) -> bool: ...
+    def include_stop_str_in_output(self) -> bool:
+        """keeps what ended the answer in its text"""
 
     @include_stop_str_in_output.setter
     def include_stop_str_in_output(self, value: bool, /) -> None: ...
 
     @property
-    def n(self) -> int: ...
+    def n(self) -> int:
+        """completions of one prompt"""
 
     @n.setter
     def n(self, value: int, /) -> None: ...
 
     @property
-    def logprobs(self) -> int | None: ...
+    def logprobs(self) -> int | None:
+        """reports log-probabilities of the chosen and this many likeliest tokens"""
 
     @logprobs.setter
     def logprobs(self, value: int | None, /) -> None: ...
 
     @property
-    def detokenize(self) -> bool: ...
+    def detokenize(self) -> bool:
+        """false: token ids only"""
 
     @detokenize.setter
     def detokenize(self, value: bool, /) -> None: ...
 
     @property
-    def skip_special_tokens(self) -> bool: ...
+    def skip_special_tokens(self) -> bool:
+        """leaves special tokens out of the text"""
 
     @skip_special_tokens.setter
     def skip_special_tokens(self, value: bool, /) -> None: ...
 
     @property
-    def output_kind(self) -> RequestOutputKind: ...
+    def output_kind(self) -> RequestOutputKind:
+        """what a stream of outputs carries"""
 
     @output_kind.setter
     def output_kind(self, value: RequestOutputKind, /) -> None: ...
@@ -524,9 +549,11 @@ class ChatTemplate:
         """
 
 class EngineRequest:
-    """A prompt and how to continue it. Give prompt or prompt_token_ids."""
+    """
+    A prompt, text or token ids, and how to continue it. An engine that it is given to uses it up.
+    """
 
-    def __init__(self, request_id: str, prompt: str | Sequence[int], sampling_params: SamplingParams, *, priority: int = 0, deadline_ms: int = 0, user: str = '', cache_salt: str = '', add_special_tokens: bool = True) -> None: ...
+    def __init__(self, request_id: str, prompt: str | Sequence[int], sampling_params: SamplingParams, *, priority: int | None = 0, deadline_ms: int | None = 0, queue_timeout_ms: int | None = 0, user: str | None = '', cache_salt: str | None = '', add_special_tokens: bool | None = True) -> None: ...
 
     @property
     def request_id(self) -> str: ...
@@ -686,9 +713,9 @@ class Engine(EngineBase):
 
     def __init__(self, config: EngineConfig) -> None: ...
 
-    def add_requests(self, requests: Sequence[EngineRequest], queue: OutputQueue) -> None:
+    def add_requests(self, requests: list[EngineRequest], queue: OutputQueue) -> None:
         """
-        Queues requests whose outputs go to `queue`: all of them, or none and ValueError.
+        Queues requests whose outputs go to `queue`: all of them, or none and ValueError. Uses them up.
         """
 
     def abort_request(self, request_id: str) -> bool: ...
@@ -701,7 +728,8 @@ class LLMEngine(EngineBase):
 
     def __init__(self, config: EngineConfig) -> None: ...
 
-    def add_request(self, request: EngineRequest) -> str: ...
+    def add_request(self, request: EngineRequest) -> str:
+        """Uses the request up."""
 
     def abort_request(self, request_id: str) -> bool: ...
 
@@ -709,6 +737,9 @@ class LLMEngine(EngineBase):
 
     def step(self) -> list[RequestOutput]:
         """One step. What is new or finished, perhaps nothing."""
+
+def request_fields() -> list[dict[str, Any]]:
+    """What every door knows of the fields of a request, in their order."""
 
 class ReplayReport:
     """How a replay went; see quire/flight_recorder.h."""

@@ -11,10 +11,12 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "quire/engine_config.h"
 #include "quire/error.h"
+#include "quire/field.h"
 #include "quire/kv_events.h"
 #include "quire/request_output.h"
 #include "quire/sampling_params.h"
@@ -33,12 +35,30 @@ struct EngineRequest {
   std::string prompt;
   std::vector<int32_t> prompt_token_ids;
   SamplingParams sampling_params;
-  int32_t priority = 0;          // with scheduling_policy "priority": a lower value is served first
-  int64_t deadline_ms = 0;       // aborted when not finished this long after it was added; 0: no deadline
-  int64_t queue_timeout_ms = 0;  // aborted when its first step is not planned this long after; 0: it may wait
-  std::string user;              // with scheduling_policy "fair": whose share it counts to
-  std::string cache_salt;        // prompts share cached prefixes only under the same salt
-  bool add_special_tokens = true;  // BOS and the like around a text prompt; a rendered chat has its own
+
+  // How it is served; each field's meaning and range is in the table below.
+  int32_t priority = 0;
+  int64_t deadline_ms = 0;
+  int64_t queue_timeout_ms = 0;
+  std::string user;
+  std::string cache_salt;
+  bool add_special_tokens = true;
+};
+
+// How a request is served, in the order of the struct: what every door knows of it.
+inline constexpr std::tuple kEngineRequestFields{
+    Field{"priority", &EngineRequest::priority,
+          "with scheduling_policy \"priority\": a lower value is served first"},
+    Field{"deadline_ms", &EngineRequest::deadline_ms,
+          "ends it when it is not finished this long after it came",
+          at_least(0, "at least 1, or 0 for no deadline")},
+    Field{"queue_timeout_ms", &EngineRequest::queue_timeout_ms,
+          "ends it when its first step is not planned this long after it came",
+          at_least(0, "at least 1, or 0 for no timeout"), Also::kNothing, SetBy::kCode},
+    Field{"user", &EngineRequest::user, "with scheduling_policy \"fair\": whose share it counts to"},
+    Field{"cache_salt", &EngineRequest::cache_salt, "prompts share cached prefixes only under the same salt"},
+    Field{"add_special_tokens", &EngineRequest::add_special_tokens,
+          "BOS and the like around a text prompt; a rendered chat has its own"},
 };
 
 // Called once per step for each request with news, on the engine's output thread. When it is slow, and

@@ -14,10 +14,9 @@
 
 namespace quire {
 
-// Fields of SamplingParams (but output_kind, which belongs to the door) and of EngineRequest (priority,
-// deadline_ms, user, cache_salt, add_special_tokens), by their names. `stop` may be one string or an array,
-// `logprobs` a boolean (true is 0: those of the chosen tokens). vLLM's fields that Quire does not have
-// (best_of, use_beam_search, ...) are accepted with the value that changes nothing.
+// Fields of kSamplingParamsFields and kEngineRequestFields that clients set, by their names. `stop` may be
+// one string or an array, `logprobs` a boolean (true is 0: those of the chosen tokens). vLLM's fields that
+// Quire does not have (best_of, use_beam_search, ...) are accepted with the value that changes nothing.
 QUIRE_API void set_field(EngineRequest& request, const std::string& name, const std::string& json);
 // The members of a JSON object; `where` begins the complaints about the text itself.
 QUIRE_API void set_fields(EngineRequest& request, const std::string& json, std::string_view where);

@@ -5,41 +5,42 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "quire/export.h"
+#include "quire/field.h"
 
 namespace quire {
 
 // What a stream of RequestOutputs carries: everything so far, only what is new, or one at the end.
 enum class RequestOutputKind : uint8_t { kCumulative = 0, kDelta = 1, kFinalOnly = 2 };
 
+// Each field's meaning and range is in the table below.
 struct QUIRE_API SamplingParams {
-  // Choosing. temperature 0 is greedy: the likeliest token, the lowest id among equals.
-  float temperature = 1.0F;        // >= 0, finite
-  int32_t top_k = 0;               // keep the k likeliest tokens; 0 (or -1) keeps all
-  float top_p = 1.0F;              // (0, 1]: keep the smallest set with at least this probability
-  float min_p = 0.0F;              // [0, 1]: before those, drop tokens below min_p times the likeliest one
-  float presence_penalty = 0.0F;   // [-2, 2]: subtracted once from each token already generated
-  float frequency_penalty = 0.0F;  // [-2, 2]: subtracted for each time a token was generated
-  float repetition_penalty =
-      1.0F;  // (0, inf): divides (or multiplies) logits of seen tokens, prompt included
-  std::map<int32_t, float> logit_bias;  // token id -> [-100, 100], added to its logit
-  std::optional<uint64_t> seed;         // same seed, same tokens; absent: drawn afresh
+  // Choosing.
+  float temperature = 1.0F;
+  int32_t top_k = 0;
+  float top_p = 1.0F;
+  float min_p = 0.0F;
+  float presence_penalty = 0.0F;
+  float frequency_penalty = 0.0F;
+  float repetition_penalty = 1.0F;
+  std::map<int32_t, float> logit_bias;
+  std::optional<uint64_t> seed;
 
   // Stopping.
-  int32_t max_tokens = 16;              // >= 1; capped by what max_model_len leaves
-  int32_t min_tokens = 0;               // [0, max_tokens]: no stop token before this many
-  std::vector<std::string> stop;        // stop when the text contains one of these (non-empty strings)
-  std::vector<int32_t> stop_token_ids;  // stop after one of these
-  bool ignore_eos = false;              // go on past the model's end-of-sequence tokens
+  int32_t max_tokens = 16;
+  int32_t min_tokens = 0;
+  std::vector<std::string> stop;
+  std::vector<int32_t> stop_token_ids;
+  bool ignore_eos = false;
   bool include_stop_str_in_output = false;
 
   // Reporting.
-  int32_t n = 1;  // [1, 256] completions of one prompt
-  std::optional<int32_t>
-      logprobs;            // [0, 100]: log-probabilities of the chosen and this many likeliest tokens
-  bool detokenize = true;  // false: token ids only
+  int32_t n = 1;
+  std::optional<int32_t> logprobs;
+  bool detokenize = true;
   bool skip_special_tokens = true;
   RequestOutputKind output_kind = RequestOutputKind::kCumulative;
 
@@ -48,6 +49,48 @@ struct QUIRE_API SamplingParams {
   void validate(int32_t vocab_size) const;
 
   bool operator==(const SamplingParams&) const = default;
+};
+
+// Every field, in the order of the struct: what doors, messages and validate() know of it.
+inline constexpr std::tuple kSamplingParamsFields{
+    Field{"temperature", &SamplingParams::temperature,
+          "divides the logits; 0 is greedy: the likeliest token, the lowest id among equals",
+          at_least(0, "at least 0 and finite")},
+    Field{"top_k", &SamplingParams::top_k, "keeps the k likeliest tokens",
+          at_least(-1, "at least 1, or 0 or -1 for all tokens")},
+    Field{"top_p", &SamplingParams::top_p, "keeps the smallest set of tokens with at least this probability",
+          above_and_at_most(0, 1)},
+    Field{"min_p", &SamplingParams::min_p, "before those, drops tokens below min_p times the likeliest one",
+          between(0, 1)},
+    Field{"presence_penalty", &SamplingParams::presence_penalty,
+          "is subtracted once from the logit of each token already generated", between(-2, 2)},
+    Field{"frequency_penalty", &SamplingParams::frequency_penalty,
+          "is subtracted for each time a token was generated", between(-2, 2)},
+    Field{"repetition_penalty", &SamplingParams::repetition_penalty,
+          "divides (or multiplies) the logits of tokens seen, the prompt's included",
+          above(0, "above 0 and finite")},
+    Field{"logit_bias", &SamplingParams::logit_bias, "from token ids to what is added to their logits",
+          between(-100, 100)},
+    Field{"seed", &SamplingParams::seed,
+          "the same seed gives the same tokens; without one it is drawn afresh"},
+    Field{"max_tokens", &SamplingParams::max_tokens, "ends the answer; capped by what max_model_len leaves",
+          at_least(1), Also::kNoneForMax},
+    Field{"min_tokens", &SamplingParams::min_tokens, "no stop token before this many; at most max_tokens",
+          at_least(0)},
+    Field{"stop", &SamplingParams::stop, "ends the answer when its text contains one of these strings"},
+    Field{"stop_token_ids", &SamplingParams::stop_token_ids, "ends the answer after one of these token ids"},
+    Field{"ignore_eos", &SamplingParams::ignore_eos, "goes on past the model's end-of-sequence tokens"},
+    Field{"include_stop_str_in_output", &SamplingParams::include_stop_str_in_output,
+          "keeps what ended the answer in its text"},
+    Field{"n", &SamplingParams::n, "completions of one prompt", between(1, 256)},
+    Field{"logprobs", &SamplingParams::logprobs,
+          "reports log-probabilities of the chosen and this many likeliest tokens", between(0, 100),
+          Also::kTrueForZero},
+    Field{"detokenize", &SamplingParams::detokenize, "false: token ids only"},
+    Field{"skip_special_tokens", &SamplingParams::skip_special_tokens,
+          "leaves special tokens out of the text"},
+    Field{"output_kind", &SamplingParams::output_kind, "what a stream of outputs carries", Range{},
+          Also::kNothing, SetBy::kCode},
 };
 
 }  // namespace quire

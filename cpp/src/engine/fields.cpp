@@ -1,6 +1,7 @@
 #include "quire/fields.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "engine/field_value.h"
 #include "util/str.h"
@@ -8,103 +9,59 @@
 namespace quire {
 namespace {
 
-template <typename Target>
-struct Field {
+struct ConfigField {
   const char* name;
-  void (*set)(Target& target, const FieldValue& value);
+  void (*set)(EngineConfig& config, const FieldValue& value);
 };
 
 template <auto member>
 void set_config(EngineConfig& config, const FieldValue& value) {
   value.read(config.*member);
 }
-template <auto member>
-void set_request(EngineRequest& request, const FieldValue& value) {
-  value.read(request.*member);
-}
-template <auto member>
-void set_sampling(EngineRequest& request, const FieldValue& value) {
-  value.read(request.sampling_params.*member);
-}
+#define QUIRE_FIELD(name) {#name, set_config<&EngineConfig::name>}
 
-// The chat API's `logprobs` is a bool: the chosen token's alone.
-void set_logprobs(EngineRequest& request, const FieldValue& value) {
-  bool wanted = false;
-  if (!value.read_if_boolean(wanted)) return value.read(request.sampling_params.logprobs);
-  request.sampling_params.logprobs = wanted ? std::optional<int32_t>(0) : std::nullopt;
-}
-
-#define QUIRE_FIELD(set, type, name) {#name, set<&type::name>}
-
-constexpr Field<EngineRequest> kRequestFields[] = {
-    QUIRE_FIELD(set_sampling, SamplingParams, temperature),
-    QUIRE_FIELD(set_sampling, SamplingParams, top_k),
-    QUIRE_FIELD(set_sampling, SamplingParams, top_p),
-    QUIRE_FIELD(set_sampling, SamplingParams, min_p),
-    QUIRE_FIELD(set_sampling, SamplingParams, presence_penalty),
-    QUIRE_FIELD(set_sampling, SamplingParams, frequency_penalty),
-    QUIRE_FIELD(set_sampling, SamplingParams, repetition_penalty),
-    QUIRE_FIELD(set_sampling, SamplingParams, logit_bias),
-    QUIRE_FIELD(set_sampling, SamplingParams, seed),
-    QUIRE_FIELD(set_sampling, SamplingParams, max_tokens),
-    QUIRE_FIELD(set_sampling, SamplingParams, min_tokens),
-    QUIRE_FIELD(set_sampling, SamplingParams, stop),
-    QUIRE_FIELD(set_sampling, SamplingParams, stop_token_ids),
-    QUIRE_FIELD(set_sampling, SamplingParams, ignore_eos),
-    QUIRE_FIELD(set_sampling, SamplingParams, include_stop_str_in_output),
-    QUIRE_FIELD(set_sampling, SamplingParams, n),
-    {"logprobs", set_logprobs},
-    QUIRE_FIELD(set_sampling, SamplingParams, detokenize),
-    QUIRE_FIELD(set_sampling, SamplingParams, skip_special_tokens),
-    QUIRE_FIELD(set_request, EngineRequest, priority),
-    QUIRE_FIELD(set_request, EngineRequest, deadline_ms),
-    QUIRE_FIELD(set_request, EngineRequest, user),
-    QUIRE_FIELD(set_request, EngineRequest, cache_salt),
-    QUIRE_FIELD(set_request, EngineRequest, add_special_tokens),
-};
-
-constexpr Field<EngineConfig> kConfigFields[] = {
-    QUIRE_FIELD(set_config, EngineConfig, model),
-    QUIRE_FIELD(set_config, EngineConfig, dtype),
-    QUIRE_FIELD(set_config, EngineConfig, load_format),
-    QUIRE_FIELD(set_config, EngineConfig, max_model_len),
-    QUIRE_FIELD(set_config, EngineConfig, skip_tokenizer_init),
-    QUIRE_FIELD(set_config, EngineConfig, device),
-    QUIRE_FIELD(set_config, EngineConfig, num_threads),
-    QUIRE_FIELD(set_config, EngineConfig, tensor_parallel_size),
-    QUIRE_FIELD(set_config, EngineConfig, gpu_memory_utilization),
-    QUIRE_FIELD(set_config, EngineConfig, gpu_memory_bytes),
-    QUIRE_FIELD(set_config, EngineConfig, enforce_eager),
-    QUIRE_FIELD(set_config, EngineConfig, block_size),
-    QUIRE_FIELD(set_config, EngineConfig, kv_cache_memory_bytes),
-    QUIRE_FIELD(set_config, EngineConfig, num_gpu_blocks_override),
-    QUIRE_FIELD(set_config, EngineConfig, enable_prefix_caching),
-    QUIRE_FIELD(set_config, EngineConfig, prefix_caching_hash_seed),
-    QUIRE_FIELD(set_config, EngineConfig, enable_kv_cache_events),
-    QUIRE_FIELD(set_config, EngineConfig, max_num_seqs),
-    QUIRE_FIELD(set_config, EngineConfig, max_num_batched_tokens),
-    QUIRE_FIELD(set_config, EngineConfig, enable_chunked_prefill),
-    QUIRE_FIELD(set_config, EngineConfig, long_prefill_token_threshold),
-    QUIRE_FIELD(set_config, EngineConfig, max_num_partial_prefills),
-    QUIRE_FIELD(set_config, EngineConfig, max_long_partial_prefills),
-    QUIRE_FIELD(set_config, EngineConfig, scheduling_policy),
-    QUIRE_FIELD(set_config, EngineConfig, async_scheduling),
-    QUIRE_FIELD(set_config, EngineConfig, scheduler_reserve_full_isl),
-    QUIRE_FIELD(set_config, EngineConfig, watermark),
-    QUIRE_FIELD(set_config, EngineConfig, max_logprobs),
-    QUIRE_FIELD(set_config, EngineConfig, max_logit_bias),
-    QUIRE_FIELD(set_config, EngineConfig, max_stop_token_ids),
-    QUIRE_FIELD(set_config, EngineConfig, max_stop_bytes),
-    QUIRE_FIELD(set_config, EngineConfig, max_answer_logprobs),
-    QUIRE_FIELD(set_config, EngineConfig, max_queued_requests),
-    QUIRE_FIELD(set_config, EngineConfig, max_waiting_requests),
-    QUIRE_FIELD(set_config, EngineConfig, max_queued_tokens),
-    QUIRE_FIELD(set_config, EngineConfig, flight_recorder_bytes),
-    QUIRE_FIELD(set_config, EngineConfig, flight_recorder_minutes),
-    QUIRE_FIELD(set_config, EngineConfig, flight_recorder_dir),
-    QUIRE_FIELD(set_config, EngineConfig, flight_recorder_signal),
-    QUIRE_FIELD(set_config, EngineConfig, exit_on_dead),
-    QUIRE_FIELD(set_config, EngineConfig, seed),
+constexpr ConfigField kConfigFields[] = {
+    QUIRE_FIELD(model),
+    QUIRE_FIELD(dtype),
+    QUIRE_FIELD(load_format),
+    QUIRE_FIELD(max_model_len),
+    QUIRE_FIELD(skip_tokenizer_init),
+    QUIRE_FIELD(device),
+    QUIRE_FIELD(num_threads),
+    QUIRE_FIELD(tensor_parallel_size),
+    QUIRE_FIELD(gpu_memory_utilization),
+    QUIRE_FIELD(gpu_memory_bytes),
+    QUIRE_FIELD(enforce_eager),
+    QUIRE_FIELD(block_size),
+    QUIRE_FIELD(kv_cache_memory_bytes),
+    QUIRE_FIELD(num_gpu_blocks_override),
+    QUIRE_FIELD(enable_prefix_caching),
+    QUIRE_FIELD(prefix_caching_hash_seed),
+    QUIRE_FIELD(enable_kv_cache_events),
+    QUIRE_FIELD(max_num_seqs),
+    QUIRE_FIELD(max_num_batched_tokens),
+    QUIRE_FIELD(enable_chunked_prefill),
+    QUIRE_FIELD(long_prefill_token_threshold),
+    QUIRE_FIELD(max_num_partial_prefills),
+    QUIRE_FIELD(max_long_partial_prefills),
+    QUIRE_FIELD(scheduling_policy),
+    QUIRE_FIELD(async_scheduling),
+    QUIRE_FIELD(scheduler_reserve_full_isl),
+    QUIRE_FIELD(watermark),
+    QUIRE_FIELD(max_logprobs),
+    QUIRE_FIELD(max_logit_bias),
+    QUIRE_FIELD(max_stop_token_ids),
+    QUIRE_FIELD(max_stop_bytes),
+    QUIRE_FIELD(max_answer_logprobs),
+    QUIRE_FIELD(max_queued_requests),
+    QUIRE_FIELD(max_waiting_requests),
+    QUIRE_FIELD(max_queued_tokens),
+    QUIRE_FIELD(flight_recorder_bytes),
+    QUIRE_FIELD(flight_recorder_minutes),
+    QUIRE_FIELD(flight_recorder_dir),
+    QUIRE_FIELD(flight_recorder_signal),
+    QUIRE_FIELD(exit_on_dead),
+    QUIRE_FIELD(seed),
 };
 #undef QUIRE_FIELD
 
@@ -119,32 +76,43 @@ constexpr NeutralField kNeutralFields[] = {
     {"prompt_logprobs", "0"},  {"spaces_between_special_tokens", "true"},
 };
 
-template <typename Target, size_t count>
-const Field<Target>* find_field(const Field<Target> (&fields)[count], const std::string& name) {
-  const auto found =
-      std::find_if(fields, fields + count, [&](const auto& field) { return name == field.name; });
-  return found == fields + count ? nullptr : found;
+[[noreturn]] void fail_unknown(const std::vector<std::string>& known, const std::string& name) {
+  std::string names;
+  for (const std::string& other : known) names += (names.empty() ? "" : ", ") + other;
+  throw InvalidArgument(str("'", name.substr(0, 100), "' is not a field we know; there are ", names));
 }
 
-template <typename Target, size_t count>
-std::vector<std::string> names_of(const Field<Target> (&fields)[count]) {
-  std::vector<std::string> names;
-  for (const auto& field : fields) names.emplace_back(field.name);
-  return names;
+// Calls `visit` with each field that clients may name, and the part of the request that has it.
+template <typename Visit>
+void for_each_client_field(EngineRequest& request, Visit&& visit) {
+  const auto visit_clients = [&](auto& part, const auto& table) {
+    for_each_field(table, [&](const auto& field) {
+      if (field.set_by == SetBy::kClients) visit(field, part.*field.member);
+    });
+  };
+  visit_clients(request.sampling_params, kSamplingParamsFields);
+  visit_clients(request, kEngineRequestFields);
 }
 
-template <typename Target, size_t count>
-[[noreturn]] void fail_unknown(const Field<Target> (&fields)[count], const std::string& name) {
-  std::string known;
-  for (const auto& field : fields) known += (known.empty() ? "" : ", ") + std::string(field.name);
-  throw InvalidArgument(str("'", name.substr(0, 100), "' is not a field we know; there are ", known));
+template <typename T>
+void read_field(Also, const FieldValue& value, T& field) {
+  value.read(field);
+}
+void read_field(Also, const FieldValue&, RequestOutputKind&) {}  // no client's
+void read_field(Also also, const FieldValue& value, std::optional<int32_t>& field) {
+  bool wanted = false;
+  if (also != Also::kTrueForZero || !value.read_if_boolean(wanted)) return value.read(field);
+  field = wanted ? std::optional<int32_t>(0) : std::nullopt;
 }
 
 void set_json_field(EngineRequest& request, const std::string& name, const Json& value) {
-  if (const auto* field = find_field(kRequestFields, name)) {
-    if (!value.is_null()) field->set(request, FieldValue(value, name));
-    return;
-  }
+  bool found = false;
+  for_each_client_field(request, [&](const auto& field, auto& target) {
+    if (name != field.name) return;
+    found = true;
+    if (!value.is_null()) read_field(field.also, FieldValue(value, name), target);
+  });
+  if (found) return;
   for (const NeutralField& neutral : kNeutralFields) {
     if (name != neutral.name) continue;
     Json parsed;
@@ -153,7 +121,7 @@ void set_json_field(EngineRequest& request, const std::string& name, const Json&
     if (value.is_null() || given == Json::parse(neutral.json)) return;
     throw InvalidArgument(str(name, " is not supported; leave it out, or give ", neutral.json));
   }
-  fail_unknown(kRequestFields, name);
+  fail_unknown(request_field_names(), name);
 }
 
 }  // namespace
@@ -168,15 +136,26 @@ void set_fields(EngineRequest& request, const std::string& json, std::string_vie
   for (const auto& [name, value] : object.items()) set_json_field(request, name, value);
 }
 
-std::vector<std::string> request_field_names() { return names_of(kRequestFields); }
+std::vector<std::string> request_field_names() {
+  std::vector<std::string> names;
+  EngineRequest request;
+  for_each_client_field(request, [&](const auto& field, const auto&) { names.emplace_back(field.name); });
+  return names;
+}
 
 void set_field(EngineConfig& config, const std::string& name, const std::string& text) {
-  const auto* field = find_field(kConfigFields, name);
-  if (!field) fail_unknown(kConfigFields, name);
+  const auto* const end = std::end(kConfigFields);
+  const auto* const field =
+      std::find_if(kConfigFields, end, [&](const ConfigField& known) { return name == known.name; });
+  if (field == end) fail_unknown(engine_config_field_names(), name);
   const Json value = text;
   field->set(config, FieldValue(value, name));
 }
 
-std::vector<std::string> engine_config_field_names() { return names_of(kConfigFields); }
+std::vector<std::string> engine_config_field_names() {
+  std::vector<std::string> names;
+  for (const ConfigField& field : kConfigFields) names.emplace_back(field.name);
+  return names;
+}
 
 }  // namespace quire

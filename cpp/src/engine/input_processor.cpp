@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "formats/hf_config.h"
+#include "messages/check_fields.h"
 #include "util/check.h"
 
 namespace quire {
@@ -73,14 +74,7 @@ void InputProcessor::check_limits(const SamplingParams& params) const {
 std::vector<EngineCoreRequest> InputProcessor::process(EngineRequest& request) {
   check_limits(request.sampling_params);
   request.sampling_params.validate(model_.vocab_size);
-  if (request.deadline_ms < 0) {
-    throw InvalidArgument(
-        str("deadline_ms must be at least 1, or 0 for no deadline, got ", request.deadline_ms));
-  }
-  if (request.queue_timeout_ms < 0) {
-    throw InvalidArgument(
-        str("queue_timeout_ms must be at least 1, or 0 for no timeout, got ", request.queue_timeout_ms));
-  }
+  check_fields(request, kEngineRequestFields, model_.vocab_size);
   EngineCoreRequest message;
   message.prompt_token_ids = take_prompt_token_ids(request);
   SamplingParams params = request.sampling_params;

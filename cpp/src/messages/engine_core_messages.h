@@ -21,10 +21,8 @@ namespace quire {
 using RequestId = uint64_t;
 
 template <class A>
-void visit_fields(A& a, SamplingParams& p) {
-  a(p.temperature, p.top_k, p.top_p, p.min_p, p.presence_penalty, p.frequency_penalty, p.repetition_penalty,
-    p.logit_bias, p.seed, p.max_tokens, p.min_tokens, p.stop, p.stop_token_ids, p.ignore_eos,
-    p.include_stop_str_in_output, p.n, p.logprobs, p.detokenize, p.skip_special_tokens, p.output_kind);
+void visit_fields(A& a, SamplingParams& params) {
+  for_each_field(kSamplingParamsFields, [&](const auto& field) { a(params.*field.member); });
 }
 
 template <class A>

@@ -1,7 +1,7 @@
 // The public message types' few functions.
-#include <cmath>
 #include <filesystem>
 
+#include "messages/check_fields.h"
 #include "quire/engine_config.h"
 #include "quire/error.h"
 #include "quire/request_output.h"
@@ -14,8 +14,6 @@ namespace {
 void require(bool ok, const char* field, const auto& value, const char* what_would_do) {
   if (!ok) throw InvalidArgument(str(field, " must be ", what_would_do, ", got ", value));
 }
-
-constexpr int32_t kMaxLogprobs = 100;
 
 // "cuda", or "cuda:" and at most three digits.
 bool is_cuda_device(const std::string& device) {
@@ -38,44 +36,15 @@ const char* finish_reason_name(FinishReason reason) {
 }
 
 void SamplingParams::validate(int32_t vocab_size) const {
-  require(temperature >= 0 && std::isfinite(temperature), "temperature", temperature,
-          "at least 0 and finite");
-  require(top_k >= -1, "top_k", top_k, "at least 1, or 0 or -1 for all tokens");
-  require(top_p > 0 && top_p <= 1, "top_p", top_p, "above 0 and at most 1");
-  require(min_p >= 0 && min_p <= 1, "min_p", min_p, "between 0 and 1");
-  require(presence_penalty >= -2 && presence_penalty <= 2, "presence_penalty", presence_penalty,
-          "between -2 and 2");
-  require(frequency_penalty >= -2 && frequency_penalty <= 2, "frequency_penalty", frequency_penalty,
-          "between -2 and 2");
-  require(repetition_penalty > 0 && std::isfinite(repetition_penalty), "repetition_penalty",
-          repetition_penalty, "above 0 and finite");
-  for (const auto& [id, bias] : logit_bias) {
-    if (id < 0 || id >= vocab_size) {
-      throw InvalidArgument(str("logit_bias has token id ", id, "; ids go from 0 to ", vocab_size - 1));
-    }
-    if (!(bias >= -100 && bias <= 100)) {
-      throw InvalidArgument(str("logit_bias of token ", id, " must be between -100 and 100, got ", bias));
-    }
-  }
-  require(max_tokens >= 1, "max_tokens", max_tokens, "at least 1");
-  if (min_tokens < 0 || min_tokens > max_tokens) {
+  check_fields(*this, kSamplingParamsFields, vocab_size);
+  // What one field means for another.
+  if (min_tokens > max_tokens) {
     throw InvalidArgument(
         str("min_tokens must be between 0 and max_tokens (", max_tokens, "), got ", min_tokens));
-  }
-  for (const std::string& text : stop) {
-    if (text.empty()) throw InvalidArgument("stop holds an empty string; give non-empty strings");
   }
   if (!stop.empty() && !detokenize) {
     throw InvalidArgument("stop needs detokenize=True: strings are found in the text");
   }
-  for (int32_t id : stop_token_ids) {
-    if (id < 0 || id >= vocab_size) {
-      throw InvalidArgument(str("stop_token_ids has ", id, "; ids go from 0 to ", vocab_size - 1));
-    }
-  }
-  require(n >= 1 && n <= 256, "n", n, "between 1 and 256");
-  if (logprobs)
-    require(*logprobs >= 0 && *logprobs <= kMaxLogprobs, "logprobs", *logprobs, "between 0 and 100");
 }
 
 void EngineConfig::validate() const {
@@ -113,8 +82,7 @@ void EngineConfig::validate() const {
               scheduling_policy == "cache_aware" || scheduling_policy == "fair",
           "scheduling_policy", scheduling_policy, "'fcfs', 'priority', 'cache_aware' or 'fair'");
   require(watermark >= 0 && watermark < 1, "watermark", watermark, "at least 0 and below 1");
-  require(max_logprobs >= 0 && max_logprobs <= kMaxLogprobs, "max_logprobs", max_logprobs,
-          "between 0 and 100");
+  require(max_logprobs >= 0 && max_logprobs <= 100, "max_logprobs", max_logprobs, "between 0 and 100");
   require(max_logit_bias >= 0, "max_logit_bias", max_logit_bias, "at least 0");
   require(max_stop_token_ids >= 0, "max_stop_token_ids", max_stop_token_ids, "at least 0");
   require(max_stop_bytes >= 0 && max_stop_bytes <= 1 << 28, "max_stop_bytes", max_stop_bytes,

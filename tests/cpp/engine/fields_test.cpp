@@ -7,19 +7,11 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "messages/engine_core_messages.h"
+#include "engine/field_samples.h"
 #include "util/sanitized.h"
 
 namespace quire {
 namespace {
-
-struct CountFields {
-  size_t count = 0;
-  template <typename... Fields>
-  void operator()(Fields&...) {
-    count += sizeof...(Fields);
-  }
-};
 
 EngineRequest read(const std::string& json) {
   EngineRequest request;
@@ -44,15 +36,6 @@ std::string config_error(const std::string& name, const std::string& text) {
   } catch (const InvalidArgument& complaint) {
     return complaint.what();
   }
-}
-
-TEST(FieldsTest, EveryFieldOfSamplingParamsHasAName) {
-  CountFields fields;
-  SamplingParams params;
-  visit_fields(fields, params);
-  const size_t of_the_request = 5;  // priority, deadline_ms, user, cache_salt, add_special_tokens
-  const size_t output_kind = 1;     // the door's
-  EXPECT_EQ(request_field_names().size(), fields.count - output_kind + of_the_request);
 }
 
 TEST(FieldsTest, EveryFieldOfEngineConfigHasAName) {
@@ -82,37 +65,34 @@ TEST(FieldsTest, EveryFieldOfEngineConfigHasAName) {
 }
 
 TEST(FieldsTest, EveryFieldReadsItsValueAndTheSameInAString) {
-  const char* values =
-      R"({"temperature": 0.5, "top_k": 3, "top_p": 0.25, "min_p": 0.125, "presence_penalty": 1,
-      "frequency_penalty": -1.5, "repetition_penalty": 1.5, "logit_bias": {"7": -2.5}, "seed": 18446744073709551615,
-      "max_tokens": 5, "min_tokens": 2, "stop": ["a", "b"], "stop_token_ids": [4, 5], "ignore_eos": true,
-      "include_stop_str_in_output": true, "n": 2, "logprobs": 4, "detokenize": false, "skip_special_tokens": false,
-      "priority": -3, "deadline_ms": 9000000000, "user": "u", "cache_salt": "s", "add_special_tokens": false})";
-  const EngineRequest plain = read(values);
-  const SamplingParams& params = plain.sampling_params;
-  EXPECT_EQ(params.temperature, 0.5F);
-  EXPECT_EQ(params.top_k, 3);
-  EXPECT_EQ(params.logit_bias, (std::map<int32_t, float>{{7, -2.5F}}));
-  EXPECT_EQ(params.seed, UINT64_MAX);
-  EXPECT_EQ(params.stop, (std::vector<std::string>{"a", "b"}));
-  EXPECT_EQ(params.stop_token_ids, (std::vector<int32_t>{4, 5}));
-  EXPECT_EQ(params.logprobs, 4);
-  EXPECT_FALSE(params.detokenize);
-  EXPECT_EQ(plain.priority, -3);
-  EXPECT_EQ(plain.deadline_ms, 9000000000);
-  EXPECT_EQ(plain.user, "u");
-  EXPECT_FALSE(plain.add_special_tokens);
+  std::vector<std::string> names;
+  for_each_request_field([&](const auto& field, auto part_of) {
+    if (field.set_by != SetBy::kClients) return;
+    names.emplace_back(field.name);
+    EngineRequest expected;
+    const auto sample = sample_of(field.range, part_of(expected).*field.member);
+    part_of(expected).*field.member = sample.value;
+    EngineRequest plain = read("{\"" + names.back() + "\": " + sample.json + "}");
+    EXPECT_TRUE(same_fields(plain, expected)) << field.name;
+    if (sample.json.front() == '"' || names.back() == "stop") return;  // a string is its own value
+    EngineRequest quoted;
+    set_field(quoted, field.name, nlohmann::json(sample.json).dump());
+    EXPECT_TRUE(same_fields(quoted, expected)) << field.name;
+  });
+  EXPECT_EQ(names, request_field_names());
+  EXPECT_EQ(read(R"({"seed": 18446744073709551615})").sampling_params.seed, UINT64_MAX);
+}
 
-  const auto object = nlohmann::json::parse(values);
-  ASSERT_EQ(object.size(), request_field_names().size());
-  EngineRequest quoted;
-  for (const auto& [name, value] : object.items()) {
-    const bool is_text = value.is_string() || name == "stop";
-    set_field(quoted, name, is_text ? value.dump() : nlohmann::json(value.dump()).dump());
-  }
-  EXPECT_EQ(quoted.sampling_params, params);
-  EXPECT_EQ(quoted.deadline_ms, plain.deadline_ms);
-  EXPECT_EQ(quoted.cache_salt, "s");
+TEST(FieldsTest, WhatIsTheDoorsBusinessHasNoName) {
+  for_each_request_field([](const auto& field, auto) {
+    if (field.set_by == SetBy::kClients) return;
+    EXPECT_NE(error("{\"" + std::string(field.name) + "\": 1}").find("is not a field"), std::string::npos);
+  });
+}
+
+TEST(FieldsTest, TrueIsZeroLogprobsAndFalseIsNone) {
+  EXPECT_EQ(read(R"({"logprobs": true})").sampling_params.logprobs, 0);
+  EXPECT_EQ(read(R"({"logprobs": false})").sampling_params.logprobs, std::nullopt);
 }
 
 TEST(FieldsTest, NullLeavesTheDefaultOfEveryField) {

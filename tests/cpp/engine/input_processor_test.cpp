@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "engine/field_samples.h"
 #include "quire/error.h"
 
 namespace quire {
@@ -99,6 +100,26 @@ TEST_F(InputProcessorTest, WhatOneRequestMayAskForHasLimits) {
       "n 2, logprobs 2 and max_tokens 11 make 66 log-probabilities; the engine's max_answer_logprobs allows "
       "at most 60: ask for less of one of them",
       [&](SamplingParams& p) { logprobs(p), p.max_tokens = 11; });
+}
+
+TEST_F(InputProcessorTest, EveryFieldOutOfItsRangeIsRefusedByName) {
+  size_t num_refused = 0;
+  for_each_request_field([&](const auto& field, auto part_of) {
+    EngineRequest plain;
+    for (const auto& value : outside(field.range, part_of(plain).*field.member)) {
+      ++num_refused;
+      EngineRequest request;
+      request.prompt_token_ids = {1};
+      part_of(request).*field.member = value;
+      try {
+        processor_.process(request);
+        ADD_FAILURE() << field.name << " was accepted";
+      } catch (const InvalidArgument& error) {
+        EXPECT_TRUE(std::string_view(error.what()).starts_with(field.name)) << error.what();
+      }
+    }
+  });
+  EXPECT_GT(num_refused, 30U);
 }
 
 TEST_F(InputProcessorTest, CompletionsOfAPromptShareItAndItsParameters) {

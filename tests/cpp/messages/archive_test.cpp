@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "engine/field_samples.h"
 #include "messages/model_runner_output.h"
 
 namespace quire {
@@ -49,6 +50,15 @@ TEST(ArchiveTest, ARequestComesBackAsItWas) {
   EXPECT_EQ(*received.eos_token_ids, *sent.eos_token_ids);
   EXPECT_EQ(received.priority, -2);
   EXPECT_EQ(received.cache_salt, "salt");
+}
+
+TEST(ArchiveTest, EverySamplingFieldRoundTrips) {
+  EngineCoreRequest sent;
+  for_each_field(kSamplingParamsFields, [&](const auto& field) {
+    auto& member = sent.sampling_params.edit().*field.member;
+    member = sample_of(field.range, member).value;
+  });
+  EXPECT_EQ(*deserialize<EngineCoreRequest>(bytes_of(sent)).sampling_params, *sent.sampling_params);
 }
 
 TEST(ArchiveTest, EveryMessageRoundTrips) {

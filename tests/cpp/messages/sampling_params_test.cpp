@@ -4,7 +4,9 @@
 
 #include <cmath>
 #include <functional>
+#include <string_view>
 
+#include "engine/field_samples.h"
 #include "quire/engine_config.h"
 #include "quire/error.h"
 
@@ -25,36 +27,63 @@ void expect_refused(const std::string& field, const std::function<void(SamplingP
 
 TEST(SamplingParamsTest, DefaultsAreValid) { EXPECT_NO_THROW(SamplingParams().validate(100)); }
 
-TEST(SamplingParamsTest, EveryFieldOutOfRangeIsNamed) {
-  expect_refused("temperature", [](auto& p) { p.temperature = -0.1F; });
-  expect_refused("temperature", [](auto& p) { p.temperature = NAN; });
-  expect_refused("temperature", [](auto& p) { p.temperature = INFINITY; });
-  expect_refused("top_k", [](auto& p) { p.top_k = -2; });
-  expect_refused("top_p", [](auto& p) { p.top_p = 0.0F; });
-  expect_refused("top_p", [](auto& p) { p.top_p = 1.1F; });
-  expect_refused("top_p", [](auto& p) { p.top_p = NAN; });
-  expect_refused("min_p", [](auto& p) { p.min_p = -0.1F; });
-  expect_refused("min_p", [](auto& p) { p.min_p = 1.5F; });
-  expect_refused("presence_penalty", [](auto& p) { p.presence_penalty = 2.1F; });
-  expect_refused("frequency_penalty", [](auto& p) { p.frequency_penalty = -2.1F; });
-  expect_refused("repetition_penalty", [](auto& p) { p.repetition_penalty = 0.0F; });
-  expect_refused("logit_bias", [](auto& p) { p.logit_bias = {{100, 1.0F}}; });
-  expect_refused("logit_bias", [](auto& p) { p.logit_bias = {{5, 101.0F}}; });
-  expect_refused("logit_bias", [](auto& p) { p.logit_bias = {{5, NAN}}; });
-  expect_refused("max_tokens", [](auto& p) { p.max_tokens = 0; });
-  expect_refused("min_tokens", [](auto& p) { p.min_tokens = 17; });
-  expect_refused("min_tokens", [](auto& p) { p.min_tokens = -1; });
-  expect_refused("stop", [](auto& p) { p.stop = {"a", ""}; });
+TEST(SamplingParamsTest, EveryFieldOutOfItsRangeIsNamedWithWhatWouldDo) {
+  size_t num_refused = 0;
+  for_each_field(kSamplingParamsFields, [&](const auto& field) {
+    for (const auto& value : outside(field.range, SamplingParams().*field.member)) {
+      ++num_refused;
+      SamplingParams params;
+      params.*field.member = value;
+      try {
+        params.validate(/*vocab_size=*/100);
+        ADD_FAILURE() << field.name << " was accepted";
+      } catch (const InvalidArgument& error) {
+        EXPECT_TRUE(std::string_view(error.what()).starts_with(field.name)) << error.what();
+      }
+    }
+  });
+  EXPECT_GT(num_refused, 30U);
+}
+
+TEST(SamplingParamsTest, EveryFieldWithinItsRangeIsAccepted) {
+  for_each_field(kSamplingParamsFields, [&](const auto& field) {
+    SamplingParams params;
+    params.*field.member = sample_of(field.range, params.*field.member).value;
+    EXPECT_NO_THROW(params.validate(100)) << field.name;
+  });
+}
+
+TEST(SamplingParamsTest, AComplaintSaysWhatWouldDo) {
+  const auto complaint = [](auto change) {
+    SamplingParams params;
+    change(params);
+    try {
+      params.validate(100);
+    } catch (const InvalidArgument& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_EQ(complaint([](auto& p) { p.temperature = -1; }),
+            "temperature must be at least 0 and finite, got -1");
+  EXPECT_EQ(complaint([](auto& p) { p.top_k = -2; }),
+            "top_k must be at least 1, or 0 or -1 for all tokens, got -2");
+  EXPECT_EQ(complaint([](auto& p) { p.top_p = 0; }), "top_p must be above 0 and at most 1, got 0");
+  EXPECT_EQ(complaint([](auto& p) { p.repetition_penalty = 0; }),
+            "repetition_penalty must be above 0 and finite, got 0");
+  EXPECT_EQ(complaint([](auto& p) { p.n = 300; }), "n must be between 1 and 256, got 300");
+  EXPECT_EQ(complaint([](auto& p) { p.logit_bias = {{100, 1.0F}}; }),
+            "logit_bias has token id 100; ids go from 0 to 99");
+  EXPECT_EQ(complaint([](auto& p) { p.logit_bias = {{5, 101.0F}}; }),
+            "logit_bias of token 5 must be between -100 and 100, got 101");
+}
+
+TEST(SamplingParamsTest, FieldsThatContradictOneAnotherAreNamed) {
+  expect_refused("min_tokens must be between 0 and max_tokens (16)", [](auto& p) { p.min_tokens = 17; });
   expect_refused("stop needs detokenize", [](auto& p) {
     p.stop = {"a"};
     p.detokenize = false;
   });
-  expect_refused("stop_token_ids", [](auto& p) { p.stop_token_ids = {-1}; });
-  expect_refused("stop_token_ids", [](auto& p) { p.stop_token_ids = {100}; });
-  expect_refused("n must", [](auto& p) { p.n = 0; });
-  expect_refused("n must", [](auto& p) { p.n = 257; });
-  expect_refused("logprobs", [](auto& p) { p.logprobs = -1; });
-  expect_refused("logprobs", [](auto& p) { p.logprobs = 101; });
 }
 
 void expect_config_refused(const std::string& field, const std::function<void(EngineConfig&)>& change) {

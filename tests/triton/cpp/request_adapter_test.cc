@@ -3,6 +3,7 @@
 
 #include <limits>
 
+#include "engine/field_samples.h"
 #include "host/host.h"
 #include "triton_test.h"
 #include "util/sanitized.h"
@@ -208,6 +209,23 @@ TEST(RequestAdapterTest, ParametersAreFieldsAndSamplingParametersWin) {
   EXPECT_TRUE(adapted.request.sampling_params.ignore_eos);
   EXPECT_EQ(adapted.request.sampling_params.stop, std::vector<std::string>{"x"});
   EXPECT_EQ(adapted.request.priority, -2);
+}
+
+TEST(RequestAdapterTest, EveryFieldIsAParameterAndASamplingParameter) {
+  for_each_request_field([](const auto& field, auto part_of) {
+    if (field.set_by != SetBy::kClients) return;
+    AdaptedRequest plain = adapt(text_request("Once"));
+    const auto sample = sample_of(field.range, part_of(plain.request).*field.member);
+    part_of(plain.request).*field.member = sample.value;
+    const std::string name = field.name;
+    AdaptedRequest adapted = adapt(text_request("Once", "{\"" + name + "\": " + sample.json + "}"));
+    EXPECT_TRUE(same_fields(adapted.request, plain.request)) << name;
+    // As a parameter: a string that holds the value, unless the field is one.
+    const bool is_text = sample.json.front() == '"' || name == "stop";
+    if (is_text) return;
+    adapted = adapt(with(text_request("Once"), RequestParameter{name, sample.json}));
+    EXPECT_TRUE(same_fields(adapted.request, plain.request)) << name;
+  });
 }
 
 TEST(RequestAdapterTest, AnInputWinsOverAParameterOfItsName) {

@@ -1,0 +1,111 @@
+"""Every field of a request, by its table, through Python's door. No field is named here."""
+
+from __future__ import annotations
+
+import copy
+import math
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from quire import SamplingParams, _core
+
+ROOT = Path(__file__).resolve().parents[2]
+Described = dict[str, Any]
+FIELDS: list[Described] = _core.request_fields()
+
+
+def of(owner: str) -> list[Described]:
+    return [field for field in FIELDS if field["struct"] == owner]
+
+
+def sample(field: Described) -> Any:
+    """A value that is not the default, and within the range."""
+    default = field["default"]
+    kind = field["type"].removesuffix(" | None")
+    number = 0 if default is None else default
+    match kind:
+        case "bool":
+            return not default
+        case "int":
+            return number + 3 if number + 3 <= field["max"] else number - 1
+        case "float":
+            return number + 0.25 if number + 0.25 <= field["max"] else number - 0.25
+        case "str":
+            return "a b"
+        case "list[str]":
+            return ["a", "b"]
+        case "list[int]":
+            return [4, 5]
+        case "dict[int, float]":
+            return {7: 1.5}
+        case "RequestOutputKind":
+            return _core.RequestOutputKind.DELTA
+    raise AssertionError(f"no sample of {kind}")
+
+
+def given(field: Described, value: object) -> dict[str, Any]:
+    return {field["name"]: value}
+
+
+def outside(field: Described) -> list[Any]:
+    """Values just outside the range."""
+    if field["type"] == "dict[int, float]":
+        return [{-1: 0.0}, *({5: value} for value in outside({**field, "type": "float"}))]
+    if field["type"] == "list[int]":
+        return [[-1]]
+    if field["type"] == "list[str]":
+        return [["a", ""]]
+    is_float = field["type"] == "float"
+    values: list[Any] = [math.nan, math.inf] if is_float else []
+    step: float = 0.125 if is_float else 1
+    number = float if is_float else int
+    if math.isfinite(field["min"]):
+        values.append(number(field["min"] - (0 if field["excludes_min"] else step)))
+    if math.isfinite(field["max"]):
+        values.append(number(field["max"] + step))
+    return values
+
+
+@pytest.mark.parametrize("field", of("SamplingParams"), ids=lambda field: field["name"])
+def test_a_sampling_field_is_an_argument_an_attribute_and_part_of_the_value(field: Described) -> None:
+    name, value = field["name"], sample(field)
+    assert getattr(SamplingParams(), name) == field["default"]
+    params = SamplingParams(**given(field, value))
+    assert getattr(params, name) == value
+    assert params != SamplingParams()
+    for same in (pickle.loads(pickle.dumps(params)), copy.copy(params), params.clone()):
+        assert same == params
+    assert f"{name}=" in repr(params)
+    params = SamplingParams()
+    setattr(params, name, value)
+    assert getattr(params, name) == value
+    assert getattr(SamplingParams, name).__doc__.endswith(field["doc"])
+
+
+@pytest.mark.parametrize("field", of("SamplingParams"), ids=lambda field: field["name"])
+def test_a_sampling_field_out_of_its_range_is_refused_by_name(field: Described) -> None:
+    for value in outside(field):
+        with pytest.raises(ValueError, match=rf"^{field['name']} ") as error:
+            SamplingParams(**given(field, value))
+        assert field["range"] in str(error.value) or "token id" in str(error.value)
+    with pytest.raises(TypeError, match=rf"^{field['name']} must be "):
+        SamplingParams(**given(field, object()))
+
+
+@pytest.mark.parametrize("field", of("EngineRequest"), ids=lambda field: field["name"])
+def test_a_field_of_the_request_is_an_argument(field: Described) -> None:
+    name = field["name"]
+    _core.EngineRequest("r", "prompt", SamplingParams(), **given(field, sample(field)))
+    _core.EngineRequest("r", [1, 2], SamplingParams(), **given(field, None))
+    with pytest.raises(TypeError, match=rf"^{name} must be "):
+        _core.EngineRequest("r", "prompt", SamplingParams(), **given(field, object()))
+
+
+def test_the_page_of_fields_is_what_the_tables_say() -> None:
+    command = [sys.executable, str(ROOT / "tools" / "request_fields.py"), "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
