@@ -2,6 +2,8 @@
 
 #include <nanobind/stl/vector.h>
 
+#include <string_view>
+
 namespace nb = nanobind;
 using namespace nb::literals;
 
@@ -27,6 +29,17 @@ void fail_type(const char* name, const char* accepts, const char* range, nb::han
   if (*range != '\0' && PyLong_Check(value.ptr())) {
     const nb::object text = nb::str("{} must be from {}, got {}").format(name, range, shown);
     throw nb::value_error(nb::cast<std::string>(text).c_str());
+  }
+  if (PyUnicode_Check(value.ptr()) && std::string_view(accepts).starts_with("str")) {
+    // It is one, and no text all the same.
+    for (Py_ssize_t i = 0; i < PyUnicode_GetLength(value.ptr()); ++i) {
+      const Py_UCS4 character = PyUnicode_ReadChar(value.ptr(), i);
+      if (character < 0xD800 || character > 0xDFFF) continue;
+      const nb::object lone = nb::steal(PyUnicode_Substring(value.ptr(), i, i + 1));
+      const nb::object text =
+          nb::str("{} must be valid Unicode; character {} is the lone surrogate {!r}").format(name, i, lone);
+      throw nb::value_error(nb::cast<std::string>(text).c_str());
+    }
   }
   const nb::object text =
       nb::str("{} must be {}, got {} ({})").format(name, accepts, shown, value.type().attr("__name__"));

@@ -22,7 +22,7 @@ from quire.prompts import (
     prompt_content,
     prompt_list,
 )
-from quire.values import INT32, INT64, describe, int_value, sampling_params_value, seconds_value, text_value
+from quire.values import describe, sampling_params_value, seconds_value
 
 # How long a wait goes on before Python looks for signals, so that Ctrl-C returns at once.
 _POLL_MS = 50
@@ -234,14 +234,8 @@ def _options(num_prompts: int, **given: Any) -> list[dict[str, Any]]:
         if len(values) != num_prompts:
             raise ValueError(f"{name} has {len(values)} entries for {num_prompts} prompts")
         for option, entry in zip(options, values, strict=True):
-            option[name] = _option(name, entry)
+            option[name] = entry
     return options
-
-
-def _option(name: str, value: Any) -> str | int:
-    if name == "user":
-        return text_value(name, value)
-    return int_value(name, value, INT32 if name == "priority" else INT64)
 
 
 def _progress_bar(total: int) -> Any:

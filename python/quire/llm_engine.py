@@ -11,7 +11,7 @@ from quire.arguments import SignatureOf, names_unknown
 from quire.engine_operations import EngineOperations
 from quire.model_directory import DEMO_MODEL, resolve_model
 from quire.prompts import Prompt, prompt_content
-from quire.values import INT32, INT64, int_value, sampling_params_value, text_value
+from quire.values import sampling_params_value, text_value
 
 
 class LLMEngine(EngineOperations[_core.LLMEngine]):
@@ -48,10 +48,10 @@ class LLMEngine(EngineOperations[_core.LLMEngine]):
                 text_value("request_id", request_id),
                 prompt_content(prompt),
                 sampling_params_value(sampling_params),
-                priority=int_value("priority", priority, INT32),
-                cache_salt=text_value("cache_salt", cache_salt),
-                deadline_ms=int_value("deadline_ms", deadline_ms, INT64),
-                user=text_value("user", user),
+                priority=priority,
+                cache_salt=cache_salt,
+                deadline_ms=deadline_ms,
+                user=user,
             )
         )
 

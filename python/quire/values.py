@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import operator
 import os
 from numbers import Real
 from typing import Any
@@ -12,7 +11,6 @@ from typing import Any
 from quire._core import SamplingParams
 
 INT32 = (-(2**31), 2**31 - 1)
-INT64 = (-(2**63), 2**63 - 1)
 
 
 def describe(value: object) -> str:
@@ -47,17 +45,6 @@ def path_value(name: str, value: Any) -> str:
     if "\0" in path:
         raise ValueError(f"{name} must be a path, got {describe(path)}, which holds a NUL character")
     return path
-
-
-def int_value(name: str, value: Any, limits: tuple[int, int]) -> int:
-    """A whole number within limits. Raises TypeError or ValueError for anything else."""
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise TypeError(f"{name} must be a whole number, got {describe(value)}") from None
-    if not limits[0] <= number <= limits[1]:
-        raise ValueError(f"{name} must be from {limits[0]} to {limits[1]}, got {describe(number)}")
-    return number
 
 
 def seconds_value(name: str, value: Any) -> float:

@@ -128,7 +128,7 @@ def test_what_goes_with_prompts_may_be_iterators_and_numpys(llm: LLM) -> None:
         user=iter("abc"),
     )
     assert [len(output.outputs[0].token_ids) for output in outputs] == [1, 2, 3]
-    with pytest.raises(TypeError, match=r"deadline_ms must be a whole number, got '5' \(str\)"):
+    with pytest.raises(TypeError, match=r"deadline_ms must be int, got '5' \(str\)"):
         llm.generate("a", PARAMS, use_tqdm=False, deadline_ms="5")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"sampling_params must be SamplingParams, .* got \{"):
         llm.generate(["a"], [{"max_tokens": 1}], use_tqdm=False)  # type: ignore[list-item]

@@ -167,7 +167,6 @@ void ModelState::start(const InFlight& in_flight, TRITONBACKEND_Request* request
     return;
   }
   Engine& engine = *in_flight->engine;
-  adapted.request.sampling_params.validate(engine.model().vocab_size);
   in_flight->begin(adapted, prompt_text(adapted, engine), engine.tokenizer());
   add(in_flight, adapted.unique_id);
   adapted.request.request_id = in_flight->engine_id;

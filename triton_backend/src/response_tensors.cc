@@ -30,15 +30,13 @@ float chosen_logprob(const CompletionOutput& completion, size_t index) {
 
 ResponseTensors::ResponseTensors(const ResponseOptions& options, int32_t n, std::string prompt,
                                  std::shared_ptr<const Tokenizer> tokenizer)
-    : options_(options),
-      prompt_(std::move(prompt)),
-      tokenizer_(std::move(tokenizer)),
-      finish_reasons_(static_cast<size_t>(n), FinishReason::kNone),
-      cumulative_logprobs_(static_cast<size_t>(n), 0.0),
-      rows_(static_cast<size_t>(n)) {}
+    : options_(options), prompt_(std::move(prompt)), tokenizer_(std::move(tokenizer)), n_(n) {}
 
 void ResponseTensors::build(const RequestOutput& output, std::vector<OutputTensor>& tensors) {
   tensors.clear();
+  rows_.resize(static_cast<size_t>(n_));
+  finish_reasons_.resize(rows_.size(), FinishReason::kNone);
+  cumulative_logprobs_.resize(rows_.size());
   std::fill(rows_.begin(), rows_.end(), nullptr);
   for (const CompletionOutput& completion : output.outputs) {
     const auto row = static_cast<size_t>(completion.index);

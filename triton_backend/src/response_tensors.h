@@ -16,7 +16,8 @@ namespace quire::triton {
 class ResponseTensors {
  public:
   // `prompt` is what is put before the first output of each completion; `tokenizer` may be null, and then
-  // logprobs name no tokens.
+  // logprobs name no tokens. `n` is the request's; it is believed with the first output, when the engine has
+  // accepted it.
   ResponseTensors(const ResponseOptions& options, int32_t n, std::string prompt,
                   std::shared_ptr<const Tokenizer> tokenizer);
 
@@ -29,6 +30,7 @@ class ResponseTensors {
   ResponseOptions options_;
   std::string prompt_;
   std::shared_ptr<const Tokenizer> tokenizer_;
+  int32_t n_;
   std::vector<FinishReason> finish_reasons_;  // of completions that ended in an earlier response
   std::vector<double> cumulative_logprobs_;
   std::vector<const CompletionOutput*> rows_;

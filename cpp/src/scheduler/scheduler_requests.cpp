@@ -244,7 +244,6 @@ void SchedulerConfig::validate(int32_t block_size) const {
           max_num_partial_prefills, ": lower it");
   require(max_long_partial_prefills == 0 || long_prefill_token_threshold > 0, "max_long_partial_prefills ",
           max_long_partial_prefills, " needs long_prefill_token_threshold, which says what is long");
-  require(watermark >= 0 && watermark < 1, "watermark must be at least 0 and below 1, got ", watermark);
 }
 
 }  // namespace quire
