@@ -238,8 +238,38 @@ void all_gather_columns(const LaunchContext& ctx, const PeerGroup& group, Tensor
   check_launch(ctx, "peer_all_gather_columns", x);
 }
 
+// Asking for a kernel's attributes loads it.
+int load_kernel(auto* kernel) {
+  cudaFuncAttributes attributes;
+  const cudaError_t error = cudaFuncGetAttributes(&attributes, kernel);
+  if (error != cudaSuccess) cudaGetLastError();
+  return error;
+}
+
+template <typename T>
+int load_all_reduce() {
+  using V = Vec<T>;
+  int code = 0;
+  for (auto* kernel : {all_reduce_sum_kernel<V, T, 2>, all_reduce_sum_kernel<V, T, 4>,
+                       all_reduce_sum_kernel<V, T, 8>, all_reduce_sum_kernel<V, T, 0>}) {
+    if (code == 0) code = load_kernel(kernel);
+  }
+  return code != 0 ? code : load_kernel(all_reduce_sum_kernel<T, T, 0>);
+}
+
+int load() {
+  for (const int code :
+       {load_all_reduce<float>(), load_all_reduce<fp16>(), load_all_reduce<bf16>(),
+        load_kernel(all_gather_columns_kernel<uint4>), load_kernel(all_gather_columns_kernel<uint32_t>),
+        load_kernel(all_gather_columns_kernel<uint16_t>)}) {
+    if (code != 0) return code;
+  }
+  return 0;
+}
+
 }  // namespace
 
-const PeerOps kPeerOps = {kStateBytes + 2 * kMailboxBytes, kStateBytes, all_reduce_sum, all_gather_columns};
+const PeerOps kPeerOps = {kStateBytes + 2 * kMailboxBytes, kStateBytes, load, all_reduce_sum,
+                          all_gather_columns};
 
 }  // namespace quire::cuda

@@ -38,6 +38,10 @@ class Communicator {
   // and before the next; from any thread.
   virtual void reset() = 0;
 
+  // While it is on, exchanges on a device do not happen: sums stay parts, what is gathered is zeros. For a
+  // warm-up: a rank that waits on its device could keep another one's kernels from being loaded.
+  virtual void set_rehearsal(bool) {}
+
   // Device memory that it takes, beside the worker's own.
   virtual size_t device_bytes() const { return 0; }
 };

@@ -217,9 +217,11 @@ class LocalExecutor final : public Executor {
     const auto worker = [this](int32_t rank) -> Worker& {
       return ranks_[static_cast<size_t>(rank)]->worker();
     };
-    on_every_rank(
-        static_cast<int32_t>(ranks_.size()), [&](int32_t rank) { worker(rank).initialize_kv_cache(config); },
-        [&](int32_t rank) { worker(rank).communicator().abort(); });
+    const auto world_size = static_cast<int32_t>(ranks_.size());
+    const auto give_up = [&](int32_t rank) { worker(rank).communicator().abort(); };
+    on_every_rank(world_size, [&](int32_t rank) { worker(rank).initialize_kv_cache(config); }, give_up);
+    if (world_size == 1) return;
+    on_every_rank(world_size, [&](int32_t rank) { worker(rank).meet_other_ranks(); }, give_up);
   }
   int32_t max_in_flight_steps() const override { return max_in_flight_steps_; }
 

@@ -47,8 +47,10 @@ class ModelRunner {
   void set_kv_cache(const KVCacheConfig& config, std::vector<KVCacheView> layers, DeviceArena& arena);
 
   // On a device: runs every size of step that matters once, so that nothing is chosen or loaded during a
-  // request, and captures the graphs.
+  // request, and captures the graphs. Exchanges nothing with other ranks.
   void warm_up();
+  // A step of padding, as far as the logits, with all exchanges. Waits for it. By all ranks, warmed up.
+  void run_padding();
 
   // Forward pass up to the logits of the rows to sample from. A step without requests only changes the batch.
   void execute_model(const SchedulerOutput& scheduler_output);

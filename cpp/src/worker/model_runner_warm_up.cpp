@@ -29,9 +29,11 @@ void ModelRunner::warm_up() {
   std::vector<int32_t> sizes = CudagraphDispatcher::default_sizes(std::min(max_tokens, kMaxWarmUpTokens));
   if (max_tokens > kMaxWarmUpTokens) sizes.push_back(max_tokens);
   std::reverse(sizes.begin(), sizes.end());
+  communicator_.set_rehearsal(true);
   for (int32_t size : sizes) warm_up_size(size);
   warm_up_sampling();
   check_device(runtime, runtime.synchronize_stream(launch_.stream), "warming up");
+  communicator_.set_rehearsal(false);
   log(LogLevel::kInfo, "warmed up in ", seconds_since(begin), " s");
   if (!config_.use_graphs) return;
 
@@ -39,6 +41,13 @@ void ModelRunner::warm_up() {
   const auto piecewise = CudagraphDispatcher::default_sizes(std::min(kMaxPiecewiseTokens, max_tokens));
   capture_graphs(full, piecewise);
   dispatcher_ = CudagraphDispatcher(full, piecewise);
+}
+
+void ModelRunner::run_padding() {
+  const DeviceRuntime* runtime = platform_.runtime();
+  if (runtime == nullptr) return;
+  warm_up_size(1);
+  check_device(*runtime, runtime->synchronize_stream(launch_.stream), "meeting the other ranks");
 }
 
 // As a step of this size would run without graphs.

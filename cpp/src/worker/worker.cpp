@@ -112,8 +112,14 @@ void Worker::initialize_kv_cache(const KVCacheConfig& config) {
   runner_->set_kv_cache(config, std::move(layers), *arena_);
   runner_->warm_up();
   platform_->check();
-  communicator_->check();
   log(LogLevel::kInfo, platform_->name(), " ready after ", seconds_since(begin), " s");
+}
+
+void Worker::meet_other_ranks() {
+  platform_->select();
+  runner_->run_padding();
+  platform_->check();
+  communicator_->check();
 }
 
 void Worker::execute_model(const SchedulerOutput& scheduler_output) {

@@ -43,8 +43,11 @@ class Worker {
   int64_t available_kv_cache_bytes() const;
 
   // Takes the memory, or on the host the address space, of every group, and prepares all steps to come.
-  // Called once, before the first step, by all ranks at the same time: on devices they meet in it.
+  // Called once, before the first step.
   void initialize_kv_cache(const KVCacheConfig& config);
+  // By all ranks at the same time, after that: on devices, whether their exchanges work. Throws InternalError
+  // when they do not.
+  void meet_other_ranks();
 
   // The three parts of a step; see ModelRunner. They never throw: an exception becomes output.error.
   void execute_model(const SchedulerOutput& scheduler_output);

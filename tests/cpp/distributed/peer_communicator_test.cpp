@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "device/fake_device_runtime.h"
+#include "device/runtime_handles.h"
 #include "quire/error.h"
 
 namespace quire {
@@ -12,7 +13,7 @@ namespace {
 constexpr size_t kMemoryBytes = 4096, kStateBytes = 64;
 const PeerGroup* last_group = nullptr;
 const PeerOps kPeerOps = {
-    kMemoryBytes, kStateBytes,
+    kMemoryBytes, kStateBytes, [] { return 0; },
     [](const LaunchContext&, const PeerGroup& group, TensorView) { last_group = &group; },
     [](const LaunchContext&, const PeerGroup& group, TensorView, TensorView) { last_group = &group; }};
 
@@ -84,6 +85,26 @@ TEST_F(PeerCommunicatorTest, AnAbortIsSeenByAllUntilTheReset) {
   EXPECT_EQ(state[0], 0);
   EXPECT_EQ(state[kStateBytes - 1], 0);
   EXPECT_EQ(state[kStateBytes], 7);
+}
+
+TEST_F(PeerCommunicatorTest, ARehearsalExchangesNothing) {
+  const auto ranks = make({0, 1});
+  const DeviceStream stream = make_stream(FakeDeviceRuntime::table());
+  LaunchContext launch;
+  launch.stream = stream.get();
+  std::vector<float> out = {1, 2, 3, 4, 5, 6}, x = {7, 8};
+  last_group = nullptr;
+  ranks[0]->set_rehearsal(true);
+  ranks[0]->all_reduce_sum(launch, {x.data(), DType::kFloat32, 2});
+  ranks[0]->all_gather_columns(launch, TensorView(out.data(), DType::kFloat32, 2, 3).columns(0, 2),
+                               {x.data(), DType::kFloat32, 2, 1});
+  FakeDeviceRuntime::table().synchronize_stream(stream.get());
+  EXPECT_EQ(last_group, nullptr);
+  EXPECT_EQ(x, (std::vector<float>{7, 8}));
+  EXPECT_EQ(out, (std::vector<float>{0, 0, 3, 0, 0, 6}));
+  ranks[0]->set_rehearsal(false);
+  ranks[0]->all_reduce_sum(launch, {});
+  EXPECT_NE(last_group, nullptr);
 }
 
 TEST_F(PeerCommunicatorTest, WhoCameTooLateIsNamed) {

@@ -36,6 +36,10 @@ struct PeerOps {
   size_t memory_bytes;
   size_t state_bytes;
 
+  // Loads the exchanges' kernels on the device that is selected, before the first exchange: the driver may
+  // let a load wait for what runs. Returns a code of DeviceRuntime's.
+  int (*load)();
+
   // x becomes the sum over all ranks, added in rank order in fp32: every rank holds the same bits.
   //   x fp32 | fp16 | bf16, dense
   void (*all_reduce_sum)(const LaunchContext& ctx, const PeerGroup& group, TensorView x);
