@@ -72,6 +72,8 @@ constexpr Argument<C> kArguments[] = {
     argument<&C::gpu_memory_bytes>("gpu_memory_bytes"),
     argument<&C::enforce_eager>("enforce_eager"),
     argument<&C::prefix_caching_hash_seed>("prefix_caching_hash_seed"),
+    argument<&C::kv_connector>("kv_connector"),
+    argument<&C::kv_connector_config>("kv_connector_config"),
 };
 constexpr std::span<const Argument<C>> kAll(kArguments);
 

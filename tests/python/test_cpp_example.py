@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -27,6 +28,12 @@ def test_example_builds_against_an_installed_tree(build_dir: Path, demo_model: P
     output = run(program, demo_model, prompt)
     expected = LLM(demo_model).generate(prompt, SamplingParams(temperature=0, max_tokens=48), use_tqdm=False)
     assert output == expected[0].outputs[0].text + "\n"
+
+    # A prompt of three blocks and more: the second engine loads what the first has computed.
+    story = "Once upon a time there was a baker who lived by the sea, and every morning she baked bread. " * 4
+    output = run(tmp_path / "build" / "quire_shared_prefixes", demo_model, story)
+    found = re.fullmatch(r"0 then (\d+) tokens from the store, the same answer\n", output)
+    assert found and int(found[1]) >= 48 and int(found[1]) % 16 == 0, output
 
     failed = subprocess.run(
         [program, tmp_path, prompt], capture_output=True, text=True, check=False, env=os.environ

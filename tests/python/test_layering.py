@@ -25,6 +25,7 @@ PERMITTED: dict[str, set[str]] = {
     "weights": {"formats", "device", "csrc"},
     "layers": {"device", "distributed", "weights", "messages", "formats", "csrc"},
     "models": {"layers", "weights", "messages", "formats", "csrc"},
+    "connectors": set(),
     "sampler": {"device", "messages", "csrc"},
     "worker": {
         "models", "layers", "sampler", "device", "distributed", "messages", "weights", "formats", "csrc",

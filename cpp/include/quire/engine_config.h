@@ -51,7 +51,11 @@ struct QUIRE_API EngineConfig {
   // share a connector's store, need the same text: a long one that only they know.
   std::string prefix_caching_hash_seed;
   bool enable_kv_cache_events = false;  // collect what EngineBase::take_kv_events returns
-  std::shared_ptr<KVArena> kv_arena;    // memory shared with other engines, instead of kv_cache_memory_bytes
+  // Where keys and values beside the engine's own come from and go to: the name of a connector that was
+  // registered (kv_connector.h); empty: none. What it is told is its own affair: an address, a path.
+  std::string kv_connector;
+  std::string kv_connector_config;
+  std::shared_ptr<KVArena> kv_arena;  // memory shared with other engines, instead of kv_cache_memory_bytes
 
   // ---- scheduler ----
   int32_t max_num_seqs = 64;              // requests running at once: [1, 4096]

@@ -1,17 +1,22 @@
 // Keys and values that come from, or go to, somewhere else: another engine, host memory, a store.
 //
-// A connector has two sides that meet in an opaque string, once per step. This is the scheduler's side: it
-// decides. The worker's side moves the bytes, and reports through the step's results which requests' blocks
-// are filled, which are sent, and which loads failed.
+// A connector has two sides that meet in an opaque string, once per step. The scheduler's side decides; the
+// worker's side, one per rank, moves the bytes, and says which requests' blocks are filled, which are sent,
+// and which loads failed. EngineConfig::kv_connector names one that was registered;
+// docs/adding_a_connector.md builds one.
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "quire/export.h"
+#include "quire/kv_events.h"
 
 namespace quire {
 
@@ -24,7 +29,7 @@ struct MultiModalFeature {
 
 // A request as a connector sees it. Valid during the call. Keys and values belong to all of it: a store must
 // tell apart what differs in tokens, LoRA, salt, or a multimodal input that begins before the last of the
-// tokens.
+// tokens. The block hashes do, in engines of one prefix_caching_hash_seed.
 struct KVConnectorRequest {
   uint64_t request_id = 0;
   std::span<const int32_t> token_ids;  // prompt, then output
@@ -32,7 +37,16 @@ struct KVConnectorRequest {
   std::string_view lora_name;
   std::string_view cache_salt;
   std::span<const MultiModalFeature> mm_features;  // by offset, not overlapping
+  // The i-th names the first (i + 1) * KVConnectorConfig::hash_block_size tokens, and all of the above.
+  std::span<const KVBlockHash> block_hashes;
+  // The first ones, whose keys and values are in its blocks once the steps launched so far have run; at most
+  // token_ids.size(). 0 when nothing in them is to be used.
+  int32_t num_computed_tokens = 0;
 };
+
+// The blocks that a request has, by KV cache group: the i-th id of a group holds tokens [i * block_size,
+// (i + 1) * block_size), and is 0 where nothing is kept.
+using KVConnectorBlocks = std::span<const std::span<const int32_t>>;
 
 // One request of a step's plan.
 struct KVConnectorScheduled {
@@ -57,18 +71,108 @@ class QUIRE_API KVConnectorScheduler {
   virtual std::optional<KVConnectorMatch> get_num_new_matched_tokens(const KVConnectorRequest& request,
                                                                      int32_t num_computed_tokens) = 0;
 
-  // The request has blocks now, in KV cache group 0, for its first tokens; the last `num_external_tokens`
-  // tokens of what is computed are to be loaded into them. Called for 0 too.
-  virtual void update_state_after_alloc(const KVConnectorRequest& request, std::span<const int32_t> block_ids,
+  // The request has blocks now. Its first num_computed_tokens were found here, and the `num_external_tokens`
+  // that follow are to be loaded into its blocks. Called for 0 too.
+  virtual void update_state_after_alloc(const KVConnectorRequest& request, KVConnectorBlocks blocks,
                                         int32_t num_external_tokens) = 0;
 
   // What the worker's side must know for this step; empty: nothing. A step that computes nothing runs for it.
   virtual std::string build_connector_meta(uint64_t step_id,
                                            std::span<const KVConnectorScheduled> scheduled) = 0;
 
-  // The request has ended. True: its blocks, of group 0, are still to be sent, and must be held until the
-  // worker's side reports that they were.
-  virtual bool request_finished(const KVConnectorRequest& request, std::span<const int32_t> block_ids) = 0;
+  // The request has ended. True: its blocks are still to be sent, and must be held until the worker's side
+  // reports that they were.
+  virtual bool request_finished(const KVConnectorRequest& request, KVConnectorBlocks blocks) = 0;
 };
+
+// Where one KV cache group lies on one rank. A block's pages, one for each of the group's layers, lie next to
+// each other, so that a block is one piece of block_bytes. What a page holds is the backend's affair: only an
+// engine of the same model, dtype, block size, device kind and rank can use it.
+struct KVCachePages {
+  std::byte* data = nullptr;  // block 0, in device memory for "cuda"; block b begins at b * block_bytes
+  int64_t block_bytes = 0;
+  int64_t page_bytes = 0;  // that of the i-th of `layers` begins at i * page_bytes of a block
+  int32_t num_blocks = 0;  // block 0 included, which is nobody's
+  int32_t block_size = 0;  // tokens
+  std::vector<int32_t> layers;
+};
+
+// Moves bytes between a rank's KV cache and the host's memory, in order with what the rank computes: a copy
+// sees what was computed before it, and what follows sees the copy. On the rank's thread.
+class QUIRE_API KVCopier {
+ public:
+  virtual ~KVCopier();
+  // Either side may be the host's; on a device enqueued, so host memory that is written must stay until
+  // `synchronize`. Throws InternalError.
+  virtual void copy(void* to, const void* from, size_t bytes) = 0;
+  // Waits for what was enqueued.
+  virtual void synchronize() = 0;
+  // The rank's cudaStream_t, for connectors with kernels or copies of their own; null on the host.
+  virtual void* stream() const = 0;
+};
+
+// What the worker's side has to tell the scheduler, with the step's result. Where several ranks do, a request
+// is finished when every rank has said so.
+struct KVConnectorResult {
+  std::vector<uint64_t> finished_sending;  // requests whose blocks may be freed
+  std::vector<uint64_t> finished_recving;  // requests that waited and whose blocks are filled, or failed
+  // Loads that failed: the block of group 0 that has the same tokens. Said with, or before, the request's
+  // finished_recving, or in the step that loads it.
+  std::vector<int32_t> invalid_block_ids;
+
+  void clear() {
+    finished_sending.clear();
+    finished_recving.clear();
+    invalid_block_ids.clear();
+  }
+};
+
+// One per rank, called on its thread, in this order in every step. An exception fails the step.
+class QUIRE_API KVConnectorWorker {
+ public:
+  virtual ~KVConnectorWorker();
+
+  // Once, before the first step. `copier` lives as long as the worker.
+  virtual void register_kv_caches(std::span<const KVCachePages> groups, KVCopier& copier) = 0;
+
+  // Before the step computes, with what build_connector_meta made for it: what it is to load without waiting
+  // must be loaded, or enqueued with `copier`, on return, but for layers that wait_for_layer_load waits for.
+  virtual void start_load_kv(std::string_view metadata) = 0;
+
+  // Whether the next two want to be called; then no step runs as one CUDA graph. Does not change.
+  virtual bool has_layer_hooks() const { return false; }
+  // Before the step's attention reads this layer.
+  virtual void wait_for_layer_load(int32_t /*layer*/) {}
+  // The step's keys and values of this layer are computed, or enqueued.
+  virtual void save_kv_layer(int32_t /*layer*/) {}
+
+  // The step is computed, or enqueued. Blocks that are read by what is enqueued on return may be freed.
+  virtual void wait_for_save() = 0;
+
+  // Appends to `result`. It reaches the scheduler when the step has run.
+  virtual void get_finished(KVConnectorResult& result) = 0;
+};
+
+// What both sides are made for.
+struct KVConnectorConfig {
+  std::string config;  // EngineConfig::kv_connector_config
+  std::string model;   // EngineConfig::model
+  int32_t rank = 0;    // the worker's
+  int32_t world_size = 1;
+  // The scheduler's.
+  int32_t hash_block_size = 0;             // tokens a block hash
+  std::vector<int32_t> group_block_sizes;  // tokens a block, by KV cache group
+};
+
+struct KVConnectorFactory {
+  std::function<std::shared_ptr<KVConnectorScheduler>(const KVConnectorConfig&)> make_scheduler;
+  std::function<std::unique_ptr<KVConnectorWorker>(const KVConnectorConfig&)> make_worker;
+};
+
+// Makes `name` known to EngineConfig::kv_connector, for the rest of the process. Throws InvalidArgument when
+// it is known already, or a function is missing. Thread-safe.
+QUIRE_API void register_kv_connector(const std::string& name, KVConnectorFactory factory);
+// Throws InvalidArgument, with the names that are known. Thread-safe.
+QUIRE_API KVConnectorFactory find_kv_connector(const std::string& name);
 
 }  // namespace quire

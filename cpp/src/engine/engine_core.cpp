@@ -33,6 +33,18 @@ SchedulerConfig scheduler_config(const EngineConfig& config, int32_t max_model_l
   return scheduler;
 }
 
+std::shared_ptr<KVConnectorScheduler> make_kv_connector(const EngineConfig& config,
+                                                        const KVCacheConfig& kv_cache) {
+  KVConnectorConfig connector;
+  connector.config = config.kv_connector_config;
+  connector.model = config.model;
+  connector.world_size = config.tensor_parallel_size;
+  for (const KVCacheGroup& group : kv_cache.groups)
+    connector.group_block_sizes.push_back(group.spec.block_size);
+  connector.hash_block_size = *std::ranges::min_element(connector.group_block_sizes);
+  return find_kv_connector(config.kv_connector).make_scheduler(connector);
+}
+
 }  // namespace
 
 double EngineCore::steady_seconds() {
@@ -74,9 +86,14 @@ EngineCore::EngineCore(const EngineConfig& config, std::unique_ptr<Executor> exe
   }
   executor_->initialize_kv_cache(kv_cache);
   parts.hash_seed = make_hash_seed(config.prefix_caching_hash_seed);
-  // What a connector or a grammar's compiler answers is not recorded.
-  const bool records =
-      config.flight_recorder_bytes > 0 && !parts.kv_connector && !parts.structured_output_manager;
+  if (!config.kv_connector.empty()) parts.kv_connector = make_kv_connector(config, kv_cache);
+  // What a grammar's compiler answers is not recorded.
+  const bool records = config.flight_recorder_bytes > 0 && !parts.structured_output_manager;
+  std::shared_ptr<RecordedKVConnector> recorded_connector;
+  if (records && parts.kv_connector) {
+    recorded_connector = std::make_shared<RecordedKVConnector>(std::move(parts.kv_connector));
+    parts.kv_connector = recorded_connector;
+  }
   scheduler_ = std::make_unique<Scheduler>(scheduler, kv_cache, std::move(parts));
   if (records) {
     RecordingHeader header;
@@ -84,11 +101,13 @@ EngineCore::EngineCore(const EngineConfig& config, std::unique_ptr<Executor> exe
     header.unix_time_of_zero =
         std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count() - clock_();
     header.shares_arena = config.kv_arena != nullptr;
+    header.has_kv_connector = recorded_connector != nullptr;
     header.scheduler = scheduler;
     header.kv_cache = kv_cache;
     recorder_ = std::make_unique<SchedulerRecorder>(
         config, header, *scheduler_,
-        [this](size_t i) -> const SchedulerOutput& { return *in_flight_[i].plan; });
+        [this](size_t i) -> const SchedulerOutput& { return *in_flight_[i].plan; },
+        std::move(recorded_connector));
     const double now = clock_();
     EngineCoreOutputs nothing;
     scheduler_->advance(now, nothing);
@@ -131,8 +150,8 @@ bool EngineCore::reset_prefix_cache() {
 void EngineCore::dump_flight_recorder(const std::string& path) const {
   if (!recorder_) {
     throw InvalidArgument(
-        "there is no flight recorder: flight_recorder_bytes is 0, or the engine has a KV "
-        "connector or grammars, whose answers are not recorded");
+        "there is no flight recorder: flight_recorder_bytes is 0, or the engine has grammars, whose "
+        "compiler's answers are not recorded");
   }
   recorder_->dump(path);
 }

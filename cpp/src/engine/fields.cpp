@@ -38,6 +38,8 @@ constexpr ConfigField kConfigFields[] = {
     QUIRE_FIELD(enable_prefix_caching),
     QUIRE_FIELD(prefix_caching_hash_seed),
     QUIRE_FIELD(enable_kv_cache_events),
+    QUIRE_FIELD(kv_connector),
+    QUIRE_FIELD(kv_connector_config),
     QUIRE_FIELD(max_num_seqs),
     QUIRE_FIELD(max_num_batched_tokens),
     QUIRE_FIELD(enable_chunked_prefill),

@@ -20,10 +20,37 @@ std::vector<std::byte> bytes_of(const RecordingHeader& header) {
 
 }  // namespace
 
+std::optional<KVConnectorMatch> RecordedKVConnector::get_num_new_matched_tokens(
+    const KVConnectorRequest& request, int32_t num_computed_tokens) {
+  const auto match = connector_->get_num_new_matched_tokens(request, num_computed_tokens);
+  answers_.push_back(match ? 2 * int64_t{match->num_tokens} + (match->load_async ? 1 : 0) : -1);
+  return match;
+}
+
+void RecordedKVConnector::update_state_after_alloc(const KVConnectorRequest& request,
+                                                   KVConnectorBlocks blocks, int32_t num_external_tokens) {
+  connector_->update_state_after_alloc(request, blocks, num_external_tokens);
+}
+
+std::string RecordedKVConnector::build_connector_meta(uint64_t step_id,
+                                                      std::span<const KVConnectorScheduled> scheduled) {
+  std::string metadata = connector_->build_connector_meta(step_id, scheduled);
+  answers_.push_back(metadata.empty() ? 0 : 1);
+  return metadata;
+}
+
+bool RecordedKVConnector::request_finished(const KVConnectorRequest& request, KVConnectorBlocks blocks) {
+  const bool holds = connector_->request_finished(request, blocks);
+  answers_.push_back(holds ? 1 : 0);
+  return holds;
+}
+
 SchedulerRecorder::SchedulerRecorder(const EngineConfig& config, const RecordingHeader& header,
-                                     Scheduler& scheduler, InFlightPlan in_flight_plan)
+                                     Scheduler& scheduler, InFlightPlan in_flight_plan,
+                                     std::shared_ptr<RecordedKVConnector> connector)
     : scheduler_(scheduler),
       in_flight_plan_(std::move(in_flight_plan)),
+      connector_(std::move(connector)),
       directory_(config.flight_recorder_dir),
       recorder_(config.flight_recorder_bytes, config.flight_recorder_minutes * 60.0, bytes_of(header)) {
   scheduler_.record_new_hashes(true);
@@ -40,7 +67,9 @@ void SchedulerRecorder::added(RequestId id) {
 }
 
 void SchedulerRecorder::aborted(RequestId id, RequestStatus status) {
-  recorder_.record(RecordedEventKind::kAbort, RecordedAbort{id, static_cast<uint8_t>(status)});
+  RecordedAbort abort{id, static_cast<uint8_t>(status)};
+  take_answers(abort.connector_answers);
+  recorder_.record(RecordedEventKind::kAbort, abort);
 }
 
 void SchedulerRecorder::paused(PauseState state) {
@@ -52,8 +81,13 @@ void SchedulerRecorder::reset_prefix_cache() { recorder_.record(RecordedEventKin
 void SchedulerRecorder::planned(double now, const SchedulerOutput& plan, bool launched) {
   // A look that changed nothing need not be repeated.
   const uint64_t num_failed = scheduler_.kv_cache_manager().num_failed_allocations();
-  const bool changed_nothing = !launched && plan.preempted_req_ids.empty() && plan_.arena_answers.empty() &&
-                               num_failed == num_failed_allocations_;
+  take_answers(plan_.connector_answers);
+  // That the workers need know nothing is all that is answered to a look at nothing.
+  const KVConnectorAnswers& answers = plan_.connector_answers;
+  const bool was_answered =
+      !plan_.arena_answers.empty() || answers.size() > 1 || (answers.size() == 1 && answers[0] != 0);
+  const bool changed_nothing =
+      !launched && plan.preempted_req_ids.empty() && !was_answered && num_failed == num_failed_allocations_;
   num_failed_allocations_ = num_failed;
   if (changed_nothing) return;
   const SchedulerStats stats = scheduler_.stats();
@@ -79,6 +113,10 @@ void SchedulerRecorder::collected(double now, const SchedulerOutput& plan, const
   result_.num_drafts.clear();
   result_.stops.clear();
   result_.errors.clear();
+  result_.finished_sending = result.finished_sending;
+  result_.finished_recving = result.finished_recving;
+  result_.invalid_block_ids = result.invalid_block_ids;
+  take_answers(result_.connector_answers);
   scheduler_.take_new_hashes(result_.new_hashes);
   bool plain = true;
   for (size_t i = 0; i < result.results.size(); ++i)

@@ -3,7 +3,10 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
+#include <string>
+#include <utility>
 
 #include "observability/flight_recorder.h"
 #include "observability/signal_dump.h"
@@ -13,14 +16,40 @@
 
 namespace quire {
 
+// Passes questions on to a KV connector, and keeps its answers.
+class RecordedKVConnector final : public KVConnectorScheduler {
+ public:
+  explicit RecordedKVConnector(std::shared_ptr<KVConnectorScheduler> connector)
+      : connector_(std::move(connector)) {}
+
+  std::optional<KVConnectorMatch> get_num_new_matched_tokens(const KVConnectorRequest& request,
+                                                             int32_t num_computed_tokens) override;
+  void update_state_after_alloc(const KVConnectorRequest& request, KVConnectorBlocks blocks,
+                                int32_t num_external_tokens) override;
+  std::string build_connector_meta(uint64_t step_id,
+                                   std::span<const KVConnectorScheduled> scheduled) override;
+  bool request_finished(const KVConnectorRequest& request, KVConnectorBlocks blocks) override;
+
+  // Since the last call; overwrites `out`.
+  void take_answers(KVConnectorAnswers& out) {
+    out.clear();
+    out.swap(answers_);
+  }
+
+ private:
+  std::shared_ptr<KVConnectorScheduler> connector_;
+  KVConnectorAnswers answers_;
+};
+
 // Called on the engine core's thread, except dump(). In a steady step it allocates nothing.
 class SchedulerRecorder {
  public:
   using InFlightPlan = std::function<const SchedulerOutput&(size_t)>;
 
-  // `in_flight_plan` gives the i-th oldest plan whose results are to come.
+  // `in_flight_plan` gives the i-th oldest plan whose results are to come. `connector`: the scheduler's, or
+  // null.
   SchedulerRecorder(const EngineConfig& config, const RecordingHeader& header, Scheduler& scheduler,
-                    InFlightPlan in_flight_plan);
+                    InFlightPlan in_flight_plan, std::shared_ptr<RecordedKVConnector> connector = nullptr);
 
   // Before a step is planned, after advance(): begins a segment of the ring when it is time.
   void begin_step(double now);
@@ -38,8 +67,13 @@ class SchedulerRecorder {
   void dump_after(const std::string& why) const;
 
  private:
+  void take_answers(KVConnectorAnswers& out) {
+    if (connector_) connector_->take_answers(out);
+  }
+
   Scheduler& scheduler_;
   InFlightPlan in_flight_plan_;
+  std::shared_ptr<RecordedKVConnector> connector_;
   std::string directory_;
   FlightRecorder recorder_;
   RecordedPlan plan_;  // recycled, like the next

@@ -2,7 +2,9 @@
 #include <condition_variable>
 #include <exception>
 #include <limits>
+#include <map>
 #include <mutex>
+#include <span>
 #include <thread>
 
 #include "distributed/peer_communicator.h"
@@ -154,6 +156,29 @@ int32_t resolve_max_model_len(const EngineConfig& config, const HfConfig& hf_con
   return config.max_model_len;
 }
 
+// Requests that every rank has named; the ranks need not do so in the same step.
+class Unanimous {
+ public:
+  void say(std::span<const RequestId> ids) {
+    for (const RequestId id : ids) ++num_ranks_[id];
+  }
+  // Forgets those that it writes to `out`, which is overwritten.
+  void take(size_t num_ranks, std::vector<RequestId>& out) {
+    out.clear();
+    for (auto entry = num_ranks_.begin(); entry != num_ranks_.end();) {
+      if (entry->second < num_ranks) {
+        ++entry;
+        continue;
+      }
+      out.push_back(entry->first);
+      entry = num_ranks_.erase(entry);
+    }
+  }
+
+ private:
+  std::map<RequestId, size_t> num_ranks_;
+};
+
 class LocalExecutor final : public Executor {
  public:
   LocalExecutor(const EngineConfig& config, const Backend& backend)
@@ -235,15 +260,27 @@ class LocalExecutor final : public Executor {
   }
   void collect(StepId step_id, ModelRunnerOutput& output) override {
     ranks_[0]->collect(step_id, output);
+    if (ranks_.size() > 1) {
+      sending_.say(output.finished_sending);
+      recving_.say(output.finished_recving);
+    }
     // The other ranks sampled the same tokens from the same logits; the plan may go once they are done with
     // it.
     for (size_t rank = 1; rank < ranks_.size(); ++rank) {
       ranks_[rank]->collect(step_id, other_output_);
+      sending_.say(other_output_.finished_sending);
+      recving_.say(other_output_.finished_recving);
+      output.invalid_block_ids.insert(output.invalid_block_ids.end(), other_output_.invalid_block_ids.begin(),
+                                      other_output_.invalid_block_ids.end());
       output.worker_lost |= other_output_.worker_lost;
       if (other_output_.error.empty() || other_output_.error == output.error) continue;
       // Which rank began it, each of them can say of itself alone.
       if (!output.error.empty()) output.error += "; ";
       output.error += str("rank ", rank, ": ", other_output_.error);
+    }
+    if (ranks_.size() > 1) {
+      sending_.take(ranks_.size(), output.finished_sending);
+      recving_.take(ranks_.size(), output.finished_recving);
     }
     if (!output.error.empty()) has_failed_ = true;
     if (--num_in_flight_ > 0 || !has_failed_) return;
@@ -281,6 +318,7 @@ class LocalExecutor final : public Executor {
   ModelInfo model_info_;
   std::vector<std::unique_ptr<Rank>> ranks_;
   ModelRunnerOutput other_output_;
+  Unanimous sending_, recving_;  // of a KV connector
   int32_t num_in_flight_ = 0;
   bool has_failed_ = false;  // a step that was collected since the ranks were last known to be together
 };

@@ -57,7 +57,9 @@ void Attention::attend(const ForwardContext& ctx, TensorView out, TensorView q) 
   const AttentionMetadata& batch = ctx.attention_metadata[group];
   if (ctx.ops.plan_attention != nullptr && index_ == ctx.planning_layers[group])
     ctx.ops.plan_attention(ctx.launch, batch, layer_);
+  if (ctx.kv_connector != nullptr) ctx.kv_connector->wait_for_layer_load(index_);
   ctx.ops.paged_attention(ctx.launch, out, q, ctx.kv_caches[index], batch, layer_);
+  if (ctx.kv_connector != nullptr) ctx.kv_connector->save_kv_layer(index_);
 }
 
 }  // namespace quire

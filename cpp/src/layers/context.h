@@ -11,6 +11,7 @@
 #include "device/device_arena.h"
 #include "distributed/communicator.h"
 #include "quire/kernels/ops.h"
+#include "quire/kv_connector.h"
 #include "util/fnv.h"
 #include "weights/checkpoint.h"
 #include "weights/weight_loader.h"
@@ -60,6 +61,7 @@ struct ForwardContext {
   std::span<const AttentionMetadata> attention_metadata;  // per group
   std::span<const int32_t> planning_layers;               // per group: its first, which plans for all of them
   GraphPieces* pieces = nullptr;                          // while one is captured in pieces
+  KVConnectorWorker* kv_connector = nullptr;              // of a step, when it has per-layer hooks
 };
 
 }  // namespace quire

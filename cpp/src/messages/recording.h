@@ -44,13 +44,20 @@ struct RecordedRequest {
   }
 };
 
+// What a KV connector answered since the event before, in the order of the questions. How many tokens could
+// be loaded: -1 for not known yet, else twice their number, plus 1 when they are loaded while the request
+// waits. What the workers must know: 1 when that is something. Whether the blocks of a finished request are
+// to be held: 1 or 0.
+using KVConnectorAnswers = std::vector<int64_t>;
+
 struct RecordedAbort {
   RequestId request_id = 0;
   uint8_t status = 0;  // RequestStatus
+  KVConnectorAnswers connector_answers{};
 
   template <class A>
   void fields(A& a) {
-    a(request_id, status);
+    a(request_id, status, connector_answers);
   }
 };
 
@@ -65,11 +72,12 @@ struct RecordedPlan {
   int32_t num_waiting_reqs = 0;
   int32_t num_free_blocks = 0;
   std::vector<int64_t> arena_answers;  // of memory shared with other engines, in the order of the questions
+  KVConnectorAnswers connector_answers;
 
   template <class A>
   void fields(A& a) {
     a(now, step_id, hash, num_reqs, num_tokens, num_running_reqs, num_waiting_reqs, num_free_blocks,
-      arena_answers);
+      arena_answers, connector_answers);
   }
 };
 
@@ -83,10 +91,15 @@ struct RecordedResult {
   std::vector<std::pair<int32_t, int32_t>> stops;  // request of the step, and which of its tokens ended it
   std::vector<int32_t> errors;                     // requests of the step that failed
   std::vector<std::pair<RequestId, KVBlockHash>> new_hashes;  // of blocks that these tokens filled
+  // From the KV connector's worker side, and from its scheduler's.
+  std::vector<RequestId> finished_sending, finished_recving;
+  std::vector<BlockId> invalid_block_ids;
+  KVConnectorAnswers connector_answers;
 
   template <class A>
   void fields(A& a) {
-    a(now, step_id, failed, num_tokens, num_drafts, stops, errors, new_hashes);
+    a(now, step_id, failed, num_tokens, num_drafts, stops, errors, new_hashes, finished_sending,
+      finished_recving, invalid_block_ids, connector_answers);
   }
 };
 
@@ -133,8 +146,8 @@ struct RequestSnapshot {
   uint64_t arrival_order = 0;
   int32_t num_overtaken = 0, num_computed_tokens = 0, num_output_placeholders = 0, num_steps_in_flight = 0,
           num_tokens_in_flight = 0, num_prefill_tokens = 0, num_cached_tokens = 0, num_preemptions = 0,
-          num_results_to_drop = 0, num_charged_tokens = 0, num_spec_tokens = 0;
-  uint8_t known_to_workers = 0, is_long_prefill = 0;
+          num_results_to_drop = 0, num_charged_tokens = 0, num_spec_tokens = 0, num_external_tokens = 0;
+  uint8_t known_to_workers = 0, is_long_prefill = 0, kv_load_failed = 0;
   double first_scheduled_time = 0.0;
   std::vector<RequestBlocksSnapshot> blocks;
 
@@ -142,8 +155,8 @@ struct RequestSnapshot {
   void fields(A& a) {
     a(request, num_tokens, status, arrival_order, num_overtaken, num_computed_tokens, num_output_placeholders,
       num_steps_in_flight, num_tokens_in_flight, num_prefill_tokens, num_cached_tokens, num_preemptions,
-      num_results_to_drop, num_charged_tokens, num_spec_tokens, known_to_workers, is_long_prefill,
-      first_scheduled_time, blocks);
+      num_results_to_drop, num_charged_tokens, num_spec_tokens, num_external_tokens, known_to_workers,
+      is_long_prefill, kv_load_failed, first_scheduled_time, blocks);
   }
 };
 
@@ -178,6 +191,7 @@ struct SchedulerSnapshot {
   uint8_t pause_state = 0;
   std::vector<RequestSnapshot> requests;  // finished ones that steps in flight know included
   std::vector<size_t> running;            // indices into `requests`, in order
+  std::vector<size_t> held;               // likewise: finished, with blocks in a KV connector's hands
   std::vector<InFlightSnapshot> in_flight;
   std::vector<std::vector<size_t>> in_flight_requests;  // indices into `requests`, for each of those
   std::vector<RequestId> finished_req_ids;
@@ -192,9 +206,9 @@ struct SchedulerSnapshot {
 
   template <class A>
   void fields(A& a) {
-    a(now, next_step_id, next_arrival_order, pause_state, requests, running, in_flight, in_flight_requests,
-      finished_req_ids, deadlines, user_counters, last_counter, encoder_cache, pools, bytes_held, spare_bytes,
-      bytes_being_lent, extents, stats);
+    a(now, next_step_id, next_arrival_order, pause_state, requests, running, held, in_flight,
+      in_flight_requests, finished_req_ids, deadlines, user_counters, last_counter, encoder_cache, pools,
+      bytes_held, spare_bytes, bytes_being_lent, extents, stats);
   }
 };
 

@@ -261,8 +261,10 @@ void Request::save(RequestSnapshot& out) const {
   out.num_results_to_drop = num_results_to_drop_;
   out.num_charged_tokens = num_charged_tokens_;
   out.num_spec_tokens = static_cast<int32_t>(spec_token_ids_.size());
+  out.num_external_tokens = num_external_tokens_;
   out.known_to_workers = known_to_workers_;
   out.is_long_prefill = is_long_prefill_;
+  out.kv_load_failed = kv_load_failed_;
   out.first_scheduled_time = first_scheduled_time_;
   for (const RequestBlocks& held : held_.groups())
     out.blocks.push_back({held.ids, held.num_cached, held.num_skipped, held.num_sent, held.num_exact_tokens});
@@ -276,7 +278,8 @@ void Request::restore(const RequestSnapshot& s) {
       s.num_spec_tokens < kMaxDrafts && s.num_steps_in_flight >= 0 && s.num_steps_in_flight < kMaxSteps &&
       s.num_output_placeholders >= 0 && s.num_output_placeholders <= s.num_steps_in_flight &&
       s.num_results_to_drop >= 0 && s.num_results_to_drop <= s.num_steps_in_flight &&
-      s.num_cached_tokens >= -1 && s.num_computed_tokens >= 0 &&
+      s.num_cached_tokens >= -1 && s.num_computed_tokens >= 0 && s.num_external_tokens >= 0 &&
+      s.num_external_tokens <= num_tokens() &&
       s.num_computed_tokens <= num_tokens() + s.num_output_placeholders + s.num_spec_tokens + kMaxDrafts;
   if (!plausible) throw InvalidArgument(str("snapshot: impossible counts of request ", id_));
   arrival_order_ = s.arrival_order;
@@ -291,8 +294,10 @@ void Request::restore(const RequestSnapshot& s) {
   num_results_to_drop_ = s.num_results_to_drop;
   num_charged_tokens_ = s.num_charged_tokens;
   spec_token_ids_.assign(static_cast<size_t>(s.num_spec_tokens), 0);
+  num_external_tokens_ = s.num_external_tokens;
   known_to_workers_ = s.known_to_workers != 0;
   is_long_prefill_ = s.is_long_prefill != 0;
+  kv_load_failed_ = s.kv_load_failed != 0;
   first_scheduled_time_ = s.first_scheduled_time;
   set_status(static_cast<RequestStatus>(s.status));
 }

@@ -21,13 +21,14 @@ void visit_fields(A& a, SchedulerConfig& c) {
 struct RecordingHeader {
   std::string model;               // architecture and backend, for people
   uint8_t shares_arena = 0;        // with other engines: their part in its decisions is recorded
+  uint8_t has_kv_connector = 0;    // whose answers are recorded
   double unix_time_of_zero = 0.0;  // of the clock that times are told by
   SchedulerConfig scheduler;
   KVCacheConfig kv_cache;
 
   template <class A>
   void fields(A& a) {
-    a(model, shares_arena, unix_time_of_zero, scheduler, kv_cache);
+    a(model, shares_arena, has_kv_connector, unix_time_of_zero, scheduler, kv_cache);
   }
 };
 

@@ -214,8 +214,7 @@ Scheduler::Admission Scheduler::admit(Request& request, SchedulerOutput& out) {
     return Admission::kStop;
   }
   if (parts_.kv_connector && own_computed == 0) {
-    parts_.kv_connector->update_state_after_alloc(connector_view(request), request.blocks()[0].ids,
-                                                  num_external);
+    tell_connector_of_blocks(request, num_external);
   }
 
   waiting_->remove(request);
@@ -230,6 +229,12 @@ Scheduler::Admission Scheduler::admit(Request& request, SchedulerOutput& out) {
   return Admission::kAdmitted;
 }
 
+void Scheduler::tell_connector_of_blocks(const Request& request, int32_t num_external_tokens) {
+  KVConnectorRequest view = connector_view(request);
+  view.num_computed_tokens = computed_.num_tokens;
+  parts_.kv_connector->update_state_after_alloc(view, connector_blocks(request), num_external_tokens);
+}
+
 // Gives the request blocks to load into, and takes it out of the queue until they are filled. False when it
 // does not fit.
 bool Scheduler::load_remote(Request& request, int32_t num_external_tokens) {
@@ -239,8 +244,7 @@ bool Scheduler::load_remote(Request& request, int32_t num_external_tokens) {
       !kv_cache_manager_.allocate_slots(request, num_external_tokens, &computed_)) {
     return false;
   }
-  parts_.kv_connector->update_state_after_alloc(connector_view(request), request.blocks()[0].ids,
-                                                num_external_tokens);
+  tell_connector_of_blocks(request, num_external_tokens);
   waiting_->remove(request);
   request.begin_load(computed_.num_tokens, num_external_tokens);
   return true;

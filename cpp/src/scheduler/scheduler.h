@@ -94,8 +94,8 @@ class Scheduler {
   const SchedulerConfig& config() const { return config_; }
   SchedulerStats stats() const;
 
-  // For the flight recorder: everything the scheduler knows. Neither grammars nor a KV connector's state are
-  // part of it.
+  // For the flight recorder: everything the scheduler knows. Grammars are no part of it, nor is what a KV
+  // connector knows.
   void save(SchedulerSnapshot& out,
             const std::function<const SchedulerOutput&(size_t)>& in_flight_plan) const;
   // Into a fresh scheduler of the same configuration. `hashes_of` gives the block hashes that a request has
@@ -122,6 +122,7 @@ class Scheduler {
   void schedule_waiting(SchedulerOutput& out);
   Admission admit(Request& request, SchedulerOutput& out);
   bool load_remote(Request& request, int32_t num_external_tokens);
+  void tell_connector_of_blocks(const Request& request, int32_t num_external_tokens);
   bool give_back_youngest_load();
   int32_t limit_chunk(int32_t start, int32_t num_left) const;
   int32_t num_running_tokens(const Request& request) const;
@@ -150,7 +151,9 @@ class Scheduler {
   void report_finish(Request& request, RequestStatus status, std::string error, EngineCoreOutputs& outputs);
   void start_over(Request& queued);
   void drop_finished();
-  KVConnectorRequest connector_view(const Request& request) const;
+  // Valid until the next of their kind.
+  KVConnectorRequest connector_view(const Request& request);
+  KVConnectorBlocks connector_blocks(const Request& request);
 
   SchedulerConfig config_;
   SchedulerParts parts_;
@@ -192,6 +195,8 @@ class Scheduler {
   ComputedBlocks computed_;
   std::vector<Request*> asked_later_;  // the connector does not know yet
   std::vector<KVConnectorScheduled> connector_scheduled_;
+  std::vector<KVBlockHash> connector_hashes_;
+  std::vector<std::span<const int32_t>> connector_blocks_;
 };
 
 }  // namespace quire

@@ -8,8 +8,6 @@
 
 namespace quire {
 
-KVConnectorScheduler::~KVConnectorScheduler() = default;
-
 Scheduler::Scheduler(const SchedulerConfig& config, const KVCacheConfig& kv_cache_config,
                      SchedulerParts parts)
     : config_(config),
@@ -130,7 +128,9 @@ void Scheduler::finish(Request& request, RequestStatus status) {
     default: waiting_->remove(request);
   }
   if (parts_.kv_connector && !hold && request.num_slots() > 0) {
-    hold = parts_.kv_connector->request_finished(connector_view(request), request.blocks()[0].ids);
+    KVConnectorRequest view = connector_view(request);
+    if (status == RequestStatus::kFinishedError) view.num_computed_tokens = 0;
+    hold = parts_.kv_connector->request_finished(view, connector_blocks(request));
   }
   if (!hold) kv_cache_manager_.free(request);
   for (const MultiModalFeature& feature : request.mm_features())
@@ -183,9 +183,25 @@ void Scheduler::drop_finished() {
   }
 }
 
-KVConnectorRequest Scheduler::connector_view(const Request& request) const {
-  return {request.id(),        request.token_ids(),  request.num_prompt_tokens(),
-          request.lora_name(), request.cache_salt(), request.mm_features()};
+KVConnectorRequest Scheduler::connector_view(const Request& request) {
+  connector_hashes_.clear();
+  for (const BlockHash& hash : request.block_hashes()) connector_hashes_.push_back({hash.high, hash.low});
+  KVConnectorRequest view;
+  view.request_id = request.id();
+  view.token_ids = request.token_ids();
+  view.num_prompt_tokens = request.num_prompt_tokens();
+  view.lora_name = request.lora_name();
+  view.cache_salt = request.cache_salt();
+  view.mm_features = request.mm_features();
+  view.block_hashes = connector_hashes_;
+  view.num_computed_tokens = std::min(request.num_computed_tokens(), request.num_tokens());
+  return view;
+}
+
+KVConnectorBlocks Scheduler::connector_blocks(const Request& request) {
+  connector_blocks_.clear();
+  for (const RequestBlocks& held : request.blocks()) connector_blocks_.emplace_back(held.ids);
+  return connector_blocks_;
 }
 
 std::vector<RequestId> Scheduler::unfinished_request_ids() const {

@@ -55,7 +55,7 @@ void Scheduler::take_new_hashes(std::vector<std::pair<RequestId, KVBlockHash>>& 
 
 void Scheduler::save(SchedulerSnapshot& out,
                      const std::function<const SchedulerOutput&(size_t)>& in_flight_plan) const {
-  QUIRE_CHECK(held_.empty() && waiting_for_grammar_.empty() && totals_.num_waiting_for_remote_kvs == 0);
+  QUIRE_CHECK(waiting_for_grammar_.empty());
   out.now = now_;
   out.next_step_id = next_step_id_;
   out.next_arrival_order = next_arrival_order_;
@@ -67,6 +67,10 @@ void Scheduler::save(SchedulerSnapshot& out,
   };
   for (const auto& [id, request] : requests_) save_request(*request);
   for (const auto& request : finished_) save_request(*request);
+  for (const auto& [id, request] : held_) {
+    save_request(*request);
+    out.held.push_back(index_of.at(request.get()));
+  }
   for (const Request* request : running_) {
     if (!request->is_finished()) out.running.push_back(index_of.at(request));
   }
@@ -107,11 +111,20 @@ void Scheduler::restore(const SchedulerSnapshot& snapshot, const RecordedHashes&
     r.restore(s);
     kv_cache_manager_.restore_blocks(r, s);
     if (r.is_finished()) {
-      finished_.push_back(std::move(owned));
+      const bool held =
+          std::find(snapshot.held.begin(), snapshot.held.end(), requests.size() - 1) != snapshot.held.end();
+      if (held) {
+        require(!r.blocks().empty() && held_.emplace(r.id(), std::move(owned)).second,
+                "a request is held twice, or has nothing that could be");
+      } else {
+        finished_.push_back(std::move(owned));
+      }
       continue;
     }
-    require(r.is_queued() || r.is_running(), "a request that waits outside");
-    if (r.is_queued()) {
+    const bool loads = r.status() == RequestStatus::kWaitingForRemoteKvs;
+    require(r.is_queued() || r.is_running() || (loads && parts_.kv_connector), "a request that waits outside");
+    // What a connector has loaded may wait for its turn.
+    if (r.is_queued() && !(parts_.kv_connector && r.num_slots() > 0)) {
       const bool holds = std::any_of(r.blocks().begin(), r.blocks().end(), [](const RequestBlocks& held) {
         return !held.ids.empty() || held.num_cached + held.num_skipped + held.num_sent > 0;
       });

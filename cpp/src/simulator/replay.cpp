@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <deque>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -61,6 +62,36 @@ Hashes collect_hashes(const Recording& recording) {
   return hashes;
 }
 
+// Gives the recorded answers again.
+class ReplayedKVConnector final : public KVConnectorScheduler {
+ public:
+  std::optional<KVConnectorMatch> get_num_new_matched_tokens(const KVConnectorRequest&, int32_t) override {
+    const int64_t answer = next();
+    if (answer < 0) return std::nullopt;
+    if (answer / 2 > kMaxModelLen) throw InvalidArgument("a KV connector that has more than any sequence");
+    return KVConnectorMatch{static_cast<int32_t>(answer / 2), answer % 2 != 0};
+  }
+  void update_state_after_alloc(const KVConnectorRequest&, KVConnectorBlocks, int32_t) override {}
+  std::string build_connector_meta(uint64_t, std::span<const KVConnectorScheduled>) override {
+    return next() != 0 ? "recorded" : "";
+  }
+  bool request_finished(const KVConnectorRequest&, KVConnectorBlocks) override { return next() != 0; }
+
+  void add(const KVConnectorAnswers& answers) {
+    answers_.insert(answers_.end(), answers.begin(), answers.end());
+  }
+
+ private:
+  int64_t next() {
+    if (answers_.empty()) throw InvalidArgument("the KV connector is asked what it was not asked before");
+    const int64_t answer = answers_.front();
+    answers_.pop_front();
+    return answer;
+  }
+
+  std::deque<int64_t> answers_;
+};
+
 class Replay {
  public:
   Replay(const Recording& recording, ReplayObserver& observer)
@@ -105,6 +136,7 @@ class Replay {
             abort.status > static_cast<uint8_t>(RequestStatus::kFinishedError)) {
           damaged(event.offset, "an abort with an unfinished status");
         }
+        if (connector_) connector_->add(abort.connector_answers);
         scheduler_->finish_request(abort.request_id, static_cast<RequestStatus>(abort.status));
         observer_.on_abort(abort.request_id);
         return;
@@ -153,6 +185,10 @@ class Replay {
     SchedulerParts parts;
     // What other engines left for this one is in the recording; the arena itself is never what is short.
     if (header.shares_arena) parts.kv_arena = std::make_shared<KVArena>(KVArena::kMaxBytes);
+    if (header.has_kv_connector) {
+      connector_ = std::make_shared<ReplayedKVConnector>();
+      parts.kv_connector = connector_;
+    }
     scheduler_ = std::make_unique<Scheduler>(header.scheduler, header.kv_cache, std::move(parts));
     scheduler_->restore(snapshot, [this](RequestId id) { return hashes_[id]; });
     for (const InFlightSnapshot& step : snapshot.in_flight) {
@@ -169,6 +205,7 @@ class Replay {
 
   void plan(const RecordedPlan& recorded) {
     last_time_ = recorded.now;
+    if (connector_) connector_->add(recorded.connector_answers);
     EngineCoreOutputs expired;
     scheduler_->advance(recorded.now, expired);
     SchedulerOutput made;
@@ -206,6 +243,10 @@ class Replay {
     ModelRunnerOutput result;
     result.reset(plan.step_id);
     if (recorded.failed) result.error = "recorded";
+    result.finished_sending = recorded.finished_sending;
+    result.finished_recving = recorded.finished_recving;
+    result.invalid_block_ids = recorded.invalid_block_ids;
+    if (connector_) connector_->add(recorded.connector_answers);
     std::vector<int32_t> tokens;
     std::vector<int32_t> drafts;
     for (size_t i = 0; i < num_reqs && !recorded.failed; ++i) {
@@ -236,6 +277,7 @@ class Replay {
   const Recording& recording_;
   ReplayObserver& observer_;
   Hashes hashes_;
+  std::shared_ptr<ReplayedKVConnector> connector_;  // null: none
   std::unique_ptr<Scheduler> scheduler_;
   RingQueue<SchedulerOutput> in_flight_;
   ReplayReport report_;

@@ -76,6 +76,11 @@ void InputBatch::swap_rows(int32_t a, int32_t b) {
   std::swap(state_indices_[static_cast<size_t>(a)], state_indices_[static_cast<size_t>(b)]);
 }
 
+void InputBatch::truncate(CachedRequestState& request, int32_t num_tokens) {
+  request.num_tokens = std::min(request.num_tokens, num_tokens);
+  request.num_on_host = std::min(request.num_on_host, num_tokens);
+}
+
 void InputBatch::append_token(CachedRequestState& request, int32_t token_id) {
   append_unknown_token(request);
   token_ids(request)[request.num_tokens - 1] = token_id;

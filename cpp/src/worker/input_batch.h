@@ -67,6 +67,8 @@ class InputBatch {
            static_cast<size_t>(request.state_index) * static_cast<size_t>(max_model_len_);
   }
   void append_token(CachedRequestState& request, int32_t token_id);
+  // Forgets the tokens from `num_tokens` on.
+  static void truncate(CachedRequestState& request, int32_t num_tokens);
   // One more, which a device knows.
   void append_unknown_token(CachedRequestState& request) {
     QUIRE_CHECK(request.num_tokens < max_model_len_, "request ", request.request_id, " is full");

@@ -78,7 +78,10 @@ void ModelRunner::update_requests(const SchedulerOutput& scheduler_output) {
       QUIRE_CHECK(found != requests_.end(), "request ", scheduled.request_id, " is not known");
       scheduled_.push_back(&found->second);
     }
-    scheduled_.back()->num_computed_tokens = scheduled.num_computed_tokens;
+    CachedRequestState& request = *scheduled_.back();
+    // It goes back: what it was to load has not come. A device has only got the tokens from there on.
+    if (scheduled.num_computed_tokens < request.num_computed_tokens) request.num_sent = 0;
+    request.num_computed_tokens = scheduled.num_computed_tokens;
   }
 }
 
@@ -132,7 +135,13 @@ void ModelRunner::update_batch(const SchedulerOutput& scheduler_output) {
   QUIRE_CHECK(static_cast<size_t>(batch_->size()) == scheduled_.size(), batch_->size(), " rows for ",
               scheduled_.size(), " requests");
   for (size_t i = 0; i < scheduled_.size(); ++i) {
-    num_scheduled_[static_cast<size_t>(scheduled_[i]->row)] = scheduler_output.scheduled_reqs[i].num_tokens;
+    const ScheduledRequest& scheduled = scheduler_output.scheduled_reqs[i];
+    num_scheduled_[static_cast<size_t>(scheduled_[i]->row)] = scheduled.num_tokens;
+    // Tokens that were sampled from what had not come are nobody's.
+    if (scheduled.samples != 0) {
+      InputBatch::truncate(*scheduled_[i], scheduled.num_computed_tokens + scheduled.num_tokens -
+                                               scheduled.num_spec_tokens);
+    }
   }
   if (ops_.decodes_first) place_decodes_first();
 }
@@ -302,7 +311,8 @@ void ModelRunner::run_forward(const CudagraphDispatcher::Choice& choice) {
     return;
   }
   arena_->release(activations_begin_);
-  const ForwardContext ctx = forward_context();
+  ForwardContext ctx = forward_context();
+  ctx.kv_connector = layer_hooks_;
   TensorView hidden;
   if (choice.mode == CudagraphMode::kPiecewise) {
     const PiecewiseGraph& graph = piecewise_graphs_.at({compute_hash_, choice.num_tokens});

@@ -46,6 +46,9 @@ class ModelRunner {
   // Called once, before the first step.
   void set_kv_cache(const KVCacheConfig& config, std::vector<KVCacheView> layers, DeviceArena& arena);
 
+  // Whose per-layer hooks the steps call; lives longer. Before warm_up.
+  void set_layer_hooks(KVConnectorWorker* connector) { layer_hooks_ = connector; }
+
   // On a device: runs every size of step that matters once, so that nothing is chosen or loaded during a
   // request, and captures the graphs. Exchanges nothing with other ranks.
   void warm_up();
@@ -106,6 +109,7 @@ class ModelRunner {
   const KernelTable& ops_;
   const LaunchContext& launch_;
   Communicator& communicator_;
+  KVConnectorWorker* layer_hooks_ = nullptr;  // null: nobody's
   std::unique_ptr<StepBuffers> buffers_;
   std::unordered_map<RequestId, CachedRequestState> requests_;
   std::unique_ptr<InputBatch> batch_;

@@ -37,7 +37,10 @@ void ModelRunner::warm_up() {
   log(LogLevel::kInfo, "warmed up in ", seconds_since(begin), " s");
   if (!config_.use_graphs) return;
 
-  const auto full = CudagraphDispatcher::default_sizes(std::min(config_.max_num_seqs, max_tokens));
+  // Hooks are called between graphs, so nothing that calls them is one graph.
+  const auto full = layer_hooks_ != nullptr
+                        ? std::vector<int32_t>{}
+                        : CudagraphDispatcher::default_sizes(std::min(config_.max_num_seqs, max_tokens));
   const auto piecewise = CudagraphDispatcher::default_sizes(std::min(kMaxPiecewiseTokens, max_tokens));
   capture_graphs(full, piecewise);
   dispatcher_ = CudagraphDispatcher(full, piecewise);

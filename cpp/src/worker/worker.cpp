@@ -9,6 +9,7 @@
 #include "util/log.h"
 #include "util/seconds_since.h"
 #include "worker/kv_cache_memory.h"
+#include "worker/kv_copier.h"
 #include "worker/memory_plan.h"
 
 namespace quire {
@@ -36,6 +37,15 @@ Worker::Worker(const EngineConfig& config, const Backend& backend, const HfConfi
       " s: ", arena_->used(), " bytes");
   platform_->set_workspace(arena_->allocate(workspace_bytes_), workspace_bytes_);
   runner_ = std::make_unique<ModelRunner>(runner_config_, *model_, *platform_, *communicator_);
+  if (!config.kv_connector.empty()) {
+    KVConnectorConfig connector;
+    connector.config = config.kv_connector_config;
+    connector.model = config.model;
+    connector.rank = communicator_->rank();
+    connector.world_size = communicator_->world_size();
+    kv_connector_ = find_kv_connector(config.kv_connector).make_worker(connector);
+    kv_copier_ = make_kv_copier(platform_->runtime(), platform_->launch().stream);
+  }
 }
 
 Worker::~Worker() {
@@ -110,6 +120,7 @@ void Worker::initialize_kv_cache(const KVCacheConfig& config) {
     QUIRE_CHECK(layers[layer].data, "layer ", layer, " is in no group");
   }
   runner_->set_kv_cache(config, std::move(layers), *arena_);
+  if (kv_connector_) register_kv_caches(config, first_blocks);
   runner_->warm_up();
   platform_->check();
   log(LogLevel::kInfo, platform_->name(), " ready after ", seconds_since(begin), " s");
@@ -122,13 +133,30 @@ void Worker::meet_other_ranks() {
   communicator_->check();
 }
 
+void Worker::register_kv_caches(const KVCacheConfig& config, const std::vector<std::byte*>& first_blocks) {
+  std::vector<KVCachePages> groups;
+  for (size_t i = 0; i < config.groups.size(); ++i) {
+    const KVCacheGroup& group = config.groups[i];
+    groups.push_back({first_blocks[i], group.block_bytes(), group.spec.page_bytes, group.num_blocks,
+                      group.spec.block_size, group.layers});
+  }
+  kv_connector_->register_kv_caches(groups, *kv_copier_);
+  if (kv_connector_->has_layer_hooks()) runner_->set_layer_hooks(kv_connector_.get());
+}
+
 void Worker::execute_model(const SchedulerOutput& scheduler_output) {
   error_.clear();
+  kv_connector_result_.clear();
   try {
     platform_->select();
     platform_->begin_step();
     platform_->apply(scheduler_output.kv_extents);
+    if (kv_connector_) kv_connector_->start_load_kv(scheduler_output.kv_connector_metadata);
     runner_->execute_model(scheduler_output);
+    if (kv_connector_) {
+      kv_connector_->wait_for_save();
+      kv_connector_->get_finished(kv_connector_result_);
+    }
     platform_->check();
   } catch (const std::exception& error) {
     error_ = error.what();
@@ -137,39 +165,51 @@ void Worker::execute_model(const SchedulerOutput& scheduler_output) {
 }
 
 StepOutcome Worker::sample_tokens(const SchedulerOutput& scheduler_output, const GrammarOutput* grammar) {
-  if (!error_.empty()) return failed(error_, scheduler_output.step_id);
-  try {
-    runner_->sample_tokens(scheduler_output, grammar);
-    platform_->check();
-    return {scheduler_output.step_id, {}, false};
-  } catch (const std::exception& error) {
-    communicator_->abort();
-    return failed(error.what(), scheduler_output.step_id);
+  StepOutcome outcome = {scheduler_output.step_id, {}, false, {}};
+  if (error_.empty()) {
+    try {
+      runner_->sample_tokens(scheduler_output, grammar);
+      platform_->check();
+    } catch (const std::exception& error) {
+      communicator_->abort();
+      error_ = error.what();
+    }
   }
+  if (!error_.empty()) outcome = failed(error_, scheduler_output.step_id);
+  // What was moved has been, whatever became of the rest.
+  outcome.kv_connector = std::move(kv_connector_result_);
+  return outcome;
 }
 
 StepOutcome Worker::failed(const std::string& what, StepId step_id) {
   const std::string loss = platform_->loss();
-  if (loss.empty()) return {step_id, what, false};
-  return {step_id, str(what, " (", platform_->name(), " is lost: ", loss, ")"), true};
+  if (loss.empty()) return {step_id, what, false, {}};
+  return {step_id, str(what, " (", platform_->name(), " is lost: ", loss, ")"), true, {}};
 }
 
 void Worker::finish_step(const StepOutcome& outcome, ModelRunnerOutput& output) {
-  StepOutcome result = outcome;
-  if (result.error.empty()) {
+  std::string error = outcome.error;
+  bool lost = outcome.worker_lost;
+  if (error.empty()) {
     try {
       platform_->select();
       runner_->finish_step(output);
       communicator_->check();
-      return;
-    } catch (const std::exception& error) {
-      result = failed(error.what(), outcome.step_id);
-      if (result.worker_lost) communicator_->abort();
+    } catch (const std::exception& failure) {
+      const StepOutcome after = failed(failure.what(), outcome.step_id);
+      error = after.error;
+      lost = after.worker_lost;
+      if (lost) communicator_->abort();
     }
   }
-  output.reset(result.step_id);
-  output.error = result.error;
-  output.worker_lost = result.worker_lost;
+  if (!error.empty()) {
+    output.reset(outcome.step_id);
+    output.error = error;
+    output.worker_lost = lost;
+  }
+  output.finished_sending = outcome.kv_connector.finished_sending;
+  output.finished_recving = outcome.kv_connector.finished_recving;
+  output.invalid_block_ids = outcome.kv_connector.invalid_block_ids;
 }
 
 }  // namespace quire

@@ -12,6 +12,7 @@
 #include "messages/kv_cache_spec.h"
 #include "models/model.h"
 #include "quire/engine_config.h"
+#include "quire/kv_connector.h"
 #include "worker/backend.h"
 #include "worker/model_runner.h"
 #include "worker/platform.h"
@@ -23,6 +24,7 @@ struct StepOutcome {
   StepId step_id = 0;
   std::string error;
   bool worker_lost = false;  // it will compute no more
+  KVConnectorResult kv_connector;
 };
 
 class Worker {
@@ -63,6 +65,7 @@ class Worker {
   // What all but the KV cache takes, before any of it is taken.
   DeviceMemoryPlan measure(const EngineConfig& config, const HfConfig& hf_config, Checkpoint& checkpoint);
   size_t step_bytes() const;  // what the runner takes of the arena
+  void register_kv_caches(const KVCacheConfig& config, const std::vector<std::byte*>& first_blocks);
   StepOutcome failed(const std::string& what, StepId step_id);
 
   std::unique_ptr<Platform> platform_;
@@ -72,9 +75,13 @@ class Worker {
   std::unique_ptr<DeviceArena> arena_;
   size_t workspace_bytes_ = 0;
   std::unique_ptr<Model> model_;
-  std::unique_ptr<ModelRunner> runner_;
+  std::unique_ptr<KVCopier> kv_copier_;
+  std::unique_ptr<KVConnectorWorker> kv_connector_;  // null: none
+  std::unique_ptr<ModelRunner> runner_;              // goes first: it waits for what is enqueued
 
-  std::string error_;  // of the step at hand
+  // Of the step at hand.
+  std::string error_;
+  KVConnectorResult kv_connector_result_;
 };
 
 }  // namespace quire

@@ -105,18 +105,6 @@ class CudaPeersTest : public testing::Test {
   std::vector<int32_t> devices_;
 };
 
-uint16_t float_to_fp16(float x) {
-  const auto half = static_cast<_Float16>(x);
-  uint16_t bits = 0;
-  std::memcpy(&bits, &half, sizeof bits);
-  return bits;
-}
-float fp16_to_float(uint16_t bits) {
-  _Float16 half = 0;
-  std::memcpy(&half, &bits, sizeof bits);
-  return static_cast<float>(half);
-}
-
 // The values of a rank, which every thread can compute.
 std::vector<float> values_of(int32_t rank, size_t count, unsigned seed) {
   std::mt19937 random(seed * 97 + static_cast<unsigned>(rank));

@@ -74,13 +74,13 @@ struct ScenarioRunner::Connector : KVConnectorScheduler {
     if (!offer.known) return std::nullopt;
     return KVConnectorMatch{std::max(offer.num_tokens - num_computed_tokens, 0), offer.load_async};
   }
-  void update_state_after_alloc(const KVConnectorRequest& request, std::span<const int32_t> block_ids,
+  void update_state_after_alloc(const KVConnectorRequest& request, KVConnectorBlocks held,
                                 int32_t num_external_tokens) override {
-    blocks[request.request_id].assign(block_ids.begin(), block_ids.end());
+    blocks[request.request_id].assign(held[0].begin(), held[0].end());
     loads[request.request_id] = num_external_tokens;
   }
   std::string build_connector_meta(uint64_t, std::span<const KVConnectorScheduled>) override { return meta; }
-  bool request_finished(const KVConnectorRequest& request, std::span<const int32_t>) override {
+  bool request_finished(const KVConnectorRequest& request, KVConnectorBlocks) override {
     return offers[request.request_id].holds;
   }
   std::map<RequestId, Offer> offers;

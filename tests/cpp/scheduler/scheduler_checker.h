@@ -165,8 +165,9 @@ class SchedulerChecker {
                                             static_cast<int32_t>(request.token_ids.size()) - num_computed);
       return KVConnectorMatch{num_tokens, answer->second.load_async};
     }
-    void update_state_after_alloc(const KVConnectorRequest& request, std::span<const int32_t> block_ids,
+    void update_state_after_alloc(const KVConnectorRequest& request, KVConnectorBlocks blocks,
                                   int32_t num_external) override {
+      const auto block_ids = blocks[0];
       const KVConnectorMatch answer = answers[request.request_id];
       answers.erase(request.request_id);
       if (num_external == 0) return;
@@ -182,7 +183,7 @@ class SchedulerChecker {
     std::string build_connector_meta(uint64_t, std::span<const KVConnectorScheduled>) override {
       return loading.empty() && sending.empty() ? "" : "go on";
     }
-    bool request_finished(const KVConnectorRequest& request, std::span<const int32_t>) override {
+    bool request_finished(const KVConnectorRequest& request, KVConnectorBlocks) override {
       answers.erase(request.request_id);
       if (checker.choose_(3) != 0) return false;
       sending.insert(request.request_id);

@@ -111,13 +111,23 @@ struct AskedConnector : KVConnectorScheduler {
     lora_name = request.lora_name;
     cache_salt = request.cache_salt;
     for (const MultiModalFeature& feature : request.mm_features) mm_hashes.push_back(feature.mm_hash);
+    block_hashes.assign(request.block_hashes.begin(), request.block_hashes.end());
     return KVConnectorMatch{};
   }
-  void update_state_after_alloc(const KVConnectorRequest&, std::span<const int32_t>, int32_t) override {}
+  void update_state_after_alloc(const KVConnectorRequest& request, KVConnectorBlocks, int32_t) override {
+    num_found_here = request.num_computed_tokens;
+  }
   std::string build_connector_meta(uint64_t, std::span<const KVConnectorScheduled>) override { return ""; }
-  bool request_finished(const KVConnectorRequest&, std::span<const int32_t>) override { return false; }
+  bool request_finished(const KVConnectorRequest& request, KVConnectorBlocks blocks) override {
+    num_computed_tokens = request.num_computed_tokens;
+    num_groups = blocks.size();
+    return false;
+  }
   std::string lora_name, cache_salt;
   std::vector<std::string> mm_hashes;
+  std::vector<KVBlockHash> block_hashes;
+  int32_t num_computed_tokens = -1, num_found_here = -1;
+  size_t num_groups = 0;
 };
 
 TEST(SchedulerTest, AConnectorSeesWhatTheEnginesOwnPrefixesDependOn) {
@@ -137,6 +147,22 @@ TEST(SchedulerTest, AConnectorSeesWhatTheEnginesOwnPrefixesDependOn) {
   EXPECT_EQ(connector->lora_name, "lora");
   EXPECT_EQ(connector->cache_salt, "salt");
   EXPECT_EQ(connector->mm_hashes, std::vector<std::string>{"cat"});
+  const Request& known = *scheduler.find_request(1);
+  ASSERT_EQ(connector->block_hashes.size(), 2U);
+  EXPECT_EQ(connector->block_hashes[1],
+            (KVBlockHash{known.block_hashes()[1].high, known.block_hashes()[1].low}));
+  EXPECT_EQ(connector->num_found_here, 0);
+  // What failed has computed nothing that could be kept.
+  for (const auto& [status, expected] :
+       {std::pair{RequestStatus::kFinishedAborted, 8}, {RequestStatus::kFinishedError, 0}}) {
+    EngineCoreRequest next = make_request(2, 8, 2);
+    scheduler.add_request(std::move(next));
+    ASSERT_TRUE(scheduler.schedule(plan));
+    scheduler.finish_request(2, status);
+    EXPECT_EQ(connector->num_computed_tokens, expected);
+    EXPECT_EQ(connector->num_groups, 1U);
+    EXPECT_EQ(connector->num_found_here, status == RequestStatus::kFinishedError ? 4 : 0);
+  }
 }
 
 }  // namespace
