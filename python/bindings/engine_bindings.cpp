@@ -92,6 +92,7 @@ void bind_engine(nb::module_& m) {
       .def_ro("num_scheduled_tokens", &EngineStats::num_scheduled_tokens)
       .def_ro("prefix_cache_queries", &EngineStats::prefix_cache_queries)
       .def_ro("prefix_cache_hits", &EngineStats::prefix_cache_hits)
+      .def_ro("external_prefix_cache_hits", &EngineStats::external_prefix_cache_hits)
       .def_ro("num_generation_tokens", &EngineStats::num_generation_tokens)
       .def_ro("num_spec_tokens", &EngineStats::num_spec_tokens)
       .def_ro("num_accepted_spec_tokens", &EngineStats::num_accepted_spec_tokens)
@@ -103,29 +104,30 @@ void bind_engine(nb::module_& m) {
                   &EngineStats::num_preemptions, &EngineStats::num_full_graph_steps,
                   &EngineStats::num_piecewise_graph_steps, &EngineStats::num_eager_steps,
                   &EngineStats::num_scheduled_tokens, &EngineStats::prefix_cache_queries,
-                  &EngineStats::prefix_cache_hits, &EngineStats::num_generation_tokens,
-                  &EngineStats::num_spec_tokens, &EngineStats::num_accepted_spec_tokens,
-                  &EngineStats::num_unknown_aborts, &EngineStats::num_expired_reqs>(
-      stats, {"num_steps",
-              "num_running_reqs",
-              "num_waiting_reqs",
-              "num_waiting_tokens",
-              "num_free_blocks",
-              "num_total_blocks",
-              "kv_cache_usage",
-              "kv_cache_waste",
-              "num_preemptions",
-              "num_full_graph_steps",
-              "num_piecewise_graph_steps",
-              "num_eager_steps",
-              "num_scheduled_tokens",
-              "prefix_cache_queries",
-              "prefix_cache_hits",
-              "num_generation_tokens",
-              "num_spec_tokens",
-              "num_accepted_spec_tokens",
-              "num_unknown_aborts",
-              "num_expired_reqs"});
+                  &EngineStats::prefix_cache_hits, &EngineStats::external_prefix_cache_hits,
+                  &EngineStats::num_generation_tokens, &EngineStats::num_spec_tokens,
+                  &EngineStats::num_accepted_spec_tokens, &EngineStats::num_unknown_aborts,
+                  &EngineStats::num_expired_reqs>(stats, {"num_steps",
+                                                          "num_running_reqs",
+                                                          "num_waiting_reqs",
+                                                          "num_waiting_tokens",
+                                                          "num_free_blocks",
+                                                          "num_total_blocks",
+                                                          "kv_cache_usage",
+                                                          "kv_cache_waste",
+                                                          "num_preemptions",
+                                                          "num_full_graph_steps",
+                                                          "num_piecewise_graph_steps",
+                                                          "num_eager_steps",
+                                                          "num_scheduled_tokens",
+                                                          "prefix_cache_queries",
+                                                          "prefix_cache_hits",
+                                                          "external_prefix_cache_hits",
+                                                          "num_generation_tokens",
+                                                          "num_spec_tokens",
+                                                          "num_accepted_spec_tokens",
+                                                          "num_unknown_aborts",
+                                                          "num_expired_reqs"});
 
   nb::enum_<PauseMode>(m, "PauseMode", "How an engine pauses.")
       .value("KEEP", PauseMode::kKeep, "Nothing is computed until it resumes.")

@@ -642,6 +642,9 @@ class EngineStats:
     def prefix_cache_hits(self) -> int: ...
 
     @property
+    def external_prefix_cache_hits(self) -> int: ...
+
+    @property
     def num_generation_tokens(self) -> int: ...
 
     @property

@@ -92,8 +92,9 @@ struct EngineStats {
   uint64_t num_eager_steps = 0;
   uint64_t num_preemptions = 0;
   uint64_t num_scheduled_tokens = 0;
-  uint64_t prefix_cache_queries = 0;  // prompt tokens looked up
-  uint64_t prefix_cache_hits = 0;     // prompt tokens found
+  uint64_t prefix_cache_queries = 0;        // prompt tokens looked up
+  uint64_t prefix_cache_hits = 0;           // prompt tokens found
+  uint64_t external_prefix_cache_hits = 0;  // tokens that a KV connector had besides
   uint64_t num_generation_tokens = 0;
   uint64_t num_spec_tokens = 0;           // draft tokens verified
   uint64_t num_accepted_spec_tokens = 0;  // draft tokens accepted

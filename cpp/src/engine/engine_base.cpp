@@ -48,6 +48,7 @@ EngineStats EngineBase::stats() const {
   stats.num_scheduled_tokens = s.num_scheduled_tokens;
   stats.prefix_cache_queries = s.prefix_cache_queries;
   stats.prefix_cache_hits = s.prefix_cache_hits;
+  stats.external_prefix_cache_hits = s.external_prefix_cache_hits;
   stats.num_generation_tokens = s.num_generation_tokens;
   stats.num_spec_tokens = s.num_spec_tokens;
   stats.num_accepted_spec_tokens = s.num_accepted_spec_tokens;

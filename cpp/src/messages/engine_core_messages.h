@@ -96,8 +96,9 @@ struct SchedulerStats {
   int64_t num_used_slots = 0;    // of blocks in use: all slots
   uint64_t num_preemptions = 0;
   uint64_t num_scheduled_tokens = 0;
-  uint64_t prefix_cache_queries = 0;  // tokens looked up
-  uint64_t prefix_cache_hits = 0;     // tokens found
+  uint64_t prefix_cache_queries = 0;        // tokens looked up
+  uint64_t prefix_cache_hits = 0;           // tokens found
+  uint64_t external_prefix_cache_hits = 0;  // tokens that a KV connector had besides
   uint64_t num_generation_tokens = 0;
   uint64_t num_spec_tokens = 0;           // drafts verified
   uint64_t num_accepted_spec_tokens = 0;  // and accepted
@@ -117,10 +118,10 @@ struct SchedulerStats {
   void fields(A& a) {
     a(num_steps, num_running_reqs, num_waiting_reqs, num_waiting_tokens, num_prefill_tokens, num_free_blocks,
       num_used_blocks, num_total_blocks, num_wasted_slots, num_used_slots, num_preemptions,
-      num_scheduled_tokens, prefix_cache_queries, prefix_cache_hits, num_generation_tokens, num_spec_tokens,
-      num_accepted_spec_tokens, num_added_reqs, num_added_tokens, num_unknown_aborts, num_expired_reqs,
-      num_full_graph_steps, num_piecewise_graph_steps, num_eager_steps, time_per_step, time_per_token,
-      mean_service_time);
+      num_scheduled_tokens, prefix_cache_queries, prefix_cache_hits, external_prefix_cache_hits,
+      num_generation_tokens, num_spec_tokens, num_accepted_spec_tokens, num_added_reqs, num_added_tokens,
+      num_unknown_aborts, num_expired_reqs, num_full_graph_steps, num_piecewise_graph_steps, num_eager_steps,
+      time_per_step, time_per_token, mean_service_time);
   }
 };
 

@@ -218,6 +218,7 @@ Scheduler::Admission Scheduler::admit(Request& request, SchedulerOutput& out) {
   }
 
   waiting_->remove(request);
+  stats_.external_prefix_cache_hits += static_cast<uint64_t>(num_external);
   if (request.num_cached_tokens() < 0) {
     stats_.prefix_cache_queries += static_cast<uint64_t>(request.num_tokens());
     stats_.prefix_cache_hits += static_cast<uint64_t>(computed_.num_tokens);

@@ -122,7 +122,8 @@ void Scheduler::restore(const SchedulerSnapshot& snapshot, const RecordedHashes&
       continue;
     }
     const bool loads = r.status() == RequestStatus::kWaitingForRemoteKvs;
-    require(r.is_queued() || r.is_running() || (loads && parts_.kv_connector), "a request that waits outside");
+    require(r.is_queued() || r.is_running() || (loads && parts_.kv_connector),
+            "a request that waits outside");
     // What a connector has loaded may wait for its turn.
     if (r.is_queued() && !(parts_.kv_connector && r.num_slots() > 0)) {
       const bool holds = std::any_of(r.blocks().begin(), r.blocks().end(), [](const RequestBlocks& held) {

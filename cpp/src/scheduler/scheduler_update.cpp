@@ -185,6 +185,7 @@ void Scheduler::update_from_kv_connector(const ModelRunnerOutput& result, Engine
                     outputs);
       continue;
     }
+    stats_.external_prefix_cache_hits += static_cast<uint64_t>(request.num_external_tokens());
     if (request.num_computed_tokens() == 0) {
       kv_cache_manager_.free(request);  // nothing came: it starts over
     } else {

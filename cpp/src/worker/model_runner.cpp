@@ -139,8 +139,8 @@ void ModelRunner::update_batch(const SchedulerOutput& scheduler_output) {
     num_scheduled_[static_cast<size_t>(scheduled_[i]->row)] = scheduled.num_tokens;
     // Tokens that were sampled from what had not come are nobody's.
     if (scheduled.samples != 0) {
-      InputBatch::truncate(*scheduled_[i], scheduled.num_computed_tokens + scheduled.num_tokens -
-                                               scheduled.num_spec_tokens);
+      InputBatch::truncate(*scheduled_[i],
+                           scheduled.num_computed_tokens + scheduled.num_tokens - scheduled.num_spec_tokens);
     }
   }
   if (ops_.decodes_first) place_decodes_first();

@@ -180,6 +180,7 @@ class KVConnectorTest : public testing::Test {
     const RequestOutput output = run(second, prompt);
     EXPECT_EQ(output.outputs.at(0).token_ids, expected);
     EXPECT_EQ(output.num_cached_tokens, 64);
+    EXPECT_EQ(second.stats().external_prefix_cache_hits, 64U);
     EXPECT_EQ(shared().num_loads, static_cast<int>(4 * ranks));
     // And now they are cached there.
     EXPECT_EQ(run(second, prompt).outputs.at(0).token_ids, expected);
