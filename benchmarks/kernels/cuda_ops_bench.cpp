@@ -311,7 +311,7 @@ int main(int argc, char** argv) {
   context.state = kernels().create_state(&error);
   if (context.state == nullptr) std::fprintf(stderr, "%s: linears are left out\n", error.text);
   const float scale = 1.0F;
-  const LinearWeight widest = {.n = kVocab, .k = kIntermediate, .dtype = kType, .scales = &scale};
+  const LinearWeight widest = {.n = 2 * kIntermediate, .k = kHidden, .dtype = kType, .scales = &scale};
   const size_t workspace_bytes = std::max(kernels().sampling_workspace_bytes(256, kVocab),
                                           kernels().linear_workspace_bytes(8192, widest));
   const Memory workspace(workspace_bytes);

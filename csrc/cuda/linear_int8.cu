@@ -14,7 +14,7 @@ constexpr int kThreads = 32 * kWarps;
 constexpr int kOutputs = 16;    // of one block
 constexpr int kTileTokens = 8;  // of one product of the tensor cores
 constexpr int kStepDepth = 64;  // of one warp: 16 bytes of a row for each of four lanes
-constexpr int64_t kMaxFewRows = 32;
+constexpr int64_t kMaxFewRows = 64;
 
 // Four int8, of which `offset` is subtracted, as two pairs of 16-bit: exact, because what comes out is a
 // whole number below 256. The bytes become the low bits of a large floating-point number, and what makes it
@@ -147,8 +147,10 @@ void launch_few_rows(const LaunchContext& ctx, const FewRows<T>& args) {
     launch(few_rows_kernel<T, 1>);
   } else if (args.m <= 16) {
     launch(few_rows_kernel<T, 2>);
-  } else {
+  } else if (args.m <= 32) {
     launch(few_rows_kernel<T, 4>);
+  } else {
+    launch(few_rows_kernel<T, 8>);
   }
 }
 

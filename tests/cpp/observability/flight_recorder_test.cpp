@@ -127,7 +127,7 @@ TEST(RecordingTest, TornForeignAndDamagedFilesAreRefusedWithTheirOffset) {
   recorder.record(RecordedEventKind::kAbort, RecordedAbort{1, 7});
   const auto whole = dumped(recorder);
   EXPECT_EQ(refusal(whole), "");
-  const size_t last = whole.size() - 5 - 9;  // an event is its kind, its length, and here 9 bytes
+  const size_t last = whole.size() - 5 - 17;  // an event is its kind, its length, and here 17 bytes
   auto bytes = whole;
   bytes.pop_back();
   EXPECT_NE(refusal(bytes).find(str("at offset ", last + 5, ": torn")), std::string::npos) << refusal(bytes);
