@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+
 #include "engine/field_samples.h"
 #include "messages/model_runner_output.h"
 
@@ -96,6 +100,21 @@ TEST(ArchiveTest, EveryMessageRoundTrips) {
   outputs.scheduler_stats.num_steps = 9;
   outputs.engine_error = "gone";
   expect_round_trip(outputs);
+}
+
+// Seeds of another version would be refused before anything in them is looked at.
+TEST(ArchiveTest, SeedsOfTheFuzzerAreOfThisVersion) {
+  const auto read = [](const std::string& name) {
+    std::ifstream file("tests/fuzz/seeds/message_fuzz/" + name, std::ios::binary);
+    const std::vector<char> text{std::istreambuf_iterator<char>(file), {}};
+    std::vector<std::byte> bytes(text.size());
+    std::transform(text.begin(), text.end(), bytes.begin(), [](char c) { return static_cast<std::byte>(c); });
+    bytes.erase(bytes.begin());  // which message it is
+    return bytes;
+  };
+  EXPECT_NO_THROW(deserialize<EngineCoreRequest>(read("request")));
+  EXPECT_NO_THROW(deserialize<SchedulerOutput>(read("plan")));
+  EXPECT_NO_THROW(deserialize<ModelRunnerOutput>(read("result")));
 }
 
 TEST(ArchiveTest, EveryTruncationIsRefused) {

@@ -48,6 +48,15 @@ std::string refusal(std::span<const std::byte> bytes) {
   }
 }
 
+// Seeds of another version would be refused before anything in them is looked at.
+TEST(FlightRecorderTest, SeedsOfTheFuzzerReplay) {
+  for (const char* name : {"fcfs", "priority", "fair"}) {
+    const ReplayReport report = replay_recording(std::string("tests/fuzz/seeds/recording_fuzz/") + name);
+    EXPECT_EQ(report.divergence, "") << name;
+    EXPECT_GT(report.num_preemptions, 0U) << name;
+  }
+}
+
 TEST(FlightRecorderTest, KeepsTheNewestWithinItsBytesAndBeginsWithASnapshot) {
   FlightRecorder recorder(1 << 14, 1e9, header_bytes());
   for (RequestId id = 1; id <= 10000; ++id) {
