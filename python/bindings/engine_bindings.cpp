@@ -19,12 +19,14 @@ constexpr std::span<const Argument<EngineRequest>> kRequestArguments(kRequestFie
 // A request is used up: what it holds may be long, and goes to the engine as it is.
 EngineRequest taken(nb::handle request) { return std::move(nb::cast<EngineRequest&>(request)); }
 
-void add_requests(Engine& engine, const nb::list& given, OutputQueue& queue) {
+// Their parameters are one copy already, so what the queue is for is written there.
+void add_requests(Engine& engine, const nb::list& given, OutputQueue& queue, RequestOutputKind kind) {
   std::vector<EngineRequest> requests;
   std::vector<OutputCallback> callbacks;
   for (nb::handle request : given) {
     requests.push_back(taken(request));
-    callbacks.push_back(queue.callback(requests.back().sampling_params.output_kind));
+    requests.back().sampling_params.output_kind = kind;
+    callbacks.push_back(queue.callback(kind));
   }
   const ReleasedGil released;
   engine.add_requests(std::move(requests), std::move(callbacks));
@@ -161,9 +163,11 @@ void bind_engine(nb::module_& m) {
 
   nb::class_<Engine, EngineBase>(m, "Engine", "The engine on threads of its own. Thread-safe.")
       .def(nb::init<const EngineConfig&>(), "config"_a, ReleaseGil())
-      .def("add_requests", add_requests, "requests"_a, "queue"_a,
-           nb::sig("def add_requests(self, requests: list[EngineRequest], queue: OutputQueue) -> None"),
-           "Queues requests whose outputs go to `queue`: all of them, or none and ValueError. Uses them up.")
+      .def("add_requests", add_requests, "requests"_a, "queue"_a, "output_kind"_a,
+           nb::sig("def add_requests(self, requests: list[EngineRequest], queue: OutputQueue, "
+                   "output_kind: RequestOutputKind) -> None"),
+           "Queues requests whose outputs, of that kind, go to `queue`: all of them, or none and ValueError. "
+           "Uses them up.")
       .def("abort_request", &Engine::abort_request, "request_id"_a, ReleaseGil())
       .def(
           "drain",

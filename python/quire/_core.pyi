@@ -722,9 +722,9 @@ class Engine(EngineBase):
 
     def __init__(self, config: EngineConfig) -> None: ...
 
-    def add_requests(self, requests: list[EngineRequest], queue: OutputQueue) -> None:
+    def add_requests(self, requests: list[EngineRequest], queue: OutputQueue, output_kind: RequestOutputKind) -> None:
         """
-        Queues requests whose outputs go to `queue`: all of them, or none and ValueError. Uses them up.
+        Queues requests whose outputs, of that kind, go to `queue`: all of them, or none and ValueError. Uses them up.
         """
 
     def abort_request(self, request_id: str) -> bool: ...

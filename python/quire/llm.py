@@ -134,10 +134,10 @@ class LLM(EngineOperations[_core.Engine]):
         given = list(prompt) if isinstance(prompt, Iterator) else prompt
         is_chat = is_conversation(given)
         content = self.apply_chat_template(given) if is_conversation(given) else given
-        params = sampling_params_value(sampling_params).clone()
-        params.output_kind = RequestOutputKind.DELTA
+        params = sampling_params_value(sampling_params)
         queue = _core.OutputQueue()
-        ids = self._submit([prompt_content(content)], [params], queue, [{}], is_chat)
+        kind = RequestOutputKind.DELTA
+        ids = self._submit([prompt_content(content)], [params], queue, kind, [{}], is_chat)
         finished = False
         try:
             while not finished:
@@ -167,6 +167,7 @@ class LLM(EngineOperations[_core.Engine]):
         prompts: list[str | list[int]],
         params: list[SamplingParams],
         queue: _core.OutputQueue,
+        output_kind: RequestOutputKind,
         options: list[dict[str, Any]],
         is_chat: bool,
     ) -> list[str]:
@@ -182,7 +183,7 @@ class LLM(EngineOperations[_core.Engine]):
             )
             for i in range(len(prompts))
         ]
-        self._engine.add_requests(requests, queue)
+        self._engine.add_requests(requests, queue, output_kind)
         return ids
 
     def _run(
@@ -200,11 +201,8 @@ class LLM(EngineOperations[_core.Engine]):
             given = [sampling_params_value(sampling_params, expected)] * len(prompts)
         if len(given) != len(prompts):
             raise ValueError(f"sampling_params has {len(given)} entries for {len(prompts)} prompts")
-        params = [p.clone() for p in given]
-        for p in params:
-            p.output_kind = RequestOutputKind.FINAL_ONLY
         queue = _core.OutputQueue()
-        ids = self._submit(prompts, params, queue, options, is_chat)
+        ids = self._submit(prompts, given, queue, RequestOutputKind.FINAL_ONLY, options, is_chat)
         unfinished = set(ids)
         outputs: dict[str, RequestOutput] = {}
         progress = _progress_bar(len(ids)) if use_tqdm else None
