@@ -46,8 +46,8 @@ enum class InFlightResults : uint8_t {
 // A request and how far it is. What is counted is private: whatever happens to a request is one call, which
 // keeps its counts, and its part of the engine's totals, true.
 //
-//   0 <= num_computed_tokens <= num_tokens_with_spec
-//   num_output_placeholders <= num_steps_in_flight
+//   0 <= num_computed_tokens <= num_tokens_with_spec, but for the drafts that a step in flight verifies
+//   0 <= num_output_placeholders <= num_steps_in_flight
 //
 // Owned by the Scheduler; used on its thread only.
 class Request {
