@@ -41,7 +41,7 @@ kernels() {
 }
 
 engine() {
-  run_part engine 300 tests/gtest_some.sh "$(gpu_program tests/cpp quire_cpp_tests)" \
+  run_part engine 400 tests/gtest_some.sh "$(gpu_program tests/cpp quire_cpp_tests)" \
     --gtest_filter='Cuda*:*DeviceLoader*:-CudaPeers*:CudaRanks*'
 }
 

@@ -148,7 +148,6 @@ class HostMemoryWorker : public quire::KVConnectorWorker {
   }
 
   void start_load_kv(std::string_view metadata) override {
-    saves_.clear();
     std::istringstream lines{std::string(metadata)};
     for (Transfer transfer; transfer.read(lines);) {
       if (!transfer.loads) {
@@ -172,6 +171,7 @@ class HostMemoryWorker : public quire::KVConnectorWorker {
     }
     copier_->synchronize();
     store_->put(std::move(copies));
+    saves_.clear();
   }
 
   void get_finished(quire::KVConnectorResult& result) override { result = std::exchange(result_, {}); }
@@ -204,7 +204,7 @@ class HostMemoryWorker : public quire::KVConnectorWorker {
   int32_t rank_;
   std::vector<quire::KVCachePages> groups_;
   quire::KVCopier* copier_ = nullptr;
-  std::vector<Transfer> saves_;  // of the step at hand
+  std::vector<Transfer> saves_;  // of the step at hand, and of one before that failed
   quire::KVConnectorResult result_;
 };
 

@@ -127,7 +127,8 @@ struct KVConnectorResult {
   }
 };
 
-// One per rank, called on its thread, in this order in every step. An exception fails the step.
+// One per rank, called on its thread, in this order in every step. An exception fails the step. After any
+// failure the rest of the calls is left out: what was to be saved in that step is still to be saved.
 class QUIRE_API KVConnectorWorker {
  public:
   virtual ~KVConnectorWorker();

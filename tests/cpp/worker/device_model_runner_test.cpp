@@ -383,6 +383,39 @@ TEST(DeviceStepsTest, ARequestThatLeavesWithATokenInFlightComesBackWithIt) {
 }
 
 // Its row and the memory of its tokens may be another's by the time its last token is known.
+// A KV connector could not load the first block: the token that was sampled without it is nobody's, and the
+// tokens of that block, which a device was never sent, are computed after all.
+TEST(DeviceStepsTest, ARequestThatGoesBackForgetsWhatItSampled) {
+  const RunnerRig::Options on_device{.on_device = true, .in_flight = 1, .graphs = false, .hurried = false};
+  std::vector<int32_t> prompt;
+  for (int32_t i = 0; i < 20; ++i) prompt.push_back(10 + i * 37 % 4000);
+  for (const float repetition_penalty : {1.0F, 1.3F}) {
+    std::vector<std::vector<int32_t>> tokens;
+    for (const bool goes_back : {false, true}) {
+      for (const RunnerRig::Options& options : {kHost, on_device}) {
+        RunnerRig rig(options);
+        PlanBuilder steps;
+        steps.next().add(1, prompt, 20, {1, 2});
+        steps.plan.scheduled_new_reqs[0].sampling_params.repetition_penalty = repetition_penalty;
+        if (goes_back) {
+          ScheduledRequest& first = steps.plan.scheduled_reqs[0];
+          first.num_computed_tokens = 16;
+          steps.plan.total_num_scheduled_tokens = first.num_tokens = 4;
+          rig.run(steps.plan);
+          rig.run(steps.next().compute(1, 0, 8, /*samples=*/false).plan);
+          steps.next().compute(1, 8, 20);
+        }
+        std::vector<int32_t>& sampled = tokens.emplace_back();
+        for (int32_t end = 20; end < 26; ++end) {
+          sampled.push_back(rig.run(steps.plan).sampled_token_ids.at(0));
+          steps.next().compute(1, end, end + 1);
+        }
+      }
+    }
+    for (const auto& sampled : tokens) EXPECT_EQ(sampled, tokens[0]);
+  }
+}
+
 TEST(DeviceStepsTest, ARequestForgottenInFlightLeavesNothingBehind) {
   const auto script = [](bool with_first) {
     PlanBuilder steps;
