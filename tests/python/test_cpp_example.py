@@ -33,7 +33,7 @@ def test_example_builds_against_an_installed_tree(build_dir: Path, demo_model: P
     story = "Once upon a time there was a baker who lived by the sea, and every morning she baked bread. " * 4
     output = run(tmp_path / "build" / "quire_shared_prefixes", demo_model, story)
     found = re.fullmatch(r"0 then (\d+) tokens from the store, the same answer\n", output)
-    assert found and int(found[1]) >= 48 and int(found[1]) % 16 == 0, output
+    assert found and int(found[1]) >= 48, output
 
     failed = subprocess.run(
         [program, tmp_path, prompt], capture_output=True, text=True, check=False, env=os.environ
