@@ -396,7 +396,7 @@ TEST(DeviceStepsTest, ARequestThatGoesBackForgetsWhatItSampled) {
         RunnerRig rig(options);
         PlanBuilder steps;
         steps.next().add(1, prompt, 20, {1, 2});
-        steps.plan.scheduled_new_reqs[0].sampling_params.repetition_penalty = repetition_penalty;
+        steps.plan.scheduled_new_reqs[0].sampling_params.edit().repetition_penalty = repetition_penalty;
         if (goes_back) {
           ScheduledRequest& first = steps.plan.scheduled_reqs[0];
           first.num_computed_tokens = 16;
