@@ -75,7 +75,10 @@ class BlockHashMap {
   };
   size_t home(const BlockHash& hash) const {
     const auto product = static_cast<unsigned __int128>(hash.high ^ secret_[0]) * (hash.low ^ secret_[1]);
-    return (static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64)) & mask_;
+    uint64_t mixed = static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
+    // Of hashes that differ in a counter only, one product leaves a pattern, with some secrets a dense one.
+    mixed = (mixed ^ mixed >> 32) * 0x9E3779B97F4A7C15;
+    return (mixed ^ mixed >> 32) & mask_;
   }
 
   std::vector<Slot> slots_;

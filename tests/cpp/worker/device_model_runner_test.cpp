@@ -382,7 +382,6 @@ TEST(DeviceStepsTest, ARequestThatLeavesWithATokenInFlightComesBackWithIt) {
     EXPECT_EQ(host[i].sampled_token_ids, device[i].sampled_token_ids) << i;
 }
 
-// Its row and the memory of its tokens may be another's by the time its last token is known.
 // A KV connector could not load the first block: the token that was sampled without it is nobody's, and the
 // tokens of that block, which a device was never sent, are computed after all.
 TEST(DeviceStepsTest, ARequestThatGoesBackForgetsWhatItSampled) {
@@ -416,6 +415,7 @@ TEST(DeviceStepsTest, ARequestThatGoesBackForgetsWhatItSampled) {
   }
 }
 
+// Its row and the memory of its tokens may be another's by the time its last token is known.
 TEST(DeviceStepsTest, ARequestForgottenInFlightLeavesNothingBehind) {
   const auto script = [](bool with_first) {
     PlanBuilder steps;
