@@ -111,7 +111,10 @@ TEST_P(BatchOpsTest, PrepareInputsFillsTheStep) {
                     .block_size = 2,
                     .slot_mapping = mapping_of_2.data()};
   args.num_groups = 2;
+  Array<int32_t> unpadded = {-7};
+  args.unpadded_tokens = unpadded.data();
   batch().prepare_inputs(context(), args);
+  EXPECT_EQ(read(unpadded), std::vector<int32_t>{6});
   EXPECT_EQ(read(input_ids), (std::vector<int32_t>{120, 121, 122, 107, 133, 134, 0, 0}));
   EXPECT_EQ(read(positions), (std::vector<int32_t>{0, 1, 2, 7, 3, 4, 0, 0}));
   EXPECT_EQ(read(starts), (std::vector<int32_t>{0, 3, 4, 6, 6, 6}));

@@ -14,6 +14,10 @@ struct ModelInput {
   TensorView positions;  // [T] int32, or [3, T]: time, height and width of multimodal rotary embeddings
   // [T, hidden_size] in the model's dtype, read instead of input_ids where it has data; overwritten.
   TensorView inputs_embeds = {};
+  // [1] int32 in the kernels' memory, at the same address in every step: the tokens from there on, up to T,
+  // are padding of a graph and belong to nobody. For ops in which tokens influence each other, like routing
+  // to experts: a graph reads it when it is replayed. Without data nothing is padded.
+  TensorView num_tokens = {};
 };
 
 // One rank's share of a loaded model. Used on the rank's own thread.

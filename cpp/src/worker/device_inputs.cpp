@@ -62,7 +62,9 @@ class DeviceInputs final : public StepInputs {
   void build(const LaunchContext& launch, int32_t padded_rows, int32_t padded_tokens) override;
   ModelInput model_input() const override {
     return {{memory_.input_ids, DType::kInt32, padded_tokens_},
-            {memory_.positions, DType::kInt32, padded_tokens_}};
+            {memory_.positions, DType::kInt32, padded_tokens_},
+            {},
+            {memory_.num_tokens, DType::kInt32, 1}};
   }
   std::span<const AttentionMetadata> attention_metadata() const override { return metadata_; }
   TensorView logits_index() const override {
@@ -240,6 +242,7 @@ void DeviceInputs::build(const LaunchContext& launch, int32_t padded_rows, int32
   args.padded_query_start_loc = memory_.query_start_loc;
   args.seq_lens = memory_.seq_lens;
   args.padded_state_indices = memory_.state_indices;
+  args.unpadded_tokens = memory_.num_tokens;
   args.num_groups = static_cast<int32_t>(memory_.groups.size());
   const bool padded = padded_rows > num_rows_;
   for (size_t g = 0; g < memory_.groups.size(); ++g) {
@@ -275,6 +278,7 @@ DeviceInputsMemory::DeviceInputsMemory(const StepInputsConfig& config, DeviceAre
   query_start_loc = arena.take<int32_t>(rows + 1);
   seq_lens = arena.take<int32_t>(rows);
   state_indices = arena.take<int32_t>(rows);
+  num_tokens = arena.take<int32_t>(1);
   for (int32_t block_size : config.block_sizes) {
     const int32_t max_blocks = (config.max_model_len + block_size - 1) / block_size;
     groups.push_back({.block_table = arena.take<int32_t>(rows * static_cast<size_t>(max_blocks)),

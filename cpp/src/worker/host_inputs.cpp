@@ -32,7 +32,9 @@ class HostInputs final : public StepInputs {
     const auto num_tokens = static_cast<int64_t>(input_ids_.size());
     // Views have no const form; nobody writes.
     return {{const_cast<int32_t*>(input_ids_.data()), DType::kInt32, num_tokens},
-            {const_cast<int32_t*>(positions_.data()), DType::kInt32, num_tokens}};
+            {const_cast<int32_t*>(positions_.data()), DType::kInt32, num_tokens},
+            {},
+            {const_cast<int32_t*>(&num_tokens_), DType::kInt32, 1}};
   }
   std::span<const AttentionMetadata> attention_metadata() const override { return metadata_; }
   TensorView logits_index() const override {
@@ -43,6 +45,7 @@ class HostInputs final : public StepInputs {
 
  private:
   InputBatch* batch_ = nullptr;
+  int32_t num_tokens_ = 0;
   std::vector<int32_t> input_ids_, positions_, query_start_loc_, seq_lens_, logits_index_;
   std::vector<std::vector<int64_t>> slot_mappings_;  // per group
   std::vector<AttentionMetadata> metadata_;
@@ -53,6 +56,7 @@ void HostInputs::stage(const LaunchContext&, const StepShape& step) {
   InputBatch& batch = *step.batch;
   const auto num_rows = static_cast<size_t>(batch.size());
   const auto num_tokens = static_cast<size_t>(step.num_tokens);
+  num_tokens_ = step.num_tokens;
   input_ids_.resize(num_tokens);
   positions_.resize(num_tokens);
   query_start_loc_.resize(num_rows + 1);

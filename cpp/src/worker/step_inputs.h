@@ -76,6 +76,7 @@ struct DeviceInputsMemory {
   int32_t *input_ids, *positions;     // [max_num_batched_tokens]
   int32_t* query_start_loc;           // [max_num_seqs + 1]
   int32_t *seq_lens, *state_indices;  // [max_num_seqs]
+  int32_t* num_tokens;                // [1]
   std::vector<Group> groups;
 };
 // Bytes of the staging ring that a step takes at most; what changed beyond that goes in several rounds, with

@@ -51,6 +51,7 @@ class DeviceInputsTest : public testing::TestWithParam<Shape> {
     arena_ = make_device_arena(runtime_, counter->used());
     inputs_ = make_device_inputs(config_, fake::kBatchOps, DeviceInputsMemory(config_, *arena_), *ring_);
     EXPECT_EQ(arena_->remaining(), 0U);
+    num_tokens_address_ = inputs_->model_input().num_tokens.data;
     for (int32_t i = 0; i < shape_.max_num_seqs + 3; ++i) renew(sequences_.emplace_back());
   }
   ~DeviceInputsTest() override { synchronize(); }
@@ -159,6 +160,7 @@ class DeviceInputsTest : public testing::TestWithParam<Shape> {
   std::mt19937 random_{17};
   RequestId last_id_ = 0;
   std::deque<Sequence> sequences_;
+  const void* num_tokens_address_ = nullptr;
   std::deque<DeviceEvent> ends_;  // of the steps in flight
   int num_compared_ = 0;
 };
@@ -174,6 +176,9 @@ void DeviceInputsTest::expect_same_as_host(const StepShape& step, int32_t padded
   const auto num_padded = static_cast<size_t>(padded_tokens);
   expect_later(padded(values_of<int32_t>(host.input_ids), 0, num_padded), input.input_ids);
   expect_later(padded(values_of<int32_t>(host.positions), 0, num_padded), input.positions);
+  EXPECT_EQ(values_of<int32_t>(host.num_tokens), std::vector{step.num_tokens});
+  EXPECT_EQ(input.num_tokens.data, num_tokens_address_);
+  expect_later(std::vector{step.num_tokens}, input.num_tokens);
   expect_later(values_of<int32_t>(host_inputs_->logits_index()), inputs_->logits_index());
   const auto host_groups = host_inputs_->attention_metadata(), groups = inputs_->attention_metadata();
   // A backend's plan fills its place, and no other.
@@ -324,6 +329,7 @@ TEST_P(DeviceInputsTest, AStepOfPaddingBelongsToNobody) {
              tokens = static_cast<size_t>(shape_.max_num_batched_tokens);
   EXPECT_EQ(values_of<int32_t>(inputs_->model_input().input_ids), std::vector<int32_t>(tokens));
   EXPECT_EQ(values_of<int32_t>(inputs_->model_input().positions), std::vector<int32_t>(tokens));
+  EXPECT_EQ(values_of<int32_t>(inputs_->model_input().num_tokens), std::vector{0});
   for (const AttentionMetadata& group : inputs_->attention_metadata()) {
     EXPECT_EQ(values_of<int64_t>(group.slot_mapping), std::vector<int64_t>(tokens, -1));
     EXPECT_EQ(values_of<int32_t>(group.seq_lens), std::vector<int32_t>(rows));

@@ -65,6 +65,7 @@ struct PrepareInputsArgs {
   int32_t* padded_query_start_loc = nullptr;  // [padded_rows + 1]; padding repeats the last
   int32_t* seq_lens = nullptr;                // [padded_rows]; 0 for padding
   int32_t* padded_state_indices = nullptr;    // [padded_rows]; 0 for padding
+  int32_t* unpadded_tokens = nullptr;         // [1]; num_tokens. Null: nobody reads it
   GroupInputs groups[kMaxGroups];
   int32_t num_groups = 0;
 };
