@@ -17,7 +17,7 @@ constexpr size_t kMaxBiasesPerRow = 64;
 
 // Columns of results, one after the other.
 struct ResultLayout {
-  explicit ResultLayout(int32_t max_num_seqs) : rows(static_cast<size_t>(max_num_seqs)) {}
+  explicit ResultLayout(int32_t max_num_rows) : rows(static_cast<size_t>(max_num_rows)) {}
   size_t tokens() const { return 0; }
   size_t chosen_logprob() const { return rows; }
   size_t chosen_rank() const { return 2 * rows; }
@@ -88,7 +88,7 @@ class DeviceSampler final : public Sampler {
         vocab_size_(config.vocab_size),
         memory_(memory),
         staging_(staging),
-        layout_(config.max_num_seqs),
+        layout_(config.max_num_rows),
         pinned_(make_pinned(staging.runtime(),
                             static_cast<size_t>(config.ring_size) * layout_.words() * sizeof(int32_t))),
         results_(static_cast<size_t>(config.ring_size)) {
@@ -342,8 +342,9 @@ void DeviceSampler::take_logprobs(int32_t ring_index, std::vector<RequestLogprob
   const auto* chosen_logprob = reinterpret_cast<const float*>(words + layout_.chosen_logprob());
   const auto* top_logprob = reinterpret_cast<const float*>(words + layout_.top_logprobs());
   for (size_t i = 0; i < result.logprobs.size(); ++i) {
-    RequestLogprobs& entry = logprobs.emplace_back();
-    entry.result_index = result.logprobs[i].result_index;
+    const uint32_t index = result.logprobs[i].result_index;
+    if (logprobs.empty() || logprobs.back().result_index != index) logprobs.push_back({index, {}});
+    RequestLogprobs& entry = logprobs.back();
     PositionLogprobs& position = entry.positions.emplace_back();
     const auto num_top = static_cast<size_t>(result.logprobs[i].num_top);
     position.reserve(num_top + 1);
@@ -360,13 +361,13 @@ void DeviceSampler::take_logprobs(int32_t ring_index, std::vector<RequestLogprob
 }  // namespace
 
 DeviceSamplerMemory::DeviceSamplerMemory(const SamplerConfig& config, DeviceArena& arena) {
-  const auto rows = static_cast<size_t>(config.max_num_seqs);
+  const auto rows = static_cast<size_t>(config.max_num_rows);
   token_ids = arena.take<int32_t>(static_cast<size_t>(config.ring_size) * rows);
   row_counters = arena.take<uint32_t>(rows);
 }
 
 size_t device_sampler_staging_bytes(const SamplerConfig& config) {
-  const auto rows = static_cast<size_t>(config.max_num_seqs);
+  const auto rows = static_cast<size_t>(config.max_num_rows);
   StagingMeter meter;
   SamplingColumns().push(meter, rows);
   meter.push<int32_t>(rows);  // those that want log-probabilities

@@ -94,8 +94,10 @@ void HostSampler::sample(const LaunchContext& launch, ActivationArena& arena, Te
   for (size_t i = 0; any_logprobs && i < n; ++i) {
     if (!rows_[i].sampling.wants_logprobs || result.token_ids[i] == kNoToken) continue;
     const auto* row = reinterpret_cast<const float*>(all_logprobs.at(static_cast<int64_t>(i)));
-    RequestLogprobs& entry = result.logprobs.emplace_back();
-    entry.result_index = rows_[i].result_index;
+    const uint32_t index = rows_[i].result_index;
+    if (result.logprobs.empty() || result.logprobs.back().result_index != index)
+      result.logprobs.push_back({index, {}});
+    RequestLogprobs& entry = result.logprobs.back();
     entry.positions.push_back(top_logprobs(row, result.token_ids[i], *rows_[i].params->logprobs));
   }
   arena.release(mark);
@@ -125,6 +127,7 @@ void HostSampler::apply_masks(TensorView logits, const GrammarOutput& grammar) c
         if ((static_cast<uint32_t>(mask[id / 32]) >> (id % 32) & 1U) == 0)
           values[id] = -std::numeric_limits<float>::infinity();
       }
+      break;
     }
   }
 }

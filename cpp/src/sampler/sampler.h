@@ -24,8 +24,8 @@ struct SamplingRow {
   int32_t* token_place = nullptr;      // there too: where a device's kernel writes the token; null: nowhere
   int32_t num_prompt_tokens = 0;
   int32_t num_tokens = 0;     // the token to sample gets this index
-  uint32_t result_index = 0;  // what its log-probabilities are filed under
-  RequestId request_id = 0;   // what a grammar's mask is filed under
+  uint32_t result_index = 0;  // what its log-probabilities are filed under: rows in a row may share it
+  RequestId request_id = 0;   // what a grammar's mask is filed under: of such rows it is for the first
 
   // Whether tokens that end the request are forbidden yet.
   bool is_too_short() const { return num_tokens - num_prompt_tokens < sampling.min_tokens; }
@@ -33,8 +33,8 @@ struct SamplingRow {
 
 struct SamplerConfig {
   int32_t vocab_size = 0;
-  int32_t max_num_seqs = 0;
-  int32_t ring_size = 1;  // steps in flight, and the one that the host writes
+  int32_t max_num_rows = 0;  // of logits
+  int32_t ring_size = 1;     // steps in flight, and the one that the host writes
 };
 
 // What any sampler takes of the activations' arena for so many rows, and gives back: log-probabilities are
@@ -70,8 +70,8 @@ std::unique_ptr<Sampler> make_host_sampler(const KernelTable& ops, const Sampler
 struct DeviceSamplerMemory {
   DeviceSamplerMemory(const SamplerConfig& config, DeviceArena& arena);
 
-  int32_t* token_ids;      // [ring_size, max_num_seqs]
-  uint32_t* row_counters;  // [max_num_seqs]
+  int32_t* token_ids;      // [ring_size, max_num_rows]
+  uint32_t* row_counters;  // [max_num_rows]
 };
 // Bytes of the staging ring that a step takes at most, but for more logit biases than its rows have on
 // average: those go in rounds of their own.

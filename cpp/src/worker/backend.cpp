@@ -67,7 +67,14 @@ Backend backend_of_rank(const Backend& first, int32_t rank) {
 }
 
 bool uses_async_scheduling(const EngineConfig& config, const Backend& backend) {
-  return config.async_scheduling.value_or(backend.is_device());
+  if (backend.speculation.num_speculative_tokens == 0)
+    return config.async_scheduling.value_or(backend.is_device());
+  if (config.async_scheduling.value_or(false)) {
+    throw InvalidArgument(
+        "async_scheduling true: drafts are made of the tokens of the step before; leave it out, or say "
+        "false");
+  }
+  return false;
 }
 
 DType resolve_dtype(const EngineConfig& config, const Checkpoint& checkpoint, const Backend& backend) {

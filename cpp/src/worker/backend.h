@@ -8,6 +8,7 @@
 #include "quire/kernels/device_runtime.h"
 #include "quire/kernels/ops.h"
 #include "weights/checkpoint.h"
+#include "worker/drafter.h"
 
 namespace quire {
 
@@ -15,6 +16,7 @@ struct Backend {
   const KernelTable* ops = nullptr;
   const DeviceRuntime* runtime = nullptr;  // null: the host
   int32_t device = 0;                      // index
+  Speculation speculation = {};            // of what is computed there
 
   bool is_device() const { return runtime != nullptr; }
   std::string name() const;  // "cuda:0 (sm_90)"
@@ -27,7 +29,8 @@ Backend find_backend(const EngineConfig& config);
 // Where a rank computes: devices follow each other, and the host is one for all.
 Backend backend_of_rank(const Backend& first, int32_t rank);
 
-// config.async_scheduling, or its default: on for devices, which compute without the host.
+// config.async_scheduling, or its default: on for devices, which compute without the host, but off with
+// drafts, which are made of the tokens of the step before. Throws InvalidArgument when both are asked for.
 bool uses_async_scheduling(const EngineConfig& config, const Backend& backend);
 
 // The dtype that config.dtype and the checkpoint lead to. Throws InvalidArgument when the backend cannot

@@ -17,17 +17,24 @@ class CudagraphDispatcher {
   // ones later, and `max_tokens` itself.
   static std::vector<int32_t> default_sizes(int32_t max_tokens);
 
-  // Sizes ascend; an empty list turns its mode off.
+  // Sizes in tokens, ascending; an empty list turns its mode off. `draft_sizes`: of full graphs in which
+  // every row has `draft_query_len` tokens, its drafts among them.
   CudagraphDispatcher() = default;
-  CudagraphDispatcher(std::vector<int32_t> full_sizes, std::vector<int32_t> piecewise_sizes)
-      : full_sizes_(std::move(full_sizes)), piecewise_sizes_(std::move(piecewise_sizes)) {}
+  CudagraphDispatcher(std::vector<int32_t> full_sizes, std::vector<int32_t> piecewise_sizes,
+                      int32_t draft_query_len = 0, std::vector<int32_t> draft_sizes = {})
+      : full_sizes_(std::move(full_sizes)),
+        piecewise_sizes_(std::move(piecewise_sizes)),
+        draft_query_len_(draft_query_len),
+        draft_sizes_(std::move(draft_sizes)) {}
 
   struct Choice {
     CudagraphMode mode = CudagraphMode::kNone;
     int32_t num_tokens = 0;  // with padding
+    int32_t query_len = 1;   // of every row of a full graph
   };
-  // Counts its answer.
-  Choice dispatch(int32_t num_tokens, bool uniform_decode);
+  // `uniform_query_len`: the tokens of each row, all of them to sample from; 0 when rows differ. Counts its
+  // answer.
+  Choice dispatch(int32_t num_tokens, int32_t uniform_query_len);
 
   bool has_graphs() const { return !full_sizes_.empty() || !piecewise_sizes_.empty(); }
   std::span<const int32_t> full_sizes() const { return full_sizes_; }
@@ -37,6 +44,8 @@ class CudagraphDispatcher {
 
  private:
   std::vector<int32_t> full_sizes_, piecewise_sizes_;
+  int32_t draft_query_len_ = 0;
+  std::vector<int32_t> draft_sizes_;
   std::array<uint64_t, kNumCudagraphModes> counts_{};
 };
 

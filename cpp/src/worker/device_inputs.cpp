@@ -37,11 +37,11 @@ struct WriteColumns {
 };
 struct RowColumns {
   template <typename Staging>
-  void push(Staging& staging, size_t rows, size_t sampling_rows) {
+  void push(Staging& staging, size_t rows, size_t num_logits) {
     query_start_loc = staging.template push<int32_t>(rows + 1);
     num_computed = staging.template push<int32_t>(rows);
     state_indices = staging.template push<int32_t>(rows);
-    logits_index = staging.template push<int32_t>(sampling_rows);
+    logits_index = staging.template push<int32_t>(num_logits);
   }
   Staged<int32_t> query_start_loc, num_computed, state_indices, logits_index;
 };
@@ -59,7 +59,8 @@ class DeviceInputs final : public StepInputs {
   void bring_tokens(const LaunchContext& launch, InputBatch& batch,
                     const CachedRequestState& request) override;
   void stage(const LaunchContext& launch, const StepShape& step) override;
-  void build(const LaunchContext& launch, int32_t padded_rows, int32_t padded_tokens) override;
+  void build(const LaunchContext& launch, int32_t padded_rows, int32_t padded_tokens,
+             int32_t uniform_query_len) override;
   ModelInput model_input() const override {
     return {{memory_.input_ids, DType::kInt32, padded_tokens_},
             {memory_.positions, DType::kInt32, padded_tokens_},
@@ -68,7 +69,7 @@ class DeviceInputs final : public StepInputs {
   }
   std::span<const AttentionMetadata> attention_metadata() const override { return metadata_; }
   TensorView logits_index() const override {
-    return {rows_.logits_index.device, DType::kInt32, static_cast<int64_t>(num_sampling_rows_)};
+    return {rows_.logits_index.device, DType::kInt32, static_cast<int64_t>(num_logits_)};
   }
   int32_t* token_ids(const CachedRequestState& request) const override {
     return memory_.tokens + int64_t{request.state_index} * config_.max_model_len;
@@ -96,7 +97,7 @@ class DeviceInputs final : public StepInputs {
   std::vector<int32_t> values_;
   RowWriteArgs row_writes_;
   RowColumns rows_;
-  size_t num_sampling_rows_ = 0;
+  size_t num_logits_ = 0;
   int32_t num_rows_ = 0, num_tokens_ = 0, num_decode_rows_ = 0, max_query_len_ = 0, max_seq_len_ = 0;
   int64_t padded_tokens_ = 0;
 };
@@ -174,7 +175,8 @@ void DeviceInputs::stage_changes(const LaunchContext& launch, const StepShape& s
   for (int32_t row = 0; row < batch.size(); ++row) {
     CachedRequestState& request = batch.request(row);
     const int32_t end = request.num_computed_tokens + step.num_scheduled[static_cast<size_t>(row)];
-    QUIRE_CHECK(end <= request.num_tokens, "row ", row, " has ", request.num_tokens, " tokens");
+    QUIRE_CHECK(end <= request.num_tokens + request.num_drafts, "row ", row, " has ", request.num_tokens,
+                " tokens");
     // What precedes the tokens to compute is read by penalties only.
     const int32_t begin = request.sampling.is_penalized
                               ? request.num_sent
@@ -185,6 +187,10 @@ void DeviceInputs::stage_changes(const LaunchContext& launch, const StepShape& s
       write_row(launch, 0, request.state_index, begin,
                 {batch.token_ids(request) + begin, static_cast<size_t>(known_end - begin)});
       request.num_sent = known_end;
+    }
+    if (request.num_drafts > 0) {
+      write_row(launch, 0, request.state_index, request.num_tokens,
+                {batch.token_ids(request) + request.num_tokens, static_cast<size_t>(request.num_drafts)});
     }
     for (size_t group = 0; group < memory_.groups.size(); ++group) {
       int32_t first = 0;
@@ -202,8 +208,9 @@ void DeviceInputs::stage(const LaunchContext& launch, const StepShape& step) {
   num_tokens_ = step.num_tokens;
   num_decode_rows_ = step.num_decode_rows;
   const auto rows = static_cast<size_t>(num_rows_);
-  num_sampling_rows_ = step.sampling_rows.size();
-  rows_.push(staging_, rows, num_sampling_rows_);
+  num_logits_ = step.sampling_rows.size();
+  for (int32_t row : step.sampling_rows) num_logits_ += static_cast<size_t>(batch.request(row).num_drafts);
+  rows_.push(staging_, rows, num_logits_);
   rows_.query_start_loc.host[0] = 0;
   max_query_len_ = max_seq_len_ = 0;
   for (size_t row = 0; row < rows; ++row) {
@@ -217,13 +224,15 @@ void DeviceInputs::stage(const LaunchContext& launch, const StepShape& step) {
   }
   QUIRE_CHECK(rows_.query_start_loc.host[rows] == num_tokens_, rows_.query_start_loc.host[rows],
               " tokens, planned ", num_tokens_);
-  for (size_t i = 0; i < num_sampling_rows_; ++i) {
-    rows_.logits_index.host[i] =
-        rows_.query_start_loc.host[static_cast<size_t>(step.sampling_rows[i]) + 1] - 1;
+  int32_t* index = rows_.logits_index.host;
+  for (int32_t row : step.sampling_rows) {
+    const int32_t end = rows_.query_start_loc.host[static_cast<size_t>(row) + 1];
+    for (int32_t i = end - 1 - batch.request(row).num_drafts; i < end; ++i) *index++ = i;
   }
 }
 
-void DeviceInputs::build(const LaunchContext& launch, int32_t padded_rows, int32_t padded_tokens) {
+void DeviceInputs::build(const LaunchContext& launch, int32_t padded_rows, int32_t padded_tokens,
+                         int32_t uniform_query_len) {
   padded_tokens_ = padded_tokens;
   PrepareInputsArgs args;
   args.bytes = bring(launch);
@@ -255,9 +264,10 @@ void DeviceInputs::build(const LaunchContext& launch, int32_t padded_rows, int32
     metadata.query_start_loc = {memory_.query_start_loc, DType::kInt32, int64_t{padded_rows} + 1};
     metadata.seq_lens = {memory_.seq_lens, DType::kInt32, padded_rows};
     metadata.plan = group.attention_plan;
-    // Padding follows the rows: without others it counts as decodes.
-    metadata.num_decode_rows = padded && num_decode_rows_ == num_rows_ ? padded_rows : num_decode_rows_;
-    metadata.max_query_len = std::max(max_query_len_, 1);
+    // Padding follows the rows: without others it counts as decodes, unless a graph's rows have drafts.
+    const bool all_decode = num_decode_rows_ == num_rows_ && uniform_query_len == 1;
+    metadata.num_decode_rows = padded && all_decode ? padded_rows : num_decode_rows_;
+    metadata.max_query_len = std::max(max_query_len_, uniform_query_len);
     // Padding alone may be captured, and replayed with rows of any length.
     metadata.max_seq_len = num_rows_ == 0 ? config_.max_model_len : max_seq_len_;
   }
@@ -293,7 +303,7 @@ size_t device_inputs_staging_bytes(const StepInputsConfig& config) {
   const auto rows = static_cast<size_t>(config.max_num_seqs);
   StagingMeter meter;
   WriteColumns().push(meter, max_staged_writes(config), max_staged_values(config));
-  RowColumns().push(meter, rows, rows);
+  RowColumns().push(meter, rows, rows * (1 + static_cast<size_t>(config.num_speculative_tokens)));
   return meter.bytes();
 }
 

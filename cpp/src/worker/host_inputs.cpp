@@ -14,7 +14,8 @@ class HostInputs final : public StepInputs {
     // As large as any step makes them.
     const auto max_seqs = static_cast<size_t>(config.max_num_seqs);
     const auto max_tokens = static_cast<size_t>(config.max_num_batched_tokens);
-    for (auto* per_row : {&seq_lens_, &logits_index_}) per_row->reserve(max_seqs);
+    seq_lens_.reserve(max_seqs);
+    logits_index_.reserve(max_seqs * (1 + static_cast<size_t>(config.num_speculative_tokens)));
     query_start_loc_.reserve(max_seqs + 1);
     for (auto* per_token : {&input_ids_, &positions_}) per_token->reserve(max_tokens);
     slot_mappings_.resize(config.block_sizes.size());
@@ -24,7 +25,7 @@ class HostInputs final : public StepInputs {
 
   void bring_tokens(const LaunchContext&, InputBatch&, const CachedRequestState&) override {}
   void stage(const LaunchContext& launch, const StepShape& step) override;
-  void build(const LaunchContext&, int32_t padded_rows, int32_t padded_tokens) override {
+  void build(const LaunchContext&, int32_t padded_rows, int32_t padded_tokens, int32_t) override {
     QUIRE_CHECK(padded_rows == batch_->size() && padded_tokens == static_cast<int32_t>(input_ids_.size()),
                 "nothing is padded on the host");
   }
@@ -71,7 +72,8 @@ void HostInputs::stage(const LaunchContext&, const StepShape& step) {
     const CachedRequestState& request = batch.request(row);
     const int32_t begin = request.num_computed_tokens;
     const int32_t first = query_start_loc_[static_cast<size_t>(row)];
-    QUIRE_CHECK(begin + count <= request.num_tokens, "row ", row, " has ", request.num_tokens, " tokens");
+    QUIRE_CHECK(begin + count <= request.num_tokens + request.num_drafts, "row ", row, " has ",
+                request.num_tokens, " tokens");
     QUIRE_CHECK(first + count <= step.num_tokens, "more tokens than planned");
     std::copy_n(batch.token_ids(request) + begin, count, input_ids_.data() + first);
     std::iota(positions_.data() + first, positions_.data() + first + count, begin);
@@ -100,8 +102,10 @@ void HostInputs::stage(const LaunchContext&, const StepShape& step) {
     metadata.max_seq_len = max_seq_len;
   }
   logits_index_.clear();
-  for (int32_t row : step.sampling_rows)
-    logits_index_.push_back(query_start_loc_[static_cast<size_t>(row) + 1] - 1);
+  for (int32_t row : step.sampling_rows) {
+    const int32_t end = query_start_loc_[static_cast<size_t>(row) + 1];
+    for (int32_t i = end - 1 - batch.request(row).num_drafts; i < end; ++i) logits_index_.push_back(i);
+  }
 }
 
 }  // namespace

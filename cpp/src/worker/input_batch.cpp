@@ -81,6 +81,23 @@ void InputBatch::truncate(CachedRequestState& request, int32_t num_tokens) {
   request.num_on_host = std::min(request.num_on_host, num_tokens);
 }
 
+void InputBatch::set_drafts(CachedRequestState& request, std::span<const int32_t> draft_token_ids) {
+  const auto count = static_cast<int32_t>(draft_token_ids.size());
+  QUIRE_CHECK(request.num_drafts == 0 && request.num_tokens + count < max_model_len_, "request ",
+              request.request_id, " with ", request.num_tokens, " tokens has ", count, " drafts");
+  request.draft_token_ids.assign(draft_token_ids.begin(), draft_token_ids.end());
+  request.num_drafts = count;
+  int32_t* place = token_ids(request) + request.num_tokens;
+  for (int32_t id : draft_token_ids) *place++ = std::max(id, 0);  // whatever is computed of -1
+}
+
+void InputBatch::accept_drafts(CachedRequestState& request, int32_t num_accepted) {
+  QUIRE_CHECK(num_accepted >= 0 && num_accepted <= request.num_drafts, "request ", request.request_id,
+              " accepts ", num_accepted, " of ", request.num_drafts, " drafts");
+  request.num_tokens += num_accepted;
+  request.num_drafts = 0;
+}
+
 void InputBatch::append_token(CachedRequestState& request, int32_t token_id) {
   append_unknown_token(request);
   token_ids(request)[request.num_tokens - 1] = token_id;

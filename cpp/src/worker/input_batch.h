@@ -27,12 +27,16 @@ struct CachedRequestState {
   int32_t num_tokens = 0;   // prompt and output, while it is in the batch
   int32_t num_on_host = 0;  // the first of those that the host has: a device's own are only counted there
   int32_t num_sent = 0;     // the first that a device has already, or does not need
-  RowSampling sampling;     // of sampling_params
+  // Of its draft_token_ids. In a step they follow its num_tokens; after one whose tokens only the device has,
+  // num_tokens counts the token that is certain, and up to num_drafts more may have been accepted.
+  int32_t num_drafts = 0;
+  RowSampling sampling;  // of sampling_params
   Shared<SamplingParams> sampling_params;
   Shared<std::vector<int32_t>> eos_token_ids;
   Shared<std::vector<int32_t>> prompt_token_ids;
   std::vector<int32_t> output_token_ids;  // current while it is not in the batch
   BlockIdsByGroup block_ids;              // current while it is not in the batch
+  std::vector<int32_t> draft_token_ids;   // -1: one that is never right
 
   // Likewise.
   size_t num_kept_tokens() const { return prompt_token_ids->size() + output_token_ids.size(); }
@@ -74,6 +78,10 @@ class InputBatch {
     QUIRE_CHECK(request.num_tokens < max_model_len_, "request ", request.request_id, " is full");
     ++request.num_tokens;
   }
+  // The step computes these as well, behind its tokens.
+  void set_drafts(CachedRequestState& request, std::span<const int32_t> draft_token_ids);
+  // Of those, the first were right: they count as tokens. The others are forgotten.
+  void accept_drafts(CachedRequestState& request, int32_t num_accepted);
   int32_t max_model_len() const { return max_model_len_; }
   BlockTable& block_table(size_t group) { return block_tables_[group]; }
   size_t num_groups() const { return block_tables_.size(); }

@@ -16,13 +16,18 @@ ModelRunner::ModelRunner(const ModelRunnerConfig& config, const Model& model, Pl
       ops_(platform.ops()),
       launch_(platform.launch()),
       communicator_(communicator),
-      records_(static_cast<size_t>(config.max_in_flight_steps) + 1) {}
+      drafter_(config.speculation.drafter.get()),
+      proposed_(static_cast<size_t>(config.speculation.num_speculative_tokens)),
+      records_(static_cast<size_t>(config.max_in_flight_steps) + 1) {
+  QUIRE_CHECK(drafter_ == nullptr || config.max_in_flight_steps == 1, "a drafter, and ",
+              config.max_in_flight_steps, " steps in flight");
+}
 
 // Steps may still use what goes now.
 ModelRunner::~ModelRunner() { buffers_.reset(); }
 
 size_t ModelRunner::activation_bytes() const {
-  const int64_t rows = std::min(config_.max_num_seqs, config_.max_num_batched_tokens);
+  const int64_t rows = config_.max_num_logits();
   const size_t logits = ActivationArena::bytes(DType::kFloat32, rows * model_.vocab_size());
   const size_t forward = dry_run_bytes(model_, ops_, communicator_, config_.max_num_batched_tokens, rows);
   return logits + std::max(forward, sampler_scratch_bytes(sampler_config(), rows));
@@ -40,6 +45,8 @@ CachedRequestState& ModelRunner::add_request(const NewRequestData& data) {
   request.output_token_ids = data.output_token_ids;
   request.num_prompt_tokens = static_cast<int32_t>(data.prompt_token_ids->size());
   request.block_ids.resize(batch_->num_groups());
+  if (drafter_ != nullptr)
+    drafter_->add_request(data.request_id, *data.prompt_token_ids, data.output_token_ids);
   return request;
 }
 
@@ -48,10 +55,16 @@ void ModelRunner::forget_request(RequestId id) {
   if (found == requests_.end()) return;
   if (found->second.row >= 0) remove_from_batch(found->second, /*keeps=*/false);
   requests_.erase(found);
+  if (drafter_ != nullptr) drafter_->remove_request(id);
 }
 
 void ModelRunner::remove_from_batch(CachedRequestState& request, bool keeps) {
-  if (keeps) buffers_->inputs().bring_tokens(launch_, *batch_, request);
+  if (keeps && request.num_drafts > 0) {
+    settle_by_tokens(request);
+  } else if (keeps) {
+    buffers_->inputs().bring_tokens(launch_, *batch_, request);
+  }
+  request.num_drafts = 0;
   batch_->remove(request);
 }
 
@@ -63,7 +76,6 @@ void ModelRunner::update_requests(const SchedulerOutput& scheduler_output) {
   for (RequestId id : scheduler_output.finished_req_ids) forget_request(id);
   auto new_request = scheduler_output.scheduled_new_reqs.begin();
   for (const ScheduledRequest& scheduled : scheduler_output.scheduled_reqs) {
-    QUIRE_CHECK(scheduled.num_spec_tokens == 0, "drafts need a verifier");
     const size_t index = scheduled_.size();
     if (scheduled.is_new) {
       QUIRE_CHECK(new_request != scheduler_output.scheduled_new_reqs.end() &&
@@ -79,6 +91,7 @@ void ModelRunner::update_requests(const SchedulerOutput& scheduler_output) {
       scheduled_.push_back(&found->second);
     }
     CachedRequestState& request = *scheduled_.back();
+    if (request.num_drafts > 0) settle_drafts(request, scheduled);
     // It goes back: what it was to load has not come. A device has only got the tokens from there on.
     if (scheduled.num_computed_tokens < request.num_computed_tokens) request.num_sent = 0;
     request.num_computed_tokens = scheduled.num_computed_tokens;
@@ -143,6 +156,7 @@ void ModelRunner::update_batch(const SchedulerOutput& scheduler_output) {
                            scheduled.num_computed_tokens + scheduled.num_tokens - scheduled.num_spec_tokens);
     }
   }
+  if (!scheduler_output.spec_token_ids.empty()) set_drafts(scheduler_output);
   if (ops_.decodes_first) place_decodes_first();
 }
 
@@ -161,7 +175,7 @@ void ModelRunner::place_decodes_first() {
 }
 
 SamplerConfig ModelRunner::sampler_config() const {
-  return {model_.vocab_size(), config_.max_num_seqs, static_cast<int32_t>(records_.size())};
+  return {model_.vocab_size(), config_.max_num_logits(), static_cast<int32_t>(records_.size())};
 }
 
 StepBuffersConfig ModelRunner::step_buffers_config(std::span<const int32_t> block_sizes) const {
@@ -174,6 +188,7 @@ StepBuffersConfig ModelRunner::step_buffers_config(std::span<const int32_t> bloc
     config.inputs.attention_plan_bytes =
         ops_.attention_plan_bytes(config_.max_num_seqs, config_.max_num_batched_tokens);
   }
+  config.inputs.num_speculative_tokens = config_.speculation.num_speculative_tokens;
   config.sampler = sampler_config();
   return config;
 }
@@ -197,8 +212,7 @@ void ModelRunner::set_kv_cache(const KVCacheConfig& config, std::vector<KVCacheV
   batch_ = std::make_unique<InputBatch>(config_.max_num_seqs, config_.max_model_len, block_sizes);
   const size_t activations = activation_bytes();
   arena_ = std::make_unique<ActivationArena>(arena.allocate(activations), activations);
-  all_logits_ = arena_->take(DType::kFloat32, std::min(config_.max_num_seqs, config_.max_num_batched_tokens),
-                             model_.vocab_size());
+  all_logits_ = arena_->take(DType::kFloat32, config_.max_num_logits(), model_.vocab_size());
   activations_begin_ = arena_->mark();
   buffers_ = platform_.make_step_buffers(step_buffers_config(block_sizes), arena);
 
@@ -208,10 +222,11 @@ void ModelRunner::set_kv_cache(const KVCacheConfig& config, std::vector<KVCacheV
   scheduled_before_.reserve(max_seqs);
   num_scheduled_.resize(max_seqs);
   result_index_.resize(max_seqs);
-  sampling_rows_.reserve(max_seqs);
+  sampling_rows_.reserve(max_seqs * (1 + proposed_.size()));
   sampled_rows_.reserve(max_seqs);
   for (StepRecord& record : records_) {
     record.entries.reserve(max_seqs);
+    record.draft_token_ids.reserve(max_seqs * proposed_.size());
   }
 }
 
@@ -232,9 +247,10 @@ void ModelRunner::prepare_sampling(const SchedulerOutput& scheduler_output) {
   step.step_id = scheduler_output.step_id;
   step.mode = CudagraphMode::kNone;
   step.entries.clear();
+  step.draft_token_ids.clear();
   std::fill_n(result_index_.begin(), batch_->size(), -1);
   for (size_t i = 0; i < scheduled_.size(); ++i) {
-    step.entries.push_back({scheduled_[i]->request_id, -1});
+    step.entries.push_back({.request_id = scheduled_[i]->request_id, .sampled = -1});
     if (scheduler_output.scheduled_reqs[i].samples)
       result_index_[static_cast<size_t>(scheduled_[i]->row)] = static_cast<int32_t>(i);
   }
@@ -243,20 +259,29 @@ void ModelRunner::prepare_sampling(const SchedulerOutput& scheduler_output) {
   for (int32_t row = 0; row < batch_->size(); ++row) {
     const int32_t index = result_index_[static_cast<size_t>(row)];
     if (index < 0) continue;
-    step.entries[static_cast<size_t>(index)].sampled = static_cast<int32_t>(sampled_rows_.size());
-    sampled_rows_.push_back(row);
     const CachedRequestState& request = batch_->request(row);
-    // All fields at once: clearing them first would take longer.
-    sampling_rows_.push_back(
-        {.sampling = request.sampling,
-         .params = &*request.sampling_params,
-         .eos_token_ids = &*request.eos_token_ids,
-         .token_ids = nullptr,
-         .token_place = nullptr,
-         .num_prompt_tokens = request.num_prompt_tokens,
-         .num_tokens = request.num_computed_tokens + num_scheduled_[static_cast<size_t>(row)],
-         .result_index = static_cast<uint32_t>(index),
-         .request_id = request.request_id});
+    StepRecord::Entry& entry = step.entries[static_cast<size_t>(index)];
+    entry.sampled = static_cast<int32_t>(sampling_rows_.size());
+    sampled_rows_.push_back(row);
+    if (request.num_drafts > 0) {
+      entry.first_draft = step.draft_token_ids.size();
+      entry.num_drafts = request.num_drafts;
+      step.draft_token_ids.insert(step.draft_token_ids.end(), request.draft_token_ids.begin(),
+                                  request.draft_token_ids.end());
+    }
+    const int32_t num_tokens = request.num_computed_tokens + num_scheduled_[static_cast<size_t>(row)];
+    for (int32_t i = num_tokens - request.num_drafts; i <= num_tokens; ++i) {
+      // All fields at once: clearing them first would take longer.
+      sampling_rows_.push_back({.sampling = request.sampling,
+                                .params = &*request.sampling_params,
+                                .eos_token_ids = &*request.eos_token_ids,
+                                .token_ids = nullptr,
+                                .token_place = nullptr,
+                                .num_prompt_tokens = request.num_prompt_tokens,
+                                .num_tokens = i,
+                                .result_index = static_cast<uint32_t>(index),
+                                .request_id = request.request_id});
+    }
   }
 }
 
@@ -282,32 +307,34 @@ void ModelRunner::execute_model(const SchedulerOutput& scheduler_output) {
           ? static_cast<int32_t>(
                 std::find_if(counts.begin(), counts.end(), [](int32_t n) { return n != 1; }) - counts.begin())
           : 0;
-  const bool uniform = step.num_tokens == batch_->size() && sampled_rows_.size() == scheduled_.size();
-  const auto choice = dispatcher_.dispatch(step.num_tokens, uniform);
+  const auto choice = dispatcher_.dispatch(step.num_tokens, uniform_query_len(scheduler_output));
   record(ring_index_).mode = choice.mode;
 
   StepInputs& inputs = buffers_->inputs();
   buffers_->begin_step();
   inputs.stage(launch_, step);
-  for (size_t i = 0; i < sampled_rows_.size(); ++i) {
-    const CachedRequestState& request = batch_->request(sampled_rows_[i]);
-    SamplingRow& row = sampling_rows_[i];
+  auto row = sampling_rows_.begin();
+  for (int32_t sampled_row : sampled_rows_) {
+    const CachedRequestState& request = batch_->request(sampled_row);
     int32_t* token_ids = inputs.token_ids(request);
-    row.token_ids = token_ids;
-    // The last token allowed has no place and needs none: nothing follows it.
-    row.token_place = row.num_tokens < config_.max_model_len ? token_ids + row.num_tokens : nullptr;
+    for (const auto end = row + 1 + request.num_drafts; row != end; ++row) {
+      row->token_ids = token_ids;
+      // The last token allowed has no place and needs none: nothing follows it.
+      row->token_place = row->num_tokens < config_.max_model_len ? token_ids + row->num_tokens : nullptr;
+    }
   }
   buffers_->sampler().stage(ring_index_, sampling_rows_);
   const bool pads_rows = choice.mode == CudagraphMode::kFull;
-  inputs.build(launch_, pads_rows ? choice.num_tokens : batch_->size(), choice.num_tokens);
+  inputs.build(launch_, pads_rows ? choice.num_tokens / choice.query_len : batch_->size(), choice.num_tokens,
+               choice.query_len);
   run_forward(choice);
 }
 
 void ModelRunner::run_forward(const CudagraphDispatcher::Choice& choice) {
-  const auto num_logits = static_cast<int64_t>(sampled_rows_.size());
+  const auto num_logits = static_cast<int64_t>(sampling_rows_.size());
   logits_ = all_logits_.rows(0, num_logits);
   if (choice.mode == CudagraphMode::kFull) {
-    full_graphs_.at({compute_hash_, choice.num_tokens}).replay(launch_.stream);
+    full_graphs_.at({compute_hash_, choice.num_tokens, choice.query_len}).replay(launch_.stream);
     return;
   }
   arena_->release(activations_begin_);
@@ -334,6 +361,7 @@ void ModelRunner::sample_tokens(const SchedulerOutput& scheduler_output, const G
   QUIRE_CHECK(step.step_id == scheduler_output.step_id, "step ", scheduler_output.step_id,
               " was not executed");
   const size_t n = sampling_rows_.size();
+  if (grammar != nullptr && !proposed_.empty()) reject_masked_drafts(*grammar);
   if (n > 0) buffers_->sampler().sample(launch_, *arena_, logits_, ring_index_, grammar);
   platform_.check();  // or the step has no result to be taken
   buffers_->end_step(ring_index_);
@@ -355,17 +383,31 @@ void ModelRunner::finish_step(ModelRunnerOutput& output) {
   output.cudagraph_mode = step.mode;
   const auto tokens = buffers_->sampler().token_ids(ring_index);
   for (const StepRecord::Entry& entry : step.entries) {
-    auto sampled = entry.sampled < 0 ? std::span<const int32_t>{}
-                                     : tokens.subspan(static_cast<size_t>(entry.sampled), 1);
-    if (!sampled.empty() && sampled[0] == kNoToken) {
+    std::span<const int32_t> sampled;
+    if (entry.sampled >= 0) {
+      const auto num_drafts = static_cast<size_t>(entry.num_drafts);
+      sampled = tokens.subspan(static_cast<size_t>(entry.sampled), 1 + num_drafts);
+      const auto drafts = std::span(step.draft_token_ids).subspan(entry.first_draft, num_drafts);
+      sampled = sampled.first(static_cast<size_t>(num_accepted_drafts(sampled, drafts)) + 1);
+    }
+    if (!sampled.empty() && sampled.back() == kNoToken) {
       output.errors.push_back(
           {static_cast<uint32_t>(output.results.size()),
            "the model's logits hold a NaN: its weights do, or its activations leave the range of dtype"});
       sampled = {};
     }
-    output.add(entry.request_id, sampled);
+    output.add(entry.request_id, sampled,
+               drafter_ != nullptr && !sampled.empty() && !entry.is_masked
+                   ? propose(entry.request_id, sampled)
+                   : std::span<const int32_t>{});
   }
   if (step.num_sampled > 0) buffers_->sampler().take_logprobs(ring_index, output.logprobs);
+  if (step.draft_token_ids.empty()) return;
+  // Those of drafts that were not right.
+  for (RequestLogprobs& logprobs : output.logprobs) {
+    const auto num_tokens = static_cast<size_t>(output.results[logprobs.result_index].num_tokens);
+    if (logprobs.positions.size() > num_tokens) logprobs.positions.resize(num_tokens);
+  }
 }
 
 }  // namespace quire

@@ -2,6 +2,7 @@
 // model, samples.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <map>
@@ -12,6 +13,7 @@
 #include "messages/model_runner_output.h"
 #include "models/model.h"
 #include "worker/cudagraph_dispatcher.h"
+#include "worker/drafter.h"
 #include "worker/graph_runner.h"
 #include "worker/input_batch.h"
 #include "worker/platform.h"
@@ -25,6 +27,14 @@ struct ModelRunnerConfig {
   int32_t max_in_flight_steps = 1;
   bool use_graphs = true;   // on devices that have them
   uint64_t model_hash = 0;  // BuildContext::compute_hash
+  // A plan's requests have at most num_speculative_tokens drafts. With a drafter one step is in flight at
+  // most.
+  Speculation speculation = {};
+
+  // Rows of logits that a step has at most.
+  int32_t max_num_logits() const {
+    return std::min(max_num_seqs * (1 + speculation.num_speculative_tokens), max_num_batched_tokens);
+  }
 };
 
 // One per worker, on its thread, except for finish_step. The buffers are sized once: a step that brings no
@@ -73,9 +83,13 @@ class ModelRunner {
     StepId step_id = 0;
     struct Entry {
       RequestId request_id;
-      int32_t sampled;  // index of its token, or -1
+      int32_t sampled;  // index of its first token, or -1
+      size_t first_draft = 0;
+      int32_t num_drafts = 0;  // to verify; one token more was sampled
+      bool is_masked = false;  // by a grammar
     };
     std::vector<Entry> entries;  // in the scheduler's order
+    std::vector<int32_t> draft_token_ids;
     size_t num_sampled = 0;
     CudagraphMode mode = CudagraphMode::kNone;
   };
@@ -89,6 +103,14 @@ class ModelRunner {
   // Makes the rows of the batch those of scheduled_.
   void update_batch(const SchedulerOutput& scheduler_output);
   void place_decodes_first();
+  void set_drafts(const SchedulerOutput& scheduler_output);
+  // Those of the request's last step, as far as the host has not heard of them.
+  void settle_drafts(CachedRequestState& request, const ScheduledRequest& scheduled);
+  void settle_by_tokens(CachedRequestState& request);
+  std::span<const int32_t> propose(RequestId id, std::span<const int32_t> new_token_ids);
+  void reject_masked_drafts(const GrammarOutput& grammar);
+  // The tokens of every row of this step, when all have as many and are sampled at each; else 0.
+  int32_t uniform_query_len(const SchedulerOutput& scheduler_output) const;
   // Says which rows are sampled from, and with what.
   void prepare_sampling(const SchedulerOutput& scheduler_output);
   void run_forward(const CudagraphDispatcher::Choice& choice);
@@ -99,9 +121,12 @@ class ModelRunner {
   int32_t next_ring_index(int32_t ring_index) const {
     return (ring_index + 1) % static_cast<int32_t>(records_.size());
   }
-  void warm_up_size(int32_t num_tokens);
+  void warm_up_size(int32_t num_tokens, int32_t query_len = 1);
   void warm_up_sampling();
-  void capture_graphs(std::span<const int32_t> full, std::span<const int32_t> piecewise);
+  void capture_graphs(std::span<const int32_t> full, std::span<const int32_t> piecewise,
+                      std::span<const int32_t> with_drafts);
+  void capture_full_graph(int32_t num_tokens, int32_t query_len);
+  int32_t draft_query_len() const { return 1 + config_.speculation.num_speculative_tokens; }
 
   ModelRunnerConfig config_;
   const Model& model_;
@@ -111,6 +136,8 @@ class ModelRunner {
   Communicator& communicator_;
   KVConnectorWorker* layer_hooks_ = nullptr;  // null: nobody's
   std::unique_ptr<StepBuffers> buffers_;
+  Drafter* drafter_ = nullptr;     // of the configuration, while requests are a scheduler's
+  std::vector<int32_t> proposed_;  // by it
   std::unordered_map<RequestId, CachedRequestState> requests_;
   std::unique_ptr<InputBatch> batch_;
   std::unique_ptr<ActivationArena> arena_;
@@ -134,7 +161,7 @@ class ModelRunner {
   std::vector<int32_t> num_scheduled_;      // per row: tokens to compute
   std::vector<int32_t> result_index_;       // per row: of its result, or -1: does not sample
   std::vector<int32_t> sampled_rows_;       // ascending
-  std::vector<SamplingRow> sampling_rows_;  // of those
+  std::vector<SamplingRow> sampling_rows_;  // of each of those: its last token, then its drafts
   TensorView all_logits_, logits_;
 };
 

@@ -1,6 +1,7 @@
 // What is done once, before the first request: linears are chosen, kernels loaded, graphs captured.
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "util/fnv.h"
 #include "util/log.h"
@@ -31,7 +32,17 @@ void ModelRunner::warm_up() {
   std::reverse(sizes.begin(), sizes.end());
   communicator_.set_rehearsal(true);
   for (int32_t size : sizes) warm_up_size(size);
+  // What graphs of rows with drafts hold.
+  const int32_t query_len = draft_query_len();
+  std::vector<int32_t> with_drafts;
+  if (query_len > 1 && max_tokens >= query_len) {
+    with_drafts = CudagraphDispatcher::default_sizes(std::min(config_.max_num_seqs, max_tokens / query_len));
+    for (int32_t& size : with_drafts) size *= query_len;
+    for (auto size = with_drafts.rbegin(); size != with_drafts.rend(); ++size) warm_up_size(*size, query_len);
+  }
+  Drafter* const drafter = std::exchange(drafter_, nullptr);
   warm_up_sampling();
+  drafter_ = drafter;
   check_device(runtime, runtime.synchronize_stream(launch_.stream), "warming up");
   communicator_.set_rehearsal(false);
   log(LogLevel::kInfo, "warmed up in ", seconds_since(begin), " s");
@@ -42,8 +53,8 @@ void ModelRunner::warm_up() {
                         ? std::vector<int32_t>{}
                         : CudagraphDispatcher::default_sizes(std::min(config_.max_num_seqs, max_tokens));
   const auto piecewise = CudagraphDispatcher::default_sizes(std::min(kMaxPiecewiseTokens, max_tokens));
-  capture_graphs(full, piecewise);
-  dispatcher_ = CudagraphDispatcher(full, piecewise);
+  capture_graphs(full, piecewise, with_drafts);
+  dispatcher_ = CudagraphDispatcher(full, piecewise, query_len, with_drafts);
 }
 
 void ModelRunner::run_padding() {
@@ -54,8 +65,9 @@ void ModelRunner::run_padding() {
 }
 
 // As a step of this size would run without graphs.
-void ModelRunner::warm_up_size(int32_t num_tokens) {
-  buffers_->inputs().build(launch_, std::min(num_tokens, config_.max_num_seqs), num_tokens);
+void ModelRunner::warm_up_size(int32_t num_tokens, int32_t query_len) {
+  buffers_->inputs().build(launch_, std::min(num_tokens / query_len, config_.max_num_seqs), num_tokens,
+                           query_len);
   arena_->release(activations_begin_);
   const ForwardContext ctx = forward_context();
   const TensorView hidden = model_.forward(ctx, buffers_->inputs().model_input());
@@ -105,22 +117,28 @@ void ModelRunner::warm_up_sampling() {
   finish_step(output);
 }
 
-void ModelRunner::capture_graphs(std::span<const int32_t> full, std::span<const int32_t> piecewise) {
+void ModelRunner::capture_full_graph(int32_t num_tokens, int32_t query_len) {
+  buffers_->inputs().build(launch_, num_tokens / query_len, num_tokens, query_len);
+  full_graphs_.emplace(GraphKey{compute_hash_, num_tokens, query_len},
+                       FullGraph(*platform_.runtime(), launch_.stream, [&] {
+                         arena_->release(activations_begin_);
+                         const ForwardContext ctx = forward_context();
+                         const TensorView hidden = model_.forward(ctx, buffers_->inputs().model_input());
+                         model_.compute_logits(ctx, all_logits_.rows(0, num_tokens), hidden);
+                       }));
+}
+
+void ModelRunner::capture_graphs(std::span<const int32_t> full, std::span<const int32_t> piecewise,
+                                 std::span<const int32_t> with_drafts) {
   const auto begin = std::chrono::steady_clock::now();
   const DeviceRuntime& runtime = *platform_.runtime();
   size_t free_before = 0, free_after = 0, total = 0;
   check_device(runtime, runtime.memory_info(&free_before, &total), "asking for the free memory");
   compute_hash_ = compute_hash();
   // The largest first: the driver uses their memory again for the smaller ones.
-  for (auto size = full.rbegin(); size != full.rend(); ++size) {
-    buffers_->inputs().build(launch_, *size, *size);
-    full_graphs_.emplace(GraphKey{compute_hash_, *size}, FullGraph(runtime, launch_.stream, [&] {
-                           arena_->release(activations_begin_);
-                           const ForwardContext ctx = forward_context();
-                           const TensorView hidden = model_.forward(ctx, buffers_->inputs().model_input());
-                           model_.compute_logits(ctx, all_logits_.rows(0, *size), hidden);
-                         }));
-  }
+  for (auto size = with_drafts.rbegin(); size != with_drafts.rend(); ++size)
+    capture_full_graph(*size, draft_query_len());
+  for (auto size = full.rbegin(); size != full.rend(); ++size) capture_full_graph(*size, /*query_len=*/1);
   for (auto size = piecewise.rbegin(); size != piecewise.rend(); ++size) {
     buffers_->inputs().build(launch_, 0, *size);
     arena_->release(activations_begin_);
@@ -133,14 +151,16 @@ void ModelRunner::capture_graphs(std::span<const int32_t> full, std::span<const 
   arena_->release(activations_begin_);
   check_device(runtime, runtime.synchronize_stream(launch_.stream), "capturing graphs");
   check_device(runtime, runtime.memory_info(&free_after, &total), "asking for the free memory");
-  log(LogLevel::kInfo, "captured ", full.size(), " full and ", piecewise.size(), " piecewise graphs in ",
-      seconds_since(begin), " s, ", (free_before - std::min(free_after, free_before)) >> 20, " MiB");
+  log(LogLevel::kInfo, "captured ", full.size() + with_drafts.size(), " full and ", piecewise.size(),
+      " piecewise graphs in ", seconds_since(begin), " s, ",
+      (free_before - std::min(free_after, free_before)) >> 20, " MiB");
 }
 
 uint64_t ModelRunner::compute_hash() const {
   Fnv hash;
   hash.add(ops_.backend).add(ops_.variant).add(config_.model_hash);
   hash.add(config_.max_num_seqs).add(config_.max_num_batched_tokens).add(config_.max_model_len);
+  hash.add(config_.speculation.num_speculative_tokens);
   hash.add(model_.vocab_size()).add(model_.hidden_size());
   hash.add(launch_.workspace).add(all_logits_.data);
   for (size_t layer = 0; layer < kv_caches_.size(); ++layer) {

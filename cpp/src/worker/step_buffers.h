@@ -30,8 +30,9 @@ class StepBuffers {
   virtual void end_step(int32_t ring_index) = 0;
   // Returns when the step that ended last with this index is done. On any thread.
   virtual void wait_for_step(int32_t ring_index) = 0;
-  // rows[i] of the batch gets the i-th token that a step sampled, whether or not the host can know it. A row
-  // that is full gets none.
+  // Each of these rows of the batch gets what a step sampled for it, in the order of the rows: one token, or
+  // with drafts those of them that were right and one more. Where the host cannot know that, the request gets
+  // one and keeps its drafts. A row that is full gets none.
   virtual void append_sampled_tokens(InputBatch& batch, std::span<const int32_t> rows,
                                      int32_t ring_index) = 0;
 

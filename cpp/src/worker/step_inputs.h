@@ -36,13 +36,15 @@ class StepInputs {
   // Says what the step reads; `build` makes it so, and on a device sends all that is staged by then.
   virtual void stage(const LaunchContext& launch, const StepShape& step) = 0;
   // With padding: rows without tokens, and tokens that are computed and belong to nobody. A step of padding
-  // alone has staged nothing.
-  virtual void build(const LaunchContext& launch, int32_t padded_rows, int32_t padded_tokens) = 0;
+  // alone has staged nothing. `uniform_query_len`: what rows have in a graph that is captured or replayed.
+  virtual void build(const LaunchContext& launch, int32_t padded_rows, int32_t padded_tokens,
+                     int32_t uniform_query_len = 1) = 0;
 
   // Of the step built last.
   virtual ModelInput model_input() const = 0;
   virtual std::span<const AttentionMetadata> attention_metadata() const = 0;
-  virtual TensorView logits_index() const = 0;  // [sampling_rows] int32: the last token of each
+  // [sampling rows and their drafts] int32: the last token of each row that is not a draft, and its drafts.
+  virtual TensorView logits_index() const = 0;
 
   // The tokens of a request in the batch, prompt first, in the kernels' memory: max_model_len places. A
   // device's sampler writes the next one there.
@@ -54,8 +56,9 @@ struct StepInputsConfig {
   int32_t max_num_seqs = 0;
   int32_t max_num_batched_tokens = 0;
   int32_t max_model_len = 0;
-  std::vector<int32_t> block_sizes;  // of each KV cache group
-  size_t attention_plan_bytes = 0;   // of the backend, for one group
+  std::vector<int32_t> block_sizes;    // of each KV cache group
+  size_t attention_plan_bytes = 0;     // of the backend, for one group
+  int32_t num_speculative_tokens = 0;  // drafts of a row
 };
 
 std::unique_ptr<StepInputs> make_host_inputs(const StepInputsConfig& config);

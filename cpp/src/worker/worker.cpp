@@ -22,6 +22,8 @@ Worker::Worker(const EngineConfig& config, const Backend& backend, const HfConfi
   runner_config_.max_model_len = max_model_len;
   runner_config_.max_in_flight_steps = uses_async_scheduling(config, backend) ? 2 : 1;
   runner_config_.use_graphs = !config.enforce_eager;
+  runner_config_.speculation.num_speculative_tokens = backend.speculation.num_speculative_tokens;
+  if (communicator_->rank() == 0) runner_config_.speculation.drafter = backend.speculation.drafter;
   Checkpoint checkpoint =
       config.load_format == "dummy" ? Checkpoint::dummy(config.model) : Checkpoint::open(config.model);
   dtype_ = resolve_dtype(config, checkpoint, backend);
@@ -64,13 +66,13 @@ std::unique_ptr<Model> Worker::build_model(const EngineConfig& config, const HfC
   build.world_size = communicator_->world_size();
   build.max_model_len = runner_config_.max_model_len;
   build.max_num_tokens = config.max_num_batched_tokens;
-  build.max_num_seqs = config.max_num_seqs;
+  build.max_num_seqs = runner_config_.max_num_logits();
   build.block_size = config.block_size;
   build.quantization = read_quantization(hf_config, config.model);
   auto model = find_model(hf_config)(build, hf_config);
   if (ops.sampling_workspace_bytes != nullptr) {
     build.workspace_bytes = std::max(build.workspace_bytes,
-                                     ops.sampling_workspace_bytes(config.max_num_seqs, model->vocab_size()));
+                                     ops.sampling_workspace_bytes(build.max_num_seqs, model->vocab_size()));
   }
   workspace_bytes_ = build.workspace_bytes;
   runner_config_.model_hash = build.compute_hash.value();

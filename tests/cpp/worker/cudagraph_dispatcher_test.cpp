@@ -42,6 +42,18 @@ TEST(CudagraphDispatcherTest, UniformDecodesAreFullAndMixedBatchesPiecewise) {
   EXPECT_EQ(dispatcher.count(CudagraphMode::kNone), 2U);
 }
 
+TEST(CudagraphDispatcherTest, RowsWithDraftsHaveGraphsOfTheirOwn) {
+  CudagraphDispatcher dispatcher({1, 2, 4, 8}, {1, 2, 4, 8, 16}, /*draft_query_len=*/3, {3, 6, 12});
+  const auto choice = dispatcher.dispatch(9, 3);
+  EXPECT_EQ(choice.mode, CudagraphMode::kFull);
+  EXPECT_EQ(choice.num_tokens, 12);
+  EXPECT_EQ(choice.query_len, 3);
+  EXPECT_EQ(dispatcher.dispatch(3, 1).num_tokens, 4);
+  EXPECT_EQ(dispatcher.dispatch(3, 1).query_len, 1);
+  EXPECT_EQ(dispatcher.dispatch(6, 2).mode, CudagraphMode::kPiecewise);
+  EXPECT_EQ(dispatcher.dispatch(15, 3).mode, CudagraphMode::kPiecewise);
+}
+
 TEST(CudagraphDispatcherTest, WithoutGraphsEveryStepRunsAsItIs) {
   CudagraphDispatcher dispatcher;
   const auto choice = dispatcher.dispatch(5, true);

@@ -17,6 +17,7 @@ class PlanBuilder {
     plan.scheduled_reqs.clear();
     plan.scheduled_new_reqs.clear();
     plan.new_block_ids.clear(num_groups_);
+    plan.spec_token_ids.clear();
     plan.total_num_scheduled_tokens = 0;
     plan.finished_req_ids.clear();
     plan.kv_extents.clear();
@@ -31,6 +32,15 @@ class PlanBuilder {
       plan.new_block_ids.push(new_blocks);
       plan.new_block_ids.end_list();
     }
+    return *this;
+  }
+  // The request named last has these drafts behind its tokens.
+  PlanBuilder& draft(const std::vector<int32_t>& token_ids) {
+    const auto count = static_cast<int32_t>(token_ids.size());
+    plan.scheduled_reqs.back().num_tokens += count;
+    plan.scheduled_reqs.back().num_spec_tokens = count;
+    plan.total_num_scheduled_tokens += count;
+    plan.spec_token_ids.insert(plan.spec_token_ids.end(), token_ids.begin(), token_ids.end());
     return *this;
   }
   // The first `end` tokens of a new one; greedy.

@@ -32,6 +32,7 @@ struct RunnerRig {
     bool graphs = false;
     bool hurried = false;                                              // see FakeDevice::hurries
     const char* (*select_attention)(AttentionLayer& layer) = nullptr;  // null: the CPU's
+    int32_t num_speculative_tokens = 0;
   };
   explicit RunnerRig(const Options& options)
       : device(FakeDeviceRuntime::reset()), ops(options.on_device ? fake_kernel_table() : fake::cpu()) {
@@ -45,15 +46,22 @@ struct RunnerRig {
     BuildContext build{ops, platform->launch(), checkpoint, *weights, *loader, DType::kBFloat16};
     build.max_model_len = kMaxModelLen;
     build.max_num_tokens = kMaxTokens;
-    build.max_num_seqs = kMaxSeqs;
+    const ModelRunnerConfig config{kMaxSeqs,
+                                   kMaxTokens,
+                                   kMaxModelLen,
+                                   options.in_flight,
+                                   options.graphs,
+                                   0,
+                                   {options.num_speculative_tokens, nullptr}};
+    build.max_num_seqs = config.max_num_logits();
     build.block_size = kBlockSize;
     model = find_model(hf_config)(build, hf_config);
     model_hash = build.compute_hash.value();
     workspace = Buffer(build.workspace_bytes);
     platform->set_workspace(workspace.data(), workspace.size());
-    runner = std::make_unique<ModelRunner>(
-        ModelRunnerConfig{kMaxSeqs, kMaxTokens, kMaxModelLen, options.in_flight, options.graphs, model_hash},
-        *model, *platform, *communicator);
+    ModelRunnerConfig hashed = config;
+    hashed.model_hash = model_hash;
+    runner = std::make_unique<ModelRunner>(hashed, *model, *platform, *communicator);
     set_kv_cache();
     runner->warm_up();
   }

@@ -1,0 +1,143 @@
+// Drafts in plans written by hand: what a request that has them may go through next.
+#include <gtest/gtest.h>
+
+#include "quire/error.h"
+#include "worker/plan_builder.h"
+#include "worker/runner_rig.h"
+
+namespace quire {
+namespace {
+
+constexpr RequestId kA = 1, kB = 2;
+constexpr int32_t kLengthA = 10, kLengthB = 5;
+
+std::vector<int32_t> prompt_of(int32_t length, int32_t first) {
+  std::vector<int32_t> ids;
+  for (int32_t i = 0; i < length; ++i) ids.push_back(10 + (first + i * 7) % 4000);
+  return ids;
+}
+PlanBuilder& begin_both(PlanBuilder& steps) {
+  return steps.next()
+      .add(kA, prompt_of(kLengthA, 1), kLengthA, {1})
+      .add(kB, prompt_of(kLengthB, 2), kLengthB, {2});
+}
+std::vector<int32_t> result_tokens(const ModelRunnerOutput& output, size_t result) {
+  const auto tokens = output.token_ids(output.results.at(result));
+  return {tokens.begin(), tokens.end()};
+}
+
+class DraftsTest : public testing::TestWithParam<RunnerRig::Options> {
+ protected:
+  DraftsTest() {
+    RunnerRig rig({});
+    PlanBuilder steps;
+    begin_both(steps);
+    for (int32_t i = 0; i < 6; ++i) {
+      const ModelRunnerOutput output = rig.run(steps.plan);
+      a_.push_back(result_tokens(output, 0).at(0));
+      b_.push_back(result_tokens(output, 1).at(0));
+      steps.next().compute(kA, kLengthA + i, kLengthA + i + 1).compute(kB, kLengthB + i, kLengthB + i + 1);
+    }
+  }
+  void take() { script_.push_back({steps_.plan, {}}); }
+  // The prompts, and then A with two right drafts and a wrong one.
+  void write_drafts() {
+    begin_both(steps_);
+    take();
+    steps_.next().compute(kA, kLengthA, kLengthA + 1).draft({a_[1], a_[2], a_[3] == 0 ? 1 : a_[3] - 1});
+    steps_.compute(kB, kLengthB, kLengthB + 1);
+    take();
+  }
+  Outputs run_script() { return run(GetParam(), script_); }
+
+  PlanBuilder steps_;
+  Script script_;
+  std::vector<int32_t> a_, b_;  // what they get without drafts
+};
+
+std::vector<int32_t> slice(const std::vector<int32_t>& tokens, size_t begin, size_t end) {
+  return {tokens.begin() + static_cast<std::ptrdiff_t>(begin),
+          tokens.begin() + static_cast<std::ptrdiff_t>(end)};
+}
+
+TEST_P(DraftsTest, TheNextPlanSaysHowManyWereRight) {
+  if (GetParam().in_flight > 1) GTEST_SKIP() << "it is made when they are known";
+  write_drafts();
+  steps_.next().compute(kA, kLengthA + 3, kLengthA + 4).compute(kB, kLengthB + 1, kLengthB + 2);
+  take();
+  const Outputs outputs = run_script();
+  EXPECT_EQ(result_tokens(outputs[1], 0), slice(a_, 1, 4));
+  EXPECT_EQ(result_tokens(outputs[1], 1), slice(b_, 1, 2));
+  EXPECT_EQ(result_tokens(outputs[2], 0), slice(a_, 4, 5));
+  EXPECT_EQ(result_tokens(outputs[2], 1), slice(b_, 2, 3));
+}
+
+TEST_P(DraftsTest, ARequestSitsOutTheStepAfter) {
+  write_drafts();
+  steps_.next().compute(kB, kLengthB + 1, kLengthB + 2);
+  take();
+  steps_.next().compute(kA, kLengthA + 3, kLengthA + 4).compute(kB, kLengthB + 2, kLengthB + 3);
+  take();
+  const Outputs outputs = run_script();
+  EXPECT_EQ(result_tokens(outputs[1], 0), slice(a_, 1, 4));
+  EXPECT_EQ(result_tokens(outputs[3], 0), slice(a_, 4, 5));
+  EXPECT_EQ(result_tokens(outputs[3], 1), slice(b_, 3, 4));
+}
+
+TEST_P(DraftsTest, ARequestIsPreemptedAndComputedAgainInParts) {
+  write_drafts();
+  const BlockId others[] = {7};
+  steps_.next().compute(kA, 0, 6, /*samples=*/false, others).compute(kB, kLengthB + 1, kLengthB + 2);
+  steps_.plan.scheduled_reqs[0].resumed_from_preemption = 1;
+  take();
+  steps_.next().compute(kA, 6, kLengthA + 4).compute(kB, kLengthB + 2, kLengthB + 3);
+  take();
+  const Outputs outputs = run_script();
+  EXPECT_EQ(outputs[2].results[0].num_tokens, 0);
+  EXPECT_EQ(result_tokens(outputs[3], 0), slice(a_, 4, 5));
+}
+
+// A mask is for one position, and what follows may not be permitted.
+TEST_P(DraftsTest, OfAMaskedRequestNoDraftIsKept) {
+  write_drafts();
+  GrammarOutput& grammar = script_[1].grammar.emplace();
+  grammar.request_ids = {kA};
+  grammar.bitmask.assign(RunnerRig::kVocab / 32, -1);
+  steps_.next().compute(kB, kLengthB + 1, kLengthB + 2);
+  take();
+  steps_.next().compute(kA, kLengthA + 1, kLengthA + 2).compute(kB, kLengthB + 2, kLengthB + 3);
+  take();
+  const Outputs outputs = run_script();
+  EXPECT_EQ(result_tokens(outputs[1], 0), slice(a_, 1, 2));
+  EXPECT_EQ(result_tokens(outputs[3], 0), slice(a_, 2, 3));
+}
+
+// A scheduler may fill up rows with drafts that are none.
+TEST_P(DraftsTest, PaddingDraftsAreNeverRight) {
+  begin_both(steps_);
+  steps_.draft({-1, -1});
+  take();
+  steps_.next().compute(kB, kLengthB, kLengthB + 1).draft({-1, -1, -1}).compute(kA, kLengthA, kLengthA + 1);
+  take();
+  const Outputs outputs = run_script();
+  EXPECT_EQ(result_tokens(outputs[0], 1), slice(b_, 0, 1));
+  EXPECT_EQ(result_tokens(outputs[1], 0), slice(b_, 1, 2));
+  EXPECT_EQ(result_tokens(outputs[1], 1), slice(a_, 1, 2));
+}
+
+TEST_P(DraftsTest, MoreThanThereIsRoomForIsOurOwnMistake) {
+  begin_both(steps_).draft({1, 2, 3, 4});
+  take();
+  EXPECT_THROW(run_script(), InternalError);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Worlds, DraftsTest,
+    testing::Values(RunnerRig::Options{.num_speculative_tokens = 3},
+                    RunnerRig::Options{.on_device = true, .num_speculative_tokens = 3},
+                    RunnerRig::Options{.on_device = true, .in_flight = 2, .num_speculative_tokens = 3},
+                    RunnerRig::Options{
+                        .on_device = true, .in_flight = 2, .graphs = true, .num_speculative_tokens = 3}));
+
+}  // namespace
+}  // namespace quire
