@@ -308,8 +308,10 @@ class LocalExecutor final : public Executor {
     // The largest exchange: all hidden states, or a rank's part of the logits of every row.
     const int64_t hidden = hf_config.get_int("hidden_size", 1, 1 << 24);
     const int64_t vocab = hf_config.get_int("vocab_size", 1, 1 << 24);
+    const int64_t num_logits =
+        backend_.speculation.max_num_logits(config.max_num_seqs, config.max_num_batched_tokens);
     const int64_t floats =
-        std::max(hidden * config.max_num_batched_tokens, (vocab / world_size + 1) * config.max_num_seqs);
+        std::max(hidden * config.max_num_batched_tokens, (vocab / world_size + 1) * num_logits);
     return make_shared_memory_communicators(world_size, static_cast<size_t>(floats) * sizeof(float));
   }
 

@@ -7,6 +7,7 @@
 // A step has one grammar mask for a request: one that has a mask keeps no drafts, and no more are asked for.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -36,6 +37,11 @@ class Drafter {
 struct Speculation {
   int32_t num_speculative_tokens = 0;  // the most drafts that a request has in a step; 0: none
   std::shared_ptr<Drafter> drafter;    // of the rank whose results count
+
+  // Rows of logits that a step has at most.
+  int32_t max_num_logits(int32_t max_num_seqs, int32_t max_num_batched_tokens) const {
+    return std::min(max_num_seqs * (1 + num_speculative_tokens), max_num_batched_tokens);
+  }
 };
 
 // How many drafts equal what was sampled in their places, from the first on. Those of id -1 never do.

@@ -2,7 +2,6 @@
 // model, samples.
 #pragma once
 
-#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <map>
@@ -31,10 +30,7 @@ struct ModelRunnerConfig {
   // most.
   Speculation speculation = {};
 
-  // Rows of logits that a step has at most.
-  int32_t max_num_logits() const {
-    return std::min(max_num_seqs * (1 + speculation.num_speculative_tokens), max_num_batched_tokens);
-  }
+  int32_t max_num_logits() const { return speculation.max_num_logits(max_num_seqs, max_num_batched_tokens); }
 };
 
 // One per worker, on its thread, except for finish_step. The buffers are sized once: a step that brings no

@@ -172,6 +172,16 @@ TEST_P(SpeculationTest, StepsOfAsManyDraftsInEveryRowAreGraphs) {
   EXPECT_EQ(actual.stats.num_accepted_spec_tokens, 3U * 5 * kNumDrafts);
 }
 
+TEST_P(SpeculationTest, OneRankDraftsForAll) {
+  if (GetParam().on_device) GTEST_SKIP() << "the fake is one device";
+  config_.tensor_parallel_size = 2;
+  const SpeculationRun expected = run();
+  const SpeculationRun actual =
+      run_with([](RequestId, size_t) { return ScriptedDrafter::Share{kNumDrafts, 2}; }, expected);
+  expect_same(expected, actual);
+  EXPECT_GT(actual.stats.num_accepted_spec_tokens, 50U);
+}
+
 // What drafters answered is recorded, and who answers from the recording plans the same steps.
 TEST_P(SpeculationTest, ARecordingIsReplayedWithItsDrafts) {
   const SpeculationRun expected = run();

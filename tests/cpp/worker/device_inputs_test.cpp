@@ -56,7 +56,7 @@ class DeviceInputsTest : public testing::TestWithParam<Shape> {
   }
   ~DeviceInputsTest() override { synchronize(); }
 
-  static constexpr int32_t kNumSteps = 3;
+  static constexpr int32_t kNumSteps = 3, kNumDrafts = 2;
   static constexpr size_t kPlanBytes = 100;
 
   void synchronize() { check_device(runtime_, runtime_.synchronize(), "synchronize"); }
@@ -144,8 +144,9 @@ class DeviceInputsTest : public testing::TestWithParam<Shape> {
   void run_step();
 
   Shape shape_ = GetParam();
-  StepInputsConfig config_{shape_.max_num_seqs, shape_.max_num_batched_tokens, shape_.max_model_len,
-                           shape_.block_sizes, 0};
+  StepInputsConfig config_{
+      shape_.max_num_seqs, shape_.max_num_batched_tokens, shape_.max_model_len, shape_.block_sizes, 0,
+      kNumDrafts};
   FakeDevice& device_ = FakeDeviceRuntime::reset();
   const DeviceRuntime& runtime_ = FakeDeviceRuntime::table();
   LaunchContext launch_;
@@ -232,8 +233,20 @@ void DeviceInputsTest::run_step() {
     const auto others = static_cast<int32_t>(chosen.size() - i) - 1;
     const int32_t left = static_cast<int32_t>(chosen[i]->tokens.size()) - chosen[i]->num_computed;
     const int32_t count = std::min(chance(0.8) ? left : uniform(1, left), budget - others);
-    schedule(*chosen[i], count);
-    budget -= count;
+    // Drafts behind the last token; none will be right.
+    std::vector<int32_t> drafts;
+    const auto room = std::min(shape_.max_model_len - 1 - static_cast<int32_t>(chosen[i]->tokens.size()),
+                               budget - others - count);
+    if (count == left && room > 0 && chance(0.3))
+      drafts.resize(static_cast<size_t>(uniform(0, std::min(room, kNumDrafts))));
+    for (int32_t& draft : drafts) draft = uniform(1, 1 << 20);
+    const int32_t num_scheduled = count + static_cast<int32_t>(drafts.size());
+    schedule(*chosen[i], num_scheduled);
+    if (!drafts.empty()) {
+      host_batch_.set_drafts(chosen[i]->host, drafts);
+      device_batch_.set_drafts(chosen[i]->device, drafts);
+    }
+    budget -= num_scheduled;
     chosen[i]->num_computed += count;
   }
   for (int32_t swaps = chance(0.5) ? num_rows : 0; swaps > 0; --swaps) {
@@ -247,7 +260,7 @@ void DeviceInputsTest::run_step() {
   for (Sequence* sequence : chosen) {
     const auto row = static_cast<size_t>(sequence->host.row);
     by_row[row] = sequence;
-    counts[row] = sequence->num_computed - sequence->host.num_computed_tokens;
+    counts[row] = sequence->num_computed - sequence->host.num_computed_tokens + sequence->host.num_drafts;
   }
   StepShape step;
   step.num_scheduled = counts;
@@ -277,6 +290,10 @@ void DeviceInputsTest::run_step() {
   inputs_->build(launch_, padded_rows, padded_tokens);
   expect_same_as_host(step, padded_rows, padded_tokens);
 
+  for (Sequence* sequence : by_row) {
+    host_batch_.accept_drafts(sequence->host, 0);
+    device_batch_.accept_drafts(sequence->device, 0);
+  }
   // The device samples; the host's batch learns at once, the device's only that there is one more.
   for (size_t i = 0; i < sampling_rows.size(); ++i) {
     const int32_t token = uniform(1, 1 << 20);
@@ -317,6 +334,17 @@ TEST_P(DeviceInputsTest, AreWhatTheHostMakesOfTheSameBatch) {
   }
   synchronize();
   EXPECT_GT(num_compared_, 1000);
+}
+
+TEST_P(DeviceInputsTest, RowsOfAGraphWithDraftsAreNoDecodes) {
+  inputs_->build(launch_, 2, 6, /*uniform_query_len=*/3);
+  synchronize();
+  for (const AttentionMetadata& group : inputs_->attention_metadata()) {
+    EXPECT_EQ(group.num_decode_rows, 0);
+    EXPECT_EQ(group.max_query_len, 3);
+    EXPECT_EQ(group.max_seq_len, shape_.max_model_len);
+    EXPECT_EQ(values_of<int32_t>(group.seq_lens), std::vector<int32_t>(2));
+  }
 }
 
 TEST_P(DeviceInputsTest, AStepOfPaddingBelongsToNobody) {

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "quire/error.h"
+#include "util/count_allocations.h"
 #include "worker/plan_builder.h"
 #include "worker/runner_rig.h"
 
@@ -72,6 +73,16 @@ TEST_P(DraftsTest, TheNextPlanSaysHowManyWereRight) {
   EXPECT_EQ(result_tokens(outputs[2], 1), slice(b_, 2, 3));
 }
 
+TEST_P(DraftsTest, ThereAreLogProbabilitiesForWhatIsKept) {
+  write_drafts();
+  script_[0].plan.scheduled_new_reqs[0].sampling_params.edit().logprobs = 1;
+  const Outputs outputs = run_script();
+  ASSERT_EQ(outputs[1].logprobs.size(), 1U);
+  EXPECT_EQ(outputs[1].logprobs[0].result_index, 0U);
+  ASSERT_EQ(outputs[1].logprobs[0].positions.size(), 3U);
+  for (size_t i = 0; i < 3; ++i) EXPECT_EQ(outputs[1].logprobs[0].positions[i][0].token_id, a_[1 + i]);
+}
+
 TEST_P(DraftsTest, ARequestSitsOutTheStepAfter) {
   write_drafts();
   steps_.next().compute(kB, kLengthB + 1, kLengthB + 2);
@@ -131,13 +142,39 @@ TEST_P(DraftsTest, MoreThanThereIsRoomForIsOurOwnMistake) {
   EXPECT_THROW(run_script(), InternalError);
 }
 
+TEST(DraftsOnTheHostTest, ASteadyStepAllocatesNothing) {
+  if (!allocations_are_counted()) GTEST_SKIP() << "the sanitizer's operator new";
+  RunnerRig rig({.num_speculative_tokens = 3});
+  PlanBuilder steps;
+  ModelRunnerOutput output;
+  uint64_t before = 0;
+  steps.next()
+      .add(kA, prompt_of(kLengthA, 1), kLengthA, {1, 3, 4})
+      .add(kB, prompt_of(kLengthB, 2), kLengthB, {2, 5, 6});
+  for (int32_t i = 0; i < 25; ++i) {
+    if (i == 10) before = num_allocations();
+    const uint64_t at_plan = num_allocations();
+    if (i > 0) {
+      steps.next().compute(kA, kLengthA + i - 1, kLengthA + i).draft({-1, -1, -1});
+      steps.compute(kB, kLengthB + i - 1, kLengthB + i).draft({-1, -1});
+    }
+    before += num_allocations() - at_plan;  // of this test
+    rig.runner->execute_model(steps.plan);
+    rig.runner->sample_tokens(steps.plan, nullptr);
+    rig.runner->finish_step(output);
+    ASSERT_EQ(output.sampled_token_ids.size(), 2U);
+  }
+  EXPECT_EQ(num_allocations(), before);
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Worlds, DraftsTest,
-    testing::Values(RunnerRig::Options{.num_speculative_tokens = 3},
-                    RunnerRig::Options{.on_device = true, .num_speculative_tokens = 3},
-                    RunnerRig::Options{.on_device = true, .in_flight = 2, .num_speculative_tokens = 3},
-                    RunnerRig::Options{
-                        .on_device = true, .in_flight = 2, .graphs = true, .num_speculative_tokens = 3}));
+    testing::Values(
+        RunnerRig::Options{.num_speculative_tokens = 3},
+        RunnerRig::Options{.on_device = true, .num_speculative_tokens = 3},
+        RunnerRig::Options{.on_device = true, .in_flight = 2, .num_speculative_tokens = 3},
+        RunnerRig::Options{.on_device = true, .in_flight = 2, .hurried = true, .num_speculative_tokens = 3},
+        RunnerRig::Options{.on_device = true, .in_flight = 2, .graphs = true, .num_speculative_tokens = 3}));
 
 }  // namespace
 }  // namespace quire

@@ -46,6 +46,22 @@ TEST(InputBatchTest, CondensingMovesTheLastRowIntoTheHole) {
   EXPECT_EQ(slots[1], 31 * kBlockSize);
 }
 
+TEST(InputBatchTest, DraftsFollowTheTokensAndCountWhenTheyWereRight) {
+  InputBatch batch(2, 8, std::vector{kBlockSize});
+  auto a = request(1, {1, 2, 3}, {10});
+  batch.add(a);
+  batch.set_drafts(a, std::vector{4, -1, 6});
+  EXPECT_EQ(a.num_tokens, 3);
+  const int32_t* row = batch.token_ids(a);
+  EXPECT_EQ(std::vector(row, row + 6), (std::vector{1, 2, 3, 4, 0, 6}));
+  EXPECT_THROW(batch.set_drafts(a, std::vector{4}), InternalError);
+  EXPECT_THROW(batch.accept_drafts(a, 4), InternalError);
+  batch.accept_drafts(a, 1);
+  EXPECT_EQ(tokens_of(batch, 0), (std::vector{1, 2, 3, 4}));
+  // The last place is for what is sampled behind them.
+  EXPECT_THROW(batch.set_drafts(a, std::vector{4, 4, 4, 4}), InternalError);
+}
+
 TEST(InputBatchTest, ARemovedRequestTakesItsStateAlong) {
   InputBatch batch(2, 8, std::vector{kBlockSize});
   auto a = request(1, {1, 2}, {10});
