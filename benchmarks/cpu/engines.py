@@ -20,7 +20,7 @@ class Engine(Protocol):
 
 
 class Quire:
-    def __init__(self, model: Path, threads: int) -> None:
+    def __init__(self, model: Path, threads: int, **options: Any) -> None:
         from quire import LLMEngine
 
         self._engine = LLMEngine(
@@ -30,6 +30,7 @@ class Quire:
             max_model_len=1024,
             max_num_seqs=8,
             enable_prefix_caching=False,
+            **options,
         )
         self.description = f"{self._engine.model.dtype}, {self._engine.model.backend}"
 
