@@ -49,7 +49,7 @@ struct RequestError {
 enum class CudagraphMode : uint8_t {
   kNone,       // one by one
   kPiecewise,  // graphs between the attentions: any batch of few enough tokens
-  kFull,       // one graph: every row has one token and is sampled from
+  kFull,       // one graph: rows of one token, or of as many with drafts, sampled from at each
 };
 inline constexpr size_t kNumCudagraphModes = 3;
 

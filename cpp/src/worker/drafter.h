@@ -4,6 +4,8 @@
 // that position, as it would be without drafts. Drafts are kept as far as they equal what was sampled in
 // their places, and the token sampled behind the last of those is kept too. So a request's tokens and
 // log-probabilities are those that it has without drafts, random or not; only the number of steps differs.
+// Bitwise so where kernels compute a row of one token as they do a row of several, as the CPU's do; a device
+// that rounds them differently may choose differently between tokens that are as good as equally likely.
 // A step has one grammar mask for a request: one that has a mask keeps no drafts, and no more are asked for.
 #pragma once
 
