@@ -85,6 +85,7 @@ CASES: dict[str, Any] = {
     "gemma2-no-caps": gemma2(
         attn_logit_softcapping=None,
         final_logit_softcapping=None,
+        query_pre_attn_scalar=2000,  # or scores without a cap leave bfloat16 no clear token
         layer_types=["full_attention", "sliding_attention"],
     ),
     "rope-theta": llama(rope_parameters={"rope_type": "default", "rope_theta": 5e5}),
