@@ -2,7 +2,8 @@
 
     python benchmarks/cpu/quantized_weights.py [--rounds 5] [--threads 2]
 
-Both have random weights, one process each; they take turns, and each figure is the best of its rounds.
+Both have random weights, one process each; they take turns. Figures are the best of the
+rounds, ratios of neighbours.
 Embedding and head are bfloat16 in both, as compressed-tensors' checkpoints have them.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -65,24 +67,27 @@ def main() -> None:
     if arguments.only:
         print(json.dumps(measure(arguments.only, arguments.threads)))
         return
-    best: dict[str, dict[str, float]] = {"bfloat16": {}, "int8": {}}
+    rounds: dict[str, list[dict[str, float]]] = {"bfloat16": [], "int8": []}
     with tempfile.TemporaryDirectory() as folder:
-        for name in best:
+        for name in rounds:
             directory = Path(folder) / name
             directory.mkdir()
             config = CONFIG | ({"quantization_config": QUANTIZATION} if name == "int8" else {})
             (directory / "config.json").write_text(json.dumps(config))
         for _ in range(arguments.rounds):
-            for name, rows in best.items():
+            for name, measured in rounds.items():
                 command = [sys.executable, __file__, "--only", str(Path(folder) / name)]
                 command += ["--threads", str(arguments.threads)]
                 done = subprocess.run(command, capture_output=True, text=True, check=True)
-                for row, value in json.loads(done.stdout.splitlines()[-1]).items():
-                    rows[row] = max(rows.get(row, 0.0), value)
-    print("| row | bfloat16 | int8 | ratio |\n|---|---|---|---|")
-    for row, value in best["bfloat16"].items():
-        other = best["int8"][row]
-        print(f"| {row} | {value:.4g} | {other:.4g} | {other / value:.2f} |")
+                measured.append(json.loads(done.stdout.splitlines()[-1]))
+    print("| row | bfloat16 | int8 | ratio, median of rounds (least, most) |\n|---|---|---|---|")
+    for row in rounds["bfloat16"][0]:
+        plain, quantized = ([each[row] for each in rounds[name]] for name in ("bfloat16", "int8"))
+        ratios = sorted(q / p for p, q in zip(plain, quantized, strict=True))
+        print(
+            f"| {row} | {max(plain):.4g} | {max(quantized):.4g} | {statistics.median(ratios):.2f} "
+            f"({ratios[0]:.2f}, {ratios[-1]:.2f}) |"
+        )
 
 
 if __name__ == "__main__":
