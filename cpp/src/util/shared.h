@@ -1,7 +1,6 @@
 // A value that several hold and nobody changes: copies share it.
 #pragma once
 
-#include <atomic>
 #include <concepts>
 #include <initializer_list>
 #include <memory>
@@ -29,7 +28,8 @@ class Shared {
     if (value_.use_count() > 1) {
       value_ = std::make_shared<T>(*value_);
     } else {
-      std::atomic_thread_fence(std::memory_order_acquire);  // whoever let go of it has read it
+      // Whoever let go of it has read it: to give back a share of our own comes after that.
+      std::shared_ptr<T>(value_).reset();
     }
     return *value_;
   }
