@@ -19,7 +19,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=tools/gpu_programs.sh
 source tools/gpu_programs.sh
 
-# Small shapes that reach each family of kernels. Linears are the library's.
+# Small shapes that reach each family of kernels. Linears are the library's but for those of int8.
 readonly memcheck_tests='*BatchOpsTest.*sm_*:*LogitsOpsTest.*sm_*:'\
 '*ElementOpsTest.RmsNormMatchesTheReference/*sm_*:*ElementOpsTest.FusedAddIsAddThenNormBitwise/*sm_*:'\
 '*ElementOpsTest.LayerNormMatchesTheReference/*sm_*:*ElementOpsTest.RotaryEmbeddingMatchesTheReference/*sm_*:'\
@@ -27,13 +27,15 @@ readonly memcheck_tests='*BatchOpsTest.*sm_*:*LogitsOpsTest.*sm_*:'\
 '*SamplingTest.TiesAreCutByLowestId/*sm_*:*SamplingTest.ARowDependsOnItselfAlone/*sm_*:'\
 '*SamplingTest.GreedyTiesInALargeVocabulary/*sm_*:*/AttentionTest.SoftCapWindowAlibiAndSinks/*sm_*:'\
 '*/AttentionTest.PagesBehindTheWindowAreNotRead/*sm_*:*CudaAttentionTest.DecodeRowsComeBeforeChunks/*sm_*:'\
-'*CudaAttentionTest.PaddingRowsWriteNothing/*sm_*:*CudaAttentionTest.FusedRotaryEmbeddingIsTheTwoOps/*sm_*'
+'*CudaAttentionTest.PaddingRowsWriteNothing/*sm_*:*CudaAttentionTest.FusedRotaryEmbeddingIsTheTwoOps/*sm_*:'\
+'*QuantizedLinearTest.MatchesTheReference/*sm_*'
 # What shares memory between threads.
 readonly racecheck_tests='*ElementOpsTest.FusedAddIsAddThenNormBitwise/*sm_*:*LogitsOpsTest.LogSoftmaxMatchesTheReference/*sm_*:'\
 '*LogitsOpsTest.TopLogprobsAreTheLikeliestInOrder/*sm_*:'\
 '*SamplingTest.FiltersOfALargeVocabulary/*sm_*:*SamplingTest.ManyTiesAreCutByLowestId/*sm_*:'\
 '*SamplingTest.WhatTheHostKnowsChangesNoToken/*sm_*:*SamplingTest.DrawsFromTheSoftmax/*sm_*:'\
-'*CudaAttentionTest.DecodeRowsComeBeforeChunks/*sm_*:*CudaAttentionTest.PaddingRowsWriteNothing/*sm_*'
+'*CudaAttentionTest.DecodeRowsComeBeforeChunks/*sm_*:*CudaAttentionTest.PaddingRowsWriteNothing/*sm_*:'\
+'*QuantizedLinearTest.MatchesTheReference/*sm_*'
 
 kernels() {
   run_part kernels 300 tests/gtest_some.sh "$(gpu_program tests/kernels quire_kernel_tests)" \

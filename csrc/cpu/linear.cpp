@@ -74,9 +74,11 @@ void linear(const Isa& isa, const LaunchContext& ctx, TensorView out, TensorView
     return;
   }
   const int64_t threads = ctx.host != nullptr ? ctx.host->num_threads : 1;
-  // With many rows a kernel works on groups of panels, and would rather not be handed part of one.
-  constexpr int64_t kManyRows = 32, kGroup = 8;
-  const int64_t grain = args.m > kManyRows ? std::clamp<int64_t>(panels / (2 * threads), 1, kGroup) : 1;
+  // With one row a kernel multiplies pairs of panels, with many it works on eight by turns, and would rather
+  // not be handed part of them.
+  constexpr int64_t kManyRows = 32;
+  const int64_t together = args.m == 1 ? 2 : args.m > kManyRows ? 8 : 1;
+  const int64_t grain = std::clamp<int64_t>(panels / (2 * threads), 1, together);
   WorkQueue queue(panels, grain, threads);
   on_all_threads(ctx, [&](int32_t, int32_t) {
     void* scratch = thread_scratch(scratch_bytes);

@@ -20,6 +20,7 @@ DEVICE = os.environ.get("QUIRE_TEST_DEVICE", "")
 if not DEVICE:
     pytest.skip("QUIRE_TEST_DEVICE names no device", allow_module_level=True)
 
+NUM_DEVICES = torch.cuda.device_count()
 # Attention takes other kernels for one token than for several; linears for few than for many.
 CHUNKS = (0, 37, 1)
 FLOAT16_CASES = [
@@ -76,24 +77,28 @@ def test_half_precision_logits_are_as_good_as_transformers(
         np.testing.assert_array_equal(ours.argmax(1)[is_clear], theirs.argmax(1)[is_clear])
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("symmetric", [True, False])
 @pytest.mark.parametrize(("name", "dtype"), [("llama-gqa-64", "float32"), ("qwen2-gqa-80", "bfloat16")])
 def test_int8_weights_are_those_that_they_stand_for(
     name: str,
     dtype: str,
     symmetric: bool,
+    ranks: int,
     make_model: Callable[..., Path],
     device_logits: Callable[..., Logits],
     tmp_path: Path,
 ) -> None:
     """Whole, weights are made floating-point again; in chunks they are multiplied as int8."""
+    if ranks > NUM_DEVICES:
+        pytest.skip(f"{ranks} ranks need as many devices")
     quantize = pytest.importorskip("quantized_models").quantize
     config = CASES[name]
     meant = quantize(make_model(config, dtype=dtype), tmp_path, symmetric=symmetric)
     exact = reference(meant, config)
     their_error = relative_error(reference(meant, config, getattr(torch, dtype)), exact)
     for chunk in CHUNKS:
-        ours = device_logits(tmp_path, config, dtype=dtype, chunk=chunk)
+        ours = device_logits(tmp_path, config, dtype=dtype, chunk=chunk, ranks=ranks)
         if dtype == "float32":
             assert_close(ours, exact)
         else:

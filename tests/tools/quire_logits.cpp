@@ -3,13 +3,15 @@
 //   quire_logits MODEL_DIR DTYPE CHUNK RANKS MAX_MODEL_LEN OUT_FILE [DEVICE] < token ids, separated by blanks
 //
 // The prompt is computed CHUNK tokens at a time (0: whole) on RANKS tensor-parallel ranks, on DEVICE ("cpu"
-// unless given). OUT_FILE gets [T, V] float32 values of rank 0.
+// unless given) and, where it is not the host, those that follow. OUT_FILE gets [T, V] float32 values of rank
+// 0.
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <iostream>
 #include <iterator>
+#include <memory>
 #include <numeric>
 #include <string>
 #include <thread>
@@ -17,6 +19,7 @@
 
 #include "device/runtime_handles.h"
 #include "device/thread_pool.h"
+#include "distributed/peer_communicator.h"
 #include "layers/quantization.h"
 #include "models/dry_run.h"
 #include "models/model_registry.h"
@@ -73,10 +76,7 @@ void poison(const Backend& backend, std::byte* data, size_t bytes) {
   }
 }
 
-std::vector<float> compute(const Arguments& args, Communicator& communicator) {
-  EngineConfig engine_config;
-  engine_config.device = args.device;
-  const Backend backend = find_backend(engine_config);
+std::vector<float> compute(const Arguments& args, const Backend& backend, Communicator& communicator) {
   const KernelTable& ops = *backend.ops;
   ThreadPool pool(2);
   LaunchContext launch;
@@ -185,6 +185,45 @@ std::vector<float> compute(const Arguments& args, Communicator& communicator) {
   return {logits, logits + num_logits};
 }
 
+std::vector<std::unique_ptr<Communicator>> make_communicators(const Arguments& args, const Backend& first) {
+  if (args.num_ranks == 1) {
+    std::vector<std::unique_ptr<Communicator>> one;
+    one.push_back(make_single_communicator());
+    return one;
+  }
+  if (!first.is_device()) return make_shared_memory_communicators(args.num_ranks, size_t{256} << 20);
+  std::vector<int32_t> devices;
+  for (int32_t rank = 0; rank < args.num_ranks; ++rank)
+    devices.push_back(backend_of_rank(first, rank).device);
+  return make_peer_communicators(*first.runtime, *first.ops, devices);
+}
+
+std::vector<float> compute(const Arguments& args) {
+  EngineConfig config;
+  config.device = args.device;
+  config.tensor_parallel_size = args.num_ranks;
+  const Backend first = find_backend(config);
+  const auto communicators = make_communicators(args, first);
+  std::vector<std::vector<float>> logits(communicators.size());
+  std::vector<std::string> errors(communicators.size());
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < communicators.size(); ++i) {
+    threads.emplace_back([&, i] {
+      try {
+        logits[i] = compute(args, backend_of_rank(first, static_cast<int32_t>(i)), *communicators[i]);
+      } catch (const Error& error) {
+        errors[i] = error.what();
+        communicators[i]->abort();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const std::string& error : errors) {
+    if (!error.empty()) throw InvalidArgument(error);
+  }
+  return std::move(logits[0]);
+}
+
 }  // namespace
 }  // namespace quire
 
@@ -200,19 +239,7 @@ int main(int argc, char** argv) {
   args.ids.assign(std::istream_iterator<int32_t>(std::cin), {});
   std::vector<float> logits;
   try {
-    if (args.num_ranks == 1) {
-      logits = compute(args, *make_single_communicator());
-    } else {
-      const auto ranks = make_shared_memory_communicators(args.num_ranks, size_t{256} << 20);
-      std::vector<std::thread> threads;
-      for (const auto& rank : ranks) {
-        threads.emplace_back([&args, &rank, &logits] {
-          auto result = compute(args, *rank);
-          if (rank->rank() == 0) logits = std::move(result);
-        });
-      }
-      for (std::thread& thread : threads) thread.join();
-    }
+    logits = compute(args);
   } catch (const Error& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 1;

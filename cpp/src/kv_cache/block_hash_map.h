@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -24,6 +25,7 @@ class BlockHashMap {
     while (capacity < static_cast<size_t>(max_entries) * 2) capacity *= 2;
     slots_.resize(capacity);
     mask_ = capacity - 1;
+    shift_ = 64 - std::countr_zero(capacity);
   }
 
   // kNullBlock when it is not there.
@@ -75,14 +77,15 @@ class BlockHashMap {
   };
   size_t home(const BlockHash& hash) const {
     const auto product = static_cast<unsigned __int128>(hash.high ^ secret_[0]) * (hash.low ^ secret_[1]);
-    uint64_t mixed = static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
-    // Of hashes that differ in a counter only, one product leaves a pattern, with some secrets a dense one.
-    mixed = (mixed ^ mixed >> 32) * 0x9E3779B97F4A7C15;
-    return (mixed ^ mixed >> 32) & mask_;
+    const uint64_t mixed = static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
+    // Hashes that differ in a counter only come out of one product in a pattern, with some secrets a dense
+    // one: the highest bits of a second product depend on all of the first.
+    return mixed * 0x9E3779B97F4A7C15 >> shift_;
   }
 
   std::vector<Slot> slots_;
   size_t mask_ = 0;
+  int shift_ = 0;  // leaves as many bits as mask_ has
   uint64_t secret_[2];
 };
 

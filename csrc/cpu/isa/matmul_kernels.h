@@ -57,8 +57,8 @@ struct Operand<Int8For<bf16>> : Operand<bf16> {
 template <typename T>
 using Left = typename Operand<T>::Left;
 
-// B as pieces of `depth` rows each; `stride` elements lie between its (pairs of) rows. `ahead`: how many
-// bytes ahead to prefetch, 0 when B is in a cache.
+// B as pieces of `depth` rows each; `stride` elements lie between its (pairs of) rows, `panel_stride` between
+// panels that are multiplied together. `ahead`: how many bytes ahead to prefetch, 0 when B is in a cache.
 struct Pieces {
   const void* const* pieces;
   int64_t num_pieces;
@@ -66,11 +66,14 @@ struct Pieces {
   int64_t stride;
   int64_t offset;  // elements from a piece's start to the first column
   int64_t ahead;
+  int64_t panel_stride = 0;
 };
 
-template <typename T, int Rows, int Vectors>
+// The columns of `VectorsOfPanel` vectors of each of `Panels` panels.
+template <typename T, int Rows, int VectorsOfPanel, int Panels = 1>
 void multiply(const Left<T>* a, int64_t a_stride, const Pieces& b, float* c, int64_t c_stride) {
   using Op = Operand<T>;
+  constexpr int Vectors = VectorsOfPanel * Panels;
   F32 acc[Rows][Vectors];
   for (auto& row : acc)
     for (F32& v : row) v = zero();
@@ -80,7 +83,8 @@ void multiply(const Left<T>* a, int64_t a_stride, const Pieces& b, float* c, int
     for (int64_t k = 0; k < b.depth; k += Op::kStep, line += b.stride, left += Op::kStep) {
       typename Op::Right right[Vectors];
       for (int j = 0; j < Vectors; ++j) {
-        const T* vector = line + j * kLanes * Op::kColumn;
+        const T* vector =
+            line + j / VectorsOfPanel * b.panel_stride + j % VectorsOfPanel * kLanes * Op::kColumn;
         if (b.ahead != 0) prefetch(reinterpret_cast<const char*>(vector) + b.ahead);
         right[j] = Op::right(vector);
       }
@@ -252,15 +256,47 @@ void multiply_panel(const LinearArgs& args, int64_t panel, const void* weights, 
   }
 }
 
+// One row times kPanelsOfRow panels, which follow each other. A sum is a chain that waits for each of its
+// steps: those of one panel alone take longer than reading it.
+constexpr int kPanelsOfRow = 2;
+
+template <typename T>
+void multiply_row(const LinearArgs& args, int64_t panel, const T* weights, int64_t ahead) {
+  constexpr int kVectors = kPanelColumns / kLanes;
+  const int64_t depth = weight_depth<T>(args.k);
+  alignas(64) float block[kPanelsOfRow * kPanelColumns];
+  const void* piece = weights;
+  const Pieces b = {.pieces = &piece,
+                    .num_pieces = 1,
+                    .depth = depth,
+                    .stride = kPanelColumns * Operand<T>::kStep,
+                    .offset = 0,
+                    .ahead = ahead,
+                    .panel_stride = depth * kPanelColumns};
+  multiply<T, 1, kVectors, kPanelsOfRow>(static_cast<const Left<T>*>(args.staged), 0, b, block, 0);
+  for (int i = 0; i < kPanelsOfRow; ++i) store_panel(args, 0, 1, panel + i, block + i * kPanelColumns, 0);
+}
+
 // With few rows the weights come straight from memory, so they are prefetched, across the end of a panel too.
 constexpr int64_t kPrefetchBytes = 4096;
 
+// Panels of T, few rows or many.
+template <typename T>
+void multiply_panels(const LinearArgs& args, int64_t panel_begin, int64_t panel_end) {
+  const int64_t panel_elements = weight_depth<T>(args.k) * kPanelColumns;
+  const auto* weights = static_cast<const T*>(args.weight);
+  int64_t panel = panel_begin;
+  if (args.m == 1) {
+    for (; panel + kPanelsOfRow <= panel_end; panel += kPanelsOfRow)
+      multiply_row<T>(args, panel, weights + panel * panel_elements, kPrefetchBytes);
+  }
+  for (; panel < panel_end; ++panel)
+    multiply_panel<T>(args, panel, weights + panel * panel_elements, kPrefetchBytes);
+}
+
 template <typename T>
 void linear(const LinearArgs& args, int64_t panel_begin, int64_t panel_end, void*) {
-  const int64_t panel_elements = weight_depth<T>(args.k) * kPanelColumns;
-  for (int64_t panel = panel_begin; panel < panel_end; ++panel)
-    multiply_panel<T>(args, panel, static_cast<const T*>(args.weight) + panel * panel_elements,
-                      kPrefetchBytes);
+  multiply_panels<T>(args, panel_begin, panel_end);
 }
 
 // A panel of int8 as one of T.
@@ -282,15 +318,12 @@ inline void unpack_panel(bf16* out, const Int8For<bf16>* from, int64_t depth) {
 // converted once. The numbers are the same, and so is their order.
 template <typename T>
 void linear_int8(const LinearArgs& args, int64_t panel_begin, int64_t panel_end, void* scratch) {
+  if (args.m <= kMaxRows) return multiply_panels<Int8For<T>>(args, panel_begin, panel_end);
   const int64_t depth = weight_depth<T>(args.k);
   for (int64_t panel = panel_begin; panel < panel_end; ++panel) {
     const auto* weights = static_cast<const Int8For<T>*>(args.weight) + panel * depth * kPanelColumns;
-    if (args.m <= kMaxRows) {
-      multiply_panel<Int8For<T>>(args, panel, weights, kPrefetchBytes);
-    } else {
-      unpack_panel(static_cast<T*>(scratch), weights, depth);
-      multiply_panel<T>(args, panel, scratch, 0);
-    }
+    unpack_panel(static_cast<T*>(scratch), weights, depth);
+    multiply_panel<T>(args, panel, scratch, 0);
   }
 }
 
