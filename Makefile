@@ -88,7 +88,7 @@ test-python: $(VENV)/.tests $(PROGRAMS)
 
 lint: $(VENV)/.lint
 	@$(PHASE) "Format of C++" sh -c \
-	  "git ls-files '*.cpp' '*.cc' '*.h' '*.cu' '*.cuh' | xargs -P $(JOBS) -n 40 $(BIN)/clang-format --dry-run --Werror"
+	  "git ls-files '*.cpp' '*.cc' '*.h' '*.cu' '*.cuh' ':!*/generated/*' | xargs -P $(JOBS) -n 40 $(BIN)/clang-format --dry-run --Werror"
 	@$(PHASE) "Format of CMake" sh -c "git ls-files '*CMakeLists.txt' '*.cmake' | xargs $(BIN)/gersemi --check"
 	@$(PHASE) "Format and lint of Python" sh -c '$(BIN)/ruff check . && $(BIN)/ruff format --check .'
 	@$(PHASE) "Types of Python" $(BIN)/mypy

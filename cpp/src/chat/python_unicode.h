@@ -1,5 +1,5 @@
-// Unicode data as Python's str has it, which is what templates run on. Generated: see
-// tools/make_unicode_tables.py.
+// Unicode data as Python's str has it, which is what templates run on: generated/python_unicode_tables.cpp,
+// which tools/make_unicode_tables.py makes.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// Unicode data as Hugging Face `tokenizers` has it. Generated: see tools/make_unicode_tables.py.
+// Unicode data as Hugging Face `tokenizers` has it: generated/unicode_tables.cpp, which
+// tools/make_unicode_tables.py makes.
 //
 // Its parts carry different Unicode versions, so there is a table for each part that asks: the split
 // regexes, the added tokens, the Digits pre-tokenizer and the normalizers.
