@@ -163,7 +163,7 @@ def main() -> None:
         for lock, place in enumerate(places):
             if not re.search(arguments.only, place):
                 continue
-            # Those that take few locks first: they are about this one.
+            # Tests that take few locks first: they are about this one.
             waiting = [tests[number] for _, number in sorted(takers[lock])]
             missed_by = ""
             for begin in range(0, len(waiting), arguments.jobs):

@@ -139,7 +139,7 @@ def measure(engine_name: str, model: Path, threads: int) -> dict[str, Any]:
 
 
 def peak_memory_gib() -> float:
-    """Of this program alone: getrusage's figure outlives exec and so counts the parent's."""
+    """This program's alone: getrusage's figure outlives exec and so counts the parent's."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) / 2**20

@@ -153,7 +153,7 @@ void bench_rows(int64_t rows) {
           [&](int i) { kernels().silu_and_mul(context, out[i], x[i]); });
 }
 
-// The same product with weights of 16 bits and of 8; bytes are the weights'.
+// One product with weights of 16 bits and of 8; bytes are the weights'.
 void bench_linear(int64_t rows) {
   for (const auto& [n, k] : {std::pair<int64_t, int64_t>{kHidden, kHidden}, {2 * kIntermediate, kHidden}}) {
     const auto name = [&](const std::string& kind) {

@@ -25,7 +25,7 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// Of the whole process, in user and in system mode.
+// CPU time of the whole process, in user and in system mode.
 struct CpuSeconds {
   double user = 0, system = 0;
 };

@@ -48,7 +48,7 @@ double now_us() {
       .count();
 }
 
-// Of a thread: when it last selected the device, which is how a worker begins a step; and its waits.
+// When a thread last selected the device, which is how a worker begins a step; and how long it waited.
 struct ThreadTimes {
   double selected = 0;
   double not_ours = 0;  // since then: waits, and what the probe itself took

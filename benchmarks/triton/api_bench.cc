@@ -1,9 +1,10 @@
-// The same requests as compare_with_noop.py sends, through the C++ API in this process.
+// Sends what compare_with_noop.py sends, through the C++ API in this process.
 //
 // PROMPT is text, or token ids: "ids:1,2,3".
-//   triton_api_bench MODEL PROMPT latency COUNT          microseconds of requests with max_tokens 1, one
-//   after another triton_api_bench MODEL PROMPT throughput STREAMS N   tokens/s of STREAMS streams of N
-//   tokens at once
+//   triton_api_bench MODEL PROMPT latency COUNT
+//     microseconds of requests with max_tokens 1, one after another
+//   triton_api_bench MODEL PROMPT throughput STREAMS N
+//     tokens/s of STREAMS streams of N tokens at once
 #include <quire/engine.h>
 
 #include <algorithm>

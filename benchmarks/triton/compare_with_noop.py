@@ -196,7 +196,7 @@ async def _read_stream(channel: grpc.aio.Channel, request: bytes) -> None:
 
 
 def stream_grpc_unparsed(model: str, streams: int, tokens: int, prompt_ids: list[int]) -> float:
-    """As stream_grpc, with one connection and a client that looks at bytes only."""
+    """Streams like stream_grpc, over one connection, with a client that looks at bytes only."""
     tensors = inputs(grpcclient, tokens, True, prompt_ids)
     message = grpcclient.service_pb2.ModelInferRequest(model_name=model)
     message.parameters["triton_enable_empty_final_response"].bool_param = True

@@ -95,7 +95,7 @@ class HostMemoryScheduler : public quire::KVConnectorScheduler {
     return metadata;
   }
 
-  // Its full blocks are kept, those that the store has not got yet.
+  // Saves the full blocks that the store does not have.
   bool request_finished(const quire::KVConnectorRequest& request, quire::KVConnectorBlocks blocks) override {
     int32_t begin = 0;
     const int32_t end = request.num_computed_tokens / block_size();

@@ -29,7 +29,7 @@ int main(int argc, char** argv) {
     config.kv_connector = "host_memory";
     quire::Engine first(config), second(config);
     const quire::RequestOutput computed = answer(first, argv[2]);
-    // Its blocks are saved in a step after its last.
+    // A finished request's blocks are saved in a later step.
     for (int i = 0; i < 500 && store->num_blocks() == 0; ++i)
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     const quire::RequestOutput loaded = answer(second, argv[2]);

@@ -102,7 +102,7 @@ void pack_panel(const LinearWeight& weight, int64_t first_row, int64_t num_rows,
   }
 }
 
-// The same of int8: a line holds one byte of each of the panel's rows.
+// Packs a panel of int8: a line holds one byte of each of the panel's rows.
 void pack_int8_panel(const LinearWeight& weight, int64_t first_row, int64_t num_rows, const TensorView& rows,
                      int64_t row_begin) {
   const int64_t depth = weight.dtype == DType::kBFloat16 ? padded(weight.k, kDepthAlign) : weight.k;

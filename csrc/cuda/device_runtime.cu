@@ -24,7 +24,7 @@ int end_capture(void* stream, void** out) {
   if (error == cudaSuccess) error = cudaGraphInstantiate(&executable, graph, 0);
   if (graph != nullptr) cudaGraphDestroy(graph);
   if (error == cudaSuccess) {
-    // Otherwise the first launch pays for it.
+    // Uploaded here, or the first launch would pay for it.
     error = cudaGraphUpload(executable, as_stream(stream));
     *out = executable;
   }

@@ -189,7 +189,7 @@ __device__ T truncated(float x) {
   }
 }
 
-// The same numbers as the CPU's.
+// Gives the numbers that the CPU's gives.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     fill_random_kernel(T* out, int64_t n, float scale, uint64_t base) {

@@ -80,7 +80,7 @@ void destroy_state(void* state) { delete static_cast<CudaState*>(state); }
 
 namespace {
 
-// Of an int8 weight, what is dequantized at a time, behind the library's workspace. Few enough bytes to stay
+// What is dequantized at a time of an int8 weight, behind the library's workspace. Few enough bytes to stay
 // in the L2 cache for the most part; outputs in multiples of what its kernels take at once.
 constexpr int64_t kDequantizedBytes = int64_t{32} << 20;
 

@@ -20,7 +20,7 @@ struct NormArgs {
   void* residual = nullptr;  // kAddRms
   const void* weight = nullptr;
   const void* bias = nullptr;  // kLayer, may be null
-  // Of tokens and heads, in elements.
+  // Strides of tokens and heads, in elements.
   int64_t out_stride[2] = {}, x_stride[2] = {}, residual_stride = 0;
   int64_t rows = 0;
   int32_t heads = 1, n = 0;

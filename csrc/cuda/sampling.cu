@@ -342,7 +342,7 @@ __device__ Ranked draw_from_list(const Args& a, int r, const Row& row, float hig
   return block_reduce<true>(best, memory.reduce);
 }
 
-// The same from the row itself.
+// Draws from the row itself rather than from a list.
 __device__ Ranked draw_from_row(const Args& a, int r, const Row& row, float highest, ResolveMemory& memory) {
   const float top_p = a.rows.top_p[r], min_p = a.rows.min_p[r];
   const auto mass = [&](float x) { return mass_of(distance_of(highest, x, row.scale), min_p); };

@@ -31,7 +31,7 @@ void fail_type(const char* name, const char* accepts, const char* range, nb::han
     throw nb::value_error(nb::cast<std::string>(text).c_str());
   }
   if (PyUnicode_Check(value.ptr()) && std::string_view(accepts).starts_with("str")) {
-    // It is one, and no text all the same.
+    // A str with a surrogate by itself is no text.
     for (Py_ssize_t i = 0; i < PyUnicode_GetLength(value.ptr()); ++i) {
       const Py_UCS4 character = PyUnicode_ReadChar(value.ptr(), i);
       if (character < 0xD800 || character > 0xDFFF) continue;

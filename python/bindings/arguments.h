@@ -92,7 +92,7 @@ constexpr const char* python_type() {
   return "int | None";
 }
 
-// What may be given for it.
+// The Python types that may be given for a member of type M.
 template <typename M>
 constexpr const char* python_accepts() {
   if constexpr (std::is_same_v<M, std::map<int32_t, float>>)

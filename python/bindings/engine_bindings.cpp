@@ -19,7 +19,7 @@ constexpr std::span<const Argument<EngineRequest>> kRequestArguments(kRequestFie
 // A request is used up: what it holds may be long, and goes to the engine as it is.
 EngineRequest taken(nb::handle request) { return std::move(nb::cast<EngineRequest&>(request)); }
 
-// Their parameters are one copy already, so what the queue is for is written there.
+// The requests' parameters are one copy already, so what the queue is for is written there.
 void add_requests(Engine& engine, const nb::list& given, OutputQueue& queue, RequestOutputKind kind) {
   std::vector<EngineRequest> requests;
   std::vector<OutputCallback> callbacks;

@@ -15,7 +15,7 @@ from quire.values import describe, path_value, text_value, to_json
 EngineT = TypeVar("EngineT", bound=_core.EngineBase)
 
 
-# Those of this process, to be ended before it does.
+# The engines of this process, to be ended before it does.
 _engines: weakref.WeakSet[EngineOperations[Any]] = weakref.WeakSet()
 
 

@@ -117,7 +117,7 @@ class AttentionTest : public KernelTest {
     batch->table_stride = max_pages + 3;
     batch->starts.resize(rows + 1);
     batch->lengths.resize(rows);
-    // Its rows are in another order than the batch's, and there is one that nobody has.
+    // The table's rows are in another order than the batch's, and there is one that nobody has.
     batch->table.resize((rows + 1) * batch->table_stride);
     for (size_t r = 0; r < rows; ++r) batch->states.push_back(static_cast<int32_t>(rows - r));
     AttentionMetadata& metadata = batch->metadata;

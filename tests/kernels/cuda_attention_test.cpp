@@ -20,7 +20,7 @@ DeviceLimits limits(int compute_capability, int max_shared_bytes_per_block) {
           .num_sms = 100,
           .max_shared_bytes_per_block = max_shared_bytes_per_block};
 }
-// As devices of that compute capability have them.
+// The limits of devices of that compute capability.
 DeviceLimits limits(int compute_capability) {
   return limits(compute_capability, compute_capability == 90   ? 232448
                                     : compute_capability == 80 ? 166912

@@ -12,7 +12,7 @@ class LinearTest : public KernelTest {
     Memory memory;
     LinearWeight weight;
   };
-  // As the table wants to read it.
+  // The weight in the form that the table wants to read.
   Packed pack(const Tensor& rows, DType dtype) {
     const int64_t n = rows.view().shape[0], k = rows.view().shape[1];
     Packed packed{Memory(kernels().linear_weight_bytes(n, k, dtype), 0), {}};

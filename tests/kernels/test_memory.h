@@ -141,7 +141,7 @@ class Memory {
   size_t bytes_;
 };
 
-// The same where the table under test works: the device's own memory, if it has any. Filled with NaN; the
+// Memory where the table under test works: the device's own, if it has any. Filled with NaN; the
 // host may not touch it.
 class ScratchMemory {
  public:

@@ -55,7 +55,7 @@ def quantize(
 def quantization_config(
     layout: str, arguments: QuantizationArgs, ignore: tuple[str, ...], targets: tuple[str, ...]
 ) -> dict[str, Any]:
-    """As llm-compressor writes it."""
+    """The section that llm-compressor writes."""
     return {
         "quant_method": "compressed-tensors",
         "format": layout,

@@ -56,7 +56,7 @@ def test_a_failed_write_says_why_and_leaves_nothing(llm: LLM, tmp_path: Path) ->
     recording = tmp_path / "a.rec"
     recording.write_text("old")
     refused(llm, tmp_path / "none" / "a.rec", "No such file or directory")
-    # As on a full disk: what is written fails in the middle.
+    # What a full disk does: a write fails in the middle.
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (64, limit[1]))

@@ -18,7 +18,7 @@ IDS = [[5, 6, 7], [8, 9]]
 
 
 class Column:
-    """As a column of a table: iterable and sized, but no Sequence."""
+    """What a column of a table is like: iterable and sized, but no Sequence."""
 
     def __init__(self, values: list[Any]) -> None:
         self._values = values

@@ -54,7 +54,7 @@ def test_bfloat16_logits_are_as_good_as_transformers(
     exact = reference(meant, config)
     theirs = np.sqrt(np.mean((reference(meant, config, torch.bfloat16) - exact) ** 2))
     logits = quire_logits(tmp_path, config, dtype="bfloat16")
-    # They stand for weights that bfloat16 has not: transformers rounds these, and its error leaves that out.
+    # int8 weights stand for numbers that bfloat16 has not: transformers rounds those, hence its error.
     assert 0 < np.sqrt(np.mean((logits - exact) ** 2)) <= 1.3 * theirs
     np.testing.assert_array_equal(quire_logits(tmp_path, config, dtype="bfloat16", chunk=37), logits)
     two = quire_logits(tmp_path, config, dtype="bfloat16", ranks=2)
@@ -64,7 +64,7 @@ def test_bfloat16_logits_are_as_good_as_transformers(
 def test_layers_are_chosen_by_name(
     make_model: Callable[..., Path], quire_logits: Callable[..., Logits], tmp_path: Path
 ) -> None:
-    """By an expression, exactly, and not at all."""
+    """Names match by an expression, exactly, or not at all."""
     config = CASES["llama-gqa-64"]
     ignore = ("lm_head", "model.layers.1.mlp.down_proj")
     meant = quantize(make_model(config), tmp_path, ignore=ignore)
@@ -77,7 +77,7 @@ def test_layers_are_chosen_by_name(
 
 
 def change(directory: Path, ignore: list[str] | None = None, **group: Any) -> None:
-    """Of the quantization's section, what is given; of the group, the others."""
+    """Replaces `ignore` of the quantization's section, and the other keys of its config group."""
     path = directory / "config.json"
     config = json.loads(path.read_text())
     section = config["quantization_config"]
@@ -88,7 +88,7 @@ def change(directory: Path, ignore: list[str] | None = None, **group: Any) -> No
 
 
 def test_text_from_the_demo_model(demo_model: Path, tmp_path: Path) -> None:
-    """Its int8 form goes on as the model that it stands for does."""
+    """The int8 model goes on as the model that it stands for does."""
     meant = quantize(demo_model, tmp_path)
     for directory in (tmp_path, meant):
         for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):

@@ -81,7 +81,7 @@ def test_two_models_in_one_arena_lend_each_other_blocks(demo_model: Path, plain:
     first, second = LLM(demo_model, **options), LLM(demo_model, **options)
     for llm in (first, second, first):
         assert results(llm.generate(PROMPTS, PARAMS, use_tqdm=False)) == plain
-    # What each decided depended on the other; it replays all the same.
+    # What each engine decided depended on the other; it replays all the same.
     for name, llm in (("first", first), ("second", second)):
         llm.dump_flight_recorder(tmp_path / name)
         report = replay_recording(str(tmp_path / name))

@@ -53,7 +53,7 @@ def code_points() -> list[int]:
 
 
 class Pair:
-    """The same tokenizer.json, loaded by both."""
+    """One tokenizer.json, loaded by Quire and by `tokenizers`."""
 
     def __init__(self, directory: Path, document: str) -> None:
         (directory / "tokenizer.json").write_text(document, encoding="utf-8")

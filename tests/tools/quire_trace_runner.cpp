@@ -111,7 +111,7 @@ class Replay {
   std::unordered_map<RequestId, Script> scripts_;
   std::vector<RequestId> ids_;  // in the order they were added
   std::deque<Step> unprinted_;
-  size_t num_in_flight_ = 0;        // of those
+  size_t num_in_flight_ = 0;        // of unprinted_
   std::vector<RequestId> running_;  // in the order they began
   std::vector<std::string> finish_order_;
   int32_t num_steps_ = 0;

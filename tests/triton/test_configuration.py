@@ -126,7 +126,7 @@ def test_requests_are_spread_over_the_engines_of_instances(
 
 
 def test_inputs_written_by_hand_are_kept(server: TritonServer, models: Callable[..., None]) -> None:
-    """As in config files for the vLLM backend."""
+    """Config files for the vLLM backend have them."""
     config = """
 input [ { name: "text_input" data_type: TYPE_STRING dims: [ 1 ] } ]
 output [ { name: "text_output" data_type: TYPE_STRING dims: [ -1 ] } ]

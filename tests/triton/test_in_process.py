@@ -62,7 +62,7 @@ def test_a_model_is_served_where_the_servers_symbols_are_local(tmp_path: Path, d
     (tmp_path / "demo" / "config.pbtxt").write_text(model_config(parameters, decoupled=True))
     library = server_library()
     command = [sys.executable, "-c", PROGRAM, *map(str, (library, tmp_path, backend_directory()))]
-    # Its own libraries lie beside it, and only the program knows that.
+    # The server's own libraries lie beside it, and only the program knows that.
     environment = {**os.environ, "LD_LIBRARY_PATH": str(library.parent)}
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr

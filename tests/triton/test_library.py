@@ -57,7 +57,7 @@ def test_it_shows_the_entry_points_and_nothing_else(library: Path) -> None:
 
 
 def test_it_needs_no_server_to_link(library: Path) -> None:
-    """Its functions are looked up when the server has loaded it, wherever they are then."""
+    """The server's functions are looked up when it has loaded the library, wherever they are then."""
     undefined = [line for line in readelf("--dyn-syms", "-W", str(library)).splitlines() if " UND " in line]
     assert not [line for line in undefined if "TRITON" in line]
     needed = {re.sub(r"\.so.*", "", name) for name in dynamic_entries(library, "NEEDED")}

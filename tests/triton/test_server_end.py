@@ -20,7 +20,7 @@ from triton_requests import Stream
 from triton_server import HOST, TritonServer, poll, started_server
 from tritonclient.utils import InferenceServerException
 
-# With QUIRE_TRITON_FAULTS=full the server's own timeouts, and as many streams as have stuck it.
+# QUIRE_TRITON_FAULTS=full takes the server's own timeouts, and as many streams as have stuck it.
 FULL = os.environ.get("QUIRE_TRITON_FAULTS") == "full"
 EXIT_TIMEOUT, EXIT_GRACE, NUM_STREAMS = (30, 25, 40) if FULL else (1, 0, 8)
 SLACK = 5.0  # what docs/triton.md promises after either timeout

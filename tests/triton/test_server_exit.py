@@ -21,7 +21,7 @@ from tritonclient.utils import InferenceServerException
 
 @pytest.fixture
 def ending_server(tmp_path: Path, demo_model: Path, request: pytest.FixtureRequest) -> Iterator[TritonServer]:
-    """Its exit timeout is 4 s; its grace 1 s, or what a test parametrizes it with."""
+    """A server whose exit timeout is 4 s; its grace is 1 s, or what a test parametrizes it with."""
     grace = getattr(request, "param", 1)
     with started_server(tmp_path, f"--backend-config=quire,exit-grace-secs={grace}") as running:
         running.write_model("demo", {"model": demo_model, "kv_cache_memory_bytes": KV_BYTES})
@@ -85,5 +85,5 @@ def test_a_server_that_gives_up_waiting_ends(ending_server: TritonServer) -> Non
         with contextlib.suppress(OSError, http.client.HTTPException):
             ending_server.request("v2/models/demo/generate_stream", fields)
 
-    # It may crash then, without our doing; it may not hang.
+    # The server may crash then, without our doing; it may not hang.
     stop_under_load(ending_server, read_until_cut, may_crash=True)

@@ -34,7 +34,7 @@ def test_deltas_add_up_to_the_text(server: TritonServer, reference: Reference) -
 def test_the_last_response_with_data_is_the_final_one(
     server: TritonServer, empty_final: bool, live: bool
 ) -> None:
-    """As the vLLM backend has it, so that a client need not ask for empty responses to see the end."""
+    """The vLLM backend has it so, too: a client need not ask for empty responses to see the end."""
     with open_stream(server.grpc_address) as opened:
         sent = opened.client.async_stream_infer
 
@@ -52,7 +52,7 @@ def test_the_last_response_with_data_is_the_final_one(
 
 
 def test_the_asyncio_client_sees_the_end(server: TritonServer) -> None:
-    """It has no way to ask for an empty final response."""
+    """The asyncio client has no way to ask for an empty final response."""
 
     def request() -> dict[str, Any]:
         inputs = {"text_input": PROMPT, "stream": True, "sampling_parameters": GREEDY}

@@ -27,7 +27,7 @@ def trtllm(models: Models) -> Iterator[None]:
 
 
 def inputs(module: Any, prompt: str = PROMPT, **fields: Any) -> list[Any]:
-    """As NVIDIA's clients prepare them."""
+    """The inputs that NVIDIA's clients prepare."""
     arrays = {
         "text_input": np.array([[prompt]]).astype(object),
         "max_tokens": np.array([[12]], dtype=np.int32),
@@ -95,7 +95,7 @@ def test_stop_words_end_the_text(client: Any, reference: Reference) -> None:
 
 @pytest.mark.parametrize("model", ["trtllm", "trtllm_sync", "demo"])
 def test_its_quick_start_is_served(server: TritonServer, reference: Reference, model: str) -> None:
-    """Of every model: where these are no inputs they are parameters."""
+    """Every model serves it: where the fields are no inputs they are parameters."""
     fields = {"max_tokens": 12, "bad_words": "", "stop_words": "", "pad_id": 2, "end_id": 2, "temperature": 0}
     answer = server.generate(model, text_input=PROMPT, **fields)
     assert answer["text_output"] == PROMPT + reference(PROMPT, temperature=0, max_tokens=12)[0].text

@@ -17,7 +17,7 @@ from triton_server import TritonServer, started_server
 KV_BYTES = 64 << 20
 # One thread for each engine: several of them, and the clients, share what may be two cores.
 ENGINE = {"kv_cache_memory_bytes": KV_BYTES, "num_threads": 1}
-# Of a request to ``long_model`` that something else ends: a deadline, or a client that leaves.
+# Fields of a request to ``long_model`` that something else ends: a deadline, or a client that leaves.
 ENDLESS = {"temperature": 0, "max_tokens": 8000, "ignore_eos": True}
 
 

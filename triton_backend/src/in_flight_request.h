@@ -68,8 +68,8 @@ class InFlightRequest {
   bool streams() const { return options_.stream; }
 
   Engine* engine = nullptr;  // the instance's
-  std::string engine_id;     // its name in the engine
-  std::string request_id;    // its client's name for it
+  std::string engine_id;     // the request's name in the engine
+  std::string request_id;    // the client's name for the request
   // Why the engine is told to abort it.
   enum class Ending : uint8_t { kNone, kCancelled, kServerExits };
   std::atomic<Ending> ending{Ending::kNone};

@@ -48,8 +48,8 @@ ModelSettings read_settings(const std::string& config_json, const std::string& v
 // The command line's --backend-config=quire,NAME=VALUE.
 struct BackendSettings {
   int64_t kv_arena_bytes = 0;  // kv-arena-bytes: memory of the models whose kv_arena is "shared"; 0: none
-  int64_t exit_grace_secs =
-      25;  // exit-grace-secs: how long requests may go on once the server is told to end
+  // exit-grace-secs: how long requests may go on once the server is told to end.
+  int64_t exit_grace_secs = 25;
   int64_t response_burst = 384;  // response-burst: see ResponsePacer
 };
 

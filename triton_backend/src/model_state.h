@@ -85,7 +85,7 @@ class ModelState {
   };
   std::deque<Lingering> lingering_;  // oldest first
   uint64_t num_requests_ = 0;
-  size_t num_without_stream_ = 0;  // of those in flight
+  size_t num_without_stream_ = 0;  // requests in flight that are not streamed
   bool stopping_ = false;
   std::condition_variable wake_;
 

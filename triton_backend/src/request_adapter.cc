@@ -211,7 +211,7 @@ AdaptedRequest adapt_request(const IncomingRequest& incoming, const ModelSetting
   adapted.timeout_us = timeout_us;
   int64_t& deadline_ms = adapted.request.deadline_ms;
   if (timeout_us > 0) {
-    // With a shorter deadline of its own, that one rules.
+    // A shorter deadline of the request's own rules.
     if (deadline_ms > 0 && deadline_ms <= to_ms(timeout_us))
       adapted.timeout_us = 0;
     else

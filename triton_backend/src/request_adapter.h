@@ -9,7 +9,7 @@
 
 namespace quire::triton {
 
-// Which tensors a response carries, and how.
+// The tensors that a response carries, and how.
 struct ResponseOptions {
   bool stream = false;         // deltas, as they come; else one response
   bool prepend_input = false;  // the prompt's text before the first output

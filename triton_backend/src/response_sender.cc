@@ -63,8 +63,8 @@ Response ResponseSender::make(const std::vector<OutputTensor>& tensors) const {
   return response;
 }
 
-// Of an HTTP stream the first response is two messages, because its head goes before it, and so is the last
-// one, with the end of the chunks behind it.
+// The first response of an HTTP stream is two messages, because its head goes before it, and so is the last,
+// with the end of the chunks behind it.
 void ResponseSender::pace(Place place) {
   pacer_.before_send(has_sent_ && place == Place::kMore ? 1 : 2);
   has_sent_ = true;

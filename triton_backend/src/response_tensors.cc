@@ -17,7 +17,7 @@ void append_string(std::string& bytes, std::string_view first, std::string_view 
   bytes.append(first).append(second);
 }
 
-// Of a row's token; 0 after its last one.
+// The log-probability of a row's token; 0 after its last one.
 float chosen_logprob(const CompletionOutput& completion, size_t index) {
   if (index >= completion.token_ids.size() || index >= completion.logprobs.size()) return 0.0F;
   for (const Logprob& token : completion.logprobs[index]) {

@@ -36,7 +36,7 @@ struct QUIRE_API EngineConfig {
   // Ranks that share each layer: devices that follow each other and read each other's memory, or, on the CPU,
   // thread groups of one process.
   int32_t tensor_parallel_size = 1;
-  // Of each device's memory, for everything: weights, activations and KV cache. Not used on the CPU.
+  // What weights, activations and KV cache together may take of each device's memory. Not used on the CPU.
   double gpu_memory_utilization = 0.9;  // (0, 1]: this part of it, less what others hold of that part
   int64_t gpu_memory_bytes = 0;         // exactly this much instead; 0: by utilization
   bool enforce_eager = false;           // no CUDA graphs: every kernel is launched by itself, which is slower
@@ -61,11 +61,11 @@ struct QUIRE_API EngineConfig {
   int32_t max_num_seqs = 64;              // requests running at once: [1, 4096]
   int32_t max_num_batched_tokens = 2048;  // tokens a step: [1, 1048576]
   bool enable_chunked_prefill = true;     // false: a prompt is computed in one step or waits
-  int32_t long_prefill_token_threshold =
-      0;  // at most this many tokens of one request a step; longer prompts are "long"; 0: no limit
+  // At most this many tokens of one request a step; longer prompts are "long"; 0: no limit.
+  int32_t long_prefill_token_threshold = 0;
   int32_t max_num_partial_prefills = 0;  // requests in the middle of their prompt at once; 0: no limit
-  int32_t max_long_partial_prefills =
-      0;  // of those, long ones: shorter prompts overtake the rest; 0: no limit
+  // Long prompts in their middle at once: shorter ones overtake the rest; 0: no limit.
+  int32_t max_long_partial_prefills = 0;
   // "fcfs"; "priority" (a lower value first, then arrival); "cache_aware" (the longest cached prefix of the
   // oldest few first); "fair" (the EngineRequest::user who was served least first)
   std::string scheduling_policy = "fcfs";
@@ -90,9 +90,8 @@ struct QUIRE_API EngineConfig {
   // ---- flight recorder ----
   int64_t flight_recorder_bytes = 16 << 20;  // memory for the last steps' schedule; 0: off
   double flight_recorder_minutes = 5.0;      // older than that is dropped even when there is room
-  std::string
-      flight_recorder_dir;  // where a failed engine, or a signal, leaves its recording; empty: nowhere
-  int32_t flight_recorder_signal = 0;  // this signal (SIGUSR2, say) writes one of every engine; 0: none
+  std::string flight_recorder_dir;           // where a failed engine, or a signal, leaves it; empty: nowhere
+  int32_t flight_recorder_signal = 0;        // this signal (SIGUSR2, say) writes one of every engine; 0: none
 
   // ---- the end ----
   // An Engine that has ended by a failure sends its process SIGTERM once its requests have been told, for

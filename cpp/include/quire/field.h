@@ -14,7 +14,7 @@
 
 namespace quire {
 
-// Which numbers a field takes: of a map, each of its values. Never an infinite one, or NaN.
+// The numbers that a field, or each value of a map, may be. Never an infinite one, or NaN.
 struct Range {
   double min = -std::numeric_limits<double>::infinity();
   double max = std::numeric_limits<double>::infinity();

@@ -23,17 +23,17 @@ enum class Metric : uint8_t {
   // Histograms of seconds.
   kTimeToFirstToken,    // from arrival; observed when the first token comes
   kInterTokenLatency,   // from one output of a request to its next one; a step may give it several tokens
-  kTimePerOutputToken,  // the same, under the name that vLLM's Triton backend has for it
+  kTimePerOutputToken,  // kInterTokenLatency under the name that vLLM's Triton backend has for it
   kE2ERequestLatency,   // from arrival to the end; of every completion, however it ended
   kRequestQueueTime,    // from arrival to the first step it is in; observed at the end, as are the next three
-  kRequestPrefillTime,  // from there to the first token; with preemptions in between
+  kRequestPrefillTime,  // from the first step to the first token; with preemptions in between
   kRequestDecodeTime,   // from the first token to the last
-  kRequestInferenceTime,  // both: from the first step to the last token
+  kRequestInferenceTime,  // from the first step to the last token
   // Histograms of tokens, of every completion, observed at its end.
   kRequestPromptTokens,
   kRequestGenerationTokens,
-  kRequestParamsN,          // what its request asked for
-  kRequestParamsMaxTokens,  // likewise
+  kRequestParamsN,          // the n that was asked for
+  kRequestParamsMaxTokens,  // the max_tokens that was asked for
   // Histogram: tokens of a step, of prompts and generated.
   kIterationTokens,
   // Gauges: after the last step.

@@ -25,8 +25,8 @@ struct Expression {
     kSubscript,    // the object, the index
     kSlice,        // the object, start, end, step; each of the three may be null
     kCall,         // the callee, the positional arguments; named
-    kFilter,       // the input, the positional arguments; name; named
-    kTest,         // the same. The input of a filter block is null
+    kFilter,       // the input (of a filter block: null), the positional arguments; name; named
+    kTest,         // the input, the positional arguments; name; named
     kNegate,       // one
     kPositive,     // one
     kNot,          // one

@@ -11,7 +11,7 @@
 
 namespace quire::chat {
 
-// Of one rendering. Counts as the thread's from construction on until it is destroyed; such may nest.
+// What one rendering may spend. The thread's budget from construction until destruction; they may nest.
 class Budget {
  public:
   Budget();
@@ -29,7 +29,7 @@ class Budget {
   int64_t bytes_left_ = int64_t{1} << 30;
 };
 
-// Of the thread's budget; nothing where none is. A step is some tens of nanoseconds of work: the evaluation
+// Takes from the thread's budget, if it has one. A step is some tens of nanoseconds of work: the evaluation
 // of a name is ten, a character that is looked up in a table is one.
 void spend(int64_t steps);
 // Memory that is taken, given back or not.

@@ -99,7 +99,7 @@ Value indent_filter(const Value& input, const Arguments& arguments) {
 }
 
 Value tojson_filter(const Value& input, const Arguments& arguments) {
-  // As transformers defines it; Jinja's own would escape HTML.
+  // What transformers defines; Jinja's own would escape HTML.
   const BoundArguments bound("tojson", arguments, {"ensure_ascii", "indent", "separators", "sort_keys"});
   JsonStyle style;
   style.ensure_ascii = bound.boolean_or(0, false);

@@ -15,7 +15,7 @@ namespace {
 
 using Kind = Value::Kind;
 
-// Of evaluations and statements within one another; each takes well under a kilobyte of stack.
+// Evaluations and statements within one another; each takes well under a kilobyte of stack.
 constexpr int kMaxCallDepth = 1000;
 constexpr int64_t kStepsPerEvaluation = 10;
 

@@ -25,7 +25,7 @@ std::vector<std::string_view> split_characters(std::string_view text);
 // The characters [first, last), or fewer where there are no more.
 std::string_view slice_characters(std::string_view text, size_t first, size_t last);
 
-// As std::string_view's, from byte `from` on, but in time proportional to the sizes, whatever they hold.
+// std::string_view::find from byte `from` on, but in time proportional to the sizes, whatever they hold.
 size_t find_text(std::string_view text, std::string_view part, size_t from = 0);
 size_t rfind_text(std::string_view text, std::string_view part);
 
@@ -35,7 +35,7 @@ std::string to_title(std::string_view text);    // str.title()
 std::string capitalize(std::string_view text);  // str.capitalize()
 
 enum class Side { kLeft, kRight, kBoth };
-// Without `characters`, white space.
+// Takes off these characters; by default white space.
 std::string_view strip(std::string_view text, Side side, std::optional<std::string_view> characters = {});
 
 // A negative `max_splits` is no limit. Without `separator`: at runs of white space, none at the ends.

@@ -23,7 +23,7 @@ struct Sequence;
 
 // A container holds containers at most this deep, so that walking a value needs little stack.
 inline constexpr int kMaxDepth = 150;
-// Nor may it hold more values than this, each counted as often as it is met: lists can share their parts.
+// The most values in a container, each counted as often as it is met: lists can share their parts.
 inline constexpr int64_t kMaxWeight = int64_t{1} << 22;
 
 // Cheap to copy. Nothing it refers to changes, but for namespaces, loops, and how far an iterator has come.
@@ -122,8 +122,8 @@ struct Sequence {
 // In order of insertion, as in Python.
 struct Dict {
   std::vector<std::pair<Value, Value>> items;
-  std::map<std::string, size_t>
-      index;  // by hash_key; ordered, since keys can be chosen so that hashes collide
+  // By hash_key; ordered, since keys can be chosen so that hashes collide.
+  std::map<std::string, size_t> index;
   int depth = 1;
   int64_t weight = 1;
 

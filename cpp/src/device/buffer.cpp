@@ -40,7 +40,7 @@ Buffer::Buffer(size_t bytes, HugePages huge_pages) {
   if (start == MAP_FAILED) throw ResourceExhausted(str("cannot allocate ", bytes, " bytes of memory"));
   data_ = static_cast<std::byte*>(start);
   size_ = bytes;
-  // Both are advice: fewer page walks, or no more memory than is touched.
+  // Huge pages are advice: fewer page walks, or no more memory than is touched.
   if (!huge) {
     if (huge_pages == HugePages::kNever) ::madvise(data_, bytes, MADV_NOHUGEPAGE);
     return;

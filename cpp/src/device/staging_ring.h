@@ -8,7 +8,7 @@
 
 namespace quire {
 
-// The same values where the host writes and where kernels read them.
+// Values in two places: where the host writes and where kernels read them.
 template <typename T>
 struct Staged {
   T* host = nullptr;

@@ -10,7 +10,7 @@
 namespace quire {
 namespace {
 
-// Of all ranks: while one of them may still exchange, none of their memory may go.
+// All ranks' memory: none of it may go while one of them may still exchange.
 class PeerMemory {
  public:
   PeerMemory(const DeviceRuntime& runtime, const PeerOps& ops, std::span<const int32_t> devices)

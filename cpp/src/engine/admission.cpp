@@ -15,7 +15,7 @@ int64_t num_completions(std::span<const AdmissionRequest> requests) {
   return sum;
 }
 
-// Those on their way to the engine core begin at once as long as there is room for more, and nobody waits.
+// Requests on their way to the engine core begin at once as long as there is room for more, and nobody waits.
 void check_waiting(const EngineConfig& config, const AdmissionState& state,
                    std::span<const AdmissionRequest> requests) {
   if (config.max_waiting_requests == 0) return;

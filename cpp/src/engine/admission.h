@@ -21,9 +21,10 @@ struct AdmissionState {
   bool draining = false;
   int64_t num_unfinished_reqs = 0;    // one for each completion
   int64_t num_unfinished_tokens = 0;  // of their prompts, once for each completion
-  uint64_t num_submitted_reqs = 0;    // ever sent to the engine core, one for each completion ...
-  uint64_t num_submitted_tokens =
-      0;  // ... and their prompt tokens: those `stats` has not seen yet are on the way
+  // Ever sent to the engine core, one for each completion, and their prompt tokens: what `stats` has not seen
+  // yet is on the way.
+  uint64_t num_submitted_reqs = 0;
+  uint64_t num_submitted_tokens = 0;
   SchedulerStats stats;
 };
 

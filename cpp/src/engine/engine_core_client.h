@@ -17,7 +17,7 @@ class EngineCoreClient {
   // Thread-safe, like all but get_outputs; the inline client waits for the step that runs. Throws
   // ResourceExhausted when the engine has ended.
   virtual void add_request(EngineCoreRequest&& request) = 0;
-  // Also wakes get_outputs, perhaps with nothing.
+  // Wakes get_outputs, perhaps with nothing to give.
   virtual void abort_requests(std::vector<RequestId> request_ids) = 0;
   virtual bool reset_prefix_cache() = 0;
   // Before the next step is planned.

@@ -58,7 +58,8 @@ struct EngineBase::Impl {
     return {std::move(request), std::move(children), std::move(callback), std::move(stop_strings)};
   }
 
-  // With the mutex held. Throws ResourceExhausted when there is no room, or not enough time, for all of them.
+  // Called with the mutex held. Throws ResourceExhausted when there is no room, or not enough time, for all
+  // of them.
   void admit(const std::vector<Prepared>& batch) {
     admission.num_unfinished_reqs = static_cast<int64_t>(output_processor->num_unfinished_completions());
     admission.num_unfinished_tokens = output_processor->num_unfinished_tokens();
@@ -160,7 +161,7 @@ struct EngineBase::Impl {
     drained.notify_all();
   }
 
-  // With the mutex held. When nobody takes them, the oldest go, and whoever comes late must start afresh.
+  // Called with the mutex held. Of events that nobody takes the oldest go: who comes late must start afresh.
   void keep_kv_events(std::vector<KVCacheEvent>& events) {
     constexpr size_t kMaxKVEvents = 65536;
     for (KVCacheEvent& event : events) kv_events.push_back(std::move(event));
@@ -235,8 +236,9 @@ struct EngineBase::Impl {
 
   std::mutex shutdown_mutex;
   std::thread output_thread;  // Engine only
-  std::mutex step_mutex;      // LLMEngine only: results are taken in the order of their steps
-  EngineCoreOutputs outputs;  // likewise; its buffers are used again
+  // LLMEngine only: results are taken in the order of their steps, into buffers that are used again.
+  std::mutex step_mutex;
+  EngineCoreOutputs outputs;
 };
 
 }  // namespace quire

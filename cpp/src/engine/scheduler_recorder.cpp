@@ -82,7 +82,7 @@ void SchedulerRecorder::planned(double now, const SchedulerOutput& plan, bool la
   // A look that changed nothing need not be repeated.
   const uint64_t num_failed = scheduler_.kv_cache_manager().num_failed_allocations();
   take_answers(plan_.connector_answers);
-  // That the workers need know nothing is all that is answered to a look at nothing.
+  // A look at nothing gets one answer: that the workers need know nothing.
   const KVConnectorAnswers& answers = plan_.connector_answers;
   const bool was_answered =
       !plan_.arena_answers.empty() || answers.size() > 1 || (answers.size() == 1 && answers[0] != 0);

@@ -274,7 +274,7 @@ class LocalExecutor final : public Executor {
                                       other_output_.invalid_block_ids.end());
       output.worker_lost |= other_output_.worker_lost;
       if (other_output_.error.empty() || other_output_.error == output.error) continue;
-      // Which rank began it, each of them can say of itself alone.
+      // A rank can only speak of itself: who failed first shows in what they all say.
       if (!output.error.empty()) output.error += "; ";
       output.error += str("rank ", rank, ": ", other_output_.error);
     }

@@ -53,16 +53,16 @@ class SimulatedExecutor final : public Executor {
 
   explicit SimulatedExecutor(const SimulatedExecutorConfig& config);
 
-  // Of the steps launched from now on; never goes back.
+  // When the next steps are launched; never goes back.
   void set_time(int64_t now_ns) { now_ns_ = now_ns; }
   // When the oldest step that was not collected is done; kNever without one.
   int64_t next_finish_ns() { return steps_.empty() ? kNever : steps_.front().finish_ns; }
-  // Of the step that was launched last.
+  // What the step launched last computes.
   const StepLoad& last_load() const { return last_load_; }
   // Time that the device has spent, or will have when all that was launched is done.
   int64_t busy_ns() const { return busy_ns_; }
 
-  // As Executor's. One token is sampled for each request that samples: some function of its id and place.
+  // Executor. Each request that samples gets one token: some function of its id and place.
   const ModelInfo& model_info() const override { return model_info_; }
   std::vector<KVCacheSpec> kv_cache_specs() const override;
   int64_t available_kv_cache_bytes() const override;

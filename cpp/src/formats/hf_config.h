@@ -15,7 +15,7 @@ class HfConfig {
  public:
   // Throws InvalidArgument when the file is missing, unreadable or not a JSON object.
   static HfConfig load(const std::string& path);
-  // The same from text; `path` only names it in errors.
+  // Reads text; `path` only names it in errors.
   static HfConfig parse(const std::string& text, const std::string& path);
 
   bool has(const std::string& key) const;

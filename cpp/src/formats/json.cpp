@@ -49,7 +49,7 @@ class SaxAdapter final : public nlohmann::json_sax<Json> {
   JsonHandler& handler_;
 };
 
-// Of text that need not be JSON: brackets outside of strings.
+// Counts brackets outside of strings, since the text need not be JSON.
 bool is_nested_too_deeply(std::string_view text) {
   int depth = 0;
   for (size_t i = 0; i < text.size(); ++i) {

@@ -25,10 +25,10 @@ inline constexpr int kMaxJsonDepth = 200;
 // at most kMaxJsonDepth deep.
 Json parse_json(std::string_view text, const std::string& where);
 
-// The same document, or one that is_discarded() where parse_json throws.
+// Parses as parse_json does, but gives a document that is_discarded() instead of throwing.
 Json try_parse_json(std::string_view text);
 
-// The same, with the members of every object in the order they were written.
+// A document with the members of every object in the order they were written.
 using OrderedJson = nlohmann::ordered_json;
 OrderedJson parse_ordered_json(std::string_view text, const std::string& where);
 
@@ -48,7 +48,7 @@ class JsonHandler {
   virtual void on_array_end() = 0;
 };
 
-// As parse_json; integers beyond 64 bits are refused as well.
+// Parses as parse_json does, and refuses integers beyond 64 bits as well.
 void parse_json(std::string_view text, const std::string& where, JsonHandler& handler);
 
 // A value in a document, with its place: complaints read "tokenizer.json: model.type must be a string".

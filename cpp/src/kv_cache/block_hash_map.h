@@ -43,7 +43,7 @@ class BlockHashMap {
     slots_[i] = {hash, id};
   }
 
-  // It must be there.
+  // Requires that the hash is there.
   void erase(const BlockHash& hash) {
     size_t hole = home(hash);
     while (slots_[hole].hash != hash || slots_[hole].id == kNullBlock) hole = (hole + 1) & mask_;

@@ -60,7 +60,7 @@ class BlockPool {
   // Unmaps one extent whose blocks are all free, the last of them first; false when there is none.
   bool unmap_extent(BlockId& first_block, int32_t& num_blocks);
 
-  // Of the next `count` blocks to be handed out, how many hold no cached content: with more memory, the rest
+  // How many of the next `count` blocks to be handed out hold no cached content: with more memory, the rest
   // need not lose theirs.
   int32_t count_uncached_ahead(int32_t count) const;
 

@@ -49,7 +49,7 @@ class KVArena {
     // For the flight recorder: what take(), bytes_available() and bytes_wanted_by_others() answer depends on
     // other engines. Answers are appended to `tape` from now on; null: they are not.
     void record_answers(std::vector<int64_t>* tape) { recorded_ = tape; }
-    // And in a replay: these are the next answers. After the last one, nothing is there to be had.
+    // In a replay these are the next answers. After the last one, nothing is there to be had.
     void replay_answers(std::span<const int64_t> tape) {
       replays_ = true;
       replayed_ = tape;
@@ -61,8 +61,9 @@ class KVArena {
     friend class KVArena;
     std::shared_ptr<KVArena> arena_;
     int64_t min_bytes_;
-    int64_t bytes_held_ = 0;    // guarded by the arena's mutex for writing
-    int64_t bytes_wanted_ = 0;  // likewise
+    // Written under the arena's mutex.
+    int64_t bytes_held_ = 0;
+    int64_t bytes_wanted_ = 0;
     void withdraw();
     int64_t bytes_wanted_now() const;
     // The answer to give: the true one, or in a replay the recorded one.

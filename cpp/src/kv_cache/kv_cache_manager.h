@@ -135,8 +135,8 @@ class KVCacheManager {
     BlockPool pool;
     int64_t block_bytes, extent_bytes;
     int32_t blocks_per_extent;
-    int32_t num_needed = 0;  // scratch of allocate_slots: free blocks that are shared or handed out ...
-    int32_t num_new = 0;     // ... and of those, handed out
+    int32_t num_needed = 0;  // scratch of allocate_slots: free blocks that are shared or handed out
+    int32_t num_new = 0;     // scratch of allocate_slots: blocks that are handed out
   };
 
   // The hash of a group's block: the one at its last token.

@@ -45,7 +45,7 @@ void Attention::forward(const ForwardContext& ctx, TensorView out, TensorView q,
   const AttentionMetadata& batch = ctx.attention_metadata[static_cast<size_t>(ctx.kv_cache_groups[index])];
   rotary.forward_and_store(ctx, q, k, v, positions, ctx.kv_caches[index], batch.slot_mapping);
   if (ctx.pieces != nullptr) {
-    // Its launch depends on the lengths of the step, which a graph would freeze.
+    // The launch depends on the lengths of the step, which a graph would freeze.
     ctx.pieces->run_between([this, out, q](const ForwardContext& later) { attend(later, out, q); });
   } else {
     attend(ctx, out, q);

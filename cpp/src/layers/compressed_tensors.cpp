@@ -20,7 +20,7 @@ class NamePattern {
     constexpr size_t kMaxLength = 1000;
     if (!text.starts_with("re:")) return;
     try {
-      // Without backtracking, whatever the expression.
+      // Polynomial time, whatever the expression.
       if (text.size() > kMaxLength) throw std::regex_error(std::regex_constants::error_space);
       regex_ = std::regex(text.substr(3), std::regex::ECMAScript | std::regex_constants::__polynomial);
     } catch (const std::regex_error& error) {

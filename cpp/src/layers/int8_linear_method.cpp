@@ -47,7 +47,7 @@ class Int8LinearMethod final : public LinearMethod {
       row += part.num_rows;
     }
     if (shard.num_zero_rows > 0) {
-      // Without a scale nothing else of them counts.
+      // A scale of 0 makes a row 0, whatever else it holds.
       load_zeros(build.loader, scales + row, shard.num_zero_rows, sizeof(float));
       if (zero_points != nullptr)
         load_zeros(build.loader, zero_points + row, shard.num_zero_rows, sizeof(float));

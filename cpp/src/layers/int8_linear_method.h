@@ -14,7 +14,7 @@ struct Int8Storage {
   // "weight" [rows, columns] of int8; or "weight_packed" [rows, columns / 4] of int32, each of them four
   // values plus 128, the first in the lowest byte.
   bool packed = false;
-  // With "<name>.weight_zero_point", [rows, 1] of int8; packed, [rows / 4, 1] of int32.
+  // Zero points are "<name>.weight_zero_point", [rows, 1] of int8; packed, [rows / 4, 1] of int32.
   bool has_zero_points = false;
 
   bool operator==(const Int8Storage&) const = default;

@@ -38,7 +38,7 @@ class LinearMethod {
   virtual void apply(const ForwardContext& ctx, TensorView out, TensorView x, const float* bias) const = 0;
 };
 
-// As build.quantization says for the parts' names; without one, in the model's dtype. Takes the parts'
+// The method that build.quantization has for the parts' names, else the model's dtype. Takes the parts'
 // tensors from build.checkpoint, but for their biases, and grows build.workspace_bytes. Throws
 // InvalidArgument for a tensor that is missing or of another shape or dtype, and for parts of one product
 // that are not quantized alike.

@@ -24,8 +24,8 @@ using QuantizationFactory = std::shared_ptr<const QuantizationConfig> (*)(const 
 // Called before main. Always true.
 bool register_quantization(const char* quant_method, QuantizationFactory factory);
 
-// Of a model whose config.json is `config`: its section quantization_config (or compression_config), or a
-// file that a quantization tool left in `directory`. Null when there is none. Throws InvalidArgument for a
+// How a model with this config.json is quantized: its section quantization_config (or compression_config), or
+// a file that a quantization tool left in `directory`. Null when there is none. Throws InvalidArgument for a
 // method that is not supported.
 std::shared_ptr<const QuantizationConfig> read_quantization(const HfConfig& config,
                                                             const std::string& directory);

@@ -40,7 +40,7 @@ class RotaryEmbedding {
   TensorView cos_sin_;  // [max_model_len, rotary_dim] fp32
 };
 
-// As config.json says, for layers to share.
+// The embedding that config.json describes, for layers to share.
 std::shared_ptr<const RotaryEmbedding> make_rotary_embedding(BuildContext& build, const HfConfig& config,
                                                              int32_t head_size);
 

@@ -5,7 +5,7 @@
 namespace quire {
 namespace {
 
-// Of a shard, what is in the vocabulary; the last ranks may have less.
+// Rows of a shard that are in the vocabulary; the last ranks may have less.
 int64_t rows_of(const Shard& shard, int64_t vocab_size) {
   return std::clamp<int64_t>(vocab_size - shard.begin, 0, shard.count);
 }

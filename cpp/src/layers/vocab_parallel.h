@@ -35,7 +35,8 @@ class ParallelLMHead {
   // "<name>.weight" [vocab_size, hidden_size], or as the checkpoint's quantization has it.
   ParallelLMHead(BuildContext& build, const std::string& name, int64_t vocab_size, int64_t hidden_size);
 
-  // As VocabParallelEmbedding's.
+  // Logits of the whole vocabulary, on every rank.
+  //   hidden [R, hidden_size], logits [R, vocab_size] fp32, rows may be strided
   void compute_logits(const ForwardContext& ctx, TensorView logits, TensorView hidden) const;
 
  private:

@@ -46,7 +46,7 @@ struct EngineCoreRequest {
   std::vector<int32_t> output_token_ids;          // generated earlier, perhaps by another engine
   // All completions of a prompt share them: max_tokens is within max_model_len, n and seed are not looked at.
   Shared<SamplingParams> sampling_params;
-  uint64_t seed = 0;                           // its own
+  uint64_t seed = 0;                           // of this completion
   Shared<std::vector<int32_t>> eos_token_ids;  // empty when they are to be ignored
   int32_t priority = 0;                        // a lower value is served first
   double arrival_time = 0.0;                   // seconds, of the front end's clock
@@ -87,7 +87,7 @@ struct SchedulerStats {
   uint64_t num_steps = 0;
   int32_t num_running_reqs = 0;
   int32_t num_waiting_reqs = 0;    // those that wait for a grammar or remote keys and values included
-  int64_t num_waiting_tokens = 0;  // prompt tokens of those, not yet computed
+  int64_t num_waiting_tokens = 0;  // prompt tokens of waiting requests, not yet computed
   int64_t num_prefill_tokens = 0;  // prompt tokens of running requests, not yet computed
   int32_t num_free_blocks = 0;
   int32_t num_used_blocks = 0;   // by this engine's requests
@@ -101,17 +101,17 @@ struct SchedulerStats {
   uint64_t external_prefix_cache_hits = 0;  // tokens that a KV connector had besides
   uint64_t num_generation_tokens = 0;
   uint64_t num_spec_tokens = 0;           // drafts verified
-  uint64_t num_accepted_spec_tokens = 0;  // and accepted
-  uint64_t num_added_reqs = 0;            // ever, and their prompt tokens
-  uint64_t num_added_tokens = 0;
-  uint64_t num_unknown_aborts = 0;  // aborts of ids that are not there
-  uint64_t num_expired_reqs = 0;    // ended by their deadline
+  uint64_t num_accepted_spec_tokens = 0;  // drafts accepted
+  uint64_t num_added_reqs = 0;            // ever
+  uint64_t num_added_tokens = 0;          // prompt tokens ever added
+  uint64_t num_unknown_aborts = 0;        // aborts of ids that are not there
+  uint64_t num_expired_reqs = 0;          // ended by their deadline
   // Steps of a worker that has captured graphs, by how it ran them (CudagraphMode).
   uint64_t num_full_graph_steps = 0;
   uint64_t num_piecewise_graph_steps = 0;
   uint64_t num_eager_steps = 0;
-  double time_per_step = 0.0;      // seconds: what a step takes before its tokens ...
-  double time_per_token = 0.0;     // ... and for each of them, as measured lately
+  double time_per_step = 0.0;      // seconds that a step takes besides its tokens, lately
+  double time_per_token = 0.0;     // seconds that each token of a step adds, lately
   double mean_service_time = 0.0;  // seconds from first scheduled to finished, lately
 
   template <class A>

@@ -37,7 +37,7 @@ const char* finish_reason_name(FinishReason reason) {
 
 void SamplingParams::validate(int32_t vocab_size) const {
   check_fields(*this, kSamplingParamsFields, vocab_size);
-  // What one field means for another.
+  // Fields that must fit each other.
   if (min_tokens > max_tokens) {
     throw InvalidArgument(
         str("min_tokens must be between 0 and max_tokens (", max_tokens, "), got ", min_tokens));

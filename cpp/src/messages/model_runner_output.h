@@ -61,8 +61,8 @@ struct ModelRunnerOutput {
   std::vector<RequestLogprobs> logprobs;  // by result_index, ascending
   std::vector<RequestError> errors;       // by result_index, ascending
   std::string error;                      // the step failed as a whole
-  uint8_t worker_lost = 0;                // and no other will succeed: the engine must end
-  uint8_t has_cudagraphs = 0;             // the worker has captured graphs, and ran this step in
+  uint8_t worker_lost = 0;                // no other step will succeed either: the engine must end
+  uint8_t has_cudagraphs = 0;             // the worker has captured graphs
   CudagraphMode cudagraph_mode = CudagraphMode::kNone;
 
   // From the KV connector's worker side.

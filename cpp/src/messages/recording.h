@@ -118,8 +118,8 @@ enum class RecordedEventKind : uint8_t {
 struct BlockPoolSnapshot {
   int32_t num_blocks = 0;
   std::vector<std::pair<BlockId, int32_t>> ref_counts;  // of blocks in use
-  std::vector<std::pair<BlockId, KVBlockHash>>
-      cached;  // in the order they are found: of equal ones, the oldest first
+  // In the order they are found: of equal ones, the oldest first.
+  std::vector<std::pair<BlockId, KVBlockHash>> cached;
   std::vector<std::pair<BlockId, int32_t>> free;  // in the order they are handed out: runs of ascending ids
   std::vector<std::pair<int32_t, int32_t>> mapped_extents;  // runs of ascending indices
 
@@ -191,9 +191,9 @@ struct SchedulerSnapshot {
   uint8_t pause_state = 0;
   std::vector<RequestSnapshot> requests;  // finished ones that steps in flight know included
   std::vector<size_t> running;            // indices into `requests`, in order
-  std::vector<size_t> held;               // likewise: finished, with blocks in a KV connector's hands
+  std::vector<size_t> held;               // indices of finished ones with blocks in a KV connector's hands
   std::vector<InFlightSnapshot> in_flight;
-  std::vector<std::vector<size_t>> in_flight_requests;  // indices into `requests`, for each of those
+  std::vector<std::vector<size_t>> in_flight_requests;  // indices into `requests`, for each step in flight
   std::vector<RequestId> finished_req_ids;
   std::vector<std::pair<double, RequestId>> deadlines;
   std::vector<std::pair<std::string, double>> user_counters;  // "fair"

@@ -14,8 +14,8 @@ namespace quire {
 std::vector<int32_t> read_layer_windows(const HfConfig& config, int32_t num_layers, int32_t window,
                                         const std::function<bool(int32_t layer)>& is_sliding);
 
-// Of a Qwen-style config: none with use_sliding_window false, or no sliding_window; else by layer_types, or
-// the layers from max_window_layers on.
+// The windows of a Qwen-style config: none with use_sliding_window false, or no sliding_window; else by
+// layer_types, or the layers from max_window_layers on.
 std::vector<int32_t> read_qwen_windows(const HfConfig& config, int32_t num_layers);
 
 }  // namespace quire

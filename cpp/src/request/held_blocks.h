@@ -9,17 +9,17 @@
 
 namespace quire {
 
-// Of one KV cache group.
+// What a request holds of one KV cache group.
 struct RequestBlocks {
   std::vector<BlockId> ids;  // kNullBlock where nothing is kept: behind a window, or between two states
   int32_t num_cached = 0;    // leading blocks that were made findable by hash, or never will be
   int32_t num_skipped = 0;   // leading blocks that were given back: nothing will read them again
   int32_t num_sent = 0;      // leading blocks that the workers know
-  int32_t num_exact_tokens =
-      0;  // state groups: a step ended here, so the block before it holds this very state
+  // State groups: a step ended here, so the block before it holds this very state.
+  int32_t num_exact_tokens = 0;
 };
 
-// Of all groups. Everybody may look; only the KVCacheManager changes it.
+// What a request holds of all groups. Everybody may look; only the KVCacheManager changes it.
 class HeldBlocks {
  public:
   // One for each group, or none before the first blocks were given.

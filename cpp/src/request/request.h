@@ -97,17 +97,18 @@ class Request {
   bool is_finished() const { return quire::is_finished(status_); }
   // Keys and values in the cache, or being written by a step in flight.
   int32_t num_computed_tokens() const { return num_computed_tokens_; }
-  int32_t num_output_placeholders() const { return num_output_placeholders_; }  // that those will sample
+  // Tokens that steps in flight will sample.
+  int32_t num_output_placeholders() const { return num_output_placeholders_; }
   int32_t num_steps_in_flight() const { return num_steps_in_flight_; }
-  // What those steps compute.
+  // Tokens that steps in flight compute.
   int32_t num_tokens_in_flight() const { return num_tokens_in_flight_; }
   // Known tokens when it last began to run: up to there it is a prefill.
   int32_t num_prefill_tokens() const { return num_prefill_tokens_; }
-  // It runs, and a part of its prefill is left for later steps.
+  // Runs, with a part of the prefill left for later steps.
   bool is_partial_prefill() const { return counted_.num_prefill_tokens > 0; }
   // The prefix hit when it was first scheduled; -1 before.
   int32_t num_cached_tokens() const { return num_cached_tokens_; }
-  // With a KV connector: tokens whose keys and values come, or came, from outside.
+  // Tokens whose keys and values come, or came, from a KV connector.
   int32_t num_external_tokens() const { return num_external_tokens_; }
   int32_t num_preemptions() const { return num_preemptions_; }
   int32_t num_overtaken() const { return num_overtaken_; }  // by younger ones, under "cache_aware"
@@ -116,12 +117,12 @@ class Request {
   double first_scheduled_time() const { return first_scheduled_time_; }  // clock of arrival_time; -1 before
   std::span<const int32_t> spec_token_ids() const { return spec_token_ids_; }  // drafts for the next step
 
-  // It comes to the engine.
+  // The request comes to the engine.
   void arrive(uint64_t arrival_order, int32_t long_prefill_token_threshold);
   // Before it waits for anything. It waits for the grammar first, unless that is ready.
   void set_grammar(std::unique_ptr<StructuredOutputGrammar> grammar) { grammar_ = std::move(grammar); }
   void wait_for_grammar() { set_status(RequestStatus::kWaitingForStructuredOutputGrammar); }
-  // It waits to be scheduled, from now on.
+  // The request waits to be scheduled, from now on.
   void enqueue() { set_status(RequestStatus::kWaiting); }
   // A younger one was served first.
   void overtake() { ++num_overtaken_; }
@@ -134,9 +135,9 @@ class Request {
   // What came counts as computed; the request is queued again.
   void end_load();
 
-  // It begins to run at the time `now`, with its first `num_computed_tokens` tokens computed; of those,
-  // `num_external_tokens` come from outside with its first step. Makes room for the longest output, so that
-  // nothing that follows allocates: a waiting request costs no more than its prompt.
+  // The request begins to run at the time `now`, with its first `num_computed_tokens` tokens computed; of
+  // those, `num_external_tokens` come from outside with its first step. Makes room for the longest output, so
+  // that nothing that follows allocates: a waiting request costs no more than its prompt.
   void run(int32_t num_computed_tokens, int32_t num_external_tokens, double now);
   // Drafts for the next step.
   void set_spec_token_ids(std::span<const int32_t> drafts) {
@@ -147,11 +148,11 @@ class Request {
   void begin_step(int32_t num_new_tokens, ScheduledRequest& scheduled, std::vector<int32_t>& spec_token_ids);
   // The workers will hear of it with this step. False when they know it already.
   bool tell_workers() { return !std::exchange(known_to_workers_, true); }
-  // That step is not run after all; the request is preempted next.
+  // The step begun last is not run after all; the request is preempted next.
   void take_back_step(const ScheduledRequest& scheduled);
   // The oldest step in flight has returned. False when its results do not count.
   bool end_step(const ScheduledRequest& scheduled);
-  // Of what a step computes, the tokens that the user was not charged for yet; they are from now on.
+  // What a step computes that the user was not charged for yet; now the user is.
   struct Charge {
     int32_t num_prefill_tokens = 0, num_decode_tokens = 0;
   };
@@ -175,7 +176,7 @@ class Request {
 
   // In full, for workers that do not know it.
   NewRequestData new_request_data() const;
-  // Without its content, for the flight recorder.
+  // Everything but the content, for the flight recorder.
   RecordedRequest record() const;
   // Everything but the blocks, which the KVCacheManager restores after this. Throws InvalidArgument for
   // counts that no request can have. Grammars and what a KV connector does are not part of it.
@@ -190,7 +191,7 @@ class Request {
   void take_spec_tokens(int32_t num_drafts, ScheduledRequest& scheduled,
                         std::vector<int32_t>& spec_token_ids);
 
-  // Its part of the totals.
+  // What the request adds to the totals.
   struct Counted {
     int32_t num_waiting_tokens = 0, num_prefill_tokens = 0, num_wasted_slots = 0;
   };
@@ -245,15 +246,15 @@ class Request {
   double arrival_time_;
   double deadline_;
   std::unique_ptr<StructuredOutputGrammar> grammar_;
-  BlockHashChain
-      hash_chain_;  // of the blocks that have hashes; begins with the seed, LoRA name and cache salt
+  // Of the blocks that have hashes; begins with the seed, LoRA name and cache salt.
+  BlockHashChain hash_chain_;
   BlockHash root_hash_;
   std::vector<BlockHash> block_hashes_;
   std::vector<BlockHash> recorded_hashes_;
   size_t next_feature_ = 0;  // the first multimodal input that ends beyond the hashed blocks
 };
 
-// Of every request in every step.
+// Inline, since every request of every step goes through it.
 inline void Request::begin_step(int32_t num_new_tokens, ScheduledRequest& scheduled,
                                 std::vector<int32_t>& spec_token_ids) {
   scheduled.request_id = id_;

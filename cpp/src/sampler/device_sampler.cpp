@@ -131,11 +131,11 @@ class DeviceSampler final : public Sampler {
   void stage_penalties();
   void apply_masks(const LaunchContext& launch, TensorView logits, const GrammarOutput& grammar);
 
-  // What kernels read again is on the device, ...
+  // Token ids are on the device, because kernels read them again.
   int32_t* device_token_ids(int32_t ring_index) const {
     return memory_.token_ids + static_cast<size_t>(ring_index) * layout_.rows;
   }
-  // ... the rest only where the host reads it.
+  // Everything else is only where the host reads it.
   int32_t* words(int32_t ring_index) const {
     return static_cast<int32_t*>(pinned_.get()) + static_cast<size_t>(ring_index) * layout_.words();
   }
@@ -233,7 +233,7 @@ LogitBiasArgs DeviceSampler::stage_biases(size_t begin, size_t count) {
   return {{}, columns.row.device, columns.token_id.device, columns.bias.device, static_cast<int32_t>(count)};
 }
 
-// Those that were not staged with the rest, a roomful at a time.
+// Applies the biases that were not staged with the rest, a roomful at a time.
 void DeviceSampler::apply_late_biases(const LaunchContext& launch, TensorView logits) {
   const size_t mark = staging_.mark();
   for (size_t begin = 0; begin < biases_.size();) {

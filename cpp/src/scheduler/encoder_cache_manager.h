@@ -29,8 +29,7 @@ class EncoderCacheManager {
   bool acquire(RequestId request_id, const MultiModalFeature& feature);
   // The request is done with it; more than once does no harm.
   void release(RequestId request_id, const std::string& mm_hash);
-  // It was never computed after all, and nobody else waits for it: forgets it. Else it stays, and returns
-  // false.
+  // Forgets an output that was never computed after all, unless others wait for it: then returns false.
   bool discard(RequestId request_id, const std::string& mm_hash);
   // Forgets what nobody refers to.
   void forget_unused();

@@ -24,7 +24,7 @@ class RequestQueue {
   virtual Request* front(bool long_prefills) = 0;
   virtual size_t size() const = 0;
 
-  // Of two running requests: whether `a` is preempted before `b`.
+  // Whether, of two running requests, `a` is preempted before `b`.
   virtual bool preempt_before(const Request& a, const Request& b) const = 0;
   // Whether the running request that began last is always the first to give way.
   virtual bool preempts_last() const { return false; }

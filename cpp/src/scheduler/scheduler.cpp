@@ -76,7 +76,7 @@ int32_t Scheduler::num_running_tokens(const Request& request) const {
   return std::min(limit_chunk(start, num_left), limit);
 }
 
-// Of the `num_left` tokens that follow the first `start`, how many may be computed in this step.
+// How many of the `num_left` tokens that follow the first `start` may be computed in this step.
 int32_t Scheduler::limit_chunk(int32_t start, int32_t num_left) const {
   int32_t num_tokens = num_left;
   if (config_.long_prefill_token_threshold > 0) {
@@ -141,8 +141,8 @@ void Scheduler::schedule_waiting(SchedulerOutput& out) {
   }
 }
 
-// Of the requests that wait with what they have loaded, the youngest but the first in the queue gives its
-// blocks back, and loads anew in its turn. Returns false when there is none.
+// The youngest request that waits with what it has loaded, but the first in the queue, gives its blocks back,
+// and loads anew in its turn. Returns false when there is none.
 bool Scheduler::give_back_youngest_load() {
   if (!parts_.kv_connector) return false;
   const Request* const first = waiting_->front(true);
@@ -161,7 +161,7 @@ Scheduler::Admission Scheduler::admit(Request& request, SchedulerOutput& out) {
   int32_t num_external = 0;
   const int32_t own_computed = request.num_computed_tokens();
   if (own_computed > 0) {
-    // Its keys and values came from outside; it holds the blocks.
+    // The request holds blocks whose keys and values came from outside.
     for (auto& ids : computed_.block_ids) ids.clear();
     computed_.block_ids.resize(kv_cache_manager_.num_groups());
     computed_.num_tokens = 0;

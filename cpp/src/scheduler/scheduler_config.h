@@ -21,11 +21,11 @@ struct SchedulerConfig {
   std::string policy = "fcfs";      // see request_queue.h
 
   bool enable_chunked_prefill = true;
-  int32_t long_prefill_token_threshold =
-      0;  // tokens of one request a step; longer prompts are "long"; 0: no limit
+  // Tokens of one request a step; longer prompts are "long"; 0: no limit.
+  int32_t long_prefill_token_threshold = 0;
   int32_t max_num_partial_prefills = 0;  // requests in the middle of their prompt; 0: no limit
-  int32_t max_long_partial_prefills =
-      0;  // of those, long ones: shorter prompts overtake the rest; 0: no limit
+  // The long ones among those: shorter prompts overtake the rest; 0: no limit.
+  int32_t max_long_partial_prefills = 0;
 
   bool enable_prefix_caching = true;
   bool enable_kv_cache_events = false;

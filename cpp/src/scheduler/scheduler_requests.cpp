@@ -122,7 +122,7 @@ void Scheduler::finish(Request& request, RequestStatus status) {
     case RequestStatus::kRunning: running_has_finished_ = true; break;
     case RequestStatus::kWaitingForStructuredOutputGrammar: std::erase(waiting_for_grammar_, &request); break;
     case RequestStatus::kWaitingForRemoteKvs:
-      // Its blocks are being written from outside: they are free when that has ended.
+      // The blocks are being written from outside: they are free when that has ended.
       hold = true;
       break;
     default: waiting_->remove(request);

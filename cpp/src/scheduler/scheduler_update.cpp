@@ -148,7 +148,7 @@ void Scheduler::fail_step(const ModelRunnerOutput& result, InFlightStep& step, E
     if (request->is_finished()) continue;
     report_finish(*request, RequestStatus::kFinishedError, result.error, outputs);
   }
-  // Likewise encoder outputs: those that others refer to are older.
+  // Encoder outputs of this step were not computed either; those that others refer to are older.
   encoder_cache_manager_.forget_unused();
   if (!parts_.kv_connector) return;
   // What was, or is, loaded may follow blocks that were found here, perhaps those: such a request starts
@@ -228,11 +228,11 @@ void Scheduler::handle_invalid_blocks(std::span<const BlockId> invalid, EngineCo
     if (request->status() != RequestStatus::kWaitingForRemoteKvs) continue;
     const int32_t block = first_bad(*request);
     if (block < 0) continue;
-    // It may have been found here, and not be one of those that it loads.
+    // The block may have been found in the cache, and not be one that the request loads.
     kv_cache_manager_.uncache_blocks(*request, block * block_size);
     request->fail_load(block * block_size);
   }
-  // What was computed on those may be found under other names.
+  // What was computed on blocks that are not good may be found under other names.
   if (!orphans.empty()) kv_cache_manager_.uncache_all();
 }
 

@@ -37,7 +37,7 @@ class StepTimeModel {
 struct TtftQuestion {
   int32_t num_prompt_tokens = 0;
   int32_t num_pending_reqs = 0;    // accepted after `stats` were taken
-  int64_t num_pending_tokens = 0;  // and their prompt tokens
+  int64_t num_pending_tokens = 0;  // prompt tokens of pending requests
   int32_t max_num_seqs = 0;
   int32_t max_num_batched_tokens = 0;
 };

@@ -26,7 +26,7 @@ Calibration load_calibration(const std::string& path);
 // Measured, and part of the library: see default_calibration.cpp for the machine and the model.
 const std::string& default_calibration_table();
 
-// As load_calibration, of a text; `name` is what complaints begin with.
+// Reads a text as load_calibration does a file; `name` is what complaints begin with.
 Calibration parse_calibration(const std::string& text, const std::string& name);
 
 // Non-negative least squares of the relative error, so that a short step counts as much as a long one. Throws

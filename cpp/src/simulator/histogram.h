@@ -9,7 +9,7 @@
 
 namespace quire {
 
-// Of whole numbers >= 0 (nanoseconds). Exact below 512, then 256 buckets to each power of two. Adding and
+// Counts whole numbers >= 0 (nanoseconds). Exact below 512, then 256 buckets to each power of two. Adding and
 // merging are sums of integers: any order gives the same histogram.
 class Histogram {
  public:

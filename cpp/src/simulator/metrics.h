@@ -30,12 +30,12 @@ struct Metrics {
   __int128 used_slots = 0;
   __int128 wasted_slots = 0;
   __int128 running_reqs = 0;
-  // The same requests, were each given max_model_len slots while it runs: slots, and tokens in them.
+  // Slots, and tokens in them, were each request given max_model_len slots while it runs.
   __int128 contiguous_slots = 0;
   __int128 contiguous_tokens = 0;
   int64_t peak_used_blocks = 0;  // of one engine
   int64_t peak_running_reqs = 0;
-  // Of engines: how evenly the router spread the work.
+  // How evenly the router spread the work over the engines.
   int64_t num_engines = 0;
   int64_t most_requests = 0, fewest_requests = INT64_MAX;
   int64_t most_tokens = 0, fewest_tokens = INT64_MAX;  // scheduled

@@ -35,8 +35,8 @@ class MinTree {
 
   size_t num_leaves_ = 1;
   std::vector<int64_t> values_;
-  std::vector<uint32_t>
-      winners_;  // of each node's leaves; node 1 is the root, the leaves are the second half
+  // The least of each node's leaves; node 1 is the root, the leaves are the second half.
+  std::vector<uint32_t> winners_;
 };
 
 }  // namespace quire

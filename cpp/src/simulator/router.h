@@ -40,11 +40,13 @@ class Router {
 
 struct RouterOptions {
   std::string policy = "round_robin";
-  double max_load_factor =
-      1.25;                 // "prefix_aware" passes over an engine whose load is above this times the mean
-  int64_t load_slack = 0;   // plus this many tokens, so that an idle fleet is not out of balance
-  int32_t chunk_size = 64;  // tokens: shorter prefixes are not worth a place in its memory ...
-  int64_t max_chunks = 1 << 18;  // ... which holds between this many and twice as many
+  // "prefix_aware" passes over an engine whose load is above max_load_factor times the mean plus load_slack
+  // tokens, which keep an idle fleet from being out of balance.
+  double max_load_factor = 1.25;
+  int64_t load_slack = 0;
+  // Tokens: shorter prefixes are not worth a place in the router's memory of prefixes.
+  int32_t chunk_size = 64;
+  int64_t max_chunks = 1 << 18;  // that memory holds between this many chunks and twice as many
 };
 
 // "round_robin": in turn.

@@ -59,7 +59,7 @@ class SimulatedEngine {
   SimulatedExecutor executor_;
   Scheduler scheduler_;
 
-  std::vector<SchedulerOutput> plans_;  // a ring: launched, oldest first
+  std::vector<SchedulerOutput> plans_;  // launched steps, the oldest at first_plan_
   size_t first_plan_ = 0;
   size_t num_in_flight_ = 0;
   ModelRunnerOutput result_;
@@ -69,7 +69,7 @@ class SimulatedEngine {
   int64_t integrated_until_ns_ = 0;
   SchedulerStats stats_;  // after the last event
   int64_t num_output_tokens_to_do_ = 0;
-  std::unordered_map<RequestId, int32_t> num_left_;  // of those, of each request that may expire
+  std::unordered_map<RequestId, int32_t> num_left_;  // output tokens to do of each request that may expire
   int64_t num_requests_ = 0;
 };
 

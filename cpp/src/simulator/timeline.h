@@ -37,7 +37,7 @@ class Timeline {
   }
 
   int64_t bin_ns() const { return bin_ns_; }
-  // Of a bin: the mean over its width.
+  // The mean over a bin's width.
   double mean(int64_t bin, Quantity quantity) const {
     return static_cast<double>(bins_[static_cast<size_t>(bin)][quantity]) / static_cast<double>(bin_ns_);
   }

@@ -20,12 +20,12 @@ struct WorkloadOptions {
   double rate = 0.0;                                   // a second, for the whole fleet; 0: all at once
   LengthDistribution prompt_len{120.0, 1.2, 4, 1024};  // mean 216
   LengthDistribution output_len{140.0, 0.9, 1, 1024};  // mean 204
-  double prefix_share = 0.0;  // part of the requests that begin with a shared prefix ...
-  int32_t num_prefixes = 16;  // ... one of these, all equally likely ...
-  int32_t prefix_len = 256;   // ... of this length; the prompt's own tokens follow it
+  double prefix_share = 0.0;                           // part of the requests that begin with a shared prefix
+  int32_t num_prefixes = 16;                           // shared prefixes, all equally likely
+  int32_t prefix_len = 256;  // tokens of a shared prefix; the prompt's own tokens follow it
 };
 
-// The same for the same options and seed.
+// Depends on nothing but the options and the seed.
 Trace make_workload(const WorkloadOptions& options, uint64_t seed);
 
 }  // namespace quire

@@ -19,7 +19,7 @@ struct AddedToken {
   bool special = false;
   bool single_word = false;  // only where no word character touches it
   bool lstrip = false;       // takes the white space before it along
-  bool rstrip = false;       // and after it
+  bool rstrip = false;       // takes the white space after it along
   bool normalized = false;   // is looked for in the normalized text, as its normalized self
   std::string written;       // what decoding writes: `content`, normalized if `normalized`
 };

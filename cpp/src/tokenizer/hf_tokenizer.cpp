@@ -14,7 +14,7 @@ Tokenizer::~Tokenizer() = default;
 
 namespace {
 
-// Of a directory without tokenizer.json, which may hold its tokenizer in another form.
+// Refuses by name the other forms that a directory without tokenizer.json may hold its tokenizer in.
 void check_other_forms(const std::string& directory) {
   const auto has = [&](const char* name) {
     std::error_code unreadable;

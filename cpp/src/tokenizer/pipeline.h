@@ -88,7 +88,7 @@ class Decoder {
 class PostProcessor {
  public:
   virtual ~PostProcessor() = default;
-  // Without `add_special_tokens` only what is no special token is put in.
+  // Puts in tokens around `ids`; only those that are not special unless `add_special_tokens`.
   virtual void apply(std::vector<int32_t>& ids, bool add_special_tokens) const = 0;
 };
 

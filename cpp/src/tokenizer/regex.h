@@ -73,7 +73,7 @@ class Regex {
     uint32_t max = 0;  // UINT32_MAX: unlimited
     uint32_t target = 0;
   };
-  // Which bytes a match can begin with. Never too strict.
+  // The bytes that a match can begin with. Never too strict.
   struct FirstBytes {
     std::array<bool, 256> allowed{};
     bool at_end = false;  // it can match nothing

@@ -67,7 +67,7 @@ class CodePointSet {
   std::vector<CodePointRange> ranges_;
 };
 
-// The same, for asking often: two loads a question, one for ASCII.
+// A CodePointSet to be asked often: two loads a question, one for ASCII.
 class CodePointBitmap {
  public:
   CodePointBitmap() : CodePointBitmap(CodePointSet()) {}

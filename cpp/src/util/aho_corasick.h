@@ -59,7 +59,7 @@ class AhoCorasick {
   }
 
   std::vector<Node> nodes_{1};            // the root first
-  std::array<State, 256> first_bytes_{};  // its children: text comes back to it all the time
+  std::array<State, 256> first_bytes_{};  // the root's children: text comes back to it all the time
 };
 
 }  // namespace quire

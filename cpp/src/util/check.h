@@ -17,7 +17,7 @@ namespace quire {
       ::quire::fail_check(#condition, __FILE__, __LINE__, ::quire::str("" __VA_OPT__(, ) __VA_ARGS__)); \
   } while (false)
 
-// The same where a check costs too much to ship: in builds with assertions, which the sanitizers' are.
+// A check that costs too much to ship: in builds with assertions, which the sanitizers' are.
 #ifdef NDEBUG
 #define QUIRE_DCHECK(condition, ...) \
   do {                               \

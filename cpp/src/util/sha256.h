@@ -16,17 +16,17 @@ using Sha256Block =
 // The compression function: `state` takes in one block. Thread-safe.
 void sha256_compress(Sha256State& state, const Sha256Block& block);
 
-// The same in plain C++.
+// sha256_compress in plain C++.
 void sha256_compress_portable(Sha256State& state, const Sha256Block& block);
 
-// Of a whole message, given in pieces.
+// The hash of a message that is given in pieces.
 class Sha256 {
  public:
   Sha256& add(std::span<const std::byte> bytes);
   Sha256& add(std::string_view text) { return add(std::as_bytes(std::span(text))); }
   // The length and then the text, so that lists of texts differ when their members do.
   Sha256& add_field(std::string_view text);
-  // Of all that was added. Call once, last.
+  // The hash of all that was added. Call once, last.
   Sha256State finish();
 
  private:

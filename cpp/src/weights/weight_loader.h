@@ -23,8 +23,8 @@ class WeightLoader {
 
   virtual ~WeightLoader() = default;
 
-  // Whose tensors `load` is given from now on: they are read through it, until `finish`. Null, as at first:
-  // they are plain memory.
+  // Tensors that `load` is given from now on are read through this checkpoint, until `finish`. Null, as at
+  // first: they are plain memory.
   void set_checkpoint(const Checkpoint* checkpoint) { checkpoint_ = checkpoint; }
 
   // Writes a dense tensor of `dtype` and of `from`'s shape at `to`, in the backend's memory, converted as
@@ -35,10 +35,10 @@ class WeightLoader {
   // loader's and the kind of loader.
   virtual void load(void* to, DType dtype, TensorView from) = 0;
 
-  // The same on the host, done when it returns, of a tensor that has data. Thread-safe.
+  // Reads a tensor that has data into host memory; done when it returns. Thread-safe.
   void read_rows(void* out, DType dtype, const TensorView& from) const;
 
-  // As `load` for values that are computed: `rows` rows of `row_bytes` each, dense.
+  // Loads values that are computed: `rows` rows of `row_bytes` each, dense.
   virtual void generate(void* to, int64_t rows, size_t row_bytes, RowWriter write) = 0;
 
   // Returns when everything is where it belongs. `load` or this throws what went wrong: InternalError,

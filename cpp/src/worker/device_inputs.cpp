@@ -20,7 +20,7 @@ size_t max_staged_values(const StepInputsConfig& config) {
 // More would keep the one block that brings it busy for longer than a copy takes.
 constexpr size_t kMaxBrought = size_t{128} << 10;
 
-// Of one step, before it is sent in rounds.
+// Writes that one step stages before it sends them in rounds.
 size_t max_staged_writes(const StepInputsConfig& config) {
   return 4 * static_cast<size_t>(config.max_num_seqs);
 }
@@ -92,7 +92,7 @@ class DeviceInputs final : public StepInputs {
   StagingRing& staging_;
   std::vector<AttentionMetadata> metadata_;
 
-  // Of the step at hand.
+  // The step at hand.
   std::vector<RowWrite> writes_;
   std::vector<int32_t> values_;
   RowWriteArgs row_writes_;
@@ -273,8 +273,8 @@ void DeviceInputs::build(const LaunchContext& launch, int32_t padded_rows, int32
   }
   ops_.prepare_inputs(launch, args);
   row_writes_.num_writes = row_writes_.num_values = 0;
-  num_rows_ = num_tokens_ = num_decode_rows_ = max_query_len_ = max_seq_len_ =
-      0;  // a step of padding may follow
+  // A step of padding may follow.
+  num_rows_ = num_tokens_ = num_decode_rows_ = max_query_len_ = max_seq_len_ = 0;
 }
 
 }  // namespace

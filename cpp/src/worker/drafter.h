@@ -30,8 +30,8 @@ class Drafter {
   virtual void remove_request(RequestId request_id) = 0;
 
   // A step gave the request `new_token_ids`, at least one; those behind its end, if it has come to that, are
-  // among them. Writes up to drafts.size() tokens that may follow
-  // them, and returns how many; 0: it goes on without. The first that is no id of the vocabulary ends them.
+  // among them. Writes up to drafts.size() tokens that may follow them, and returns how many; 0: it goes on
+  // without. The first that is no id of the vocabulary ends them.
   virtual int32_t propose(RequestId request_id, std::span<const int32_t> new_token_ids,
                           std::span<int32_t> drafts) = 0;
 };

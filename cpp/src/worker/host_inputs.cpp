@@ -11,7 +11,7 @@ namespace {
 class HostInputs final : public StepInputs {
  public:
   explicit HostInputs(const StepInputsConfig& config) {
-    // As large as any step makes them.
+    // Room for the largest step, so that none allocates.
     const auto max_seqs = static_cast<size_t>(config.max_num_seqs);
     const auto max_tokens = static_cast<size_t>(config.max_num_batched_tokens);
     seq_lens_.reserve(max_seqs);

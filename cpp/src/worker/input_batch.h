@@ -27,8 +27,9 @@ struct CachedRequestState {
   int32_t num_tokens = 0;   // prompt and output, while it is in the batch
   int32_t num_on_host = 0;  // the first of those that the host has: a device's own are only counted there
   int32_t num_sent = 0;     // the first that a device has already, or does not need
-  // Of its draft_token_ids. In a step they follow its num_tokens; after one whose tokens only the device has,
-  // num_tokens counts the token that is certain, and up to num_drafts more may have been accepted.
+  // How many of draft_token_ids count. In a step they follow its num_tokens; after one whose tokens only the
+  // device has, num_tokens counts the token that is certain, and up to num_drafts more may have been
+  // accepted.
   int32_t num_drafts = 0;
   RowSampling sampling;  // of sampling_params
   Shared<SamplingParams> sampling_params;
@@ -38,7 +39,7 @@ struct CachedRequestState {
   BlockIdsByGroup block_ids;              // current while it is not in the batch
   std::vector<int32_t> draft_token_ids;   // -1: one that is never right
 
-  // Likewise.
+  // Current while the request is not in the batch.
   size_t num_kept_tokens() const { return prompt_token_ids->size() + output_token_ids.size(); }
 };
 
@@ -65,7 +66,7 @@ class InputBatch {
     return std::span(state_indices_).first(static_cast<size_t>(size_));
   }
 
-  // Of a request in the batch: max_model_len places, the first num_on_host of them filled.
+  // Tokens of a request in the batch: max_model_len places, the first num_on_host of them filled.
   int32_t* token_ids(const CachedRequestState& request) {
     return reinterpret_cast<int32_t*>(token_ids_.data()) +
            static_cast<size_t>(request.state_index) * static_cast<size_t>(max_model_len_);
@@ -80,7 +81,7 @@ class InputBatch {
   }
   // The step computes these as well, behind its tokens.
   void set_drafts(CachedRequestState& request, std::span<const int32_t> draft_token_ids);
-  // Of those, the first were right: they count as tokens. The others are forgotten.
+  // The first num_accepted drafts were right and count as tokens. The others are forgotten.
   void accept_drafts(CachedRequestState& request, int32_t num_accepted);
   int32_t max_model_len() const { return max_model_len_; }
   BlockTable& block_table(size_t group) { return block_tables_[group]; }

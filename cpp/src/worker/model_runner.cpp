@@ -92,7 +92,7 @@ void ModelRunner::update_requests(const SchedulerOutput& scheduler_output) {
     }
     CachedRequestState& request = *scheduled_.back();
     if (request.num_drafts > 0) settle_drafts(request, scheduled);
-    // It goes back: what it was to load has not come. A device has only got the tokens from there on.
+    // A request goes back when what it was to load has not come. A device only has the tokens from there on.
     if (scheduled.num_computed_tokens < request.num_computed_tokens) request.num_sent = 0;
     request.num_computed_tokens = scheduled.num_computed_tokens;
   }
@@ -216,7 +216,7 @@ void ModelRunner::set_kv_cache(const KVCacheConfig& config, std::vector<KVCacheV
   activations_begin_ = arena_->mark();
   buffers_ = platform_.make_step_buffers(step_buffers_config(block_sizes), arena);
 
-  // As large as any step makes them.
+  // Room for the largest step, so that none allocates.
   const auto max_seqs = static_cast<size_t>(config_.max_num_seqs);
   scheduled_.reserve(max_seqs);
   scheduled_before_.reserve(max_seqs);
@@ -403,7 +403,7 @@ void ModelRunner::finish_step(ModelRunnerOutput& output) {
   }
   if (step.num_sampled > 0) buffers_->sampler().take_logprobs(ring_index, output.logprobs);
   if (step.draft_token_ids.empty()) return;
-  // Those of drafts that were not right.
+  // Drafts that were not right have no log-probabilities.
   for (RequestLogprobs& logprobs : output.logprobs) {
     const auto num_tokens = static_cast<size_t>(output.results[logprobs.result_index].num_tokens);
     if (logprobs.positions.size() > num_tokens) logprobs.positions.resize(num_tokens);

@@ -52,7 +52,7 @@ class ModelRunner {
   // Called once, before the first step.
   void set_kv_cache(const KVCacheConfig& config, std::vector<KVCacheView> layers, DeviceArena& arena);
 
-  // Whose per-layer hooks the steps call; lives longer. Before warm_up.
+  // The steps call this connector's per-layer hooks; it lives longer. Before warm_up.
   void set_layer_hooks(KVConnectorWorker* connector) { layer_hooks_ = connector; }
 
   // On a device: runs every size of step that matters once, so that nothing is chosen or loaded during a
@@ -63,13 +63,13 @@ class ModelRunner {
 
   // Forward pass up to the logits of the rows to sample from. A step without requests only changes the batch.
   void execute_model(const SchedulerOutput& scheduler_output);
-  // Of the step executed last: samples, and feeds the tokens back into the batch.
+  // Samples the step executed last, and feeds the tokens back into the batch.
   void sample_tokens(const SchedulerOutput& scheduler_output, const GrammarOutput* grammar);
   // Waits for the oldest step that was sampled and not finished, and fills `output`. On any thread, but one
   // at a time. When a step is executed, at most max_in_flight_steps others are sampled and unfinished.
   void finish_step(ModelRunnerOutput& output);
 
-  // Of everything that a captured graph has frozen: shapes, addresses, the choice of kernels.
+  // A hash of everything that a captured graph has frozen: shapes, addresses, the choice of kernels.
   uint64_t compute_hash() const;
   const CudagraphDispatcher& cudagraph_dispatcher() const { return dispatcher_; }
 
@@ -100,7 +100,7 @@ class ModelRunner {
   void update_batch(const SchedulerOutput& scheduler_output);
   void place_decodes_first();
   void set_drafts(const SchedulerOutput& scheduler_output);
-  // Those of the request's last step, as far as the host has not heard of them.
+  // Counts the drafts of the request's last step, as far as the host has not heard of them.
   void settle_drafts(CachedRequestState& request, const ScheduledRequest& scheduled);
   void settle_by_tokens(CachedRequestState& request);
   std::span<const int32_t> propose(RequestId id, std::span<const int32_t> new_token_ids);

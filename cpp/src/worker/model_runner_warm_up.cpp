@@ -64,7 +64,7 @@ void ModelRunner::run_padding() {
   check_device(*runtime, runtime->synchronize_stream(launch_.stream), "meeting the other ranks");
 }
 
-// As a step of this size would run without graphs.
+// Runs what a step of this size would without graphs.
 void ModelRunner::warm_up_size(int32_t num_tokens, int32_t query_len) {
   buffers_->inputs().build(launch_, std::min(num_tokens / query_len, config_.max_num_seqs), num_tokens,
                            query_len);

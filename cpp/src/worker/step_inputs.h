@@ -35,12 +35,12 @@ class StepInputs {
 
   // Says what the step reads; `build` makes it so, and on a device sends all that is staged by then.
   virtual void stage(const LaunchContext& launch, const StepShape& step) = 0;
-  // With padding: rows without tokens, and tokens that are computed and belong to nobody. A step of padding
-  // alone has staged nothing. `uniform_query_len`: what rows have in a graph that is captured or replayed.
+  // Pads with rows without tokens, and tokens that are computed and belong to nobody. A step of padding alone
+  // has staged nothing. `uniform_query_len`: what rows have in a graph that is captured or replayed.
   virtual void build(const LaunchContext& launch, int32_t padded_rows, int32_t padded_tokens,
                      int32_t uniform_query_len = 1) = 0;
 
-  // Of the step built last.
+  // The step built last.
   virtual ModelInput model_input() const = 0;
   virtual std::span<const AttentionMetadata> attention_metadata() const = 0;
   // [sampling rows and their drafts] int32: the last token of each row that is not a draft, and its drafts.

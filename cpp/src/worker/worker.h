@@ -54,7 +54,7 @@ class Worker {
   // The three parts of a step; see ModelRunner. They never throw: an exception becomes output.error.
   void execute_model(const SchedulerOutput& scheduler_output);
   StepOutcome sample_tokens(const SchedulerOutput& scheduler_output, const GrammarOutput* grammar);
-  // With the outcomes in order; may be called on another thread than the others.
+  // Takes the outcomes in order; may be called on another thread than the others.
   void finish_step(const StepOutcome& outcome, ModelRunnerOutput& output);
 
  private:
@@ -79,7 +79,7 @@ class Worker {
   std::unique_ptr<KVConnectorWorker> kv_connector_;  // null: none
   std::unique_ptr<ModelRunner> runner_;              // goes first: it waits for what is enqueued
 
-  // Of the step at hand.
+  // The step at hand.
   std::string error_;
   KVConnectorResult kv_connector_result_;
 };

@@ -78,7 +78,7 @@ struct LinearArgs {
   bool out_is_bf16;
   const float* bias;  // [n] or null
   void* staged;       // x as `stage` rewrote it
-  // Of int8 weights, else null: out = (sum - zero_points[n] * row_sums[m]) * scales[n] + bias[n]
+  // For int8 weights, else null: out = (sum - zero_points[n] * row_sums[m]) * scales[n] + bias[n]
   const float* scales;       // [n]
   const float* zero_points;  // [n] or null
   const float* row_sums;     // [m] of x, where there are zero_points

@@ -130,7 +130,7 @@ inline F32 dot_pairs(F32 acc, const StagedPair& a, const Pairs& b) {
 inline F32 load(const int8_t* p) {
   return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))))};
 }
-// Of values that bf16 holds exactly.
+// Requires values that bf16 holds exactly.
 inline Pairs make_pairs(F32 even, F32 odd) { return {even, odd}; }
 inline void store_pairs(bf16* p, const Pairs& x) {
   const __m256i low = _mm256_srli_epi32(_mm256_castps_si256(x.even.v), 16);

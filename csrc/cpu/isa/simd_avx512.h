@@ -103,7 +103,7 @@ inline F32 dot_pairs(F32 acc, const StagedPair& a, const Pairs& b) {
 inline F32 load(const int8_t* p) {
   return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))))};
 }
-// Of values that bf16 holds exactly.
+// Requires values that bf16 holds exactly.
 inline Pairs make_pairs(F32 even, F32 odd) {
   const __m512i low = _mm512_srli_epi32(_mm512_castps_si512(even.v), 16);
   return {reinterpret_cast<__m512bh>(_mm512_or_si512(low, _mm512_castps_si512(odd.v)))};

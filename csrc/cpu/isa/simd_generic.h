@@ -142,7 +142,7 @@ inline F32 load(const int8_t* p) {
   memcpy(&bytes, p, sizeof bytes);
   return {__builtin_convertvector(bytes, Float4)};
 }
-// Of values that bf16 holds exactly.
+// Requires values that bf16 holds exactly.
 inline Pairs make_pairs(F32 even, F32 odd) { return {even, odd}; }
 inline void store_pairs(bf16* p, const Pairs& x) {
   const Bits4 bits = (reinterpret_cast<Bits4>(x.even.v) >> 16) | reinterpret_cast<Bits4>(x.odd.v);

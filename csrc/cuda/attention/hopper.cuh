@@ -62,7 +62,7 @@ __device__ __forceinline__ uint64_t matrix_descriptor(uint32_t address, uint32_t
   return static_cast<uint64_t>((address & 0x3FFFFU) >> 4) | static_cast<uint64_t>(leading >> 4) << 16 |
          static_cast<uint64_t>(stride >> 4) << 32 | uint64_t{1} << 62;
 }
-// The same matrix, `bytes` further on.
+// The descriptor of a matrix that lies `bytes` further on.
 __device__ __forceinline__ uint64_t advanced(uint64_t descriptor, uint32_t bytes) {
   return descriptor + (bytes >> 4);
 }
@@ -133,7 +133,7 @@ __device__ __forceinline__ void wgmma_values(float (&d)[64], const uint32_t (&a)
 #undef QUIRE_VALUES
 }
 
-// The same, 64 x 16 times 16 x 64.
+// Multiplies 64 x 16 by 16 x 64.
 template <typename T>
 __device__ __forceinline__ void wgmma_values(float (&d)[32], const uint32_t (&a)[4], uint64_t b) {
 #define QUIRE_VALUES(type)                                                                               \

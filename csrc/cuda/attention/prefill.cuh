@@ -14,7 +14,7 @@ struct PrefillItem {
   int row, kv_head;
   int query_begin, query_len, seq_len;  // of the batch row
   int first, count;                     // packed query rows [first, first + count), count > 0
-  int first_position, last_position;    // of those rows' tokens
+  int first_position, last_position;    // of the query rows' tokens
   int low;                              // the first key that any of them attends to
 
   // The tiles of `tile_keys` keys, [begin, end).

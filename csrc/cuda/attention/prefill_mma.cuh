@@ -35,7 +35,6 @@ __global__ void __launch_bounds__(PrefillShared<D>::kThreads)
   PrefillItem item;
   while (items.next(p, item)) {
     __syncthreads();  // the last item's tiles are read
-                      // This warp's query rows.
 #pragma unroll 2
     for (int i = lane; i < Group<D>::kChunks; i += 32) {
       const int row = i / Group<D>::kChunksPerToken, chunk = i % Group<D>::kChunksPerToken;

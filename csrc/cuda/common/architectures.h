@@ -25,7 +25,7 @@ constexpr bool architecture_runs_on(std::string_view architecture, int compute_c
   return compute_capability / 10 == number / 10 || (has_ptx && specific == '\0');
 }
 
-// The same for any of `architectures`, with commas between them.
+// Whether code for any of `architectures`, with commas between them, runs there.
 constexpr bool runs_on(std::string_view architectures, int compute_capability) {
   while (!architectures.empty()) {
     const std::string_view one = architectures.substr(0, architectures.find(','));

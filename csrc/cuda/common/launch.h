@@ -18,7 +18,7 @@ inline cudaStream_t stream_of(const LaunchContext& ctx) { return static_cast<cud
 void check_launch(const LaunchContext& ctx, const char* kernel, TensorView shape);
 [[gnu::format(printf, 3, 4)]] void check_launch(const LaunchContext& ctx, const char* kernel,
                                                 const char* format, ...);
-// The same for an error that is already known.
+// Notes an error that is already known.
 void note_error(const LaunchContext& ctx, const char* kernel, const char* shape, const char* error);
 
 // Properties of the current device, read once for each.

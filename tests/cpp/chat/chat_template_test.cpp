@@ -129,7 +129,7 @@ TEST(ChatTemplateTest, NothingRunsForEverOrDeep) {
       "{{ " + std::string(100'000, '[') + std::string(100'000, ']') + " }}",
       "{{ " + std::string(100'000, '-') + "1 }}",
   };
-  // As many steps as a template may take: half a minute with a sanitizer.
+  // The most steps that a template may take are half a minute with a sanitizer.
   if (!kSanitized)
     sources.push_back("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}");
   for (const std::string& source : sources) EXPECT_NE(complaint(source), "accepted") << source.substr(0, 60);

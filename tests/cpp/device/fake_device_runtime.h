@@ -38,7 +38,7 @@ class FakeDeviceRuntime {
  public:
   using Work = std::function<void()>;
 
-  // As new. No test may hold anything of it.
+  // Makes it new. No test may hold anything of it.
   static FakeDevice& reset() {
     const std::lock_guard lock(mutex());
     device() = FakeDevice();
@@ -49,7 +49,7 @@ class FakeDeviceRuntime {
     static const DeviceRuntime kTable = make_table();
     return kTable;
   }
-  // As a kernel's launch does.
+  // What launching a kernel does.
   static void enqueue(void* stream, Work work) {
     const std::lock_guard lock(mutex());
     push(*static_cast<Stream*>(stream), std::move(work));

@@ -31,7 +31,7 @@ struct Queued<kOp> {
   }
 };
 
-// As a device does that leaves out what it was told it may.
+// Samples like a device that leaves out what it was told it may.
 inline void sample(const LaunchContext& ctx, const SamplingArgs& args) {
   LaunchContext host = ctx;
   host.stream = nullptr;

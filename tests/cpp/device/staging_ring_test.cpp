@@ -24,7 +24,7 @@ class StagingRingTest : public testing::TestWithParam<bool> {
     FakeDeviceRuntime::enqueue(stream_.get(),
                                [this, device, count] { seen_.assign(device, device + count); });
   }
-  // As many values, from `first` on, that are pushed and not sent.
+  // Pushes `count` values, from `first` on, and does not send them.
   Staged<int32_t> push(int32_t first, size_t count) {
     const auto staged = ring_.push<int32_t>(count);
     std::iota(staged.host, staged.host + count, first);

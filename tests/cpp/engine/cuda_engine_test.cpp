@@ -283,7 +283,7 @@ TEST_F(CudaEngineTest, AfterArrivalsAndAbortsEveryBlockIsBack) {
   });
 }
 
-// The same with all that the other has not: no graphs, float16, prompts that are computed in several steps
+// What the test before leaves out: no graphs, float16, prompts that are computed in several steps
 // and have their beginnings in common.
 TEST_F(CudaEngineTest, AfterLongPromptsWithSharedBeginningsEveryBlockIsBack) {
   EngineConfig config = demo_config("cuda", "float16");

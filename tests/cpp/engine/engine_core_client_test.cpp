@@ -43,7 +43,7 @@ std::unique_ptr<EngineCoreClient> shadow_client() {
       std::make_unique<EngineCore>(config, std::make_unique<ShadowExecutor>(16, config.max_model_len, 1)));
 }
 
-// Of all threads of this process, while the caller sleeps.
+// CPU time of all threads of this process while the caller sleeps.
 double cpu_seconds_in(std::chrono::milliseconds time) {
   const auto used = [] {
     rusage usage{};

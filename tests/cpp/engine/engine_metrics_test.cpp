@@ -166,7 +166,8 @@ TEST_P(EngineMetricsTest, APreemptionIsCountedAndDoesNotStartTheClockAgain) {
   EXPECT_EQ(sink->counter(Metric::kNumPreemptions), static_cast<double>(engine.stats().num_preemptions));
   EXPECT_EQ(sink->counter(Metric::kPromptTokens), 33.0);
   EXPECT_EQ(sink->counter(Metric::kGenerationTokens), 95.0);
-  // Both began in the first steps: whoever was preempted was first scheduled before the other's second half.
+  // Both requests began in the first steps: whoever was preempted was first scheduled before the other's
+  // second half.
   EXPECT_LE(outputs[1].metrics.first_scheduled_time, outputs[0].metrics.last_token_time);
   EXPECT_LE(outputs[1].metrics.first_token_time, outputs[0].metrics.last_token_time);
   expect_idle(*sink);

@@ -13,7 +13,7 @@
 
 namespace quire {
 
-// As JSON writes it, and as the field holds it then.
+// A value as JSON writes it, and as the field holds it then.
 template <typename T>
 struct FieldSample {
   std::string json;

@@ -64,7 +64,7 @@ struct Engine {
   std::map<RequestId, std::vector<int32_t>> expected, produced;
 };
 
-// Both, in turn, until neither has anything to do.
+// Steps both engines in turn until neither has anything to do.
 void run(Engine& a, Engine& b) {
   for (int step = 0; a.core->has_unfinished_requests() || b.core->has_unfinished_requests(); ++step) {
     ASSERT_LT(step, 5000);
@@ -87,7 +87,7 @@ TEST(KVArenaEnginesTest, WhatOneHasCachedIsLentToTheOtherWhenItHasLoad) {
   for (RequestId id = 1; id <= 6; ++id) b.add(id, 60, 30);
   run(a, b);
   EXPECT_GE(b.executor->max_step_requests, 4);
-  // And back.
+  // The memory goes back.
   for (RequestId id = 11; id <= 16; ++id) a.add(id, 100, 20);
   run(a, b);
   EXPECT_LE(arena->bytes_held(), arena->bytes());

@@ -183,7 +183,7 @@ class KVConnectorTest : public testing::Test {
     EXPECT_EQ(output.num_cached_tokens, 64);
     EXPECT_EQ(second.stats().external_prefix_cache_hits, 64U);
     EXPECT_EQ(shared().num_loads, static_cast<int>(4 * ranks));
-    // And now they are cached there.
+    // By now the blocks are cached in the second engine.
     EXPECT_EQ(run(second, prompt).outputs.at(0).token_ids, expected);
     EXPECT_EQ(shared().num_loads, static_cast<int>(4 * ranks));
   }
@@ -202,7 +202,7 @@ TEST_P(KVConnectorCasesTest, APrefixThatAnotherEngineComputedIsLoaded) {
   EXPECT_EQ(shared().num_layers_saved > 0, GetParam().connector == "test_layers");
 }
 
-// Also where steps run as graphs of pieces, between which the hooks are called.
+// Some cases run steps as graphs of pieces, between which the hooks are called.
 TEST_P(KVConnectorCasesTest, ManyRequestsGiveTheTokensOfAnEngineWithout) {
   std::vector<EngineRequest> requests;
   for (int32_t i = 0; i < 24; ++i) requests.push_back(request(20 + 5 * i, i % 3, 16 * (1 + i % 4)));

@@ -123,7 +123,7 @@ TEST_P(SpeculationTest, DraftsAreKeptAsFarAsTheyAreRight) {
   const SpeculationRun expected = run();
   expect_same(expected,
               run_with([](RequestId, size_t) { return ScriptedDrafter::Share{kNumDrafts, 1}; }, expected));
-  // Of any number, and of some requests only.
+  // Any number of drafts, and for some requests only.
   const auto any = [](RequestId id, size_t place) {
     const auto mixed = static_cast<int32_t>((id * 7919 + place * 104729) >> 3);
     const int32_t num_drafts = id % 4 == 0 ? 0 : mixed % (kNumDrafts + 1);

@@ -55,7 +55,7 @@ int32_t begin(KVCacheManager& manager, Request& r, int32_t num_new_tokens = 0) {
   return computed.num_tokens;
 }
 
-// And when it goes on.
+// What the scheduler does when a request goes on. False when blocks are missing.
 bool go_on(KVCacheManager& manager, Request& r, int32_t num_new_tokens) {
   if (!manager.allocate_slots(r, num_new_tokens)) return false;
   step(r, num_new_tokens);

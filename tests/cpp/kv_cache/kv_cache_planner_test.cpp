@@ -84,7 +84,7 @@ TEST_F(DividedKVCacheTest, EachGroupGetsItsPartAndAllTogetherNoMoreThanThereIs) 
     EXPECT_GE(full - 1, 250);
     EXPECT_GE(window - 1, 9);
     EXPECT_EQ(plan.min_bytes, kOneSequence);
-    // As many sequences fit into one as into the other.
+    // Equally many sequences fit into either group.
     EXPECT_NEAR(static_cast<double>(full - 1) / 250, static_cast<double>(window - 1) / 9, 1.0 / 9);
   }
 }

@@ -72,7 +72,7 @@ TEST(FlightRecorderTest, KeepsTheNewestWithinItsBytesAndBeginsWithASnapshot) {
   ASSERT_GT(recording.events.size(), 100U);
   EXPECT_EQ(recording.events.front().kind, RecordedEventKind::kSnapshot);
   EXPECT_EQ(aborted_id(recording.events.back()), 10000U);
-  // Without a gap.
+  // No event is missing in between.
   RequestId expected = 10000;
   for (auto event = recording.events.rbegin(); event != recording.events.rend(); ++event) {
     if (event->kind != RecordedEventKind::kSnapshot) {

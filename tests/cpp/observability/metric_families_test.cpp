@@ -24,7 +24,7 @@ TEST(MetricFamiliesTest, EachMetricHasOneFamilyInItsPlace) {
   }
 }
 
-// As Prometheus would have it: promtool complains otherwise.
+// promtool complains of names and buckets that do not fit.
 TEST(MetricFamiliesTest, NamesAndBucketsFitTheKind) {
   for (const MetricFamily& family : metric_families()) {
     // vLLM calls a histogram of tokens iteration_tokens_total.

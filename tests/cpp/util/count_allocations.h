@@ -10,7 +10,7 @@ namespace quire {
 bool allocations_are_counted();
 
 uint64_t num_allocations();
-// Of those, the ones of `min_bytes` to `max_bytes` since this was last called with other bounds.
+// Allocations of `min_bytes` to `max_bytes` since this was last called with other bounds.
 uint64_t num_allocations_of(size_t min_bytes, size_t max_bytes);
 
 }  // namespace quire

@@ -32,7 +32,7 @@ inline std::string random_bytes(size_t count, uint64_t seed) {
   return bytes;
 }
 
-// The same without infinities and NaN.
+// Random bytes without the patterns of infinities and NaN.
 inline std::string finite_bytes(size_t count, uint64_t seed) {
   std::string bytes = random_bytes(count, seed);
   for (size_t i = 1; i < count; i += 2)
@@ -105,7 +105,7 @@ inline void check_loader(WeightLoader& loader, const std::function<std::byte*(si
   };
   const Type types[] = {{"F32", DType::kFloat32}, {"F16", DType::kFloat16}, {"BF16", DType::kBFloat16}};
 
-  // Of plain memory any bits; and through a checkpoint.
+  // Plain memory may hold any bits; a checkpoint is read through a file.
   for (const bool in_file : {false, true})
     for (const Type& stored : types) {
       const ModelDirectory directory;

@@ -45,7 +45,7 @@ class DeviceInputsTest : public testing::TestWithParam<Shape> {
     ring_memory_.resize(StagingRing::device_bytes(staged, kNumSteps));
     ring_ = std::make_unique<StagingRing>(runtime_, ring_memory_.data(), staged, kNumSteps);
     config_.attention_plan_bytes = kPlanBytes;
-    // As much as measuring says, and nothing is zero before it is written.
+    // The arena is as large as measuring says, and nothing in it is zero before it is written.
     const auto counter = make_measuring_arena();
     const DeviceInputsMemory measured(config_, *counter);
     arena_ = make_device_arena(runtime_, counter->used());
@@ -277,7 +277,7 @@ void DeviceInputsTest::run_step() {
   host_inputs_->stage(launch_, step);
   host_inputs_->build(launch_, num_rows, step.num_tokens);
   step.batch = &device_batch_;
-  // As a runner does, whose steps are finished in order.
+  // A runner finishes its steps in order, too.
   if (ends_.size() == kNumSteps) {
     check_device(runtime_, runtime_.synchronize_event(ends_.front().get()), "synchronize");
     ends_.pop_front();

@@ -119,7 +119,7 @@ class ScriptWriter {
   }
   void write_step(Step& step) {
     builder_.next();
-    // Those that are over, and others while they are in flight.
+    // Sequences that are over leave, and others while they are in flight.
     for (size_t i = 0; i < sequences_.size();) {
       Sequence& sequence = sequences_[i];
       if (!sequence.over && !chance(0.02)) {
@@ -328,7 +328,7 @@ TEST(DeviceGraphTest, ARunnerThatGoesWaitsForWhatItHasEnqueued) {
 
 bool refuses_to_sample = false;
 
-// It has no result; those after it have their own.
+// The step that failed has no result; those after it have their own.
 TEST(DeviceModelRunnerFailureTest, ALaunchRefusedWhileSamplingFailsThatStepAlone) {
   RunnerRig rig({true, 2, false, false});
   rig.ops.sample = [](const LaunchContext& ctx, const SamplingArgs& args) {
@@ -415,7 +415,7 @@ TEST(DeviceStepsTest, ARequestThatGoesBackForgetsWhatItSampled) {
   }
 }
 
-// Its row and the memory of its tokens may be another's by the time its last token is known.
+// A request's row and the memory of its tokens may be another's by the time its last token is known.
 TEST(DeviceStepsTest, ARequestForgottenInFlightLeavesNothingBehind) {
   const auto script = [](bool with_first) {
     PlanBuilder steps;

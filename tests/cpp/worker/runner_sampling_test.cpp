@@ -73,8 +73,8 @@ TEST_P(RunnerSamplingTest, ANaNEndsItsRequestAlone) {
     const ModelRunnerOutput output = output_with([&](NewRequestData& data) {
       data.sampling_params.edit().temperature = temperature;
       data.sampling_params.edit().logprobs = 2;
-      data.sampling_params.edit().logit_bias[77] =
-          NAN;  // no door lets it in; a model's own would look like this
+      // No door lets it in; a model's own would look like this.
+      data.sampling_params.edit().logit_bias[77] = NAN;
     });
     ASSERT_EQ(output.errors.size(), 1U);
     EXPECT_EQ(output.errors[0].result_index, 1U);

@@ -16,7 +16,7 @@ class ScriptedDrafter final : public Drafter {
   struct Share {
     int32_t num_drafts = 0, num_right = 0;
   };
-  // For the place that a request has come to.
+  // What is proposed at the place that a request has come to.
   using Plan = std::function<Share(RequestId request_id, size_t num_output_tokens)>;
 
   ScriptedDrafter(Outputs outputs, Plan plan) : outputs_(std::move(outputs)), plan_(std::move(plan)) {}
@@ -40,8 +40,9 @@ class ScriptedDrafter final : public Drafter {
     }
     return share.num_drafts;
   }
-  // Of all requests that it was told of, and those that have not gone.
+  // Prompt tokens of all requests that the drafter was told of.
   size_t num_prompt_tokens = 0;
+  // Requests that have not gone.
   size_t num_requests() const { return num_output_tokens_.size(); }
 
  private:

@@ -6,7 +6,7 @@
 
 namespace quire {
 
-// Of a request that is not in the batch: prompt, then output.
+// Prompt and output of a request that is not in the batch.
 inline std::vector<int32_t> tokens_of(const CachedRequestState& state) {
   std::vector<int32_t> tokens = *state.prompt_token_ids;
   tokens.insert(tokens.end(), state.output_token_ids.begin(), state.output_token_ids.end());

@@ -24,7 +24,7 @@ TEST_F(GenerationTest, ARequestWithoutStreamGetsOneResponseWithPromptAndText) {
 
 TEST_F(GenerationTest, AStreamsPiecesAreTheTextWithoutThePrompt) {
   const auto model = load_demo();
-  // So long that not all of it can wait for an output thread that is late, and become one piece.
+  // An answer so long that not all of it can wait for a late output thread and become one piece.
   const char params[] = R"({"temperature": 0, "max_tokens": 300, "ignore_eos": true})";
   const auto whole = model->infer(text_request(kStory, params));
   whole->wait();

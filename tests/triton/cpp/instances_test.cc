@@ -107,7 +107,7 @@ TEST_F(InstancesTest, AGPUThatIsNotThereFailsTheLoadByItsName) {
   }
 }
 
-// Of a group without a kind the server tells first where its instances are.
+// The server first tells where the instances of a group without a kind are.
 TEST_F(InstancesTest, AnInstanceThatContradictsTheParameterFailsTheLoad) {
   EXPECT_EQ(
       load_error({kOnGPU99}, {{"device", "cpu"}}),

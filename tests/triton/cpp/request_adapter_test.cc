@@ -220,7 +220,7 @@ TEST(RequestAdapterTest, EveryFieldIsAParameterAndASamplingParameter) {
     const std::string name = field.name;
     AdaptedRequest adapted = adapt(text_request("Once", "{\"" + name + "\": " + sample.json + "}"));
     EXPECT_TRUE(same_fields(adapted.request, plain.request)) << name;
-    // As a parameter: a string that holds the value, unless the field is one.
+    // A parameter is a string that holds the value, unless the field is a string itself.
     const bool is_text = sample.json.front() == '"' || name == "stop";
     if (is_text) return;
     adapted = adapt(with(text_request("Once"), RequestParameter{name, sample.json}));
@@ -302,7 +302,7 @@ TEST(RequestAdapterTest, TheInputsOfTensorRTLLMAreFields) {
   EXPECT_FALSE(adapted.response.logprobs || adapted.response.cumulative_logprob);
 }
 
-// As its quick start has it, where /generate makes parameters of scalars.
+// TensorRT-LLM's quick start sends scalars, of which /generate makes parameters.
 TEST(RequestAdapterTest, TheFieldsOfTensorRTLLMMayBeParameters) {
   ClientRequest request = text_request("Once");
   request.parameters = {

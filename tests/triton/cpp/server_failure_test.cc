@@ -32,7 +32,7 @@ TEST_F(ServerFailureTest, ALoadDuringWhichTheServerFailsFailsAndLeavesNothing) {
   load_demo()->unload();
   const size_t num_objects = Ledger::instance().num_alive();
   for (const char* function : kLoadFunctions) {
-    // Of metrics there are many.
+    // There are many metrics.
     const bool is_metric = std::string(function).starts_with("TRITONSERVER_Metric");
     for (const int nth : is_metric ? std::vector{0, 7} : std::vector{0}) {
       Faults::instance().arm(function, nth);

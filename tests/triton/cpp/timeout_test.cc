@@ -60,7 +60,7 @@ class QueuePolicyTest : public TimeoutTest {
     config["parameters"]["max_num_seqs"]["string_value"] = "1";
     return host().load("demo", config.dump());
   }
-  // Of a request that comes while another runs.
+  // The error of a request that comes while another runs.
   std::string error_behind_another(const std::shared_ptr<Model>& model, uint64_t timeout_us) {
     const auto running = model->infer(stream_request(kStory, kEndless));
     running->wait_for_responses(1);

@@ -49,9 +49,9 @@ std::string string_bytes(const std::string& text);
 Input string_input(const std::string& name, const std::string& text);
 Input bool_input(const std::string& name, bool value);
 Input ids_input(const std::vector<int32_t>& ids);
-// With text_input and, unless it is empty, sampling_parameters.
+// A request with text_input and, unless it is empty, sampling_parameters.
 ClientRequest text_request(const std::string& text, const std::string& sampling_parameters = {});
-// The same with `stream`.
+// A text_request with `stream`.
 ClientRequest stream_request(const std::string& text, const std::string& sampling_parameters = {});
 
 // ---- What a client gets ----
@@ -77,7 +77,7 @@ class Call {
   void cancel() const { client_->cancelled = true; }
 
   std::vector<ReceivedResponse> responses() const;
-  // Of the last response; "" and nothing when it is a success.
+  // The error of the last response; "" when it is a success.
   std::string error() const;
   std::optional<TRITONSERVER_Error_Code> error_code() const;
   // The first completion's text of all responses.
@@ -119,11 +119,11 @@ class Model {
                                                  size_t instance = 0);
   // Empty, or why TRITONBACKEND_ModelInstanceReady says no.
   std::string not_ready(size_t instance = 0);
-  // As the server does: takes no more requests, waits for those in flight, and finalizes.
+  // Unloads like the server: takes no more requests, waits for those in flight, and finalizes.
   void unload();
   // Does not wait for them.
   void finalize();
-  // As the server does when instance_group has changed: what the instance was given goes on.
+  // What the server does when instance_group has changed: what the instance was given goes on.
   void remove_last_instance();
 
   const std::string& name() const { return model_->name; }

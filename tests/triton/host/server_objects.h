@@ -57,7 +57,7 @@ class Ledger {
   std::vector<std::string> violations() const;
   // How many of `kind` are alive; of all kinds that the backend must delete, with "".
   size_t num_alive(std::string_view kind = {}) const;
-  // Of the metrics that are alive and have these labels, among others: their values, of histograms their
+  // The sum over the metrics that are alive and have these labels, among others: of values, of histograms'
   // counts.
   double sum_of_metrics(const std::string& family, const std::map<std::string, std::string>& labels) const;
   // Frees what is used up, and what is not.
@@ -203,9 +203,10 @@ struct TRITONBACKEND_Model : quire::triton::host::Object {
   std::string config;  // JSON; once loaded, what responses are held against
   bool auto_complete = true;
   std::atomic<bool> initializing{false};
-  bool decoupled = false;  // as `config` says, once loaded
-  bool batched = false;    // likewise: shapes have a batch dimension before the configured ones
-  std::map<std::string, std::pair<TRITONSERVER_DataType, std::vector<int64_t>>> outputs;  // likewise
+  // Read from `config` once loaded. `batched`: shapes have a batch dimension before the configured ones.
+  bool decoupled = false;
+  bool batched = false;
+  std::map<std::string, std::pair<TRITONSERVER_DataType, std::vector<int64_t>>> outputs;
   TRITONBACKEND_Backend* backend = nullptr;
   TRITONSERVER_Server* server = nullptr;
   std::atomic<void*> state{nullptr};

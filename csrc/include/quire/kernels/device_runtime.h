@@ -45,7 +45,7 @@ struct DeviceRuntime {
   int (*query_event)(void* event, bool* done);
   int (*elapsed_ms)(float* ms, void* begin, void* end);
 
-  // What `stream` is given between the two becomes a graph.
+  // What `stream` is given between begin_capture and end_capture becomes a graph.
   int (*begin_capture)(void* stream);
   int (*end_capture)(void* stream, void** graph);  // also ends a capture that failed; then *graph is null
   int (*launch_graph)(void* graph, void* stream);

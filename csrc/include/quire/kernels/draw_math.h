@@ -132,7 +132,7 @@ QUIRE_DRAW_MATH uint64_t mass_of(float weight) {
 // What a token scores in a draw: the highest score wins.
 QUIRE_DRAW_MATH float score_of(float logit, float scale, float noise) { return fma(logit, scale, noise); }
 
-// The same for a token this far below the highest.
+// The score of a token whose logit is this far below the highest.
 QUIRE_DRAW_MATH float score_below(float noise, float distance) {
 #ifdef __CUDA_ARCH__
   return __fsub_rn(noise, distance);  // the product in `distance` stays rounded

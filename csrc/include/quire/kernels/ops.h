@@ -47,8 +47,8 @@ struct SamplingArgs {
   const uint64_t* seed;        // [R]
   const int64_t* position;     // [R] index of the sampled token in its sequence
   int32_t* sampled_token_ids;  // [R] out; 0 where there is none
-  // The same tokens, unless null: to memory that the host reads (pinned for "cuda"), and each to a place of
-  // its own, where it has one.
+  // Unless null, copies of the tokens: to memory that the host reads (pinned for "cuda"), and each to a place
+  // of its own, where it has one.
   int32_t* host_token_ids = nullptr;       // [R] out; kNoToken where there is none
   int32_t* const* token_places = nullptr;  // [R] of pointers; null: nowhere
   uint32_t* row_counters = nullptr;        // [R] for "cuda": zero, and zero again afterwards
@@ -133,7 +133,8 @@ struct KernelTable {
 
   // out[t, i] = silu(x[t, i]) * x[t, I + i].   x [T, 2 I], out [T, I]
   void (*silu_and_mul)(const LaunchContext& ctx, TensorView out, TensorView x);
-  // The same with gelu: x * Phi(x), or its approximation by tanh.
+  // out[t, i] = gelu(x[t, i]) * x[t, I + i], shaped alike; gelu(x) = x * Phi(x), or its approximation by
+  // tanh.
   void (*gelu_and_mul)(const LaunchContext& ctx, TensorView out, TensorView x, bool tanh_approximation);
 
   // x[t, i] = cap * tanh(x[t, i] / cap).   x [T, N] fp32, rows strided

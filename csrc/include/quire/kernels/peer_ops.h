@@ -11,20 +11,20 @@
 
 namespace quire {
 
-// Of a group, in pinned memory: written by the host and by every device, never back to 0 but by the host
-// while nothing is under way.
+// What all ranks of a group look at, in pinned memory: written by the host and by every device, never back to
+// 0 but by the host while nothing is under way.
 struct PeerStatus {
   uint32_t aborted = 0;    // not 0: nobody waits any longer, and exchanges have no result
   uint32_t timed_out = 0;  // not 0: a rank waited too long, for rank timed_out - 1
 };
 
-// As one rank sees it. Goes into kernels by value: a captured graph keeps it.
+// The group as one rank sees it. Goes into kernels by value: a captured graph keeps it.
 struct PeerGroup {
   static constexpr int32_t kMaxRanks = 8;
 
   int32_t rank = 0;
   int32_t world_size = 0;
-  // Of each rank, on its device: PeerOps::memory_bytes, of which the first state_bytes begin as zeros.
+  // Each rank's memory, on its device: PeerOps::memory_bytes, of which the first state_bytes begin as zeros.
   void* memory[kMaxRanks] = {};
   PeerStatus* status = nullptr;
   uint64_t max_wait_ns = 0;  // for one exchange; then the group is aborted
