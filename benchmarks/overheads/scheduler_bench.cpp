@@ -1,4 +1,4 @@
-// What deciding costs: planning a step and taking its results, by the number of running requests; a prefix
+// What deciding costs: scheduling a step and taking its results, by the number of running requests; a prefix
 // lookup; adding a request; a long queue; the flight recorder. Each row's `p50_us` is the median over many
 // steps.
 //
@@ -74,25 +74,25 @@ struct Decoding {
     step();
   }
   void step() {
-    plan_step();
+    schedule_step();
     update();
   }
-  void plan_step() {
+  void schedule_step() {
     scheduler.advance(now += 1e-3, outputs);
-    scheduler.schedule(plan);
-    result.reset(plan.step_id);
+    scheduler.schedule(scheduler_output);
+    result.reset(scheduler_output.step_id);
     const int32_t token = 5;
-    for (const ScheduledRequest& s : plan.scheduled_reqs)
+    for (const ScheduledRequest& s : scheduler_output.scheduled_reqs)
       result.add(s.request_id, std::span(&token, s.samples ? 1U : 0U));
   }
   void update() {
     outputs.clear();
-    scheduler.update_from_output(plan, result, outputs);
+    scheduler.update_from_output(scheduler_output, result, outputs);
   }
 
   KVCacheConfig kv_cache_config;
   Scheduler scheduler;
-  SchedulerOutput plan;
+  SchedulerOutput scheduler_output;
   ModelRunnerOutput result;
   EngineCoreOutputs outputs;
   double now = 1.0;
@@ -104,11 +104,11 @@ void measure_steps(benchmark::State& state, Decoding& decoding) {
   for (auto _ : state) {
     const auto start = std::chrono::steady_clock::now();
     decoding.scheduler.advance(decoding.now += 1e-3, decoding.outputs);
-    decoding.scheduler.schedule(decoding.plan);
+    decoding.scheduler.schedule(decoding.scheduler_output);
     schedule_us.push_back(microseconds_since(start));
-    decoding.result.reset(decoding.plan.step_id);
+    decoding.result.reset(decoding.scheduler_output.step_id);
     const int32_t token = 5;
-    for (const ScheduledRequest& s : decoding.plan.scheduled_reqs)
+    for (const ScheduledRequest& s : decoding.scheduler_output.scheduled_reqs)
       decoding.result.add(s.request_id, std::span(&token, 1));
     const auto middle = std::chrono::steady_clock::now();
     decoding.update();
@@ -178,7 +178,7 @@ void add_request(benchmark::State& state) {
 }
 BENCHMARK(add_request)->Arg(128)->Arg(512)->Arg(2048)->UseManualTime()->Iterations(5000);
 
-// What recording adds to a step: the plan's hash, and both events.
+// What recording adds to a step: the output's hash, and both events.
 void flight_recorder(benchmark::State& state) {
   const auto num_running = static_cast<int32_t>(state.range(0));
   Decoding decoding(num_running, 0, num_running);
@@ -187,19 +187,19 @@ void flight_recorder(benchmark::State& state) {
   header.kv_cache = decoding.kv_cache_config;
   EngineConfig config;
   SchedulerRecorder recorder(config, header, decoding.scheduler,
-                             [&](size_t) -> const SchedulerOutput& { return decoding.plan; });
+                             [&](size_t) -> const SchedulerOutput& { return decoding.scheduler_output; });
   recorder.begin_step(decoding.now);
   std::vector<double> samples;
   for (auto _ : state) {
-    decoding.plan_step();
+    decoding.schedule_step();
     const auto start = std::chrono::steady_clock::now();
     recorder.begin_step(decoding.now);
-    recorder.planned(decoding.now, decoding.plan, true);
-    const double planned_us = microseconds_since(start);
+    recorder.scheduled(decoding.now, decoding.scheduler_output, true);
+    const double schedule_us = microseconds_since(start);
     decoding.update();
     const auto middle = std::chrono::steady_clock::now();
-    recorder.collected(decoding.now, decoding.plan, decoding.result, decoding.outputs, 0);
-    samples.push_back(planned_us + microseconds_since(middle));
+    recorder.collected(decoding.now, decoding.scheduler_output, decoding.result, decoding.outputs, 0);
+    samples.push_back(schedule_us + microseconds_since(middle));
     state.SetIterationTime(samples.back() * 1e-6);
   }
   state.counters["p50_us"] = median(samples);

@@ -8,12 +8,12 @@
 //   - gap: from the end of a step's last kernel until the next step's inputs are made; timed by events
 //   - ahead: part of the steps that the host had enqueued to the end before the device was done with the one
 //   before
-//   - worker: the worker's thread, from a plan's arrival to the last call of its step, without waits for the
-//   device
+//   - worker: the worker's thread, from the arrival of its SchedulerOutput to the last call of its step,
+//   without waits for the device
 //   - graph: of that, launching the captured graph; launches: those of the kernels before and after it
-//   - plan: the scheduler, and handing its plan over
+//   - schedule: the scheduler, and handing its output over
 //   - update: taking a step's result in: what the executor makes of it, then the scheduler
-//   - host: worker + plan + update. The first runs beside the other two, on a thread of its own.
+//   - host: worker + schedule + update. The first runs beside the other two, on a thread of its own.
 //
 // Medians, and 99th percentiles of gap and host.
 #include <algorithm>
@@ -162,11 +162,11 @@ const KernelTable& probed_ops() {
   return table;
 }
 
-// Notes when the engine core hands over a plan and when it has a result; both on its own thread.
+// Notes when the engine core launches a step and when it has a result; both on its own thread.
 class TimedExecutor final : public Executor {
  public:
   struct Times {
-    double step_begin = 0, plan_us = 0, result = 0, finish_us = 0;
+    double step_begin = 0, schedule_us = 0, result = 0, finish_us = 0;
   };
 
   TimedExecutor(std::unique_ptr<Executor> executor, Times& noted)
@@ -178,10 +178,10 @@ class TimedExecutor final : public Executor {
   bool maps_kv_cache_on_demand() const override { return executor_->maps_kv_cache_on_demand(); }
   void initialize_kv_cache(const KVCacheConfig& config) override { executor_->initialize_kv_cache(config); }
   int32_t max_in_flight_steps() const override { return executor_->max_in_flight_steps(); }
-  void launch(const SchedulerOutput& plan) override { executor_->launch(plan); }
+  void launch(const SchedulerOutput& scheduler_output) override { executor_->launch(scheduler_output); }
   void sample(StepId step_id, std::unique_ptr<GrammarOutput> grammar) override {
     executor_->sample(step_id, std::move(grammar));
-    noted_.plan_us = now_us() - noted_.step_begin;
+    noted_.schedule_us = now_us() - noted_.step_begin;
   }
   void collect(StepId step_id, ModelRunnerOutput& output) override {
     executor_->collect(step_id, output);
@@ -220,19 +220,19 @@ class Bench {
     for (int i = 0; i < kWarmUpSteps; ++i) step();
 
     // No step is under way when recording begins or ends: the probe belongs to the worker's thread meanwhile.
-    std::vector<double> plan, update;
+    std::vector<double> schedule, update;
     drain();
     probe.start(static_cast<size_t>(num_steps_));
-    while (plan.size() < static_cast<size_t>(num_steps_)) {
+    while (schedule.size() < static_cast<size_t>(num_steps_)) {
       step();
       if (outputs_.outputs.empty()) continue;  // the pipeline is being filled
-      plan.push_back(noted_.plan_us);
+      schedule.push_back(noted_.schedule_us);
       update.push_back(noted_.finish_us + (step_end_ - noted_.result));
     }
     drain();
     probe.recording = false;
     check_device(*probe.runtime, probe.runtime->synchronize(), "waiting for the device");
-    report(batch, plan, update);
+    report(batch, schedule, update);
 
     core_->abort_requests(ids);
     while (core_->step_once(outputs_)) {
@@ -263,14 +263,14 @@ class Bench {
     QUIRE_CHECK(did_something, "a step is missing");
     for (const EngineCoreOutput& output : outputs_.outputs) QUIRE_CHECK(output.error.empty(), output.error);
   }
-  // Nothing new is planned while the scheduler is paused.
+  // Nothing new is scheduled while the scheduler is paused.
   void drain() {
     core_->set_pause_state(PauseState::kPausedAll);
     while (core_->step_once(outputs_)) {
     }
     core_->set_pause_state(PauseState::kUnpaused);
   }
-  void report(int32_t batch, const std::vector<double>& plan, const std::vector<double>& update) const {
+  void report(int32_t batch, const std::vector<double>& schedule, const std::vector<double>& update) const {
     const auto elapsed_us = [](const DeviceEvent& from, const DeviceEvent& to) {
       float ms = 0;
       check_device(*probe.runtime, probe.runtime->elapsed_ms(&ms, from.get(), to.get()), "reading a time");
@@ -284,14 +284,14 @@ class Bench {
       worker.push_back(probe.worker_us[i]);
       graph.push_back(probe.graph_us[i]);
       launches.push_back(probe.launches_us[i]);
-      host.push_back(probe.worker_us[i] + plan[std::min(i, plan.size() - 1)] +
+      host.push_back(probe.worker_us[i] + schedule[std::min(i, schedule.size() - 1)] +
                      update[std::min(i, update.size() - 1)]);
       num_ahead += probe.ahead[i] != 0;
     }
     std::printf("%5d %9.3f %9.1f %9.1f %7.0f %% %9.1f %9.1f %9.1f %9.1f %9.1f %9.1f %9.1f   %s\n", batch,
                 median(periods) / 1e3, median(gaps), percentile(gaps, 0.99),
                 100.0 * static_cast<double>(num_ahead) / static_cast<double>(gaps.size()), median(worker),
-                median(graph), median(launches), median(plan), median(update), median(host),
+                median(graph), median(launches), median(schedule), median(update), median(host),
                 percentile(host, 0.99),
                 median(gaps) < kGapTarget && median(host) < kHostTarget ? "met" : "missed");
     std::fflush(stdout);
@@ -316,7 +316,7 @@ int run(EngineConfig config, const std::string& batches, int num_steps) {
   check_device(*probe.runtime, probe.runtime->select(backend.device), "selecting the device");
   Bench bench(config, backend, num_steps);
   std::printf("%5s %9s %9s %9s %9s %9s %9s %9s %9s %9s %9s %9s\n", "", "step", "gap", "gap", "ahead",
-              "worker", "graph", "launches", "plan", "update", "host", "host");
+              "worker", "graph", "launches", "schedule", "update", "host", "host");
   std::printf("%5s %9s %9s %9s %9s %9s %9s %9s %9s %9s %9s %9s   targets: gap < %.0f us, host < %.0f us\n",
               "batch", "ms", "us", "p99 us", "", "us", "us", "us", "us", "us", "us", "p99 us", kGapTarget,
               kHostTarget);

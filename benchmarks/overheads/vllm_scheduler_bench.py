@@ -70,16 +70,16 @@ class Engine:
     def step(self) -> tuple[float, float]:
         """Runs one step; returns the seconds of ``schedule`` and of ``update_from_output``."""
         start = time.perf_counter()
-        plan = self.scheduler.schedule()
+        scheduler_output = self.scheduler.schedule()
         schedule_seconds = time.perf_counter() - start
-        ids = list(plan.num_scheduled_tokens)
+        ids = list(scheduler_output.num_scheduled_tokens)
         output = self._vllm.model_runner_output_cls(
             req_ids=ids,
             req_id_to_index={request_id: index for index, request_id in enumerate(ids)},
             sampled_token_ids=[[7] for _ in ids],
         )
         start = time.perf_counter()
-        self.scheduler.update_from_output(plan, output)
+        self.scheduler.update_from_output(scheduler_output, output)
         return schedule_seconds, time.perf_counter() - start
 
     def decode(self, num_steps: int) -> dict[str, float]:

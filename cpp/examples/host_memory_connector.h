@@ -134,7 +134,7 @@ class HostMemoryScheduler : public quire::KVConnectorScheduler {
   std::shared_ptr<HostMemoryStore> store_;
   quire::KVConnectorConfig config_;
   bool load_async_;
-  std::ostringstream metadata_;  // of the step being planned
+  std::ostringstream metadata_;  // of the step being scheduled
 };
 
 class HostMemoryWorker : public quire::KVConnectorWorker {

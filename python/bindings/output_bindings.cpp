@@ -143,7 +143,7 @@ void bind_outputs(nb::module_& m) {
       "not. Of several completions, the first and the last times.");
   metrics.def_ro("arrival_time", &RequestMetrics::arrival_time, "It was validated and tokenized.")
       .def_ro("first_scheduled_time", &RequestMetrics::first_scheduled_time,
-              "Its first step was planned; known when that has given a token.")
+              "Its first step was scheduled; known when that has given a token.")
       .def_ro("first_token_time", &RequestMetrics::first_token_time,
               "The step that gave its first token ended.")
       .def_ro("last_token_time", &RequestMetrics::last_token_time,

@@ -23,7 +23,7 @@ _ENGINE_INTEGERS = {
     "max_queued_requests": "refuse more than this many unfinished requests an engine; 0: no limit",
 }
 _ENGINE_FLAGS = {
-    "async_scheduling": "plan a step while the one before it runs",
+    "async_scheduling": "schedule a step while the one before it runs",
     "enable_prefix_caching": "on unless negated",
     "enable_chunked_prefill": "on unless negated",
     "scheduler_reserve_full_isl": "start a request only when its whole prompt fits; on unless negated",

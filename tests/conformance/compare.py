@@ -29,7 +29,7 @@ from typing import Any
 
 from trace_generator import Trace, generate_trace
 
-# Of the traces compared, what one rule may cut short: a bug must not be able to hide behind it.
+# The share of traces that one rule may cut short: a bug must not be able to hide behind it.
 MAX_RULE_SHARE = 0.005
 MAX_UNEXPLAINED = 5  # then it is time to look at them
 

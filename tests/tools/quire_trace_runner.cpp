@@ -14,7 +14,7 @@
 //
 // `output` is what the model samples; past its end it samples 1 + index % 7. Token 0 ends a request.
 // `drafts`[i] is proposed once output i is known, and accepted as far as it equals the output. The answer has
-// a line for every planned step, then one for the end; {"error": ...} in its place means that the scheduler
+// a line for every scheduled step, then one for the end; {"error": ...} in its place means that the scheduler
 // broke a promise. A line's "rule" names a way in which vLLM is known to differ there, see compare.py.
 //
 // The config may also have: long_prefill_token_threshold, enable_chunked_prefill, enable_prefix_caching,
@@ -76,13 +76,13 @@ struct Script {
   }
 };
 
-// A plan, and what to print about it once its result is in.
+// A step, and what to print about it once its result is in.
 struct Step {
-  SchedulerOutput plan;
+  SchedulerOutput scheduler_output;
   std::string line;  // up to what the result adds
   std::vector<RequestId> finished;
   int32_t num_free_blocks = 0;
-  const char* rule = nullptr;  // why vLLM may plan something else here
+  const char* rule = nullptr;  // why vLLM may schedule something else here
   bool done = false;
 };
 
@@ -97,9 +97,9 @@ class Replay {
   void add(const JsonNode& values);
   void abort(RequestId id);
   void step(std::string& out);
-  bool plan();
-  const char* rule(const SchedulerOutput& plan) const;
-  void follow(const SchedulerOutput& plan);
+  bool schedule();
+  const char* rule(const SchedulerOutput& scheduler_output) const;
+  void follow(const SchedulerOutput& scheduler_output);
   void collect();
   void end(std::string& out);
   void print_done(std::string& out);
@@ -210,25 +210,26 @@ void Replay::abort(RequestId id) {
   finish_order_.push_back(str("[", id, ", \"abort\"]"));
 }
 
-// Plans a step, and collects a result: when as many are in flight as may be, or nothing could be planned.
+// Schedules a step, and collects a result: when as many are in flight as may be, or nothing could be
+// scheduled.
 void Replay::step(std::string& out) {
-  const bool planned = plan();
-  if (num_in_flight_ == max_in_flight_steps_ || (!planned && num_in_flight_ > 0)) collect();
+  const bool launched = schedule();
+  if (num_in_flight_ == max_in_flight_steps_ || (!launched && num_in_flight_ > 0)) collect();
   print_done(out);
 }
 
 // Returns false when there was nothing to compute; requests may have been preempted all the same.
-bool Replay::plan() {
-  SchedulerOutput plan;
-  const bool planned = scheduler_->schedule(plan);
-  if (!planned && plan.preempted_req_ids.empty()) return false;
-  num_preemptions_ += static_cast<int32_t>(plan.preempted_req_ids.size());
+bool Replay::schedule() {
+  SchedulerOutput scheduler_output;
+  const bool launched = scheduler_->schedule(scheduler_output);
+  if (!launched && scheduler_output.preempted_req_ids.empty()) return false;
+  num_preemptions_ += static_cast<int32_t>(scheduler_output.preempted_req_ids.size());
 
   std::string tokens, new_hits, resumed_hits;
   const auto append = [](std::string& text, RequestId id, int32_t value) {
     text += str(text.empty() ? "\"" : ", \"", id, "\": ", value);
   };
-  for (const ScheduledRequest& scheduled : plan.scheduled_reqs) {
+  for (const ScheduledRequest& scheduled : scheduler_output.scheduled_reqs) {
     append(tokens, scheduled.request_id, scheduled.num_tokens);
     if (scheduled.is_new) append(new_hits, scheduled.request_id, scheduled.num_computed_tokens);
     if (scheduled.resumed_from_preemption)
@@ -237,20 +238,20 @@ bool Replay::plan() {
   const char* separator = new_hits.empty() || resumed_hits.empty() ? "" : ", ";
   Step& step = unprinted_.emplace_back();
   step.line = str("{\"step\": ", num_steps_++, ", \"tokens\": {", tokens,
-                  "}, \"preempted\": ", list(plan.preempted_req_ids), ", \"hits\": {", new_hits, separator,
-                  resumed_hits, "}");
+                  "}, \"preempted\": ", list(scheduler_output.preempted_req_ids), ", \"hits\": {", new_hits,
+                  separator, resumed_hits, "}");
   step.num_free_blocks = scheduler_->kv_cache_manager().num_free_blocks();
-  step.rule = rule(plan);
-  step.done = !planned;
-  follow(plan);
-  step.plan = std::move(plan);
-  num_in_flight_ += planned;
-  return planned;
+  step.rule = rule(scheduler_output);
+  step.done = !launched;
+  follow(scheduler_output);
+  step.scheduler_output = std::move(scheduler_output);
+  num_in_flight_ += launched;
+  return launched;
 }
 
-// The name of a deliberate difference to vLLM that this plan may show; compare.py has the reasons.
-const char* Replay::rule(const SchedulerOutput& plan) const {
-  for (RequestId id : plan.preempted_req_ids) {
+// The name of a deliberate difference to vLLM that this step may show; compare.py has the reasons.
+const char* Replay::rule(const SchedulerOutput& scheduler_output) const {
+  for (RequestId id : scheduler_output.preempted_req_ids) {
     const Request* victim = scheduler_->find_request(id);
     const int32_t num_in_flight = victim->num_output_placeholders();
     const bool last_is_in_flight =
@@ -259,17 +260,18 @@ const char* Replay::rule(const SchedulerOutput& plan) const {
          victim->num_tokens() + num_in_flight >= max_model_len_);
     const auto place = std::find(running_.begin(), running_.end(), id);
     const bool stood_in_front =
-        std::any_of(plan.scheduled_reqs.begin(), plan.scheduled_reqs.end(), [&](const ScheduledRequest& s) {
-          return std::find(place, running_.end(), s.request_id) != running_.end();
-        });
+        std::any_of(scheduler_output.scheduled_reqs.begin(), scheduler_output.scheduled_reqs.end(),
+                    [&](const ScheduledRequest& s) {
+                      return std::find(place, running_.end(), s.request_id) != running_.end();
+                    });
     if (last_is_in_flight && stood_in_front) return "passed_over_after_front_preemption";
   }
   return nullptr;
 }
 
-void Replay::follow(const SchedulerOutput& plan) {
-  for (RequestId id : plan.preempted_req_ids) std::erase(running_, id);
-  for (const ScheduledRequest& scheduled : plan.scheduled_reqs) {
+void Replay::follow(const SchedulerOutput& scheduler_output) {
+  for (RequestId id : scheduler_output.preempted_req_ids) std::erase(running_, id);
+  for (const ScheduledRequest& scheduled : scheduler_output.scheduled_reqs) {
     if (scheduled.is_new || scheduled.resumed_from_preemption) running_.push_back(scheduled.request_id);
   }
 }
@@ -277,10 +279,10 @@ void Replay::follow(const SchedulerOutput& plan) {
 void Replay::collect() {
   Step& step = *std::find_if(unprinted_.begin(), unprinted_.end(), [](const Step& s) { return !s.done; });
   ModelRunnerOutput result;
-  result.reset(step.plan.step_id);
-  auto draft = step.plan.spec_token_ids.begin();
+  result.reset(step.scheduler_output.step_id);
+  auto draft = step.scheduler_output.spec_token_ids.begin();
   std::vector<int32_t> tokens;
-  for (const ScheduledRequest& scheduled : step.plan.scheduled_reqs) {
+  for (const ScheduledRequest& scheduled : step.scheduler_output.scheduled_reqs) {
     const Script& script = scripts_.at(scheduled.request_id);
     const auto first_output =
         static_cast<size_t>(std::max(scheduled.num_computed_tokens + scheduled.num_tokens -
@@ -300,7 +302,7 @@ void Replay::collect() {
                has_drafts ? std::span<const int32_t>(script.drafts[last]) : std::span<const int32_t>());
   }
   EngineCoreOutputs outputs;
-  scheduler_->update_from_output(step.plan, result, outputs);
+  scheduler_->update_from_output(step.scheduler_output, result, outputs);
   for (const EngineCoreOutput& output : outputs.outputs) {
     const auto ids = outputs.new_token_ids(output);
     auto& delivered = scripts_.at(output.request_id).delivered;
@@ -319,7 +321,7 @@ void Replay::end(std::string& out) {
   int32_t num_left = kMaxStepsToEnd;
   while (scheduler_->has_unfinished_requests() && num_left-- > 0) step(out);
   if (scheduler_->has_unfinished_requests()) out += "{\"stuck\": true}\n";
-  // Steps that were planned ahead for requests that have ended meanwhile.
+  // Steps that were scheduled ahead for requests that have ended meanwhile.
   while (num_in_flight_ > 0) collect();
   print_done(out);
   std::string order, outputs;

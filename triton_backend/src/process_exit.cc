@@ -25,7 +25,7 @@ constexpr auto kExitSlack = 5s;
 // For answering what is under way when the process exits; after as long again, and a second for the server's
 // own end, it ends in any case.
 constexpr auto kAnswerTime = 2s;
-// A signal may be sent to a process and to its group: what comes so soon is the same one.
+// A signal may be sent to a process and to its process group: what comes so soon is the same one.
 constexpr auto kSameSignal = 500ms;
 constexpr auto kPollInterval = 100ms;
 

@@ -53,7 +53,7 @@ inline constexpr std::tuple kEngineRequestFields{
           "ends it when it is not finished this long after it came",
           at_least(0, "at least 1, or 0 for no deadline")},
     Field{"queue_timeout_ms", &EngineRequest::queue_timeout_ms,
-          "ends it when its first step is not planned this long after it came",
+          "ends it when its first step is not scheduled this long after it came",
           at_least(0, "at least 1, or 0 for no timeout"), Also::kNothing, SetBy::kCode},
     Field{"user", &EngineRequest::user, "with scheduling_policy \"fair\": whose share it counts to"},
     Field{"cache_salt", &EngineRequest::cache_salt, "prompts share cached prefixes only under the same salt"},
@@ -132,7 +132,7 @@ class QUIRE_API EngineBase {
   // Forgets all cached prefixes. Returns false, and does nothing, while a request is unfinished.
   bool reset_prefix_cache();
 
-  // Requests are accepted and wait; none is lost. Takes effect before the next step is planned.
+  // Requests are accepted and wait; none is lost. Takes effect before the next step is scheduled.
   void pause(PauseMode mode = PauseMode::kKeep);
   void resume();
 

@@ -34,7 +34,7 @@ struct QUIRE_API EngineConfig {
   std::string device = "auto";
   int32_t num_threads = 0;  // CPU threads that compute, per rank; 0: the cores this process may use
   // Ranks that share each layer: devices that follow each other and read each other's memory, or, on the CPU,
-  // thread groups of one process.
+  // threads of one process.
   int32_t tensor_parallel_size = 1;
   // What weights, activations and KV cache together may take of each device's memory. Not used on the CPU.
   double gpu_memory_utilization = 0.9;  // (0, 1]: this part of it, less what others hold of that part
@@ -69,7 +69,7 @@ struct QUIRE_API EngineConfig {
   // "fcfs"; "priority" (a lower value first, then arrival); "cache_aware" (the longest cached prefix of the
   // oldest few first); "fair" (the EngineRequest::user who was served least first)
   std::string scheduling_policy = "fcfs";
-  // plan a step while the one before it runs; without a value: on for CUDA, off for the CPU
+  // schedule a step while the one before it runs; without a value: on for CUDA, off for the CPU
   std::optional<bool> async_scheduling;
   bool scheduler_reserve_full_isl = true;  // a request starts only when its whole prompt would fit
   float watermark = 0.0F;                  // [0, 1): part of the blocks that a new request must leave free
@@ -90,7 +90,7 @@ struct QUIRE_API EngineConfig {
   // ---- flight recorder ----
   int64_t flight_recorder_bytes = 16 << 20;  // memory for the last steps' schedule; 0: off
   double flight_recorder_minutes = 5.0;      // older than that is dropped even when there is room
-  std::string flight_recorder_dir;           // where a failed engine, or a signal, leaves it; empty: nowhere
+  std::string flight_recorder_dir;           // of recordings that failures and signals leave; empty: none
   int32_t flight_recorder_signal = 0;        // this signal (SIGUSR2, say) writes one of every engine; 0: none
 
   // ---- the end ----

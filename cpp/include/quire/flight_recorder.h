@@ -12,12 +12,11 @@ struct ReplayReport {
   std::string model;           // architecture, dtype and backend of the engine that was recorded
   double seconds = 0.0;        // from the first recorded event to the last
   uint64_t num_requests = 0;   // that came while it was recorded, or were there when it began
-  uint64_t num_steps = 0;      // planned anew
-  uint64_t num_identical = 0;  // of those, planned exactly as recorded
+  uint64_t num_steps = 0;      // scheduled anew
+  uint64_t num_identical = 0;  // steps scheduled exactly as recorded
   uint64_t num_tokens = 0;     // scheduled in them
   uint64_t num_preemptions = 0;
-  std::string
-      divergence;  // the first step that was planned otherwise, and how; empty: none. Replay ends there
+  std::string divergence;  // the first step scheduled otherwise, where replay ends, and how; empty: none
 };
 
 // Feeds a recording to a fresh scheduler and compares, step by step, what it decides. Throws InvalidArgument

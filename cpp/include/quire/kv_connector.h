@@ -48,7 +48,7 @@ struct KVConnectorRequest {
 // (i + 1) * block_size), and is 0 where nothing is kept.
 using KVConnectorBlocks = std::span<const std::span<const int32_t>>;
 
-// One request of a step's plan.
+// One request of a step.
 struct KVConnectorScheduled {
   uint64_t request_id = 0;
   int32_t num_computed_tokens = 0;   // before the step

@@ -50,9 +50,9 @@ struct CompletionOutput {
 // <= last_token_time. Of several completions, the first of the first ones and the last of the last ones.
 struct RequestMetrics {
   double arrival_time = 0.0;          // it was validated and tokenized
-  double first_scheduled_time = 0.0;  // the first step it was in was planned; known when that gives a token
+  double first_scheduled_time = 0.0;  // its first step was scheduled; known when that gives a token
   double first_token_time = 0.0;      // the step that gave its first token ended
-  double last_token_time = 0.0;       // likewise the last one so far
+  double last_token_time = 0.0;       // the step that gave its last token so far ended
   int32_t num_generation_tokens = 0;  // so far, of all completions
 
   bool operator==(const RequestMetrics&) const = default;

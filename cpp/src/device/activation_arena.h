@@ -12,7 +12,7 @@
 
 namespace quire {
 
-// Sized before the first step and never grown: running out is a wrong plan, not a user's error.
+// Sized before the first step and never grown: running out is a wrong measurement, not a user's error.
 // Not thread-safe; one per worker.
 class ActivationArena {
  public:

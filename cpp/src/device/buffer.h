@@ -35,7 +35,7 @@ class Buffer {
   size_t size_ = 0;
 };
 
-// Bytes of memory this process may still take: the machine's, or its control group's if that is less.
+// Bytes of memory this process may still take: the machine's, or its cgroup's if that is less.
 size_t available_host_memory();
 
 }  // namespace quire

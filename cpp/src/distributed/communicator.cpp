@@ -30,26 +30,26 @@ class SingleCommunicator final : public Communicator {
   void reset() override {}
 };
 
-// One mapping, shared by threads and by forked processes: a barrier, then one slot for each rank.
+// One mapping, shared by threads and by forked processes: a barrier, then one part for each rank.
 class SharedSegment {
  public:
-  SharedSegment(int32_t world_size, size_t slot_bytes)
+  SharedSegment(int32_t world_size, size_t part_bytes)
       : world_size_(world_size),
-        slot_bytes_((slot_bytes + 63) / 64 * 64),
-        mapped_(sizeof(Barrier) + slot_bytes_ * static_cast<size_t>(world_size)) {
+        part_bytes_((part_bytes + 63) / 64 * 64),
+        mapped_(sizeof(Barrier) + part_bytes_ * static_cast<size_t>(world_size)) {
     void* start =
         ::mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (start == MAP_FAILED) throw ResourceExhausted(str("cannot map ", mapped_, " bytes of shared memory"));
     barrier_ = new (start) Barrier;
-    slots_ = static_cast<std::byte*>(start) + sizeof(Barrier);
+    parts_ = static_cast<std::byte*>(start) + sizeof(Barrier);
   }
   ~SharedSegment() { ::munmap(barrier_, mapped_); }
   SharedSegment(const SharedSegment&) = delete;
   SharedSegment& operator=(const SharedSegment&) = delete;
 
   int32_t world_size() const { return world_size_; }
-  size_t slot_bytes() const { return slot_bytes_; }
-  std::byte* slot(int32_t rank) const { return slots_ + static_cast<size_t>(rank) * slot_bytes_; }
+  size_t part_bytes() const { return part_bytes_; }
+  std::byte* part(int32_t rank) const { return parts_ + static_cast<size_t>(rank) * part_bytes_; }
 
   void wait() {
     QUIRE_CHECK(!barrier_->failed.load(std::memory_order_relaxed), "another rank failed");
@@ -80,10 +80,10 @@ class SharedSegment {
   static_assert(std::atomic<uint32_t>::is_always_lock_free);
 
   int32_t world_size_;
-  size_t slot_bytes_;
+  size_t part_bytes_;
   size_t mapped_;
   Barrier* barrier_;
-  std::byte* slots_;
+  std::byte* parts_;
 };
 
 class SharedMemoryCommunicator final : public Communicator {
@@ -98,8 +98,8 @@ class SharedMemoryCommunicator final : public Communicator {
   void all_reduce_sum(const LaunchContext&, TensorView x) override {
     const auto numel = static_cast<size_t>(x.numel());
     const size_t bytes = numel * dtype_bytes(x.dtype);
-    QUIRE_CHECK(bytes <= segment_->slot_bytes(), "all_reduce of ", bytes, " bytes");
-    std::memcpy(segment_->slot(rank_), x.data, bytes);
+    QUIRE_CHECK(bytes <= segment_->part_bytes(), "all_reduce of ", bytes, " bytes");
+    std::memcpy(segment_->part(rank_), x.data, bytes);
     segment_->wait();
     if (x.dtype == DType::kFloat32) {
       add_all(x.as<float>(), numel, [](float v) { return v; }, [](float v) { return v; });
@@ -107,15 +107,15 @@ class SharedMemoryCommunicator final : public Communicator {
       QUIRE_CHECK(x.dtype == DType::kBFloat16);
       add_all(x.as<uint16_t>(), numel, bf16_to_float, float_to_bf16);
     }
-    segment_->wait();  // nobody overwrites a slot that another still reads
+    segment_->wait();  // nobody overwrites a part that another still reads
   }
 
   void all_gather_columns(const LaunchContext&, TensorView out, TensorView x) override {
     const size_t row_bytes = static_cast<size_t>(x.shape[1]) * dtype_bytes(x.dtype);
     const auto rows = static_cast<size_t>(x.shape[0]);
-    QUIRE_CHECK(rows * row_bytes <= segment_->slot_bytes(), "all_gather of ", rows * row_bytes, " bytes");
+    QUIRE_CHECK(rows * row_bytes <= segment_->part_bytes(), "all_gather of ", rows * row_bytes, " bytes");
     for (size_t t = 0; t < rows; ++t) {
-      std::memcpy(segment_->slot(rank_) + t * row_bytes, x.at(static_cast<int64_t>(t)), row_bytes);
+      std::memcpy(segment_->part(rank_) + t * row_bytes, x.at(static_cast<int64_t>(t)), row_bytes);
     }
     segment_->wait();
     const size_t out_row_bytes = static_cast<size_t>(out.shape[1]) * dtype_bytes(out.dtype);
@@ -124,7 +124,7 @@ class SharedMemoryCommunicator final : public Communicator {
       if (begin >= out_row_bytes) break;
       const size_t bytes = std::min(row_bytes, out_row_bytes - begin);
       for (size_t t = 0; t < rows; ++t) {
-        std::memcpy(out.at(static_cast<int64_t>(t)) + begin, segment_->slot(rank) + t * row_bytes, bytes);
+        std::memcpy(out.at(static_cast<int64_t>(t)) + begin, segment_->part(rank) + t * row_bytes, bytes);
       }
     }
     segment_->wait();
@@ -136,7 +136,7 @@ class SharedMemoryCommunicator final : public Communicator {
     for (size_t i = 0; i < numel; ++i) {
       float sum = 0.0F;
       for (int32_t rank = 0; rank < world_size(); ++rank) {
-        sum += load(reinterpret_cast<const T*>(segment_->slot(rank))[i]);
+        sum += load(reinterpret_cast<const T*>(segment_->part(rank))[i]);
       }
       out[i] = store(sum);
     }

@@ -11,7 +11,7 @@
 
 namespace quire {
 
-// One object per rank. Every rank of the group makes the same exchanges in the same order, on its own thread.
+// One object per rank. Every rank makes the same exchanges in the same order, on its own thread.
 // On a device they are only enqueued on ctx.stream, and may be captured in a graph that is replayed by every
 // rank as often; in host memory they are done when they return.
 class Communicator {
@@ -46,7 +46,7 @@ class Communicator {
   virtual size_t device_bytes() const { return 0; }
 };
 
-// A group of one, on the host or on a device: nothing to exchange.
+// The only rank, on the host or on a device: nothing to exchange.
 std::unique_ptr<Communicator> make_single_communicator();
 
 // `world_size` ranks over one piece of shared memory, for ranks that are threads of this process or that

@@ -106,7 +106,7 @@ EngineCore::EngineCore(const EngineConfig& config, std::unique_ptr<Executor> exe
     header.kv_cache = kv_cache;
     recorder_ = std::make_unique<SchedulerRecorder>(
         config, header, *scheduler_,
-        [this](size_t i) -> const SchedulerOutput& { return *in_flight_[i].plan; },
+        [this](size_t i) -> const SchedulerOutput& { return *in_flight_[i].scheduler_output; },
         std::move(recorded_connector));
     const double now = clock_();
     EngineCoreOutputs nothing;
@@ -197,17 +197,17 @@ void EngineCore::end_what_waits_too_long(double now, EngineCoreOutputs& outputs)
 }
 
 bool EngineCore::launch_step(double now) {
-  if (free_plans_.empty()) free_plans_.push_back(std::make_unique<SchedulerOutput>());
-  SchedulerOutput& plan = *free_plans_.back();
-  const bool planned = scheduler_->schedule(plan);
-  if (recorder_) recorder_->planned(now, plan, planned);
-  if (!planned) return false;
+  if (free_scheduler_outputs_.empty()) free_scheduler_outputs_.push_back(std::make_unique<SchedulerOutput>());
+  SchedulerOutput& scheduler_output = *free_scheduler_outputs_.back();
+  const bool launches = scheduler_->schedule(scheduler_output);
+  if (recorder_) recorder_->scheduled(now, scheduler_output, launches);
+  if (!launches) return false;
   LaunchedStep& step = in_flight_.push();
-  step.plan = std::move(free_plans_.back());
+  step.scheduler_output = std::move(free_scheduler_outputs_.back());
   step.launch_time = now;
-  free_plans_.pop_back();
-  executor_->launch(plan);
-  executor_->sample(plan.step_id, nullptr);
+  free_scheduler_outputs_.pop_back();
+  executor_->launch(scheduler_output);
+  executor_->sample(scheduler_output.step_id, nullptr);
   return true;
 }
 
@@ -222,12 +222,12 @@ SchedulerStats EngineCore::stats() const {
 
 void EngineCore::collect_step(EngineCoreOutputs& outputs) {
   LaunchedStep& step = in_flight_.front();
-  const SchedulerOutput& plan = *step.plan;
-  executor_->collect(plan.step_id, result_);
+  const SchedulerOutput& scheduler_output = *step.scheduler_output;
+  executor_->collect(scheduler_output.step_id, result_);
   const double now = clock_();
   // A step that was launched while another ran began when that one ended.
-  if (plan.total_num_scheduled_tokens > 0) {
-    scheduler_->observe_step(plan.total_num_scheduled_tokens,
+  if (scheduler_output.total_num_scheduled_tokens > 0) {
+    scheduler_->observe_step(scheduler_output.total_num_scheduled_tokens,
                              now - std::max(step.launch_time, last_collect_time_));
   }
   last_collect_time_ = now;
@@ -238,16 +238,16 @@ void EngineCore::collect_step(EngineCoreOutputs& outputs) {
     if (result_.worker_lost != 0) throw InternalError(result_.error);
     if (++num_failed_steps_ >= kMaxFailedSteps)
       throw InternalError(str(num_failed_steps_, " steps in a row failed, the last one: ", result_.error));
-  } else if (step_error_.empty() && plan.total_num_scheduled_tokens > 0) {
+  } else if (step_error_.empty() && scheduler_output.total_num_scheduled_tokens > 0) {
     num_failed_steps_ = 0;
   }
   if (!step_error_.empty()) result_.error = step_error_;
-  if (result_.has_cudagraphs != 0 && plan.total_num_scheduled_tokens > 0)
+  if (result_.has_cudagraphs != 0 && scheduler_output.total_num_scheduled_tokens > 0)
     ++num_steps_by_mode_[static_cast<size_t>(result_.cudagraph_mode)];
   const size_t first_output = outputs.outputs.size();
-  scheduler_->update_from_output(plan, result_, outputs);
-  if (recorder_) recorder_->collected(now, plan, result_, outputs, first_output);
-  free_plans_.push_back(std::move(step.plan));
+  scheduler_->update_from_output(scheduler_output, result_, outputs);
+  if (recorder_) recorder_->collected(now, scheduler_output, result_, outputs, first_output);
+  free_scheduler_outputs_.push_back(std::move(step.scheduler_output));
   in_flight_.pop();
   if (in_flight_.empty()) step_error_.clear();
 }

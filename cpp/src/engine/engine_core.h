@@ -37,8 +37,8 @@ class EngineCore {
   void abort_requests(std::span<const RequestId> request_ids);
   void set_pause_state(PauseState state);
 
-  // Plans and launches a step if there is room in flight, or collects the oldest one. Overwrites `outputs`.
-  // Returns false when there was nothing to do. InternalError means the engine has ended.
+  // Schedules and launches a step if there is room in flight, or collects the oldest one. Overwrites
+  // `outputs`. Returns false when there was nothing to do. InternalError means the engine has ended.
   bool step_once(EngineCoreOutputs& outputs);
 
   bool has_unfinished_requests() const {
@@ -67,19 +67,19 @@ class EngineCore {
   std::function<double()> clock_;
   std::unique_ptr<Scheduler> scheduler_;
   struct LaunchedStep {
-    std::unique_ptr<SchedulerOutput> plan;  // its address is stable until the step is collected
+    std::unique_ptr<SchedulerOutput> scheduler_output;  // its address is stable until the step is collected
     double launch_time = 0.0;
   };
-  RingQueue<LaunchedStep> in_flight_;                          // oldest first
-  std::vector<std::pair<double, RequestId>> queue_deadlines_;  // a heap, the earliest first
-  std::unique_ptr<SchedulerRecorder> recorder_;                // null: none
-  std::vector<std::unique_ptr<SchedulerOutput>> free_plans_;   // recycled
+  RingQueue<LaunchedStep> in_flight_;                                     // oldest first
+  std::vector<std::pair<double, RequestId>> queue_deadlines_;             // a heap, the earliest first
+  std::unique_ptr<SchedulerRecorder> recorder_;                           // null: none
+  std::vector<std::unique_ptr<SchedulerOutput>> free_scheduler_outputs_;  // recycled
   ModelRunnerOutput result_;
   std::array<uint64_t, kNumCudagraphModes> num_steps_by_mode_{};  // of workers that have graphs
   double last_collect_time_ = 0.0;
   std::string step_error_;        // of a failed step: those in flight behind it computed on what it left
   int32_t num_failed_steps_ = 0;  // since one succeeded
-  std::unique_ptr<Executor> executor_;  // last: it goes first, and with it the threads that read the plans
+  std::unique_ptr<Executor> executor_;  // last: it goes first, and with it the threads that read the outputs
 };
 
 }  // namespace quire

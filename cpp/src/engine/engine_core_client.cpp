@@ -76,7 +76,7 @@ class InlineClient final : public EngineCoreClient {
 };
 
 // Requests that wait for something outside the engine (remote keys and values, a grammar) are looked after
-// this often when no step can be planned.
+// this often when no step can be scheduled.
 constexpr auto kStalledPoll = std::chrono::milliseconds(1);
 
 // What changes only when a step, or the end of a request, has changed something.

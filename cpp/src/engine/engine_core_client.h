@@ -20,7 +20,7 @@ class EngineCoreClient {
   // Wakes get_outputs, perhaps with nothing to give.
   virtual void abort_requests(std::vector<RequestId> request_ids) = 0;
   virtual bool reset_prefix_cache() = 0;
-  // Before the next step is planned.
+  // Before the next step is scheduled.
   virtual void set_pause_state(PauseState state) = 0;
   virtual SchedulerStats stats() = 0;
 

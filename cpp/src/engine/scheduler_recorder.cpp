@@ -46,16 +46,16 @@ bool RecordedKVConnector::request_finished(const KVConnectorRequest& request, KV
 }
 
 SchedulerRecorder::SchedulerRecorder(const EngineConfig& config, const RecordingHeader& header,
-                                     Scheduler& scheduler, InFlightPlan in_flight_plan,
+                                     Scheduler& scheduler, InFlightOutput in_flight_output,
                                      std::shared_ptr<RecordedKVConnector> connector)
     : scheduler_(scheduler),
-      in_flight_plan_(std::move(in_flight_plan)),
+      in_flight_output_(std::move(in_flight_output)),
       connector_(std::move(connector)),
       directory_(config.flight_recorder_dir),
       recorder_(config.flight_recorder_bytes, config.flight_recorder_minutes * 60.0, bytes_of(header)) {
   scheduler_.record_new_hashes(true);
   if (KVArena::Member* memory = scheduler_.kv_cache_manager().shared_memory())
-    memory->record_answers(&plan_.arena_answers);
+    memory->record_answers(&schedule_.arena_answers);
   if (config.flight_recorder_signal > 0) {
     signal_dump_ =
         std::make_unique<SignalDump>(config.flight_recorder_signal, [this] { dump_after("signal"); });
@@ -78,36 +78,37 @@ void SchedulerRecorder::paused(PauseState state) {
 
 void SchedulerRecorder::reset_prefix_cache() { recorder_.record(RecordedEventKind::kResetPrefixCache); }
 
-void SchedulerRecorder::planned(double now, const SchedulerOutput& plan, bool launched) {
+void SchedulerRecorder::scheduled(double now, const SchedulerOutput& scheduler_output, bool launched) {
   // A look that changed nothing need not be repeated.
   const uint64_t num_failed = scheduler_.kv_cache_manager().num_failed_allocations();
-  take_answers(plan_.connector_answers);
+  take_answers(schedule_.connector_answers);
   // A look at nothing gets one answer: that the workers need know nothing.
-  const KVConnectorAnswers& answers = plan_.connector_answers;
+  const KVConnectorAnswers& answers = schedule_.connector_answers;
   const bool was_answered =
-      !plan_.arena_answers.empty() || answers.size() > 1 || (answers.size() == 1 && answers[0] != 0);
-  const bool changed_nothing =
-      !launched && plan.preempted_req_ids.empty() && !was_answered && num_failed == num_failed_allocations_;
+      !schedule_.arena_answers.empty() || answers.size() > 1 || (answers.size() == 1 && answers[0] != 0);
+  const bool changed_nothing = !launched && scheduler_output.preempted_req_ids.empty() && !was_answered &&
+                               num_failed == num_failed_allocations_;
   num_failed_allocations_ = num_failed;
   if (changed_nothing) return;
   const SchedulerStats stats = scheduler_.stats();
-  RecordedPlan& recorded = plan_;
+  RecordedSchedule& recorded = schedule_;
   recorded.now = now;
-  recorded.step_id = plan.step_id;
-  recorded.hash = launched ? hash_plan(plan) : 0;
-  recorded.num_reqs = static_cast<int32_t>(plan.scheduled_reqs.size());
-  recorded.num_tokens = plan.total_num_scheduled_tokens;
+  recorded.step_id = scheduler_output.step_id;
+  recorded.hash = launched ? hash_scheduler_output(scheduler_output) : 0;
+  recorded.num_reqs = static_cast<int32_t>(scheduler_output.scheduled_reqs.size());
+  recorded.num_tokens = scheduler_output.total_num_scheduled_tokens;
   recorded.num_running_reqs = stats.num_running_reqs;
   recorded.num_waiting_reqs = stats.num_waiting_reqs;
   recorded.num_free_blocks = stats.num_free_blocks;
-  recorder_.record(RecordedEventKind::kPlan, recorded);
+  recorder_.record(RecordedEventKind::kSchedule, recorded);
   recorded.arena_answers.clear();
 }
 
-void SchedulerRecorder::collected(double now, const SchedulerOutput& plan, const ModelRunnerOutput& result,
-                                  const EngineCoreOutputs& outputs, size_t first_output) {
+void SchedulerRecorder::collected(double now, const SchedulerOutput& scheduler_output,
+                                  const ModelRunnerOutput& result, const EngineCoreOutputs& outputs,
+                                  size_t first_output) {
   result_.now = now;
-  result_.step_id = plan.step_id;
+  result_.step_id = scheduler_output.step_id;
   result_.failed = !result.error.empty();
   result_.num_tokens.clear();
   result_.num_drafts.clear();
@@ -120,7 +121,7 @@ void SchedulerRecorder::collected(double now, const SchedulerOutput& plan, const
   scheduler_.take_new_hashes(result_.new_hashes);
   bool plain = true;
   for (size_t i = 0; i < result.results.size(); ++i)
-    plain &= result.results[i].num_tokens == plan.scheduled_reqs[i].samples;
+    plain &= result.results[i].num_tokens == scheduler_output.scheduled_reqs[i].samples;
   if (!plain) {
     for (const RequestResult& r : result.results) result_.num_tokens.push_back(r.num_tokens);
   }
@@ -129,14 +130,15 @@ void SchedulerRecorder::collected(double now, const SchedulerOutput& plan, const
   }
   for (const RequestError& error : result.errors)
     result_.errors.push_back(static_cast<int32_t>(error.result_index));
-  // The outputs come in the plan's order, without the requests that had nothing to say.
+  // The outputs come in the order of the SchedulerOutput, without the requests that had nothing to say.
   size_t index = 0;
   for (size_t i = first_output; i < outputs.outputs.size() && !result_.failed; ++i) {
     const EngineCoreOutput& output = outputs.outputs[i];
     if (output.finish_reason != FinishReason::kStop) continue;
-    while (index < plan.scheduled_reqs.size() && plan.scheduled_reqs[index].request_id != output.request_id)
+    while (index < scheduler_output.scheduled_reqs.size() &&
+           scheduler_output.scheduled_reqs[index].request_id != output.request_id)
       ++index;
-    if (index < plan.scheduled_reqs.size())
+    if (index < scheduler_output.scheduled_reqs.size())
       result_.stops.emplace_back(static_cast<int32_t>(index), output.num_tokens - 1);
   }
   recorder_.record(RecordedEventKind::kResult, result_);
@@ -145,7 +147,7 @@ void SchedulerRecorder::collected(double now, const SchedulerOutput& plan, const
 void SchedulerRecorder::begin_step(double now) {
   if (!recorder_.wants_snapshot(now)) return;
   SchedulerSnapshot snapshot;
-  scheduler_.save(snapshot, in_flight_plan_);
+  scheduler_.save(snapshot, in_flight_output_);
   recorder_.record_snapshot(now, snapshot);
 }
 

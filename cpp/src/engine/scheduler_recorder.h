@@ -44,21 +44,22 @@ class RecordedKVConnector final : public KVConnectorScheduler {
 // Called on the engine core's thread, except dump(). In a steady step it allocates nothing.
 class SchedulerRecorder {
  public:
-  using InFlightPlan = std::function<const SchedulerOutput&(size_t)>;
+  using InFlightOutput = std::function<const SchedulerOutput&(size_t)>;
 
-  // `in_flight_plan` gives the i-th oldest plan whose results are to come. `connector`: the scheduler's, or
-  // null.
+  // `in_flight_output` gives what was scheduled in the i-th oldest step in flight. `connector`: the
+  // scheduler's, or null.
   SchedulerRecorder(const EngineConfig& config, const RecordingHeader& header, Scheduler& scheduler,
-                    InFlightPlan in_flight_plan, std::shared_ptr<RecordedKVConnector> connector = nullptr);
+                    InFlightOutput in_flight_output,
+                    std::shared_ptr<RecordedKVConnector> connector = nullptr);
 
-  // Before a step is planned, after advance(): begins a segment of the ring when it is time.
+  // Before a step is scheduled, after advance(): begins a segment of the ring when it is time.
   void begin_step(double now);
   void added(RequestId id);
   void aborted(RequestId id, RequestStatus status);
   void paused(PauseState state);
   void reset_prefix_cache();
-  void planned(double now, const SchedulerOutput& plan, bool launched);
-  void collected(double now, const SchedulerOutput& plan, const ModelRunnerOutput& result,
+  void scheduled(double now, const SchedulerOutput& scheduler_output, bool launched);
+  void collected(double now, const SchedulerOutput& scheduler_output, const ModelRunnerOutput& result,
                  const EngineCoreOutputs& outputs, size_t first_output);
 
   // From any thread.
@@ -72,11 +73,11 @@ class SchedulerRecorder {
   }
 
   Scheduler& scheduler_;
-  InFlightPlan in_flight_plan_;
+  InFlightOutput in_flight_output_;
   std::shared_ptr<RecordedKVConnector> connector_;
   std::string directory_;
   FlightRecorder recorder_;
-  RecordedPlan plan_;  // recycled, like the next
+  RecordedSchedule schedule_;  // recycled, like the next
   RecordedResult result_;
   uint64_t num_failed_allocations_ = 0;
   std::unique_ptr<SignalDump> signal_dump_;

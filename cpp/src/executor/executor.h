@@ -1,4 +1,4 @@
-// Runs plans on the workers. Not a blocking call: steps are launched, sampled and collected, several in
+// Runs steps on the workers. Not a blocking call: steps are launched, sampled and collected, several in
 // flight.
 #pragma once
 
@@ -15,8 +15,8 @@ namespace quire {
 
 struct Backend;
 
-// Called from one thread. For each step: launch, then sample, then collect; steps in order. A plan must stay
-// where it is until its step is collected.
+// Called from one thread. For each step: launch, then sample, then collect; steps in order. A SchedulerOutput
+// must stay where it is until its step is collected.
 class Executor {
  public:
   virtual ~Executor() = default;
@@ -35,8 +35,8 @@ class Executor {
   // How many steps may be launched and not yet collected.
   virtual int32_t max_in_flight_steps() const = 0;
 
-  // A plan without requests is a step like any other: its changes are made, and its result is empty.
-  virtual void launch(const SchedulerOutput& plan) = 0;
+  // A step without requests is one like any other: its changes are made, and its result is empty.
+  virtual void launch(const SchedulerOutput& scheduler_output) = 0;
   // Masks depend on the tokens of the step before, so they come apart. Null: no request has a grammar.
   virtual void sample(StepId step_id, std::unique_ptr<GrammarOutput> grammar) = 0;
   // Waits for the oldest step. What failed in it is in `output.error`. Takes the buffers of `output` for

@@ -24,7 +24,7 @@ constexpr int64_t kMaxDefaultKvCacheBytes = int64_t{4} << 30;
 
 // A step's way through one rank.
 struct Step {
-  const SchedulerOutput* plan = nullptr;
+  const SchedulerOutput* scheduler_output = nullptr;
   std::shared_ptr<const GrammarOutput> grammar;
   bool sample_requested = false;
 };
@@ -51,15 +51,15 @@ class Rank {
 
   Worker& worker() { return *worker_; }
 
-  void launch(const SchedulerOutput& plan) {
+  void launch(const SchedulerOutput& scheduler_output) {
     const std::lock_guard lock(mutex_);
-    steps_.push() = {&plan, nullptr, false};
+    steps_.push() = {&scheduler_output, nullptr, false};
     changed_.notify_all();
   }
   void sample(StepId step_id, std::shared_ptr<const GrammarOutput> grammar) {
     const std::lock_guard lock(mutex_);
     size_t i = 0;
-    while (i < steps_.size() && steps_[i].plan->step_id != step_id) ++i;
+    while (i < steps_.size() && steps_[i].scheduler_output->step_id != step_id) ++i;
     QUIRE_CHECK(i < steps_.size(), "step ", step_id, " was not launched");
     steps_[i].grammar = std::move(grammar);
     steps_[i].sample_requested = true;
@@ -68,9 +68,9 @@ class Rank {
   void collect(StepId step_id, ModelRunnerOutput& output) {
     if (!thread_.joinable()) {
       Step& step = steps_.front();
-      QUIRE_CHECK(step.plan->step_id == step_id && step.sample_requested, "step ", step_id);
-      worker_->execute_model(*step.plan);
-      worker_->finish_step(worker_->sample_tokens(*step.plan, step.grammar.get()), output);
+      QUIRE_CHECK(step.scheduler_output->step_id == step_id && step.sample_requested, "step ", step_id);
+      worker_->execute_model(*step.scheduler_output);
+      worker_->finish_step(worker_->sample_tokens(*step.scheduler_output, step.grammar.get()), output);
       step.grammar.reset();
       steps_.pop();
       return;
@@ -93,15 +93,15 @@ class Rank {
       changed_.wait(lock, [this] { return stop_ || !steps_.empty(); });
       // What was launched is finished first: ranks meet inside a step, and all must see the same last one.
       if (steps_.empty()) return;
-      const SchedulerOutput& plan = *steps_.front().plan;
+      const SchedulerOutput& scheduler_output = *steps_.front().scheduler_output;
       lock.unlock();
-      worker_->execute_model(plan);
+      worker_->execute_model(scheduler_output);
       lock.lock();
       changed_.wait(lock, [this] { return stop_ || steps_.front().sample_requested; });
       if (!steps_.front().sample_requested) return;
       const auto grammar = std::move(steps_.front().grammar);
       lock.unlock();
-      StepOutcome outcome = worker_->sample_tokens(plan, grammar.get());
+      StepOutcome outcome = worker_->sample_tokens(scheduler_output, grammar.get());
       lock.lock();
       steps_.pop();
       outcomes_.push() = std::move(outcome);
@@ -250,9 +250,9 @@ class LocalExecutor final : public Executor {
   }
   int32_t max_in_flight_steps() const override { return max_in_flight_steps_; }
 
-  void launch(const SchedulerOutput& plan) override {
+  void launch(const SchedulerOutput& scheduler_output) override {
     ++num_in_flight_;
-    for (auto& rank : ranks_) rank->launch(plan);
+    for (auto& rank : ranks_) rank->launch(scheduler_output);
   }
   void sample(StepId step_id, std::unique_ptr<GrammarOutput> grammar) override {
     const std::shared_ptr<const GrammarOutput> shared = std::move(grammar);
@@ -264,8 +264,8 @@ class LocalExecutor final : public Executor {
       sending_.say(output.finished_sending);
       recving_.say(output.finished_recving);
     }
-    // The other ranks sampled the same tokens from the same logits; the plan may go once they are done with
-    // it.
+    // The other ranks sampled the same tokens from the same logits; the SchedulerOutput may go once they are
+    // done with it.
     for (size_t rank = 1; rank < ranks_.size(); ++rank) {
       ranks_[rank]->collect(step_id, other_output_);
       sending_.say(other_output_.finished_sending);

@@ -43,13 +43,14 @@ int64_t SimulatedExecutor::available_kv_cache_bytes() const {
   return int64_t{config_.num_blocks} * config_.block_size;
 }
 
-void SimulatedExecutor::launch(const SchedulerOutput& plan) {
-  QUIRE_CHECK(steps_.size() < static_cast<size_t>(config_.max_in_flight_steps), "step ", plan.step_id);
+void SimulatedExecutor::launch(const SchedulerOutput& scheduler_output) {
+  QUIRE_CHECK(steps_.size() < static_cast<size_t>(config_.max_in_flight_steps), "step ",
+              scheduler_output.step_id);
   Step& step = steps_.push();
-  step.result.reset(plan.step_id);
+  step.result.reset(scheduler_output.step_id);
   StepLoad load;
-  load.num_reqs = static_cast<int64_t>(plan.scheduled_reqs.size());
-  for (const ScheduledRequest& scheduled : plan.scheduled_reqs) {
+  load.num_reqs = static_cast<int64_t>(scheduler_output.scheduled_reqs.size());
+  for (const ScheduledRequest& scheduled : scheduler_output.scheduled_reqs) {
     const int32_t end = scheduled.num_computed_tokens + scheduled.num_tokens;
     load.num_tokens += scheduled.num_tokens;
     load.context_tokens += end;

@@ -13,17 +13,17 @@
 
 namespace quire {
 
-// Linear probing over at most half-full slots; removal shifts the run behind it back, so there are no
+// Linear probing over at most half-full buckets; removal shifts the run behind it back, so there are no
 // tombstones and a lookup never slows down with age.
 class BlockHashMap {
  public:
   // Where an entry begins to look depends on numbers that are drawn for this map: nobody can choose hashes,
-  // or write a recording of hashes, that all begin at one slot.
+  // or write a recording of hashes, that all begin at one bucket.
   explicit BlockHashMap(int32_t max_entries) {
     fill_from_system(std::as_writable_bytes(std::span(secret_)));
     size_t capacity = 16;
     while (capacity < static_cast<size_t>(max_entries) * 2) capacity *= 2;
-    slots_.resize(capacity);
+    buckets_.resize(capacity);
     mask_ = capacity - 1;
     shift_ = 64 - std::countr_zero(capacity);
   }
@@ -31,47 +31,48 @@ class BlockHashMap {
   // kNullBlock when it is not there.
   BlockId find(const BlockHash& hash) const {
     for (size_t i = home(hash);; i = (i + 1) & mask_) {
-      if (slots_[i].id == kNullBlock || slots_[i].hash == hash) return slots_[i].id;
+      if (buckets_[i].id == kNullBlock || buckets_[i].hash == hash) return buckets_[i].id;
     }
   }
-  void prefetch(const BlockHash& hash) const { __builtin_prefetch(&slots_[home(hash)]); }
+  void prefetch(const BlockHash& hash) const { __builtin_prefetch(&buckets_[home(hash)]); }
 
   // Adds or replaces.
   void set(const BlockHash& hash, BlockId id) {
     size_t i = home(hash);
-    while (slots_[i].id != kNullBlock && slots_[i].hash != hash) i = (i + 1) & mask_;
-    slots_[i] = {hash, id};
+    while (buckets_[i].id != kNullBlock && buckets_[i].hash != hash) i = (i + 1) & mask_;
+    buckets_[i] = {hash, id};
   }
 
   // Requires that the hash is there.
   void erase(const BlockHash& hash) {
     size_t hole = home(hash);
-    while (slots_[hole].hash != hash || slots_[hole].id == kNullBlock) hole = (hole + 1) & mask_;
-    for (size_t i = (hole + 1) & mask_; slots_[i].id != kNullBlock; i = (i + 1) & mask_) {
+    while (buckets_[hole].hash != hash || buckets_[hole].id == kNullBlock) hole = (hole + 1) & mask_;
+    for (size_t i = (hole + 1) & mask_; buckets_[i].id != kNullBlock; i = (i + 1) & mask_) {
       // An entry may move back unless the hole lies before its home.
-      if (((i - home(slots_[i].hash)) & mask_) >= ((i - hole) & mask_)) {
-        slots_[hole] = slots_[i];
+      if (((i - home(buckets_[i].hash)) & mask_) >= ((i - hole) & mask_)) {
+        buckets_[hole] = buckets_[i];
         hole = i;
       }
     }
-    slots_[hole].id = kNullBlock;
+    buckets_[hole].id = kNullBlock;
   }
 
-  // The most slots that finding an entry looks at. Walks through the whole map.
+  // The most buckets that finding an entry looks at. Walks through the whole map.
   size_t longest_search() const {
     size_t longest = 0;
-    for (size_t i = 0; i < slots_.size(); ++i) {
-      if (slots_[i].id != kNullBlock) longest = std::max(longest, ((i - home(slots_[i].hash)) & mask_) + 1);
+    for (size_t i = 0; i < buckets_.size(); ++i) {
+      if (buckets_[i].id != kNullBlock)
+        longest = std::max(longest, ((i - home(buckets_[i].hash)) & mask_) + 1);
     }
     return longest;
   }
 
   void clear() {
-    for (Slot& slot : slots_) slot.id = kNullBlock;
+    for (Bucket& bucket : buckets_) bucket.id = kNullBlock;
   }
 
  private:
-  struct Slot {
+  struct Bucket {
     BlockHash hash;
     BlockId id = kNullBlock;
   };
@@ -83,7 +84,7 @@ class BlockHashMap {
     return mixed * 0x9E3779B97F4A7C15 >> shift_;
   }
 
-  std::vector<Slot> slots_;
+  std::vector<Bucket> buckets_;
   size_t mask_ = 0;
   int shift_ = 0;  // leaves as many bits as mask_ has
   uint64_t secret_[2];

@@ -1,8 +1,8 @@
 // Memory for KV caches, lent and given back: several pools, of one engine or of several, share one budget.
 //
-// The arena counts bytes; addresses belong to the workers, which map and unmap what a plan's kv_extents say.
+// The arena counts bytes; addresses belong to the workers, which map and unmap what a step's kv_extents say.
 // Every member is sure of its `min_bytes`; beyond that, first come, first served. A member that finds nothing
-// left asks, and the others give back what they do not use the next time they plan.
+// left asks, and the others give back what they do not use the next time they schedule.
 #pragma once
 
 #include <condition_variable>
@@ -39,9 +39,10 @@ class KVArena {
     // Bytes that other members have asked for and not got; what lies above min_bytes may go to them.
     int64_t bytes_wanted_by_others() const;
     bool is_wanted() const;  // whether it is more than 0; not recorded
-    // Around a plan: what was asked for in an earlier one, and not again, is not wanted any more.
-    void begin_plan() { asked_ = false; }
-    void end_plan() {
+    // Around a call of schedule(): what was asked for in an earlier one, and not again, is not wanted any
+    // more.
+    void begin_schedule() { asked_ = false; }
+    void end_schedule() {
       if (!asked_ && bytes_wanted_ > 0) withdraw();
     }
     int64_t min_bytes() const { return min_bytes_; }
@@ -70,7 +71,7 @@ class KVArena {
     int64_t answer(int64_t truth) const;
 
     std::function<void()> wake_;
-    bool asked_ = false;  // in vain, since begin_plan()
+    bool asked_ = false;  // in vain, since begin_schedule()
     std::vector<int64_t>* recorded_ = nullptr;
     bool replays_ = false;
     mutable std::span<const int64_t> replayed_;

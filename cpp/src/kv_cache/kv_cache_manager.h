@@ -63,9 +63,9 @@ class KVCacheManager {
   void take_new_block_ids(Request& request, BlockIdLists& out) const;
 
   // Makes the full blocks of the first `num_tokens` tokens findable; all must be known, and computed, or
-  // about to be by a step that was planned: steps run in order, and within a step a layer stores all keys and
-  // values before it reads any. States are read before any is stored: with `hold_states` they are findable
-  // only after publish_states(), when the step is planned.
+  // about to be by a step that was scheduled: steps run in order, and within a step a layer stores all keys
+  // and values before it reads any. States are read before any is stored: with `hold_states` they are
+  // findable only after publish_states(), when the step is scheduled.
   void cache_blocks(Request& request, int32_t num_tokens, bool hold_states = false);
   void publish_states();
 
@@ -81,22 +81,22 @@ class KVCacheManager {
   // Returns false, and changes nothing, while a request holds blocks.
   bool reset_prefix_cache();
 
-  // Around a step's planning, and when the last request is gone: what was asked of other engines and is not
+  // Around a step's scheduling, and when the last request is gone: what was asked of other engines and is not
   // needed any more is taken back.
-  void begin_plan() {
-    if (arena_is_shared_) arena_member_->begin_plan();
+  void begin_schedule() {
+    if (arena_is_shared_) arena_member_->begin_schedule();
   }
-  void end_plan() {
-    if (arena_is_shared_) arena_member_->end_plan();
+  void end_schedule() {
+    if (arena_is_shared_) arena_member_->end_schedule();
   }
 
-  // Gives memory that is not in use to engines that asked for it: unmaps it in the next plan. Returns the
-  // bytes, for give_back() once that plan has run.
+  // Gives memory that is not in use to engines that asked for it: unmaps it in the next step. Returns the
+  // bytes, for give_back() once that step has run.
   int64_t lend();
   void give_back(int64_t bytes);
   // Moves what was mapped and unmapped since the last call into `out`.
   void take_extents(std::vector<KVExtent>& out);
-  // How often memory was short: a plan that came to nothing may still have moved some.
+  // How often memory was short: a step that came to nothing may still have moved some.
   uint64_t num_failed_allocations() const { return num_failed_allocations_; }
   bool has_extents() const { return !extents_.empty(); }
   bool memory_is_wanted() const;
@@ -171,7 +171,7 @@ class KVCacheManager {
     const Request* request;
     int32_t block;
   };
-  std::vector<HeldState> held_states_;  // of the step being planned
+  std::vector<HeldState> held_states_;  // of the step being scheduled
   std::vector<KVCacheEvent> events_;
   uint64_t num_failed_allocations_ = 0;
 };

@@ -53,20 +53,21 @@ bool any_matches(const std::vector<NamePattern>& patterns, const std::string& na
   return false;
 }
 
-struct Group {
+struct Scheme {
   std::vector<NamePattern> targets;
   Int8Storage storage;
 };
 
-// What must be so for a group's weights to be W8A16 of one scale an output.
-void check_weights(const HfConfig& group) {
+// What must be so for a scheme's weights to be W8A16 of one scale an output.
+void check_weights(const HfConfig& scheme) {
   for (const char* key : {"input_activations", "output_activations"}) {
-    if (group.has(key)) {
-      group.fail(str("'", key, "' is not supported: activations are not quantized (W8A16 is what would do)"));
+    if (scheme.has(key)) {
+      scheme.fail(
+          str("'", key, "' is not supported: activations are not quantized (W8A16 is what would do)"));
     }
   }
-  const auto weights = group.get_object("weights");
-  if (!weights) group.fail("'weights' is missing");
+  const auto weights = scheme.get_object("weights");
+  if (!weights) scheme.fail("'weights' is missing");
   const int32_t num_bits = weights->get_int("num_bits", 1, 64, 8);
   const std::string type = weights->get_string("type", "int");
   const std::string strategy = weights->get_string("strategy", "tensor");
@@ -80,8 +81,9 @@ void check_weights(const HfConfig& group) {
   if (weights->get_bool("dynamic", false)) weights->fail("'dynamic' true is not supported for weights");
 }
 
-Int8Storage read_storage(const HfConfig& section, const HfConfig& group) {
-  const std::string format = group.has("format") ? group.get_string("format") : section.get_string("format");
+Int8Storage read_storage(const HfConfig& section, const HfConfig& scheme) {
+  const std::string format =
+      scheme.has("format") ? scheme.get_string("format") : section.get_string("format");
   Int8Storage storage;
   storage.packed = format == "pack-quantized";
   if (!storage.packed && format != "int-quantized" && format != "naive-quantized") {
@@ -89,7 +91,7 @@ Int8Storage read_storage(const HfConfig& section, const HfConfig& group) {
                      "' is not supported; supported: pack-quantized, int-quantized, "
                      "naive-quantized"));
   }
-  storage.has_zero_points = !group.get_object("weights")->get_bool("symmetric", true);
+  storage.has_zero_points = !scheme.get_object("weights")->get_bool("symmetric", true);
   return storage;
 }
 
@@ -109,10 +111,10 @@ class CompressedTensorsConfig final : public QuantizationConfig {
     const auto groups = section.get_object("config_groups");
     if (!groups || groups->keys().empty()) section.fail("'config_groups' is missing");
     for (const std::string& name : groups->keys()) {
-      const auto group = groups->get_object(name);
-      if (!group) groups->fail(str("'", name, "' must be an object"));
-      check_weights(*group);
-      groups_.push_back({read_patterns(*group, "targets"), read_storage(section, *group)});
+      const auto scheme = groups->get_object(name);
+      if (!scheme) groups->fail(str("'", name, "' must be an object"));
+      check_weights(*scheme);
+      schemes_.push_back({read_patterns(*scheme, "targets"), read_storage(section, *scheme)});
     }
   }
 
@@ -134,19 +136,19 @@ class CompressedTensorsConfig final : public QuantizationConfig {
   // Names count before classes.
   std::optional<Int8Storage> storage_of(const std::string& name) const {
     if (any_matches(ignore_, name)) return std::nullopt;
-    for (const Group& group : groups_) {
-      if (any_matches(group.targets, name)) return group.storage;
+    for (const Scheme& scheme : schemes_) {
+      if (any_matches(scheme.targets, name)) return scheme.storage;
     }
-    for (const Group& group : groups_) {
-      for (const NamePattern& target : group.targets) {
-        if (target.is_every_linear()) return group.storage;
+    for (const Scheme& scheme : schemes_) {
+      for (const NamePattern& target : scheme.targets) {
+        if (target.is_every_linear()) return scheme.storage;
       }
     }
     return std::nullopt;
   }
 
   std::vector<NamePattern> ignore_;
-  std::vector<Group> groups_;
+  std::vector<Scheme> schemes_;
 };
 
 const bool registered_compressed_tensors =

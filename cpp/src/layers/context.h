@@ -28,7 +28,7 @@ struct BuildContext {
   DeviceArena& arena;    // what the layers keep; they do not outlive it
   WeightLoader& loader;  // writes it: only after loader.finish() is the model ready
   DType dtype;           // of weights, activations and KV cache
-  int32_t rank = 0;      // of the tensor-parallel group
+  int32_t rank = 0;      // of world_size, which share each layer
   int32_t world_size = 1;
   int32_t max_model_len = 0;
   int32_t max_num_tokens = 0;  // rows of the largest batch
@@ -59,7 +59,7 @@ struct ForwardContext {
   std::span<const KVCacheView> kv_caches;                 // per layer
   std::span<const int32_t> kv_cache_groups;               // per layer: index into attention_metadata
   std::span<const AttentionMetadata> attention_metadata;  // per group
-  std::span<const int32_t> planning_layers;               // per group: its first, which plans for all of them
+  std::span<const int32_t> planning_layers;               // per group: the first, which plans for all of them
   GraphPieces* pieces = nullptr;                          // while one is captured in pieces
   KVConnectorWorker* kv_connector = nullptr;              // of a step, when it has per-layer hooks
 };

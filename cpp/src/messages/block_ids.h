@@ -34,7 +34,7 @@ class BlockIdLists {
   }
   const std::vector<uint32_t>& raw_ends() const { return ends_; }
   const std::vector<BlockId>& raw_ids() const { return ids_; }
-  // O(size): a row is taken back only when a request that is already planned gives way.
+  // O(size): a row is taken back only when a request that is already scheduled gives way.
   void erase_row(size_t row) {
     const size_t first = row * num_groups_;
     const uint32_t begin = first == 0 ? 0 : ends_[first - 1];

@@ -1,4 +1,4 @@
-// One step's results, from the workers to the scheduler. Flat buffers, like the plan's.
+// One step's results, from the workers to the scheduler. Flat buffers, like SchedulerOutput's.
 #pragma once
 
 #include <cstdint>
@@ -55,7 +55,7 @@ inline constexpr size_t kNumCudagraphModes = 3;
 
 struct ModelRunnerOutput {
   StepId step_id = 0;
-  std::vector<RequestResult> results;  // every request of the step, in the plan's order
+  std::vector<RequestResult> results;  // every request of the step, in SchedulerOutput's order
   std::vector<int32_t> sampled_token_ids;
   std::vector<int32_t> draft_token_ids;
   std::vector<RequestLogprobs> logprobs;  // by result_index, ascending
@@ -86,7 +86,7 @@ struct ModelRunnerOutput {
     finished_recving.clear();
     invalid_block_ids.clear();
   }
-  // Appends the result of the plan's next request.
+  // Appends the result of the step's next request.
   void add(RequestId request_id, std::span<const int32_t> tokens, std::span<const int32_t> drafts = {}) {
     results.push_back({request_id, static_cast<uint32_t>(sampled_token_ids.size()),
                        static_cast<int32_t>(tokens.size()), static_cast<uint32_t>(draft_token_ids.size()),

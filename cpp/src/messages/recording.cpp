@@ -5,8 +5,8 @@
 namespace quire {
 namespace {
 
-// Four independent lanes, so that a plan of a thousand requests is hashed at memory speed.
-class PlanHasher {
+// Four independent lanes, so that a step of a thousand requests is hashed at memory speed.
+class SchedulerOutputHasher {
  public:
   void add(const void* data, size_t num_bytes) {
     const auto* bytes = static_cast<const unsigned char*>(data);
@@ -46,20 +46,20 @@ class PlanHasher {
 
 }  // namespace
 
-uint64_t hash_plan(const SchedulerOutput& plan) {
+uint64_t hash_scheduler_output(const SchedulerOutput& scheduler_output) {
   static_assert(sizeof(ScheduledRequest) == 24, "no padding: its bytes are hashed");
-  PlanHasher hasher;
-  hasher.add(&plan.step_id, sizeof plan.step_id);
-  hasher.add(plan.scheduled_reqs);
-  hasher.add(plan.new_block_ids.raw_ends());
-  hasher.add(plan.new_block_ids.raw_ids());
-  hasher.add(plan.preempted_req_ids);
-  hasher.add(plan.finished_req_ids);
-  for (const ScheduledEncoderInput& input : plan.scheduled_encoder_inputs) {
+  SchedulerOutputHasher hasher;
+  hasher.add(&scheduler_output.step_id, sizeof scheduler_output.step_id);
+  hasher.add(scheduler_output.scheduled_reqs);
+  hasher.add(scheduler_output.new_block_ids.raw_ends());
+  hasher.add(scheduler_output.new_block_ids.raw_ids());
+  hasher.add(scheduler_output.preempted_req_ids);
+  hasher.add(scheduler_output.finished_req_ids);
+  for (const ScheduledEncoderInput& input : scheduler_output.scheduled_encoder_inputs) {
     hasher.add(&input.request_id, sizeof input.request_id);
     hasher.add(&input.input_index, sizeof input.input_index);
   }
-  for (const KVExtent& extent : plan.kv_extents) {
+  for (const KVExtent& extent : scheduler_output.kv_extents) {
     const int32_t words[] = {extent.group, extent.first_block, extent.num_blocks, extent.map};
     hasher.add(words, sizeof words);
   }

@@ -62,10 +62,10 @@ struct RecordedAbort {
 };
 
 // A call of schedule(), after advance(now).
-struct RecordedPlan {
+struct RecordedSchedule {
   double now = 0.0;
   StepId step_id = 0;
-  uint64_t hash = 0;  // of the SchedulerOutput; 0: nothing was planned
+  uint64_t hash = 0;  // of the SchedulerOutput; 0: nothing was scheduled
   int32_t num_reqs = 0;
   int32_t num_tokens = 0;
   int32_t num_running_reqs = 0;
@@ -106,7 +106,7 @@ struct RecordedResult {
 enum class RecordedEventKind : uint8_t {
   kAdd = 1,               // RecordedRequest
   kAbort = 2,             // RecordedAbort
-  kPlan = 3,              // RecordedPlan
+  kSchedule = 3,          // RecordedSchedule
   kResult = 4,            // RecordedResult
   kPause = 5,             // uint8_t: PauseState
   kResetPrefixCache = 6,  // nothing
@@ -212,7 +212,7 @@ struct SchedulerSnapshot {
   }
 };
 
-// A 64-bit hash of what a plan says, tokens' values aside. Not cryptographic.
-uint64_t hash_plan(const SchedulerOutput& plan);
+// A 64-bit hash of all but the tokens' values. Not cryptographic.
+uint64_t hash_scheduler_output(const SchedulerOutput& scheduler_output);
 
 }  // namespace quire

@@ -1,4 +1,4 @@
-// One step's plan, from the scheduler to the workers. Flat buffers, so that a plan that is used again
+// What a step computes, from the scheduler to the workers. Flat buffers, so that one that is used again
 // allocates nothing: the i-th entry of every per-request list belongs to scheduled_reqs[i].
 #pragma once
 
@@ -41,7 +41,7 @@ struct ScheduledRequest {
   uint8_t samples = 0;                  // these are the last known tokens: sample what follows them
   uint8_t is_new = 0;                   // in scheduled_new_reqs too, in the same order
   uint8_t resumed_from_preemption = 0;  // its new blocks replace the old ones
-  uint8_t reserved = 0;                 // keeps the bytes of the struct defined, so that plans can be hashed
+  uint8_t reserved = 0;                 // keeps the bytes of the struct defined, which is hashed
 
   bool operator==(const ScheduledRequest&) const = default;
   template <class A>

@@ -8,7 +8,7 @@ namespace quire {
 
 bool Scheduler::schedule(SchedulerOutput& out) {
   drop_finished();
-  kv_cache_manager_.begin_plan();
+  kv_cache_manager_.begin_schedule();
   out.step_id = next_step_id_;
   out.scheduled_reqs.clear();
   out.scheduled_new_reqs.clear();
@@ -17,17 +17,17 @@ bool Scheduler::schedule(SchedulerOutput& out) {
   out.total_num_scheduled_tokens = 0;
   out.scheduled_encoder_inputs.clear();
   out.preempted_req_ids.clear();
-  planned_.clear();
+  scheduled_.clear();
   token_budget_ = pause_state_ == PauseState::kPausedAll ? 0 : config_.max_num_batched_tokens;
   encoder_budget_ = config_.max_num_encoder_input_tokens;
   running_prefills_ = false;
 
   schedule_running(out);
-  num_planned_running_ = planned_.size();
+  num_scheduled_running_ = scheduled_.size();
   if (!out.preempted_req_ids.empty() && running_.empty()) give_back_youngest_load();
   // A preemption means that blocks are short: a new request would only take them from older ones.
   if (out.preempted_req_ids.empty() && pause_state_ == PauseState::kUnpaused) schedule_waiting(out);
-  return finish_plan(out);
+  return finish_schedule(out);
 }
 
 void Scheduler::schedule_running(SchedulerOutput& out) {
@@ -49,14 +49,14 @@ void Scheduler::schedule_running(SchedulerOutput& out) {
       const auto place = std::find(running_.rbegin(), running_.rend(), &victim).base() - 1 - running_.begin();
       if (static_cast<size_t>(place) + num_removed <= i) ++num_removed;
       preempted_itself = &victim == &request;
-      unplan(victim, out);
+      unschedule(victim, out);
       preempt(victim, out);
       if (preempted_itself) break;
     }
     // The least urgent of all did not fit: what runs behind it has no better claim.
     if (preempted_itself) break;
     running_prefills_ |= request.is_partial_prefill();
-    plan(request, num_new_tokens, /*was_waiting=*/false, out);
+    schedule_request(request, num_new_tokens, /*was_waiting=*/false, out);
     i -= num_removed;  // may wrap below zero, and back with the loop's increment
   }
 }
@@ -186,7 +186,7 @@ Scheduler::Admission Scheduler::admit(Request& request, SchedulerOutput& out) {
   const int32_t start = own_computed + computed_.num_tokens + num_external;
   int32_t num_left = request.num_tokens() - start;
   const bool padded = config_.num_padding_drafts > 0 && !kv_cache_manager_.has_state_groups() &&
-                      num_left == 1 && num_planned_running_ > 0 && !running_prefills_;
+                      num_left == 1 && num_scheduled_running_ > 0 && !running_prefills_;
   if (padded) {
     num_left += config_.num_padding_drafts;
     // A step later it may be uniform: better than one that is not.
@@ -226,7 +226,7 @@ Scheduler::Admission Scheduler::admit(Request& request, SchedulerOutput& out) {
   request.run(start, num_external, now_);
   if (padded) request.set_spec_token_ids(padding_drafts_);
   running_.push_back(&request);
-  plan(request, num_new_tokens, /*was_waiting=*/true, out);
+  schedule_request(request, num_new_tokens, /*was_waiting=*/true, out);
   return Admission::kAdmitted;
 }
 
@@ -272,11 +272,11 @@ void Scheduler::preempt(Request& request, SchedulerOutput& out) {
   out.preempted_req_ids.push_back(request.id());
 }
 
-// Takes back what this very plan gave a request that is then preempted.
-void Scheduler::unplan(Request& request, SchedulerOutput& out) {
-  const auto found = std::find(planned_.begin(), planned_.end(), &request);
-  if (found == planned_.end()) return;
-  const auto index = found - planned_.begin();
+// Takes back what this very step gave a request that is then preempted.
+void Scheduler::unschedule(Request& request, SchedulerOutput& out) {
+  const auto found = std::find(scheduled_.begin(), scheduled_.end(), &request);
+  if (found == scheduled_.end()) return;
+  const auto index = found - scheduled_.begin();
   const ScheduledRequest scheduled = out.scheduled_reqs[static_cast<size_t>(index)];
   kv_cache_manager_.uncache_blocks(request, scheduled.num_computed_tokens);
   token_budget_ += scheduled.num_tokens;
@@ -287,7 +287,7 @@ void Scheduler::unplan(Request& request, SchedulerOutput& out) {
     num_drafts_before += i->num_spec_tokens;
   const auto first_draft = out.spec_token_ids.begin() + num_drafts_before;
   out.spec_token_ids.erase(first_draft, first_draft + scheduled.num_spec_tokens);
-  // An input that another request of this plan waits for is computed all the same.
+  // An input that another request of this step waits for is computed all the same.
   std::erase_if(out.scheduled_encoder_inputs, [&](const ScheduledEncoderInput& input) {
     if (input.request_id != request.id()) return false;
     const MultiModalFeature& feature = request.mm_features()[static_cast<size_t>(input.input_index)];
@@ -297,10 +297,11 @@ void Scheduler::unplan(Request& request, SchedulerOutput& out) {
   });
   out.scheduled_reqs.erase(out.scheduled_reqs.begin() + index);
   out.new_block_ids.erase_row(static_cast<size_t>(index));
-  planned_.erase(found);
+  scheduled_.erase(found);
 }
 
-void Scheduler::plan(Request& request, int32_t num_new_tokens, bool was_waiting, SchedulerOutput& out) {
+void Scheduler::schedule_request(Request& request, int32_t num_new_tokens, bool was_waiting,
+                                 SchedulerOutput& out) {
   ScheduledRequest& scheduled = out.scheduled_reqs.emplace_back();
   request.begin_step(num_new_tokens, scheduled, out.spec_token_ids);
   if (request.tell_workers()) {
@@ -333,10 +334,10 @@ void Scheduler::plan(Request& request, int32_t num_new_tokens, bool was_waiting,
                                  /*hold_states=*/true);
   token_budget_ -= num_new_tokens;
   out.total_num_scheduled_tokens += num_new_tokens;
-  planned_.push_back(&request);
+  scheduled_.push_back(&request);
 }
 
-bool Scheduler::finish_plan(SchedulerOutput& out) {
+bool Scheduler::finish_schedule(SchedulerOutput& out) {
   kv_cache_manager_.publish_states();
   out.kv_connector_metadata.clear();
   if (parts_.kv_connector) {
@@ -346,9 +347,9 @@ bool Scheduler::finish_plan(SchedulerOutput& out) {
     out.kv_connector_metadata =
         parts_.kv_connector->build_connector_meta(next_step_id_, connector_scheduled_);
   }
-  kv_cache_manager_.end_plan();
+  kv_cache_manager_.end_schedule();
   const int64_t lent_bytes = kv_cache_manager_.lend();
-  if (planned_.empty() && lent_bytes == 0 && out.kv_connector_metadata.empty()) return false;
+  if (scheduled_.empty() && lent_bytes == 0 && out.kv_connector_metadata.empty()) return false;
 
   kv_cache_manager_.take_extents(out.kv_extents);
   encoder_cache_manager_.take_freed(out.free_encoder_mm_hashes);
@@ -356,7 +357,7 @@ bool Scheduler::finish_plan(SchedulerOutput& out) {
   out.finished_req_ids.swap(finished_req_ids_);
   InFlightStep& step = in_flight_.push();
   step.step_id = next_step_id_++;
-  step.requests.assign(planned_.begin(), planned_.end());
+  step.requests.assign(scheduled_.begin(), scheduled_.end());
   step.lent_bytes = lent_bytes;
   ++stats_.num_steps;
   stats_.num_scheduled_tokens += static_cast<uint64_t>(out.total_num_scheduled_tokens);

@@ -5,8 +5,8 @@
 // prefix hits and speculation all fall out of that. When blocks run out, the youngest (or least urgent)
 // running request is preempted and recomputed later.
 //
-// With more than one step in flight, step N+1 is planned before step N's tokens are known: a token yet to be
-// sampled is a placeholder that counts as scheduled work.
+// With more than one step in flight, step N+1 is scheduled before step N's tokens are known: a token yet to
+// be sampled is a placeholder that counts as scheduled work.
 //
 // After Yu et al., "Orca" (OSDI 2022), Kwon et al., "PagedAttention" (SOSP 2023), and vLLM v1's Scheduler,
 // whose decisions it makes (tests/conformance runs both); docs/adr/0004 lists where it differs, and why.
@@ -38,7 +38,7 @@ namespace quire {
 enum class PauseState : uint8_t {
   kUnpaused,
   kPausedNew,  // running requests go on, waiting ones wait
-  kPausedAll,  // nothing is planned
+  kPausedAll,  // nothing is scheduled
 };
 
 class Scheduler {
@@ -63,13 +63,13 @@ class Scheduler {
   // report is appended to `outputs`.
   void advance(double now, EngineCoreOutputs& outputs);
 
-  // Plans the next step into `out` (overwritten, its buffers reused). Returns false when there is nothing to
-  // do: the caller then drops the plan, and what it must tell the workers is kept for the next one.
+  // Schedules the next step into `out` (overwritten, its buffers reused). Returns false when there is nothing
+  // to do: the caller then drops `out`, and what it must tell the workers is kept for the next one.
   bool schedule(SchedulerOutput& out);
 
-  // Takes the results of the oldest planned step and appends what each request produced to `outputs`. A step
-  // that failed as a whole ends the requests in it with kFinishedError.
-  void update_from_output(const SchedulerOutput& plan, const ModelRunnerOutput& result,
+  // Takes the results of the oldest step in flight and appends what each request produced to `outputs`. A
+  // step that failed as a whole ends the requests in it with kFinishedError.
+  void update_from_output(const SchedulerOutput& scheduler_output, const ModelRunnerOutput& result,
                           EngineCoreOutputs& outputs);
 
   // How long a step of `num_tokens` took. Only predictions depend on it.
@@ -97,7 +97,7 @@ class Scheduler {
   // For the flight recorder: everything the scheduler knows. Grammars are no part of it, nor is what a KV
   // connector knows.
   void save(SchedulerSnapshot& out,
-            const std::function<const SchedulerOutput&(size_t)>& in_flight_plan) const;
+            const std::function<const SchedulerOutput&(size_t)>& in_flight_output) const;
   // Into a fresh scheduler of the same configuration. `hashes_of` gives the block hashes that a request has
   // or will have. Throws InvalidArgument for what no scheduler can have saved.
   using RecordedHashes = std::function<std::vector<BlockHash>(RequestId)>;
@@ -108,7 +108,7 @@ class Scheduler {
   void take_new_hashes(std::vector<std::pair<RequestId, KVBlockHash>>& out);
 
  private:
-  // A planned step whose results are still to come. `requests` may have finished meanwhile; they are kept
+  // A step whose results are still to come. `requests` may have finished meanwhile; they are kept
   // until the last step they are in has returned.
   struct InFlightStep {
     StepId step_id = 0;
@@ -117,7 +117,7 @@ class Scheduler {
   };
   enum class Admission { kAdmitted, kWaitsElsewhere, kStop };
 
-  // scheduler.cpp: planning.
+  // scheduler.cpp: scheduling.
   void schedule_running(SchedulerOutput& out);
   void schedule_waiting(SchedulerOutput& out);
   Admission admit(Request& request, SchedulerOutput& out);
@@ -129,9 +129,9 @@ class Scheduler {
   int32_t limit_by_encoder(Request& request, int32_t start, int32_t num_new_tokens);
   Request& choose_victim() const;
   void preempt(Request& request, SchedulerOutput& out);
-  void unplan(Request& request, SchedulerOutput& out);
-  void plan(Request& request, int32_t num_new_tokens, bool was_waiting, SchedulerOutput& out);
-  bool finish_plan(SchedulerOutput& out);
+  void unschedule(Request& request, SchedulerOutput& out);
+  void schedule_request(Request& request, int32_t num_new_tokens, bool was_waiting, SchedulerOutput& out);
+  bool finish_schedule(SchedulerOutput& out);
 
   // scheduler_update.cpp: results.
   void take_result(Request& request, const ScheduledRequest& scheduled, const RequestResult& result,
@@ -184,12 +184,12 @@ class Scheduler {
   bool records_new_hashes_ = false;
   std::vector<std::pair<RequestId, KVBlockHash>> new_hashes_;
 
-  // Of the step being planned.
+  // The step being scheduled.
   int32_t token_budget_ = 0;
   int32_t encoder_budget_ = 0;
-  bool running_prefills_ = false;   // some planned running request was in the middle of its prefill
-  size_t num_planned_running_ = 0;  // the first of planned_
-  std::vector<Request*> planned_;   // the i-th of out.scheduled_reqs
+  bool running_prefills_ = false;     // some scheduled running request was in the middle of its prefill
+  size_t num_scheduled_running_ = 0;  // the first of scheduled_
+  std::vector<Request*> scheduled_;   // the i-th of out.scheduled_reqs
   const std::vector<int32_t> padding_drafts_;
   std::vector<int32_t> encoder_inputs_;  // that the request at hand needs computed
   ComputedBlocks computed_;

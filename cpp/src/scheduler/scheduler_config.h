@@ -17,14 +17,14 @@ struct SchedulerConfig {
   int32_t max_num_seqs = 64;
   int32_t max_num_batched_tokens = 2048;
   int32_t max_model_len = 2048;
-  int32_t max_in_flight_steps = 1;  // planned, their results not yet taken
+  int32_t max_in_flight_steps = 1;  // scheduled, their results not yet taken
   std::string policy = "fcfs";      // see request_queue.h
 
   bool enable_chunked_prefill = true;
   // Tokens of one request a step; longer prompts are "long"; 0: no limit.
   int32_t long_prefill_token_threshold = 0;
   int32_t max_num_partial_prefills = 0;  // requests in the middle of their prompt; 0: no limit
-  // The long ones among those: shorter prompts overtake the rest; 0: no limit.
+  // Long prompts in their middle: shorter ones overtake the rest; 0: no limit.
   int32_t max_long_partial_prefills = 0;
 
   bool enable_prefix_caching = true;

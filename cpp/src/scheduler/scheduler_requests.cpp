@@ -149,8 +149,8 @@ void Scheduler::finish(Request& request, RequestStatus status) {
     finished_.push_back(std::move(entry.mapped()));
   }
   if (requests_.empty()) {
-    kv_cache_manager_.begin_plan();
-    kv_cache_manager_.end_plan();
+    kv_cache_manager_.begin_schedule();
+    kv_cache_manager_.end_schedule();
   }
 }
 

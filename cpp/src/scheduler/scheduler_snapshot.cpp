@@ -54,7 +54,7 @@ void Scheduler::take_new_hashes(std::vector<std::pair<RequestId, KVBlockHash>>& 
 }
 
 void Scheduler::save(SchedulerSnapshot& out,
-                     const std::function<const SchedulerOutput&(size_t)>& in_flight_plan) const {
+                     const std::function<const SchedulerOutput&(size_t)>& in_flight_output) const {
   QUIRE_CHECK(waiting_for_grammar_.empty());
   out.now = now_;
   out.next_step_id = next_step_id_;
@@ -76,7 +76,7 @@ void Scheduler::save(SchedulerSnapshot& out,
   }
   for (size_t i = 0; i < in_flight_.size(); ++i) {
     const InFlightStep& step = in_flight_[i];
-    out.in_flight.push_back({step.step_id, in_flight_plan(i).scheduled_reqs, step.lent_bytes});
+    out.in_flight.push_back({step.step_id, in_flight_output(i).scheduled_reqs, step.lent_bytes});
     auto& requests = out.in_flight_requests.emplace_back();
     for (const Request* request : step.requests) requests.push_back(index_of.at(request));
   }

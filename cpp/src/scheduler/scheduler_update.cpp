@@ -6,22 +6,24 @@
 
 namespace quire {
 
-void Scheduler::update_from_output(const SchedulerOutput& plan, const ModelRunnerOutput& result,
+void Scheduler::update_from_output(const SchedulerOutput& scheduler_output, const ModelRunnerOutput& result,
                                    EngineCoreOutputs& outputs) {
-  QUIRE_CHECK(!in_flight_.empty() && in_flight_.front().step_id == plan.step_id, "step ", plan.step_id);
+  QUIRE_CHECK(!in_flight_.empty() && in_flight_.front().step_id == scheduler_output.step_id, "step ",
+              scheduler_output.step_id);
   InFlightStep& step = in_flight_.front();
   kv_cache_manager_.give_back(step.lent_bytes);
   if (parts_.kv_connector) update_from_kv_connector(result, outputs);
   if (!result.error.empty()) {
-    for (size_t i = 0; i < step.requests.size(); ++i) step.requests[i]->end_step(plan.scheduled_reqs[i]);
+    for (size_t i = 0; i < step.requests.size(); ++i)
+      step.requests[i]->end_step(scheduler_output.scheduled_reqs[i]);
     fail_step(result, step, outputs);
   } else {
-    QUIRE_CHECK(result.step_id == plan.step_id && result.results.size() == step.requests.size(), "step ",
-                plan.step_id, " has ", result.results.size(), " results");
+    QUIRE_CHECK(result.step_id == scheduler_output.step_id && result.results.size() == step.requests.size(),
+                "step ", scheduler_output.step_id, " has ", result.results.size(), " results");
     for (size_t i = 0; i < step.requests.size(); ++i) {
       Request& request = *step.requests[i];
       QUIRE_CHECK(result.results[i].request_id == request.id());
-      take_result(request, plan.scheduled_reqs[i], result.results[i], result, outputs);
+      take_result(request, scheduler_output.scheduled_reqs[i], result.results[i], result, outputs);
     }
   }
   in_flight_.pop();
@@ -88,7 +90,7 @@ void Scheduler::append_tokens(Request& request, std::span<const int32_t> token_i
     output.error = "the grammar does not permit a sampled token";
     status = RequestStatus::kFinishedError;
   }
-  // With steps in flight a block may fill up with tokens that were not known when they were planned.
+  // With steps in flight a block may fill up with tokens that were not known when they were scheduled.
   if (config_.max_in_flight_steps > 1 && request.is_running()) {
     kv_cache_manager_.cache_blocks(
         request,
@@ -142,7 +144,7 @@ void Scheduler::release_encoder_inputs(Request& request) {
 }
 
 void Scheduler::fail_step(const ModelRunnerOutput& result, InFlightStep& step, EngineCoreOutputs& outputs) {
-  // Blocks were made findable when they were planned, and their owners may have gone since.
+  // Blocks were made findable when they were scheduled, and their owners may have gone since.
   kv_cache_manager_.uncache_all();
   for (Request* request : step.requests) {
     if (request->is_finished()) continue;

@@ -40,10 +40,10 @@ class TraceWriter final : public ReplayObserver {
     begin(request.request_id, "queued", std::max(request.arrival_time, zero_));
   }
   void on_abort(RequestId id) override { finish(id, "abort", now_); }
-  void on_plan(const RecordedPlan& recorded, const SchedulerOutput& plan) override {
+  void on_schedule(const RecordedSchedule& recorded, const SchedulerOutput& scheduler_output) override {
     now_ = recorded.now;
-    for (RequestId id : plan.preempted_req_ids) begin(id, "preempted", now_);
-    for (const ScheduledRequest& s : plan.scheduled_reqs) {
+    for (RequestId id : scheduler_output.preempted_req_ids) begin(id, "preempted", now_);
+    for (const ScheduledRequest& s : scheduler_output.scheduled_reqs) {
       const auto phase = phases_.find(s.request_id);
       if (phase == phases_.end() || phase->second == "queued" || phase->second == "preempted")
         begin(s.request_id, "prefill", now_);
@@ -51,26 +51,27 @@ class TraceWriter final : public ReplayObserver {
     counter("requests",
             str("\"running\":", recorded.num_running_reqs, ",\"waiting\":", recorded.num_waiting_reqs));
     counter("free KV blocks", str("\"blocks\":", recorded.num_free_blocks));
-    starts_[plan.step_id] = now_;
+    starts_[scheduler_output.step_id] = now_;
   }
-  void on_result(const RecordedResult& recorded, const SchedulerOutput& plan,
+  void on_result(const RecordedResult& recorded, const SchedulerOutput& scheduler_output,
                  const EngineCoreOutputs& outputs) override {
-    // A step that was planned while another ran began when that one ended.
-    const auto start = starts_.find(plan.step_id);
+    // A step that was scheduled while another ran began when that one ended.
+    const auto start = starts_.find(scheduler_output.step_id);
     const double begun = std::max(start == starts_.end() ? zero_ : start->second, last_end_);
     if (start != starts_.end()) starts_.erase(start);
     now_ = last_end_ = std::max(recorded.now, begun);
     int32_t num_prefill = 0;
-    for (const ScheduledRequest& s : plan.scheduled_reqs) {
+    for (const ScheduledRequest& s : scheduler_output.scheduled_reqs) {
       num_prefill += s.num_tokens > 1 + s.num_spec_tokens ? s.num_tokens : 0;
       const auto phase = phases_.find(s.request_id);
       if (s.samples && phase != phases_.end() && phase->second == "prefill")
         begin(s.request_id, "decode", now_);
     }
     separate();
-    out_ << str(R"({"ph":"X","pid":1,"tid":1,"name":"step )", plan.step_id, R"(","ts":)", us(begun),
-                R"(,"dur":)", us(now_ - begun + zero_), R"(,"args":{"requests":)", plan.scheduled_reqs.size(),
-                R"(,"tokens":)", plan.total_num_scheduled_tokens, R"(,"prompt tokens":)", num_prefill,
+    out_ << str(R"({"ph":"X","pid":1,"tid":1,"name":"step )", scheduler_output.step_id, R"(","ts":)",
+                us(begun), R"(,"dur":)", us(now_ - begun + zero_), R"(,"args":{"requests":)",
+                scheduler_output.scheduled_reqs.size(), R"(,"tokens":)",
+                scheduler_output.total_num_scheduled_tokens, R"(,"prompt tokens":)", num_prefill,
                 recorded.failed ? R"(,"failed":true)" : "", "}}");
     for (const EngineCoreOutput& output : outputs.outputs) {
       if (output.finish_reason != FinishReason::kNone)

@@ -149,7 +149,7 @@ class Replay {
         return;
       }
       case RecordedEventKind::kResetPrefixCache: scheduler_->reset_prefix_cache(); return;
-      case RecordedEventKind::kPlan: plan(read<RecordedPlan>(event)); return;
+      case RecordedEventKind::kSchedule: schedule(read<RecordedSchedule>(event)); return;
       case RecordedEventKind::kResult: collect(event); return;
     }
   }
@@ -192,10 +192,10 @@ class Replay {
     scheduler_ = std::make_unique<Scheduler>(header.scheduler, header.kv_cache, std::move(parts));
     scheduler_->restore(snapshot, [this](RequestId id) { return hashes_[id]; });
     for (const InFlightSnapshot& step : snapshot.in_flight) {
-      SchedulerOutput& plan = in_flight_.push();
-      plan = {};
-      plan.step_id = step.step_id;
-      plan.scheduled_reqs = step.scheduled_reqs;
+      SchedulerOutput& scheduler_output = in_flight_.push();
+      scheduler_output = {};
+      scheduler_output.step_id = step.step_id;
+      scheduler_output.scheduled_reqs = step.scheduled_reqs;
     }
     report_.num_requests = scheduler_->num_unfinished_requests();
     preemptions_before_ = scheduler_->stats().num_preemptions;
@@ -203,7 +203,7 @@ class Replay {
     observer_.on_snapshot(snapshot);
   }
 
-  void plan(const RecordedPlan& recorded) {
+  void schedule(const RecordedSchedule& recorded) {
     last_time_ = recorded.now;
     if (connector_) connector_->add(recorded.connector_answers);
     EngineCoreOutputs expired;
@@ -211,9 +211,9 @@ class Replay {
     SchedulerOutput made;
     if (KVArena::Member* memory = scheduler_->kv_cache_manager().shared_memory())
       memory->replay_answers(recorded.arena_answers);
-    const bool planned = scheduler_->schedule(made);
+    const bool scheduled = scheduler_->schedule(made);
     ++report_.num_steps;
-    const uint64_t hash = planned ? hash_plan(made) : 0;
+    const uint64_t hash = scheduled ? hash_scheduler_output(made) : 0;
     if (hash != recorded.hash) {
       report_.divergence =
           str("step ", recorded.step_id, ": recorded ", recorded.num_reqs, " requests with ",
@@ -224,24 +224,24 @@ class Replay {
     }
     ++report_.num_identical;
     report_.num_tokens += static_cast<uint64_t>(made.total_num_scheduled_tokens);
-    observer_.on_plan(recorded, made);
-    if (planned) in_flight_.push() = std::move(made);
+    observer_.on_schedule(recorded, made);
+    if (scheduled) in_flight_.push() = std::move(made);
   }
 
   void collect(const RecordedEvent& event) {
     const auto recorded = read<RecordedResult>(event);
     last_time_ = recorded.now;
     if (in_flight_.empty() || in_flight_.front().step_id != recorded.step_id)
-      damaged(event.offset, "a result without a plan");
-    const SchedulerOutput& plan = in_flight_.front();
-    const size_t num_reqs = plan.scheduled_reqs.size();
+      damaged(event.offset, "a result without a step");
+    const SchedulerOutput& scheduler_output = in_flight_.front();
+    const size_t num_reqs = scheduler_output.scheduled_reqs.size();
     const auto fits = [num_reqs](const std::vector<int32_t>& list) {
       return list.empty() || list.size() == num_reqs;
     };
     if (!fits(recorded.num_tokens) || !fits(recorded.num_drafts))
-      damaged(event.offset, "a result of another plan");
+      damaged(event.offset, "a result of another step");
     ModelRunnerOutput result;
-    result.reset(plan.step_id);
+    result.reset(scheduler_output.step_id);
     if (recorded.failed) result.error = "recorded";
     result.finished_sending = recorded.finished_sending;
     result.finished_recving = recorded.finished_recving;
@@ -251,7 +251,7 @@ class Replay {
     std::vector<int32_t> drafts;
     for (size_t i = 0; i < num_reqs && !recorded.failed; ++i) {
       const int32_t num_tokens =
-          recorded.num_tokens.empty() ? plan.scheduled_reqs[i].samples : recorded.num_tokens[i];
+          recorded.num_tokens.empty() ? scheduler_output.scheduled_reqs[i].samples : recorded.num_tokens[i];
       const int32_t num_drafts = recorded.num_drafts.empty() ? 0 : recorded.num_drafts[i];
       if (num_tokens < 0 || num_tokens > kMaxTokensOfAResult || num_drafts < 0 ||
           num_drafts > kMaxTokensOfAResult)
@@ -266,11 +266,11 @@ class Replay {
       if (std::find(recorded.errors.begin(), recorded.errors.end(), static_cast<int32_t>(i)) !=
           recorded.errors.end())
         result.errors.push_back({static_cast<uint32_t>(i), "recorded"});
-      result.add(plan.scheduled_reqs[i].request_id, tokens, drafts);
+      result.add(scheduler_output.scheduled_reqs[i].request_id, tokens, drafts);
     }
     EngineCoreOutputs outputs;
-    scheduler_->update_from_output(plan, result, outputs);
-    observer_.on_result(recorded, plan, outputs);
+    scheduler_->update_from_output(scheduler_output, result, outputs);
+    observer_.on_result(recorded, scheduler_output, outputs);
     in_flight_.pop();
   }
 

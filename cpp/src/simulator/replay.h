@@ -32,13 +32,13 @@ struct Recording {
 // Throws InvalidArgument when there is no such file.
 std::vector<std::byte> read_recording_file(const std::string& path);
 
-// Sees what happens, with the plans as they were made again.
+// Sees what happens, with the steps as they were scheduled again.
 struct ReplayObserver {
   virtual ~ReplayObserver() = default;
   virtual void on_snapshot(const SchedulerSnapshot&) {}
   virtual void on_add(const RecordedRequest&) {}
   virtual void on_abort(RequestId) {}
-  virtual void on_plan(const RecordedPlan&, const SchedulerOutput&) {}
+  virtual void on_schedule(const RecordedSchedule&, const SchedulerOutput&) {}
   virtual void on_result(const RecordedResult&, const SchedulerOutput&, const EngineCoreOutputs&) {}
 };
 

@@ -9,7 +9,7 @@
 namespace quire {
 namespace {
 
-KVCacheConfig plan_blocks(const SimulatedEngineConfig& config, const SimulatedExecutor& executor) {
+KVCacheConfig size_kv_cache(const SimulatedEngineConfig& config, const SimulatedExecutor& executor) {
   KVCacheDemand demand;
   demand.num_blocks = config.num_blocks;
   demand.max_model_len = config.scheduler.max_model_len;
@@ -32,8 +32,8 @@ SimulatedEngine::SimulatedEngine(const SimulatedEngineConfig& config, const Trac
       metrics_(metrics),
       executor_({config.cost_model, config.scheduler.max_model_len, config.block_size, config.num_blocks,
                  config.scheduler.max_in_flight_steps}),
-      scheduler_(config.scheduler, plan_blocks(config, executor_)),
-      plans_(static_cast<size_t>(config.scheduler.max_in_flight_steps)),
+      scheduler_(config.scheduler, size_kv_cache(config, executor_)),
+      ring_(static_cast<size_t>(config.scheduler.max_in_flight_steps)),
       stats_(scheduler_.stats()) {}
 
 void SimulatedEngine::add_request(size_t index, std::vector<int32_t>&& prompt) {
@@ -60,7 +60,7 @@ void SimulatedEngine::add_request(size_t index, std::vector<int32_t>&& prompt) {
   scheduler_.add_request(std::move(request));
   ++num_requests_;
   stats_ = scheduler_.stats();
-  if (num_in_flight_ < plans_.size()) wake_ns_ = now_ns;
+  if (num_in_flight_ < ring_.size()) wake_ns_ = now_ns;
 }
 
 void SimulatedEngine::process_event() {
@@ -70,10 +70,10 @@ void SimulatedEngine::process_event() {
   outputs_.clear();
   scheduler_.advance(to_seconds(now_ns), outputs_);
   if (executor_.next_finish_ns() <= now_ns) {
-    const SchedulerOutput& plan = plans_[first_plan_];
-    executor_.collect(plan.step_id, result_);
-    scheduler_.update_from_output(plan, result_, outputs_);
-    first_plan_ = (first_plan_ + 1) % plans_.size();
+    const SchedulerOutput& scheduler_output = ring_[first_in_flight_];
+    executor_.collect(scheduler_output.step_id, result_);
+    scheduler_.update_from_output(scheduler_output, result_, outputs_);
+    first_in_flight_ = (first_in_flight_ + 1) % ring_.size();
     --num_in_flight_;
   }
   record_outputs(now_ns);
@@ -86,16 +86,16 @@ void SimulatedEngine::process_event() {
 
 void SimulatedEngine::launch_steps(int64_t now_ns) {
   executor_.set_time(now_ns);
-  while (num_in_flight_ < plans_.size()) {
-    SchedulerOutput& plan = plans_[(first_plan_ + num_in_flight_) % plans_.size()];
-    if (!scheduler_.schedule(plan)) break;
-    executor_.launch(plan);
+  while (num_in_flight_ < ring_.size()) {
+    SchedulerOutput& scheduler_output = ring_[(first_in_flight_ + num_in_flight_) % ring_.size()];
+    if (!scheduler_.schedule(scheduler_output)) break;
+    executor_.launch(scheduler_output);
     ++num_in_flight_;
-    for (const NewRequestData& started : plan.scheduled_new_reqs)
+    for (const NewRequestData& started : scheduler_output.scheduled_new_reqs)
       metrics_.queue_time.add(now_ns - trace_.requests[started.request_id].arrival_ns);
   }
   QUIRE_CHECK(num_in_flight_ > 0 || !scheduler_.has_unfinished_requests(),
-              scheduler_.num_unfinished_requests(), " requests wait, and none can be planned");
+              scheduler_.num_unfinished_requests(), " requests wait, and none can be scheduled");
 }
 
 void SimulatedEngine::record_outputs(int64_t now_ns) {

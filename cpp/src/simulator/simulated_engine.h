@@ -59,8 +59,8 @@ class SimulatedEngine {
   SimulatedExecutor executor_;
   Scheduler scheduler_;
 
-  std::vector<SchedulerOutput> plans_;  // launched steps, the oldest at first_plan_
-  size_t first_plan_ = 0;
+  std::vector<SchedulerOutput> ring_;  // launched steps, the oldest at first_in_flight_
+  size_t first_in_flight_ = 0;
   size_t num_in_flight_ = 0;
   ModelRunnerOutput result_;
   EngineCoreOutputs outputs_;

@@ -15,19 +15,19 @@ namespace {
 constexpr size_t kMaxShortWord = 24;
 constexpr int64_t kMaxId = 1 << 24;
 
-size_t slots_for(size_t num_merges) { return std::bit_ceil(std::max<size_t>(num_merges, 8) * 2); }
+size_t buckets_for(size_t num_merges) { return std::bit_ceil(std::max<size_t>(num_merges, 8) * 2); }
 
 }  // namespace
 
 MergeTable::MergeTable(size_t num_merges)
-    : mask_(slots_for(num_merges) - 1),
-      shift_(64 - std::countr_zero(slots_for(num_merges))),
-      slots_(slots_for(num_merges)) {}
+    : mask_(buckets_for(num_merges) - 1),
+      shift_(64 - std::countr_zero(buckets_for(num_merges))),
+      buckets_(buckets_for(num_merges)) {}
 
 void MergeTable::set(int32_t left, int32_t right, Merge merge) {
-  size_t slot = slot_of(key_of(left, right));
-  while (slots_[slot].key != kEmpty && slots_[slot].key != key_of(left, right)) slot = (slot + 1) & mask_;
-  slots_[slot] = {key_of(left, right), merge};
+  size_t i = bucket_of(key_of(left, right));
+  while (buckets_[i].key != kEmpty && buckets_[i].key != key_of(left, right)) i = (i + 1) & mask_;
+  buckets_[i] = {key_of(left, right), merge};
 }
 
 BpeModel::BpeModel(const JsonNode& section) : merges_(section.at("merges").json().size()) {

@@ -21,15 +21,15 @@ class MergeTable {
   // A pair listed twice keeps its last rank, as in Hugging Face `tokenizers`.
   void set(int32_t left, int32_t right, Merge merge);
   const Merge* find(int32_t left, int32_t right) const {
-    for (size_t slot = slot_of(key_of(left, right));; slot = (slot + 1) & mask_) {
-      if (slots_[slot].key == key_of(left, right)) return &slots_[slot].merge;
-      if (slots_[slot].key == kEmpty) return nullptr;
+    for (size_t i = bucket_of(key_of(left, right));; i = (i + 1) & mask_) {
+      if (buckets_[i].key == key_of(left, right)) return &buckets_[i].merge;
+      if (buckets_[i].key == kEmpty) return nullptr;
     }
   }
 
  private:
   static constexpr uint64_t kEmpty = UINT64_MAX;
-  struct Slot {
+  struct Bucket {
     uint64_t key = kEmpty;
     Merge merge{};
   };
@@ -37,11 +37,11 @@ class MergeTable {
   static uint64_t key_of(int32_t left, int32_t right) {
     return uint64_t{static_cast<uint32_t>(left)} << 32 | static_cast<uint32_t>(right);
   }
-  size_t slot_of(uint64_t key) const { return (key * 0x9E3779B97F4A7C15u) >> shift_; }
+  size_t bucket_of(uint64_t key) const { return (key * 0x9E3779B97F4A7C15u) >> shift_; }
 
   size_t mask_;
   int shift_;
-  std::vector<Slot> slots_;
+  std::vector<Bucket> buckets_;
 };
 
 // The model of GPT-2, Llama 3 and Qwen. Pieces arrive as the bytes themselves; only the vocabulary is

@@ -62,8 +62,8 @@ class TokenTable {
   void grow();
 
   std::string buffer_;
-  std::vector<Entry> entries_;  // by id
-  std::vector<int32_t> slots_;  // open addressing, a power of two, at most half full
+  std::vector<Entry> entries_;    // by id
+  std::vector<int32_t> buckets_;  // open addressing, a power of two, at most half full
   size_t size_ = 0;
 };
 

@@ -52,7 +52,7 @@ class CodePointSet {
   explicit CodePointSet(std::span<const CodePointRange> ranges);  // in any order, overlapping or not
 
   static CodePointSet of(char32_t code_point);
-  // A general category ("Lu"), or a group of them ("L"). Nothing for any other name.
+  // A general category ("Lu"), or all that begin with a letter ("L"). Nothing for any other name.
   static bool from_category_name(std::string_view name, CodePointSet& out);
 
   const std::vector<CodePointRange>& ranges() const { return ranges_; }

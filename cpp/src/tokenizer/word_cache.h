@@ -9,8 +9,8 @@
 
 namespace quire::text {
 
-// Direct-mapped and of fixed size: a new word takes the place of the one in its slot. Holds short words with
-// few ids, which are nearly all. Not thread-safe; belongs to one EncodeScratch, and to one model.
+// Direct-mapped and of fixed size: a new word takes the place of the one in its bucket. Holds short words
+// with few ids, which are nearly all. Not thread-safe; belongs to one EncodeScratch, and to one model.
 class WordCache {
  public:
   static constexpr size_t kMaxWordBytes = 23;
@@ -18,32 +18,32 @@ class WordCache {
 
   // The ids of `word`, if it is here. `hash` is hash_bytes(word).
   std::span<const int32_t> find(std::string_view word, uint64_t hash) const {
-    if (slots_.empty() || word.size() > kMaxWordBytes) return {};
-    const Slot& slot = slots_[hash % kNumSlots];
-    if (slot.size != word.size() || std::memcmp(slot.word, word.data(), word.size()) != 0) return {};
-    return {slot.ids, slot.num_ids};
+    if (buckets_.empty() || word.size() > kMaxWordBytes) return {};
+    const Bucket& bucket = buckets_[hash % kNumBuckets];
+    if (bucket.size != word.size() || std::memcmp(bucket.word, word.data(), word.size()) != 0) return {};
+    return {bucket.ids, bucket.num_ids};
   }
 
   void insert(std::string_view word, uint64_t hash, std::span<const int32_t> ids) {
     if (word.size() > kMaxWordBytes || ids.size() > kMaxIds || ids.empty()) return;
-    if (slots_.empty()) slots_.resize(kNumSlots);
-    Slot& slot = slots_[hash % kNumSlots];
-    slot.size = static_cast<uint8_t>(word.size());
-    slot.num_ids = static_cast<uint8_t>(ids.size());
-    std::memcpy(slot.word, word.data(), word.size());
-    std::memcpy(slot.ids, ids.data(), ids.size_bytes());
+    if (buckets_.empty()) buckets_.resize(kNumBuckets);
+    Bucket& bucket = buckets_[hash % kNumBuckets];
+    bucket.size = static_cast<uint8_t>(word.size());
+    bucket.num_ids = static_cast<uint8_t>(ids.size());
+    std::memcpy(bucket.word, word.data(), word.size());
+    std::memcpy(bucket.ids, ids.data(), ids.size_bytes());
   }
 
  private:
-  static constexpr size_t kNumSlots = 16384;  // 1 MiB
+  static constexpr size_t kNumBuckets = 16384;  // 1 MiB
 
-  struct Slot {
+  struct Bucket {
     uint8_t size = 0;  // 0: empty
     uint8_t num_ids = 0;
     char word[kMaxWordBytes];
     int32_t ids[kMaxIds];
   };
-  std::vector<Slot> slots_;
+  std::vector<Bucket> buckets_;
 };
 
 }  // namespace quire::text

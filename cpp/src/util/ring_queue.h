@@ -19,29 +19,29 @@ class RingQueue {
 
   // The new last element, in whatever state it was popped: assign, swap or clear what matters.
   T& push() {
-    if (size_ == slots_.size()) grow();
-    return slots_[index(size_++)];
+    if (size_ == ring_.size()) grow();
+    return ring_[index(size_++)];
   }
   // The oldest; the queue is not empty.
-  T& front() { return slots_[first_]; }
+  T& front() { return ring_[first_]; }
   // The i-th oldest.
-  T& operator[](size_t i) { return slots_[index(i)]; }
-  const T& operator[](size_t i) const { return slots_[index(i)]; }
-  // The oldest leaves; its slot, and what its buffers have grown to, wait for a push.
+  T& operator[](size_t i) { return ring_[index(i)]; }
+  const T& operator[](size_t i) const { return ring_[index(i)]; }
+  // The oldest leaves; its element, and what that has grown to, waits for a push.
   void pop() {
     first_ = index(1);
     --size_;
   }
 
  private:
-  size_t index(size_t i) const { return (first_ + i) % slots_.size(); }
+  size_t index(size_t i) const { return (first_ + i) % ring_.size(); }
   void grow() {
-    std::rotate(slots_.begin(), slots_.begin() + static_cast<std::ptrdiff_t>(first_), slots_.end());
+    std::rotate(ring_.begin(), ring_.begin() + static_cast<std::ptrdiff_t>(first_), ring_.end());
     first_ = 0;
-    slots_.resize(slots_.size() * 2 + 2);
+    ring_.resize(ring_.size() * 2 + 2);
   }
 
-  std::vector<T> slots_;
+  std::vector<T> ring_;
   size_t first_ = 0;
   size_t size_ = 0;
 };

@@ -26,7 +26,7 @@ struct ModelRunnerConfig {
   int32_t max_in_flight_steps = 1;
   bool use_graphs = true;   // on devices that have them
   uint64_t model_hash = 0;  // BuildContext::compute_hash
-  // A plan's requests have at most num_speculative_tokens drafts. With a drafter one step is in flight at
+  // A step's requests have at most num_speculative_tokens drafts. With a drafter one step is in flight at
   // most.
   Speculation speculation = {};
 

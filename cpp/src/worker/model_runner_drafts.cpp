@@ -21,7 +21,7 @@ void ModelRunner::set_drafts(const SchedulerOutput& scheduler_output) {
   }
 }
 
-// A plan that samples names all tokens the request has; any other says less, and the tokens are asked.
+// A step that samples names all tokens the request has; any other says less, and the tokens are asked.
 void ModelRunner::settle_drafts(CachedRequestState& request, const ScheduledRequest& scheduled) {
   if (scheduled.samples == 0) {
     settle_by_tokens(request);

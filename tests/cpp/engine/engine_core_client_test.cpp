@@ -77,7 +77,7 @@ TEST(ThreadedClientTest, SleepsWhileThereIsNothingToDo) {
   EXPECT_LT(cpu_seconds_in(std::chrono::milliseconds(200)), 0.01);
 }
 
-TEST(ThreadedClientTest, RequestsThatCannotBePlannedCostLittle) {
+TEST(ThreadedClientTest, RequestsThatCannotBeScheduledCostLittle) {
   const auto client = shadow_client();
   client->set_pause_state(PauseState::kPausedAll);
   client->add_request(make_request(1, 5, 3));

@@ -87,13 +87,13 @@ class ShadowExecutor : public Executor {
   int32_t max_in_flight_steps() const override { return max_in_flight_steps_; }
 
   // Computes at once; the result waits until it is collected.
-  void launch(const SchedulerOutput& plan) override {
-    EXPECT_EQ(plan.step_id, ++num_steps_);
+  void launch(const SchedulerOutput& scheduler_output) override {
+    EXPECT_EQ(scheduler_output.step_id, ++num_steps_);
     ++num_uncollected_;
     ModelRunnerOutput& result = results_.push();
-    result.reset(plan.step_id);
-    change_memory(plan.kv_extents);
-    for (RequestId id : plan.finished_req_ids) requests_.erase(id);
+    result.reset(scheduler_output.step_id);
+    change_memory(scheduler_output.kv_extents);
+    for (RequestId id : scheduler_output.finished_req_ids) requests_.erase(id);
     if (fail_step > 0 && num_steps_ >= fail_step && num_steps_ < fail_step + num_failing_steps) {
       result.error = "injected";
       is_behind_failure_ = true;
@@ -104,21 +104,21 @@ class ShadowExecutor : public Executor {
     // it.
     if (is_behind_failure_) {
       constexpr int32_t kNonsense = 1;
-      for (const ScheduledRequest& request : plan.scheduled_reqs)
+      for (const ScheduledRequest& request : scheduler_output.scheduled_reqs)
         result.add(request.request_id, {&kNonsense, 1});
       return;
     }
-    update_requests(plan);
+    update_requests(scheduler_output);
     EXPECT_EQ(std::accumulate(batch_.begin(), batch_.end(), 0,
                               [](int32_t sum, const Row& row) { return sum + row.end - row.begin; }),
-              plan.total_num_scheduled_tokens);
+              scheduler_output.total_num_scheduled_tokens);
     for (size_t g = 0; g < groups_.size(); ++g) {
       for (const Row& row : batch_) groups_[g].read_state(row.tokens(g));
       for (const Row& row : batch_) groups_[g].store(row.tokens(g));
       for (const Row& row : batch_) groups_[g].attend(row.tokens(g));
     }
     for (const Row& row : batch_) sample(row, result);
-    max_step_tokens = std::max(max_step_tokens, plan.total_num_scheduled_tokens);
+    max_step_tokens = std::max(max_step_tokens, scheduler_output.total_num_scheduled_tokens);
     max_step_requests = std::max(max_step_requests, static_cast<int32_t>(batch_.size()));
   }
   void sample(StepId, std::unique_ptr<GrammarOutput>) override {}
@@ -176,30 +176,30 @@ class ShadowExecutor : public Executor {
     EXPECT_LE(mapped_bytes, kv_cache_bytes_);
   }
 
-  void update_requests(const SchedulerOutput& plan) {
-    for (RequestId id : plan.preempted_req_ids) {
+  void update_requests(const SchedulerOutput& scheduler_output) {
+    for (RequestId id : scheduler_output.preempted_req_ids) {
       const auto found = requests_.find(id);
       if (found == requests_.end()) continue;
       found->second.preempted = true;
       for (auto& blocks : found->second.blocks) blocks.clear();
     }
-    EXPECT_EQ(plan.new_block_ids.num_rows(), plan.scheduled_reqs.size());
+    EXPECT_EQ(scheduler_output.new_block_ids.num_rows(), scheduler_output.scheduled_reqs.size());
     batch_.clear();
-    auto new_request = plan.scheduled_new_reqs.begin();
+    auto new_request = scheduler_output.scheduled_new_reqs.begin();
     size_t first_draft = 0;
-    for (size_t i = 0; i < plan.scheduled_reqs.size(); ++i) {
-      const ScheduledRequest& scheduled = plan.scheduled_reqs[i];
+    for (size_t i = 0; i < scheduler_output.scheduled_reqs.size(); ++i) {
+      const ScheduledRequest& scheduled = scheduler_output.scheduled_reqs[i];
       if (scheduled.is_new) add_request(*new_request++, scheduled.request_id);
       State& state = requests_.at(scheduled.request_id);
       EXPECT_TRUE(scheduled.resumed_from_preemption || !state.preempted) << scheduled.request_id;
       state.preempted = false;
       for (size_t g = 0; g < groups_.size(); ++g) {
         if (scheduled.resumed_from_preemption) state.blocks[g].clear();
-        const auto ids = plan.new_block_ids.at(i, g);
+        const auto ids = scheduler_output.new_block_ids.at(i, g);
         state.blocks[g].insert(state.blocks[g].end(), ids.begin(), ids.end());
       }
       const auto num_drafts = static_cast<size_t>(scheduled.num_spec_tokens);
-      for (int32_t token : std::span(plan.spec_token_ids).subspan(first_draft, num_drafts))
+      for (int32_t token : std::span(scheduler_output.spec_token_ids).subspan(first_draft, num_drafts))
         state.append(token);
       first_draft += num_drafts;
       const int32_t end = scheduled.num_computed_tokens + scheduled.num_tokens;
@@ -209,8 +209,8 @@ class ShadowExecutor : public Executor {
       batch_.push_back(
           {&state, scheduled.num_computed_tokens, end, scheduled.num_spec_tokens, scheduled.samples != 0});
     }
-    EXPECT_EQ(first_draft, plan.spec_token_ids.size());
-    EXPECT_EQ(new_request, plan.scheduled_new_reqs.end());
+    EXPECT_EQ(first_draft, scheduler_output.spec_token_ids.size());
+    EXPECT_EQ(new_request, scheduler_output.scheduled_new_reqs.end());
   }
   void add_request(const NewRequestData& data, RequestId request_id) {
     EXPECT_EQ(data.request_id, request_id);

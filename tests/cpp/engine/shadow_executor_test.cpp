@@ -21,31 +21,31 @@ struct OneRequest {
     config.groups[0].num_blocks = 8;
     config.bytes = 6 * config.groups[0].block_bytes();
     executor.initialize_kv_cache(config);
-    plan.kv_extents = {{0, 1, 6, 1}};
-    plan.scheduled_new_reqs.resize(1);
-    plan.scheduled_new_reqs[0].request_id = 1;
-    plan.scheduled_new_reqs[0].prompt_token_ids = kPrompt;
+    scheduler_output.kv_extents = {{0, 1, 6, 1}};
+    scheduler_output.scheduled_new_reqs.resize(1);
+    scheduler_output.scheduled_new_reqs[0].request_id = 1;
+    scheduler_output.scheduled_new_reqs[0].prompt_token_ids = kPrompt;
   }
   // Computes tokens [begin, end) after appending `blocks`; returns what was sampled.
   std::vector<int32_t> step(int32_t begin, int32_t end, std::vector<BlockId> blocks, bool samples = true) {
-    ++plan.step_id;
-    const uint8_t is_new = plan.step_id == 1;
-    plan.scheduled_reqs = {
+    ++scheduler_output.step_id;
+    const uint8_t is_new = scheduler_output.step_id == 1;
+    scheduler_output.scheduled_reqs = {
         {1, end - begin, begin, static_cast<int32_t>(drafts.size()), samples, is_new, 0, 0}};
-    plan.spec_token_ids = drafts;
-    plan.total_num_scheduled_tokens = end - begin;
-    plan.new_block_ids.clear(1);
-    plan.new_block_ids.push(blocks);
-    plan.new_block_ids.end_list();
-    executor.launch(plan);
-    executor.collect(plan.step_id, output);
-    plan.kv_extents.clear();
-    plan.scheduled_new_reqs.clear();
+    scheduler_output.spec_token_ids = drafts;
+    scheduler_output.total_num_scheduled_tokens = end - begin;
+    scheduler_output.new_block_ids.clear(1);
+    scheduler_output.new_block_ids.push(blocks);
+    scheduler_output.new_block_ids.end_list();
+    executor.launch(scheduler_output);
+    executor.collect(scheduler_output.step_id, output);
+    scheduler_output.kv_extents.clear();
+    scheduler_output.scheduled_new_reqs.clear();
     drafts = output.draft_token_ids;
     return output.sampled_token_ids;
   }
   ShadowExecutor executor;
-  SchedulerOutput plan;
+  SchedulerOutput scheduler_output;
   ModelRunnerOutput output;
   std::vector<int32_t> drafts;
 };
@@ -61,18 +61,18 @@ int num_failures(const Action& action) {
 TEST(ShadowExecutorTest, EveryLostSlotIsNoticed) {
   OneRequest f(shadow_spec(kShadowBlockSize));
   f.step(0, 6, {1, 2});
-  f.plan.kv_extents = {{0, 1, 1, 0}, {0, 1, 1, 1}};  // taken and given back
+  f.scheduler_output.kv_extents = {{0, 1, 1, 0}, {0, 1, 1, 1}};  // taken and given back
   EXPECT_EQ(num_failures([&] { f.step(6, 7, {}); }), kShadowBlockSize);
 }
 
 TEST(ShadowExecutorTest, BlocksBehindTheWindowAreNotRead) {
   OneRequest f(shadow_spec(kShadowBlockSize, KVCacheKind::kSlidingWindow, /*sliding_window=*/3));
   f.step(0, 6, {1, 2});
-  f.plan.kv_extents = {{0, 1, 1, 0}};
+  f.scheduler_output.kv_extents = {{0, 1, 1, 0}};
   EXPECT_EQ(f.step(6, 7, {}), std::vector<int32_t>{shadow_output(kPrompt, 2, true)[1]});  // reads 4 to 6
   OneRequest g(shadow_spec(kShadowBlockSize, KVCacheKind::kSlidingWindow, /*sliding_window=*/4));
   g.step(0, 6, {1, 2});
-  g.plan.kv_extents = {{0, 1, 1, 0}};
+  g.scheduler_output.kv_extents = {{0, 1, 1, 0}};
   EXPECT_EQ(num_failures([&] { g.step(6, 7, {}); }), 2);  // reads 3 to 6: without memory, and not what it was
 }
 
@@ -80,7 +80,7 @@ TEST(ShadowExecutorTest, AStateIsReadWhereTheStepBeforeLeftIt) {
   OneRequest f(shadow_spec(kShadowBlockSize, KVCacheKind::kState));
   f.step(0, 3, {1}, /*samples=*/false);
   f.step(3, 6, {2});
-  f.plan.kv_extents = {{0, 1, 1, 0}};  // the state of three tokens has been left behind
+  f.scheduler_output.kv_extents = {{0, 1, 1, 0}};  // the state of three tokens has been left behind
   EXPECT_EQ(f.step(6, 7, {}), std::vector<int32_t>{shadow_output(kPrompt, 2, true)[1]});
   EXPECT_EQ(num_failures([&] { f.step(6, 7, {}, false); }), 1);  // the state has seen 7
 }
@@ -94,7 +94,7 @@ TEST(ShadowExecutorTest, MemoryMustBeMappedAndTheNullBlockIsNone) {
 
 TEST(ShadowExecutorTest, TheBudgetHolds) {
   OneRequest f(shadow_spec(kShadowBlockSize));
-  f.plan.kv_extents = {{0, 1, 7, 1}};  // six would fit
+  f.scheduler_output.kv_extents = {{0, 1, 7, 1}};  // six would fit
   EXPECT_EQ(num_failures([&] { f.step(0, 6, {1, 2}); }), 1);
 }
 

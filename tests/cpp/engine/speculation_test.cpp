@@ -81,9 +81,9 @@ class SpeculationTest : public testing::TestWithParam<SpeculationWorld> {
     config_.async_scheduling = false;
   }
   SpeculationRun run() { return run_to_end(config_, backend_, requests_); }
-  SpeculationRun run_with(ScriptedDrafter::Plan plan, const SpeculationRun& expected) {
+  SpeculationRun run_with(ScriptedDrafter::Script script, const SpeculationRun& expected) {
     Backend backend = backend_;
-    const auto drafter = std::make_shared<ScriptedDrafter>(expected.outputs(), std::move(plan));
+    const auto drafter = std::make_shared<ScriptedDrafter>(expected.outputs(), std::move(script));
     backend.speculation = {kNumDrafts, drafter};
     SpeculationRun run = run_to_end(config_, backend, requests_);
     size_t num_prompt_tokens = 0;
@@ -182,7 +182,7 @@ TEST_P(SpeculationTest, OneRankDraftsForAll) {
   EXPECT_GT(actual.stats.num_accepted_spec_tokens, 50U);
 }
 
-// What drafters answered is recorded, and who answers from the recording plans the same steps.
+// What drafters answered is recorded, and who answers from the recording schedules the same steps.
 TEST_P(SpeculationTest, ARecordingIsReplayedWithItsDrafts) {
   const SpeculationRun expected = run();
   Backend backend = backend_;

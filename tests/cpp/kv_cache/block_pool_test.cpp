@@ -191,7 +191,7 @@ TEST(BlockPoolTest, ResetForgetsContentOnlyWhenNothingIsHeld) {
   EXPECT_EQ(pool.find_cached(kOtherHash), kNullBlock);
 }
 
-// Half of the slots are taken: were the slots chosen at random, 20 searches in a row would be long already.
+// Half of the buckets are taken: were they chosen at random, 20 searches in a row would be long already.
 TEST(BlockHashMapTest, HashesThatShareTheirBitsDoNotPileUp) {
   constexpr int32_t kNumEntries = 1 << 14;
   const auto longest_search = [](auto hash_of) {

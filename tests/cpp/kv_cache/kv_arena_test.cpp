@@ -44,16 +44,16 @@ TEST(KVArenaTest, WhatIsNotAskedForAgainIsNotWantedAnyMore) {
   KVArena::Member a(arena, 10, {});
   KVArena::Member b(arena, 10, {});
   ASSERT_TRUE(a.take(90));
-  b.begin_plan();
+  b.begin_schedule();
   EXPECT_FALSE(b.take(40));
-  b.end_plan();
+  b.end_schedule();
   EXPECT_TRUE(a.is_wanted());
-  b.begin_plan();
+  b.begin_schedule();
   EXPECT_FALSE(b.take(40));
-  b.end_plan();
+  b.end_schedule();
   EXPECT_TRUE(a.is_wanted());
-  b.begin_plan();  // its request was aborted: nobody asks
-  b.end_plan();
+  b.begin_schedule();  // its request was aborted: nobody asks
+  b.end_schedule();
   EXPECT_FALSE(a.is_wanted());
 }
 
@@ -116,13 +116,13 @@ TEST(KVArenaTest, MembersTakeAskAndGiveBackAtOnce) {
       for (int round = 0; round < 50; ++round) {
         KVArena::Member member(arena, 10, [&] { ++num_woken; });
         for (int step = 0; step < 20; ++step) {
-          member.begin_plan();
+          member.begin_schedule();
           if (member.bytes_available() >= 10 && member.take(10 + step)) {
             member.give_back(step);
           } else if (member.bytes_wanted_by_others() > 0 && member.bytes_held() > 10) {
             member.give_back(member.bytes_held() - 10);
           }
-          member.end_plan();
+          member.end_schedule();
         }
       }
     });

@@ -67,24 +67,24 @@ TEST(ArchiveTest, EverySamplingFieldRoundTrips) {
 
 TEST(ArchiveTest, EveryMessageRoundTrips) {
   expect_round_trip(sample_request());
-  SchedulerOutput plan;
-  plan.step_id = 7;
-  plan.scheduled_new_reqs.push_back({1, {1, 2}, {3}, {}, 7, {0}, {{"cat", 1, 2}}, "lora"});
-  plan.scheduled_reqs = {{1, 2, 0, 0, 1, 1, 0, 0}, {2, 3, 16, 2, 0, 0, 1, 0}};
-  plan.new_block_ids.clear(2);
-  plan.new_block_ids.push(4);
-  plan.new_block_ids.end_list();
-  plan.new_block_ids.end_list();
-  plan.new_block_ids.push_empty_row();
-  plan.spec_token_ids = {10, 11};
-  plan.scheduled_encoder_inputs = {{1, 0}};
-  plan.free_encoder_mm_hashes = {"dog"};
-  plan.kv_extents = {{1, 5, 6, 1}};
-  plan.kv_connector_metadata = "load";
-  plan.total_num_scheduled_tokens = 5;
-  plan.preempted_req_ids = {3};
-  plan.finished_req_ids = {4, 5};
-  expect_round_trip(plan);
+  SchedulerOutput scheduler_output;
+  scheduler_output.step_id = 7;
+  scheduler_output.scheduled_new_reqs.push_back({1, {1, 2}, {3}, {}, 7, {0}, {{"cat", 1, 2}}, "lora"});
+  scheduler_output.scheduled_reqs = {{1, 2, 0, 0, 1, 1, 0, 0}, {2, 3, 16, 2, 0, 0, 1, 0}};
+  scheduler_output.new_block_ids.clear(2);
+  scheduler_output.new_block_ids.push(4);
+  scheduler_output.new_block_ids.end_list();
+  scheduler_output.new_block_ids.end_list();
+  scheduler_output.new_block_ids.push_empty_row();
+  scheduler_output.spec_token_ids = {10, 11};
+  scheduler_output.scheduled_encoder_inputs = {{1, 0}};
+  scheduler_output.free_encoder_mm_hashes = {"dog"};
+  scheduler_output.kv_extents = {{1, 5, 6, 1}};
+  scheduler_output.kv_connector_metadata = "load";
+  scheduler_output.total_num_scheduled_tokens = 5;
+  scheduler_output.preempted_req_ids = {3};
+  scheduler_output.finished_req_ids = {4, 5};
+  expect_round_trip(scheduler_output);
   ModelRunnerOutput result;
   result.add(1, std::vector<int32_t>{5}, std::vector<int32_t>{6, 7});
   result.add(2, {});
@@ -113,7 +113,7 @@ TEST(ArchiveTest, SeedsOfTheFuzzerAreOfThisVersion) {
     return bytes;
   };
   EXPECT_NO_THROW(deserialize<EngineCoreRequest>(read("request")));
-  EXPECT_NO_THROW(deserialize<SchedulerOutput>(read("plan")));
+  EXPECT_NO_THROW(deserialize<SchedulerOutput>(read("scheduler_output")));
   EXPECT_NO_THROW(deserialize<ModelRunnerOutput>(read("result")));
 }
 

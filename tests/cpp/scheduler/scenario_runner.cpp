@@ -168,24 +168,24 @@ void ScenarioRunner::run_line(const ScenarioLine& line) {
   } else if (line.word == "abort") {
     const bool known = scheduler_->finish_request(id_of(argument(0)), RequestStatus::kFinishedAborted);
     EXPECT_EQ(known, line.text("unknown") != "yes");
-  } else if (line.word == "plan") {
-    plan(line);
+  } else if (line.word == "schedule") {
+    schedule(line);
   } else if (line.word == "collect") {
     collect(line);
   } else if (line.word == "step") {
-    plan(line);
-    if (!testing::Test::HasFailure() && !dry_plan_) collect(line);
+    schedule(line);
+    if (!testing::Test::HasFailure() && !nothing_scheduled_) collect(line);
   } else if (line.word == "run") {
     // Steps until nothing is unfinished.
     int num_dry = 0;
     for (int step = 0; scheduler_->has_unfinished_requests(); ++step) {
       ASSERT_LT(step, 1000) << "does not end";
       ScenarioLine any;
-      plan(any);
+      schedule(any);
       // A step may do nothing but preempt.
-      num_dry = plans_.empty() ? num_dry + 1 : 0;
+      num_dry = in_flight_.empty() ? num_dry + 1 : 0;
       if (num_dry > 1) FAIL() << "nothing to do, but requests are unfinished";
-      if (!plans_.empty()) collect(any);
+      if (!in_flight_.empty()) collect(any);
     }
     check_values(line, nullptr, nullptr);
   } else if (line.word == "time") {
@@ -279,7 +279,7 @@ void ScenarioRunner::make_engine(const ScenarioLine& line) {
   if (number("kv_connector", 0) != 0) parts.kv_connector = connector_;
   parts.structured_output_manager = grammars_;
   scripts_.clear();
-  plans_ = {};
+  in_flight_ = {};
   advanced_.clear();
   extra_ = {};
   now_ = 1.0;
@@ -335,11 +335,11 @@ void ScenarioRunner::add(const ScenarioLine& line) {
   scheduler_->add_request(std::move(request));
 }
 
-void ScenarioRunner::plan(const ScenarioLine& line) {
+void ScenarioRunner::schedule(const ScenarioLine& line) {
   scheduler_->advance(now_, advanced_);
   SchedulerOutput made;
-  dry_plan_ = !scheduler_->schedule(made);
-  if (!dry_plan_) plans_.push() = made;
+  nothing_scheduled_ = !scheduler_->schedule(made);
+  if (!nothing_scheduled_) in_flight_.push() = made;
   if (line.word.empty()) return;
   std::vector<std::string> parts;
   int32_t total = 0;
@@ -350,18 +350,18 @@ void ScenarioRunner::plan(const ScenarioLine& line) {
   EXPECT_EQ(parts.empty() ? "nothing" : join(parts, " "),
             line.arguments.empty() ? "nothing" : join(line.arguments, " "));
   EXPECT_EQ(total, made.total_num_scheduled_tokens);
-  ScenarioLine of_plan = line;
-  for (const char* key : {"finished", "error", "tokens"}) of_plan.values.erase(key);
-  check_values(of_plan, &made, nullptr);
+  ScenarioLine of_schedule = line;
+  for (const char* key : {"finished", "error", "tokens"}) of_schedule.values.erase(key);
+  check_values(of_schedule, &made, nullptr);
 }
 
 void ScenarioRunner::collect(const ScenarioLine& line) {
-  ASSERT_FALSE(plans_.empty()) << "nothing is in flight";
-  SchedulerOutput& plan = plans_.front();
+  ASSERT_FALSE(in_flight_.empty()) << "nothing is in flight";
+  SchedulerOutput& scheduler_output = in_flight_.front();
   ModelRunnerOutput result = std::move(extra_);
   extra_ = {};
-  result.step_id = plan.step_id;
-  for (const ScheduledRequest& s : plan.scheduled_reqs) {
+  result.step_id = scheduler_output.step_id;
+  for (const ScheduledRequest& s : scheduler_output.scheduled_reqs) {
     Script& script = scripts_.at(name_of(s.request_id));
     std::vector<int32_t> tokens;
     std::vector<int32_t> drafts;
@@ -383,8 +383,8 @@ void ScenarioRunner::collect(const ScenarioLine& line) {
   fail_next_ = false;
   EngineCoreOutputs outputs = std::move(advanced_);
   advanced_.clear();
-  scheduler_->update_from_output(plan, result, outputs);
-  plans_.pop();
+  scheduler_->update_from_output(scheduler_output, result, outputs);
+  in_flight_.pop();
   if (line.word.empty()) return;
   ScenarioLine of_outputs = line;
   of_outputs.values.clear();
@@ -400,12 +400,12 @@ void ScenarioRunner::collect(const ScenarioLine& line) {
   }
 }
 
-void ScenarioRunner::check_values(const ScenarioLine& line, const SchedulerOutput* plan,
+void ScenarioRunner::check_values(const ScenarioLine& line, const SchedulerOutput* scheduler_output,
                                   const EngineCoreOutputs* outputs) {
   const SchedulerStats stats = scheduler_->stats();
   // What a line does not mention must not happen.
-  if (plan && !line.values.contains("preempted")) {
-    EXPECT_EQ(names(plan->preempted_req_ids), "-");
+  if (scheduler_output && !line.values.contains("preempted")) {
+    EXPECT_EQ(names(scheduler_output->preempted_req_ids), "-");
   }
   for (const auto& [key, expected] : line.values) {
     std::vector<std::string> found;
@@ -439,31 +439,31 @@ void ScenarioRunner::check_values(const ScenarioLine& line, const SchedulerOutpu
       for (const auto& [id, num_tokens] : connector_->loads) {
         if (num_tokens > 0) found.push_back(name_of(id) + ":" + std::to_string(num_tokens));
       }
-    } else if (plan && key == "preempted") {
-      found = {names(plan->preempted_req_ids)};
-    } else if (plan && key == "hit") {
+    } else if (scheduler_output && key == "preempted") {
+      found = {names(scheduler_output->preempted_req_ids)};
+    } else if (scheduler_output && key == "hit") {
       // What was cached when a request began or resumed.
-      for (const ScheduledRequest& s : plan->scheduled_reqs) {
+      for (const ScheduledRequest& s : scheduler_output->scheduled_reqs) {
         if ((s.is_new || s.resumed_from_preemption) && s.num_computed_tokens > 0)
           found.push_back(name_of(s.request_id) + ":" + std::to_string(s.num_computed_tokens));
       }
-    } else if (plan && key == "drafts") {
-      for (const ScheduledRequest& s : plan->scheduled_reqs) {
+    } else if (scheduler_output && key == "drafts") {
+      for (const ScheduledRequest& s : scheduler_output->scheduled_reqs) {
         if (s.num_spec_tokens > 0)
           found.push_back(name_of(s.request_id) + ":" + std::to_string(s.num_spec_tokens));
       }
-    } else if (plan && key == "encoder") {
-      for (const ScheduledEncoderInput& input : plan->scheduled_encoder_inputs)
+    } else if (scheduler_output && key == "encoder") {
+      for (const ScheduledEncoderInput& input : scheduler_output->scheduled_encoder_inputs)
         found.push_back(name_of(input.request_id) + ":" + std::to_string(input.input_index));
-    } else if (plan && key == "encoder_freed") {
-      found = plan->free_encoder_mm_hashes;
-    } else if (plan && key == "meta") {
-      found = {plan->kv_connector_metadata};
-    } else if (plan && key == "new_blocks") {
+    } else if (scheduler_output && key == "encoder_freed") {
+      found = scheduler_output->free_encoder_mm_hashes;
+    } else if (scheduler_output && key == "meta") {
+      found = {scheduler_output->kv_connector_metadata};
+    } else if (scheduler_output && key == "new_blocks") {
       // Of each request, in the first group.
-      for (size_t i = 0; i < plan->scheduled_reqs.size(); ++i) {
-        found.push_back(name_of(plan->scheduled_reqs[i].request_id) + ":" +
-                        std::to_string(plan->new_block_ids.at(i, 0).size()));
+      for (size_t i = 0; i < scheduler_output->scheduled_reqs.size(); ++i) {
+        found.push_back(name_of(scheduler_output->scheduled_reqs[i].request_id) + ":" +
+                        std::to_string(scheduler_output->new_block_ids.at(i, 0).size()));
       }
     } else if (outputs && key == "finished") {
       for (const EngineCoreOutput& output : outputs->outputs) {
@@ -481,7 +481,7 @@ void ScenarioRunner::check_values(const ScenarioLine& line, const SchedulerOutpu
     } else if (outputs && key == "tokens") {
       for (const EngineCoreOutput& output : outputs->outputs)
         found.push_back(name_of(output.request_id) + ":" + std::to_string(output.num_tokens));
-    } else if (plan || outputs) {
+    } else if (scheduler_output || outputs) {
       continue;  // said of the other half of the step
     } else {
       ADD_FAILURE() << "nothing is called " << key;

@@ -47,9 +47,10 @@ class ScenarioRunner {
   void run_line(const ScenarioLine& line);
   void make_engine(const ScenarioLine& line);
   void add(const ScenarioLine& line);
-  void plan(const ScenarioLine& line);
+  void schedule(const ScenarioLine& line);
   void collect(const ScenarioLine& line);
-  void check_values(const ScenarioLine& line, const SchedulerOutput* plan, const EngineCoreOutputs* outputs);
+  void check_values(const ScenarioLine& line, const SchedulerOutput* scheduler_output,
+                    const EngineCoreOutputs* outputs);
   std::string name_of(RequestId id) const;
   std::string names(const std::vector<RequestId>& ids) const;
   RequestId id_of(const std::string& name) const;
@@ -58,12 +59,12 @@ class ScenarioRunner {
   std::shared_ptr<Grammars> grammars_;
   std::unique_ptr<Scheduler> scheduler_;
   std::map<std::string, Script> scripts_;
-  RingQueue<SchedulerOutput> plans_;
+  RingQueue<SchedulerOutput> in_flight_;
   EngineCoreOutputs advanced_;  // what advance() reported since the last collect
   ModelRunnerOutput extra_;     // connector results for the next collect
   bool fail_next_ = false;
   double now_ = 1.0;
-  bool dry_plan_ = false;
+  bool nothing_scheduled_ = false;
 };
 
 }  // namespace quire

@@ -55,13 +55,13 @@ class SchedulerChecker {
       case 9:
       case 10:
       case 11:
-        if (in_flight_.size() < static_cast<size_t>(config_.max_in_flight_steps)) plan();
+        if (in_flight_.size() < static_cast<size_t>(config_.max_in_flight_steps)) schedule();
         break;
       default:
         if (!in_flight_.empty()) {
           collect(/*trouble=*/true);
         } else {
-          plan();
+          schedule();
         }
     }
     check();
@@ -78,7 +78,7 @@ class SchedulerChecker {
     while (scheduler_->has_unfinished_requests() || scheduler_->num_held_requests() > 0 ||
            !in_flight_.empty()) {
       require(num_steps_left-- > 0, "requests that never end: ", scheduler_->num_unfinished_requests());
-      if (in_flight_.size() < static_cast<size_t>(config_.max_in_flight_steps)) plan();
+      if (in_flight_.size() < static_cast<size_t>(config_.max_in_flight_steps)) schedule();
       if (!in_flight_.empty()) collect(/*trouble=*/false);
       check();
     }
@@ -125,7 +125,7 @@ class SchedulerChecker {
   struct Model {
     int32_t num_prompt_tokens = 0, max_tokens = 0;
     int32_t num_tokens = 0;     // prompt and what came back
-    int32_t num_computed = -1;  // where the next step must start; -1: the plan says, it begins or resumes
+    int32_t num_computed = -1;  // where the next step must start; -1: the output says, it begins or resumes
     int32_t num_sampling = 0;   // steps in flight that sample
     int32_t order = 0;
     bool told = false;                        // the workers know it
@@ -133,7 +133,7 @@ class SchedulerChecker {
     std::vector<std::vector<BlockId>> table;  // as the workers have it
   };
   struct Step {
-    SchedulerOutput plan;
+    SchedulerOutput scheduler_output;
     std::map<RequestId, std::vector<BlockId>> loaded;  // synchronously, for this step
     bool failed = false;
   };
@@ -316,36 +316,37 @@ class SchedulerChecker {
     }
   }
 
-  void plan() {
+  void schedule() {
     EngineCoreOutputs outputs;
     scheduler_->advance(now_, outputs);
     take_outputs(outputs);
     Step step;
     if (connector_) connector_->loaded_now.clear();
-    SchedulerOutput& plan = step.plan;
-    const bool planned = scheduler_->schedule(plan);
-    for (RequestId id : plan.preempted_req_ids) {
+    SchedulerOutput& scheduler_output = step.scheduler_output;
+    const bool scheduled = scheduler_->schedule(scheduler_output);
+    for (RequestId id : scheduler_output.preempted_req_ids) {
       Model& model = live_.at(id);
       model.num_computed = -1;
     }
-    require(planned || plan.scheduled_reqs.empty(), "a plan that is none");
-    check_admission(plan);
-    if (!planned) return;
-    require(plan.step_id == ++last_step_, "step ", plan.step_id);
+    require(scheduled || scheduler_output.scheduled_reqs.empty(), "requests in a step that is none");
+    check_admission(scheduler_output);
+    if (!scheduled) return;
+    require(scheduler_output.step_id == ++last_step_, "step ", scheduler_output.step_id);
     int32_t total = 0;
     size_t num_drafts = 0, num_new = 0;
     std::set<RequestId> seen;
-    for (size_t i = 0; i < plan.scheduled_reqs.size(); ++i) {
-      const ScheduledRequest& s = plan.scheduled_reqs[i];
+    for (size_t i = 0; i < scheduler_output.scheduled_reqs.size(); ++i) {
+      const ScheduledRequest& s = scheduler_output.scheduled_reqs[i];
       const RequestId id = s.request_id;
-      require(seen.insert(id).second, "request ", id, " is planned twice");
-      require(live_.contains(id), "request ", id, " is planned after its end");
+      require(seen.insert(id).second, "request ", id, " is scheduled twice");
+      require(live_.contains(id), "request ", id, " is scheduled after its end");
       Model& model = live_.at(id);
       require(s.num_tokens > s.num_spec_tokens && s.num_spec_tokens >= 0, "request ", id, ": ", s.num_tokens,
               " tokens");
       require(s.is_new == !model.told, "request ", id, " is new twice, or never");
       if (s.is_new) {
-        require(num_new < plan.scheduled_new_reqs.size() && plan.scheduled_new_reqs[num_new].request_id == id,
+        require(num_new < scheduler_output.scheduled_new_reqs.size() &&
+                    scheduler_output.scheduled_new_reqs[num_new].request_id == id,
                 "new requests");
         ++num_new;
         model.told = true;
@@ -371,7 +372,7 @@ class SchedulerChecker {
       const Request& request = *scheduler_->find_request(id);
       for (size_t g = 0; g < policies_.size(); ++g) {
         auto& table = model.table[g];
-        const auto ids = plan.new_block_ids.at(i, g);
+        const auto ids = scheduler_output.new_block_ids.at(i, g);
         table.insert(table.end(), ids.begin(), ids.end());
         const auto& held = request.blocks()[g].ids;
         require(table.size() == held.size(), "request ", id, ": the workers know ", table.size(),
@@ -388,15 +389,16 @@ class SchedulerChecker {
         }
       }
     }
-    require(total == plan.total_num_scheduled_tokens && total <= config_.max_num_batched_tokens, total,
-            " tokens in a step");
-    require(num_drafts == plan.spec_token_ids.size(), "drafts");
-    require(num_new == plan.scheduled_new_reqs.size(), "new requests");
-    require(plan.new_block_ids.num_rows() == plan.scheduled_reqs.size(), "rows of blocks");
+    require(total == scheduler_output.total_num_scheduled_tokens && total <= config_.max_num_batched_tokens,
+            total, " tokens in a step");
+    require(num_drafts == scheduler_output.spec_token_ids.size(), "drafts");
+    require(num_new == scheduler_output.scheduled_new_reqs.size(), "new requests");
+    require(scheduler_output.new_block_ids.num_rows() == scheduler_output.scheduled_reqs.size(),
+            "rows of blocks");
     require(seen.size() <= static_cast<size_t>(config_.max_num_seqs), seen.size(), " requests run");
-    require(scheduler_->pause_state() != PauseState::kPausedAll || seen.empty(), "a plan while paused");
+    require(scheduler_->pause_state() != PauseState::kPausedAll || seen.empty(), "a step while paused");
     int32_t num_embeds = 0;
-    for (const ScheduledEncoderInput& input : plan.scheduled_encoder_inputs) {
+    for (const ScheduledEncoderInput& input : scheduler_output.scheduled_encoder_inputs) {
       const Request* request = scheduler_->find_request(input.request_id);
       require(request != nullptr, "an encoder input of nobody");
       num_embeds += request->mm_features().at(static_cast<size_t>(input.input_index)).num_embeds;
@@ -408,11 +410,11 @@ class SchedulerChecker {
   }
 
   // Nobody starves: the first in line begins unless something is truly short.
-  void check_admission(const SchedulerOutput& plan) {
+  void check_admission(const SchedulerOutput& scheduler_output) {
     if (config_.policy != "fcfs" || policies_.size() > 1 || connector_ || config_.encoder_cache_size > 0 ||
         !config_.enable_chunked_prefill || config_.max_num_partial_prefills > 0 ||
         config_.max_long_partial_prefills > 0 || config_.watermark > 0 || config_.num_padding_drafts > 0 ||
-        scheduler_->pause_state() != PauseState::kUnpaused || !plan.preempted_req_ids.empty()) {
+        scheduler_->pause_state() != PauseState::kUnpaused || !scheduler_output.preempted_req_ids.empty()) {
       return;
     }
     const Request* oldest = nullptr;
@@ -425,7 +427,7 @@ class SchedulerChecker {
     }
     if (!oldest || oldest->num_output_placeholders() > 0 ||
         num_running >= static_cast<size_t>(config_.max_num_seqs) ||
-        plan.total_num_scheduled_tokens >= config_.max_num_batched_tokens) {
+        scheduler_output.total_num_scheduled_tokens >= config_.max_num_batched_tokens) {
       return;
     }
     const int32_t num_needed = policies_[0].num_blocks(oldest->num_tokens() + config_.num_lookahead_tokens);
@@ -436,15 +438,15 @@ class SchedulerChecker {
   void collect(bool trouble) {
     Step step = std::move(in_flight_.front());
     in_flight_.pop_front();
-    const SchedulerOutput& plan = step.plan;
+    const SchedulerOutput& scheduler_output = step.scheduler_output;
     ModelRunnerOutput result;
-    result.reset(plan.step_id);
+    result.reset(scheduler_output.step_id);
     if (trouble && choose_(40) == 0) {
       step.failed = true;
       for (Step& behind : in_flight_) behind.failed = true;
     }
-    for (size_t i = 0; i < plan.scheduled_reqs.size(); ++i) {
-      const ScheduledRequest& s = plan.scheduled_reqs[i];
+    for (size_t i = 0; i < scheduler_output.scheduled_reqs.size(); ++i) {
+      const ScheduledRequest& s = scheduler_output.scheduled_reqs[i];
       std::vector<int32_t> tokens, drafts;
       if (s.samples) {
         const int32_t num_accepted =
@@ -459,22 +461,22 @@ class SchedulerChecker {
       result.add(s.request_id, tokens, drafts);
     }
     if (step.failed) {
-      result.reset(plan.step_id);
+      result.reset(scheduler_output.step_id);
       result.error = "injected";
     }
     if (connector_) report_transfers(step, result, trouble);
     // What the model expects of the requests of this step, before it knows how they end.
     std::map<RequestId, const Request*> before;
-    for (const ScheduledRequest& s : plan.scheduled_reqs) {
+    for (const ScheduledRequest& s : scheduler_output.scheduled_reqs) {
       const auto model = live_.find(s.request_id);
       if (model == live_.end()) continue;
       before[s.request_id] = scheduler_->find_request(s.request_id);
     }
     EngineCoreOutputs outputs;
-    scheduler_->update_from_output(plan, result, outputs);
+    scheduler_->update_from_output(scheduler_output, result, outputs);
     take_outputs(outputs);
-    for (size_t i = 0; i < plan.scheduled_reqs.size() && !step.failed; ++i) {
-      const ScheduledRequest& s = plan.scheduled_reqs[i];
+    for (size_t i = 0; i < scheduler_output.scheduled_reqs.size() && !step.failed; ++i) {
+      const ScheduledRequest& s = scheduler_output.scheduled_reqs[i];
       const auto found = live_.find(s.request_id);
       if (found == live_.end()) continue;
       Model& model = found->second;

@@ -39,15 +39,15 @@ TEST(SchedulerTest, AnIdInUseIsRefused) {
 TEST(SchedulerTest, AnIdMayBeUsedAgainWhileItsFirstOwnerIsStillInFlight) {
   Scheduler scheduler({}, kv_cache(20, 4));
   scheduler.add_request(make_request(1, 4, 2));
-  SchedulerOutput plan;
-  ASSERT_TRUE(scheduler.schedule(plan));
+  SchedulerOutput scheduler_output;
+  ASSERT_TRUE(scheduler.schedule(scheduler_output));
   scheduler.finish_request(1, RequestStatus::kFinishedAborted);
   scheduler.add_request(make_request(1, 6, 2));
   ModelRunnerOutput result;
-  result.reset(plan.step_id);
+  result.reset(scheduler_output.step_id);
   result.add(1, std::vector<int32_t>{7});
   EngineCoreOutputs outputs;
-  scheduler.update_from_output(plan, result, outputs);
+  scheduler.update_from_output(scheduler_output, result, outputs);
   EXPECT_TRUE(outputs.outputs.empty());  // the token was the first owner's
   EXPECT_EQ(scheduler.find_request(1)->num_output_tokens(), 0);
 }
@@ -60,20 +60,20 @@ TEST(SchedulerTest, AStopTokenIsReportedAndEndOfSequenceIsNot) {
   stop.sampling_params.edit().stop_token_ids = {7};
   scheduler.add_request(std::move(eos));
   scheduler.add_request(std::move(stop));
-  SchedulerOutput plan;
-  scheduler.schedule(plan);
+  SchedulerOutput scheduler_output;
+  scheduler.schedule(scheduler_output);
   ModelRunnerOutput result;
-  result.reset(plan.step_id);
+  result.reset(scheduler_output.step_id);
   result.add(1, std::vector<int32_t>{7});
   result.add(2, std::vector<int32_t>{7});
   EngineCoreOutputs outputs;
-  scheduler.update_from_output(plan, result, outputs);
+  scheduler.update_from_output(scheduler_output, result, outputs);
   ASSERT_EQ(outputs.outputs.size(), 2U);
   EXPECT_FALSE(outputs.outputs[0].stop_token_id.has_value());
   EXPECT_EQ(outputs.outputs[1].stop_token_id, 7);
 }
 
-TEST(SchedulerTest, ResultsMustBeThoseOfTheOldestPlan) {
+TEST(SchedulerTest, ResultsMustBeThoseOfTheOldestStep) {
   SchedulerConfig config;
   config.max_in_flight_steps = 2;
   Scheduler scheduler(config, kv_cache(20, 4));
@@ -95,9 +95,9 @@ TEST(SchedulerTest, WorkersAreToldWithThePromptAndTheParametersThatCame) {
   const EngineCoreRequest came = request;
   scheduler.add_request(std::move(request));
   EXPECT_EQ(scheduler.find_request(1)->token_ids().data(), came.prompt_token_ids->data());  // while it waits
-  SchedulerOutput plan;
-  ASSERT_TRUE(scheduler.schedule(plan));
-  const NewRequestData& told = plan.scheduled_new_reqs.at(0);
+  SchedulerOutput scheduler_output;
+  ASSERT_TRUE(scheduler.schedule(scheduler_output));
+  const NewRequestData& told = scheduler_output.scheduled_new_reqs.at(0);
   EXPECT_EQ(told.prompt_token_ids->data(), came.prompt_token_ids->data());
   EXPECT_EQ(&*told.sampling_params, &*came.sampling_params);
   EXPECT_EQ(&scheduler.find_request(1)->sampling_params(), &*came.sampling_params);
@@ -142,8 +142,8 @@ TEST(SchedulerTest, AConnectorSeesWhatTheEnginesOwnPrefixesDependOn) {
   request.cache_salt = "salt";
   request.mm_features = {{"cat", 1, 2}};
   scheduler.add_request(std::move(request));
-  SchedulerOutput plan;
-  ASSERT_TRUE(scheduler.schedule(plan));
+  SchedulerOutput scheduler_output;
+  ASSERT_TRUE(scheduler.schedule(scheduler_output));
   EXPECT_EQ(connector->lora_name, "lora");
   EXPECT_EQ(connector->cache_salt, "salt");
   EXPECT_EQ(connector->mm_hashes, std::vector<std::string>{"cat"});
@@ -157,7 +157,7 @@ TEST(SchedulerTest, AConnectorSeesWhatTheEnginesOwnPrefixesDependOn) {
        {std::pair{RequestStatus::kFinishedAborted, 8}, {RequestStatus::kFinishedError, 0}}) {
     EngineCoreRequest next = make_request(2, 8, 2);
     scheduler.add_request(std::move(next));
-    ASSERT_TRUE(scheduler.schedule(plan));
+    ASSERT_TRUE(scheduler.schedule(scheduler_output));
     scheduler.finish_request(2, status);
     EXPECT_EQ(connector->num_computed_tokens, expected);
     EXPECT_EQ(connector->num_groups, 1U);

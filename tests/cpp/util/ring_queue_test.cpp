@@ -36,7 +36,7 @@ TEST(RingQueueTest, ElementsAndTheirMemoryAreUsedAgain) {
   }
   std::vector<int>& used = queue.push();
   EXPECT_GE(used.capacity(), 100U);
-  EXPECT_EQ(used.at(0), 8);  // two slots take turns: as it was popped
+  EXPECT_EQ(used.at(0), 8);  // two elements take turns: as it was popped
 }
 
 }  // namespace

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "quire/error.h"
-#include "worker/plan_builder.h"
 #include "worker/runner_rig.h"
+#include "worker/scheduler_output_builder.h"
 
 namespace quire {
 namespace {
@@ -17,7 +17,7 @@ constexpr int32_t kMaxModelLen = RunnerRig::kMaxModelLen, kMaxSeqs = RunnerRig::
                   kVocab = RunnerRig::kVocab;
 constexpr RunnerRig::Options kHost{};
 
-// Steps whose plans do not depend on tokens, as a scheduler might make them.
+// Steps that do not depend on tokens, as a scheduler might make them.
 class ScriptWriter {
  public:
   explicit ScriptWriter(uint32_t seed) : random_(seed) {
@@ -85,7 +85,7 @@ class ScriptWriter {
     const bool samples = end == sequence.num_tokens;
     if (sequence.is_new) {
       builder_.add(sequence.id, sequence.prompt, count, fresh);
-      NewRequestData& data = builder_.plan.scheduled_new_reqs.back();
+      NewRequestData& data = builder_.scheduler_output.scheduled_new_reqs.back();
       data.sampling_params = sequence.params;
       data.seed = sequence.params.seed.value();
       data.eos_token_ids = {0, 2};
@@ -96,9 +96,9 @@ class ScriptWriter {
       }
     } else {
       builder_.compute(sequence.id, sequence.num_computed, end, samples, fresh);
-      builder_.plan.scheduled_reqs.back().resumed_from_preemption = sequence.resumed;
+      builder_.scheduler_output.scheduled_reqs.back().resumed_from_preemption = sequence.resumed;
     }
-    builder_.plan.scheduled_reqs.back().samples = samples;
+    builder_.scheduler_output.scheduled_reqs.back().samples = samples;
     sequence.is_new = sequence.resumed = false;
     sequence.blocks.insert(sequence.blocks.end(), fresh.begin(), fresh.end());
     sequence.num_computed = end;
@@ -127,7 +127,7 @@ class ScriptWriter {
         ++i;
         continue;
       }
-      if (!sequence.is_new) builder_.plan.finished_req_ids.push_back(sequence.id);
+      if (!sequence.is_new) builder_.scheduler_output.finished_req_ids.push_back(sequence.id);
       free_blocks(sequence);
       sequences_.erase(sequences_.begin() + static_cast<std::ptrdiff_t>(i));
     }
@@ -150,11 +150,11 @@ class ScriptWriter {
       budget -= count;
       ++rows;
     }
-    step.plan = builder_.plan;
+    step.scheduler_output = builder_.scheduler_output;
   }
 
   std::mt19937 random_;
-  PlanBuilder builder_;
+  SchedulerOutputBuilder builder_;
   std::vector<Sequence> sequences_;
   std::vector<BlockId> free_blocks_;
   RequestId last_id_ = 0;
@@ -218,12 +218,12 @@ TEST_P(DeviceModelRunnerTest, AnySchedulesTokensAreTheHosts) {
 
 TEST_P(DeviceModelRunnerTest, GraphsAreReplayedWhenTheyFit) {
   RunnerRig rig(GetParam());
-  PlanBuilder steps;
+  SchedulerOutputBuilder steps;
   Script script;
   for (RequestId id : {1, 2, 3})
-    script.push_back({steps.next().add(id, {5, 6, 7}, 3, {static_cast<BlockId>(id)}).plan, {}});
-  script.push_back({steps.next().compute(1, 3, 4).compute(2, 3, 4).compute(3, 3, 4).plan, {}});
-  script.push_back({steps.next().plan, {}});
+    script.push_back({steps.next().add(id, {5, 6, 7}, 3, {static_cast<BlockId>(id)}).scheduler_output, {}});
+  script.push_back({steps.next().compute(1, 3, 4).compute(2, 3, 4).compute(3, 3, 4).scheduler_output, {}});
+  script.push_back({steps.next().scheduler_output, {}});
   const Outputs outputs = run(rig, script, GetParam().in_flight);
   std::vector<CudagraphMode> modes;
   for (const ModelRunnerOutput& output : outputs) {
@@ -247,8 +247,8 @@ TEST_P(DeviceModelRunnerTest, StepsAreFinishedOnAnotherThread) {
   std::thread worker([&] {
     for (const Step& step : script) {
       places.acquire();
-      rig.runner->execute_model(step.plan);
-      rig.runner->sample_tokens(step.plan, step.masks());
+      rig.runner->execute_model(step.scheduler_output);
+      rig.runner->sample_tokens(step.scheduler_output, step.masks());
       sampled.release();
     }
   });
@@ -284,19 +284,19 @@ TEST(DeviceGraphTest, PaddedRowsWriteNothing) {
     const size_t block_bytes = rig.pages.size() / RunnerRig::kNumBlocks;
     const auto block = [&](size_t i) { return rig.pages.data() + i * block_bytes; };
     const auto is_going_on = [&](size_t i) { return i >= 1 && i <= kNumRequests && i != left; };
-    PlanBuilder steps;
+    SchedulerOutputBuilder steps;
     for (RequestId id = 1; id <= kNumRequests; ++id)
-      rig.run(steps.next().add(id, {5, 6, 7}, 3, {static_cast<BlockId>(id)}).plan);
+      rig.run(steps.next().add(id, {5, 6, 7}, 3, {static_cast<BlockId>(id)}).scheduler_output);
     steps.next();
     for (RequestId id = 1; id <= kNumRequests; ++id) steps.compute(id, 3, 4);
-    ASSERT_EQ(rig.run(steps.plan).cudagraph_mode, CudagraphMode::kFull);
+    ASSERT_EQ(rig.run(steps.scheduler_output).cudagraph_mode, CudagraphMode::kFull);
     std::memset(block(left), 0x3C, block_bytes);  // by another one
     const std::vector<std::byte> before(block(0), block(RunnerRig::kNumBlocks));
-    steps.next().plan.finished_req_ids = {left};
+    steps.next().scheduler_output.finished_req_ids = {left};
     for (RequestId id = 1; id <= kNumRequests; ++id) {
       if (id != left) steps.compute(id, 4, 5);
     }
-    const ModelRunnerOutput output = rig.run(steps.plan);
+    const ModelRunnerOutput output = rig.run(steps.scheduler_output);
     ASSERT_EQ(output.cudagraph_mode, CudagraphMode::kFull);
     EXPECT_EQ(output.results.size(), kNumRequests - 1);
     for (size_t i = 0; i < RunnerRig::kNumBlocks; ++i) {
@@ -314,11 +314,11 @@ TEST(DeviceGraphTest, ARunnerThatGoesWaitsForWhatItHasEnqueued) {
     const std::byte* begin = rig.pages.data() + block * block_bytes;
     return std::any_of(begin, begin + block_bytes, [](std::byte byte) { return byte != std::byte{0}; });
   };
-  PlanBuilder steps;
+  SchedulerOutputBuilder steps;
   for (RequestId id : {1, 2}) {
     steps.next().add(id, {50, 51}, 2, {static_cast<BlockId>(id)});
-    rig.runner->execute_model(steps.plan);
-    rig.runner->sample_tokens(steps.plan, nullptr);
+    rig.runner->execute_model(steps.scheduler_output);
+    rig.runner->sample_tokens(steps.scheduler_output, nullptr);
   }
   ASSERT_FALSE(is_written(2));  // nobody has waited
   rig.runner.reset();
@@ -338,25 +338,26 @@ TEST(DeviceModelRunnerFailureTest, ALaunchRefusedWhileSamplingFailsThatStepAlone
       fake::sample(ctx, args);
     }
   };
-  PlanBuilder steps;
+  SchedulerOutputBuilder steps;
   const auto finish = [&] {
     ModelRunnerOutput output;
     rig.runner->finish_step(output);
-    EXPECT_EQ(output.step_id, steps.plan.step_id);
+    EXPECT_EQ(output.step_id, steps.scheduler_output.step_id);
     EXPECT_EQ(output.sampled_token_ids.size(), 1U);
   };
-  const auto run_step = [&](const SchedulerOutput& plan) {
-    rig.runner->execute_model(plan);
-    rig.runner->sample_tokens(plan, nullptr);
+  const auto run_step = [&](const SchedulerOutput& scheduler_output) {
+    rig.runner->execute_model(scheduler_output);
+    rig.runner->sample_tokens(scheduler_output, nullptr);
   };
-  run_step(steps.next().add(1, {5, 6, 7}, 3, {1}).plan);
+  run_step(steps.next().add(1, {5, 6, 7}, 3, {1}).scheduler_output);
   finish();
   refuses_to_sample = true;
-  EXPECT_THROW(run_step(steps.next().compute(1, 3, 4).plan), InternalError);
+  EXPECT_THROW(run_step(steps.next().compute(1, 3, 4).scheduler_output), InternalError);
   rig.platform->begin_step();
   for (RequestId id : {2, 3, 4}) {
-    steps.next().add(id, {5, 6, 7}, 3, {static_cast<BlockId>(id)}).plan.finished_req_ids = {id - 1};
-    run_step(steps.plan);
+    steps.next().add(id, {5, 6, 7}, 3, {static_cast<BlockId>(id)}).scheduler_output.finished_req_ids = {id -
+                                                                                                        1};
+    run_step(steps.scheduler_output);
     finish();
   }
 }
@@ -366,15 +367,15 @@ TEST(DeviceModelRunnerFailureTest, ALaunchRefusedWhileSamplingFailsThatStepAlone
 // The token of step 2 is not known here when the request leaves, nor when it comes back.
 TEST(DeviceStepsTest, ARequestThatLeavesWithATokenInFlightComesBackWithIt) {
   const auto script = [] {
-    PlanBuilder steps;
+    SchedulerOutputBuilder steps;
     Script script;
-    script.push_back({steps.next().add(1, {50, 51}, 2, {1}).add(2, {60}, 1, {2}).plan, {}});
-    script.push_back({steps.next().compute(1, 2, 3).compute(2, 1, 2).plan, {}});
-    script.push_back({steps.next().compute(2, 2, 3).plan, {}});
-    script.push_back({steps.next().compute(1, 3, 4).compute(2, 3, 4).plan, {}});
+    script.push_back({steps.next().add(1, {50, 51}, 2, {1}).add(2, {60}, 1, {2}).scheduler_output, {}});
+    script.push_back({steps.next().compute(1, 2, 3).compute(2, 1, 2).scheduler_output, {}});
+    script.push_back({steps.next().compute(2, 2, 3).scheduler_output, {}});
+    script.push_back({steps.next().compute(1, 3, 4).compute(2, 3, 4).scheduler_output, {}});
     const BlockId others[] = {5};
-    script.push_back({steps.next().compute(1, 0, 5, true, others).compute(2, 4, 5).plan, {}});
-    script.back().plan.scheduled_reqs[0].resumed_from_preemption = 1;
+    script.push_back({steps.next().compute(1, 0, 5, true, others).compute(2, 4, 5).scheduler_output, {}});
+    script.back().scheduler_output.scheduled_reqs[0].resumed_from_preemption = 1;
     return script;
   }();
   const Outputs host = run(kHost, script), device = run({.on_device = true, .in_flight = 2}, script);
@@ -393,20 +394,21 @@ TEST(DeviceStepsTest, ARequestThatGoesBackForgetsWhatItSampled) {
     for (const bool goes_back : {false, true}) {
       for (const RunnerRig::Options& options : {kHost, on_device}) {
         RunnerRig rig(options);
-        PlanBuilder steps;
+        SchedulerOutputBuilder steps;
         steps.next().add(1, prompt, 20, {1, 2});
-        steps.plan.scheduled_new_reqs[0].sampling_params.edit().repetition_penalty = repetition_penalty;
+        steps.scheduler_output.scheduled_new_reqs[0].sampling_params.edit().repetition_penalty =
+            repetition_penalty;
         if (goes_back) {
-          ScheduledRequest& first = steps.plan.scheduled_reqs[0];
+          ScheduledRequest& first = steps.scheduler_output.scheduled_reqs[0];
           first.num_computed_tokens = 16;
-          steps.plan.total_num_scheduled_tokens = first.num_tokens = 4;
-          rig.run(steps.plan);
-          rig.run(steps.next().compute(1, 0, 8, /*samples=*/false).plan);
+          steps.scheduler_output.total_num_scheduled_tokens = first.num_tokens = 4;
+          rig.run(steps.scheduler_output);
+          rig.run(steps.next().compute(1, 0, 8, /*samples=*/false).scheduler_output);
           steps.next().compute(1, 8, 20);
         }
         std::vector<int32_t>& sampled = tokens.emplace_back();
         for (int32_t end = 20; end < 26; ++end) {
-          sampled.push_back(rig.run(steps.plan).sampled_token_ids.at(0));
+          sampled.push_back(rig.run(steps.scheduler_output).sampled_token_ids.at(0));
           steps.next().compute(1, end, end + 1);
         }
       }
@@ -418,15 +420,15 @@ TEST(DeviceStepsTest, ARequestThatGoesBackForgetsWhatItSampled) {
 // A request's row and the memory of its tokens may be another's by the time its last token is known.
 TEST(DeviceStepsTest, ARequestForgottenInFlightLeavesNothingBehind) {
   const auto script = [](bool with_first) {
-    PlanBuilder steps;
+    SchedulerOutputBuilder steps;
     Script script;
     steps.next();
     if (with_first) steps.add(1, {50, 51}, 2, {1});
-    script.push_back({steps.add(2, {60}, 1, {2}).plan, {}});
+    script.push_back({steps.add(2, {60}, 1, {2}).scheduler_output, {}});
     steps.next();
-    if (with_first) steps.plan.finished_req_ids = {1};
-    script.push_back({steps.add(3, {70, 71, 72, 73}, 4, {3}).compute(2, 1, 2).plan, {}});
-    script.push_back({steps.next().compute(2, 2, 3).compute(3, 4, 5).plan, {}});
+    if (with_first) steps.scheduler_output.finished_req_ids = {1};
+    script.push_back({steps.add(3, {70, 71, 72, 73}, 4, {3}).compute(2, 1, 2).scheduler_output, {}});
+    script.push_back({steps.next().compute(2, 2, 3).compute(3, 4, 5).scheduler_output, {}});
     return script;
   };
   const RunnerRig::Options options{.on_device = true, .in_flight = 2};
@@ -439,13 +441,13 @@ TEST(DeviceStepsTest, ARequestForgottenInFlightLeavesNothingBehind) {
 // Enqueueing waits for nothing: the host is free before the device has begun.
 TEST(DeviceStepsTest, AStepIsOnlyEnqueued) {
   RunnerRig rig({.on_device = true, .in_flight = 2});
-  PlanBuilder steps;
-  const SchedulerOutput first = steps.next().add(1, {50, 51}, 2, {1}).plan,
-                        second = steps.next().compute(1, 2, 3).plan;
+  SchedulerOutputBuilder steps;
+  const SchedulerOutput first = steps.next().add(1, {50, 51}, 2, {1}).scheduler_output,
+                        second = steps.next().compute(1, 2, 3).scheduler_output;
   const int before = rig.device.num_host_waits;
-  for (const SchedulerOutput* plan : {&first, &second}) {
-    rig.runner->execute_model(*plan);
-    rig.runner->sample_tokens(*plan, nullptr);
+  for (const SchedulerOutput* scheduler_output : {&first, &second}) {
+    rig.runner->execute_model(*scheduler_output);
+    rig.runner->sample_tokens(*scheduler_output, nullptr);
   }
   EXPECT_EQ(rig.device.num_host_waits, before);
   ModelRunnerOutput output;

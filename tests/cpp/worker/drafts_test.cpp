@@ -1,10 +1,10 @@
-// Drafts in plans written by hand: what a request that has them may go through next.
+// Drafts in steps written by hand: what a request that has them may go through next.
 #include <gtest/gtest.h>
 
 #include "quire/error.h"
 #include "util/count_allocations.h"
-#include "worker/plan_builder.h"
 #include "worker/runner_rig.h"
+#include "worker/scheduler_output_builder.h"
 
 namespace quire {
 namespace {
@@ -17,7 +17,7 @@ std::vector<int32_t> prompt_of(int32_t length, int32_t first) {
   for (int32_t i = 0; i < length; ++i) ids.push_back(10 + (first + i * 7) % 4000);
   return ids;
 }
-PlanBuilder& begin_both(PlanBuilder& steps) {
+SchedulerOutputBuilder& begin_both(SchedulerOutputBuilder& steps) {
   return steps.next()
       .add(kA, prompt_of(kLengthA, 1), kLengthA, {1})
       .add(kB, prompt_of(kLengthB, 2), kLengthB, {2});
@@ -31,16 +31,16 @@ class DraftsTest : public testing::TestWithParam<RunnerRig::Options> {
  protected:
   DraftsTest() {
     RunnerRig rig({});
-    PlanBuilder steps;
+    SchedulerOutputBuilder steps;
     begin_both(steps);
     for (int32_t i = 0; i < 6; ++i) {
-      const ModelRunnerOutput output = rig.run(steps.plan);
+      const ModelRunnerOutput output = rig.run(steps.scheduler_output);
       a_.push_back(result_tokens(output, 0).at(0));
       b_.push_back(result_tokens(output, 1).at(0));
       steps.next().compute(kA, kLengthA + i, kLengthA + i + 1).compute(kB, kLengthB + i, kLengthB + i + 1);
     }
   }
-  void take() { script_.push_back({steps_.plan, {}}); }
+  void take() { script_.push_back({steps_.scheduler_output, {}}); }
   // The prompts, and then A with two right drafts and a wrong one.
   void write_drafts() {
     begin_both(steps_);
@@ -51,7 +51,7 @@ class DraftsTest : public testing::TestWithParam<RunnerRig::Options> {
   }
   Outputs run_script() { return run(GetParam(), script_); }
 
-  PlanBuilder steps_;
+  SchedulerOutputBuilder steps_;
   Script script_;
   std::vector<int32_t> a_, b_;  // what they get without drafts
 };
@@ -61,7 +61,7 @@ std::vector<int32_t> slice(const std::vector<int32_t>& tokens, size_t begin, siz
           tokens.begin() + static_cast<std::ptrdiff_t>(end)};
 }
 
-TEST_P(DraftsTest, TheNextPlanSaysHowManyWereRight) {
+TEST_P(DraftsTest, TheNextStepSaysHowManyWereRight) {
   if (GetParam().in_flight > 1) GTEST_SKIP() << "it is made when they are known";
   write_drafts();
   steps_.next().compute(kA, kLengthA + 3, kLengthA + 4).compute(kB, kLengthB + 1, kLengthB + 2);
@@ -75,7 +75,7 @@ TEST_P(DraftsTest, TheNextPlanSaysHowManyWereRight) {
 
 TEST_P(DraftsTest, ThereAreLogProbabilitiesForWhatIsKept) {
   write_drafts();
-  script_[0].plan.scheduled_new_reqs[0].sampling_params.edit().logprobs = 1;
+  script_[0].scheduler_output.scheduled_new_reqs[0].sampling_params.edit().logprobs = 1;
   const Outputs outputs = run_script();
   ASSERT_EQ(outputs[1].logprobs.size(), 1U);
   EXPECT_EQ(outputs[1].logprobs[0].result_index, 0U);
@@ -99,7 +99,7 @@ TEST_P(DraftsTest, ARequestIsPreemptedAndComputedAgainInParts) {
   write_drafts();
   const BlockId others[] = {7};
   steps_.next().compute(kA, 0, 6, /*samples=*/false, others).compute(kB, kLengthB + 1, kLengthB + 2);
-  steps_.plan.scheduled_reqs[0].resumed_from_preemption = 1;
+  steps_.scheduler_output.scheduled_reqs[0].resumed_from_preemption = 1;
   take();
   steps_.next().compute(kA, 6, kLengthA + 4).compute(kB, kLengthB + 2, kLengthB + 3);
   take();
@@ -145,7 +145,7 @@ TEST_P(DraftsTest, MoreThanThereIsRoomForIsOurOwnMistake) {
 TEST(DraftsOnTheHostTest, ASteadyStepAllocatesNothing) {
   if (!allocations_are_counted()) GTEST_SKIP() << "the sanitizer's operator new";
   RunnerRig rig({.num_speculative_tokens = 3});
-  PlanBuilder steps;
+  SchedulerOutputBuilder steps;
   ModelRunnerOutput output;
   uint64_t before = 0;
   steps.next()
@@ -153,14 +153,14 @@ TEST(DraftsOnTheHostTest, ASteadyStepAllocatesNothing) {
       .add(kB, prompt_of(kLengthB, 2), kLengthB, {2, 5, 6});
   for (int32_t i = 0; i < 25; ++i) {
     if (i == 10) before = num_allocations();
-    const uint64_t at_plan = num_allocations();
+    const uint64_t at_build = num_allocations();
     if (i > 0) {
       steps.next().compute(kA, kLengthA + i - 1, kLengthA + i).draft({-1, -1, -1});
       steps.compute(kB, kLengthB + i - 1, kLengthB + i).draft({-1, -1});
     }
-    before += num_allocations() - at_plan;  // of this test
-    rig.runner->execute_model(steps.plan);
-    rig.runner->sample_tokens(steps.plan, nullptr);
+    before += num_allocations() - at_build;  // of this test
+    rig.runner->execute_model(steps.scheduler_output);
+    rig.runner->sample_tokens(steps.scheduler_output, nullptr);
     rig.runner->finish_step(output);
     ASSERT_EQ(output.sampled_token_ids.size(), 2U);
   }

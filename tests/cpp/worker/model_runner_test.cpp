@@ -2,8 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include "worker/plan_builder.h"
 #include "worker/runner_rig.h"
+#include "worker/scheduler_output_builder.h"
 
 namespace quire {
 namespace {
@@ -24,24 +24,24 @@ std::vector<int32_t> prompt(int32_t length, int32_t first) {
   return ids;
 }
 
-TEST(ModelRunnerTest, RowsAreOrderedAsTheBackendWishesAndResultsAsThePlan) {
+TEST(ModelRunnerTest, RowsAreOrderedAsTheBackendWishesAndResultsAsTheStep) {
   std::vector<std::vector<int32_t>> tokens;
   for (const bool decodes_first : {false, true}) {
     RunnerRig rig({});
     rig.ops.decodes_first = decodes_first;
     rig.ops.paged_attention = note_and_attend;
-    PlanBuilder steps;
+    SchedulerOutputBuilder steps;
     std::vector<int32_t>& all = tokens.emplace_back();
     // The second request needs three steps for its prompt.
     steps.next()
         .add(1, prompt(20, 1), 20, {1, 2})
         .add(2, prompt(30, 2), 10, {3, 4})
         .add(3, prompt(5, 3), 5, {5});
-    rig.run(steps.plan);
+    rig.run(steps.scheduler_output);
     for (int32_t i = 0; i < 2; ++i) {
       steps.next().compute(1, 20 + i, 21 + i);
       steps.compute(2, 10 + 10 * i, 20 + 10 * i, /*samples=*/i == 1).compute(3, 5 + i, 6 + i);
-      const ModelRunnerOutput output = rig.run(steps.plan);
+      const ModelRunnerOutput output = rig.run(steps.scheduler_output);
       EXPECT_EQ(seen_query_lens,
                 decodes_first ? (std::vector<int32_t>{1, 1, 10}) : (std::vector<int32_t>{1, 10, 1}));
       ASSERT_EQ(output.results.size(), 3U);
@@ -75,8 +75,8 @@ TEST(ModelRunnerTest, ALayersKernelIsChosenWhenItIsBuiltAndNotLater) {
   const auto num_layers = static_cast<int32_t>(rig.model->kv_cache_specs().size());
   EXPECT_EQ(num_selections, num_layers);
   chosen_kernel = 8;
-  PlanBuilder steps;
-  rig.run(steps.next().add(1, prompt(5, 1), 5, {1}).plan);
+  SchedulerOutputBuilder steps;
+  rig.run(steps.next().add(1, prompt(5, 1), 5, {1}).scheduler_output);
   EXPECT_EQ(num_selections, num_layers);
   EXPECT_EQ(num_attentions, num_layers);
 }
@@ -100,19 +100,21 @@ TEST(ModelRunnerTest, WhatLayersChooseIsInTheHashThatGraphsAreFoundBy) {
 TEST(ModelRunnerTest, ARequestThatSitsOutAStepKeepsItsState) {
   const auto run = [](bool sits_out) {
     RunnerRig rig({});
-    PlanBuilder steps;
+    SchedulerOutputBuilder steps;
     std::vector<int32_t> all;
-    rig.run(steps.next().add(1, prompt(15, 1), 15, {1}).add(2, prompt(5, 2), 5, {2}).plan);
+    rig.run(steps.next().add(1, prompt(15, 1), 15, {1}).add(2, prompt(5, 2), 5, {2}).scheduler_output);
     if (sits_out) {
       const BlockId more[] = {3};
-      rig.run(steps.next().compute(2, 5, 6).plan);
-      rig.run(steps.next().plan);  // nothing to compute
-      rig.run(steps.next().compute(1, 15, 16).plan);
-      return rig.run(steps.next().compute(1, 16, 17, true, more).compute(2, 6, 7).plan).sampled_token_ids;
+      rig.run(steps.next().compute(2, 5, 6).scheduler_output);
+      rig.run(steps.next().scheduler_output);  // nothing to compute
+      rig.run(steps.next().compute(1, 15, 16).scheduler_output);
+      return rig.run(steps.next().compute(1, 16, 17, true, more).compute(2, 6, 7).scheduler_output)
+          .sampled_token_ids;
     }
     const BlockId more[] = {3};
-    rig.run(steps.next().compute(1, 15, 16).compute(2, 5, 6).plan);
-    return rig.run(steps.next().compute(1, 16, 17, true, more).compute(2, 6, 7).plan).sampled_token_ids;
+    rig.run(steps.next().compute(1, 15, 16).compute(2, 5, 6).scheduler_output);
+    return rig.run(steps.next().compute(1, 16, 17, true, more).compute(2, 6, 7).scheduler_output)
+        .sampled_token_ids;
   };
   EXPECT_EQ(run(true), run(false));
 }
@@ -120,27 +122,33 @@ TEST(ModelRunnerTest, ARequestThatSitsOutAStepKeepsItsState) {
 TEST(ModelRunnerTest, AResumedRequestIsComputedAgainElsewhere) {
   const auto run = [](bool preempted) {
     RunnerRig rig({});
-    PlanBuilder steps;
-    rig.run(steps.next().add(1, prompt(20, 1), 20, {1, 2}).plan);
-    rig.run(steps.next().compute(1, 20, 21).plan);
+    SchedulerOutputBuilder steps;
+    rig.run(steps.next().add(1, prompt(20, 1), 20, {1, 2}).scheduler_output);
+    rig.run(steps.next().compute(1, 20, 21).scheduler_output);
     const BlockId others[] = {7, 9};
     if (preempted) {
-      steps.next().compute(1, 0, 22, true, others).plan.scheduled_reqs[0].resumed_from_preemption = 1;
+      steps.next()
+          .compute(1, 0, 22, true, others)
+          .scheduler_output.scheduled_reqs[0]
+          .resumed_from_preemption = 1;
     } else {
       steps.next().compute(1, 21, 22);
     }
-    return rig.run(steps.plan).sampled_token_ids;
+    return rig.run(steps.scheduler_output).sampled_token_ids;
   };
   EXPECT_EQ(run(true), run(false));
 }
 
-TEST(ModelRunnerTest, APlanThatDoesNotAddUpIsOurOwnMistake) {
+TEST(ModelRunnerTest, AStepThatDoesNotAddUpIsOurOwnMistake) {
   RunnerRig rig({});
-  PlanBuilder steps;
-  EXPECT_THROW(rig.run(steps.next().compute(5, 0, 1).plan), InternalError);              // unknown
-  EXPECT_THROW(rig.run(steps.next().add(1, prompt(5, 1), 6, {1}).plan), InternalError);  // not so many tokens
-  EXPECT_THROW(rig.run(steps.next().add(2, prompt(17, 1), 17, {1}).plan), InternalError);  // too few blocks
-  EXPECT_THROW(rig.run(steps.next().add(2, prompt(5, 1), 5, {1}).plan), InternalError);    // not new
+  SchedulerOutputBuilder steps;
+  EXPECT_THROW(rig.run(steps.next().compute(5, 0, 1).scheduler_output), InternalError);  // unknown
+  EXPECT_THROW(rig.run(steps.next().add(1, prompt(5, 1), 6, {1}).scheduler_output),
+               InternalError);  // not so many tokens
+  EXPECT_THROW(rig.run(steps.next().add(2, prompt(17, 1), 17, {1}).scheduler_output),
+               InternalError);  // too few blocks
+  EXPECT_THROW(rig.run(steps.next().add(2, prompt(5, 1), 5, {1}).scheduler_output),
+               InternalError);  // not new
 }
 
 }  // namespace

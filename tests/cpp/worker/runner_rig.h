@@ -1,4 +1,4 @@
-// The demo model behind a ModelRunner, on the CPU or on a fake device, for plans written by hand.
+// The demo model behind a ModelRunner, on the CPU or on a fake device, for steps written by hand.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ namespace quire {
 
 // What a scheduler sends for one step.
 struct Step {
-  SchedulerOutput plan;
+  SchedulerOutput scheduler_output;
   std::optional<GrammarOutput> grammar;
   const GrammarOutput* masks() const { return grammar ? &*grammar : nullptr; }
 };
@@ -67,10 +67,10 @@ struct RunnerRig {
   }
   ~RunnerRig() { runner.reset(); }
 
-  ModelRunnerOutput run(const SchedulerOutput& plan) {
+  ModelRunnerOutput run(const SchedulerOutput& scheduler_output) {
     ModelRunnerOutput output;
-    runner->execute_model(plan);
-    runner->sample_tokens(plan, nullptr);
+    runner->execute_model(scheduler_output);
+    runner->sample_tokens(scheduler_output, nullptr);
     runner->finish_step(output);
     return output;
   }
@@ -117,9 +117,9 @@ inline Outputs run(RunnerRig& rig, const Script& script, int32_t in_flight) {
   Outputs outputs(script.size());
   size_t finished = 0;
   for (size_t i = 0; i < script.size(); ++i) {
-    rig.runner->execute_model(script[i].plan);
+    rig.runner->execute_model(script[i].scheduler_output);
     if (in_flight > 1 && i > 0 && i % 3 == 0) rig.runner->finish_step(outputs[finished++]);
-    rig.runner->sample_tokens(script[i].plan, script[i].masks());
+    rig.runner->sample_tokens(script[i].scheduler_output, script[i].masks());
     while (finished + static_cast<size_t>(in_flight) <= i + 1) rig.runner->finish_step(outputs[finished++]);
   }
   while (finished < script.size()) rig.runner->finish_step(outputs[finished++]);

@@ -1,6 +1,6 @@
 // What a runner's sampler must do with what a request asks for, on the host and on a device.
-#include "worker/plan_builder.h"
 #include "worker/runner_rig.h"
+#include "worker/scheduler_output_builder.h"
 
 namespace quire {
 namespace {
@@ -10,13 +10,13 @@ class RunnerSamplingTest : public testing::TestWithParam<bool> {
   // What three requests get after their prompts, as `change` wants the second one to be sampled.
   template <typename Change>
   ModelRunnerOutput output_with(const Change& change, const GrammarOutput* grammar = nullptr) {
-    PlanBuilder steps;
+    SchedulerOutputBuilder steps;
     steps.next();
     for (RequestId id : {1, 2, 3})
       steps.add(id, {static_cast<int32_t>(50 * id), 6, 7}, 3, {static_cast<BlockId>(id)});
-    change(steps.plan.scheduled_new_reqs[1]);
+    change(steps.scheduler_output.scheduled_new_reqs[1]);
     Script script(1);
-    script[0].plan = steps.plan;
+    script[0].scheduler_output = steps.scheduler_output;
     if (grammar != nullptr) script[0].grammar = *grammar;
     return run({.on_device = GetParam()}, script)[0];
   }

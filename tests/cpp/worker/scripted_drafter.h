@@ -17,9 +17,10 @@ class ScriptedDrafter final : public Drafter {
     int32_t num_drafts = 0, num_right = 0;
   };
   // What is proposed at the place that a request has come to.
-  using Plan = std::function<Share(RequestId request_id, size_t num_output_tokens)>;
+  using Script = std::function<Share(RequestId request_id, size_t num_output_tokens)>;
 
-  ScriptedDrafter(Outputs outputs, Plan plan) : outputs_(std::move(outputs)), plan_(std::move(plan)) {}
+  ScriptedDrafter(Outputs outputs, Script script)
+      : outputs_(std::move(outputs)), script_(std::move(script)) {}
 
   void add_request(RequestId request_id, std::span<const int32_t> prompt_token_ids,
                    std::span<const int32_t>) override {
@@ -32,7 +33,7 @@ class ScriptedDrafter final : public Drafter {
     size_t& num_output_tokens = num_output_tokens_.at(request_id);
     num_output_tokens += new_token_ids.size();
     const std::vector<int32_t>& output = outputs_.at(request_id);
-    const Share share = plan_(request_id, num_output_tokens);
+    const Share share = script_(request_id, num_output_tokens);
     for (int32_t i = 0; i < share.num_drafts; ++i) {
       const size_t place = num_output_tokens + static_cast<size_t>(i);
       const int32_t right = place < output.size() ? output[place] : 7;
@@ -47,7 +48,7 @@ class ScriptedDrafter final : public Drafter {
 
  private:
   Outputs outputs_;
-  Plan plan_;
+  Script script_;
   std::map<RequestId, size_t> num_output_tokens_;
 };
 
