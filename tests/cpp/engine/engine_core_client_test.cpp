@@ -11,6 +11,7 @@
 
 #include "engine/shadow_executor.h"
 #include "quire/flight_recorder.h"
+#include "request/make_request.h"
 #include "util/count_allocations.h"
 
 namespace quire {
@@ -27,13 +28,11 @@ EngineConfig small_config() {
   return config;
 }
 
-EngineCoreRequest make_request(RequestId id, int32_t prompt_length, int32_t max_tokens) {
-  EngineCoreRequest request;
-  request.request_id = id;
-  for (int32_t i = 0; i < prompt_length; ++i)
-    request.prompt_token_ids.edit().push_back(1 + (i + static_cast<int32_t>(id)) % 40);
+EngineCoreRequest greedy_request(RequestId id, int32_t prompt_length, int32_t max_tokens) {
+  std::vector<int32_t> prompt;
+  for (int32_t i = 0; i < prompt_length; ++i) prompt.push_back(1 + (i + static_cast<int32_t>(id)) % 40);
+  EngineCoreRequest request = make_request(id, std::move(prompt), max_tokens);
   request.sampling_params.edit().temperature = 0;
-  request.sampling_params.edit().max_tokens = max_tokens;
   return request;
 }
 
@@ -72,7 +71,7 @@ size_t run_to_end(EngineCoreClient& client, size_t num_requests) {
 
 TEST(ThreadedClientTest, SleepsWhileThereIsNothingToDo) {
   const auto client = shadow_client();
-  client->add_request(make_request(1, 5, 3));
+  client->add_request(greedy_request(1, 5, 3));
   EXPECT_EQ(run_to_end(*client, 1), 3U);
   EXPECT_LT(cpu_seconds_in(std::chrono::milliseconds(200)), 0.01);
 }
@@ -80,7 +79,7 @@ TEST(ThreadedClientTest, SleepsWhileThereIsNothingToDo) {
 TEST(ThreadedClientTest, RequestsThatCannotBeScheduledCostLittle) {
   const auto client = shadow_client();
   client->set_pause_state(PauseState::kPausedAll);
-  client->add_request(make_request(1, 5, 3));
+  client->add_request(greedy_request(1, 5, 3));
   EXPECT_LT(cpu_seconds_in(std::chrono::milliseconds(300)), 0.1);
   EXPECT_EQ(client->stats().num_steps, 0U);
   client->set_pause_state(PauseState::kUnpaused);
@@ -107,12 +106,12 @@ TEST(EngineCoreClientTest, AnEngineThatFailsLeavesARecordingAndIsLeftAlone) {
     auto core =
         std::make_unique<EngineCore>(config, std::make_unique<BrokenExecutor>(16, config.max_model_len, 1));
     auto client = threaded ? make_threaded_client(std::move(core)) : make_inline_client(std::move(core));
-    client->add_request(make_request(1, 8, 8));
+    client->add_request(greedy_request(1, 8, 8));
     EngineCoreOutputs outputs;
     while (client->get_outputs(outputs) && outputs.engine_error.empty()) {
     }
     EXPECT_EQ(outputs.engine_error, "broken");
-    EXPECT_THROW(client->add_request(make_request(2, 8, 8)), ResourceExhausted);
+    EXPECT_THROW(client->add_request(greedy_request(2, 8, 8)), ResourceExhausted);
     EXPECT_FALSE(client->reset_prefix_cache());
     client->abort_requests({1});
   }
@@ -140,7 +139,7 @@ TEST(ThreadedClientTest, StepsThatWaitCanBeTakenWithoutWaiting) {
   const auto client = shadow_client();
   EngineCoreOutputs outputs;
   EXPECT_FALSE(client->try_get_outputs(outputs));
-  client->add_request(make_request(1, 5, 3));
+  client->add_request(greedy_request(1, 5, 3));
   size_t num_tokens = 0;
   while (num_tokens < 3) {
     if (client->try_get_outputs(outputs)) num_tokens += outputs.token_ids.size();
@@ -160,14 +159,14 @@ TEST(ThreadedClientTest, ReportsStatsOfStepsWithoutOutputs) {
       },
       /*reports_stats=*/true);
   client->set_pause_state(PauseState::kPausedAll);
-  client->add_request(make_request(1, 200, 50));
+  client->add_request(greedy_request(1, 200, 50));
   EngineCoreOutputs outputs;
   ASSERT_TRUE(client->get_outputs(outputs));
   EXPECT_EQ(outputs.scheduler_stats.num_waiting_reqs, 1);
   client->abort_requests({1});
   while (outputs.scheduler_stats.num_waiting_reqs > 0) ASSERT_TRUE(client->get_outputs(outputs));
   EXPECT_FALSE(client->try_get_outputs(outputs)) << "once";
-  client->add_request(make_request(2, 200, 50));
+  client->add_request(greedy_request(2, 200, 50));
   client->set_pause_state(PauseState::kUnpaused);
   do ASSERT_TRUE(client->get_outputs(outputs));
   while (outputs.scheduler_stats.num_running_reqs == 0);
@@ -190,7 +189,7 @@ TEST(ThreadedClientTest, AWakeMayComeUntilTheCoreIsGone) {
     std::thread other([&] {
       for (int i = 0; i < 1000; ++i) wake();
     });
-    client->add_request(make_request(1, 5, 20));
+    client->add_request(greedy_request(1, 5, 20));
     EXPECT_EQ(run_to_end(*client, 1), 20U);
     other.join();
   }
@@ -206,7 +205,7 @@ TEST_P(SteadyStateTest, AStepAllocatesNothing) {
   const uint64_t at_start = num_allocations();
   const auto client = make_threaded_client(std::make_unique<EngineCore>(config, make_local_executor(config)));
   EXPECT_GT(num_allocations(), at_start + 100) << "nothing is counted";
-  for (RequestId id = 1; id <= 4; ++id) client->add_request(make_request(id, 10, 220));
+  for (RequestId id = 1; id <= 4; ++id) client->add_request(greedy_request(id, 10, 220));
   EngineCoreOutputs outputs;
   for (int i = 0; i < 40; ++i) ASSERT_TRUE(client->get_outputs(outputs));
   // A queue grows once when this thread is kept from reading, so the best of several stretches counts. In

@@ -9,6 +9,7 @@
 
 #include "engine/shadow_executor.h"
 #include "quire/flight_recorder.h"
+#include "request/make_request.h"
 #include "util/sanitized.h"
 
 namespace quire {
@@ -24,16 +25,6 @@ EngineConfig small_config(int32_t usable_blocks) {
   config.max_num_seqs = 8;
   config.max_num_batched_tokens = 40;
   return config;
-}
-
-EngineCoreRequest make_request(RequestId id, std::vector<int32_t> prompt, int32_t max_tokens,
-                               bool ignore_eos = true) {
-  EngineCoreRequest request;
-  request.request_id = id;
-  request.prompt_token_ids = std::move(prompt);
-  request.sampling_params.edit().max_tokens = max_tokens;
-  if (!ignore_eos) request.eos_token_ids = {kShadowEos};
-  return request;
 }
 
 // An engine core over the shadow model, and what came out of it.
@@ -124,7 +115,8 @@ TEST_P(RandomOperationsTest, OutputsAreRightEveryBlockComesBackAndTheRecordingRe
       }
       const Sent request{prompt, uniform(1, kMaxModelLen - static_cast<int32_t>(prompt.size())),
                          uniform(0, 1) == 0};
-      auto message = make_request(next_id, prompt, request.max_tokens, request.ignore_eos);
+      auto message = make_request(next_id, prompt, request.max_tokens);
+      if (!request.ignore_eos) message.eos_token_ids = {kShadowEos};
       message.priority = uniform(-2, 2);
       message.user = std::string(1, static_cast<char>('a' + uniform(0, 2)));
       message.arrival_time = harness.now;

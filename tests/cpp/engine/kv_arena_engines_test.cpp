@@ -7,6 +7,7 @@
 #include "engine/engine_core_client.h"
 #include "engine/shadow_executor.h"
 #include "kv_cache/kv_arena.h"
+#include "request/make_request.h"
 
 namespace quire {
 namespace {
@@ -32,12 +33,10 @@ std::unique_ptr<ShadowExecutor> make_executor(int32_t max_in_flight = 1) {
 }
 
 EngineCoreRequest numbered_request(RequestId id, int32_t num_prompt_tokens, int32_t max_tokens) {
-  EngineCoreRequest request;
-  request.request_id = id;
+  std::vector<int32_t> prompt;
   for (int32_t i = 0; i < num_prompt_tokens; ++i)
-    request.prompt_token_ids.edit().push_back((i * 7 + static_cast<int32_t>(id)) % kShadowVocabSize);
-  request.sampling_params.edit().max_tokens = max_tokens;
-  return request;
+    prompt.push_back((i * 7 + static_cast<int32_t>(id)) % kShadowVocabSize);
+  return make_request(id, std::move(prompt), max_tokens);
 }
 
 struct Engine {

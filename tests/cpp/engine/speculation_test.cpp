@@ -9,6 +9,8 @@
 #include "engine/speculation_rig.h"
 #include "quire/error.h"
 #include "quire/flight_recorder.h"
+#include "request/make_request.h"
+#include "worker/scheduler_output_builder.h"
 
 namespace quire {
 namespace {
@@ -32,12 +34,9 @@ EngineConfig config_for(const SpeculationWorld& world) {
 }
 
 EngineCoreRequest request_of(RequestId id, int32_t prompt_length, int32_t max_tokens) {
-  EngineCoreRequest request;
-  request.request_id = id;
-  for (int32_t i = 0; i < prompt_length; ++i)
-    request.prompt_token_ids.edit().push_back(10 + (i * 7 + static_cast<int32_t>(id) * 131) % 4000);
+  EngineCoreRequest request =
+      make_request(id, prompt_of(prompt_length, static_cast<int32_t>(id) * 131), max_tokens);
   request.sampling_params.edit().temperature = 0;
-  request.sampling_params.edit().max_tokens = max_tokens;
   return request;
 }
 

@@ -8,6 +8,7 @@
 #include "kv_cache/kv_cache_planner.h"
 #include "kv_cache/small_specs.h"
 #include "quire/error.h"
+#include "request/make_request.h"
 
 namespace quire {
 namespace {
@@ -28,9 +29,7 @@ KVCacheManagerConfig caching(bool enable = true) {
 }
 
 Request request(RequestId id, std::vector<int32_t> prompt, std::string cache_salt = "") {
-  EngineCoreRequest message;
-  message.request_id = id;
-  message.prompt_token_ids = std::move(prompt);
+  EngineCoreRequest message = make_request(id, std::move(prompt));
   message.cache_salt = std::move(cache_salt);
   return Request(std::move(message), kBlockSize);
 }

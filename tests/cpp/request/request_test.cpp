@@ -6,14 +6,13 @@
 #include <utility>
 
 #include "quire/error.h"
+#include "request/make_request.h"
 
 namespace quire {
 namespace {
 
 Request request(std::vector<int32_t> prompt, std::vector<int32_t> output = {}) {
-  EngineCoreRequest message;
-  message.request_id = 1;
-  message.prompt_token_ids = std::move(prompt);
+  EngineCoreRequest message = make_request(1, std::move(prompt));
   message.output_token_ids = std::move(output);
   return Request(std::move(message), /*hash_block_size=*/2);
 }

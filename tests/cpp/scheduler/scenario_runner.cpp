@@ -4,28 +4,15 @@
 
 #include <algorithm>
 #include <fstream>
-#include <sstream>
 #include <utility>
 
 #include "kv_cache/kv_cache_planner.h"
+#include "scheduler/scenario_doubles.h"
 
 namespace quire {
 namespace {
 
 constexpr int32_t kEos = 0;
-
-std::vector<std::string> split(const std::string& text, char separator) {
-  std::vector<std::string> parts;
-  std::stringstream stream(text);
-  for (std::string part; std::getline(stream, part, separator);) parts.push_back(part);
-  return parts;
-}
-
-std::string join(const std::vector<std::string>& parts, const char* separator) {
-  std::string text;
-  for (const std::string& part : parts) text += (text.empty() ? "" : separator) + part;
-  return text;
-}
 
 // Tokens that only this name has.
 int32_t token_of(const std::string& name, int32_t position) {
@@ -35,81 +22,6 @@ int32_t token_of(const std::string& name, int32_t position) {
 }
 
 }  // namespace
-
-ScenarioLine ScenarioLine::parse(const std::string& text, const std::string& place) {
-  ScenarioLine line;
-  line.place = place;
-  std::stringstream stream(text.substr(0, text.find('#')));
-  stream >> line.word;
-  for (std::string token; stream >> token;) {
-    const size_t equals = token.find('=');
-    if (equals == std::string::npos) {
-      line.arguments.push_back(token);
-    } else {
-      line.values[token.substr(0, equals)] = token.substr(equals + 1);
-    }
-  }
-  return line;
-}
-
-int64_t ScenarioLine::number(const std::string& key, int64_t otherwise) const {
-  const auto found = values.find(key);
-  return found == values.end() ? otherwise : std::stoll(found->second);
-}
-
-std::string ScenarioLine::text(const std::string& key, const std::string& otherwise) const {
-  const auto found = values.find(key);
-  return found == values.end() ? otherwise : found->second;
-}
-
-// Remote keys and values: what a request can load is said when it is added.
-struct ScenarioRunner::Connector : KVConnectorScheduler {
-  struct Offer {
-    int32_t num_tokens = 0;
-    bool load_async = false, holds = false, known = true;
-  };
-  std::optional<KVConnectorMatch> get_num_new_matched_tokens(const KVConnectorRequest& request,
-                                                             int32_t num_computed_tokens) override {
-    const Offer& offer = offers[request.request_id];
-    if (!offer.known) return std::nullopt;
-    return KVConnectorMatch{std::max(offer.num_tokens - num_computed_tokens, 0), offer.load_async};
-  }
-  void update_state_after_alloc(const KVConnectorRequest& request, KVConnectorBlocks held,
-                                int32_t num_external_tokens) override {
-    blocks[request.request_id].assign(held[0].begin(), held[0].end());
-    loads[request.request_id] = num_external_tokens;
-  }
-  std::string build_connector_meta(uint64_t, std::span<const KVConnectorScheduled>) override { return meta; }
-  bool request_finished(const KVConnectorRequest& request, KVConnectorBlocks) override {
-    return offers[request.request_id].holds;
-  }
-  std::map<RequestId, Offer> offers;
-  std::map<RequestId, std::vector<BlockId>> blocks;
-  std::map<RequestId, int32_t> loads;
-  std::string meta;
-};
-
-struct ScenarioRunner::Grammars : StructuredOutputManager {
-  struct Grammar : StructuredOutputGrammar {
-    Grammar(std::map<RequestId, State>& states, RequestId id) : states(states), id(id) {}
-    State state() const override { return states.at(id); }
-    std::string error() const override { return "the schema is not valid"; }
-    bool accept_tokens(std::span<const int32_t>) override { return num_accepted++ != refuses; }
-    // Drafts are permitted up to the first: enough to see that they are asked about.
-    int32_t num_valid_drafts(std::span<const int32_t>) const override { return 1; }
-    std::map<RequestId, State>& states;
-    RequestId id;
-    int32_t refuses = -1, num_accepted = 0;
-  };
-  std::unique_ptr<StructuredOutputGrammar> make_grammar(const EngineCoreRequest& request) override {
-    if (!states.contains(request.request_id)) return nullptr;
-    auto grammar = std::make_unique<Grammar>(states, request.request_id);
-    grammar->refuses = std::exchange(refuses, -1);
-    return grammar;
-  }
-  std::map<RequestId, StructuredOutputGrammar::State> states;
-  int32_t refuses = -1;  // the next grammar refuses the tokens of this output
-};
 
 ScenarioRunner::ScenarioRunner() = default;
 ScenarioRunner::~ScenarioRunner() = default;
@@ -397,97 +309,6 @@ void ScenarioRunner::collect(const ScenarioLine& line) {
   if (!line.values.contains("finished")) {
     for (const EngineCoreOutput& output : outputs.outputs)
       EXPECT_EQ(output.finish_reason, FinishReason::kNone) << name_of(output.request_id) << " finished";
-  }
-}
-
-void ScenarioRunner::check_values(const ScenarioLine& line, const SchedulerOutput* scheduler_output,
-                                  const EngineCoreOutputs* outputs) {
-  const SchedulerStats stats = scheduler_->stats();
-  // What a line does not mention must not happen.
-  if (scheduler_output && !line.values.contains("preempted")) {
-    EXPECT_EQ(names(scheduler_output->preempted_req_ids), "-");
-  }
-  for (const auto& [key, expected] : line.values) {
-    std::vector<std::string> found;
-    if (key == "free") {
-      found = {std::to_string(stats.num_free_blocks)};
-    } else if (key == "running") {
-      found = {std::to_string(stats.num_running_reqs)};
-    } else if (key == "waiting") {
-      found = {std::to_string(stats.num_waiting_reqs)};
-    } else if (key == "waiting_tokens") {
-      found = {std::to_string(stats.num_waiting_tokens)};
-    } else if (key == "prefill_tokens") {
-      found = {std::to_string(stats.num_prefill_tokens)};
-    } else if (key == "wasted") {
-      found = {std::to_string(stats.num_wasted_slots)};
-    } else if (key == "used") {
-      found = {std::to_string(stats.num_used_slots)};
-    } else if (key == "preemptions") {
-      found = {std::to_string(stats.num_preemptions)};
-    } else if (key == "unknown_aborts") {
-      found = {std::to_string(stats.num_unknown_aborts)};
-    } else if (key == "expired") {
-      found = {std::to_string(stats.num_expired_reqs)};
-    } else if (key == "accepted_drafts") {
-      found = {std::to_string(stats.num_accepted_spec_tokens)};
-    } else if (key == "held") {
-      found = {std::to_string(scheduler_->num_held_requests())};
-    } else if (key == "encoder_free") {
-      found = {std::to_string(scheduler_->encoder_cache_manager().num_free())};
-    } else if (key == "load") {
-      for (const auto& [id, num_tokens] : connector_->loads) {
-        if (num_tokens > 0) found.push_back(name_of(id) + ":" + std::to_string(num_tokens));
-      }
-    } else if (scheduler_output && key == "preempted") {
-      found = {names(scheduler_output->preempted_req_ids)};
-    } else if (scheduler_output && key == "hit") {
-      // What was cached when a request began or resumed.
-      for (const ScheduledRequest& s : scheduler_output->scheduled_reqs) {
-        if ((s.is_new || s.resumed_from_preemption) && s.num_computed_tokens > 0)
-          found.push_back(name_of(s.request_id) + ":" + std::to_string(s.num_computed_tokens));
-      }
-    } else if (scheduler_output && key == "drafts") {
-      for (const ScheduledRequest& s : scheduler_output->scheduled_reqs) {
-        if (s.num_spec_tokens > 0)
-          found.push_back(name_of(s.request_id) + ":" + std::to_string(s.num_spec_tokens));
-      }
-    } else if (scheduler_output && key == "encoder") {
-      for (const ScheduledEncoderInput& input : scheduler_output->scheduled_encoder_inputs)
-        found.push_back(name_of(input.request_id) + ":" + std::to_string(input.input_index));
-    } else if (scheduler_output && key == "encoder_freed") {
-      found = scheduler_output->free_encoder_mm_hashes;
-    } else if (scheduler_output && key == "meta") {
-      found = {scheduler_output->kv_connector_metadata};
-    } else if (scheduler_output && key == "new_blocks") {
-      // Of each request, in the first group.
-      for (size_t i = 0; i < scheduler_output->scheduled_reqs.size(); ++i) {
-        found.push_back(name_of(scheduler_output->scheduled_reqs[i].request_id) + ":" +
-                        std::to_string(scheduler_output->new_block_ids.at(i, 0).size()));
-      }
-    } else if (outputs && key == "finished") {
-      for (const EngineCoreOutput& output : outputs->outputs) {
-        if (output.finish_reason != FinishReason::kNone)
-          found.push_back(name_of(output.request_id) + ":" + finish_reason_name(output.finish_reason));
-      }
-    } else if (outputs && key == "error") {
-      for (const EngineCoreOutput& output : outputs->outputs) {
-        if (!output.error.empty()) found.push_back(output.error);
-      }
-      std::string text = join(found, ";");
-      std::replace(text.begin(), text.end(), ' ', '_');
-      EXPECT_NE(text.find(expected), std::string::npos) << text;
-      continue;
-    } else if (outputs && key == "tokens") {
-      for (const EngineCoreOutput& output : outputs->outputs)
-        found.push_back(name_of(output.request_id) + ":" + std::to_string(output.num_tokens));
-    } else if (scheduler_output || outputs) {
-      continue;  // said of the other half of the step
-    } else {
-      ADD_FAILURE() << "nothing is called " << key;
-      continue;
-    }
-    EXPECT_EQ(found.empty() ? "-" : join(found, ","), expected) << key;
   }
 }
 

@@ -9,21 +9,10 @@
 #include <string>
 #include <vector>
 
+#include "scheduler/scenario_line.h"
 #include "scheduler/scheduler.h"
 
 namespace quire {
-
-// One line: a word, then plain arguments and key=value pairs.
-struct ScenarioLine {
-  std::string word;
-  std::vector<std::string> arguments;
-  std::map<std::string, std::string> values;
-  std::string place;  // "file:line"
-
-  static ScenarioLine parse(const std::string& text, const std::string& place);
-  int64_t number(const std::string& key, int64_t otherwise) const;
-  std::string text(const std::string& key, const std::string& otherwise = "") const;
-};
 
 class ScenarioRunner {
  public:

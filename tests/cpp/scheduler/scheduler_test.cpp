@@ -6,6 +6,7 @@
 
 #include "kv_cache/kv_cache_planner.h"
 #include "quire/error.h"
+#include "request/make_request.h"
 
 namespace quire {
 namespace {
@@ -20,29 +21,24 @@ KVCacheConfig kv_cache(int32_t usable_blocks, int32_t block_size) {
   return plan_kv_cache({spec}, demand);
 }
 
-EngineCoreRequest make_request(RequestId id, int32_t num_prompt_tokens, int32_t max_tokens) {
-  EngineCoreRequest request;
-  request.request_id = id;
-  request.prompt_token_ids =
-      std::vector<int32_t>(static_cast<size_t>(num_prompt_tokens), static_cast<int32_t>(id));
-  request.sampling_params.edit().max_tokens = max_tokens;
-  return request;
+std::vector<int32_t> some_tokens(int32_t count, int32_t id = 1) {
+  return std::vector<int32_t>(static_cast<size_t>(count), id);
 }
 
 TEST(SchedulerTest, AnIdInUseIsRefused) {
   Scheduler scheduler({}, kv_cache(20, 4));
-  scheduler.add_request(make_request(1, 4, 2));
-  EXPECT_THROW(scheduler.add_request(make_request(1, 4, 2)), InvalidArgument);
+  scheduler.add_request(make_request(1, some_tokens(4), 2));
+  EXPECT_THROW(scheduler.add_request(make_request(1, some_tokens(4), 2)), InvalidArgument);
   EXPECT_FALSE(scheduler.finish_request(9, RequestStatus::kFinishedAborted));
 }
 
 TEST(SchedulerTest, AnIdMayBeUsedAgainWhileItsFirstOwnerIsStillInFlight) {
   Scheduler scheduler({}, kv_cache(20, 4));
-  scheduler.add_request(make_request(1, 4, 2));
+  scheduler.add_request(make_request(1, some_tokens(4), 2));
   SchedulerOutput scheduler_output;
   ASSERT_TRUE(scheduler.schedule(scheduler_output));
   scheduler.finish_request(1, RequestStatus::kFinishedAborted);
-  scheduler.add_request(make_request(1, 6, 2));
+  scheduler.add_request(make_request(1, some_tokens(6), 2));
   ModelRunnerOutput result;
   result.reset(scheduler_output.step_id);
   result.add(1, std::vector<int32_t>{7});
@@ -54,9 +50,9 @@ TEST(SchedulerTest, AnIdMayBeUsedAgainWhileItsFirstOwnerIsStillInFlight) {
 
 TEST(SchedulerTest, AStopTokenIsReportedAndEndOfSequenceIsNot) {
   Scheduler scheduler({}, kv_cache(20, 4));
-  EngineCoreRequest eos = make_request(1, 4, 10);
+  EngineCoreRequest eos = make_request(1, some_tokens(4), 10);
   eos.eos_token_ids = {7};
-  EngineCoreRequest stop = make_request(2, 4, 10);
+  EngineCoreRequest stop = make_request(2, some_tokens(4, 2), 10);
   stop.sampling_params.edit().stop_token_ids = {7};
   scheduler.add_request(std::move(eos));
   scheduler.add_request(std::move(stop));
@@ -77,7 +73,7 @@ TEST(SchedulerTest, ResultsMustBeThoseOfTheOldestStep) {
   SchedulerConfig config;
   config.max_in_flight_steps = 2;
   Scheduler scheduler(config, kv_cache(20, 4));
-  scheduler.add_request(make_request(1, 4, 8));
+  scheduler.add_request(make_request(1, some_tokens(4), 8));
   SchedulerOutput first, second;
   scheduler.schedule(first);
   scheduler.schedule(second);
@@ -90,7 +86,7 @@ TEST(SchedulerTest, ResultsMustBeThoseOfTheOldestStep) {
 
 TEST(SchedulerTest, WorkersAreToldWithThePromptAndTheParametersThatCame) {
   Scheduler scheduler({}, kv_cache(20, 4));
-  EngineCoreRequest request = make_request(1, 8, 2);
+  EngineCoreRequest request = make_request(1, some_tokens(8), 2);
   request.seed = 9;
   const EngineCoreRequest came = request;
   scheduler.add_request(std::move(request));
@@ -137,7 +133,7 @@ TEST(SchedulerTest, AConnectorSeesWhatTheEnginesOwnPrefixesDependOn) {
   SchedulerParts parts;
   parts.kv_connector = connector;
   Scheduler scheduler(config, kv_cache(20, 4), std::move(parts));
-  EngineCoreRequest request = make_request(1, 8, 2);
+  EngineCoreRequest request = make_request(1, some_tokens(8), 2);
   request.lora_name = "lora";
   request.cache_salt = "salt";
   request.mm_features = {{"cat", 1, 2}};
@@ -155,7 +151,7 @@ TEST(SchedulerTest, AConnectorSeesWhatTheEnginesOwnPrefixesDependOn) {
   // What failed has computed nothing that could be kept.
   for (const auto& [status, expected] :
        {std::pair{RequestStatus::kFinishedAborted, 8}, {RequestStatus::kFinishedError, 0}}) {
-    EngineCoreRequest next = make_request(2, 8, 2);
+    EngineCoreRequest next = make_request(2, some_tokens(8, 2), 2);
     scheduler.add_request(std::move(next));
     ASSERT_TRUE(scheduler.schedule(scheduler_output));
     scheduler.finish_request(2, status);

@@ -12,11 +12,6 @@ namespace {
 constexpr RequestId kA = 1, kB = 2;
 constexpr int32_t kLengthA = 10, kLengthB = 5;
 
-std::vector<int32_t> prompt_of(int32_t length, int32_t first) {
-  std::vector<int32_t> ids;
-  for (int32_t i = 0; i < length; ++i) ids.push_back(10 + (first + i * 7) % 4000);
-  return ids;
-}
 SchedulerOutputBuilder& begin_both(SchedulerOutputBuilder& steps) {
   return steps.next()
       .add(kA, prompt_of(kLengthA, 1), kLengthA, {1})

@@ -18,12 +18,6 @@ void note_and_attend(const LaunchContext& ctx, TensorView out, TensorView query,
   fake::cpu().paged_attention(ctx, out, query, kv_cache, batch, layer);
 }
 
-std::vector<int32_t> prompt(int32_t length, int32_t first) {
-  std::vector<int32_t> ids;
-  for (int32_t i = 0; i < length; ++i) ids.push_back(10 + (first + i * 7) % 4000);
-  return ids;
-}
-
 TEST(ModelRunnerTest, RowsAreOrderedAsTheBackendWishesAndResultsAsTheStep) {
   std::vector<std::vector<int32_t>> tokens;
   for (const bool decodes_first : {false, true}) {
@@ -34,9 +28,9 @@ TEST(ModelRunnerTest, RowsAreOrderedAsTheBackendWishesAndResultsAsTheStep) {
     std::vector<int32_t>& all = tokens.emplace_back();
     // The second request needs three steps for its prompt.
     steps.next()
-        .add(1, prompt(20, 1), 20, {1, 2})
-        .add(2, prompt(30, 2), 10, {3, 4})
-        .add(3, prompt(5, 3), 5, {5});
+        .add(1, prompt_of(20, 1), 20, {1, 2})
+        .add(2, prompt_of(30, 2), 10, {3, 4})
+        .add(3, prompt_of(5, 3), 5, {5});
     rig.run(steps.scheduler_output);
     for (int32_t i = 0; i < 2; ++i) {
       steps.next().compute(1, 20 + i, 21 + i);
@@ -76,7 +70,7 @@ TEST(ModelRunnerTest, ALayersKernelIsChosenWhenItIsBuiltAndNotLater) {
   EXPECT_EQ(num_selections, num_layers);
   chosen_kernel = 8;
   SchedulerOutputBuilder steps;
-  rig.run(steps.next().add(1, prompt(5, 1), 5, {1}).scheduler_output);
+  rig.run(steps.next().add(1, prompt_of(5, 1), 5, {1}).scheduler_output);
   EXPECT_EQ(num_selections, num_layers);
   EXPECT_EQ(num_attentions, num_layers);
 }
@@ -102,7 +96,7 @@ TEST(ModelRunnerTest, ARequestThatSitsOutAStepKeepsItsState) {
     RunnerRig rig({});
     SchedulerOutputBuilder steps;
     std::vector<int32_t> all;
-    rig.run(steps.next().add(1, prompt(15, 1), 15, {1}).add(2, prompt(5, 2), 5, {2}).scheduler_output);
+    rig.run(steps.next().add(1, prompt_of(15, 1), 15, {1}).add(2, prompt_of(5, 2), 5, {2}).scheduler_output);
     if (sits_out) {
       const BlockId more[] = {3};
       rig.run(steps.next().compute(2, 5, 6).scheduler_output);
@@ -123,7 +117,7 @@ TEST(ModelRunnerTest, AResumedRequestIsComputedAgainElsewhere) {
   const auto run = [](bool preempted) {
     RunnerRig rig({});
     SchedulerOutputBuilder steps;
-    rig.run(steps.next().add(1, prompt(20, 1), 20, {1, 2}).scheduler_output);
+    rig.run(steps.next().add(1, prompt_of(20, 1), 20, {1, 2}).scheduler_output);
     rig.run(steps.next().compute(1, 20, 21).scheduler_output);
     const BlockId others[] = {7, 9};
     if (preempted) {
@@ -143,11 +137,11 @@ TEST(ModelRunnerTest, AStepThatDoesNotAddUpIsOurOwnMistake) {
   RunnerRig rig({});
   SchedulerOutputBuilder steps;
   EXPECT_THROW(rig.run(steps.next().compute(5, 0, 1).scheduler_output), InternalError);  // unknown
-  EXPECT_THROW(rig.run(steps.next().add(1, prompt(5, 1), 6, {1}).scheduler_output),
+  EXPECT_THROW(rig.run(steps.next().add(1, prompt_of(5, 1), 6, {1}).scheduler_output),
                InternalError);  // not so many tokens
-  EXPECT_THROW(rig.run(steps.next().add(2, prompt(17, 1), 17, {1}).scheduler_output),
+  EXPECT_THROW(rig.run(steps.next().add(2, prompt_of(17, 1), 17, {1}).scheduler_output),
                InternalError);  // too few blocks
-  EXPECT_THROW(rig.run(steps.next().add(2, prompt(5, 1), 5, {1}).scheduler_output),
+  EXPECT_THROW(rig.run(steps.next().add(2, prompt_of(5, 1), 5, {1}).scheduler_output),
                InternalError);  // not new
 }
 

@@ -7,6 +7,13 @@
 
 namespace quire {
 
+// Token ids of the demo model to be a prompt; with another `first`, others.
+inline std::vector<int32_t> prompt_of(int32_t length, int32_t first = 1) {
+  std::vector<int32_t> ids;
+  for (int32_t i = 0; i < length; ++i) ids.push_back(10 + (first + i * 7) % 4000);
+  return ids;
+}
+
 class SchedulerOutputBuilder {
  public:
   explicit SchedulerOutputBuilder(size_t num_groups = 1) : num_groups_(num_groups) {}
