@@ -13,8 +13,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         "It's 12 e\u0301\u0327 \u1100\u1161 字  \n\t<s>  \U0001F469\u200D\U0001F680 end ", true);
     tokenizer.decode(ids, false);
     // The document is a text too.
-    if (quire::unicode::find_invalid_utf8(text) == text.npos)
-      tokenizer.decode(tokenizer.encode(text, false), true);
+    if (quire::find_invalid_utf8(text) == text.npos) tokenizer.decode(tokenizer.encode(text, false), true);
   } catch (const quire::Error&) {
   }
   return 0;

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "quire/fields.h"
+#include "quire/utf8.h"
 #include "request_values.h"
 #include "server_api.h"
 
@@ -53,7 +54,8 @@ void set_sampling_inputs(const RequestValues& values, EngineRequest& request) {
   SamplingParams& params = request.sampling_params;
   for (std::string& word : values.texts("stop_words")) {
     if (word.empty()) continue;  // how its clients say that there is none
-    if (!is_valid_utf8(word)) throw InvalidArgument("stop_words holds a text that is not valid UTF-8");
+    if (find_invalid_utf8(word) != std::string_view::npos)
+      throw InvalidArgument("stop_words holds a text that is not valid UTF-8");
     params.stop.push_back(std::move(word));
   }
   for (const std::string& word : values.texts("bad_words")) {

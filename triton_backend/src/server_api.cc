@@ -7,6 +7,7 @@
 #include <new>
 
 #include "quire/error.h"
+#include "quire/utf8.h"
 
 namespace quire::triton {
 namespace {
@@ -45,32 +46,12 @@ ServerApi resolve() {
 // A client's bytes may be in a message, and the server puts it into JSON and gRPC as it is: what is no UTF-8
 // becomes '?'.
 std::string valid_utf8(std::string text) {
-  for (size_t i = 0; i < text.size();) {
-    const auto byte = static_cast<unsigned char>(text[i]);
-    const size_t length = byte < 0x80                   ? 1
-                          : byte >= 0xC2 && byte < 0xE0 ? 2
-                          : (byte & 0xF0) == 0xE0       ? 3
-                          : byte >= 0xF0 && byte < 0xF5 ? 4
-                                                        : 0;
-    bool valid = length > 0 && i + length <= text.size();
-    for (size_t k = 1; valid && k < length; ++k)
-      valid = (static_cast<unsigned char>(text[i + k]) & 0xC0) == 0x80;
-    if (valid && length > 2) {
-      // Neither too long, nor half of a surrogate pair, nor past U+10FFFF.
-      const auto second = static_cast<unsigned char>(text[i + 1]);
-      valid = byte == 0xE0   ? second >= 0xA0
-              : byte == 0xED ? second < 0xA0
-              : byte == 0xF0 ? second >= 0x90
-              : byte == 0xF4 ? second < 0x90
-                             : true;
-    }
-    if (valid) {
-      i += length;
-    } else {
-      text[i++] = '?';
-    }
+  for (size_t pos = 0;; ++pos) {
+    const size_t invalid = find_invalid_utf8(std::string_view(text).substr(pos));
+    if (invalid == std::string_view::npos) return text;
+    pos += invalid;
+    text[pos] = '?';
   }
-  return text;
 }
 
 // `text` itself, or its first whole characters of `max_bytes` bytes and "...".
@@ -123,8 +104,6 @@ void log_failure(TRITONSERVER_Error* error, const char* what) {
   log(TRITONSERVER_LOG_WARN, std::string(what) + ": " + server_api().TRITONSERVER_ErrorMessage(error));
   server_api().TRITONSERVER_ErrorDelete(error);
 }
-
-bool is_valid_utf8(std::string_view text) { return valid_utf8(std::string(text)) == text; }
 
 TRITONSERVER_Error* new_error(TRITONSERVER_Error_Code code, std::string_view message) {
   return server_api().TRITONSERVER_ErrorNew(code, valid_utf8(cut(message, kMaxMessageBytes)).c_str());

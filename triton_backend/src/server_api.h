@@ -39,9 +39,6 @@ void check(TRITONSERVER_Error* error);
 // For calls whose failure changes nothing that we could mend: logged and deleted.
 void log_failure(TRITONSERVER_Error* error, const char* what);
 
-// Whether the bytes are UTF-8: whole characters, none too long, no surrogates.
-bool is_valid_utf8(std::string_view text);
-
 // A client's text for an error message: its first 100 bytes, whole characters of them, and "..." for the
 // rest.
 std::string excerpt(std::string_view text);

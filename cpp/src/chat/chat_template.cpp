@@ -51,7 +51,8 @@ struct ChatTemplate::Impl {
     if (source.size() > kMaxTemplateBytes) {
       throw InvalidArgument(str("chat_template: the template is longer than ", kMaxTemplateBytes, " bytes"));
     }
-    if (!is_valid_utf8(source)) throw InvalidArgument("chat_template: the template is not valid UTF-8");
+    if (find_invalid_utf8(source) != std::string_view::npos)
+      throw InvalidArgument("chat_template: the template is not valid UTF-8");
     Body body = parse_template(source);
     return {std::move(source), std::move(body)};
   }

@@ -138,44 +138,6 @@ void check_string_size(size_t bytes) {
   }
 }
 
-bool is_valid_utf8(std::string_view text) {
-  for (size_t pos = 0; pos < text.size();) {
-    const auto lead = static_cast<unsigned char>(text[pos]);
-    const size_t length = lead < 0x80 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
-    if ((lead >= 0x80 && lead < 0xC2) || lead > 0xF4 || length > text.size() - pos) return false;
-    for (size_t i = 1; i < length; ++i) {
-      if ((text[pos + i] & 0xC0) != 0x80) return false;
-    }
-    const char32_t c = decode_utf8(text, pos);
-    // Overlong forms, surrogates and what lies beyond Unicode.
-    if ((length == 3 && c < 0x800) || (length == 4 && c < 0x10000) || c > 0x10FFFF ||
-        (c >= 0xD800 && c < 0xE000)) {
-      return false;
-    }
-  }
-  return true;
-}
-
-char32_t decode_utf8(std::string_view text, size_t& pos) {
-  const auto lead = static_cast<unsigned char>(text[pos++]);
-  if (lead < 0x80) return lead;
-  const int num_more = lead < 0xE0 ? 1 : lead < 0xF0 ? 2 : 3;
-  char32_t c = lead & (0x3F >> num_more);
-  for (int i = 0; i < num_more; ++i) c = c << 6 | (static_cast<unsigned char>(text[pos++]) & 0x3F);
-  return c;
-}
-
-void append_utf8(char32_t c, std::string& out) {
-  if (c < 0x80) {
-    out += static_cast<char>(c);
-    return;
-  }
-  const int num_more = c < 0x800 ? 1 : c < 0x10000 ? 2 : 3;
-  constexpr unsigned char kLeads[] = {0, 0xC0, 0xE0, 0xF0};
-  out += static_cast<char>(kLeads[num_more] | c >> (6 * num_more));
-  for (int i = num_more - 1; i >= 0; --i) out += static_cast<char>(0x80 | (c >> (6 * i) & 0x3F));
-}
-
 size_t count_characters(std::string_view text) {
   spend_copy(text.size());
   return static_cast<size_t>(

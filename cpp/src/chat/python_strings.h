@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "util/utf8.h"
+
 namespace quire::chat {
 
 // No string that a template makes may be longer; templates and messages come from strangers.
@@ -16,10 +18,6 @@ inline constexpr size_t kMaxStringBytes = size_t{64} << 20;
 // Throws InvalidArgument when a string of this size would be too long.
 void check_string_size(size_t bytes);
 
-bool is_valid_utf8(std::string_view text);
-// The character at text[pos], which advances past it. The text must be valid UTF-8.
-char32_t decode_utf8(std::string_view text, size_t& pos);
-void append_utf8(char32_t character, std::string& out);
 size_t count_characters(std::string_view text);
 std::vector<std::string_view> split_characters(std::string_view text);
 // The characters [first, last), or fewer where there are no more.

@@ -71,18 +71,18 @@ void AddedVocabulary::split(const TokenTrie& trie, std::string_view text, std::v
     from = end;
     const AddedToken& token = by_id_.at(id);
     if (token.single_word) {
-      size_t before = begin > 0 ? unicode::previous_utf8(text, begin) : 0, after = end;
-      if (begin > 0 && word_.contains(unicode::decode_utf8(text, before))) continue;
-      if (end < text.size() && word_.contains(unicode::decode_utf8(text, after))) continue;
+      size_t before = begin > 0 ? previous_utf8(text, begin) : 0, after = end;
+      if (begin > 0 && word_.contains(decode_utf8(text, before))) continue;
+      if (end < text.size() && word_.contains(decode_utf8(text, after))) continue;
     }
     // A match that lies in spaces which the token before it took along: with nothing left of it, it is no
     // match; otherwise `tokenizers` counts the spaces twice, and so do we.
     if (token.lstrip) {
       begin = std::max(begin, done);
       while (begin > done) {
-        const size_t previous = unicode::previous_utf8(text, begin);
+        const size_t previous = previous_utf8(text, begin);
         size_t pos = previous;
-        if (!space_.contains(unicode::decode_utf8(text, pos))) break;
+        if (!space_.contains(decode_utf8(text, pos))) break;
         begin = previous;
       }
     }

@@ -32,8 +32,7 @@ const std::array<char32_t, 256>& byte_level_characters() {
 
 std::string to_byte_level(std::string_view bytes) {
   std::string token;
-  for (char byte : bytes)
-    unicode::append_utf8(byte_level_characters()[static_cast<unsigned char>(byte)], token);
+  for (char byte : bytes) append_utf8(byte_level_characters()[static_cast<unsigned char>(byte)], token);
   return token;
 }
 
@@ -42,7 +41,7 @@ std::optional<std::string> from_byte_level(std::string_view token) {
   std::string bytes;
   bytes.reserve(token.size());
   for (size_t pos = 0; pos < token.size();) {
-    const char32_t c = unicode::decode_utf8(token, pos);
+    const char32_t c = decode_utf8(token, pos);
     if (c >= byte_of.size() || byte_of[c] < 0) return std::nullopt;
     bytes += static_cast<char>(byte_of[c]);
   }

@@ -138,7 +138,7 @@ void HfTokenizer::give_back(std::unique_ptr<EncodeScratch> scratch) const {
 std::vector<int32_t> HfTokenizer::encode(std::string_view text, bool add_special_tokens) const {
   if (text.size() > kMaxTextBytes)
     throw InvalidArgument(str("text must be at most ", kMaxTextBytes, " bytes"));
-  if (const size_t bad = unicode::find_invalid_utf8(text); bad != text.npos) {
+  if (const size_t bad = find_invalid_utf8(text); bad != text.npos) {
     throw InvalidArgument(str("text must be valid UTF-8; byte ", bad, " is not"));
   }
   // Lost if something throws, which costs the next call its warm cache.

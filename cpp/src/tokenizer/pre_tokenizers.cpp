@@ -87,7 +87,7 @@ void split_at_matches(const Regex& regex, bool invert, Behavior behavior, PreTok
       // An empty match right after the last one would be found for ever.
       if (match.begin == match.end && any && match.end == done) {
         if (from == text.size()) break;
-        unicode::decode_utf8(text, from);
+        decode_utf8(text, from);
         continue;
       }
       if (done != match.begin) add(done, match.begin, false);
@@ -169,7 +169,7 @@ class Digits final : public PreTokenizer {
       size_t run = piece.begin;  // where the current run of digits, or of anything else, began
       bool run_is_numeric = false;
       for (size_t pos = piece.begin, next = pos; pos < piece.end; pos = next) {
-        const bool is_numeric = numeric_.contains(unicode::decode_utf8(text, next));
+        const bool is_numeric = numeric_.contains(decode_utf8(text, next));
         if (pos > run && (is_numeric != run_is_numeric || (is_numeric && individual_))) {
           out.push_back({run, pos});
           run = pos;

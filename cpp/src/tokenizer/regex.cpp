@@ -150,8 +150,8 @@ Regex::FirstBytes Regex::first_bytes(const RegexNode& node) {
   }
   for (const unicode::CodePointRange& range : first.ranges()) {
     std::string low, high;
-    unicode::append_utf8(range.first, low);
-    unicode::append_utf8(range.last, high);
+    append_utf8(range.first, low);
+    append_utf8(range.last, high);
     // Lead bytes grow with the code point.
     for (int b = static_cast<unsigned char>(low[0]); b <= static_cast<unsigned char>(high[0]); ++b) {
       bytes.allowed[static_cast<size_t>(b)] = true;
@@ -172,7 +172,7 @@ bool Regex::find(std::string_view text, size_t start, RegexScratch& scratch, Mat
       }
     }
     if (pos == text.size()) break;
-    unicode::decode_utf8(text, pos);
+    decode_utf8(text, pos);
   }
   return false;
 }
@@ -202,7 +202,7 @@ size_t Regex::run(uint32_t pc, std::string_view text, size_t pos, RegexScratch& 
     spend(1);
     switch (instruction.op) {
       case Op::kSet:
-        failed = pos >= text.size() || !sets_[instruction.set].contains(unicode::decode_utf8(text, pos));
+        failed = pos >= text.size() || !sets_[instruction.set].contains(decode_utf8(text, pos));
         ++pc;
         break;
       case Op::kGreedyRun:
@@ -211,7 +211,7 @@ size_t Regex::run(uint32_t pc, std::string_view text, size_t pos, RegexScratch& 
         const unicode::CodePointBitmap& set = sets_[instruction.set];
         const size_t begin = pos;
         for (uint32_t i = 0; i < instruction.min && !failed; ++i) {
-          failed = pos >= text.size() || !set.contains(unicode::decode_utf8(text, pos));
+          failed = pos >= text.size() || !set.contains(decode_utf8(text, pos));
         }
         spend((pos - begin) / kBytesPerStep);
         if (failed) break;
@@ -271,11 +271,11 @@ size_t Regex::run(uint32_t pc, std::string_view text, size_t pos, RegexScratch& 
       pc = choice.op == Op::kSplit || choice.op == Op::kTryIfFirst ? choice.target : frame.pc + 1;
       failed = false;
       if (choice.op == Op::kGreedyRun) {  // give back one character
-        pos = frame.pos = unicode::previous_utf8(text, frame.pos);
+        pos = frame.pos = previous_utf8(text, frame.pos);
         if (pos == frame.limit) stack.pop_back();
       } else if (choice.op == Op::kLazyRun) {  // take one more
         failed = frame.limit == 0 || frame.pos >= text.size() ||
-                 !sets_[choice.set].contains(unicode::decode_utf8(text, frame.pos));
+                 !sets_[choice.set].contains(decode_utf8(text, frame.pos));
         pos = frame.pos;
         if (frame.limit != SIZE_MAX) --frame.limit;
         if (failed) stack.pop_back();
@@ -300,9 +300,9 @@ bool Regex::holds(RegexNode::Assertion assertion, std::string_view text, size_t 
     case Assertion::kTextEndOrFinalNewline: return at_end || (pos + 1 == text.size() && text[pos] == '\n');
     case Assertion::kWordEdge:
     case Assertion::kNoWordEdge: {
-      size_t before = pos > 0 ? unicode::previous_utf8(text, pos) : 0, after = pos;
-      const bool word_before = pos > 0 && word_.contains(unicode::decode_utf8(text, before));
-      const bool word_after = !at_end && word_.contains(unicode::decode_utf8(text, after));
+      size_t before = pos > 0 ? previous_utf8(text, pos) : 0, after = pos;
+      const bool word_before = pos > 0 && word_.contains(decode_utf8(text, before));
+      const bool word_after = !at_end && word_.contains(decode_utf8(text, after));
       return (word_before != word_after) == (assertion == Assertion::kWordEdge);
     }
   }

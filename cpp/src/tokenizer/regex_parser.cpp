@@ -238,7 +238,7 @@ class RegexParser {
       fail("a lookbehind", start);
     } else if (peek() == '?' && !skip(U"?:")) {
       std::string name;
-      for (size_t i = pos_; i < pattern_.size() && i < pos_ + 3; ++i) unicode::append_utf8(pattern_[i], name);
+      for (size_t i = pos_; i < pattern_.size() && i < pos_ + 3; ++i) append_utf8(pattern_[i], name);
       fail(str("the group '(", name, "...'"), start);
     }
     RegexNodePtr body = parse_alternatives();
@@ -270,7 +270,7 @@ class RegexParser {
         negated = c == 'P';
         if (skip(U"^")) negated = !negated;
         std::string name;
-        while (!at_end() && peek() != '}') unicode::append_utf8(pattern_[pos_++], name);
+        while (!at_end() && peek() != '}') append_utf8(pattern_[pos_++], name);
         if (at_end() || !CodePointSet::from_category_name(name, out))
           fail(str("the property '", name, "'"), start);
         break;

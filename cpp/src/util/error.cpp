@@ -1,8 +1,10 @@
 #include "quire/error.h"
 
+#include <algorithm>
 #include <cstring>
 #include <string_view>
 
+#include "quire/utf8.h"
 #include "util/check.h"
 
 namespace quire {
@@ -10,39 +12,24 @@ namespace {
 
 constexpr size_t kMaxHeadBytes = 1400, kMaxTailBytes = 600;  // of a message: what would do stands at its end
 
-// How many bytes the character at `pos` has; 0 when they are no UTF-8.
-size_t character_bytes(std::string_view text, size_t pos) {
-  const auto byte = [&](size_t i) {
-    return pos + i < text.size() ? static_cast<unsigned char>(text[pos + i]) : 0U;
-  };
-  const auto continues = [&](size_t i) { return (byte(i) & 0xC0U) == 0x80; };
-  const unsigned lead = byte(0);
-  if (lead < 0x80) return 1;
-  if (lead < 0xC2 || lead > 0xF4 || !continues(1)) return 0;
-  if (lead < 0xE0) return 2;
-  // No longer forms of shorter characters, no surrogates, nothing past U+10FFFF.
-  if ((lead == 0xE0 && byte(1) < 0xA0) || (lead == 0xED && byte(1) > 0x9F)) return 0;
-  if ((lead == 0xF0 && byte(1) < 0x90) || (lead == 0xF4 && byte(1) > 0x8F) || !continues(2)) return 0;
-  if (lead < 0xF0) return 3;
-  return continues(3) ? 4 : 0;
-}
-
-// Appends a part of a message, its controls and broken characters written out.
+// Appends a part of a message, its controls and what is not UTF-8 written out.
 void append_readable(std::string_view text, std::string& out) {
   constexpr std::string_view kDigits = "0123456789abcdef";
-  for (size_t pos = 0; pos < text.size();) {
+  size_t valid_end = std::min(find_invalid_utf8(text), text.size());
+  for (size_t pos = 0; pos < text.size(); ++pos) {
     const auto byte = static_cast<unsigned char>(text[pos]);
-    const size_t bytes = character_bytes(text, pos);
     if (byte == '\n') {
       out += "\\n";
-    } else if (bytes == 0 || byte < 0x20 || byte == 0x7F) {
+    } else if (pos == valid_end || byte < 0x20 || byte == 0x7F) {
       out += "\\x";
       out += kDigits[byte >> 4];
       out += kDigits[byte & 15];
     } else {
-      out += text.substr(pos, bytes);
+      out += text[pos];
     }
-    pos += bytes > 0 ? bytes : 1;
+    if (pos < valid_end) continue;
+    const size_t invalid = find_invalid_utf8(text.substr(pos + 1));
+    valid_end = invalid == std::string_view::npos ? text.size() : pos + 1 + invalid;
   }
 }
 

@@ -13,14 +13,6 @@ using unicode::CodePointRange;
 using unicode::CodePointSet;
 using unicode::NormalizationForm;
 
-TEST(UnicodeTest, TheFirstInvalidByteIsFound) {
-  EXPECT_EQ(unicode::find_invalid_utf8("plain ASCII, é, 字 and 👍"), std::string_view::npos);
-  EXPECT_EQ(unicode::find_invalid_utf8("12345678\xFF"), 8u);
-  EXPECT_EQ(unicode::find_invalid_utf8("a\xC0\x80"), 1u);      // overlong
-  EXPECT_EQ(unicode::find_invalid_utf8("a\xED\xA0\x80"), 1u);  // a surrogate
-  EXPECT_EQ(unicode::find_invalid_utf8("a\xE5\xAD"), 1u);      // cut short
-}
-
 TEST(UnicodeTest, SetsMergeRangesThatTouch) {
   const CodePointRange ranges[] = {{20, 30}, {1, 5}, {6, 10}, {25, 40}};
   const CodePointSet set(ranges);
