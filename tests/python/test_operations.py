@@ -189,7 +189,7 @@ def test_without_a_recorder_there_is_nothing_to_dump(demo_model: Path, tmp_path:
         ({"max_num_partial_prefills": 100}, "max_num_partial_prefills 100 is above max_num_seqs 64"),
         ({"max_long_partial_prefills": 1}, "max_long_partial_prefills 1 needs long_prefill_token_threshold"),
         ({"max_model_len": 64, "num_gpu_blocks_override": 21}, "max_num_seqs 64 is more than .* 20 blocks"),
-        ({"scheduling_policy": "lifo"}, "'fcfs', 'priority', 'cache_aware' or 'fair', got lifo"),
+        ({"scheduling_policy": "lifo"}, "'fcfs', 'priority', 'cache_aware' or 'fair', got 'lifo'"),
         ({"watermark": 1.5}, "watermark must be at least 0 and below 1, got 1.5"),
         ({"flight_recorder_bytes": 5}, "flight_recorder_bytes must be at least 65536"),
     ],

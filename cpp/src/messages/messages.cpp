@@ -1,7 +1,8 @@
-// The public message types' few functions.
+// The messages' few functions.
 #include <filesystem>
 
 #include "messages/check_fields.h"
+#include "messages/scheduling_policy.h"
 #include "quire/engine_config.h"
 #include "quire/error.h"
 #include "quire/request_output.h"
@@ -47,6 +48,15 @@ void SamplingParams::validate(int32_t vocab_size) const {
   }
 }
 
+SchedulingPolicy find_scheduling_policy(const std::string& name) {
+  if (name == "fcfs") return SchedulingPolicy::kFcfs;
+  if (name == "priority") return SchedulingPolicy::kPriority;
+  if (name == "cache_aware") return SchedulingPolicy::kCacheAware;
+  if (name == "fair") return SchedulingPolicy::kFair;
+  throw InvalidArgument(
+      str("scheduling_policy must be 'fcfs', 'priority', 'cache_aware' or 'fair', got '", name, "'"));
+}
+
 void EngineConfig::validate() const {
   if (model.empty()) throw InvalidArgument("model is empty; give a directory with config.json");
   require(dtype == "auto" || dtype == "float32" || dtype == "bfloat16" || dtype == "float16", "dtype", dtype,
@@ -78,9 +88,7 @@ void EngineConfig::validate() const {
           "at least 1, or 0 for no limit");
   require(max_long_partial_prefills >= 0, "max_long_partial_prefills", max_long_partial_prefills,
           "at least 1, or 0 for no limit");
-  require(scheduling_policy == "fcfs" || scheduling_policy == "priority" ||
-              scheduling_policy == "cache_aware" || scheduling_policy == "fair",
-          "scheduling_policy", scheduling_policy, "'fcfs', 'priority', 'cache_aware' or 'fair'");
+  find_scheduling_policy(scheduling_policy);
   require(watermark >= 0 && watermark < 1, "watermark", watermark, "at least 0 and below 1");
   require(max_logprobs >= 0 && max_logprobs <= 100, "max_logprobs", max_logprobs, "between 0 and 100");
   require(max_logit_bias >= 0, "max_logit_bias", max_logit_bias, "at least 0");

@@ -6,6 +6,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "messages/scheduling_policy.h"
 #include "util/check.h"
 
 namespace quire {
@@ -227,12 +228,14 @@ class FairQueue final : public RequestQueue {
 
 std::unique_ptr<RequestQueue> make_request_queue(const std::string& policy,
                                                  std::function<int32_t(const Request&)> count_cached_tokens) {
-  if (policy == "fcfs") return std::make_unique<OrderedQueue<ByArrival>>();
-  if (policy == "priority") return std::make_unique<OrderedQueue<ByPriority>>();
-  if (policy == "cache_aware") return std::make_unique<CacheAwareQueue>(std::move(count_cached_tokens));
-  if (policy == "fair") return std::make_unique<FairQueue>();
-  throw InvalidArgument(
-      str("scheduling_policy must be 'fcfs', 'priority', 'cache_aware' or 'fair', got '", policy, "'"));
+  switch (find_scheduling_policy(policy)) {
+    case SchedulingPolicy::kFcfs: return std::make_unique<OrderedQueue<ByArrival>>();
+    case SchedulingPolicy::kPriority: return std::make_unique<OrderedQueue<ByPriority>>();
+    case SchedulingPolicy::kCacheAware:
+      return std::make_unique<CacheAwareQueue>(std::move(count_cached_tokens));
+    case SchedulingPolicy::kFair: break;
+  }
+  return std::make_unique<FairQueue>();
 }
 
 }  // namespace quire
