@@ -20,8 +20,6 @@
 namespace quire {
 namespace {
 
-constexpr int64_t kMaxDefaultKvCacheBytes = int64_t{4} << 30;
-
 // A step's way through one rank.
 struct Step {
   const SchedulerOutput* scheduler_output = nullptr;
@@ -183,10 +181,6 @@ class LocalExecutor final : public Executor {
  public:
   LocalExecutor(const EngineConfig& config, const Backend& backend)
       : backend_(backend), max_in_flight_steps_(uses_async_scheduling(config, backend_) ? 2 : 1) {
-    if (backend_.is_device() && config.kv_arena) {
-      throw InvalidArgument(
-          "kv_arena is host memory; a CUDA device's KV cache is sized by gpu_memory_utilization");
-    }
     const HfConfig hf_config = load_model_config(config.model);
     model_info_.architecture = hf_config.get_strings("architectures").at(0);
     model_info_.max_model_len = resolve_max_model_len(config, hf_config);
@@ -233,11 +227,9 @@ class LocalExecutor final : public Executor {
     int64_t available = std::numeric_limits<int64_t>::max();
     for (const auto& rank : ranks_)
       available = std::min(available, rank->worker().available_kv_cache_bytes());
-    if (backend_.is_device()) return available;
-    const auto ranks = static_cast<int64_t>(ranks_.size());
-    return std::min(available, kMaxDefaultKvCacheBytes) / ranks;
+    return available;
   }
-  bool maps_kv_cache_on_demand() const override { return !backend_.is_device(); }
+  bool maps_kv_cache_on_demand() const override { return ranks_[0]->worker().maps_kv_cache_on_demand(); }
   void initialize_kv_cache(const KVCacheConfig& config) override {
     const auto worker = [this](int32_t rank) -> Worker& {
       return ranks_[static_cast<size_t>(rank)]->worker();

@@ -11,6 +11,11 @@ constexpr int kMaxTries = 8;
 // What is never asked for: the driver needs room for a kernel's local memory, and for modules loaded later.
 constexpr size_t kDriverBytes = size_t{256} << 20;
 
+int64_t left_of(const DeviceArena& arena, size_t reserved) {
+  const size_t left = arena.remaining();
+  return left > reserved ? static_cast<int64_t>(left - reserved) : 0;
+}
+
 class DevicePlatform final : public Platform {
  public:
   // A device computes by itself: one thread of the host is enough.
@@ -44,10 +49,10 @@ class DevicePlatform final : public Platform {
   std::unique_ptr<DeviceArena> make_arena(const EngineConfig& config,
                                           const std::function<DeviceMemoryPlan()>& measure) override;
 
-  int64_t available_kv_cache_bytes(const DeviceArena& arena, size_t reserved) const override {
-    const size_t left = arena.remaining();
-    return left > reserved ? static_cast<int64_t>(left - reserved) : 0;
+  int64_t available_kv_cache_bytes(const DeviceArena& arena, size_t reserved, int32_t) const override {
+    return left_of(arena, reserved);
   }
+  bool maps_kv_cache_on_demand() const override { return false; }
   std::vector<std::byte*> allocate_kv_cache(const KVCacheConfig& config, DeviceArena& arena,
                                             size_t reserved) override;
   // A device's blocks have their memory for good.
@@ -70,6 +75,10 @@ class DevicePlatform final : public Platform {
 
 std::unique_ptr<DeviceArena> DevicePlatform::make_arena(const EngineConfig& config,
                                                         const std::function<DeviceMemoryPlan()>& measure) {
+  if (config.kv_arena) {
+    throw InvalidArgument(
+        "kv_arena is host memory; a CUDA device's KV cache is sized by gpu_memory_utilization");
+  }
   DeviceMemoryPlan plan = measure();
   for (int attempt = 1;; ++attempt) {
     size_t free = 0, total = 0;
@@ -90,7 +99,7 @@ std::vector<std::byte*> DevicePlatform::allocate_kv_cache(const KVCacheConfig& c
                                                           size_t reserved) {
   int64_t bytes = 0;
   for (const KVCacheGroup& group : config.groups) bytes += group.block_bytes() * group.num_blocks;
-  const int64_t available = available_kv_cache_bytes(arena, reserved);
+  const int64_t available = left_of(arena, reserved);
   if (bytes > available) {
     throw InvalidArgument(str("kv_cache_memory_bytes ", bytes, " is more than the ", available,
                               " bytes that are left for it on ", name(),

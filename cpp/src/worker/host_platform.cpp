@@ -1,8 +1,13 @@
+#include <algorithm>
+
 #include "worker/kv_cache_memory.h"
 #include "worker/platform.h"
 
 namespace quire {
 namespace {
+
+// For all ranks together, where kv_cache_memory_bytes says nothing.
+constexpr int64_t kMaxDefaultKvCacheBytes = int64_t{4} << 30;
 
 class HostPlatform final : public Platform {
  public:
@@ -20,9 +25,10 @@ class HostPlatform final : public Platform {
   }
 
   // A part of what is free, for the host is shared with everyone.
-  int64_t available_kv_cache_bytes(const DeviceArena&, size_t) const override {
-    return static_cast<int64_t>(available_host_memory() / 2);
+  int64_t available_kv_cache_bytes(const DeviceArena&, size_t, int32_t world_size) const override {
+    return std::min(static_cast<int64_t>(available_host_memory() / 2), kMaxDefaultKvCacheBytes) / world_size;
   }
+  bool maps_kv_cache_on_demand() const override { return true; }
   // Address space: blocks get memory when they are touched.
   std::vector<std::byte*> allocate_kv_cache(const KVCacheConfig& config, DeviceArena&, size_t) override {
     std::vector<std::byte*> first_blocks;

@@ -52,12 +52,17 @@ class Platform {
 
   virtual std::unique_ptr<WeightLoader> make_loader() = 0;
   // Where everything that the worker keeps will lie. `measure` says what it takes besides the KV cache; not
-  // everyone asks. Throws as DeviceMemoryPlan::set_budget and make_device_arena do.
+  // everyone asks. Throws as DeviceMemoryPlan::set_budget and make_device_arena do, and InvalidArgument for a
+  // kv_arena where the KV cache is no host memory.
   virtual std::unique_ptr<DeviceArena> make_arena(const EngineConfig& config,
                                                   const std::function<DeviceMemoryPlan()>& measure) = 0;
 
-  // What the KV cache may have when `reserved` bytes of the arena are still to be taken.
-  virtual int64_t available_kv_cache_bytes(const DeviceArena& arena, size_t reserved) const = 0;
+  // What the KV cache may have when `reserved` bytes of the arena are still to be taken, and `world_size`
+  // ranks share the host.
+  virtual int64_t available_kv_cache_bytes(const DeviceArena& arena, size_t reserved,
+                                           int32_t world_size) const = 0;
+  // Whether blocks take memory only when they are used.
+  virtual bool maps_kv_cache_on_demand() const = 0;
   // Where block 0 of each group begins. Called once. Throws InvalidArgument for more than is available.
   virtual std::vector<std::byte*> allocate_kv_cache(const KVCacheConfig& config, DeviceArena& arena,
                                                     size_t reserved) = 0;

@@ -101,7 +101,7 @@ size_t Worker::step_bytes() const {
 }
 
 int64_t Worker::available_kv_cache_bytes() const {
-  return platform_->available_kv_cache_bytes(*arena_, step_bytes());
+  return platform_->available_kv_cache_bytes(*arena_, step_bytes(), communicator_->world_size());
 }
 
 void Worker::initialize_kv_cache(const KVCacheConfig& config) {

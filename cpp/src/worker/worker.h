@@ -43,6 +43,7 @@ class Worker {
   // What is left for the KV cache on a device. On the host, which is shared with everyone, a part of what is
   // free.
   int64_t available_kv_cache_bytes() const;
+  bool maps_kv_cache_on_demand() const { return platform_->maps_kv_cache_on_demand(); }
 
   // Takes the memory, or on the host the address space, of every group, and prepares all steps to come.
   // Called once, before the first step.

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "device/fake_kernels.h"
+#include "kv_cache/kv_arena.h"
 #include "quire/error.h"
 
 namespace quire {
@@ -59,8 +60,9 @@ TEST_F(PlatformTest, ADevicesMemoryIsMeasuredAndTakenAtOnceAndTheHostsAsItIsNeed
 
 TEST_F(PlatformTest, ADevicesKVCacheHasWhatTheRestLeaves) {
   const auto arena = make_device_arena(FakeDeviceRuntime::table(), 10240);
-  EXPECT_EQ(on_device_->available_kv_cache_bytes(*arena, 4096), 6144);
-  EXPECT_EQ(on_device_->available_kv_cache_bytes(*arena, 20000), 0);
+  EXPECT_EQ(on_device_->available_kv_cache_bytes(*arena, 4096, /*world_size=*/1), 6144);
+  EXPECT_EQ(on_device_->available_kv_cache_bytes(*arena, 4096, /*world_size=*/2), 6144) << "its own device's";
+  EXPECT_EQ(on_device_->available_kv_cache_bytes(*arena, 20000, /*world_size=*/1), 0);
   try {
     on_device_->allocate_kv_cache(small_cache(7), *arena, 4096);
     FAIL() << "7 blocks of 1 KiB are more than 6 KiB";
@@ -72,6 +74,23 @@ TEST_F(PlatformTest, ADevicesKVCacheHasWhatTheRestLeaves) {
   const auto first_blocks = on_device_->allocate_kv_cache(small_cache(6), *arena, 4096);
   ASSERT_EQ(first_blocks.size(), 1U);
   EXPECT_EQ(arena->remaining(), 4096U);
+}
+
+TEST_F(PlatformTest, RanksShareTheHostsMemory) {
+  const auto arena = host_->make_arena({}, nullptr);
+  const int64_t alone = host_->available_kv_cache_bytes(*arena, 0, /*world_size=*/1);
+  EXPECT_GT(alone, 0);
+  EXPECT_LE(alone, int64_t{4} << 30);
+  EXPECT_LE(host_->available_kv_cache_bytes(*arena, 0, /*world_size=*/4), int64_t{1} << 30);
+}
+
+TEST_F(PlatformTest, OnlyTheHostsKVCacheCanBeInAnArena) {
+  EngineConfig config;
+  config.kv_arena = std::make_shared<KVArena>(1 << 20);
+  EXPECT_NO_THROW(host_->make_arena(config, nullptr));
+  EXPECT_TRUE(host_->maps_kv_cache_on_demand());
+  EXPECT_THROW(on_device_->make_arena(config, nullptr), InvalidArgument);
+  EXPECT_FALSE(on_device_->maps_kv_cache_on_demand());
 }
 
 TEST_F(PlatformTest, TheHostsBlocksLoseTheirMemoryWhenExtentsSaySo) {
