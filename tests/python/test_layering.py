@@ -1,4 +1,4 @@
-"""Who may include whom: DESIGN's table, enforced. A new edge is a line here, and a line in a review."""
+"""Who may include whom: the table, enforced. A new edge is a line here, and a line in a review."""
 
 from __future__ import annotations
 
