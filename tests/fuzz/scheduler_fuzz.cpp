@@ -3,7 +3,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "../cpp/scheduler/scheduler_checker.h"
+#include "scheduler/scheduler_checker.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const uint8_t* const end = data + (size < 2000 ? size : 2000);
