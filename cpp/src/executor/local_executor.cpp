@@ -83,8 +83,8 @@ class Rank {
   }
 
  private:
-  // Only this thread takes steps from the queue: the front stays the front while the lock is open, but may
-  // move.
+  // Only this thread takes steps from the queue: the front may move while the lock is open, but stays the
+  // front.
   void run() {
     std::unique_lock lock(mutex_);
     while (true) {

@@ -108,8 +108,8 @@ class Scheduler {
   void take_new_hashes(std::vector<std::pair<RequestId, KVBlockHash>>& out);
 
  private:
-  // A step whose results are still to come. `requests` may have finished meanwhile; they are kept
-  // until the last step they are in has returned.
+  // A step whose results are still to come. `requests` may have finished meanwhile; they are kept until the
+  // last step they are in has returned.
   struct InFlightStep {
     StepId step_id = 0;
     std::vector<Request*> requests;
@@ -188,7 +188,7 @@ class Scheduler {
   int32_t token_budget_ = 0;
   int32_t encoder_budget_ = 0;
   bool running_prefills_ = false;     // some scheduled running request was in the middle of its prefill
-  size_t num_scheduled_running_ = 0;  // the first of scheduled_
+  size_t num_scheduled_running_ = 0;  // the first of scheduled_ were running
   std::vector<Request*> scheduled_;   // the i-th of out.scheduled_reqs
   const std::vector<int32_t> padding_drafts_;
   std::vector<int32_t> encoder_inputs_;  // that the request at hand needs computed

@@ -153,8 +153,7 @@ void Scheduler::fail_step(const ModelRunnerOutput& result, InFlightStep& step, E
   // Encoder outputs of this step were not computed either; those that others refer to are older.
   encoder_cache_manager_.forget_unused();
   if (!parts_.kv_connector) return;
-  // What was, or is, loaded may follow blocks that were found here, perhaps those: such a request starts
-  // over.
+  // What was, or is, loaded may follow blocks of the failed step that were found: such a request starts over.
   for (auto& [id, request] : requests_) {
     if (request->status() == RequestStatus::kWaitingForRemoteKvs && request->num_computed_tokens() > 0) {
       request->rewind(0);

@@ -26,8 +26,7 @@ struct ModelRunnerConfig {
   int32_t max_in_flight_steps = 1;
   bool use_graphs = true;   // on devices that have them
   uint64_t model_hash = 0;  // BuildContext::compute_hash
-  // A step's requests have at most num_speculative_tokens drafts. With a drafter one step is in flight at
-  // most.
+  // A request has at most num_speculative_tokens drafts a step. With a drafter one step at most is in flight.
   Speculation speculation = {};
 
   int32_t max_num_logits() const { return speculation.max_num_logits(max_num_seqs, max_num_batched_tokens); }

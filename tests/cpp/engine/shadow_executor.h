@@ -100,8 +100,7 @@ class ShadowExecutor : public Executor {
       return;
     }
     if (num_uncollected_ == 1) is_behind_failure_ = false;
-    // A step already on its way behind a failed one computes on what that left: nobody may use what comes of
-    // it.
+    // A step on its way behind a failed one computes on what that left: nobody may use what it computes.
     if (is_behind_failure_) {
       constexpr int32_t kNonsense = 1;
       for (const ScheduledRequest& request : scheduler_output.scheduled_reqs)

@@ -81,8 +81,7 @@ TEST(ModelMemoryTest, ADevicesArenaEndsUpAsTheHostWouldFillIt) {
       backend.build(Checkpoint::dummy(QUIRE_DEMO_MODEL), *measured, *make_measuring_loader(), rank,
                     world_size);
       const size_t bytes = measured->used();
-      // Both arenas are full of 0xCD before; the fake's memory is the host's, so the host's loader can write
-      // it.
+      // Both arenas are full of 0xCD before. The fake's memory is the host's: the host's loader can write it.
       std::vector<RecordingArena> arenas;
       for (const auto& loader : {make_device_loader(runtime, 0, backend.ops), make_host_loader()}) {
         arenas.emplace_back(make_device_arena(runtime, bytes));

@@ -111,8 +111,7 @@ struct RunnerRig {
   }
 };
 
-// With `in_flight` of 2, a step is executed before the one before is finished, and sampled before or after
-// that.
+// With `in_flight` of 2 a step is executed, and mostly sampled too, before the one before it is finished.
 inline Outputs run(RunnerRig& rig, const Script& script, int32_t in_flight) {
   Outputs outputs(script.size());
   size_t finished = 0;

@@ -7,8 +7,7 @@ namespace {
 
 class EngineFailureTest : public HostTest {
  protected:
-  // Makes the engine's thread fail when it takes in a request for that many tokens, which needs room for
-  // them.
+  // Makes the engine's thread fail when it takes in a request for that many tokens, which needs room.
   std::shared_ptr<Call> kill(Model& model) {
     fail_allocation("quire-core", 2000 * sizeof(int32_t));
     return model.infer(text_request(kStory, R"({"max_tokens": 2040, "ignore_eos": true})"));
