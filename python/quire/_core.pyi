@@ -455,7 +455,7 @@ class RequestMetrics:
 
     @property
     def first_scheduled_time(self) -> float:
-        """Its first step was planned; known when that has given a token."""
+        """Its first step was scheduled; known when that has given a token."""
 
     @property
     def first_token_time(self) -> float:
