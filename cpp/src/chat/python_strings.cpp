@@ -13,23 +13,13 @@
 namespace quire::chat {
 namespace {
 
-using Ranges = std::span<const CodePointRange>;
-using Mappings = std::span<const CodePointMapping>;
+bool is_space(char32_t c) { return ranges_contain(kSpace, c); }
 
-bool contains(Ranges ranges, char32_t c) {
-  const auto after = std::upper_bound(ranges.begin(), ranges.end(), c,
-                                      [](char32_t value, const auto& range) { return value < range.first; });
-  return after != ranges.begin() && c <= std::prev(after)->last;
-}
-
-bool is_space(char32_t c) { return contains(kSpace, c); }
-
-void append_mapped(Mappings mappings, std::span<const char32_t> pool, char32_t c, std::string& out) {
-  const auto found =
-      std::lower_bound(mappings.begin(), mappings.end(), c,
-                       [](const auto& entry, char32_t value) { return entry.code_point < value; });
-  if (found == mappings.end() || found->code_point != c) return append_utf8(c, out);
-  for (uint32_t i = 0; i < found->length; ++i) append_utf8(pool[found->offset + i], out);
+void append_mapped(std::span<const CodePointMapping> mappings, std::span<const char32_t> pool, char32_t c,
+                   std::string& out) {
+  const std::u32string_view mapped = find_mapping(mappings, pool, c);
+  if (mapped.empty()) return append_utf8(c, out);
+  for (const char32_t character : mapped) append_utf8(character, out);
 }
 
 // One step for a character: those who ask for them look each up in a table.
@@ -46,11 +36,11 @@ std::u32string characters_of(std::string_view text) {
 void append_lower(const std::u32string& text, size_t i, std::string& out) {
   if (text[i] != 0x3A3) return append_mapped(kLower, kLowerPool, text[i], out);
   size_t before = i;
-  while (before > 0 && contains(kCaseIgnorable, text[before - 1])) --before;
+  while (before > 0 && ranges_contain(kCaseIgnorable, text[before - 1])) --before;
   size_t after = i + 1;
-  while (after < text.size() && contains(kCaseIgnorable, text[after])) ++after;
-  const bool ends_word = before > 0 && contains(kCased, text[before - 1]) &&
-                         (after == text.size() || !contains(kCased, text[after]));
+  while (after < text.size() && ranges_contain(kCaseIgnorable, text[after])) ++after;
+  const bool ends_word = before > 0 && ranges_contain(kCased, text[before - 1]) &&
+                         (after == text.size() || !ranges_contain(kCased, text[after]));
   append_utf8(ends_word ? 0x3C2 : 0x3C3, out);
 }
 
@@ -204,7 +194,7 @@ std::string to_title(std::string_view text) {
   const std::u32string characters = characters_of(text);
   std::string out;
   for (size_t i = 0; i < characters.size(); ++i) {
-    if (i > 0 && contains(kCased, characters[i - 1])) {
+    if (i > 0 && ranges_contain(kCased, characters[i - 1])) {
       append_lower(characters, i, out);
     } else {
       append_mapped(kTitle, kTitlePool, characters[i], out);
@@ -331,9 +321,12 @@ std::optional<bool> ask_characters(std::string_view method, std::string_view tex
   const auto all = [&](auto&& is_member) {
     return !characters.empty() && std::all_of(characters.begin(), characters.end(), is_member);
   };
-  const auto all_in = [&](Ranges ranges) { return all([&](char32_t c) { return contains(ranges, c); }); };
-  const auto any_in = [&](Ranges ranges) {
-    return std::any_of(characters.begin(), characters.end(), [&](char32_t c) { return contains(ranges, c); });
+  const auto all_in = [&](std::span<const CodePointRange> ranges) {
+    return all([&](char32_t c) { return ranges_contain(ranges, c); });
+  };
+  const auto any_in = [&](std::span<const CodePointRange> ranges) {
+    return std::any_of(characters.begin(), characters.end(),
+                       [&](char32_t c) { return ranges_contain(ranges, c); });
   };
   if (method == "isspace") return all_in(kSpace);
   if (method == "isalpha") return all_in(kAlpha);
@@ -344,7 +337,8 @@ std::optional<bool> ask_characters(std::string_view method, std::string_view tex
   if (method == "isascii") return characters.empty() || all([](char32_t c) { return c < 0x80; });
   if (method == "isalnum") {
     return all([](char32_t c) {
-      return contains(kAlpha, c) || contains(kDecimal, c) || contains(kDigit, c) || contains(kNumeric, c);
+      return ranges_contain(kAlpha, c) || ranges_contain(kDecimal, c) || ranges_contain(kDigit, c) ||
+             ranges_contain(kNumeric, c);
     });
   }
   if (method == "isupper") return any_in(kUpperLetters) && !any_in(kLowerLetters) && !any_in(kTitleLetters);
@@ -368,7 +362,7 @@ std::string quote(std::string_view text) {
       out += "\\r";
     } else if (c == '\t') {
       out += "\\t";
-    } else if (contains(kPrintable, c)) {
+    } else if (ranges_contain(kPrintable, c)) {
       append_utf8(c, out);
     } else {
       char escape[16];

@@ -2,22 +2,11 @@
 // which tools/make_unicode_tables.py makes.
 #pragma once
 
-#include <cstdint>
 #include <span>
 
+#include "util/code_points.h"
+
 namespace quire::chat {
-
-struct CodePointRange {
-  char32_t first;
-  char32_t last;  // included
-};
-
-// `length` characters of a pool, from `offset`.
-struct CodePointMapping {
-  char32_t code_point;
-  uint32_t offset;
-  uint32_t length;
-};
 
 // The characters of which str.isspace() and so on are true. All tables are sorted.
 extern const std::span<const CodePointRange> kSpace;

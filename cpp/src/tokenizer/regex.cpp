@@ -16,7 +16,7 @@ constexpr size_t kMaxProgram = 20'000;
 // A step is an instruction, or this many bytes scanned by one.
 constexpr size_t kBytesPerStep = 8;
 
-bool same(const std::vector<unicode::CodePointRange>& a, const std::vector<unicode::CodePointRange>& b) {
+bool same(const std::vector<CodePointRange>& a, const std::vector<CodePointRange>& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(),
                     [](const auto& x, const auto& y) { return x.first == y.first && x.last == y.last; });
 }
@@ -148,7 +148,7 @@ Regex::FirstBytes Regex::first_bytes(const RegexNode& node) {
     bytes.allowed.fill(true);
     return bytes;
   }
-  for (const unicode::CodePointRange& range : first.ranges()) {
+  for (const CodePointRange& range : first.ranges()) {
     std::string low, high;
     append_utf8(range.first, low);
     append_utf8(range.last, high);

@@ -93,7 +93,7 @@ class Regex {
 
   std::vector<Instruction> program_;
   std::vector<unicode::CodePointBitmap> sets_;
-  std::vector<std::vector<unicode::CodePointRange>> set_ranges_;  // of sets_, to find equal ones
+  std::vector<std::vector<CodePointRange>> set_ranges_;  // of sets_, to find equal ones
   std::vector<FirstBytes> first_bytes_;
   FirstBytes first_of_all_;
   unicode::CodePointBitmap word_;

@@ -7,7 +7,6 @@
 namespace quire::text {
 namespace {
 
-using unicode::CodePointRange;
 using unicode::CodePointSet;
 using Kind = RegexNode::Kind;
 

@@ -56,11 +56,7 @@ bool CodePointSet::from_category_name(std::string_view name, CodePointSet& out) 
   return true;
 }
 
-bool CodePointSet::contains(char32_t c) const {
-  const auto after = std::upper_bound(ranges_.begin(), ranges_.end(), c,
-                                      [](char32_t value, const auto& range) { return value < range.first; });
-  return after != ranges_.begin() && c <= std::prev(after)->last;
-}
+bool CodePointSet::contains(char32_t c) const { return ranges_contain(ranges_, c); }
 
 CodePointSet CodePointSet::united_with(const CodePointSet& other) const {
   std::vector<CodePointRange> both = ranges_;

@@ -28,16 +28,6 @@ uint8_t combining_class(char32_t c) {
   return found != kCombiningClasses.end() && found->code_point == c ? found->combining_class : 0;
 }
 
-bool append_mapping(std::span<const CodePointMapping> mappings, std::span<const char32_t> pool, char32_t c,
-                    std::u32string& out) {
-  const auto found =
-      std::lower_bound(mappings.begin(), mappings.end(), c,
-                       [](const auto& entry, char32_t value) { return entry.code_point < value; });
-  if (found == mappings.end() || found->code_point != c) return false;
-  out.append(pool.data() + found->offset, found->length);
-  return true;
-}
-
 void append_decomposed(char32_t c, bool compatible, std::u32string& out) {
   if (c < 0x80) {
     out += c;
@@ -46,10 +36,12 @@ void append_decomposed(char32_t c, bool compatible, std::u32string& out) {
     out += kLeads + index / (kNumVowels * kNumTrails);
     out += kVowels + index / kNumTrails % kNumVowels;
     if (index % kNumTrails != 0) out += kTrails + index % kNumTrails;
-  } else if (!(compatible &&
-               append_mapping(kCompatibilityDecompositions, kCompatibilityDecompositionsPool, c, out)) &&
-             !append_mapping(kCanonicalDecompositions, kCanonicalDecompositionsPool, c, out)) {
-    out += c;
+  } else {
+    std::u32string_view mapped;
+    if (compatible) mapped = find_mapping(kCompatibilityDecompositions, kCompatibilityDecompositionsPool, c);
+    if (mapped.empty()) mapped = find_mapping(kCanonicalDecompositions, kCanonicalDecompositionsPool, c);
+    if (mapped.empty()) mapped = {&c, 1};
+    out += mapped;
   }
 }
 

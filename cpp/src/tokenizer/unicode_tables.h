@@ -8,19 +8,9 @@
 #include <cstdint>
 #include <span>
 
+#include "util/code_points.h"
+
 namespace quire::unicode {
-
-struct CodePointRange {
-  char32_t first;
-  char32_t last;  // included
-};
-
-// `length` characters of a pool, from `offset`.
-struct CodePointMapping {
-  char32_t code_point;
-  uint32_t offset;
-  uint32_t length;
-};
 
 struct CombiningClass {
   char32_t code_point;

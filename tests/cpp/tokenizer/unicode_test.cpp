@@ -9,7 +9,6 @@ namespace quire {
 namespace {
 
 using unicode::CodePointBitmap;
-using unicode::CodePointRange;
 using unicode::CodePointSet;
 using unicode::NormalizationForm;
 
