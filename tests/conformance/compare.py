@@ -7,7 +7,7 @@ Or, without vLLM, to the answers it once gave (``record.py`` makes such a file):
 
     python tests/conformance/compare.py --recorded tests/conformance/recorded.jsonl --runner ...
 
-All that a line says must agree: who is planned, in which order and with how many tokens, who is
+All that a line says must agree: who is scheduled, in which order and with how many tokens, who is
 preempted, what the cache held, who finished, how many blocks are free; and at the end every output. The few
 differences that are meant have a name and a reason in RULES; each is recognised where it shows, and the rest
 of that trace is then not compared. Anything else ends in exit status 1, with a trace as small as shows it.
@@ -60,13 +60,13 @@ RULES = (
     Rule(
         "passed_over_after_front_preemption",
         'Under "priority" the victim may stand in front of the request that needs a block. vLLM then moves '
-        "its place in the list back only if the victim was planned in this step; if it was not (its last "
+        "its place in the list back only if the victim was scheduled in this step; if it was not (its last "
         "token is in flight), the next running request is passed over once. Quire passes nobody over.",
         _passed_over,
     ),
     Rule(
         "uncomputed_hits",
-        "vLLM makes blocks findable when they are planned, and leaves them so when their request is "
+        "vLLM makes blocks findable when they are scheduled, and leaves them so when their request is "
         "preempted in the same step: later requests read keys and values that nobody computed. Quire "
         "forgets such blocks.",
         _uncomputed_hits,

@@ -5,7 +5,8 @@ from a file (or stdin) and writes JSON lines to stdout::
 
     .venv-vllm/bin/python tests/conformance/vllm_oracle.py traces.jsonl > expected.jsonl
 
-A trace is a line with the ``TraceConfig``, then events, then the end. Traces may follow one another::
+A trace is a line with the ``TraceConfig`` of vllm_scheduler.py, then events, then the end. Traces may
+follow one another::
 
     {"config": {"num_blocks": 15, "block_size": 4, ...}}
     {"add": {"id": 1, "prompt": [5, 6], "output": [9, 0], "max_tokens": 8, "priority": 0, "cache_salt": "",
@@ -17,234 +18,40 @@ A trace is a line with the ``TraceConfig``, then events, then the end. Traces ma
 ``output`` is what the model samples; past its end it samples ``1 + index % 7``. Token 0 ends a request.
 ``drafts[i]`` is proposed once output ``i`` is known, and accepted as far as it equals the output.
 
-The answer has one line per planned step, in step order, counted from 0::
+The answer has one line per scheduled step, in step order, counted from 0::
 
     {"step": 0, "tokens": {"1": 8}, "preempted": [], "hits": {"1": 4}, "finished": [], "free": 7}
 
 ``hits`` are the tokens found in the cache by each request admitted in this step, ``finished`` who ended
-by this step's result, ``free`` the free blocks once it was planned. A plan that only preempted, because
+by this step's result, ``free`` the free blocks once it was scheduled. A step that only preempted, because
 the request in need of a block was itself the victim, is a line without tokens; nothing is computed then.
 A trace ends in ``{"end": true, ...}``, with ``{"stuck": true}`` before it if requests were left, or in
 ``{"error": "..."}`` where vLLM raised.
 
 ``uncomputed_hits`` in the last line counts admissions to which vLLM gave blocks that nobody computed: under
-"priority" it may preempt a request that it has already planned in the same step, and the blocks planned
-for that request stay findable. A scheduler that is right differs from there on.
+"priority" it may preempt a request that it has already scheduled in the same step, and the blocks
+of that request stay findable. A scheduler that is right differs from there on.
 
-With "async_scheduling", one {"step"} plans a step and then, if it is the second one in flight or there
-was nothing to plan, collects the oldest result.
+With "async_scheduling", one {"step"} schedules a step and then, if it is the second one in flight or there
+was nothing to schedule, collects the oldest result.
 """
 
 import argparse
-import copy
-import importlib
 import json
 import os
 import sys
-import tempfile
 import time
 import traceback
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any, TextIO
 
-EOS_TOKEN_ID = 0
+from vllm_scheduler import TraceConfig, Vllm
+
 MAX_STEPS_TO_END = 10_000
-# Both steps of vLLM's asynchronous engine loop: one being computed, one planned ahead of its result.
+# Both steps of vLLM's asynchronous engine loop: one being computed, one scheduled ahead of its result.
 ASYNC_QUEUE_SIZE = 2
-
-
-@dataclass(frozen=True)
-class TraceConfig:
-    """The engine of one trace. ``num_blocks`` counts block 0, which is never handed out."""
-
-    num_blocks: int
-    block_size: int
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    max_model_len: int
-    long_prefill_token_threshold: int = 0
-    enable_chunked_prefill: bool = True
-    enable_prefix_caching: bool = True
-    policy: str = "fcfs"
-    async_scheduling: bool = False
-    num_speculative_tokens: int = 0
-    sliding_window: int = 0
-
-    @staticmethod
-    def from_json(values: dict[str, Any]) -> "TraceConfig":
-        unknown = set(values) - {f.name for f in fields(TraceConfig)}
-        if unknown:
-            raise ValueError(f"unknown config fields: {sorted(unknown)}")
-        config = TraceConfig(**values)
-        if config.async_scheduling and config.num_speculative_tokens > 0:
-            # There the worker fills in the drafts of a step that is already planned.
-            raise ValueError("speculative tokens are replayed in synchronous mode only")
-        return config
-
-
-class Vllm:
-    """vLLM's modules, imported once, and schedulers made from one template configuration."""
-
-    def __init__(self) -> None:
-        os.environ.update(
-            # The newer model runner reports resumed requests as new ones; scheduling is the same.
-            VLLM_USE_V2_MODEL_RUNNER="0",
-            VLLM_NO_USAGE_STATS="1",
-            VLLM_LOGGING_LEVEL="ERROR",
-            HF_HUB_OFFLINE="1",
-            CUDA_VISIBLE_DEVICES="",
-        )
-        # Chosen before anything asks for it: detection would find no device, and the CUDA platform
-        # would load a driver that is not there. Nothing below computes, so any platform will do.
-        platforms: Any = importlib.import_module("vllm.platforms")
-        platforms._current_platform = self._module("platforms.cpu").CpuPlatform()
-
-        kv_interface = self._module("v1.kv_cache_interface")
-        kv_utils = self._module("v1.core.kv_cache_utils")
-        request_module = self._module("v1.request")
-        outputs = self._module("v1.outputs")
-        self._scheduler_cls = self._module("v1.core.sched.scheduler").Scheduler
-        self._async_scheduler_cls = self._module("v1.core.sched.async_scheduler").AsyncScheduler
-        self._kv_interface = kv_interface
-        self._kv_utils = kv_utils
-        self._sha256 = self._module("utils.hashing").sha256
-        self._sampling_params_cls = self._module("sampling_params").SamplingParams
-        self._request_cls = request_module.Request
-        self.aborted_status: Any = request_module.RequestStatus.FINISHED_ABORTED
-        self.model_runner_output_cls: Any = outputs.ModelRunnerOutput
-        self.draft_token_ids_cls: Any = outputs.DraftTokenIds
-        self._dtype = importlib.import_module("torch").float16
-        self._templates = {False: self._engine_config(False), True: self._engine_config(True)}
-        kv_utils.init_none_hash(self._sha256)
-        self._module("v1.core.single_type_kv_cache_manager").register_all_kvcache_specs(
-            self._templates[False]
-        )
-        self._structured_output_manager = self._module("v1.structured_output").StructuredOutputManager(
-            self._templates[False]
-        )
-
-    @staticmethod
-    def _module(name: str) -> Any:
-        return importlib.import_module(f"vllm.{name}")
-
-    def _engine_config(self, speculative: bool) -> Any:
-        # A real configuration, so that every field that a trace does not set has vLLM's default.
-        engine_args_cls = self._module("engine.arg_utils").EngineArgs
-        with tempfile.TemporaryDirectory() as folder:
-            Path(folder, "config.json").write_text(
-                json.dumps(
-                    {
-                        "architectures": ["LlamaForCausalLM"],
-                        "model_type": "llama",
-                        "hidden_size": 64,
-                        "intermediate_size": 128,
-                        "num_hidden_layers": 1,
-                        "num_attention_heads": 4,
-                        "num_key_value_heads": 4,
-                        "vocab_size": 1000,
-                        "max_position_embeddings": 1 << 20,
-                        "torch_dtype": "bfloat16",
-                        "bos_token_id": 1,
-                        "eos_token_id": EOS_TOKEN_ID,
-                    }
-                )
-            )
-            return engine_args_cls(
-                model=folder,
-                load_format="dummy",
-                skip_tokenizer_init=True,
-                enforce_eager=True,
-                async_scheduling=False,
-                max_model_len=1 << 20,
-                max_num_seqs=16,
-                max_num_batched_tokens=64,
-                # n-gram drafting needs neither a draft model nor lookahead slots.
-                speculative_config={"method": "ngram", "num_speculative_tokens": 1, "prompt_lookup_max": 2}
-                if speculative
-                else None,
-            ).create_engine_config()
-
-    def make_scheduler(self, config: TraceConfig) -> Any:
-        # Shallow copies with fields set afterwards: no validation, so block sizes below 16 pass too.
-        vllm_config = copy.copy(self._templates[config.num_speculative_tokens > 0])
-        if config.num_speculative_tokens > 0:
-            vllm_config.speculative_config = copy.copy(vllm_config.speculative_config)
-            vllm_config.speculative_config.num_speculative_tokens = config.num_speculative_tokens
-        vllm_config.model_config = copy.copy(vllm_config.model_config)
-        vllm_config.model_config.max_model_len = config.max_model_len
-        scheduler_config = copy.copy(vllm_config.scheduler_config)
-        scheduler_config.max_num_seqs = config.max_num_seqs
-        scheduler_config.max_num_batched_tokens = config.max_num_batched_tokens
-        scheduler_config.max_num_scheduled_tokens = None
-        scheduler_config.long_prefill_token_threshold = config.long_prefill_token_threshold
-        scheduler_config.enable_chunked_prefill = config.enable_chunked_prefill
-        scheduler_config.policy = config.policy
-        scheduler_config.async_scheduling = config.async_scheduling
-        vllm_config.scheduler_config = scheduler_config
-        cache_config = copy.copy(vllm_config.cache_config)
-        cache_config.block_size = config.block_size
-        cache_config.num_gpu_blocks = config.num_blocks
-        cache_config.enable_prefix_caching = config.enable_prefix_caching
-        vllm_config.cache_config = cache_config
-        shape = {
-            "block_size": config.block_size,
-            "num_kv_heads": 1,
-            "head_size": 16,
-            "dtype": self._dtype,
-        }
-        spec = (
-            self._kv_interface.SlidingWindowSpec(sliding_window=config.sliding_window, **shape)
-            if config.sliding_window > 0
-            else self._kv_interface.FullAttentionSpec(**shape)
-        )
-        kv_cache_config = self._kv_interface.KVCacheConfig(
-            num_blocks=config.num_blocks,
-            kv_cache_tensors=[],
-            kv_cache_groups=[self._kv_interface.KVCacheGroupSpec(["layer"], spec)],
-        )
-        cls = self._async_scheduler_cls if config.async_scheduling else self._scheduler_cls
-        return cls(
-            vllm_config=vllm_config,
-            kv_cache_config=kv_cache_config,
-            structured_output_manager=self._structured_output_manager,
-            block_size=config.block_size,
-        )
-
-    def make_block_hasher(self, config: TraceConfig) -> Any:
-        """Returns what each request hashes its blocks with, or None when nothing is cached."""
-        if not config.enable_prefix_caching:
-            return None
-        return self._kv_utils.get_request_block_hasher(config.block_size, self._sha256)
-
-    def make_sampling_params(self, max_tokens: int) -> Any:
-        sampling_params = self._sampling_params_cls(max_tokens=max_tokens)
-        sampling_params.update_from_generation_config({}, EOS_TOKEN_ID)
-        return sampling_params
-
-    def make_request(
-        self,
-        request_id: str,
-        prompt: list[int],
-        sampling_params: Any,
-        *,
-        block_hasher: Any,
-        arrival_time: float,
-        priority: int = 0,
-        cache_salt: str = "",
-    ) -> Any:
-        return self._request_cls(
-            request_id=request_id,
-            prompt_token_ids=prompt,
-            sampling_params=sampling_params,
-            pooling_params=None,
-            arrival_time=arrival_time,
-            cache_salt=cache_salt or None,
-            priority=priority,
-            block_hasher=block_hasher,
-        )
 
 
 @dataclass
@@ -273,7 +80,7 @@ class TracedRequest:
 
 @dataclass
 class Step:
-    """A plan, what to print about it, and what the model will answer."""
+    """A step, what to print about it, and what the model will answer."""
 
     line: dict[str, Any]
     scheduler_output: Any = None
@@ -296,7 +103,7 @@ class Replay:
         self._num_steps = 0
         self._in_flight: deque[Step] = deque()
         self._unprinted: deque[Step] = deque()
-        # The plan reports preempted requests as a set; their order is only seen here.
+        # The SchedulerOutput reports preempted requests as a set; their order is only seen here.
         self._preempted: list[int] = []
         preempt_request = self._scheduler._preempt_request
 
@@ -344,52 +151,53 @@ class Replay:
             self._finish_order.append([int(request.request_id), "abort"])
 
     def _step(self) -> None:
-        """Plans one step and collects at most one result."""
-        step = self._plan()
+        """Schedules one step and collects at most one result."""
+        step = self._schedule()
         if step is not None:
             self._in_flight.append(step)
-        # As vLLM's engine loop: fill the queue first, and collect when it is full or nothing can be planned.
+        # vLLM's engine loop fills the queue first, and collects when it is full or nothing can be scheduled.
         queue_size = ASYNC_QUEUE_SIZE if self._config.async_scheduling else 1
         if self._in_flight and (step is None or len(self._in_flight) == queue_size):
             self._collect(self._in_flight.popleft())
 
-    def _plan(self) -> Step | None:
+    def _schedule(self) -> Step | None:
         self._preempted.clear()
-        plan = self._scheduler.schedule()
-        hits = {request.req_id: request.num_computed_tokens for request in plan.scheduled_new_reqs}
-        cached = plan.scheduled_cached_reqs
+        scheduler_output = self._scheduler.schedule()
+        new = scheduler_output.scheduled_new_reqs
+        hits = {request.req_id: request.num_computed_tokens for request in new}
+        cached = scheduler_output.scheduled_cached_reqs
         for request_id, num_computed_tokens in zip(cached.req_ids, cached.num_computed_tokens, strict=True):
             if request_id in cached.resumed_req_ids:
                 hits[request_id] = num_computed_tokens
         self._count_uncomputed_hits(hits)
-        if not plan.num_scheduled_tokens and not self._preempted:
+        if not scheduler_output.num_scheduled_tokens and not self._preempted:
             return None
         self._num_preemptions += len(self._preempted)
         step = Step(
             line={
                 "step": self._num_steps,
-                "tokens": dict(plan.num_scheduled_tokens),
+                "tokens": dict(scheduler_output.num_scheduled_tokens),
                 "preempted": list(self._preempted),
                 "hits": hits,
                 "finished": [],
                 "free": self._num_free_blocks(),
             },
-            scheduler_output=plan,
+            scheduler_output=scheduler_output,
         )
         self._num_steps += 1
         self._unprinted.append(step)
-        if not plan.num_scheduled_tokens:
+        if not scheduler_output.num_scheduled_tokens:
             step.done = True
             self._print_done()
             return None
-        for request_id in plan.num_scheduled_tokens:
+        for request_id in scheduler_output.num_scheduled_tokens:
             traced = self._requests[request_id]
             request = traced.request
             if request.is_prefill_chunk:
                 step.sampled[request_id] = []  # more of the prompt is still to come
                 continue
-            # What is planned is already counted as computed here.
-            drafts = plan.scheduled_spec_decode_tokens.get(request_id, [])
+            # What is scheduled is already counted as computed here.
+            drafts = scheduler_output.scheduled_spec_decode_tokens.get(request_id, [])
             output_index = request.num_computed_tokens - len(drafts) - request.num_prompt_tokens
             step.sampled[request_id] = traced.verify(output_index, drafts)
         return step
@@ -455,7 +263,7 @@ class Replay:
             self._step()
         else:
             self._out.append(json.dumps({"stuck": True}))
-        # Steps that were planned ahead for requests that have ended meanwhile.
+        # Steps that were scheduled ahead for requests that have ended meanwhile.
         while self._in_flight:
             self._collect(self._in_flight.popleft())
         self._out.append(
