@@ -156,7 +156,7 @@ std::vector<float> compute(const Arguments& args, const Backend& backend, Commun
   const int32_t chunk = args.chunk > 0 ? args.chunk : T;
   for (int32_t begin = 0; begin < T; begin += chunk) {
     const int32_t count = std::min(chunk, T - begin);
-    AttentionMetadata metadata;  // but for the plan that each group has of its own
+    AttentionMetadata metadata;  // the same for all groups, except the plan
     metadata.block_table = {block_table, DType::kInt32, 1, num_blocks};
     metadata.state_indices = {state_indices, DType::kInt32, 1};
     metadata.slot_mapping = {all_slots + begin, DType::kInt64, count};

@@ -131,7 +131,7 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path, long_model: Path, busy:
         clients = Clients(server, 2 if busy else 0)
         server.process.terminate()
         time.sleep(0.1)
-        server.process.terminate()  # so soon it is the same one: a process may get its group's, too
+        server.process.terminate()  # so soon it counts as the same signal, sent to the process group too
         time.sleep(0.6)
         assert server.process.poll() is None
         server.process.terminate()

@@ -158,7 +158,7 @@ void read_queue_policy(const Json& config, ModelSettings& settings) {
   if (policy == batching->end() || !policy->is_object()) return;
   if (const int64_t size = read_count(*policy, "max_queue_size"); size > 0) {
     settings.engine.max_waiting_requests = static_cast<int32_t>(std::min<int64_t>(size, INT32_MAX));
-    settings.engine.max_queued_requests = 0;  // those that wait and max_num_seqs that run
+    settings.engine.max_queued_requests = 0;  // no limit: requests that wait have one, and max_num_seqs run
   }
   settings.allow_timeout_override = policy->value("allow_timeout_override", false);
   settings.queue_timeout_us = static_cast<uint64_t>(read_count(*policy, "default_timeout_microseconds"));

@@ -105,8 +105,7 @@ struct QUIRE_API EngineConfig {
   std::function<void(const std::string& error)> on_dead;
 
   // ---- sampling ----
-  // Of the seeds of requests that bring none, in the order they come: the same seed, the same seeds. Absent:
-  // drawn from the system.
+  // What requests that bring no seed get theirs from, in the order they come. Absent: drawn from the system.
   std::optional<uint64_t> seed;
 
   // Throws InvalidArgument naming the first field out of range. What depends on the model is checked

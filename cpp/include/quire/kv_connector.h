@@ -37,7 +37,7 @@ struct KVConnectorRequest {
   std::string_view lora_name;
   std::string_view cache_salt;
   std::span<const MultiModalFeature> mm_features;  // by offset, not overlapping
-  // The i-th names the first (i + 1) * KVConnectorConfig::hash_block_size tokens, and all of the above.
+  // The i-th names the first (i + 1) * KVConnectorConfig::hash_block_size tokens with LoRA, salt and inputs.
   std::span<const KVBlockHash> block_hashes;
   // The first ones, whose keys and values are in its blocks once the steps launched so far have run; at most
   // token_ids.size(). 0 when nothing in them is to be used.

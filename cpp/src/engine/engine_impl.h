@@ -25,7 +25,7 @@ namespace quire {
 // The client's side of the engine core: validation and tokenization in, detokenization out.
 struct EngineBase::Impl {
   Impl(const EngineConfig& engine_config, bool threaded) : config((engine_config.validate(), engine_config)) {
-    check_model(config);  // whose model cannot be run need not hear of its tokenizer
+    check_model(config);  // first: of a model that cannot be run the tokenizer does not matter
     if (!config.kv_connector.empty()) find_kv_connector(config.kv_connector);
     if (!config.skip_tokenizer_init) tokenizer = Tokenizer::load(config.model);
     const auto make_core = [this](std::function<void()> wake) {

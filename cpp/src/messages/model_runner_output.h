@@ -63,7 +63,7 @@ struct ModelRunnerOutput {
   std::string error;                      // the step failed as a whole
   uint8_t worker_lost = 0;                // no other step will succeed either: the engine must end
   uint8_t has_cudagraphs = 0;             // the worker has captured graphs
-  CudagraphMode cudagraph_mode = CudagraphMode::kNone;
+  CudagraphMode cudagraph_mode = CudagraphMode::kNone;  // how this step ran
 
   // From the KV connector's worker side.
   std::vector<RequestId> finished_sending;  // their blocks may be freed

@@ -246,7 +246,7 @@ class Request {
   double arrival_time_;
   double deadline_;
   std::unique_ptr<StructuredOutputGrammar> grammar_;
-  // Of the blocks that have hashes; begins with the seed, LoRA name and cache salt.
+  // Hashes of full blocks; begins with the seed, LoRA name and cache salt.
   BlockHashChain hash_chain_;
   BlockHash root_hash_;
   std::vector<BlockHash> block_hashes_;

@@ -59,7 +59,7 @@ class SimulatedEngine {
   SimulatedExecutor executor_;
   Scheduler scheduler_;
 
-  std::vector<SchedulerOutput> ring_;  // launched steps, the oldest at first_in_flight_
+  std::vector<SchedulerOutput> ring_;  // steps in flight, the oldest at first_in_flight_
   size_t first_in_flight_ = 0;
   size_t num_in_flight_ = 0;
   ModelRunnerOutput result_;

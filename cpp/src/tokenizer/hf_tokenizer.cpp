@@ -49,7 +49,8 @@ namespace {
 
 constexpr size_t kMaxTextBytes = size_t{1} << 30;
 constexpr size_t kMaxKeptScratches = 64;
-constexpr size_t kMaxKeptTextBytes = size_t{1} << 20;  // whose scratch is kept: some thirty times as much
+// The scratch of a longer text, some thirty times as much, is not kept.
+constexpr size_t kMaxKeptTextBytes = size_t{1} << 20;
 
 // Hands the bytes of each id that is to be seen to `take`.
 template <typename Take>

@@ -54,7 +54,7 @@ TEST_F(CudaDeviceTest, ANeighbourThatTookMemoryLeavesLess) {
   {
     Engine engine(config);  // much less than 90 % is free
     EXPECT_EQ(engine.generate({request("The baker", 5)}).at(0).outputs.at(0).token_ids.size(), 5U);
-    runtime().release(neighbour);  // and one that gives it back changes nothing
+    runtime().release(neighbour);  // memory that comes free later changes nothing
     EXPECT_EQ(engine.generate({request("The baker", 5)}).at(0).outputs.at(0).token_ids.size(), 5U);
   }
 }

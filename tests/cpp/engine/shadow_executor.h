@@ -129,8 +129,8 @@ class ShadowExecutor : public Executor {
     EXPECT_EQ(output.step_id, step_id);
   }
 
-  uint64_t fail_step = 0;          // this step fails as a whole,
-  uint64_t num_failing_steps = 1;  // and so do those after it
+  uint64_t fail_step = 0;          // the first step that fails as a whole; 0: none
+  uint64_t num_failing_steps = 1;  // steps that fail, from fail_step on
   RequestId failing_request = 0;   // has an error instead of what it samples
   int32_t num_good_samples = 0;    // after so many times
   int32_t max_step_tokens = 0, max_step_requests = 0;

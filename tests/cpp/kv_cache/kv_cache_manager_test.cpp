@@ -180,7 +180,7 @@ TEST(KVCacheManagerTest, AStateGroupHoldsAtMostTheStateItReadsAndTheOneItWrites)
   begin(manager, a, 12);
   EXPECT_EQ(manager.num_free_blocks(), 14);  // the state after 12 tokens, and none in between
   go_on(manager, a, 10);
-  EXPECT_EQ(manager.num_free_blocks(), 13);  // and the one after 22
+  EXPECT_EQ(manager.num_free_blocks(), 13);  // the states after 12 and after 22 tokens
   go_on(manager, a, 1);
   EXPECT_EQ(manager.num_free_blocks(), 14);  // the one after 12 is read no more; 23 is where 22 was
   manager.free(a);

@@ -79,7 +79,7 @@ TEST_F(DividedKVCacheTest, EachGroupGetsItsPartAndAllTogetherNoMoreThanThereIs) 
     const int64_t full = plan.groups[0].num_blocks, window = plan.groups[1].num_blocks;
     // Block 0 of each takes memory too.
     EXPECT_LE(full * kFull + window * kWindow, demand_.bytes);
-    EXPECT_GT(full * kFull + window * kWindow, demand_.bytes - kNullBlocks);  // and little is left over
+    EXPECT_GT(full * kFull + window * kWindow, demand_.bytes - kNullBlocks);  // little is left over
     EXPECT_EQ(plan.bytes, (full - 1) * kFull + (window - 1) * kWindow);
     EXPECT_GE(full - 1, 250);
     EXPECT_GE(window - 1, 9);

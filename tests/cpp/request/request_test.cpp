@@ -157,7 +157,7 @@ TEST(RequestTest, ARejectedDraftIsComputedAgain) {
   ASSERT_TRUE(r.end_step(one.begin(10)));
   r.append_output_token(5);
   r.set_spec_token_ids(std::vector<int32_t>{6, 7, 8});
-  const ScheduledRequest step = one.begin(3);  // and the third draft is forgotten
+  const ScheduledRequest step = one.begin(3);  // the third draft is forgotten
   EXPECT_EQ(step.num_spec_tokens, 2);
   EXPECT_EQ(one.drafts, (std::vector<int32_t>{6, 7}));
   EXPECT_TRUE(r.spec_token_ids().empty());
