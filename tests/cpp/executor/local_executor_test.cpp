@@ -41,11 +41,6 @@ class LocalExecutorTest : public testing::TestWithParam<bool> {
     executor.collect(scheduler_output.step_id, output);
     EXPECT_EQ(output.error, "");
   }
-  static std::vector<int32_t> prompt(int32_t length) {
-    std::vector<int32_t> ids;
-    for (int32_t i = 0; i < length; ++i) ids.push_back(10 + i * 37 % 4000);
-    return ids;
-  }
 };
 
 TEST_P(LocalExecutorTest, ASteadyStepAllocatesNothing) {
@@ -55,7 +50,7 @@ TEST_P(LocalExecutorTest, ASteadyStepAllocatesNothing) {
   ModelRunnerOutput output;
   steps.next();
   for (int32_t i = 0; i < 4; ++i) {
-    steps.add(static_cast<RequestId>(i + 1), prompt(20), 20, {2 * i + 1, 2 * i + 2});
+    steps.add(static_cast<RequestId>(i + 1), prompt_of(20), 20, {2 * i + 1, 2 * i + 2});
   }
   run(*executor, steps.scheduler_output, output);
   uint64_t before = 0;
@@ -81,7 +76,7 @@ TEST_P(LocalExecutorTest, LayersMayBelongToGroupsOfTheirOwn) {
     SchedulerOutputBuilder steps(num_groups);
     ModelRunnerOutput output;
     std::vector<int32_t>& tokens = produced.emplace_back();
-    run(*executor, steps.next().add(1, prompt(40), 40, {5, 3, 9}).scheduler_output, output);
+    run(*executor, steps.next().add(1, prompt_of(40), 40, {5, 3, 9}).scheduler_output, output);
     for (int32_t i = 0; i < 8; ++i) {
       tokens.push_back(output.sampled_token_ids.at(0));
       run(*executor, steps.next().compute(1, 40 + i, 41 + i).scheduler_output, output);
@@ -95,7 +90,7 @@ TEST_P(LocalExecutorTest, ABlockWithoutMemoryIsForgottenAndNoOther) {
   const auto executor = make_executor(2);
   SchedulerOutputBuilder steps(2);
   ModelRunnerOutput output;
-  steps.next().add(1, prompt(40), 40, {1, 2, 3}).add(2, prompt(40), 40, {4, 5, 6});
+  steps.next().add(1, prompt_of(40), 40, {1, 2, 3}).add(2, prompt_of(40), 40, {4, 5, 6});
   for (NewRequestData& data : steps.scheduler_output.scheduled_new_reqs)
     data.sampling_params.edit().logprobs = 0;
   run(*executor, steps.scheduler_output, output);
@@ -116,7 +111,7 @@ TEST_P(LocalExecutorTest, RanksMeetAgainAfterAStepThatFailed) {
     const auto executor = make_executor(1, ranks);
     SchedulerOutputBuilder steps;
     ModelRunnerOutput output;
-    run(*executor, steps.next().add(1, prompt(5), 5, {1}).scheduler_output, output);
+    run(*executor, steps.next().add(1, prompt_of(5), 5, {1}).scheduler_output, output);
     const auto first = output.sampled_token_ids;
     steps.next().compute(77, 5, 6);  // nobody knows it
     executor->launch(steps.scheduler_output);
@@ -124,7 +119,7 @@ TEST_P(LocalExecutorTest, RanksMeetAgainAfterAStepThatFailed) {
     executor->collect(steps.scheduler_output.step_id, output);
     EXPECT_NE(output.error, "");
     EXPECT_EQ(output.worker_lost, 0);
-    run(*executor, steps.next().add(2, prompt(5), 5, {2}).scheduler_output, output);
+    run(*executor, steps.next().add(2, prompt_of(5), 5, {2}).scheduler_output, output);
     EXPECT_EQ(output.sampled_token_ids, first);
   }
 }
@@ -134,7 +129,7 @@ TEST_P(LocalExecutorTest, AnExecutorThatGoesFinishesWhatWasLaunched) {
   for (int round = 0; round < 10; ++round) {
     SchedulerOutputBuilder first, second;  // outlive the executor, which reads them
     const auto executor = make_executor(1, 2);
-    first.next().add(1, prompt(40), 40, {1, 2, 3});
+    first.next().add(1, prompt_of(40), 40, {1, 2, 3});
     second.next().next().compute(1, 40, 41);
     executor->launch(first.scheduler_output);
     executor->sample(first.scheduler_output.step_id, nullptr);
@@ -148,12 +143,13 @@ TEST_P(LocalExecutorTest, FinishedRequestsMayBeForgottenWithoutAStep) {
   const auto executor = make_executor();
   SchedulerOutputBuilder steps;
   ModelRunnerOutput output;
-  run(*executor, steps.next().add(1, prompt(5), 5, {1}).add(2, prompt(7), 7, {2}).scheduler_output, output);
+  run(*executor, steps.next().add(1, prompt_of(5), 5, {1}).add(2, prompt_of(7), 7, {2}).scheduler_output,
+      output);
   steps.next().scheduler_output.finished_req_ids = {1};
   run(*executor, steps.scheduler_output, output);
   run(*executor, steps.next().compute(2, 7, 8).scheduler_output, output);
   EXPECT_EQ(output.results.at(0).request_id, 2U);
-  run(*executor, steps.next().add(1, prompt(5), 5, {1}).scheduler_output, output);  // its id is free again
+  run(*executor, steps.next().add(1, prompt_of(5), 5, {1}).scheduler_output, output);  // its id is free again
 }
 
 INSTANTIATE_TEST_SUITE_P(SyncAndAsync, LocalExecutorTest, testing::Bool());

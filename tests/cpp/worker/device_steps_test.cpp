@@ -29,8 +29,7 @@ TEST(DeviceStepsTest, ARequestThatLeavesWithATokenInFlightComesBackWithIt) {
 // tokens of that block, which a device was never sent, are computed after all.
 TEST(DeviceStepsTest, ARequestThatGoesBackForgetsWhatItSampled) {
   const RunnerRig::Options on_device{.on_device = true, .in_flight = 1, .graphs = false, .hurried = false};
-  std::vector<int32_t> prompt;
-  for (int32_t i = 0; i < 20; ++i) prompt.push_back(10 + i * 37 % 4000);
+  const std::vector<int32_t> prompt = prompt_of(20);
   for (const float repetition_penalty : {1.0F, 1.3F}) {
     std::vector<std::vector<int32_t>> tokens;
     for (const bool goes_back : {false, true}) {
