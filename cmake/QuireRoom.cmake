@@ -15,6 +15,9 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_G
   # Takes a reference to what an argument refers to for one to the argument (GCC PR 109642).
   target_compile_options(quire_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-dangling-reference>)
 endif()
+# A toolchain may link its C++ library statically. Shown by ours, its symbols would mix with those of another copy in the
+# process (torch brings the shared one), whose objects differ.
+target_link_options(quire_flags INTERFACE "LINKER:--exclude-libs,libstdc++.a")
 # What __FILE__ says does not depend on where the clone is.
 target_compile_options(quire_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=>)
 if(QUIRE_WERROR)
