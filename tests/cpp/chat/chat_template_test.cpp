@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "quire/error.h"
+#include "util/error_of.h"
 #include "util/sanitized.h"
 
 namespace quire::chat {
@@ -19,12 +20,7 @@ std::string rendered(const std::string& source) {
 }
 
 std::string complaint(const std::string& source, const std::string& messages = kMessages) {
-  try {
-    ChatTemplate::from_string(source)->render(messages);
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  }
-  return "accepted";
+  return error_of([&] { ChatTemplate::from_string(source)->render(messages); });
 }
 
 TEST(ChatTemplateTest, WritesEachMessageInTurn) {
@@ -132,8 +128,8 @@ TEST(ChatTemplateTest, NothingRunsForEverOrDeep) {
   // The most steps that a template may take are half a minute with a sanitizer.
   if (!kSanitized)
     sources.push_back("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}");
-  for (const std::string& source : sources) EXPECT_NE(complaint(source), "accepted") << source.substr(0, 60);
-  EXPECT_NE(complaint("x", std::string(100'000, '[')), "accepted");
+  for (const std::string& source : sources) EXPECT_NE(complaint(source), "") << source.substr(0, 60);
+  EXPECT_NE(complaint("x", std::string(100'000, '[')), "");
 }
 
 TEST(ChatTemplateTest, SearchesFromTheRightFindWhatPythonFinds) {

@@ -7,6 +7,7 @@
 #include "device/activation_arena.h"
 #include "device/fake_device_runtime.h"
 #include "quire/error.h"
+#include "util/error_of.h"
 
 namespace quire {
 namespace {
@@ -56,14 +57,9 @@ TEST(DeviceArenaTest, RunningOutNamesWhatWasAskedForAndWhatIsLeft) {
   const auto arena = make_device_arena(FakeDeviceRuntime::table(), 1024);
   arena->allocate(300);
   for (const size_t bytes : {size_t{513}, ~size_t{0}}) {
-    try {
-      arena->allocate(bytes);
-      FAIL();
-    } catch (const ResourceExhausted& error) {
-      const std::string text = error.what();
-      EXPECT_NE(text.find("512 left"), std::string::npos) << text;
-      EXPECT_NE(text.find(std::to_string(bytes)), std::string::npos) << text;
-    }
+    const std::string error = error_of<ResourceExhausted>([&] { arena->allocate(bytes); });
+    EXPECT_NE(error.find("512 left"), std::string::npos) << error;
+    EXPECT_NE(error.find(std::to_string(bytes)), std::string::npos) << error;
   }
   arena->allocate(512);
   EXPECT_EQ(arena->remaining(), 0U);
@@ -71,14 +67,10 @@ TEST(DeviceArenaTest, RunningOutNamesWhatWasAskedForAndWhatIsLeft) {
 
 TEST(DeviceArenaTest, ADeviceWithoutTheMemorySaysWhatItHas) {
   FakeDeviceRuntime::reset().free_bytes = 1000;
-  try {
-    make_device_arena(FakeDeviceRuntime::table(), 1001);
-    FAIL();
-  } catch (const ResourceExhausted& error) {
-    EXPECT_NE(std::string(error.what()).find("1001 bytes of device memory: out of memory (1000 of 1000"),
-              std::string::npos)
-        << error.what();
-  }
+  const std::string error =
+      error_of<ResourceExhausted>([] { make_device_arena(FakeDeviceRuntime::table(), 1001); });
+  EXPECT_NE(error.find("1001 bytes of device memory: out of memory (1000 of 1000"), std::string::npos)
+      << error;
 }
 
 TEST(ActivationArenaTest, LiesInMemoryItIsGiven) {

@@ -4,18 +4,14 @@
 
 #include "quire/error.h"
 #include "scheduler/step_time_model.h"
+#include "util/error_of.h"
 
 namespace quire {
 namespace {
 
 std::string refusal(const EngineConfig& config, const AdmissionState& state,
                     std::vector<AdmissionRequest> requests) {
-  try {
-    check_admission(config, state, requests);
-    return "";
-  } catch (const ResourceExhausted& error) {
-    return error.what();
-  }
+  return error_of<ResourceExhausted>([&] { check_admission(config, state, requests); });
 }
 
 #define EXPECT_SAYS(text, word) EXPECT_NE((text).find(word), std::string::npos) << (text)

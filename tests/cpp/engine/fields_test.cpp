@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "engine/field_samples.h"
+#include "util/error_of.h"
 #include "util/sanitized.h"
 
 namespace quire {
@@ -20,22 +21,12 @@ EngineRequest read(const std::string& json) {
 }
 
 std::string error(const std::string& json) {
-  try {
-    read(json);
-    return "";
-  } catch (const InvalidArgument& complaint) {
-    return complaint.what();
-  }
+  return error_of([&] { read(json); });
 }
 
 std::string config_error(const std::string& name, const std::string& text) {
-  try {
-    EngineConfig config;
-    set_field(config, name, text);
-    return "";
-  } catch (const InvalidArgument& complaint) {
-    return complaint.what();
-  }
+  EngineConfig config;
+  return error_of([&] { set_field(config, name, text); });
 }
 
 TEST(FieldsTest, EveryFieldOfEngineConfigHasAName) {

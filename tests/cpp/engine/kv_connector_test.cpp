@@ -15,6 +15,7 @@
 #include "quire/error.h"
 #include "quire/flight_recorder.h"
 #include "quire/kernels/backend_registry.h"
+#include "util/error_of.h"
 
 namespace quire {
 namespace {
@@ -309,14 +310,9 @@ TEST_F(KVConnectorTest, ARecordingHoldsTheConnectorsAnswers) {
 
 TEST_F(KVConnectorTest, AnUnknownNameIsRefusedWithThoseThatAreKnown) {
   EngineConfig unknown = config({"cpu", "nowhere", false});
-  try {
-    const Engine engine(unknown);
-    FAIL();
-  } catch (const InvalidArgument& error) {
-    const std::string text = error.what();
-    EXPECT_NE(text.find("kv_connector 'nowhere' is not registered; there are "), std::string::npos) << text;
-    EXPECT_NE(text.find("test_async, test_layers, test_sync"), std::string::npos) << text;
-  }
+  const std::string error = error_of([&] { const Engine engine(unknown); });
+  EXPECT_NE(error.find("kv_connector 'nowhere' is not registered; there are "), std::string::npos) << error;
+  EXPECT_NE(error.find("test_async, test_layers, test_sync"), std::string::npos) << error;
 }
 
 TEST_F(KVConnectorTest, ANameIsRegisteredOnce) {

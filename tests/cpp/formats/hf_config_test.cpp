@@ -3,18 +3,10 @@
 #include <gtest/gtest.h>
 
 #include "quire/error.h"
+#include "util/error_of.h"
 
 namespace quire {
 namespace {
-
-std::string message_of(const auto& action) {
-  try {
-    action();
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 TEST(HfConfigTest, ReadsKeysWithinTheirRange) {
   const HfConfig config =
@@ -29,24 +21,24 @@ TEST(HfConfigTest, ReadsKeysWithinTheirRange) {
 
 TEST(HfConfigTest, ErrorsNameFileKeyValueAndWhatWouldDo) {
   const HfConfig config = HfConfig::parse(R"({"a": "many", "rope": {"factor": -1}})", "config.json");
-  EXPECT_EQ(message_of([&] { config.get_int("a", 1, 10); }),
+  EXPECT_EQ(error_of([&] { config.get_int("a", 1, 10); }),
             "config.json: 'a' must be a whole number from 1 to 10, got \"many\"");
-  EXPECT_EQ(message_of([&] { config.get_int("b", 1, 10); }), "config.json: key 'b' is missing");
-  EXPECT_EQ(message_of([&] { config.get_object("rope")->get_positive("factor"); }),
+  EXPECT_EQ(error_of([&] { config.get_int("b", 1, 10); }), "config.json: key 'b' is missing");
+  EXPECT_EQ(error_of([&] { config.get_object("rope")->get_positive("factor"); }),
             "config.json: 'rope.factor' must be a number above 0, got -1");
 }
 
 TEST(HfConfigTest, WhatIsNoObjectIsRefused) {
-  EXPECT_EQ(message_of([] { HfConfig::parse("[1]", "x.json"); }), "x.json: must hold a JSON object");
-  EXPECT_EQ(message_of([] { HfConfig::parse("{", "x.json"); }).rfind("x.json: not valid JSON", 0), 0U);
-  EXPECT_EQ(message_of([] { HfConfig::load("/nowhere/config.json"); }),
+  EXPECT_EQ(error_of([] { HfConfig::parse("[1]", "x.json"); }), "x.json: must hold a JSON object");
+  EXPECT_EQ(error_of([] { HfConfig::parse("{", "x.json"); }).rfind("x.json: not valid JSON", 0), 0U);
+  EXPECT_EQ(error_of([] { HfConfig::load("/nowhere/config.json"); }),
             "/nowhere/config.json: no such file, or it cannot be read");
 }
 
 TEST(HfConfigTest, IntegersOutsideTheirRangeDoNotWrap) {
   const HfConfig config = HfConfig::parse(R"({"a": 18446744073709551615, "b": 4294967297, "c": 1e300})", "c");
   for (const char* key : {"a", "b", "c"}) {
-    EXPECT_NE(message_of([&] { config.get_int(key, 0, 1 << 30); }), "no error") << key;
+    EXPECT_NE(error_of([&] { config.get_int(key, 0, 1 << 30); }), "") << key;
   }
 }
 

@@ -10,19 +10,11 @@
 #include "formats/hf_config.h"
 #include "formats/safetensors.h"
 #include "quire/error.h"
+#include "util/error_of.h"
 #include "util/sanitized.h"
 
 namespace quire {
 namespace {
-
-std::string json_complaint(const auto& action) {
-  try {
-    action();
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 std::string nested_arrays(int depth) {
   return std::string(static_cast<size_t>(depth), '[') + std::string(static_cast<size_t>(depth), ']');
@@ -32,8 +24,8 @@ TEST(JsonTest, DepthIsCountedOutsideOfStrings) {
   const std::string deepest = nested_arrays(kMaxJsonDepth), deeper = nested_arrays(kMaxJsonDepth + 1);
   const std::string complaint = "f: nested more than 200 deep";
   EXPECT_TRUE(parse_json(deepest, "f").is_array());
-  EXPECT_EQ(json_complaint([&] { parse_json(deeper, "f"); }), complaint);
-  EXPECT_EQ(json_complaint([&] { parse_ordered_json(deeper, "f"); }), complaint);
+  EXPECT_EQ(error_of([&] { parse_json(deeper, "f"); }), complaint);
+  EXPECT_EQ(error_of([&] { parse_ordered_json(deeper, "f"); }), complaint);
   EXPECT_FALSE(try_parse_json(deepest).is_discarded());
   EXPECT_TRUE(try_parse_json(deeper).is_discarded());
   const std::string in_a_string = "[\"\\\\\\\"" + std::string(1000, '[') + "\", \"\\\\\"]";
@@ -41,17 +33,17 @@ TEST(JsonTest, DepthIsCountedOutsideOfStrings) {
   std::string side_by_side = "[[]";
   for (int i = 0; i < 1000; ++i) side_by_side += ",[],{}";
   EXPECT_EQ(parse_json(side_by_side + "]", "f").size(), 2001U);
-  EXPECT_EQ(json_complaint([&] { parse_json("[\"" + deeper, "f"); }).rfind("f: not valid JSON", 0), 0U);
+  EXPECT_EQ(error_of([&] { parse_json("[\"" + deeper, "f"); }).rfind("f: not valid JSON", 0), 0U);
 }
 
 TEST(JsonTest, NoReaderFollowsNestingToTheEndOfItsStack) {
   const std::string deep = nested_arrays(kTooDeep);
-  EXPECT_NE(json_complaint([&] { HfConfig::parse("{\"a\": " + deep + "}", "f"); }).find("nested"),
+  EXPECT_NE(error_of([&] { HfConfig::parse("{\"a\": " + deep + "}", "f"); }).find("nested"),
             std::string::npos);
   for (const std::string& header :
        {"{\"a\": {\"dtype\": \"F32\", \"shape\": " + deep + ", \"data_offsets\": [0, 4]}}",
         "{\"__metadata__\": " + deep + "}"}) {
-    EXPECT_EQ(json_complaint([&] { parse_safetensors_header(header, 4, "f"); }),
+    EXPECT_EQ(error_of([&] { parse_safetensors_header(header, 4, "f"); }),
               "f: the header is nested more than 200 deep");
   }
 }
@@ -60,11 +52,10 @@ TEST(JsonTest, WhatIsNoFileIsNotWaitedFor) {
   const std::string fifo = testing::TempDir() + "json_test-" + std::to_string(getpid());
   ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
   for (const std::string& path : {fifo, std::string("/dev/zero"), std::string("/tmp")}) {
-    EXPECT_EQ(json_complaint([&] { read_text_file(path); }), path + ": is not a file");
-    EXPECT_EQ(json_complaint([&] { SafetensorsFile{path}; }), path + ": is not a file");
+    EXPECT_EQ(error_of([&] { read_text_file(path); }), path + ": is not a file");
+    EXPECT_EQ(error_of([&] { SafetensorsFile{path}; }), path + ": is not a file");
   }
-  EXPECT_EQ(json_complaint([&] { read_text_file("/nowhere"); }),
-            "/nowhere: no such file, or it cannot be read");
+  EXPECT_EQ(error_of([&] { read_text_file("/nowhere"); }), "/nowhere: no such file, or it cannot be read");
   std::filesystem::remove(fifo);
 }
 
@@ -72,8 +63,7 @@ TEST(JsonTest, AFileHasAtMostAGibibyte) {
   const std::string path = testing::TempDir() + "json_test-large-" + std::to_string(getpid());
   std::ofstream(path) << "{}";
   std::filesystem::resize_file(path, (uint64_t{1} << 30) + 1);  // a hole
-  EXPECT_EQ(json_complaint([&] { read_text_file(path); }),
-            path + ": has 1073741825 bytes, more than 1073741824");
+  EXPECT_EQ(error_of([&] { read_text_file(path); }), path + ": has 1073741825 bytes, more than 1073741824");
   std::filesystem::remove(path);
 }
 

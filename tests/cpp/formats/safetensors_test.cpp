@@ -7,17 +7,13 @@
 #include <fstream>
 
 #include "quire/error.h"
+#include "util/error_of.h"
 
 namespace quire {
 namespace {
 
-std::string error_of(const std::string& header, uint64_t data_bytes) {
-  try {
-    parse_safetensors_header(header, data_bytes, "f");
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  }
-  return "no error";
+std::string header_refusal(const std::string& header, uint64_t data_bytes) {
+  return error_of([&] { parse_safetensors_header(header, data_bytes, "f"); });
 }
 
 TEST(SafetensorsTest, ReadsEntriesInFileOrder) {
@@ -31,35 +27,36 @@ TEST(SafetensorsTest, ReadsEntriesInFileOrder) {
 }
 
 TEST(SafetensorsTest, ContradictionsAreNamed) {
-  EXPECT_NE(error_of(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}})", 4).find("takes 8"),
+  EXPECT_NE(header_refusal(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}})", 4).find("takes 8"),
             std::string::npos);
-  EXPECT_NE(error_of(R"({"a":{"dtype":"F99","shape":[2],"data_offsets":[0,4]}})", 4).find("dtype 'F99'"),
+  EXPECT_NE(
+      header_refusal(R"({"a":{"dtype":"F99","shape":[2],"data_offsets":[0,4]}})", 4).find("dtype 'F99'"),
+      std::string::npos);
+  EXPECT_NE(header_refusal(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})", 8).find("hole"),
             std::string::npos);
-  EXPECT_NE(error_of(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})", 8).find("hole"),
-            std::string::npos);
-  EXPECT_NE(error_of(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},
+  EXPECT_NE(header_refusal(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},
                          "b":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})",
-                     4)
+                           4)
                 .find("overlap"),
             std::string::npos);
-  EXPECT_NE(error_of(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[4,0]}})", 4).find("end before"),
+  EXPECT_NE(header_refusal(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[4,0]}})", 4).find("end before"),
             std::string::npos);
-  EXPECT_NE(error_of(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", 4).find("truncated"),
+  EXPECT_NE(header_refusal(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", 4).find("truncated"),
             std::string::npos);
-  EXPECT_NE(error_of(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", 5).find("holds 5"),
+  EXPECT_NE(header_refusal(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", 5).find("holds 5"),
             std::string::npos);
-  EXPECT_NE(error_of(R"({"a":{"dtype":"F32","shape":[4611686018427387904,4],"data_offsets":[0,0]}})", 0)
+  EXPECT_NE(header_refusal(R"({"a":{"dtype":"F32","shape":[4611686018427387904,4],"data_offsets":[0,0]}})", 0)
                 .find("overflow"),
             std::string::npos);
-  EXPECT_NE(error_of(R"({"a":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}})", 4).find("shape"),
+  EXPECT_NE(header_refusal(R"({"a":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}})", 4).find("shape"),
             std::string::npos);
-  EXPECT_NE(error_of(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},
+  EXPECT_NE(header_refusal(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},
                          "a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})",
-                     4)
+                           4)
                 .find("twice"),
             std::string::npos);
-  EXPECT_NE(error_of("[]", 0).find("not a JSON object"), std::string::npos);
-  EXPECT_NE(error_of("{", 0).find("not valid JSON"), std::string::npos);
+  EXPECT_NE(header_refusal("[]", 0).find("not a JSON object"), std::string::npos);
+  EXPECT_NE(header_refusal("{", 0).find("not valid JSON"), std::string::npos);
 }
 
 class SafetensorsFileTest : public testing::Test {
@@ -99,13 +96,11 @@ TEST_F(SafetensorsFileTest, ReadsWhatIsThereAndNamesTheFileWhenItIsNot) {
   EXPECT_EQ(file.entry_at(at + 7).name, "a");
   EXPECT_FALSE(file.contains(at + 8));
   std::filesystem::resize_file(path_, file_bytes().size() - 2);
-  try {
+  const std::string error = error_of([&] {
     file.read(at, std::as_writable_bytes(std::span(&value, 1)));
     file.read(at + 4, std::as_writable_bytes(std::span(&value, 1)));
-    FAIL();
-  } catch (const InvalidArgument& error) {
-    EXPECT_EQ(error.what(), path_ + ": was truncated while it was read");
-  }
+  });
+  EXPECT_EQ(error, path_ + ": was truncated while it was read");
 }
 
 TEST_F(SafetensorsFileTest, EveryTruncationIsRefused) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "quire/error.h"
+#include "util/error_of.h"
 
 namespace quire {
 namespace {
@@ -89,13 +90,8 @@ TEST(KVArenaTest, AMemberThatJoinsWaitsForTheOthersToGiveBackWhatTheyDoNotUse) {
 TEST(KVArenaTest, RefusesAMemberWhoseMinimumIsNotThere) {
   const auto arena = std::make_shared<KVArena>(100);
   const KVArena::Member a(arena, 70, {});
-  try {
-    const KVArena::Member b(arena, 40, {});
-    FAIL();
-  } catch (const InvalidArgument& error) {
-    const std::string what = error.what();
-    for (const char* number : {"100", "30", "40"}) EXPECT_NE(what.find(number), what.npos) << what;
-  }
+  const std::string error = error_of([&] { const KVArena::Member b(arena, 40, {}); });
+  for (const char* number : {"100", "30", "40"}) EXPECT_NE(error.find(number), error.npos) << error;
   EXPECT_THROW(KVArena(0), InvalidArgument);
 }
 

@@ -6,6 +6,7 @@
 
 #include "kv_cache/small_specs.h"
 #include "quire/error.h"
+#include "util/error_of.h"
 
 namespace quire {
 namespace {
@@ -34,13 +35,9 @@ TEST(KVCachePlannerTest, RefusesWhatCannotHoldOneSequence) {
   demand.bytes = 4096;
   demand.max_model_len = 64;
   demand.max_useful_tokens = 1000;
-  try {
-    plan_kv_cache({spec}, demand);
-    FAIL() << "four blocks, one of them kept back, cannot hold 64 tokens";
-  } catch (const InvalidArgument& error) {
-    EXPECT_NE(std::string(error.what()).find("max_model_len 64 needs 5120 bytes"), std::string::npos)
-        << error.what();
-  }
+  const std::string error = error_of([&] { plan_kv_cache({spec}, demand); });
+  EXPECT_NE(error.find("max_model_len 64 needs 5120 bytes"), std::string::npos)
+      << "four blocks, one of them kept back, cannot hold 64 tokens: " << error;
   demand.bytes = 5120;
   EXPECT_EQ(plan_kv_cache({spec}, demand).groups[0].num_blocks, 5);
 }
@@ -100,14 +97,9 @@ TEST_F(DividedKVCacheTest, MemoryThatNobodyCanFillIsNotTaken) {
 TEST_F(DividedKVCacheTest, LessThanOneSequenceIsRefused) {
   for (const int64_t bytes : {kOneSequence + kNullBlocks - 1, kOneSequence / 2, kNullBlocks, int64_t{0}}) {
     demand_.bytes = bytes;
-    try {
-      plan_kv_cache(layers_, demand_);
-      FAIL() << bytes;
-    } catch (const InvalidArgument& error) {
-      const std::string text = error.what();
-      EXPECT_NE(text.find("max_model_len 1000 needs 2097152 bytes (251 blocks)"), std::string::npos) << text;
-      EXPECT_NE(text.find("kv_cache_memory_bytes"), std::string::npos) << text;
-    }
+    const std::string text = error_of([&] { plan_kv_cache(layers_, demand_); });
+    EXPECT_NE(text.find("max_model_len 1000 needs 2097152 bytes (251 blocks)"), std::string::npos) << text;
+    EXPECT_NE(text.find("kv_cache_memory_bytes"), std::string::npos) << text;
   }
 }
 
@@ -120,14 +112,9 @@ TEST_F(DividedKVCacheTest, TheOverrideCountsForEveryGroup) {
   EXPECT_EQ(plan.bytes, 250 * (kFull + kWindow));
   // What the window's group has too much of is of no use to the other.
   demand_.num_blocks = 250;
-  try {
-    plan_kv_cache(layers_, demand_);
-    FAIL();
-  } catch (const InvalidArgument& error) {
-    const std::string text = error.what();
-    EXPECT_NE(text.find("(251 blocks)"), std::string::npos) << text;
-    EXPECT_NE(text.find("num_gpu_blocks_override"), std::string::npos) << text;
-  }
+  const std::string text = error_of([&] { plan_kv_cache(layers_, demand_); });
+  EXPECT_NE(text.find("(251 blocks)"), std::string::npos) << text;
+  EXPECT_NE(text.find("num_gpu_blocks_override"), std::string::npos) << text;
   demand_.divides_memory = false;
   EXPECT_NO_THROW(plan_kv_cache(layers_, demand_));
 }

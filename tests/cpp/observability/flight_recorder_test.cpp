@@ -10,6 +10,7 @@
 
 #include "quire/error.h"
 #include "simulator/replay.h"
+#include "util/error_of.h"
 
 namespace quire {
 namespace {
@@ -40,12 +41,7 @@ RequestId aborted_id(const RecordedEvent& event) {
 }
 
 std::string refusal(std::span<const std::byte> bytes) {
-  try {
-    Recording::parse(bytes);
-    return "";
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  }
+  return error_of([&] { Recording::parse(bytes); });
 }
 
 // Seeds of another version would be refused before anything in them is looked at.

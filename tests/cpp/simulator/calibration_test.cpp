@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "quire/error.h"
+#include "util/error_of.h"
 
 namespace quire {
 namespace {
@@ -54,13 +55,8 @@ TEST(CalibrationTest, ATableSaysWhereItWasMeasured) {
 }
 
 TEST(CalibrationTest, ABadLineIsNamedByNumberAndField) {
-  try {
-    parse_calibration("\n{\"num_tokens\": 1, \"num_reqs\": 1, \"context_tokens\": 1, \"seconds\": 0}",
-                      "table");
-    FAIL();
-  } catch (const InvalidArgument& error) {
-    EXPECT_STREQ(error.what(), "table line 2: seconds must be above 0");
-  }
+  const char* const table = "\n{\"num_tokens\": 1, \"num_reqs\": 1, \"context_tokens\": 1, \"seconds\": 0}";
+  EXPECT_EQ(error_of([&] { parse_calibration(table, "table"); }), "table line 2: seconds must be above 0");
   EXPECT_THROW(parse_calibration("\n", "table"), InvalidArgument);
 }
 

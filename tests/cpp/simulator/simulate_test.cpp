@@ -9,6 +9,7 @@
 
 #include "formats/json.h"
 #include "quire/error.h"
+#include "util/error_of.h"
 #include "util/sanitized.h"
 
 namespace quire {
@@ -44,18 +45,13 @@ const Json kServerCosts = {{"seconds_per_step", 0.01},
                            {"seconds_per_request", 5e-5},
                            {"seconds_per_context_token", 5e-8}};
 
-std::string error_of(const Json& options) {
-  try {
-    run(options);
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  }
-  return "";
+std::string refusal(const Json& options) {
+  return error_of([&] { run(options); });
 }
 
-std::string error_of_trace(const std::string& lines) {
+std::string refusal_of_trace(const std::string& lines) {
   const LinesFile file(lines);
-  std::string message = error_of({{"workload", file.path()}});
+  std::string message = refusal({{"workload", file.path()}});
   if (message.starts_with(file.path())) message.erase(0, file.path().size());
   return message;
 }
@@ -240,35 +236,36 @@ TEST(SimulateTest, APolicyThatKnowsPrioritiesServesTheUrgentFirst) {
 }
 
 TEST(SimulateTest, ABadLineIsNamedByNumberAndField) {
-  EXPECT_EQ(error_of_trace("{\"arrival\": 0, \"prompt_len\": 1, \"output_len\": 1}\n\n{\"arrival\": 0}\n"),
+  EXPECT_EQ(refusal_of_trace("{\"arrival\": 0, \"prompt_len\": 1, \"output_len\": 1}\n\n{\"arrival\": 0}\n"),
             " line 3: prompt_len is missing");
-  EXPECT_EQ(error_of_trace(R"({"arrival": 0, "prompt_len": 0, "output_len": 1})"),
+  EXPECT_EQ(refusal_of_trace(R"({"arrival": 0, "prompt_len": 0, "output_len": 1})"),
             " line 1: prompt_len must be an integer from 1 to 16777216");
-  EXPECT_EQ(error_of_trace(R"({"arrival": "soon", "prompt_len": 1, "output_len": 1})"),
+  EXPECT_EQ(refusal_of_trace(R"({"arrival": "soon", "prompt_len": 1, "output_len": 1})"),
             " line 1: arrival must be a number");
   EXPECT_EQ(
-      error_of_trace(R"({"arrival": 0, "prompt_len": 4, "output_len": 1, "prefix": "a", "prefix_len": 5})"),
+      refusal_of_trace(R"({"arrival": 0, "prompt_len": 4, "output_len": 1, "prefix": "a", "prefix_len": 5})"),
       " line 1: prefix_len must be an integer from 0 to 4");
-  EXPECT_EQ(error_of_trace(R"({"timestamp": 0, "input_length": 4, "output_length": 1, "hash_ids": [1, 2]})"),
-            " line 1: hash_ids has more than one id for each 512 tokens");
-  EXPECT_EQ(error_of_trace("\n"), ": has no requests");
-  EXPECT_NE(error_of_trace("nonsense").find(" line 1: not valid JSON"), std::string::npos);
+  EXPECT_EQ(
+      refusal_of_trace(R"({"timestamp": 0, "input_length": 4, "output_length": 1, "hash_ids": [1, 2]})"),
+      " line 1: hash_ids has more than one id for each 512 tokens");
+  EXPECT_EQ(refusal_of_trace("\n"), ": has no requests");
+  EXPECT_NE(refusal_of_trace("nonsense").find(" line 1: not valid JSON"), std::string::npos);
 }
 
 TEST(SimulateTest, ABadOptionIsNamed) {
-  EXPECT_EQ(error_of({{"engine", {{"max_num_seqs", 0}}}}),
+  EXPECT_EQ(refusal({{"engine", {{"max_num_seqs", 0}}}}),
             "options: engine.max_num_seqs must be an integer from 1 to 4096");
-  EXPECT_EQ(error_of({{"workload", {{"rate", -1}}}}),
+  EXPECT_EQ(refusal({{"workload", {{"rate", -1}}}}),
             "options: workload.rate must be a number from 0 to 1e+09");
-  EXPECT_EQ(error_of({{"speed", 1}}), "options: speed is not a key we know, and it may change the result");
-  EXPECT_NE(error_of({{"router", "random"}}).find("got 'random'"), std::string::npos);
+  EXPECT_EQ(refusal({{"speed", 1}}), "options: speed is not a key we know, and it may change the result");
+  EXPECT_NE(refusal({{"router", "random"}}).find("got 'random'"), std::string::npos);
   EXPECT_NE(
-      error_of({{"workload", {{"rate", 1e-9}, {"num_requests", 50}}}}).find("rate 1e-09 brings 50 requests"),
+      refusal({{"workload", {{"rate", 1e-9}, {"num_requests", 50}}}}).find("rate 1e-09 brings 50 requests"),
       std::string::npos);
-  EXPECT_NE(error_of({{"workload", "/nowhere.jsonl"}}).find("no such file"), std::string::npos);
-  EXPECT_NE(error_of({{"engine", {{"num_gpu_blocks_override", 4}}}}).find("max_model_len 2048"),
+  EXPECT_NE(refusal({{"workload", "/nowhere.jsonl"}}).find("no such file"), std::string::npos);
+  EXPECT_NE(refusal({{"engine", {{"num_gpu_blocks_override", 4}}}}).find("max_model_len 2048"),
             std::string::npos);
-  EXPECT_NE(error_of({{"engine", {{"max_num_batched_tokens", 8}}}}).find("block_size"), std::string::npos);
+  EXPECT_NE(refusal({{"engine", {{"max_num_batched_tokens", 8}}}}).find("block_size"), std::string::npos);
 }
 
 }  // namespace

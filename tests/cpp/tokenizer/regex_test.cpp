@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "quire/error.h"
+#include "util/error_of.h"
 
 namespace quire::text {
 namespace {
@@ -23,12 +24,7 @@ std::string matches(std::string_view pattern, std::string_view text) {
 }
 
 std::string pattern_refusal(std::string_view pattern) {
-  try {
-    const Regex regex(pattern);
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  }
-  return "accepted";
+  return error_of([&] { const Regex regex(pattern); });
 }
 
 TEST(RegexTest, AlternativesAreTriedInOrderAndTheFirstThatWorksWins) {
@@ -82,8 +78,8 @@ TEST(RegexTest, WhatIsNotSupportedIsRefusedWithItsPosition) {
             "regular expression: '&&' in a character class at position 2 is not supported");
   EXPECT_EQ(pattern_refusal("(a*)*"),
             "regular expression: repeating a group that can match nothing at position 0 is not supported");
-  EXPECT_NE(pattern_refusal("(?i:ss)"), "accepted");  // would also be "ß"
-  EXPECT_NE(pattern_refusal(std::string(200, '(') + std::string(200, ')')), "accepted");
+  EXPECT_NE(pattern_refusal("(?i:ss)"), "");  // would also be "ß"
+  EXPECT_NE(pattern_refusal(std::string(200, '(') + std::string(200, ')')), "");
 }
 
 TEST(RegexTest, AMillionLettersNeedNoStack) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "quire/error.h"
+#include "util/error_of.h"
 
 namespace quire {
 namespace {
@@ -69,12 +70,7 @@ TEST(MemoryPlanTest, ANeighbourLeavesLess) {
 
 template <typename Error>
 std::string refusal(DeviceMemoryPlan plan, const EngineConfig& config, size_t free) {
-  try {
-    plan.set_budget(config, free, kTotal);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "nothing was refused";
+  return error_of<Error>([&] { plan.set_budget(config, free, kTotal); });
 }
 
 TEST(MemoryPlanTest, MoreBytesThanThereAreIsTheCallersMistake) {

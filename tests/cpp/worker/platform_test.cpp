@@ -6,6 +6,7 @@
 #include "device/fake_kernels.h"
 #include "kv_cache/kv_arena.h"
 #include "quire/error.h"
+#include "util/error_of.h"
 
 namespace quire {
 namespace {
@@ -63,14 +64,8 @@ TEST_F(PlatformTest, ADevicesKVCacheHasWhatTheRestLeaves) {
   EXPECT_EQ(on_device_->available_kv_cache_bytes(*arena, 4096, /*world_size=*/1), 6144);
   EXPECT_EQ(on_device_->available_kv_cache_bytes(*arena, 4096, /*world_size=*/2), 6144) << "its own device's";
   EXPECT_EQ(on_device_->available_kv_cache_bytes(*arena, 20000, /*world_size=*/1), 0);
-  try {
-    on_device_->allocate_kv_cache(small_cache(7), *arena, 4096);
-    FAIL() << "7 blocks of 1 KiB are more than 6 KiB";
-  } catch (const InvalidArgument& error) {
-    EXPECT_NE(std::string(error.what()).find("kv_cache_memory_bytes 7168 is more than the 6144 bytes"),
-              std::string::npos)
-        << error.what();
-  }
+  const std::string error = error_of([&] { on_device_->allocate_kv_cache(small_cache(7), *arena, 4096); });
+  EXPECT_NE(error.find("kv_cache_memory_bytes 7168 is more than the 6144 bytes"), std::string::npos) << error;
   const auto first_blocks = on_device_->allocate_kv_cache(small_cache(6), *arena, 4096);
   ASSERT_EQ(first_blocks.size(), 1U);
   EXPECT_EQ(arena->remaining(), 4096U);
