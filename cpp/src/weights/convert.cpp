@@ -5,6 +5,7 @@
 
 #include "util/check.h"
 #include "util/half_float.h"
+#include "util/sanitizer_ranges.h"
 
 namespace quire {
 namespace {
@@ -25,18 +26,26 @@ template <typename To, typename From, typename One>
 #if defined(__x86_64__)
 // Several times as fast as with the instructions that every x86-64 has.
 template <typename To, typename From, typename One>
-[[gnu::target("avx2")]] void map_avx2(void* out, const void* values, int64_t count, One one) {
+QUIRE_RANGES_TOLD [[gnu::target("avx2")]] void map_avx2(void* out, const void* values, int64_t count,
+                                                        One one) {
   map_all<To, From>(out, values, count, one);
 }
 #endif
 
 template <typename To, typename From, typename One>
+QUIRE_RANGES_TOLD void map_plain(void* out, const void* values, int64_t count, One one) {
+  map_all<To, From>(out, values, count, one);
+}
+
+template <typename To, typename From, typename One>
 void map(void* out, const void* values, int64_t count, One one) {
+  sanitizer_reads(values, static_cast<size_t>(count) * sizeof(From));
+  sanitizer_writes(out, static_cast<size_t>(count) * sizeof(To));
 #if defined(__x86_64__)
   static const bool has_avx2 = __builtin_cpu_supports("avx2");
   if (has_avx2) return map_avx2<To, From>(out, values, count, one);
 #endif
-  map_all<To, From>(out, values, count, one);
+  map_plain<To, From>(out, values, count, one);
 }
 
 // Whether no value has all bits of `exponent`.
@@ -59,19 +68,25 @@ template <typename Bits>
 }
 
 #if defined(__x86_64__)
+QUIRE_RANGES_TOLD
 [[gnu::target("avx2")]] bool all_finite_avx2(const void* values, DType dtype, int64_t count) {
   return all_finite_of(values, dtype, count);
 }
 #endif
 
+QUIRE_RANGES_TOLD bool all_finite_plain(const void* values, DType dtype, int64_t count) {
+  return all_finite_of(values, dtype, count);
+}
+
 }  // namespace
 
 bool all_finite(const void* values, DType dtype, int64_t count) {
+  sanitizer_reads(values, static_cast<size_t>(count) * dtype_bytes(dtype));
 #if defined(__x86_64__)
   static const bool has_avx2 = __builtin_cpu_supports("avx2");
   if (has_avx2) return all_finite_avx2(values, dtype, count);
 #endif
-  return all_finite_of(values, dtype, count);
+  return all_finite_plain(values, dtype, count);
 }
 
 namespace {
