@@ -4,6 +4,7 @@
 
 #include "quire/error.h"
 #include "util/error_of.h"
+#include "util/sanitized.h"
 
 namespace quire::text {
 namespace {
@@ -90,6 +91,7 @@ TEST(RegexTest, AMillionLettersNeedNoStack) {
 
 TEST(RegexTest, ASearchThatExplodesIsGivenUp) {
   EXPECT_THROW(matches("(?:a+)+b", std::string(60, 'a')), InvalidArgument);
+  if (kSanitized) return;  // as many steps as a search may take, each time
   EXPECT_THROW(matches(R"(\s+$)", std::string(300'000, ' ') + "x"), InvalidArgument);
   EXPECT_THROW(matches("(?:a{1000}){1000}", std::string(300'000, 'a')), InvalidArgument);
 }

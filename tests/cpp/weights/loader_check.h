@@ -57,22 +57,23 @@ inline float value_at(const TensorView& view, int64_t row, int64_t column) {
 inline std::string expected_bytes(const TensorView& from, DType dtype) {
   const int64_t rows = from.rank == 1 ? 1 : from.shape[0];
   const int64_t columns = from.shape[from.rank - 1];
-  std::string out;
-  out.reserve(static_cast<size_t>(rows * columns) * dtype_bytes(dtype));
+  const size_t size = dtype_bytes(dtype);
+  std::string out(static_cast<size_t>(rows * columns) * size, '\0');
+  char* to = out.data();
   for (int64_t row = 0; row < rows; ++row) {
     if (dtype == from.dtype) {  // bit for bit, which a way through fp32 need not be
-      const auto size = dtype_bytes(dtype);
       const auto begin = static_cast<size_t>(from.rank == 1 ? 0 : row * from.stride[0]);
-      out.append(from.as<char>() + begin * size, static_cast<size_t>(columns) * size);
+      std::memcpy(to, from.as<char>() + begin * size, static_cast<size_t>(columns) * size);
+      to += static_cast<size_t>(columns) * size;
       continue;
     }
-    for (int64_t column = 0; column < columns; ++column) {
+    for (int64_t column = 0; column < columns; ++column, to += size) {
       const float value = value_at(from, row, column);
       if (dtype == DType::kFloat32) {
-        out.append(reinterpret_cast<const char*>(&value), sizeof value);
+        std::memcpy(to, &value, sizeof value);
       } else {
         const uint16_t bits = dtype == DType::kFloat16 ? float_to_fp16(value) : float_to_bf16(value);
-        out.append(reinterpret_cast<const char*>(&bits), sizeof bits);
+        std::memcpy(to, &bits, sizeof bits);
       }
     }
   }
@@ -87,6 +88,7 @@ inline void check_loader(WeightLoader& loader, const std::function<std::byte*(si
     const char* name;
     int64_t rows, columns;  // of the tensor; rows 0: a vector
     int64_t row_begin, num_rows, column_begin, num_columns;
+    bool large() const { return num_columns * std::max<int64_t>(num_rows, 1) > 1'000'000; }
   };
   const Form forms[] = {
       {"vector", 0, 1003, 0, 0, 0, 1003},
@@ -104,6 +106,10 @@ inline void check_loader(WeightLoader& loader, const std::function<std::byte*(si
     DType dtype;
   };
   const Type types[] = {{"F32", DType::kFloat32}, {"F16", DType::kFloat16}, {"BF16", DType::kBFloat16}};
+  // Two pairs will do for the large ones: one that is copied, one that is converted.
+  const auto is_stored = [](const Form& form, DType stored) {
+    return !form.large() || stored != DType::kFloat16;
+  };
 
   // Plain memory may hold any bits; a checkpoint is read through a file.
   for (const bool in_file : {false, true})
@@ -111,6 +117,7 @@ inline void check_loader(WeightLoader& loader, const std::function<std::byte*(si
       const ModelDirectory directory;
       std::vector<NamedTensor> tensors;
       for (const Form& form : forms) {
+        if (!is_stored(form, stored.dtype)) continue;
         std::vector<int64_t> shape = {form.columns};
         if (form.rows > 0) shape.insert(shape.begin(), form.rows);
         const auto numel = static_cast<size_t>(std::max<int64_t>(form.rows, 1) * form.columns);
@@ -130,9 +137,7 @@ inline void check_loader(WeightLoader& loader, const std::function<std::byte*(si
       std::vector<Loaded> loaded;
       for (const Type& wanted : types) {
         for (const Form& form : forms) {
-          // Two pairs will do for the large ones: one that is copied, one that is converted.
-          const bool large = form.num_columns * std::max<int64_t>(form.num_rows, 1) > 1'000'000;
-          if (large && (wanted.dtype != DType::kBFloat16 || stored.dtype == DType::kFloat16)) continue;
+          if (!is_stored(form, stored.dtype) || (form.large() && wanted.dtype != DType::kBFloat16)) continue;
           TensorView view = form.rows > 0 ? checkpoint.take(form.name, {form.rows, form.columns})
                                           : checkpoint.take(form.name, {form.columns});
           if (form.rows > 0) view = slice_rows(view, form.row_begin, form.num_rows);
