@@ -86,15 +86,25 @@ void stage_tiles(const LinearArgs& args, int64_t row_begin, int64_t row_end) {
   }
 }
 
-// Up to 32 rows: the weights come straight from memory and are prefetched, across the end of a panel too.
-template <bool kTwoTiles>
+// A step's weights as tiles are loaded from them: where they lie, or as int8 that became bf16 in `lines`.
+inline const char* step_lines(const bf16* weights, char*) { return reinterpret_cast<const char*>(weights); }
+inline const char* step_lines(const Int8For<bf16>* weights, char* lines) {
+  unpack_panel(reinterpret_cast<bf16*>(lines), weights, kStepDepth);
+  return lines;
+}
+
+// Up to 32 rows: the weights, bf16 or int8 that become so on their way, come straight from memory and are
+// prefetched, across the end of a panel too.
+template <typename Weight, bool kTwoTiles>
 void thin_panels(const LinearArgs& args, int64_t panel_begin, int64_t panel_end) {
-  constexpr int64_t kPrefetchBytes = 8192;
+  constexpr int64_t kPrefetchBytes = 4096 * sizeof(Weight);
+  constexpr int64_t kStepWeights = kStepDepth * kPanelColumns;
   const int64_t depth = weight_depth<bf16>(args.k), steps = depth / kStepDepth;
   const int64_t height = tile_rows(args.m);
   configure(static_cast<int>(height), kTileRows, kStepDepth);
   alignas(64) float block[2 * kTileRows * kPanelColumns];
-  const char* b = static_cast<const char*>(args.weight) + panel_begin * depth * kPanelColumns * 2;
+  alignas(64) char lines[2][kStepWeights * sizeof(bf16)];  // by turns: one is written while another is read
+  const auto* weights = static_cast<const Weight*>(args.weight) + panel_begin * depth * kPanelColumns;
   for (int64_t panel = panel_begin; panel < panel_end; ++panel) {
     const char* a0 = static_cast<const char*>(args.staged);
     const char* a1 = a0 + kTileRows * depth * 2;
@@ -104,8 +114,10 @@ void thin_panels(const LinearArgs& args, int64_t panel_begin, int64_t panel_end)
       QUIRE_TILE_ZERO(2);
       QUIRE_TILE_ZERO(3);
     }
-    for (int64_t s = 0; s < steps; ++s, b += kTileRows * kPanelLine) {
-      for (int64_t line = 0; line < kTileRows * kPanelLine; line += 64) prefetch(b + kPrefetchBytes + line);
+    for (int64_t s = 0; s < steps; ++s, weights += kStepWeights) {
+      const char* ahead = reinterpret_cast<const char*>(weights) + kPrefetchBytes;
+      for (size_t line = 0; line < kStepWeights * sizeof(Weight); line += 64) prefetch(ahead + line);
+      const char* b = step_lines(weights, lines[s % 2]);
       QUIRE_TILE_LOAD(4, a0, kStepBytes);
       QUIRE_TILE_LOAD(6, b, kPanelLine);
       QUIRE_TILE_LOAD(7, b + 64, kPanelLine);
@@ -281,13 +293,50 @@ void thick_panels(const LinearArgs& args, int64_t panel_begin, int64_t panel_end
                        sums);
 }
 
-void linear_bf16(const LinearArgs& args, int64_t panel_begin, int64_t panel_end, void* scratch) {
+template <typename Weight>
+void thin_panels(const LinearArgs& args, int64_t panel_begin, int64_t panel_end) {
   if (args.m <= kTileRows) {
-    thin_panels<false>(args, panel_begin, panel_end);
-  } else if (args.m <= 2 * kTileRows) {
-    thin_panels<true>(args, panel_begin, panel_end);
+    thin_panels<Weight, false>(args, panel_begin, panel_end);
   } else {
-    thick_panels(args, panel_begin, panel_end, static_cast<float*>(scratch));
+    thin_panels<Weight, true>(args, panel_begin, panel_end);
+  }
+}
+
+void linear_bf16(const LinearArgs& args, int64_t panel_begin, int64_t panel_end, void* scratch) {
+  if (args.m <= kPairRows) return thin_panels<bf16>(args, panel_begin, panel_end);
+  thick_panels(args, panel_begin, panel_end, static_cast<float*>(scratch));
+}
+
+// Columns from the first one of `panel` on, with weights of their own.
+LinearArgs from_panel(LinearArgs args, int64_t panel, const void* weight) {
+  const int64_t column = panel * kPanelColumns;
+  args.weight = weight;
+  args.n -= column;
+  args.out = static_cast<char*>(args.out) + column * (args.out_is_bf16 ? 2 : 4);
+  if (args.scales != nullptr) args.scales += column;
+  if (args.zero_points != nullptr) args.zero_points += column;
+  if (args.bias != nullptr) args.bias += column;
+  return args;
+}
+
+int64_t panel_weights(int64_t k) { return weight_depth<bf16>(k) * kPanelColumns; }
+
+size_t int8_scratch_bytes(int64_t m, int64_t k) {
+  if (m <= kPairRows) return 0;
+  return block_scratch_bytes(m, k) + static_cast<size_t>(kGroupPanels * panel_weights(k)) * sizeof(bf16);
+}
+
+// Few rows are multiplied with int8 that are converted step by step, more with a group of panels that is
+// converted once. The numbers are the same, and so is their order.
+void linear_int8_bf16(const LinearArgs& args, int64_t panel_begin, int64_t panel_end, void* scratch) {
+  if (args.m <= kPairRows) return thin_panels<Int8For<bf16>>(args, panel_begin, panel_end);
+  auto* sums = static_cast<float*>(scratch);
+  auto* unpacked = reinterpret_cast<bf16*>(static_cast<char*>(scratch) + block_scratch_bytes(args.m, args.k));
+  for (int64_t group = panel_begin; group < panel_end; group += kGroupPanels) {
+    const int64_t count = fewest(kGroupPanels, panel_end - group);
+    const auto* weights = static_cast<const Int8For<bf16>*>(args.weight) + group * panel_weights(args.k);
+    unpack_panel(unpacked, weights, count * weight_depth<bf16>(args.k));
+    thick_panels(from_panel(args, group, unpacked), 0, count, sums);
   }
 }
 
@@ -402,6 +451,7 @@ constexpr MatmulKernels amx_kernels() {
   MatmulKernels kernels = matmul_kernels();
   kernels.release = release;
   kernels.linear[kLinearBF16] = {staged_tiles_bytes, stage_tiles, block_scratch_bytes, linear_bf16};
+  kernels.linear[kLinearInt8BF16] = {staged_tiles_bytes, stage_tiles, int8_scratch_bytes, linear_int8_bf16};
   kernels.scores[kBF16] = scores_bf16;
   kernels.values[kBF16] = values_bf16;
   return kernels;
