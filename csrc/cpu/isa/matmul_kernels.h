@@ -80,12 +80,17 @@ void multiply(const Left<T>* a, int64_t a_stride, const Pieces& b, float* c, int
   for (int64_t p = 0; p < b.num_pieces; ++p) {
     const T* line = static_cast<const T*>(b.pieces[p]) + b.offset;
     const Left<T>* left = a + p * b.depth;
+    int64_t ahead = b.ahead;
+    [[maybe_unused]] const int64_t last = b.depth - ahead / (b.stride * int64_t{sizeof(T)}) * Op::kStep;
     for (int64_t k = 0; k < b.depth; k += Op::kStep, line += b.stride, left += Op::kStep) {
+      if constexpr (Panels > 1) {  // what follows a panel's end is the start of the panel after the next
+        if (k == last) ahead += (Panels - 1) * b.panel_stride * int64_t{sizeof(T)};
+      }
       typename Op::Right right[Vectors];
       for (int j = 0; j < Vectors; ++j) {
         const T* vector =
             line + j / VectorsOfPanel * b.panel_stride + j % VectorsOfPanel * kLanes * Op::kColumn;
-        if (b.ahead != 0) prefetch(reinterpret_cast<const char*>(vector) + b.ahead);
+        if (ahead != 0) prefetch(reinterpret_cast<const char*>(vector) + ahead);
         right[j] = Op::right(vector);
       }
 #pragma GCC unroll 16
