@@ -59,6 +59,11 @@ const void* HfConfig::require(const std::string& key) const {
   return value;
 }
 
+bool HfConfig::is_object(const std::string& key) const {
+  const void* value = find(key);
+  return value != nullptr && json(value).is_object();
+}
+
 bool HfConfig::is_null(const std::string& key) const {
   const auto found = node_->value.find(key);
   return found != node_->value.end() && found->is_null();
@@ -87,8 +92,10 @@ int32_t HfConfig::get_int(const std::string& key, int32_t min, int32_t max, int3
 
 double HfConfig::get_positive(const std::string& key) const {
   const Json& value = json(require(key));
-  if (!value.is_number() || !(value.get<double>() > 0) || !std::isfinite(value.get<double>())) {
-    fail(str("'", prefix_, key, "' must be a number above 0, got ", shorten(value)));
+  // Layers compute in 32 bits, where a larger number is infinite and a smaller one zero.
+  const float single = value.is_number() ? static_cast<float>(value.get<double>()) : 0.0F;
+  if (!(single > 0) || !std::isfinite(single)) {
+    fail(str("'", prefix_, key, "' must be a number above 0 that fits 32 bits, got ", shorten(value)));
   }
   return value.get<double>();
 }

@@ -21,6 +21,7 @@ class HfConfig {
   bool has(const std::string& key) const;
   // Whether the key is there, with null.
   bool is_null(const std::string& key) const;
+  bool is_object(const std::string& key) const;
   std::vector<std::string> keys() const;
   // Within [min, max].
   int32_t get_int(const std::string& key, int32_t min, int32_t max) const;

@@ -13,21 +13,30 @@ namespace {
 constexpr int32_t kMaxPositions = 1 << 28;
 
 // rope_parameters holds everything in transformers 5; before, theta stood apart and rope_scaling was
-// optional.
+// optional. It still counts before rope_parameters: people write it into checkpoints that have both.
 struct Source {
   const HfConfig& config;
   std::optional<HfConfig> parameters;
   std::string type;
 
-  explicit Source(const HfConfig& config)
-      : config(config),
-        parameters(config.get_object(config.has("rope_parameters") ? "rope_parameters" : "rope_scaling")) {
+  explicit Source(const HfConfig& config) : config(config), parameters(config.get_object("rope_scaling")) {
+    if (!parameters || parameters->keys().empty()) parameters = config.get_object("rope_parameters");
+    refuse_parts();
     if (!parameters) {
       type = "default";
     } else if (parameters->has("rope_type")) {
       type = parameters->get_string("rope_type");
     } else {
       type = parameters->get_string("type", "default");
+    }
+  }
+  // Where kinds of layers differ, transformers writes an object for each of them.
+  void refuse_parts() const {
+    if (!parameters) return;
+    for (const std::string& key : parameters->keys()) {
+      if (parameters->is_object(key))
+        parameters->fail("'rope_parameters." + key +
+                         "' is an object; it must be one set of values for all layers");
     }
   }
   double theta() const {

@@ -1,5 +1,8 @@
 // The messages' few functions.
+#include <algorithm>
+#include <csignal>
 #include <filesystem>
+#include <iterator>
 
 #include "messages/check_fields.h"
 #include "messages/scheduling_policy.h"
@@ -107,8 +110,14 @@ void EngineConfig::validate() const {
     throw InvalidArgument(str("flight_recorder_dir: no directory '", flight_recorder_dir,
                               "'; make it first, or leave it empty for no recordings"));
   }
-  require(flight_recorder_signal >= 0 && flight_recorder_signal < 65, "flight_recorder_signal",
-          flight_recorder_signal, "a signal's number, or 0 for none");
+  // A fault's handler would return to the fault, again and again; and what ends programs should end them.
+  constexpr int kReserved[] = {SIGABRT, SIGBUS,  SIGFPE,  SIGILL,  SIGINT,
+                               SIGKILL, SIGSEGV, SIGSTOP, SIGTERM, SIGTRAP};
+  require(flight_recorder_signal >= 0 && flight_recorder_signal < 65 &&
+              std::find(std::begin(kReserved), std::end(kReserved), flight_recorder_signal) ==
+                  std::end(kReserved),
+          "flight_recorder_signal", flight_recorder_signal,
+          "the number of a signal that ends nothing and reports no fault (12 is SIGUSR2), or 0 for none");
   if (kv_arena && (kv_cache_memory_bytes > 0 || num_gpu_blocks_override > 0)) {
     throw InvalidArgument(
         "kv_arena decides the size of the KV cache; leave kv_cache_memory_bytes and "

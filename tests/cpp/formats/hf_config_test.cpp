@@ -25,7 +25,13 @@ TEST(HfConfigTest, ErrorsNameFileKeyValueAndWhatWouldDo) {
             "config.json: 'a' must be a whole number from 1 to 10, got \"many\"");
   EXPECT_EQ(error_of([&] { config.get_int("b", 1, 10); }), "config.json: key 'b' is missing");
   EXPECT_EQ(error_of([&] { config.get_object("rope")->get_positive("factor"); }),
-            "config.json: 'rope.factor' must be a number above 0, got -1");
+            "config.json: 'rope.factor' must be a number above 0 that fits 32 bits, got -1");
+  for (const char* number : {"1e39", "1e-60", "true", "\"1\""}) {
+    const HfConfig one = HfConfig::parse(std::string(R"({"scale": )") + number + "}", "c");
+    EXPECT_EQ(error_of([&] { one.get_positive("scale"); }),
+              std::string("c: 'scale' must be a number above 0 that fits 32 bits, got ") +
+                  (number == std::string("1e39") ? "1e+39" : number));
+  }
 }
 
 TEST(HfConfigTest, WhatIsNoObjectIsRefused) {

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <csignal>
+
 #include <cmath>
 #include <functional>
 #include <string_view>
@@ -98,6 +100,8 @@ TEST(EngineConfigTest, EveryFieldOutOfRangeIsNamed) {
   expect_config_refused("long_prefill_token_threshold", [](auto& c) { c.long_prefill_token_threshold = -1; });
   expect_config_refused("scheduling_policy", [](auto& c) { c.scheduling_policy = "lifo"; });
   expect_config_refused("max_queued_requests", [](auto& c) { c.max_queued_requests = -1; });
+  for (const int signal : {-1, 65, SIGSEGV, SIGINT, SIGKILL})
+    expect_config_refused("flight_recorder_signal", [&](auto& c) { c.flight_recorder_signal = signal; });
 }
 
 }  // namespace
