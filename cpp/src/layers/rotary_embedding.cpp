@@ -19,9 +19,11 @@ struct Source {
   std::optional<HfConfig> parameters;
   std::string type;
 
-  explicit Source(const HfConfig& config) : config(config), parameters(config.get_object("rope_scaling")) {
-    if (!parameters || parameters->keys().empty()) parameters = config.get_object("rope_parameters");
-    refuse_parts();
+  explicit Source(const HfConfig& config) : config(config) {
+    const char* name = "rope_scaling";
+    parameters = config.get_object(name);
+    if (!parameters || parameters->keys().empty()) parameters = config.get_object(name = "rope_parameters");
+    refuse_parts(name);
     if (!parameters) {
       type = "default";
     } else if (parameters->has("rope_type")) {
@@ -31,11 +33,11 @@ struct Source {
     }
   }
   // Where kinds of layers differ, transformers writes an object for each of them.
-  void refuse_parts() const {
+  void refuse_parts(const std::string& name) const {
     if (!parameters) return;
     for (const std::string& key : parameters->keys()) {
       if (parameters->is_object(key))
-        parameters->fail("'rope_parameters." + key +
+        parameters->fail("'" + name + "." + key +
                          "' is an object; it must be one set of values for all layers");
     }
   }

@@ -30,9 +30,11 @@ TEST(RotaryConfigTest, ScalingThatIsEmptyDoesNot) {
 }
 
 TEST(RotaryConfigTest, ParametersForKindsOfLayersAreRefused) {
-  EXPECT_EQ(error_of([] { read(R"("rope_parameters": {"full_attention": {"rope_theta": 1e6}})"); }),
-            "config.json: 'rope_parameters.full_attention' is an object; it must be one set of values for "
-            "all layers");
+  for (const std::string name : {"rope_parameters", "rope_scaling"}) {
+    EXPECT_EQ(error_of([&] { read('"' + name + R"(": {"full_attention": {"rope_theta": 1e6}})"); }),
+              "config.json: '" + name +
+                  ".full_attention' is an object; it must be one set of values for all layers");
+  }
 }
 
 }  // namespace
