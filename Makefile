@@ -107,6 +107,7 @@ alone: $(VENV)/.system
 stubs: $(VENV)/.package
 	$(BIN)/python -m nanobind.stubgen -q -m quire._core -o python/quire/_core.pyi
 	$(BIN)/python tools/request_fields.py
+	$(BIN)/python tools/structured_output_page.py
 
 clean:
 	rm -rf build $(VENV)

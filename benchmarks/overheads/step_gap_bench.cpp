@@ -179,8 +179,8 @@ class TimedExecutor final : public Executor {
   void initialize_kv_cache(const KVCacheConfig& config) override { executor_->initialize_kv_cache(config); }
   int32_t max_in_flight_steps() const override { return executor_->max_in_flight_steps(); }
   void launch(const SchedulerOutput& scheduler_output) override { executor_->launch(scheduler_output); }
-  void sample(StepId step_id, std::unique_ptr<GrammarOutput> grammar) override {
-    executor_->sample(step_id, std::move(grammar));
+  void sample(StepId step_id, const GrammarOutput* grammar) override {
+    executor_->sample(step_id, grammar);
     noted_.schedule_us = now_us() - noted_.step_begin;
   }
   void collect(StepId step_id, ModelRunnerOutput& output) override {

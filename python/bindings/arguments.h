@@ -49,6 +49,9 @@ inline nanobind::object to_python(const std::map<int32_t, float>& by_id) {
   for (const auto& [id, value] : by_id) values[nanobind::int_(id)] = to_python(value);
   return values;
 }
+inline nanobind::object to_python(const std::optional<JsonText>& value) {
+  return value ? nanobind::cast(value->text) : nanobind::none();
+}
 template <typename M>
 nanobind::object to_python(const M& value) {
   return nanobind::cast(value);
@@ -78,8 +81,17 @@ inline bool from_python(nanobind::handle value, std::vector<std::string>& field)
   return true;
 }
 
+// sampling_bindings.cpp
+bool from_python(nanobind::handle value, std::optional<StructuredOutputsParams>& field);
+bool from_python(nanobind::handle value, std::optional<JsonText>& field);
+
 template <typename M>
 constexpr const char* python_type() {
+  if constexpr (std::is_same_v<M, std::optional<StructuredOutputsParams>>)
+    return "StructuredOutputsParams | None";
+  if constexpr (std::is_same_v<M, std::optional<JsonText>>) return "str | None";
+  if constexpr (std::is_same_v<M, std::optional<std::string>>) return "str | None";
+  if constexpr (std::is_same_v<M, std::optional<std::vector<std::string>>>) return "list[str] | None";
   if constexpr (std::is_same_v<M, std::map<int32_t, float>>) return "dict[int, float]";
   if constexpr (std::is_same_v<M, std::vector<int32_t>>) return "list[int]";
   if constexpr (std::is_same_v<M, std::vector<std::string>>) return "list[str]";
@@ -100,6 +112,12 @@ constexpr const char* python_accepts() {
   if constexpr (std::is_same_v<M, std::vector<int32_t>>) return "collections.abc.Sequence[int] | None";
   if constexpr (std::is_same_v<M, std::vector<std::string>>)
     return "str | collections.abc.Sequence[str] | None";
+  if constexpr (std::is_same_v<M, std::optional<std::vector<std::string>>>)
+    return "collections.abc.Sequence[str] | None";
+  if constexpr (std::is_same_v<M, std::optional<JsonText>>)
+    return "str | dict[str, typing.Any] | list[typing.Any] | bool | type[typing.Any] | None";
+  if constexpr (std::is_same_v<M, std::optional<StructuredOutputsParams>>)
+    return "StructuredOutputsParams | dict[str, typing.Any] | None";
   return python_type<M>();
 }
 

@@ -74,6 +74,9 @@ constexpr Argument<C> kArguments[] = {
     argument<&C::prefix_caching_hash_seed>("prefix_caching_hash_seed"),
     argument<&C::kv_connector>("kv_connector"),
     argument<&C::kv_connector_config>("kv_connector_config"),
+    argument<&C::max_structured_output_bytes>("max_structured_output_bytes"),
+    argument<&C::structured_output_threads>("structured_output_threads"),
+    argument<&C::structured_output_cache_bytes>("structured_output_cache_bytes"),
 };
 constexpr std::span<const Argument<C>> kAll(kArguments);
 

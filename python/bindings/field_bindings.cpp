@@ -34,13 +34,31 @@ void append_fields(nb::list& fields, const char* owner) {
 nb::list request_fields() {
   nb::list fields;
   append_fields<kSamplingParamsFields, SamplingParams>(fields, "SamplingParams");
+  append_fields<kStructuredOutputsFields, StructuredOutputsParams>(fields, "StructuredOutputsParams");
   append_fields<kEngineRequestFields, EngineRequest>(fields, "EngineRequest");
   return fields;
+}
+
+nb::list json_schema_keywords_as_dicts() {
+  constexpr const char* kSupport[] = {"kept", "partly", "annotation", "refused"};
+  nb::list keywords;
+  for (const JsonSchemaKeyword& keyword : json_schema_keywords()) {
+    nb::dict described;
+    described["name"] = keyword.name;
+    described["support"] = kSupport[static_cast<size_t>(keyword.support)];
+    described["note"] = keyword.note;
+    keywords.append(described);
+  }
+  return keywords;
 }
 
 }  // namespace
 
 void bind_fields(nb::module_& m) {
+  m.def("json_schema_keywords", json_schema_keywords_as_dicts,
+        nb::sig("def json_schema_keywords() -> list[dict[str, str]]"),
+        "What is made of each keyword of JSON Schema in structured_outputs: kept, partly, annotation or "
+        "refused.");
   m.def("request_fields", request_fields, nb::sig("def request_fields() -> list[dict[str, typing.Any]]"),
         "What every door knows of the fields of a request, in their order.");
 }

@@ -13,6 +13,7 @@ from quire._core import (
     RequestOutput,
     RequestOutputKind,
     SamplingParams,
+    StructuredOutputsParams,
     Tokenizer,
 )
 from quire.arguments import SignatureOf
@@ -34,11 +35,13 @@ __all__ = [
     "RequestOutput",
     "RequestOutputKind",
     "SamplingParams",
+    "StructuredOutputsParams",
     "Tokenizer",
     "__version__",
 ]
 
 SamplingParams.__signature__ = SignatureOf(SamplingParams)
+StructuredOutputsParams.__signature__ = SignatureOf(StructuredOutputsParams)
 
 __version__: str
 

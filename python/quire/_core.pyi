@@ -25,6 +25,81 @@ class RequestOutputKind(enum.Enum):
     FINAL_ONLY = 2
     """one output, at the end"""
 
+class StructuredOutputsParams:
+    """
+    What an answer must look like. Give exactly one of json (a schema: text, a dict, or a pydantic model), regex,
+    choice, grammar, json_object and structural_tag. Raises ValueError, naming the field, for anything else.
+    """
+
+    def __init__(self, *, json: str | dict[str, Any] | list[Any] | bool | type[Any] | None = None, regex: str | None = None, choice: Sequence[str] | None = None, grammar: str | None = None, json_object: bool | None = False, structural_tag: str | dict[str, Any] | list[Any] | bool | type[Any] | None = None, disable_any_whitespace: bool | None = False) -> None: ...
+
+    @property
+    def json(self) -> str | None:
+        """a JSON schema that the answer fits"""
+
+    @json.setter
+    def json(self, value: str | dict[str, Any] | list[Any] | bool | type[Any] | None, /) -> None: ...
+
+    @property
+    def regex(self) -> str | None:
+        """a regular expression that matches the whole answer"""
+
+    @regex.setter
+    def regex(self, value: str | None, /) -> None: ...
+
+    @property
+    def choice(self) -> list[str] | None:
+        """the answer is one of these strings"""
+
+    @choice.setter
+    def choice(self, value: Sequence[str] | None, /) -> None: ...
+
+    @property
+    def grammar(self) -> str | None:
+        """
+        a grammar of the answer: EBNF whose root rule is root, or Lark whose root rule is start
+        """
+
+    @grammar.setter
+    def grammar(self, value: str | None, /) -> None: ...
+
+    @property
+    def json_object(self) -> bool:
+        """the answer is some JSON object"""
+
+    @json_object.setter
+    def json_object(self, value: bool, /) -> None: ...
+
+    @property
+    def structural_tag(self) -> str | None:
+        """where in the answer which grammar holds: xgrammar's JSON"""
+
+    @structural_tag.setter
+    def structural_tag(self, value: str | dict[str, Any] | list[Any] | bool | type[Any] | None, /) -> None: ...
+
+    @property
+    def disable_any_whitespace(self) -> bool:
+        """of JSON: no whitespace but a space after a comma or colon"""
+
+    @disable_any_whitespace.setter
+    def disable_any_whitespace(self, value: bool, /) -> None: ...
+
+    def clone(self) -> StructuredOutputsParams:
+        """An independent copy."""
+
+    def copy(self) -> StructuredOutputsParams:
+        """The same as clone()."""
+
+    def __getstate__(self) -> dict[str, object]: ...
+
+    def __setstate__(self, state: dict[str, object], /) -> None: ...
+
+    def __repr__(self) -> str: ...
+
+    def __eq__(self, other: object, /) -> bool: ...
+
+    __signature__: quire.arguments.SignatureOf = ...
+
 class SamplingParams:
     """
     How the next token is chosen, when to stop, and what to report.
@@ -34,7 +109,7 @@ class SamplingParams:
     range, and TypeError for one of another type or a name that is none.
     """
 
-    def __init__(self, *, temperature: float | None = 1.0, top_k: int | None = 0, top_p: float | None = 1.0, min_p: float | None = 0.0, presence_penalty: float | None = 0.0, frequency_penalty: float | None = 0.0, repetition_penalty: float | None = 1.0, logit_bias: Mapping[int, float] | None = {}, seed: int | None = None, max_tokens: int | None = 16, min_tokens: int | None = 0, stop: str | Sequence[str] | None = [], stop_token_ids: Sequence[int] | None = [], ignore_eos: bool | None = False, include_stop_str_in_output: bool | None = False, n: int | None = 1, logprobs: int | None = None, detokenize: bool | None = True, skip_special_tokens: bool | None = True, output_kind: RequestOutputKind | None = RequestOutputKind.CUMULATIVE) -> None: ...
+    def __init__(self, *, temperature: float | None = 1.0, top_k: int | None = 0, top_p: float | None = 1.0, min_p: float | None = 0.0, presence_penalty: float | None = 0.0, frequency_penalty: float | None = 0.0, repetition_penalty: float | None = 1.0, logit_bias: Mapping[int, float] | None = {}, seed: int | None = None, structured_outputs: StructuredOutputsParams | dict[str, Any] | None = None, max_tokens: int | None = 16, min_tokens: int | None = 0, stop: str | Sequence[str] | None = [], stop_token_ids: Sequence[int] | None = [], ignore_eos: bool | None = False, include_stop_str_in_output: bool | None = False, n: int | None = 1, logprobs: int | None = None, detokenize: bool | None = True, skip_special_tokens: bool | None = True, output_kind: RequestOutputKind | None = RequestOutputKind.CUMULATIVE) -> None: ...
 
     @property
     def temperature(self) -> float:
@@ -102,6 +177,15 @@ class SamplingParams:
 
     @seed.setter
     def seed(self, value: int | None, /) -> None: ...
+
+    @property
+    def structured_outputs(self) -> StructuredOutputsParams | None:
+        """
+        what the answer must look like: a JSON schema, a regular expression, a grammar
+        """
+
+    @structured_outputs.setter
+    def structured_outputs(self, value: StructuredOutputsParams | dict[str, Any] | None, /) -> None: ...
 
     @property
     def max_tokens(self) -> int | None:
@@ -206,7 +290,7 @@ class EngineConfig:
     Everything an engine is told at start; see quire/engine_config.h. None leaves a default.
     """
 
-    def __init__(self, model: str, *, dtype: str | None = 'auto', max_model_len: int | None = 0, skip_tokenizer_init: bool | None = False, device: str | None = 'auto', num_threads: int | None = 0, tensor_parallel_size: int | None = 1, block_size: int | None = 16, kv_cache_memory_bytes: int | None = 0, num_gpu_blocks_override: int | None = 0, enable_prefix_caching: bool | None = True, max_num_seqs: int | None = 64, max_num_batched_tokens: int | None = 2048, enable_chunked_prefill: bool | None = True, long_prefill_token_threshold: int | None = 0, scheduling_policy: str | None = 'fcfs', async_scheduling: bool | None = None, max_queued_requests: int | None = 0, seed: int | None = None, enable_kv_cache_events: bool | None = False, kv_arena: KVArena | None = None, max_num_partial_prefills: int | None = 0, max_long_partial_prefills: int | None = 0, scheduler_reserve_full_isl: bool | None = True, watermark: float | None = 0.0, max_logprobs: int | None = 20, max_logit_bias: int | None = 1024, max_stop_token_ids: int | None = 128, max_stop_bytes: int | None = 65536, max_answer_logprobs: int | None = 16777216, max_queued_tokens: int | None = 0, max_waiting_requests: int | None = 0, flight_recorder_bytes: int | None = 16777216, flight_recorder_minutes: float | None = 5.0, flight_recorder_dir: str | None = '', flight_recorder_signal: int | None = 0, exit_on_dead: bool | None = False, load_format: str | None = 'auto', gpu_memory_utilization: float | None = 0.9, gpu_memory_bytes: int | None = 0, enforce_eager: bool | None = False, prefix_caching_hash_seed: str | None = '', kv_connector: str | None = '', kv_connector_config: str | None = '') -> None: ...
+    def __init__(self, model: str, *, dtype: str | None = 'auto', max_model_len: int | None = 0, skip_tokenizer_init: bool | None = False, device: str | None = 'auto', num_threads: int | None = 0, tensor_parallel_size: int | None = 1, block_size: int | None = 16, kv_cache_memory_bytes: int | None = 0, num_gpu_blocks_override: int | None = 0, enable_prefix_caching: bool | None = True, max_num_seqs: int | None = 64, max_num_batched_tokens: int | None = 2048, enable_chunked_prefill: bool | None = True, long_prefill_token_threshold: int | None = 0, scheduling_policy: str | None = 'fcfs', async_scheduling: bool | None = None, max_queued_requests: int | None = 0, seed: int | None = None, enable_kv_cache_events: bool | None = False, kv_arena: KVArena | None = None, max_num_partial_prefills: int | None = 0, max_long_partial_prefills: int | None = 0, scheduler_reserve_full_isl: bool | None = True, watermark: float | None = 0.0, max_logprobs: int | None = 20, max_logit_bias: int | None = 1024, max_stop_token_ids: int | None = 128, max_stop_bytes: int | None = 65536, max_answer_logprobs: int | None = 16777216, max_queued_tokens: int | None = 0, max_waiting_requests: int | None = 0, flight_recorder_bytes: int | None = 16777216, flight_recorder_minutes: float | None = 5.0, flight_recorder_dir: str | None = '', flight_recorder_signal: int | None = 0, exit_on_dead: bool | None = False, load_format: str | None = 'auto', gpu_memory_utilization: float | None = 0.9, gpu_memory_bytes: int | None = 0, enforce_eager: bool | None = False, prefix_caching_hash_seed: str | None = '', kv_connector: str | None = '', kv_connector_config: str | None = '', max_structured_output_bytes: int | None = 1048576, structured_output_threads: int | None = 0, structured_output_cache_bytes: int | None = 536870912) -> None: ...
 
     @property
     def model(self) -> str: ...
@@ -339,6 +423,15 @@ class EngineConfig:
 
     @property
     def kv_connector_config(self) -> str: ...
+
+    @property
+    def max_structured_output_bytes(self) -> int: ...
+
+    @property
+    def structured_output_threads(self) -> int: ...
+
+    @property
+    def structured_output_cache_bytes(self) -> int: ...
 
 class KVCacheEventKind(enum.Enum):
     BLOCK_STORED = 0
@@ -746,6 +839,11 @@ class LLMEngine(EngineBase):
 
     def step(self) -> list[RequestOutput]:
         """One step. What is new or finished, perhaps nothing."""
+
+def json_schema_keywords() -> list[dict[str, str]]:
+    """
+    What is made of each keyword of JSON Schema in structured_outputs: kept, partly, annotation or refused.
+    """
 
 def request_fields() -> list[dict[str, Any]]:
     """What every door knows of the fields of a request, in their order."""

@@ -18,6 +18,7 @@ PERMITTED: dict[str, set[str]] = {
     "tokenizer": {"formats"},
     "chat": {"formats"},
     "request": {"messages"},
+    "grammar": {"request", "messages", "formats"},
     "kv_cache": {"request", "messages"},
     "scheduler": {"request", "kv_cache", "messages"},
     "device": {"csrc"},
@@ -35,7 +36,7 @@ PERMITTED: dict[str, set[str]] = {
     "simulator": {"scheduler", "kv_cache", "request", "executor", "messages", "formats"},
     "engine": {
         "scheduler", "kv_cache", "executor", "messages", "request", "tokenizer", "chat", "formats",
-        "observability",
+        "grammar", "observability",
     },
 }  # fmt: skip
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from quire import SamplingParams, _core
+from quire import SamplingParams, StructuredOutputsParams, _core
 
 ROOT = Path(__file__).resolve().parents[2]
 Described = dict[str, Any]
@@ -42,6 +42,8 @@ def sample(field: Described) -> Any:
             return [4, 5]
         case "dict[int, float]":
             return {7: 1.5}
+        case "StructuredOutputsParams":
+            return StructuredOutputsParams(choice=["a", "b"])
         case "RequestOutputKind":
             return _core.RequestOutputKind.DELTA
     raise AssertionError(f"no sample of {kind}")
@@ -59,6 +61,8 @@ def outside(field: Described) -> list[Any]:
         return [[-1]]
     if field["type"] == "list[str]":
         return [["a", ""]]
+    if field["type"].startswith("StructuredOutputsParams"):
+        return [{}, {"regex": "a", "json_object": True}]
     is_float = field["type"] == "float"
     values: list[Any] = [math.nan, math.inf] if is_float else []
     step: float = 0.125 if is_float else 1

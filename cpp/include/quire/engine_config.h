@@ -82,6 +82,13 @@ struct QUIRE_API EngineConfig {
   // Log-probabilities in an answer, n x (logprobs + 1) x max_tokens; each takes 12 bytes.
   int64_t max_answer_logprobs = 1 << 24;
 
+  int64_t max_structured_output_bytes = 1 << 20;  // of a schema, or another text that says what fits
+
+  // ---- structured output ----
+  int32_t structured_output_threads =
+      0;  // that compile grammars, and fill masks; 0: half the cores, at most 8
+  int64_t structured_output_cache_bytes = 512 << 20;  // of compiled grammars that no request uses
+
   // ---- admission ----
   int32_t max_queued_requests = 0;   // refuse more than this many unfinished completions; 0: no limit
   int32_t max_waiting_requests = 0;  // refuse what would have more completions wait to begin; 0: no limit

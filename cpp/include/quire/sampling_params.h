@@ -10,6 +10,7 @@
 
 #include "quire/export.h"
 #include "quire/field.h"
+#include "quire/structured_outputs.h"
 
 namespace quire {
 
@@ -28,6 +29,7 @@ struct QUIRE_API SamplingParams {
   float repetition_penalty = 1.0F;
   std::map<int32_t, float> logit_bias;
   std::optional<uint64_t> seed;
+  std::optional<StructuredOutputsParams> structured_outputs;
 
   // Stopping.
   int32_t max_tokens = 16;
@@ -73,6 +75,8 @@ inline constexpr std::tuple kSamplingParamsFields{
           between(-100, 100)},
     Field{"seed", &SamplingParams::seed,
           "the same seed gives the same tokens; without one it is drawn afresh"},
+    Field{"structured_outputs", &SamplingParams::structured_outputs,
+          "what the answer must look like: a JSON schema, a regular expression, a grammar"},
     Field{"max_tokens", &SamplingParams::max_tokens, "ends the answer; capped by what max_model_len leaves",
           at_least(1), Also::kNoneForMax},
     Field{"min_tokens", &SamplingParams::min_tokens, "no stop token before this many; at most max_tokens",

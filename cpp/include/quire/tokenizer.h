@@ -50,6 +50,8 @@ class QUIRE_API Tokenizer {
   virtual std::optional<std::string> id_to_token(int32_t id) const = 0;
   virtual std::optional<int32_t> token_to_id(std::string_view token) const = 0;
   virtual bool is_special(int32_t id) const = 0;
+  // The bytes that the token adds to a text, perhaps a part of a character; empty for ids that no token has.
+  virtual std::string_view token_bytes(int32_t id) const = 0;
   // A token stands for at most so many bytes of text: the longest one's, and four times that where a
   // normalizer may shorten the text first. Longer text than a context of such tokens can be refused before it
   // is encoded.

@@ -87,8 +87,7 @@ EngineCore::EngineCore(const EngineConfig& config, std::unique_ptr<Executor> exe
   executor_->initialize_kv_cache(kv_cache);
   parts.hash_seed = make_hash_seed(config.prefix_caching_hash_seed);
   if (!config.kv_connector.empty()) parts.kv_connector = make_kv_connector(config, kv_cache);
-  // What a grammar's compiler answers is not recorded.
-  const bool records = config.flight_recorder_bytes > 0 && !parts.structured_output_manager;
+  const bool records = config.flight_recorder_bytes > 0;
   std::shared_ptr<RecordedKVConnector> recorded_connector;
   if (records && parts.kv_connector) {
     recorded_connector = std::make_shared<RecordedKVConnector>(std::move(parts.kv_connector));
@@ -149,9 +148,7 @@ bool EngineCore::reset_prefix_cache() {
 
 void EngineCore::dump_flight_recorder(const std::string& path) const {
   if (!recorder_) {
-    throw InvalidArgument(
-        "there is no flight recorder: flight_recorder_bytes is 0, or the engine has grammars, whose "
-        "compiler's answers are not recorded");
+    throw InvalidArgument("there is no flight recorder: flight_recorder_bytes is 0");
   }
   recorder_->dump(path);
 }
@@ -170,13 +167,18 @@ bool EngineCore::step_once(EngineCoreOutputs& outputs) {
     // Told as aborts, a replay need not know when the clock was looked at.
     for (const EngineCoreOutput& output : outputs.outputs)
       recorder_->aborted(output.request_id, RequestStatus::kFinishedAborted);
+    for (RequestId id : scheduler_->grammars_ready()) recorder_->grammar_ready(id);
     recorder_->begin_step(now);
   }
   const auto max_in_flight = static_cast<size_t>(executor_->max_in_flight_steps());
-  const bool launched = in_flight_.size() < max_in_flight && step_error_.empty() && launch_step(now);
+  const bool may_launch =
+      in_flight_.empty() || (in_flight_.size() < max_in_flight && in_flight_.back().is_sampled);
+  const bool launched = may_launch && step_error_.empty() && launch_step(now);
   // Another step may fit behind it before anyone waits.
   const bool collects = !in_flight_.empty() && !(launched && in_flight_.size() < max_in_flight);
   if (collects) collect_step(outputs);
+  // Its masks had to wait for the tokens just collected; the forward pass did not.
+  if (!in_flight_.empty() && !in_flight_.back().is_sampled) sample_step();
   outputs.scheduler_stats = stats();
   return launched || collects || !outputs.outputs.empty();
 }
@@ -207,8 +209,26 @@ bool EngineCore::launch_step(double now) {
   step.launch_time = now;
   free_scheduler_outputs_.pop_back();
   executor_->launch(scheduler_output);
-  executor_->sample(scheduler_output.step_id, nullptr);
+  sample_step();
   return true;
+}
+
+void EngineCore::sample_step() {
+  LaunchedStep& step = in_flight_.back();
+  const SchedulerOutput& scheduler_output = *step.scheduler_output;
+  if (!scheduler_->samples_by_grammar(scheduler_output)) {
+    step.grammar_output.reset();
+  } else if (in_flight_.size() > 1) {
+    step.is_sampled = false;
+    return;
+  } else {
+    if (free_grammar_outputs_.empty()) free_grammar_outputs_.push_back(std::make_unique<GrammarOutput>());
+    step.grammar_output = std::move(free_grammar_outputs_.back());
+    free_grammar_outputs_.pop_back();
+    scheduler_->make_grammar_output(scheduler_output, *step.grammar_output);
+  }
+  step.is_sampled = true;
+  executor_->sample(scheduler_output.step_id, step.grammar_output.get());
 }
 
 SchedulerStats EngineCore::stats() const {
@@ -248,6 +268,7 @@ void EngineCore::collect_step(EngineCoreOutputs& outputs) {
   scheduler_->update_from_output(scheduler_output, result_, outputs);
   if (recorder_) recorder_->collected(now, scheduler_output, result_, outputs, first_output);
   free_scheduler_outputs_.push_back(std::move(step.scheduler_output));
+  if (step.grammar_output) free_grammar_outputs_.push_back(std::move(step.grammar_output));
   in_flight_.pop();
   if (in_flight_.empty()) step_error_.clear();
 }

@@ -62,18 +62,24 @@ class EngineCore {
  private:
   void end_what_waits_too_long(double now, EngineCoreOutputs& outputs);
   bool launch_step(double now);
+  // Tells the executor to sample the step launched last, if the tokens that its masks depend on are known.
+  void sample_step();
   void collect_step(EngineCoreOutputs& outputs);
 
   std::function<double()> clock_;
   std::unique_ptr<Scheduler> scheduler_;
   struct LaunchedStep {
-    std::unique_ptr<SchedulerOutput> scheduler_output;  // its address is stable until the step is collected
+    // Their addresses are stable until the step is collected.
+    std::unique_ptr<SchedulerOutput> scheduler_output;
+    std::unique_ptr<GrammarOutput> grammar_output;  // null: no request of it has a grammar
+    bool is_sampled = false;                        // as the executor was told
     double launch_time = 0.0;
   };
   RingQueue<LaunchedStep> in_flight_;                                     // oldest first
   std::vector<std::pair<double, RequestId>> queue_deadlines_;             // a heap, the earliest first
   std::unique_ptr<SchedulerRecorder> recorder_;                           // null: none
   std::vector<std::unique_ptr<SchedulerOutput>> free_scheduler_outputs_;  // recycled
+  std::vector<std::unique_ptr<GrammarOutput>> free_grammar_outputs_;
   ModelRunnerOutput result_;
   std::array<uint64_t, kNumCudagraphModes> num_steps_by_mode_{};  // of workers that have graphs
   double last_collect_time_ = 0.0;

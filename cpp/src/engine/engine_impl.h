@@ -14,6 +14,7 @@
 #include "engine/engine_core_client.h"
 #include "engine/input_processor.h"
 #include "engine/output_processor.h"
+#include "grammar/structured_output_manager.h"
 #include "quire/chat_template.h"
 #include "quire/engine.h"
 #include "util/log.h"
@@ -31,7 +32,9 @@ struct EngineBase::Impl {
     const auto make_core = [this](std::function<void()> wake) {
       SchedulerParts parts;
       parts.wake = std::move(wake);
-      return std::make_unique<EngineCore>(config, make_local_executor(config), std::move(parts));
+      auto executor = make_local_executor(config);
+      parts.structured_output_manager = make_grammars(executor->model_info());
+      return std::make_unique<EngineCore>(config, std::move(executor), std::move(parts));
     };
     client = threaded ? make_threaded_client(make_core, /*reports_stats=*/config.metric_sink != nullptr)
                       : make_inline_client(make_core({}));
@@ -40,6 +43,21 @@ struct EngineBase::Impl {
     description = {info.architecture, info.dtype, info.backend, info.vocab_size, info.max_model_len, eos};
     input_processor = std::make_unique<InputProcessor>(info, eos, tokenizer, config);
     output_processor = std::make_unique<OutputProcessor>(tokenizer, config.metric_sink);
+  }
+
+  // Null where there can be none: requests that want it are refused at the door.
+  std::shared_ptr<StructuredOutputManager> make_grammars(const ModelInfo& model) const {
+    if (!tokenizer || !has_grammar_compiler()) return nullptr;
+    StructuredOutputConfig structured;
+    structured.vocab_size = model.vocab_size;
+    structured.max_cache_bytes = config.structured_output_cache_bytes;
+    const auto num_cores = static_cast<int32_t>(std::thread::hardware_concurrency());
+    structured.num_threads = config.structured_output_threads > 0 ? config.structured_output_threads
+                                                                  : std::clamp(num_cores / 2, 1, 8);
+    return make_structured_output_manager(
+        make_grammar_compiler(tokenizer, model.vocab_size,
+                              read_eos_token_ids(config.model, model.vocab_size)),
+        structured);
   }
 
   // Everything that can fail for a request, before anything of it is in the engine.

@@ -136,4 +136,36 @@ void FieldValue::read(std::map<int32_t, float>& field) const {
   }
 }
 
+void FieldValue::read(JsonText& field) const {
+  if (json_.is_string()) {
+    field.text = json_.get<std::string>();
+  } else if (json_.is_structured() || json_.is_boolean()) {
+    field.text = text_.empty() ? json_.dump() : std::string(text_);
+  } else {
+    fail("a JSON object, or its text");
+  }
+}
+
+void FieldValue::read(StructuredOutputsParams& field) const {
+  Json parsed;
+  const Json& value = unquoted(parsed);
+  if (!value.is_object()) fail("an object");
+  const std::string_view text = json_.is_string() ? json_.get_ref<const std::string&>() : text_;
+  for (const auto& [key, element] : value.items()) {
+    bool found = false;
+    std::string known;
+    for_each_field(kStructuredOutputsFields, [&](const auto& entry) {
+      known += (known.empty() ? "" : ", ") + std::string(entry.name);
+      if (key != entry.name) return;
+      found = true;
+      const std::string name = name_ + "." + key;
+      if (!element.is_null())
+        FieldValue(element, name, find_member_text(text, key)).read(field.*entry.member);
+    });
+    if (!found)
+      throw InvalidArgument(
+          str("'", key.substr(0, 100), "' is not a field of ", name_, "; there are ", known));
+  }
+}
+
 }  // namespace quire

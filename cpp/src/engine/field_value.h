@@ -5,16 +5,20 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "formats/json.h"
+#include "quire/structured_outputs.h"
 
 namespace quire {
 
 // Borrows what it is made of. `read` throws InvalidArgument when the value is not what the field takes.
 class FieldValue {
  public:
-  FieldValue(const Json& json, const std::string& name) : json_(json), name_(name) {}
+  // `text`: what the value was parsed from, in which members have an order. Without it they have none.
+  FieldValue(const Json& json, const std::string& name, std::string_view text = {})
+      : json_(json), name_(name), text_(text) {}
 
   void read(bool& field) const;
   bool read_if_boolean(bool& field) const;  // false, and nothing is read, when it is something else
@@ -27,6 +31,8 @@ class FieldValue {
   void read(std::vector<std::string>& field) const;  // one string is an array of one
   void read(std::vector<int32_t>& field) const;
   void read(std::map<int32_t, float>& field) const;  // an object; its keys are integers
+  void read(JsonText& field) const;                  // an object, an array, a boolean, or their text
+  void read(StructuredOutputsParams& field) const;   // an object of its fields
   template <typename T>
   void read(std::optional<T>& field) const {
     T value{};
@@ -43,6 +49,7 @@ class FieldValue {
 
   const Json& json_;
   const std::string& name_;
+  std::string_view text_;
 };
 
 }  // namespace quire

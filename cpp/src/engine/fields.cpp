@@ -55,6 +55,9 @@ constexpr ConfigField kConfigFields[] = {
     QUIRE_FIELD(max_stop_token_ids),
     QUIRE_FIELD(max_stop_bytes),
     QUIRE_FIELD(max_answer_logprobs),
+    QUIRE_FIELD(max_structured_output_bytes),
+    QUIRE_FIELD(structured_output_threads),
+    QUIRE_FIELD(structured_output_cache_bytes),
     QUIRE_FIELD(max_queued_requests),
     QUIRE_FIELD(max_waiting_requests),
     QUIRE_FIELD(max_queued_tokens),
@@ -107,12 +110,13 @@ void read_field(Also also, const FieldValue& value, std::optional<int32_t>& fiel
   field = wanted ? std::optional<int32_t>(0) : std::nullopt;
 }
 
-void set_json_field(EngineRequest& request, const std::string& name, const Json& value) {
+void set_json_field(EngineRequest& request, const std::string& name, const Json& value,
+                    std::string_view text) {
   bool found = false;
   for_each_client_field(request, [&](const auto& field, auto& target) {
     if (name != field.name) return;
     found = true;
-    if (!value.is_null()) read_field(field.also, FieldValue(value, name), target);
+    if (!value.is_null()) read_field(field.also, FieldValue(value, name, text), target);
   });
   if (found) return;
   for (const NeutralField& neutral : kNeutralFields) {
@@ -129,13 +133,16 @@ void set_json_field(EngineRequest& request, const std::string& name, const Json&
 }  // namespace
 
 void set_field(EngineRequest& request, const std::string& name, const std::string& json) {
-  set_json_field(request, name, parse_json(json, name));
+  set_json_field(request, name, parse_json(json, name), json);
 }
 
 void set_fields(EngineRequest& request, const std::string& json, std::string_view where) {
   const Json object = parse_json(json, std::string(where));
   if (!object.is_object()) throw InvalidArgument(str(where, " must be a JSON object"));
-  for (const auto& [name, value] : object.items()) set_json_field(request, name, value);
+  for (const auto& [name, value] : object.items()) {
+    const bool has_order = value.is_object();
+    set_json_field(request, name, value, has_order ? find_member_text(json, name) : std::string_view());
+  }
 }
 
 std::vector<std::string> request_field_names() {

@@ -5,6 +5,8 @@
 #include <filesystem>
 
 #include "formats/hf_config.h"
+#include "grammar/grammar.h"
+#include "grammar/json_schema.h"
 #include "messages/check_fields.h"
 #include "util/check.h"
 
@@ -21,6 +23,7 @@ InputProcessor::InputProcessor(const ModelInfo& model, std::vector<int32_t> eos_
       max_stop_token_ids_(config.max_stop_token_ids),
       max_stop_bytes_(config.max_stop_bytes),
       max_answer_logprobs_(config.max_answer_logprobs),
+      max_structured_output_bytes_(config.max_structured_output_bytes),
       seeds_(config.seed ? *config.seed : std::random_device{}() | uint64_t{std::random_device{}()} << 32) {}
 
 std::vector<int32_t> InputProcessor::take_prompt_token_ids(EngineRequest& request) const {
@@ -69,6 +72,40 @@ void InputProcessor::check_limits(const SamplingParams& params) const {
   int64_t num_bytes = 0;
   for (const std::string& text : params.stop) num_bytes += std::ssize(text);
   check("stop has this many bytes of strings:", num_bytes, "max_stop_bytes", max_stop_bytes_);
+  if (const auto& structured = params.structured_outputs) {
+    num_bytes = 0;
+    const auto add = [&](const auto& text) {
+      if (text) num_bytes += std::ssize(*text);
+    };
+    add(structured->regex);
+    add(structured->grammar);
+    if (structured->json) num_bytes += std::ssize(structured->json->text);
+    if (structured->structural_tag) num_bytes += std::ssize(structured->structural_tag->text);
+    if (structured->choice) {
+      for (const std::string& text : *structured->choice) num_bytes += std::ssize(text) + 5;
+    }
+    check("structured_outputs has this many bytes:", num_bytes, "max_structured_output_bytes",
+          max_structured_output_bytes_);
+  }
+}
+
+// Checks what a grammar needs, and writes a schema as the grammar room wants it.
+void InputProcessor::prepare_structured_outputs(StructuredOutputsParams& params) const {
+  if (!tokenizer_)
+    throw InvalidArgument("structured_outputs needs a tokenizer, but skip_tokenizer_init is set");
+  if (!has_grammar_compiler()) {
+    throw InvalidArgument(
+        "structured_outputs: this build has no grammar library; build Quire where xgrammar's source can be "
+        "fetched, or "
+        "give QUIRE_XGRAMMAR_ARCHIVE");
+  }
+  if (eos_token_ids_->empty()) {
+    throw InvalidArgument(
+        "structured_outputs needs an end-of-sequence token, and the model's directory names no eos_token_id");
+  }
+  if (params.json) params.json->text = prepare_json_schema(params.json->text);
+  if (params.structural_tag)
+    params.structural_tag->text = prepare_structural_tag(params.structural_tag->text);
 }
 
 std::vector<EngineCoreRequest> InputProcessor::process(EngineRequest& request) {
@@ -78,6 +115,7 @@ std::vector<EngineCoreRequest> InputProcessor::process(EngineRequest& request) {
   EngineCoreRequest message;
   message.prompt_token_ids = take_prompt_token_ids(request);
   SamplingParams params = request.sampling_params;
+  if (params.structured_outputs) prepare_structured_outputs(*params.structured_outputs);
   if (!tokenizer_ && !params.stop.empty()) {
     throw InvalidArgument("stop holds strings, but skip_tokenizer_init is set; give stop_token_ids");
   }

@@ -72,6 +72,10 @@ void SchedulerRecorder::aborted(RequestId id, RequestStatus status) {
   recorder_.record(RecordedEventKind::kAbort, abort);
 }
 
+void SchedulerRecorder::grammar_ready(RequestId id) {
+  recorder_.record(RecordedEventKind::kGrammarReady, id);
+}
+
 void SchedulerRecorder::paused(PauseState state) {
   recorder_.record(RecordedEventKind::kPause, static_cast<uint8_t>(state));
 }
@@ -104,6 +108,15 @@ void SchedulerRecorder::scheduled(double now, const SchedulerOutput& scheduler_o
   recorded.arena_answers.clear();
 }
 
+// The drafts that the scheduler keeps of a result, as far as its grammar decides; and those whose places are
+// taken.
+int32_t SchedulerRecorder::num_drafts_kept(const RequestResult& result) const {
+  const Request* request = scheduler_.find_request(result.request_id);
+  if (request == nullptr || request->grammar() == nullptr || result.num_drafts == 0) return result.num_drafts;
+  const auto num_kept = static_cast<int32_t>(request->spec_token_ids().size());
+  return num_kept > 0 ? request->num_output_placeholders() + num_kept : 0;
+}
+
 void SchedulerRecorder::collected(double now, const SchedulerOutput& scheduler_output,
                                   const ModelRunnerOutput& result, const EngineCoreOutputs& outputs,
                                   size_t first_output) {
@@ -126,10 +139,17 @@ void SchedulerRecorder::collected(double now, const SchedulerOutput& scheduler_o
     for (const RequestResult& r : result.results) result_.num_tokens.push_back(r.num_tokens);
   }
   if (!result.draft_token_ids.empty()) {
-    for (const RequestResult& r : result.results) result_.num_drafts.push_back(r.num_drafts);
+    for (const RequestResult& r : result.results) result_.num_drafts.push_back(num_drafts_kept(r));
   }
-  for (const RequestError& error : result.errors)
-    result_.errors.push_back(static_cast<int32_t>(error.result_index));
+  for (size_t i = first_output; i < outputs.outputs.size() && !result_.failed; ++i) {
+    const EngineCoreOutput& output = outputs.outputs[i];
+    if (output.finish_reason != FinishReason::kError) continue;
+    const auto& scheduled = scheduler_output.scheduled_reqs;
+    const auto found = std::find_if(scheduled.begin(), scheduled.end(), [&](const ScheduledRequest& other) {
+      return other.request_id == output.request_id;
+    });
+    if (found != scheduled.end()) result_.errors.push_back(static_cast<int32_t>(found - scheduled.begin()));
+  }
   // The outputs come in the order of the SchedulerOutput, without the requests that had nothing to say.
   size_t index = 0;
   for (size_t i = first_output; i < outputs.outputs.size() && !result_.failed; ++i) {

@@ -56,6 +56,7 @@ class SchedulerRecorder {
   void begin_step(double now);
   void added(RequestId id);
   void aborted(RequestId id, RequestStatus status);
+  void grammar_ready(RequestId id);
   void paused(PauseState state);
   void reset_prefix_cache();
   void scheduled(double now, const SchedulerOutput& scheduler_output, bool launched);
@@ -68,6 +69,7 @@ class SchedulerRecorder {
   void dump_after(const std::string& why) const;
 
  private:
+  int32_t num_drafts_kept(const RequestResult& result) const;
   void take_answers(KVConnectorAnswers& out) {
     if (connector_) connector_->take_answers(out);
   }

@@ -37,8 +37,9 @@ class Executor {
 
   // A step without requests is one like any other: its changes are made, and its result is empty.
   virtual void launch(const SchedulerOutput& scheduler_output) = 0;
-  // Masks depend on the tokens of the step before, so they come apart. Null: no request has a grammar.
-  virtual void sample(StepId step_id, std::unique_ptr<GrammarOutput> grammar) = 0;
+  // Masks depend on the tokens of the step before, so they come apart. They must stay where they are until
+  // the step is collected. Null: no request has a grammar.
+  virtual void sample(StepId step_id, const GrammarOutput* grammar) = 0;
   // Waits for the oldest step. What failed in it is in `output.error`. Takes the buffers of `output` for
   // steps to come: hand the same one back and nothing is allocated.
   virtual void collect(StepId step_id, ModelRunnerOutput& output) = 0;

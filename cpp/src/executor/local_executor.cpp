@@ -23,7 +23,7 @@ namespace {
 // A step's way through one rank.
 struct Step {
   const SchedulerOutput* scheduler_output = nullptr;
-  std::shared_ptr<const GrammarOutput> grammar;
+  const GrammarOutput* grammar = nullptr;
   bool sample_requested = false;
 };
 
@@ -54,12 +54,12 @@ class Rank {
     steps_.push() = {&scheduler_output, nullptr, false};
     changed_.notify_all();
   }
-  void sample(StepId step_id, std::shared_ptr<const GrammarOutput> grammar) {
+  void sample(StepId step_id, const GrammarOutput* grammar) {
     const std::lock_guard lock(mutex_);
     size_t i = 0;
     while (i < steps_.size() && steps_[i].scheduler_output->step_id != step_id) ++i;
     QUIRE_CHECK(i < steps_.size(), "step ", step_id, " was not launched");
-    steps_[i].grammar = std::move(grammar);
+    steps_[i].grammar = grammar;
     steps_[i].sample_requested = true;
     changed_.notify_all();
   }
@@ -68,8 +68,7 @@ class Rank {
       Step& step = steps_.front();
       QUIRE_CHECK(step.scheduler_output->step_id == step_id && step.sample_requested, "step ", step_id);
       worker_->execute_model(*step.scheduler_output);
-      worker_->finish_step(worker_->sample_tokens(*step.scheduler_output, step.grammar.get()), output);
-      step.grammar.reset();
+      worker_->finish_step(worker_->sample_tokens(*step.scheduler_output, step.grammar), output);
       steps_.pop();
       return;
     }
@@ -97,9 +96,9 @@ class Rank {
       lock.lock();
       changed_.wait(lock, [this] { return stop_ || steps_.front().sample_requested; });
       if (!steps_.front().sample_requested) return;
-      const auto grammar = std::move(steps_.front().grammar);
+      const GrammarOutput* grammar = steps_.front().grammar;
       lock.unlock();
-      StepOutcome outcome = worker_->sample_tokens(scheduler_output, grammar.get());
+      StepOutcome outcome = worker_->sample_tokens(scheduler_output, grammar);
       lock.lock();
       steps_.pop();
       outcomes_.push() = std::move(outcome);
@@ -246,9 +245,8 @@ class LocalExecutor final : public Executor {
     ++num_in_flight_;
     for (auto& rank : ranks_) rank->launch(scheduler_output);
   }
-  void sample(StepId step_id, std::unique_ptr<GrammarOutput> grammar) override {
-    const std::shared_ptr<const GrammarOutput> shared = std::move(grammar);
-    for (auto& rank : ranks_) rank->sample(step_id, shared);
+  void sample(StepId step_id, const GrammarOutput* grammar) override {
+    for (auto& rank : ranks_) rank->sample(step_id, grammar);
   }
   void collect(StepId step_id, ModelRunnerOutput& output) override {
     ranks_[0]->collect(step_id, output);

@@ -69,7 +69,7 @@ class SimulatedExecutor final : public Executor {
   void initialize_kv_cache(const KVCacheConfig&) override {}
   int32_t max_in_flight_steps() const override { return config_.max_in_flight_steps; }
   void launch(const SchedulerOutput& scheduler_output) override;
-  void sample(StepId, std::unique_ptr<GrammarOutput>) override {}  // any token does
+  void sample(StepId, const GrammarOutput*) override {}  // any token does
   // The oldest step's result, whatever the clock says.
   void collect(StepId step_id, ModelRunnerOutput& output) override;
 

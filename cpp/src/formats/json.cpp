@@ -107,6 +107,42 @@ Json try_parse_json(std::string_view text) {
   return Json::parse(text, nullptr, /*allow_exceptions=*/false);
 }
 
+std::string_view find_member_text(std::string_view object, std::string_view key) {
+  constexpr const char* kBlank = " \t\r\n";
+  const auto end_of_string = [&](size_t at) {
+    for (++at; at < object.size() && object[at] != '"'; ++at) at += object[at] == '\\';
+    return at;
+  };
+  size_t at = object.find_first_not_of(kBlank);
+  if (at == std::string_view::npos || object[at] != '{') return {};
+  while ((at = object.find_first_not_of(kBlank, at + 1)) < object.size() && object[at] == '"') {
+    const size_t end_of_name = end_of_string(at);
+    const std::string_view name = object.substr(at + 1, end_of_name - at - 1);
+    const size_t colon = object.find(':', end_of_name);
+    if (colon == std::string_view::npos) return {};
+    const size_t begin = object.find_first_not_of(kBlank, colon + 1);
+    int depth = 0;
+    for (at = begin; at < object.size(); ++at) {
+      const char c = object[at];
+      if (c == '"') {
+        at = end_of_string(at);
+      } else if (c == '{' || c == '[') {
+        ++depth;
+      } else if ((c == '}' || c == ']') && depth-- == 0) {
+        break;
+      } else if (c == ',' && depth == 0) {
+        break;
+      }
+    }
+    if (name == key && begin < at) {
+      const std::string_view value = object.substr(begin, at - begin);
+      return value.substr(0, value.find_last_not_of(kBlank) + 1);
+    }
+    if (at >= object.size() || object[at] != ',') return {};
+  }
+  return {};
+}
+
 OrderedJson parse_ordered_json(std::string_view text, const std::string& where) {
   check_depth(text, where);
   try {

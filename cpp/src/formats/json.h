@@ -28,6 +28,10 @@ Json parse_json(std::string_view text, const std::string& where);
 // Parses as parse_json does, but gives a document that is_discarded() instead of throwing.
 Json try_parse_json(std::string_view text);
 
+// The text of the member `key` of an object, or nothing when it has none, or writes its name with escapes.
+// `object` is valid JSON.
+std::string_view find_member_text(std::string_view object, std::string_view key);
+
 // A document with the members of every object in the order they were written.
 using OrderedJson = nlohmann::ordered_json;
 OrderedJson parse_ordered_json(std::string_view text, const std::string& where);

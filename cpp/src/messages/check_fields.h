@@ -10,6 +10,7 @@
 
 #include "quire/error.h"
 #include "quire/field.h"
+#include "quire/structured_outputs.h"
 #include "util/str.h"
 
 namespace quire {

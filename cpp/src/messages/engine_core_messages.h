@@ -26,6 +26,15 @@ void visit_fields(A& a, SamplingParams& params) {
 }
 
 template <class A>
+void visit_fields(A& a, StructuredOutputsParams& params) {
+  for_each_field(kStructuredOutputsFields, [&](const auto& field) { a(params.*field.member); });
+}
+template <class A>
+void visit_fields(A& a, JsonText& json) {
+  a(json.text);
+}
+
+template <class A>
 void visit_fields(A& a, KVCacheEvent& event) {
   a(event.kind, event.group, event.block_hashes, event.parent_block_hash, event.token_ids, event.block_size,
     event.lora_name);

@@ -44,6 +44,9 @@ constexpr bool names_are_distinct(const Table& table) {
 static_assert(num_members<SamplingParams>() == std::tuple_size_v<decltype(kSamplingParamsFields)>,
               "a field of SamplingParams is not in kSamplingParamsFields, or is there twice");
 static_assert(names_are_distinct(kSamplingParamsFields));
+static_assert(num_members<StructuredOutputsParams>() == std::tuple_size_v<decltype(kStructuredOutputsFields)>,
+              "a field of StructuredOutputsParams is not in kStructuredOutputsFields, or is there twice");
+static_assert(names_are_distinct(kStructuredOutputsFields));
 constexpr size_t kContent = 4;  // request_id, prompt, prompt_token_ids, sampling_params
 static_assert(num_members<EngineRequest>() == std::tuple_size_v<decltype(kEngineRequestFields)> + kContent,
               "a field of EngineRequest is not in kEngineRequestFields, or is there twice");

@@ -10,6 +10,7 @@
 #include "quire/error.h"
 #include "quire/request_output.h"
 #include "quire/sampling_params.h"
+#include "quire/utf8.h"
 #include "util/str.h"
 
 namespace quire {
@@ -46,8 +47,58 @@ void SamplingParams::validate(int32_t vocab_size) const {
     throw InvalidArgument(
         str("min_tokens must be between 0 and max_tokens (", max_tokens, "), got ", min_tokens));
   }
+  if (structured_outputs) {
+    structured_outputs->validate();
+    if (ignore_eos)
+      throw InvalidArgument(
+          "ignore_eos cannot be set with structured_outputs: the grammar says where an answer ends");
+    if (min_tokens > 0) {
+      throw InvalidArgument(str("min_tokens must be 0 with structured_outputs, got ", min_tokens,
+                                ": the grammar says where an answer ends"));
+    }
+  }
   if (!stop.empty() && !detokenize) {
     throw InvalidArgument("stop needs detokenize=True: strings are found in the text");
+  }
+}
+
+void StructuredOutputsParams::validate() const {
+  std::string given;
+  int count = 0;
+  const auto note = [&](bool is_given, const char* name) {
+    if (!is_given) return;
+    given += str(count++ > 0 ? " and " : "", name);
+  };
+  note(json.has_value(), "json");
+  note(regex.has_value(), "regex");
+  note(choice.has_value(), "choice");
+  note(grammar.has_value(), "grammar");
+  note(json_object, "json_object");
+  note(structural_tag.has_value(), "structural_tag");
+  if (count != 1) {
+    throw InvalidArgument(str(
+        "structured_outputs takes one of json, regex, choice, grammar, json_object and structural_tag, got ",
+        count == 0 ? "none" : given));
+  }
+  const auto require_text = [](const std::string& text, const char* name) {
+    if (text.empty()) throw InvalidArgument(str("structured_outputs: ", name, " is empty"));
+    if (find_invalid_utf8(text) != std::string::npos)
+      throw InvalidArgument(str("structured_outputs: ", name, " is not UTF-8"));
+  };
+  if (json) require_text(json->text, "json");
+  if (regex) require_text(*regex, "regex");
+  if (grammar) require_text(*grammar, "grammar");
+  if (structural_tag) require_text(structural_tag->text, "structural_tag");
+  if (choice) {
+    if (choice->empty())
+      throw InvalidArgument("structured_outputs: choice is empty; give at least one string");
+    for (const std::string& text : *choice) require_text(text, "a string of choice");
+  }
+  if (!json && !json_object) {
+    const auto refuse = [](bool is_set, const char* name) {
+      if (is_set) throw InvalidArgument(str("structured_outputs: ", name, " is for json and json_object"));
+    };
+    refuse(disable_any_whitespace, "disable_any_whitespace");
   }
 }
 
@@ -99,6 +150,12 @@ void EngineConfig::validate() const {
   require(max_stop_bytes >= 0 && max_stop_bytes <= 1 << 28, "max_stop_bytes", max_stop_bytes,
           "between 0 and 268435456");
   require(max_answer_logprobs >= 0, "max_answer_logprobs", max_answer_logprobs, "at least 0");
+  require(max_structured_output_bytes >= 0 && max_structured_output_bytes <= 1 << 28,
+          "max_structured_output_bytes", max_structured_output_bytes, "between 0 and 268435456");
+  require(structured_output_threads >= 0 && structured_output_threads <= 64, "structured_output_threads",
+          structured_output_threads, "between 1 and 64, or 0 for half the cores");
+  require(structured_output_cache_bytes >= 0, "structured_output_cache_bytes", structured_output_cache_bytes,
+          "at least 0");
   require(max_waiting_requests >= 0, "max_waiting_requests", max_waiting_requests,
           "at least 1, or 0 for no limit");
   require(max_queued_tokens >= 0, "max_queued_tokens", max_queued_tokens, "at least 1, or 0 for no limit");

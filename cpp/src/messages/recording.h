@@ -19,7 +19,7 @@
 namespace quire {
 
 inline constexpr std::array<char, 8> kRecordingMagic = {'Q', 'U', 'I', 'R', 'E', 'R', 'E', 'C'};
-inline constexpr uint32_t kRecordingVersion = 2;
+inline constexpr uint32_t kRecordingVersion = 3;
 
 // The token that ends a replayed request.
 inline constexpr int32_t kRecordedStop = -1;
@@ -36,11 +36,12 @@ struct RecordedRequest {
   double deadline = 0.0;
   std::string user;
   std::vector<MultiModalFeature> mm_features;
+  uint8_t waits_for_grammar = 0;  // until a kGrammarReady
 
   template <class A>
   void fields(A& a) {
     a(request_id, num_prompt_tokens, num_output_tokens, block_hashes, max_tokens, priority, arrival_time,
-      deadline, user, mm_features);
+      deadline, user, mm_features, waits_for_grammar);
   }
 };
 
@@ -87,9 +88,9 @@ struct RecordedResult {
   StepId step_id = 0;
   uint8_t failed = 0;
   std::vector<int32_t> num_tokens;                 // of each request, if not as said above
-  std::vector<int32_t> num_drafts;                 // proposed for the next step, if any
+  std::vector<int32_t> num_drafts;                 // for the next step, if any; as many as a grammar permits
   std::vector<std::pair<int32_t, int32_t>> stops;  // request of the step, and which of its tokens ended it
-  std::vector<int32_t> errors;                     // requests of the step that failed
+  std::vector<int32_t> errors;                     // requests of the step that failed, or whose grammar did
   std::vector<std::pair<RequestId, KVBlockHash>> new_hashes;  // of blocks that these tokens filled
   // From the KV connector's worker side, and from its scheduler's.
   std::vector<RequestId> finished_sending, finished_recving;
@@ -110,7 +111,9 @@ enum class RecordedEventKind : uint8_t {
   kResult = 4,            // RecordedResult
   kPause = 5,             // uint8_t: PauseState
   kResetPrefixCache = 6,  // nothing
-  kSnapshot = 7,  // SchedulerSnapshot: the first event, and again whenever a segment of the ring begins
+  // SchedulerSnapshot: the first event, and again whenever a segment of the ring begins.
+  kSnapshot = 7,
+  kGrammarReady = 8,  // RequestId: it is queued now
 };
 
 // What a pool of blocks looks like. Most blocks of a large pool are neither in use nor cached, and lie in the

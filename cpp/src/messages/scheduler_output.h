@@ -100,14 +100,16 @@ struct SchedulerOutput {
   }
 };
 
-// Masks for structured output, one bit a token, for the requests that have a grammar.
+// Masks for structured output, one bit a token, for the requests that have a grammar: one for each token that
+// the step samples of them, in order.
 struct GrammarOutput {
-  std::vector<RequestId> request_ids;
-  std::vector<int32_t> bitmask;  // [request_ids.size(), ceil(V / 32)]
+  std::vector<uint32_t>
+      result_indices;            // places in scheduled_reqs, ascending; those of a request follow each other
+  std::vector<int32_t> bitmask;  // [result_indices.size(), ceil(V / 32)]
 
   template <class A>
   void fields(A& a) {
-    a(request_ids, bitmask);
+    a(result_indices, bitmask);
   }
 };
 

@@ -242,6 +242,7 @@ RecordedRequest Request::record() const {
   recorded.deadline = deadline_;
   recorded.user = user_;
   recorded.mm_features = mm_features_;
+  recorded.waits_for_grammar = status_ == RequestStatus::kWaitingForStructuredOutputGrammar;
   return recorded;
 }
 

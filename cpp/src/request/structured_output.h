@@ -1,6 +1,7 @@
 // What the scheduler needs of a request's grammar. The grammar room implements it; the engine hands it over.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -11,27 +12,41 @@
 namespace quire {
 
 // One request's grammar: compiled off the hot path, then advanced by its tokens. `state` and `error` may be
-// called while another thread compiles; the rest on the scheduler's thread, once the state is kReady.
+// called while another thread compiles; the rest once the state is kReady, by one thread at a time.
 class StructuredOutputGrammar {
  public:
   enum class State : uint8_t { kCompiling, kReady, kFailed };
 
   virtual ~StructuredOutputGrammar() = default;
   virtual State state() const = 0;
-  // Why, when the state is kFailed.
+  // Why it was not compiled, or why it cannot go on; empty while it can.
   virtual std::string error() const = 0;
   // Advances by sampled tokens. False when the grammar does not permit them, which a mask should have
-  // prevented: the request then fails.
+  // prevented, or could not say what may follow: the request then fails.
   virtual bool accept_tokens(std::span<const int32_t> token_ids) = 0;
   // How many leading drafts the grammar permits. Changes nothing.
-  virtual int32_t num_valid_drafts(std::span<const int32_t> token_ids) const = 0;
+  virtual int32_t num_valid_drafts(std::span<const int32_t> token_ids) = 0;
 };
 
+// The masks of a request that a step samples from: of what may follow its tokens, then of what may follow
+// each of its drafts.
+struct GrammarMasks {
+  StructuredOutputGrammar* grammar = nullptr;
+  std::span<const int32_t> drafts;
+  std::span<int32_t> bitmask;  // out: [drafts.size() + 1, ceil(V / 32)]
+};
+
+// On the scheduler's thread.
 class StructuredOutputManager {
  public:
   virtual ~StructuredOutputManager() = default;
   // Starts compiling the request's grammar and returns; null when it asks for none.
   virtual std::unique_ptr<StructuredOutputGrammar> make_grammar(const EngineCoreRequest& request) = 0;
+  // Of one mask: ceil(V / 32).
+  virtual size_t num_mask_words() const = 0;
+  // Fills all of them, perhaps with several threads. Every bit is set where a grammar cannot go on, and
+  // behind a draft that it does not permit.
+  virtual void fill_bitmasks(std::span<const GrammarMasks> masks) = 0;
 };
 
 }  // namespace quire

@@ -89,6 +89,7 @@ class DeviceSampler final : public Sampler {
         memory_(memory),
         staging_(staging),
         layout_(config.max_num_rows),
+        mask_rows_(config),
         pinned_(make_pinned(staging.runtime(),
                             static_cast<size_t>(config.ring_size) * layout_.words() * sizeof(int32_t))),
         results_(static_cast<size_t>(config.ring_size)) {
@@ -145,6 +146,7 @@ class DeviceSampler final : public Sampler {
   DeviceSamplerMemory memory_;
   StagingRing& staging_;
   ResultLayout layout_;
+  MaskRows mask_rows_;
   PinnedMemory pinned_;
   std::vector<StepResult> results_;
   std::span<const SamplingRow> rows_;
@@ -265,18 +267,12 @@ void DeviceSampler::stage_penalties() {
 
 void DeviceSampler::apply_masks(const LaunchContext& launch, TensorView logits,
                                 const GrammarOutput& grammar) {
-  const size_t words = MaskColumns::words(vocab_size_), n = grammar.request_ids.size();
-  QUIRE_CHECK(grammar.bitmask.size() == n * words, grammar.bitmask.size(), " words of masks");
+  const std::span<const int32_t> rows = mask_rows_.find(rows_, grammar, vocab_size_);
+  const size_t words = MaskColumns::words(vocab_size_), n = rows.size();
   MaskColumns columns;
   columns.push(staging_, n, vocab_size_);
   std::memcpy(columns.bitmask.host, grammar.bitmask.data(), n * words * sizeof(int32_t));
-  for (size_t g = 0; g < n; ++g) {
-    const auto row = std::find_if(rows_.begin(), rows_.end(), [&](const SamplingRow& candidate) {
-      return candidate.request_id == grammar.request_ids[g];
-    });
-    QUIRE_CHECK(row != rows_.end(), "request ", grammar.request_ids[g], " has a mask and is not sampled");
-    columns.row.host[g] = static_cast<int32_t>(row - rows_.begin());
-  }
+  std::copy(rows.begin(), rows.end(), columns.row.host);
   staging_.send(launch.stream);
   ops_.apply_bitmask(
       launch, logits, {columns.row.device, DType::kInt32, static_cast<int64_t>(n)},
@@ -299,7 +295,7 @@ void DeviceSampler::sample(const LaunchContext& launch, ActivationArena& arena, 
     step_.biases.logits = logits;
     ops_.apply_logit_bias(launch, step_.biases);
   }
-  if (grammar != nullptr && !grammar->request_ids.empty()) apply_masks(launch, logits, *grammar);
+  if (grammar != nullptr && !grammar->result_indices.empty()) apply_masks(launch, logits, *grammar);
   if (step_.penalizes) {
     const PenaltyColumns& penalties = step_.penalties;
     ops_.apply_penalties(launch, {logits, penalties.token_ids.device, penalties.num_prompt_tokens.device,

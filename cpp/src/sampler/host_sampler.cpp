@@ -11,7 +11,10 @@ namespace {
 class HostSampler final : public Sampler {
  public:
   HostSampler(const KernelTable& ops, const SamplerConfig& config)
-      : ops_(ops), vocab_size_(config.vocab_size), results_(static_cast<size_t>(config.ring_size)) {}
+      : ops_(ops),
+        vocab_size_(config.vocab_size),
+        mask_rows_(config),
+        results_(static_cast<size_t>(config.ring_size)) {}
 
   void stage(int32_t, std::span<const SamplingRow> rows) override { rows_ = rows; }
   void sample(const LaunchContext& launch, ActivationArena& arena, TensorView logits, int32_t ring_index,
@@ -27,12 +30,13 @@ class HostSampler final : public Sampler {
 
  private:
   void apply_bias(TensorView logits) const;
-  void apply_masks(TensorView logits, const GrammarOutput& grammar) const;
+  void apply_masks(const LaunchContext& launch, TensorView logits, const GrammarOutput& grammar);
   void apply_penalties(const LaunchContext& launch, TensorView logits);
   PositionLogprobs top_logprobs(const float* logprobs, int32_t chosen, int32_t num_top);
 
   const KernelTable& ops_;
   int32_t vocab_size_;
+  MaskRows mask_rows_;
   struct StepResult {
     std::vector<int32_t> token_ids;
     std::vector<RequestLogprobs> logprobs;
@@ -62,7 +66,7 @@ void HostSampler::sample(const LaunchContext& launch, ActivationArena& arena, Te
   }
 
   apply_bias(logits);
-  if (grammar != nullptr) apply_masks(logits, *grammar);
+  if (grammar != nullptr) apply_masks(launch, logits, *grammar);
   apply_penalties(launch, logits);
 
   for (auto* column : {&temperature_, &top_p_, &min_p_}) column->resize(n);
@@ -116,20 +120,14 @@ void HostSampler::apply_bias(TensorView logits) const {
   }
 }
 
-void HostSampler::apply_masks(TensorView logits, const GrammarOutput& grammar) const {
-  const size_t words = (static_cast<size_t>(vocab_size_) + 31) / 32;
-  for (size_t g = 0; g < grammar.request_ids.size(); ++g) {
-    const int32_t* mask = grammar.bitmask.data() + g * words;
-    for (size_t i = 0; i < rows_.size(); ++i) {
-      if (rows_[i].request_id != grammar.request_ids[g]) continue;
-      auto* values = reinterpret_cast<float*>(logits.at(static_cast<int64_t>(i)));
-      for (int32_t id = 0; id < vocab_size_; ++id) {
-        if ((static_cast<uint32_t>(mask[id / 32]) >> (id % 32) & 1U) == 0)
-          values[id] = -std::numeric_limits<float>::infinity();
-      }
-      break;
-    }
-  }
+void HostSampler::apply_masks(const LaunchContext& launch, TensorView logits, const GrammarOutput& grammar) {
+  const std::span<const int32_t> rows = mask_rows_.find(rows_, grammar, vocab_size_);
+  const auto n = static_cast<int64_t>(rows.size());
+  if (n == 0) return;
+  const auto words = static_cast<int64_t>(grammar.bitmask.size()) / n;
+  // The kernel only reads them.
+  ops_.apply_bitmask(launch, logits, {const_cast<int32_t*>(rows.data()), DType::kInt32, n},
+                     {const_cast<int32_t*>(grammar.bitmask.data()), DType::kInt32, n, words});
 }
 
 void HostSampler::apply_penalties(const LaunchContext& launch, TensorView logits) {

@@ -23,9 +23,9 @@ struct SamplingRow {
   const int32_t* token_ids = nullptr;  // prompt, then output; in the kernels' memory
   int32_t* token_place = nullptr;      // there too: where a device's kernel writes the token; null: nowhere
   int32_t num_prompt_tokens = 0;
-  int32_t num_tokens = 0;     // the token to sample gets this index
-  uint32_t result_index = 0;  // what its log-probabilities are filed under: rows in a row may share it
-  RequestId request_id = 0;   // what a grammar's mask is filed under: of such rows it is for the first
+  int32_t num_tokens = 0;  // the token to sample gets this index
+  // What its log-probabilities and its mask are filed under: rows that follow each other may share it.
+  uint32_t result_index = 0;
 
   // Whether tokens that end the request are forbidden yet.
   bool is_too_short() const { return num_tokens - num_prompt_tokens < sampling.min_tokens; }
@@ -62,6 +62,19 @@ class Sampler {
   // log-probabilities of those that asked.
   virtual std::span<const int32_t> token_ids(int32_t ring_index) const = 0;
   virtual void take_logprobs(int32_t ring_index, std::vector<RequestLogprobs>& logprobs) = 0;
+};
+
+// Finds the row that each mask of a step is for.
+class MaskRows {
+ public:
+  explicit MaskRows(const SamplerConfig& config) : first_row_(static_cast<size_t>(config.max_num_rows), -1) {}
+  // A row for each of grammar.result_indices. Valid until the next call.
+  std::span<const int32_t> find(std::span<const SamplingRow> rows, const GrammarOutput& grammar,
+                                int32_t vocab_size);
+
+ private:
+  std::vector<int32_t> first_row_;  // by result_index; -1: none
+  std::vector<int32_t> rows_;
 };
 
 std::unique_ptr<Sampler> make_host_sampler(const KernelTable& ops, const SamplerConfig& config);

@@ -72,6 +72,11 @@ class Scheduler {
   void update_from_output(const SchedulerOutput& scheduler_output, const ModelRunnerOutput& result,
                           EngineCoreOutputs& outputs);
 
+  // Whether a step that was scheduled samples tokens of requests that have a grammar.
+  bool samples_by_grammar(const SchedulerOutput& scheduler_output) const;
+  // The masks of such a step, into `out`, which is overwritten. Every step before it has returned.
+  void make_grammar_output(const SchedulerOutput& scheduler_output, GrammarOutput& out);
+
   // How long a step of `num_tokens` took. Only predictions depend on it.
   void observe_step(int32_t num_tokens, double seconds) { step_time_model_.observe(num_tokens, seconds); }
 
@@ -94,8 +99,8 @@ class Scheduler {
   const SchedulerConfig& config() const { return config_; }
   SchedulerStats stats() const;
 
-  // For the flight recorder: everything the scheduler knows. Grammars are no part of it, nor is what a KV
-  // connector knows.
+  // For the flight recorder: everything the scheduler knows. Grammars are no part of it but that a request
+  // waits for one, nor is what a KV connector knows.
   void save(SchedulerSnapshot& out,
             const std::function<const SchedulerOutput&(size_t)>& in_flight_output) const;
   // Into a fresh scheduler of the same configuration. `hashes_of` gives the block hashes that a request has
@@ -103,6 +108,9 @@ class Scheduler {
   using RecordedHashes = std::function<std::vector<BlockHash>(RequestId)>;
   void restore(const SchedulerSnapshot& snapshot, const RecordedHashes& hashes_of);
   void add_recorded_request(const RecordedRequest& request, std::vector<BlockHash> hashes);
+  // Requests whose grammars the last advance() found compiled; and in a replay, who tells.
+  std::span<const RequestId> grammars_ready() const { return grammars_ready_; }
+  void replay_grammar_ready(RequestId id);
   // Blocks that were filled since the last call; collected once asked for.
   void record_new_hashes(bool on) { records_new_hashes_ = on; }
   void take_new_hashes(std::vector<std::pair<RequestId, KVBlockHash>>& out);
@@ -146,7 +154,8 @@ class Scheduler {
   void handle_invalid_blocks(std::span<const BlockId> invalid, EngineCoreOutputs& outputs);
 
   // scheduler_requests.cpp: requests come, change state and go.
-  void add(std::unique_ptr<Request> request);
+  void add(std::unique_ptr<Request> request, bool waits_for_grammar = false);
+  void take_from_grammar(Request& request);
   void finish(Request& request, RequestStatus status);
   void report_finish(Request& request, RequestStatus status, std::string error, EngineCoreOutputs& outputs);
   void start_over(Request& queued);
@@ -167,6 +176,9 @@ class Scheduler {
   std::unordered_map<RequestId, std::unique_ptr<Request>> requests_;  // unfinished
   std::vector<Request*> running_;  // in the order they began; finished ones until drop_finished()
   std::vector<Request*> waiting_for_grammar_;
+  std::vector<RequestId> grammars_ready_;
+  size_t num_grammars_ = 0;                  // of unfinished requests
+  std::vector<GrammarMasks> grammar_masks_;  // of the step at hand
   // Ended by advance(): they came with all the output they may have, or (with why) can never be scheduled.
   std::vector<std::pair<RequestId, std::string>> ended_on_arrival_;
   std::unordered_map<RequestId, std::unique_ptr<Request>> held_;  // finished, blocks in the connector's hands

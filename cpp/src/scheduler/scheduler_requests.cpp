@@ -35,11 +35,12 @@ void Scheduler::add_request(EngineCoreRequest&& message) {
   if (parts_.structured_output_manager) grammar = parts_.structured_output_manager->make_grammar(message);
   auto request = std::make_unique<Request>(std::move(message), kv_cache_manager_.hash_block_size(),
                                            parts_.hash_seed, std::vector<BlockHash>(), &totals_);
+  num_grammars_ += grammar != nullptr;
   request->set_grammar(std::move(grammar));
   add(std::move(request));
 }
 
-void Scheduler::add(std::unique_ptr<Request> owned) {
+void Scheduler::add(std::unique_ptr<Request> owned, bool waits_for_grammar) {
   Request& request = *owned;
   const RequestId id = request.id();
   requests_.emplace(id, std::move(owned));
@@ -62,7 +63,9 @@ void Scheduler::add(std::unique_ptr<Request> owned) {
     deadlines_.emplace_back(request.deadline(), id);
     std::push_heap(deadlines_.begin(), deadlines_.end(), std::greater<>());
   }
-  if (request.grammar() && request.grammar()->state() != StructuredOutputGrammar::State::kReady) {
+  const bool is_compiled =
+      !request.grammar() || request.grammar()->state() == StructuredOutputGrammar::State::kReady;
+  if (!is_compiled || waits_for_grammar) {
     request.wait_for_grammar();
     waiting_for_grammar_.push_back(&request);
   } else {
@@ -101,19 +104,29 @@ void Scheduler::advance(double now, EngineCoreOutputs& outputs) {
     report_finish(*found->second, RequestStatus::kFinishedAborted,
                   str("deadline_ms ", static_cast<int64_t>(seconds * 1000 + 0.5), " has passed"), outputs);
   }
+  grammars_ready_.clear();
   for (size_t i = 0; i < waiting_for_grammar_.size();) {
     Request& request = *waiting_for_grammar_[i];
+    if (!request.grammar()) {  // of a replay, which is told
+      ++i;
+      continue;
+    }
     const auto state = request.grammar()->state();
     if (state == StructuredOutputGrammar::State::kCompiling) {
       ++i;
     } else if (state == StructuredOutputGrammar::State::kFailed) {
       report_finish(request, RequestStatus::kFinishedError, request.grammar()->error(), outputs);
     } else {
-      waiting_for_grammar_.erase(waiting_for_grammar_.begin() + static_cast<std::ptrdiff_t>(i));
-      request.enqueue();
-      waiting_->add(request);
+      grammars_ready_.push_back(request.id());
+      take_from_grammar(request);
     }
   }
+}
+
+void Scheduler::take_from_grammar(Request& request) {
+  std::erase(waiting_for_grammar_, &request);
+  request.enqueue();
+  waiting_->add(request);
 }
 
 void Scheduler::finish(Request& request, RequestStatus status) {
@@ -136,6 +149,7 @@ void Scheduler::finish(Request& request, RequestStatus status) {
   for (const MultiModalFeature& feature : request.mm_features())
     encoder_cache_manager_.release(request.id(), feature.mm_hash);
   request.finish(status);
+  num_grammars_ -= request.grammar() != nullptr;
   if (request.known_to_workers()) finished_req_ids_.push_back(request.id());
   if (request.first_scheduled_time() >= 0) {
     const double seconds = now_ - request.first_scheduled_time();

@@ -45,7 +45,16 @@ void Scheduler::add_recorded_request(const RecordedRequest& recorded, std::vecto
   add(std::make_unique<Request>(without_content(recorded, recorded.num_output_tokens,
                                                 kv_cache_manager_.hash_block_size(), config_.max_model_len),
                                 kv_cache_manager_.hash_block_size(), parts_.hash_seed, std::move(hashes),
-                                &totals_));
+                                &totals_),
+      recorded.waits_for_grammar != 0);
+}
+
+void Scheduler::replay_grammar_ready(RequestId id) {
+  const auto found = requests_.find(id);
+  require(found != requests_.end() &&
+              found->second->status() == RequestStatus::kWaitingForStructuredOutputGrammar,
+          "a grammar is ready that nobody waits for");
+  take_from_grammar(*found->second);
 }
 
 void Scheduler::take_new_hashes(std::vector<std::pair<RequestId, KVBlockHash>>& out) {
@@ -55,7 +64,6 @@ void Scheduler::take_new_hashes(std::vector<std::pair<RequestId, KVBlockHash>>& 
 
 void Scheduler::save(SchedulerSnapshot& out,
                      const std::function<const SchedulerOutput&(size_t)>& in_flight_output) const {
-  QUIRE_CHECK(waiting_for_grammar_.empty());
   out.now = now_;
   out.next_step_id = next_step_id_;
   out.next_arrival_order = next_arrival_order_;
@@ -122,10 +130,11 @@ void Scheduler::restore(const SchedulerSnapshot& snapshot, const RecordedHashes&
       continue;
     }
     const bool loads = r.status() == RequestStatus::kWaitingForRemoteKvs;
-    require(r.is_queued() || r.is_running() || (loads && parts_.kv_connector),
+    const bool compiles = r.status() == RequestStatus::kWaitingForStructuredOutputGrammar;
+    require(r.is_queued() || r.is_running() || compiles || (loads && parts_.kv_connector),
             "a request that waits outside");
     // What a connector has loaded may wait for its turn.
-    if (r.is_queued() && !(parts_.kv_connector && r.num_slots() > 0)) {
+    if (compiles || (r.is_queued() && !(parts_.kv_connector && r.num_slots() > 0))) {
       const bool holds = std::any_of(r.blocks().begin(), r.blocks().end(), [](const RequestBlocks& held) {
         return !held.ids.empty() || held.num_cached + held.num_skipped + held.num_sent > 0;
       });
@@ -136,6 +145,7 @@ void Scheduler::restore(const SchedulerSnapshot& snapshot, const RecordedHashes&
     }
     require(requests_.emplace(r.id(), std::move(owned)).second, "a request is there twice");
     if (r.is_queued()) waiting_->add(r);
+    if (compiles) waiting_for_grammar_.push_back(&r);
   }
   waiting_->restore(snapshot);
   const auto request_at = [&](size_t index) {

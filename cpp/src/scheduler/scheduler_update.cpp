@@ -73,6 +73,11 @@ void Scheduler::append_tokens(Request& request, std::span<const int32_t> token_i
   output.first_token = static_cast<uint32_t>(outputs.token_ids.size());
   RequestStatus status = request.status();
   for (size_t i = 0; i < token_ids.size() && !is_finished(status); ++i) {
+    if (request.grammar() && !request.grammar()->accept_tokens(token_ids.subspan(i, 1))) {
+      output.error = request.grammar()->error();
+      status = RequestStatus::kFinishedError;
+      break;
+    }
     request.append_output_token(token_ids[i]);
     if (records_new_hashes_ && request.num_tokens() % kv_cache_manager_.hash_block_size() == 0) {
       const BlockHash& hash = request.block_hashes().back();
@@ -85,11 +90,6 @@ void Scheduler::append_tokens(Request& request, std::span<const int32_t> token_i
     if (is_finished(stop)) status = stop;
   }
   stats_.num_generation_tokens += static_cast<uint64_t>(output.num_tokens);
-  if (request.grammar() && !request.grammar()->accept_tokens(outputs.new_token_ids(output)) &&
-      !is_finished(status)) {
-    output.error = "the grammar does not permit a sampled token";
-    status = RequestStatus::kFinishedError;
-  }
   // With steps in flight a block may fill up with tokens that were not known when they were scheduled.
   if (config_.max_in_flight_steps > 1 && request.is_running()) {
     kv_cache_manager_.cache_blocks(
@@ -100,6 +100,42 @@ void Scheduler::append_tokens(Request& request, std::span<const int32_t> token_i
     output.finish_reason = finish_reason(status);
     finish(request, status);
   }
+}
+
+bool Scheduler::samples_by_grammar(const SchedulerOutput& scheduler_output) const {
+  if (num_grammars_ == 0) return false;
+  return std::any_of(scheduler_output.scheduled_reqs.begin(), scheduler_output.scheduled_reqs.end(),
+                     [this](const ScheduledRequest& scheduled) {
+                       if (scheduled.samples == 0) return false;
+                       const Request* request = find_request(scheduled.request_id);
+                       return request != nullptr && request->grammar() != nullptr;
+                     });
+}
+
+void Scheduler::make_grammar_output(const SchedulerOutput& scheduler_output, GrammarOutput& out) {
+  out.result_indices.clear();
+  grammar_masks_.clear();
+  std::span<const int32_t> drafts = scheduler_output.spec_token_ids;
+  for (size_t i = 0; i < scheduler_output.scheduled_reqs.size(); ++i) {
+    const ScheduledRequest& scheduled = scheduler_output.scheduled_reqs[i];
+    const auto num_drafts = static_cast<size_t>(scheduled.num_spec_tokens);
+    const auto of_this = drafts.first(num_drafts);
+    drafts = drafts.subspan(num_drafts);
+    if (scheduled.samples == 0) continue;
+    const Request* request = find_request(scheduled.request_id);
+    if (request == nullptr || request->grammar() == nullptr) continue;
+    out.result_indices.insert(out.result_indices.end(), num_drafts + 1, static_cast<uint32_t>(i));
+    grammar_masks_.push_back({request->grammar(), of_this, {}});
+  }
+  if (grammar_masks_.empty()) return;
+  const size_t words = parts_.structured_output_manager->num_mask_words();
+  out.bitmask.resize(out.result_indices.size() * words);
+  std::span<int32_t> rest = out.bitmask;
+  for (GrammarMasks& masks : grammar_masks_) {
+    masks.bitmask = rest.first((masks.drafts.size() + 1) * words);
+    rest = rest.subspan(masks.bitmask.size());
+  }
+  parts_.structured_output_manager->fill_bitmasks(grammar_masks_);
 }
 
 RequestStatus Scheduler::check_stop(const Request& request, EngineCoreOutput& output) const {

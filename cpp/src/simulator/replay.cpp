@@ -149,6 +149,7 @@ class Replay {
         return;
       }
       case RecordedEventKind::kResetPrefixCache: scheduler_->reset_prefix_cache(); return;
+      case RecordedEventKind::kGrammarReady: scheduler_->replay_grammar_ready(read<RequestId>(event)); return;
       case RecordedEventKind::kSchedule: schedule(read<RecordedSchedule>(event)); return;
       case RecordedEventKind::kResult: collect(event); return;
     }
@@ -323,7 +324,7 @@ Recording Recording::parse(std::span<const std::byte> bytes) {
     const size_t offset = at;
     const auto kind = static_cast<uint8_t>(take(1)[0]);
     if (kind < static_cast<uint8_t>(RecordedEventKind::kAdd) ||
-        kind > static_cast<uint8_t>(RecordedEventKind::kSnapshot)) {
+        kind > static_cast<uint8_t>(RecordedEventKind::kGrammarReady)) {
       damaged(offset, str("no event is of kind ", int{kind}));
     }
     const uint32_t length = take_u32();

@@ -219,6 +219,10 @@ size_t HfTokenizer::max_token_bytes() const {
   return decode_table_->max_token_bytes() * (normalizer_ ? 4 : 1);
 }
 
+std::string_view HfTokenizer::token_bytes(int32_t id) const {
+  return id >= 0 && id < decode_table_->id_end() ? decode_table_->token(id) : std::string_view();
+}
+
 bool HfTokenizer::is_special(int32_t id) const {
   return id >= 0 && id < decode_table_->id_end() && decode_table_->special[static_cast<size_t>(id)];
 }

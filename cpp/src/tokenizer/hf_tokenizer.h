@@ -46,6 +46,7 @@ class HfTokenizer final : public Tokenizer {
   std::optional<std::string> id_to_token(int32_t id) const override;
   std::optional<int32_t> token_to_id(std::string_view token) const override;
   bool is_special(int32_t id) const override;
+  std::string_view token_bytes(int32_t id) const override;
   size_t max_token_bytes() const override;
 
  private:

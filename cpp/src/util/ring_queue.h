@@ -24,6 +24,8 @@ class RingQueue {
   }
   // The oldest; the queue is not empty.
   T& front() { return ring_[first_]; }
+  // The youngest; the queue is not empty.
+  T& back() { return ring_[index(size_ - 1)]; }
   // The i-th oldest.
   T& operator[](size_t i) { return ring_[index(i)]; }
   const T& operator[](size_t i) const { return ring_[index(i)]; }

@@ -279,8 +279,7 @@ void ModelRunner::prepare_sampling(const SchedulerOutput& scheduler_output) {
                                 .token_place = nullptr,
                                 .num_prompt_tokens = request.num_prompt_tokens,
                                 .num_tokens = i,
-                                .result_index = static_cast<uint32_t>(index),
-                                .request_id = request.request_id});
+                                .result_index = static_cast<uint32_t>(index)});
     }
   }
 }
@@ -361,7 +360,6 @@ void ModelRunner::sample_tokens(const SchedulerOutput& scheduler_output, const G
   QUIRE_CHECK(step.step_id == scheduler_output.step_id, "step ", scheduler_output.step_id,
               " was not executed");
   const size_t n = sampling_rows_.size();
-  if (grammar != nullptr && !proposed_.empty()) reject_masked_drafts(*grammar);
   if (n > 0) buffers_->sampler().sample(launch_, *arena_, logits_, ring_index_, grammar);
   platform_.check();  // or the step has no result to be taken
   buffers_->end_step(ring_index_);
@@ -397,9 +395,8 @@ void ModelRunner::finish_step(ModelRunnerOutput& output) {
       sampled = {};
     }
     output.add(entry.request_id, sampled,
-               drafter_ != nullptr && !sampled.empty() && !entry.is_masked
-                   ? propose(entry.request_id, sampled)
-                   : std::span<const int32_t>{});
+               drafter_ != nullptr && !sampled.empty() ? propose(entry.request_id, sampled)
+                                                       : std::span<const int32_t>{});
   }
   if (step.num_sampled > 0) buffers_->sampler().take_logprobs(ring_index, output.logprobs);
   if (step.draft_token_ids.empty()) return;

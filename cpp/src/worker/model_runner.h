@@ -81,7 +81,6 @@ class ModelRunner {
       int32_t sampled;  // index of its first token, or -1
       size_t first_draft = 0;
       int32_t num_drafts = 0;  // to verify; one token more was sampled
-      bool is_masked = false;  // by a grammar
     };
     std::vector<Entry> entries;  // in the scheduler's order
     std::vector<int32_t> draft_token_ids;
@@ -103,7 +102,6 @@ class ModelRunner {
   void settle_drafts(CachedRequestState& request, const ScheduledRequest& scheduled);
   void settle_by_tokens(CachedRequestState& request);
   std::span<const int32_t> propose(RequestId id, std::span<const int32_t> new_token_ids);
-  void reject_masked_drafts(const GrammarOutput& grammar);
   // The tokens of every row of this step, when all have as many and are sampled at each; else 0.
   int32_t uniform_query_len(const SchedulerOutput& scheduler_output) const;
   // Says which rows are sampled from, and with what.

@@ -53,23 +53,6 @@ int32_t ModelRunner::uniform_query_len(const SchedulerOutput& scheduler_output) 
   return all_draft ? draft_query_len() : 0;
 }
 
-// A mask is for the first position: what was sampled behind it does not count.
-void ModelRunner::reject_masked_drafts(const GrammarOutput& grammar) {
-  StepRecord& step = record(ring_index_);
-  for (RequestId id : grammar.request_ids) {
-    const auto found = requests_.find(id);
-    if (found == requests_.end() || found->second.row < 0) continue;
-    CachedRequestState& request = found->second;
-    const int32_t index = result_index_[static_cast<size_t>(request.row)];
-    if (index < 0) continue;
-    StepRecord::Entry& entry = step.entries[static_cast<size_t>(index)];
-    entry.is_masked = true;
-    std::fill_n(step.draft_token_ids.begin() + static_cast<std::ptrdiff_t>(entry.first_draft),
-                entry.num_drafts, -1);
-    std::fill_n(request.draft_token_ids.begin(), request.num_drafts, -1);
-  }
-}
-
 std::span<const int32_t> ModelRunner::propose(RequestId id, std::span<const int32_t> new_token_ids) {
   const int32_t count = drafter_->propose(id, new_token_ids, proposed_);
   QUIRE_CHECK(count >= 0 && static_cast<size_t>(count) <= proposed_.size(), count, " drafts for request ",

@@ -51,6 +51,14 @@ FieldSample<std::optional<T>> sample_of(const Range& range, const std::optional<
   const FieldSample<T> value = sample_of(range, T{});
   return {value.json, value.value};
 }
+inline FieldSample<JsonText> sample_of(const Range&, const JsonText&) {
+  return {R"({"type":"object"})", {R"({"type":"object"})"}};
+}
+inline FieldSample<StructuredOutputsParams> sample_of(const Range&, const StructuredOutputsParams&) {
+  StructuredOutputsParams params;
+  params.choice = {"a", "b"};
+  return {R"({"choice": ["a", "b"]})", params};
+}
 inline FieldSample<RequestOutputKind> sample_of(const Range&, RequestOutputKind) {
   return {"", RequestOutputKind::kDelta};
 }
@@ -98,6 +106,13 @@ inline std::vector<std::map<int32_t, float>> outside(const Range& range, const s
   std::vector<std::map<int32_t, float>> maps = {{{-1, 0.0F}}, {{1 << 20, 0.0F}}};
   for (float value : outside(range, 0.0F)) maps.push_back({{5, value}});
   return maps;
+}
+inline std::vector<std::optional<StructuredOutputsParams>> outside(
+    const Range&, const std::optional<StructuredOutputsParams>&) {
+  StructuredOutputsParams two;
+  two.regex = "a";
+  two.json_object = true;
+  return {StructuredOutputsParams{}, two};
 }
 inline std::vector<std::vector<int32_t>> outside(const Range&, const std::vector<int32_t>&) {
   return {{-1}, {5, 1 << 20}};

@@ -33,6 +33,7 @@ class FakeTokenizer final : public Tokenizer {
   std::optional<std::string> id_to_token(int32_t) const override { return std::nullopt; }
   std::optional<int32_t> token_to_id(std::string_view) const override { return std::nullopt; }
   bool is_special(int32_t) const override { return false; }
+  std::string_view token_bytes(int32_t) const override { return {}; }
 
  private:
   std::vector<std::string> pieces_;

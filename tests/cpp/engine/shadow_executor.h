@@ -120,7 +120,7 @@ class ShadowExecutor : public Executor {
     max_step_tokens = std::max(max_step_tokens, scheduler_output.total_num_scheduled_tokens);
     max_step_requests = std::max(max_step_requests, static_cast<int32_t>(batch_.size()));
   }
-  void sample(StepId, std::unique_ptr<GrammarOutput>) override {}
+  void sample(StepId, const GrammarOutput*) override {}
   void collect(StepId step_id, ModelRunnerOutput& output) override {
     ASSERT_FALSE(results_.empty());
     std::swap(output, results_.front());

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <fstream>
 #include <iterator>
 
@@ -65,8 +66,7 @@ TEST(ArchiveTest, EverySamplingFieldRoundTrips) {
   EXPECT_EQ(*deserialize<EngineCoreRequest>(bytes_of(sent)).sampling_params, *sent.sampling_params);
 }
 
-TEST(ArchiveTest, EveryMessageRoundTrips) {
-  expect_round_trip(sample_request());
+SchedulerOutput sample_scheduler_output() {
   SchedulerOutput scheduler_output;
   scheduler_output.step_id = 7;
   scheduler_output.scheduled_new_reqs.push_back({1, {1, 2}, {3}, {}, 7, {0}, {{"cat", 1, 2}}, "lora"});
@@ -84,7 +84,10 @@ TEST(ArchiveTest, EveryMessageRoundTrips) {
   scheduler_output.total_num_scheduled_tokens = 5;
   scheduler_output.preempted_req_ids = {3};
   scheduler_output.finished_req_ids = {4, 5};
-  expect_round_trip(scheduler_output);
+  return scheduler_output;
+}
+
+ModelRunnerOutput sample_result() {
   ModelRunnerOutput result;
   result.add(1, std::vector<int32_t>{5}, std::vector<int32_t>{6, 7});
   result.add(2, {});
@@ -92,7 +95,13 @@ TEST(ArchiveTest, EveryMessageRoundTrips) {
   result.errors = {{1, "failed"}};
   result.finished_sending = {8};
   result.invalid_block_ids = {9};
-  expect_round_trip(result);
+  return result;
+}
+
+TEST(ArchiveTest, EveryMessageRoundTrips) {
+  expect_round_trip(sample_request());
+  expect_round_trip(sample_scheduler_output());
+  expect_round_trip(sample_result());
   EngineCoreOutputs outputs;
   outputs.outputs.push_back({1, 0, 2, {{{2, -1.0F, 2}}}, FinishReason::kStop, 3, 16, 0.5, ""});
   outputs.token_ids = {2, 3};
@@ -102,19 +111,28 @@ TEST(ArchiveTest, EveryMessageRoundTrips) {
   expect_round_trip(outputs);
 }
 
-// Seeds of another version would be refused before anything in them is looked at.
+// Seeds of another version would be refused before anything in them is looked at. With QUIRE_WRITE_SEEDS set
+// they are written anew.
+template <typename Message>
+void check_seed(const std::string& name, std::byte kind, const Message& message) {
+  const std::string path = "tests/fuzz/seeds/message_fuzz/" + name;
+  std::vector<std::byte> expected = bytes_of(message);
+  expected.insert(expected.begin(), kind);
+  if (std::getenv("QUIRE_WRITE_SEEDS") != nullptr) {
+    std::ofstream(path, std::ios::binary)
+        .write(reinterpret_cast<const char*>(expected.data()), static_cast<std::streamsize>(expected.size()));
+  }
+  std::ifstream file(path, std::ios::binary);
+  const std::vector<char> text{std::istreambuf_iterator<char>(file), {}};
+  std::vector<std::byte> bytes(text.size());
+  std::transform(text.begin(), text.end(), bytes.begin(), [](char c) { return static_cast<std::byte>(c); });
+  EXPECT_EQ(bytes, expected) << name;
+}
+
 TEST(ArchiveTest, SeedsOfTheFuzzerAreOfThisVersion) {
-  const auto read = [](const std::string& name) {
-    std::ifstream file("tests/fuzz/seeds/message_fuzz/" + name, std::ios::binary);
-    const std::vector<char> text{std::istreambuf_iterator<char>(file), {}};
-    std::vector<std::byte> bytes(text.size());
-    std::transform(text.begin(), text.end(), bytes.begin(), [](char c) { return static_cast<std::byte>(c); });
-    bytes.erase(bytes.begin());  // which message it is
-    return bytes;
-  };
-  EXPECT_NO_THROW(deserialize<EngineCoreRequest>(read("request")));
-  EXPECT_NO_THROW(deserialize<SchedulerOutput>(read("scheduler_output")));
-  EXPECT_NO_THROW(deserialize<ModelRunnerOutput>(read("result")));
+  check_seed("request", std::byte{0}, sample_request());
+  check_seed("scheduler_output", std::byte{1}, sample_scheduler_output());
+  check_seed("result", std::byte{2}, sample_result());
 }
 
 TEST(ArchiveTest, EveryTruncationIsRefused) {

@@ -43,10 +43,14 @@ struct ScenarioRunner::Grammars : StructuredOutputManager {
   struct Grammar : StructuredOutputGrammar {
     Grammar(std::map<RequestId, State>& states, RequestId id) : states(states), id(id) {}
     State state() const override { return states.at(id); }
-    std::string error() const override { return "the schema is not valid"; }
+    std::string error() const override {
+      return state() == State::kFailed                ? "the schema is not valid"
+             : num_accepted > refuses && refuses >= 0 ? "the grammar does not permit a sampled token"
+                                                      : "";
+    }
     bool accept_tokens(std::span<const int32_t>) override { return num_accepted++ != refuses; }
     // Drafts are permitted up to the first: enough to see that they are asked about.
-    int32_t num_valid_drafts(std::span<const int32_t>) const override { return 1; }
+    int32_t num_valid_drafts(std::span<const int32_t>) override { return 1; }
     std::map<RequestId, State>& states;
     RequestId id;
     int32_t refuses = -1, num_accepted = 0;
@@ -57,6 +61,8 @@ struct ScenarioRunner::Grammars : StructuredOutputManager {
     grammar->refuses = std::exchange(refuses, -1);
     return grammar;
   }
+  size_t num_mask_words() const override { return 1; }
+  void fill_bitmasks(std::span<const GrammarMasks>) override {}
   std::map<RequestId, StructuredOutputGrammar::State> states;
   int32_t refuses = -1;  // the next grammar refuses the tokens of this output
 };

@@ -103,19 +103,29 @@ TEST_P(DraftsTest, ARequestIsPreemptedAndComputedAgainInParts) {
   EXPECT_EQ(result_tokens(outputs[3], 0), slice(a_, 4, 5));
 }
 
-// A mask is for one position, and what follows may not be permitted.
-TEST_P(DraftsTest, OfAMaskedRequestNoDraftIsKept) {
+TEST_P(DraftsTest, EachDraftHasAMask) {
   write_drafts();
   GrammarOutput& grammar = script_[1].grammar.emplace();
-  grammar.request_ids = {kA};
-  grammar.bitmask.assign(RunnerRig::kVocab / 32, -1);
+  constexpr size_t kWords = RunnerRig::kVocab / 32;
+  grammar.result_indices.assign(4, 0);
+  grammar.bitmask.assign(4 * kWords, -1);
+  // The second draft is right, and not permitted.
+  grammar.bitmask[kWords + static_cast<size_t>(a_[2]) / 32] &= ~static_cast<int32_t>(1U << (a_[2] % 32));
   steps_.next().compute(kB, kLengthB + 1, kLengthB + 2);
   take();
-  steps_.next().compute(kA, kLengthA + 1, kLengthA + 2).compute(kB, kLengthB + 2, kLengthB + 3);
-  take();
   const Outputs outputs = run_script();
-  EXPECT_EQ(result_tokens(outputs[1], 0), slice(a_, 1, 2));
-  EXPECT_EQ(result_tokens(outputs[3], 0), slice(a_, 2, 3));
+  const auto tokens = result_tokens(outputs[1], 0);
+  ASSERT_EQ(tokens.size(), 2U);
+  EXPECT_EQ(tokens[0], a_[1]);
+  EXPECT_NE(tokens[1], a_[2]);
+}
+
+TEST_P(DraftsTest, AMaskOfWhatIsNotSampledIsOurOwnMistake) {
+  write_drafts();
+  GrammarOutput& grammar = script_[1].grammar.emplace();
+  grammar.result_indices.assign(5, 0);
+  grammar.bitmask.assign(5 * RunnerRig::kVocab / 32, -1);
+  EXPECT_THROW(run_script(), InternalError);
 }
 
 // A scheduler may fill up rows with drafts that are none.

@@ -32,10 +32,10 @@ class RunnerSamplingTest : public testing::TestWithParam<bool> {
 TEST_P(RunnerSamplingTest, AMaskDecidesForItsRequestAlone) {
   const auto before = plain();
   GrammarOutput grammar;
-  for (RequestId id : {3, 2}) {
-    grammar.request_ids.push_back(id);
+  for (uint32_t index : {1, 2}) {
+    grammar.result_indices.push_back(index);
     for (int32_t word = 0; word < RunnerRig::kVocab / 32; ++word)
-      grammar.bitmask.push_back(word == 17 ? static_cast<int32_t>(1U << (id == 3 ? 31 : 4)) : 0);
+      grammar.bitmask.push_back(word == 17 ? static_cast<int32_t>(1U << (index == 2 ? 31 : 4)) : 0);
   }
   const auto after = tokens_with([](NewRequestData&) {}, &grammar);
   EXPECT_EQ(after, (std::vector<int32_t>{before[0], 17 * 32 + 4, 17 * 32 + 31}));

@@ -98,7 +98,7 @@ class ScriptWriter {
     sequence.blocks.insert(sequence.blocks.end(), fresh.begin(), fresh.end());
     sequence.num_computed = end;
     if (!samples) return;
-    if (chance(0.3)) add_mask(step, sequence.id);
+    if (chance(0.3)) add_mask(step);
     // The last token allowed is sampled, and has no place.
     if (sequence.num_tokens == RunnerRig::kMaxModelLen) {
       sequence.over = true;
@@ -106,9 +106,11 @@ class ScriptWriter {
       ++sequence.num_tokens;
     }
   }
-  void add_mask(Step& step, RequestId id) {
+  // For the request added last.
+  void add_mask(Step& step) {
     if (!step.grammar) step.grammar.emplace();
-    step.grammar->request_ids.push_back(id);
+    const size_t index = builder_.scheduler_output.scheduled_reqs.size() - 1;
+    step.grammar->result_indices.push_back(static_cast<uint32_t>(index));
     for (int32_t word = 0; word < RunnerRig::kVocab / 32; ++word)
       step.grammar->bitmask.push_back(static_cast<int32_t>(random_() & random_()));
   }

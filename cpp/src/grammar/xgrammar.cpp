@@ -1,0 +1,251 @@
+// Grammars by xgrammar (https://github.com/mlc-ai/xgrammar): Dong et al., "XGrammar: Flexible and Efficient
+// Structured Generation Engine for Large Language Models", MLSys 2025.
+#include <xgrammar/xgrammar.h>
+
+#include <algorithm>
+#include <array>
+#include <ctime>
+#include <fstream>
+#include <limits>
+#include <mutex>
+#include <optional>
+
+#include <unistd.h>
+
+#include "grammar/grammar.h"
+#include "quire/error.h"
+#include "util/log.h"
+#include "util/str.h"
+
+// xgrammar_checks.h declares these, for sources that are compiled apart from ours.
+__thread int64_t quire_grammar_checks_left = std::numeric_limits<int64_t>::max();
+void quire_grammar_check();
+
+namespace quire {
+namespace {
+
+// What the thread's work in the library may take, while one of these lives.
+class WorkLimit {
+ public:
+  WorkLimit(const char* what, double seconds, int64_t max_bytes = 0)
+      : what_(what), seconds_(seconds), max_bytes_(max_bytes), outer_(current_) {
+    deadline_ = thread_seconds() + seconds;
+    if (max_bytes > 0) bytes_at_start_ = resident_bytes();
+    current_ = this;
+    quire_grammar_checks_left = kChecks;
+  }
+  ~WorkLimit() {
+    current_ = outer_;
+    quire_grammar_checks_left = outer_ != nullptr ? kChecks : std::numeric_limits<int64_t>::max();
+  }
+  WorkLimit(const WorkLimit&) = delete;
+  WorkLimit& operator=(const WorkLimit&) = delete;
+
+  static void check() {
+    quire_grammar_checks_left = current_ != nullptr ? kChecks : std::numeric_limits<int64_t>::max();
+    if (current_ != nullptr) current_->check_this();
+  }
+
+  // Messages below an error: parts of a grammar that would not be kept to.
+  static void warn(const std::string& message) {
+    if (current_ == nullptr) return;
+    if (!current_->warning_.empty()) return;
+    current_->warning_ = message;
+  }
+  const std::string& warning() const { return warning_; }
+
+ private:
+  static constexpr int64_t kChecks = 2000;  // some ten microseconds
+
+  static double thread_seconds() {
+    timespec now{};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
+  }
+  static int64_t resident_bytes() {
+    std::ifstream file("/proc/self/statm");
+    int64_t total = 0, resident = 0;
+    file >> total >> resident;
+    return resident * sysconf(_SC_PAGESIZE);
+  }
+  void check_this() {
+    const double now = thread_seconds();
+    if (now > deadline_)
+      throw InvalidArgument(str(what_, " takes longer than ", seconds_, " s; make the grammar simpler"));
+    if (max_bytes_ == 0 || now < next_look_) return;
+    next_look_ = now + 0.02;
+    if (resident_bytes() - bytes_at_start_ > max_bytes_)
+      throw InvalidArgument(str(what_, " takes more than ", max_bytes_, " bytes; make the grammar simpler"));
+  }
+
+  static thread_local WorkLimit* current_;
+  const char* what_;
+  double seconds_, deadline_, next_look_ = 0;
+  int64_t max_bytes_, bytes_at_start_ = 0;
+  std::string warning_;
+  WorkLimit* outer_;
+};
+thread_local WorkLimit* WorkLimit::current_ = nullptr;
+
+class XgrammarMatcher final : public GrammarMatcher {
+ public:
+  XgrammarMatcher(const xgrammar::CompiledGrammar& grammar, const GrammarLimits& limits)
+      : matcher_(grammar), limits_(limits) {}
+
+  bool accept_token(int32_t token_id) override {
+    const WorkLimit limit("going on by a token", limits_.max_mask_seconds);
+    return !matcher_.IsTerminated() && matcher_.AcceptToken(token_id);
+  }
+  void roll_back(int32_t num_tokens) override { matcher_.Rollback(num_tokens); }
+  bool fill_bitmask(std::span<int32_t> mask) override {
+    const WorkLimit limit("finding the tokens that may follow", limits_.max_mask_seconds);
+    auto num_words = static_cast<int64_t>(mask.size());
+    DLTensor tensor{};
+    tensor.data = mask.data();
+    tensor.device = {kDLCPU, 0};
+    tensor.ndim = 1;
+    tensor.dtype = {kDLInt, 32, 1};
+    tensor.shape = &num_words;
+    const bool restricts = matcher_.FillNextTokenBitmask(&tensor);
+    if (!restricts) std::fill(mask.begin(), mask.end(), -1);
+    return restricts;
+  }
+  std::string find_jump_forward_string() override {
+    const WorkLimit limit("finding the text that must follow", limits_.max_mask_seconds);
+    return matcher_.IsTerminated() ? "" : matcher_.FindJumpForwardString();
+  }
+  bool is_terminated() const override { return matcher_.IsTerminated(); }
+
+ private:
+  xgrammar::GrammarMatcher matcher_;
+  const GrammarLimits limits_;
+};
+
+class XgrammarGrammar final : public CompiledGrammar {
+ public:
+  XgrammarGrammar(xgrammar::CompiledGrammar grammar, const GrammarLimits& limits)
+      : grammar_(std::move(grammar)), limits_(limits) {}
+
+  std::unique_ptr<GrammarMatcher> make_matcher() const override {
+    return std::make_unique<XgrammarMatcher>(grammar_, limits_);
+  }
+  size_t memory_bytes() const override { return grammar_.MemorySizeBytes(); }
+
+ private:
+  const xgrammar::CompiledGrammar grammar_;
+  const GrammarLimits limits_;
+};
+
+class XgrammarCompiler final : public GrammarCompiler {
+ public:
+  XgrammarCompiler(std::shared_ptr<const Tokenizer> tokenizer, int32_t vocab_size,
+                   std::vector<int32_t> eos_token_ids, const GrammarLimits& limits)
+      : tokenizer_(std::move(tokenizer)),
+        vocab_size_(vocab_size),
+        eos_token_ids_(std::move(eos_token_ids)),
+        limits_(limits) {}
+
+  std::shared_ptr<const CompiledGrammar> compile(const GrammarKey& key) override {
+    xgrammar::GrammarCompiler& compiler = this->compiler(vocabulary_for(key.kind));
+    const WorkLimit limit("compiling structured_outputs", limits_.max_compile_seconds,
+                          limits_.max_bytes_of_work);
+    try {
+      xgrammar::CompiledGrammar compiled = compile(compiler, key);
+      if (!limit.warning().empty()) throw InvalidArgument(limit.warning());
+      return std::make_shared<XgrammarGrammar>(std::move(compiled), limits_);
+    } catch (const InvalidArgument& error) {
+      throw InvalidArgument(str("structured_outputs: ", error.what()));
+    } catch (const std::bad_alloc&) {
+      throw InvalidArgument("structured_outputs: compiling takes more memory than there is");
+    } catch (const std::exception& error) {
+      throw InvalidArgument(str("structured_outputs: ", error.what()));
+    }
+  }
+
+ private:
+  static xgrammar::CompiledGrammar compile(xgrammar::GrammarCompiler& compiler, const GrammarKey& key) {
+    switch (key.kind) {
+      case GrammarKind::kJsonSchema: {
+        using Separators = std::optional<std::pair<std::string, std::string>>;
+        return compiler.CompileJSONSchema(key.text, key.any_whitespace, std::nullopt, Separators(),
+                                          /*strict_mode=*/true);
+      }
+      case GrammarKind::kRegex: return compiler.CompileRegex(key.text);
+      case GrammarKind::kEbnf: return compiler.CompileGrammar(key.text);
+      case GrammarKind::kLark: return compiler.CompileLark(key.text);
+      case GrammarKind::kStructuralTag: return compiler.CompileStructuralTag(key.text);
+    }
+    throw InternalError("a grammar of no kind");
+  }
+
+  // Which tokens a grammar may be written in.
+  enum class Vocabulary : uint8_t {
+    kText,             // special tokens would be text that nobody sees
+    kTextWithSpecial,  // tags and Lark can name them
+    kJson,             // the library's strings of limited length let control characters through
+  };
+  static Vocabulary vocabulary_for(GrammarKind kind) {
+    switch (kind) {
+      case GrammarKind::kJsonSchema: return Vocabulary::kJson;
+      case GrammarKind::kStructuralTag:
+      case GrammarKind::kLark: return Vocabulary::kTextWithSpecial;
+      default: return Vocabulary::kText;
+    }
+  }
+  bool has_token(Vocabulary vocabulary, int32_t id) const {
+    if (tokenizer_->is_special(id)) return vocabulary == Vocabulary::kTextWithSpecial;
+    const std::string_view bytes = tokenizer_->token_bytes(id);
+    return vocabulary != Vocabulary::kJson || std::none_of(bytes.begin(), bytes.end(), [](char c) {
+             return static_cast<unsigned char>(c) < 0x20 && c != '\n';
+           });
+  }
+
+  xgrammar::GrammarCompiler& compiler(Vocabulary vocabulary) {
+    const std::lock_guard lock(mutex_);
+    auto& compiler = compilers_[static_cast<size_t>(vocabulary)];
+    if (!compiler) {
+      std::vector<std::string> tokens(static_cast<size_t>(vocab_size_));
+      for (int32_t id = 0; id < std::min(vocab_size_, tokenizer_->vocab_size()); ++id) {
+        if (has_token(vocabulary, id)) tokens[static_cast<size_t>(id)] = tokenizer_->token_bytes(id);
+      }
+      const xgrammar::TokenizerInfo info(tokens, xgrammar::VocabType::RAW, vocab_size_, eos_token_ids_);
+      // On the caller's thread, and nothing kept: who compiles what, and what is kept, is decided above.
+      compiler.emplace(info, /*max_threads=*/1, /*cache_enabled=*/false);
+    }
+    return *compiler;
+  }
+
+  const std::shared_ptr<const Tokenizer> tokenizer_;
+  const int32_t vocab_size_;
+  const std::vector<int32_t> eos_token_ids_;
+  const GrammarLimits limits_;
+  std::mutex mutex_;
+  std::array<std::optional<xgrammar::GrammarCompiler>, 3> compilers_;  // by Vocabulary
+};
+
+}  // namespace
+
+bool has_grammar_compiler() { return true; }
+
+std::unique_ptr<GrammarCompiler> make_grammar_compiler(std::shared_ptr<const Tokenizer> tokenizer,
+                                                       int32_t vocab_size, std::vector<int32_t> eos_token_ids,
+                                                       const GrammarLimits& limits) {
+  return std::make_unique<XgrammarCompiler>(std::move(tokenizer), vocab_size, std::move(eos_token_ids),
+                                            limits);
+}
+
+}  // namespace quire
+
+void quire_grammar_check() { quire::WorkLimit::check(); }
+
+// The library's messages (XGRAMMAR_LOG_CUSTOMIZE).
+namespace xgrammar {
+
+[[noreturn]] void LogFatalImpl(const std::string&, int, const std::string& message) {
+  throw quire::InvalidArgument(message);
+}
+void LogMessageImpl(const std::string&, int, int, const std::string& message) {
+  quire::WorkLimit::warn(message);
+}
+
+}  // namespace xgrammar

@@ -1,0 +1,30 @@
+// Included ahead of every source of xgrammar (cmake/xgrammar): the checks it makes count its work, so that a
+// hostile grammar ends at a limit, wherever the library is at that time. It compiles as C++17.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "support/logging.h"
+
+// Checks until `quire_grammar_check` looks at the clock; the thread's.
+extern __thread int64_t quire_grammar_checks_left;
+// Throws when the thread's work has taken longer, or more memory, than it may.
+void quire_grammar_check();
+
+namespace quire_grammar {
+// Not in headers, whose destructors and moves must not throw.
+constexpr bool may_throw(std::string_view file) {
+  return file.size() > 3 && file.substr(file.size() - 3) == ".cc";
+}
+}  // namespace quire_grammar
+
+#define QUIRE_GRAMMAR_COUNT() \
+  (quire_grammar::may_throw(__FILE__) && --quire_grammar_checks_left < 0 ? quire_grammar_check() : void())
+
+#undef XGRAMMAR_CHECK
+#define XGRAMMAR_CHECK(x) \
+  if (QUIRE_GRAMMAR_COUNT(); !(x)) ::xgrammar::LogFatal(__FILE__, __LINE__).stream()
+#undef XGRAMMAR_DCHECK
+#define XGRAMMAR_DCHECK(x) \
+  for (QUIRE_GRAMMAR_COUNT(); false;) XGRAMMAR_ICHECK(x)

@@ -1,0 +1,159 @@
+// Answers under a grammar, from the engine's door to the text; and that nobody else notices.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <regex>
+
+#include "grammar/grammar.h"
+#include "quire/engine.h"
+#include "quire/flight_recorder.h"
+
+namespace quire {
+namespace {
+
+// Whether two steps may be in flight: masks then wait for the step before.
+class StructuredOutputTest : public testing::TestWithParam<bool> {
+ protected:
+  void SetUp() override {
+    if (!has_grammar_compiler()) GTEST_SKIP() << "built without a grammar library";
+  }
+  static EngineConfig config() {
+    EngineConfig config;
+    config.model = QUIRE_DEMO_MODEL;
+    config.max_model_len = 256;
+    config.num_threads = 1;
+    config.kv_cache_memory_bytes = 16 << 20;
+    config.async_scheduling = GetParam();
+    return config;
+  }
+  static EngineRequest request(const std::string& prompt, int32_t max_tokens = 40) {
+    EngineRequest result;
+    result.prompt = prompt;
+    result.sampling_params.temperature = 0;
+    result.sampling_params.max_tokens = max_tokens;
+    return result;
+  }
+  static EngineRequest with_regex(const std::string& regex, int32_t max_tokens = 40) {
+    EngineRequest result = request("Once upon a time", max_tokens);
+    result.sampling_params.structured_outputs.emplace().regex = regex;
+    return result;
+  }
+  static std::string complaint(Engine& engine, const EngineRequest& bad) {
+    try {
+      engine.generate({bad});
+    } catch (const InvalidArgument& error) {
+      return error.what();
+    }
+    return "";
+  }
+};
+
+TEST_P(StructuredOutputTest, TheAnswerFitsAndEnds) {
+  Engine engine(config());
+  const std::string regex = "[A-Z][a-z]{2,5}, [0-9]{4}";
+  for (const float temperature : {0.0F, 2.0F}) {
+    EngineRequest asked = with_regex(regex);
+    asked.sampling_params.temperature = temperature;
+    asked.sampling_params.n = temperature > 0 ? 8 : 1;
+    asked.sampling_params.seed = 7;
+    const auto outputs = engine.generate({asked});
+    for (const CompletionOutput& output : outputs[0].outputs) {
+      EXPECT_TRUE(std::regex_match(output.text, std::regex(regex))) << output.text;
+      EXPECT_EQ(output.finish_reason, FinishReason::kStop) << output.error;
+    }
+  }
+}
+
+TEST_P(StructuredOutputTest, FreeRequestsBesideItAreAsTheyWere) {
+  Engine engine(config());
+  std::vector<EngineRequest> free;
+  for (const char* prompt : {"Once upon a time", "The baker said", "Who are you?"})
+    free.push_back(request(prompt));
+  const auto alone = engine.generate(free);
+  std::vector<EngineRequest> mixed;
+  for (const EngineRequest& one : free) {
+    mixed.push_back(with_regex("([a-z]+ ){12}"));
+    mixed.push_back(one);
+  }
+  const auto outputs = engine.generate(mixed);
+  for (size_t i = 0; i < free.size(); ++i) {
+    EXPECT_EQ(outputs[2 * i + 1].outputs[0].token_ids, alone[i].outputs[0].token_ids);
+    EXPECT_TRUE(std::regex_match(outputs[2 * i].outputs[0].text, std::regex("([a-z]+ ){0,12}[a-z]*")));
+  }
+}
+
+TEST_P(StructuredOutputTest, AConstrainedRequestIsPreemptedAndGoesOn) {
+  const std::string regex = "([a-z]{1,8} ){60}end";
+  const auto answers = [&](int32_t num_blocks) {
+    EngineConfig small = config();
+    small.kv_cache_memory_bytes = 0;
+    small.num_gpu_blocks_override = num_blocks;
+    small.max_num_seqs = 4;
+    Engine engine(small);
+    const auto outputs = engine.generate(std::vector<EngineRequest>(4, with_regex(regex, 200)));
+    EXPECT_EQ(engine.stats().num_preemptions > 0, num_blocks < 20);
+    std::vector<std::string> texts;
+    for (const RequestOutput& output : outputs) texts.push_back(output.outputs[0].text);
+    return texts;
+  };
+  const auto texts = answers(18);
+  EXPECT_EQ(texts, answers(80));
+  EXPECT_TRUE(std::regex_match(texts[0], std::regex("([a-z]{1,8} ){0,60}.*"))) << texts[0];
+}
+
+TEST_P(StructuredOutputTest, AGrammarThatIsNoneFailsItsRequestAlone) {
+  Engine engine(config());
+  const auto outputs = engine.generate({with_regex("(unclosed"), with_regex("[0-9]{3}")});
+  EXPECT_EQ(outputs[0].outputs[0].finish_reason, FinishReason::kError);
+  EXPECT_NE(outputs[0].outputs[0].error.find("parenthesis is not closed"), std::string::npos)
+      << outputs[0].outputs[0].error;
+  EXPECT_EQ(outputs[1].outputs[0].text.size(), 3U);
+}
+
+TEST_P(StructuredOutputTest, WhatContradictsItIsRefused) {
+  Engine engine(config());
+  EngineRequest bad = with_regex("a+");
+  bad.sampling_params.ignore_eos = true;
+  EXPECT_NE(complaint(engine, bad).find("ignore_eos"), std::string::npos);
+  bad = with_regex("a+");
+  bad.sampling_params.min_tokens = 2;
+  EXPECT_NE(complaint(engine, bad).find("min_tokens"), std::string::npos);
+  bad = with_regex("a+");
+  bad.sampling_params.structured_outputs->json_object = true;
+  EXPECT_NE(complaint(engine, bad).find("regex and json_object"), std::string::npos);
+  bad = with_regex(std::string((1 << 20) + 1, 'a'));
+  EXPECT_NE(complaint(engine, bad).find("max_structured_output_bytes"), std::string::npos);
+  EXPECT_TRUE(engine.dead_error().empty());
+}
+
+// Requests come, wait for grammars, fail and are aborted while the recorder runs: each step is scheduled
+// again as it was.
+TEST_P(StructuredOutputTest, ARecordingIsReplayed) {
+  EngineConfig recorded = config();
+  recorded.kv_cache_memory_bytes = 0;
+  recorded.num_gpu_blocks_override = 24;
+  recorded.max_num_seqs = 4;
+  recorded.flight_recorder_bytes = 1 << 16;  // several segments: a recording begins while requests wait
+  Engine engine(recorded);
+  for (int round = 0; round < 6; ++round) {
+    std::vector<EngineRequest> requests;
+    for (int i = 0; i < 6; ++i) {
+      const std::string regex = i == 4 ? "(" : "([a-z]{1,8} ){" + std::to_string(10 + round + i) + "}";
+      requests.push_back(i == 5 ? request("Who are you?") : with_regex(regex, 80));
+    }
+    engine.generate(std::move(requests));
+  }
+  const std::string path = testing::TempDir() + "structured" + (GetParam() ? "1" : "0") + ".rec";
+  engine.dump_flight_recorder(path);
+  const ReplayReport report = replay_recording(path);
+  EXPECT_EQ(report.divergence, "");
+  EXPECT_GT(report.num_steps, 100U);
+  EXPECT_EQ(report.num_identical, report.num_steps);
+  std::filesystem::remove(path);
+}
+
+INSTANTIATE_TEST_SUITE_P(StepsInFlight, StructuredOutputTest, testing::Bool(),
+                         [](const auto& info) { return info.param ? "Two" : "One"; });
+
+}  // namespace
+}  // namespace quire

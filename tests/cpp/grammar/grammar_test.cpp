@@ -1,0 +1,194 @@
+// Grammars over the demo model's vocabulary: which texts they accept, and which tokens their masks permit.
+#include "grammar/grammar.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <ctime>
+
+#include "grammar/json_schema.h"
+#include "quire/error.h"
+#include "util/str.h"
+
+namespace quire {
+namespace {
+
+constexpr int32_t kEos = 2;
+constexpr int32_t kVocab = 4096;
+
+class GrammarTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!has_grammar_compiler()) GTEST_SKIP() << "built without a grammar library";
+  }
+  static const std::shared_ptr<const Tokenizer>& tokenizer() {
+    static const auto tokenizer = Tokenizer::load(QUIRE_DEMO_MODEL);
+    return tokenizer;
+  }
+  static GrammarCompiler& compiler() {
+    static const auto compiler = make_grammar_compiler(tokenizer(), kVocab, {kEos});
+    return *compiler;
+  }
+  static std::unique_ptr<GrammarMatcher> matcher(const GrammarKey& key) {
+    return compiler().compile(key)->make_matcher();
+  }
+  static bool permits(GrammarMatcher& matcher, int32_t token) {
+    std::vector<int32_t> mask((kVocab + 31) / 32);
+    matcher.fill_bitmask(mask);
+    return (static_cast<uint32_t>(mask[static_cast<size_t>(token) / 32]) >> (token % 32) & 1U) != 0;
+  }
+  // Whether `text`, as the tokenizer cuts it, is an answer: every token is permitted by the mask before it,
+  // and the end after the last one.
+  static bool accepts(const GrammarKey& key, const std::string& text) {
+    const auto matching = matcher(key);
+    for (const int32_t id : tokenizer()->encode(text, false)) {
+      const bool permitted = permits(*matching, id);
+      EXPECT_EQ(matching->accept_token(id), permitted) << text << ": token " << id;
+      if (!permitted) return false;
+    }
+    return permits(*matching, kEos) && matching->accept_token(kEos) && matching->is_terminated();
+  }
+  static GrammarKey key_of(StructuredOutputsParams params) {
+    params.validate();
+    return grammar_key(params);
+  }
+  static GrammarKey regex(const std::string& text) { return {GrammarKind::kRegex, true, text}; }
+  static GrammarKey schema(const std::string& text) { return {GrammarKind::kJsonSchema, true, text}; }
+};
+
+TEST_F(GrammarTest, ARegexMatchesTheWholeAnswer) {
+  EXPECT_TRUE(accepts(regex("[0-9]{3}-[a-z]+"), "123-abc"));
+  EXPECT_FALSE(accepts(regex("[0-9]{3}-[a-z]+"), "123-"));
+  EXPECT_FALSE(accepts(regex("[0-9]{3}-[a-z]+"), "123-abc "));
+}
+
+TEST_F(GrammarTest, AChoiceIsOneOfItsStrings) {
+  StructuredOutputsParams params;
+  params.choice = {"yes", "no \"way\"\n", "ja\\ein", "\x01\x7f", "na\xc3\xafve"};
+  for (const std::string& choice : *params.choice) EXPECT_TRUE(accepts(key_of(params), choice)) << choice;
+  for (const char* other : {"", "ye", "yesno", "nope", "ja\\\\ein", "naive"})
+    EXPECT_FALSE(accepts(key_of(params), other)) << other;
+}
+
+TEST_F(GrammarTest, EbnfAndLarkAreToldApart) {
+  StructuredOutputsParams params;
+  params.grammar = "# a list: of words\nroot ::= word (\", \" word)*\nword ::= [a-z]+\n";
+  EXPECT_EQ(key_of(params).kind, GrammarKind::kEbnf);
+  EXPECT_TRUE(accepts(key_of(params), "some, words"));
+  EXPECT_FALSE(accepts(key_of(params), "some,words"));
+  params.grammar = "// a list ::= of words\nstart: WORD (\", \" WORD)*\nWORD: /[a-z]+/\n";
+  EXPECT_EQ(key_of(params).kind, GrammarKind::kLark);
+  EXPECT_TRUE(accepts(key_of(params), "some, words"));
+  EXPECT_FALSE(accepts(key_of(params), "some,words"));
+}
+
+TEST_F(GrammarTest, AJsonObjectIsAnyObjectAndNothingElse) {
+  StructuredOutputsParams params;
+  params.json_object = true;
+  EXPECT_TRUE(accepts(key_of(params), R"({"a": [1, -2.5e3, null], "b": {"c": "\u00e9\n"}})"));
+  EXPECT_TRUE(accepts(key_of(params), "{}"));
+  EXPECT_FALSE(accepts(key_of(params), "[1]"));
+  EXPECT_FALSE(accepts(key_of(params), R"({"a": 01})"));
+}
+
+TEST_F(GrammarTest, ASchemaIsKeptTo) {
+  const auto key = schema(
+      R"({"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer", "minimum": 0}},
+          "required": ["name", "age"]})");
+  EXPECT_TRUE(accepts(key, R"({"name": "Ann", "age": 7})"));
+  EXPECT_FALSE(accepts(key, R"({"name": "Ann", "age": -7})"));
+  EXPECT_FALSE(accepts(key, R"({"name": "Ann"})"));
+  EXPECT_FALSE(accepts(key, R"({"name": "Ann", "age": 7, "more": true})"));
+}
+
+TEST_F(GrammarTest, SpecialTokensAreNoText) {
+  const auto matching = matcher(regex(".*"));
+  for (int32_t id = 0; id < kVocab; ++id) {
+    if (!tokenizer()->is_special(id) || id == kEos) continue;
+    EXPECT_FALSE(permits(*matching, id)) << id;
+  }
+}
+
+TEST_F(GrammarTest, AMatcherGoesBack) {
+  const auto key = regex("abc|abd");
+  const auto matching = matcher(key);
+  const auto ids = tokenizer()->encode("abc", false);
+  for (const int32_t id : ids) ASSERT_TRUE(matching->accept_token(id));
+  ASSERT_TRUE(matching->accept_token(kEos));
+  EXPECT_TRUE(matching->is_terminated());
+  matching->roll_back(static_cast<int32_t>(ids.size()) + 1);
+  EXPECT_FALSE(matching->is_terminated());
+  for (const int32_t id : tokenizer()->encode("abd", false)) EXPECT_TRUE(matching->accept_token(id));
+}
+
+TEST_F(GrammarTest, TextThatMustFollowIsFound) {
+  const auto matching =
+      matcher(schema(R"({"type": "object", "properties": {"nationality": {"type": "string"}},
+                                           "required": ["nationality"], "additionalProperties": false})"));
+  ASSERT_TRUE(matching->accept_token(tokenizer()->encode("{", false).at(0)));
+  ASSERT_TRUE(matching->accept_token(tokenizer()->encode("\"", false).at(0)));
+  EXPECT_EQ(matching->find_jump_forward_string(), "nationality\"");
+}
+
+// What is wrong is said, and every hostile grammar ends within the limit.
+TEST_F(GrammarTest, HostileGrammarsEndAtALimit) {
+  std::vector<GrammarKey> keys;
+  std::string text = "a";
+  for (int i = 0; i < 12; ++i) text = "(" + text + "|" + text + "b)*";
+  keys.push_back(regex(text));
+  keys.push_back(regex("((a{1,500}){1,500}){1,500}"));
+  keys.push_back(regex(".*.*.*.*.*.*.*.*.*.*x"));
+  keys.push_back(regex("(a|b)*a" + std::string(40, '.')));
+  keys.push_back(regex(std::string(100000, '(')));
+  keys.push_back(regex(std::string(20000, '(') + "a" + std::string(20000, ')')));
+  text = "root ::= ";
+  for (int i = 0; i < 10000; ++i)
+    text += str(i > 0 ? " | " : "", "\"alternative number ", i * 7919, " of many\"");
+  keys.push_back({GrammarKind::kEbnf, true, text});
+  keys.push_back({GrammarKind::kEbnf, true, "root ::= root root | root \"a\" | \"a\""});
+  keys.push_back({GrammarKind::kEbnf, true, "root ::= root"});
+  text = R"({"type": "object", "properties": {)";
+  for (int i = 0; i < 20000; ++i)
+    text += str(i > 0 ? ", " : "", "\"p", i, R"(": {"type": "string", "pattern": "[a-z]{3,9}"})");
+  keys.push_back(schema(text + "}}"));
+  text = R"({"type": "string"})";
+  for (int i = 0; i < 150; ++i) text = R"({"type": "array", "items": )" + text + "}";
+  keys.push_back(schema(text));
+  text = R"({"type": "string"})";
+  for (int i = 0; i < 14; ++i) text = R"({"anyOf": [)" + text + ", " + text + "]}";
+  keys.push_back(schema(text));
+  keys.push_back(schema(R"({"type": "array", "items": {"type": "integer"}, "minItems": 1000000})"));
+  keys.push_back(schema(R"({"type": "string", "minLength": 100000000})"));
+  keys.push_back(schema(R"({"$ref": "#"})"));
+  keys.push_back(
+      schema(R"({"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"})"));
+  keys.push_back({GrammarKind::kLark, true, "start: start start | \"a\""});
+  for (size_t i = 0; i < keys.size(); ++i) {
+    timespec before{}, after{};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &before);
+    std::string outcome = "compiled";
+    try {
+      const auto matching = matcher(keys[i]);
+      for (int step = 0; step < 20 && !matching->is_terminated(); ++step) {
+        std::vector<int32_t> mask((kVocab + 31) / 32);
+        matching->fill_bitmask(mask);
+        const auto word = std::find_if(mask.begin(), mask.end(), [](int32_t w) { return w != 0; });
+        if (word == mask.end()) break;
+        const auto bit = std::countr_zero(static_cast<uint32_t>(*word));
+        matching->accept_token(static_cast<int32_t>(word - mask.begin()) * 32 + bit);
+      }
+    } catch (const InvalidArgument& error) {
+      outcome = std::string(error.what()).substr(0, 150);
+    }
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &after);
+    const double seconds = static_cast<double>(after.tv_sec - before.tv_sec) +
+                           static_cast<double>(after.tv_nsec - before.tv_nsec) * 1e-9;
+    printf("%2zu: %.3f s, %s\n", i, seconds, outcome.c_str());
+    fflush(stdout);
+    EXPECT_LT(seconds, 4.0) << keys[i].text.substr(0, 80);
+  }
+}
+
+}  // namespace
+}  // namespace quire
