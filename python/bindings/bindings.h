@@ -25,6 +25,7 @@ void bind_fields(nanobind::module_& m);
 void bind_config(nanobind::module_& m);
 void bind_outputs(nanobind::module_& m);
 void bind_text(nanobind::module_& m);
+void bind_chat_parsers(nanobind::module_& m);
 void bind_engine(nanobind::module_& m);
 void bind_recorder(nanobind::module_& m);
 void bind_simulator(nanobind::module_& m);

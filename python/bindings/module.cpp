@@ -28,6 +28,7 @@ NB_MODULE(_core, m) {
   quire::bindings::bind_config(m);
   quire::bindings::bind_outputs(m);
   quire::bindings::bind_text(m);
+  quire::bindings::bind_chat_parsers(m);
   quire::bindings::bind_engine(m);
   quire::bindings::bind_fields(m);
   quire::bindings::bind_recorder(m);

@@ -10,6 +10,7 @@
 #include "bindings.h"
 #include "quire/chat_template.h"
 #include "quire/tokenizer.h"
+#include "text.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -23,34 +24,9 @@ struct Detokenizer {
   std::unique_ptr<IncrementalDetokenizer> detokenizer;
 };
 
-// The shared const object, behind a class that nanobind can construct.
-struct TokenizerHandle {
-  std::shared_ptr<const Tokenizer> tokenizer;
-};
-
 struct ChatTemplateHandle {
   std::shared_ptr<const ChatTemplate> chat_template;
 };
-
-// Valid as long as the value is.
-std::string_view text_of(const char* name, nb::handle value) {
-  if (!PyUnicode_Check(value.ptr())) fail_type(name, "str", "", value);
-  Py_ssize_t size = 0;
-  const char* text = PyUnicode_AsUTF8AndSize(value.ptr(), &size);
-  if (text == nullptr) {
-    PyErr_Clear();
-    const nb::object message =
-        nb::str("{} must be valid Unicode, got {!r:.60}, which has a lone surrogate").format(name, value);
-    throw nb::value_error(nb::cast<std::string>(message).c_str());
-  }
-  return {text, static_cast<size_t>(size)};
-}
-
-std::vector<int32_t> ids_of(nb::handle value) {
-  std::vector<int32_t> ids;
-  if (!nb::try_cast(value, ids)) fail_type("ids", "a sequence of token ids, int below 2**31", "", value);
-  return ids;
-}
 
 // A string, or an object for a path.
 std::string directory_of(nb::handle value) {
@@ -59,10 +35,6 @@ std::string directory_of(nb::handle value) {
   std::string directory(text_of("directory", path));
   if (directory.empty()) throw nb::value_error("directory is empty; give one with tokenizer.json");
   return directory;
-}
-
-std::string dump_json(nb::handle value) {
-  return nb::cast<std::string>(nb::module_::import_("json").attr("dumps")(value, "ensure_ascii"_a = false));
 }
 
 }  // namespace
@@ -74,7 +46,7 @@ void bind_text(nb::module_& m) {
           "append",
           [](Detokenizer& self, nb::handle ids) {
             std::string out;
-            self.detokenizer->append(ids_of(ids), out);
+            self.detokenizer->append(ids_of("ids", ids), out);
             return out;
           },
           "ids"_a.none(), nb::sig("def append(self, ids: collections.abc.Sequence[int]) -> str"),
@@ -108,7 +80,7 @@ void bind_text(nb::module_& m) {
       .def(
           "decode",
           [](const TokenizerHandle& self, nb::handle ids, bool skip_special_tokens) {
-            return self.tokenizer->decode(ids_of(ids), skip_special_tokens);
+            return self.tokenizer->decode(ids_of("ids", ids), skip_special_tokens);
           },
           "ids"_a.none(), nb::kw_only(), "skip_special_tokens"_a = true,
           nb::sig("def decode(self, ids: collections.abc.Sequence[int], *, skip_special_tokens: bool = True) "
@@ -143,7 +115,8 @@ void bind_text(nb::module_& m) {
       .def(
           "render",
           [](const ChatTemplateHandle& self, nb::handle messages, const nb::kwargs& options) {
-            return self.chat_template->render(dump_json(nb::list(messages)), dump_json(options));
+            return self.chat_template->render(nb::cast<std::string>(dump_json(nb::list(messages))),
+                                              nb::cast<std::string>(dump_json(options)));
           },
           nb::sig(
               "def render(self, messages: collections.abc.Sequence[collections.abc.Mapping[str, object]], "

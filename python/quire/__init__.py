@@ -3,6 +3,9 @@
 from typing import TYPE_CHECKING
 
 from quire._core import (
+    ChatDelta,
+    ChatFormat,
+    ChatParser,
     CompletionOutput,
     KVArena,
     KVCacheEvent,
@@ -15,6 +18,7 @@ from quire._core import (
     SamplingParams,
     StructuredOutputsParams,
     Tokenizer,
+    ToolCallDelta,
 )
 from quire.arguments import SignatureOf
 from quire.llm import LLM
@@ -24,6 +28,9 @@ from quire.model_directory import DEMO_MODEL
 __all__ = [
     "DEMO_MODEL",
     "LLM",
+    "ChatDelta",
+    "ChatFormat",
+    "ChatParser",
     "CompletionOutput",
     "KVArena",
     "KVCacheEvent",
@@ -37,6 +44,7 @@ __all__ = [
     "SamplingParams",
     "StructuredOutputsParams",
     "Tokenizer",
+    "ToolCallDelta",
     "__version__",
 ]
 

@@ -647,6 +647,121 @@ class ChatTemplate:
         Renders a conversation. Options: add_generation_prompt, tools, and what the template reads.
         """
 
+class ToolCallDelta:
+    """
+    What is new of a tool call: id and name come once, arguments in pieces.
+    """
+
+    @property
+    def index(self) -> int:
+        """of the call in the answer"""
+
+    @property
+    def id(self) -> str:
+        """in the first delta of the call, else empty"""
+
+    @property
+    def name(self) -> str:
+        """in the first delta of the call, else empty"""
+
+    @property
+    def arguments(self) -> str:
+        """
+        joined they are the text of a JSON object, or the beginning of one when the answer ends within it
+        """
+
+    def __getstate__(self) -> tuple[int, str, str, str]: ...
+
+    def __setstate__(self, arg: tuple[int, str, str, str], /) -> None: ...
+
+    def __eq__(self, other: object, /) -> bool: ...
+
+    def __repr__(self) -> str: ...
+
+class ChatDelta:
+    """What is new of an answer, or all of it. False when empty."""
+
+    @property
+    def reasoning(self) -> str:
+        """what the model thought"""
+
+    @property
+    def content(self) -> str:
+        """what it said"""
+
+    @property
+    def tool_calls(self) -> list[ToolCallDelta]:
+        """one entry for each call, by index"""
+
+    def __bool__(self) -> bool: ...
+
+    def __getstate__(self) -> tuple[str, str, list[ToolCallDelta]]: ...
+
+    def __setstate__(self, arg: tuple[str, str, Sequence[ToolCallDelta]], /) -> None: ...
+
+    def __eq__(self, other: object, /) -> bool: ...
+
+    def __repr__(self) -> str: ...
+
+class ChatParser:
+    """
+    Splits one answer into reasoning, content and tool calls while it streams.
+
+    reasoning_parser and tool_parser are vLLM's names. The joined deltas do not depend on how the text is cut. What is no valid call is content.
+    """
+
+    def __init__(self, *, reasoning_parser: str | None = None, tool_parser: str | None = None, tokenizer: Tokenizer | None = None, tools: Sequence[Mapping[str, object]] | None = None, parse_tool_calls: bool = True, enable_thinking: bool | None = None) -> None:
+        """Arguments are ChatFormat's and ChatFormat.parser's."""
+
+    def append(self, text: str, token_ids: Sequence[int] = ()) -> ChatDelta:
+        """What the next text, and the next ids, make known. Either may be empty."""
+
+    def finish(self) -> ChatDelta:
+        """
+        What was held back because it might have been the beginning of something. Call once, at the end.
+        """
+
+    @property
+    def num_reasoning_tokens(self) -> int:
+        """tokens of reasoning among the ids so far; 0 without a tokenizer"""
+
+class ChatFormat:
+    """
+    How a model writes reasoning and tool calls. Made once, it parses many answers.
+    """
+
+    def __init__(self, *, reasoning_parser: str | None = None, tool_parser: str | None = None, tokenizer: Tokenizer | None = None) -> None:
+        """
+        With the model's tokenizer, special tokens that are not the format's own are taken out of the text, and tokens of reasoning are counted. Raises ValueError with the known names for one that is not known.
+        """
+
+    def parser(self, *, tools: Sequence[Mapping[str, object]] | None = None, parse_tool_calls: bool = True, enable_thinking: bool | None = None) -> ChatParser:
+        """
+        A parser for one answer. `tools` are the request's, as OpenAI's API has them; `enable_thinking` says whether the prompt leaves the model thinking (None: as the model's templates do).
+        """
+
+    def parse(self, text: str, *, tools: Sequence[Mapping[str, object]] | None = None, parse_tool_calls: bool = True, enable_thinking: bool | None = None) -> ChatDelta:
+        """A whole answer at once."""
+
+    @property
+    def skip_special_tokens(self) -> bool:
+        """
+        what SamplingParams.skip_special_tokens must be for the text that is parsed
+        """
+
+    def structural_tag(self, tools: Sequence[Mapping[str, object]], *, name: str | None = None, parallel_tool_calls: bool = True, enable_thinking: bool | None = None) -> str:
+        """
+        A structural tag (JSON, as xgrammar reads it) under which the model calls these tools, or the one of that name, in this format.
+        """
+
+    @staticmethod
+    def reasoning_parsers() -> list[str]:
+        """The names that are known."""
+
+    @staticmethod
+    def tool_parsers() -> list[str]:
+        """The names that are known."""
+
 class EngineRequest:
     """
     A prompt, text or token ids, and how to continue it. An engine that it is given to uses it up.

@@ -17,6 +17,7 @@ PERMITTED: dict[str, set[str]] = {
     "messages": set(),
     "tokenizer": {"formats"},
     "chat": {"formats"},
+    "parsers": {"formats"},
     "request": {"messages"},
     "grammar": {"request", "messages", "formats"},
     "kv_cache": {"request", "messages"},

@@ -1,0 +1,108 @@
+#include "parsers/json_call.h"
+
+#include <utility>
+
+#include "formats/json.h"
+
+namespace quire::parsers {
+namespace {
+
+using Event = JsonScanner::Event;
+
+bool is_call_member(std::string_view key) {
+  return key == "name" || key == "arguments" || key == "parameters" || key == "type" || key == "id";
+}
+
+bool is_arguments(std::string_view key) { return key == "arguments" || key == "parameters"; }
+
+// The text of a string, as it stands between its quotes; empty when it is none.
+std::string decode_string(std::string_view written) {
+  const Json text = try_parse_json('"' + std::string(written) + '"');
+  return text.is_string() ? text.get<std::string>() : std::string();
+}
+
+void pass_on(char byte, bool in_string, ChatOutput& out) {
+  if (in_string && static_cast<unsigned char>(byte) < 0x20) {
+    out.string_argument(byte);
+  } else {
+    out.arguments(byte);
+  }
+}
+
+}  // namespace
+
+Progress ArgumentsReader::put(char byte, ChatOutput& out) {
+  const bool was_in_string = scanner_.in_string();
+  if (scanner_.put(byte) == Event::kBad) return Progress::kBad;
+  pass_on(byte, was_in_string, out);
+  return scanner_.done() ? Progress::kDone : Progress::kMore;
+}
+
+void CallObjectReader::begin(ChatOutput& out) {
+  out.begin_call(std::move(name_), std::move(id_));
+  begun_ = true;
+}
+
+Progress CallObjectReader::put(char byte, ChatOutput& out) {
+  if (!begun_ && held_.size() >= kMaxHeldBytes) return Progress::kBad;
+  const bool was_in_string = scanner_.in_string();
+  if (!begun_ && scanner_.depth() == 1 && scanner_.expects_value() && !is_space(byte) &&
+      ((is_arguments(key_) && byte != '{') || (key_ == "name" && byte != '"')))
+    return Progress::kBad;
+  const Event event = scanner_.put(byte);
+  if (event == Event::kBad) return Progress::kBad;
+  if (reading_arguments_) {
+    pass_on(byte, was_in_string, out);
+    reading_arguments_ = scanner_.depth() > 1;
+    return Progress::kMore;
+  }
+  if (begun_) return scanner_.done() ? Progress::kDone : Progress::kMore;
+  if (scanner_.depth() == 1 && !on_string(byte, was_in_string)) return Progress::kBad;
+  return on_head(event, byte, out);
+}
+
+// Reads keys and the name, which are strings of the outer object. False: not those of a call.
+bool CallObjectReader::on_string(char byte, bool was_in_string) {
+  if (!was_in_string) {
+    if (scanner_.in_string()) string_.clear();
+    return true;
+  }
+  const bool is_key = scanner_.in_key();
+  if (!is_key && key_ != "name") return true;
+  if (scanner_.in_string()) {
+    string_ += byte;
+    return string_.size() <= 6 * kMaxNameBytes;  // a character may be written \u0041
+  }
+  if (is_key) {
+    key_ = string_;
+    return !strict_ || is_call_member(key_);
+  }
+  if (!name_.empty()) return true;
+  name_ = decode_string(string_);
+  return !name_.empty() && name_.size() <= kMaxNameBytes;
+}
+
+Progress CallObjectReader::on_head(Event event, char byte, ChatOutput& out) {
+  const bool in_arguments = is_arguments(key_) && arguments_end_ == 0;
+  if (event == Event::kOpen && scanner_.depth() == 2 && in_arguments) {
+    if (!name_.empty()) {
+      begin(out);
+      out.arguments(byte);
+      reading_arguments_ = true;
+      return Progress::kMore;
+    }
+    arguments_begin_ = held_.size();
+  }
+  held_ += byte;
+  if (event == Event::kClose && scanner_.depth() == 1 && in_arguments) arguments_end_ = held_.size();
+  if (arguments_end_ > 0 && !name_.empty()) {
+    begin(out);
+    ArgumentsReader arguments;
+    for (size_t i = arguments_begin_; i < arguments_end_; ++i) arguments.put(held_[i], out);
+  }
+  if (!scanner_.done()) return Progress::kMore;
+  held_.pop_back();
+  return Progress::kBad;
+}
+
+}  // namespace quire::parsers
