@@ -89,8 +89,7 @@ class ChatFormatImpl final : public ChatFormat, public std::enable_shared_from_t
     parser->tools_ = Tools(options.tools_json);
     auto& stages = parser->stages_;
     const bool parse_calls = options.parse_tool_calls && has_tool_parser_;
-    const std::string call_marker =
-        parse_calls && calls_ && !calls_->markers.empty() ? calls_->markers[0] : "";
+    const std::string call_marker = parse_calls && calls_ != nullptr ? calls_->call_marker : "";
     if (channels_ != nullptr) {
       stages.push_back(channels_->make(parser->out_, parse_calls));
       if (tokenizer_) parser->counter_ = channels_->make_counter(tokenizer_);

@@ -29,6 +29,8 @@ class ReasoningTokenCounter {
 struct ToolParser {
   // What the parser looks for. Those that are special tokens must be in the text.
   std::vector<std::string> markers;
+  // The one that stands first where there are calls: some models end their reasoning with it. May be empty.
+  std::string call_marker;
   // Reads content, and calls in it. Borrows its arguments.
   std::function<std::unique_ptr<Stage>(ChatOutput& out, const Tools& tools)> make;
   // The format of a structural tag, for these tools: at least one; just one where `choice` names it.
@@ -38,8 +40,8 @@ struct ToolParser {
 // How reasoning is written.
 struct ReasoningParser {
   std::vector<std::string> markers;
-  // Reads what is reasoning and puts the rest into `content`. `call_marker` is the first of the tool parser's
-  // markers, where calls are parsed. Borrows its arguments.
+  // Reads what is reasoning and puts the rest into `content`. `call_marker` is the tool parser's, or empty
+  // where calls are not parsed. Borrows its arguments.
   std::function<std::unique_ptr<Stage>(ChatOutput& out, Stage& content, const std::string& call_marker,
                                        const ChatParserOptions& options)>
       make;

@@ -46,9 +46,8 @@ void CallObjectReader::begin(ChatOutput& out) {
 Progress CallObjectReader::put(char byte, ChatOutput& out) {
   if (!begun_ && held_.size() >= kMaxHeldBytes) return Progress::kBad;
   const bool was_in_string = scanner_.in_string();
-  if (!begun_ && scanner_.depth() == 1 && scanner_.expects_value() && !is_space(byte) &&
-      ((is_arguments(key_) && byte != '{') || (key_ == "name" && byte != '"')))
-    return Progress::kBad;
+  const bool is_other_value = scanner_.depth() == 1 && scanner_.expects_value() && !is_space(byte) &&
+                              ((is_arguments(key_) && byte != '{') || (key_ == "name" && byte != '"'));
   const Event event = scanner_.put(byte);
   if (event == Event::kBad) return Progress::kBad;
   if (reading_arguments_) {
@@ -57,8 +56,18 @@ Progress CallObjectReader::put(char byte, ChatOutput& out) {
     return Progress::kMore;
   }
   if (begun_) return scanner_.done() ? Progress::kDone : Progress::kMore;
-  if (scanner_.depth() == 1 && !on_string(byte, was_in_string)) return Progress::kBad;
-  return on_head(event, byte, out);
+  const bool is_call = !is_other_value && !(scanner_.depth() == 1 && !on_string(byte, was_in_string));
+  if (!is_call) {
+    held_ += byte;
+    return Progress::kOther;
+  }
+  on_head(event, byte, out);
+  return scanner_.done() && !begun_ ? Progress::kOther : Progress::kMore;
+}
+
+Progress CallObjectReader::skip(char byte) {
+  if (scanner_.put(byte) == Event::kBad) return Progress::kBad;
+  return scanner_.done() ? Progress::kDone : Progress::kMore;
 }
 
 // Reads keys and the name, which are strings of the outer object. False: not those of a call.
@@ -82,14 +91,14 @@ bool CallObjectReader::on_string(char byte, bool was_in_string) {
   return !name_.empty() && name_.size() <= kMaxNameBytes;
 }
 
-Progress CallObjectReader::on_head(Event event, char byte, ChatOutput& out) {
+void CallObjectReader::on_head(Event event, char byte, ChatOutput& out) {
   const bool in_arguments = is_arguments(key_) && arguments_end_ == 0;
   if (event == Event::kOpen && scanner_.depth() == 2 && in_arguments) {
     if (!name_.empty()) {
       begin(out);
       out.arguments(byte);
       reading_arguments_ = true;
-      return Progress::kMore;
+      return;
     }
     arguments_begin_ = held_.size();
   }
@@ -100,9 +109,6 @@ Progress CallObjectReader::on_head(Event event, char byte, ChatOutput& out) {
     ArgumentsReader arguments;
     for (size_t i = arguments_begin_; i < arguments_end_; ++i) arguments.put(held_[i], out);
   }
-  if (!scanner_.done()) return Progress::kMore;
-  held_.pop_back();
-  return Progress::kBad;
 }
 
 }  // namespace quire::parsers

@@ -16,6 +16,7 @@ enum class Progress {
   kDone,   // the byte was the last one
   kEnded,  // it was complete before the byte, which was not taken
   kBad,    // the byte does not belong to it, and was not taken
+  kOther,  // it is valid, the byte with it, but is not what was looked for
 };
 
 // The arguments of the call that was begun last: an object, passed on as it comes.
@@ -37,9 +38,11 @@ class CallObjectReader {
   // text might be a call.
   explicit CallObjectReader(bool strict) : strict_(strict) {}
 
-  // The first byte must be the object's.
+  // The first byte must be the object's. kOther: it is an object of another kind, whose rest `skip` reads.
   Progress put(char byte, ChatOutput& out);
+  Progress skip(char byte);
   bool in_string() const { return scanner_.in_string(); }
+  bool is_done() const { return scanner_.done(); }
   bool has_begun() const { return begun_; }
   // What was read, as long as no call has begun.
   std::string_view held() const { return held_; }
@@ -47,7 +50,7 @@ class CallObjectReader {
   void set_id(std::string id) { id_ = std::move(id); }
 
  private:
-  Progress on_head(JsonScanner::Event event, char byte, ChatOutput& out);
+  void on_head(JsonScanner::Event event, char byte, ChatOutput& out);
   bool on_string(char byte, bool was_in_string);
   void begin(ChatOutput& out);
 

@@ -23,6 +23,7 @@ class JsonCalls final : public MarkedStage {
     kContent,
     kBegun,   // after a marker or a bracket: a call, or an array of them, should follow
     kObject,  // within a call
+    kOther,   // within an object that is none: there are no calls in it
     kBetween  // after a call of an array, or one that stands by itself
   };
 
@@ -31,13 +32,14 @@ class JsonCalls final : public MarkedStage {
       case State::kContent: return on_content(byte);
       case State::kBegun: return on_begun(byte);
       case State::kObject: return on_object(byte);
+      case State::kOther: return on_other(byte);
       case State::kBetween: return on_between(byte);
     }
   }
 
   void on_marker(int32_t marker) override {
     const std::string& text = markers().text(marker);
-    if (state_ == State::kObject && object_->in_string()) {
+    if (object_ && object_->in_string()) {
       for (const char byte : text) on_text(byte);
       return;
     }
@@ -79,14 +81,35 @@ class JsonCalls final : public MarkedStage {
   void on_object(char byte) {
     const Progress progress = object_->put(byte, out_);
     if (progress == Progress::kBad) return give_up(byte);
+    if (progress == Progress::kOther) {
+      out_.content(std::exchange(held_, {}));
+      out_.content(object_->held());
+      state_ = object_->is_done() ? State::kContent : State::kOther;
+      if (object_->is_done()) object_.reset();
+      return;
+    }
     if (object_->has_begun()) held_.clear();
     if (progress == Progress::kMore) return;
     object_.reset();
     state_ = in_array_ || bare_ ? State::kBetween : State::kContent;
   }
 
+  void on_other(char byte) {
+    const Progress progress = object_->skip(byte);
+    if (progress != Progress::kMore) state_ = State::kContent;
+    if (progress == Progress::kBad) {
+      object_.reset();
+      return on_text(byte);
+    }
+    out_.content(byte);
+    if (progress == Progress::kDone) object_.reset();
+  }
+
   void on_between(char byte) {
-    if (is_space(byte)) return;
+    if (is_space(byte)) {
+      if (!held_.empty() && held_.size() < kMaxHeldBytes) held_ += byte;
+      return;
+    }
     if (byte == '{') return begin_object(byte);
     if (in_array_ && byte == ']') {
       in_array_ = false;
@@ -109,7 +132,7 @@ class JsonCalls final : public MarkedStage {
 
   void release() {
     out_.content(std::exchange(held_, {}));
-    if (object_ && !object_->has_begun()) out_.content(object_->held());
+    if (state_ == State::kObject && !object_->has_begun()) out_.content(object_->held());
     object_.reset();
   }
 
@@ -128,6 +151,7 @@ class JsonCalls final : public MarkedStage {
 ToolParser json_calls(JsonCallsFormat format) {
   ToolParser parser;
   parser.markers = format.begins;
+  if (!format.begins.empty()) parser.call_marker = format.begins.front();
   parser.markers.insert(parser.markers.end(), format.ends.begin(), format.ends.end());
   parser.make = [markers = std::make_shared<const Markers>(parser.markers), format](ChatOutput& out,
                                                                                     const Tools&) {
