@@ -1,14 +1,17 @@
 """Parsers of reasoning and tool calls, as Python sees them."""
+# ruff: noqa: RUF001  (markers hold look-alike characters)
 
 from __future__ import annotations
 
 import json
 import pickle
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
 from quire import ChatDelta, ChatFormat, ChatParser, Tokenizer
+from quire._core import ChatTemplate
 from tokenizer_families import train
 from tokenizers import pre_tokenizers
 
@@ -140,6 +143,98 @@ def test_a_value_of_another_type_is_refused_by_name(name: str) -> None:
 def test_a_delta_shows_what_is_in_it() -> None:
     delta: ChatDelta = ChatParser().append("Hi")
     assert repr(delta) == "ChatDelta(reasoning='', content='Hi', tool_calls=[])"
+
+
+def written(form: Any, choose: random.Random) -> str:
+    """A text that a structural tag allows."""
+    kind = form["type"]
+    if kind == "const_string":
+        return str(form["value"])
+    if kind == "sequence":
+        return "".join(written(element, choose) for element in form["elements"])
+    if kind == "or":
+        return written(choose.choice(form["elements"]), choose)
+    if kind == "optional":
+        return written(form["content"], choose) if choose.random() < 0.5 else ""
+    if kind == "tag":
+        return f"{form['begin']}{written(form['content'], choose)}{form['end']}"
+    if kind == "tags_with_separator":
+        assert form["at_least_one"]
+        count = 1 if form["stop_after_first"] else choose.randrange(1, 4)
+        return str(form["separator"]).join(written(choose.choice(form["tags"]), choose) for _ in range(count))
+    if kind == "json_schema":
+        return written_json(form["json_schema"], form.get("style", "json"))
+    texts = {"any_text": "Hm. <x>", "regex": {"\\d+": "0", "\\n{0,2}": "\n\n"}.get(form.get("pattern", ""))}
+    return str(texts[kind])
+
+
+def written_json(schema: dict[str, Any], style: str) -> str:
+    if schema.get("type") != "object":
+        return {"string": '"Łódź"', "integer": "2"}[schema["type"]]
+    values = {"city": "Łódź", "days": 2} if "properties" in schema else {}
+    if style == "json":
+        return json.dumps(values)
+    form = {
+        "qwen_xml": "<parameter={0}>{1}</parameter>",
+        "glm_xml": "<arg_key>{0}</arg_key><arg_value>{1}</arg_value>",
+        "minimax_xml": '<parameter name="{0}">{1}</parameter>',
+        "deepseek_xml": '<｜DSML｜parameter name="{0}" string="{2}">{1}</｜DSML｜parameter>',
+    }[style]
+    return "\n".join(form.format(k, v, str(isinstance(v, str)).lower()) for k, v in values.items())
+
+
+@pytest.mark.parametrize("tool_parser", ChatFormat.tool_parsers())
+def test_what_a_structural_tag_allows_is_parsed(tool_parser: str) -> None:
+    rng = random.Random(1)
+    for reasoning_parser in (
+        [None, "qwen3", "mistral"] if tool_parser != "openai" else [None, "openai_gptoss"]
+    ):
+        chat_format = ChatFormat(reasoning_parser=reasoning_parser, tool_parser=tool_parser)
+        for name, parallel in [(None, True), (None, False), ("noop", True), ("get_weather", True)]:
+            tag = json.loads(chat_format.structural_tag(TOOLS, name=name, parallel_tool_calls=parallel))
+            assert tag["type"] == "structural_tag"
+            for _ in range(20):
+                text = written(tag["format"], rng)
+                answer = chat_format.parse(text, tools=TOOLS)
+                assert not answer.content.strip(), text
+                assert answer.reasoning in ("", "Hm. <x>")
+                assert 1 <= len(answer.tool_calls) <= (3 if parallel and name is None else 1)
+                for call in answer.tool_calls:
+                    assert call.name == name or name is None
+                    if tool_parser in ("pythonic", "llama4_pythonic"):  # whose optional arguments are chosen
+                        assert json.loads(call.arguments).get("days", 2) == 2
+                    else:
+                        wanted = {"city": "Łódź", "days": 2} if call.name == "get_weather" else {}
+                        assert json.loads(call.arguments) == wanted, text
+
+
+@pytest.mark.parametrize(
+    ("template", "parsers", "end"),
+    [
+        ("qwen3", {"reasoning_parser": "qwen3", "tool_parser": "hermes"}, "<|im_end|>"),
+        ("llama3", {"tool_parser": "llama3_json"}, "<|eot_id|>"),
+        ("mistral", {"tool_parser": "mistral"}, "</s>"),
+    ],
+)
+def test_what_a_chat_template_writes_is_parsed(
+    template: str, parsers: dict[str, Any], end: str, tmp_path: Path
+) -> None:
+    source = (Path(__file__).parent / "chat_templates" / f"{template}.jinja").read_text("utf-8")
+    (tmp_path / "chat_template.jinja").write_text(source, "utf-8")
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<s>", "eos_token": "</s>"}))
+    chat_template = ChatTemplate(str(tmp_path))
+    user: dict[str, Any] = {"role": "user", "content": "Wie ist das Wetter?"}
+    wanted = {"city": 'Łódź "[{', "days": 2}
+    call = {"id": "abcdefghi", "type": "function", "function": {"name": "get_weather", "arguments": wanted}}
+    prompt = chat_template.render([user], tools=TOOLS, add_generation_prompt=True)
+    assistant = {"role": "assistant", "content": "", "reasoning_content": "Hm.", "tool_calls": [call]}
+    whole = chat_template.render([user, assistant], tools=TOOLS, add_generation_prompt=False)
+    assert whole.startswith(prompt)
+    answer = ChatFormat(**parsers).parse(whole[len(prompt) :].split(end)[0], tools=TOOLS)
+    assert not answer.content.strip()
+    assert answer.reasoning.strip() == ("Hm." if "reasoning_parser" in parsers else "")
+    found = [(call.name, json.loads(call.arguments)) for call in answer.tool_calls]
+    assert found == [("get_weather", wanted)]
 
 
 def test_structural_tags_name_the_tools() -> None:

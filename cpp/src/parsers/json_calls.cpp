@@ -49,7 +49,10 @@ class JsonCalls final : public MarkedStage {
     if (static_cast<size_t>(marker) < num_begins_) {
       held_ = text;
       in_array_ = false;
+      after_call_ = false;
       state_ = State::kBegun;
+    } else if (!std::exchange(after_call_, false)) {
+      out_.content(text);  // it ends nothing
     }
   }
 
@@ -88,7 +91,10 @@ class JsonCalls final : public MarkedStage {
       if (object_->is_done()) object_.reset();
       return;
     }
-    if (object_->has_begun()) held_.clear();
+    if (object_->has_begun()) {
+      held_.clear();
+      after_call_ = true;
+    }
     if (progress == Progress::kMore) return;
     object_.reset();
     state_ = in_array_ || bare_ ? State::kBetween : State::kContent;
@@ -142,7 +148,8 @@ class JsonCalls final : public MarkedStage {
   ChatOutput& out_;
   State state_ = State::kContent;
   bool in_array_ = false;
-  std::string held_;  // what stands before the call at hand
+  bool after_call_ = false;  // whose end has not come
+  std::string held_;         // what stands before the call at hand
   std::optional<CallObjectReader> object_;
 };
 

@@ -75,7 +75,7 @@ Progress PythonLiteral::end_string(ChatOutput& out) {
 Progress PythonLiteral::on_value(char byte, ChatOutput& out) {
   if (is_space(byte)) return Progress::kMore;
   if (byte == '[' || byte == '{') {
-    if (open_.size() >= static_cast<size_t>(kMaxJsonDepth)) return Progress::kBad;
+    if (open_.size() + 1 >= static_cast<size_t>(kMaxJsonDepth)) return Progress::kBad;
     begin_element(out);
     out.arguments(byte);
     open_.push_back(byte == '{');

@@ -12,8 +12,8 @@
 namespace quire::parsers {
 
 // Strings (also in three quotes), numbers, True, False, None and JSON's words for them, lists, and
-// dictionaries with strings for keys; nested at most kMaxJsonDepth deep. Line breaks within a string are
-// taken as they are.
+// dictionaries with strings for keys; which nest less than kMaxJsonDepth deep: the arguments are around them.
+// Line breaks within a string are taken as they are.
 class PythonLiteral {
  public:
   Progress put(char byte, ChatOutput& out);

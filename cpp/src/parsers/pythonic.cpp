@@ -183,7 +183,7 @@ class PythonicCalls final : public MarkedStage {
   PythonLiteral value_;
 };
 
-// x=1, y="a" by the schema's properties: those that are required, then the others, each in its order.
+// (x=1, y="a" by the schema's properties: those that are required, then the others, each in its order.
 OrderedJson keyword_arguments(const Tool& tool) {
   std::vector<OrderedJson> required, optional;
   std::vector<std::string> required_keys, optional_keys;
@@ -201,7 +201,7 @@ OrderedJson keyword_arguments(const Tool& tool) {
         .push_back({{"type", "json_schema"}, {"json_schema", std::move(value)}});
     (is_required ? required_keys : optional_keys).push_back(key);
   }
-  std::vector<OrderedJson> elements;
+  std::vector<OrderedJson> elements = {const_string("(")};
   const auto add_optional_after = [&](std::vector<OrderedJson>& to, size_t first) {
     for (size_t i = first; i < optional.size(); ++i)
       to.push_back({{"type", "optional"},
@@ -222,8 +222,10 @@ OrderedJson keyword_arguments(const Tool& tool) {
     add_optional_after(choice, i + 1);
     choices.push_back(sequence(std::move(choice)));
   }
-  if (choices.empty()) return {{"type", "regex"}, {"pattern", ""}};
-  return {{"type", "optional"}, {"content", {{"type", "or"}, {"elements", std::move(choices)}}}};
+  if (!choices.empty())
+    elements.push_back(
+        {{"type", "optional"}, {"content", {{"type", "or"}, {"elements", std::move(choices)}}}});
+  return sequence(std::move(elements));
 }
 
 ToolParser pythonic(std::vector<std::string> markers) {
@@ -235,7 +237,7 @@ ToolParser pythonic(std::vector<std::string> markers) {
     std::vector<OrderedJson> tags;
     for (const Tool& tool : tools) {
       tags.push_back(
-          {{"type", "tag"}, {"begin", tool.name + "("}, {"content", keyword_arguments(tool)}, {"end", ")"}});
+          {{"type", "tag"}, {"begin", tool.name}, {"content", keyword_arguments(tool)}, {"end", ")"}});
     }
     CallText text;
     text.first = "[";

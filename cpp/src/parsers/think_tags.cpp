@@ -16,6 +16,8 @@ struct ThinkTags {
   bool thinks_first = true;
   // A call ends the reasoning too.
   bool ends_at_calls = false;
+  // White space at the end of the reasoning belongs to the format.
+  bool trims_end = false;
 };
 
 bool thinks_first(const ThinkTags& tags, std::optional<bool> enable_thinking) {
@@ -29,6 +31,7 @@ class ThinkTagsStage final : public MarkedStage {
       : MarkedStage(std::move(markers)),
         num_begins_(tags.begins.size()),
         num_ends_(tags.ends.size()),
+        trims_end_(tags.trims_end),
         out_(out),
         content_(content) {
     if (thinks) state_ = State::kReasoning;
@@ -41,10 +44,14 @@ class ThinkTagsStage final : public MarkedStage {
     kContent
   };
   void on_text(char byte) override {
-    if (state_ == State::kReasoning) return out_.reasoning(byte);
-    if (state_ == State::kBefore && is_space(byte) && space_.size() < kMaxHeldBytes) {
+    const bool holds_space = state_ == State::kBefore || (state_ == State::kReasoning && trims_end_);
+    if (holds_space && is_space(byte) && space_.size() < kMaxHeldBytes) {
       space_ += byte;
       return;
+    }
+    if (state_ == State::kReasoning) {
+      out_.reasoning(std::exchange(space_, {}));
+      return out_.reasoning(byte);
     }
     begin_content();
     content_.put(byte);
@@ -52,6 +59,7 @@ class ThinkTagsStage final : public MarkedStage {
 
   void on_marker(int32_t marker) override {
     const auto index = static_cast<size_t>(marker);
+    if (state_ == State::kReasoning) space_.clear();
     if (state_ == State::kContent || index >= num_begins_ + num_ends_) {
       begin_content();
       content_.put_all(markers().text(marker));
@@ -75,6 +83,7 @@ class ThinkTagsStage final : public MarkedStage {
   }
 
   const size_t num_begins_, num_ends_;
+  const bool trims_end_;
   ChatOutput& out_;
   Stage& content_;
   State state_ = State::kBefore;
@@ -150,6 +159,12 @@ ThinkTags think_or_call() {
   return tags;
 }
 
+ThinkTags think_and_trim() {
+  ThinkTags tags = think_or_call();
+  tags.trims_end = true;
+  return tags;
+}
+
 ThinkTags think_if_asked() {
   ThinkTags tags = think();
   tags.thinks_first = false;
@@ -159,20 +174,20 @@ ThinkTags think_if_asked() {
 const bool registered_deepseek_r1_reasoning = register_reasoning_parser("deepseek_r1", think_tags(think()));
 const bool registered_deepseek_v3_reasoning =
     register_reasoning_parser("deepseek_v3", think_tags(think_if_asked()));
-const bool registered_glm45_reasoning = register_reasoning_parser("glm45", think_tags(think_or_call()));
-const bool registered_glm47_reasoning = register_reasoning_parser("glm47", think_tags(think_or_call()));
+const bool registered_glm45_reasoning = register_reasoning_parser("glm45", think_tags(think_and_trim()));
+const bool registered_glm47_reasoning = register_reasoning_parser("glm47", think_tags(think_and_trim()));
 const bool registered_granite_reasoning = register_reasoning_parser(
     "granite", think_tags({.begins = {"Here is my thought process:", "Here's my thought process:"},
                            .ends = {"Here is my response:", "Here's my response:"},
                            .thinks_first = false}));
 const bool registered_holo2_reasoning = register_reasoning_parser("holo2", think_tags(think()));
-const bool registered_kimi_k2_reasoning = register_reasoning_parser("kimi_k2", think_tags(think_or_call()));
+const bool registered_kimi_k2_reasoning = register_reasoning_parser("kimi_k2", think_tags(think_and_trim()));
 const bool registered_mimo_reasoning = register_reasoning_parser("mimo", think_tags(think_or_call()));
 const bool registered_minimax_m2_reasoning = register_reasoning_parser("minimax_m2", think_tags(think()));
 const bool registered_mistral_reasoning = register_reasoning_parser(
     "mistral", think_tags({.begins = {"[THINK]"}, .ends = {"[/THINK]"}, .thinks_first = false}));
 const bool registered_nemotron_v3_reasoning =
-    register_reasoning_parser("nemotron_v3", think_tags(think_or_call()));
+    register_reasoning_parser("nemotron_v3", think_tags(think_and_trim()));
 const bool registered_olmo3_reasoning = register_reasoning_parser("olmo3", think_tags(think()));
 const bool registered_qwen3_reasoning = register_reasoning_parser("qwen3", think_tags(think_or_call()));
 const bool registered_seed_oss_reasoning = register_reasoning_parser(

@@ -107,8 +107,9 @@ class XmlCalls final : public MarkedStage {
     release();
     if (text == format_.wrapper_begin) {
       held_ = text;
+      after_call_ = false;
       state_ = State::kWrapped;
-    } else if (text != format_.wrapper_end) {
+    } else if (text != format_.wrapper_end || !std::exchange(after_call_, false)) {
       out_.content(text);
     }
   }
@@ -121,6 +122,7 @@ class XmlCalls final : public MarkedStage {
     out_.begin_call(name);
     out_.arguments('{');
     is_first_ = true;
+    after_call_ = true;
     state_ = State::kCall;
     return true;
   }
@@ -139,6 +141,7 @@ class XmlCalls final : public MarkedStage {
   // In a wrapper another call may follow.
   void end_call(bool wrapped) {
     out_.arguments('}');
+    after_call_ = wrapped;
     state_ = wrapped && !format_.wrapper_begin.empty() ? State::kWrapped : State::kContent;
   }
 
@@ -164,6 +167,7 @@ class XmlCalls final : public MarkedStage {
   std::string held_;  // the call at hand, as long as it is not certain
   std::string name_, key_;
   bool is_first_ = true;
+  bool after_call_ = false;  // and the end of what is around it has not come
   ArgumentValue value_;
 };
 

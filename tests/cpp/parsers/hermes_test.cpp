@@ -68,8 +68,8 @@ TEST(HermesTest, WhatIsNoCallIsContent) {
        }) {
     EXPECT_EQ(hermes(text), said(text)) << text;
   }
-  // Its end is a marker all the same.
-  EXPECT_EQ(hermes("a <tool_call>{\"name\": \"f\"}</tool_call> b"), said("a <tool_call>{\"name\": \"f\"} b"));
+  const std::string with_end = "a <tool_call>{\"name\": \"f\"}</tool_call> b</tool_call>";
+  EXPECT_EQ(hermes(with_end), said(with_end));
 }
 
 TEST(HermesTest, AfterACallThatIsNoneTheNextIsRead) {

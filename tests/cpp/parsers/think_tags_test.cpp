@@ -22,6 +22,15 @@ TEST(ThinkTagsTest, WithoutThinkingTheAnswerIsContent) {
   EXPECT_EQ(parse_every_way("qwen3", "", "</think>Yes.", options), said("Yes."));
 }
 
+TEST(ThinkTagsTest, SomeModelsWriteOthers) {
+  EXPECT_EQ(parse_every_way("mistral", "", "[THINK]Hm.[/THINK]Yes."), said("Yes.", "Hm."));
+  EXPECT_EQ(parse_every_way("mistral", "", " Yes. [THINK]"), said(" Yes. [THINK]"));
+  EXPECT_EQ(parse_every_way("granite", "", "Here is my thought process: Hm. Here's my response: Yes."),
+            said(" Yes.", " Hm. "));
+  EXPECT_EQ(parse_every_way("glm45", "", "\n Hm. \n\n</think>\nYes."), said("\nYes.", "\n Hm."));
+  EXPECT_EQ(parse_every_way("glm45", "", "Hm. \n a \n"), said("", "Hm. \n a"));
+}
+
 TEST(ThinkTagsTest, CallsComeAfterReasoning) {
   const std::string call = "<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>";
   EXPECT_EQ(parse_every_way("qwen3", "hermes", "<think>Hm.</think>\n\n" + call),

@@ -1,0 +1,121 @@
+"""Records what vLLM's parsers make of whole answers, so that it can be compared where vLLM is not installed::
+
+    .venv-vllm/bin/python tests/conformance/record_parsers.py > tests/conformance/recorded_parsers.json
+
+Needs vLLM's Python code, with partial-json-parser and ijson besides what setup_vllm.sh installs.
+"""
+# ruff: noqa: RUF001  (markers hold look-alike characters)
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import logging
+import sys
+from importlib import import_module
+from typing import Any
+
+from parser_samples import REASONING, TOOLS, tool_samples
+
+PROTOCOL = "vllm.entrypoints.openai.chat_completion.protocol"
+# The special tokens that parsers look up.
+VOCABULARY = [
+    "<think>",
+    "</think>",
+    "<tool_call>",
+    "</tool_call>",
+    "<longcat_tool_call>",
+    "</longcat_tool_call>",
+    "<|python_tag|>",
+    "<|tool_call|>",
+    "<tool_calls>",
+    "</tool_calls>",
+    "[TOOL_CALLS]",
+    "<｜tool▁calls▁begin｜>",
+    "<｜tool▁calls▁end｜>",
+    "<｜tool▁call▁begin｜>",
+    "<｜tool▁call▁end｜>",
+    "<｜tool▁sep｜>",
+    "<|tool_calls_section_begin|>",
+    "<|tool_calls_section_end|>",
+    "<|tool_call_begin|>",
+    "<|tool_call_end|>",
+    "<|tool_call_argument_begin|>",
+    "<seed:tool_call>",
+    "</seed:tool_call>",
+    "<seed:think>",
+    "</seed:think>",
+    "<arg_key>",
+    "</arg_key>",
+    "<arg_value>",
+    "</arg_value>",
+    "<minimax:tool_call>",
+    "</minimax:tool_call>",
+    "<|action_start|>",
+    "<|plugin|>",
+    "<|action_end|>",
+    "<|python_start|>",
+    "<|python_end|>",
+    "｜DSML｜",
+]
+
+
+class Vocabulary:
+    """As much of a tokenizer as parsers of text ask for."""
+
+    def __init__(self, tokens: list[str]) -> None:
+        self.ids = {token: i for i, token in enumerate(tokens)}
+
+    def get_vocab(self) -> dict[str, int]:
+        return self.ids
+
+    def encode(self, text: str, **_: object) -> list[int]:
+        return [self.ids[text]] if text in self.ids else []
+
+
+def vllm_name(name: str) -> tuple[str, Vocabulary]:
+    """vLLM asks the vocabulary for Mistral's version."""
+    if name == "mistral":
+        return name, Vocabulary([*VOCABULARY, "[ARGS]"])
+    return name.removesuffix("_pre_v11"), Vocabulary(VOCABULARY)
+
+
+def tool_calls(name: str, text: str) -> dict[str, Any]:
+    protocol = import_module(PROTOCOL)
+    manager = import_module("vllm.tool_parsers").ToolParserManager
+    registered, vocabulary = vllm_name(name)
+    tools = [protocol.ChatCompletionToolsParam(**tool) for tool in TOOLS]
+    request = protocol.ChatCompletionRequest(messages=[], model="", tools=tools, tool_choice="auto")
+    parser: Any = manager.get_tool_parser(registered)(vocabulary, tools)
+    # The parsers that read reasoning too begin with it.
+    extract = getattr(parser, "extract_tool_calls_from_content", parser.extract_tool_calls)
+    found = extract(text, request)
+    calls = [[call.function.name, call.function.arguments] for call in found.tool_calls]
+    return {"content": found.content or "", "calls": calls}
+
+
+def reasoning(name: str, text: str) -> dict[str, Any]:
+    request = import_module(PROTOCOL).ChatCompletionRequest(messages=[], model="")
+    manager = import_module("vllm.reasoning").ReasoningParserManager
+    parser: Any = manager.get_reasoning_parser(name)(Vocabulary(VOCABULARY))
+    thoughts, content = parser.extract_reasoning(text, request)
+    return {"reasoning": thoughts or "", "content": content or ""}
+
+
+def main() -> None:
+    logging.disable(logging.CRITICAL)
+    recorded = {
+        "vllm": importlib.metadata.version("vllm"),
+        "made_by": "tests/conformance/record_parsers.py",
+        "tools": TOOLS,
+        "tool_calls": [{"parser": n, "text": t, "answer": tool_calls(n, t)} for n, t in tool_samples()],
+        "reasoning": [
+            {"parser": n, "text": t, "answer": reasoning(n, t)} for n, ts in REASONING.items() for t in ts
+        ],
+    }
+    json.dump(recorded, sys.stdout, ensure_ascii=False, indent=0)
+    print()
+
+
+if __name__ == "__main__":
+    main()
