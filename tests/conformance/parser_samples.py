@@ -99,11 +99,13 @@ def lines(render: Callable[[Call], str]) -> Callable[[list[Call]], str]:
 RENDER: dict[str, Callable[[list[Call]], str]] = {
     "hermes": lines(lambda call: f"<tool_call>\n{json_call(call)}\n</tool_call>"),
     "granite4": lines(lambda call: f"<tool_call>\n{json_call(call)}\n</tool_call>"),
+    "granite-20b-fc": lines(lambda call: f"<function_call> {json_call(call)}"),
     "longcat": lines(lambda call: f"<longcat_tool_call>\n{json_call(call)}\n</longcat_tool_call>"),
     "llama3_json": lambda calls: "; ".join(json_call(call, "parameters") for call in calls),
     "llama4_json": lambda calls: "<|python_tag|>" + "; ".join(json_call(c, "parameters") for c in calls),
     "granite": lambda calls: "<|tool_call|>" + json_array(calls),
     "phi4_mini_json": lambda calls: "functools" + json_array(calls),
+    "hunyuan_a13b": lambda calls: "<tool_calls>" + json_array(calls) + "</tool_calls>",
     "jamba": lambda calls: "<tool_calls>" + json_array(calls) + "</tool_calls>",
     "internlm": lambda calls: (
         f"<|action_start|><|plugin|>\n{json_call(calls[0], 'parameters')}<|action_end|>"
@@ -144,6 +146,8 @@ RENDER: dict[str, Callable[[list[Call]], str]] = {
         "<minimax:tool_call>\n" + "".join(map(minimax_call, calls)) + "</minimax:tool_call>"
     ),
     "pythonic": lambda calls: f"[{', '.join(map(python_call, calls))}]",
+    "lfm2": lambda calls: f"<|tool_call_start|>[{', '.join(map(python_call, calls))}]<|tool_call_end|>",
+    "olmo3": lambda calls: "<function_calls>\n" + "\n".join(map(python_call, calls)) + "\n</function_calls>",
     "llama4_pythonic": lambda calls: f"<|python_start|>[{', '.join(map(python_call, calls))}]<|python_end|>",
 }
 

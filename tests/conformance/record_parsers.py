@@ -54,6 +54,7 @@ VOCABULARY = [
     "<|action_start|>",
     "<|plugin|>",
     "<|action_end|>",
+    "<|tool_call_start|>",
     "<|python_start|>",
     "<|python_end|>",
     "｜DSML｜",

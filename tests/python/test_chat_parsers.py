@@ -145,6 +145,9 @@ def test_a_delta_shows_what_is_in_it() -> None:
     assert repr(delta) == "ChatDelta(reasoning='', content='Hi', tool_calls=[])"
 
 
+PYTHONIC = {"lfm2", "llama4_pythonic", "olmo3", "pythonic"}
+
+
 def written(form: Any, choose: random.Random) -> str:
     """A text that a structural tag allows."""
     kind = form["type"]
@@ -201,7 +204,7 @@ def test_what_a_structural_tag_allows_is_parsed(tool_parser: str) -> None:
                 assert 1 <= len(answer.tool_calls) <= (3 if parallel and name is None else 1)
                 for call in answer.tool_calls:
                     assert call.name == name or name is None
-                    if tool_parser in ("pythonic", "llama4_pythonic"):  # whose optional arguments are chosen
+                    if tool_parser in PYTHONIC:  # whose optional arguments are chosen
                         assert json.loads(call.arguments).get("days", 2) == 2
                     else:
                         wanted = {"city": "Łódź", "days": 2} if call.name == "get_weather" else {}

@@ -24,6 +24,8 @@ ToolParser array(const std::string& begin, const std::string& end = "",
 const bool registered_json = register_tool_parser("json", array("", "", "parameters"));
 const bool registered_phi4_mini = register_tool_parser("phi4_mini_json", array("functools"));
 const bool registered_granite = register_tool_parser("granite", array("<|tool_call|>"));
+const bool registered_hunyuan_a13b =
+    register_tool_parser("hunyuan_a13b", array("<tool_calls>", "</tool_calls>"));
 const bool registered_jamba = register_tool_parser("jamba", array("<tool_calls>", "</tool_calls>"));
 
 }  // namespace

@@ -1,5 +1,6 @@
 // [f(x=1, y="a"), g()], which is all of the answer; Llama 4 may write <|python_start|> before it and
-// <|python_end|> after it.
+// <|python_end|> after it. LFM2 has such a list between markers in its text, and OLMo 3 a call in each line
+// between them.
 #include <algorithm>
 #include <memory>
 #include <utility>
@@ -16,10 +17,18 @@ bool is_identifier(char c) {
 }
 bool begins_identifier(char c) { return is_identifier(c) && (c < '0' || c > '9'); }
 
+struct PythonicFormat {
+  std::string begin, end;    // of the calls; may be empty
+  bool needs_begin = false;  // what is not between them is content
+  bool lines = false;        // a call in each line, without brackets and commas
+};
+
 class PythonicCalls final : public MarkedStage {
  public:
-  PythonicCalls(std::shared_ptr<const Markers> markers, ChatOutput& out)
-      : MarkedStage(std::move(markers)), out_(out) {}
+  PythonicCalls(std::shared_ptr<const Markers> markers, const PythonicFormat& format, ChatOutput& out)
+      : MarkedStage(std::move(markers)), lines_(format.lines), out_(out) {
+    if (format.needs_begin) state_ = State::kContent;
+  }
 
  private:
   enum Marker { kBegin, kEnd };
@@ -38,7 +47,7 @@ class PythonicCalls final : public MarkedStage {
     if (held_.size() >= kMaxHeldBytes) return give_up(byte);
     switch (state_) {
       case State::kStart:
-        if (byte == '[') return begin_list(byte);
+        if (byte == '[') return begin_list("[");
         if (!is_space(byte)) state_ = State::kContent;
         [[fallthrough]];
       case State::kContent: return out_.content(byte);
@@ -60,11 +69,12 @@ class PythonicCalls final : public MarkedStage {
         state_ = State::kFirstArgument;
         return;
       case State::kAfterCall:
-        if (byte == ',') {
-          name_.clear();
-          held_ = byte;
-          state_ = State::kFunction;
-        } else if (byte == ']') {
+        if (lines_ && begins_identifier(byte)) {
+          begin_function("");
+          on_function(byte);
+        } else if (byte == ',' && !lines_) {
+          begin_function(",");
+        } else if (byte == ']' && !lines_) {
           state_ = State::kContent;
         } else {
           hold_space(byte);
@@ -75,18 +85,23 @@ class PythonicCalls final : public MarkedStage {
   void on_marker(int32_t marker) override {
     if (state_ == State::kValue && value_.in_string()) {
       for (const char byte : markers().text(marker)) on_text(byte);
-    } else if (marker == kBegin) {
-      release();
-      state_ = State::kStart;
+      return;
     }
+    release();
+    state_ = marker == kBegin ? State::kStart : State::kContent;
+    if (marker == kBegin && lines_) begin_list(markers().text(marker));
   }
 
   void on_end() override { release(); }
 
-  void begin_list(char byte) {
-    held_ = byte;
-    name_.clear();
+  void begin_list(std::string text) {
     num_calls_ = 0;
+    begin_function(std::move(text));
+  }
+
+  void begin_function(std::string text) {
+    held_ = std::move(text);
+    name_.clear();
     state_ = State::kFunction;
   }
 
@@ -102,7 +117,7 @@ class PythonicCalls final : public MarkedStage {
       begun_ = false;
       ends_name_ = false;
       state_ = State::kFirstArgument;
-    } else if (byte == ']' && num_calls_ > 0 && name_.empty()) {
+    } else if (byte == ']' && num_calls_ > 0 && name_.empty() && !lines_) {
       held_.clear();
       state_ = State::kContent;
     } else {
@@ -173,6 +188,7 @@ class PythonicCalls final : public MarkedStage {
     out_.content(std::exchange(held_, {}));
   }
 
+  const bool lines_;
   ChatOutput& out_;
   State state_ = State::kStart;
   std::string held_;  // the call at hand, as long as it is not certain
@@ -228,21 +244,26 @@ OrderedJson keyword_arguments(const Tool& tool) {
   return sequence(std::move(elements));
 }
 
-ToolParser pythonic(std::vector<std::string> markers) {
+ToolParser pythonic(PythonicFormat format) {
   ToolParser parser;
-  parser.markers = markers;
-  parser.make = [markers = std::make_shared<const Markers>(std::move(markers))](
-                    ChatOutput& out, const Tools&) { return std::make_unique<PythonicCalls>(markers, out); };
-  parser.structural_tag = [](const std::vector<Tool>& tools, const ToolChoice& choice) {
+  if (!format.begin.empty()) parser.markers = {format.begin, format.end};
+  parser.call_marker = format.begin;
+  parser.make = [markers = std::make_shared<const Markers>(parser.markers), format](ChatOutput& out,
+                                                                                    const Tools&) {
+    return std::make_unique<PythonicCalls>(markers, format, out);
+  };
+  parser.structural_tag = [format](const std::vector<Tool>& tools, const ToolChoice& choice) {
     std::vector<OrderedJson> tags;
     for (const Tool& tool : tools) {
       tags.push_back(
           {{"type", "tag"}, {"begin", tool.name}, {"content", keyword_arguments(tool)}, {"end", ")"}});
     }
     CallText text;
-    text.first = "[";
-    text.separator = ", ";
-    text.last = "]";
+    if (format.needs_begin) text.first = format.begin;
+    text.first += format.lines ? "\n" : "[";
+    text.separator = format.lines ? "\n" : ", ";
+    text.last = format.lines ? "\n" : "]";
+    if (format.needs_begin) text.last += format.end;
     return calls_format(text, std::move(tags), choice);
   };
   return parser;
@@ -250,7 +271,12 @@ ToolParser pythonic(std::vector<std::string> markers) {
 
 const bool registered_pythonic = register_tool_parser("pythonic", pythonic({}));
 const bool registered_llama4_pythonic =
-    register_tool_parser("llama4_pythonic", pythonic({"<|python_start|>", "<|python_end|>"}));
+    register_tool_parser("llama4_pythonic", pythonic({.begin = "<|python_start|>", .end = "<|python_end|>"}));
+const bool registered_lfm2 = register_tool_parser(
+    "lfm2", pythonic({.begin = "<|tool_call_start|>", .end = "<|tool_call_end|>", .needs_begin = true}));
+const bool registered_olmo3 = register_tool_parser(
+    "olmo3",
+    pythonic({.begin = "<function_calls>", .end = "</function_calls>", .needs_begin = true, .lines = true}));
 
 }  // namespace
 }  // namespace quire::parsers

@@ -153,7 +153,9 @@ std::string typed_value(std::string_view text, const OrderedJson* schema) {
 }
 
 std::string json_value(std::string_view text) {
-  return try_parse_json(text).is_discarded() ? string_json(text) : std::string(trim(text));
+  // The arguments are around it.
+  const bool is_json = !try_parse_json("[" + std::string(text) + "]").is_discarded();
+  return is_json && !trim(text).empty() ? std::string(trim(text)) : string_json(text);
 }
 
 }  // namespace quire::parsers

@@ -103,6 +103,14 @@ TEST(HermesTest, WhatIsHeldBackIsBounded) {
             many.size() + 18);
 }
 
+TEST(Granite20bTest, HasNoMarkerAtTheEnd) {
+  EXPECT_EQ(
+      parse_every_way("", "granite-20b-fc",
+                      "<function_call> {\"name\": \"f\", \"arguments\": {}} <function_call>{\"name\": \"g\", "
+                      "\"arguments\": {}}"),
+      called({{"f", "{}"}, {"g", "{}"}}));
+}
+
 TEST(LongcatTest, HasMarkersOfItsOwn) {
   EXPECT_EQ(parse_every_way("", "longcat",
                             "<longcat_tool_call>{\"name\": \"f\", \"arguments\": {}}</longcat_tool_call>"),

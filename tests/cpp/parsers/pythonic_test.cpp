@@ -76,5 +76,17 @@ TEST(Llama4PythonicTest, MarkersStandAroundTheList) {
   EXPECT_EQ(parse_every_way("", "llama4_pythonic", "[f()]"), called({{"f", "{}"}}));
 }
 
+TEST(Lfm2Test, AListStandsBetweenMarkersInContent) {
+  EXPECT_EQ(parse_every_way("", "lfm2", "[f()] <|tool_call_start|>[f(x=1), g()]<|tool_call_end|> Bye [f()]"),
+            called({{"f", R"({"x": 1})"}, {"g", "{}"}}, "[f()] Bye [f()]"));
+}
+
+TEST(Olmo3Test, EachLineIsACall) {
+  EXPECT_EQ(parse_every_way("", "olmo3", "Ok.<function_calls>\nf(x=1,\n y=[2])\ng()\n</function_calls> Bye"),
+            called({{"f", R"({"x": 1, "y": [2]})"}, {"g", "{}"}}, "Ok.Bye"));
+  EXPECT_EQ(parse_every_way("", "olmo3", "<function_calls>\n[f()]"), said("<function_calls>\n[f()]"));
+  EXPECT_EQ(parse_every_way("", "olmo3", "<function_calls>f(), g()"), called({{"f", "{}"}}, ", g()"));
+}
+
 }  // namespace
 }  // namespace quire
