@@ -56,7 +56,9 @@ class JsonCalls final : public MarkedStage {
     }
   }
 
-  void on_end() override { release(); }
+  void on_end() override {
+    if (state_ != State::kBetween) release();
+  }
 
   void on_content(char byte) {
     if (!bare_ || (byte != '{' && byte != '[')) return out_.content(byte);

@@ -92,7 +92,9 @@ class PythonicCalls final : public MarkedStage {
     if (marker == kBegin && lines_) begin_list(markers().text(marker));
   }
 
-  void on_end() override { release(); }
+  void on_end() override {
+    if (!begun_) release();
+  }
 
   void begin_list(std::string text) {
     num_calls_ = 0;
@@ -167,6 +169,7 @@ class PythonicCalls final : public MarkedStage {
     begin_call();
     held_.clear();
     out_.arguments('}');
+    begun_ = false;
     state_ = State::kAfterCall;
   }
 

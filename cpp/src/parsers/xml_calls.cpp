@@ -40,11 +40,13 @@ class XmlCalls final : public MarkedStage {
         return;
       case State::kCall:
       case State::kBeforeValue:
-        if (!is_space(byte)) give_up(byte);
+        if (!is_space(byte)) return give_up(byte);
+        if (!held_.empty() && held_.size() < kMaxHeldBytes) held_ += byte;
         return;
       case State::kKey:
         if (key_.size() >= kMaxNameBytes) return give_up(byte);
         key_ += byte;
+        held_ += byte;
         return;
       case State::kValue: return value_.put(byte, out_);
     }
@@ -64,6 +66,7 @@ class XmlCalls final : public MarkedStage {
       case State::kCall:
         if (text == format_.parameter_begin) {
           key_.clear();
+          held_ = text;
           state_ = State::kKey;
         } else if (text == format_.call_end ||
                    (!format_.wrapper_end.empty() && text == format_.wrapper_end)) {
@@ -74,6 +77,7 @@ class XmlCalls final : public MarkedStage {
         return;
       case State::kKey:
         if (text != format_.key_end) return give_up(text);
+        held_ += text;
         state_ = State::kBeforeValue;
         if (format_.value_begin.empty()) begin_value();
         return;
@@ -94,7 +98,9 @@ class XmlCalls final : public MarkedStage {
     }
   }
 
-  void on_end() override { release(); }
+  void on_end() override {
+    if (state_ == State::kWrapped || state_ == State::kName) release();
+  }
 
   void on_content_marker(const std::string& text) {
     const bool in_wrapper = state_ == State::kWrapped;
@@ -128,6 +134,7 @@ class XmlCalls final : public MarkedStage {
   }
 
   void begin_value() {
+    held_.clear();
     std::string name(trim(key_));
     const std::optional<bool> is_string = format_.read_key ? format_.read_key(name) : std::nullopt;
     if (!std::exchange(is_first_, false)) out_.arguments(", ");
@@ -164,7 +171,7 @@ class XmlCalls final : public MarkedStage {
   ChatOutput& out_;
   const Tools& tools_;
   State state_ = State::kContent;
-  std::string held_;  // the call at hand, as long as it is not certain
+  std::string held_;  // the call, or the argument, at hand, as long as it is not certain
   std::string name_, key_;
   bool is_first_ = true;
   bool after_call_ = false;  // and the end of what is around it has not come

@@ -136,7 +136,7 @@ TEST(ChatFormatTest, PlainTextIsContentInEveryFormat) {
 
 // What repeats what formats look for would take hours, were any of it read again and again.
 TEST(ChatFormatTest, TimeGrowsWithTheTextAlone) {
-  constexpr size_t kBytes = kSanitized ? 20'000 : 200'000;
+  constexpr size_t kBytes = kSanitized ? 5'000 : 200'000;
   for (const char* unit :
        {"{", "[", "<", "<tool_call>", "<tool_call>{\"name\": ", "{\"name\": \"f\", \"arguments\": {\"a\": \"",
         "[f(x=", "<function=f>", "<function=f><parameter=a>", "\n", "[TOOL_CALLS]", "<|channel|>",

@@ -14,6 +14,12 @@ TEST(LlamaJsonTest, CallsAreJoinedBySemicolons) {
             called({{"f", "{}"}}));
 }
 
+TEST(LlamaJsonTest, WhatJoinsCallsIsNoContent) {
+  EXPECT_EQ(parse_every_way("", "llama3_json", "{\"name\": \"f\", \"parameters\": {}}; "),
+            called({{"f", "{}"}}));
+  EXPECT_EQ(parse_every_way("", "json", "[{\"name\": \"f\", \"parameters\": {}}, "), called({{"f", "{}"}}));
+}
+
 TEST(LlamaJsonTest, OtherObjectsAreContent) {
   for (const char* text : {
            R"({"answer": {"name": "f", "parameters": {}}})",

@@ -3,11 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "quire/chat_parsers.h"
+#include "util/sanitized.h"
 
 namespace quire {
 
@@ -55,14 +57,15 @@ inline ChatDelta parse_every_way(const ChatFormat& format, const ChatParserOptio
   };
   if (!check(ends)) return whole;
   std::mt19937 random(static_cast<unsigned>(text.size()));
-  constexpr size_t kMaxPairs = 4000;
-  const bool all = ends.size() * ends.size() / 2 <= kMaxPairs;
+  constexpr size_t kMaxBytes = kSanitized ? 20'000 : 400'000;  // to parse for one sample
+  const size_t max_parses = kMaxBytes / (text.size() + 1);
+  const bool all = ends.size() * ends.size() / 2 <= max_parses;
   for (size_t i = 0; all && i < ends.size(); ++i) {
     for (size_t j = i; j < ends.size(); ++j) {
       if (!check({ends[i], ends[j]})) return whole;
     }
   }
-  for (size_t n = 0; n < (all ? 100 : kMaxPairs); ++n) {
+  for (size_t n = 0; n < std::min<size_t>(max_parses, all ? 50 : 2000); ++n) {
     std::vector<size_t> cuts;
     const size_t step = n % 2 == 0 ? 2 + ends.size() : 2 + random() % 16;
     for (size_t i = random() % ends.size(); i < ends.size(); i += 1 + random() % step)

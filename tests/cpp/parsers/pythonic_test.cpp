@@ -60,6 +60,9 @@ TEST(PythonicTest, WhatIsNoCallIsContent) {
 
 TEST(PythonicTest, ACallThatBreaksOffKeepsTheArgumentsSoFar) {
   EXPECT_EQ(pythonic("[f(x=1, y=foo(2))]"), called({{"f", R"({"x": 1, "y": )"}}, "foo(2))]"));
+  EXPECT_EQ(pythonic("[f(x=1, y"), called({{"f", R"({"x": 1)"}}));
+  EXPECT_EQ(pythonic("[f(x=1"), called({{"f", R"({"x": )"}}));
+  EXPECT_EQ(pythonic("[f(), g("), called({{"f", "{}"}}, ", g("));
   EXPECT_EQ(pythonic("[f(x='abc"), called({{"f", R"({"x": "abc)"}}));
   EXPECT_EQ(pythonic("[f(x=1, 2)]"), called({{"f", R"({"x": 1)"}}, ", 2)]"));
 }

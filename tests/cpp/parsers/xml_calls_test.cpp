@@ -76,6 +76,9 @@ TEST(Qwen3XmlTest, WhatIsNoCallIsContent) {
     EXPECT_EQ(parse_typed("qwen3_coder", text), said(text)) << text;
   EXPECT_EQ(parse_typed("qwen3_coder", "<function=f> text </function>"),
             called({{"f", "{"}}, "text </function>"));
+  EXPECT_EQ(parse_typed("qwen3_coder", "<function=f><parameter=s <tool_call>x"),
+            called({{"f", "{"}}, "<parameter=s <tool_call>x"));
+  EXPECT_EQ(parse_typed("qwen3_coder", "<function=f><parameter=s"), called({{"f", "{"}}));
   EXPECT_EQ(parse_typed("qwen3_coder", "<function=f><parameter=s>abc"), called({{"f", "{\"s\": \"abc"}}));
 }
 
