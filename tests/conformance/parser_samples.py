@@ -131,6 +131,9 @@ RENDER: dict[str, Callable[[list[Call]], str]] = {
     "deepseek_v32": lambda calls: (
         "<｜DSML｜function_calls>\n" + "".join(map(deepseek_xml_call, calls)) + "</｜DSML｜function_calls>"
     ),
+    "deepseek_v4": lambda calls: (
+        "<｜DSML｜tool_calls>\n" + "".join(map(deepseek_xml_call, calls)) + "</｜DSML｜tool_calls>"
+    ),
     "kimi_k2": lambda calls: (
         "<|tool_calls_section_begin|>"
         + "".join(
@@ -222,6 +225,30 @@ REASONING: dict[str, list[str]] = {
     "seed_oss": ["<seed:think>Hm.</seed:think>Yes."],
     "step3": ["Hm.</think>Yes.", "Hm."],
 }
+
+
+# Reasoning, content and calls together: parsers by name, how their reasoning ends.
+WHOLE: dict[str, tuple[str, str]] = {
+    "qwen3": ("qwen3_coder", "</think>"),
+    "seed_oss": ("seed_oss", "</seed:think>"),
+    "glm45": ("glm45", "</think>"),
+    "kimi_k2": ("kimi_k2", "</think>"),
+    "minimax_m2": ("minimax_m2", "</think>"),
+    "nemotron_v3": ("qwen3_coder", "</think>"),
+    "deepseek_v4": ("deepseek_v4", "</think>"),
+}
+
+
+def whole_samples() -> Iterator[tuple[str, str, str]]:
+    """Reasoning and tool parsers with answers."""
+    for name, (tool_parser, end) in WHOLE.items():
+        for calls in CALLS[1:3]:
+            text = RENDER[tool_parser](calls)
+            yield name, tool_parser, f"Hm. It\nis so.{end}{text}"
+            yield name, tool_parser, f"\nHm.\n{end}\n\nLet me look.\n\n{text}"
+            yield name, tool_parser, f"Hm. {text}"
+        yield name, tool_parser, f"{end.replace('/', '')}Hm.{end}\n\nYes."
+        yield name, tool_parser, "It goes on"
 
 
 def tool_samples() -> Iterator[tuple[str, str]]:

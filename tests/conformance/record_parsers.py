@@ -15,7 +15,7 @@ import sys
 from importlib import import_module
 from typing import Any
 
-from parser_samples import REASONING, TOOLS, tool_samples
+from parser_samples import REASONING, TOOLS, tool_samples, whole_samples
 
 PROTOCOL = "vllm.entrypoints.openai.chat_completion.protocol"
 # The special tokens that parsers look up.
@@ -103,6 +103,33 @@ def reasoning(name: str, text: str) -> dict[str, Any]:
     return {"reasoning": thoughts or "", "content": content or ""}
 
 
+# The classes that read reasoning and calls at once.
+WHOLE_PARSERS = {
+    "qwen3": ("qwen3", "Qwen3Parser"),
+    "seed_oss": ("seed_oss", "SeedOssParser"),
+    "glm45": ("glm47_moe", "Glm47MoeParser"),
+    "kimi_k2": ("kimi_k2", "KimiK2Parser"),
+    "minimax_m2": ("minimax_m2", "MinimaxM2Parser"),
+    "nemotron_v3": ("nemotron_v3", "NemotronV3Parser"),
+    "deepseek_v4": ("deepseek_v4", "DeepSeekV4Parser"),
+}
+
+
+def whole(name: str, text: str) -> dict[str, Any]:
+    protocol = import_module(PROTOCOL)
+    tools = [protocol.ChatCompletionToolsParam(**tool) for tool in TOOLS]
+    request = protocol.ChatCompletionRequest(messages=[], model="", tools=tools, tool_choice="auto")
+    module, parser_class = WHOLE_PARSERS[name]
+    make: Any = getattr(import_module(f"vllm.parser.{module}"), parser_class)
+    parser = make(Vocabulary(VOCABULARY), tools, chat_template_kwargs={"enable_thinking": True})
+    thoughts, content, calls = parser.parse(text, request, enable_auto_tools=True)
+    return {
+        "reasoning": thoughts or "",
+        "content": content or "",
+        "calls": [[call.name, call.arguments] for call in calls or []],
+    }
+
+
 def main() -> None:
     logging.disable(logging.CRITICAL)
     recorded = {
@@ -110,6 +137,10 @@ def main() -> None:
         "made_by": "tests/conformance/record_parsers.py",
         "tools": TOOLS,
         "tool_calls": [{"parser": n, "text": t, "answer": tool_calls(n, t)} for n, t in tool_samples()],
+        "whole": [
+            {"reasoning_parser": r, "parser": n, "text": t, "answer": whole(r, t)}
+            for r, n, t in whole_samples()
+        ],
         "reasoning": [
             {"parser": n, "text": t, "answer": reasoning(n, t)} for n, ts in REASONING.items() for t in ts
         ],

@@ -66,6 +66,17 @@ def test_calls_are_those_that_vllm_finds() -> None:
         assert applied[rule] <= times, rule.__doc__
 
 
+@pytest.mark.parametrize("sample", RECORDED["whole"], ids=lambda sample: sample["reasoning_parser"])
+def test_whole_answers_are_split_as_vllm_does(sample: dict[str, Any]) -> None:
+    found = ChatFormat(reasoning_parser=sample["reasoning_parser"], tool_parser=sample["parser"]).parse(
+        sample["text"], tools=RECORDED["tools"], enable_thinking=True
+    )
+    answer = sample["answer"]
+    assert (found.reasoning, found.content.strip()) == (answer["reasoning"], answer["content"].strip())
+    ours = [(call.name, arguments(call.arguments)) for call in found.tool_calls]
+    assert ours == [(name, arguments(args)) for name, args in answer["calls"]]
+
+
 @pytest.mark.parametrize("sample", RECORDED["reasoning"], ids=lambda sample: sample["parser"])
 def test_reasoning_is_what_vllm_takes_for_it(sample: dict[str, Any]) -> None:
     found = ChatFormat(reasoning_parser=sample["parser"], tool_parser="qwen3_coder").parse(

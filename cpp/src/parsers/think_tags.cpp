@@ -165,6 +165,12 @@ ThinkTags think_and_trim() {
   return tags;
 }
 
+ThinkTags think_and_trim_if_asked() {
+  ThinkTags tags = think_and_trim();
+  tags.thinks_first = false;
+  return tags;
+}
+
 ThinkTags think_if_asked() {
   ThinkTags tags = think();
   tags.thinks_first = false;
@@ -174,6 +180,8 @@ ThinkTags think_if_asked() {
 const bool registered_deepseek_r1_reasoning = register_reasoning_parser("deepseek_r1", think_tags(think()));
 const bool registered_deepseek_v3_reasoning =
     register_reasoning_parser("deepseek_v3", think_tags(think_if_asked()));
+const bool registered_deepseek_v4_reasoning =
+    register_reasoning_parser("deepseek_v4", think_tags(think_and_trim_if_asked()));
 const bool registered_glm45_reasoning = register_reasoning_parser("glm45", think_tags(think_and_trim()));
 const bool registered_glm47_reasoning = register_reasoning_parser("glm47", think_tags(think_and_trim()));
 const bool registered_granite_reasoning = register_reasoning_parser(
@@ -183,7 +191,8 @@ const bool registered_granite_reasoning = register_reasoning_parser(
 const bool registered_holo2_reasoning = register_reasoning_parser("holo2", think_tags(think()));
 const bool registered_kimi_k2_reasoning = register_reasoning_parser("kimi_k2", think_tags(think_and_trim()));
 const bool registered_mimo_reasoning = register_reasoning_parser("mimo", think_tags(think_or_call()));
-const bool registered_minimax_m2_reasoning = register_reasoning_parser("minimax_m2", think_tags(think()));
+const bool registered_minimax_m2_reasoning =
+    register_reasoning_parser("minimax_m2", think_tags(think_and_trim()));
 const bool registered_mistral_reasoning = register_reasoning_parser(
     "mistral", think_tags({.begins = {"[THINK]"}, .ends = {"[/THINK]"}, .thinks_first = false}));
 const bool registered_nemotron_v3_reasoning =
