@@ -162,6 +162,7 @@ ODD: dict[str, list[str]] = {
         '<tool_call>{"name": "noop"}</tool_call>',
         '<tool_call>{"arguments": {"a": 1}, "name": "noop"}</tool_call>',
         '<tool_call>{"name": "noop", "arguments": {"a": }}</tool_call>',
+        '<tool_call>{"name": "noop", "arguments": "{\\"a\\": 1}"}</tool_call>',
         '<tool_call>{"name": "noop", "arguments": {"a": 1}}',
         '<tool_call>{"name": "noop", "arguments": {"a": 1',
         '<tool_call>{"name": "noop", "arguments": {}}</tool_call> Done.',

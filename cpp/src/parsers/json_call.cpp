@@ -47,7 +47,8 @@ Progress CallObjectReader::put(char byte, ChatOutput& out) {
   if (!begun_ && held_.size() >= kMaxHeldBytes) return Progress::kBad;
   const bool was_in_string = scanner_.in_string();
   const bool is_other_value = scanner_.depth() == 1 && scanner_.expects_value() && !is_space(byte) &&
-                              ((is_arguments(key_) && byte != '{') || (key_ == "name" && byte != '"'));
+                              ((is_arguments(key_) && byte != '{' && (byte != '"' || name_.empty())) ||
+                               (key_ == "name" && byte != '"'));
   const Event event = scanner_.put(byte);
   if (event == Event::kBad) return Progress::kBad;
   if (reading_arguments_) {
@@ -55,14 +56,42 @@ Progress CallObjectReader::put(char byte, ChatOutput& out) {
     reading_arguments_ = scanner_.depth() > 1;
     return Progress::kMore;
   }
+  if (decoder_) return on_string_arguments(byte, event, out);
   if (begun_) return scanner_.done() ? Progress::kDone : Progress::kMore;
   const bool is_call = !is_other_value && !(scanner_.depth() == 1 && !on_string(byte, was_in_string));
   if (!is_call) {
     held_ += byte;
     return Progress::kOther;
   }
+  if (scanner_.in_string() && !was_in_string && scanner_.depth() == 1 && !scanner_.in_key() &&
+      is_arguments(key_)) {
+    held_ += byte;
+    decoder_.emplace();
+    return Progress::kMore;
+  }
   on_head(event, byte, out);
   return scanner_.done() && !begun_ ? Progress::kOther : Progress::kMore;
+}
+
+Progress CallObjectReader::on_string_arguments(char byte, Event event, ChatOutput& out) {
+  if (!begun_) held_ += byte;
+  if (event == Event::kStringEnd) {
+    decoder_.reset();
+    if (!begun_) return Progress::kOther;
+    return decoded_->is_done() ? Progress::kMore : Progress::kBad;
+  }
+  std::string decoded;
+  decoder_->put(byte, decoded);
+  for (const char each : decoded) {
+    if (is_space(each) && (!begun_ || decoded_->is_done())) continue;
+    if (!begun_ && each != '{') return Progress::kOther;
+    if (!begun_) {
+      begin(out);
+      decoded_.emplace();
+    }
+    if (decoded_->put(each, out) == Progress::kBad) return Progress::kBad;
+  }
+  return Progress::kMore;
 }
 
 Progress CallObjectReader::skip(char byte) {

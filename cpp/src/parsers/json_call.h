@@ -2,12 +2,14 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include "parsers/chat_output.h"
 #include "parsers/json_scanner.h"
+#include "parsers/json_string_decoder.h"
 
 namespace quire::parsers {
 
@@ -25,13 +27,15 @@ class ArgumentsReader {
   // The first byte must be the object's.
   Progress put(char byte, ChatOutput& out);
   bool in_string() const { return scanner_.in_string(); }
+  bool is_done() const { return scanner_.done(); }
 
  private:
   JsonScanner scanner_;
 };
 
 // An object with "name" and "arguments" (or "parameters"), in any order. The call is begun when its name is
-// known and its arguments begin; what comes before is held back.
+// known and its arguments begin; what comes before is held back. Arguments that follow the name may be a
+// string that holds the object.
 class CallObjectReader {
  public:
   // `strict`: an object with other members than calls have is none. For formats in which any object in the
@@ -53,6 +57,7 @@ class CallObjectReader {
   void on_head(JsonScanner::Event event, char byte, ChatOutput& out);
   bool on_string(char byte, bool was_in_string);
   void begin(ChatOutput& out);
+  Progress on_string_arguments(char byte, JsonScanner::Event event, ChatOutput& out);
 
   bool strict_;
   JsonScanner scanner_;
@@ -63,6 +68,8 @@ class CallObjectReader {
   std::string name_;
   size_t arguments_begin_ = 0, arguments_end_ = 0;  // in `held_`, where they come before the name
   bool reading_arguments_ = false;
+  std::optional<JsonStringDecoder> decoder_;  // within arguments that are a string
+  std::optional<ArgumentsReader> decoded_;    // what it holds
   bool begun_ = false;
 };
 

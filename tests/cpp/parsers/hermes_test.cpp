@@ -45,6 +45,19 @@ TEST(HermesTest, MembersComeInAnyOrder) {
       called({{"fé", R"({"a": {"name": "no"}})"}}));
 }
 
+TEST(HermesTest, ArgumentsMayBeAStringThatHoldsThem) {
+  const auto arguments = [](const std::string& written) {
+    return "<tool_call>{\"name\": \"f\", \"arguments\": " + written + "}</tool_call>";
+  };
+  EXPECT_EQ(hermes(arguments(R"(" {\"a\": \"\u00e9\ud83d\ude00 \\\" }\" }\n", "x": 1)")),
+            called({{"f", R"({"a": "é😀 \" }" })"}}));
+  EXPECT_EQ(hermes(arguments(R"("{\"a\": [1}")")), called({{"f", R"({"a": [1)"}}, "}\"}"));
+  EXPECT_EQ(hermes(arguments(R"("{} x")")), called({{"f", "{}"}}, "x\"}"));
+  EXPECT_EQ(hermes(arguments(R"("{")")), called({{"f", "{"}}, "\"}"));
+  EXPECT_EQ(hermes(arguments(R"("{\"a\": \"\ud83d\ud83dx\"}")")),
+            called({{"f", "{\"a\": \"\uFFFD\uFFFDx\"}"}}));
+}
+
 TEST(HermesTest, ControlCharactersInStringsAreEscaped) {
   EXPECT_EQ(hermes("<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"x\ny\"}}</tool_call>"),
             called({{"f", R"({"a": "x\ny"})"}}));
@@ -59,7 +72,9 @@ TEST(HermesTest, WhatIsNoCallIsContent) {
            "<tool_call>sorry",
            "<tool_call>{\"name\": \"f\"",
            "<tool_call>{\"name\": \"f\", \"arguments\": 3}",
-           "<tool_call>{\"name\": \"f\", \"arguments\": \"{}\"}",
+           "<tool_call>{\"name\": \"f\", \"arguments\": \"[]\"}",
+           "<tool_call>{\"name\": \"f\", \"arguments\": \"\"}",
+           "<tool_call>{\"arguments\": \"{}\", \"name\": \"f\"}",
            "<tool_call>{\"name\": \"\", \"arguments\": {}}",
            "<tool_call>{\"name\": 3, \"arguments\": {}}",
            "<tool_call>{\"arguments\": {}}",
