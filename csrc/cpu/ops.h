@@ -53,6 +53,7 @@ void paged_attention(const Isa& isa, const LaunchContext& ctx, TensorView out, T
 // penalties.cpp
 void apply_logit_bias(const LaunchContext& ctx, const LogitBiasArgs& args);
 void apply_bitmask(const LaunchContext& ctx, TensorView logits, TensorView rows, TensorView bitmask);
+void apply_bad_words(const LaunchContext& ctx, const BadWordsArgs& args);
 void apply_penalties(const LaunchContext& ctx, const PenaltyArgs& args);
 
 // sampling.cpp

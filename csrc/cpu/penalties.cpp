@@ -1,4 +1,5 @@
 // What is done to logits before they are sampled: biases, masks, penalties.
+#include <algorithm>
 #include <bit>
 #include <limits>
 #include <vector>
@@ -96,6 +97,17 @@ void apply_bitmask(const LaunchContext& ctx, TensorView logits, TensorView rows,
         if ((words[v / 32] >> (v % 32) & 1) == 0) row[v] = -kInfinity;
     }
   });
+}
+
+void apply_bad_words(const LaunchContext&, const BadWordsArgs& args) {
+  for (int32_t i = 0; i < args.count; ++i) {
+    const int32_t row = args.row[i], num_before = args.begin[i + 1] - args.begin[i] - 1;
+    if (num_before > args.num_tokens[row] - args.num_prompt_tokens[row]) continue;
+    const int32_t* word = args.words + args.begin[i];
+    const int32_t* end = args.token_ids[row] + args.num_tokens[row];
+    if (!std::equal(word, word + num_before, end - num_before)) continue;
+    reinterpret_cast<float*>(args.logits.at(row))[word[num_before]] = -kInfinity;
+  }
 }
 
 void apply_penalties(const LaunchContext& ctx, const PenaltyArgs& args) {

@@ -51,6 +51,7 @@ constexpr KernelTable make_table(const char* variant) {
              const AttentionLayer& layer) { paged_attention(kIsa, ctx, out, query, kv_cache, batch, layer); },
       .apply_logit_bias = apply_logit_bias,
       .apply_bitmask = apply_bitmask,
+      .apply_bad_words = apply_bad_words,
       .apply_penalties = apply_penalties,
       .sampling_workspace_bytes = nullptr,
       .sample = [](const LaunchContext& ctx, const SamplingArgs& args) { sample(kIsa, ctx, args); },

@@ -37,6 +37,7 @@ constexpr KernelTable make_table(const char* variant) {
       .paged_attention = cuda::paged_attention,
       .apply_logit_bias = cuda::apply_logit_bias,
       .apply_bitmask = cuda::apply_bitmask,
+      .apply_bad_words = cuda::apply_bad_words,
       .apply_penalties = cuda::apply_penalties,
       .sampling_workspace_bytes = cuda::sampling_workspace_bytes,
       .sample = cuda::sample,

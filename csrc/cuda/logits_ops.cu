@@ -40,6 +40,20 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+// One thread per sequence, which most of the time ends with the first token that it compares.
+__global__ void __launch_bounds__(kThreads) bad_words_kernel(BadWordsArgs a) {
+  const int i = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
+  if (i >= a.count) return;
+  const int row = a.row[i], num_before = a.begin[i + 1] - a.begin[i] - 1;
+  const int num_tokens = a.num_tokens[row];
+  if (num_before > num_tokens - a.num_prompt_tokens[row]) return;
+  const int32_t* word = a.words + a.begin[i];
+  const int32_t* last = a.token_ids[row] + num_tokens - num_before;
+  for (int j = num_before - 1; j >= 0; --j)
+    if (word[j] != last[j]) return;
+  static_cast<float*>(a.logits.data)[row * a.logits.stride[0] + word[num_before]] = -INFINITY;
+}
+
 // ---- penalties ------------------------------------------------------------------------------------
 
 constexpr int kTile = 12288;  // tokens of the vocabulary that are counted in shared memory at once
@@ -221,6 +235,13 @@ void apply_bitmask(const LaunchContext& ctx, TensorView logits, TensorView rows,
                                                         rows.as<int32_t>(), rows.stride[0],
                                                         bitmask.as<uint32_t>(), bitmask.stride[0]);
   check_launch(ctx, "apply_bitmask", logits);
+}
+
+void apply_bad_words(const LaunchContext& ctx, const BadWordsArgs& args) {
+  if (args.count == 0) return;
+  bad_words_kernel<<<static_cast<unsigned>(ceil_div(args.count, kThreads)), kThreads, 0, stream_of(ctx)>>>(
+      args);
+  check_launch(ctx, "apply_bad_words", args.logits);
 }
 
 void apply_penalties(const LaunchContext& ctx, const PenaltyArgs& args) {

@@ -53,6 +53,7 @@ void linear(const LaunchContext& ctx, TensorView out, TensorView x, const Linear
 // logits_ops.cu
 void apply_logit_bias(const LaunchContext& ctx, const LogitBiasArgs& args);
 void apply_bitmask(const LaunchContext& ctx, TensorView logits, TensorView rows, TensorView bitmask);
+void apply_bad_words(const LaunchContext& ctx, const BadWordsArgs& args);
 void apply_penalties(const LaunchContext& ctx, const PenaltyArgs& args);
 void log_softmax(const LaunchContext& ctx, TensorView logprobs, TensorView logits);
 void top_logprobs(const LaunchContext& ctx, const TopLogprobsArgs& args);

@@ -100,6 +100,7 @@ constexpr const char* python_type() {
   if constexpr (std::is_floating_point_v<M>) return "float";
   if constexpr (std::is_same_v<M, std::string>) return "str";
   if constexpr (std::is_same_v<M, std::optional<bool>>) return "bool | None";
+  if constexpr (std::is_same_v<M, std::optional<std::vector<int32_t>>>) return "list[int] | None";
   if constexpr (std::is_same_v<M, RequestOutputKind>) return "RequestOutputKind";
   return "int | None";
 }
@@ -109,7 +110,9 @@ template <typename M>
 constexpr const char* python_accepts() {
   if constexpr (std::is_same_v<M, std::map<int32_t, float>>)
     return "collections.abc.Mapping[int, float] | None";
-  if constexpr (std::is_same_v<M, std::vector<int32_t>>) return "collections.abc.Sequence[int] | None";
+  if constexpr (std::is_same_v<M, std::vector<int32_t>> ||
+                std::is_same_v<M, std::optional<std::vector<int32_t>>>)
+    return "collections.abc.Sequence[int] | None";
   if constexpr (std::is_same_v<M, std::vector<std::string>>)
     return "str | collections.abc.Sequence[str] | None";
   if constexpr (std::is_same_v<M, std::optional<std::vector<std::string>>>)

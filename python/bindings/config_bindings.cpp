@@ -59,6 +59,7 @@ constexpr Argument<C> kArguments[] = {
     argument<&C::max_logit_bias>("max_logit_bias"),
     argument<&C::max_stop_token_ids>("max_stop_token_ids"),
     argument<&C::max_stop_bytes>("max_stop_bytes"),
+    argument<&C::max_bad_words_bytes>("max_bad_words_bytes"),
     argument<&C::max_answer_logprobs>("max_answer_logprobs"),
     argument<&C::max_queued_tokens>("max_queued_tokens"),
     argument<&C::max_waiting_requests>("max_waiting_requests"),

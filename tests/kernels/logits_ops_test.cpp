@@ -141,6 +141,45 @@ TEST_P(LogitsOpsTest, BitmaskForbidsWhereItIsZero) {
   }
 }
 
+TEST_P(LogitsOpsTest, TheLastTokenOfABadWordIsForbiddenBehindTheOthers) {
+  constexpr int64_t kVocab = 50;
+  const Tensor logits = std::move(Tensor(DType::kFloat32, 3, kVocab, 1).randomize(4));
+  const std::vector<double> before = logits.values();
+  // Five tokens of prompt; the last row has no output yet.
+  const Array<int32_t> tokens = {1, 2, 3, 4, 5, 6, 7, 8};
+  const Array<const int32_t*> ids(3, tokens.data());
+  const Array<int32_t> prompt(3, 5), all = {8, 7, 5};
+  const std::vector<std::tuple<int32_t, std::vector<int32_t>, bool>> words = {
+      {0, {49}, true},          {0, {8, 10}, true},
+      {0, {6, 7, 8, 11}, true}, {0, {5, 6, 7, 8, 12}, false},
+      {0, {7, 13}, false},      {0, {9, 7, 8, 14}, false},
+      {1, {7, 10}, true},       {1, {8, 11}, false},
+      {2, {5, 10}, false},      {2, {0}, true},
+      {0, {6, 9, 8, 15}, false}};
+  Array<int32_t> row, begin = {0}, flat;
+  std::vector<double> expected = before;
+  for (const auto& [of_row, word, is_bad] : words) {
+    row.push_back(of_row);
+    for (const int32_t id : word) flat.push_back(id);
+    begin.push_back(static_cast<int32_t>(flat.size()));
+    if (is_bad) expected[static_cast<size_t>(of_row * kVocab + word.back())] = -INFINITY;
+  }
+  kernels().apply_bad_words(context(), {.logits = logits,
+                                        .token_ids = ids.data(),
+                                        .num_prompt_tokens = prompt.data(),
+                                        .num_tokens = all.data(),
+                                        .row = row.data(),
+                                        .begin = begin.data(),
+                                        .words = flat.data(),
+                                        .count = static_cast<int32_t>(words.size())});
+  sync();
+  for (int64_t r = 0; r < 3; ++r) {
+    for (int64_t v = 0; v < kVocab; ++v)
+      EXPECT_EQ(logits.get(r, v), static_cast<float>(expected[static_cast<size_t>(r * kVocab + v)]))
+          << r << " " << v;
+  }
+}
+
 TEST_P(LogitsOpsTest, TopLogprobsAreTheLikeliestInOrder) {
   ThreadPool pool(2);
   const struct {

@@ -55,11 +55,12 @@ def given(field: Described, value: object) -> dict[str, Any]:
 
 def outside(field: Described) -> list[Any]:
     """Values just outside the range."""
-    if field["type"] == "dict[int, float]":
+    kind = field["type"].removesuffix(" | None")
+    if kind == "dict[int, float]":
         return [{-1: 0.0}, *({5: value} for value in outside({**field, "type": "float"}))]
-    if field["type"] == "list[int]":
+    if kind == "list[int]":
         return [[-1]]
-    if field["type"] == "list[str]":
+    if kind == "list[str]":
         return [["a", ""]]
     if field["type"].startswith("StructuredOutputsParams"):
         return [{}, {"regex": "a", "json_object": True}]

@@ -89,8 +89,18 @@ def test_stop_words_end_the_text(client: Any, reference: Reference) -> None:
     words = np.array([["no such text", text[8:12]]], dtype=object)
     result = client.infer("trtllm_sync", inputs(module, stop_words=words))
     assert result.as_numpy("text_output").item().decode() == PROMPT + text[: text.index(text[8:12])]
-    with pytest.raises(InferenceServerException, match=r"bad_words holds 'cat'.*logit_bias"):
-        client.infer("trtllm_sync", inputs(module, bad_words=np.array([["cat"]], dtype=object)))
+
+
+def test_bad_words_are_not_in_the_text(client: Any, reference: Reference) -> None:
+    module: Any = tritonclient.grpc
+    if isinstance(client, tritonclient.http.InferenceServerClient):
+        module = tritonclient.http
+    word = reference(PROMPT, temperature=0, max_tokens=12)[0].text.split()[0]
+    expected = reference(PROMPT, temperature=0, max_tokens=12, bad_words=[word])[0].text
+    result = client.infer("trtllm_sync", inputs(module, bad_words=np.array([[word]], dtype=object)))
+    assert result.as_numpy("text_output").item().decode() == PROMPT + expected
+    with pytest.raises(InferenceServerException, match=r"bad_words\[0\] is nothing but blanks"):
+        client.infer("trtllm_sync", inputs(module, bad_words=np.array([["  "]], dtype=object)))
 
 
 @pytest.mark.parametrize("model", ["trtllm", "trtllm_sync", "demo"])

@@ -52,17 +52,16 @@ void set_sampling_inputs(const RequestValues& values, EngineRequest& request) {
     if (const auto json = values.json(input)) set_field(request, field, *json);
   }
   SamplingParams& params = request.sampling_params;
-  for (std::string& word : values.texts("stop_words")) {
-    if (word.empty()) continue;  // how its clients say that there is none
-    if (find_invalid_utf8(word) != std::string_view::npos)
-      throw InvalidArgument("stop_words holds a text that is not valid UTF-8");
-    params.stop.push_back(std::move(word));
-  }
-  for (const std::string& word : values.texts("bad_words")) {
-    if (word.empty()) continue;
-    throw InvalidArgument("bad_words holds '" + excerpt(word) +
-                          "', but this version cannot forbid words; leave them out, or use logit_bias");
-  }
+  const auto append_words = [&](const char* input, std::vector<std::string>& texts) {
+    for (std::string& word : values.texts(input)) {
+      if (word.empty()) continue;  // how its clients say that there is none
+      if (find_invalid_utf8(word) != std::string_view::npos)
+        throw InvalidArgument(std::string(input) + " holds a text that is not valid UTF-8");
+      texts.push_back(std::move(word));
+    }
+  };
+  append_words("stop_words", params.stop);
+  append_words("bad_words", params.bad_words);
   if (const auto end_id = values.json("end_id")) {
     if (end_id->starts_with('-')) {
       throw InvalidArgument("end_id must be at least 0, got " + excerpt(*end_id) +

@@ -79,6 +79,8 @@ struct QUIRE_API EngineConfig {
   int32_t max_logit_bias = 1024;     // token ids in logit_bias
   int32_t max_stop_token_ids = 128;  // token ids in stop_token_ids
   int64_t max_stop_bytes = 65536;    // of all strings in stop together; the engine takes 28 times as much
+  // Of all strings in bad_words together; each is compared with the end of the answer for each token.
+  int64_t max_bad_words_bytes = 16384;
   // Log-probabilities in an answer, n x (logprobs + 1) x max_tokens; each takes 12 bytes.
   int64_t max_answer_logprobs = 1 << 24;
 

@@ -28,6 +28,8 @@ struct QUIRE_API SamplingParams {
   float frequency_penalty = 0.0F;
   float repetition_penalty = 1.0F;
   std::map<int32_t, float> logit_bias;
+  std::optional<std::vector<int32_t>> allowed_token_ids;
+  std::vector<std::string> bad_words;
   std::optional<uint64_t> seed;
   std::optional<StructuredOutputsParams> structured_outputs;
 
@@ -73,6 +75,10 @@ inline constexpr std::tuple kSamplingParamsFields{
           above(0, "above 0 and finite")},
     Field{"logit_bias", &SamplingParams::logit_bias, "from token ids to what is added to their logits",
           between(-100, 100)},
+    Field{"allowed_token_ids", &SamplingParams::allowed_token_ids,
+          "only these tokens are chosen; log-probabilities stay those of all"},
+    Field{"bad_words", &SamplingParams::bad_words,
+          "texts that the answer's tokens do not spell, with or without a blank before them"},
     Field{"seed", &SamplingParams::seed,
           "the same seed gives the same tokens; without one it is drawn afresh"},
     Field{"structured_outputs", &SamplingParams::structured_outputs,

@@ -54,6 +54,7 @@ constexpr ConfigField kConfigFields[] = {
     QUIRE_FIELD(max_logit_bias),
     QUIRE_FIELD(max_stop_token_ids),
     QUIRE_FIELD(max_stop_bytes),
+    QUIRE_FIELD(max_bad_words_bytes),
     QUIRE_FIELD(max_answer_logprobs),
     QUIRE_FIELD(max_structured_output_bytes),
     QUIRE_FIELD(structured_output_threads),

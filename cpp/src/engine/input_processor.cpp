@@ -4,6 +4,7 @@
 #include <chrono>
 #include <filesystem>
 
+#include "engine/bad_words.h"
 #include "formats/hf_config.h"
 #include "grammar/grammar.h"
 #include "grammar/json_schema.h"
@@ -22,6 +23,7 @@ InputProcessor::InputProcessor(const ModelInfo& model, std::vector<int32_t> eos_
       max_logit_bias_(config.max_logit_bias),
       max_stop_token_ids_(config.max_stop_token_ids),
       max_stop_bytes_(config.max_stop_bytes),
+      max_bad_words_bytes_(config.max_bad_words_bytes),
       max_answer_logprobs_(config.max_answer_logprobs),
       max_structured_output_bytes_(config.max_structured_output_bytes),
       seeds_(config.seed ? *config.seed : std::random_device{}() | uint64_t{std::random_device{}()} << 32) {}
@@ -69,11 +71,20 @@ void InputProcessor::check_limits(const SamplingParams& params) const {
         max_logit_bias_);
   check("stop_token_ids has this many:", std::ssize(params.stop_token_ids), "max_stop_token_ids",
         max_stop_token_ids_);
-  int64_t num_bytes = 0;
-  for (const std::string& text : params.stop) num_bytes += std::ssize(text);
-  check("stop has this many bytes of strings:", num_bytes, "max_stop_bytes", max_stop_bytes_);
+  const auto bytes_of = [](const std::vector<std::string>& texts) {
+    int64_t sum = 0;
+    for (const std::string& text : texts) sum += std::ssize(text);
+    return sum;
+  };
+  check("stop has this many bytes of strings:", bytes_of(params.stop), "max_stop_bytes", max_stop_bytes_);
+  check("bad_words has this many bytes of strings:", bytes_of(params.bad_words), "max_bad_words_bytes",
+        max_bad_words_bytes_);
+  if (params.allowed_token_ids && std::ssize(*params.allowed_token_ids) > model_.vocab_size) {
+    throw InvalidArgument(str("allowed_token_ids has ", params.allowed_token_ids->size(),
+                              " ids; the vocabulary has ", model_.vocab_size, ": give each once"));
+  }
   if (const auto& structured = params.structured_outputs) {
-    num_bytes = 0;
+    int64_t num_bytes = 0;
     const auto add = [&](const auto& text) {
       if (text) num_bytes += std::ssize(*text);
     };
@@ -96,8 +107,7 @@ void InputProcessor::prepare_structured_outputs(StructuredOutputsParams& params)
   if (!has_grammar_compiler()) {
     throw InvalidArgument(
         "structured_outputs: this build has no grammar library; build Quire where xgrammar's source can be "
-        "fetched, or "
-        "give QUIRE_XGRAMMAR_ARCHIVE");
+        "fetched, or give QUIRE_XGRAMMAR_ARCHIVE");
   }
   if (eos_token_ids_->empty()) {
     throw InvalidArgument(
@@ -106,6 +116,30 @@ void InputProcessor::prepare_structured_outputs(StructuredOutputsParams& params)
   if (params.json) params.json->text = prepare_json_schema(params.json->text);
   if (params.structural_tag)
     params.structural_tag->text = prepare_structural_tag(params.structural_tag->text);
+}
+
+// Throws when none of them could ever come first.
+void InputProcessor::check_allowed_tokens(const SamplingParams& params, const EngineCoreRequest& message) {
+  const auto contains = [](const std::vector<int32_t>& ids, int32_t id) {
+    return std::find(ids.begin(), ids.end(), id) != ids.end();
+  };
+  const auto ends = [&](int32_t id) {
+    return contains(*message.eos_token_ids, id) || contains(params.stop_token_ids, id);
+  };
+  if (params.min_tokens > 0 && std::ranges::all_of(*params.allowed_token_ids, ends)) {
+    throw InvalidArgument(
+        str("allowed_token_ids holds nothing but tokens that end the answer, which min_tokens ",
+            params.min_tokens, " forbids at first; allow another token, or leave out one of them"));
+  }
+  std::vector<int32_t> bad;
+  for (const std::vector<int32_t>& word : *message.bad_words_token_ids)
+    if (word.size() == 1) bad.push_back(word[0]);
+  std::ranges::sort(bad);
+  const auto is_bad = [&](int32_t id) { return std::ranges::binary_search(bad, id); };
+  if (std::ranges::all_of(*params.allowed_token_ids, is_bad)) {
+    throw InvalidArgument(
+        "allowed_token_ids holds nothing but tokens that bad_words forbids; allow another token");
+  }
 }
 
 std::vector<EngineCoreRequest> InputProcessor::process(EngineRequest& request) {
@@ -119,6 +153,8 @@ std::vector<EngineCoreRequest> InputProcessor::process(EngineRequest& request) {
   if (!tokenizer_ && !params.stop.empty()) {
     throw InvalidArgument("stop holds strings, but skip_tokenizer_init is set; give stop_token_ids");
   }
+  if (!tokenizer_ && !params.bad_words.empty())
+    throw InvalidArgument("bad_words holds strings, but skip_tokenizer_init is set; give logit_bias");
   const auto num_prompt_tokens = static_cast<int32_t>(message.prompt_token_ids->size());
   params.max_tokens = std::min(params.max_tokens, model_.max_model_len - num_prompt_tokens);
   params.min_tokens = std::min(params.min_tokens, params.max_tokens);
@@ -131,8 +167,12 @@ std::vector<EngineCoreRequest> InputProcessor::process(EngineRequest& request) {
                                 max_answer_logprobs_, ": ask for less of one of them"));
     }
   }
+  if (!params.bad_words.empty())
+    message.bad_words_token_ids = tokenize_bad_words(params.bad_words, *tokenizer_, model_.vocab_size);
+  params.bad_words.clear();
   params.stop.clear();  // text is not the engine core's
   if (!params.ignore_eos) message.eos_token_ids = eos_token_ids_;
+  if (params.allowed_token_ids) check_allowed_tokens(params, message);
   message.priority = request.priority;
   message.user = request.user;
   message.cache_salt = request.cache_salt;

@@ -48,6 +48,11 @@ void visit_fields(A& a, Logprob& logprob) {
   a(logprob.token_id, logprob.logprob, logprob.rank);
 }
 
+// What SamplingParams::bad_words are as tokens: sequences that the output may not come to hold.
+using BadWords = Shared<std::vector<std::vector<int32_t>>>;
+// The longest of them: of a longer one the door says so.
+inline constexpr size_t kMaxBadWordTokens = 128;
+
 // Validated and tokenized: the engine core trusts it.
 struct EngineCoreRequest {
   RequestId request_id = 0;
@@ -57,9 +62,10 @@ struct EngineCoreRequest {
   Shared<SamplingParams> sampling_params;
   uint64_t seed = 0;                           // of this completion
   Shared<std::vector<int32_t>> eos_token_ids;  // empty when they are to be ignored
-  int32_t priority = 0;                        // a lower value is served first
-  double arrival_time = 0.0;                   // seconds, of the front end's clock
-  double deadline = 0.0;                       // same clock: aborted when it has passed; 0: none
+  BadWords bad_words_token_ids;
+  int32_t priority = 0;         // a lower value is served first
+  double arrival_time = 0.0;    // seconds, of the front end's clock
+  double deadline = 0.0;        // same clock: aborted when it has passed; 0: none
   double queue_deadline = 0.0;  // same clock: aborted when it waits for its first step then; 0: none
   std::string user;             // whose share it counts to, under the "fair" policy
   std::string cache_salt;       // prefix blocks are shared only between equal salts
@@ -68,8 +74,9 @@ struct EngineCoreRequest {
 
   template <class A>
   void fields(A& a) {
-    a(request_id, prompt_token_ids, output_token_ids, sampling_params, seed, eos_token_ids, priority,
-      arrival_time, deadline, queue_deadline, user, cache_salt, lora_name, mm_features);
+    a(request_id, prompt_token_ids, output_token_ids, sampling_params, seed, eos_token_ids,
+      bad_words_token_ids, priority, arrival_time, deadline, queue_deadline, user, cache_salt, lora_name,
+      mm_features);
   }
 };
 

@@ -57,6 +57,8 @@ void SamplingParams::validate(int32_t vocab_size) const {
                                 ": the grammar says where an answer ends"));
     }
   }
+  if (allowed_token_ids && allowed_token_ids->empty())
+    throw InvalidArgument("allowed_token_ids is an empty list; give at least one token id, or none for all");
   if (!stop.empty() && !detokenize) {
     throw InvalidArgument("stop needs detokenize=True: strings are found in the text");
   }
@@ -149,6 +151,8 @@ void EngineConfig::validate() const {
   require(max_stop_token_ids >= 0, "max_stop_token_ids", max_stop_token_ids, "at least 0");
   require(max_stop_bytes >= 0 && max_stop_bytes <= 1 << 28, "max_stop_bytes", max_stop_bytes,
           "between 0 and 268435456");
+  require(max_bad_words_bytes >= 0 && max_bad_words_bytes <= 1 << 20, "max_bad_words_bytes",
+          max_bad_words_bytes, "between 0 and 1048576");
   require(max_answer_logprobs >= 0, "max_answer_logprobs", max_answer_logprobs, "at least 0");
   require(max_structured_output_bytes >= 0 && max_structured_output_bytes <= 1 << 28,
           "max_structured_output_bytes", max_structured_output_bytes, "between 0 and 268435456");

@@ -44,6 +44,7 @@ Request::Request(EngineCoreRequest&& request, int32_t hash_block_size, const Has
       num_prompt_tokens_(static_cast<int32_t>(request.prompt_token_ids->size())),
       hash_block_size_(hash_block_size),
       prompt_token_ids_(std::move(request.prompt_token_ids)),
+      bad_words_token_ids_(std::move(request.bad_words_token_ids)),
       seed_(request.seed),
       mm_features_(std::move(request.mm_features)),
       lora_name_(std::move(request.lora_name)),
@@ -219,13 +220,8 @@ void Request::update_block_hashes() {
 
 NewRequestData Request::new_request_data() const {
   const auto output = output_token_ids();
-  return {id_,
-          prompt_token_ids_,
-          {output.begin(), output.end()},
-          sampling_params_,
-          seed_,
-          eos_token_ids_,
-          mm_features_,
+  return {id_,       prompt_token_ids_, {output.begin(), output.end()}, sampling_params_,
+          seed_,     eos_token_ids_,    bad_words_token_ids_,           mm_features_,
           lora_name_};
 }
 

@@ -237,6 +237,7 @@ class Request {
   uint64_t arrival_order_ = 0;
 
   Shared<std::vector<int32_t>> prompt_token_ids_;
+  BadWords bad_words_token_ids_;
   uint64_t seed_;
   std::vector<MultiModalFeature> mm_features_;
   std::string lora_name_;

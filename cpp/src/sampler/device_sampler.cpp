@@ -4,6 +4,7 @@
 #include <cstring>
 #include <limits>
 
+#include "sampler/device_bans.h"
 #include "sampler/sampler.h"
 #include "util/check.h"
 
@@ -48,15 +49,10 @@ struct SamplingColumns {
 struct PenaltyColumns {
   template <typename Staging>
   void push(Staging& staging, size_t rows) {
-    token_ids = staging.template push<const int32_t*>(rows);
-    num_prompt_tokens = staging.template push<int32_t>(rows);
-    num_tokens = staging.template push<int32_t>(rows);
     presence = staging.template push<float>(rows);
     frequency = staging.template push<float>(rows);
     repetition = staging.template push<float>(rows);
   }
-  Staged<const int32_t*> token_ids;
-  Staged<int32_t> num_prompt_tokens, num_tokens;
   Staged<float> presence, frequency, repetition;
 };
 struct BiasColumns {
@@ -88,6 +84,7 @@ class DeviceSampler final : public Sampler {
         vocab_size_(config.vocab_size),
         memory_(memory),
         staging_(staging),
+        bans_(ops, config.vocab_size, staging),
         layout_(config.max_num_rows),
         mask_rows_(config),
         pinned_(make_pinned(staging.runtime(),
@@ -124,11 +121,13 @@ class DeviceSampler final : public Sampler {
     LogitBiasArgs biases;
     bool late_biases = false;  // too many to be staged with the rest
     bool penalizes = false;
+    HistoryColumns history;    // of all rows, when one is penalized or has bad words
     PenaltyColumns penalties;  // of all rows, when one is penalized
   };
   void collect_biases();
   LogitBiasArgs stage_biases(size_t begin, size_t count);
   void apply_late_biases(const LaunchContext& launch, TensorView logits);
+  void stage_history();
   void stage_penalties();
   void apply_masks(const LaunchContext& launch, TensorView logits, const GrammarOutput& grammar);
 
@@ -145,6 +144,7 @@ class DeviceSampler final : public Sampler {
   int32_t vocab_size_;
   DeviceSamplerMemory memory_;
   StagingRing& staging_;
+  DeviceBans bans_;
   ResultLayout layout_;
   MaskRows mask_rows_;
   PinnedMemory pinned_;
@@ -194,6 +194,8 @@ void DeviceSampler::stage(int32_t ring_index, std::span<const SamplingRow> rows)
     for (size_t i = 0; i < result.logprobs.size(); ++i)
       step_.logprobs_rows.host[i] = static_cast<int32_t>(result.logprobs[i].row);
   }
+  bans_.stage(rows, layout_.rows);
+  if (step_.penalizes || bans_.needs_history()) stage_history();
   if (step_.penalizes) stage_penalties();
   collect_biases();
   step_.late_biases = biases_.size() > kMaxBiasesPerRow * layout_.rows;
@@ -251,14 +253,21 @@ void DeviceSampler::apply_late_biases(const LaunchContext& launch, TensorView lo
   }
 }
 
+void DeviceSampler::stage_history() {
+  HistoryColumns& columns = step_.history;
+  columns.push(staging_, rows_.size());
+  for (size_t i = 0; i < rows_.size(); ++i) {
+    columns.token_ids.host[i] = rows_[i].token_ids;
+    columns.num_prompt_tokens.host[i] = rows_[i].num_prompt_tokens;
+    columns.num_tokens.host[i] = rows_[i].num_tokens;
+  }
+}
+
 void DeviceSampler::stage_penalties() {
   const size_t n = rows_.size();
   PenaltyColumns& columns = step_.penalties;
   columns.push(staging_, n);
   for (size_t i = 0; i < n; ++i) {
-    columns.token_ids.host[i] = rows_[i].token_ids;
-    columns.num_prompt_tokens.host[i] = rows_[i].num_prompt_tokens;
-    columns.num_tokens.host[i] = rows_[i].num_tokens;
     columns.presence.host[i] = rows_[i].params->presence_penalty;
     columns.frequency.host[i] = rows_[i].params->frequency_penalty;
     columns.repetition.host[i] = rows_[i].params->repetition_penalty;
@@ -295,11 +304,15 @@ void DeviceSampler::sample(const LaunchContext& launch, ActivationArena& arena, 
     step_.biases.logits = logits;
     ops_.apply_logit_bias(launch, step_.biases);
   }
+  StagingMeter mask_room;
+  if (grammar != nullptr) MaskColumns().push(mask_room, grammar->result_indices.size(), vocab_size_);
+  bans_.apply(launch, logits, step_.history, mask_room.bytes());
   if (grammar != nullptr && !grammar->result_indices.empty()) apply_masks(launch, logits, *grammar);
   if (step_.penalizes) {
+    const HistoryColumns& history = step_.history;
     const PenaltyColumns& penalties = step_.penalties;
-    ops_.apply_penalties(launch, {logits, penalties.token_ids.device, penalties.num_prompt_tokens.device,
-                                  penalties.num_tokens.device, penalties.presence.device,
+    ops_.apply_penalties(launch, {logits, history.token_ids.device, history.num_prompt_tokens.device,
+                                  history.num_tokens.device, penalties.presence.device,
                                   penalties.frequency.device, penalties.repetition.device});
   }
   int32_t* words = this->words(ring_index);
@@ -367,7 +380,9 @@ size_t device_sampler_staging_bytes(const SamplerConfig& config) {
   StagingMeter meter;
   SamplingColumns().push(meter, rows);
   meter.push<int32_t>(rows);  // those that want log-probabilities
+  HistoryColumns().push(meter, rows);
   PenaltyColumns().push(meter, rows);
+  DeviceBans::push_most(meter, rows);
   BiasColumns().push(meter, kMaxBiasesPerRow * rows);
   MaskColumns().push(meter, rows, config.vocab_size);
   return meter.bytes();

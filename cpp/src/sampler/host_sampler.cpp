@@ -31,6 +31,8 @@ class HostSampler final : public Sampler {
  private:
   void apply_bias(TensorView logits) const;
   void apply_masks(const LaunchContext& launch, TensorView logits, const GrammarOutput& grammar);
+  void apply_bans(const LaunchContext& launch, TensorView logits);
+  void fill_history();
   void apply_penalties(const LaunchContext& launch, TensorView logits);
   PositionLogprobs top_logprobs(const float* logprobs, int32_t chosen, int32_t num_top);
 
@@ -48,6 +50,7 @@ class HostSampler final : public Sampler {
   std::vector<uint64_t> seed_;
   std::vector<int64_t> position_;
   std::vector<const int32_t*> token_ids_;
+  BadWordLists bad_words_;
 };
 
 void HostSampler::sample(const LaunchContext& launch, ActivationArena& arena, TensorView logits,
@@ -66,6 +69,7 @@ void HostSampler::sample(const LaunchContext& launch, ActivationArena& arena, Te
   }
 
   apply_bias(logits);
+  apply_bans(launch, logits);
   if (grammar != nullptr) apply_masks(launch, logits, *grammar);
   apply_penalties(launch, logits);
 
@@ -130,22 +134,48 @@ void HostSampler::apply_masks(const LaunchContext& launch, TensorView logits, co
                      {const_cast<int32_t*>(grammar.bitmask.data()), DType::kInt32, n, words});
 }
 
+void HostSampler::apply_bans(const LaunchContext& launch, TensorView logits) {
+  bad_words_.clear();
+  for (size_t i = 0; i < rows_.size(); ++i) {
+    if (rows_[i].bans == nullptr) continue;
+    auto row = static_cast<int32_t>(i);
+    bad_words_.add(row, rows_[i].bans->bad_words);
+    const std::vector<int32_t>& mask = rows_[i].bans->allowed_bitmask;
+    if (mask.empty()) continue;
+    ops_.apply_bitmask(
+        launch, logits, {&row, DType::kInt32, 1},
+        {const_cast<int32_t*>(mask.data()), DType::kInt32, 1, static_cast<int64_t>(mask.size())});
+  }
+  if (bad_words_.count() == 0) return;
+  fill_history();
+  ops_.apply_bad_words(
+      launch, {logits, token_ids_.data(), num_prompt_tokens_.data(), num_tokens_.data(),
+               bad_words_.row.data(), bad_words_.begin.data(), bad_words_.words.data(), bad_words_.count()});
+}
+
+void HostSampler::fill_history() {
+  const size_t n = rows_.size();
+  num_prompt_tokens_.resize(n);
+  num_tokens_.resize(n);
+  token_ids_.resize(n);
+  for (size_t i = 0; i < n; ++i) {
+    num_prompt_tokens_[i] = rows_[i].num_prompt_tokens;
+    num_tokens_[i] = rows_[i].num_tokens;
+    token_ids_[i] = rows_[i].token_ids;
+  }
+}
+
 void HostSampler::apply_penalties(const LaunchContext& launch, TensorView logits) {
   if (std::none_of(rows_.begin(), rows_.end(),
                    [](const SamplingRow& row) { return row.sampling.is_penalized; }))
     return;
   const size_t n = rows_.size();
   for (auto* column : {&presence_, &frequency_, &repetition_}) column->resize(n);
-  num_prompt_tokens_.resize(n);
-  num_tokens_.resize(n);
-  token_ids_.resize(n);
+  fill_history();
   for (size_t i = 0; i < n; ++i) {
     presence_[i] = rows_[i].params->presence_penalty;
     frequency_[i] = rows_[i].params->frequency_penalty;
     repetition_[i] = rows_[i].params->repetition_penalty;
-    num_prompt_tokens_[i] = rows_[i].num_prompt_tokens;
-    num_tokens_[i] = rows_[i].num_tokens;
-    token_ids_[i] = rows_[i].token_ids;
   }
   ops_.apply_penalties(launch, {logits, token_ids_.data(), num_prompt_tokens_.data(), num_tokens_.data(),
                                 presence_.data(), frequency_.data(), repetition_.data()});

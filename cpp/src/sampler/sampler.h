@@ -1,4 +1,5 @@
-// Logits to token ids: bias, penalties, grammar masks, filters, the draw, log-probabilities.
+// Logits to token ids: bias, allowed tokens, bad words, grammar masks, penalties, filters, the draw,
+// log-probabilities.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +13,7 @@
 #include "messages/model_runner_output.h"
 #include "quire/kernels/ops.h"
 #include "sampler/row_sampling.h"
+#include "sampler/token_bans.h"
 
 namespace quire {
 
@@ -20,6 +22,7 @@ struct SamplingRow {
   RowSampling sampling;
   const SamplingParams* params = nullptr;  // the rest of it
   const std::vector<int32_t>* eos_token_ids = nullptr;
+  const TokenBans* bans = nullptr;     // null: none
   const int32_t* token_ids = nullptr;  // prompt, then output; in the kernels' memory
   int32_t* token_place = nullptr;      // there too: where a device's kernel writes the token; null: nowhere
   int32_t num_prompt_tokens = 0;

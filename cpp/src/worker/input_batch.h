@@ -3,12 +3,14 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "device/buffer.h"
 #include "messages/scheduler_output.h"
 #include "sampler/row_sampling.h"
+#include "sampler/token_bans.h"
 #include "util/check.h"
 #include "worker/block_table.h"
 
@@ -34,6 +36,7 @@ struct CachedRequestState {
   RowSampling sampling;  // of sampling_params
   Shared<SamplingParams> sampling_params;
   Shared<std::vector<int32_t>> eos_token_ids;
+  std::unique_ptr<const TokenBans> bans;  // null: none
   Shared<std::vector<int32_t>> prompt_token_ids;
   std::vector<int32_t> output_token_ids;  // current while it is not in the batch
   BlockIdsByGroup block_ids;              // current while it is not in the batch

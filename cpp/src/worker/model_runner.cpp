@@ -41,6 +41,7 @@ CachedRequestState& ModelRunner::add_request(const NewRequestData& data) {
   request.sampling_params = data.sampling_params;
   request.sampling = RowSampling(*data.sampling_params, data.seed);
   request.eos_token_ids = data.eos_token_ids;
+  request.bans = make_token_bans(*data.sampling_params, data.bad_words_token_ids, model_.vocab_size());
   request.prompt_token_ids = data.prompt_token_ids;
   request.output_token_ids = data.output_token_ids;
   request.num_prompt_tokens = static_cast<int32_t>(data.prompt_token_ids->size());
@@ -275,6 +276,7 @@ void ModelRunner::prepare_sampling(const SchedulerOutput& scheduler_output) {
       sampling_rows_.push_back({.sampling = request.sampling,
                                 .params = &*request.sampling_params,
                                 .eos_token_ids = &*request.eos_token_ids,
+                                .bans = request.bans.get(),
                                 .token_ids = nullptr,
                                 .token_place = nullptr,
                                 .num_prompt_tokens = request.num_prompt_tokens,

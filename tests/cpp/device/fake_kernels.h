@@ -122,6 +122,7 @@ inline KernelTable fake_kernel_table() {
   table.paged_attention = fake::Queued<&T::paged_attention>::launch;
   table.apply_logit_bias = fake::Queued<&T::apply_logit_bias>::launch;
   table.apply_bitmask = fake::Queued<&T::apply_bitmask>::launch;
+  table.apply_bad_words = fake::Queued<&T::apply_bad_words>::launch;
   table.apply_penalties = fake::Queued<&T::apply_penalties>::launch;
   table.sample = fake::sample;
   table.top_logprobs = fake::Queued<&T::top_logprobs>::launch;

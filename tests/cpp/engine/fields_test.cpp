@@ -65,7 +65,9 @@ TEST(FieldsTest, EveryFieldReadsItsValueAndTheSameInAString) {
     part_of(expected).*field.member = sample.value;
     EngineRequest plain = read("{\"" + names.back() + "\": " + sample.json + "}");
     EXPECT_TRUE(same_fields(plain, expected)) << field.name;
-    if (sample.json.front() == '"' || names.back() == "stop") return;  // a string is its own value
+    using Value = std::remove_cvref_t<decltype(sample.value)>;
+    const bool is_text = sample.json.front() == '"' || std::is_same_v<Value, std::vector<std::string>>;
+    if (is_text) return;  // a string is its own value
     EngineRequest quoted;
     set_field(quoted, field.name, nlohmann::json(sample.json).dump());
     EXPECT_TRUE(same_fields(quoted, expected)) << field.name;

@@ -62,6 +62,7 @@ TEST_F(InputProcessorTest, WhatOneRequestMayAskForHasLimits) {
   config.max_logit_bias = 2;
   config.max_stop_token_ids = 3;
   config.max_stop_bytes = 6;
+  config.max_bad_words_bytes = 5;
   config.max_answer_logprobs = 60;
   const auto check = [&](const std::string& expected, auto change) {
     EngineRequest request;
@@ -87,12 +88,90 @@ TEST_F(InputProcessorTest, WhatOneRequestMayAskForHasLimits) {
   check("", [](SamplingParams& p) { p.stop = {"abc", "def"}; });
   check("stop has this many bytes of strings: 7; the engine's max_stop_bytes allows at most 6",
         [](SamplingParams& p) { p.stop = {"abc", "defg"}; });
+  check("", [](SamplingParams& p) { p.bad_words = {"abc", "de"}; });
+  check("bad_words has this many bytes of strings: 6; the engine's max_bad_words_bytes allows at most 5",
+        [](SamplingParams& p) { p.bad_words = {"abc", "def"}; });
   const auto logprobs = [](SamplingParams& p) { p.logprobs = 2, p.n = 2; };
   check("", logprobs);
   check(
       "n 2, logprobs 2 and max_tokens 11 make 66 log-probabilities; the engine's max_answer_logprobs allows "
       "at most 60: ask for less of one of them",
       [&](SamplingParams& p) { logprobs(p), p.max_tokens = 11; });
+}
+
+TEST_F(InputProcessorTest, BadWordsAreTokensWithABlankAndWithout) {
+  const auto tokens_of = [&](std::vector<std::string> words) {
+    EngineRequest request;
+    request.prompt_token_ids = {1};
+    request.sampling_params.bad_words = std::move(words);
+    const auto messages = processor_.process(request);
+    EXPECT_TRUE(messages.at(0).sampling_params->bad_words.empty()) << "the engine core has no text";
+    return *messages.at(0).bad_words_token_ids;
+  };
+  const auto ids = [&](const char* text) { return tokenizer_->encode(text, /*add_special_tokens=*/false); };
+  // One token each, at the beginning of a text and within it.
+  ASSERT_EQ(ids("the").size(), 1U);
+  ASSERT_EQ(ids(" the").size(), 1U);
+  const std::vector<std::vector<int32_t>> expected = {ids("the"), ids(" the")};
+  EXPECT_EQ(tokens_of({"the"}), expected);
+  EXPECT_EQ(tokens_of({"  \tthe"}), expected) << "blanks before it do not count";
+  // A blank that is a token of its own makes the sequence longer: the bare one is what it ends with.
+  const auto number = tokens_of({"7"});
+  EXPECT_EQ(number.size(), ids(" 7").size() == ids("7").size() ? 2U : 1U);
+  EXPECT_EQ(number[0], ids("7"));
+  EXPECT_TRUE(tokens_of({}).empty());
+}
+
+TEST_F(InputProcessorTest, BadWordsThatCannotBeForbiddenAreRefused) {
+  const auto refused = [&](std::vector<std::string> words) {
+    SamplingParams params;
+    params.bad_words = std::move(words);
+    return complaint("hello", params);
+  };
+  EXPECT_EQ(refused({"ok", " \n"}),
+            "bad_words[1] is nothing but blanks; give text, or forbid tokens by logit_bias");
+  EXPECT_EQ(refused({""}), "bad_words holds an empty string; give non-empty strings");
+  std::string text;
+  for (int i = 0; i < 200; ++i) text += "x1";
+  const auto num_tokens = tokenizer_->encode(text, false).size();
+  EXPECT_EQ(refused({text}), "bad_words[0] is " + std::to_string(num_tokens) +
+                                 " tokens long; a bad word may have at most 128");
+  InputProcessor without_text(model(*tokenizer_), {}, nullptr, EngineConfig{});
+  EngineRequest request;
+  request.prompt_token_ids = {1};
+  request.sampling_params.bad_words = {"the"};
+  EXPECT_EQ(error_of([&] { without_text.process(request); }),
+            "bad_words holds strings, but skip_tokenizer_init is set; give logit_bias");
+}
+
+TEST_F(InputProcessorTest, AllowedTokensOfWhichNoneCanComeAreRefused) {
+  const int32_t the = tokenizer_->encode("the", false).at(0);
+  const auto refused = [&](std::vector<int32_t> allowed, auto change) {
+    SamplingParams params;
+    params.allowed_token_ids = std::move(allowed);
+    change(params);
+    InputProcessor processor(model(*tokenizer_), {0, 2}, tokenizer_, EngineConfig{});
+    EngineRequest request;
+    request.prompt_token_ids = {1};
+    request.sampling_params = params;
+    return error_of([&] { processor.process(request); });
+  };
+  EXPECT_EQ(refused({5}, [](SamplingParams&) {}), "");
+  EXPECT_EQ(refused({}, [](SamplingParams&) {}),
+            "allowed_token_ids is an empty list; give at least one token id, or none for all");
+  const std::string too_many = refused(std::vector<int32_t>(5000, 7), [](SamplingParams&) {});
+  EXPECT_EQ(too_many, "allowed_token_ids has 5000 ids; the vocabulary has 4096: give each once");
+  const auto late = [](SamplingParams& params) { params.min_tokens = 2, params.stop_token_ids = {9}; };
+  EXPECT_EQ(refused({0, 9, 5}, late), "");
+  EXPECT_EQ(
+      refused({0, 9, 2}, late),
+      "allowed_token_ids holds nothing but tokens that end the answer, which min_tokens 2 forbids at first; "
+      "allow another token, or leave out one of them");
+  EXPECT_EQ(refused({0, 9}, [&](SamplingParams& params) { late(params), params.ignore_eos = true; }), "");
+  const auto bad = [](SamplingParams& params) { params.bad_words = {"the"}; };
+  EXPECT_EQ(refused({the, 5}, bad), "");
+  EXPECT_EQ(refused({the}, bad),
+            "allowed_token_ids holds nothing but tokens that bad_words forbids; allow another token");
 }
 
 TEST_F(InputProcessorTest, EveryFieldOutOfItsRangeIsRefusedByName) {

@@ -25,6 +25,7 @@ EngineCoreRequest sample_request() {
   request.sampling_params.edit().logprobs = 3;
   request.seed = 124;
   request.eos_token_ids = {0};
+  request.bad_words_token_ids = std::vector<std::vector<int32_t>>{{5}, {6, 7}};
   request.priority = -2;
   request.cache_salt = "salt";
   return request;
@@ -53,6 +54,7 @@ TEST(ArchiveTest, ARequestComesBackAsItWas) {
   EXPECT_EQ(*received.sampling_params, *sent.sampling_params);
   EXPECT_EQ(received.seed, 124U);
   EXPECT_EQ(*received.eos_token_ids, *sent.eos_token_ids);
+  EXPECT_EQ(*received.bad_words_token_ids, *sent.bad_words_token_ids);
   EXPECT_EQ(received.priority, -2);
   EXPECT_EQ(received.cache_salt, "salt");
 }
@@ -69,7 +71,8 @@ TEST(ArchiveTest, EverySamplingFieldRoundTrips) {
 SchedulerOutput sample_scheduler_output() {
   SchedulerOutput scheduler_output;
   scheduler_output.step_id = 7;
-  scheduler_output.scheduled_new_reqs.push_back({1, {1, 2}, {3}, {}, 7, {0}, {{"cat", 1, 2}}, "lora"});
+  scheduler_output.scheduled_new_reqs.push_back(
+      {1, {1, 2}, {3}, {}, 7, {0}, std::vector<std::vector<int32_t>>{{8, 9}, {10}}, {{"cat", 1, 2}}, "lora"});
   scheduler_output.scheduled_reqs = {{1, 2, 0, 0, 1, 1, 0, 0}, {2, 3, 16, 2, 0, 0, 1, 0}};
   scheduler_output.new_block_ids.clear(2);
   scheduler_output.new_block_ids.push(4);

@@ -41,6 +41,65 @@ TEST_P(RunnerSamplingTest, AMaskDecidesForItsRequestAlone) {
   EXPECT_EQ(after, (std::vector<int32_t>{before[0], 17 * 32 + 4, 17 * 32 + 31}));
 }
 
+TEST_P(RunnerSamplingTest, OnlyAllowedTokensAreChosenAndAGrammarsMaskCountsToo) {
+  const auto before = output_with([](NewRequestData& data) { data.sampling_params.edit().logprobs = 1; });
+  const auto allow = [](NewRequestData& data) {
+    data.sampling_params.edit().allowed_token_ids = {{31, 32, 4095, 31}};
+    data.sampling_params.edit().logprobs = 1;
+  };
+  const auto output = output_with(allow);
+  const int32_t chosen = output.sampled_token_ids[1];
+  EXPECT_TRUE(chosen == 31 || chosen == 32 || chosen == 4095) << chosen;
+  EXPECT_EQ(output.sampled_token_ids[0], before.sampled_token_ids[0]);
+  EXPECT_EQ(output.sampled_token_ids[2], before.sampled_token_ids[2]);
+  // The likeliest token is still the model's own.
+  EXPECT_EQ(output.logprobs.at(0).positions.at(0).at(1), before.logprobs.at(0).positions.at(0).at(1));
+
+  GrammarOutput grammar;
+  grammar.request_ids = {2};
+  grammar.bitmask.assign(RunnerRig::kVocab / 32, -1);
+  for (const int32_t id : {31, 32, 4095}) {
+    auto& word = grammar.bitmask[static_cast<size_t>(id) / 32];
+    if (id != (chosen == 31 ? 32 : 31))
+      word = static_cast<int32_t>(static_cast<uint32_t>(word) & ~(1U << (id % 32)));
+  }
+  EXPECT_EQ(tokens_with(allow, &grammar)[1], chosen == 31 ? 32 : 31);
+}
+
+// Few, and so many that they take rounds of their own on a device.
+TEST_P(RunnerSamplingTest, ABadWordDoesNotComeAboutInTheOutput) {
+  const auto before = plain();
+  for (const size_t num_others : {size_t{0}, size_t{30000}}) {
+    const auto after = [&](std::vector<int32_t> output, std::vector<int32_t> word) {
+      return tokens_with([&](NewRequestData& data) {
+        // The prompt's last tokens become output.
+        std::vector<int32_t> prompt = *data.prompt_token_ids;
+        prompt.resize(prompt.size() - output.size());
+        data.prompt_token_ids = prompt;
+        data.output_token_ids = output;
+        std::vector<std::vector<int32_t>> words(num_others, {11, 12, 13});
+        words.push_back(std::move(word));
+        data.bad_words_token_ids = std::move(words);
+      });
+    };
+    const int32_t likeliest = before[1];
+    for (const auto& [output, word, is_bad] :
+         std::initializer_list<std::tuple<std::vector<int32_t>, std::vector<int32_t>, bool>>{
+             {{}, {likeliest}, true},
+             {{6, 7}, {6, 7, likeliest}, true},
+             {{6, 7}, {7, likeliest}, true},
+             {{6, 7}, {6, likeliest}, false},
+             {{7}, {6, 7, likeliest}, false},  // begins in the prompt
+             {{}, {7, likeliest}, false},
+         }) {
+      const auto tokens = after(output, word);
+      EXPECT_EQ(tokens[1] != likeliest, is_bad) << output.size() << " " << word.size() << " " << num_others;
+      EXPECT_EQ(tokens[0], before[0]);
+      EXPECT_EQ(tokens[2], before[2]);
+    }
+  }
+}
+
 TEST_P(RunnerSamplingTest, BiasOfEveryTokenIsApplied) {
   const auto before = plain();
   const auto after = tokens_with([](NewRequestData& data) {

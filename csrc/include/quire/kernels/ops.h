@@ -87,6 +87,19 @@ struct PenaltyArgs {
   const float* repetition;           // [R]; 1: none
 };
 
+// Sequences of tokens that an output may not come to hold. The last token of sequence i is forbidden in its
+// row when the row's output ends with the tokens before it.
+struct BadWordsArgs {
+  TensorView logits;                 // [R, V] fp32; changed in place
+  const int32_t* const* token_ids;   // [R] pointers to prompt then output tokens
+  const int32_t* num_prompt_tokens;  // [R]
+  const int32_t* num_tokens;         // [R]
+  const int32_t* row;                // [count]; several sequences may have one row
+  const int32_t* begin;  // [count + 1]: sequence i is words[begin[i] .. begin[i + 1]), never empty
+  const int32_t* words;
+  int32_t count = 0;
+};
+
 struct KernelTable {
   const char* backend;  // "cpu"
   const char* variant;  // instruction set or architecture: "amx", "avx512", "avx2", "generic", "sm_90"
@@ -194,6 +207,7 @@ struct KernelTable {
   // logits[rows[i], v] = -inf where bit v % 32 of bitmask[i, v / 32] is 0.
   //   logits [R, V] fp32; rows [n] int32; bitmask [n, ceil(V / 32)] int32
   void (*apply_bitmask)(const LaunchContext& ctx, TensorView logits, TensorView rows, TensorView bitmask);
+  void (*apply_bad_words)(const LaunchContext& ctx, const BadWordsArgs& args);
   void (*apply_penalties)(const LaunchContext& ctx, const PenaltyArgs& args);
   size_t (*sampling_workspace_bytes)(int64_t rows, int64_t vocab_size);  // null: none
   // Scales by temperature, filters by min-p, then top-k, then top-p, and draws with a counter-based
