@@ -162,14 +162,14 @@ int32_t sample_row(const SamplingKernels& kernels, const float* logits, int64_t 
 }
 
 template <typename F>
-void for_each_row(const LaunchContext& ctx, const TensorView& x, F&& f) {
-  WorkQueue queue(x.shape[0]);
+void for_each_row(const LaunchContext& ctx, const TensorView& x, int64_t rows, F&& f) {
+  WorkQueue queue(rows);
   const auto work = [&](int32_t, int32_t) {
     int64_t begin, end;
     while (queue.take(&begin, &end)) f(begin);
   };
   constexpr int64_t kGrainElements = 65536;
-  if (x.shape[0] < 2 || x.shape[0] * x.shape[1] < kGrainElements) {
+  if (rows < 2 || rows * x.shape[1] < kGrainElements) {
     work(0, 1);
   } else {
     on_all_threads(ctx, work);
@@ -179,7 +179,7 @@ void for_each_row(const LaunchContext& ctx, const TensorView& x, F&& f) {
 }  // namespace
 
 void sample(const Isa& isa, const LaunchContext& ctx, const SamplingArgs& args) {
-  for_each_row(ctx, args.logits, [&](int64_t r) {
+  for_each_row(ctx, args.logits, args.logits.shape[0], [&](int64_t r) {
     const Filters filters = {args.top_k[r], static_cast<double>(args.top_p[r]), args.min_p[r]};
     const int32_t token =
         sample_row(isa.sampling, reinterpret_cast<const float*>(args.logits.at(r)), args.logits.shape[1],
@@ -192,7 +192,7 @@ void sample(const Isa& isa, const LaunchContext& ctx, const SamplingArgs& args) 
 }
 
 void log_softmax(const Isa& isa, const LaunchContext& ctx, TensorView logprobs, TensorView logits) {
-  for_each_row(ctx, logits, [&](int64_t r) {
+  for_each_row(ctx, logits, logits.shape[0], [&](int64_t r) {
     const auto* x = reinterpret_cast<const float*>(logits.at(r));
     const int64_t vocab = logits.shape[1];
     const float max = isa.sampling.max(x, vocab);
@@ -203,8 +203,9 @@ void log_softmax(const Isa& isa, const LaunchContext& ctx, TensorView logprobs, 
 }
 
 void top_logprobs(const Isa& isa, const LaunchContext& ctx, const TopLogprobsArgs& args) {
-  for_each_row(ctx, args.logits, [&](int64_t r) {
-    const auto* x = reinterpret_cast<const float*>(args.logits.at(r));
+  const int64_t count = args.row != nullptr ? args.num_chosen : args.logits.shape[0];
+  for_each_row(ctx, args.logits, count, [&](int64_t r) {
+    const auto* x = reinterpret_cast<const float*>(args.logits.at(args.row != nullptr ? args.row[r] : r));
     const int64_t vocab = args.logits.shape[1];
     const float max = isa.sampling.max(x, vocab);
     const double log_sum =

@@ -165,7 +165,8 @@ __global__ void __launch_bounds__(kRowThreads) top_logprobs_kernel(TopLogprobsAr
   __shared__ int list_count, shared_last;
   const int r = static_cast<int>(blockIdx.x), vocab = static_cast<int>(a.logits.shape[1]);
   const int num_top = min(a.num_top, vocab);
-  const float* row = static_cast<const float*>(a.logits.data) + r * a.logits.stride[0];
+  const float* row =
+      static_cast<const float*>(a.logits.data) + (a.row != nullptr ? a.row[r] : r) * a.logits.stride[0];
   const auto chosen_id = static_cast<uint32_t>(a.chosen_token_id[r]);
   const Ranked chosen = ranked(row[chosen_id], chosen_id);
 
@@ -261,8 +262,9 @@ void log_softmax(const LaunchContext& ctx, TensorView logprobs, TensorView logit
 }
 
 void top_logprobs(const LaunchContext& ctx, const TopLogprobsArgs& args) {
-  if (args.logits.numel() == 0) return;
-  top_logprobs_kernel<<<static_cast<unsigned>(args.logits.shape[0]), kRowThreads, 0, stream_of(ctx)>>>(args);
+  const int64_t count = args.row != nullptr ? args.num_chosen : args.logits.shape[0];
+  if (args.logits.numel() == 0 || count == 0) return;
+  top_logprobs_kernel<<<static_cast<unsigned>(count), kRowThreads, 0, stream_of(ctx)>>>(args);
   check_launch(ctx, "top_logprobs", args.logits);
 }
 

@@ -166,6 +166,18 @@ struct NoneForMax {
   }
 };
 
+// A number of which True is 1 and False is none.
+template <auto member>
+struct TrueForOne {
+  using Class = typename MemberOf<member>::Class;
+  static bool set(Class& target, nanobind::handle value) {
+    if (!PyBool_Check(value.ptr())) return MemberOf<member>::set(target, value);
+    (target.*member).reset();
+    if (value.ptr() == Py_True) target.*member = 1;
+    return true;
+  }
+};
+
 template <auto member>
 constexpr auto argument(const char* name, const char* type, const char* accepts) {
   using Of = MemberOf<member>;
@@ -189,6 +201,7 @@ constexpr auto argument_of_field() {
     made.set = NoneForMax<field.member>::set;
     made.get = NoneForMax<field.member>::get;
   }
+  if constexpr (field.also == Also::kTrueForOne) made.set = TrueForOne<field.member>::set;
   return made;
 }
 template <const auto& table, size_t... i>

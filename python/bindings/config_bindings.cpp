@@ -56,6 +56,7 @@ constexpr Argument<C> kArguments[] = {
     argument<&C::scheduler_reserve_full_isl>("scheduler_reserve_full_isl"),
     argument<&C::watermark>("watermark"),
     argument<&C::max_logprobs>("max_logprobs"),
+    argument<&C::max_logprob_token_ids>("max_logprob_token_ids"),
     argument<&C::max_logit_bias>("max_logit_bias"),
     argument<&C::max_stop_token_ids>("max_stop_token_ids"),
     argument<&C::max_stop_bytes>("max_stop_bytes"),

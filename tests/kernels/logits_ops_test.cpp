@@ -229,6 +229,36 @@ TEST_P(LogitsOpsTest, TopLogprobsAreTheLikeliestInOrder) {
   }
 }
 
+TEST_P(LogitsOpsTest, SeveralTokensOfARowHaveLogprobs) {
+  ThreadPool pool(2);
+  for (const int64_t vocab : {40, 32003}) {
+    const Tensor logits = std::move(Tensor(DType::kFloat32, 3, vocab, 1).randomize(6, 2.0F));
+    const Array<int32_t> row = {2, 0, 2, 2, 0}, chosen = {5, 39, 0, 7, 5};
+    Array<float> one_by_one(5), logprobs(5, NAN);
+    Array<int32_t> expected_ranks(5), ranks(5, -1);
+    for (size_t i = 0; i < 5; ++i) {
+      kernels().top_logprobs(context(), {.logits = logits.view().rows(row[i], 1),
+                                         .chosen_token_id = &chosen[i],
+                                         .num_top = 0,
+                                         .chosen_logprob = &one_by_one[i],
+                                         .chosen_rank = &expected_ranks[i],
+                                         .top_token_ids = nullptr,
+                                         .top_logprobs = nullptr});
+    }
+    kernels().top_logprobs(context(&pool), {.logits = logits,
+                                            .chosen_token_id = chosen.data(),
+                                            .num_top = 0,
+                                            .chosen_logprob = logprobs.data(),
+                                            .chosen_rank = ranks.data(),
+                                            .top_token_ids = nullptr,
+                                            .top_logprobs = nullptr,
+                                            .row = row.data(),
+                                            .num_chosen = 5});
+    EXPECT_EQ(read(logprobs), read(one_by_one)) << vocab;
+    EXPECT_EQ(read(ranks), read(expected_ranks)) << vocab;
+  }
+}
+
 TEST_P(LogitsOpsTest, LogprobsOfAMaskedTokenAreMinusInfinity) {
   Tensor logits(DType::kFloat32, 1, 5);
   const float values[] = {0, -kInfinity, std::log(3.0F), -kInfinity, -kInfinity};

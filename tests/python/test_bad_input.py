@@ -223,7 +223,9 @@ def test_parameters_out_of_range_are_refused_where_they_are_made() -> None:
         ("min_tokens", 99),
         ("stop", [""]),
         ("n", 0),
-        ("logprobs", 1000),
+        ("logprobs", -2),
+        ("logprob_token_ids", [-1]),
+        ("allowed_token_ids", []),
     ):
         with pytest.raises(ValueError, match=field):
             SamplingParams(**{field: value})  # type: ignore[arg-type]

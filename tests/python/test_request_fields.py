@@ -110,6 +110,12 @@ def test_a_field_of_the_request_is_an_argument(field: Described) -> None:
         _core.EngineRequest("r", "prompt", SamplingParams(), **given(field, object()))
 
 
+def test_the_limit_that_a_field_names_is_the_engines(demo_model: Path) -> None:
+    default = _core.EngineConfig(str(demo_model)).max_logprobs
+    [doc] = [field["doc"] for field in FIELDS if field["name"] == "logprobs"]
+    assert f"max_logprobs, {default} unless set" in doc
+
+
 def test_the_page_of_fields_is_what_the_tables_say() -> None:
     command = [sys.executable, str(ROOT / "tools" / "request_fields.py"), "--check"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

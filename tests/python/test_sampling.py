@@ -145,6 +145,36 @@ def test_logprobs_equal_transformers(llm: LLM, reference: Any) -> None:
         ids.append(token)
 
 
+def test_all_logprobs_and_those_of_tokens_by_id_equal_transformers(model: Path, reference: Any) -> None:
+    llm = LLM(model, skip_tokenizer_init=True, max_logprobs=-1)
+    expected = np.log(softmax(last_logits(reference, PROMPT)))
+    params = SamplingParams(temperature=0, max_tokens=1, logprobs=-1)
+    positions = llm.generate(PROMPT, params, use_tqdm=False)[0].outputs[0].logprobs
+    assert positions is not None
+    assert sorted(positions[0]) == list(range(VOCAB_SIZE))
+    ids = [77, 3, 130, 3]
+    params = SamplingParams(temperature=0, max_tokens=1, logprob_token_ids=ids)
+    completion = llm.generate(PROMPT, params, use_tqdm=False)[0].outputs[0]
+    assert completion.logprobs is not None
+    assert set(completion.logprobs[0]) == {completion.token_ids[0], *ids}
+    assert completion.cumulative_logprob == pytest.approx(expected.max(), abs=2e-3)
+    for position in (positions[0], completion.logprobs[0]):
+        for token, entry in position.items():
+            assert entry.logprob == pytest.approx(expected[token], abs=2e-3)
+            # Random weights have near ties.
+            assert abs(entry.rank - 1 - int((expected > expected[token]).sum())) <= 1
+
+
+def test_true_is_one_logprob_and_false_is_none(llm: LLM) -> None:
+    assert SamplingParams(logprobs=True).logprobs == 1
+    assert SamplingParams(logprobs=False) == SamplingParams()
+    params = SamplingParams(logprobs=0)
+    params.logprobs = True
+    assert params == SamplingParams(logprobs=1)
+    [output] = llm.generate(PROMPT, SamplingParams(max_tokens=1, logprobs=False), use_tqdm=False)
+    assert output.outputs[0].logprobs is None
+
+
 @pytest.mark.parametrize(
     "penalties",
     [

@@ -51,7 +51,7 @@ BAD_VALUES: dict[str, tuple[Any, ...]] = {
     "stop_token_ids": ("x", [1.5], [-1], [2**31], [10**7]),
     "ignore_eos": ("maybe", 1, []),
     "n": (0, -1, 257, 2**31, 1e9),
-    "logprobs": (-1, 101, 2**40, "all"),
+    "logprobs": (-1, -2, 101, 2**40, "all"),
     "deadline_ms": (-1, 1.5, "soon"),
     "priority": (2**31, "high"),
     "user": (5, []),

@@ -205,7 +205,7 @@ AdaptedRequest adapt_request(const IncomingRequest& incoming, const ModelSetting
   // Asking for them back is asking for them.
   const bool needs_logprobs =
       response.logprobs || response.cumulative_logprob || response.cum_log_probs || response.output_log_probs;
-  if (needs_logprobs && !params.logprobs) params.logprobs = 0;
+  if (needs_logprobs && !params.wants_logprobs()) params.logprobs = 0;
   if (!response.text_output && params.stop.empty()) params.detokenize = false;
 
   const uint64_t timeout_us = model.timeout_us(incoming.timeout_us);

@@ -41,8 +41,8 @@ QUIRE_API std::string describe(const Range& range);
 // What else may be written for a value, because others do.
 enum class Also : uint8_t {
   kNothing,
-  kTrueForZero,  // JSON: true is 0, false is none
-  kNoneForMax,   // Python: None is the largest number, which is no limit
+  kTrueForOne,  // true is 1, false is none
+  kNoneForMax,  // Python: None is the largest number, which is no limit
 };
 
 // Who sets a field.

@@ -15,7 +15,7 @@
 namespace quire {
 
 // Fields of kSamplingParamsFields and kEngineRequestFields that clients set, by their names. `stop` may be
-// one string or an array, `logprobs` a boolean (true is 0: those of the chosen tokens). vLLM's fields that
+// one string or an array, `logprobs` a boolean (true is 1, false is none). vLLM's fields that
 // Quire does not have (best_of, use_beam_search, ...) are accepted with the value that changes nothing.
 QUIRE_API void set_field(EngineRequest& request, const std::string& name, const std::string& json);
 // The members of a JSON object; `where` begins the complaints about the text itself.

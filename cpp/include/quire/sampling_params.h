@@ -44,9 +44,12 @@ struct QUIRE_API SamplingParams {
   // Reporting.
   int32_t n = 1;
   std::optional<int32_t> logprobs;
+  std::vector<int32_t> logprob_token_ids;
   bool detokenize = true;
   bool skip_special_tokens = true;
   RequestOutputKind output_kind = RequestOutputKind::kCumulative;
+
+  bool wants_logprobs() const { return logprobs.has_value() || !logprob_token_ids.empty(); }
 
   // Throws InvalidArgument naming the first field out of range, its value and what would do.
   // `vocab_size` bounds the token ids.
@@ -94,8 +97,11 @@ inline constexpr std::tuple kSamplingParamsFields{
           "keeps what ended the answer in its text"},
     Field{"n", &SamplingParams::n, "completions of one prompt", between(1, 256)},
     Field{"logprobs", &SamplingParams::logprobs,
-          "reports log-probabilities of the chosen and this many likeliest tokens", between(0, 100),
-          Also::kTrueForZero},
+          "reports log-probabilities of the chosen and this many likeliest tokens, at most the engine's "
+          "max_logprobs, 20 unless set; true is 1, false is none",
+          at_least(-1, "at least 0, or -1 for all tokens"), Also::kTrueForOne},
+    Field{"logprob_token_ids", &SamplingParams::logprob_token_ids,
+          "reports log-probabilities of the chosen and of exactly these tokens"},
     Field{"detokenize", &SamplingParams::detokenize, "false: token ids only"},
     Field{"skip_special_tokens", &SamplingParams::skip_special_tokens,
           "leaves special tokens out of the text"},

@@ -51,6 +51,7 @@ constexpr ConfigField kConfigFields[] = {
     QUIRE_FIELD(scheduler_reserve_full_isl),
     QUIRE_FIELD(watermark),
     QUIRE_FIELD(max_logprobs),
+    QUIRE_FIELD(max_logprob_token_ids),
     QUIRE_FIELD(max_logit_bias),
     QUIRE_FIELD(max_stop_token_ids),
     QUIRE_FIELD(max_stop_bytes),
@@ -107,8 +108,8 @@ void read_field(Also, const FieldValue& value, T& field) {
 void read_field(Also, const FieldValue&, RequestOutputKind&) {}  // no client's
 void read_field(Also also, const FieldValue& value, std::optional<int32_t>& field) {
   bool wanted = false;
-  if (also != Also::kTrueForZero || !value.read_if_boolean(wanted)) return value.read(field);
-  field = wanted ? std::optional<int32_t>(0) : std::nullopt;
+  if (also != Also::kTrueForOne || !value.read_if_boolean(wanted)) return value.read(field);
+  field = wanted ? std::optional<int32_t>(1) : std::nullopt;
 }
 
 void set_json_field(EngineRequest& request, const std::string& name, const Json& value,

@@ -19,7 +19,8 @@ InputProcessor::InputProcessor(const ModelInfo& model, std::vector<int32_t> eos_
       eos_token_ids_(std::move(eos_token_ids)),
       tokenizer_(std::move(tokenizer)),
       max_token_bytes_(tokenizer_ ? tokenizer_->max_token_bytes() : 0),
-      max_logprobs_(config.max_logprobs),
+      max_logprobs_(config.max_logprobs == -1 ? model.vocab_size : config.max_logprobs),
+      max_logprob_token_ids_(config.max_logprob_token_ids),
       max_logit_bias_(config.max_logit_bias),
       max_stop_token_ids_(config.max_stop_token_ids),
       max_stop_bytes_(config.max_stop_bytes),
@@ -66,7 +67,14 @@ void InputProcessor::check_limits(const SamplingParams& params) const {
       throw InvalidArgument(str(what, " ", size, "; the engine's ", limit, " allows at most ", max));
     }
   };
-  check("logprobs is", params.logprobs.value_or(0), "max_logprobs", max_logprobs_);
+  if (params.logprobs == -1) {
+    check("logprobs is -1, which is the whole vocabulary of", model_.vocab_size, "max_logprobs",
+          max_logprobs_);
+  } else {
+    check("logprobs is", params.logprobs.value_or(0), "max_logprobs", max_logprobs_);
+  }
+  check("logprob_token_ids has this many:", std::ssize(params.logprob_token_ids), "max_logprob_token_ids",
+        max_logprob_token_ids_);
   check("logit_bias has this many token ids:", std::ssize(params.logit_bias), "max_logit_bias",
         max_logit_bias_);
   check("stop_token_ids has this many:", std::ssize(params.stop_token_ids), "max_stop_token_ids",
@@ -159,10 +167,17 @@ std::vector<EngineCoreRequest> InputProcessor::process(EngineRequest& request) {
   params.max_tokens = std::min(params.max_tokens, model_.max_model_len - num_prompt_tokens);
   params.min_tokens = std::min(params.min_tokens, params.max_tokens);
   if (params.logprobs) {
-    const int64_t num_logprobs = int64_t{params.n} * (*params.logprobs + 1) * params.max_tokens;
+    if (*params.logprobs == -1) params.logprobs = model_.vocab_size;
+    params.logprobs = std::min(*params.logprobs, model_.vocab_size);
+  }
+  if (params.wants_logprobs()) {
+    const int64_t per_token =
+        params.logprob_token_ids.empty() ? *params.logprobs : std::ssize(params.logprob_token_ids);
+    const int64_t num_logprobs = int64_t{params.n} * (per_token + 1) * params.max_tokens;
     if (num_logprobs > max_answer_logprobs_) {
-      throw InvalidArgument(str("n ", params.n, ", logprobs ", *params.logprobs, " and max_tokens ",
-                                params.max_tokens, " make ", num_logprobs,
+      throw InvalidArgument(str("n ", params.n,
+                                params.logprob_token_ids.empty() ? ", logprobs " : ", logprob_token_ids ",
+                                per_token, " and max_tokens ", params.max_tokens, " make ", num_logprobs,
                                 " log-probabilities; the engine's max_answer_logprobs allows at most ",
                                 max_answer_logprobs_, ": ask for less of one of them"));
     }

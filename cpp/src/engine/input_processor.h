@@ -36,7 +36,7 @@ class InputProcessor {
   const Shared<std::vector<int32_t>> eos_token_ids_;
   const std::shared_ptr<const Tokenizer> tokenizer_;
   const size_t max_token_bytes_;
-  const int32_t max_logprobs_, max_logit_bias_, max_stop_token_ids_;
+  const int32_t max_logprobs_, max_logprob_token_ids_, max_logit_bias_, max_stop_token_ids_;
   const int64_t max_stop_bytes_, max_bad_words_bytes_, max_answer_logprobs_, max_structured_output_bytes_;
   std::mutex mutex_;
   std::mt19937_64 seeds_;

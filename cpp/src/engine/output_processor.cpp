@@ -22,7 +22,7 @@ void OutputProcessor::add_request(EngineRequest&& request, const std::vector<Eng
     child.id = message.request_id;
     child.metrics.arrival_time = message.arrival_time;
     child.output.index = static_cast<int32_t>(state->children.size()) - 1;
-    if (state->params.logprobs) child.output.cumulative_logprob = 0.0;
+    if (state->params.wants_logprobs()) child.output.cumulative_logprob = 0.0;
     if (tokenizer_ && state->params.detokenize) {
       child.detokenizer = tokenizer_->detokenizer(state->params.skip_special_tokens);
     }

@@ -59,6 +59,11 @@ void SamplingParams::validate(int32_t vocab_size) const {
   }
   if (allowed_token_ids && allowed_token_ids->empty())
     throw InvalidArgument("allowed_token_ids is an empty list; give at least one token id, or none for all");
+  if (const auto count = static_cast<int64_t>(logprob_token_ids.size());
+      count > 0 && logprobs && *logprobs != count) {
+    throw InvalidArgument(
+        str("logprobs must be none, or ", count, " as the number of logprob_token_ids is, got ", *logprobs));
+  }
   if (!stop.empty() && !detokenize) {
     throw InvalidArgument("stop needs detokenize=True: strings are found in the text");
   }
@@ -146,7 +151,8 @@ void EngineConfig::validate() const {
           "at least 1, or 0 for no limit");
   find_scheduling_policy(scheduling_policy);
   require(watermark >= 0 && watermark < 1, "watermark", watermark, "at least 0 and below 1");
-  require(max_logprobs >= 0 && max_logprobs <= 100, "max_logprobs", max_logprobs, "between 0 and 100");
+  require(max_logprobs >= -1, "max_logprobs", max_logprobs, "at least 0, or -1 for the whole vocabulary");
+  require(max_logprob_token_ids >= 0, "max_logprob_token_ids", max_logprob_token_ids, "at least 0");
   require(max_logit_bias >= 0, "max_logit_bias", max_logit_bias, "at least 0");
   require(max_stop_token_ids >= 0, "max_stop_token_ids", max_stop_token_ids, "at least 0");
   require(max_stop_bytes >= 0 && max_stop_bytes <= 1 << 28, "max_stop_bytes", max_stop_bytes,

@@ -23,7 +23,7 @@ struct HistoryColumns {
   Staged<int32_t> num_prompt_tokens, num_tokens;
 };
 
-// Part of a device's sampler. A step that bans nothing costs a look at each row.
+// Part of a device's sampler.
 class DeviceBans {
  public:
   DeviceBans(const KernelTable& ops, int32_t vocab_size, StagingRing& staging)
@@ -32,8 +32,8 @@ class DeviceBans {
   // Pushes as much as a step stages at most with its inputs, to a meter.
   static void push_most(StagingMeter& meter, size_t max_num_rows);
 
-  // The rows of the next step. Bad words are sent with its inputs, unless they are more than rows have on
-  // average.
+  // The rows of the next step; none when nothing is banned. Bad words are sent with its inputs, unless they
+  // are more than rows have on average.
   void stage(std::span<const SamplingRow> rows, size_t max_num_rows);
   // Whether `apply` reads the history of the rows staged last.
   bool needs_history() const { return bad_words_.count() > 0; }

@@ -5,28 +5,15 @@
 #include <limits>
 
 #include "sampler/device_bans.h"
+#include "sampler/device_logprobs.h"
 #include "sampler/sampler.h"
 #include "util/check.h"
 
 namespace quire {
 namespace {
 
-// The most log-probabilities a row may ask for (SamplingParams::logprobs).
-constexpr int32_t kMaxTopLogprobs = 100;
 // Biased tokens that are sent with the rest, on average over the rows. More take a round of their own.
 constexpr size_t kMaxBiasesPerRow = 64;
-
-// Columns of results, one after the other.
-struct ResultLayout {
-  explicit ResultLayout(int32_t max_num_rows) : rows(static_cast<size_t>(max_num_rows)) {}
-  size_t tokens() const { return 0; }
-  size_t chosen_logprob() const { return rows; }
-  size_t chosen_rank() const { return 2 * rows; }
-  size_t top_ids() const { return 3 * rows; }
-  size_t top_logprobs() const { return (3 + kMaxTopLogprobs) * rows; }
-  size_t words() const { return (3 + 2 * kMaxTopLogprobs) * rows; }
-  size_t rows;
-};
 
 // What a step sends, in columns. Each is pushed by one function, to a ring or to a meter.
 struct SamplingColumns {
@@ -85,13 +72,14 @@ class DeviceSampler final : public Sampler {
         memory_(memory),
         staging_(staging),
         bans_(ops, config.vocab_size, staging),
-        layout_(config.max_num_rows),
+        logprobs_(ops, config, staging),
+        max_num_rows_(static_cast<size_t>(config.max_num_rows)),
         mask_rows_(config),
         pinned_(make_pinned(staging.runtime(),
-                            static_cast<size_t>(config.ring_size) * layout_.words() * sizeof(int32_t))),
-        results_(static_cast<size_t>(config.ring_size)) {
+                            static_cast<size_t>(config.ring_size) * max_num_rows_ * sizeof(int32_t))),
+        num_rows_(static_cast<size_t>(config.ring_size)) {
     check_device(staging_.runtime(),
-                 staging_.runtime().fill(memory_.row_counters, 0, layout_.rows * sizeof(uint32_t), stream),
+                 staging_.runtime().fill(memory_.row_counters, 0, max_num_rows_ * sizeof(uint32_t), stream),
                  "clearing counters");
   }
 
@@ -99,31 +87,23 @@ class DeviceSampler final : public Sampler {
   void sample(const LaunchContext& launch, ActivationArena& arena, TensorView logits, int32_t ring_index,
               const GrammarOutput* grammar) override;
   std::span<const int32_t> token_ids(int32_t ring_index) const override {
-    return {words(ring_index) + layout_.tokens(), results_[static_cast<size_t>(ring_index)].num_rows};
+    return {host_token_ids(ring_index), num_rows_[static_cast<size_t>(ring_index)]};
   }
-  void take_logprobs(int32_t ring_index, std::vector<RequestLogprobs>& logprobs) override;
+  void take_logprobs(int32_t ring_index, std::vector<RequestLogprobs>& logprobs) override {
+    logprobs_.take(ring_index, token_ids(ring_index), logprobs);
+  }
 
  private:
-  struct StepResult {
-    size_t num_rows = 0;
-    struct LogprobsRow {
-      size_t row;
-      uint32_t result_index;
-      int32_t num_top;
-    };
-    std::vector<LogprobsRow> logprobs;  // the rows that asked
-    int32_t num_top = 0;                // the most that one of them asked for
-  };
   struct StagedStep {
     SamplingColumns sampling;
     bool all_greedy = true, any_filter = false;
-    Staged<int32_t> logprobs_rows;  // the rows that want log-probabilities
     LogitBiasArgs biases;
     bool late_biases = false;  // too many to be staged with the rest
     bool penalizes = false;
     HistoryColumns history;    // of all rows, when one is penalized or has bad words
     PenaltyColumns penalties;  // of all rows, when one is penalized
   };
+  void stage_columns(bool* any_logprobs, bool* any_bans);
   void collect_biases();
   LogitBiasArgs stage_biases(size_t begin, size_t count);
   void apply_late_biases(const LaunchContext& launch, TensorView logits);
@@ -133,11 +113,10 @@ class DeviceSampler final : public Sampler {
 
   // Token ids are on the device, because kernels read them again.
   int32_t* device_token_ids(int32_t ring_index) const {
-    return memory_.token_ids + static_cast<size_t>(ring_index) * layout_.rows;
+    return memory_.token_ids + static_cast<size_t>(ring_index) * max_num_rows_;
   }
-  // Everything else is only where the host reads it.
-  int32_t* words(int32_t ring_index) const {
-    return static_cast<int32_t*>(pinned_.get()) + static_cast<size_t>(ring_index) * layout_.words();
+  int32_t* host_token_ids(int32_t ring_index) const {
+    return static_cast<int32_t*>(pinned_.get()) + static_cast<size_t>(ring_index) * max_num_rows_;
   }
 
   const KernelTable& ops_;
@@ -145,10 +124,11 @@ class DeviceSampler final : public Sampler {
   DeviceSamplerMemory memory_;
   StagingRing& staging_;
   DeviceBans bans_;
-  ResultLayout layout_;
+  DeviceLogprobs logprobs_;
+  size_t max_num_rows_;
   MaskRows mask_rows_;
-  PinnedMemory pinned_;
-  std::vector<StepResult> results_;
+  PinnedMemory pinned_;           // [ring_size, max_num_rows] token ids
+  std::vector<size_t> num_rows_;  // by ring index
   std::span<const SamplingRow> rows_;
   StagedStep step_;
   // The (row, token) pairs that a logit bias or a minimum length names.
@@ -163,43 +143,38 @@ class DeviceSampler final : public Sampler {
 void DeviceSampler::stage(int32_t ring_index, std::span<const SamplingRow> rows) {
   rows_ = rows;
   step_ = {};
-  StepResult& result = results_[static_cast<size_t>(ring_index)];
-  result.num_rows = rows.size();
-  result.logprobs.clear();
-  result.num_top = 0;
-  const size_t n = rows.size();
-  if (n == 0) return;
+  const size_t n = num_rows_[static_cast<size_t>(ring_index)] = rows.size();
+  bool any_logprobs = false, any_bans = false;
+  if (n > 0) stage_columns(&any_logprobs, &any_bans);
+  logprobs_.stage(ring_index, any_logprobs ? rows : std::span<const SamplingRow>());
+  bans_.stage(any_bans ? rows : std::span<const SamplingRow>(), max_num_rows_);
+  if (step_.penalizes || bans_.needs_history()) stage_history();
+  if (step_.penalizes) stage_penalties();
+  collect_biases();
+  step_.late_biases = biases_.size() > kMaxBiasesPerRow * max_num_rows_;
+  if (!biases_.empty() && !step_.late_biases) step_.biases = stage_biases(0, biases_.size());
+}
+
+// What every row has.
+void DeviceSampler::stage_columns(bool* any_logprobs, bool* any_bans) {
+  const size_t n = rows_.size();
   SamplingColumns& columns = step_.sampling;
   columns.push(staging_, n);
   for (size_t i = 0; i < n; ++i) {
-    const RowSampling& sampling = rows[i].sampling;
+    const RowSampling& sampling = rows_[i].sampling;
     columns.temperature.host[i] = sampling.temperature;
     columns.top_k.host[i] = sampling.top_k;
     columns.top_p.host[i] = sampling.top_p;
     columns.min_p.host[i] = sampling.min_p;
     columns.seed.host[i] = sampling.seed;
-    columns.position.host[i] = rows[i].num_tokens;
-    columns.token_places.host[i] = rows[i].token_place;
+    columns.position.host[i] = rows_[i].num_tokens;
+    columns.token_places.host[i] = rows_[i].token_place;
     step_.all_greedy &= sampling.temperature == 0;
     step_.any_filter |= sampling.is_filtered();
     step_.penalizes |= sampling.is_penalized;
-    if (sampling.wants_logprobs) {
-      const int32_t num_top = std::min({*rows[i].params->logprobs, kMaxTopLogprobs, vocab_size_});
-      result.logprobs.push_back({i, rows[i].result_index, num_top});
-      result.num_top = std::max(result.num_top, num_top);
-    }
+    *any_logprobs |= sampling.wants_logprobs;
+    *any_bans |= rows_[i].bans != nullptr;
   }
-  if (!result.logprobs.empty()) {
-    step_.logprobs_rows = staging_.push<int32_t>(result.logprobs.size());
-    for (size_t i = 0; i < result.logprobs.size(); ++i)
-      step_.logprobs_rows.host[i] = static_cast<int32_t>(result.logprobs[i].row);
-  }
-  bans_.stage(rows, layout_.rows);
-  if (step_.penalizes || bans_.needs_history()) stage_history();
-  if (step_.penalizes) stage_penalties();
-  collect_biases();
-  step_.late_biases = biases_.size() > kMaxBiasesPerRow * layout_.rows;
-  if (!biases_.empty() && !step_.late_biases) step_.biases = stage_biases(0, biases_.size());
 }
 
 // A pair may be both biased and forbidden: forbidden wins, and pairs stay distinct.
@@ -290,14 +265,8 @@ void DeviceSampler::apply_masks(const LaunchContext& launch, TensorView logits,
 
 void DeviceSampler::sample(const LaunchContext& launch, ActivationArena& arena, TensorView logits,
                            int32_t ring_index, const GrammarOutput* grammar) {
-  StepResult& result = results_[static_cast<size_t>(ring_index)];
   const size_t mark = arena.mark();
-  const auto num_logprobs = static_cast<int64_t>(result.logprobs.size());
-  TensorView own_logits;
-  if (num_logprobs > 0) {
-    own_logits = arena.take(DType::kFloat32, num_logprobs, vocab_size_);
-    ops_.gather_rows(launch, own_logits, logits, {step_.logprobs_rows.device, DType::kInt32, num_logprobs});
-  }
+  logprobs_.copy_logits(launch, arena, ring_index, logits);
   if (step_.late_biases) {
     apply_late_biases(launch, logits);
   } else if (step_.biases.count > 0) {
@@ -315,7 +284,6 @@ void DeviceSampler::sample(const LaunchContext& launch, ActivationArena& arena, 
                                   history.num_tokens.device, penalties.presence.device,
                                   penalties.frequency.device, penalties.repetition.device});
   }
-  int32_t* words = this->words(ring_index);
   int32_t* token_ids = device_token_ids(ring_index);
   SamplingArgs args;
   args.logits = logits;
@@ -326,45 +294,14 @@ void DeviceSampler::sample(const LaunchContext& launch, ActivationArena& arena, 
   args.seed = step_.sampling.seed.device;
   args.position = step_.sampling.position.device;
   args.sampled_token_ids = token_ids;
-  args.host_token_ids = words + layout_.tokens();
+  args.host_token_ids = host_token_ids(ring_index);
   args.token_places = step_.sampling.token_places.device;
   args.row_counters = memory_.row_counters;
   args.all_greedy = step_.all_greedy;
   args.any_filter = step_.any_filter;
   ops_.sample(launch, args);
-  if (num_logprobs > 0) {
-    // Ids travel as floats: a row is moved bit by bit.
-    const TensorView chosen = arena.take(DType::kFloat32, num_logprobs, 1);
-    ops_.gather_rows(launch, chosen, {token_ids, DType::kFloat32, static_cast<int64_t>(result.num_rows), 1},
-                     {step_.logprobs_rows.device, DType::kInt32, num_logprobs});
-    ops_.top_logprobs(
-        launch, {own_logits, chosen.as<int32_t>(), result.num_top,
-                 reinterpret_cast<float*>(words + layout_.chosen_logprob()), words + layout_.chosen_rank(),
-                 words + layout_.top_ids(), reinterpret_cast<float*>(words + layout_.top_logprobs())});
-  }
+  logprobs_.compute(launch, arena, ring_index, token_ids, static_cast<int64_t>(rows_.size()));
   arena.release(mark);
-}
-
-void DeviceSampler::take_logprobs(int32_t ring_index, std::vector<RequestLogprobs>& logprobs) {
-  StepResult& result = results_[static_cast<size_t>(ring_index)];
-  const int32_t* words = this->words(ring_index);
-  const auto* chosen_logprob = reinterpret_cast<const float*>(words + layout_.chosen_logprob());
-  const auto* top_logprob = reinterpret_cast<const float*>(words + layout_.top_logprobs());
-  for (size_t i = 0; i < result.logprobs.size(); ++i) {
-    const uint32_t index = result.logprobs[i].result_index;
-    if (logprobs.empty() || logprobs.back().result_index != index) logprobs.push_back({index, {}});
-    RequestLogprobs& entry = logprobs.back();
-    PositionLogprobs& position = entry.positions.emplace_back();
-    const auto num_top = static_cast<size_t>(result.logprobs[i].num_top);
-    position.reserve(num_top + 1);
-    position.push_back({words[layout_.tokens() + result.logprobs[i].row], chosen_logprob[i],
-                        words[layout_.chosen_rank() + i]});
-    for (size_t k = 0; k < num_top; ++k) {
-      const size_t at = i * static_cast<size_t>(result.num_top) + k;
-      position.push_back({words[layout_.top_ids() + at], top_logprob[at], static_cast<int32_t>(k) + 1});
-    }
-  }
-  result.logprobs.clear();
 }
 
 }  // namespace
@@ -379,7 +316,7 @@ size_t device_sampler_staging_bytes(const SamplerConfig& config) {
   const auto rows = static_cast<size_t>(config.max_num_rows);
   StagingMeter meter;
   SamplingColumns().push(meter, rows);
-  meter.push<int32_t>(rows);  // those that want log-probabilities
+  DeviceLogprobs::push_most(meter, rows);
   HistoryColumns().push(meter, rows);
   PenaltyColumns().push(meter, rows);
   DeviceBans::push_most(meter, rows);

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "sampler/logprobs.h"
 #include "sampler/sampler.h"
 #include "util/check.h"
 
@@ -34,7 +35,7 @@ class HostSampler final : public Sampler {
   void apply_bans(const LaunchContext& launch, TensorView logits);
   void fill_history();
   void apply_penalties(const LaunchContext& launch, TensorView logits);
-  PositionLogprobs top_logprobs(const float* logprobs, int32_t chosen, int32_t num_top);
+  PositionLogprobs position_of(std::span<const float> logprobs, int32_t chosen, const SamplingParams& params);
 
   const KernelTable& ops_;
   int32_t vocab_size_;
@@ -101,12 +102,13 @@ void HostSampler::sample(const LaunchContext& launch, ActivationArena& arena, Te
 
   for (size_t i = 0; any_logprobs && i < n; ++i) {
     if (!rows_[i].sampling.wants_logprobs || result.token_ids[i] == kNoToken) continue;
-    const auto* row = reinterpret_cast<const float*>(all_logprobs.at(static_cast<int64_t>(i)));
+    const std::span row(reinterpret_cast<const float*>(all_logprobs.at(static_cast<int64_t>(i))),
+                        static_cast<size_t>(vocab_size_));
     const uint32_t index = rows_[i].result_index;
     if (result.logprobs.empty() || result.logprobs.back().result_index != index)
       result.logprobs.push_back({index, {}});
     RequestLogprobs& entry = result.logprobs.back();
-    entry.positions.push_back(top_logprobs(row, result.token_ids[i], *rows_[i].params->logprobs));
+    entry.positions.push_back(position_of(row, result.token_ids[i], *rows_[i].params));
   }
   arena.release(mark);
 }
@@ -135,6 +137,7 @@ void HostSampler::apply_masks(const LaunchContext& launch, TensorView logits, co
 }
 
 void HostSampler::apply_bans(const LaunchContext& launch, TensorView logits) {
+  if (std::ranges::all_of(rows_, [](const SamplingRow& row) { return row.bans == nullptr; })) return;
   bad_words_.clear();
   for (size_t i = 0; i < rows_.size(); ++i) {
     if (rows_[i].bans == nullptr) continue;
@@ -181,24 +184,15 @@ void HostSampler::apply_penalties(const LaunchContext& launch, TensorView logits
                                 presence_.data(), frequency_.data(), repetition_.data()});
 }
 
-PositionLogprobs HostSampler::top_logprobs(const float* logprobs, int32_t chosen, int32_t num_top) {
-  const auto likelier = [logprobs](int32_t a, int32_t b) {
-    return logprobs[a] != logprobs[b] ? logprobs[a] > logprobs[b] : a < b;
-  };
-  int32_t rank = 1;
-  for (int32_t id = 0; id < vocab_size_; ++id) rank += likelier(id, chosen);
+// The chosen token, then those that were asked for.
+PositionLogprobs HostSampler::position_of(std::span<const float> logprobs, int32_t chosen,
+                                          const SamplingParams& params) {
   PositionLogprobs out;
-  const auto count = static_cast<size_t>(std::min(num_top, vocab_size_));
-  out.reserve(count + 1);
-  out.push_back({chosen, logprobs[chosen], rank});
-  if (count > 0) {
-    order_.resize(static_cast<size_t>(vocab_size_));
-    for (size_t i = 0; i < order_.size(); ++i) order_[i] = static_cast<int32_t>(i);
-    const auto middle = order_.begin() + static_cast<std::ptrdiff_t>(count);
-    std::partial_sort(order_.begin(), middle, order_.end(), likelier);
-    for (size_t i = 0; i < count; ++i)
-      out.push_back({order_[i], logprobs[order_[i]], static_cast<int32_t>(i) + 1});
-  }
+  const std::vector<int32_t>& ids = params.logprob_token_ids;
+  out.reserve(1 + (ids.empty() ? static_cast<size_t>(*params.logprobs) : ids.size()));
+  out.push_back(logprob_of(logprobs, chosen));
+  for (const int32_t id : ids) out.push_back(logprob_of(logprobs, id));
+  if (ids.empty()) append_top_logprobs(logprobs, *params.logprobs, out, order_);
   return out;
 }
 

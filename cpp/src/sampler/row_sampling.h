@@ -20,7 +20,7 @@ struct RowSampling {
         is_penalized(params.presence_penalty != 0 || params.frequency_penalty != 0 ||
                      params.repetition_penalty != 1),
         is_biased(!params.logit_bias.empty()),
-        wants_logprobs(params.logprobs.has_value()) {}
+        wants_logprobs(params.wants_logprobs()) {}
 
   bool is_filtered() const { return temperature > 0 && (top_k > 0 || top_p < 1 || min_p > 0); }
 

@@ -126,8 +126,8 @@ inline KernelTable fake_kernel_table() {
   table.apply_penalties = fake::Queued<&T::apply_penalties>::launch;
   table.sample = fake::sample;
   table.top_logprobs = fake::Queued<&T::top_logprobs>::launch;
+  table.log_softmax = fake::Queued<&T::log_softmax>::launch;
   // Not used by a device's step: whoever calls them computes too early.
-  table.log_softmax = nullptr;
   table.layer_norm = nullptr;
   table.gelu_and_mul = nullptr;
   table.soft_cap = nullptr;

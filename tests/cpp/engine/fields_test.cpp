@@ -83,8 +83,10 @@ TEST(FieldsTest, WhatIsTheDoorsBusinessHasNoName) {
   });
 }
 
-TEST(FieldsTest, TrueIsZeroLogprobsAndFalseIsNone) {
-  EXPECT_EQ(read(R"({"logprobs": true})").sampling_params.logprobs, 0);
+TEST(FieldsTest, TrueIsOneLogprobAndFalseIsNone) {
+  EXPECT_EQ(read(R"({"logprobs": true})").sampling_params.logprobs, 1);
+  EXPECT_EQ(read(R"({"logprobs": "True"})").sampling_params.logprobs, 1);
+  EXPECT_EQ(read(R"({"logprobs": 0})").sampling_params.logprobs, 0);
   EXPECT_EQ(read(R"({"logprobs": false})").sampling_params.logprobs, std::nullopt);
 }
 

@@ -59,6 +59,7 @@ TEST_F(InputProcessorTest, TheLongestTokensMayFillTheContext) {
 TEST_F(InputProcessorTest, WhatOneRequestMayAskForHasLimits) {
   EngineConfig config;
   config.max_logprobs = 5;
+  config.max_logprob_token_ids = 2;
   config.max_logit_bias = 2;
   config.max_stop_token_ids = 3;
   config.max_stop_bytes = 6;
@@ -79,6 +80,14 @@ TEST_F(InputProcessorTest, WhatOneRequestMayAskForHasLimits) {
   check("", [](SamplingParams& p) { p.logprobs = 5; });
   check("logprobs is 6; the engine's max_logprobs allows at most 5",
         [](SamplingParams& p) { p.logprobs = 6; });
+  check("logprobs is -1, which is the whole vocabulary of 4096; the engine's max_logprobs allows at most 5",
+        [](SamplingParams& p) { p.logprobs = -1; });
+  check("", [](SamplingParams& p) { p.logprob_token_ids = {1, 2}; });
+  check("logprob_token_ids has this many: 3; the engine's max_logprob_token_ids allows at most 2",
+        [](SamplingParams& p) { p.logprob_token_ids = {1, 2, 3}; });
+  check("", [](SamplingParams& p) { p.logprob_token_ids = {1, 2}, p.logprobs = 2; });
+  check("logprobs must be none, or 2 as the number of logprob_token_ids is, got 1",
+        [](SamplingParams& p) { p.logprob_token_ids = {1, 2}, p.logprobs = 1; });
   check("", [](SamplingParams& p) { p.logit_bias = {{1, 1.0F}, {2, 1.0F}}; });
   check("logit_bias has this many token ids: 3; the engine's max_logit_bias allows at most 2",
         [](SamplingParams& p) { p.logit_bias = {{1, 1.0F}, {2, 1.0F}, {3, 1.0F}}; });
@@ -97,6 +106,28 @@ TEST_F(InputProcessorTest, WhatOneRequestMayAskForHasLimits) {
       "n 2, logprobs 2 and max_tokens 11 make 66 log-probabilities; the engine's max_answer_logprobs allows "
       "at most 60: ask for less of one of them",
       [&](SamplingParams& p) { logprobs(p), p.max_tokens = 11; });
+  check(
+      "n 2, logprob_token_ids 2 and max_tokens 11 make 66 log-probabilities; the engine's "
+      "max_answer_logprobs "
+      "allows at most 60: ask for less of one of them",
+      [](SamplingParams& p) { p.logprob_token_ids = {1, 2}, p.n = 2, p.max_tokens = 11; });
+}
+
+TEST_F(InputProcessorTest, AllLogprobsAreAsManyAsTheVocabularyHas) {
+  EngineConfig config;
+  config.max_logprobs = -1;
+  InputProcessor processor(model(*tokenizer_), {}, tokenizer_, config);
+  for (const int32_t given : {-1, 4096, 100000}) {
+    EngineRequest request;
+    request.prompt_token_ids = {1};
+    request.sampling_params.logprobs = given;
+    if (given > 4096) {
+      EXPECT_EQ(error_of([&] { processor.process(request); }),
+                "logprobs is 100000; the engine's max_logprobs allows at most 4096");
+    } else {
+      EXPECT_EQ(processor.process(request).at(0).sampling_params->logprobs, 4096);
+    }
+  }
 }
 
 TEST_F(InputProcessorTest, BadWordsAreTokensWithABlankAndWithout) {

@@ -1,4 +1,7 @@
 // What a runner's sampler must do with what a request asks for, on the host and on a device.
+#include <cmath>
+#include <set>
+
 #include "worker/runner_rig.h"
 #include "worker/scheduler_output_builder.h"
 
@@ -96,6 +99,66 @@ TEST_P(RunnerSamplingTest, ABadWordDoesNotComeAboutInTheOutput) {
       EXPECT_EQ(tokens[1] != likeliest, is_bad) << output.size() << " " << word.size() << " " << num_others;
       EXPECT_EQ(tokens[0], before[0]);
       EXPECT_EQ(tokens[2], before[2]);
+    }
+  }
+}
+
+// Few come from a kernel's list, many from a whole row.
+TEST_P(RunnerSamplingTest, AsManyOfTheLikeliestTokensAreReportedAsAreAskedFor) {
+  const auto logprobs_of = [&](int32_t count) {
+    const auto output =
+        output_with([count](NewRequestData& data) { data.sampling_params.edit().logprobs = count; });
+    EXPECT_EQ(output.logprobs.size(), 1U);
+    EXPECT_EQ(output.logprobs.at(0).result_index, 1U);
+    return output.logprobs.at(0).positions.at(0);
+  };
+  const PositionLogprobs all = logprobs_of(RunnerRig::kVocab);
+  ASSERT_EQ(all.size(), 1U + RunnerRig::kVocab);
+  double sum = 0;
+  std::set<int32_t> ids;
+  for (size_t i = 1; i < all.size(); ++i) {
+    EXPECT_EQ(all[i].rank, static_cast<int32_t>(i));
+    if (i > 1) {
+      EXPECT_GE(all[i - 1].logprob, all[i].logprob) << i;
+    }
+    sum += std::exp(static_cast<double>(all[i].logprob));
+    ids.insert(all[i].token_id);
+  }
+  EXPECT_NEAR(sum, 1, 1e-4);
+  EXPECT_EQ(ids.size(), static_cast<size_t>(RunnerRig::kVocab));
+  for (const int32_t count : {0, 5, 100, 101, 3000}) {
+    const PositionLogprobs some = logprobs_of(count);
+    ASSERT_EQ(some.size(), 1U + static_cast<size_t>(count));
+    for (size_t i = 0; i < some.size(); ++i) {
+      EXPECT_EQ(some[i].token_id, all[i].token_id);
+      EXPECT_EQ(some[i].rank, all[i].rank);
+      EXPECT_NEAR(some[i].logprob, all[i].logprob, 1e-5);
+    }
+  }
+}
+
+TEST_P(RunnerSamplingTest, LogprobsOfTokensByIdHaveTheirTrueRanks) {
+  const auto all =
+      output_with([](NewRequestData& data) { data.sampling_params.edit().logprobs = RunnerRig::kVocab; })
+          .logprobs.at(0)
+          .positions.at(0);
+  std::vector<Logprob> by_id(RunnerRig::kVocab);
+  for (size_t i = 1; i < all.size(); ++i) by_id[static_cast<size_t>(all[i].token_id)] = all[i];
+  // A few, and more than fit the staging memory's first round.
+  for (const int32_t count : {1, 3, 9000}) {
+    std::vector<int32_t> wanted;
+    for (int32_t i = 0; i < count; ++i) wanted.push_back(i * 577 % RunnerRig::kVocab);
+    const auto output =
+        output_with([&](NewRequestData& data) { data.sampling_params.edit().logprob_token_ids = wanted; });
+    ASSERT_EQ(output.logprobs.size(), 1U);
+    const PositionLogprobs& position = output.logprobs[0].positions.at(0);
+    ASSERT_EQ(position.size(), 1 + wanted.size());
+    EXPECT_EQ(position[0].token_id, output.sampled_token_ids[1]);
+    for (size_t i = 0; i < wanted.size(); ++i) {
+      const Logprob& expected = by_id[static_cast<size_t>(wanted[i])];
+      ASSERT_EQ(position[1 + i].token_id, wanted[i]);
+      ASSERT_EQ(position[1 + i].rank, expected.rank);
+      ASSERT_NEAR(position[1 + i].logprob, expected.logprob, 1e-5);
     }
   }
 }

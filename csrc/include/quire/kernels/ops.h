@@ -66,15 +66,17 @@ struct LogitBiasArgs {
   int32_t count = 0;
 };
 
-// The n rows that want log-probabilities, each of a token and of the likeliest few. Ties by lowest id.
+// Log-probabilities of n tokens, and of the likeliest few in the row of each. Ties by lowest id.
 struct TopLogprobsArgs {
-  TensorView logits;               // [n, V] fp32: the model's own
+  TensorView logits;               // [n, V] fp32: the model's own; [R, V] with `row`
   const int32_t* chosen_token_id;  // [n]
   int32_t num_top = 0;             // [0, 128]
   float* chosen_logprob;           // [n] out
   int32_t* chosen_rank;            // [n] out; 1: the likeliest
   int32_t* top_token_ids;          // [n, num_top] out, likeliest first
   float* top_logprobs;             // [n, num_top] out
+  const int32_t* row = nullptr;    // [n] of logits; null: n is R, and row i is the i-th's
+  int32_t num_chosen = 0;          // n, where there is `row`
 };
 
 struct PenaltyArgs {
