@@ -30,15 +30,27 @@ std::optional<std::string> finish_reason(const CompletionOutput& output) {
   return finish_reason_name(output.finish_reason);
 }
 
-// One dictionary a position, by token id: the chosen token comes first.
-std::optional<std::vector<nb::typed<nb::dict, int, Logprob>>> logprobs(const CompletionOutput& output) {
+using LogprobsById = nb::typed<nb::dict, int, Logprob>;
+
+// A dictionary by token id: the chosen token comes first.
+LogprobsById by_id(const PositionLogprobs& position) {
+  nb::dict values;
+  for (const Logprob& logprob : position) values[nb::int_(logprob.token_id)] = nb::cast(logprob);
+  return LogprobsById(values);
+}
+
+std::optional<std::vector<LogprobsById>> logprobs(const CompletionOutput& output) {
   if (!output.cumulative_logprob) return std::nullopt;
-  std::vector<nb::typed<nb::dict, int, Logprob>> positions;
-  for (const PositionLogprobs& position : output.logprobs) {
-    nb::dict by_id;
-    for (const Logprob& logprob : position) by_id[nb::int_(logprob.token_id)] = nb::cast(logprob);
-    positions.push_back(nb::typed<nb::dict, int, Logprob>(by_id));
-  }
+  std::vector<LogprobsById> positions;
+  for (const PositionLogprobs& position : output.logprobs) positions.push_back(by_id(position));
+  return positions;
+}
+
+std::optional<std::vector<std::optional<LogprobsById>>> prompt_logprobs(const RequestOutput& output) {
+  if (!output.prompt_logprobs) return std::nullopt;
+  std::vector<std::optional<LogprobsById>> positions;
+  for (const PositionLogprobs& position : *output.prompt_logprobs)
+    positions.push_back(position.empty() ? std::nullopt : std::optional(by_id(position)));
   return positions;
 }
 
@@ -65,23 +77,25 @@ CompletionOutput completion_from(const CompletionState& state) {
   return o;
 }
 
-using RequestState = std::tuple<std::string, std::optional<std::string>, std::vector<int32_t>,
-                                std::vector<CompletionOutput>, bool, int32_t, RequestMetrics>;
+using RequestState =
+    std::tuple<std::string, std::optional<std::string>, std::vector<int32_t>, std::vector<CompletionOutput>,
+               bool, int32_t, RequestMetrics, std::optional<std::vector<PositionLogprobs>>>;
 
 RequestState request_state(const RequestOutput& o) {
-  return {o.request_id,
-          o.prompt ? std::optional(*o.prompt) : std::nullopt,
-          *o.prompt_token_ids,
-          o.outputs,
-          o.finished,
-          o.num_cached_tokens,
-          o.metrics};
+  return {o.request_id,        o.prompt ? std::optional(*o.prompt) : std::nullopt,
+          *o.prompt_token_ids, o.outputs,
+          o.finished,          o.num_cached_tokens,
+          o.metrics,           o.prompt_logprobs ? std::optional(*o.prompt_logprobs) : std::nullopt};
 }
 RequestOutput request_from(const RequestState& state) {
   RequestOutput o;
   std::optional<std::string> prompt;
   std::vector<int32_t> ids;
-  std::tie(o.request_id, prompt, ids, o.outputs, o.finished, o.num_cached_tokens, o.metrics) = state;
+  std::optional<std::vector<PositionLogprobs>> logprobs;
+  std::tie(o.request_id, prompt, ids, o.outputs, o.finished, o.num_cached_tokens, o.metrics, logprobs) =
+      state;
+  if (logprobs)
+    o.prompt_logprobs = std::make_shared<const std::vector<PositionLogprobs>>(std::move(*logprobs));
   if (prompt) o.prompt = std::make_shared<const std::string>(std::move(*prompt));
   o.prompt_token_ids = std::make_shared<const std::vector<int32_t>>(std::move(ids));
   return o;
@@ -161,14 +175,17 @@ void bind_outputs(nb::module_& m) {
       .def_prop_ro("prompt",
                    [](const RequestOutput& o) { return o.prompt ? std::optional(*o.prompt) : std::nullopt; })
       .def_prop_ro("prompt_token_ids", [](const RequestOutput& o) { return *o.prompt_token_ids; })
+      .def_prop_ro("prompt_logprobs", prompt_logprobs,
+                   "One dictionary for each prompt token, by token id, given the tokens before it: None for "
+                   "the first. None unless asked for, and until the first token came.")
       .def_ro("outputs", &RequestOutput::outputs)
       .def_ro("finished", &RequestOutput::finished)
       .def_ro("num_cached_tokens", &RequestOutput::num_cached_tokens)
       .def_ro("metrics", &RequestOutput::metrics);
-  def_value(
-      request,
-      {"request_id", "prompt", "prompt_token_ids", "outputs", "finished", "num_cached_tokens", "metrics"},
-      request_state, request_from);
+  def_value(request,
+            {"request_id", "prompt", "prompt_token_ids", "prompt_logprobs", "outputs", "finished",
+             "num_cached_tokens", "metrics"},
+            request_state, request_from);
 }
 
 }  // namespace quire::bindings

@@ -28,6 +28,7 @@ FLAGS = (
     "return_finish_reason",
     "return_cumulative_logprob",
     "return_logprobs",
+    "return_prompt_logprobs",
     "return_num_input_tokens",
     "return_num_output_tokens",
     "return_output_ids",

@@ -130,6 +130,7 @@ void choose_outputs(const IncomingRequest& incoming, size_t num_outputs, const R
   options.finish_reason = wanted("finish_reason", "return_finish_reason");
   options.cumulative_logprob = wanted("cumulative_logprob", "return_cumulative_logprob");
   options.logprobs = wanted("logprobs", "return_logprobs");
+  options.prompt_logprobs = wanted("prompt_logprobs", "return_prompt_logprobs");
   options.cum_log_probs = wanted("cum_log_probs", "return_log_probs");
   options.output_log_probs = wanted("output_log_probs", "return_log_probs");
   options.num_input_tokens = wanted("num_input_tokens", "return_num_input_tokens");
@@ -206,6 +207,7 @@ AdaptedRequest adapt_request(const IncomingRequest& incoming, const ModelSetting
   const bool needs_logprobs =
       response.logprobs || response.cumulative_logprob || response.cum_log_probs || response.output_log_probs;
   if (needs_logprobs && !params.wants_logprobs()) params.logprobs = 0;
+  if (response.prompt_logprobs && !params.prompt_logprobs) params.prompt_logprobs = 0;
   if (!response.text_output && params.stop.empty()) params.detokenize = false;
 
   const uint64_t timeout_us = model.timeout_us(incoming.timeout_us);

@@ -18,6 +18,7 @@ struct ResponseOptions {
   bool finish_reason = false;
   bool cumulative_logprob = false;
   bool logprobs = false;
+  bool prompt_logprobs = false;
   bool cum_log_probs = false;  // TensorRT-LLM's names and forms of the two before
   bool output_log_probs = false;
   bool num_input_tokens = false;

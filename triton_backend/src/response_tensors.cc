@@ -79,7 +79,11 @@ void ResponseTensors::build(const RequestOutput& output, std::vector<OutputTenso
   }
   if (options_.logprobs) {
     std::string& bytes = add("logprobs", TRITONSERVER_TYPE_BYTES, {n});
-    for (const CompletionOutput* row : rows_) append_string(bytes, row ? logprobs_json(*row) : "[]");
+    for (const CompletionOutput* row : rows_) append_string(bytes, row ? logprobs_json(row->logprobs) : "[]");
+  }
+  if (options_.prompt_logprobs) {
+    append_string(add("prompt_logprobs", TRITONSERVER_TYPE_BYTES, {1}),
+                  output.prompt_logprobs ? logprobs_json(*output.prompt_logprobs) : "[]");
   }
   if (options_.num_input_tokens) {
     std::string& bytes = add("num_input_tokens", TRITONSERVER_TYPE_UINT32, {1});
@@ -104,10 +108,15 @@ void ResponseTensors::build(const RequestOutput& output, std::vector<OutputTenso
   for (OutputTensor& tensor : tensors) tensor.shape.insert(tensor.shape.begin(), 1);
 }
 
-// The vLLM backend's form: for each token an object from token id to its logprob, rank and text.
-std::string ResponseTensors::logprobs_json(const CompletionOutput& completion) const {
+// The vLLM backend's form: for each token an object from token id to its logprob, rank and text; null where
+// there is none.
+std::string ResponseTensors::logprobs_json(const std::vector<PositionLogprobs>& all) const {
   auto positions = nlohmann::ordered_json::array();
-  for (const PositionLogprobs& position : completion.logprobs) {
+  for (const PositionLogprobs& position : all) {
+    if (position.empty()) {
+      positions.push_back(nullptr);
+      continue;
+    }
     auto& tokens = positions.emplace_back(nlohmann::ordered_json::object());
     for (const Logprob& token : position) {
       auto& entry = tokens[std::to_string(token.token_id)];

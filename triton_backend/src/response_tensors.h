@@ -25,7 +25,7 @@ class ResponseTensors {
   void build(const RequestOutput& output, std::vector<OutputTensor>& tensors);
 
  private:
-  std::string logprobs_json(const CompletionOutput& completion) const;
+  std::string logprobs_json(const std::vector<PositionLogprobs>& all) const;
 
   ResponseOptions options_;
   std::string prompt_;

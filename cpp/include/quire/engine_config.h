@@ -75,7 +75,7 @@ struct QUIRE_API EngineConfig {
   float watermark = 0.0F;                  // [0, 1): part of the blocks that a new request must leave free
 
   // ---- limits of one request: what exceeds them is refused ----
-  int32_t max_logprobs = 20;            // logprobs; -1: the whole vocabulary
+  int32_t max_logprobs = 20;            // logprobs, prompt_logprobs; -1: the whole vocabulary
   int32_t max_logprob_token_ids = 128;  // token ids in logprob_token_ids
   int32_t max_logit_bias = 1024;        // token ids in logit_bias
   int32_t max_stop_token_ids = 128;     // token ids in stop_token_ids
@@ -83,7 +83,7 @@ struct QUIRE_API EngineConfig {
   // Of all strings in bad_words together; each is compared with the end of the answer for each token.
   int64_t max_bad_words_bytes = 16384;
   // Log-probabilities in an answer, n x (logprobs, or the number of logprob_token_ids, + 1) x max_tokens;
-  // each takes 12 bytes.
+  // each takes 12 bytes. And, by themselves, those of a prompt.
   int64_t max_answer_logprobs = 1 << 24;
 
   int64_t max_structured_output_bytes = 1 << 20;  // of a schema, or another text that says what fits

@@ -64,6 +64,9 @@ struct RequestOutput {
   std::string request_id;
   std::shared_ptr<const std::string> prompt;  // null when the prompt was given as ids
   std::shared_ptr<const std::vector<int32_t>> prompt_token_ids;
+  // When they were asked for, from the first token on (with kDelta once): one for each prompt token, given
+  // those before it. The first is empty: nothing comes before it.
+  std::shared_ptr<const std::vector<PositionLogprobs>> prompt_logprobs;
   std::vector<CompletionOutput> outputs;
   bool finished = false;          // all completions are
   int32_t num_cached_tokens = 0;  // prompt tokens whose keys and values were already there

@@ -45,6 +45,7 @@ struct QUIRE_API SamplingParams {
   int32_t n = 1;
   std::optional<int32_t> logprobs;
   std::vector<int32_t> logprob_token_ids;
+  std::optional<int32_t> prompt_logprobs;
   bool detokenize = true;
   bool skip_special_tokens = true;
   RequestOutputKind output_kind = RequestOutputKind::kCumulative;
@@ -102,6 +103,11 @@ inline constexpr std::tuple kSamplingParamsFields{
           at_least(-1, "at least 0, or -1 for all tokens"), Also::kTrueForOne},
     Field{"logprob_token_ids", &SamplingParams::logprob_token_ids,
           "reports log-probabilities of the chosen and of exactly these tokens"},
+    Field{"prompt_logprobs", &SamplingParams::prompt_logprobs,
+          "reports log-probabilities of each prompt token and this many likeliest ones in its place, at most "
+          "the engine's max_logprobs; such a prompt is computed whole, whatever is cached; true is 1, false "
+          "is none",
+          at_least(-1, "at least 0, or -1 for all tokens"), Also::kTrueForOne},
     Field{"detokenize", &SamplingParams::detokenize, "false: token ids only"},
     Field{"skip_special_tokens", &SamplingParams::skip_special_tokens,
           "leaves special tokens out of the text"},

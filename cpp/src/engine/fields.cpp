@@ -78,9 +78,11 @@ struct NeutralField {
   const char* json;
 };
 constexpr NeutralField kNeutralFields[] = {
-    {"best_of", "1"},          {"use_beam_search", "false"},
-    {"length_penalty", "1.0"}, {"early_stopping", "false"},
-    {"prompt_logprobs", "0"},  {"spaces_between_special_tokens", "true"},
+    {"best_of", "1"},
+    {"use_beam_search", "false"},
+    {"length_penalty", "1.0"},
+    {"early_stopping", "false"},
+    {"spaces_between_special_tokens", "true"},
 };
 
 [[noreturn]] void fail_unknown(const std::vector<std::string>& known, const std::string& name) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <utility>
 
 #include "engine/bad_words.h"
 #include "formats/hf_config.h"
@@ -67,12 +68,16 @@ void InputProcessor::check_limits(const SamplingParams& params) const {
       throw InvalidArgument(str(what, " ", size, "; the engine's ", limit, " allows at most ", max));
     }
   };
-  if (params.logprobs == -1) {
-    check("logprobs is -1, which is the whole vocabulary of", model_.vocab_size, "max_logprobs",
-          max_logprobs_);
-  } else {
-    check("logprobs is", params.logprobs.value_or(0), "max_logprobs", max_logprobs_);
-  }
+  const auto check_logprobs = [&](const char* name, const std::optional<int32_t>& count) {
+    if (count == -1) {
+      check(str(name, " is -1, which is the whole vocabulary of").c_str(), model_.vocab_size, "max_logprobs",
+            max_logprobs_);
+    } else {
+      check(str(name, " is").c_str(), count.value_or(0), "max_logprobs", max_logprobs_);
+    }
+  };
+  check_logprobs("logprobs", params.logprobs);
+  check_logprobs("prompt_logprobs", params.prompt_logprobs);
   check("logprob_token_ids has this many:", std::ssize(params.logprob_token_ids), "max_logprob_token_ids",
         max_logprob_token_ids_);
   check("logit_bias has this many token ids:", std::ssize(params.logit_bias), "max_logit_bias",
@@ -166,9 +171,8 @@ std::vector<EngineCoreRequest> InputProcessor::process(EngineRequest& request) {
   const auto num_prompt_tokens = static_cast<int32_t>(message.prompt_token_ids->size());
   params.max_tokens = std::min(params.max_tokens, model_.max_model_len - num_prompt_tokens);
   params.min_tokens = std::min(params.min_tokens, params.max_tokens);
-  if (params.logprobs) {
-    if (*params.logprobs == -1) params.logprobs = model_.vocab_size;
-    params.logprobs = std::min(*params.logprobs, model_.vocab_size);
+  for (std::optional<int32_t>* count : {&params.logprobs, &params.prompt_logprobs}) {
+    if (*count) *count = **count == -1 ? model_.vocab_size : std::min(**count, model_.vocab_size);
   }
   if (params.wants_logprobs()) {
     const int64_t per_token =
@@ -182,6 +186,17 @@ std::vector<EngineCoreRequest> InputProcessor::process(EngineRequest& request) {
                                 max_answer_logprobs_, ": ask for less of one of them"));
     }
   }
+  if (params.prompt_logprobs) {
+    const int64_t num_logprobs = (int64_t{*params.prompt_logprobs} + 1) * (num_prompt_tokens - 1);
+    if (num_logprobs > max_answer_logprobs_) {
+      throw InvalidArgument(str("prompt_logprobs ", *params.prompt_logprobs, " and a prompt of ",
+                                num_prompt_tokens, " tokens make ", num_logprobs,
+                                " log-probabilities; the engine's max_answer_logprobs allows at most ",
+                                max_answer_logprobs_, ": ask for fewer, or give a shorter prompt"));
+    }
+  }
+  // One completion computes them for all.
+  const std::optional<int32_t> num_prompt_logprobs = std::exchange(params.prompt_logprobs, std::nullopt);
   if (!params.bad_words.empty())
     message.bad_words_token_ids = tokenize_bad_words(params.bad_words, *tokenizer_, model_.vocab_size);
   params.bad_words.clear();
@@ -204,6 +219,7 @@ std::vector<EngineCoreRequest> InputProcessor::process(EngineRequest& request) {
   std::vector<EngineCoreRequest> messages(n, message);
   const std::lock_guard lock(mutex_);
   for (size_t i = 0; i < n; ++i) messages[i].seed = seed ? *seed + i : seeds_();
+  messages[0].num_prompt_logprobs = num_prompt_logprobs;
   return messages;
 }
 

@@ -63,6 +63,10 @@ void OutputProcessor::append(State& state, Child& child, EngineCoreOutput& outpu
   child.changed = true;
   CompletionOutput& out = child.output;
   state.num_cached_tokens = std::max(state.num_cached_tokens, output.num_cached_tokens);
+  if (!output.prompt_logprobs.empty()) {
+    state.prompt_logprobs =
+        std::make_shared<const std::vector<PositionLogprobs>>(std::move(output.prompt_logprobs));
+  }
   // A token that ends the sequence belongs to token_ids, but its text is not part of the answer.
   const bool stopped = output.finish_reason == FinishReason::kStop;
   for (size_t i = 0; i < new_token_ids.size(); ++i) {
@@ -133,6 +137,8 @@ RequestOutput OutputProcessor::make_output(State& state, bool finished) const {
   output.prompt = state.prompt;
   output.prompt_token_ids = state.prompt_token_ids;
   output.num_cached_tokens = state.num_cached_tokens;
+  output.prompt_logprobs = state.prompt_logprobs;
+  if (state.params.output_kind == RequestOutputKind::kDelta) state.prompt_logprobs.reset();
   output.finished = finished;
   output.metrics = metrics_of(state);
   for (Child& child : state.children) {

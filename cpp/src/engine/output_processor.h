@@ -80,7 +80,8 @@ class OutputProcessor {
     OutputCallback callback;
     std::vector<Child> children;
     int32_t num_cached_tokens = 0;
-    std::unique_ptr<const StopStrings> stop_strings;  // of params.stop; null without any
+    std::shared_ptr<const std::vector<PositionLogprobs>> prompt_logprobs;  // what is to be delivered
+    std::unique_ptr<const StopStrings> stop_strings;                       // of params.stop; null without any
     bool changed = false;
   };
 

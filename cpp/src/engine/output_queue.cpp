@@ -43,6 +43,7 @@ struct OutputQueue::State {
       before.finished = output.finished;
       before.num_cached_tokens = output.num_cached_tokens;
       before.metrics = output.metrics;
+      if (output.prompt_logprobs) before.prompt_logprobs = std::move(output.prompt_logprobs);
       for (CompletionOutput& delta : output.outputs) {
         auto same = before.outputs.begin();
         while (same != before.outputs.end() && same->index != delta.index) ++same;

@@ -63,6 +63,8 @@ struct EngineCoreRequest {
   uint64_t seed = 0;                           // of this completion
   Shared<std::vector<int32_t>> eos_token_ids;  // empty when they are to be ignored
   BadWords bad_words_token_ids;
+  // Of each token of the prompt, given those before it, and this many likeliest ones.
+  std::optional<int32_t> num_prompt_logprobs;
   int32_t priority = 0;         // a lower value is served first
   double arrival_time = 0.0;    // seconds, of the front end's clock
   double deadline = 0.0;        // same clock: aborted when it has passed; 0: none
@@ -75,8 +77,8 @@ struct EngineCoreRequest {
   template <class A>
   void fields(A& a) {
     a(request_id, prompt_token_ids, output_token_ids, sampling_params, seed, eos_token_ids,
-      bad_words_token_ids, priority, arrival_time, deadline, queue_deadline, user, cache_salt, lora_name,
-      mm_features);
+      bad_words_token_ids, num_prompt_logprobs, priority, arrival_time, deadline, queue_deadline, user,
+      cache_salt, lora_name, mm_features);
   }
 };
 
@@ -86,6 +88,8 @@ struct EngineCoreOutput {
   uint32_t first_token = 0;
   int32_t num_tokens = 0;
   std::vector<PositionLogprobs> new_logprobs;  // one for each new token, when asked for
+  // With the first token, when asked for: one for each token of the prompt, the first empty.
+  std::vector<PositionLogprobs> prompt_logprobs;
   FinishReason finish_reason = FinishReason::kNone;
   std::optional<int32_t> stop_token_id;  // the stop token that ended it, unless it was end-of-sequence
   int32_t num_cached_tokens = 0;
@@ -94,8 +98,8 @@ struct EngineCoreOutput {
 
   template <class A>
   void fields(A& a) {
-    a(request_id, first_token, num_tokens, new_logprobs, finish_reason, stop_token_id, num_cached_tokens,
-      first_scheduled_time, error);
+    a(request_id, first_token, num_tokens, new_logprobs, prompt_logprobs, finish_reason, stop_token_id,
+      num_cached_tokens, first_scheduled_time, error);
   }
 };
 

@@ -59,10 +59,12 @@ struct ModelRunnerOutput {
   std::vector<int32_t> sampled_token_ids;
   std::vector<int32_t> draft_token_ids;
   std::vector<RequestLogprobs> logprobs;  // by result_index, ascending
-  std::vector<RequestError> errors;       // by result_index, ascending
-  std::string error;                      // the step failed as a whole
-  uint8_t worker_lost = 0;                // no other step will succeed either: the engine must end
-  uint8_t has_cudagraphs = 0;             // the worker has captured graphs
+  // Of tokens of prompts, each given those before it: those that follow what a request had in earlier steps.
+  std::vector<RequestLogprobs> prompt_logprobs;  // by result_index, ascending
+  std::vector<RequestError> errors;              // by result_index, ascending
+  std::string error;                             // the step failed as a whole
+  uint8_t worker_lost = 0;                       // no other step will succeed either: the engine must end
+  uint8_t has_cudagraphs = 0;                    // the worker has captured graphs
   CudagraphMode cudagraph_mode = CudagraphMode::kNone;  // how this step ran
 
   // From the KV connector's worker side.
@@ -77,6 +79,7 @@ struct ModelRunnerOutput {
     sampled_token_ids.clear();
     draft_token_ids.clear();
     logprobs.clear();
+    prompt_logprobs.clear();
     errors.clear();
     error.clear();
     worker_lost = 0;
@@ -103,8 +106,8 @@ struct ModelRunnerOutput {
 
   template <class A>
   void fields(A& a) {
-    a(step_id, results, sampled_token_ids, draft_token_ids, logprobs, errors, error, worker_lost,
-      has_cudagraphs, cudagraph_mode, finished_sending, finished_recving, invalid_block_ids);
+    a(step_id, results, sampled_token_ids, draft_token_ids, logprobs, prompt_logprobs, errors, error,
+      worker_lost, has_cudagraphs, cudagraph_mode, finished_sending, finished_recving, invalid_block_ids);
   }
 };
 

@@ -37,11 +37,12 @@ struct RecordedRequest {
   std::string user;
   std::vector<MultiModalFeature> mm_features;
   uint8_t waits_for_grammar = 0;  // until a kGrammarReady
+  uint8_t has_prompt_logprobs = 0;  // and so reads no cached prefix
 
   template <class A>
   void fields(A& a) {
     a(request_id, num_prompt_tokens, num_output_tokens, block_hashes, max_tokens, priority, arrival_time,
-      deadline, user, mm_features, waits_for_grammar);
+      deadline, user, mm_features, waits_for_grammar, has_prompt_logprobs);
   }
 };
 
@@ -149,7 +150,8 @@ struct RequestSnapshot {
   uint64_t arrival_order = 0;
   int32_t num_overtaken = 0, num_computed_tokens = 0, num_output_placeholders = 0, num_steps_in_flight = 0,
           num_tokens_in_flight = 0, num_prefill_tokens = 0, num_cached_tokens = 0, num_preemptions = 0,
-          num_results_to_drop = 0, num_charged_tokens = 0, num_spec_tokens = 0, num_external_tokens = 0;
+          num_results_to_drop = 0, num_charged_tokens = 0, num_spec_tokens = 0, num_external_tokens = 0,
+          num_logprob_tokens = 0;
   uint8_t known_to_workers = 0, is_long_prefill = 0, kv_load_failed = 0;
   double first_scheduled_time = 0.0;
   std::vector<RequestBlocksSnapshot> blocks;
@@ -158,8 +160,8 @@ struct RequestSnapshot {
   void fields(A& a) {
     a(request, num_tokens, status, arrival_order, num_overtaken, num_computed_tokens, num_output_placeholders,
       num_steps_in_flight, num_tokens_in_flight, num_prefill_tokens, num_cached_tokens, num_preemptions,
-      num_results_to_drop, num_charged_tokens, num_spec_tokens, num_external_tokens, known_to_workers,
-      is_long_prefill, kv_load_failed, first_scheduled_time, blocks);
+      num_results_to_drop, num_charged_tokens, num_spec_tokens, num_external_tokens, num_logprob_tokens,
+      known_to_workers, is_long_prefill, kv_load_failed, first_scheduled_time, blocks);
   }
 };
 

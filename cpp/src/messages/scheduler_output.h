@@ -23,13 +23,14 @@ struct NewRequestData {
   uint64_t seed = 0;  // of its draws
   Shared<std::vector<int32_t>> eos_token_ids;
   BadWords bad_words_token_ids;
+  std::optional<int32_t> num_prompt_logprobs;
   std::vector<MultiModalFeature> mm_features;
   std::string lora_name;
 
   template <class A>
   void fields(A& a) {
     a(request_id, prompt_token_ids, output_token_ids, sampling_params, seed, eos_token_ids,
-      bad_words_token_ids, mm_features, lora_name);
+      bad_words_token_ids, num_prompt_logprobs, mm_features, lora_name);
   }
 };
 

@@ -1,6 +1,7 @@
 #include "request/request.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "quire/error.h"
@@ -41,6 +42,7 @@ Request::Request(EngineCoreRequest&& request, int32_t hash_block_size, const Has
       totals_(totals),
       sampling_params_(std::move(request.sampling_params)),
       eos_token_ids_(std::move(request.eos_token_ids)),
+      num_prompt_logprobs_(request.num_prompt_logprobs),
       num_prompt_tokens_(static_cast<int32_t>(request.prompt_token_ids->size())),
       hash_block_size_(hash_block_size),
       prompt_token_ids_(std::move(request.prompt_token_ids)),
@@ -218,11 +220,24 @@ void Request::update_block_hashes() {
   next_hash_at_ = static_cast<int32_t>((block_hashes_.size() + 1) * block_size);
 }
 
+void Request::take_prompt_logprobs(const ScheduledRequest& scheduled,
+                                   std::vector<PositionLogprobs> positions) {
+  num_logprob_tokens_ = std::max(num_logprob_tokens_, scheduled.num_computed_tokens + scheduled.num_tokens);
+  std::move(positions.begin(), positions.end(), std::back_inserter(prompt_logprobs_));
+}
+
+std::vector<PositionLogprobs> Request::give_prompt_logprobs() {
+  num_prompt_logprobs_.reset();
+  std::vector<PositionLogprobs> all = std::move(prompt_logprobs_);
+  all.emplace(all.begin());  // nothing comes before the first token
+  return all;
+}
+
 NewRequestData Request::new_request_data() const {
   const auto output = output_token_ids();
-  return {id_,       prompt_token_ids_, {output.begin(), output.end()}, sampling_params_,
-          seed_,     eos_token_ids_,    bad_words_token_ids_,           mm_features_,
-          lora_name_};
+  return {id_,          prompt_token_ids_, {output.begin(), output.end()}, sampling_params_,
+          seed_,        eos_token_ids_,    bad_words_token_ids_,           num_prompt_logprobs_,
+          mm_features_, lora_name_};
 }
 
 RecordedRequest Request::record() const {
@@ -239,6 +254,7 @@ RecordedRequest Request::record() const {
   recorded.user = user_;
   recorded.mm_features = mm_features_;
   recorded.waits_for_grammar = status_ == RequestStatus::kWaitingForStructuredOutputGrammar;
+  recorded.has_prompt_logprobs = num_prompt_logprobs_ ? 1 : 0;
   return recorded;
 }
 
@@ -259,6 +275,7 @@ void Request::save(RequestSnapshot& out) const {
   out.num_charged_tokens = num_charged_tokens_;
   out.num_spec_tokens = static_cast<int32_t>(spec_token_ids_.size());
   out.num_external_tokens = num_external_tokens_;
+  out.num_logprob_tokens = num_logprob_tokens_;
   out.known_to_workers = known_to_workers_;
   out.is_long_prefill = is_long_prefill_;
   out.kv_load_failed = kv_load_failed_;
@@ -292,6 +309,7 @@ void Request::restore(const RequestSnapshot& s) {
   num_charged_tokens_ = s.num_charged_tokens;
   spec_token_ids_.assign(static_cast<size_t>(s.num_spec_tokens), 0);
   num_external_tokens_ = s.num_external_tokens;
+  num_logprob_tokens_ = s.num_logprob_tokens;
   known_to_workers_ = s.known_to_workers != 0;
   is_long_prefill_ = s.is_long_prefill != 0;
   kv_load_failed_ = s.kv_load_failed != 0;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -115,6 +116,11 @@ class Request {
   bool kv_load_failed() const { return kv_load_failed_; }   // num_external_tokens is what is left of it
   bool known_to_workers() const { return known_to_workers_; }
   double first_scheduled_time() const { return first_scheduled_time_; }  // clock of arrival_time; -1 before
+  // The prompt's log-probabilities are not all computed, so it is computed whole, whatever is cached.
+  bool skips_reading_prefix_cache() const {
+    return num_prompt_logprobs_ && num_logprob_tokens_ < num_prompt_tokens_ - 1;
+  }
+  bool wants_prompt_logprobs() const { return num_prompt_logprobs_.has_value(); }
   std::span<const int32_t> spec_token_ids() const { return spec_token_ids_; }  // drafts for the next step
 
   // The request comes to the engine.
@@ -158,6 +164,10 @@ class Request {
   };
   Charge charge(const ScheduledRequest& scheduled);
   void append_output_token(int32_t token_id);
+  // A step that has ended computed prompt log-probabilities, perhaps none; they are wanted.
+  void take_prompt_logprobs(const ScheduledRequest& scheduled, std::vector<PositionLogprobs> positions);
+  // All of them, once: from now on none are wanted.
+  std::vector<PositionLogprobs> give_prompt_logprobs();
 
   // Goes back to its first `num_tokens` tokens, if it is further: what follows is computed (again), and
   // drafts are forgotten. Blocks are the KVCacheManager's to take.
@@ -211,6 +221,7 @@ class Request {
   HeldBlocks held_;
   Shared<SamplingParams> sampling_params_;
   Shared<std::vector<int32_t>> eos_token_ids_;
+  std::optional<int32_t> num_prompt_logprobs_;
   RequestStatus status_ = RequestStatus::kWaiting;
   bool known_to_workers_ = false;
   bool is_long_prefill_ = false;
@@ -231,6 +242,7 @@ class Request {
   int32_t num_cached_tokens_ = -1;
   int32_t num_charged_tokens_ = 0;  // leading tokens that its user has been charged for, under "fair"
   int32_t num_external_tokens_ = 0;
+  int32_t num_logprob_tokens_ = 0;  // leading tokens whose logits were computed while they are wanted
   int32_t num_preemptions_ = 0;
   int32_t num_overtaken_ = 0;
   double first_scheduled_time_ = -1.0;
@@ -238,6 +250,7 @@ class Request {
 
   Shared<std::vector<int32_t>> prompt_token_ids_;
   BadWords bad_words_token_ids_;
+  std::vector<PositionLogprobs> prompt_logprobs_;  // so far, from the second token on
   uint64_t seed_;
   std::vector<MultiModalFeature> mm_features_;
   std::string lora_name_;

@@ -6,13 +6,6 @@
 #include "util/check.h"
 
 namespace quire {
-namespace {
-
-// The most of the likeliest that the kernel lists.
-constexpr int32_t kMaxTopLogprobs = 100;
-
-}  // namespace
-
 size_t DeviceLogprobs::Layout::top_logprobs() const { return (2 + kMaxTopLogprobs) * rows; }
 size_t DeviceLogprobs::Layout::words() const { return (2 + 2 * kMaxTopLogprobs) * rows; }
 

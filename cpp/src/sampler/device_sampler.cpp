@@ -67,7 +67,8 @@ class DeviceSampler final : public Sampler {
  public:
   DeviceSampler(const KernelTable& ops, const SamplerConfig& config, const DeviceSamplerMemory& memory,
                 StagingRing& staging, void* stream)
-      : ops_(ops),
+      : Sampler(ops, config, &staging),
+        ops_(ops),
         vocab_size_(config.vocab_size),
         memory_(memory),
         staging_(staging),
@@ -320,6 +321,7 @@ size_t device_sampler_staging_bytes(const SamplerConfig& config) {
   HistoryColumns().push(meter, rows);
   PenaltyColumns().push(meter, rows);
   DeviceBans::push_most(meter, rows);
+  PromptLogprobs::push_most(meter, config);
   BiasColumns().push(meter, kMaxBiasesPerRow * rows);
   MaskColumns().push(meter, rows, config.vocab_size);
   return meter.bytes();

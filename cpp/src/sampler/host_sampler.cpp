@@ -12,7 +12,8 @@ namespace {
 class HostSampler final : public Sampler {
  public:
   HostSampler(const KernelTable& ops, const SamplerConfig& config)
-      : ops_(ops),
+      : Sampler(ops, config, /*staging=*/nullptr),
+        ops_(ops),
         vocab_size_(config.vocab_size),
         mask_rows_(config),
         results_(static_cast<size_t>(config.ring_size)) {}

@@ -12,6 +12,7 @@
 #include "device/staging_ring.h"
 #include "messages/model_runner_output.h"
 #include "quire/kernels/ops.h"
+#include "sampler/prompt_logprobs.h"
 #include "sampler/row_sampling.h"
 #include "sampler/token_bans.h"
 
@@ -38,6 +39,7 @@ struct SamplerConfig {
   int32_t vocab_size = 0;
   int32_t max_num_rows = 0;  // of logits
   int32_t ring_size = 1;     // steps in flight, and the one that the host writes
+  int32_t max_num_batched_tokens = 0;
 };
 
 // What any sampler takes of the activations' arena for so many rows, and gives back: log-probabilities are
@@ -54,6 +56,9 @@ class Sampler {
  public:
   virtual ~Sampler() = default;
 
+  // What prompts want, as the rest of the step does: staged before its forward pass, taken once it is done.
+  PromptLogprobs& prompt_logprobs() { return prompt_logprobs_; }
+
   // What the step is going to sample, before its forward pass. The rows stay where they are until `sample`.
   virtual void stage(int32_t ring_index, std::span<const SamplingRow> rows) = 0;
   // Samples a token for each row. Log-probabilities are those of the model itself, before bias, penalties and
@@ -65,6 +70,13 @@ class Sampler {
   // log-probabilities of those that asked.
   virtual std::span<const int32_t> token_ids(int32_t ring_index) const = 0;
   virtual void take_logprobs(int32_t ring_index, std::vector<RequestLogprobs>& logprobs) = 0;
+
+ protected:
+  Sampler(const KernelTable& ops, const SamplerConfig& config, StagingRing* staging)
+      : prompt_logprobs_(ops, config, staging) {}
+
+ private:
+  PromptLogprobs prompt_logprobs_;
 };
 
 // Finds the row that each mask of a step is for.

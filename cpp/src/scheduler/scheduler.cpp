@@ -160,8 +160,8 @@ bool Scheduler::give_back_youngest_load() {
 Scheduler::Admission Scheduler::admit(Request& request, SchedulerOutput& out) {
   int32_t num_external = 0;
   const int32_t own_computed = request.num_computed_tokens();
-  if (own_computed > 0) {
-    // The request holds blocks whose keys and values came from outside.
+  if (own_computed > 0 || request.skips_reading_prefix_cache()) {
+    // The request holds blocks whose keys and values came from outside, or wants what no cache has.
     for (auto& ids : computed_.block_ids) ids.clear();
     computed_.block_ids.resize(kv_cache_manager_.num_groups());
     computed_.num_tokens = 0;
@@ -219,7 +219,7 @@ Scheduler::Admission Scheduler::admit(Request& request, SchedulerOutput& out) {
 
   waiting_->remove(request);
   stats_.external_prefix_cache_hits += static_cast<uint64_t>(num_external);
-  if (request.num_cached_tokens() < 0) {
+  if (request.num_cached_tokens() < 0 && !request.skips_reading_prefix_cache()) {
     stats_.prefix_cache_queries += static_cast<uint64_t>(request.num_tokens());
     stats_.prefix_cache_hits += static_cast<uint64_t>(computed_.num_tokens);
   }

@@ -35,6 +35,7 @@ EngineCoreRequest without_content(const RecordedRequest& recorded, int32_t num_o
   request.deadline = recorded.deadline;
   request.user = recorded.user;
   request.mm_features = recorded.mm_features;
+  if (recorded.has_prompt_logprobs != 0) request.num_prompt_logprobs = 0;
   return request;
 }
 

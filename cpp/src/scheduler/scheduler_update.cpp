@@ -44,6 +44,11 @@ void Scheduler::take_result(Request& request, const ScheduledRequest& scheduled,
     }
   }
   if (!request.mm_features().empty()) release_encoder_inputs(request);
+  if (request.wants_prompt_logprobs()) {
+    const auto found = std::find_if(all.prompt_logprobs.begin(), all.prompt_logprobs.end(), of_this);
+    const bool has_some = found != all.prompt_logprobs.end();
+    request.take_prompt_logprobs(scheduled, has_some ? found->positions : std::vector<PositionLogprobs>());
+  }
   if (result.num_tokens == 0) return;  // a part of the prompt
 
   const RequestLogprobs* logprobs = nullptr;
@@ -71,6 +76,7 @@ void Scheduler::append_tokens(Request& request, std::span<const int32_t> token_i
   output.num_cached_tokens = request.num_cached_tokens();
   output.first_scheduled_time = std::max(request.first_scheduled_time(), 0.0);
   output.first_token = static_cast<uint32_t>(outputs.token_ids.size());
+  if (request.wants_prompt_logprobs()) output.prompt_logprobs = request.give_prompt_logprobs();
   RequestStatus status = request.status();
   for (size_t i = 0; i < token_ids.size() && !is_finished(status); ++i) {
     if (request.grammar() && !request.grammar()->accept_tokens(token_ids.subspan(i, 1))) {

@@ -33,7 +33,10 @@ struct CachedRequestState {
   // device has, num_tokens counts the token that is certain, and up to num_drafts more may have been
   // accepted.
   int32_t num_drafts = 0;
-  RowSampling sampling;  // of sampling_params
+  // Likeliest tokens at each position of the prompt; -1: no log-probabilities of it are wanted, or no more.
+  int32_t num_prompt_logprobs = -1;
+  int32_t num_logprob_tokens = 0;  // leading tokens of the prompt that log-probabilities were computed behind
+  RowSampling sampling;            // of sampling_params
   Shared<SamplingParams> sampling_params;
   Shared<std::vector<int32_t>> eos_token_ids;
   std::unique_ptr<const TokenBans> bans;  // null: none

@@ -45,6 +45,10 @@ CachedRequestState& ModelRunner::add_request(const NewRequestData& data) {
   request.prompt_token_ids = data.prompt_token_ids;
   request.output_token_ids = data.output_token_ids;
   request.num_prompt_tokens = static_cast<int32_t>(data.prompt_token_ids->size());
+  if (data.num_prompt_logprobs && request.num_prompt_tokens > 1) {
+    request.num_prompt_logprobs = *data.num_prompt_logprobs;
+    ++num_prompt_logprobs_reqs_;
+  }
   request.block_ids.resize(batch_->num_groups());
   if (drafter_ != nullptr)
     drafter_->add_request(data.request_id, *data.prompt_token_ids, data.output_token_ids);
@@ -55,6 +59,7 @@ void ModelRunner::forget_request(RequestId id) {
   const auto found = requests_.find(id);
   if (found == requests_.end()) return;
   if (found->second.row >= 0) remove_from_batch(found->second, /*keeps=*/false);
+  finish_prompt_logprobs(found->second);
   requests_.erase(found);
   if (drafter_ != nullptr) drafter_->remove_request(id);
 }
@@ -176,7 +181,8 @@ void ModelRunner::place_decodes_first() {
 }
 
 SamplerConfig ModelRunner::sampler_config() const {
-  return {model_.vocab_size(), config_.max_num_logits(), static_cast<int32_t>(records_.size())};
+  return {model_.vocab_size(), config_.max_num_logits(), static_cast<int32_t>(records_.size()),
+          config_.max_num_batched_tokens};
 }
 
 StepBuffersConfig ModelRunner::step_buffers_config(std::span<const int32_t> block_sizes) const {
@@ -297,6 +303,7 @@ void ModelRunner::execute_model(const SchedulerOutput& scheduler_output) {
   }
   update_batch(scheduler_output);
   prepare_sampling(scheduler_output);
+  prepare_prompt_logprobs();
   const auto counts = std::span(num_scheduled_).first(static_cast<size_t>(batch_->size()));
   StepShape step;
   step.batch = batch_.get();
@@ -325,6 +332,7 @@ void ModelRunner::execute_model(const SchedulerOutput& scheduler_output) {
     }
   }
   buffers_->sampler().stage(ring_index_, sampling_rows_);
+  buffers_->sampler().prompt_logprobs().stage(ring_index_, prompt_chunks_);
   const bool pads_rows = choice.mode == CudagraphMode::kFull;
   inputs.build(launch_, pads_rows ? choice.num_tokens / choice.query_len : batch_->size(), choice.num_tokens,
                choice.query_len);
@@ -334,6 +342,8 @@ void ModelRunner::execute_model(const SchedulerOutput& scheduler_output) {
 void ModelRunner::run_forward(const CudagraphDispatcher::Choice& choice) {
   const auto num_logits = static_cast<int64_t>(sampling_rows_.size());
   logits_ = all_logits_.rows(0, num_logits);
+  QUIRE_CHECK(choice.mode != CudagraphMode::kFull || prompt_chunks_.empty(),
+              "a graph has no prompts' logits");
   if (choice.mode == CudagraphMode::kFull) {
     full_graphs_.at({compute_hash_, choice.num_tokens, choice.query_len}).replay(launch_.stream);
     return;
@@ -349,6 +359,7 @@ void ModelRunner::run_forward(const CudagraphDispatcher::Choice& choice) {
   } else {
     hidden = model_.forward(ctx, buffers_->inputs().model_input());
   }
+  if (!prompt_chunks_.empty()) compute_prompt_logprobs(ctx, hidden);
   if (num_logits > 0) {
     const TensorView last = arena_->take(hidden.dtype, num_logits, model_.hidden_size());
     ops_.gather_rows(launch_, last, hidden, buffers_->inputs().logits_index());
@@ -401,6 +412,7 @@ void ModelRunner::finish_step(ModelRunnerOutput& output) {
                                                        : std::span<const int32_t>{});
   }
   if (step.num_sampled > 0) buffers_->sampler().take_logprobs(ring_index, output.logprobs);
+  buffers_->sampler().prompt_logprobs().take(ring_index, output.prompt_logprobs);
   if (step.draft_token_ids.empty()) return;
   // Drafts that were not right have no log-probabilities.
   for (RequestLogprobs& logprobs : output.logprobs) {

@@ -106,6 +106,10 @@ class ModelRunner {
   int32_t uniform_query_len(const SchedulerOutput& scheduler_output) const;
   // Says which rows are sampled from, and with what.
   void prepare_sampling(const SchedulerOutput& scheduler_output);
+  // Says which log-probabilities of prompts this step computes.
+  void prepare_prompt_logprobs();
+  void compute_prompt_logprobs(const ForwardContext& ctx, TensorView hidden);
+  void finish_prompt_logprobs(CachedRequestState& request);
   void run_forward(const CudagraphDispatcher::Choice& choice);
   ForwardContext forward_context();
   SamplerConfig sampler_config() const;
@@ -143,6 +147,8 @@ class ModelRunner {
   std::map<GraphKey, FullGraph> full_graphs_;
   std::map<GraphKey, PiecewiseGraph> piecewise_graphs_;
 
+  int32_t num_prompt_logprobs_reqs_ = 0;  // those of which some are still to be computed
+
   std::atomic<int32_t> num_unfinished_{0};  // steps that were sampled
   std::vector<StepRecord> records_;         // by ring index: used in turn
   int32_t ring_index_ = 0;                  // of the step at hand
@@ -155,6 +161,7 @@ class ModelRunner {
   std::vector<int32_t> result_index_;       // per row: of its result, or -1: does not sample
   std::vector<int32_t> sampled_rows_;       // ascending
   std::vector<SamplingRow> sampling_rows_;  // of each of those: its last token, then its drafts
+  std::vector<PromptChunk> prompt_chunks_;
   TensorView all_logits_, logits_;
 };
 

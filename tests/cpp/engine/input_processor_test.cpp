@@ -130,6 +130,32 @@ TEST_F(InputProcessorTest, AllLogprobsAreAsManyAsTheVocabularyHas) {
   }
 }
 
+TEST_F(InputProcessorTest, PromptLogprobsAreOneCompletionsBusinessAndHaveLimits) {
+  EngineConfig config;
+  config.max_answer_logprobs = 30;
+  InputProcessor processor(model(*tokenizer_), {}, tokenizer_, config);
+  const auto process = [&](int32_t count, size_t length) {
+    EngineRequest request;
+    request.prompt_token_ids.assign(length, 1);
+    request.sampling_params.prompt_logprobs = count;
+    request.sampling_params.n = 3;
+    return processor.process(request);
+  };
+  const auto messages = process(4, 7);
+  EXPECT_EQ(messages.at(0).num_prompt_logprobs, 4);
+  EXPECT_EQ(messages.at(1).num_prompt_logprobs, std::nullopt);
+  EXPECT_EQ(messages.at(0).sampling_params->prompt_logprobs, std::nullopt);
+  EXPECT_EQ(error_of([&] { process(4, 8); }),
+            "prompt_logprobs 4 and a prompt of 8 tokens make 35 log-probabilities; the engine's "
+            "max_answer_logprobs allows at most 30: ask for fewer, or give a shorter prompt");
+  EXPECT_EQ(error_of([&] { process(21, 2); }),
+            "prompt_logprobs is 21; the engine's max_logprobs allows at most 20");
+  EXPECT_EQ(
+      error_of([&] { process(-1, 2); }),
+      "prompt_logprobs is -1, which is the whole vocabulary of 4096; the engine's max_logprobs allows at "
+      "most 20");
+}
+
 TEST_F(InputProcessorTest, BadWordsAreTokensWithABlankAndWithout) {
   const auto tokens_of = [&](std::vector<std::string> words) {
     EngineRequest request;

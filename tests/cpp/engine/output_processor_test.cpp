@@ -268,5 +268,27 @@ TEST(OutputProcessorTest, ARequestThatWasNotAcceptedLeavesNothing) {
   EXPECT_TRUE(f.send(1, {0}).empty());
 }
 
+TEST(OutputProcessorTest, PromptLogprobsComeWithTheFirstTokenAndInAStreamOnce) {
+  for (const RequestOutputKind kind : {RequestOutputKind::kCumulative, RequestOutputKind::kDelta}) {
+    SamplingParams params;
+    params.output_kind = kind;
+    params.prompt_logprobs = 0;
+    Fixture fixture({"a", "b"}, params);
+    EngineCoreOutputs step;
+    step.token_ids = {0};
+    EngineCoreOutput& output = step.outputs.emplace_back();
+    output.request_id = 1;
+    output.num_tokens = 1;
+    output.prompt_logprobs = {{}, {{5, -1.0F, 2}}};
+    std::vector<RequestId> to_abort;
+    fixture.processor.process_outputs(std::move(step), to_abort);
+    const auto first = fixture.deliver();
+    ASSERT_TRUE(first.at(0).prompt_logprobs);
+    EXPECT_EQ(*first[0].prompt_logprobs, (std::vector<PositionLogprobs>{{}, {{5, -1.0F, 2}}}));
+    const auto second = fixture.send(1, {1}, FinishReason::kLength);
+    EXPECT_EQ(second.at(0).prompt_logprobs != nullptr, kind == RequestOutputKind::kCumulative);
+  }
+}
+
 }  // namespace
 }  // namespace quire

@@ -25,6 +25,7 @@ EngineCoreRequest sample_request() {
   request.sampling_params.edit().logprobs = 3;
   request.seed = 124;
   request.eos_token_ids = {0};
+  request.num_prompt_logprobs = 2;
   request.bad_words_token_ids = std::vector<std::vector<int32_t>>{{5}, {6, 7}};
   request.priority = -2;
   request.cache_salt = "salt";
@@ -71,8 +72,16 @@ TEST(ArchiveTest, EverySamplingFieldRoundTrips) {
 SchedulerOutput sample_scheduler_output() {
   SchedulerOutput scheduler_output;
   scheduler_output.step_id = 7;
-  scheduler_output.scheduled_new_reqs.push_back(
-      {1, {1, 2}, {3}, {}, 7, {0}, std::vector<std::vector<int32_t>>{{8, 9}, {10}}, {{"cat", 1, 2}}, "lora"});
+  scheduler_output.scheduled_new_reqs.push_back({1,
+                                                 {1, 2},
+                                                 {3},
+                                                 {},
+                                                 7,
+                                                 {0},
+                                                 std::vector<std::vector<int32_t>>{{8, 9}, {10}},
+                                                 5,
+                                                 {{"cat", 1, 2}},
+                                                 "lora"});
   scheduler_output.scheduled_reqs = {{1, 2, 0, 0, 1, 1, 0, 0}, {2, 3, 16, 2, 0, 0, 1, 0}};
   scheduler_output.new_block_ids.clear(2);
   scheduler_output.new_block_ids.push(4);
@@ -95,6 +104,7 @@ ModelRunnerOutput sample_result() {
   result.add(1, std::vector<int32_t>{5}, std::vector<int32_t>{6, 7});
   result.add(2, {});
   result.logprobs = {{0, {{{5, -0.5F, 1}}}}};
+  result.prompt_logprobs = {{1, {{}, {{5, -0.5F, 1}, {6, -0.25F, 2}}}}};
   result.errors = {{1, "failed"}};
   result.finished_sending = {8};
   result.invalid_block_ids = {9};
@@ -106,7 +116,8 @@ TEST(ArchiveTest, EveryMessageRoundTrips) {
   expect_round_trip(sample_scheduler_output());
   expect_round_trip(sample_result());
   EngineCoreOutputs outputs;
-  outputs.outputs.push_back({1, 0, 2, {{{2, -1.0F, 2}}}, FinishReason::kStop, 3, 16, 0.5, ""});
+  outputs.outputs.push_back(
+      {1, 0, 2, {{{2, -1.0F, 2}}}, {{}, {{4, -2.0F, 7}}}, FinishReason::kStop, 3, 16, 0.5, ""});
   outputs.token_ids = {2, 3};
   outputs.kv_events.push_back({KVCacheEventKind::kBlockStored, 1, {{1, 2}}, {3, 4}, {5, 6}, 2, "lora"});
   outputs.scheduler_stats.num_steps = 9;

@@ -11,7 +11,7 @@ namespace {
 ResponseOptions all_options() {
   ResponseOptions options;
   options.output_ids = options.finish_reason = options.cumulative_logprob = options.logprobs = true;
-  options.num_input_tokens = options.num_output_tokens = true;
+  options.prompt_logprobs = options.num_input_tokens = options.num_output_tokens = true;
   options.cum_log_probs = options.output_log_probs = true;
   return options;
 }
@@ -26,8 +26,13 @@ CompletionOutput completion(int32_t index, const std::string& text, std::vector<
 
 class Built {
  public:
-  Built(ResponseTensors& builder, std::vector<CompletionOutput> completions) {
+  Built(ResponseTensors& builder, std::vector<CompletionOutput> completions,
+        std::vector<PositionLogprobs> prompt_logprobs = {}) {
     RequestOutput output;
+    if (!prompt_logprobs.empty()) {
+      output.prompt_logprobs =
+          std::make_shared<const std::vector<PositionLogprobs>>(std::move(prompt_logprobs));
+    }
     output.outputs = std::move(completions);
     output.prompt_token_ids = std::make_shared<const std::vector<int32_t>>(std::vector<int32_t>{1, 2, 3});
     tensors_.resize(3);  // of the response before: it is overwritten
@@ -145,6 +150,18 @@ TEST(ResponseTensorsTest, LogprobsAreVllmsJson) {
   EXPECT_EQ(json[0]["5"]["rank"], 1);
   EXPECT_TRUE(json[0]["5"]["decoded_token"].is_null());
   EXPECT_TRUE(json[1]["6"]["logprob"].is_null()) << "JSON has no infinity";
+}
+
+TEST(ResponseTensorsTest, PromptLogprobsBeginWithNothing) {
+  ResponseTensors builder(all_options(), 1, "", nullptr);
+  const Built none(builder, {completion(0, "a", {5})});
+  EXPECT_EQ(none.texts("prompt_logprobs"), std::vector<std::string>{"[]"});
+  const Built built(builder, {completion(0, "a", {5})}, {{}, {{7, -2.0F, 4}, {9, -0.5F, 1}}});
+  const auto json = nlohmann::json::parse(built.texts("prompt_logprobs").at(0));
+  ASSERT_EQ(json.size(), 2U);
+  EXPECT_TRUE(json[0].is_null());
+  EXPECT_EQ(json[1]["7"]["rank"], 4);
+  EXPECT_EQ(json[1]["9"]["logprob"], -0.5);
 }
 
 TEST(ResponseTensorsTest, LogprobsNameEveryTokenAsValidJson) {
