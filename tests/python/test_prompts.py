@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from quire import LLM, RequestOutput, SamplingParams
 from quire.prompts import conversation_list, prompt_content, prompt_list
+from tokenizers import Tokenizer
 
 PARAMS = SamplingParams(temperature=0, max_tokens=4)
 TEXTS = ["Once upon a time", "The baker said", "1 2 3 4"]
@@ -144,3 +145,38 @@ def test_conversations_come_in_any_iterable(llm: LLM) -> None:
     for wrong in ("Hello!", message, [["a"], "b"]):
         with pytest.raises(TypeError, match=r"messages(\[1\])? must be a list of messages"):
             conversation_list(wrong)
+
+
+def test_a_prompt_is_cut_to_its_last_tokens(demo_model: Path) -> None:
+    llm = LLM(demo_model, max_model_len=32)
+    text = "Once upon a time there was a keeper of a lighthouse who could not sleep at night. " * 3
+    whole = Tokenizer.from_file(str(demo_model / "tokenizer.json")).encode(text).ids
+    for keep, expected in ((5, whole[-5:]), (31, whole[-31:]), (-1, whole[-31:])):
+        params = SamplingParams(max_tokens=1, truncate_prompt_tokens=keep)
+        for prompt in (text, whole):
+            [output] = llm.generate([prompt], params, use_tqdm=False)  # type: ignore[list-item]
+            assert output.prompt_token_ids == expected
+            assert output.finished
+    with pytest.raises(ValueError, match="truncate_prompt_tokens is 33; max_model_len is 32"):
+        llm.generate(text, SamplingParams(truncate_prompt_tokens=33), use_tqdm=False)
+    with pytest.raises(ValueError, match="truncate_prompt_tokens must be at least 1, or -1"):
+        SamplingParams(truncate_prompt_tokens=0)
+
+
+def test_special_tokens_have_no_spaces_between_them(demo_model: Path) -> None:
+    """What vLLM leaves out when told to, a byte-level tokenizer never writes."""
+    llm = LLM(demo_model, max_model_len=64)
+    reference = Tokenizer.from_file(str(demo_model / "tokenizer.json"))
+    special = [i for i in range(6) if reference.id_to_token(i) is not None]
+    for spaces in (True, False):
+        params = SamplingParams(
+            temperature=0,
+            max_tokens=6,
+            ignore_eos=True,
+            allowed_token_ids=special,
+            skip_special_tokens=False,
+            spaces_between_special_tokens=spaces,
+        )
+        [output] = llm.generate("hello", params, use_tqdm=False)
+        ids = list(output.outputs[0].token_ids)
+        assert output.outputs[0].text == reference.decode(ids, skip_special_tokens=False)

@@ -48,6 +48,8 @@ struct QUIRE_API SamplingParams {
   std::optional<int32_t> prompt_logprobs;
   bool detokenize = true;
   bool skip_special_tokens = true;
+  bool spaces_between_special_tokens = true;
+  std::optional<int32_t> truncate_prompt_tokens;
   RequestOutputKind output_kind = RequestOutputKind::kCumulative;
 
   bool wants_logprobs() const { return logprobs.has_value() || !logprob_token_ids.empty(); }
@@ -111,6 +113,12 @@ inline constexpr std::tuple kSamplingParamsFields{
     Field{"detokenize", &SamplingParams::detokenize, "false: token ids only"},
     Field{"skip_special_tokens", &SamplingParams::skip_special_tokens,
           "leaves special tokens out of the text"},
+    Field{"spaces_between_special_tokens", &SamplingParams::spaces_between_special_tokens,
+          "the same text either way: byte-level BPE, all that there is, writes none between any tokens"},
+    Field{"truncate_prompt_tokens", &SamplingParams::truncate_prompt_tokens,
+          "keeps the last tokens of the prompt, BOS counted like any; -1 as many as max_model_len leaves for "
+          "one more",
+          at_least(-1, "at least 1, or -1 for as many as fit")},
     Field{"output_kind", &SamplingParams::output_kind, "what a stream of outputs carries", Range{},
           Also::kNothing, SetBy::kCode},
 };

@@ -82,7 +82,6 @@ constexpr NeutralField kNeutralFields[] = {
     {"use_beam_search", "false"},
     {"length_penalty", "1.0"},
     {"early_stopping", "false"},
-    {"spaces_between_special_tokens", "true"},
 };
 
 [[noreturn]] void fail_unknown(const std::vector<std::string>& known, const std::string& name) {

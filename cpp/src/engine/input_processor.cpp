@@ -48,6 +48,15 @@ std::vector<int32_t> InputProcessor::take_prompt_token_ids(EngineRequest& reques
     ids = tokenizer_->encode(request.prompt, request.add_special_tokens);
   }
   if (ids.empty()) throw InvalidArgument("prompt is empty; give at least one token");
+  if (const std::optional<int32_t> keep = request.sampling_params.truncate_prompt_tokens) {
+    if (*keep > model_.max_model_len) {
+      throw InvalidArgument(str("truncate_prompt_tokens is ", *keep, "; max_model_len is ",
+                                model_.max_model_len, ": give at most ", model_.max_model_len - 1,
+                                ", or -1 for as many as fit"));
+    }
+    const auto num_kept = static_cast<size_t>(*keep == -1 ? model_.max_model_len - 1 : *keep);
+    if (ids.size() > num_kept) ids.erase(ids.begin(), ids.end() - static_cast<std::ptrdiff_t>(num_kept));
+  }
   for (size_t i = 0; i < ids.size(); ++i) {
     if (ids[i] < 0 || ids[i] >= model_.vocab_size) {
       throw InvalidArgument(

@@ -64,6 +64,8 @@ void SamplingParams::validate(int32_t vocab_size) const {
     throw InvalidArgument(
         str("logprobs must be none, or ", count, " as the number of logprob_token_ids is, got ", *logprobs));
   }
+  if (truncate_prompt_tokens == 0)
+    throw InvalidArgument("truncate_prompt_tokens must be at least 1, or -1 for as many as fit, got 0");
   if (!stop.empty() && !detokenize) {
     throw InvalidArgument("stop needs detokenize=True: strings are found in the text");
   }

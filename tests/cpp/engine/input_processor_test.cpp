@@ -156,6 +156,27 @@ TEST_F(InputProcessorTest, PromptLogprobsAreOneCompletionsBusinessAndHaveLimits)
       "most 20");
 }
 
+TEST_F(InputProcessorTest, ALongPromptIsCutToItsLastTokens) {
+  const auto prompt_of = [&](int32_t keep, std::vector<int32_t> ids) {
+    EngineRequest request;
+    request.prompt_token_ids = std::move(ids);
+    request.sampling_params.truncate_prompt_tokens = keep;
+    return *processor_.process(request).at(0).prompt_token_ids;
+  };
+  EXPECT_EQ(prompt_of(2, {1, 2, 3}), (std::vector<int32_t>{2, 3}));
+  EXPECT_EQ(prompt_of(3, {1, 2, 3}), (std::vector<int32_t>{1, 2, 3}));
+  EXPECT_EQ(prompt_of(9, {1, 2, 3}), (std::vector<int32_t>{1, 2, 3}));
+  std::vector<int32_t> longer(100);
+  for (int32_t i = 0; i < 100; ++i) longer[static_cast<size_t>(i)] = i;
+  EXPECT_EQ(prompt_of(-1, longer), std::vector<int32_t>(longer.end() - 63, longer.end()));
+  EXPECT_EQ(error_of([&] { prompt_of(64, longer); }),
+            "prompt has 64 tokens; with max_model_len 64 it may have at most 63");
+  EXPECT_EQ(error_of([&] { prompt_of(65, longer); }),
+            "truncate_prompt_tokens is 65; max_model_len is 64: give at most 63, or -1 for as many as fit");
+  EXPECT_EQ(error_of([&] { prompt_of(0, longer); }),
+            "truncate_prompt_tokens must be at least 1, or -1 for as many as fit, got 0");
+}
+
 TEST_F(InputProcessorTest, BadWordsAreTokensWithABlankAndWithout) {
   const auto tokens_of = [&](std::vector<std::string> words) {
     EngineRequest request;
