@@ -41,23 +41,22 @@ struct EngineBase::Impl {
     const ModelInfo& info = client->model_info();
     const auto eos = read_eos_token_ids(config.model, info.vocab_size);
     description = {info.architecture, info.dtype, info.backend, info.vocab_size, info.max_model_len, eos};
-    input_processor = std::make_unique<InputProcessor>(info, eos, tokenizer, config);
+    input_processor = std::make_unique<InputProcessor>(info, eos, tokenizer, grammar_compiler, config);
     output_processor = std::make_unique<OutputProcessor>(tokenizer, config.metric_sink);
   }
 
   // Null where there can be none: requests that want it are refused at the door.
-  std::shared_ptr<StructuredOutputManager> make_grammars(const ModelInfo& model) const {
+  std::shared_ptr<StructuredOutputManager> make_grammars(const ModelInfo& model) {
     if (!tokenizer || !has_grammar_compiler()) return nullptr;
+    grammar_compiler = make_grammar_compiler(tokenizer, model.vocab_size,
+                                             read_eos_token_ids(config.model, model.vocab_size));
     StructuredOutputConfig structured;
     structured.vocab_size = model.vocab_size;
     structured.max_cache_bytes = config.structured_output_cache_bytes;
     const auto num_cores = static_cast<int32_t>(std::thread::hardware_concurrency());
     structured.num_threads = config.structured_output_threads > 0 ? config.structured_output_threads
                                                                   : std::clamp(num_cores / 2, 1, 8);
-    return make_structured_output_manager(
-        make_grammar_compiler(tokenizer, model.vocab_size,
-                              read_eos_token_ids(config.model, model.vocab_size)),
-        structured);
+    return make_structured_output_manager(grammar_compiler, structured);
   }
 
   // Everything that can fail for a request, before anything of it is in the engine.
@@ -229,6 +228,7 @@ struct EngineBase::Impl {
   const OwnerProcess owner;
   EngineConfig config;
   std::shared_ptr<const Tokenizer> tokenizer;
+  std::shared_ptr<GrammarCompiler> grammar_compiler;  // null: none
   std::unique_ptr<EngineCoreClient> client;
   ModelDescription description;
   std::unique_ptr<InputProcessor> input_processor;

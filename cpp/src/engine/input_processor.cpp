@@ -15,10 +15,12 @@
 namespace quire {
 
 InputProcessor::InputProcessor(const ModelInfo& model, std::vector<int32_t> eos_token_ids,
-                               std::shared_ptr<const Tokenizer> tokenizer, const EngineConfig& config)
+                               std::shared_ptr<const Tokenizer> tokenizer,
+                               std::shared_ptr<GrammarCompiler> grammar_compiler, const EngineConfig& config)
     : model_(model),
       eos_token_ids_(std::move(eos_token_ids)),
       tokenizer_(std::move(tokenizer)),
+      grammar_compiler_(std::move(grammar_compiler)),
       max_token_bytes_(tokenizer_ ? tokenizer_->max_token_bytes() : 0),
       max_logprobs_(config.max_logprobs == -1 ? model.vocab_size : config.max_logprobs),
       max_logprob_token_ids_(config.max_logprob_token_ids),
@@ -126,7 +128,7 @@ void InputProcessor::check_limits(const SamplingParams& params) const {
 void InputProcessor::prepare_structured_outputs(StructuredOutputsParams& params) const {
   if (!tokenizer_)
     throw InvalidArgument("structured_outputs needs a tokenizer, but skip_tokenizer_init is set");
-  if (!has_grammar_compiler()) {
+  if (!grammar_compiler_) {
     throw InvalidArgument(
         "structured_outputs: this build has no grammar library; build Quire where xgrammar's source can be "
         "fetched, or give QUIRE_XGRAMMAR_ARCHIVE");
@@ -138,6 +140,7 @@ void InputProcessor::prepare_structured_outputs(StructuredOutputsParams& params)
   if (params.json) params.json->text = prepare_json_schema(params.json->text);
   if (params.structural_tag)
     params.structural_tag->text = prepare_structural_tag(params.structural_tag->text);
+  grammar_compiler_->check(grammar_key(params));
 }
 
 // Throws when none of them could ever come first.

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "grammar/grammar.h"
 #include "messages/engine_core_messages.h"
 #include "messages/model_info.h"
 #include "quire/engine.h"
@@ -19,7 +20,8 @@ namespace quire {
 class InputProcessor {
  public:
   InputProcessor(const ModelInfo& model, std::vector<int32_t> eos_token_ids,
-                 std::shared_ptr<const Tokenizer> tokenizer, const EngineConfig& config);
+                 std::shared_ptr<const Tokenizer> tokenizer,
+                 std::shared_ptr<GrammarCompiler> grammar_compiler, const EngineConfig& config);
 
   // One message for each of the request's n completions, without ids: they share the prompt, whose ids are
   // taken out of `request`, and the parameters, whose max_tokens is capped to what max_model_len leaves. Each
@@ -35,6 +37,7 @@ class InputProcessor {
   const ModelInfo model_;
   const Shared<std::vector<int32_t>> eos_token_ids_;
   const std::shared_ptr<const Tokenizer> tokenizer_;
+  const std::shared_ptr<GrammarCompiler> grammar_compiler_;
   const size_t max_token_bytes_;
   const int32_t max_logprobs_, max_logprob_token_ids_, max_logit_bias_, max_stop_token_ids_;
   const int64_t max_stop_bytes_, max_bad_words_bytes_, max_answer_logprobs_, max_structured_output_bytes_;

@@ -26,6 +26,13 @@ struct GrammarKey {
   bool operator==(const GrammarKey&) const = default;
 };
 
+struct GrammarKeyHash {
+  size_t operator()(const GrammarKey& key) const {
+    return std::hash<std::string>()(key.text) * 31 + static_cast<size_t>(key.kind) * 2 +
+           (key.any_whitespace ? 1 : 0);
+  }
+};
+
 // Of parameters that are valid.
 GrammarKey grammar_key(const StructuredOutputsParams& params);
 
@@ -58,6 +65,7 @@ class CompiledGrammar {
 };
 
 struct GrammarLimits {
+  double max_check_seconds = 0.5;
   double max_compile_seconds = 2.0;     // of the compiling thread's processor time
   double max_mask_seconds = 0.2;        // for a token, and for a mask
   int64_t max_bytes_of_work = 1 << 30;  // that the process may grow by while a grammar is compiled
@@ -67,9 +75,14 @@ struct GrammarLimits {
 class GrammarCompiler {
  public:
   virtual ~GrammarCompiler() = default;
+  // For a door: throws InvalidArgument for what is no grammar. Takes the time of reading it, and none when it
+  // was asked about lately.
+  virtual void check(const GrammarKey& key) = 0;
   // Throws InvalidArgument for what is no grammar, or has a part that would not be kept to, and for more work
   // than the limits allow.
   virtual std::shared_ptr<const CompiledGrammar> compile(const GrammarKey& key) = 0;
+  // Whatever is being compiled, or will be, fails soon: nobody wants it any more.
+  virtual void cancel() = 0;
 };
 
 // Whether this build has a compiler.

@@ -9,7 +9,7 @@
 
 namespace quire {
 
-GrammarCache::GrammarCache(std::unique_ptr<GrammarCompiler> compiler, int32_t num_threads, int64_t max_bytes)
+GrammarCache::GrammarCache(std::shared_ptr<GrammarCompiler> compiler, int32_t num_threads, int64_t max_bytes)
     : compiler_(std::move(compiler)),
       num_threads_(static_cast<size_t>(std::max(num_threads, 1))),
       max_bytes_(max_bytes) {}
@@ -20,6 +20,7 @@ GrammarCache::~GrammarCache() {
     stopping_ = true;
   }
   changed_.notify_all();
+  compiler_->cancel();
   for (std::thread& thread : threads_) thread.join();
 }
 

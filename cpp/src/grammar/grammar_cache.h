@@ -31,8 +31,8 @@ struct GrammarEntry {
 class GrammarCache {
  public:
   // At most `max_bytes` of grammars that nobody uses are kept.
-  GrammarCache(std::unique_ptr<GrammarCompiler> compiler, int32_t num_threads, int64_t max_bytes);
-  // Waits for grammars that are being compiled.
+  GrammarCache(std::shared_ptr<GrammarCompiler> compiler, int32_t num_threads, int64_t max_bytes);
+  // Cancels what is being compiled.
   ~GrammarCache();
 
   // At once: the entry may still be kCompiling. One that everybody has let go of before its turn is not
@@ -43,23 +43,17 @@ class GrammarCache {
   uint64_t num_compiled() const { return num_compiled_; }
 
  private:
-  struct Hash {
-    size_t operator()(const GrammarKey& key) const {
-      return std::hash<std::string>()(key.text) * 31 + static_cast<size_t>(key.kind) * 2 +
-             (key.any_whitespace ? 1 : 0);
-    }
-  };
   struct Slot {
     std::shared_ptr<GrammarEntry> entry;
     int64_t bytes = 0;                             // 0: not compiled yet
     std::list<const GrammarKey*>::iterator place;  // in used_
   };
-  using Slots = std::unordered_map<GrammarKey, Slot, Hash>;
+  using Slots = std::unordered_map<GrammarKey, Slot, GrammarKeyHash>;
 
   void work();
   void make_room();
 
-  const std::unique_ptr<GrammarCompiler> compiler_;
+  const std::shared_ptr<GrammarCompiler> compiler_;
   const size_t num_threads_;
   const int64_t max_bytes_;
   std::atomic<uint64_t> num_compiled_{0};

@@ -105,7 +105,7 @@ class Grammar final : public StructuredOutputGrammar {
 
 class Manager final : public StructuredOutputManager {
  public:
-  Manager(std::unique_ptr<GrammarCompiler> compiler, const StructuredOutputConfig& config)
+  Manager(std::shared_ptr<GrammarCompiler> compiler, const StructuredOutputConfig& config)
       : cache_(std::move(compiler), config.num_threads, config.max_cache_bytes),
         threads_(config.num_threads),
         num_mask_words_((static_cast<size_t>(config.vocab_size) + 31) / 32) {}
@@ -131,7 +131,7 @@ class Manager final : public StructuredOutputManager {
 }  // namespace
 
 std::unique_ptr<StructuredOutputManager> make_structured_output_manager(
-    std::unique_ptr<GrammarCompiler> compiler, const StructuredOutputConfig& config) {
+    std::shared_ptr<GrammarCompiler> compiler, const StructuredOutputConfig& config) {
   return std::make_unique<Manager>(std::move(compiler), config);
 }
 

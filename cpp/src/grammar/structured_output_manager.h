@@ -17,6 +17,6 @@ struct StructuredOutputConfig {
 
 // `compiler` is used by the manager's threads.
 std::unique_ptr<StructuredOutputManager> make_structured_output_manager(
-    std::unique_ptr<GrammarCompiler> compiler, const StructuredOutputConfig& config);
+    std::shared_ptr<GrammarCompiler> compiler, const StructuredOutputConfig& config);
 
 }  // namespace quire

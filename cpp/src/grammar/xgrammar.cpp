@@ -4,11 +4,14 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <ctime>
 #include <fstream>
 #include <limits>
 #include <mutex>
 #include <optional>
+#include <unordered_set>
+#include <variant>
 
 #include <unistd.h>
 
@@ -27,8 +30,9 @@ namespace {
 // What the thread's work in the library may take, while one of these lives.
 class WorkLimit {
  public:
-  WorkLimit(const char* what, double seconds, int64_t max_bytes = 0)
-      : what_(what), seconds_(seconds), max_bytes_(max_bytes), outer_(current_) {
+  WorkLimit(const char* what, double seconds, int64_t max_bytes = 0,
+            const std::atomic<bool>* is_cancelled = nullptr)
+      : what_(what), seconds_(seconds), max_bytes_(max_bytes), is_cancelled_(is_cancelled), outer_(current_) {
     deadline_ = thread_seconds() + seconds;
     if (max_bytes > 0) bytes_at_start_ = resident_bytes();
     current_ = this;
@@ -69,6 +73,7 @@ class WorkLimit {
     return resident * sysconf(_SC_PAGESIZE);
   }
   void check_this() {
+    if (is_cancelled_ != nullptr && *is_cancelled_) throw InvalidArgument("the engine has ended");
     const double now = thread_seconds();
     if (now > deadline_)
       throw InvalidArgument(str(what_, " takes longer than ", seconds_, " s; make the grammar simpler"));
@@ -82,6 +87,7 @@ class WorkLimit {
   const char* what_;
   double seconds_, deadline_, next_look_ = 0;
   int64_t max_bytes_, bytes_at_start_ = 0;
+  const std::atomic<bool>* is_cancelled_;
   std::string warning_;
   WorkLimit* outer_;
 };
@@ -145,35 +151,75 @@ class XgrammarCompiler final : public GrammarCompiler {
         eos_token_ids_(std::move(eos_token_ids)),
         limits_(limits) {}
 
-  std::shared_ptr<const CompiledGrammar> compile(const GrammarKey& key) override {
-    xgrammar::GrammarCompiler& compiler = this->compiler(vocabulary_for(key.kind));
-    const WorkLimit limit("compiling structured_outputs", limits_.max_compile_seconds,
-                          limits_.max_bytes_of_work);
-    try {
-      xgrammar::CompiledGrammar compiled = compile(compiler, key);
+  void check(const GrammarKey& key) override {
+    const size_t hash = GrammarKeyHash()(key);
+    {
+      const std::lock_guard lock(mutex_);
+      if (checked_.contains(hash)) return;
+    }
+    const WorkLimit limit("reading structured_outputs", limits_.max_check_seconds, limits_.max_bytes_of_work,
+                          &is_cancelled_);
+    tell_field([&] {
+      read(key);
       if (!limit.warning().empty()) throw InvalidArgument(limit.warning());
-      return std::make_shared<XgrammarGrammar>(std::move(compiled), limits_);
-    } catch (const InvalidArgument& error) {
-      throw InvalidArgument(str("structured_outputs: ", error.what()));
+    });
+    const std::lock_guard lock(mutex_);
+    if (checked_.size() >= kMaxChecked) checked_.clear();
+    checked_.insert(hash);
+  }
+
+  std::shared_ptr<const CompiledGrammar> compile(const GrammarKey& key) override {
+    Compiler& compiler = this->compiler(vocabulary_for(key.kind));
+    const WorkLimit limit("compiling structured_outputs", limits_.max_compile_seconds,
+                          limits_.max_bytes_of_work, &is_cancelled_);
+    std::shared_ptr<const CompiledGrammar> compiled;
+    tell_field([&] {
+      compiled = std::make_shared<XgrammarGrammar>(compiler.compiler.CompileGrammar(read(key)), limits_);
+      if (!limit.warning().empty()) throw InvalidArgument(limit.warning());
+    });
+    return compiled;
+  }
+
+  void cancel() override { is_cancelled_ = true; }
+
+ private:
+  // Grammars whose hashes are kept: one that is taken for another fails when it is compiled.
+  static constexpr size_t kMaxChecked = 4096;
+
+  struct Compiler {
+    explicit Compiler(xgrammar::TokenizerInfo tokenizer)
+        : info(std::move(tokenizer)),
+          // On the caller's thread, and nothing kept: who compiles what, and what is kept, is decided above.
+          compiler(info, /*max_threads=*/1, /*cache_enabled=*/false) {}
+    xgrammar::TokenizerInfo info;
+    xgrammar::GrammarCompiler compiler;
+  };
+
+  // Whatever goes wrong is the grammar's fault, and said so.
+  template <typename Work>
+  static void tell_field(const Work& work) {
+    try {
+      work();
     } catch (const std::bad_alloc&) {
-      throw InvalidArgument("structured_outputs: compiling takes more memory than there is");
+      throw InvalidArgument("structured_outputs: it takes more memory than there is");
     } catch (const std::exception& error) {
       throw InvalidArgument(str("structured_outputs: ", error.what()));
     }
   }
 
- private:
-  static xgrammar::CompiledGrammar compile(xgrammar::GrammarCompiler& compiler, const GrammarKey& key) {
+  xgrammar::Grammar read(const GrammarKey& key) {
     switch (key.kind) {
-      case GrammarKind::kJsonSchema: {
-        using Separators = std::optional<std::pair<std::string, std::string>>;
-        return compiler.CompileJSONSchema(key.text, key.any_whitespace, std::nullopt, Separators(),
-                                          /*strict_mode=*/true);
+      case GrammarKind::kJsonSchema: return xgrammar::Grammar::FromJSONSchema(key.text, key.any_whitespace);
+      case GrammarKind::kRegex: return xgrammar::Grammar::FromRegex(key.text);
+      case GrammarKind::kEbnf: return xgrammar::Grammar::FromEBNF(key.text);
+      case GrammarKind::kLark:
+        return xgrammar::Grammar::FromLark(key.text, compiler(vocabulary_for(key.kind)).info);
+      case GrammarKind::kStructuralTag: {
+        auto result = xgrammar::Grammar::FromStructuralTag(key.text, compiler(vocabulary_for(key.kind)).info);
+        if (auto* grammar = std::get_if<xgrammar::Grammar>(&result)) return std::move(*grammar);
+        throw InvalidArgument(std::visit([](const auto& error) { return std::string(error.what()); },
+                                         std::get<xgrammar::StructuralTagError>(result)));
       }
-      case GrammarKind::kRegex: return compiler.CompileRegex(key.text);
-      case GrammarKind::kEbnf: return compiler.CompileGrammar(key.text);
-      case GrammarKind::kLark: return compiler.CompileLark(key.text);
-      case GrammarKind::kStructuralTag: return compiler.CompileStructuralTag(key.text);
     }
     throw InternalError("a grammar of no kind");
   }
@@ -200,17 +246,16 @@ class XgrammarCompiler final : public GrammarCompiler {
            });
   }
 
-  xgrammar::GrammarCompiler& compiler(Vocabulary vocabulary) {
-    const std::lock_guard lock(mutex_);
+  Compiler& compiler(Vocabulary vocabulary) {
+    const std::lock_guard lock(compilers_mutex_);
     auto& compiler = compilers_[static_cast<size_t>(vocabulary)];
     if (!compiler) {
       std::vector<std::string> tokens(static_cast<size_t>(vocab_size_));
       for (int32_t id = 0; id < std::min(vocab_size_, tokenizer_->vocab_size()); ++id) {
         if (has_token(vocabulary, id)) tokens[static_cast<size_t>(id)] = tokenizer_->token_bytes(id);
       }
-      const xgrammar::TokenizerInfo info(tokens, xgrammar::VocabType::RAW, vocab_size_, eos_token_ids_);
-      // On the caller's thread, and nothing kept: who compiles what, and what is kept, is decided above.
-      compiler.emplace(info, /*max_threads=*/1, /*cache_enabled=*/false);
+      compiler.emplace(
+          xgrammar::TokenizerInfo(tokens, xgrammar::VocabType::RAW, vocab_size_, eos_token_ids_));
     }
     return *compiler;
   }
@@ -219,8 +264,12 @@ class XgrammarCompiler final : public GrammarCompiler {
   const int32_t vocab_size_;
   const std::vector<int32_t> eos_token_ids_;
   const GrammarLimits limits_;
+  std::atomic<bool> is_cancelled_{false};
+  std::mutex compilers_mutex_;
+  std::array<std::optional<Compiler>, 3>
+      compilers_;  // by Vocabulary; made by the first grammar that wants it
   std::mutex mutex_;
-  std::array<std::optional<xgrammar::GrammarCompiler>, 3> compilers_;  // by Vocabulary
+  std::unordered_set<size_t> checked_;
 };
 
 }  // namespace

@@ -26,7 +26,7 @@ class InputProcessorTest : public testing::Test {
   }
 
   std::shared_ptr<const Tokenizer> tokenizer_ = Tokenizer::load(QUIRE_DEMO_MODEL);
-  InputProcessor processor_{model(*tokenizer_), {}, tokenizer_, EngineConfig{}};
+  InputProcessor processor_{model(*tokenizer_), {}, tokenizer_, nullptr, EngineConfig{}};
 };
 
 TEST_F(InputProcessorTest, TextBeyondAContextOfTheLongestTokensIsNotEncoded) {
@@ -70,7 +70,7 @@ TEST_F(InputProcessorTest, WhatOneRequestMayAskForHasLimits) {
     request.prompt_token_ids = {1};
     request.sampling_params.max_tokens = 10;
     change(request.sampling_params);
-    InputProcessor processor(model(*tokenizer_), {}, tokenizer_, config);
+    InputProcessor processor(model(*tokenizer_), {}, tokenizer_, nullptr, config);
     const std::string text = error_of([&] {
       EXPECT_EQ(processor.process(request).at(0).sampling_params->stop, std::vector<std::string>{})
           << "the engine core has no text";
@@ -116,7 +116,7 @@ TEST_F(InputProcessorTest, WhatOneRequestMayAskForHasLimits) {
 TEST_F(InputProcessorTest, AllLogprobsAreAsManyAsTheVocabularyHas) {
   EngineConfig config;
   config.max_logprobs = -1;
-  InputProcessor processor(model(*tokenizer_), {}, tokenizer_, config);
+  InputProcessor processor(model(*tokenizer_), {}, tokenizer_, nullptr, config);
   for (const int32_t given : {-1, 4096, 100000}) {
     EngineRequest request;
     request.prompt_token_ids = {1};
@@ -133,7 +133,7 @@ TEST_F(InputProcessorTest, AllLogprobsAreAsManyAsTheVocabularyHas) {
 TEST_F(InputProcessorTest, PromptLogprobsAreOneCompletionsBusinessAndHaveLimits) {
   EngineConfig config;
   config.max_answer_logprobs = 30;
-  InputProcessor processor(model(*tokenizer_), {}, tokenizer_, config);
+  InputProcessor processor(model(*tokenizer_), {}, tokenizer_, nullptr, config);
   const auto process = [&](int32_t count, size_t length) {
     EngineRequest request;
     request.prompt_token_ids.assign(length, 1);
@@ -214,7 +214,7 @@ TEST_F(InputProcessorTest, BadWordsThatCannotBeForbiddenAreRefused) {
   const auto num_tokens = tokenizer_->encode(text, false).size();
   EXPECT_EQ(refused({text}), "bad_words[0] is " + std::to_string(num_tokens) +
                                  " tokens long; a bad word may have at most 128");
-  InputProcessor without_text(model(*tokenizer_), {}, nullptr, EngineConfig{});
+  InputProcessor without_text(model(*tokenizer_), {}, nullptr, nullptr, EngineConfig{});
   EngineRequest request;
   request.prompt_token_ids = {1};
   request.sampling_params.bad_words = {"the"};
@@ -228,7 +228,7 @@ TEST_F(InputProcessorTest, AllowedTokensOfWhichNoneCanComeAreRefused) {
     SamplingParams params;
     params.allowed_token_ids = std::move(allowed);
     change(params);
-    InputProcessor processor(model(*tokenizer_), {0, 2}, tokenizer_, EngineConfig{});
+    InputProcessor processor(model(*tokenizer_), {0, 2}, tokenizer_, nullptr, EngineConfig{});
     EngineRequest request;
     request.prompt_token_ids = {1};
     request.sampling_params = params;
@@ -285,7 +285,7 @@ TEST_F(InputProcessorTest, SeedsOfRequestsThatBringNoneRepeatWithTheEnginesSeed)
   const auto seeds = [&](std::optional<uint64_t> seed) {
     EngineConfig config;
     config.seed = seed;
-    InputProcessor processor(model(*tokenizer_), {}, tokenizer_, config);
+    InputProcessor processor(model(*tokenizer_), {}, tokenizer_, nullptr, config);
     EngineRequest request;
     request.prompt_token_ids = {1};
     request.sampling_params.n = 2;

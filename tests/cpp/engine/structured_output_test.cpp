@@ -101,13 +101,43 @@ TEST_P(StructuredOutputTest, AConstrainedRequestIsPreemptedAndGoesOn) {
   EXPECT_TRUE(std::regex_match(texts[0], std::regex("([a-z]{1,8} ){0,60}.*"))) << texts[0];
 }
 
-TEST_P(StructuredOutputTest, AGrammarThatIsNoneFailsItsRequestAlone) {
+TEST_P(StructuredOutputTest, AGrammarThatCannotGoOnFailsItsRequestAlone) {
   Engine engine(config());
-  const auto outputs = engine.generate({with_regex("(unclosed"), with_regex("[0-9]{3}")});
+  EngineRequest stuck = with_regex("");
+  stuck.sampling_params.structured_outputs->regex.reset();
+  stuck.sampling_params.structured_outputs->grammar = "root ::= \"ab\" nothing\nnothing ::= nothing";
+  const auto outputs = engine.generate({stuck, with_regex("[0-9]{3}")});
   EXPECT_EQ(outputs[0].outputs[0].finish_reason, FinishReason::kError);
-  EXPECT_NE(outputs[0].outputs[0].error.find("parenthesis is not closed"), std::string::npos)
+  EXPECT_NE(outputs[0].outputs[0].error.find("no token of the vocabulary can follow"), std::string::npos)
       << outputs[0].outputs[0].error;
   EXPECT_EQ(outputs[1].outputs[0].text.size(), 3U);
+}
+
+TEST_P(StructuredOutputTest, AGrammarThatTakesTooLongFailsItsRequestAlone) {
+  Engine engine(config());
+  EngineRequest large = with_regex("");
+  large.sampling_params.structured_outputs->regex.reset();
+  auto& choice = large.sampling_params.structured_outputs->choice.emplace();
+  for (int i = 0; i < 20000; ++i)
+    choice.push_back("alternative number " + std::to_string(i * 7919) + " of many");
+  const auto outputs = engine.generate({large, with_regex("[0-9]{3}"), large});
+  for (const size_t i : {0, 2}) {
+    EXPECT_EQ(outputs[i].outputs[0].finish_reason, FinishReason::kError);
+    EXPECT_NE(outputs[i].outputs[0].error.find("takes longer than 2 s"), std::string::npos)
+        << outputs[i].outputs[0].error;
+  }
+  EXPECT_EQ(outputs[1].outputs[0].text.size(), 3U);
+}
+
+// What is being compiled does not hold up its end.
+TEST_P(StructuredOutputTest, AnEngineEndsWhileAGrammarIsCompiled) {
+  EngineRequest large = with_regex("");
+  large.sampling_params.structured_outputs->regex.reset();
+  auto& choice = large.sampling_params.structured_outputs->choice.emplace();
+  for (int i = 0; i < 20000; ++i)
+    choice.push_back("alternative number " + std::to_string(i * 7919) + " of many");
+  Engine engine(config());
+  engine.add_request(large, [](RequestOutput&&) {});
 }
 
 TEST_P(StructuredOutputTest, WhatContradictsItIsRefused) {
@@ -118,6 +148,7 @@ TEST_P(StructuredOutputTest, WhatContradictsItIsRefused) {
   bad = with_regex("a+");
   bad.sampling_params.min_tokens = 2;
   EXPECT_NE(complaint(engine, bad).find("min_tokens"), std::string::npos);
+  EXPECT_NE(complaint(engine, with_regex("(unclosed")).find("parenthesis is not closed"), std::string::npos);
   bad = with_regex("a+");
   bad.sampling_params.structured_outputs->json_object = true;
   EXPECT_NE(complaint(engine, bad).find("regex and json_object"), std::string::npos);
@@ -138,8 +169,13 @@ TEST_P(StructuredOutputTest, ARecordingIsReplayed) {
   for (int round = 0; round < 6; ++round) {
     std::vector<EngineRequest> requests;
     for (int i = 0; i < 6; ++i) {
-      const std::string regex = i == 4 ? "(" : "([a-z]{1,8} ){" + std::to_string(10 + round + i) + "}";
+      const std::string regex = "([a-z]{1,8} ){" + std::to_string(10 + round + i) + "}";
       requests.push_back(i == 5 ? request("Who are you?") : with_regex(regex, 80));
+      if (i != 4) continue;
+      requests.back().sampling_params.structured_outputs->regex.reset();
+      requests.back().sampling_params.structured_outputs->grammar =
+          "root ::= \"" + std::string(static_cast<size_t>(round) + 1, 'a') +
+          "\" nothing\nnothing ::= nothing";
     }
     engine.generate(std::move(requests));
   }

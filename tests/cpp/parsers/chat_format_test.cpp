@@ -32,6 +32,7 @@ class ListTokenizer final : public Tokenizer {
     return static_cast<int32_t>(found - tokens_.begin());
   }
   bool is_special(int32_t id) const override { return id < num_special_; }
+  std::string_view token_bytes(int32_t) const override { return {}; }
   size_t max_token_bytes() const override { return 16; }
 
  private:

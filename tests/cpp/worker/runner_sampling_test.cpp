@@ -59,7 +59,7 @@ TEST_P(RunnerSamplingTest, OnlyAllowedTokensAreChosenAndAGrammarsMaskCountsToo) 
   EXPECT_EQ(output.logprobs.at(0).positions.at(0).at(1), before.logprobs.at(0).positions.at(0).at(1));
 
   GrammarOutput grammar;
-  grammar.request_ids = {2};
+  grammar.result_indices = {1};
   grammar.bitmask.assign(RunnerRig::kVocab / 32, -1);
   for (const int32_t id : {31, 32, 4095}) {
     auto& word = grammar.bitmask[static_cast<size_t>(id) / 32];
