@@ -43,6 +43,7 @@ class ThinkTagsStage final : public MarkedStage {
     kReasoning,
     kContent
   };
+
   void on_text(char byte) override {
     const bool holds_space = state_ == State::kBefore || (state_ == State::kReasoning && trims_end_);
     if (holds_space && is_space(byte) && space_.size() < kMaxHeldBytes) {
