@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "parsers/answers.h"
+#include "parsers/chat_parser_registry.h"
 #include "quire/error.h"
 #include "util/error_of.h"
 #include "util/sanitized.h"
@@ -133,6 +134,34 @@ TEST(ChatFormatTest, PlainTextIsContentInEveryFormat) {
   ChatParserOptions options;
   options.enable_thinking = false;
   for (const auto& format : all_formats()) EXPECT_EQ(parse_every_way(*format, options, text), said(text));
+}
+
+TEST(ChatFormatTest, WhatIsHeldBackIsBounded) {
+  if (kSanitized) GTEST_SKIP() << "megabytes for each format";
+  for (const std::string& name : ChatFormat::tool_parser_names()) {
+    const parsers::ToolParser* found = parsers::find_tool_parser(name);
+    const std::string marker = found == nullptr ? "<|channel|>" : found->call_marker;
+    for (const std::string begin : {"x", " ", "{\"x\": \"", "[{\"name\": \"f\", \"x\": \""}) {
+      std::string text = marker + begin;
+      text.resize(parsers::kMaxHeldBytes + 10'000, begin == " " ? ' ' : 'x');
+      if (begin == " ") text += 'x';
+      EXPECT_GT(ChatFormat::make("", name)->parser()->append(text).content.size(), 9'000u) << name << begin;
+    }
+  }
+}
+
+TEST(ChatFormatTest, LongNamesAreNone) {
+  const std::string name(1'000, 'f');
+  for (const auto& [parser, begin] : std::vector<std::pair<std::string, std::string>>{
+           {"hermes", "<tool_call>{\"name\": \""},
+           {"deepseek_v31", "<｜tool▁call▁begin｜>"},
+           {"mistral", "[TOOL_CALLS]"},
+           {"qwen3_coder", "<tool_call><function="},
+           {"pythonic", "["},
+       }) {
+    const std::string text = begin + name + name;  // which might go on
+    EXPECT_GT(ChatFormat::make("", parser)->parser()->append(text).content.size(), 300u) << parser;
+  }
 }
 
 // What repeats what formats look for would take hours, were any of it read again and again.
