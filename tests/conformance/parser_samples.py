@@ -98,6 +98,7 @@ def lines(render: Callable[[Call], str]) -> Callable[[list[Call]], str]:
 
 RENDER: dict[str, Callable[[list[Call]], str]] = {
     "hermes": lines(lambda call: f"<tool_call>\n{json_call(call)}\n</tool_call>"),
+    "ernie45": lines(lambda call: f"<tool_call>\n{json_call(call)}\n</tool_call>"),
     "granite4": lines(lambda call: f"<tool_call>\n{json_call(call)}\n</tool_call>"),
     "granite-20b-fc": lines(lambda call: f"<function_call> {json_call(call)}"),
     "longcat": lines(lambda call: f"<longcat_tool_call>\n{json_call(call)}\n</longcat_tool_call>"),
@@ -143,6 +144,7 @@ RENDER: dict[str, Callable[[list[Call]], str]] = {
         + "<|tool_calls_section_end|>"
     ),
     "qwen3_coder": lines(qwen_call),
+    "step3p5": lines(qwen_call),
     "seed_oss": lambda calls: "\n".join(map(qwen_call, calls)).replace("tool_call>", "seed:tool_call>"),
     "glm45": lines(glm_call),
     "minimax_m2": lambda calls: (
@@ -224,6 +226,7 @@ REASONING: dict[str, list[str]] = {
         "Hm. <tool_call>\n<function=noop>\n</function>\n</tool_call>",
     ],
     "seed_oss": ["<seed:think>Hm.</seed:think>Yes."],
+    "step3p5": ["<think>Hm.</think>Yes.", "Hm.</think>Yes."],
     "step3": ["Hm.</think>Yes.", "Hm."],
 }
 

@@ -50,12 +50,31 @@ def opens_strings(ours: Answer, theirs: Answer) -> bool:
     return ours[0] == theirs[0] and [(name, dump(args)) for name, args in ours[1]] == theirs[1]
 
 
+def types_by_schema(ours: Answer, theirs: Answer) -> bool:
+    """A text that the schema allows to be a number is one; for Step-3.5 vLLM looks no further than `type`."""
+    return as_text(ours) == as_text(theirs)
+
+
+def as_text(answer: Answer) -> Any:
+    return [
+        (name, {key: str(value) for key, value in args.items()} if isinstance(args, dict) else args)
+        for name, args in answer[1]
+    ]
+
+
 def dump(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
 # How often each may apply.
-RULES = {opens_strings: 1, keeps_text: 8, shows_calls_that_began: 6, reads_more: 10, keeps_what_is_no_call: 1}
+RULES = {
+    opens_strings: 1,
+    keeps_text: 7,
+    shows_calls_that_began: 5,
+    reads_more: 10,
+    keeps_what_is_no_call: 1,
+    types_by_schema: 1,
+}
 
 
 def test_calls_are_those_that_vllm_finds() -> None:

@@ -18,6 +18,7 @@ ToolParser tagged(const std::string& begin, const std::string& end) {
 }
 
 const bool registered_hermes = register_tool_parser("hermes", tagged("<tool_call>", "</tool_call>"));
+const bool registered_ernie45 = register_tool_parser("ernie45", tagged("<tool_call>", "</tool_call>"));
 const bool registered_granite4 = register_tool_parser("granite4", tagged("<tool_call>", "</tool_call>"));
 const bool registered_granite_20b_fc = register_tool_parser("granite-20b-fc", tagged("<function_call>", ""));
 const bool registered_longcat =

@@ -1,4 +1,4 @@
-// Qwen3-Coder, and Seed-OSS with other tags around its calls:
+// Qwen3-Coder, Step-3.5, and Seed-OSS with other tags around its calls:
 // <tool_call>
 // <function=f>
 // <parameter=x>
@@ -35,6 +35,7 @@ const bool registered_qwen3_coder =
 const bool registered_qwen3_xml =
     register_tool_parser("qwen3_xml", functions_in("<tool_call>", "</tool_call>"));
 const bool registered_mimo = register_tool_parser("mimo", functions_in("<tool_call>", "</tool_call>"));
+const bool registered_step3p5 = register_tool_parser("step3p5", functions_in("<tool_call>", "</tool_call>"));
 const bool registered_seed_oss =
     register_tool_parser("seed_oss", functions_in("<seed:tool_call>", "</seed:tool_call>"));
 

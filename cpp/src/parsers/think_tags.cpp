@@ -202,6 +202,7 @@ const bool registered_olmo3_reasoning = register_reasoning_parser("olmo3", think
 const bool registered_qwen3_reasoning = register_reasoning_parser("qwen3", think_tags(think_or_call()));
 const bool registered_seed_oss_reasoning = register_reasoning_parser(
     "seed_oss", think_tags({.begins = {"<seed:think>"}, .ends = {"</seed:think>"}, .ends_at_calls = true}));
+const bool registered_step3p5_reasoning = register_reasoning_parser("step3p5", think_tags(think()));
 const bool registered_step3_reasoning = register_reasoning_parser("step3", think_tags(think()));
 
 }  // namespace
