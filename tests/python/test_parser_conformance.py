@@ -55,7 +55,7 @@ def types_by_schema(ours: Answer, theirs: Answer) -> bool:
     return as_text(ours) == as_text(theirs)
 
 
-def as_text(answer: Answer) -> Any:
+def as_text(answer: Answer) -> list[tuple[str, object]]:
     return [
         (name, {key: str(value) for key, value in args.items()} if isinstance(args, dict) else args)
         for name, args in answer[1]
