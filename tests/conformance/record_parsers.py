@@ -2,7 +2,7 @@
 
     .venv-vllm/bin/python tests/conformance/record_parsers.py > tests/conformance/recorded_parsers.json
 
-Needs vLLM's Python code, with partial-json-parser and ijson besides what setup_vllm.sh installs.
+Runs in the environment that setup_vllm.sh makes.
 """
 # ruff: noqa: RUF001  (markers hold look-alike characters)
 
