@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Makes the environment that vllm_oracle.py, record_parsers.py and vllm_scheduler_bench.py run in: vLLM's Python
-# code with just what its scheduler and its parsers import. Needs Python 3.12, no GPU and no driver. Safe to run again.
+# code with just what its scheduler and its parsers import. Needs Python 3.12, no GPU and no driver. Safe to run
+# again.
 #
 #   tests/conformance/setup_vllm.sh [DIR]        DIR: the environment, .venv-vllm in this repository by default
 #
@@ -21,7 +22,8 @@ readonly python312=${PYTHON312:-python3.12}
 # the rest of vLLM's requirements are kernels and servers. The bounds are vLLM's own.
 readonly requirements=(
   aiohttp blake3 cachetools cbor2 cloudpickle einops ijson jinja2 mistral_common msgspec numpy openai
-  openai-harmony partial-json-parser pillow prometheus_client psutil py-cpuinfo pybase64 pydantic pyyaml pyzmq regex requests tokenizers tqdm uvloop
+  openai-harmony partial-json-parser pillow prometheus_client psutil py-cpuinfo pybase64 pydantic pyyaml
+  pyzmq regex requests tokenizers tqdm uvloop
   'llguidance>=1.7,<1.8' 'safetensors>=0.6.2' 'setuptools>=77.0.3,<81' 'transformers>=5.5.3,<6'
   'xgrammar>=0.2.1,<1'
 )
