@@ -154,7 +154,7 @@ def test_a_prompt_is_cut_to_its_last_tokens(demo_model: Path) -> None:
     for keep, expected in ((5, whole[-5:]), (31, whole[-31:]), (-1, whole[-31:])):
         params = SamplingParams(max_tokens=1, truncate_prompt_tokens=keep)
         for prompt in (text, whole):
-            [output] = llm.generate([prompt], params, use_tqdm=False)  # type: ignore[list-item]
+            [output] = llm.generate([prompt], params, use_tqdm=False)
             assert output.prompt_token_ids == expected
             assert output.finished
     with pytest.raises(ValueError, match="truncate_prompt_tokens is 33; max_model_len is 32"):

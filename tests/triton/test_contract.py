@@ -135,6 +135,20 @@ def test_decoded_tokens_of_log_probabilities_make_up_the_text(client: Any) -> No
     assert "".join(next(iter(tokens.values()))["decoded_token"] for tokens in positions) == answer.text
 
 
+def test_log_probabilities_of_the_prompt_name_its_tokens(client: Any) -> None:
+    sampling = {**GREEDY, "prompt_logprobs": 1}
+    inputs = {"text_input": PROMPT, "sampling_parameters": sampling}
+    flags = {"return_prompt_logprobs": True, "return_num_input_tokens": True}
+    answer = infer(client, "sync", {**inputs, **flags})
+    [encoded] = answer.outputs["prompt_logprobs"]
+    first, *positions = json.loads(encoded)
+    assert first is None
+    assert answer.outputs["num_input_tokens"] == [1 + len(positions)]
+    named = "".join(next(iter(tokens.values()))["decoded_token"] for tokens in positions)
+    assert named
+    assert PROMPT.endswith(named)
+
+
 def test_a_seed_repeats_the_answer(client: Any) -> None:
     inputs = {"text_input": PROMPT, "sampling_parameters": {"seed": 3, "max_tokens": 12}}
     assert infer(client, "sync", inputs).outputs == infer(client, "sync", inputs).outputs

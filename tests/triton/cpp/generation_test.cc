@@ -68,8 +68,8 @@ TEST_F(GenerationTest, EveryFlagBringsItsOutputInEveryResponseOfAStream) {
   const auto model = load_demo();
   ClientRequest request = stream_request(kStory, kGreedy);
   for (const char* flag :
-       {"return_finish_reason", "return_cumulative_logprob", "return_logprobs", "return_num_input_tokens",
-        "return_num_output_tokens", "return_output_ids", "return_log_probs"}) {
+       {"return_finish_reason", "return_cumulative_logprob", "return_logprobs", "return_prompt_logprobs",
+        "return_num_input_tokens", "return_num_output_tokens", "return_output_ids", "return_log_probs"}) {
     request.inputs.push_back(bool_input(flag, true));
   }
   const auto call = model->infer(request);
@@ -79,6 +79,11 @@ TEST_F(GenerationTest, EveryFlagBringsItsOutputInEveryResponseOfAStream) {
     num_tokens += numbers<uint32_t>(response.outputs.at("num_output_tokens")).at(0);
   }
   EXPECT_EQ(num_tokens, 12U);
+  const auto prompt_logprobs = [&](size_t i) {
+    return strings(call->responses().at(i).outputs.at("prompt_logprobs")).at(0);
+  };
+  EXPECT_TRUE(prompt_logprobs(0).starts_with("[null,{")) << prompt_logprobs(0);
+  EXPECT_EQ(prompt_logprobs(call->responses().size() - 1), "[]");
   EXPECT_EQ(call->ids().size(), 12U);
   EXPECT_EQ(strings(call->responses().back().outputs.at("finish_reason")).at(0), "length");
 }
