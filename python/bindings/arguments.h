@@ -52,6 +52,9 @@ inline nanobind::object to_python(const std::map<int32_t, float>& by_id) {
 inline nanobind::object to_python(const std::optional<JsonText>& value) {
   return value ? nanobind::cast(value->text) : nanobind::none();
 }
+inline nanobind::object to_python(const JsonObject& object) {
+  return nanobind::module_::import_("json").attr("loads")(object.text);
+}
 template <typename M>
 nanobind::object to_python(const M& value) {
   return nanobind::cast(value);
@@ -60,6 +63,18 @@ nanobind::object to_python(const M& value) {
 template <typename M>
 bool from_python(nanobind::handle value, M& field) {
   return nanobind::try_cast<M>(value, field);
+}
+inline bool from_python(nanobind::handle value, JsonObject& field) {
+  if (value.is_none()) {
+    field = {};
+    return true;
+  }
+  if (!PyMapping_Check(value.ptr()) || !nanobind::hasattr(value, "keys")) return false;
+  nanobind::dict copy;
+  copy.update(value);
+  field.text = nanobind::cast<std::string>(
+      nanobind::module_::import_("json").attr("dumps")(copy, nanobind::arg("allow_nan") = false));
+  return true;
 }
 // None is an empty list or mapping, and one string is a list of one.
 template <typename Container>
@@ -93,6 +108,7 @@ constexpr const char* python_type() {
   if constexpr (std::is_same_v<M, std::optional<std::string>>) return "str | None";
   if constexpr (std::is_same_v<M, std::optional<std::vector<std::string>>>) return "list[str] | None";
   if constexpr (std::is_same_v<M, std::map<int32_t, float>>) return "dict[int, float]";
+  if constexpr (std::is_same_v<M, JsonObject>) return "dict[str, typing.Any]";
   if constexpr (std::is_same_v<M, std::vector<int32_t>>) return "list[int]";
   if constexpr (std::is_same_v<M, std::vector<std::string>>) return "list[str]";
   if constexpr (std::is_same_v<M, bool>) return "bool";
@@ -108,6 +124,7 @@ constexpr const char* python_type() {
 // The Python types that may be given for a member of type M.
 template <typename M>
 constexpr const char* python_accepts() {
+  if constexpr (std::is_same_v<M, JsonObject>) return "collections.abc.Mapping[str, typing.Any] | None";
   if constexpr (std::is_same_v<M, std::map<int32_t, float>>)
     return "collections.abc.Mapping[int, float] | None";
   if constexpr (std::is_same_v<M, std::vector<int32_t>> ||

@@ -44,6 +44,8 @@ def sample(field: Described) -> Any:
             return {7: 1.5}
         case "StructuredOutputsParams":
             return StructuredOutputsParams(choice=["a", "b"])
+        case "dict[str, typing.Any]":
+            return {"a": [1, {"b": None}]}
         case "RequestOutputKind":
             return _core.RequestOutputKind.DELTA
     raise AssertionError(f"no sample of {kind}")
@@ -58,6 +60,8 @@ def outside(field: Described) -> list[Any]:
     kind = field["type"].removesuffix(" | None")
     if kind == "dict[int, float]":
         return [{-1: 0.0}, *({5: value} for value in outside({**field, "type": "float"}))]
+    if kind == "dict[str, typing.Any]":
+        return []
     if kind == "list[int]":
         return [[-1]]
     if kind == "list[str]":

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "quire/export.h"
 
@@ -82,6 +83,7 @@ struct QUIRE_API EngineConfig {
   int64_t max_stop_bytes = 65536;       // of all strings in stop together; the engine takes 28 times as much
   // Of all strings in bad_words together; each is compared with the end of the answer for each token.
   int64_t max_bad_words_bytes = 16384;
+  int64_t max_extra_args_bytes = 65536;  // of extra_args as JSON
   // Log-probabilities in an answer, n x (logprobs, or the number of logprob_token_ids, + 1) x max_tokens;
   // each takes 12 bytes. And, by themselves, those of a prompt.
   int64_t max_answer_logprobs = 1 << 24;
@@ -116,6 +118,11 @@ struct QUIRE_API EngineConfig {
   std::function<void(const std::string& error)> on_dead;
 
   // ---- sampling ----
+  // Names of registered processors, and paths of plugin libraries, with a '/': logits_processor.h.
+  std::vector<std::string> logits_processors;
+  // What a reasoning block begins and ends with, for max_thinking_tokens; empty: there are none.
+  std::vector<int32_t> think_start_token_ids;
+  std::vector<int32_t> think_end_token_ids;
   // What requests that bring no seed get theirs from, in the order they come. Absent: drawn from the system.
   std::optional<uint64_t> seed;
 

@@ -17,6 +17,12 @@ namespace quire {
 // What a stream of RequestOutputs carries: everything so far, only what is new, or one at the end.
 enum class RequestOutputKind : uint8_t { kCumulative = 0, kDelta = 1, kFinalOnly = 2 };
 
+// A JSON object, as text.
+struct JsonObject {
+  std::string text = "{}";
+  bool operator==(const JsonObject&) const = default;
+};
+
 // Each field's meaning and range is in the table below.
 struct QUIRE_API SamplingParams {
   // Choosing.
@@ -30,12 +36,14 @@ struct QUIRE_API SamplingParams {
   std::map<int32_t, float> logit_bias;
   std::optional<std::vector<int32_t>> allowed_token_ids;
   std::vector<std::string> bad_words;
+  JsonObject extra_args;
   std::optional<uint64_t> seed;
   std::optional<StructuredOutputsParams> structured_outputs;
 
   // Stopping.
   int32_t max_tokens = 16;
   int32_t min_tokens = 0;
+  std::optional<int32_t> max_thinking_tokens;
   std::vector<std::string> stop;
   std::vector<int32_t> stop_token_ids;
   bool ignore_eos = false;
@@ -85,6 +93,7 @@ inline constexpr std::tuple kSamplingParamsFields{
           "only these tokens are chosen; log-probabilities stay those of all"},
     Field{"bad_words", &SamplingParams::bad_words,
           "texts that the answer's tokens do not spell, with or without a blank before them"},
+    Field{"extra_args", &SamplingParams::extra_args, "what the engine's logits processors read"},
     Field{"seed", &SamplingParams::seed,
           "the same seed gives the same tokens; without one it is drawn afresh"},
     Field{"structured_outputs", &SamplingParams::structured_outputs,
@@ -92,6 +101,9 @@ inline constexpr std::tuple kSamplingParamsFields{
     Field{"max_tokens", &SamplingParams::max_tokens, "ends the answer; capped by what max_model_len leaves",
           at_least(1), Also::kNoneForMax},
     Field{"min_tokens", &SamplingParams::min_tokens, "no stop token before this many; at most max_tokens",
+          at_least(0)},
+    Field{"max_thinking_tokens", &SamplingParams::max_thinking_tokens,
+          "ends a reasoning block after this many tokens; needs the engine's think_end_token_ids",
           at_least(0)},
     Field{"stop", &SamplingParams::stop, "ends the answer when its text contains one of these strings"},
     Field{"stop_token_ids", &SamplingParams::stop_token_ids, "ends the answer after one of these token ids"},

@@ -17,6 +17,7 @@
 #include "grammar/structured_output_manager.h"
 #include "quire/chat_template.h"
 #include "quire/engine.h"
+#include "quire/logits_processor.h"
 #include "util/log.h"
 #include "util/owner_process.h"
 #include "util/str.h"
@@ -28,6 +29,7 @@ struct EngineBase::Impl {
   Impl(const EngineConfig& engine_config, bool threaded) : config((engine_config.validate(), engine_config)) {
     check_model(config);  // first: of a model that cannot be run the tokenizer does not matter
     if (!config.kv_connector.empty()) find_kv_connector(config.kv_connector);
+    find_logits_processors(config.logits_processors);
     if (!config.skip_tokenizer_init) tokenizer = Tokenizer::load(config.model);
     const auto make_core = [this](std::function<void()> wake) {
       SchedulerParts parts;

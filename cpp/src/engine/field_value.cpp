@@ -98,6 +98,23 @@ void FieldValue::read(std::string& field) const {
   field = json_.get<std::string>();
 }
 
+void FieldValue::read(JsonObject& field) const {
+  Json parsed;
+  const Json& value = unquoted(parsed);
+  if (!value.is_object()) fail("an object");
+  // Writing it recurses, so how deep it is nested is looked at first, without.
+  constexpr size_t kMaxDepth = 32;
+  std::vector<std::pair<const Json*, size_t>> rest = {{&value, 1}};
+  while (!rest.empty()) {
+    const auto [node, depth] = rest.back();
+    rest.pop_back();
+    if (depth > kMaxDepth) fail(str("an object that is nested at most ", kMaxDepth, " deep"));
+    if (!node->is_structured()) continue;
+    for (const Json& element : *node) rest.emplace_back(&element, depth + 1);
+  }
+  field.text = value.dump();
+}
+
 void FieldValue::read(std::vector<std::string>& field) const {
   const std::string expected = "a string or an array of strings";
   field.clear();

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "formats/json.h"
-#include "quire/structured_outputs.h"
+#include "quire/sampling_params.h"
 
 namespace quire {
 
@@ -28,6 +28,7 @@ class FieldValue {
   void read(float& field) const;
   void read(double& field) const;
   void read(std::string& field) const;
+  void read(JsonObject& field) const;                // not nested deeply
   void read(std::vector<std::string>& field) const;  // one string is an array of one
   void read(std::vector<int32_t>& field) const;
   void read(std::map<int32_t, float>& field) const;  // an object; its keys are integers

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <iterator>
+#include <type_traits>
+#include <utility>
 
 #include "engine/field_value.h"
 #include "util/str.h"
@@ -11,12 +13,17 @@ namespace {
 
 struct ConfigField {
   const char* name;
-  void (*set)(EngineConfig& config, const FieldValue& value);
+  void (*set)(EngineConfig& config, const std::string& text, const std::string& name);
 };
 
 template <auto member>
-void set_config(EngineConfig& config, const FieldValue& value) {
-  value.read(config.*member);
+void set_config(EngineConfig& config, const std::string& text, const std::string& name) {
+  Json value = text;
+  if constexpr (std::is_same_v<decltype(config.*member), std::vector<std::string>&>) {
+    // An array, or one string.
+    if (Json list = try_parse_json(text); list.is_array()) value = std::move(list);
+  }
+  FieldValue(value, name).read(config.*member);
 }
 #define QUIRE_FIELD(name) {#name, set_config<&EngineConfig::name>}
 
@@ -56,6 +63,7 @@ constexpr ConfigField kConfigFields[] = {
     QUIRE_FIELD(max_stop_token_ids),
     QUIRE_FIELD(max_stop_bytes),
     QUIRE_FIELD(max_bad_words_bytes),
+    QUIRE_FIELD(max_extra_args_bytes),
     QUIRE_FIELD(max_answer_logprobs),
     QUIRE_FIELD(max_structured_output_bytes),
     QUIRE_FIELD(structured_output_threads),
@@ -68,6 +76,9 @@ constexpr ConfigField kConfigFields[] = {
     QUIRE_FIELD(flight_recorder_dir),
     QUIRE_FIELD(flight_recorder_signal),
     QUIRE_FIELD(exit_on_dead),
+    QUIRE_FIELD(logits_processors),
+    QUIRE_FIELD(think_start_token_ids),
+    QUIRE_FIELD(think_end_token_ids),
     QUIRE_FIELD(seed),
 };
 #undef QUIRE_FIELD
@@ -160,8 +171,7 @@ void set_field(EngineConfig& config, const std::string& name, const std::string&
   const auto* const field =
       std::find_if(kConfigFields, end, [&](const ConfigField& known) { return name == known.name; });
   if (field == end) fail_unknown(engine_config_field_names(), name);
-  const Json value = text;
-  field->set(config, FieldValue(value, name));
+  field->set(config, text, name);
 }
 
 std::vector<std::string> engine_config_field_names() {

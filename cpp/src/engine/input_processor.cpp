@@ -7,6 +7,7 @@
 
 #include "engine/bad_words.h"
 #include "formats/hf_config.h"
+#include "formats/json.h"
 #include "grammar/grammar.h"
 #include "grammar/json_schema.h"
 #include "messages/check_fields.h"
@@ -30,6 +31,9 @@ InputProcessor::InputProcessor(const ModelInfo& model, std::vector<int32_t> eos_
       max_bad_words_bytes_(config.max_bad_words_bytes),
       max_answer_logprobs_(config.max_answer_logprobs),
       max_structured_output_bytes_(config.max_structured_output_bytes),
+      max_extra_args_bytes_(config.max_extra_args_bytes),
+      can_think_(!config.think_end_token_ids.empty()),
+      logits_processors_(find_logits_processors(config.logits_processors)),
       seeds_(config.seed ? *config.seed : std::random_device{}() | uint64_t{std::random_device{}()} << 32) {}
 
 std::vector<int32_t> InputProcessor::take_prompt_token_ids(EngineRequest& request) const {
@@ -72,6 +76,23 @@ std::vector<int32_t> InputProcessor::take_prompt_token_ids(EngineRequest& reques
   return ids;
 }
 
+void InputProcessor::check_logits_processors(const SamplingParams& params) const {
+  if (params.max_thinking_tokens && !can_think_) {
+    throw InvalidArgument(str("max_thinking_tokens is ", *params.max_thinking_tokens,
+                              ", but the engine has no think_end_token_ids; leave it out"));
+  }
+  const std::string& extra_args = params.extra_args.text;
+  if (extra_args != JsonObject().text && !try_parse_json(extra_args).is_object())
+    throw InvalidArgument("extra_args must be a JSON object");
+  for (const NamedLogitsProcessor& processor : logits_processors_) {
+    try {
+      processor.factory.validate_params(params);
+    } catch (const std::exception& error) {
+      throw InvalidArgument(str("logits processor '", processor.name, "': ", error.what()));
+    }
+  }
+}
+
 // Before anything is made of them: what has to be kept, and looked through for each token, has an end.
 void InputProcessor::check_limits(const SamplingParams& params) const {
   const auto check = [](const char* what, int64_t size, const char* limit, int64_t max) {
@@ -103,10 +124,13 @@ void InputProcessor::check_limits(const SamplingParams& params) const {
   check("stop has this many bytes of strings:", bytes_of(params.stop), "max_stop_bytes", max_stop_bytes_);
   check("bad_words has this many bytes of strings:", bytes_of(params.bad_words), "max_bad_words_bytes",
         max_bad_words_bytes_);
+  check("extra_args has this many bytes:", std::ssize(params.extra_args.text), "max_extra_args_bytes",
+        max_extra_args_bytes_);
   if (params.allowed_token_ids && std::ssize(*params.allowed_token_ids) > model_.vocab_size) {
     throw InvalidArgument(str("allowed_token_ids has ", params.allowed_token_ids->size(),
                               " ids; the vocabulary has ", model_.vocab_size, ": give each once"));
   }
+  check_logits_processors(params);
   if (const auto& structured = params.structured_outputs) {
     int64_t num_bytes = 0;
     const auto add = [&](const auto& text) {

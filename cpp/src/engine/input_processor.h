@@ -12,6 +12,7 @@
 #include "messages/engine_core_messages.h"
 #include "messages/model_info.h"
 #include "quire/engine.h"
+#include "quire/logits_processor.h"
 #include "quire/tokenizer.h"
 
 namespace quire {
@@ -32,6 +33,7 @@ class InputProcessor {
   std::vector<int32_t> take_prompt_token_ids(EngineRequest& request) const;
   void check_limits(const SamplingParams& params) const;
   void prepare_structured_outputs(StructuredOutputsParams& params) const;
+  void check_logits_processors(const SamplingParams& params) const;
   static void check_allowed_tokens(const SamplingParams& params, const EngineCoreRequest& message);
 
   const ModelInfo model_;
@@ -41,6 +43,9 @@ class InputProcessor {
   const size_t max_token_bytes_;
   const int32_t max_logprobs_, max_logprob_token_ids_, max_logit_bias_, max_stop_token_ids_;
   const int64_t max_stop_bytes_, max_bad_words_bytes_, max_answer_logprobs_, max_structured_output_bytes_;
+  const int64_t max_extra_args_bytes_;
+  const bool can_think_;
+  const std::vector<NamedLogitsProcessor> logits_processors_;
   std::mutex mutex_;
   std::mt19937_64 seeds_;
 };

@@ -21,6 +21,10 @@ namespace quire {
 using RequestId = uint64_t;
 
 template <class A>
+void visit_fields(A& a, JsonObject& object) {
+  a(object.text);
+}
+template <class A>
 void visit_fields(A& a, SamplingParams& params) {
   for_each_field(kSamplingParamsFields, [&](const auto& field) { a(params.*field.member); });
 }

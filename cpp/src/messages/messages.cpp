@@ -161,6 +161,12 @@ void EngineConfig::validate() const {
           "between 0 and 268435456");
   require(max_bad_words_bytes >= 0 && max_bad_words_bytes <= 1 << 20, "max_bad_words_bytes",
           max_bad_words_bytes, "between 0 and 1048576");
+  require(max_extra_args_bytes >= 0 && max_extra_args_bytes <= 1 << 24, "max_extra_args_bytes",
+          max_extra_args_bytes, "between 0 and 16777216");
+  if (think_start_token_ids.empty() != think_end_token_ids.empty()) {
+    throw InvalidArgument(
+        "think_start_token_ids and think_end_token_ids belong together: give both, or neither");
+  }
   require(max_answer_logprobs >= 0, "max_answer_logprobs", max_answer_logprobs, "at least 0");
   require(max_structured_output_bytes >= 0 && max_structured_output_bytes <= 1 << 28,
           "max_structured_output_bytes", max_structured_output_bytes, "between 0 and 268435456");

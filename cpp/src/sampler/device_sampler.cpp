@@ -268,6 +268,7 @@ void DeviceSampler::sample(const LaunchContext& launch, ActivationArena& arena, 
                            int32_t ring_index, const GrammarOutput* grammar) {
   const size_t mark = arena.mark();
   logprobs_.copy_logits(launch, arena, ring_index, logits);
+  call_logits_hook(logits);
   if (step_.late_biases) {
     apply_late_biases(launch, logits);
   } else if (step_.biases.count > 0) {

@@ -70,6 +70,7 @@ void HostSampler::sample(const LaunchContext& launch, ActivationArena& arena, Te
     ops_.log_softmax(launch, all_logprobs, logits);
   }
 
+  call_logits_hook(logits);
   apply_bias(logits);
   apply_bans(launch, logits);
   if (grammar != nullptr) apply_masks(launch, logits, *grammar);

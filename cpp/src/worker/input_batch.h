@@ -36,6 +36,7 @@ struct CachedRequestState {
   // Likeliest tokens at each position of the prompt; -1: no log-probabilities of it are wanted, or no more.
   int32_t num_prompt_logprobs = -1;
   int32_t num_logprob_tokens = 0;  // leading tokens of the prompt that log-probabilities were computed behind
+  uint32_t logits_processors = 0;  // those that use it, a bit each
   RowSampling sampling;            // of sampling_params
   Shared<SamplingParams> sampling_params;
   Shared<std::vector<int32_t>> eos_token_ids;

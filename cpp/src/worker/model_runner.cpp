@@ -45,6 +45,11 @@ CachedRequestState& ModelRunner::add_request(const NewRequestData& data) {
   request.prompt_token_ids = data.prompt_token_ids;
   request.output_token_ids = data.output_token_ids;
   request.num_prompt_tokens = static_cast<int32_t>(data.prompt_token_ids->size());
+  if (logits_processors_) {
+    request.logits_processors =
+        logits_processors_->add(data.request_id, *request.sampling_params, *request.prompt_token_ids);
+    num_logits_processor_reqs_ += request.logits_processors != 0;
+  }
   if (data.num_prompt_logprobs && request.num_prompt_tokens > 1) {
     request.num_prompt_logprobs = *data.num_prompt_logprobs;
     ++num_prompt_logprobs_reqs_;
@@ -60,6 +65,10 @@ void ModelRunner::forget_request(RequestId id) {
   if (found == requests_.end()) return;
   if (found->second.row >= 0) remove_from_batch(found->second, /*keeps=*/false);
   finish_prompt_logprobs(found->second);
+  if (found->second.logits_processors != 0) {
+    logits_processors_->remove(id, found->second.logits_processors);
+    --num_logits_processor_reqs_;
+  }
   requests_.erase(found);
   if (drafter_ != nullptr) drafter_->remove_request(id);
 }
@@ -222,6 +231,8 @@ void ModelRunner::set_kv_cache(const KVCacheConfig& config, std::vector<KVCacheV
   all_logits_ = arena_->take(DType::kFloat32, config_.max_num_logits(), model_.vocab_size());
   activations_begin_ = arena_->mark();
   buffers_ = platform_.make_step_buffers(step_buffers_config(block_sizes), arena);
+  if (logits_processors_)
+    buffers_->sampler().set_logits_hook([this](TensorView logits) { change_logits(logits); });
 
   // Room for the largest step, so that none allocates.
   const auto max_seqs = static_cast<size_t>(config_.max_num_seqs);
@@ -255,6 +266,7 @@ void ModelRunner::prepare_sampling(const SchedulerOutput& scheduler_output) {
   step.mode = CudagraphMode::kNone;
   step.entries.clear();
   step.draft_token_ids.clear();
+  step.processor_errors.clear();
   std::fill_n(result_index_.begin(), batch_->size(), -1);
   for (size_t i = 0; i < scheduled_.size(); ++i) {
     step.entries.push_back({.request_id = scheduled_[i]->request_id, .sampled = -1});
@@ -401,7 +413,13 @@ void ModelRunner::finish_step(ModelRunnerOutput& output) {
       const auto drafts = std::span(step.draft_token_ids).subspan(entry.first_draft, num_drafts);
       sampled = sampled.first(static_cast<size_t>(num_accepted_drafts(sampled, drafts)) + 1);
     }
-    if (!sampled.empty() && sampled.back() == kNoToken) {
+    const auto index = static_cast<uint32_t>(output.results.size());
+    const auto failed =
+        std::ranges::find(step.processor_errors, index, &std::pair<uint32_t, std::string>::first);
+    if (failed != step.processor_errors.end()) {
+      output.errors.push_back({index, failed->second});
+      sampled = {};
+    } else if (!sampled.empty() && sampled.back() == kNoToken) {
       output.errors.push_back(
           {static_cast<uint32_t>(output.results.size()),
            "the model's logits hold a NaN: its weights do, or its activations leave the range of dtype"});

@@ -6,7 +6,9 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "messages/model_runner_output.h"
@@ -15,6 +17,7 @@
 #include "worker/drafter.h"
 #include "worker/graph_runner.h"
 #include "worker/input_batch.h"
+#include "worker/logits_processors.h"
 #include "worker/platform.h"
 
 namespace quire {
@@ -54,6 +57,9 @@ class ModelRunner {
   // The steps call this connector's per-layer hooks; it lives longer. Before warm_up.
   void set_layer_hooks(KVConnectorWorker* connector) { layer_hooks_ = connector; }
 
+  // Requests may use these. Before the first step.
+  void set_logits_processors(std::unique_ptr<LogitsProcessors> processors);
+
   // On a device: runs every size of step that matters once, so that nothing is chosen or loaded during a
   // request, and captures the graphs. Exchanges nothing with other ranks.
   void warm_up();
@@ -86,6 +92,7 @@ class ModelRunner {
     std::vector<int32_t> draft_token_ids;
     size_t num_sampled = 0;
     CudagraphMode mode = CudagraphMode::kNone;
+    std::vector<std::pair<uint32_t, std::string>> processor_errors;  // of results, by their index
   };
 
   // Changes what is known of the requests; fills scheduled_.
@@ -110,6 +117,7 @@ class ModelRunner {
   void prepare_prompt_logprobs();
   void compute_prompt_logprobs(const ForwardContext& ctx, TensorView hidden);
   void finish_prompt_logprobs(CachedRequestState& request);
+  void change_logits(TensorView logits);
   void run_forward(const CudagraphDispatcher::Choice& choice);
   ForwardContext forward_context();
   SamplerConfig sampler_config() const;
@@ -147,6 +155,10 @@ class ModelRunner {
   std::map<GraphKey, FullGraph> full_graphs_;
   std::map<GraphKey, PiecewiseGraph> piecewise_graphs_;
 
+  std::unique_ptr<LogitsProcessors> logits_processors_;  // null: none
+  int32_t num_logits_processor_reqs_ = 0;                // that use one
+  PinnedMemory pinned_logits_;
+  size_t num_pinned_logits_ = 0;          // rows
   int32_t num_prompt_logprobs_reqs_ = 0;  // those of which some are still to be computed
 
   std::atomic<int32_t> num_unfinished_{0};  // steps that were sampled
@@ -162,6 +174,8 @@ class ModelRunner {
   std::vector<int32_t> sampled_rows_;       // ascending
   std::vector<SamplingRow> sampling_rows_;  // of each of those: its last token, then its drafts
   std::vector<PromptChunk> prompt_chunks_;
+  std::vector<LogitsProcessors::Row> processor_rows_;
+  std::vector<int64_t> changed_rows_;  // of logits: theirs
   TensorView all_logits_, logits_;
 };
 

@@ -13,6 +13,15 @@
 #include "worker/memory_plan.h"
 
 namespace quire {
+namespace {
+
+std::vector<NamedLogitsProcessor> logits_processors_of(const EngineConfig& config) {
+  std::vector<std::string> entries = config.logits_processors;
+  if (!config.think_end_token_ids.empty()) entries.emplace_back("thinking_budget");
+  return find_logits_processors(entries);
+}
+
+}  // namespace
 
 Worker::Worker(const EngineConfig& config, const Backend& backend, const HfConfig& hf_config,
                int32_t max_model_len, int32_t num_threads, std::unique_ptr<Communicator> communicator)
@@ -39,6 +48,20 @@ Worker::Worker(const EngineConfig& config, const Backend& backend, const HfConfi
       " s: ", arena_->used(), " bytes");
   platform_->set_workspace(arena_->allocate(workspace_bytes_), workspace_bytes_);
   runner_ = std::make_unique<ModelRunner>(runner_config_, *model_, *platform_, *communicator_);
+  if (auto processors = logits_processors_of(config); !processors.empty()) {
+    LogitsProcessorConfig made_for;
+    made_for.vocab_size = static_cast<int32_t>(model_->vocab_size());
+    made_for.think_start_token_ids = config.think_start_token_ids;
+    made_for.think_end_token_ids = config.think_end_token_ids;
+    made_for.rank = communicator_->rank();
+    made_for.world_size = communicator_->world_size();
+    for (const auto* ids : {&config.think_start_token_ids, &config.think_end_token_ids})
+      for (const int32_t id : *ids)
+        if (id < 0 || id >= made_for.vocab_size)
+          throw InvalidArgument(str("think_start_token_ids and think_end_token_ids hold ", id,
+                                    "; ids go from 0 to ", made_for.vocab_size - 1));
+    runner_->set_logits_processors(std::make_unique<LogitsProcessors>(processors, made_for));
+  }
   if (!config.kv_connector.empty()) {
     KVConnectorConfig connector;
     connector.config = config.kv_connector_config;

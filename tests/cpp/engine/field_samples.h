@@ -35,6 +35,9 @@ inline FieldSample<float> sample_of(const Range& range, float fallback) {
       range.contains(static_cast<double>(fallback) + 0.25) ? fallback + 0.25F : fallback - 0.25F;
   return {std::to_string(value), value};
 }
+inline FieldSample<JsonObject> sample_of(const Range&, const JsonObject&) {
+  return {R"({"a": [1, "b"]})", {R"({"a":[1,"b"]})"}};
+}
 inline FieldSample<std::string> sample_of(const Range&, const std::string&) { return {R"("a b")", "a b"}; }
 inline FieldSample<std::vector<std::string>> sample_of(const Range&, const std::vector<std::string>&) {
   return {R"(["a", "[b]"])", {"a", "[b]"}};

@@ -55,6 +55,18 @@ TEST(FieldsTest, EveryFieldOfEngineConfigHasAName) {
   EXPECT_EQ(num_members, known.size());
 }
 
+TEST(FieldsTest, AListOfTheConfigurationIsAnArrayOrOneString) {
+  EngineConfig config;
+  set_field(config, "logits_processors", R"(["a", "./b.so"])");
+  EXPECT_EQ(config.logits_processors, (std::vector<std::string>{"a", "./b.so"}));
+  set_field(config, "logits_processors", "/plugins/c.so");
+  EXPECT_EQ(config.logits_processors, std::vector<std::string>{"/plugins/c.so"});
+  set_field(config, "think_end_token_ids", "[5, 6]");
+  EXPECT_EQ(config.think_end_token_ids, (std::vector<int32_t>{5, 6}));
+  set_field(config, "prefix_caching_hash_seed", "[1]");
+  EXPECT_EQ(config.prefix_caching_hash_seed, "[1]");
+}
+
 TEST(FieldsTest, EveryFieldReadsItsValueAndTheSameInAString) {
   std::vector<std::string> names;
   for_each_request_field([&](const auto& field, auto part_of) {
@@ -119,6 +131,7 @@ TEST(FieldsTest, NoFieldTakesAnotherType) {
   for (const std::string& name : request_field_names()) {
     const std::string complaint = error("{\"" + name + R"(": [{"a": {}}]})");
     EXPECT_EQ(complaint.substr(0, name.size()), name);
+    if (name == "extra_args") continue;  // which is any object
     EXPECT_NE(error("{\"" + name + R"(": {"x": []}})"), "") << name;
   }
 }
@@ -148,7 +161,7 @@ TEST(FieldsTest, DeepNestingIsRefusedInEveryField) {
   deep.append(kTooDeep, ']');
   EXPECT_NE(error(deep), "");
   for (const char* name : {"temperature", "top_k", "seed", "ignore_eos", "user", "stop", "stop_token_ids",
-                           "logit_bias", "logprobs", "best_of", "unknown"}) {
+                           "logit_bias", "logprobs", "extra_args", "best_of", "unknown"}) {
     EXPECT_NE(error("{\"" + std::string(name) + "\": " + deep + "}"), "") << name;
     EXPECT_NE(error("{\"" + std::string(name) + "\": {\"1\": " + deep + "}}"), "") << name;
   }

@@ -33,6 +33,7 @@ struct RunnerRig {
     bool hurried = false;                                              // see FakeDevice::hurries
     const char* (*select_attention)(AttentionLayer& layer) = nullptr;  // null: the CPU's
     int32_t num_speculative_tokens = 0;
+    std::vector<NamedLogitsProcessor> logits_processors = {};
   };
   explicit RunnerRig(const Options& options)
       : device(FakeDeviceRuntime::reset()), ops(options.on_device ? fake_kernel_table() : fake::cpu()) {
@@ -62,6 +63,13 @@ struct RunnerRig {
     ModelRunnerConfig hashed = config;
     hashed.model_hash = model_hash;
     runner = std::make_unique<ModelRunner>(hashed, *model, *platform, *communicator);
+    if (!options.logits_processors.empty()) {
+      LogitsProcessorConfig made_for;
+      made_for.vocab_size = kVocab;
+      made_for.think_start_token_ids = {100, 101};
+      made_for.think_end_token_ids = {102, 103, 104};
+      runner->set_logits_processors(std::make_unique<LogitsProcessors>(options.logits_processors, made_for));
+    }
     set_kv_cache();
     runner->warm_up();
   }
