@@ -35,6 +35,12 @@ void OutputProcessor::add_request(EngineRequest&& request, const std::vector<Eng
 
 void OutputProcessor::process_outputs(EngineCoreOutputs&& outputs, std::vector<RequestId>& to_abort) {
   metrics_.record_stats(outputs.scheduler_stats);
+  for (PromptLogprobsOutput& given : outputs.prompt_logprobs) {
+    const auto found = children_.find(outputs.outputs.at(given.output_index).request_id);
+    if (found == children_.end()) continue;
+    found->second.first->prompt_logprobs =
+        std::make_shared<const std::vector<PositionLogprobs>>(std::move(given.positions));
+  }
   for (EngineCoreOutput& output : outputs.outputs) {
     const auto found = children_.find(output.request_id);
     if (found == children_.end()) continue;  // aborted, or stopped by a string, since
@@ -63,10 +69,6 @@ void OutputProcessor::append(State& state, Child& child, EngineCoreOutput& outpu
   child.changed = true;
   CompletionOutput& out = child.output;
   state.num_cached_tokens = std::max(state.num_cached_tokens, output.num_cached_tokens);
-  if (!output.prompt_logprobs.empty()) {
-    state.prompt_logprobs =
-        std::make_shared<const std::vector<PositionLogprobs>>(std::move(output.prompt_logprobs));
-  }
   // A token that ends the sequence belongs to token_ids, but its text is not part of the answer.
   const bool stopped = output.finish_reason == FinishReason::kStop;
   for (size_t i = 0; i < new_token_ids.size(); ++i) {

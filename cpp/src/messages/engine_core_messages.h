@@ -92,8 +92,6 @@ struct EngineCoreOutput {
   uint32_t first_token = 0;
   int32_t num_tokens = 0;
   std::vector<PositionLogprobs> new_logprobs;  // one for each new token, when asked for
-  // With the first token, when asked for: one for each token of the prompt, the first empty.
-  std::vector<PositionLogprobs> prompt_logprobs;
   FinishReason finish_reason = FinishReason::kNone;
   std::optional<int32_t> stop_token_id;  // the stop token that ended it, unless it was end-of-sequence
   int32_t num_cached_tokens = 0;
@@ -102,8 +100,19 @@ struct EngineCoreOutput {
 
   template <class A>
   void fields(A& a) {
-    a(request_id, first_token, num_tokens, new_logprobs, prompt_logprobs, finish_reason, stop_token_id,
-      num_cached_tokens, first_scheduled_time, error);
+    a(request_id, first_token, num_tokens, new_logprobs, finish_reason, stop_token_id, num_cached_tokens,
+      first_scheduled_time, error);
+  }
+};
+
+// The few requests of a step that asked for log-probabilities of their prompts, and have their first token.
+struct PromptLogprobsOutput {
+  uint32_t output_index = 0;                // of EngineCoreOutputs::outputs
+  std::vector<PositionLogprobs> positions;  // one for each token of the prompt, the first empty
+
+  template <class A>
+  void fields(A& a) {
+    a(output_index, positions);
   }
 };
 
@@ -154,6 +163,7 @@ struct SchedulerStats {
 struct EngineCoreOutputs {
   std::vector<EngineCoreOutput> outputs;
   std::vector<int32_t> token_ids;
+  std::vector<PromptLogprobsOutput> prompt_logprobs;
   std::vector<KVCacheEvent> kv_events;  // when they are asked for
   SchedulerStats scheduler_stats;
   double timestamp = 0.0;  // when the step had ended, of the clock of arrival_time; 0: there was none
@@ -163,6 +173,7 @@ struct EngineCoreOutputs {
     timestamp = 0.0;
     outputs.clear();
     token_ids.clear();
+    prompt_logprobs.clear();
     kv_events.clear();
     engine_error.clear();
   }
@@ -172,7 +183,7 @@ struct EngineCoreOutputs {
 
   template <class A>
   void fields(A& a) {
-    a(outputs, token_ids, kv_events, scheduler_stats, timestamp, engine_error);
+    a(outputs, token_ids, prompt_logprobs, kv_events, scheduler_stats, timestamp, engine_error);
   }
 };
 

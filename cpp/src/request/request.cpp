@@ -42,7 +42,7 @@ Request::Request(EngineCoreRequest&& request, int32_t hash_block_size, const Has
       totals_(totals),
       sampling_params_(std::move(request.sampling_params)),
       eos_token_ids_(std::move(request.eos_token_ids)),
-      num_prompt_logprobs_(request.num_prompt_logprobs),
+      wants_prompt_logprobs_(request.num_prompt_logprobs.has_value()),
       num_prompt_tokens_(static_cast<int32_t>(request.prompt_token_ids->size())),
       hash_block_size_(hash_block_size),
       prompt_token_ids_(std::move(request.prompt_token_ids)),
@@ -58,6 +58,10 @@ Request::Request(EngineCoreRequest&& request, int32_t hash_block_size, const Has
       hash_chain_(hash_seed, lora_name_, cache_salt_),
       root_hash_(hash_chain_.name()),
       recorded_hashes_(std::move(recorded_hashes)) {
+  if (request.num_prompt_logprobs) {
+    prompt_logprobs_ = std::make_unique<PromptLogprobs>();
+    prompt_logprobs_->count = *request.num_prompt_logprobs;
+  }
   token_ids_ = *prompt_token_ids_;
   const size_t num_tokens = token_ids_.size() + request.output_token_ids.size();
   block_hashes_.reserve(num_tokens / static_cast<size_t>(hash_block_size_));
@@ -222,22 +226,31 @@ void Request::update_block_hashes() {
 
 void Request::take_prompt_logprobs(const ScheduledRequest& scheduled,
                                    std::vector<PositionLogprobs> positions) {
-  num_logprob_tokens_ = std::max(num_logprob_tokens_, scheduled.num_computed_tokens + scheduled.num_tokens);
-  std::move(positions.begin(), positions.end(), std::back_inserter(prompt_logprobs_));
+  int32_t& num_tokens = prompt_logprobs_->num_tokens;
+  num_tokens = std::max(num_tokens, scheduled.num_computed_tokens + scheduled.num_tokens);
+  std::move(positions.begin(), positions.end(), std::back_inserter(prompt_logprobs_->positions));
 }
 
 std::vector<PositionLogprobs> Request::give_prompt_logprobs() {
-  num_prompt_logprobs_.reset();
-  std::vector<PositionLogprobs> all = std::move(prompt_logprobs_);
+  std::vector<PositionLogprobs> all = std::move(prompt_logprobs_->positions);
   all.emplace(all.begin());  // nothing comes before the first token
+  prompt_logprobs_.reset();
+  wants_prompt_logprobs_ = false;
   return all;
 }
 
 NewRequestData Request::new_request_data() const {
   const auto output = output_token_ids();
-  return {id_,          prompt_token_ids_, {output.begin(), output.end()}, sampling_params_,
-          seed_,        eos_token_ids_,    bad_words_token_ids_,           num_prompt_logprobs_,
-          mm_features_, lora_name_};
+  return {id_,
+          prompt_token_ids_,
+          {output.begin(), output.end()},
+          sampling_params_,
+          seed_,
+          eos_token_ids_,
+          bad_words_token_ids_,
+          prompt_logprobs_ ? std::optional(prompt_logprobs_->count) : std::nullopt,
+          mm_features_,
+          lora_name_};
 }
 
 RecordedRequest Request::record() const {
@@ -254,7 +267,7 @@ RecordedRequest Request::record() const {
   recorded.user = user_;
   recorded.mm_features = mm_features_;
   recorded.waits_for_grammar = status_ == RequestStatus::kWaitingForStructuredOutputGrammar;
-  recorded.has_prompt_logprobs = num_prompt_logprobs_ ? 1 : 0;
+  recorded.has_prompt_logprobs = wants_prompt_logprobs_ ? 1 : 0;
   return recorded;
 }
 
@@ -275,7 +288,7 @@ void Request::save(RequestSnapshot& out) const {
   out.num_charged_tokens = num_charged_tokens_;
   out.num_spec_tokens = static_cast<int32_t>(spec_token_ids_.size());
   out.num_external_tokens = num_external_tokens_;
-  out.num_logprob_tokens = num_logprob_tokens_;
+  if (prompt_logprobs_) out.num_logprob_tokens = prompt_logprobs_->num_tokens;
   out.known_to_workers = known_to_workers_;
   out.is_long_prefill = is_long_prefill_;
   out.kv_load_failed = kv_load_failed_;
@@ -309,7 +322,7 @@ void Request::restore(const RequestSnapshot& s) {
   num_charged_tokens_ = s.num_charged_tokens;
   spec_token_ids_.assign(static_cast<size_t>(s.num_spec_tokens), 0);
   num_external_tokens_ = s.num_external_tokens;
-  num_logprob_tokens_ = s.num_logprob_tokens;
+  if (prompt_logprobs_) prompt_logprobs_->num_tokens = s.num_logprob_tokens;
   known_to_workers_ = s.known_to_workers != 0;
   is_long_prefill_ = s.is_long_prefill != 0;
   kv_load_failed_ = s.kv_load_failed != 0;

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -118,9 +117,9 @@ class Request {
   double first_scheduled_time() const { return first_scheduled_time_; }  // clock of arrival_time; -1 before
   // The prompt's log-probabilities are not all computed, so it is computed whole, whatever is cached.
   bool skips_reading_prefix_cache() const {
-    return num_prompt_logprobs_ && num_logprob_tokens_ < num_prompt_tokens_ - 1;
+    return wants_prompt_logprobs_ && prompt_logprobs_->num_tokens < num_prompt_tokens_ - 1;
   }
-  bool wants_prompt_logprobs() const { return num_prompt_logprobs_.has_value(); }
+  bool wants_prompt_logprobs() const { return wants_prompt_logprobs_; }
   std::span<const int32_t> spec_token_ids() const { return spec_token_ids_; }  // drafts for the next step
 
   // The request comes to the engine.
@@ -221,11 +220,11 @@ class Request {
   HeldBlocks held_;
   Shared<SamplingParams> sampling_params_;
   Shared<std::vector<int32_t>> eos_token_ids_;
-  std::optional<int32_t> num_prompt_logprobs_;
   RequestStatus status_ = RequestStatus::kWaiting;
   bool known_to_workers_ = false;
   bool is_long_prefill_ = false;
   bool kv_load_failed_ = false;
+  bool wants_prompt_logprobs_ = false;  // whether there are prompt_logprobs_
   int32_t num_prompt_tokens_;
   int32_t hash_block_size_;
   int32_t next_hash_at_ = 0;  // known tokens that fill the next block
@@ -242,7 +241,6 @@ class Request {
   int32_t num_cached_tokens_ = -1;
   int32_t num_charged_tokens_ = 0;  // leading tokens that its user has been charged for, under "fair"
   int32_t num_external_tokens_ = 0;
-  int32_t num_logprob_tokens_ = 0;  // leading tokens whose logits were computed while they are wanted
   int32_t num_preemptions_ = 0;
   int32_t num_overtaken_ = 0;
   double first_scheduled_time_ = -1.0;
@@ -250,7 +248,13 @@ class Request {
 
   Shared<std::vector<int32_t>> prompt_token_ids_;
   BadWords bad_words_token_ids_;
-  std::vector<PositionLogprobs> prompt_logprobs_;  // so far, from the second token on
+  // Few requests want them, and the others are to stay small.
+  struct PromptLogprobs {
+    int32_t count = 0;                        // likeliest tokens for each
+    int32_t num_tokens = 0;                   // leading tokens whose logits were computed
+    std::vector<PositionLogprobs> positions;  // so far, from the second token on
+  };
+  std::unique_ptr<PromptLogprobs> prompt_logprobs_;  // null: not wanted, or given
   uint64_t seed_;
   std::vector<MultiModalFeature> mm_features_;
   std::string lora_name_;

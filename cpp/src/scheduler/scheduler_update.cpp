@@ -76,7 +76,10 @@ void Scheduler::append_tokens(Request& request, std::span<const int32_t> token_i
   output.num_cached_tokens = request.num_cached_tokens();
   output.first_scheduled_time = std::max(request.first_scheduled_time(), 0.0);
   output.first_token = static_cast<uint32_t>(outputs.token_ids.size());
-  if (request.wants_prompt_logprobs()) output.prompt_logprobs = request.give_prompt_logprobs();
+  if (request.wants_prompt_logprobs()) {
+    const auto index = static_cast<uint32_t>(outputs.outputs.size() - 1);
+    outputs.prompt_logprobs.push_back({index, request.give_prompt_logprobs()});
+  }
   RequestStatus status = request.status();
   for (size_t i = 0; i < token_ids.size() && !is_finished(status); ++i) {
     if (request.grammar() && !request.grammar()->accept_tokens(token_ids.subspan(i, 1))) {

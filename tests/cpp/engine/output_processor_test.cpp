@@ -279,7 +279,7 @@ TEST(OutputProcessorTest, PromptLogprobsComeWithTheFirstTokenAndInAStreamOnce) {
     EngineCoreOutput& output = step.outputs.emplace_back();
     output.request_id = 1;
     output.num_tokens = 1;
-    output.prompt_logprobs = {{}, {{5, -1.0F, 2}}};
+    step.prompt_logprobs = {{0, {{}, {{5, -1.0F, 2}}}}};
     std::vector<RequestId> to_abort;
     fixture.processor.process_outputs(std::move(step), to_abort);
     const auto first = fixture.deliver();
