@@ -1,17 +1,21 @@
 // The engine rows of the H200 tables: an engine of the Llama-3.1-8B shape with weights made on the device.
 //
-//   engine_bench [--model DIR] [--rows decode,prefill,throughput,prefix,start] [--set field=JSON]...
+//   engine_bench [--model DIR] [--rows decode,prefill,throughput,prefix,start,grammar] [--tokenizer DIR]
+//   [--set field=JSON]...
 //
 // Prints a line for each row: what was measured, vLLM 0.26's figure, the target, the physical floor, and the
 // ratio to vLLM (above 1 is better than it). Definitions: a decode row's time per output token is the
 // difference of two generation lengths; a prefill row's is that of a prompt until its first token; throughput
-// counts output tokens.
+// counts output tokens. The grammar rows are decode rows, half of whose requests write JSON under a schema,
+// with the tokenizer.json of --tokenizer, which has the model's vocabulary; beside each is the same with free
+// requests alone.
 #include <quire/engine.h>
 #include <quire/fields.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <random>
@@ -156,11 +160,60 @@ void prefix_rows(const EngineConfig& base) {
   row("64 x (4,096 shared + 64), warm", generate_seconds(engine, batch(true)), 0.26, 0.15, 0, "s");
 }
 
+EngineRequest json_request(std::vector<int32_t> prompt, int32_t max_tokens, int32_t which) {
+  EngineRequest out = request(std::move(prompt), max_tokens);
+  out.sampling_params.ignore_eos = false;
+  out.sampling_params.temperature = 1;
+  out.sampling_params.seed = static_cast<uint64_t>(which);
+  // Each schema is another one, and none ends before the last token.
+  const std::string name = "p" + std::to_string(which);
+  out.sampling_params.structured_outputs.emplace().json = JsonText{
+      R"({"type": "array", "minItems": 5000, "items": {"type": "object", "properties": {")" + name +
+      R"(": {"type": "string"}, "count": {"type": "integer"}, "kind": {"enum": ["small", "large", "other"]},
+          "tags": {"type": "array", "items": {"type": "string", "maxLength": 12}}}, "required": [")" +
+      name + R"(", "count", "kind", "tags"]}})"};
+  return out;
+}
+
+// Half of the requests under grammars, and all of them free, by turns: the ratio is of the same minute.
+void grammar_rows(const EngineConfig& base, const std::string& tokenizer) {
+  EngineConfig config = base;
+  std::filesystem::copy_file(std::filesystem::path(tokenizer) / "tokenizer.json",
+                             std::filesystem::path(config.model) / "tokenizer.json",
+                             std::filesystem::copy_options::overwrite_existing);
+  config.skip_tokenizer_init = false;
+  Engine engine(config);
+  for (const int32_t batch : {2, 128}) {
+    constexpr int32_t kShort = 50, kLong = 250;
+    const auto run = [&](int32_t max_tokens, bool constrained) {
+      std::vector<EngineRequest> requests;
+      for (int32_t i = 0; i < batch; ++i) {
+        auto prompt = random_prompt(1024);
+        requests.push_back(constrained && i % 2 == 0 ? json_request(std::move(prompt), max_tokens, i)
+                                                     : request(std::move(prompt), max_tokens));
+      }
+      return generate_seconds(engine, std::move(requests));
+    };
+    run(1, true);  // compiled now
+    double seconds[2] = {};
+    constexpr int kTurns = 3;
+    for (int turn = 0; turn < kTurns; ++turn) {
+      for (const bool constrained : {false, true})
+        seconds[constrained ? 1 : 0] += run(kLong, constrained) - run(kShort, constrained);
+    }
+    for (const bool constrained : {false, true}) {
+      row("decode batch " + std::to_string(batch) + (constrained ? ", half under grammars" : ", all free"),
+          seconds[constrained ? 1 : 0] / kTurns / (kLong - kShort) * 1e3, 0, 0, 0, "ms");
+    }
+    row("  one to the other", seconds[1] / seconds[0], 0, 1.03, 0, "x");
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   EngineConfig config;
-  std::string model, rows = "start,decode,prefill,throughput,prefix";
+  std::string model, tokenizer, rows = "start,decode,prefill,throughput,prefix";
   config.device = "cuda";
   config.dtype = "bfloat16";
   config.load_format = "dummy";
@@ -174,6 +227,8 @@ int main(int argc, char** argv) {
       const std::string option = argv[i], value = argv[i + 1];
       if (option == "--model") {
         model = value;
+      } else if (option == "--tokenizer") {
+        tokenizer = value;
       } else if (option == "--rows") {
         rows = value;
       } else if (option == "--set") {
@@ -197,6 +252,7 @@ int main(int argc, char** argv) {
     if (wants("throughput")) throughput_rows(*engine);
     engine.reset();
     if (wants("prefix")) prefix_rows(config);
+    if (wants("grammar") && !tokenizer.empty()) grammar_rows(config, tokenizer);
   } catch (const Error& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 1;

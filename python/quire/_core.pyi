@@ -109,7 +109,7 @@ class SamplingParams:
     range, and TypeError for one of another type or a name that is none.
     """
 
-    def __init__(self, *, temperature: float | None = 1.0, top_k: int | None = 0, top_p: float | None = 1.0, min_p: float | None = 0.0, presence_penalty: float | None = 0.0, frequency_penalty: float | None = 0.0, repetition_penalty: float | None = 1.0, logit_bias: Mapping[int, float] | None = {}, seed: int | None = None, structured_outputs: StructuredOutputsParams | dict[str, Any] | None = None, max_tokens: int | None = 16, min_tokens: int | None = 0, stop: str | Sequence[str] | None = [], stop_token_ids: Sequence[int] | None = [], ignore_eos: bool | None = False, include_stop_str_in_output: bool | None = False, n: int | None = 1, logprobs: int | None = None, detokenize: bool | None = True, skip_special_tokens: bool | None = True, output_kind: RequestOutputKind | None = RequestOutputKind.CUMULATIVE) -> None: ...
+    def __init__(self, *, temperature: float | None = 1.0, top_k: int | None = 0, top_p: float | None = 1.0, min_p: float | None = 0.0, presence_penalty: float | None = 0.0, frequency_penalty: float | None = 0.0, repetition_penalty: float | None = 1.0, logit_bias: Mapping[int, float] | None = {}, allowed_token_ids: Sequence[int] | None = None, bad_words: str | Sequence[str] | None = [], extra_args: Mapping[str, Any] | None = {}, seed: int | None = None, structured_outputs: StructuredOutputsParams | dict[str, Any] | None = None, max_tokens: int | None = 16, min_tokens: int | None = 0, max_thinking_tokens: int | None = None, stop: str | Sequence[str] | None = [], stop_token_ids: Sequence[int] | None = [], ignore_eos: bool | None = False, include_stop_str_in_output: bool | None = False, n: int | None = 1, logprobs: int | None = None, logprob_token_ids: Sequence[int] | None = [], prompt_logprobs: int | None = None, detokenize: bool | None = True, skip_special_tokens: bool | None = True, spaces_between_special_tokens: bool | None = True, truncate_prompt_tokens: int | None = None, output_kind: RequestOutputKind | None = RequestOutputKind.CUMULATIVE) -> None: ...
 
     @property
     def temperature(self) -> float:
@@ -172,6 +172,29 @@ class SamplingParams:
     def logit_bias(self, value: Mapping[int, float] | None, /) -> None: ...
 
     @property
+    def allowed_token_ids(self) -> list[int] | None:
+        """only these tokens are chosen; log-probabilities stay those of all"""
+
+    @allowed_token_ids.setter
+    def allowed_token_ids(self, value: Sequence[int] | None, /) -> None: ...
+
+    @property
+    def bad_words(self) -> list[str]:
+        """
+        texts that the answer's tokens do not spell, with or without a blank before them
+        """
+
+    @bad_words.setter
+    def bad_words(self, value: str | Sequence[str] | None, /) -> None: ...
+
+    @property
+    def extra_args(self) -> dict[str, Any]:
+        """what the engine's logits processors read"""
+
+    @extra_args.setter
+    def extra_args(self, value: Mapping[str, Any] | None, /) -> None: ...
+
+    @property
     def seed(self) -> int | None:
         """the same seed gives the same tokens; without one it is drawn afresh"""
 
@@ -200,6 +223,15 @@ class SamplingParams:
 
     @min_tokens.setter
     def min_tokens(self, value: int, /) -> None: ...
+
+    @property
+    def max_thinking_tokens(self) -> int | None:
+        """
+        ends a reasoning block after this many tokens; needs the engine's think_end_token_ids
+        """
+
+    @max_thinking_tokens.setter
+    def max_thinking_tokens(self, value: int | None, /) -> None: ...
 
     @property
     def stop(self) -> list[str]:
@@ -238,10 +270,28 @@ class SamplingParams:
 
     @property
     def logprobs(self) -> int | None:
-        """reports log-probabilities of the chosen and this many likeliest tokens"""
+        """
+        reports log-probabilities of the chosen and this many likeliest tokens, at most the engine's max_logprobs, 20 unless set; true is 1, false is none
+        """
 
     @logprobs.setter
     def logprobs(self, value: int | None, /) -> None: ...
+
+    @property
+    def logprob_token_ids(self) -> list[int]:
+        """reports log-probabilities of the chosen and of exactly these tokens"""
+
+    @logprob_token_ids.setter
+    def logprob_token_ids(self, value: Sequence[int] | None, /) -> None: ...
+
+    @property
+    def prompt_logprobs(self) -> int | None:
+        """
+        reports log-probabilities of each prompt token and this many likeliest ones in its place, at most the engine's max_logprobs; such a prompt is computed whole, whatever is cached; true is 1, false is none
+        """
+
+    @prompt_logprobs.setter
+    def prompt_logprobs(self, value: int | None, /) -> None: ...
 
     @property
     def detokenize(self) -> bool:
@@ -256,6 +306,24 @@ class SamplingParams:
 
     @skip_special_tokens.setter
     def skip_special_tokens(self, value: bool, /) -> None: ...
+
+    @property
+    def spaces_between_special_tokens(self) -> bool:
+        """
+        the same text either way: byte-level BPE, all that there is, writes none between any tokens
+        """
+
+    @spaces_between_special_tokens.setter
+    def spaces_between_special_tokens(self, value: bool, /) -> None: ...
+
+    @property
+    def truncate_prompt_tokens(self) -> int | None:
+        """
+        keeps the last tokens of the prompt, BOS counted like any; -1 as many as max_model_len leaves for one more
+        """
+
+    @truncate_prompt_tokens.setter
+    def truncate_prompt_tokens(self, value: int | None, /) -> None: ...
 
     @property
     def output_kind(self) -> RequestOutputKind:
@@ -290,7 +358,7 @@ class EngineConfig:
     Everything an engine is told at start; see quire/engine_config.h. None leaves a default.
     """
 
-    def __init__(self, model: str, *, dtype: str | None = 'auto', max_model_len: int | None = 0, skip_tokenizer_init: bool | None = False, device: str | None = 'auto', num_threads: int | None = 0, tensor_parallel_size: int | None = 1, block_size: int | None = 16, kv_cache_memory_bytes: int | None = 0, num_gpu_blocks_override: int | None = 0, enable_prefix_caching: bool | None = True, max_num_seqs: int | None = 64, max_num_batched_tokens: int | None = 2048, enable_chunked_prefill: bool | None = True, long_prefill_token_threshold: int | None = 0, scheduling_policy: str | None = 'fcfs', async_scheduling: bool | None = None, max_queued_requests: int | None = 0, seed: int | None = None, enable_kv_cache_events: bool | None = False, kv_arena: KVArena | None = None, max_num_partial_prefills: int | None = 0, max_long_partial_prefills: int | None = 0, scheduler_reserve_full_isl: bool | None = True, watermark: float | None = 0.0, max_logprobs: int | None = 20, max_logit_bias: int | None = 1024, max_stop_token_ids: int | None = 128, max_stop_bytes: int | None = 65536, max_answer_logprobs: int | None = 16777216, max_queued_tokens: int | None = 0, max_waiting_requests: int | None = 0, flight_recorder_bytes: int | None = 16777216, flight_recorder_minutes: float | None = 5.0, flight_recorder_dir: str | None = '', flight_recorder_signal: int | None = 0, exit_on_dead: bool | None = False, load_format: str | None = 'auto', gpu_memory_utilization: float | None = 0.9, gpu_memory_bytes: int | None = 0, enforce_eager: bool | None = False, prefix_caching_hash_seed: str | None = '', kv_connector: str | None = '', kv_connector_config: str | None = '', max_structured_output_bytes: int | None = 1048576, structured_output_threads: int | None = 0, structured_output_cache_bytes: int | None = 536870912) -> None: ...
+    def __init__(self, model: str, *, dtype: str | None = 'auto', max_model_len: int | None = 0, skip_tokenizer_init: bool | None = False, device: str | None = 'auto', num_threads: int | None = 0, tensor_parallel_size: int | None = 1, block_size: int | None = 16, kv_cache_memory_bytes: int | None = 0, num_gpu_blocks_override: int | None = 0, enable_prefix_caching: bool | None = True, max_num_seqs: int | None = 64, max_num_batched_tokens: int | None = 2048, enable_chunked_prefill: bool | None = True, long_prefill_token_threshold: int | None = 0, scheduling_policy: str | None = 'fcfs', async_scheduling: bool | None = None, max_queued_requests: int | None = 0, seed: int | None = None, enable_kv_cache_events: bool | None = False, kv_arena: KVArena | None = None, max_num_partial_prefills: int | None = 0, max_long_partial_prefills: int | None = 0, scheduler_reserve_full_isl: bool | None = True, watermark: float | None = 0.0, max_logprobs: int | None = 20, max_logprob_token_ids: int | None = 128, max_logit_bias: int | None = 1024, max_stop_token_ids: int | None = 128, max_stop_bytes: int | None = 65536, max_bad_words_bytes: int | None = 16384, max_extra_args_bytes: int | None = 65536, logits_processors: str | Sequence[str] | None = [], think_start_token_ids: Sequence[int] | None = [], think_end_token_ids: Sequence[int] | None = [], max_answer_logprobs: int | None = 16777216, max_queued_tokens: int | None = 0, max_waiting_requests: int | None = 0, flight_recorder_bytes: int | None = 16777216, flight_recorder_minutes: float | None = 5.0, flight_recorder_dir: str | None = '', flight_recorder_signal: int | None = 0, exit_on_dead: bool | None = False, load_format: str | None = 'auto', gpu_memory_utilization: float | None = 0.9, gpu_memory_bytes: int | None = 0, enforce_eager: bool | None = False, prefix_caching_hash_seed: str | None = '', kv_connector: str | None = '', kv_connector_config: str | None = '', max_structured_output_bytes: int | None = 1048576, structured_output_threads: int | None = 0, structured_output_cache_bytes: int | None = 536870912) -> None: ...
 
     @property
     def model(self) -> str: ...
@@ -371,6 +439,9 @@ class EngineConfig:
     def max_logprobs(self) -> int: ...
 
     @property
+    def max_logprob_token_ids(self) -> int: ...
+
+    @property
     def max_logit_bias(self) -> int: ...
 
     @property
@@ -378,6 +449,21 @@ class EngineConfig:
 
     @property
     def max_stop_bytes(self) -> int: ...
+
+    @property
+    def max_bad_words_bytes(self) -> int: ...
+
+    @property
+    def max_extra_args_bytes(self) -> int: ...
+
+    @property
+    def logits_processors(self) -> list[str]: ...
+
+    @property
+    def think_start_token_ids(self) -> list[int]: ...
+
+    @property
+    def think_end_token_ids(self) -> list[int]: ...
 
     @property
     def max_answer_logprobs(self) -> int: ...
@@ -583,6 +669,12 @@ class RequestOutput:
     def prompt_token_ids(self) -> list[int]: ...
 
     @property
+    def prompt_logprobs(self) -> list[dict[int, Logprob] | None] | None:
+        """
+        One dictionary for each prompt token, by token id, given the tokens before it: None for the first. None unless asked for, and until the first token came.
+        """
+
+    @property
     def outputs(self) -> list[CompletionOutput]: ...
 
     @property
@@ -594,9 +686,9 @@ class RequestOutput:
     @property
     def metrics(self) -> RequestMetrics: ...
 
-    def __getstate__(self) -> tuple[str, str | None, list[int], list[CompletionOutput], bool, int, RequestMetrics]: ...
+    def __getstate__(self) -> tuple[str, str | None, list[int], list[CompletionOutput], bool, int, RequestMetrics, list[list[Logprob]] | None]: ...
 
-    def __setstate__(self, arg: tuple[str, str | None, Sequence[int], Sequence[CompletionOutput], bool, int, RequestMetrics], /) -> None: ...
+    def __setstate__(self, arg: tuple[str, str | None, Sequence[int], Sequence[CompletionOutput], bool, int, RequestMetrics, Sequence[Sequence[Logprob]] | None], /) -> None: ...
 
     def __eq__(self, other: object, /) -> bool: ...
 
