@@ -36,7 +36,7 @@ struct RecordedRequest {
   double deadline = 0.0;
   std::string user;
   std::vector<MultiModalFeature> mm_features;
-  uint8_t waits_for_grammar = 0;  // until a kGrammarReady
+  uint8_t waits_for_grammar = 0;    // until a kGrammarReady
   uint8_t has_prompt_logprobs = 0;  // and so reads no cached prefix
 
   template <class A>
