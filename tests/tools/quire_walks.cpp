@@ -17,6 +17,7 @@
 #include "grammar/json_schema.h"
 #include "quire/error.h"
 #include "quire/fields.h"
+#include "util/str.h"
 
 namespace quire {
 namespace {
@@ -88,7 +89,9 @@ class Answers {
                                          : !short_ones.empty() && chance(0.5) ? short_ones
                                                                               : allowed;
       const int32_t id = may_end && chance(0.4) ? eos_token_id_ : from[random() % from.size()];
-      if (!matcher.accept_token(id)) throw InternalError("a mask and accept_token differ");
+      if (!matcher.accept_token(id))
+        throw InternalError(str("after '", text, "' the mask permits token ", id, ", '",
+                                std::string(tokenizer_->token_bytes(id)), "', and accept_token does not"));
       if (id == eos_token_id_) return {{"text", text}, {"ended", true}};
       text += tokenizer_->token_bytes(id);
     }
