@@ -100,5 +100,15 @@ set_target_properties(quire_xgrammar PROPERTIES IMPORTED_LOCATION "${xgrammar_li
 add_dependencies(quire_xgrammar quire_xgrammar_build)
 set(QUIRE_XGRAMMAR_INCLUDES "${xgrammar_source}/include" "${xgrammar_source}/3rdparty/dlpack/include")
 set_property(GLOBAL APPEND PROPERTY QUIRE_LINK_LIBRARIES "$<BUILD_INTERFACE:quire_xgrammar>")
-set(QUIRE_XGRAMMAR_LICENSES "${xgrammar_source}/LICENSE" "${xgrammar_source}/NOTICE")
+# Of picojson, which is compiled in, the licence is the beginning of its only file.
+file(READ "${xgrammar_source}/3rdparty/picojson/picojson.h" picojson_license LIMIT 4096)
+string(FIND "${picojson_license}" "*/" end_of_license)
+string(SUBSTRING "${picojson_license}" 0 ${end_of_license} picojson_license)
+file(CONFIGURE OUTPUT "${CMAKE_CURRENT_BINARY_DIR}/LICENSE.picojson" CONTENT "${picojson_license}*/\n" @ONLY)
+set(
+  QUIRE_XGRAMMAR_LICENSES
+  "${xgrammar_source}/LICENSE"
+  "${xgrammar_source}/NOTICE"
+  "${CMAKE_CURRENT_BINARY_DIR}/LICENSE.picojson"
+)
 set(QUIRE_HAS_XGRAMMAR ON)
