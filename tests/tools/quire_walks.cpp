@@ -5,7 +5,8 @@
 // A question is a line of JSON: {"structured_outputs": {...}, "documents": [text, ...], "num_walks": n,
 // "max_tokens": m, "seed": s}. The answer is a line: {"error": why}, or {"accepted": [bool, ...], "walks":
 // [{"text", "ended"}, ...]}. A document is accepted when every token of it is permitted, and then the end. A
-// walk takes permitted tokens at random.
+// walk takes permitted tokens at random; every eighth compares, in each of its first states, every token's
+// bit of the mask with what accept_token says.
 #include <bit>
 #include <iostream>
 #include <random>
@@ -45,11 +46,14 @@ class Answers {
       result["accepted"].push_back(accepts(*grammar->make_matcher(), document.get<std::string>()));
     std::mt19937_64 random(question.value("seed", 0));
     for (int i = 0; i < question.value("num_walks", 0); ++i)
-      result["walks"].push_back(walk(*grammar->make_matcher(), question.value("max_tokens", 200), random));
+      result["walks"].push_back(
+          walk(*grammar->make_matcher(), question.value("max_tokens", 200), i % 8 == 0, random));
     return result;
   }
 
  private:
+  static constexpr int kComparedStates = 8;
+
   std::vector<int32_t> permitted(GrammarMatcher& matcher) const {
     std::vector<int32_t> mask((static_cast<size_t>(vocab_size_) + 31) / 32);
     matcher.fill_bitmask(mask);
@@ -71,12 +75,22 @@ class Answers {
     }
     return true;
   }
+  void compare(GrammarMatcher& matcher, const std::vector<int32_t>& allowed, const std::string& text) const {
+    for (int32_t id = 0; id < vocab_size_; ++id) {
+      const bool accepted = matcher.accept_token(id);
+      if (accepted) matcher.roll_back(1);
+      if (accepted == std::binary_search(allowed.begin(), allowed.end(), id)) continue;
+      throw InternalError(str("after '", text, "' a mask and accept_token differ about token ", id, ", '",
+                              std::string(tokenizer_->token_bytes(id)), "'"));
+    }
+  }
   // Tokens at random would seldom close what they have opened.
-  Json walk(GrammarMatcher& matcher, int max_tokens, std::mt19937_64& random) const {
+  Json walk(GrammarMatcher& matcher, int max_tokens, bool compares, std::mt19937_64& random) const {
     std::string text;
     const auto chance = [&](double p) { return std::uniform_real_distribution<>(0, 1)(random) < p; };
     for (int i = 0; i < max_tokens; ++i) {
       const auto allowed = permitted(matcher);
+      if (compares && i < kComparedStates) compare(matcher, allowed, text);
       if (allowed.empty()) return {{"text", text}, {"ended", false}, {"stuck", true}};
       std::vector<int32_t> short_ones, closing;
       for (const int32_t id : allowed) {

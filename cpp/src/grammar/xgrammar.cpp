@@ -241,6 +241,10 @@ class XgrammarCompiler final : public GrammarCompiler {
   bool has_token(Vocabulary vocabulary, int32_t id) const {
     if (tokenizer_->is_special(id)) return vocabulary == Vocabulary::kTextWithSpecial;
     const std::string_view bytes = tokenizer_->token_bytes(id);
+    // Where one rule's end depends on what follows, the library takes a first byte whose bits say nothing yet
+    // (of U+0800 and up, of U+10000 and up) for a small code point, and permits what it then refuses. What
+    // such a token says can be written as two.
+    if (bytes.size() > 1 && (bytes.back() == '\xe0' || bytes.back() == '\xf0')) return false;
     return vocabulary != Vocabulary::kJson || std::none_of(bytes.begin(), bytes.end(), [](char c) {
              return static_cast<unsigned char>(c) < 0x20 && c != '\n';
            });

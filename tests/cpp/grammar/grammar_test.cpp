@@ -131,6 +131,41 @@ TEST_F(GrammarTest, TextThatMustFollowIsFound) {
   EXPECT_EQ(matching->find_jump_forward_string(), "nationality\"");
 }
 
+// Tokens by hand, some of which are in no vocabulary of ours.
+class ListTokenizer final : public Tokenizer {
+ public:
+  explicit ListTokenizer(std::vector<std::string> tokens) : tokens_(std::move(tokens)) {}
+  std::vector<int32_t> encode(std::string_view, bool) const override { return {}; }
+  std::string decode(std::span<const int32_t>, bool) const override { return ""; }
+  std::unique_ptr<IncrementalDetokenizer> detokenizer(bool) const override { return nullptr; }
+  int32_t vocab_size() const override { return static_cast<int32_t>(tokens_.size()); }
+  std::optional<std::string> id_to_token(int32_t) const override { return std::nullopt; }
+  std::optional<int32_t> token_to_id(std::string_view) const override { return std::nullopt; }
+  bool is_special(int32_t) const override { return false; }
+  std::string_view token_bytes(int32_t id) const override { return tokens_[static_cast<size_t>(id)]; }
+  size_t max_token_bytes() const override { return 8; }
+
+ private:
+  std::vector<std::string> tokens_;
+};
+
+TEST_F(GrammarTest, AMaskPermitsWhatIsThenAccepted) {
+  const std::vector<std::string> tokens = {"<eos>", "-",     "-1", "-a",   "-\xe0", "-\xf0",
+                                           "-\xe1", " \xf0", "1",  "\xe0", "0"};
+  const auto few = make_grammar_compiler(std::make_shared<ListTokenizer>(tokens),
+                                         static_cast<int32_t>(tokens.size()), {0});
+  for (const char* text : {R"({"type": "integer"})", R"({"type": "array", "items": {"type": "integer"}})"}) {
+    const auto grammar = few->compile(schema(text));
+    const auto matching = grammar->make_matcher();
+    std::vector<int32_t> mask(1);
+    matching->fill_bitmask(mask);
+    for (size_t id = 0; id < tokens.size(); ++id) {
+      const bool permitted = (static_cast<uint32_t>(mask[0]) >> id & 1U) != 0;
+      EXPECT_EQ(grammar->make_matcher()->accept_token(static_cast<int32_t>(id)), permitted) << tokens[id];
+    }
+  }
+}
+
 // What is wrong is said, and every hostile grammar ends within the limit.
 TEST_F(GrammarTest, HostileGrammarsEndAtALimit) {
   std::vector<GrammarKey> keys;
