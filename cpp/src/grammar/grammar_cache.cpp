@@ -36,7 +36,8 @@ std::shared_ptr<const GrammarEntry> GrammarCache::find_or_compile(GrammarKey key
   used_.push_front(&found->first);
   slot.place = used_.begin();
   queue_.push_back(&found->first);
-  if (threads_.size() < std::min(num_threads_, queue_.size())) threads_.emplace_back([this] { work(); });
+  // One grammar that takes long does not hold up the others.
+  if (queue_.size() > num_idle_ && threads_.size() < num_threads_) threads_.emplace_back([this] { work(); });
   changed_.notify_one();
   return slot.entry;
 }
@@ -52,7 +53,9 @@ void GrammarCache::work() {
   setpriority(PRIO_PROCESS, 0, 10);
   std::unique_lock lock(mutex_);
   while (true) {
+    ++num_idle_;
     changed_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
+    --num_idle_;
     if (stopping_) return;
     const GrammarKey& key = *queue_.front();
     queue_.pop_front();

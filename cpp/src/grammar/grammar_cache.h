@@ -64,6 +64,7 @@ class GrammarCache {
   std::list<const GrammarKey*> used_;    // the one asked for last comes first
   std::deque<const GrammarKey*> queue_;  // to be compiled
   int64_t bytes_ = 0;
+  size_t num_idle_ = 0;  // threads that wait for a grammar
   bool stopping_ = false;
   std::vector<std::thread> threads_;  // started by the first grammar
 };

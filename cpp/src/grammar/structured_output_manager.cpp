@@ -40,7 +40,7 @@ class Grammar final : public StructuredOutputGrammar {
       while (static_cast<size_t>(count) < token_ids.size() &&
              matcher().accept_token(token_ids[static_cast<size_t>(count)]))
         ++count;
-    } catch (const InvalidArgument&) {  // as far as it went; whoever samples there will hear of it
+    } catch (const std::exception&) {  // as far as it went; whoever samples there will hear of it
     }
     if (count > 0) matcher().roll_back(count);
     return count;
@@ -62,7 +62,7 @@ class Grammar final : public StructuredOutputGrammar {
         if (++row > masks.drafts.size() || !matcher().accept_token(masks.drafts[row - 1])) break;
         ++num_accepted;
       }
-    } catch (const InvalidArgument& error) {
+    } catch (const std::exception& error) {
       if (row == 0) fail(error.what());
     }
     if (num_accepted > 0) matcher().roll_back(num_accepted);
@@ -86,7 +86,7 @@ class Grammar final : public StructuredOutputGrammar {
         return true;
       }
       fail(str("token ", token_id, " cannot follow"));
-    } catch (const InvalidArgument& error) {
+    } catch (const std::exception& error) {
       fail(error.what());
     }
     return false;

@@ -133,6 +133,7 @@ class XgrammarGrammar final : public CompiledGrammar {
       : grammar_(std::move(grammar)), limits_(limits) {}
 
   std::unique_ptr<GrammarMatcher> make_matcher() const override {
+    const WorkLimit limit("beginning an answer", limits_.max_mask_seconds);
     return std::make_unique<XgrammarMatcher>(grammar_, limits_);
   }
   size_t memory_bytes() const override { return grammar_.MemorySizeBytes(); }

@@ -33,7 +33,7 @@ class FakeCompiler final : public GrammarCompiler {
   void cancel() override {}
   std::shared_ptr<const CompiledGrammar> compile(const GrammarKey& key) override {
     std::unique_lock lock(gate_.mutex);
-    gate_.changed.wait(lock, [&] { return gate_.open; });
+    gate_.changed.wait(lock, [&] { return gate_.open || key.text == "quick"; });
     gate_.compiled.push_back(key.text);
     if (key.text == "bad") throw InvalidArgument("it is bad");
     return std::make_shared<FakeGrammar>();
@@ -108,6 +108,16 @@ TEST_F(GrammarCacheTest, OneInUseStays) {
   wait(*used);
   for (const char* other : {"b", "c", "d"}) wait(*cache->find_or_compile(key(other)));
   EXPECT_EQ(cache->find_or_compile(key("a")), used);
+}
+
+TEST_F(GrammarCacheTest, OneThatTakesLongHoldsUpNoOther) {
+  set_gate(false);
+  const auto cache = make_cache(2, 1 << 20);
+  const auto slow = cache->find_or_compile(key("slow"));
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // a thread has it
+  EXPECT_EQ(wait(*cache->find_or_compile(key("quick"))), GrammarEntry::State::kReady);
+  EXPECT_EQ(slow->state.load(), GrammarEntry::State::kCompiling);
+  set_gate(true);
 }
 
 TEST_F(GrammarCacheTest, OneThatNobodyWaitsForIsNotCompiled) {
