@@ -55,6 +55,10 @@ inline nanobind::object to_python(const std::optional<JsonText>& value) {
 inline nanobind::object to_python(const JsonObject& object) {
   return nanobind::module_::import_("json").attr("loads")(object.text);
 }
+inline nanobind::object to_python(EarlyStopping value) {
+  if (value == EarlyStopping::kNever) return nanobind::str("never");
+  return nanobind::bool_(value == EarlyStopping::kTrue);
+}
 template <typename M>
 nanobind::object to_python(const M& value) {
   return nanobind::cast(value);
@@ -74,6 +78,17 @@ inline bool from_python(nanobind::handle value, JsonObject& field) {
   copy.update(value);
   field.text = nanobind::cast<std::string>(
       nanobind::module_::import_("json").attr("dumps")(copy, nanobind::arg("allow_nan") = false));
+  return true;
+}
+inline bool from_python(nanobind::handle value, EarlyStopping& field) {
+  std::string text;
+  if (PyBool_Check(value.ptr())) {
+    field = value.ptr() == Py_True ? EarlyStopping::kTrue : EarlyStopping::kFalse;
+  } else if (nanobind::try_cast<std::string>(value, text) && text == "never") {
+    field = EarlyStopping::kNever;
+  } else {
+    return false;
+  }
   return true;
 }
 // None is an empty list or mapping, and one string is a list of one.
@@ -118,6 +133,7 @@ constexpr const char* python_type() {
   if constexpr (std::is_same_v<M, std::optional<bool>>) return "bool | None";
   if constexpr (std::is_same_v<M, std::optional<std::vector<int32_t>>>) return "list[int] | None";
   if constexpr (std::is_same_v<M, RequestOutputKind>) return "RequestOutputKind";
+  if constexpr (std::is_same_v<M, EarlyStopping>) return "bool | typing.Literal['never']";
   return "int | None";
 }
 

@@ -1,10 +1,12 @@
 // Engine, LLMEngine, OutputQueue.
 #include "quire/engine.h"
 
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/variant.h>
 
 #include "arguments.h"
 #include "bindings.h"
+#include "text.h"
 #include "values.h"
 
 namespace nb = nanobind;
@@ -148,6 +150,11 @@ void bind_engine(nb::module_& m) {
 
   nb::class_<EngineBase>(m, "EngineBase", "What both engines offer besides requests.")
       .def_prop_ro("model", &EngineBase::model)
+      .def_prop_ro("tokenizer",
+                   [](const EngineBase& engine) {
+                     auto tokenizer = engine.tokenizer();
+                     return tokenizer ? std::optional(TokenizerHandle{std::move(tokenizer)}) : std::nullopt;
+                   })
       .def("apply_chat_template", &EngineBase::apply_chat_template, "messages_json"_a,
            "options_json"_a = "{}", "chat_template"_a = "", ReleaseGil())
       .def("stats", &EngineBase::stats, ReleaseGil())

@@ -21,6 +21,7 @@ from quire._core import (
     ToolCallDelta,
 )
 from quire.arguments import SignatureOf
+from quire.beam_search import BeamSearchOutput, BeamSearchParams, BeamSearchSequence
 from quire.llm import LLM
 from quire.llm_engine import LLMEngine
 from quire.model_directory import DEMO_MODEL
@@ -28,6 +29,9 @@ from quire.model_directory import DEMO_MODEL
 __all__ = [
     "DEMO_MODEL",
     "LLM",
+    "BeamSearchOutput",
+    "BeamSearchParams",
+    "BeamSearchSequence",
     "ChatDelta",
     "ChatFormat",
     "ChatParser",

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 import enum
 import os
-from typing import Any
+from typing import Any, Literal
 
 import quire.arguments
 
@@ -109,7 +109,7 @@ class SamplingParams:
     range, and TypeError for one of another type or a name that is none.
     """
 
-    def __init__(self, *, temperature: float | None = 1.0, top_k: int | None = 0, top_p: float | None = 1.0, min_p: float | None = 0.0, presence_penalty: float | None = 0.0, frequency_penalty: float | None = 0.0, repetition_penalty: float | None = 1.0, logit_bias: Mapping[int, float] | None = {}, allowed_token_ids: Sequence[int] | None = None, bad_words: str | Sequence[str] | None = [], extra_args: Mapping[str, Any] | None = {}, seed: int | None = None, structured_outputs: StructuredOutputsParams | dict[str, Any] | None = None, max_tokens: int | None = 16, min_tokens: int | None = 0, max_thinking_tokens: int | None = None, stop: str | Sequence[str] | None = [], stop_token_ids: Sequence[int] | None = [], ignore_eos: bool | None = False, include_stop_str_in_output: bool | None = False, n: int | None = 1, logprobs: int | None = None, logprob_token_ids: Sequence[int] | None = [], prompt_logprobs: int | None = None, detokenize: bool | None = True, skip_special_tokens: bool | None = True, spaces_between_special_tokens: bool | None = True, truncate_prompt_tokens: int | None = None, output_kind: RequestOutputKind | None = RequestOutputKind.CUMULATIVE) -> None: ...
+    def __init__(self, *, temperature: float | None = 1.0, top_k: int | None = 0, top_p: float | None = 1.0, min_p: float | None = 0.0, presence_penalty: float | None = 0.0, frequency_penalty: float | None = 0.0, repetition_penalty: float | None = 1.0, logit_bias: Mapping[int, float] | None = {}, allowed_token_ids: Sequence[int] | None = None, bad_words: str | Sequence[str] | None = [], extra_args: Mapping[str, Any] | None = {}, seed: int | None = None, structured_outputs: StructuredOutputsParams | dict[str, Any] | None = None, beam_width: int | None = 1, length_penalty: float | None = 1.0, early_stopping: bool | Literal['never'] | None = False, max_tokens: int | None = 16, min_tokens: int | None = 0, max_thinking_tokens: int | None = None, stop: str | Sequence[str] | None = [], stop_token_ids: Sequence[int] | None = [], ignore_eos: bool | None = False, include_stop_str_in_output: bool | None = False, n: int | None = 1, logprobs: int | None = None, logprob_token_ids: Sequence[int] | None = [], prompt_logprobs: int | None = None, detokenize: bool | None = True, skip_special_tokens: bool | None = True, spaces_between_special_tokens: bool | None = True, truncate_prompt_tokens: int | None = None, output_kind: RequestOutputKind | None = RequestOutputKind.CUMULATIVE) -> None: ...
 
     @property
     def temperature(self) -> float:
@@ -209,6 +209,33 @@ class SamplingParams:
 
     @structured_outputs.setter
     def structured_outputs(self, value: StructuredOutputsParams | dict[str, Any] | None, /) -> None: ...
+
+    @property
+    def beam_width(self) -> int:
+        """
+        above 1: searches for the likeliest answers with this many beams, as transformers does, and gives the n best, in order, all at the end
+        """
+
+    @beam_width.setter
+    def beam_width(self, value: int, /) -> None: ...
+
+    @property
+    def length_penalty(self) -> float:
+        """
+        of a beam search: an answer's score is its log-probability divided by its length to this power
+        """
+
+    @length_penalty.setter
+    def length_penalty(self, value: float, /) -> None: ...
+
+    @property
+    def early_stopping(self) -> bool | Literal['never']:
+        """
+        of a beam search: true ends it as soon as beam_width answers have ended, false when better ones are unlikely, "never" when there can be none
+        """
+
+    @early_stopping.setter
+    def early_stopping(self, value: bool | Literal['never'], /) -> None: ...
 
     @property
     def max_tokens(self) -> int | None:
@@ -991,6 +1018,9 @@ class EngineBase:
 
     @property
     def model(self) -> ModelDescription: ...
+
+    @property
+    def tokenizer(self) -> Tokenizer | None: ...
 
     def apply_chat_template(self, messages_json: str, options_json: str = '{}', chat_template: str = '') -> str: ...
 

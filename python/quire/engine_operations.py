@@ -41,6 +41,13 @@ class EngineOperations(Generic[EngineT]):
         """Architecture, dtype, vocab_size, max_model_len, eos_token_ids."""
         return self._engine.model
 
+    def get_tokenizer(self) -> _core.Tokenizer:
+        """The model's tokenizer. Raises ValueError if there is none, with ``skip_tokenizer_init``."""
+        tokenizer = self._engine.tokenizer
+        if tokenizer is None:
+            raise ValueError("there is no tokenizer: skip_tokenizer_init is set")
+        return tokenizer
+
     def apply_chat_template(
         self, messages: Iterable[Message], chat_template: str | None = None, **template_args: Any
     ) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 from quire import _core
 from quire._core import RequestOutput, RequestOutputKind, SamplingParams
 from quire.arguments import SignatureOf, names_unknown
+from quire.beam_search import BeamSearchOutput, BeamSearchParams, beam_search_output
 from quire.engine_operations import EngineOperations
 from quire.model_directory import DEMO_MODEL, resolve_model
 from quire.prompts import (
@@ -147,6 +148,30 @@ class LLM(EngineOperations[_core.Engine]):
         finally:
             if not finished:
                 self._engine.abort_request(ids[0])
+
+    @names_unknown
+    def beam_search(
+        self,
+        prompts: Prompt | Iterable[Prompt],
+        params: BeamSearchParams,
+        *,
+        use_tqdm: bool = False,
+    ) -> list[BeamSearchOutput]:
+        """The ``params.beam_width`` best answers to each prompt, the best first, as transformers finds.
+
+        The beams of a prompt share its keys and values; they run beside those of the others, and beside all
+        other requests. Raises as ``generate`` does, and RuntimeError for a search that failed.
+        """
+        if not isinstance(params, BeamSearchParams):
+            raise TypeError(f"params must be BeamSearchParams, got {describe(params)}")
+        given = prompt_list(prompts)
+        outputs = self._run(given, params.sampling_params(), use_tqdm, [{} for _ in given], is_chat=False)
+        found = []
+        for prompt, output in zip(given, outputs, strict=True):
+            tokenizer = None if isinstance(prompt, str) else self._engine.tokenizer
+            text = prompt if isinstance(prompt, str) else tokenizer.decode(prompt) if tokenizer else ""
+            found.append(beam_search_output(output, text, params.length_penalty))
+        return found
 
     def drain(self, timeout: float | None = None) -> bool:
         """Accepts no more requests and waits until all are finished. False after ``timeout`` seconds.

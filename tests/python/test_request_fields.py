@@ -48,6 +48,8 @@ def sample(field: Described) -> Any:
             return {"a": [1, {"b": None}]}
         case "RequestOutputKind":
             return _core.RequestOutputKind.DELTA
+        case "bool | typing.Literal['never']":
+            return "never"
     raise AssertionError(f"no sample of {kind}")
 
 

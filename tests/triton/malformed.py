@@ -56,6 +56,8 @@ BAD_VALUES: dict[str, tuple[Any, ...]] = {
     "deadline_ms": (-1, 1.5, "soon"),
     "priority": (2**31, "high"),
     "user": (5, []),
+    "beam_width": (0, -1, 257, "wide"),
+    "early_stopping": ("ever", 3),
     "best_of": (3,),
     "use_beam_search": (True,),
     "lora_name": ("adapter", 5),
@@ -142,7 +144,7 @@ def _contradiction(rng: random.Random) -> Malformed:
             Malformed({"inputs": [TEXT, tensor("bad_words", "BYTES", ["", "   "])]}, "bad_words"),
             Malformed({"inputs": [TEXT], "parameters": {"bad_words": "   "}}, "bad_words"),
             Malformed({"inputs": [TEXT], "parameters": {"end_id": -1}}, "end_id"),
-            Malformed({"inputs": [TEXT], "parameters": {"beam_width": 4}}, "beam_width"),
+            Malformed({"inputs": [TEXT], "parameters": {"beam_width": 4, "top_k": 3}}, "beam_width"),
             Malformed({"inputs": [TEXT], "parameters": {"return_log_probs": 1}}, "return_log_probs"),
             Malformed({"inputs": [tensor("text_input", "BYTES", ["long " * 5000])]}, "max_model_len"),
         ]

@@ -73,6 +73,16 @@ def test_numbers_may_be_strings(client: Any, reference: Reference) -> None:
     assert answer.text == reference(PROMPT, **GREEDY)[0].text
 
 
+@pytest.mark.parametrize("as_parameters", [False, True])
+def test_a_search_with_beams_gives_its_best(client: Any, reference: Reference, as_parameters: bool) -> None:
+    search = {"beam_width": 4, "n": 3, "max_tokens": 12, "early_stopping": "never", "length_penalty": 0.5}
+    expected = [completion.text for completion in reference(PROMPT, **search)]
+    given = ONLY_NEW if as_parameters else {"sampling_parameters": search, **ONLY_NEW}
+    answer = infer(client, "sync", {"text_input": PROMPT, **given}, search if as_parameters else {})
+    assert answer.outputs["text_output"] == expected
+    assert len(set(expected)) == 3
+
+
 def test_n_completions_are_n_rows(client: Any, reference: Reference) -> None:
     sampling = {"n": 3, "seed": 7, "temperature": 1.0, "max_tokens": 60}
     expected = reference("Who are you?", **sampling)

@@ -45,6 +45,7 @@ constexpr SamplingInput kSamplingInputs[] = {
     {"frequency_penalty", "frequency_penalty"},
     {"random_seed", "seed"},
     {"seed", "seed"},
+    {"beam_width", "beam_width"},
 };
 
 void set_sampling_inputs(const RequestValues& values, EngineRequest& request) {
@@ -72,10 +73,6 @@ void set_sampling_inputs(const RequestValues& values, EngineRequest& request) {
     params.stop_token_ids.push_back(other.sampling_params.stop_token_ids.at(0));
   }
   values.json("pad_id");  // nothing is padded, but what it is must be right
-  if (const auto beam_width = values.json("beam_width"); beam_width && *beam_width != "1") {
-    throw InvalidArgument("beam_width is " + excerpt(*beam_width) +
-                          ", but this version has no beam search; leave it out, or give 1");
-  }
 }
 
 void set_sampling_fields(const IncomingRequest& incoming, const ModelSettings& model,

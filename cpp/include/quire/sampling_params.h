@@ -17,6 +17,11 @@ namespace quire {
 // What a stream of RequestOutputs carries: everything so far, only what is new, or one at the end.
 enum class RequestOutputKind : uint8_t { kCumulative = 0, kDelta = 1, kFinalOnly = 2 };
 
+// When beam search ends, as transformers has it: when no beam that goes on is likely to become better than
+// those that ended, going by the present length; as soon as beam_width beams have ended; or when none can
+// become better.
+enum class EarlyStopping : uint8_t { kFalse = 0, kTrue = 1, kNever = 2 };
+
 // A JSON object, as text.
 struct JsonObject {
   std::string text = "{}";
@@ -39,6 +44,11 @@ struct QUIRE_API SamplingParams {
   JsonObject extra_args;
   std::optional<uint64_t> seed;
   std::optional<StructuredOutputsParams> structured_outputs;
+
+  // Searching.
+  int32_t beam_width = 1;
+  float length_penalty = 1.0F;
+  EarlyStopping early_stopping = EarlyStopping::kFalse;
 
   // Stopping.
   int32_t max_tokens = 16;
@@ -98,6 +108,18 @@ inline constexpr std::tuple kSamplingParamsFields{
           "the same seed gives the same tokens; without one it is drawn afresh"},
     Field{"structured_outputs", &SamplingParams::structured_outputs,
           "what the answer must look like: a JSON schema, a regular expression, a grammar"},
+    Field{"beam_width", &SamplingParams::beam_width,
+          "above 1: searches for the likeliest answers with this many beams, as transformers does, and gives "
+          "the "
+          "n best, in order, all at the end",
+          between(1, 256)},
+    Field{"length_penalty", &SamplingParams::length_penalty,
+          "of a beam search: an answer's score is its log-probability divided by its length to this power",
+          between(-100, 100)},
+    Field{
+        "early_stopping", &SamplingParams::early_stopping,
+        "of a beam search: true ends it as soon as beam_width answers have ended, false when better ones are "
+        "unlikely, \"never\" when there can be none"},
     Field{"max_tokens", &SamplingParams::max_tokens, "ends the answer; capped by what max_model_len leaves",
           at_least(1), Also::kNoneForMax},
     Field{"min_tokens", &SamplingParams::min_tokens, "no stop token before this many; at most max_tokens",

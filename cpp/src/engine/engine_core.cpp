@@ -118,6 +118,12 @@ EngineCore::EngineCore(const EngineConfig& config, std::unique_ptr<Executor> exe
 }
 
 void EngineCore::add_request(EngineCoreRequest&& request) {
+  if (request.sampling_params->beam_width <= 1) return add_to_scheduler(std::move(request));
+  beam_groups_.add(std::move(request), beam_actions_);
+  apply_beam_actions();
+}
+
+void EngineCore::add_to_scheduler(EngineCoreRequest&& request) {
   const RequestId id = request.request_id;
   const double queue_deadline = request.queue_deadline;
   scheduler_->add_request(std::move(request));
@@ -129,10 +135,30 @@ void EngineCore::add_request(EngineCoreRequest&& request) {
 }
 
 void EngineCore::abort_requests(std::span<const RequestId> request_ids) {
-  for (RequestId id : request_ids) {
-    const bool known = scheduler_->finish_request(id, RequestStatus::kFinishedAborted);
-    if (known && recorder_) recorder_->aborted(id, RequestStatus::kFinishedAborted);
+  for (size_t i = 0; i < request_ids.size();) {
+    const RequestId id = request_ids[i];
+    const size_t num_answers = beam_groups_.empty() ? 0 : beam_groups_.abort(id, beam_actions_);
+    if (num_answers == 0) {
+      abort_in_scheduler(id);
+      ++i;
+      continue;
+    }
+    apply_beam_actions();
+    while (i < request_ids.size() && request_ids[i] - id < num_answers) ++i;
   }
+}
+
+void EngineCore::abort_in_scheduler(RequestId id) {
+  const bool known = scheduler_->finish_request(id, RequestStatus::kFinishedAborted);
+  if (known && recorder_) recorder_->aborted(id, RequestStatus::kFinishedAborted);
+}
+
+void EngineCore::apply_beam_actions() {
+  for (EngineCoreRequest& request : beam_actions_.to_add) add_to_scheduler(std::move(request));
+  // Some have ended with what ended the search.
+  for (RequestId id : beam_actions_.to_finish)
+    if (scheduler_->find_request(id)) abort_in_scheduler(id);
+  beam_actions_.clear();
 }
 
 void EngineCore::set_pause_state(PauseState state) {
@@ -179,6 +205,10 @@ bool EngineCore::step_once(EngineCoreOutputs& outputs) {
   if (collects) collect_step(outputs);
   // Its masks had to wait for the tokens just collected; the forward pass did not.
   if (!in_flight_.empty() && !in_flight_.back().is_sampled) sample_step();
+  if (!beam_groups_.empty()) {
+    beam_groups_.take_outputs(outputs, beam_actions_);
+    apply_beam_actions();
+  }
   outputs.scheduler_stats = stats();
   return launched || collects || !outputs.outputs.empty();
 }

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/beam_groups.h"
 #include "engine/scheduler_recorder.h"
 #include "executor/executor.h"
 #include "messages/engine_core_messages.h"
@@ -60,6 +61,9 @@ class EngineCore {
   void dump_after_failure() const;
 
  private:
+  void add_to_scheduler(EngineCoreRequest&& request);
+  void abort_in_scheduler(RequestId id);
+  void apply_beam_actions();
   void end_what_waits_too_long(double now, EngineCoreOutputs& outputs);
   bool launch_step(double now);
   // Tells the executor to sample the step launched last, if the tokens that its masks depend on are known.
@@ -75,8 +79,10 @@ class EngineCore {
     bool is_sampled = false;                        // as the executor was told
     double launch_time = 0.0;
   };
-  RingQueue<LaunchedStep> in_flight_;                                     // oldest first
-  std::vector<std::pair<double, RequestId>> queue_deadlines_;             // a heap, the earliest first
+  RingQueue<LaunchedStep> in_flight_;                          // oldest first
+  std::vector<std::pair<double, RequestId>> queue_deadlines_;  // a heap, the earliest first
+  BeamGroups beam_groups_;
+  BeamGroups::Actions beam_actions_;
   std::unique_ptr<SchedulerRecorder> recorder_;                           // null: none
   std::vector<std::unique_ptr<SchedulerOutput>> free_scheduler_outputs_;  // recycled
   std::vector<std::unique_ptr<GrammarOutput>> free_grammar_outputs_;

@@ -85,8 +85,10 @@ struct EngineBase::Impl {
     admission.stats = client->stats();
     std::vector<AdmissionRequest> requests;
     for (const Prepared& prepared : batch) {
-      requests.push_back({static_cast<int64_t>(prepared.children.at(0).prompt_token_ids->size()),
-                          prepared.request.sampling_params.n, prepared.request.deadline_ms});
+      requests.push_back(
+          {static_cast<int64_t>(prepared.children.at(0).prompt_token_ids->size()),
+           std::max(prepared.request.sampling_params.n, prepared.request.sampling_params.beam_width),
+           prepared.request.deadline_ms});
     }
     check_admission(config, admission, requests);
   }
@@ -112,7 +114,10 @@ struct EngineBase::Impl {
         output_processor->add_request(std::move(prepared.request), prepared.children,
                                       std::move(prepared.callback), std::move(prepared.stop_strings));
         ++num_registered;
+        // A search is one request to the engine core, whose answers have the ids that follow.
+        const bool searches = prepared.children[0].sampling_params->beam_width > 1;
         for (EngineCoreRequest& child : prepared.children) {
+          if (searches && &child != &prepared.children[0]) break;
           ++admission.num_submitted_reqs;
           admission.num_submitted_tokens += child.prompt_token_ids->size();
           client->add_request(std::move(child));

@@ -153,6 +153,17 @@ void FieldValue::read(std::map<int32_t, float>& field) const {
   }
 }
 
+void FieldValue::read(EarlyStopping& field) const {
+  bool value = false;
+  if (read_if_boolean(value)) {
+    field = value ? EarlyStopping::kTrue : EarlyStopping::kFalse;
+  } else if (json_ == "never") {
+    field = EarlyStopping::kNever;
+  } else {
+    fail("true, false or \"never\"");
+  }
+}
+
 void FieldValue::read(JsonText& field) const {
   if (json_.is_string()) {
     field.text = json_.get<std::string>();

@@ -32,6 +32,7 @@ class FieldValue {
   void read(std::vector<std::string>& field) const;  // one string is an array of one
   void read(std::vector<int32_t>& field) const;
   void read(std::map<int32_t, float>& field) const;  // an object; its keys are integers
+  void read(EarlyStopping& field) const;             // a boolean, or "never"
   void read(JsonText& field) const;                  // an object, an array, a boolean, or their text
   void read(StructuredOutputsParams& field) const;   // an object of its fields
   template <typename T>

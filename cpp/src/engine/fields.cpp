@@ -91,8 +91,6 @@ struct NeutralField {
 constexpr NeutralField kNeutralFields[] = {
     {"best_of", "1"},
     {"use_beam_search", "false"},
-    {"length_penalty", "1.0"},
-    {"early_stopping", "false"},
 };
 
 [[noreturn]] void fail_unknown(const std::vector<std::string>& known, const std::string& name) {

@@ -32,6 +32,7 @@ InputProcessor::InputProcessor(const ModelInfo& model, std::vector<int32_t> eos_
       max_answer_logprobs_(config.max_answer_logprobs),
       max_structured_output_bytes_(config.max_structured_output_bytes),
       max_extra_args_bytes_(config.max_extra_args_bytes),
+      uses_kv_connector_(!config.kv_connector.empty()),
       can_think_(!config.think_end_token_ids.empty()),
       logits_processors_(find_logits_processors(config.logits_processors)),
       seeds_(config.seed ? *config.seed : std::random_device{}() | uint64_t{std::random_device{}()} << 32) {}
@@ -191,6 +192,23 @@ void InputProcessor::check_allowed_tokens(const SamplingParams& params, const En
   }
 }
 
+void InputProcessor::prepare_beam_search(EngineRequest& request, SamplingParams& params) const {
+  if (uses_kv_connector_) {
+    throw InvalidArgument(
+        str("beam_width is ", params.beam_width,
+            ", but the engine has a kv_connector, which knows nothing of forks; leave it out"));
+  }
+  const size_t num_stops = params.stop_token_ids.size() + (params.ignore_eos ? 0 : eos_token_ids_->size());
+  const auto num_needed = static_cast<int64_t>(std::max<size_t>(2, 1 + num_stops) + num_stops);
+  if (num_needed * params.beam_width > model_.vocab_size) {
+    throw InvalidArgument(str("beam_width must be at most ", model_.vocab_size / num_needed,
+                              " for a vocabulary of ", model_.vocab_size, " with ", num_stops,
+                              " stop tokens, got ", params.beam_width));
+  }
+  // The chosen tokens' are known anyway, and are the answers' scores.
+  if (!params.logprobs) params.logprobs = request.sampling_params.logprobs = 0;
+}
+
 std::vector<EngineCoreRequest> InputProcessor::process(EngineRequest& request) {
   check_limits(request.sampling_params);
   request.sampling_params.validate(model_.vocab_size);
@@ -210,12 +228,14 @@ std::vector<EngineCoreRequest> InputProcessor::process(EngineRequest& request) {
   for (std::optional<int32_t>* count : {&params.logprobs, &params.prompt_logprobs}) {
     if (*count) *count = **count == -1 ? model_.vocab_size : std::min(**count, model_.vocab_size);
   }
+  if (params.beam_width > 1) prepare_beam_search(request, params);
   if (params.wants_logprobs()) {
     const int64_t per_token =
         params.logprob_token_ids.empty() ? *params.logprobs : std::ssize(params.logprob_token_ids);
-    const int64_t num_logprobs = int64_t{params.n} * (per_token + 1) * params.max_tokens;
+    const int64_t num_kept = std::max(params.n, params.beam_width);
+    const int64_t num_logprobs = num_kept * (per_token + 1) * params.max_tokens;
     if (num_logprobs > max_answer_logprobs_) {
-      throw InvalidArgument(str("n ", params.n,
+      throw InvalidArgument(str(params.beam_width > 1 ? "beam_width " : "n ", num_kept,
                                 params.logprob_token_ids.empty() ? ", logprobs " : ", logprob_token_ids ",
                                 per_token, " and max_tokens ", params.max_tokens, " make ", num_logprobs,
                                 " log-probabilities; the engine's max_answer_logprobs allows at most ",

@@ -34,6 +34,7 @@ class InputProcessor {
   void check_limits(const SamplingParams& params) const;
   void prepare_structured_outputs(StructuredOutputsParams& params) const;
   void check_logits_processors(const SamplingParams& params) const;
+  void prepare_beam_search(EngineRequest& request, SamplingParams& params) const;
   static void check_allowed_tokens(const SamplingParams& params, const EngineCoreRequest& message);
 
   const ModelInfo model_;
@@ -44,6 +45,7 @@ class InputProcessor {
   const int32_t max_logprobs_, max_logprob_token_ids_, max_logit_bias_, max_stop_token_ids_;
   const int64_t max_stop_bytes_, max_bad_words_bytes_, max_answer_logprobs_, max_structured_output_bytes_;
   const int64_t max_extra_args_bytes_;
+  const bool uses_kv_connector_;
   const bool can_think_;
   const std::vector<NamedLogitsProcessor> logits_processors_;
   std::mutex mutex_;

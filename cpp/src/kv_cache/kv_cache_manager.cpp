@@ -117,6 +117,30 @@ void KVCacheManager::find_computed_blocks(const Request& request, ComputedBlocks
   }
 }
 
+bool KVCacheManager::find_forked_blocks(const Request& parent, ComputedBlocks& out) const {
+  if (has_state_groups_ || parent.blocks().size() != groups_.size()) return false;
+  out.block_ids.resize(groups_.size());
+  out.num_tokens = parent.num_computed_tokens();
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    const auto& ids = parent.blocks()[g].ids;
+    const auto num_full = static_cast<size_t>(out.num_tokens / groups_[g].policy.block_size());
+    if (ids.size() < num_full) return false;
+    out.block_ids[g].assign(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(num_full));
+  }
+  return true;
+}
+
+void KVCacheManager::copy_tails(const Request& parent, const Request& fork,
+                                std::vector<KVBlockCopy>& out) const {
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    const int32_t block_size = groups_[g].policy.block_size();
+    const auto tail = static_cast<size_t>(parent.num_computed_tokens() / block_size);
+    if (parent.num_computed_tokens() % block_size != 0)
+      out.push_back(
+          {static_cast<int32_t>(g), parent.blocks()[g].ids.at(tail), fork.blocks()[g].ids.at(tail)});
+  }
+}
+
 void KVCacheManager::skip_blocks(Group& group, RequestBlocks& held, int32_t first_needed) {
   const int32_t end = std::min(first_needed, static_cast<int32_t>(held.ids.size()));
   // The last first, like all that is freed: nearer to the window means likelier to be wanted again.

@@ -47,6 +47,13 @@ class KVCacheManager {
   // How many tokens that would be: the same search, without the blocks.
   int32_t count_computed_tokens(const Request& request) const;
 
+  // What a fork of `parent` takes over of it: its blocks but one that is not full, which copy_tails copies.
+  // False, and nothing, when a group holds states: those cannot be taken at a place between blocks.
+  bool find_forked_blocks(const Request& parent, ComputedBlocks& out) const;
+  // After the fork was given blocks: copies of the parent's blocks that are not full are appended to `out`.
+  // Until these were made the parent holds its own.
+  void copy_tails(const Request& parent, const Request& fork, std::vector<KVBlockCopy>& out) const;
+
   // Makes room for `num_new_tokens` after the request's computed tokens (and after `computed`, when it starts
   // or resumes), plus `num_lookahead_tokens` that may be written but are not counted. Takes the references
   // and appends to the request's blocks. Blocks behind a window are given back first. Returns false, and

@@ -77,12 +77,17 @@ struct EngineCoreRequest {
   std::string cache_salt;       // prefix blocks are shared only between equal salts
   std::string lora_name;
   std::vector<MultiModalFeature> mm_features;  // by offset, not overlapping
+  // A request whose tokens begin this prompt, and whose keys and values it takes over by reference; 0: none.
+  RequestId fork_of = 0;
+  // When it has all its output it keeps its blocks until all forks of it have begun, or it is finished by
+  // name.
+  uint8_t awaits_forks = 0;
 
   template <class A>
   void fields(A& a) {
     a(request_id, prompt_token_ids, output_token_ids, sampling_params, seed, eos_token_ids,
       bad_words_token_ids, num_prompt_logprobs, priority, arrival_time, deadline, queue_deadline, user,
-      cache_salt, lora_name, mm_features);
+      cache_salt, lora_name, mm_features, fork_of, awaits_forks);
   }
 };
 

@@ -27,6 +27,41 @@ bool is_cuda_device(const std::string& device) {
   return !index.empty() && index.size() <= 3 && index.find_first_not_of("0123456789") == std::string::npos;
 }
 
+// A search takes the model's own log-probabilities as they are, and all that is told of it is its answers.
+void check_beam_search(const SamplingParams& params) {
+  if (params.n > params.beam_width) {
+    throw InvalidArgument(str("n must be at most beam_width (", params.beam_width, "), got ", params.n));
+  }
+  constexpr std::string_view kTaken[] = {"temperature",
+                                         "seed",
+                                         "beam_width",
+                                         "length_penalty",
+                                         "early_stopping",
+                                         "max_tokens",
+                                         "min_tokens",
+                                         "stop_token_ids",
+                                         "ignore_eos",
+                                         "include_stop_str_in_output",
+                                         "n",
+                                         "logprobs",
+                                         "detokenize",
+                                         "skip_special_tokens",
+                                         "spaces_between_special_tokens",
+                                         "truncate_prompt_tokens",
+                                         "output_kind"};
+  const SamplingParams defaults;
+  for_each_field(kSamplingParamsFields, [&](const auto& field) {
+    if (std::ranges::find(kTaken, field.name) != std::end(kTaken)) return;
+    if (params.*field.member != defaults.*field.member)
+      throw InvalidArgument(str(field.name, " cannot be set with a beam_width above 1, which is ",
+                                params.beam_width, ": leave one of them out"));
+  });
+  if (params.temperature != 0.0F && params.temperature != defaults.temperature) {
+    throw InvalidArgument(str("temperature must be 0 or left out with a beam_width above 1, got ",
+                              params.temperature, ": a beam search does not sample"));
+  }
+}
+
 }  // namespace
 
 const char* finish_reason_name(FinishReason reason) {
@@ -64,6 +99,7 @@ void SamplingParams::validate(int32_t vocab_size) const {
     throw InvalidArgument(
         str("logprobs must be none, or ", count, " as the number of logprob_token_ids is, got ", *logprobs));
   }
+  if (beam_width > 1) check_beam_search(*this);
   if (truncate_prompt_tokens == 0)
     throw InvalidArgument("truncate_prompt_tokens must be at least 1, or -1 for as many as fit, got 0");
   if (!stop.empty() && !detokenize) {

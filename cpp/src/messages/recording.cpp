@@ -63,6 +63,10 @@ uint64_t hash_scheduler_output(const SchedulerOutput& scheduler_output) {
     const int32_t words[] = {extent.group, extent.first_block, extent.num_blocks, extent.map};
     hasher.add(words, sizeof words);
   }
+  for (const KVBlockCopy& copy : scheduler_output.kv_copies) {
+    const int32_t words[] = {copy.group, copy.from, copy.to};
+    hasher.add(words, sizeof words);
+  }
   return hasher.result();
 }
 

@@ -19,7 +19,7 @@
 namespace quire {
 
 inline constexpr std::array<char, 8> kRecordingMagic = {'Q', 'U', 'I', 'R', 'E', 'R', 'E', 'C'};
-inline constexpr uint32_t kRecordingVersion = 3;
+inline constexpr uint32_t kRecordingVersion = 4;
 
 // The token that ends a replayed request.
 inline constexpr int32_t kRecordedStop = -1;
@@ -38,11 +38,13 @@ struct RecordedRequest {
   std::vector<MultiModalFeature> mm_features;
   uint8_t waits_for_grammar = 0;    // until a kGrammarReady
   uint8_t has_prompt_logprobs = 0;  // and so reads no cached prefix
+  RequestId fork_of = 0;            // as in EngineCoreRequest
+  uint8_t awaits_forks = 0;
 
   template <class A>
   void fields(A& a) {
     a(request_id, num_prompt_tokens, num_output_tokens, block_hashes, max_tokens, priority, arrival_time,
-      deadline, user, mm_features, waits_for_grammar, has_prompt_logprobs);
+      deadline, user, mm_features, waits_for_grammar, has_prompt_logprobs, fork_of, awaits_forks);
   }
 };
 

@@ -77,6 +77,19 @@ struct KVExtent {
   }
 };
 
+// A block whose content goes to another one of its group, after the extents changed and before anything is
+// computed.
+struct KVBlockCopy {
+  int32_t group = 0;
+  BlockId from = 0, to = 0;
+
+  bool operator==(const KVBlockCopy&) const = default;
+  template <class A>
+  void fields(A& a) {
+    a(group, from, to);
+  }
+};
+
 struct SchedulerOutput {
   StepId step_id = 0;
   std::vector<ScheduledRequest> scheduled_reqs;  // every request of this step, in scheduling order
@@ -89,6 +102,7 @@ struct SchedulerOutput {
   std::vector<RequestId> preempted_req_ids;
   std::vector<RequestId> finished_req_ids;  // since the last step: forget them
   std::vector<KVExtent> kv_extents;         // changes of memory, in order
+  std::vector<KVBlockCopy> kv_copies;       // the last blocks of forked requests
   std::string kv_connector_metadata;        // opaque: from the connector's scheduler side to its worker side
 
   // Nothing to compute, but something the workers must do.
@@ -98,7 +112,7 @@ struct SchedulerOutput {
   void fields(A& a) {
     a(step_id, scheduled_reqs, scheduled_new_reqs, new_block_ids, spec_token_ids, total_num_scheduled_tokens,
       scheduled_encoder_inputs, free_encoder_mm_hashes, preempted_req_ids, finished_req_ids, kv_extents,
-      kv_connector_metadata);
+      kv_copies, kv_connector_metadata);
   }
 };
 

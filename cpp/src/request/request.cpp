@@ -27,6 +27,7 @@ const char* status_name(RequestStatus status) {
     case RequestStatus::kWaitingForRemoteKvs: return "WAITING_FOR_REMOTE_KVS";
     case RequestStatus::kRunning: return "RUNNING";
     case RequestStatus::kPreempted: return "PREEMPTED";
+    case RequestStatus::kWaitingForForks: return "WAITING_FOR_FORKS";
     case RequestStatus::kFinishedStopped: return "FINISHED_STOPPED";
     case RequestStatus::kFinishedLengthCapped: return "FINISHED_LENGTH_CAPPED";
     case RequestStatus::kFinishedAborted: return "FINISHED_ABORTED";
@@ -52,6 +53,8 @@ Request::Request(EngineCoreRequest&& request, int32_t hash_block_size, const Has
       lora_name_(std::move(request.lora_name)),
       cache_salt_(std::move(request.cache_salt)),
       user_(std::move(request.user)),
+      fork_of_(request.fork_of),
+      awaits_forks_(request.awaits_forks != 0),
       priority_(request.priority),
       arrival_time_(request.arrival_time),
       deadline_(request.deadline),
@@ -79,6 +82,8 @@ void Request::set_status(RequestStatus status) {
   if (totals_) {
     totals_->num_waiting_for_remote_kvs += status == RequestStatus::kWaitingForRemoteKvs;
     totals_->num_waiting_for_remote_kvs -= status_ == RequestStatus::kWaitingForRemoteKvs;
+    totals_->num_waiting_for_forks += status == RequestStatus::kWaitingForForks;
+    totals_->num_waiting_for_forks -= status_ == RequestStatus::kWaitingForForks;
   }
   status_ = status;
   recount();
@@ -109,6 +114,8 @@ void Request::run(int32_t num_computed_tokens, int32_t num_external_tokens, doub
   num_computed_tokens_ = num_computed_tokens;
   num_external_tokens_ = num_external_tokens;
   num_prefill_tokens_ = num_tokens();
+  // What a fork takes over was charged for already.
+  if (fork_of_ != 0) num_charged_tokens_ = num_prompt_tokens_ - 1;
   if (num_cached_tokens_ < 0) num_cached_tokens_ = num_computed_tokens;
   if (first_scheduled_time_ < 0.0) first_scheduled_time_ = now;
   set_status(RequestStatus::kRunning);
@@ -268,6 +275,8 @@ RecordedRequest Request::record() const {
   recorded.mm_features = mm_features_;
   recorded.waits_for_grammar = status_ == RequestStatus::kWaitingForStructuredOutputGrammar;
   recorded.has_prompt_logprobs = wants_prompt_logprobs_ ? 1 : 0;
+  recorded.fork_of = fork_of_;
+  recorded.awaits_forks = awaits_forks_ ? 1 : 0;
   return recorded;
 }
 

@@ -25,6 +25,7 @@ enum class RequestStatus : uint8_t {
   kWaitingForRemoteKvs,
   kRunning,
   kPreempted,
+  kWaitingForForks,  // has all its output, and blocks that others will take over
   // Everything from here on is finished.
   kFinishedStopped,
   kFinishedLengthCapped,
@@ -120,6 +121,10 @@ class Request {
     return wants_prompt_logprobs_ && prompt_logprobs_->num_tokens < num_prompt_tokens_ - 1;
   }
   bool wants_prompt_logprobs() const { return wants_prompt_logprobs_; }
+  // The request that it takes keys and values over from when it begins to run; 0: none.
+  RequestId fork_of() const { return fork_of_; }
+  // Whether it keeps its blocks for others when it has all its output.
+  bool awaits_forks() const { return awaits_forks_; }
   std::span<const int32_t> spec_token_ids() const { return spec_token_ids_; }  // drafts for the next step
 
   // The request comes to the engine.
@@ -174,6 +179,14 @@ class Request {
   // To the beginning, and into the queue. Tokens on their way still count when they come.
   void preempt();
   void finish(RequestStatus status) { set_status(status); }
+
+  // It has all its output; forks of it have come, or will.
+  void wait_for_forks() { set_status(RequestStatus::kWaitingForForks); }
+  void add_fork() { ++num_forks_; }
+  // One of them has begun to run, or has gone. True when it was the last one.
+  bool drop_fork() { return --num_forks_ == 0; }
+  // It has begun to run, or goes, and is a fork no more. Returns what it was a fork of; 0: nothing.
+  RequestId end_fork() { return std::exchange(fork_of_, 0); }
 
   // One for each group of layers, or none before the first blocks were given.
   std::span<const RequestBlocks> blocks() const { return held_.groups(); }
@@ -260,6 +273,9 @@ class Request {
   std::string lora_name_;
   std::string cache_salt_;
   std::string user_;
+  RequestId fork_of_;
+  int32_t num_forks_ = 0;  // of it, that have not begun to run
+  bool awaits_forks_;
   int32_t priority_;
   double arrival_time_;
   double deadline_;

@@ -12,6 +12,7 @@ struct RequestTotals {
   int32_t num_partial_prefills = 0;  // running requests whose prefill is not computed to the end
   int32_t num_long_partial_prefills = 0;  // partial prefills of long prompts
   int32_t num_waiting_for_remote_kvs = 0;
+  int32_t num_waiting_for_forks = 0;
   int64_t num_wasted_slots = 0;  // slots of the blocks that requests hold, without a computed token
 
   bool operator==(const RequestTotals&) const = default;

@@ -12,7 +12,10 @@
 namespace quire {
 namespace {
 
-bool arrived_before(const Request& a, const Request& b) { return a.arrival_order() < b.arrival_order(); }
+// Forks are as old as what they go on from.
+bool arrived_before(const Request& a, const Request& b) {
+  return a.arrival_order() != b.arrival_order() ? a.arrival_order() < b.arrival_order() : a.id() < b.id();
+}
 
 struct ByArrival {
   bool operator()(const Request* a, const Request* b) const { return arrived_before(*a, *b); }

@@ -17,6 +17,7 @@ bool Scheduler::schedule(SchedulerOutput& out) {
   out.total_num_scheduled_tokens = 0;
   out.scheduled_encoder_inputs.clear();
   out.preempted_req_ids.clear();
+  out.kv_copies.clear();
   scheduled_.clear();
   token_budget_ = pause_state_ == PauseState::kPausedAll ? 0 : config_.max_num_batched_tokens;
   encoder_budget_ = config_.max_num_encoder_input_tokens;
@@ -27,7 +28,9 @@ bool Scheduler::schedule(SchedulerOutput& out) {
   if (!out.preempted_req_ids.empty() && running_.empty()) give_back_youngest_load();
   // A preemption means that blocks are short: a new request would only take them from older ones.
   if (out.preempted_req_ids.empty() && pause_state_ == PauseState::kUnpaused) schedule_waiting(out);
-  return finish_schedule(out);
+  const bool scheduled = finish_schedule(out);
+  finish_forked();
+  return scheduled;
 }
 
 void Scheduler::schedule_running(SchedulerOutput& out) {
@@ -45,6 +48,7 @@ void Scheduler::schedule_running(SchedulerOutput& out) {
     size_t num_removed = 0;
     bool preempted_itself = false;
     while (!kv_cache_manager_.allocate_slots(request, num_new_tokens, nullptr, num_lookahead)) {
+      if (take_blocks_kept_for_forks()) continue;
       Request& victim = choose_victim();
       const auto place = std::find(running_.rbegin(), running_.rend(), &victim).base() - 1 - running_.begin();
       if (static_cast<size_t>(place) + num_removed <= i) ++num_removed;
@@ -136,7 +140,7 @@ void Scheduler::schedule_waiting(SchedulerOutput& out) {
   for (Request* request : asked_later_) waiting_->add(*request);
   // Nothing runs, and nothing is on its way: what the first in the queue lacks is held by others that wait.
   if (running_.empty() && in_flight_.empty() && totals_.num_waiting_for_remote_kvs == 0 &&
-      give_back_youngest_load()) {
+      (take_blocks_kept_for_forks() || give_back_youngest_load())) {
     schedule_waiting(out);
   }
 }
@@ -160,12 +164,14 @@ bool Scheduler::give_back_youngest_load() {
 Scheduler::Admission Scheduler::admit(Request& request, SchedulerOutput& out) {
   int32_t num_external = 0;
   const int32_t own_computed = request.num_computed_tokens();
+  const Request* parent = find_parent(request);
+  if (parent && !kv_cache_manager_.find_forked_blocks(*parent, computed_)) parent = nullptr;
   if (own_computed > 0 || request.skips_reading_prefix_cache()) {
     // The request holds blocks whose keys and values came from outside, or wants what no cache has.
     for (auto& ids : computed_.block_ids) ids.clear();
     computed_.block_ids.resize(kv_cache_manager_.num_groups());
     computed_.num_tokens = 0;
-  } else {
+  } else if (!parent) {
     kv_cache_manager_.find_computed_blocks(request, computed_);
     if (parts_.kv_connector) {
       const auto match =
@@ -219,11 +225,13 @@ Scheduler::Admission Scheduler::admit(Request& request, SchedulerOutput& out) {
 
   waiting_->remove(request);
   stats_.external_prefix_cache_hits += static_cast<uint64_t>(num_external);
-  if (request.num_cached_tokens() < 0 && !request.skips_reading_prefix_cache()) {
+  if (parent) kv_cache_manager_.copy_tails(*parent, request, out.kv_copies);
+  if (request.num_cached_tokens() < 0 && !request.skips_reading_prefix_cache() && !parent) {
     stats_.prefix_cache_queries += static_cast<uint64_t>(request.num_tokens());
     stats_.prefix_cache_hits += static_cast<uint64_t>(computed_.num_tokens);
   }
   request.run(start, num_external, now_);
+  end_fork(request);
   if (padded) request.set_spec_token_ids(padding_drafts_);
   running_.push_back(&request);
   schedule_request(request, num_new_tokens, /*was_waiting=*/true, out);

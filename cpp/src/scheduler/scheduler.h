@@ -51,6 +51,11 @@ class Scheduler {
   // Takes a validated request. Throws InvalidArgument when its id is in use.
   void add_request(EngineCoreRequest&& request);
 
+  // A request that awaits forks and has all its output stays, with its blocks, but runs no more. A fork of it
+  // comes as a request like any other, as old as the one that it goes on from; it begins with that one's
+  // blocks, the last one copied if it is not full, or, where these were needed elsewhere, like any other. The
+  // stayer is finished when as many have begun as have come, or by name.
+
   // Ends a request at once, whatever its state, with `status`. Its blocks are free on return (although a step
   // in flight may still write to them: steps run in order, so a later owner's writes come after), unless the
   // KV connector still loads or sends them. Returns false, and counts it, when the request is unknown or
@@ -159,6 +164,14 @@ class Scheduler {
   void finish(Request& request, RequestStatus status);
   void report_finish(Request& request, RequestStatus status, std::string error, EngineCoreOutputs& outputs);
   void start_over(Request& queued);
+  // A request that awaits forks has all its output.
+  void stay(Request& request);
+  // That one while its blocks are there; null when `fork` is no fork.
+  const Request* find_parent(const Request& fork) const;
+  void end_fork(Request& fork);
+  void finish_forked();
+  // Takes the blocks of the youngest that stay for forks. False when there are none.
+  bool take_blocks_kept_for_forks();
   void drop_finished();
   // Valid until the next of their kind.
   KVConnectorRequest connector_view(const Request& request);
@@ -174,7 +187,7 @@ class Scheduler {
 
   RequestTotals totals_;                                              // kept by the requests
   std::unordered_map<RequestId, std::unique_ptr<Request>> requests_;  // unfinished
-  std::vector<Request*> running_;  // in the order they began; finished ones until drop_finished()
+  std::vector<Request*> running_;  // in the order they began; those that ended until drop_finished()
   std::vector<Request*> waiting_for_grammar_;
   std::vector<RequestId> grammars_ready_;
   size_t num_grammars_ = 0;                  // of unfinished requests
@@ -183,7 +196,8 @@ class Scheduler {
   std::vector<std::pair<RequestId, std::string>> ended_on_arrival_;
   std::unordered_map<RequestId, std::unique_ptr<Request>> held_;  // finished, blocks in the connector's hands
   std::vector<std::unique_ptr<Request>> finished_;                // perhaps still in a step in flight
-  bool running_has_finished_ = false;
+  std::vector<RequestId> forked_;  // stayed for forks, and all of these have begun; empty between calls
+  bool running_has_left_ = false;  // some that finished, or stay for forks
   std::vector<RequestId> finished_req_ids_;              // the workers still know them
   std::vector<std::pair<double, RequestId>> deadlines_;  // a heap, the earliest first
   double now_ = 0.0;

@@ -44,9 +44,19 @@ void Scheduler::add(std::unique_ptr<Request> owned, bool waits_for_grammar) {
   Request& request = *owned;
   const RequestId id = request.id();
   requests_.emplace(id, std::move(owned));
-  request.arrive(next_arrival_order_++, config_.long_prefill_token_threshold);
-  ++stats_.num_added_reqs;
-  stats_.num_added_tokens += static_cast<uint64_t>(request.num_prompt_tokens());
+  const bool is_fork = request.fork_of() != 0;
+  const auto parent = requests_.find(request.fork_of());
+  if (parent != requests_.end() && parent->second->status() == RequestStatus::kWaitingForForks) {
+    parent->second->add_fork();
+    request.arrive(parent->second->arrival_order(), config_.long_prefill_token_threshold);
+  } else {
+    request.end_fork();
+    request.arrive(next_arrival_order_++, config_.long_prefill_token_threshold);
+  }
+  if (!is_fork) {
+    ++stats_.num_added_reqs;
+    stats_.num_added_tokens += static_cast<uint64_t>(request.num_prompt_tokens());
+  }
   if (request.num_output_tokens() >= request.sampling_params().max_tokens ||
       request.num_tokens() >= config_.max_model_len) {
     ended_on_arrival_.emplace_back(id, "");
@@ -81,6 +91,7 @@ bool Scheduler::finish_request(RequestId id, RequestStatus status) {
     return false;
   }
   finish(*found->second, status);
+  finish_forked();
   return true;
 }
 
@@ -121,6 +132,7 @@ void Scheduler::advance(double now, EngineCoreOutputs& outputs) {
       take_from_grammar(request);
     }
   }
+  finish_forked();
 }
 
 void Scheduler::take_from_grammar(Request& request) {
@@ -132,8 +144,9 @@ void Scheduler::take_from_grammar(Request& request) {
 void Scheduler::finish(Request& request, RequestStatus status) {
   bool hold = false;
   switch (request.status()) {
-    case RequestStatus::kRunning: running_has_finished_ = true; break;
+    case RequestStatus::kRunning: running_has_left_ = true; break;
     case RequestStatus::kWaitingForStructuredOutputGrammar: std::erase(waiting_for_grammar_, &request); break;
+    case RequestStatus::kWaitingForForks: break;
     case RequestStatus::kWaitingForRemoteKvs:
       // The blocks are being written from outside: they are free when that has ended.
       hold = true;
@@ -145,13 +158,15 @@ void Scheduler::finish(Request& request, RequestStatus status) {
     if (status == RequestStatus::kFinishedError) view.num_computed_tokens = 0;
     hold = parts_.kv_connector->request_finished(view, connector_blocks(request));
   }
+  end_fork(request);
   if (!hold) kv_cache_manager_.free(request);
   for (const MultiModalFeature& feature : request.mm_features())
     encoder_cache_manager_.release(request.id(), feature.mm_hash);
   request.finish(status);
   num_grammars_ -= request.grammar() != nullptr;
   if (request.known_to_workers()) finished_req_ids_.push_back(request.id());
-  if (request.first_scheduled_time() >= 0) {
+  // Those that stay for forks are one token each of something longer.
+  if (request.first_scheduled_time() >= 0 && !request.awaits_forks()) {
     const double seconds = now_ - request.first_scheduled_time();
     stats_.mean_service_time +=
         (stats_.mean_service_time > 0 ? 0.1 : 1.0) * (seconds - stats_.mean_service_time);
@@ -166,6 +181,51 @@ void Scheduler::finish(Request& request, RequestStatus status) {
     kv_cache_manager_.begin_schedule();
     kv_cache_manager_.end_schedule();
   }
+}
+
+void Scheduler::stay(Request& request) {
+  if (request.is_running()) {
+    running_has_left_ = true;
+  } else {
+    waiting_->remove(request);  // it was preempted while its last token was on its way
+  }
+  request.wait_for_forks();
+}
+
+const Request* Scheduler::find_parent(const Request& fork) const {
+  const Request* parent = fork.fork_of() == 0 ? nullptr : find_request(fork.fork_of());
+  const bool is_there = parent && parent->status() == RequestStatus::kWaitingForForks &&
+                        parent->num_slots() > 0 && parent->num_computed_tokens() < fork.num_tokens();
+  return is_there ? parent : nullptr;
+}
+
+void Scheduler::end_fork(Request& fork) {
+  const RequestId id = fork.end_fork();
+  if (id == 0) return;
+  const auto parent = requests_.find(id);
+  if (parent != requests_.end() && parent->second->drop_fork()) forked_.push_back(id);
+}
+
+// Not while a step is scheduled: what it copies of their blocks has to stay mapped until then.
+void Scheduler::finish_forked() {
+  for (size_t i = 0; i < forked_.size(); ++i) {
+    const auto parent = requests_.find(forked_[i]);
+    if (parent != requests_.end()) finish(*parent->second, RequestStatus::kFinishedLengthCapped);
+  }
+  forked_.clear();
+}
+
+bool Scheduler::take_blocks_kept_for_forks() {
+  if (totals_.num_waiting_for_forks == 0) return false;
+  Request* youngest = nullptr;
+  for (const auto& [id, request] : requests_) {
+    if (request->status() != RequestStatus::kWaitingForForks || request->num_slots() == 0) continue;
+    if (!youngest ||
+        std::pair(request->arrival_order(), id) > std::pair(youngest->arrival_order(), youngest->id()))
+      youngest = request.get();
+  }
+  if (youngest) start_over(*youngest);
+  return youngest != nullptr;
 }
 
 void Scheduler::report_finish(Request& request, RequestStatus status, std::string error,
@@ -188,9 +248,9 @@ void Scheduler::start_over(Request& queued) {
 
 // Finished requests leave the running list at once, and memory when no step in flight knows them.
 void Scheduler::drop_finished() {
-  if (running_has_finished_) {
-    std::erase_if(running_, [](const Request* request) { return request->is_finished(); });
-    running_has_finished_ = false;
+  if (running_has_left_) {
+    std::erase_if(running_, [](const Request* request) { return !request->is_running(); });
+    running_has_left_ = false;
   }
   if (!finished_.empty()) {
     std::erase_if(finished_, [](const auto& request) { return request->num_steps_in_flight() == 0; });

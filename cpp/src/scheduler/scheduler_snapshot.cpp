@@ -36,6 +36,8 @@ EngineCoreRequest without_content(const RecordedRequest& recorded, int32_t num_o
   request.user = recorded.user;
   request.mm_features = recorded.mm_features;
   if (recorded.has_prompt_logprobs != 0) request.num_prompt_logprobs = 0;
+  request.fork_of = recorded.fork_of;
+  request.awaits_forks = recorded.awaits_forks;
   return request;
 }
 
@@ -132,10 +134,12 @@ void Scheduler::restore(const SchedulerSnapshot& snapshot, const RecordedHashes&
     }
     const bool loads = r.status() == RequestStatus::kWaitingForRemoteKvs;
     const bool compiles = r.status() == RequestStatus::kWaitingForStructuredOutputGrammar;
-    require(r.is_queued() || r.is_running() || compiles || (loads && parts_.kv_connector),
+    const bool stays = r.status() == RequestStatus::kWaitingForForks;
+    require(r.is_queued() || r.is_running() || compiles || stays || (loads && parts_.kv_connector),
             "a request that waits outside");
     // What a connector has loaded may wait for its turn.
-    if (compiles || (r.is_queued() && !(parts_.kv_connector && r.num_slots() > 0))) {
+    if (compiles || (stays && r.num_computed_tokens() == 0) ||
+        (r.is_queued() && !(parts_.kv_connector && r.num_slots() > 0))) {
       const bool holds = std::any_of(r.blocks().begin(), r.blocks().end(), [](const RequestBlocks& held) {
         return !held.ids.empty() || held.num_cached + held.num_skipped + held.num_sent > 0;
       });
@@ -166,6 +170,11 @@ void Scheduler::restore(const SchedulerSnapshot& snapshot, const RecordedHashes&
     step.requests.clear();
     for (size_t index : snapshot.in_flight_requests[i]) step.requests.push_back(request_at(index));
     require(step.requests.size() == snapshot.in_flight[i].scheduled_reqs.size(), "a step in flight is torn");
+  }
+  for (const auto& [id, request] : requests_) {
+    if (request->fork_of() == 0) continue;
+    const auto parent = requests_.find(request->fork_of());
+    if (parent != requests_.end()) parent->second->add_fork();
   }
   finished_req_ids_ = snapshot.finished_req_ids;
   deadlines_ = snapshot.deadlines;

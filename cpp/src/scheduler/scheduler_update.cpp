@@ -27,6 +27,7 @@ void Scheduler::update_from_output(const SchedulerOutput& scheduler_output, cons
     }
   }
   in_flight_.pop();
+  finish_forked();
   drop_finished();
   kv_cache_manager_.take_events(outputs.kv_events);
 }
@@ -107,7 +108,11 @@ void Scheduler::append_tokens(Request& request, std::span<const int32_t> token_i
   }
   if (is_finished(status)) {
     output.finish_reason = finish_reason(status);
-    finish(request, status);
+    if (request.awaits_forks() && output.error.empty()) {
+      stay(request);
+    } else {
+      finish(request, status);
+    }
   }
 }
 

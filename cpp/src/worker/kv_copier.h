@@ -1,4 +1,4 @@
-// Copies of a KV connector, in order with a rank's kernels.
+// Copies of blocks, for forks and a KV connector, in order with a rank's kernels.
 #pragma once
 
 #include <memory>

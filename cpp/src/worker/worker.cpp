@@ -69,8 +69,8 @@ Worker::Worker(const EngineConfig& config, const Backend& backend, const HfConfi
     connector.rank = communicator_->rank();
     connector.world_size = communicator_->world_size();
     kv_connector_ = find_kv_connector(config.kv_connector).make_worker(connector);
-    kv_copier_ = make_kv_copier(platform_->runtime(), platform_->launch().stream);
   }
+  kv_copier_ = make_kv_copier(platform_->runtime(), platform_->launch().stream);
 }
 
 Worker::~Worker() {
@@ -135,6 +135,7 @@ void Worker::initialize_kv_cache(const KVCacheConfig& config) {
   const auto first_blocks = platform_->allocate_kv_cache(config, *arena_, step_bytes());
   for (size_t g = 0; g < config.groups.size(); ++g) {
     const KVCacheGroup& group = config.groups[g];
+    kv_groups_.push_back({first_blocks[g], static_cast<size_t>(group.block_bytes())});
     for (size_t i = 0; i < group.layers.size(); ++i) {
       const auto layer = static_cast<size_t>(group.layers[i]);
       QUIRE_CHECK(layer < specs.size() && !layers[layer].data && specs[layer] == group.spec, "layer ", layer);
@@ -176,6 +177,7 @@ void Worker::execute_model(const SchedulerOutput& scheduler_output) {
     platform_->select();
     platform_->begin_step();
     platform_->apply(scheduler_output.kv_extents);
+    copy_blocks(scheduler_output.kv_copies);
     if (kv_connector_) kv_connector_->start_load_kv(scheduler_output.kv_connector_metadata);
     runner_->execute_model(scheduler_output);
     if (kv_connector_) {
@@ -186,6 +188,17 @@ void Worker::execute_model(const SchedulerOutput& scheduler_output) {
   } catch (const std::exception& error) {
     error_ = error.what();
     communicator_->abort();
+  }
+}
+
+// The pages of a block in all layers lie next to each other.
+void Worker::copy_blocks(std::span<const KVBlockCopy> copies) {
+  for (const KVBlockCopy& copy : copies) {
+    const GroupMemory& group = kv_groups_.at(static_cast<size_t>(copy.group));
+    const auto address_of = [&](BlockId id) {
+      return group.first_block + static_cast<size_t>(id) * group.block_bytes;
+    };
+    kv_copier_->copy(address_of(copy.to), address_of(copy.from), group.block_bytes);
   }
 }
 

@@ -67,6 +67,7 @@ class Worker {
   DeviceMemoryPlan measure(const EngineConfig& config, const HfConfig& hf_config, Checkpoint& checkpoint);
   size_t step_bytes() const;  // what the runner takes of the arena
   void register_kv_caches(const KVCacheConfig& config, const std::vector<std::byte*>& first_blocks);
+  void copy_blocks(std::span<const KVBlockCopy> copies);
   StepOutcome failed(const std::string& what, StepId step_id);
 
   std::unique_ptr<Platform> platform_;
@@ -77,6 +78,11 @@ class Worker {
   size_t workspace_bytes_ = 0;
   std::unique_ptr<Model> model_;
   std::unique_ptr<KVCopier> kv_copier_;
+  struct GroupMemory {
+    std::byte* first_block;
+    size_t block_bytes;
+  };
+  std::vector<GroupMemory> kv_groups_;
   std::unique_ptr<KVConnectorWorker> kv_connector_;  // null: none
   std::unique_ptr<ModelRunner> runner_;              // goes first: it waits for what is enqueued
 

@@ -75,6 +75,30 @@ struct Mix {
 };
 void PrintTo(const Mix& mix, std::ostream* out) { *out << mix.name; }
 
+// What a search must find, and the scores' order.
+std::vector<std::vector<int32_t>> shadow_search(const std::vector<int32_t>& prompt,
+                                                const SamplingParams& params, bool ignore_eos) {
+  BeamSearch search(params, ignore_eos ? std::vector<int32_t>{} : std::vector<int32_t>{kShadowEos});
+  uint64_t prefix = 0;
+  for (int32_t token : prompt) prefix = extend_prefix(prefix, token);
+  std::vector<uint64_t> prefixes = {prefix};
+  while (true) {
+    std::vector<PositionLogprobs> all;
+    for (uint64_t before : prefixes) all.push_back(shadow_logprobs(before));
+    std::vector<std::span<const Logprob>> candidates;
+    for (const PositionLogprobs& logprobs : all)
+      candidates.push_back(std::span(logprobs).first(static_cast<size_t>(search.num_candidates())));
+    if (!search.advance(candidates)) break;
+    std::vector<uint64_t> next;
+    for (const BeamSearch::Beam& beam : search.beams())
+      next.push_back(extend_prefix(prefixes[beam.parent], beam.token_id));
+    prefixes = next;
+  }
+  std::vector<std::vector<int32_t>> found;
+  for (const BeamSearch::Sequence& sequence : search.best()) found.push_back(sequence.token_ids);
+  return found;
+}
+
 class RandomOperationsTest : public testing::TestWithParam<Mix> {};
 
 TEST_P(RandomOperationsTest, OutputsAreRightEveryBlockComesBackAndTheRecordingReplays) {
@@ -98,6 +122,7 @@ TEST_P(RandomOperationsTest, OutputsAreRightEveryBlockComesBackAndTheRecordingRe
     std::vector<int32_t> prompt;
     int32_t max_tokens;
     bool ignore_eos, aborted = false;
+    SamplingParams search;  // with a beam_width
   };
   std::map<RequestId, Sent> sent;
   std::vector<RequestId> live;
@@ -113,16 +138,29 @@ TEST_P(RandomOperationsTest, OutputsAreRightEveryBlockComesBackAndTheRecordingRe
         prompt[i] = i < 64 ? static_cast<int32_t>(i * 7 + static_cast<size_t>(family)) % kShadowVocabSize
                            : uniform(0, 49);
       }
-      const Sent request{prompt, uniform(1, kMaxModelLen - static_cast<int32_t>(prompt.size())),
-                         uniform(0, 1) == 0};
+      Sent request{prompt,
+                   uniform(1, kMaxModelLen - static_cast<int32_t>(prompt.size())),
+                   uniform(0, 1) == 0,
+                   false,
+                   {}};
+      const bool searches = uniform(0, 4) == 0;
+      if (searches) request.max_tokens = std::min(request.max_tokens, 40);
       auto message = make_request(next_id, prompt, request.max_tokens);
+      if (searches) {
+        SamplingParams& params = message.sampling_params.edit();
+        params.beam_width = uniform(2, 6);
+        params.n = uniform(1, params.beam_width);
+        params.early_stopping = static_cast<EarlyStopping>(uniform(0, 2));
+        request.search = params;
+      }
       if (!request.ignore_eos) message.eos_token_ids = {kShadowEos};
       message.priority = uniform(-2, 2);
       message.user = std::string(1, static_cast<char>('a' + uniform(0, 2)));
       message.arrival_time = harness.now;
       if (uniform(0, 15) == 0) message.deadline = harness.now + 0.1 * uniform(0, 20);
       sent[next_id] = request;
-      live.push_back(next_id++);
+      live.push_back(next_id);
+      next_id += static_cast<RequestId>(request.search.n);
       harness.core->add_request(std::move(message));
     } else if (kind == 2 && !live.empty()) {
       const RequestId id = live[static_cast<size_t>(uniform(0, static_cast<int32_t>(live.size()) - 1))];
@@ -140,7 +178,15 @@ TEST_P(RandomOperationsTest, OutputsAreRightEveryBlockComesBackAndTheRecordingRe
   EXPECT_LE(harness.executor->max_step_tokens, config.max_num_batched_tokens);
   EXPECT_LE(harness.executor->max_step_requests, config.max_num_seqs);
   int num_finished = 0;
+  int num_searches = 0;
   for (const auto& [id, request] : sent) {
+    if (request.search.beam_width > 1) {
+      if (request.aborted || harness.finished[id] == FinishReason::kAbort) continue;  // cut short
+      const auto expected = shadow_search(request.prompt, request.search, request.ignore_eos);
+      for (size_t i = 0; i < expected.size(); ++i) EXPECT_EQ(harness.produced[id + i], expected[i]) << id;
+      ++num_searches;
+      continue;
+    }
     const auto expected = shadow_output(request.prompt, request.max_tokens, request.ignore_eos);
     const auto& produced = harness.produced[id];
     if (request.aborted || harness.finished[id] == FinishReason::kAbort) {
@@ -152,6 +198,7 @@ TEST_P(RandomOperationsTest, OutputsAreRightEveryBlockComesBackAndTheRecordingRe
     }
   }
   EXPECT_GT(num_finished, 100);
+  EXPECT_GT(num_searches, kSanitized ? 0 : 5);
   const SchedulerStats stats = harness.core->scheduler().stats();
   EXPECT_GT(stats.num_expired_reqs, kSanitized ? 1U : 5U);
   EXPECT_EQ(stats.prefix_cache_hits > 1000, caching);

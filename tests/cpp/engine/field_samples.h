@@ -62,6 +62,9 @@ inline FieldSample<StructuredOutputsParams> sample_of(const Range&, const Struct
   params.choice = {"a", "b"};
   return {R"({"choice": ["a", "b"]})", params};
 }
+inline FieldSample<EarlyStopping> sample_of(const Range&, EarlyStopping) {
+  return {R"("never")", EarlyStopping::kNever};
+}
 inline FieldSample<RequestOutputKind> sample_of(const Range&, RequestOutputKind) {
   return {"", RequestOutputKind::kDelta};
 }

@@ -8,6 +8,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <span>
 #include <unordered_map>
@@ -30,6 +32,22 @@ inline uint64_t extend_prefix(uint64_t prefix, int32_t token) {
 inline int32_t next_token(uint64_t prefix) {
   const uint64_t draw = prefix * 0xD1B54A32D192ED03 >> 33;
   return draw % 17 == 0 ? kShadowEos : static_cast<int32_t>(1 + draw % (kShadowVocabSize - 1));
+}
+
+// All tokens and what a request may ask of them, the likeliest first: next_token is only one of these.
+inline PositionLogprobs shadow_logprobs(uint64_t prefix) {
+  std::vector<double> weights;
+  double sum = 0.0;
+  for (int32_t token = 0; token < kShadowVocabSize; ++token) {
+    const double u =
+        static_cast<double>(extend_prefix(prefix, token) >> 11) / static_cast<double>(uint64_t{1} << 53);
+    sum += weights.emplace_back(u * u * u + 1e-6);
+  }
+  PositionLogprobs all;
+  for (int32_t token = 0; token < kShadowVocabSize; ++token)
+    all.push_back({token, static_cast<float>(std::log(weights[static_cast<size_t>(token)] / sum)), 0});
+  std::ranges::stable_sort(all, [](const Logprob& a, const Logprob& b) { return a.logprob > b.logprob; });
+  return all;
 }
 
 // A guess at it: right half of the time.
@@ -93,6 +111,8 @@ class ShadowExecutor : public Executor {
     ModelRunnerOutput& result = results_.push();
     result.reset(scheduler_output.step_id);
     change_memory(scheduler_output.kv_extents);
+    for (const KVBlockCopy& copy : scheduler_output.kv_copies)
+      groups_.at(static_cast<size_t>(copy.group)).copy(copy.from, copy.to);
     for (RequestId id : scheduler_output.finished_req_ids) requests_.erase(id);
     if (fail_step > 0 && num_steps_ >= fail_step && num_steps_ < fail_step + num_failing_steps) {
       result.error = "injected";
@@ -142,6 +162,7 @@ class ShadowExecutor : public Executor {
     RequestId request_id = 0;
     std::vector<int32_t> tokens;
     std::vector<uint64_t> prefixes{0};  // [n]: hash of the first n tokens
+    int32_t num_logprobs = -1;          // -1: none
     BlockIdsByGroup blocks;
     bool preempted = false;
 
@@ -220,6 +241,7 @@ class ShadowExecutor : public Executor {
     state.blocks.resize(groups_.size());
     for (int32_t token : *data.prompt_token_ids) state.append(token);
     for (int32_t token : data.output_token_ids) state.append(token);
+    state.num_logprobs = data.sampling_params->logprobs.value_or(-1);
   }
 
   // The drafts that greedy decoding would have chosen, and the token behind them.
@@ -242,6 +264,14 @@ class ShadowExecutor : public Executor {
         sampled_.clear();
         result.add(state.request_id, sampled_, drafts_);
         return;
+      }
+      if (state.num_logprobs >= 0) {
+        RequestLogprobs& logprobs = result.logprobs.emplace_back();
+        logprobs.result_index = static_cast<uint32_t>(result.results.size());
+        PositionLogprobs all = shadow_logprobs(state.prefixes[known]);
+        all.resize(static_cast<size_t>(state.num_logprobs));
+        all.insert(all.begin(), {sampled_.back(), 0.0F, 0});
+        logprobs.positions.assign(sampled_.size(), all);
       }
       uint64_t prefix = state.prefixes.back();
       for (int32_t i = 0; i < num_speculative_tokens_; ++i) {

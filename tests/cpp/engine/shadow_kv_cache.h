@@ -40,6 +40,12 @@ class ShadowKVGroup {
       std::fill_n(slots_.begin() + id * slots_per_block_, slots_per_block_, kGarbage);
     }
   }
+  void copy(BlockId from, BlockId to) {
+    EXPECT_TRUE(mapped_.at(static_cast<size_t>(from)) && mapped_.at(static_cast<size_t>(to)))
+        << "block " << from << " or " << to << " has no memory";
+    std::copy_n(slots_.begin() + from * slots_per_block_, slots_per_block_,
+                slots_.begin() + to * slots_per_block_);
+  }
   // Block 0 is not counted.
   int64_t mapped_bytes() const {
     return std::count(mapped_.begin() + 1, mapped_.end(), true) * group_.block_bytes();
