@@ -1,6 +1,7 @@
 // The engine rows of the H200 tables: an engine of the Llama-3.1-8B shape with weights made on the device.
 //
-//   engine_bench [--model DIR] [--rows decode,prefill,throughput,prefix,start,grammar] [--tokenizer DIR]
+//   engine_bench [--model DIR] [--rows decode,prefill,throughput,beams,prefix,start,grammar] [--tokenizer
+//   DIR]
 //   [--set field=JSON]...
 //
 // Prints a line for each row: what was measured, vLLM 0.26's figure, the target, the physical floor, and the
@@ -160,6 +161,24 @@ void prefix_rows(const EngineConfig& base) {
   row("64 x (4,096 shared + 64), warm", generate_seconds(engine, batch(true)), 0.26, 0.15, 0, "s");
 }
 
+// As many tokens a step either way: what it costs to choose among beams, and to go on with other ones.
+void beam_rows(Engine& engine) {
+  for (const int32_t context : {1024, 8192}) {
+    for (const bool searches : {false, true}) {
+      constexpr int32_t kBeams = 8, kShort = 50, kLong = 250;
+      const auto run = [&](int32_t max_tokens) {
+        EngineRequest one = request(random_prompt(context), max_tokens);
+        one.sampling_params.n = kBeams;
+        if (searches) one.sampling_params.beam_width = kBeams;
+        return generate_seconds(engine, {one});
+      };
+      const double seconds = median_of(3, [&] { return run(kLong) - run(kShort); });
+      row((searches ? "8 beams, context " : "8 completions of a prompt, context ") + std::to_string(context),
+          seconds / (kLong - kShort) * 1e3, 0, 0, 0, "ms");
+    }
+  }
+}
+
 // Each schema is another one, and none ends before the last token.
 StructuredOutputsParams json_answer(int32_t which) {
   const std::string name = "p" + std::to_string(which);
@@ -219,7 +238,7 @@ void grammar_rows(const EngineConfig& base, const std::string& tokenizer) {
 
 int main(int argc, char** argv) {
   EngineConfig config;
-  std::string model, tokenizer, rows = "start,decode,prefill,throughput,prefix";
+  std::string model, tokenizer, rows = "start,decode,prefill,throughput,beams,prefix";
   config.device = "cuda";
   config.dtype = "bfloat16";
   config.load_format = "dummy";
@@ -256,6 +275,7 @@ int main(int argc, char** argv) {
     if (wants("decode")) decode_rows(*engine);
     if (wants("prefill")) prefill_rows(*engine);
     if (wants("throughput")) throughput_rows(*engine);
+    if (wants("beams")) beam_rows(*engine);
     engine.reset();
     if (wants("prefix")) prefix_rows(config);
     if (wants("grammar") && !tokenizer.empty()) grammar_rows(config, tokenizer);
