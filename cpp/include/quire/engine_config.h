@@ -93,7 +93,8 @@ struct QUIRE_API EngineConfig {
   // ---- structured output ----
   int32_t structured_output_threads =
       0;  // that compile grammars, and fill masks; 0: half the cores, at most 8
-  int64_t structured_output_cache_bytes = 512 << 20;  // of compiled grammars that no request uses
+  // Of compiled grammars that no request uses, and a quarter of it of what grammars have in common.
+  int64_t structured_output_cache_bytes = 512 << 20;
 
   // ---- admission ----
   int32_t max_queued_requests = 0;   // refuse more than this many unfinished completions; 0: no limit

@@ -50,11 +50,13 @@ struct EngineBase::Impl {
   // Null where there can be none: requests that want it are refused at the door.
   std::shared_ptr<StructuredOutputManager> make_grammars(const ModelInfo& model) {
     if (!tokenizer || !has_grammar_compiler()) return nullptr;
+    GrammarLimits limits;
+    limits.max_shared_bytes = config.structured_output_cache_bytes / 4;
     grammar_compiler = make_grammar_compiler(tokenizer, model.vocab_size,
-                                             read_eos_token_ids(config.model, model.vocab_size));
+                                             read_eos_token_ids(config.model, model.vocab_size), limits);
     StructuredOutputConfig structured;
     structured.vocab_size = model.vocab_size;
-    structured.max_cache_bytes = config.structured_output_cache_bytes;
+    structured.max_cache_bytes = config.structured_output_cache_bytes - limits.max_shared_bytes;
     const auto num_cores = static_cast<int32_t>(std::thread::hardware_concurrency());
     structured.num_threads = config.structured_output_threads > 0 ? config.structured_output_threads
                                                                   : std::clamp(num_cores / 2, 1, 8);

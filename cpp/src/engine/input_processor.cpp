@@ -9,7 +9,6 @@
 #include "formats/hf_config.h"
 #include "formats/json.h"
 #include "grammar/grammar.h"
-#include "grammar/json_schema.h"
 #include "messages/check_fields.h"
 #include "util/check.h"
 
@@ -21,7 +20,7 @@ InputProcessor::InputProcessor(const ModelInfo& model, std::vector<int32_t> eos_
     : model_(model),
       eos_token_ids_(std::move(eos_token_ids)),
       tokenizer_(std::move(tokenizer)),
-      grammar_compiler_(std::move(grammar_compiler)),
+      grammar_door_(grammar_compiler ? std::make_unique<GrammarDoor>(std::move(grammar_compiler)) : nullptr),
       max_token_bytes_(tokenizer_ ? tokenizer_->max_token_bytes() : 0),
       max_logprobs_(config.max_logprobs == -1 ? model.vocab_size : config.max_logprobs),
       max_logprob_token_ids_(config.max_logprob_token_ids),
@@ -153,7 +152,7 @@ void InputProcessor::check_limits(const SamplingParams& params) const {
 void InputProcessor::prepare_structured_outputs(StructuredOutputsParams& params) const {
   if (!tokenizer_)
     throw InvalidArgument("structured_outputs needs a tokenizer, but skip_tokenizer_init is set");
-  if (!grammar_compiler_) {
+  if (!grammar_door_) {
     throw InvalidArgument(
         "structured_outputs: this build has no grammar library; build Quire where xgrammar's source can be "
         "fetched, or give QUIRE_XGRAMMAR_ARCHIVE");
@@ -162,10 +161,7 @@ void InputProcessor::prepare_structured_outputs(StructuredOutputsParams& params)
     throw InvalidArgument(
         "structured_outputs needs an end-of-sequence token, and the model's directory names no eos_token_id");
   }
-  if (params.json) params.json->text = prepare_json_schema(params.json->text);
-  if (params.structural_tag)
-    params.structural_tag->text = prepare_structural_tag(params.structural_tag->text);
-  grammar_compiler_->check(grammar_key(params));
+  grammar_door_->enter(params);
 }
 
 // Throws when none of them could ever come first.

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "grammar/grammar.h"
+#include "grammar/grammar_door.h"
 #include "messages/engine_core_messages.h"
 #include "messages/model_info.h"
 #include "quire/engine.h"
@@ -40,7 +40,7 @@ class InputProcessor {
   const ModelInfo model_;
   const Shared<std::vector<int32_t>> eos_token_ids_;
   const std::shared_ptr<const Tokenizer> tokenizer_;
-  const std::shared_ptr<GrammarCompiler> grammar_compiler_;
+  const std::unique_ptr<GrammarDoor> grammar_door_;  // null: this build has no grammars
   const size_t max_token_bytes_;
   const int32_t max_logprobs_, max_logprob_token_ids_, max_logit_bias_, max_stop_token_ids_;
   const int64_t max_stop_bytes_, max_bad_words_bytes_, max_answer_logprobs_, max_structured_output_bytes_;

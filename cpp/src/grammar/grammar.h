@@ -66,9 +66,10 @@ class CompiledGrammar {
 
 struct GrammarLimits {
   double max_check_seconds = 0.5;
-  double max_compile_seconds = 2.0;     // of the compiling thread's processor time
-  double max_mask_seconds = 0.2;        // for a token, and for a mask
-  int64_t max_bytes_of_work = 1 << 30;  // that the process may grow by while a grammar is compiled
+  double max_compile_seconds = 2.0;      // of the compiling thread's processor time
+  double max_mask_seconds = 0.2;         // for a token, and for a mask
+  int64_t max_bytes_of_work = 1 << 30;   // that the process may grow by while a grammar is compiled
+  int64_t max_shared_bytes = 128 << 20;  // of what grammars have in common, kept for those to come
 };
 
 // Thread-safe.

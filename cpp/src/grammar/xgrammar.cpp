@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "grammar/grammar.h"
+#include "grammar/xgrammar_compiler.h"
 #include "quire/error.h"
 #include "util/log.h"
 #include "util/str.h"
@@ -33,7 +34,6 @@ class WorkLimit {
   WorkLimit(const char* what, double seconds, int64_t max_bytes = 0,
             const std::atomic<bool>* is_cancelled = nullptr)
       : what_(what), seconds_(seconds), max_bytes_(max_bytes), is_cancelled_(is_cancelled), outer_(current_) {
-    deadline_ = thread_seconds() + seconds;
     if (max_bytes > 0) bytes_at_start_ = resident_bytes();
     current_ = this;
     quire_grammar_checks_left = kChecks;
@@ -75,6 +75,8 @@ class WorkLimit {
   void check_this() {
     if (is_cancelled_ != nullptr && *is_cancelled_) throw InvalidArgument("the engine has ended");
     const double now = thread_seconds();
+    // From the first look at the clock on, which takes as long as most calls do.
+    if (deadline_ == 0) deadline_ = now + seconds_;
     if (now > deadline_)
       throw InvalidArgument(str(what_, " takes longer than ", seconds_, " s; make the grammar simpler"));
     if (max_bytes_ == 0 || now < next_look_) return;
@@ -85,7 +87,7 @@ class WorkLimit {
 
   static thread_local WorkLimit* current_;
   const char* what_;
-  double seconds_, deadline_, next_look_ = 0;
+  double seconds_, deadline_ = 0, next_look_ = 0;
   int64_t max_bytes_, bytes_at_start_ = 0;
   const std::atomic<bool>* is_cancelled_;
   std::string warning_;
@@ -175,7 +177,7 @@ class XgrammarCompiler final : public GrammarCompiler {
                           limits_.max_bytes_of_work, &is_cancelled_);
     std::shared_ptr<const CompiledGrammar> compiled;
     tell_field([&] {
-      compiled = std::make_shared<XgrammarGrammar>(compiler.compiler.CompileGrammar(read(key)), limits_);
+      compiled = std::make_shared<XgrammarGrammar>(compiler.compiler.compile(read(key)), limits_);
       if (!limit.warning().empty()) throw InvalidArgument(limit.warning());
     });
     return compiled;
@@ -188,12 +190,10 @@ class XgrammarCompiler final : public GrammarCompiler {
   static constexpr size_t kMaxChecked = 4096;
 
   struct Compiler {
-    explicit Compiler(xgrammar::TokenizerInfo tokenizer)
-        : info(std::move(tokenizer)),
-          // On the caller's thread, and nothing kept: who compiles what, and what is kept, is decided above.
-          compiler(info, /*max_threads=*/1, /*cache_enabled=*/false) {}
+    Compiler(xgrammar::TokenizerInfo tokenizer, int64_t max_shared_bytes)
+        : info(std::move(tokenizer)), compiler(info, max_shared_bytes) {}
     xgrammar::TokenizerInfo info;
-    xgrammar::GrammarCompiler compiler;
+    quire_grammar::Compiler compiler;
   };
 
   // Whatever goes wrong is the grammar's fault, and said so.
@@ -259,8 +259,8 @@ class XgrammarCompiler final : public GrammarCompiler {
       for (int32_t id = 0; id < std::min(vocab_size_, tokenizer_->vocab_size()); ++id) {
         if (has_token(vocabulary, id)) tokens[static_cast<size_t>(id)] = tokenizer_->token_bytes(id);
       }
-      compiler.emplace(
-          xgrammar::TokenizerInfo(tokens, xgrammar::VocabType::RAW, vocab_size_, eos_token_ids_));
+      compiler.emplace(xgrammar::TokenizerInfo(tokens, xgrammar::VocabType::RAW, vocab_size_, eos_token_ids_),
+                       limits_.max_shared_bytes / std::ssize(compilers_));
     }
     return *compiler;
   }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string_view>
+#include <type_traits>
 
 #include "support/logging.h"
 
@@ -19,8 +20,10 @@ constexpr bool may_throw(std::string_view file) {
 }
 }  // namespace quire_grammar
 
-#define QUIRE_GRAMMAR_COUNT() \
-  (quire_grammar::may_throw(__FILE__) && --quire_grammar_checks_left < 0 ? quire_grammar_check() : void())
+#define QUIRE_GRAMMAR_COUNT()                                                                       \
+  (std::bool_constant<quire_grammar::may_throw(__FILE__)>::value && --quire_grammar_checks_left < 0 \
+       ? quire_grammar_check()                                                                      \
+       : void())
 
 #undef XGRAMMAR_CHECK
 #define XGRAMMAR_CHECK(x) \

@@ -7,6 +7,7 @@
 #include <bit>
 #include <ctime>
 
+#include "grammar/grammar_door.h"
 #include "grammar/json_schema.h"
 #include "quire/error.h"
 #include "util/str.h"
@@ -131,6 +132,15 @@ TEST_F(GrammarTest, TextThatMustFollowIsFound) {
   EXPECT_EQ(matching->find_jump_forward_string(), "nationality\"");
 }
 
+class CountingCompiler final : public GrammarCompiler {
+ public:
+  void check(const GrammarKey&) override { ++num_checks; }
+  std::shared_ptr<const CompiledGrammar> compile(const GrammarKey&) override { return nullptr; }
+  void cancel() override {}
+
+  static inline int num_checks = 0;
+};
+
 // Tokens by hand, some of which are in no vocabulary of ours.
 class ListTokenizer final : public Tokenizer {
  public:
@@ -164,6 +174,65 @@ TEST_F(GrammarTest, AMaskPermitsWhatIsThenAccepted) {
       EXPECT_EQ(grammar->make_matcher()->accept_token(static_cast<int32_t>(id)), permitted) << tokens[id];
     }
   }
+}
+
+// A mask permits each token that is then accepted, and no other.
+void expect_mask_as_accepted(GrammarMatcher& matcher, const std::string& where) {
+  std::vector<int32_t> mask((kVocab + 31) / 32);
+  matcher.fill_bitmask(mask);
+  for (int32_t id = 0; id < kVocab; ++id) {
+    const bool permitted = (static_cast<uint32_t>(mask[static_cast<size_t>(id) / 32]) >> (id % 32) & 1U) != 0;
+    const bool accepted = matcher.accept_token(id);
+    if (accepted) matcher.roll_back(1);
+    ASSERT_EQ(permitted, accepted) << where << ": token " << id;
+  }
+}
+
+// Masks are found by automata and by parsing, for one grammar and for those behind it.
+TEST_F(GrammarTest, MasksThatGrammarsShareAreThoseOfEach) {
+  const std::pair<const char*, const char*> cases[] = {
+      {R"({"type": "object", "properties": {"a": {"type": "string", "maxLength": 9}}, "required": ["a"]})",
+       R"({"a": "six é漢"})"},
+      {R"({"type": "object", "properties": {"a": {"type": "string", "minLength": 2, "maxLength": 300},
+                                            "b": {"type": "string"}}, "required": ["a", "b"]})",
+       R"({"a": "of any length", "b": "\"quoted\" and more"})"},
+      {R"({"type": "object", "properties": {"name": {"type": "string"}, "b": {"type": "string", "maxLength": 9}},
+           "required": ["name", "b"]})",
+       R"({"name": "x", "b": "seven"})"},
+      {R"({"type": "array", "items": {"type": "string", "pattern": "^[a-z ]+[0-9]{2,4}$"}})",
+       R"(["some day 1234"])"},
+      {R"({"enum": ["red", "green and blue", 7, null]})", R"("green and blue")"},
+      {R"({"$defs": {"n": {"type": "object", "properties": {"t": {"type": "string"}, "c": {"type": "array",
+           "items": {"$ref": "#/$defs/n"}}}, "required": ["t", "c"]}}, "$ref": "#/$defs/n"})",
+       R"({"t": "up", "c": [{"t": "down", "c": []}]})"},
+      {R"({"type": "array", "items": {"type": ["string", "number", "boolean"]}})", R"(["x", -1.5e3, true])"},
+  };
+  const auto shared = make_grammar_compiler(tokenizer(), kVocab, {kEos});
+  for (int round = 0; round < 2; ++round) {
+    for (const auto& [text, document] : cases) {
+      const auto matching = shared->compile(schema(prepare_json_schema(text)))->make_matcher();
+      for (const int32_t id : tokenizer()->encode(document, false)) {
+        expect_mask_as_accepted(*matching, text);
+        ASSERT_TRUE(matching->accept_token(id)) << text << ": " << tokenizer()->token_bytes(id);
+      }
+      EXPECT_TRUE(permits(*matching, kEos)) << text;
+    }
+  }
+}
+
+TEST_F(GrammarTest, TheDoorLetsInAgainWhatItHasLetIn) {
+  GrammarDoor door(std::make_shared<CountingCompiler>());
+  StructuredOutputsParams params;
+  const std::string text = R"({"type": "object", "properties": {"a": {"type": "integer"}}})";
+  for (int i = 0; i < 3; ++i) {
+    params.json = JsonText{text};
+    door.enter(params);
+    EXPECT_EQ(params.json->text, prepare_json_schema(text));
+  }
+  EXPECT_EQ(CountingCompiler::num_checks, 1);
+  params.json = JsonText{R"({"not": {}})"};
+  for (int i = 0; i < 2; ++i) EXPECT_THROW(door.enter(params), InvalidArgument);
+  EXPECT_EQ(params.json->text, R"({"not": {}})");
 }
 
 // What is wrong is said, and every hostile grammar ends within the limit.
