@@ -167,14 +167,17 @@ def written(form: Any, choose: random.Random) -> str:
         return str(form["separator"]).join(written(choose.choice(form["tags"]), choose) for _ in range(count))
     if kind == "json_schema":
         return written_json(form["json_schema"], form.get("style", "json"))
-    texts = {"any_text": "Hm. <x>", "regex": {"\\d+": "0", "\\n{0,2}": "\n\n"}.get(form.get("pattern", ""))}
+    texts = {
+        "any_text": "Hm. <x>",
+        "regex": {"\\d{1,4}": "0", "\\n{0,2}": "\n\n"}.get(form.get("pattern", "")),
+    }
     return str(texts[kind])
 
 
 def written_json(schema: dict[str, Any], style: str) -> str:
     if schema.get("type") != "object":
         return {"string": '"Łódź"', "integer": "2"}[schema["type"]]
-    values = {"city": "Łódź", "days": 2} if "properties" in schema else {}
+    values = {"city": "Łódź", "days": 2} if schema["properties"] else {}
     if style == "json":
         return json.dumps(values)
     form = {

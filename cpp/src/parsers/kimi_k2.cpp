@@ -31,8 +31,9 @@ ToolParser kimi_k2() {
   parser.structural_tag = [text = format.text](const std::vector<Tool>& tools, const ToolChoice& choice) {
     std::vector<OrderedJson> tags;
     for (const Tool& tool : tools) {
-      const OrderedJson content = sequence(
-          {{{"type", "regex"}, {"pattern", "\\d+"}}, const_string(kKimiArguments), arguments_format(tool)});
+      const OrderedJson content = sequence({{{"type", "regex"}, {"pattern", "\\d{1,4}"}},
+                                            const_string(kKimiArguments),
+                                            arguments_format(tool)});
       tags.push_back({{"type", "tag"},
                       {"begin", kKimiBegin + "functions." + tool.name + ":"},
                       {"content", content},

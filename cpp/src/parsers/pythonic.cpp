@@ -216,8 +216,7 @@ OrderedJson keyword_arguments(const Tool& tool) {
         value[definitions] = tool.parameters[definitions];
     }
     const bool is_required = std::find(names.begin(), names.end(), key) != names.end();
-    (is_required ? required : optional)
-        .push_back({{"type", "json_schema"}, {"json_schema", std::move(value)}});
+    (is_required ? required : optional).push_back(value_format(std::move(value)));
     (is_required ? required_keys : optional_keys).push_back(key);
   }
   std::vector<OrderedJson> elements = {const_string("(")};

@@ -11,8 +11,16 @@ OrderedJson sequence(std::vector<OrderedJson> elements) {
   return {{"type", "sequence"}, {"elements", std::move(elements)}};
 }
 
+OrderedJson value_format(OrderedJson schema) {
+  // Enough for deep indentation. Without a bound a model that has begun a line may go on with blank ones for
+  // ever.
+  constexpr int kMaxWhitespace = 24;
+  return {
+      {"type", "json_schema"}, {"json_schema", std::move(schema)}, {"max_whitespace_cnt", kMaxWhitespace}};
+}
+
 OrderedJson arguments_format(const Tool& tool, const std::string& style) {
-  OrderedJson format = {{"type", "json_schema"}, {"json_schema", tool.parameters}};
+  OrderedJson format = value_format(tool.parameters);
   if (style != "json") format["style"] = style;
   return format;
 }

@@ -23,6 +23,8 @@ struct CallText {
 
 OrderedJson const_string(const std::string& value);
 OrderedJson sequence(std::vector<OrderedJson> elements);
+// JSON that fits the schema, with white space for indentation.
+OrderedJson value_format(OrderedJson schema);
 // Arguments that fit the tool's schema, as xgrammar's "json_schema" writes them.
 OrderedJson arguments_format(const Tool& tool, const std::string& style = "json");
 // The calls that `choice` asks for, of these tags: one for each tool.

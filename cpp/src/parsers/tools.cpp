@@ -90,6 +90,17 @@ std::string number_json(std::string_view text) {
   return Json(value).dump();
 }
 
+// Whether the schema names this string among the values that there are.
+bool lists(const OrderedJson* schema, std::string_view text) {
+  if (schema == nullptr || !schema->is_object()) return false;
+  const auto is_it = [text](const OrderedJson& value) {
+    return value.is_string() && value.get_ref<const std::string&>() == text;
+  };
+  if (const auto only = schema->find("const"); only != schema->end() && is_it(*only)) return true;
+  const auto values = schema->find("enum");
+  return values != schema->end() && values->is_array() && std::any_of(values->begin(), values->end(), is_it);
+}
+
 std::string string_json(std::string_view text) {
   return Json(std::string(text)).dump(-1, ' ', false, Json::error_handler_t::replace);
 }
@@ -111,7 +122,8 @@ Tools::Tools(std::string_view tools_json) {
       fail(".function.name must be a string that is not empty");
     Tool& tool = tools_.emplace_back();
     tool.name = name->get<std::string>();
-    tool.parameters = {{"type", "object"}};
+    tool.parameters = {
+        {"type", "object"}, {"properties", OrderedJson::object()}, {"additionalProperties", false}};
     const auto parameters = function->find("parameters");
     if (parameters == function->end() || parameters->is_null()) continue;
     if (!parameters->is_object()) fail(".function.parameters must be an object, a JSON schema");
@@ -130,7 +142,11 @@ const OrderedJson* Tools::find_parameter(std::string_view tool, std::string_view
   return nullptr;
 }
 
-bool is_only_string(const OrderedJson* schema) { return types_of(schema) == Types{"string"}; }
+bool is_only_string(const OrderedJson* schema) {
+  const bool is_listed =
+      schema != nullptr && schema->is_object() && (schema->contains("enum") || schema->contains("const"));
+  return !is_listed && types_of(schema) == Types{"string"};
+}
 
 std::string typed_value(std::string_view text, const OrderedJson* schema) {
   const Types types = types_of(schema);
@@ -149,7 +165,7 @@ std::string typed_value(std::string_view text, const OrderedJson* schema) {
   if (types.contains("object") || types.contains("array") || !types.contains("string")) {
     return json_value(text);
   }
-  return string_json(text);
+  return string_json(lists(schema, text) || !lists(schema, bare) ? text : bare);
 }
 
 std::string json_value(std::string_view text) {

@@ -11,7 +11,7 @@ namespace quire::parsers {
 
 struct Tool {
   std::string name;
-  OrderedJson parameters;  // a JSON schema of an object
+  OrderedJson parameters;  // a JSON schema of an object; an empty one where the tool says nothing
 };
 
 class Tools {
@@ -28,11 +28,13 @@ class Tools {
   std::vector<Tool> tools_;
 };
 
-// Whether a parameter is a string whatever its text is: its schema allows nothing else, or there is none.
+// Whether a parameter is its text, as a string, whatever that is: its schema allows all strings and nothing
+// else, or there is none.
 bool is_only_string(const OrderedJson* schema);
 
 // The JSON for a value that a model wrote as plain text, of the first of the schema's types that it fits
-// (null, integer, number, boolean, object and array, string), else a string.
+// (null, integer, number, boolean, object and array, string), else a string. White space around one of the
+// strings that the schema lists is not part of it.
 std::string typed_value(std::string_view text, const OrderedJson* schema);
 // The text itself where it is JSON, else a string.
 std::string json_value(std::string_view text);

@@ -40,6 +40,8 @@ TEST(Qwen3XmlTest, ArgumentsAreTypedByTheSchema) {
   EXPECT_EQ(typed_argument("u", "7"), R"({"u": 7})");
   EXPECT_EQ(typed_argument("u", "seven"), R"({"u": "seven"})");
   EXPECT_EQ(typed_argument("e", "1"), R"({"e": "1"})");
+  EXPECT_EQ(typed_argument("e", "\n x "), R"({"e": "x"})") << "which is listed";
+  EXPECT_EQ(typed_argument("e", " y "), R"({"e": " y "})");
   EXPECT_EQ(typed_argument("unknown", "1"), R"({"unknown": "1"})");
 }
 
