@@ -8,7 +8,9 @@
 #include <string>
 
 #include "bindings.h"
+#include "quire/chat.h"
 #include "quire/chat_parsers.h"
+#include "quire/fields.h"
 #include "text.h"
 #include "values.h"
 
@@ -50,6 +52,23 @@ ChatParserOptions options_of(nb::handle tools, bool parse_tool_calls, std::optio
   options.parse_tool_calls = parse_tool_calls;
   options.enable_thinking = enable_thinking;
   return options;
+}
+
+// The prompt, and the parameters where they have changed.
+nb::tuple prepare(const EngineBase& engine, std::string messages_json, const std::string& fields_json,
+                  const SamplingParams& params, const FormatHandle& format) {
+  ChatRequest chat;
+  EngineRequest request;
+  {
+    const ReleasedGil released;
+    set_fields(request, chat, fields_json, "chat arguments");
+    chat.messages.text = std::move(messages_json);
+    request.sampling_params = params;
+    prepare_chat(engine, format.format, chat, request);
+  }
+  const bool changed = !(request.sampling_params == params);
+  return nb::make_tuple(request.prompt,
+                        changed ? nb::cast(std::move(request.sampling_params)) : nb::object(nb::none()));
 }
 
 #define QUIRE_TOOLS "collections.abc.Sequence[collections.abc.Mapping[str, object]] | None"
@@ -174,8 +193,25 @@ void bind_chat_parsers(nb::module_& m) {
           "A structural tag (JSON, as xgrammar reads it) under which the model calls these tools, or the one "
           "of "
           "that name, in this format.")
+      .def_prop_ro(
+          "has_tool_parser", [](const FormatHandle& self) { return self.format->has_tool_parser(); },
+          "whether calls are parsed")
       .def_static("reasoning_parsers", &ChatFormat::reasoning_parser_names, "The names that are known.")
       .def_static("tool_parsers", &ChatFormat::tool_parser_names, "The names that are known.");
+
+  m.def("prepare_chat", prepare, "engine"_a, "messages_json"_a, "fields_json"_a, "sampling_params"_a,
+        "chat_format"_a,
+        nb::sig("def prepare_chat(engine: EngineBase, messages_json: str, fields_json: str, "
+                "sampling_params: SamplingParams, chat_format: ChatFormat) -> tuple[str, SamplingParams | "
+                "None]"),
+        "A conversation's prompt and, where its tool_choice or its format changes them, other parameters. "
+        "`fields_json` is an object of ChatRequest's fields.");
+  m.def(
+      "chat_format_of",
+      [](const EngineBase& engine, const std::string& reasoning_parser, const std::string& tool_parser) {
+        return FormatHandle{ChatFormat::make(reasoning_parser, tool_parser, engine.tokenizer())};
+      },
+      "engine"_a, "reasoning_parser"_a, "tool_parser"_a, "A format with the engine's tokenizer.");
 }
 
 }  // namespace quire::bindings

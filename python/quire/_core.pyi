@@ -873,6 +873,10 @@ class ChatFormat:
         A structural tag (JSON, as xgrammar reads it) under which the model calls these tools, or the one of that name, in this format.
         """
 
+    @property
+    def has_tool_parser(self) -> bool:
+        """whether calls are parsed"""
+
     @staticmethod
     def reasoning_parsers() -> list[str]:
         """The names that are known."""
@@ -880,6 +884,14 @@ class ChatFormat:
     @staticmethod
     def tool_parsers() -> list[str]:
         """The names that are known."""
+
+def prepare_chat(engine: EngineBase, messages_json: str, fields_json: str, sampling_params: SamplingParams, chat_format: ChatFormat) -> tuple[str, SamplingParams | None]:
+    """
+    A conversation's prompt and, where its tool_choice or its format changes them, other parameters. `fields_json` is an object of ChatRequest's fields.
+    """
+
+def chat_format_of(engine: EngineBase, reasoning_parser: str, tool_parser: str) -> ChatFormat:
+    """A format with the engine's tokenizer."""
 
 class EngineRequest:
     """

@@ -23,7 +23,7 @@ from quire.prompts import (
     prompt_content,
     prompt_list,
 )
-from quire.values import describe, sampling_params_value, seconds_value
+from quire.values import describe, sampling_params_value, seconds_value, text_value, to_json
 
 # How long a wait goes on before Python looks for signals, so that Ctrl-C returns at once.
 _POLL_MS = 50
@@ -44,6 +44,7 @@ class LLM(EngineOperations[_core.Engine]):
         """Loads the model. Raises ValueError, naming the field or file, if something is wrong with it."""
         super().__init__(_core.Engine(_core.EngineConfig(resolve_model(model), **engine_args)))
         self._ids = count()
+        self._chat_formats: dict[tuple[str, str], _core.ChatFormat] = {}
 
     @names_unknown
     def generate(
@@ -68,8 +69,9 @@ class LLM(EngineOperations[_core.Engine]):
         is full or a deadline cannot be met; then none is run.
         """
         given = prompt_list(prompts)
+        params = _params_list(sampling_params, len(given))
         options = _options(len(given), priority=priority, deadline_ms=deadline_ms, user=user)
-        return self._run(given, sampling_params, use_tqdm, options, is_chat=False)
+        return self._run(given, params, use_tqdm, options, is_chat=False)
 
     @names_unknown
     def chat(
@@ -83,6 +85,10 @@ class LLM(EngineOperations[_core.Engine]):
         add_generation_prompt: bool | None = None,
         continue_final_message: bool = False,
         tools: Iterable[Mapping[str, Any]] | None = None,
+        tool_choice: str | Mapping[str, Any] | None = None,
+        parallel_tool_calls: bool = True,
+        tool_parser: str | None = None,
+        reasoning_parser: str | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         priority: int | Iterable[int] | None = None,
         deadline_ms: int | Iterable[int] = 0,
@@ -96,31 +102,51 @@ class LLM(EngineOperations[_core.Engine]):
         ``chat_template_content_format`` "auto" joins text parts, a line for each, if the template takes only
         strings; "string" always does, "openai" never. The prompt ends with the start of an answer, unless
         ``continue_final_message`` has the model go on with the last message, or ``add_generation_prompt`` is
-        False. The rest is as for ``generate``.
+        False.
+
+        ``tools`` are described to the model as OpenAI's API has them. With ``tool_parser`` and
+        ``reasoning_parser`` (how the model writes calls and reasoning; names as for ``ChatParser``, which
+        reads the answers), ``tool_choice`` "required" makes the answer calls of them, at most one without
+        ``parallel_tool_calls``, and ``{"type": "function", "function": {"name": ...}}`` one of that tool,
+        with arguments that fit its schema; "auto" and "none" leave it to the model. The rest is as for
+        ``generate``.
         """
-        template_args: dict[str, Any] = {
-            "chat_template": chat_template,
+        fields: dict[str, Any] = {
             "chat_template_content_format": chat_template_content_format,
             "continue_final_message": continue_final_message,
+            "add_generation_prompt": add_generation_prompt,
+            "parallel_tool_calls": parallel_tool_calls,
         }
-        if add_generation_prompt is not None:
-            template_args["add_generation_prompt"] = add_generation_prompt
+        if chat_template is not None:
+            fields["chat_template"] = text_value("chat_template", chat_template)
         if tools is not None:
             if isinstance(tools, (str, Mapping)) or not isinstance(tools, Iterable):
                 raise TypeError(f"tools must be a list of objects, got {describe(tools)}")
-            template_args["tools"] = list(tools)
+            fields["tools"] = list(tools)
+        if tool_choice is not None:
+            if not isinstance(tool_choice, (str, Mapping)):
+                raise TypeError(f"tool_choice must be a string or a mapping, got {describe(tool_choice)}")
+            fields["tool_choice"] = tool_choice
         if chat_template_kwargs is not None:
             if not isinstance(chat_template_kwargs, Mapping):
                 raise TypeError(
                     f"chat_template_kwargs must be a mapping, got {describe(chat_template_kwargs)}"
                 )
-            template_args.update(chat_template_kwargs)
-        prompts: list[str | list[int]] = [
-            self.apply_chat_template(conversation, **template_args)
-            for conversation in conversation_list(messages)
-        ]
+            fields["chat_template_kwargs"] = dict(chat_template_kwargs)
+        fields_json = to_json("chat arguments", fields)
+        chat_format = self._chat_format(reasoning_parser, tool_parser)
+        conversations = conversation_list(messages)
+        params = _params_list(sampling_params, len(conversations))
+        prompts: list[str | list[int]] = []
+        for i, conversation in enumerate(conversations):
+            messages_json = to_json("messages", list(conversation))
+            prompt, changed = _core.prepare_chat(
+                self._engine, messages_json, fields_json, params[i], chat_format
+            )
+            prompts.append(prompt)
+            params[i] = params[i] if changed is None else changed
         options = _options(len(prompts), priority=priority, deadline_ms=deadline_ms, user=user)
-        return self._run(prompts, sampling_params, use_tqdm, options, is_chat=True)
+        return self._run(prompts, params, use_tqdm, options, is_chat=True)
 
     @names_unknown
     def stream(
@@ -173,6 +199,15 @@ class LLM(EngineOperations[_core.Engine]):
             found.append(beam_search_output(output, text, params.length_penalty))
         return found
 
+    def _chat_format(self, reasoning_parser: str | None, tool_parser: str | None) -> _core.ChatFormat:
+        names = (
+            text_value("reasoning_parser", reasoning_parser or ""),
+            text_value("tool_parser", tool_parser or ""),
+        )
+        if names not in self._chat_formats:
+            self._chat_formats[names] = _core.chat_format_of(self._engine, *names)
+        return self._chat_formats[names]
+
     def drain(self, timeout: float | None = None) -> bool:
         """Accepts no more requests and waits until all are finished. False after ``timeout`` seconds.
 
@@ -214,20 +249,13 @@ class LLM(EngineOperations[_core.Engine]):
     def _run(
         self,
         prompts: list[str | list[int]],
-        sampling_params: SamplingParams | Iterable[SamplingParams] | None,
+        params: list[SamplingParams],
         use_tqdm: bool,
         options: list[dict[str, Any]],
         is_chat: bool,
     ) -> list[RequestOutput]:
-        expected = "SamplingParams, one or one for each prompt"
-        if isinstance(sampling_params, Iterable):
-            given = [sampling_params_value(p, expected) for p in sampling_params]
-        else:
-            given = [sampling_params_value(sampling_params, expected)] * len(prompts)
-        if len(given) != len(prompts):
-            raise ValueError(f"sampling_params has {len(given)} entries for {len(prompts)} prompts")
         queue = _core.OutputQueue()
-        ids = self._submit(prompts, given, queue, RequestOutputKind.FINAL_ONLY, options, is_chat)
+        ids = self._submit(prompts, params, queue, RequestOutputKind.FINAL_ONLY, options, is_chat)
         unfinished = set(ids)
         outputs: dict[str, RequestOutput] = {}
         progress = _progress_bar(len(ids)) if use_tqdm else None
@@ -244,6 +272,19 @@ class LLM(EngineOperations[_core.Engine]):
             if progress is not None:
                 progress.close()
         return [outputs[request_id] for request_id in ids]
+
+
+def _params_list(
+    given: SamplingParams | Iterable[SamplingParams] | None, num_prompts: int
+) -> list[SamplingParams]:
+    """The parameters of each request, from those for all or one for each."""
+    expected = "SamplingParams, one or one for each prompt"
+    if not isinstance(given, Iterable):
+        return [sampling_params_value(given, expected)] * num_prompts
+    params = [sampling_params_value(p, expected) for p in given]
+    if len(params) != num_prompts:
+        raise ValueError(f"sampling_params has {len(params)} entries for {num_prompts} prompts")
+    return params
 
 
 def _options(num_prompts: int, **given: Any) -> list[dict[str, Any]]:

@@ -99,6 +99,8 @@ class QUIRE_API ChatFormat {
   // A whole answer.
   ChatDelta parse(std::string_view text, const ChatParserOptions& options = {}) const;
 
+  // Whether calls are parsed: the format was made with a tool parser.
+  virtual bool has_tool_parser() const = 0;
   // What SamplingParams::skip_special_tokens must be for the text that is fed: false when a marker of the
   // format is a special token.
   virtual bool skip_special_tokens() const = 0;

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "quire/chat.h"
 #include "quire/engine.h"
 #include "quire/engine_config.h"
 
@@ -20,6 +21,11 @@ namespace quire {
 QUIRE_API void set_field(EngineRequest& request, const std::string& name, const std::string& json);
 // The members of a JSON object; `where` begins the complaints about the text itself.
 QUIRE_API void set_fields(EngineRequest& request, const std::string& json, std::string_view where);
+// Fields of kChatRequestFields too; members called `except` are passed over.
+QUIRE_API void set_field(EngineRequest& request, ChatRequest& chat, const std::string& name,
+                         const std::string& json);
+QUIRE_API void set_fields(EngineRequest& request, ChatRequest& chat, const std::string& json,
+                          std::string_view where, std::string_view except = {});
 // Names that set_field knows, in the order of the structs.
 QUIRE_API std::vector<std::string> request_field_names();
 

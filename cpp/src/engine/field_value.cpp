@@ -170,7 +170,7 @@ void FieldValue::read(JsonText& field) const {
   } else if (json_.is_structured() || json_.is_boolean()) {
     field.text = text_.empty() ? json_.dump() : std::string(text_);
   } else {
-    fail("a JSON object, or its text");
+    fail("JSON (an object, an array, true or false), or its text");
   }
 }
 

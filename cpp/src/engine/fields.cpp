@@ -122,9 +122,18 @@ void read_field(Also also, const FieldValue& value, std::optional<int32_t>& fiel
   field = wanted ? std::optional<int32_t>(1) : std::nullopt;
 }
 
-void set_json_field(EngineRequest& request, const std::string& name, const Json& value,
+// `chat`: null where a door knows of no conversations.
+void set_json_field(EngineRequest& request, ChatRequest* chat, const std::string& name, const Json& value,
                     std::string_view text) {
   bool found = false;
+  if (chat) {
+    for_each_field(kChatRequestFields, [&](const auto& field) {
+      if (name != field.name) return;
+      found = true;
+      if (!value.is_null()) FieldValue(value, name, text).read(chat->*field.member);
+    });
+    if (found) return;
+  }
   for_each_client_field(request, [&](const auto& field, auto& target) {
     if (name != field.name) return;
     found = true;
@@ -139,22 +148,39 @@ void set_json_field(EngineRequest& request, const std::string& name, const Json&
     if (value.is_null() || given == Json::parse(neutral.json)) return;
     throw InvalidArgument(str(name, " is not supported; leave it out, or give ", neutral.json));
   }
-  fail_unknown(request_field_names(), name);
+  std::vector<std::string> known = request_field_names();
+  if (chat) for_each_field(kChatRequestFields, [&](const auto& field) { known.emplace_back(field.name); });
+  fail_unknown(known, name);
+}
+
+void set_json_fields(EngineRequest& request, ChatRequest* chat, const std::string& json,
+                     std::string_view where, std::string_view except) {
+  const Json object = parse_json(json, std::string(where));
+  if (!object.is_object()) throw InvalidArgument(str(where, " must be a JSON object"));
+  for (const auto& [name, value] : object.items()) {
+    if (!except.empty() && name == except) continue;
+    const bool has_order = value.is_object() || (value.is_array() && chat);
+    set_json_field(request, chat, name, value, has_order ? find_member_text(json, name) : std::string_view());
+  }
 }
 
 }  // namespace
 
 void set_field(EngineRequest& request, const std::string& name, const std::string& json) {
-  set_json_field(request, name, parse_json(json, name), json);
+  set_json_field(request, nullptr, name, parse_json(json, name), json);
 }
 
 void set_fields(EngineRequest& request, const std::string& json, std::string_view where) {
-  const Json object = parse_json(json, std::string(where));
-  if (!object.is_object()) throw InvalidArgument(str(where, " must be a JSON object"));
-  for (const auto& [name, value] : object.items()) {
-    const bool has_order = value.is_object();
-    set_json_field(request, name, value, has_order ? find_member_text(json, name) : std::string_view());
-  }
+  set_json_fields(request, nullptr, json, where, {});
+}
+
+void set_field(EngineRequest& request, ChatRequest& chat, const std::string& name, const std::string& json) {
+  set_json_field(request, &chat, name, parse_json(json, name), json);
+}
+
+void set_fields(EngineRequest& request, ChatRequest& chat, const std::string& json, std::string_view where,
+                std::string_view except) {
+  set_json_fields(request, &chat, json, where, except);
 }
 
 std::vector<std::string> request_field_names() {

@@ -109,6 +109,7 @@ class ChatFormatImpl final : public ChatFormat, public std::enable_shared_from_t
     return parser;
   }
 
+  bool has_tool_parser() const override { return has_tool_parser_; }
   bool skip_special_tokens() const override { return skip_special_tokens_; }
 
   std::string structural_tag(const std::string& tools_json, const ToolChoice& choice) const override {
