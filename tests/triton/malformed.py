@@ -32,6 +32,7 @@ FLAGS = (
     "return_num_input_tokens",
     "return_num_output_tokens",
     "return_output_ids",
+    "return_message",
     "cancel",
 )
 SOME_OF_EACH = {"BOOL": True, "INT32": 3, "UINT8": 1, "INT64": 7, "FP32": 0.5, "BYTES": "x"}
@@ -94,7 +95,8 @@ def _bad_json(rng: random.Random) -> Malformed:
 
 
 def _wrong_type(rng: random.Random) -> Malformed:
-    texts = ["text_input", "sampling_parameters", "request_id", "lora_name", "stop_words", "bad_words"]
+    texts = ["text_input", "messages", "tools", "sampling_parameters", "request_id", "lora_name"]
+    texts += ["stop_words", "bad_words"]
     name = rng.choice([*FLAGS, "input_ids", *texts])
     right = "BOOL" if name in FLAGS else "INT32" if name == "input_ids" else "BYTES"
     wrong = rng.choice([kind for kind in SOME_OF_EACH if kind != right])
@@ -105,7 +107,7 @@ def _wrong_type(rng: random.Random) -> Malformed:
 
 
 def _wrong_shape(rng: random.Random) -> Malformed:
-    name = rng.choice([*FLAGS, "sampling_parameters", "text_input"])
+    name = rng.choice([*FLAGS, "sampling_parameters", "text_input", "messages", "tools"])
     count = rng.choice([2, 3, 17])
     value: Any = True if name in FLAGS else "{}"
     kind = "BOOL" if name in FLAGS else "BYTES"
@@ -138,6 +140,9 @@ def _contradiction(rng: random.Random) -> Malformed:
     return rng.choice(
         [
             Malformed({"inputs": [TEXT, tensor("input_ids", "INT32", [5])]}, "input_ids"),
+            Malformed({"inputs": [TEXT, tensor("messages", "BYTES", ["[]"])]}, "messages"),
+            Malformed({"inputs": [TEXT], "parameters": {"tool_choice": "required"}}, "tool_choice"),
+            Malformed({"inputs": [TEXT], "parameters": {"continue_final_message": True}}, "messages"),
             Malformed({"inputs": [TEXT, tensor("stream", "BOOL", [True])]}, "stream"),
             Malformed({"inputs": [tensor("text_input", "BYTES", [""])]}, "text_input"),
             Malformed({"inputs": [TEXT, tensor("cancel", "BOOL", [True])]}, "request_id"),
@@ -151,6 +156,11 @@ def _contradiction(rng: random.Random) -> Malformed:
     )
 
 
+def _bad_messages(rng: random.Random) -> Malformed:
+    text = rng.choice(["{", "{}", "5", "[]", "[1]", '[{"content": "x"}]', "[" * 3000, '[{"role": 1}]', ""])
+    return Malformed({"inputs": [tensor("messages", "BYTES", [text])]}, "messages")
+
+
 KINDS: tuple[Callable[[random.Random], Malformed], ...] = (
     _bad_sampling,
     _bad_sampling,
@@ -161,6 +171,7 @@ KINDS: tuple[Callable[[random.Random], Malformed], ...] = (
     _masked_text,
     _bad_ids,
     _unknown_tensor,
+    _bad_messages,
     _contradiction,
 )
 

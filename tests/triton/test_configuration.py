@@ -28,6 +28,9 @@ INPUTS = {
     "lora_name": ("TYPE_STRING", ["1"]),
     "stop_words": ("TYPE_STRING", ["-1"]),
     "bad_words": ("TYPE_STRING", ["-1"]),
+    "messages": ("TYPE_STRING", ["1"]),
+    "tools": ("TYPE_STRING", ["1"]),
+    "return_message": ("TYPE_BOOL", ["1"]),
 }
 OUTPUTS = {
     "text_output": ("TYPE_STRING", ["-1"]),
@@ -40,6 +43,7 @@ OUTPUTS = {
     "num_output_tokens": ("TYPE_UINT32", ["-1"]),
     "cum_log_probs": ("TYPE_FP32", ["-1"]),
     "output_log_probs": ("TYPE_FP32", ["-1", "-1"]),
+    "message": ("TYPE_STRING", ["-1"]),
 }
 
 

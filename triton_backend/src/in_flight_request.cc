@@ -30,13 +30,13 @@ InFlightRequest::~InFlightRequest() {
 }
 
 void InFlightRequest::begin(const AdaptedRequest& adapted, std::string prompt,
-                            std::shared_ptr<const Tokenizer> tokenizer) {
+                            std::shared_ptr<const Tokenizer> tokenizer, ChatAnswerOptions chat) {
   options_ = adapted.response;
   timeout_us_ = adapted.timeout_us;
   queue_timeout_ms_ = adapted.request.queue_timeout_ms;
   request_id = adapted.request_id;
   builder_ = std::make_unique<ResponseTensors>(options_, adapted.request.sampling_params.n, std::move(prompt),
-                                               std::move(tokenizer));
+                                               std::move(tokenizer), std::move(chat));
 }
 
 void InFlightRequest::submitted() { submitted_ns_ = now_ns(); }
@@ -66,7 +66,7 @@ bool InFlightRequest::deliver_or_throw(const RequestOutput& output) {
   const Ending why = ending;
   if (!output.finished) {
     if (why != Ending::kNone || !has_news(output)) return false;
-    builder_->build(output, tensors_);
+    if (!builder_->build(output, tensors_)) return false;
     sender_.send(sender_.make(tensors_), ResponseSender::Place::kMore);
     return false;
   }

@@ -51,7 +51,8 @@ class InFlightRequest {
   InFlightRequest& operator=(const InFlightRequest&) = delete;
 
   // What the request asks for, before anything is delivered.
-  void begin(const AdaptedRequest& adapted, std::string prompt, std::shared_ptr<const Tokenizer> tokenizer);
+  void begin(const AdaptedRequest& adapted, std::string prompt, std::shared_ptr<const Tokenizer> tokenizer,
+             ChatAnswerOptions chat = {});
   // The engine has it: the time until here is reported as input processing.
   void submitted();
 

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "quire/chat_parsers.h"
 #include "quire/fields.h"
 #include "server_api.h"
 #include "tensors.h"
@@ -96,13 +97,13 @@ void check_warmup(const Json& config) {
                             "; it must be 1: the server passes over others without a word");
     }
     const Json inputs = sample.value("inputs", Json::object());
-    if (!inputs.contains("text_input") && !inputs.contains("input_ids")) {
-      throw InvalidArgument(where + "has neither text_input nor input_ids: give it a prompt");
+    if (!inputs.contains("text_input") && !inputs.contains("input_ids") && !inputs.contains("messages")) {
+      throw InvalidArgument(where + "has neither text_input nor input_ids nor messages: give it a prompt");
     }
-    if (inputs.contains("text_input") && inputs["text_input"].value("zero_data", false)) {
-      throw InvalidArgument(where +
-                            "has zero_data for text_input, an empty prompt; give input_data_file, or "
-                            "zero_data for input_ids instead");
+    for (const char* text : {"text_input", "messages"}) {
+      if (!inputs.contains(text) || !inputs[text].value("zero_data", false)) continue;
+      throw InvalidArgument(where + "has zero_data for " + text +
+                            ", an empty prompt; give input_data_file, or zero_data for input_ids instead");
     }
     if (inputs.contains("input_ids") && inputs["input_ids"].value("random_data", false)) {
       throw InvalidArgument(where +
@@ -259,14 +260,15 @@ std::string complete_config(const std::string& config_json) {
 
 void require_complete_config(const std::string& config_json) {
   const Json config = parse(config_json, "model configuration");
-  const bool has_prompt = lists_one_of(config, "input", {"text_input", "input_ids"});
-  const bool has_answer = lists_one_of(config, "output", {"text_output", "output_ids"});
+  const bool has_prompt = lists_one_of(config, "input", {"text_input", "input_ids", "messages"});
+  const bool has_answer = lists_one_of(config, "output", {"text_output", "output_ids", "message"});
   if (has_prompt && has_answer) return;
   // Not InvalidArgument, which shortens what it says: all of this is to be copied.
   throw ServerError(
       TRITONSERVER_ERROR_INVALID_ARG,
       std::string("the model configuration lists no ") +
-          (has_prompt ? "output 'text_output' or 'output_ids'" : "input 'text_input' or 'input_ids'") +
+          (has_prompt ? "output 'text_output', 'output_ids' or 'message'"
+                      : "input 'text_input', 'input_ids' or 'messages'") +
           ", and --disable-auto-complete-config keeps the backend from adding them: start the server without "
           "it, or write into config.pbtxt what the model is to have of " +
           as_pbtxt("input", input_specs(), /*optional=*/true) + " " +
@@ -300,6 +302,10 @@ ModelSettings read_settings(const std::string& config_json, const std::string& v
         for (std::string one; std::getline(names, one, ',');) settings.ignored_parameters.push_back(one);
         continue;
       }
+      if (name == "reasoning_parser" || name == "tool_parser") {
+        (name == "tool_parser" ? settings.tool_parser : settings.reasoning_parser) = text;
+        continue;
+      }
       if (name == "device") settings.names_device = true;
       try {
         set_field(settings.engine, name, text);
@@ -309,6 +315,7 @@ ModelSettings read_settings(const std::string& config_json, const std::string& v
     }
   }
   check_instance_groups(config, settings);
+  ChatFormat::make(settings.reasoning_parser, settings.tool_parser);  // throws for names that are not known
   const std::filesystem::path base = version_directory;
   std::filesystem::path model = base / settings.engine.model;  // an absolute path replaces the base
   if (settings.engine.model.empty()) {

@@ -26,6 +26,8 @@ struct ModelSettings {
   size_t num_outputs = 0;                       // of the model's configuration
   std::vector<std::string> ignored_parameters;  // parameter ignored_parameters: names, separated by commas
   bool names_device = false;                    // parameter device is there
+  // Parameters of these names: how the model writes them, by ChatFormat's names; perhaps empty.
+  std::string reasoning_parser, tool_parser;
 
   // The engine's device for an instance: of KIND_GPU "cuda:" and its device's number, of KIND_CPU "cpu", else
   // what the parameter says. Throws InvalidArgument when the parameter says another.
@@ -40,9 +42,9 @@ std::string complete_config(const std::string& config_json);
 // it does not list. Throws ServerError, with what to write, unless it has a prompt and an answer.
 void require_complete_config(const std::string& config_json);
 
-// Reads `parameters`: every field of EngineConfig by its name, and kv_arena. `model` is taken relative to
-// version_directory; without it, that is the model's directory. Throws InvalidArgument naming the parameter,
-// the value and what would do.
+// Reads `parameters`: every field of EngineConfig by its name, kv_arena and the parsers. `model` is taken
+// relative to version_directory; without it, that is the model's directory. Throws InvalidArgument naming the
+// parameter, the value and what would do.
 ModelSettings read_settings(const std::string& config_json, const std::string& version_directory);
 
 // The command line's --backend-config=quire,NAME=VALUE.

@@ -135,7 +135,10 @@ std::unique_ptr<Engine> ModelState::load(const std::string& device) {
     config.metric_sink = reporter;
   }
   auto engine = std::make_unique<Engine>(config);
-  if (engines_.empty()) backend_->enroll(name_, version_, is_current_);
+  if (engines_.empty()) {
+    chat_format_ = ChatFormat::make(settings_.reasoning_parser, settings_.tool_parser, engine->tokenizer());
+    backend_->enroll(name_, version_, is_current_);
+  }
   if (reporter) reporter->reset_gauges(engine->stats().num_total_blocks);
   const ModelDescription& description = engine->model();
   log(TRITONSERVER_LOG_INFO, "model '" + name_ + "': " + description.architecture + " in " +
@@ -167,7 +170,9 @@ void ModelState::start(const InFlight& in_flight, TRITONBACKEND_Request* request
     return;
   }
   Engine& engine = *in_flight->engine;
-  in_flight->begin(adapted, prompt_text(adapted, engine), engine.tokenizer());
+  ChatAnswerOptions chat;
+  if (adapted.is_chat()) chat = prepare(adapted, engine);
+  in_flight->begin(adapted, prompt_text(adapted, engine), engine.tokenizer(), std::move(chat));
   add(in_flight, adapted.unique_id);
   adapted.request.request_id = in_flight->engine_id;
   try {
@@ -182,6 +187,15 @@ void ModelState::start(const InFlight& in_flight, TRITONBACKEND_Request* request
   in_flight->submitted();
   // Whoever ended it before the engine knew it has aborted nothing.
   if (in_flight->ending != Ending::kNone) engine.abort_request(in_flight->engine_id);
+}
+
+ChatAnswerOptions ModelState::prepare(AdaptedRequest& adapted, const Engine& engine) {
+  ChatAnswerOptions chat = prepare_chat(engine, chat_format_, adapted.chat, adapted.request);
+  if (!adapted.response.message) return chat;
+  if (!engine.tokenizer())
+    throw InvalidArgument("message is asked for, but skip_tokenizer_init is set: there is no text to read");
+  if (!chat_format_->skip_special_tokens()) adapted.request.sampling_params.skip_special_tokens = false;
+  return chat;
 }
 
 std::string ModelState::prompt_text(const AdaptedRequest& adapted, const Engine& engine) {

@@ -54,6 +54,7 @@ class ModelState {
   using InFlight = std::shared_ptr<InFlightRequest>;
 
   void start(const InFlight& in_flight, TRITONBACKEND_Request* request);
+  ChatAnswerOptions prepare(AdaptedRequest& adapted, const Engine& engine);
   void deliver(const InFlight& in_flight, RequestOutput&& output);
   void cancel_by_id(const std::string& request_id);
   void add(const InFlight& in_flight, bool unique_id);
@@ -91,6 +92,8 @@ class ModelState {
 
   std::mutex load_mutex_;
   std::map<std::string, std::unique_ptr<Engine>> engines_;  // by device; guarded by load_mutex_
+  // How the model writes calls and reasoning: there with the first engine, whose tokenizer is every one's.
+  std::shared_ptr<const ChatFormat> chat_format_;
   std::thread watcher_;
 };
 

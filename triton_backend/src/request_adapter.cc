@@ -75,35 +75,36 @@ void set_sampling_inputs(const RequestValues& values, EngineRequest& request) {
   values.json("pad_id");  // nothing is padded, but what it is must be right
 }
 
+// Complaints about it quote it.
+std::string utf8_text(const RequestValues& values, const char* name) {
+  std::string text = values.text(name);
+  if (find_invalid_utf8(text) != std::string_view::npos)
+    throw InvalidArgument(std::string(name) + " is not valid UTF-8");
+  return text;
+}
+
 void set_sampling_fields(const IncomingRequest& incoming, const ModelSettings& model,
-                         const RequestValues& values, EngineRequest& request, std::string& lora_name) {
+                         const RequestValues& values, EngineRequest& request, ChatRequest& chat,
+                         std::string& lora_name) {
   for (const RequestParameter& parameter : incoming.parameters) {
     if (is_input_name(parameter.name) || is_ignored(parameter.name, model)) continue;
-    set_field(request, parameter.name, to_json(parameter));
+    set_field(request, chat, parameter.name, to_json(parameter));
   }
+  chat.messages.text = utf8_text(values, "messages");
+  chat.tools.text = utf8_text(values, "tools");
   set_sampling_inputs(values, request);
-  std::string json = values.text("sampling_parameters");
+  const std::string json = values.text("sampling_parameters");
   if (json.empty()) return;
   // The vLLM backend takes the adapter's name from here.
-  auto object = nlohmann::json::parse(json, nullptr, /*allow_exceptions=*/false);
+  const auto object = nlohmann::json::parse(json, nullptr, /*allow_exceptions=*/false);
   if (object.is_object() && object.contains("lora_name")) {
     const auto& name = object["lora_name"];
     if (name.is_string())
       lora_name = name.get<std::string>();
     else if (!name.is_null())
       throw InvalidArgument("lora_name must be a string");
-    object.erase("lora_name");
-    // What is written recurses as deep as the client nests; no field is nested deeper than an array.
-    for (const auto& [field, value] : object.items()) {
-      if (!value.is_structured()) continue;
-      for (const auto& element : value) {
-        if (element.is_structured())
-          throw InvalidArgument("sampling_parameters: " + excerpt(field) + " is nested too deeply");
-      }
-    }
-    json = object.dump();
   }
-  set_fields(request, json, "sampling_parameters");
+  set_fields(request, chat, json, "sampling_parameters", /*except=*/"lora_name");
 }
 
 // An output is sent when its flag asks for it, or when the request lists it by name. A client that lists none
@@ -132,17 +133,29 @@ void choose_outputs(const IncomingRequest& incoming, size_t num_outputs, const R
   options.output_log_probs = wanted("output_log_probs", "return_log_probs");
   options.num_input_tokens = wanted("num_input_tokens", "return_num_input_tokens");
   options.num_output_tokens = wanted("num_output_tokens", "return_num_output_tokens");
+  options.message = wanted("message", "return_message");
 }
 
-void read_prompt(const RequestValues& values, EngineRequest& request) {
+// Nothing is read for a conversation: its prompt is still to be rendered.
+void read_prompt(const RequestValues& values, const ChatRequest& chat, EngineRequest& request) {
   const InputTensor* ids = values.input("input_ids");
   const bool has_text = values.input("text_input") || values.parameter("text_input");
   if (ids && has_text) throw InvalidArgument("give text_input or input_ids, not both");
+  const bool has_messages =
+      !chat.messages.text.empty() || values.input("messages") || values.parameter("messages");
+  if (has_messages && (ids || has_text)) {
+    throw InvalidArgument(std::string("give messages or ") + (ids ? "input_ids" : "text_input") +
+                          ", not both");
+  }
+  if (has_messages && chat.messages.text.empty())
+    throw InvalidArgument("messages is empty; give a JSON array of at least one message");
+  if (has_messages) return;
   if (!ids && values.parameter("input_ids")) {
     throw InvalidArgument("input_ids must be an input: a parameter cannot hold an array");
   }
   if (!ids && !has_text) {
-    throw InvalidArgument("text_input is missing; give text_input (a string) or input_ids (token ids)");
+    throw InvalidArgument(
+        "text_input is missing; give text_input (a string), input_ids (token ids) or messages (JSON)");
   }
   if (ids) {
     request.prompt_token_ids = values.ids("input_ids");
@@ -184,7 +197,8 @@ AdaptedRequest adapt_request(const IncomingRequest& incoming, const ModelSetting
   }
   // Like the vLLM backend: a text prompt comes first, but in a stream.
   const std::optional<bool> exclude = values.flag("exclude_input_in_output");
-  response.prepend_input = !exclude.value_or(response.stream || values.input("input_ids"));
+  const bool has_text = values.input("text_input") || values.parameter("text_input");
+  response.prepend_input = !exclude.value_or(response.stream || !has_text);
   if (response.prepend_input && response.stream) {
     throw InvalidArgument(
         "exclude_input_in_output is false, but a stream cannot include the input; leave it out");
@@ -192,12 +206,12 @@ AdaptedRequest adapt_request(const IncomingRequest& incoming, const ModelSetting
   choose_outputs(incoming, model.num_outputs, values, response);
 
   std::string lora_name = values.text("lora_name");
-  set_sampling_fields(incoming, model, values, adapted.request, lora_name);
+  set_sampling_fields(incoming, model, values, adapted.request, adapted.chat, lora_name);
   if (!lora_name.empty()) {
     throw InvalidArgument("lora_name is '" + excerpt(lora_name) +
                           "', but this version serves no LoRA adapters; leave it out");
   }
-  read_prompt(values, adapted.request);
+  read_prompt(values, adapted.chat, adapted.request);
   SamplingParams& params = adapted.request.sampling_params;
   params.output_kind = response.stream ? RequestOutputKind::kDelta : RequestOutputKind::kFinalOnly;
   // Asking for them back is asking for them.
@@ -205,7 +219,10 @@ AdaptedRequest adapt_request(const IncomingRequest& incoming, const ModelSetting
       response.logprobs || response.cumulative_logprob || response.cum_log_probs || response.output_log_probs;
   if (needs_logprobs && !params.wants_logprobs()) params.logprobs = 0;
   if (response.prompt_logprobs && !params.prompt_logprobs) params.prompt_logprobs = 0;
-  if (!response.text_output && params.stop.empty()) params.detokenize = false;
+  if (response.message && !params.detokenize)
+    throw InvalidArgument(
+        "message is asked for, but detokenize is false: there is no text to read; leave it out");
+  if (!response.text_output && !response.message && params.stop.empty()) params.detokenize = false;
 
   const uint64_t timeout_us = model.timeout_us(incoming.timeout_us);
   adapted.timeout_us = timeout_us;

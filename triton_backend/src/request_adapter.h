@@ -4,6 +4,7 @@
 #include <string>
 
 #include "model_config.h"
+#include "quire/chat.h"
 #include "quire/engine.h"
 #include "tensors.h"
 
@@ -23,22 +24,34 @@ struct ResponseOptions {
   bool output_log_probs = false;
   bool num_input_tokens = false;
   bool num_output_tokens = false;
+  bool message = false;  // an assistant's message, or its deltas
   bool batched = false;  // shapes have a batch dimension, of 1
+
+  // Whether all that is sent follows from the messages.
+  bool only_messages() const {
+    return message && !text_output && !output_ids && !cumulative_logprob && !logprobs && !prompt_logprobs &&
+           !cum_log_probs && !output_log_probs && !num_input_tokens && !num_output_tokens;
+  }
 };
 
 struct AdaptedRequest {
   EngineRequest request;  // its request_id is empty: names are the model's business
+  // The prompt, if it is a conversation's, and what else the request says of one: for prepare_chat.
+  ChatRequest chat;
   ResponseOptions response;
   std::string request_id;   // the `request_id` input, else the client's id
   bool unique_id = false;   // it came as an input, and must not be in use
   bool cancel = false;      // cancels the requests called request_id; nothing else matters then
   uint64_t timeout_us = 0;  // the client's timeout; 0: none, or its deadline is shorter
+
+  // Whether there is anything for prepare_chat.
+  bool is_chat() const { return response.message || chat != ChatRequest(); }
 };
 
 // Every input may also come as a request parameter of the same name, and so may every field of SamplingParams
-// (quire/fields.h): that is how /generate passes JSON scalars. An input wins over a parameter,
-// `sampling_parameters` over single fields. TensorRT-LLM's inputs are taken too (stop_words, end_id, ...).
-// Throws InvalidArgument naming the input or parameter, the value, and what would do.
+// and of ChatRequest (quire/fields.h): that is how /generate passes JSON scalars. An input wins over a
+// parameter, `sampling_parameters` over single fields. TensorRT-LLM's inputs are taken too (stop_words,
+// end_id, ...). Throws InvalidArgument naming the input or parameter, the value, and what would do.
 AdaptedRequest adapt_request(const IncomingRequest& incoming, const ModelSettings& model);
 
 }  // namespace quire::triton

@@ -29,10 +29,17 @@ float chosen_logprob(const CompletionOutput& completion, size_t index) {
 }  // namespace
 
 ResponseTensors::ResponseTensors(const ResponseOptions& options, int32_t n, std::string prompt,
-                                 std::shared_ptr<const Tokenizer> tokenizer)
-    : options_(options), prompt_(std::move(prompt)), tokenizer_(std::move(tokenizer)), n_(n) {}
+                                 std::shared_ptr<const Tokenizer> tokenizer, ChatAnswerOptions chat)
+    : options_(options),
+      prompt_(std::move(prompt)),
+      tokenizer_(std::move(tokenizer)),
+      n_(n),
+      chat_(std::move(chat)) {
+  // Whatever is wrong with the request's tools is said before the engine has it.
+  if (options_.message) writers_.emplace_back(chat_);
+}
 
-void ResponseTensors::build(const RequestOutput& output, std::vector<OutputTensor>& tensors) {
+bool ResponseTensors::build(const RequestOutput& output, std::vector<OutputTensor>& tensors) {
   tensors.clear();
   rows_.resize(static_cast<size_t>(n_));
   finish_reasons_.resize(rows_.size(), FinishReason::kNone);
@@ -44,7 +51,9 @@ void ResponseTensors::build(const RequestOutput& output, std::vector<OutputTenso
     if (completion.finished()) finish_reasons_[row] = completion.finish_reason;
     if (completion.cumulative_logprob) cumulative_logprobs_[row] = *completion.cumulative_logprob;
   }
+  while (options_.message && writers_.size() < rows_.size()) writers_.emplace_back(chat_);
   const auto n = static_cast<int64_t>(rows_.size());
+  bool has_news = true;
   const auto add = [&](const char* name, TRITONSERVER_DataType datatype,
                        std::vector<int64_t> shape) -> std::string& {
     tensors.push_back({name, datatype, std::move(shape), {}});
@@ -67,10 +76,17 @@ void ResponseTensors::build(const RequestOutput& output, std::vector<OutputTenso
       }
     }
   }
+  if (options_.message) {
+    const bool changed = add_messages(add("message", TRITONSERVER_TYPE_BYTES, {n}));
+    has_news = changed || !options_.only_messages();
+  }
   if (options_.finish_reason) {
     std::string& bytes = add("finish_reason", TRITONSERVER_TYPE_BYTES, {n});
-    for (FinishReason reason : finish_reasons_) {
-      append_string(bytes, reason == FinishReason::kNone ? "None" : finish_reason_name(reason));
+    for (size_t row = 0; row < finish_reasons_.size(); ++row) {
+      const FinishReason reason = finish_reasons_[row];
+      append_string(bytes, reason == FinishReason::kNone ? "None"
+                           : options_.message            ? writers_[row].finish_reason(reason)
+                                                         : finish_reason_name(reason));
     }
   }
   if (options_.cumulative_logprob) {
@@ -104,8 +120,26 @@ void ResponseTensors::build(const RequestOutput& output, std::vector<OutputTenso
       for (size_t i = 0; i < longest; ++i) append_bytes(bytes, row ? chosen_logprob(*row, i) : 0.0F);
     }
   }
-  if (!options_.batched) return;
-  for (OutputTensor& tensor : tensors) tensor.shape.insert(tensor.shape.begin(), 1);
+  if (options_.batched) {
+    for (OutputTensor& tensor : tensors) tensor.shape.insert(tensor.shape.begin(), 1);
+  }
+  return has_news;
+}
+
+// Whole messages, or deltas. Returns whether there is anything in them.
+bool ResponseTensors::add_messages(std::string& bytes) {
+  bool has_news = false;
+  for (size_t row = 0; row < rows_.size(); ++row) {
+    const CompletionOutput* const completion = rows_[row];
+    std::string message = "{}";
+    if (completion && options_.stream)
+      message = writers_[row].delta(completion->text, completion->finished());
+    else if (completion)
+      message = writers_[row].message(completion->text);
+    has_news = has_news || message != "{}" || (completion && completion->finished());
+    append_string(bytes, message);
+  }
+  return has_news;
 }
 
 // The vLLM backend's form: for each token an object from token id to its logprob, rank and text; null where

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "quire/chat.h"
 #include "quire/request_output.h"
 #include "quire/tokenizer.h"
 #include "request_adapter.h"
@@ -19,12 +20,14 @@ class ResponseTensors {
   // logprobs name no tokens. `n` is the request's; it is believed with the first output, when the engine has
   // accepted it.
   ResponseTensors(const ResponseOptions& options, int32_t n, std::string prompt,
-                  std::shared_ptr<const Tokenizer> tokenizer);
+                  std::shared_ptr<const Tokenizer> tokenizer, ChatAnswerOptions chat = {});
 
   // A row for each of the n completions, whether or not `output` has news of it. `tensors` is overwritten.
-  void build(const RequestOutput& output, std::vector<OutputTensor>& tensors);
+  // False when a client that streams messages would learn nothing from them: a parser holds the text back.
+  bool build(const RequestOutput& output, std::vector<OutputTensor>& tensors);
 
  private:
+  bool add_messages(std::string& bytes);
   std::string logprobs_json(const std::vector<PositionLogprobs>& all) const;
 
   ResponseOptions options_;
@@ -34,6 +37,8 @@ class ResponseTensors {
   std::vector<FinishReason> finish_reasons_;  // of completions that ended in an earlier response
   std::vector<double> cumulative_logprobs_;
   std::vector<const CompletionOutput*> rows_;
+  ChatAnswerOptions chat_;
+  std::vector<ChatMessageWriter> writers_;  // one for each row, when messages are asked for
 };
 
 }  // namespace quire::triton

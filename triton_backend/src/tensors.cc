@@ -23,6 +23,9 @@ const std::vector<TensorSpec>& input_specs() {
       {"lora_name", TRITONSERVER_TYPE_BYTES, "TYPE_STRING", {1}},
       {"stop_words", TRITONSERVER_TYPE_BYTES, "TYPE_STRING", {-1}},
       {"bad_words", TRITONSERVER_TYPE_BYTES, "TYPE_STRING", {-1}},
+      {"messages", TRITONSERVER_TYPE_BYTES, "TYPE_STRING", {1}},
+      {"tools", TRITONSERVER_TYPE_BYTES, "TYPE_STRING", {1}},
+      {"return_message", TRITONSERVER_TYPE_BOOL, "TYPE_BOOL", {1}},
       // What else clients of TensorRT-LLM's models send.
       {"max_tokens", TRITONSERVER_TYPE_INT32, "TYPE_INT32", {1}, /*if_batched=*/true},
       {"min_length", TRITONSERVER_TYPE_INT32, "TYPE_INT32", {1}, /*if_batched=*/true},
@@ -54,6 +57,7 @@ const std::vector<TensorSpec>& output_specs() {
       {"num_output_tokens", TRITONSERVER_TYPE_UINT32, "TYPE_UINT32", {-1}},
       {"cum_log_probs", TRITONSERVER_TYPE_FP32, "TYPE_FP32", {-1}},
       {"output_log_probs", TRITONSERVER_TYPE_FP32, "TYPE_FP32", {-1, -1}},
+      {"message", TRITONSERVER_TYPE_BYTES, "TYPE_STRING", {-1}},
   };
   return *specs;  // never destroyed: threads may look at it when the process exits
 }

@@ -67,9 +67,9 @@ TEST_F(GenerationTest, EveryOutputComesWhenItIsAskedForByName) {
 TEST_F(GenerationTest, EveryFlagBringsItsOutputInEveryResponseOfAStream) {
   const auto model = load_demo();
   ClientRequest request = stream_request(kStory, kGreedy);
-  for (const char* flag :
-       {"return_finish_reason", "return_cumulative_logprob", "return_logprobs", "return_prompt_logprobs",
-        "return_num_input_tokens", "return_num_output_tokens", "return_output_ids", "return_log_probs"}) {
+  for (const char* flag : {"return_finish_reason", "return_cumulative_logprob", "return_logprobs",
+                           "return_prompt_logprobs", "return_num_input_tokens", "return_num_output_tokens",
+                           "return_output_ids", "return_log_probs", "return_message"}) {
     request.inputs.push_back(bool_input(flag, true));
   }
   const auto call = model->infer(request);
@@ -97,12 +97,14 @@ TEST_F(GenerationTest, ShapesOfAModelWithABatchDimensionHaveIt) {
   for (const char* flag : {"return_finish_reason", "return_log_probs", "return_output_ids"}) {
     request.inputs.push_back(bool_input(flag, true));
   }
+  request.inputs.push_back(bool_input("return_message", true));
   for (Input& input : request.inputs) input.shape = {1, 1};
   const auto call = model->infer(request);
   float sum = 0;
   for (const ReceivedResponse& response : call->wait()) {
     ASSERT_EQ(response.error, "");
     EXPECT_EQ(response.outputs.at("text_output").shape, (std::vector<int64_t>{1, 1}));
+    EXPECT_EQ(response.outputs.at("message").shape, (std::vector<int64_t>{1, 1}));
     for (const float logprob : numbers<float>(response.outputs.at("output_log_probs"))) sum += logprob;
   }
   EXPECT_LT(sum, 0);

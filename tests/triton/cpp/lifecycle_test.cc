@@ -60,7 +60,7 @@ TEST_F(LifecycleTest, AConfigurationThatTheServerDoesNotWantCompletedIsLeftAlone
 
 TEST_F(LifecycleTest, AModelThatNobodyMayCompleteIsToldWhatToWrite) {
   const std::string error = load_error(demo_config(), {.auto_complete = false});
-  EXPECT_NE(error.find("lists no input 'text_input' or 'input_ids'"), std::string::npos) << error;
+  EXPECT_NE(error.find("lists no input 'text_input', 'input_ids' or 'messages'"), std::string::npos) << error;
   EXPECT_NE(error.find(R"({ name: "text_input" data_type: TYPE_STRING dims: [ 1 ] optional: true })"),
             std::string::npos)
       << error;

@@ -97,7 +97,13 @@ TEST(ModelConfigTest, AWarmupThatMustFailIsRefused) {
   EXPECT_NE(
       complaint(R"("batch_size": 1, "inputs": {"input_ids": {"random_data": true}})").find("random_data"),
       std::string::npos);
-  EXPECT_EQ(complaint(R"("batch_size": 1, "inputs": {"text_input": {"input_data_file": "once"}})"), "");
+  EXPECT_NE(
+      complaint(R"("batch_size": 1, "inputs": {"messages": {"zero_data": true}})").find("an empty prompt"),
+      std::string::npos);
+  for (const char* prompt : {"text_input", "messages"}) {
+    const std::string input = std::string(R"("inputs": {")") + prompt + R"(": {"input_data_file": "once"}})";
+    EXPECT_EQ(complaint(R"("batch_size": 1, )" + input), "");
+  }
 }
 
 TEST(ModelConfigTest, APassiveGroupIsRefused) {
@@ -120,6 +126,18 @@ TEST(ModelConfigTest, ParametersAreTheEnginesFields) {
   EXPECT_TRUE(settings.decoupled);
   EXPECT_FALSE(settings.shares_kv_arena);
   EXPECT_TRUE(read_settings(demo_config({{"kv_arena", "shared"}}), "/r/m/1").shares_kv_arena);
+}
+
+TEST(ModelConfigTest, ParsersAreChatFormatsNames) {
+  const ModelSettings settings =
+      read_settings(demo_config({{"tool_parser", "hermes"}, {"reasoning_parser", "qwen3"}}), "/r/m/1");
+  EXPECT_EQ(settings.tool_parser, "hermes");
+  EXPECT_EQ(settings.reasoning_parser, "qwen3");
+  EXPECT_NE(settings_error({{"tool_parser", "herms"}}).find("tool_parser 'herms' is not known; there are"),
+            std::string::npos);
+  EXPECT_NE(settings_error({{"tool_parser", "hermes"}, {"reasoning_parser", "openai_gptoss"}})
+                .find("do not go with each other"),
+            std::string::npos);
 }
 
 TEST(ModelConfigTest, ABadParameterIsNamedWithItsValue) {

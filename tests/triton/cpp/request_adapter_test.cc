@@ -137,7 +137,8 @@ TEST(RequestAdapterTest, EveryFlagBringsItsOutput) {
       {"return_logprobs", &ResponseOptions::logprobs},
       {"return_num_input_tokens", &ResponseOptions::num_input_tokens},
       {"return_num_output_tokens", &ResponseOptions::num_output_tokens},
-      {"return_output_ids", &ResponseOptions::output_ids}};
+      {"return_output_ids", &ResponseOptions::output_ids},
+      {"return_message", &ResponseOptions::message}};
   for (const auto& [name, option] : flags) {
     EXPECT_FALSE(adapt(text_request("Once")).response.*option) << name;
     EXPECT_TRUE(adapt(with(text_request("Once"), bool_input(name, true))).response.*option) << name;
@@ -159,6 +160,53 @@ TEST(RequestAdapterTest, AListOfOutputsIsMeantUnlessItIsAllOfThem) {
   EXPECT_TRUE(listed.text_output);
   EXPECT_FALSE(listed.output_ids);
   EXPECT_TRUE(mentions(error(with_outputs(text_request("Once"), {"text"})), "'text'"));
+}
+
+TEST(RequestAdapterTest, AConversationIsLeftToBeRendered) {
+  ClientRequest request;
+  request.inputs = {string_input("messages", "[1]"), string_input("tools", "[2]")};
+  request.parameters = {{"tool_choice", std::string("auto")}, {"continue_final_message", true}};
+  request =
+      with(request, string_input("sampling_parameters", R"({"chat_template_kwargs": {"b": [{}], "a": 1}})"));
+  const AdaptedRequest adapted = adapt(request);
+  EXPECT_TRUE(adapted.is_chat());
+  EXPECT_EQ(adapted.request.prompt, "");
+  EXPECT_EQ(adapted.chat.messages.text, "[1]");
+  EXPECT_EQ(adapted.chat.tools.text, "[2]");
+  EXPECT_EQ(adapted.chat.tool_choice.text, "auto");
+  EXPECT_EQ(adapted.chat.chat_template_kwargs.text, R"({"b": [{}], "a": 1})");
+  EXPECT_TRUE(adapted.chat.continue_final_message);
+  EXPECT_FALSE(adapted.response.prepend_input) << "which is not what the client has sent";
+  EXPECT_FALSE(adapt(text_request("Once")).is_chat());
+  EXPECT_TRUE(adapt(with(text_request("Once"), bool_input("return_message", true))).is_chat());
+}
+
+TEST(RequestAdapterTest, APromptIsGivenInOneForm) {
+  const Input messages = string_input("messages", "[]");
+  EXPECT_TRUE(mentions(error(with(text_request("Once"), messages)), "give messages or text_input, not both"));
+  ClientRequest ids;
+  ids.inputs = {messages, ids_input({1})};
+  EXPECT_TRUE(mentions(error(ids), "give messages or input_ids, not both"));
+  ClientRequest empty;
+  empty.inputs = {string_input("messages", "")};
+  EXPECT_TRUE(mentions(error(empty), "messages is empty"));
+  EXPECT_TRUE(mentions(error({}), "or messages"));
+}
+
+TEST(RequestAdapterTest, AMessageIsReadFromText) {
+  const ClientRequest request = with_outputs(text_request("Once"), {"message"});
+  EXPECT_TRUE(adapt(request).request.sampling_params.detokenize);
+  EXPECT_TRUE(adapt(request).response.only_messages());
+  EXPECT_TRUE(mentions(error(with(request, RequestParameter{"detokenize", false})), "detokenize"));
+  EXPECT_FALSE(adapt(with_outputs(text_request("Once"), {"message", "output_ids"})).response.only_messages());
+}
+
+// What lora_name stands beside keeps its depth and its order.
+TEST(RequestAdapterTest, AnAdaptersNameMayStandBesideAnything) {
+  const AdaptedRequest adapted = adapt(
+      text_request("Once", R"({"lora_name": "", "structured_outputs": {"json": {"z": {"a": []}, "b": 1}}})"));
+  EXPECT_EQ(adapted.request.sampling_params.structured_outputs.value().json.value().text,
+            R"({"z": {"a": []}, "b": 1})");
 }
 
 TEST(RequestAdapterTest, AFlagAddsToTheOutputsThatAreListed) {

@@ -12,7 +12,7 @@ ResponseOptions all_options() {
   ResponseOptions options;
   options.output_ids = options.finish_reason = options.cumulative_logprob = options.logprobs = true;
   options.prompt_logprobs = options.num_input_tokens = options.num_output_tokens = true;
-  options.cum_log_probs = options.output_log_probs = true;
+  options.cum_log_probs = options.output_log_probs = options.message = true;
   return options;
 }
 
@@ -87,6 +87,50 @@ TEST(ResponseTensorsTest, ARowWithoutNewsIsEmptyAndKeepsWhatItWas) {
   EXPECT_EQ(built.values<uint32_t>("num_output_tokens"), (std::vector<uint32_t>{0, 0, 2}));
   EXPECT_EQ(built.values<uint32_t>("num_input_tokens"), std::vector<uint32_t>{3});
   EXPECT_EQ(built.texts("logprobs"), (std::vector<std::string>{"[]", "[]", "[]"}));
+}
+
+ResponseOptions message_options(bool stream) {
+  ResponseOptions options;
+  options.text_output = false;
+  options.message = options.finish_reason = true;
+  options.stream = stream;
+  return options;
+}
+
+ChatAnswerOptions hermes() {
+  ChatAnswerOptions chat;
+  chat.format = ChatFormat::make("", "hermes");
+  return chat;
+}
+
+TEST(ResponseTensorsTest, EachRowHasAMessageAndEndsForItsCalls) {
+  ResponseTensors builder(message_options(false), 2, "", nullptr, hermes());
+  CompletionOutput one = completion(0, R"(<tool_call>{"name": "f", "arguments": {}}</tool_call>)", {7});
+  CompletionOutput two = completion(1, "Yes.", {8});
+  one.finish_reason = two.finish_reason = FinishReason::kStop;
+  const Built built(builder, {one, two});
+  EXPECT_EQ(built.texts("finish_reason"), (std::vector<std::string>{"tool_calls", "stop"}));
+  EXPECT_EQ(nlohmann::json::parse(built.texts("message")[0])["tool_calls"][0]["function"]["name"], "f");
+  EXPECT_EQ(built.texts("message")[1], R"({"role":"assistant","content":"Yes."})");
+}
+
+TEST(ResponseTensorsTest, WhatAParserHoldsBackIsNoNewsForOneWhoHasMessagesOnly) {
+  const auto has_news = [](ResponseTensors& builder, CompletionOutput news) {
+    RequestOutput output;
+    output.outputs = {std::move(news)};
+    std::vector<OutputTensor> tensors;
+    return builder.build(output, tensors);
+  };
+  ResponseTensors builder(message_options(true), 1, "", nullptr, hermes());
+  EXPECT_FALSE(has_news(builder, completion(0, "<tool", {1})));
+  EXPECT_TRUE(has_news(builder, completion(0, "s", {1})));
+  CompletionOutput last = completion(0, "", {2});
+  last.finish_reason = FinishReason::kStop;
+  EXPECT_TRUE(has_news(builder, last));
+  ResponseOptions with_text = message_options(true);
+  with_text.text_output = true;
+  ResponseTensors other(with_text, 1, "", nullptr, hermes());
+  EXPECT_TRUE(has_news(other, completion(0, "<tool", {1})));
 }
 
 TEST(ResponseTensorsTest, LogprobsOfTheChosenTokensAreNumbersWithZerosBehindThem) {
