@@ -210,6 +210,24 @@ def test_calls_are_content_where_no_choice_wants_them(client: Any) -> None:
         assert answer.outputs["finish_reason"] == ["tool_calls" if calls else "stop"]
 
 
+def test_an_answered_message_goes_back_as_it_is(client: Any) -> None:
+    """Its arguments are text, and the template writes them as an object."""
+    asked = {**CALLS, "tool_choice": "required", "parallel_tool_calls": False}
+    first = infer(client, "chat_sync", WITH_TOOLS, asked, outputs=["message"])
+    message = json.loads(first.outputs["message"][0])
+    [call] = message["tool_calls"]
+    result = {"role": "tool", "tool_call_id": call["id"], "content": "sunny"}
+    history = {"messages": json.dumps([*MESSAGES, message, result]), "tools": json.dumps(TOOLS)}
+    template = "{{ messages[2].tool_calls[0].function | tojson }}{{ messages[3].content }}|"
+    shown = {"chat_template": template, "exclude_input_in_output": False, "max_tokens": 1}
+    prompt, _, _ = infer(client, "chat_sync", history, shown).text.partition("|")
+    written = json.loads(prompt.removesuffix("sunny"))
+    assert written == {
+        "name": call["function"]["name"],
+        "arguments": json.loads(call["function"]["arguments"]),
+    }
+
+
 def test_a_torn_call_ends_for_its_length(client: Any) -> None:
     parameters = {**CALLS, "tool_choice": "required", "max_tokens": 25}
     answer = infer(client, "chat_sync", WITH_TOOLS, parameters, outputs=["message", "finish_reason"])

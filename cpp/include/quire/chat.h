@@ -47,7 +47,8 @@ struct ChatRequest {
 inline constexpr std::tuple kChatRequestFields{
     Field{
         "messages", &ChatRequest::messages,
-        "the conversation: an array of {\"role\", \"content\", ...}; without it the prompt is the caller's"},
+        "the conversation: an array of {\"role\", \"content\", ...}; without it the prompt is the caller's. "
+        "Arguments of tool calls may be objects or their text"},
     Field{"tools", &ChatRequest::tools,
           "an array of {\"type\": \"function\", \"function\": {\"name\", \"parameters\"}}"},
     Field{

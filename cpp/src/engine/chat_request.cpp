@@ -84,6 +84,48 @@ void refuse_without_messages(const ChatRequest& chat) {
   if (chat.continue_final_message) refuse("continue_final_message");
 }
 
+// Reads the arguments of a call in the history, where they are the text of an object. Returns whether they
+// were.
+bool read_arguments(OrderedJson& call) {
+  if (!call.is_object()) return false;
+  const auto function = call.find("function");
+  if (function == call.end() || !function->is_object()) return false;
+  const auto arguments = function->find("arguments");
+  if (arguments == function->end() || !arguments->is_string()) return false;
+  const auto& text = arguments->get_ref<const std::string&>();
+  if (text.empty()) {
+    *arguments = OrderedJson::object();
+    return true;
+  }
+  if (try_parse_json(text).is_discarded()) return false;  // an answer that was cut off
+  OrderedJson object = parse_ordered_json(text, "arguments");
+  if (!object.is_object()) return false;
+  *arguments = std::move(object);
+  return true;
+}
+
+// The messages with the arguments of calls as objects, which templates write as JSON: OpenAI's API, and our
+// own answers, have them as text. Messages with an empty list of calls are without. Empty: nothing has
+// changed.
+std::string with_calls_as_templates_read_them(const std::string& messages) {
+  if (messages.find("\"tool_calls\"") == std::string::npos) return "";
+  OrderedJson document = parse_ordered_json(messages, "messages");
+  if (!document.is_array()) return "";
+  bool changed = false;
+  for (OrderedJson& message : document) {
+    if (!message.is_object()) continue;
+    const auto calls = message.find("tool_calls");
+    if (calls == message.end() || !calls->is_array()) continue;
+    if (calls->empty()) {
+      message.erase(calls);
+      changed = true;
+      continue;
+    }
+    for (OrderedJson& call : *calls) changed = read_arguments(call) || changed;
+  }
+  return changed ? document.dump() : "";
+}
+
 std::string render(const EngineBase& engine, const ChatRequest& chat, const OrderedJson& tools,
                    const OrderedJson& kwargs) {
   OrderedJson options = {{"continue_final_message", chat.continue_final_message}};
@@ -92,7 +134,21 @@ std::string render(const EngineBase& engine, const ChatRequest& chat, const Orde
     options["chat_template_content_format"] = chat.chat_template_content_format;
   if (!chat.tools.text.empty()) options["tools"] = tools;
   options.update(kwargs);
-  return engine.apply_chat_template(chat.messages.text, options.dump(), chat.chat_template);
+  const auto apply = [&](const std::string& messages) {
+    return engine.apply_chat_template(messages, options.dump(), chat.chat_template);
+  };
+  const std::string changed = with_calls_as_templates_read_them(chat.messages.text);
+  if (changed.empty()) return apply(chat.messages.text);
+  try {
+    return apply(changed);
+  } catch (const InvalidArgument&) {
+    // Some templates append them to a string.
+    try {
+      return apply(chat.messages.text);
+    } catch (const InvalidArgument&) {
+    }
+    throw;
+  }
 }
 
 // Holds the answer to calls.
@@ -115,6 +171,10 @@ void force_calls(const ChatFormat& format, const ChatRequest& chat, const ReadCh
     throw InvalidArgument(str("tool_choice is ", shown,
                               ", which says what the answer is, and so does structured_outputs; leave one of "
                               "them out"));
+  }
+  if (params.ignore_eos || params.min_tokens > 0) {
+    throw InvalidArgument(str("tool_choice is ", shown, ", which says where the answer ends; leave out ",
+                              params.ignore_eos ? "ignore_eos" : "min_tokens"));
   }
   ToolChoice choice;
   choice.name = read.name;

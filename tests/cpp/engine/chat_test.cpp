@@ -83,6 +83,32 @@ TEST_F(ChatTest, WhatTheTemplateReadsReachesIt) {
   EXPECT_TRUE(prepared.options.parser.parse_tool_calls);
 }
 
+// OpenAI's API has them as text, and so have our own messages.
+TEST_F(ChatTest, ArgumentsOfEarlierCallsMayBeText) {
+  const auto prompt = [](const char* chat_template, const Json& arguments) {
+    const Json call = {{"function", {{"name", "f"}, {"arguments", arguments}}}};
+    const Json message = {{"role", "assistant"}, {"content", nullptr}, {"tool_calls", Json::array({call})}};
+    const Json fields = {{"messages", Json::array({message})}, {"chat_template", chat_template}};
+    return prepare(fields).request.prompt;
+  };
+  const char* as_json = "{{ messages[0].tool_calls[0].function.arguments | tojson }}";
+  EXPECT_EQ(prompt(as_json, {{"x", 1}}), R"({"x": 1})");
+  EXPECT_EQ(prompt(as_json, R"({"z": [1.5], "a": "é"})"), R"({"z": [1.5], "a": "é"})");
+  EXPECT_EQ(prompt(as_json, ""), "{}");
+  EXPECT_EQ(prompt(as_json, R"({"x": )"), R"("{\"x\": ")") << "an answer that was cut off stays text";
+  EXPECT_EQ(prompt(as_json, "5"), R"("5")");
+  const char* as_text = "{{ '>' + messages[0].tool_calls[0].function.arguments }}";
+  EXPECT_EQ(prompt(as_text, R"({"x": 1})"), R"(>{"x": 1})") << "where a template takes only text";
+}
+
+// As clients write it who always write it.
+TEST_F(ChatTest, NoCallsAreAsIfNotMentioned) {
+  const Json message = {{"role", "assistant"}, {"content", "x"}, {"tool_calls", Json::array()}};
+  const Json fields = {{"messages", Json::array({message})},
+                       {"chat_template", "{{ 'tool_calls' in messages[0] }}"}};
+  EXPECT_EQ(prepare(fields).request.prompt, "False");
+}
+
 // The order of properties is the author's, and the model is shown it.
 TEST_F(ChatTest, ToolsKeepTheirOrder) {
   ChatRequest chat;
@@ -142,6 +168,9 @@ TEST_F(ChatTest, WhatCannotBeIsRefusedByName) {
   contradiction["structured_outputs"] = {{"regex", "a"}};
   expect(complaint(contradiction),
          "the function 'clock', which says what the answer is, and so does structured_outputs");
+  Json endless = with_tools("required");
+  endless["ignore_eos"] = true;
+  expect(complaint(endless), "\"required\", which says where the answer ends; leave out ignore_eos");
   expect(complaint({{"tools", "{}"}}), "tools must be an array");
   expect(complaint({{"tools", "["}}), "tools: not valid JSON");
   expect(complaint({{"tools", 3}}), "tools must be JSON");
