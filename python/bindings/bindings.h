@@ -19,10 +19,26 @@ class ReleasedGil {
 };
 using ReleaseGil = nanobind::call_guard<ReleasedGil>;
 
+// A thread of the engine's is in Python, unless Python is about to end: then it has no lock, and must touch
+// nothing of Python's.
+class AcquiredGil {
+ public:
+  AcquiredGil();
+  ~AcquiredGil();
+  AcquiredGil(const AcquiredGil&) = delete;
+  AcquiredGil& operator=(const AcquiredGil&) = delete;
+  explicit operator bool() const { return acquired_; }
+
+ private:
+  bool acquired_ = false;
+  PyGILState_STATE state_{};
+};
+
 void bind_gil(nanobind::module_& m);
 void bind_sampling(nanobind::module_& m);
 void bind_fields(nanobind::module_& m);
 void bind_config(nanobind::module_& m);
+void bind_logits_processors(nanobind::module_& m);
 void bind_outputs(nanobind::module_& m);
 void bind_text(nanobind::module_& m);
 void bind_chat_parsers(nanobind::module_& m);

@@ -5,6 +5,7 @@
 
 #include "arguments.h"
 #include "bindings.h"
+#include "logits_processor_bindings.h"
 #include "quire/engine.h"
 #include "quire/engine_config.h"
 
@@ -28,6 +29,8 @@ bool set_arena(EngineConfig& config, nb::handle value) {
 nb::object get_arena(const EngineConfig& config) {
   return config.kv_arena ? nb::cast(SharedArena{config.kv_arena}) : nb::none();
 }
+
+nb::object get_processors(const EngineConfig& config) { return nb::cast(config.logits_processors); }
 
 using C = EngineConfig;
 constexpr Argument<C> kArguments[] = {
@@ -62,7 +65,9 @@ constexpr Argument<C> kArguments[] = {
     argument<&C::max_stop_bytes>("max_stop_bytes"),
     argument<&C::max_bad_words_bytes>("max_bad_words_bytes"),
     argument<&C::max_extra_args_bytes>("max_extra_args_bytes"),
-    argument<&C::logits_processors>("logits_processors"),
+    {"logits_processors", "list[str]",
+     "str | type[typing.Any] | collections.abc.Sequence[str | type[typing.Any]] | None",
+     set_logits_processors, get_processors},
     argument<&C::think_start_token_ids>("think_start_token_ids"),
     argument<&C::think_end_token_ids>("think_end_token_ids"),
     argument<&C::max_answer_logprobs>("max_answer_logprobs"),
@@ -108,7 +113,10 @@ void bind_config(nb::module_& m) {
             new (self) C(std::move(config));
           },
           "model"_a, "kwargs"_a, nb::sig(signature.c_str()))
-      .def_ro("model", &C::model);
+      .def_ro("model", &C::model)
+      .def(
+          "is_in_processor", [](const C& config) { return is_in_logits_processor(config); },
+          "Whether this thread is in a logits processor of an engine with this configuration.");
   def_attributes(type, kAll, /*settable=*/false);
 }
 

@@ -2,10 +2,15 @@
 #include "quire/engine.h"
 
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/variant.h>
+
+#include <memory>
+#include <thread>
 
 #include "arguments.h"
 #include "bindings.h"
+#include "logits_processor_bindings.h"
 #include "text.h"
 #include "values.h"
 
@@ -32,6 +37,21 @@ void add_requests(Engine& engine, const nb::list& given, OutputQueue& queue, Req
   }
   const ReleasedGil released;
   engine.add_requests(std::move(requests), std::move(callbacks));
+}
+
+// An engine, ended with its last reference. Its threads may be about to enter Python, so whoever waits for
+// them is not in it; and the thread that a logits processor runs on cannot wait for itself.
+template <typename E>
+std::shared_ptr<E> make_engine(const EngineConfig& config) {
+  const ReleasedGil released;
+  return {new E(config), [](E* engine) {
+            if (is_in_logits_processor()) {
+              std::thread([engine] { delete engine; }).detach();
+              return;
+            }
+            const ReleasedGil released;
+            delete engine;
+          }};
 }
 
 std::string add_request(LLMEngine& engine, nb::handle_t<EngineRequest> given) {
@@ -169,7 +189,7 @@ void bind_engine(nb::module_& m) {
            "Ends the engine: waits for the step that runs, drops unfinished requests, refuses later ones.");
 
   nb::class_<Engine, EngineBase>(m, "Engine", "The engine on threads of its own. Thread-safe.")
-      .def(nb::init<const EngineConfig&>(), "config"_a, ReleaseGil())
+      .def(nb::new_([](const EngineConfig& config) { return make_engine<Engine>(config); }), "config"_a)
       .def("add_requests", add_requests, "requests"_a, "queue"_a, "output_kind"_a,
            nb::sig("def add_requests(self, requests: list[EngineRequest], queue: OutputQueue, "
                    "output_kind: RequestOutputKind) -> None"),
@@ -182,7 +202,7 @@ void bind_engine(nb::module_& m) {
           "timeout_ms"_a, ReleaseGil(), "Accepts no more requests; waits until all are finished.");
 
   nb::class_<LLMEngine, EngineBase>(m, "LLMEngine", "The engine without threads: it computes inside step().")
-      .def(nb::init<const EngineConfig&>(), "config"_a, ReleaseGil())
+      .def(nb::new_([](const EngineConfig& config) { return make_engine<LLMEngine>(config); }), "config"_a)
       .def("add_request", add_request, "request"_a, "Uses the request up.")
       .def("abort_request", &LLMEngine::abort_request, "request_id"_a, ReleaseGil())
       .def("has_unfinished_requests", &LLMEngine::has_unfinished_requests, ReleaseGil())

@@ -41,12 +41,27 @@ ReleasedGil::~ReleasedGil() {
   --num_restoring;
 }
 
+AcquiredGil::AcquiredGil() {
+  ++num_restoring;
+  if (!python_ends || ending_thread.load() == std::this_thread::get_id()) {
+    state_ = PyGILState_Ensure();
+    acquired_ = true;
+  }
+  --num_restoring;
+}
+AcquiredGil::~AcquiredGil() {
+  if (acquired_) PyGILState_Release(state_);
+}
+
 void bind_gil(nb::module_& m) {
   m.def("hold_threads", hold_threads,
         "Threads in the engine do not come back to Python from now on; for the end of the process.");
   nb::module_::import_("atexit").attr("register")(m.attr("hold_threads"));
-  // The threads that it counted are not in a child.
-  pthread_atfork(nullptr, nullptr, [] { num_restoring = 0; });
+  // The threads that it counted are not in a child, where the parent's engines stay as they are for ever.
+  pthread_atfork(nullptr, nullptr, [] {
+    num_restoring = 0;
+    nb::set_leak_warnings(false);
+  });
 }
 
 }  // namespace quire::bindings

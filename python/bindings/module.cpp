@@ -25,6 +25,7 @@ NB_MODULE(_core, m) {
   nb::register_exception_translator(translate);
   quire::bindings::bind_gil(m);
   quire::bindings::bind_sampling(m);
+  quire::bindings::bind_logits_processors(m);
   quire::bindings::bind_config(m);
   quire::bindings::bind_outputs(m);
   quire::bindings::bind_text(m);

@@ -10,6 +10,7 @@ from quire._core import (
     KVArena,
     KVCacheEvent,
     KVCacheEventKind,
+    LogitsProcessorConfig,
     Logprob,
     PauseMode,
     RequestMetrics,
@@ -24,11 +25,13 @@ from quire.arguments import SignatureOf
 from quire.beam_search import BeamSearchOutput, BeamSearchParams, BeamSearchSequence
 from quire.llm import LLM
 from quire.llm_engine import LLMEngine
+from quire.logits_processors import BatchUpdate, LogitsProcessor, MoveDirectionality
 from quire.model_directory import DEMO_MODEL
 
 __all__ = [
     "DEMO_MODEL",
     "LLM",
+    "BatchUpdate",
     "BeamSearchOutput",
     "BeamSearchParams",
     "BeamSearchSequence",
@@ -40,7 +43,10 @@ __all__ = [
     "KVCacheEvent",
     "KVCacheEventKind",
     "LLMEngine",
+    "LogitsProcessor",
+    "LogitsProcessorConfig",
     "Logprob",
+    "MoveDirectionality",
     "PauseMode",
     "RequestMetrics",
     "RequestOutput",

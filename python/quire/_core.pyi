@@ -375,6 +375,37 @@ class SamplingParams:
 
     __signature__: quire.arguments.SignatureOf = ...
 
+class LogitsProcessorConfig:
+    """What a logits processor is made for."""
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def think_start_token_ids(self) -> list[int]: ...
+
+    @property
+    def think_end_token_ids(self) -> list[int]: ...
+
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def world_size(self) -> int: ...
+
+    def __getstate__(self) -> tuple[int, list[int], list[int], int, int]: ...
+
+    def __setstate__(self, arg: tuple[int, Sequence[int], Sequence[int], int, int], /) -> None: ...
+
+    def __eq__(self, other: object, /) -> bool: ...
+
+    def __repr__(self) -> str: ...
+
+def let_go_of_processors() -> None:
+    """
+    Python's logits processors are forgotten: for the end of the process, when no engine runs any more.
+    """
+
 class KVArena:
     """Memory for the KV caches of several engines of this process."""
 
@@ -385,10 +416,15 @@ class EngineConfig:
     Everything an engine is told at start; see quire/engine_config.h. None leaves a default.
     """
 
-    def __init__(self, model: str, *, dtype: str | None = 'auto', max_model_len: int | None = 0, skip_tokenizer_init: bool | None = False, device: str | None = 'auto', num_threads: int | None = 0, tensor_parallel_size: int | None = 1, block_size: int | None = 16, kv_cache_memory_bytes: int | None = 0, num_gpu_blocks_override: int | None = 0, enable_prefix_caching: bool | None = True, max_num_seqs: int | None = 64, max_num_batched_tokens: int | None = 2048, enable_chunked_prefill: bool | None = True, long_prefill_token_threshold: int | None = 0, scheduling_policy: str | None = 'fcfs', async_scheduling: bool | None = None, max_queued_requests: int | None = 0, seed: int | None = None, enable_kv_cache_events: bool | None = False, kv_arena: KVArena | None = None, max_num_partial_prefills: int | None = 0, max_long_partial_prefills: int | None = 0, scheduler_reserve_full_isl: bool | None = True, watermark: float | None = 0.0, max_logprobs: int | None = 20, max_logprob_token_ids: int | None = 128, max_logit_bias: int | None = 1024, max_stop_token_ids: int | None = 128, max_stop_bytes: int | None = 65536, max_bad_words_bytes: int | None = 16384, max_extra_args_bytes: int | None = 65536, logits_processors: str | Sequence[str] | None = [], think_start_token_ids: Sequence[int] | None = [], think_end_token_ids: Sequence[int] | None = [], max_answer_logprobs: int | None = 16777216, max_queued_tokens: int | None = 0, max_waiting_requests: int | None = 0, flight_recorder_bytes: int | None = 16777216, flight_recorder_minutes: float | None = 5.0, flight_recorder_dir: str | None = '', flight_recorder_signal: int | None = 0, exit_on_dead: bool | None = False, load_format: str | None = 'auto', gpu_memory_utilization: float | None = 0.9, gpu_memory_bytes: int | None = 0, enforce_eager: bool | None = False, prefix_caching_hash_seed: str | None = '', kv_connector: str | None = '', kv_connector_config: str | None = '', max_structured_output_bytes: int | None = 1048576, structured_output_threads: int | None = 0, structured_output_cache_bytes: int | None = 536870912) -> None: ...
+    def __init__(self, model: str, *, dtype: str | None = 'auto', max_model_len: int | None = 0, skip_tokenizer_init: bool | None = False, device: str | None = 'auto', num_threads: int | None = 0, tensor_parallel_size: int | None = 1, block_size: int | None = 16, kv_cache_memory_bytes: int | None = 0, num_gpu_blocks_override: int | None = 0, enable_prefix_caching: bool | None = True, max_num_seqs: int | None = 64, max_num_batched_tokens: int | None = 2048, enable_chunked_prefill: bool | None = True, long_prefill_token_threshold: int | None = 0, scheduling_policy: str | None = 'fcfs', async_scheduling: bool | None = None, max_queued_requests: int | None = 0, seed: int | None = None, enable_kv_cache_events: bool | None = False, kv_arena: KVArena | None = None, max_num_partial_prefills: int | None = 0, max_long_partial_prefills: int | None = 0, scheduler_reserve_full_isl: bool | None = True, watermark: float | None = 0.0, max_logprobs: int | None = 20, max_logprob_token_ids: int | None = 128, max_logit_bias: int | None = 1024, max_stop_token_ids: int | None = 128, max_stop_bytes: int | None = 65536, max_bad_words_bytes: int | None = 16384, max_extra_args_bytes: int | None = 65536, logits_processors: str | type[Any] | Sequence[str | type[Any]] | None = [], think_start_token_ids: Sequence[int] | None = [], think_end_token_ids: Sequence[int] | None = [], max_answer_logprobs: int | None = 16777216, max_queued_tokens: int | None = 0, max_waiting_requests: int | None = 0, flight_recorder_bytes: int | None = 16777216, flight_recorder_minutes: float | None = 5.0, flight_recorder_dir: str | None = '', flight_recorder_signal: int | None = 0, exit_on_dead: bool | None = False, load_format: str | None = 'auto', gpu_memory_utilization: float | None = 0.9, gpu_memory_bytes: int | None = 0, enforce_eager: bool | None = False, prefix_caching_hash_seed: str | None = '', kv_connector: str | None = '', kv_connector_config: str | None = '', max_structured_output_bytes: int | None = 1048576, structured_output_threads: int | None = 0, structured_output_cache_bytes: int | None = 536870912) -> None: ...
 
     @property
     def model(self) -> str: ...
+
+    def is_in_processor(self) -> bool:
+        """
+        Whether this thread is in a logits processor of an engine with this configuration.
+        """
 
     @property
     def dtype(self) -> str: ...

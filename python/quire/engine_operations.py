@@ -24,17 +24,31 @@ def _end_engines() -> None:
     """Ends engines that other threads may be in, so that none computes while the process is taken down."""
     _core.hold_threads()
     for engine in list(_engines):
-        engine._engine.shutdown()
+        engine._core_engine.shutdown()
+    _core.let_go_of_processors()
 
 
 class EngineOperations(Generic[EngineT]):
     """Forwards to the C++ engine in ``_engine``."""
 
-    _engine: EngineT
+    # Whether a call waits for the step that runs, whatever is called.
+    _waits_for_steps = False
 
-    def __init__(self, engine: EngineT) -> None:
-        self._engine = engine
+    def __init__(self, engine: EngineT, config: _core.EngineConfig) -> None:
+        self._core_engine = engine
+        self._config = config
         _engines.add(self)
+
+    @property
+    def _engine(self) -> EngineT:
+        if self._waits_for_steps:
+            self._refuse_in_processor()
+        return self._core_engine
+
+    def _refuse_in_processor(self) -> None:
+        """Raises RuntimeError in a logits processor of this engine, which would wait for itself."""
+        if self._config.is_in_processor():
+            raise RuntimeError("a logits processor must not call the engine that it is part of")
 
     @property
     def model(self) -> _core.ModelDescription:
@@ -78,6 +92,7 @@ class EngineOperations(Generic[EngineT]):
 
     def reset_prefix_cache(self) -> bool:
         """Forgets cached prefixes. Returns False, and does nothing, while a request is unfinished."""
+        self._refuse_in_processor()
         return self._engine.reset_prefix_cache()
 
     def pause(self, mode: _core.PauseMode = _core.PauseMode.KEEP) -> None:

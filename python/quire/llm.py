@@ -42,7 +42,8 @@ class LLM(EngineOperations[_core.Engine]):
 
     def __init__(self, model: str | os.PathLike[str] = DEMO_MODEL, **engine_args: Any) -> None:
         """Loads the model. Raises ValueError, naming the field or file, if something is wrong with it."""
-        super().__init__(_core.Engine(_core.EngineConfig(resolve_model(model), **engine_args)))
+        config = _core.EngineConfig(resolve_model(model), **engine_args)
+        super().__init__(_core.Engine(config), config)
         self._ids = count()
         self._chat_formats: dict[tuple[str, str], _core.ChatFormat] = {}
 
@@ -213,6 +214,7 @@ class LLM(EngineOperations[_core.Engine]):
 
         ``resume`` accepts requests again.
         """
+        self._refuse_in_processor()
         seconds = math.inf if timeout is None else seconds_value("timeout", timeout)
         end = time.monotonic() + max(seconds, 0.0)
         while True:
@@ -231,6 +233,7 @@ class LLM(EngineOperations[_core.Engine]):
         options: list[dict[str, Any]],
         is_chat: bool,
     ) -> list[str]:
+        self._refuse_in_processor()
         ids = [str(next(self._ids)) for _ in prompts]
         requests = [
             _core.EngineRequest(

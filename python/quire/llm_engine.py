@@ -21,10 +21,12 @@ class LLMEngine(EngineOperations[_core.LLMEngine]):
     end, and each output goes to one of those who step.
     """
 
+    _waits_for_steps = True
     __signature__ = SignatureOf(_core.EngineConfig, model=DEMO_MODEL)
 
     def __init__(self, model: str | os.PathLike[str] = DEMO_MODEL, **engine_args: Any) -> None:
-        super().__init__(_core.LLMEngine(_core.EngineConfig(resolve_model(model), **engine_args)))
+        config = _core.EngineConfig(resolve_model(model), **engine_args)
+        super().__init__(_core.LLMEngine(config), config)
 
     @names_unknown
     def add_request(

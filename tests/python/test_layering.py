@@ -27,7 +27,7 @@ PERMITTED: dict[str, set[str]] = {
     "weights": {"formats", "device", "csrc"},
     "layers": {"device", "distributed", "weights", "messages", "formats", "csrc"},
     "models": {"layers", "weights", "messages", "formats", "csrc"},
-    "connectors": set(),
+    "connectors": {"formats"},
     "sampler": {"device", "messages", "csrc"},
     "worker": {
         "models", "layers", "sampler", "device", "distributed", "messages", "weights", "formats", "csrc",

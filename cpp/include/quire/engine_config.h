@@ -16,6 +16,8 @@ namespace quire {
 class KVArena;
 // Takes what an engine measures; see metrics.h.
 class MetricSink;
+// A processor and its name; see logits_processor.h.
+struct NamedLogitsProcessor;
 
 struct QUIRE_API EngineConfig {
   // ---- model ----
@@ -121,6 +123,8 @@ struct QUIRE_API EngineConfig {
   // ---- sampling ----
   // Names of registered processors, and paths of plugin libraries, with a '/': logits_processor.h.
   std::vector<std::string> logits_processors;
+  // Processors that only this engine knows, to be listed by their names above.
+  std::vector<std::shared_ptr<const NamedLogitsProcessor>> own_logits_processors;
   // What a reasoning block begins and ends with, for max_thinking_tokens; empty: there are none.
   std::vector<int32_t> think_start_token_ids;
   std::vector<int32_t> think_end_token_ids;

@@ -9,8 +9,8 @@
 // vocabulary; the step waits for its forward pass to end, so no other is enqueued meanwhile. Steps in which
 // no request uses one cost nothing.
 //
-// This header needs nothing of the library but `register_logits_processor` and `find_logits_processors`: a
-// plugin compiles against it and need not link to anything.
+// This header needs nothing of the library but its three functions: a plugin that calls none of them compiles
+// against it and need not link to anything.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +18,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "quire/export.h"
@@ -51,6 +52,9 @@ struct LogitsRow {
   std::span<const int32_t> output_token_ids;  // all before the token that is drawn
   // [V] of the model itself, to be changed; -infinity forbids. Bias, bans, grammars and penalties come after.
   std::span<float> logits;
+  // What owns the memory that they lie in, on a device too; null: they are gone after `apply`. Whoever copies
+  // it keeps that memory: the engine goes on in other memory then, with the logits as `apply` has left them.
+  const std::shared_ptr<void>* memory = nullptr;
 };
 
 // One for each rank of an engine, called on its thread; ranks must all do the same, so what it does is to be
@@ -65,7 +69,8 @@ class LogitsProcessor {
   // Changes the rows of a step, those of requests that are drawn from in it. An exception ends the requests
   // of these rows, and no others.
   virtual void apply(std::span<const LogitsRow> rows) = 0;
-  // True when it never changes which token is the likeliest: it is then left out where that one is taken.
+  // True when it never changes which token is the likeliest: it is then left out where that one is taken, and
+  // a request of which all processors are left out costs nothing. The same whenever it is asked.
   virtual bool is_argmax_invariant() const { return false; }
 };
 
@@ -81,6 +86,9 @@ struct LogitsProcessorFactory {
   std::function<std::unique_ptr<LogitsProcessor>(const LogitsProcessorConfig&)> make;
   // Whether a request uses it. What it throws refuses the request. On any thread, also after that.
   std::function<bool(const SamplingParams& params)> validate_params;
+  // Besides, of a request that uses it, before anything is made of that: what it throws refuses the request.
+  // On the thread that brings the request, and no other. May be empty.
+  std::function<void(const SamplingParams& params)> check_params = {};
 };
 
 // Makes `name` known to EngineConfig::logits_processors, for the rest of the process. Throws InvalidArgument
@@ -92,9 +100,16 @@ struct NamedLogitsProcessor {
   LogitsProcessorFactory factory;
 };
 // Of names, and of paths of plugin libraries (whatever holds a '/'), which stay loaded; a library stands for
-// all that it registers. Throws InvalidArgument for a name that is not known, with those that are, and for a
-// library that cannot be loaded or was compiled against another version. Thread-safe.
-QUIRE_API std::vector<NamedLogitsProcessor> find_logits_processors(const std::vector<std::string>& entries);
+// all that it registers. `own` are known besides, and before others. Throws InvalidArgument for a name that
+// is not known, with those that are, and for a library that cannot be loaded or was compiled against another
+// version. Thread-safe.
+QUIRE_API std::vector<NamedLogitsProcessor> find_logits_processors(
+    const std::vector<std::string>& entries,
+    const std::vector<std::shared_ptr<const NamedLogitsProcessor>>& own = {});
+
+// Whether a request's extra_args have a member of that name. False as well where they are no object, which is
+// refused elsewhere. Thread-safe.
+QUIRE_API bool has_extra_arg(const SamplingParams& params, std::string_view name);
 
 // ---- plugin libraries -----------------------------------------------------------------------------
 // A library exports one C function:
@@ -109,7 +124,7 @@ QUIRE_API std::vector<NamedLogitsProcessor> find_logits_processors(const std::ve
 // It returns null, or why it has registered nothing. It must be compiled by a compiler of the engine's ABI.
 
 // Rises with every change of this header; the size tells versions of SamplingParams apart.
-inline constexpr uint64_t kLogitsProcessorVersion = uint64_t{1} << 32 | sizeof(SamplingParams);
+inline constexpr uint64_t kLogitsProcessorVersion = uint64_t{2} << 32 | sizeof(SamplingParams);
 
 class LogitsProcessorRegistrar {
  public:

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "connectors/thinking_budget.h"
+#include "formats/json.h"
 #include "quire/error.h"
 #include "quire/logits_processor.h"
 #include "util/str.h"
@@ -65,23 +66,27 @@ void register_logits_processor(const std::string& name, LogitsProcessorFactory f
     throw InvalidArgument(str("a logits processor '", name, "' is registered already: choose another name"));
 }
 
-std::vector<NamedLogitsProcessor> find_logits_processors(const std::vector<std::string>& entries) {
+std::vector<NamedLogitsProcessor> find_logits_processors(
+    const std::vector<std::string>& entries,
+    const std::vector<std::shared_ptr<const NamedLogitsProcessor>>& own) {
   ProcessorRegistry& all = processor_registry();
   const std::lock_guard lock(all.mutex);
   std::vector<NamedLogitsProcessor> found;
   const auto add = [&](const std::string& name) {
+    const auto mine = std::ranges::find(own, name, [](const auto& other) { return other->name; });
     const auto factory = all.factories.find(name);
-    if (factory == all.factories.end()) {
+    if (mine == own.end() && factory == all.factories.end()) {
       std::string known;
       for (const auto& [other, ignored] : all.factories) known += (known.empty() ? "" : ", ") + other;
       throw InvalidArgument(str("logits_processors has '", name, "', which is not registered; there are ",
                                 known, ", or give the path of a plugin library, with a '/'"));
     }
     const bool twice = std::ranges::any_of(found, [&](const auto& other) { return other.name == name; });
-    if (!twice) found.push_back({name, factory->second});
+    if (!twice) found.push_back({name, mine != own.end() ? (*mine)->factory : factory->second});
   };
   for (const std::string& entry : entries) {
-    if (entry.find('/') == std::string::npos) {
+    const bool is_mine = std::ranges::any_of(own, [&](const auto& other) { return other->name == entry; });
+    if (is_mine || entry.find('/') == std::string::npos) {
       add(entry);
       continue;
     }
@@ -90,6 +95,11 @@ std::vector<NamedLogitsProcessor> find_logits_processors(const std::vector<std::
     for (const std::string& name : library->second) add(name);
   }
   return found;
+}
+
+bool has_extra_arg(const SamplingParams& params, std::string_view name) {
+  if (params.extra_args == JsonObject()) return false;
+  return try_parse_json(params.extra_args.text).contains(name);
 }
 
 }  // namespace quire

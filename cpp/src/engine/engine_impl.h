@@ -29,7 +29,7 @@ struct EngineBase::Impl {
   Impl(const EngineConfig& engine_config, bool threaded) : config((engine_config.validate(), engine_config)) {
     check_model(config);  // first: of a model that cannot be run the tokenizer does not matter
     if (!config.kv_connector.empty()) find_kv_connector(config.kv_connector);
-    find_logits_processors(config.logits_processors);
+    find_logits_processors(config.logits_processors, config.own_logits_processors);
     if (!config.skip_tokenizer_init) tokenizer = Tokenizer::load(config.model);
     const auto make_core = [this](std::function<void()> wake) {
       SchedulerParts parts;

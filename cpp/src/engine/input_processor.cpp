@@ -33,7 +33,7 @@ InputProcessor::InputProcessor(const ModelInfo& model, std::vector<int32_t> eos_
       max_extra_args_bytes_(config.max_extra_args_bytes),
       uses_kv_connector_(!config.kv_connector.empty()),
       can_think_(!config.think_end_token_ids.empty()),
-      logits_processors_(find_logits_processors(config.logits_processors)),
+      logits_processors_(find_logits_processors(config.logits_processors, config.own_logits_processors)),
       seeds_(config.seed ? *config.seed : std::random_device{}() | uint64_t{std::random_device{}()} << 32) {}
 
 std::vector<int32_t> InputProcessor::take_prompt_token_ids(EngineRequest& request) const {
@@ -86,7 +86,8 @@ void InputProcessor::check_logits_processors(const SamplingParams& params) const
     throw InvalidArgument("extra_args must be a JSON object");
   for (const NamedLogitsProcessor& processor : logits_processors_) {
     try {
-      processor.factory.validate_params(params);
+      if (processor.factory.validate_params(params) && processor.factory.check_params)
+        processor.factory.check_params(params);
     } catch (const std::exception& error) {
       throw InvalidArgument(str("logits processor '", processor.name, "': ", error.what()));
     }

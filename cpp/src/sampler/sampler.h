@@ -59,8 +59,9 @@ class Sampler {
 
   // What prompts want, as the rest of the step does: staged before its forward pass, taken once it is done.
   PromptLogprobs& prompt_logprobs() { return prompt_logprobs_; }
-  // Called by `sample` with the model's own logits, once those that are to be reported are kept.
-  void set_logits_hook(std::function<void(TensorView logits)> hook) { logits_hook_ = std::move(hook); }
+  // Called by `sample` with the model's own logits, once those that are to be reported are kept. Where it
+  // moves them, the step goes on in their new place.
+  void set_logits_hook(std::function<void(TensorView& logits)> hook) { logits_hook_ = std::move(hook); }
 
   // What the step is going to sample, before its forward pass. The rows stay where they are until `sample`.
   virtual void stage(int32_t ring_index, std::span<const SamplingRow> rows) = 0;
@@ -77,13 +78,13 @@ class Sampler {
  protected:
   Sampler(const KernelTable& ops, const SamplerConfig& config, StagingRing* staging)
       : prompt_logprobs_(ops, config, staging) {}
-  void call_logits_hook(TensorView logits) const {
+  void call_logits_hook(TensorView& logits) const {
     if (logits_hook_) logits_hook_(logits);
   }
 
  private:
   PromptLogprobs prompt_logprobs_;
-  std::function<void(TensorView logits)> logits_hook_;
+  std::function<void(TensorView& logits)> logits_hook_;
 };
 
 // Finds the row that each mask of a step is for.

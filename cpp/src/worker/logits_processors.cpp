@@ -15,7 +15,13 @@ LogitsProcessors::LogitsProcessors(const std::vector<NamedLogitsProcessor>& fact
     Batch& batch = batches_.emplace_back();
     batch.name = name;
     batch.factory = factory;
-    batch.processor = factory.make(config);
+    try {
+      batch.processor = factory.make(config);
+      if (batch.processor && batch.processor->is_argmax_invariant())
+        argmax_invariant_ |= 1U << (batches_.size() - 1);
+    } catch (const std::exception& error) {
+      throw InvalidArgument(str("logits processor '", name, "' cannot be made: ", error.what()));
+    }
     if (!batch.processor) throw InvalidArgument(str("logits processor '", name, "' made none"));
   }
 }
@@ -87,10 +93,13 @@ void LogitsProcessors::apply(std::span<const Row> rows,
   const size_t num_errors = errors.size();
   for (size_t i = 0; i < batches_.size(); ++i) {
     Batch& batch = batches_[i];
-    const auto takes = [&](const Row& row) {
-      return (row.uses >> i & 1) != 0 && !(row.is_greedy && batch.processor->is_argmax_invariant());
-    };
+    const auto takes = [&](const Row& row) { return (row.uses >> i & 1) != 0; };
     if (std::ranges::none_of(rows, takes)) continue;
+    const auto fail = [&](const char* what) {
+      for (const Row& row : rows)
+        if (takes(row))
+          errors.emplace_back(row.result_index, str("logits processor '", batch.name, "': ", what));
+    };
     try {
       update(batch);
       rows_.clear();
@@ -101,10 +110,9 @@ void LogitsProcessors::apply(std::span<const Row> rows,
       }
       batch.processor->apply(rows_);
     } catch (const std::exception& error) {
-      for (const Row& row : rows) {
-        if (takes(row))
-          errors.emplace_back(row.result_index, str("logits processor '", batch.name, "': ", error.what()));
-      }
+      fail(error.what());
+    } catch (...) {  // a plugin's
+      fail("it threw something that says nothing");
     }
   }
   if (errors.size() > num_errors)

@@ -23,12 +23,15 @@ class LogitsProcessors {
   // A request is new. Which processors use it, a bit each. `params` and the prompt stay until it is removed.
   uint32_t add(RequestId id, const SamplingParams& params, std::span<const int32_t> prompt_token_ids);
   void remove(RequestId id, uint32_t uses);
+  // Those of `uses` that take part where a token is drawn, or the likeliest one is taken.
+  uint32_t taking(uint32_t uses, bool is_greedy) const {
+    return is_greedy ? uses & ~argmax_invariant_ : uses;
+  }
 
   // A row of logits on the host.
   struct Row {
     RequestId request_id = 0;
-    uint32_t uses = 0;
-    bool is_greedy = false;
+    uint32_t uses = 0;  // those that take part
     uint32_t result_index = 0;
     LogitsRow row;  // but for its place in a batch
   };
@@ -49,7 +52,8 @@ class LogitsProcessors {
   static void update(Batch& batch);
 
   std::vector<Batch> batches_;
-  std::vector<LogitsRow> rows_;  // scratch
+  uint32_t argmax_invariant_ = 0;  // a bit each
+  std::vector<LogitsRow> rows_;    // scratch
 };
 
 }  // namespace quire

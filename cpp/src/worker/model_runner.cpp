@@ -229,10 +229,11 @@ void ModelRunner::set_kv_cache(const KVCacheConfig& config, std::vector<KVCacheV
   const size_t activations = activation_bytes();
   arena_ = std::make_unique<ActivationArena>(arena.allocate(activations), activations);
   all_logits_ = arena_->take(DType::kFloat32, config_.max_num_logits(), model_.vocab_size());
+  if (logits_processors_ && platform_.runtime() == nullptr) move_logits();
   activations_begin_ = arena_->mark();
   buffers_ = platform_.make_step_buffers(step_buffers_config(block_sizes), arena);
   if (logits_processors_)
-    buffers_->sampler().set_logits_hook([this](TensorView logits) { change_logits(logits); });
+    buffers_->sampler().set_logits_hook([this](TensorView& logits) { change_logits(logits); });
 
   // Room for the largest step, so that none allocates.
   const auto max_seqs = static_cast<size_t>(config_.max_num_seqs);
@@ -281,6 +282,7 @@ void ModelRunner::prepare_sampling(const SchedulerOutput& scheduler_output) {
     const CachedRequestState& request = batch_->request(row);
     StepRecord::Entry& entry = step.entries[static_cast<size_t>(index)];
     entry.sampled = static_cast<int32_t>(sampling_rows_.size());
+    entry.is_processed = request.logits_processors != 0;
     sampled_rows_.push_back(row);
     if (request.num_drafts > 0) {
       entry.first_draft = step.draft_token_ids.size();
@@ -420,9 +422,11 @@ void ModelRunner::finish_step(ModelRunnerOutput& output) {
       output.errors.push_back({index, failed->second});
       sampled = {};
     } else if (!sampled.empty() && sampled.back() == kNoToken) {
+      const char* written = entry.is_processed ? ", or a logits processor has written one" : "";
       output.errors.push_back(
-          {static_cast<uint32_t>(output.results.size()),
-           "the model's logits hold a NaN: its weights do, or its activations leave the range of dtype"});
+          {index, str("the model's logits hold a NaN: its weights do, or its activations leave the range of "
+                      "dtype",
+                      written)});
       sampled = {};
     }
     output.add(entry.request_id, sampled,

@@ -86,7 +86,8 @@ class ModelRunner {
       RequestId request_id;
       int32_t sampled;  // index of its first token, or -1
       size_t first_draft = 0;
-      int32_t num_drafts = 0;  // to verify; one token more was sampled
+      int32_t num_drafts = 0;     // to verify; one token more was sampled
+      bool is_processed = false;  // by logits processors
     };
     std::vector<Entry> entries;  // in the scheduler's order
     std::vector<int32_t> draft_token_ids;
@@ -117,7 +118,8 @@ class ModelRunner {
   void prepare_prompt_logprobs();
   void compute_prompt_logprobs(const ForwardContext& ctx, TensorView hidden);
   void finish_prompt_logprobs(CachedRequestState& request);
-  void change_logits(TensorView logits);
+  void change_logits(TensorView& logits);
+  void move_logits();
   void run_forward(const CudagraphDispatcher::Choice& choice);
   ForwardContext forward_context();
   SamplerConfig sampler_config() const;
@@ -157,8 +159,10 @@ class ModelRunner {
 
   std::unique_ptr<LogitsProcessors> logits_processors_;  // null: none
   int32_t num_logits_processor_reqs_ = 0;                // that use one
-  PinnedMemory pinned_logits_;
-  size_t num_pinned_logits_ = 0;          // rows
+  // What processors are given the memory of: on the host that of all_logits_, on a device that of copies. One
+  // of them may keep it.
+  std::shared_ptr<void> logits_memory_;
+  size_t num_pinned_logits_ = 0;          // rows of a device's
   int32_t num_prompt_logprobs_reqs_ = 0;  // those of which some are still to be computed
 
   std::atomic<int32_t> num_unfinished_{0};  // steps that were sampled

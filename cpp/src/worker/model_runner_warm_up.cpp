@@ -41,8 +41,10 @@ void ModelRunner::warm_up() {
     for (auto size = with_drafts.rbegin(); size != with_drafts.rend(); ++size) warm_up_size(*size, query_len);
   }
   Drafter* const drafter = std::exchange(drafter_, nullptr);
+  auto processors = std::exchange(logits_processors_, nullptr);
   warm_up_sampling();
   drafter_ = drafter;
+  logits_processors_ = std::move(processors);
   check_device(runtime, runtime.synchronize_stream(launch_.stream), "warming up");
   communicator_.set_rehearsal(false);
   log(LogLevel::kInfo, "warmed up in ", seconds_since(begin), " s");

@@ -18,7 +18,7 @@ namespace {
 std::vector<NamedLogitsProcessor> logits_processors_of(const EngineConfig& config) {
   std::vector<std::string> entries = config.logits_processors;
   if (!config.think_end_token_ids.empty()) entries.emplace_back("thinking_budget");
-  return find_logits_processors(entries);
+  return find_logits_processors(entries, config.own_logits_processors);
 }
 
 }  // namespace

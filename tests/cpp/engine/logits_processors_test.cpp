@@ -47,6 +47,30 @@ TEST(EngineLogitsProcessorsTest, APluginDoesWhatARequestAsksItFor) {
   EXPECT_EQ(other.generate({request_with(forbid)})[0].outputs[0].token_ids, outputs[0].outputs[0].token_ids);
 }
 
+class Nothing final : public LogitsProcessor {
+ public:
+  void update_state(const BatchUpdate&) override {}
+  void apply(std::span<const LogitsRow>) override {}
+};
+
+TEST(EngineLogitsProcessorsTest, AnEngineHasProcessorsOfItsOwnWhichLookAtTheRequestsThatUseThem) {
+  const auto own = std::make_shared<NamedLogitsProcessor>();
+  own->name = "a/b";  // no path
+  own->factory = {[](const LogitsProcessorConfig&) { return std::make_unique<Nothing>(); },
+                  [](const SamplingParams& params) { return has_extra_arg(params, "a"); },
+                  [](const SamplingParams&) { throw std::runtime_error("not today"); }};
+  EngineConfig config = config_with({"a/b"});
+  config.own_logits_processors = {own};
+  Engine engine(config);
+  EXPECT_EQ(engine.generate({request_with(R"({"b":{"a":1}})")})[0].outputs[0].token_ids.size(), 6U);
+  EXPECT_EQ(error_of([&] { engine.generate({request_with(R"({"b":2,"a":null})")}); }),
+            "logits processor 'a/b': not today");
+  own->factory.make = [](const LogitsProcessorConfig&) -> std::unique_ptr<LogitsProcessor> {
+    throw std::runtime_error("no room");
+  };
+  EXPECT_EQ(error_of([&] { Engine other(config); }), "logits processor 'a/b' cannot be made: no room");
+}
+
 TEST(EngineLogitsProcessorsTest, WhatCannotBeLoadedIsRefusedByNameAndReason) {
   const auto refused = [](const std::string& entry) {
     return error_of([&] { Engine engine(config_with({entry})); });

@@ -1,6 +1,8 @@
 // Logits processors: which rows they are given, and what comes of it, on the host and on a device.
 #include "worker/logits_processors.h"
 
+#include <algorithm>
+#include <functional>
 #include <map>
 #include <stdexcept>
 
@@ -157,6 +159,75 @@ TEST_P(RunnerLogitsProcessorsTest, ARequestThatUsesOneGetsWhatItSaysAndOthersAre
     EXPECT_EQ(failed[i].sampled_token_ids,
               (std::vector<int32_t>{plain[i].sampled_token_ids[1], plain[i].sampled_token_ids[2]}));
   }
+}
+
+// Keeps the memory of its rows, and writes there when the next ones come.
+class KeepingProcessor final : public LogitsProcessor {
+ public:
+  void update_state(const BatchUpdate&) override {}
+  void apply(std::span<const LogitsRow> rows) override {
+    for (auto& [memory, logits] : kept_) std::ranges::fill(logits, 1000.0F);
+    for (const LogitsRow& row : rows) {
+      ASSERT_NE(row.memory, nullptr);
+      EXPECT_TRUE(std::ranges::none_of(row.logits, [](float x) { return x == 1000.0F; }));
+      kept_.emplace_back(*row.memory, row.logits);
+    }
+  }
+
+ private:
+  std::vector<std::pair<std::shared_ptr<void>, std::span<float>>> kept_;
+};
+
+Script greedy_script(const std::function<void(SamplingParams&)>& edit) {
+  SchedulerOutputBuilder steps;
+  Script script;
+  steps.next().add(1, prompt_of(5, 1), 5, {1}).add(2, prompt_of(7, 2), 7, {2});
+  for (NewRequestData& request : steps.scheduler_output.scheduled_new_reqs)
+    edit(request.sampling_params.edit());
+  script.push_back({steps.scheduler_output, {}});
+  for (int32_t i = 0; i < 6; ++i) {
+    steps.next().compute(1, 5 + i, 6 + i).compute(2, 7 + i, 8 + i);
+    script.push_back({steps.scheduler_output, {}});
+  }
+  return script;
+}
+
+TEST_P(RunnerLogitsProcessorsTest, WhatAProcessorKeepsTheEngineNoLongerUses) {
+  const Script script = greedy_script([](SamplingParams& params) { params.temperature = 0; });
+  RunnerRig plain(options({}));
+  const Outputs expected = run(plain, script, GetParam() ? 2 : 1);
+  RunnerRig rig(options({{"keeping",
+                          {[](const LogitsProcessorConfig&) { return std::make_unique<KeepingProcessor>(); },
+                           [](const SamplingParams&) { return true; }}}}));
+  const Outputs outputs = run(rig, script, GetParam() ? 2 : 1);
+  for (size_t i = 0; i < script.size(); ++i)
+    EXPECT_EQ(outputs[i].sampled_token_ids, expected[i].sampled_token_ids) << i;
+}
+
+class InvariantProcessor final : public LogitsProcessor {
+ public:
+  explicit InvariantProcessor(int& num_rows) : num_rows_(num_rows) {}
+  void update_state(const BatchUpdate&) override {}
+  void apply(std::span<const LogitsRow> rows) override { num_rows_ += static_cast<int>(rows.size()); }
+  bool is_argmax_invariant() const override { return true; }
+
+ private:
+  int& num_rows_;
+};
+
+TEST_P(RunnerLogitsProcessorsTest, OneThatIsArgmaxInvariantCostsGreedyRowsNothing) {
+  int num_rows = 0;
+  const NamedLogitsProcessor invariant = {
+      "invariant",
+      {[&](const LogitsProcessorConfig&) { return std::make_unique<InvariantProcessor>(num_rows); },
+       [](const SamplingParams&) { return true; }}};
+  const auto num_waits = [&](const Script& script) {
+    RunnerRig rig(options({invariant}));
+    run(rig, script, GetParam() ? 2 : 1);
+    return num_rows;
+  };
+  EXPECT_EQ(num_waits(greedy_script([](SamplingParams& params) { params.temperature = 0; })), 0);
+  EXPECT_EQ(num_waits(greedy_script([](SamplingParams& params) { params.temperature = 1; })), 14);
 }
 
 // The block begins in the prompt, or is forced to begin by the other processor.
