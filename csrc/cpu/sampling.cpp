@@ -146,9 +146,9 @@ int32_t draw_filtered(const Row& row, const Filters& filters) {
   return candidates.draw(filters.min_p);
 }
 
-// kNoToken when a logit is NaN.
-int32_t sample_row(const SamplingKernels& kernels, const float* logits, int64_t vocab, float temperature,
-                   const Filters& filters, uint64_t seed, int64_t position) {
+// kNoToken when a logit is NaN. Where all are forbidden, one of those.
+int32_t draw_row(const SamplingKernels& kernels, const float* logits, int64_t vocab, float temperature,
+                 const Filters& filters, uint64_t seed, int64_t position) {
   const bool greedy = draw_math::is_greedy(temperature);
   const float highest = greedy ? 0.0F : kernels.max(logits, vocab);
   if (std::isnan(highest)) return kNoToken;
@@ -159,6 +159,12 @@ int32_t sample_row(const SamplingKernels& kernels, const float* logits, int64_t 
       (filters.top_k > 0 && filters.top_k < vocab) || filters.top_p < 1 || filters.min_p > 0;
   if (filtered) return draw_filtered(row, filters);
   return static_cast<int32_t>(kernels.draw(logits, vocab, row.scale, seed, position));
+}
+
+int32_t sample_row(const SamplingKernels& kernels, const float* logits, int64_t vocab, float temperature,
+                   const Filters& filters, uint64_t seed, int64_t position) {
+  const int32_t token = draw_row(kernels, logits, vocab, temperature, filters, seed, position);
+  return token >= 0 && logits[token] == -INFINITY ? draw_math::kNoTokenLeft : token;
 }
 
 template <typename F>

@@ -95,7 +95,10 @@ __device__ __forceinline__ int token_of(Ranked best) {
 __device__ __forceinline__ void store_token(const Args& a, int r, Ranked best) {
   const int token = token_of(best);
   a.rows.sampled_token_ids[r] = token;
-  if (a.rows.host_token_ids != nullptr) a.rows.host_token_ids[r] = best == kNotANumber ? kNoToken : token;
+  if (a.rows.host_token_ids != nullptr) {
+    const int none = best == kNotANumber ? kNoToken : draw_math::kNoTokenLeft;
+    a.rows.host_token_ids[r] = best == kNotANumber || best == 0 ? none : token;
+  }
   if (a.rows.token_places != nullptr && a.rows.token_places[r] != nullptr) *a.rows.token_places[r] = token;
 }
 

@@ -256,15 +256,10 @@ inline std::string python_repr(nanobind::handle value) {
   return nanobind::cast<std::string>(nanobind::repr(value));
 }
 
-template <typename T>
-void set_argument(T& target, const Argument<T>& argument, nanobind::handle value) {
-  if (!argument.set(target, value) && !value.is_none())
-    fail_type(argument.name, argument.accepts, argument.range, value);
-}
-
+// `where` precedes the names in complaints about values.
 template <typename T>
 void set_arguments(T& target, std::span<const Argument<T>> arguments, const char* owner,
-                   const nanobind::dict& values) {
+                   const nanobind::dict& values, const std::string& where = "") {
   for (const auto& [key, value] : values) {
     const auto name = nanobind::cast<std::string>(key);
     const Argument<T>* found = nullptr;
@@ -274,7 +269,8 @@ void set_arguments(T& target, std::span<const Argument<T>> arguments, const char
       if (name == argument.name) found = &argument;
     }
     if (!found) fail_unknown(owner, name, known);
-    set_argument(target, *found, value);
+    if (!found->set(target, value) && !value.is_none())
+      fail_type((where + found->name).c_str(), found->accepts, found->range, value);
   }
 }
 

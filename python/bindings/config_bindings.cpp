@@ -8,6 +8,7 @@
 #include "logits_processor_bindings.h"
 #include "quire/engine.h"
 #include "quire/engine_config.h"
+#include "text.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -99,15 +100,17 @@ void bind_config(nb::module_& m) {
           "__init__", [](SharedArena* self, int64_t bytes) { new (self) SharedArena{make_kv_arena(bytes)}; },
           "bytes"_a);
 
-  const std::string signature = "def __init__(self, model: str, *" + parameter_list(kAll) + ") -> None";
+  const std::string signature =
+      "def __init__(self, model: str | os.PathLike[str], *" + parameter_list(kAll) + ") -> None";
   nb::class_<C> type(
       m, "EngineConfig",
       "Everything an engine is told at start; see quire/engine_config.h. None leaves a default.");
   type.def(
           "__init__",
-          [](C* self, std::string model, const nb::kwargs& kwargs) {
+          [](C* self, nb::handle model, const nb::kwargs& kwargs) {
             C config;
-            config.model = std::move(model);
+            const bool is_path = nb::hasattr(model, "__fspath__");
+            config.model = text_of("model", is_path ? model.attr("__fspath__")() : nb::borrow(model));
             set_arguments(config, kAll, "EngineConfig", kwargs);
             config.validate();
             new (self) C(std::move(config));

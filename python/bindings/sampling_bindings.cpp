@@ -99,7 +99,7 @@ bool from_python(nb::handle value, std::optional<StructuredOutputsParams>& field
   if (!nb::isinstance<nb::dict>(value)) return false;
   set_arguments(field.emplace(),
                 std::span<const Argument<StructuredOutputsParams>>(kStructuredOutputsArguments),
-                "structured_outputs", nb::cast<nb::dict>(value));
+                "structured_outputs", nb::cast<nb::dict>(value), "structured_outputs.");
   return true;
 }
 

@@ -7,6 +7,7 @@ from quire._core import (
     ChatFormat,
     ChatParser,
     CompletionOutput,
+    EngineConfig,
     KVArena,
     KVCacheEvent,
     KVCacheEventKind,
@@ -39,6 +40,7 @@ __all__ = [
     "ChatFormat",
     "ChatParser",
     "CompletionOutput",
+    "EngineConfig",
     "KVArena",
     "KVCacheEvent",
     "KVCacheEventKind",
@@ -58,6 +60,7 @@ __all__ = [
     "__version__",
 ]
 
+EngineConfig.__signature__ = SignatureOf(EngineConfig)
 SamplingParams.__signature__ = SignatureOf(SamplingParams)
 StructuredOutputsParams.__signature__ = SignatureOf(StructuredOutputsParams)
 

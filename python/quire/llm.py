@@ -42,7 +42,16 @@ class LLM(EngineOperations[_core.Engine]):
 
     def __init__(self, model: str | os.PathLike[str] = DEMO_MODEL, **engine_args: Any) -> None:
         """Loads the model. Raises ValueError, naming the field or file, if something is wrong with it."""
-        config = _core.EngineConfig(resolve_model(model), **engine_args)
+        self._start(_core.EngineConfig(resolve_model(model), **engine_args))
+
+    @classmethod
+    def from_config(cls, config: _core.EngineConfig) -> LLM:
+        """One of this configuration."""
+        llm = cls.__new__(cls)
+        llm._start(config)
+        return llm
+
+    def _start(self, config: _core.EngineConfig) -> None:
         super().__init__(_core.Engine(config), config)
         self._ids = count()
         self._chat_formats: dict[tuple[str, str], _core.ChatFormat] = {}
@@ -56,23 +65,36 @@ class LLM(EngineOperations[_core.Engine]):
         use_tqdm: bool = True,
         priority: int | Iterable[int] | None = None,
         deadline_ms: int | Iterable[int] = 0,
+        queue_timeout_ms: int | Iterable[int] = 0,
         user: str | Iterable[str] = "",
+        cache_salt: str | Iterable[str] = "",
+        add_special_tokens: bool | Iterable[bool] | None = None,
     ) -> list[RequestOutput]:
         """Generates a completion for each prompt, in order.
 
         A prompt is a string, token ids, or ``{"prompt": ...}`` / ``{"prompt_token_ids": ...}``; several come
         in any iterable: a list, a generator, an array, a column of a table. ``sampling_params`` is one for
         all or one for each; so are ``priority``, ``deadline_ms`` (a request that is not finished by then ends
-        with finish_reason "abort"; 0: no deadline) and ``user`` (whose share it counts to, with
-        scheduling_policy="fair").
+        with finish_reason "abort"; 0: no deadline), ``queue_timeout_ms`` (the same of one that has not begun
+        by then), ``user`` (whose share it counts to, with scheduling_policy="fair"), ``cache_salt`` (cached
+        prefixes are shared only under the same one) and ``add_special_tokens`` (False: no BOS and the like
+        around a prompt that is text).
 
         Raises ValueError if a prompt is empty or longer than ``max_model_len``, and MemoryError if the queue
         is full or a deadline cannot be met; then none is run.
         """
         given = prompt_list(prompts)
         params = _params_list(sampling_params, len(given))
-        options = _options(len(given), priority=priority, deadline_ms=deadline_ms, user=user)
-        return self._run(given, params, use_tqdm, options, is_chat=False)
+        options = _options(
+            len(given),
+            priority=priority,
+            deadline_ms=deadline_ms,
+            queue_timeout_ms=queue_timeout_ms,
+            user=user,
+            cache_salt=cache_salt,
+            add_special_tokens=add_special_tokens,
+        )
+        return self._run(given, params, use_tqdm, options)
 
     @names_unknown
     def chat(
@@ -93,7 +115,10 @@ class LLM(EngineOperations[_core.Engine]):
         chat_template_kwargs: Mapping[str, Any] | None = None,
         priority: int | Iterable[int] | None = None,
         deadline_ms: int | Iterable[int] = 0,
+        queue_timeout_ms: int | Iterable[int] = 0,
         user: str | Iterable[str] = "",
+        cache_salt: str | Iterable[str] = "",
+        add_special_tokens: bool | Iterable[bool] | None = None,
     ) -> list[RequestOutput]:
         """Answers one conversation, or each of several, rendered with a chat template.
 
@@ -110,7 +135,8 @@ class LLM(EngineOperations[_core.Engine]):
         reads the answers), ``tool_choice`` "required" makes the answer calls of them, at most one without
         ``parallel_tool_calls``, and ``{"type": "function", "function": {"name": ...}}`` one of that tool,
         with arguments that fit its schema; "auto" and "none" leave it to the model. The rest is as for
-        ``generate``.
+        ``generate``, but that the tokenizer adds no special tokens unless ``add_special_tokens`` is True: a
+        rendered conversation has its own.
         """
         fields: dict[str, Any] = {
             "chat_template_content_format": chat_template_content_format,
@@ -146,26 +172,49 @@ class LLM(EngineOperations[_core.Engine]):
             )
             prompts.append(prompt)
             params[i] = params[i] if changed is None else changed
-        options = _options(len(prompts), priority=priority, deadline_ms=deadline_ms, user=user)
-        return self._run(prompts, params, use_tqdm, options, is_chat=True)
+        options = _options(
+            len(prompts),
+            priority=priority,
+            deadline_ms=deadline_ms,
+            queue_timeout_ms=queue_timeout_ms,
+            user=user,
+            cache_salt=cache_salt,
+            add_special_tokens=False if add_special_tokens is None else add_special_tokens,
+        )
+        return self._run(prompts, params, use_tqdm, options)
 
     @names_unknown
     def stream(
         self,
         prompt: Prompt | Iterable[Message],
         sampling_params: SamplingParams | None = None,
+        *,
+        priority: int | None = None,
+        deadline_ms: int = 0,
+        queue_timeout_ms: int = 0,
+        user: str = "",
+        cache_salt: str = "",
+        add_special_tokens: bool | None = None,
     ) -> Iterator[RequestOutput]:
         """Yields what is new (text and token ids) as it is generated. Closing the iterator aborts.
 
-        ``prompt`` may also be a conversation, as for ``chat``.
+        ``prompt`` may also be a conversation, as for ``chat``. The rest is as for ``generate`` and ``chat``.
         """
         given = list(prompt) if isinstance(prompt, Iterator) else prompt
         is_chat = is_conversation(given)
         content = self.apply_chat_template(given) if is_conversation(given) else given
         params = sampling_params_value(sampling_params)
+        options = {
+            "priority": priority,
+            "deadline_ms": deadline_ms,
+            "queue_timeout_ms": queue_timeout_ms,
+            "user": user,
+            "cache_salt": cache_salt,
+            "add_special_tokens": not is_chat if add_special_tokens is None else add_special_tokens,
+        }
         queue = _core.OutputQueue()
         kind = RequestOutputKind.DELTA
-        ids = self._submit([prompt_content(content)], [params], queue, kind, [{}], is_chat)
+        ids = self._submit([prompt_content(content)], [params], queue, kind, [options])
         finished = False
         try:
             while not finished:
@@ -192,7 +241,8 @@ class LLM(EngineOperations[_core.Engine]):
         if not isinstance(params, BeamSearchParams):
             raise TypeError(f"params must be BeamSearchParams, got {describe(params)}")
         given = prompt_list(prompts)
-        outputs = self._run(given, params.sampling_params(), use_tqdm, [{} for _ in given], is_chat=False)
+        searches = [params.sampling_params()] * len(given)
+        outputs = self._run(given, searches, use_tqdm, [{} for _ in given])
         found = []
         for prompt, output in zip(given, outputs, strict=True):
             tokenizer = None if isinstance(prompt, str) else self._engine.tokenizer
@@ -231,20 +281,11 @@ class LLM(EngineOperations[_core.Engine]):
         queue: _core.OutputQueue,
         output_kind: RequestOutputKind,
         options: list[dict[str, Any]],
-        is_chat: bool,
     ) -> list[str]:
         self._refuse_in_processor()
         ids = [str(next(self._ids)) for _ in prompts]
         requests = [
-            _core.EngineRequest(
-                ids[i],
-                prompts[i],
-                params[i],
-                **options[i],
-                # A rendered chat has its own special tokens.
-                add_special_tokens=not is_chat,
-            )
-            for i in range(len(prompts))
+            _core.EngineRequest(ids[i], prompts[i], params[i], **options[i]) for i in range(len(prompts))
         ]
         self._engine.add_requests(requests, queue, output_kind)
         return ids
@@ -255,10 +296,9 @@ class LLM(EngineOperations[_core.Engine]):
         params: list[SamplingParams],
         use_tqdm: bool,
         options: list[dict[str, Any]],
-        is_chat: bool,
     ) -> list[RequestOutput]:
         queue = _core.OutputQueue()
-        ids = self._submit(prompts, params, queue, RequestOutputKind.FINAL_ONLY, options, is_chat)
+        ids = self._submit(prompts, params, queue, RequestOutputKind.FINAL_ONLY, options)
         unfinished = set(ids)
         outputs: dict[str, RequestOutput] = {}
         progress = _progress_bar(len(ids)) if use_tqdm else None

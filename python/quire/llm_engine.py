@@ -28,6 +28,13 @@ class LLMEngine(EngineOperations[_core.LLMEngine]):
         config = _core.EngineConfig(resolve_model(model), **engine_args)
         super().__init__(_core.LLMEngine(config), config)
 
+    @classmethod
+    def from_config(cls, config: _core.EngineConfig) -> LLMEngine:
+        """One of this configuration."""
+        engine = cls.__new__(cls)
+        super().__init__(engine, _core.LLMEngine(config), config)
+        return engine
+
     @names_unknown
     def add_request(
         self,
@@ -38,9 +45,11 @@ class LLMEngine(EngineOperations[_core.LLMEngine]):
         priority: int = 0,
         cache_salt: str = "",
         deadline_ms: int = 0,
+        queue_timeout_ms: int = 0,
         user: str = "",
+        add_special_tokens: bool = True,
     ) -> None:
-        """Queues a request.
+        """Queues a request; its keywords are those of ``LLM.generate``.
 
         Raises ValueError if it cannot be run, and MemoryError if the queue is full or ``deadline_ms`` cannot
         be met; nothing has changed then.
@@ -53,7 +62,9 @@ class LLMEngine(EngineOperations[_core.LLMEngine]):
                 priority=priority,
                 cache_salt=cache_salt,
                 deadline_ms=deadline_ms,
+                queue_timeout_ms=queue_timeout_ms,
                 user=user,
+                add_special_tokens=add_special_tokens,
             )
         )
 

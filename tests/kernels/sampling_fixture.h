@@ -4,6 +4,7 @@
 #include <set>
 
 #include "kernel_test.h"
+#include "quire/kernels/draw_math.h"
 
 namespace quire {
 
@@ -43,8 +44,12 @@ struct Batch {
     auto sampled = read(ids);
     const auto for_the_host = read(host_ids);
     for (size_t r = 0; r < rows; ++r)
-      EXPECT_EQ(for_the_host[r], has_nan.contains(r) ? kNoToken : sampled[r]) << r;
-    for (const size_t r : has_nan) EXPECT_EQ(sampled[r], 0);
+      EXPECT_EQ(for_the_host[r], has_nan.contains(r)       ? kNoToken
+                                 : has_no_left.contains(r) ? draw_math::kNoTokenLeft
+                                                           : sampled[r])
+          << r;
+    for (const auto* none : {&has_nan, &has_no_left})
+      for (const size_t r : *none) EXPECT_EQ(sampled[r], 0);
     for (size_t at = 0; at < 2 * rows; ++at) {
       const bool has_place = at % 4 == 0;
       EXPECT_EQ(sequences[at], has_place ? sampled[at / 2] : -1) << at;
@@ -64,7 +69,7 @@ struct Batch {
   Array<uint32_t> counters;
   Array<int32_t*> places;
   bool all_greedy = false, any_filter = true;
-  std::set<size_t> has_nan;  // rows that no token can be drawn from
+  std::set<size_t> has_nan, has_no_left;  // rows that no token can be drawn from
 };
 
 struct Filters {

@@ -306,7 +306,7 @@ TEST_P(SamplingTest, WhatIsNotFiniteDoesNoHarm) {
     for (const float temperature : {0.0F, 1.0F, 1e-38F}) {
       Tensor logits(DType::kFloat32, 4, kVocab);
       for (int64_t i = 0; i < kVocab; ++i) {
-        logits.set(0, i, -kInfinity);                       // nothing is allowed: the first
+        logits.set(0, i, -kInfinity);                       // nothing is allowed
         logits.set(1, i, i == 4000 ? kInfinity : 1.0F);     // one is certain
         logits.set(2, i, i == 4999 ? -1e30F : -kInfinity);  // one is allowed
         logits.set(3, i, i == 77 ? 100.0F : -100.0F);
@@ -316,6 +316,7 @@ TEST_P(SamplingTest, WhatIsNotFiniteDoesNoHarm) {
       batch.temperature.assign(4, temperature);
       if (filtered) batch.top_p.assign(4, 0.9F);
       if (filtered) batch.min_p.assign(4, 0.1F);
+      batch.has_no_left = {0};
       EXPECT_EQ(batch.sample(kernels(), context()), (std::vector<int32_t>{0, 4000, 4999, 77}))
           << filtered << " " << temperature;
     }

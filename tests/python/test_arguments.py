@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from quire import LLM, LLMEngine, SamplingParams
+from quire import LLM, EngineConfig, LLMEngine, SamplingParams, StructuredOutputsParams
 
 
 @pytest.fixture(scope="module")
@@ -123,3 +123,56 @@ def test_signatures_can_be_read() -> None:
         LLMEngine.add_request,
     ):
         assert documented.__doc__
+
+
+def test_what_is_wrong_within_structured_outputs_is_named_with_its_place() -> None:
+    def outputs(**fields: Any) -> SamplingParams:
+        return SamplingParams(structured_outputs=fields)
+
+    refused(r"^structured_outputs.json must be .*, got 5 \(int\)", outputs, json=5)
+    refused(r"^structured_outputs.choice must be .*, got \['a', 5\]", outputs, choice=["a", 5])
+    refused(r"^structured_outputs.json_object must be bool, got 'x' \(str\)", outputs, json_object="x")
+    refused(r"structured_outputs has no argument 'jsn'; did you mean 'json'\?", outputs, jsn="{}")
+    refused(r"^json must be .*, got 5 \(int\)", StructuredOutputsParams, json=5)
+
+
+def test_a_configuration_makes_engines(demo_model: Path) -> None:
+    config = EngineConfig(demo_model, max_model_len=32, max_num_seqs=3)
+    assert (config.model, config.max_model_len) == (str(demo_model), 32)
+    params = SamplingParams(temperature=0, max_tokens=4)
+    llm, engine = LLM.from_config(config), LLMEngine.from_config(config)
+    assert llm.model == engine.model and llm.model.max_model_len == 32
+    engine.add_request("0", "Once", params, add_special_tokens=False, queue_timeout_ms=60_000)
+    while not (outputs := engine.step())[-1:] or not outputs[-1].finished:
+        pass
+    [output] = llm.generate("Once", params, use_tqdm=False, add_special_tokens=False)
+    assert output.outputs[0].token_ids == outputs[-1].outputs[0].token_ids
+    refused("EngineConfig has no argument 'max_len'; did you mean", EngineConfig, demo_model, max_len=3)
+    refused(r"^model must be str, got 5 \(int\)", EngineConfig, 5)
+    assert "max_model_len" in inspect.signature(EngineConfig).parameters
+
+
+def test_how_a_request_is_served_is_said_to_every_call(llm: LLM) -> None:
+    params = SamplingParams(temperature=0, max_tokens=2, ignore_eos=True)
+    prompt = list(range(100, 140))
+    messages = [{"role": "user", "content": "Tell me a story about the old lighthouse by the sea."}]
+
+    def cached(salt: str) -> int:
+        return llm.generate([prompt], params, use_tqdm=False, cache_salt=salt)[0].num_cached_tokens
+
+    assert [cached("a"), cached("a"), cached("b"), cached("b")] == [0, 32, 0, 32]
+    [streamed] = [o for o in llm.stream(prompt, params, cache_salt="c") if o.finished]
+    assert streamed.num_cached_tokens == 0
+    llm.chat(messages, params, use_tqdm=False, cache_salt="a")
+    [answer] = llm.chat(messages, params, use_tqdm=False, cache_salt="b")
+    assert answer.num_cached_tokens == 0
+    llm.pause()
+    try:
+        [waited] = llm.generate("Once", params, use_tqdm=False, queue_timeout_ms=30)
+        assert (waited.outputs[0].finish_reason, waited.outputs[0].token_ids) == ("abort", [])
+        *_, last = llm.stream("Once", params, queue_timeout_ms=30)
+        assert last.outputs[0].finish_reason == "abort"
+    finally:
+        llm.resume()
+    with pytest.raises(ValueError, match="cache_salt has 1 entries for 2 prompts"):
+        llm.generate(["a", "b"], params, use_tqdm=False, cache_salt=["a"])

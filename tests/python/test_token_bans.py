@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from quire import LLM, SamplingParams
+from quire import LLM, BatchUpdate, LogitsProcessor, SamplingParams
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -132,3 +132,50 @@ def test_bans_do_not_depend_on_the_schedule(
     outputs = llm.generate(prompts, params, use_tqdm=False)
     assert [output.outputs[0].token_ids for output in outputs] == expected
     assert (llm.stats().num_preemptions > 0) == ("num_gpu_blocks_override" in options)
+
+
+class ForbidsAll(LogitsProcessor):
+    extra_arg_names = ("forbid_all",)
+
+    def update_state(self, batch_update: BatchUpdate | None) -> None:
+        pass
+
+    def apply(self, logits: Any) -> None:
+        logits[:] = -float("inf")
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+@pytest.mark.parametrize("filters", [{}, {"top_k": 5}, {"top_p": 0.5}, {"min_p": 0.1}])
+def test_where_no_token_is_left_the_request_fails_alone(
+    demo_model: Path, tokenizer: Any, temperature: float, filters: dict[str, Any]
+) -> None:
+    llm = LLM(demo_model, max_model_len=128, logits_processors=[ForbidsAll])
+    base: dict[str, Any] = {"temperature": temperature, "seed": 5, "max_tokens": 8, "ignore_eos": True}
+    [bread] = tokenizer.encode(" bread", add_special_tokens=False)
+    [the] = tokenizer.encode(" the", add_special_tokens=False)
+    none_left = [
+        SamplingParams(**base, **filters, extra_args={"forbid_all": True}),
+        SamplingParams(
+            **{**base, "ignore_eos": False},
+            **filters,
+            allowed_token_ids=[bread],
+            structured_outputs={"regex": "[0-9]+"},
+            logprobs=1,
+        ),
+        # One token fits.
+        SamplingParams(
+            **{**base, "ignore_eos": False},
+            **filters,
+            allowed_token_ids=tokenizer.encode("b", add_special_tokens=False),
+            structured_outputs={"choice": ["bread"]},
+        ),
+    ]
+    others = [SamplingParams(**base, **filters), SamplingParams(**base, allowed_token_ids=[bread, the])]
+    alone = [llm.generate(PROMPTS[0], params, use_tqdm=False)[0].outputs[0].token_ids for params in others]
+    outputs = llm.generate([PROMPTS[0]] * 5, [*none_left, *others], use_tqdm=False)
+    for i, output in enumerate(outputs[:3]):
+        completion = output.outputs[0]
+        assert completion.finish_reason == "error"
+        assert completion.error.startswith("no token is left to choose: allowed_token_ids, bad_words, ")
+        assert completion.text == ("b" if i == 2 else "")
+    assert [output.outputs[0].token_ids for output in outputs[3:]] == alone

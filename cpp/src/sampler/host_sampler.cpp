@@ -103,7 +103,7 @@ void HostSampler::sample(const LaunchContext& launch, ActivationArena& arena, Te
   ops_.sample(launch, args);
 
   for (size_t i = 0; any_logprobs && i < n; ++i) {
-    if (!rows_[i].sampling.wants_logprobs || result.token_ids[i] == kNoToken) continue;
+    if (!rows_[i].sampling.wants_logprobs || result.token_ids[i] < 0) continue;
     const std::span row(reinterpret_cast<const float*>(all_logprobs.at(static_cast<int64_t>(i))),
                         static_cast<size_t>(vocab_size_));
     const uint32_t index = rows_[i].result_index;

@@ -70,8 +70,8 @@ class Sampler {
   //   logits [rows, V] fp32; overwritten.   grammar: null when no row has one
   virtual void sample(const LaunchContext& launch, ActivationArena& arena, TensorView logits,
                       int32_t ring_index, const GrammarOutput* grammar) = 0;
-  // Once the step is done: a token for each row, kNoToken where its logits held a NaN, and the
-  // log-probabilities of those that asked.
+  // Once the step is done: a token for each row, kNoToken where its logits held a NaN, kNoTokenLeft where all
+  // tokens are forbidden, and the log-probabilities of those that asked.
   virtual std::span<const int32_t> token_ids(int32_t ring_index) const = 0;
   virtual void take_logprobs(int32_t ring_index, std::vector<RequestLogprobs>& logprobs) = 0;
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "models/dry_run.h"
+#include "quire/kernels/draw_math.h"
 #include "util/check.h"
 
 namespace quire {
@@ -420,6 +421,12 @@ void ModelRunner::finish_step(ModelRunnerOutput& output) {
         std::ranges::find(step.processor_errors, index, &std::pair<uint32_t, std::string>::first);
     if (failed != step.processor_errors.end()) {
       output.errors.push_back({index, failed->second});
+      sampled = {};
+    } else if (!sampled.empty() && sampled.back() == draw_math::kNoTokenLeft) {
+      output.errors.push_back(
+          {index,
+           "no token is left to choose: allowed_token_ids, bad_words, structured_outputs, min_tokens and "
+           "logits processors together forbid them all"});
       sampled = {};
     } else if (!sampled.empty() && sampled.back() == kNoToken) {
       const char* written = entry.is_processed ? ", or a logits processor has written one" : "";

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <limits>
 #include <map>
 #include <stdexcept>
 
@@ -202,6 +203,37 @@ TEST_P(RunnerLogitsProcessorsTest, WhatAProcessorKeepsTheEngineNoLongerUses) {
   const Outputs outputs = run(rig, script, GetParam() ? 2 : 1);
   for (size_t i = 0; i < script.size(); ++i)
     EXPECT_EQ(outputs[i].sampled_token_ids, expected[i].sampled_token_ids) << i;
+}
+
+class ForbiddingProcessor final : public LogitsProcessor {
+ public:
+  void update_state(const BatchUpdate&) override {}
+  void apply(std::span<const LogitsRow> rows) override {
+    for (const LogitsRow& row : rows) std::ranges::fill(row.logits, -std::numeric_limits<float>::infinity());
+  }
+};
+
+TEST_P(RunnerLogitsProcessorsTest, WhereNoTokenIsLeftTheRequestFailsAlone) {
+  const auto forbidding = [](const char* extra_args) {
+    int32_t i = 0;
+    return greedy_script([&](SamplingParams& params) {
+      params.temperature = 0.8F;
+      params.top_p = 0.9F;
+      params.logprobs = 1;
+      if (i++ == 0) params.extra_args.text = extra_args;
+    });
+  };
+  RunnerRig plain(options({})),
+      rig(options({{"forbidding",
+                    {[](const LogitsProcessorConfig&) { return std::make_unique<ForbiddingProcessor>(); },
+                     [](const SamplingParams& params) { return has_extra_arg(params, "forbid"); }}}}));
+  const Outputs expected = run(plain, forbidding("{}"), GetParam() ? 2 : 1);
+  const Outputs outputs = run(rig, forbidding(R"({"forbid":1})"), GetParam() ? 2 : 1);
+  ASSERT_EQ(outputs[0].errors.size(), 1U);
+  EXPECT_EQ(outputs[0].errors[0].result_index, 0U);
+  EXPECT_TRUE(outputs[0].errors[0].message.starts_with("no token is left to choose: "));
+  EXPECT_EQ(outputs[0].results[0].num_tokens, 0);
+  EXPECT_EQ(outputs[0].sampled_token_ids, std::vector<int32_t>{expected[0].sampled_token_ids[1]});
 }
 
 class InvariantProcessor final : public LogitsProcessor {

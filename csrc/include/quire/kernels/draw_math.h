@@ -146,4 +146,7 @@ QUIRE_DRAW_MATH bool is_greedy(float temperature) {
   return !(temperature > 0.0F) || !(1.0F / temperature < 1e30F);
 }
 
+// What SamplingArgs::host_token_ids says of a row whose logits are all -infinity: every token is forbidden.
+inline constexpr int32_t kNoTokenLeft = -2;
+
 }  // namespace quire::draw_math

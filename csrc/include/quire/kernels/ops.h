@@ -49,7 +49,7 @@ struct SamplingArgs {
   int32_t* sampled_token_ids;  // [R] out; 0 where there is none
   // Unless null, copies of the tokens: to memory that the host reads (pinned for "cuda"), and each to a place
   // of its own, where it has one.
-  int32_t* host_token_ids = nullptr;       // [R] out; kNoToken where there is none
+  int32_t* host_token_ids = nullptr;       // [R] out; kNoToken, or kNoTokenLeft, where there is none
   int32_t* const* token_places = nullptr;  // [R] of pointers; null: nowhere
   uint32_t* row_counters = nullptr;        // [R] for "cuda": zero, and zero again afterwards
   // Known on the host; what they rule out need not be computed. The conservative answers are the defaults.
