@@ -3,7 +3,17 @@
 include_guard()
 include(ExternalProject)
 
-set(QUIRE_XGRAMMAR AUTO CACHE STRING "Structured output by xgrammar: ON, OFF, or AUTO (when its source can be had)")
+# The environment has the first word in a new tree: a command that makes several says it once.
+set(quire_xgrammar_default AUTO)
+if(NOT "$ENV{QUIRE_XGRAMMAR}" STREQUAL "")
+  set(quire_xgrammar_default "$ENV{QUIRE_XGRAMMAR}")
+endif()
+set(
+  QUIRE_XGRAMMAR
+  ${quire_xgrammar_default}
+  CACHE STRING
+  "Structured output by xgrammar: ON, OFF, or AUTO (when its source can be had)"
+)
 set_property(CACHE QUIRE_XGRAMMAR PROPERTY STRINGS AUTO ON OFF)
 set(QUIRE_XGRAMMAR_ARCHIVE "" CACHE FILEPATH "xgrammar-0.2.8.tar.gz on this machine, instead of PyPI's")
 
