@@ -89,6 +89,8 @@ constexpr Argument<C> kArguments[] = {
     argument<&C::max_structured_output_bytes>("max_structured_output_bytes"),
     argument<&C::structured_output_threads>("structured_output_threads"),
     argument<&C::structured_output_cache_bytes>("structured_output_cache_bytes"),
+    argument<&C::enable_in_reasoning>("enable_in_reasoning"),
+    argument<&C::num_jump_forward_tokens>("num_jump_forward_tokens"),
 };
 constexpr std::span<const Argument<C>> kAll(kArguments);
 

@@ -95,6 +95,12 @@ struct QUIRE_API EngineConfig {
   // ---- structured output ----
   int32_t structured_output_threads =
       0;  // that compile grammars, and fill masks; 0: half the cores, at most 8
+  // Where there are think_end_token_ids, answers are held to their grammars from behind those on, unless this
+  // is set: an answer that never comes to them is not held to anything.
+  bool enable_in_reasoning = false;
+  // At most this many tokens that a grammar forces are computed in the step of the one before them; 0: none.
+  // Answers stay the same. One step at a time is then under way.
+  int32_t num_jump_forward_tokens = 0;
   // Of compiled grammars that no request uses, and a quarter of it of what grammars have in common.
   int64_t structured_output_cache_bytes = 512 << 20;
 

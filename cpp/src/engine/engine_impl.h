@@ -57,6 +57,10 @@ struct EngineBase::Impl {
     StructuredOutputConfig structured;
     structured.vocab_size = model.vocab_size;
     structured.max_cache_bytes = config.structured_output_cache_bytes - limits.max_shared_bytes;
+    structured.tokenizer = tokenizer;
+    structured.num_jump_forward_tokens = config.num_jump_forward_tokens;
+    if (!config.enable_in_reasoning)
+      structured.think_tokens = {config.think_start_token_ids, config.think_end_token_ids};
     const auto num_cores = static_cast<int32_t>(std::thread::hardware_concurrency());
     structured.num_threads = config.structured_output_threads > 0 ? config.structured_output_threads
                                                                   : std::clamp(num_cores / 2, 1, 8);

@@ -68,6 +68,8 @@ constexpr ConfigField kConfigFields[] = {
     QUIRE_FIELD(max_structured_output_bytes),
     QUIRE_FIELD(structured_output_threads),
     QUIRE_FIELD(structured_output_cache_bytes),
+    QUIRE_FIELD(enable_in_reasoning),
+    QUIRE_FIELD(num_jump_forward_tokens),
     QUIRE_FIELD(max_queued_requests),
     QUIRE_FIELD(max_waiting_requests),
     QUIRE_FIELD(max_queued_tokens),

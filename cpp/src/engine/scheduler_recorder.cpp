@@ -112,7 +112,8 @@ void SchedulerRecorder::scheduled(double now, const SchedulerOutput& scheduler_o
 // taken.
 int32_t SchedulerRecorder::num_drafts_kept(const RequestResult& result) const {
   const Request* request = scheduler_.find_request(result.request_id);
-  if (request == nullptr || request->grammar() == nullptr || result.num_drafts == 0) return result.num_drafts;
+  if (request == nullptr || request->grammar() == nullptr) return result.num_drafts;
+  if (result.num_drafts == 0 && !scheduler_.jumps_forward()) return 0;
   const auto num_kept = static_cast<int32_t>(request->spec_token_ids().size());
   return num_kept > 0 ? request->num_output_placeholders() + num_kept : 0;
 }
@@ -138,7 +139,7 @@ void SchedulerRecorder::collected(double now, const SchedulerOutput& scheduler_o
   if (!plain) {
     for (const RequestResult& r : result.results) result_.num_tokens.push_back(r.num_tokens);
   }
-  if (!result.draft_token_ids.empty()) {
+  if (!result.draft_token_ids.empty() || scheduler_.jumps_forward()) {
     for (const RequestResult& r : result.results) result_.num_drafts.push_back(num_drafts_kept(r));
   }
   for (size_t i = first_output; i < outputs.outputs.size() && !result_.failed; ++i) {

@@ -153,6 +153,13 @@ int32_t resolve_max_model_len(const EngineConfig& config, const HfConfig& hf_con
   return config.max_model_len;
 }
 
+// What grammars propose takes the place of a drafter's drafts, or comes without one.
+Backend with_jump_forward(const EngineConfig& config, Backend backend) {
+  backend.speculation.num_speculative_tokens =
+      std::max(backend.speculation.num_speculative_tokens, config.num_jump_forward_tokens);
+  return backend;
+}
+
 // Requests that every rank has named; the ranks need not do so in the same step.
 class Unanimous {
  public:
@@ -179,7 +186,8 @@ class Unanimous {
 class LocalExecutor final : public Executor {
  public:
   LocalExecutor(const EngineConfig& config, const Backend& backend)
-      : backend_(backend), max_in_flight_steps_(uses_async_scheduling(config, backend_) ? 2 : 1) {
+      : backend_(with_jump_forward(config, backend)),
+        max_in_flight_steps_(uses_async_scheduling(config, backend_) ? 2 : 1) {
     const HfConfig hf_config = load_model_config(config.model);
     model_info_.architecture = hf_config.get_strings("architectures").at(0);
     model_info_.max_model_len = resolve_max_model_len(config, hf_config);

@@ -15,8 +15,8 @@ class GrammarDoor {
  public:
   explicit GrammarDoor(std::shared_ptr<GrammarCompiler> compiler) : compiler_(std::move(compiler)) {}
 
-  // Takes the time of reading it, and a few microseconds for what came lately, too. Throws InvalidArgument for
-  // what is no grammar, or has a part that would not be kept to; parameters are then as they were.
+  // Takes the time of reading it, and a few microseconds for what came lately, too. Throws InvalidArgument
+  // for what is no grammar, or has a part that would not be kept to; parameters are then as they were.
   void enter(StructuredOutputsParams& params);
 
  private:

@@ -210,6 +210,8 @@ void EngineConfig::validate() const {
           structured_output_threads, "between 1 and 64, or 0 for half the cores");
   require(structured_output_cache_bytes >= 0, "structured_output_cache_bytes", structured_output_cache_bytes,
           "at least 0");
+  require(num_jump_forward_tokens >= 0 && num_jump_forward_tokens <= 32, "num_jump_forward_tokens",
+          num_jump_forward_tokens, "between 1 and 32, or 0 for none");
   require(max_waiting_requests >= 0, "max_waiting_requests", max_waiting_requests,
           "at least 1, or 0 for no limit");
   require(max_queued_tokens >= 0, "max_queued_tokens", max_queued_tokens, "at least 1, or 0 for no limit");

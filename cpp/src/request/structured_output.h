@@ -26,6 +26,9 @@ class StructuredOutputGrammar {
   virtual bool accept_tokens(std::span<const int32_t> token_ids) = 0;
   // How many leading drafts the grammar permits. Changes nothing.
   virtual int32_t num_valid_drafts(std::span<const int32_t> token_ids) = 0;
+  // Tokens of the text that must follow, as a tokenizer cuts it: where it may be cut otherwise, others may be
+  // sampled. At most StructuredOutputManager::num_jump_forward_tokens; valid until the next call.
+  virtual std::span<const int32_t> propose() { return {}; }
 };
 
 // The masks of a request that a step samples from: of what may follow its tokens, then of what may follow
@@ -42,6 +45,8 @@ class StructuredOutputManager {
   virtual ~StructuredOutputManager() = default;
   // Starts compiling the request's grammar and returns; null when it asks for none.
   virtual std::unique_ptr<StructuredOutputGrammar> make_grammar(const EngineCoreRequest& request) = 0;
+  // The most that a grammar proposes; 0: none does.
+  virtual int32_t num_jump_forward_tokens() const { return 0; }
   // Of one mask: ceil(V / 32).
   virtual size_t num_mask_words() const = 0;
   // Fills all of them, perhaps with several threads. Every bit is set where a grammar cannot go on, and

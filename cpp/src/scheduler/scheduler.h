@@ -82,6 +82,12 @@ class Scheduler {
   // The masks of such a step, into `out`, which is overwritten. Every step before it has returned.
   void make_grammar_output(const SchedulerOutput& scheduler_output, GrammarOutput& out);
 
+  // Whether grammars propose drafts, which no result then holds.
+  bool jumps_forward() const {
+    return parts_.structured_output_manager &&
+           parts_.structured_output_manager->num_jump_forward_tokens() > 0;
+  }
+
   // How long a step of `num_tokens` took. Only predictions depend on it.
   void observe_step(int32_t num_tokens, double seconds) { step_time_model_.observe(num_tokens, seconds); }
 

@@ -176,6 +176,10 @@ void Scheduler::take_drafts(Request& request, std::span<const int32_t> drafts) {
   if (kv_cache_manager_.has_state_groups()) return;
   // Drafts in flight: how many tokens they will be is not known.
   if (request.num_computed_tokens() >= request.num_tokens() + request.num_output_placeholders()) return;
+  if (request.grammar() && request.num_output_placeholders() == 0 && jumps_forward()) {
+    // What must follow is a better guess than any.
+    if (const auto forced = request.grammar()->propose(); !forced.empty()) drafts = forced;
+  }
   // The first places are those of tokens that steps in flight sample.
   drafts = drafts.subspan(std::min(static_cast<size_t>(request.num_output_placeholders()), drafts.size()));
   if (drafts.empty()) return;

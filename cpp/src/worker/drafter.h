@@ -6,7 +6,8 @@
 // log-probabilities are those that it has without drafts, random or not; only the number of steps differs.
 // Bitwise so where kernels compute a row of one token as they do a row of several, as the CPU's do; a device
 // that rounds them differently may choose differently between tokens that are as good as equally likely.
-// A step has one grammar mask for a request: one that has a mask keeps no drafts, and no more are asked for.
+// A grammar's masks come for each of the positions, and drafts that it does not permit are not computed. It
+// may propose drafts itself, with or without a drafter: what must follow (StructuredOutputGrammar::propose).
 #pragma once
 
 #include <algorithm>
@@ -38,7 +39,7 @@ class Drafter {
 
 struct Speculation {
   int32_t num_speculative_tokens = 0;  // the most drafts that a request has in a step; 0: none
-  std::shared_ptr<Drafter> drafter;    // of the rank whose results count
+  std::shared_ptr<Drafter> drafter;    // of the rank whose results count; null: drafts are grammars'
 
   // Rows of logits that a step has at most.
   int32_t max_num_logits(int32_t max_num_seqs, int32_t max_num_batched_tokens) const {

@@ -1,6 +1,7 @@
 // Answers under a grammar, from the engine's door to the text; and that nobody else notices.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <regex>
 
@@ -164,6 +165,7 @@ TEST_P(StructuredOutputTest, ARecordingIsReplayed) {
   recorded.kv_cache_memory_bytes = 0;
   recorded.num_gpu_blocks_override = 24;
   recorded.max_num_seqs = 4;
+  if (!GetParam()) recorded.num_jump_forward_tokens = 4;
   recorded.flight_recorder_bytes = 1 << 16;  // several segments: a recording begins while requests wait
   Engine engine(recorded);
   for (int round = 0; round < 6; ++round) {
@@ -186,6 +188,123 @@ TEST_P(StructuredOutputTest, ARecordingIsReplayed) {
   EXPECT_GT(report.num_steps, 100U);
   EXPECT_EQ(report.num_identical, report.num_steps);
   std::filesystem::remove(path);
+}
+
+// What it thinks is as without a grammar; what follows is as if the thoughts had been the prompt's.
+TEST_P(StructuredOutputTest, AGrammarBeginsBehindTheThoughts) {
+  const std::string prompt = "Once upon a time";
+  const auto free = Engine(config()).generate({request(prompt)})[0].outputs[0].token_ids;
+  constexpr std::ptrdiff_t kNumThoughts = 9;
+  EngineConfig thinking = config();
+  thinking.think_start_token_ids = {7};
+  thinking.think_end_token_ids = {free[kNumThoughts - 2], free[kNumThoughts - 1]};
+  ASSERT_EQ(std::search(free.begin(), free.end(), thinking.think_end_token_ids.begin(),
+                        thinking.think_end_token_ids.end()) -
+                free.begin(),
+            kNumThoughts - 2);
+  const std::vector<int32_t> thoughts(free.begin(), free.begin() + kNumThoughts);
+  EngineRequest behind = with_regex("[A-Z][a-z]{2,5}, [0-9]{4}");
+  EngineRequest asked = behind;
+  behind.prompt_token_ids = Tokenizer::load(QUIRE_DEMO_MODEL)->encode(prompt);
+  behind.prompt_token_ids.insert(behind.prompt_token_ids.end(), thoughts.begin(), thoughts.end());
+  behind.prompt.clear();
+  std::vector<int32_t> expected = thoughts;
+  for (const int32_t num_jump_forward_tokens : {0, GetParam() ? 0 : 4}) {
+    thinking.num_jump_forward_tokens = num_jump_forward_tokens;
+    Engine engine(thinking);
+    const auto outputs = engine.generate({asked, behind, request(prompt)});
+    const CompletionOutput& held = outputs[1].outputs[0];
+    EXPECT_TRUE(std::regex_match(held.text, std::regex("[A-Z][a-z]{2,5}, [0-9]{4}"))) << held.text;
+    expected.resize(kNumThoughts);
+    expected.insert(expected.end(), held.token_ids.begin(), held.token_ids.end());
+    EXPECT_EQ(outputs[0].outputs[0].token_ids, expected) << outputs[0].outputs[0].error;
+    EXPECT_EQ(outputs[0].outputs[0].finish_reason, FinishReason::kStop);
+    EXPECT_EQ(outputs[2].outputs[0].token_ids, free);
+  }
+  thinking.enable_in_reasoning = true;
+  const auto from_the_first = Engine(thinking).generate({asked})[0].outputs[0];
+  EXPECT_TRUE(std::regex_match(from_the_first.text, std::regex("[A-Z][a-z]{2,5}, [0-9]{4}")));
+}
+
+TEST_P(StructuredOutputTest, AnAnswerThatThinksIsPreemptedAndGoesOn) {
+  EngineConfig thinking = config();
+  const auto free = Engine(config()).generate({request("Once upon a time")})[0].outputs[0].token_ids;
+  thinking.think_start_token_ids = {7};
+  thinking.think_end_token_ids = {free[20]};
+  thinking.kv_cache_memory_bytes = 0;
+  thinking.max_num_seqs = 4;
+  const auto answers = [&](int32_t num_blocks) {
+    thinking.num_gpu_blocks_override = num_blocks;
+    Engine engine(thinking);
+    const auto outputs =
+        engine.generate(std::vector<EngineRequest>(4, with_regex("([a-z]{1,8} ){60}end", 200)));
+    EXPECT_EQ(engine.stats().num_preemptions > 0, num_blocks < 20);
+    std::vector<std::vector<int32_t>> tokens;
+    for (const RequestOutput& output : outputs) tokens.push_back(output.outputs[0].token_ids);
+    return tokens;
+  };
+  EXPECT_EQ(answers(18), answers(80));
+}
+
+// Text that must follow takes few steps, and the tokens are those that it has without.
+TEST(JumpForwardTest, ForcedTextTakesFewerSteps) {
+  if (!has_grammar_compiler()) GTEST_SKIP() << "built without a grammar library";
+  EngineConfig config;
+  config.model = QUIRE_DEMO_MODEL;
+  config.max_model_len = 256;
+  config.num_threads = 1;
+  config.kv_cache_memory_bytes = 16 << 20;
+  EngineRequest free;
+  free.prompt = "Once upon a time";
+  free.sampling_params.temperature = 0;
+  free.sampling_params.max_tokens = 48;
+  free.sampling_params.logprobs = 1;
+  const std::string own_words = Engine(config).generate({free})[0].outputs[0].text;
+  std::vector<EngineRequest> requests(5, free);
+  for (EngineRequest& request : requests) request.sampling_params.max_tokens = 160;
+  requests[0].sampling_params.structured_outputs.emplace().choice = {own_words, "Twice upon a time"};
+  for (const size_t i : {1, 2, 3}) {
+    auto& params = requests[i].sampling_params.structured_outputs.emplace();
+    params.json = JsonText{R"({"type": "object", "properties": {
+        "the name of the little girl": {"enum": ["Lily", "Anna"]},
+        "what the baker said to the old man": {"type": "string", "maxLength": 10},
+        "where they went together in the evening": {"enum": ["to the forest behind the house", "home"]}},
+        "required": ["the name of the little girl", "what the baker said to the old man",
+                     "where they went together in the evening"]})"};
+    params.disable_any_whitespace = i == 2;
+  }
+  requests[3].sampling_params.temperature = 1;
+  requests[3].sampling_params.seed = 5;
+  std::vector<RequestOutput> expected;
+  std::vector<uint64_t> num_steps;  // that each takes without
+  for (const int32_t num_tokens : {0, 3, 12}) {
+    config.num_jump_forward_tokens = num_tokens;
+    Engine engine(config);
+    for (size_t i = 0; i < requests.size(); ++i) {
+      const uint64_t before = engine.stats().num_steps;
+      const RequestOutput output = engine.generate({requests[i]})[0];
+      const uint64_t steps = engine.stats().num_steps - before;
+      if (num_tokens == 0) {
+        expected.push_back(output);
+        num_steps.push_back(steps);
+        continue;
+      }
+      EXPECT_EQ(output.outputs[0].token_ids, expected[i].outputs[0].token_ids);
+      EXPECT_EQ(output.outputs[0].text, expected[i].outputs[0].text);
+      EXPECT_EQ(output.outputs[0].finish_reason, expected[i].outputs[0].finish_reason);
+      EXPECT_EQ(output.outputs[0].logprobs.size(), expected[i].outputs[0].logprobs.size());
+      // Its own words a model cuts as the tokenizer does; the keys of a schema this one mostly does not.
+      if (num_tokens == 12 && i == 0) {
+        EXPECT_LT(steps * 4, num_steps[i]);
+      } else if (num_tokens == 12 && i < 3) {
+        EXPECT_LT(steps * 5, num_steps[i] * 4);
+      }
+    }
+    const auto together = engine.generate(requests);
+    for (size_t i = 0; i < requests.size(); ++i)
+      EXPECT_EQ(together[i].outputs[0].token_ids, expected[i].outputs[0].token_ids);
+    EXPECT_EQ(engine.stats().num_spec_tokens > 0, num_tokens > 0);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(StepsInFlight, StructuredOutputTest, testing::Bool(),
