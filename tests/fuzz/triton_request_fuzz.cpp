@@ -96,7 +96,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   try {
     quire::EngineRequest request;
-    quire::set_fields(request, std::string(text), "sampling_parameters");
+    quire::ChatRequest chat;
+    quire::set_fields(request, chat, std::string(text), "sampling_parameters", /*except=*/"lora_name");
   } catch (const quire::InvalidArgument&) {
   }
   return 0;

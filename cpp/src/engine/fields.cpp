@@ -128,6 +128,12 @@ void read_field(Also also, const FieldValue& value, std::optional<int32_t>& fiel
 void set_json_field(EngineRequest& request, ChatRequest* chat, const std::string& name, const Json& value,
                     std::string_view text) {
   bool found = false;
+  for_each_client_field(request, [&](const auto& field, auto& target) {
+    if (name != field.name) return;
+    found = true;
+    if (!value.is_null()) read_field(field.also, FieldValue(value, name, text), target);
+  });
+  if (found) return;
   if (chat) {
     for_each_field(kChatRequestFields, [&](const auto& field) {
       if (name != field.name) return;
@@ -136,12 +142,6 @@ void set_json_field(EngineRequest& request, ChatRequest* chat, const std::string
     });
     if (found) return;
   }
-  for_each_client_field(request, [&](const auto& field, auto& target) {
-    if (name != field.name) return;
-    found = true;
-    if (!value.is_null()) read_field(field.also, FieldValue(value, name, text), target);
-  });
-  if (found) return;
   for (const NeutralField& neutral : kNeutralFields) {
     if (name != neutral.name) continue;
     Json parsed;

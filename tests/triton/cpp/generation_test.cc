@@ -1,5 +1,6 @@
 // Requests from one end to the other, with the demo model.
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "triton_test.h"
 
@@ -86,6 +87,39 @@ TEST_F(GenerationTest, EveryFlagBringsItsOutputInEveryResponseOfAStream) {
   EXPECT_EQ(prompt_logprobs(call->responses().size() - 1), "[]");
   EXPECT_EQ(call->ids().size(), 12U);
   EXPECT_EQ(strings(call->responses().back().outputs.at("finish_reason")).at(0), "length");
+}
+
+TEST_F(GenerationTest, AConversationStreamsAsDeltasOfItsMessage) {
+  const auto model = load_demo({{"tool_parser", "hermes"}});
+  ClientRequest request;
+  request.inputs = {string_input("messages", R"([{"role": "user", "content": "Who are you?"}])"),
+                    string_input("sampling_parameters", kGreedy)};
+  const auto whole = model->infer(request);
+  whole->wait();
+  ASSERT_EQ(whole->error(), "");
+  EXPECT_NE(whole->text(), "");
+  request.inputs.push_back(bool_input("stream", true));
+  request.outputs = {"message"};
+  std::string content;
+  for (const ReceivedResponse& response : model->infer(request)->wait()) {
+    ASSERT_EQ(response.error, "");
+    content += nlohmann::json::parse(strings(response.outputs.at("message")).at(0)).value("content", "");
+  }
+  EXPECT_EQ(content, whole->text());
+}
+
+TEST_F(GenerationTest, AConversationThatCannotBeRenderedFailsAlone) {
+  const auto model = load_demo();
+  ClientRequest request;
+  for (const char* messages : {"{}", "[1]", R"([{"role": "user", "content": 5}])"}) {
+    request.inputs = {string_input("messages", messages)};
+    const auto call = model->infer(request);
+    call->wait();
+    EXPECT_EQ(call->error_code(), TRITONSERVER_ERROR_INVALID_ARG) << messages;
+  }
+  const auto call = model->infer(text_request(kStory, kGreedy));
+  call->wait();
+  EXPECT_EQ(call->error(), "");
 }
 
 // [1, 1] for [1], as clients of TensorRT-LLM's models have it.
