@@ -18,9 +18,10 @@ HEAD = """\
 # Fields of a request
 
 Written by `tools/request_fields.py` from the tables in
-[sampling_params.h](../cpp/include/quire/sampling_params.h) and [engine.h](../cpp/include/quire/engine.h). The
-names are those of C++, of Python, of JSON (`sampling_parameters`) and of Triton's request parameters; there,
-clients do not set the ones marked *. In Python, None leaves the default, and is no limit for `max_tokens`.
+[sampling_params.h](../cpp/include/quire/sampling_params.h), [engine.h](../cpp/include/quire/engine.h) and
+[chat.h](../cpp/include/quire/chat.h). The names are those of C++, of Python, of JSON (`sampling_parameters`)
+and of Triton's request parameters; there, clients do not set the ones marked *. In Python, None leaves the
+default, and is no limit for `max_tokens`.
 """
 
 

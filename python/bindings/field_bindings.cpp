@@ -1,6 +1,7 @@
 // The tables of fields (quire/field.h), for documentation and for tests that walk them.
 #include "arguments.h"
 #include "bindings.h"
+#include "quire/chat.h"
 #include "quire/engine.h"
 
 namespace nb = nanobind;
@@ -31,11 +32,39 @@ void append_fields(nb::list& fields, const char* owner) {
   });
 }
 
+template <typename T>
+constexpr const char* chat_field_type() {
+  if constexpr (std::is_same_v<T, JsonText>) return "JSON";
+  if constexpr (std::is_same_v<T, std::string>) return "str";
+  if constexpr (std::is_same_v<T, std::optional<bool>>) return "bool | None";
+  return "bool";
+}
+
+// Which Python has no class for: LLM.chat has arguments of these names.
+void append_chat_fields(nb::list& fields) {
+  const ChatRequest defaults;
+  for_each_field(kChatRequestFields, [&](const auto& field) {
+    const auto& value = defaults.*field.member;
+    using T = std::remove_cvref_t<decltype(value)>;
+    nb::dict described;
+    described["struct"] = "ChatRequest";
+    described["name"] = field.name;
+    described["type"] = chat_field_type<T>();
+    described["default"] = nb::none();
+    if constexpr (std::is_same_v<T, bool>) described["default"] = value;
+    described["range"] = "";
+    described["set_by_clients"] = true;
+    described["doc"] = field.doc;
+    fields.append(described);
+  });
+}
+
 nb::list request_fields() {
   nb::list fields;
   append_fields<kSamplingParamsFields, SamplingParams>(fields, "SamplingParams");
   append_fields<kStructuredOutputsFields, StructuredOutputsParams>(fields, "StructuredOutputsParams");
   append_fields<kEngineRequestFields, EngineRequest>(fields, "EngineRequest");
+  append_chat_fields(fields);
   return fields;
 }
 

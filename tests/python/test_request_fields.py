@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import math
 import pickle
 import subprocess
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from quire import SamplingParams, StructuredOutputsParams, _core
+from quire import LLM, SamplingParams, StructuredOutputsParams, _core
 
 ROOT = Path(__file__).resolve().parents[2]
 Described = dict[str, Any]
@@ -20,6 +21,14 @@ FIELDS: list[Described] = _core.request_fields()
 
 def of(owner: str) -> list[Described]:
     return [field for field in FIELDS if field["struct"] == owner]
+
+
+def test_fields_of_conversations_are_arguments_and_documented() -> None:
+    arguments = inspect.signature(LLM.chat).parameters
+    page = (ROOT / "model_repository" / "README.md").read_text().partition("## Conversations")[2]
+    for field in of("ChatRequest"):
+        assert field["name"] in arguments
+        assert f"`{field['name']}`" in page
 
 
 def sample(field: Described) -> Any:
