@@ -1,8 +1,13 @@
 // The tables of fields (quire/field.h), for documentation and for tests that walk them.
+#include <algorithm>
+#include <string>
+#include <vector>
+
 #include "arguments.h"
 #include "bindings.h"
 #include "quire/chat.h"
 #include "quire/engine.h"
+#include "quire/fields.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -14,6 +19,7 @@ template <const auto& table, typename Struct>
 void append_fields(nb::list& fields, const char* owner) {
   constexpr auto arguments = arguments_of_table<table>();
   const Struct defaults;
+  const std::vector<std::string> in_json = request_field_names();
   auto argument = arguments.begin();
   for_each_field(table, [&](const auto& field) {
     nb::dict described;
@@ -26,6 +32,7 @@ void append_fields(nb::list& fields, const char* owner) {
     described["max"] = field.range.max;
     described["excludes_min"] = field.range.excludes_min;
     described["set_by_clients"] = field.set_by == SetBy::kClients;
+    described["in_json"] = std::ranges::find(in_json, field.name) != in_json.end();
     described["doc"] = field.doc;
     fields.append(described);
     ++argument;

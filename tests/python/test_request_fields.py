@@ -6,15 +6,18 @@ import copy
 import inspect
 import math
 import pickle
+import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from quire import LLM, SamplingParams, StructuredOutputsParams, _core
+from quire import LLM, LLMEngine, SamplingParams, StructuredOutputsParams, _core
 
 ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "request_fields.md").read_text()
 Described = dict[str, Any]
 FIELDS: list[Described] = _core.request_fields()
 
@@ -123,6 +126,61 @@ def test_a_field_of_the_request_is_an_argument(field: Described) -> None:
     _core.EngineRequest("r", [1, 2], SamplingParams(), **given(field, None))
     with pytest.raises(TypeError, match=rf"^{name} must be "):
         _core.EngineRequest("r", "prompt", SamplingParams(), **given(field, object()))
+
+
+ENGINE_REQUEST: str = _core.EngineRequest.__init__.__nb_signature__[0][0]  # type: ignore[attr-defined]
+
+
+# Where a request can come in, and what each of these knows of the fields, by their names. A field is at every
+# door, or REASONS say why not. HTTP's door is to be listed here when there is one.
+def keywords(function: Callable[..., Any]) -> set[str]:
+    return set(inspect.signature(function).parameters)
+
+
+DOORS: dict[str, dict[str, set[str]]] = {
+    "SamplingParams": {
+        "C++": {field["name"] for field in of("SamplingParams")},  # the compiler counts the struct's members
+        "SamplingParams(...)": keywords(SamplingParams),
+        "SamplingParams.": {name for name in dir(SamplingParams) if not name.startswith("_")},
+        "JSON": {field["name"] for field in of("SamplingParams") if field["in_json"]},
+        "the page": set(re.findall(r"^\| `(\w+)`", PAGE, re.MULTILINE)),
+    },
+    "EngineRequest": {
+        "C++": {field["name"] for field in of("EngineRequest")},
+        "EngineRequest(...)": set(re.findall(r"(\w+):", ENGINE_REQUEST)),
+        "LLM.generate": keywords(LLM.generate),
+        "LLM.chat": keywords(LLM.chat),
+        "LLM.stream": keywords(LLM.stream),
+        "LLMEngine.add_request": keywords(LLMEngine.add_request),
+        "JSON": {field["name"] for field in of("EngineRequest") if field["in_json"]},
+        "the page": set(re.findall(r"^\| `(\w+)`", PAGE, re.MULTILINE)),
+    },
+}
+# Triton's sampling_parameters and request parameters are read by the functions that read JSON: the test
+# EveryFieldIsAParameterAndASamplingParameter of its adapter walks the same tables.
+REASONS = {
+    ("JSON", "output_kind"): "how answers are sent is the door's: Triton's input `stream`",
+    ("JSON", "queue_timeout_ms"): "Triton's own queue policy says it",
+}
+
+
+@pytest.mark.parametrize(
+    ("door", "field"),
+    [
+        pytest.param(door, field, id=f"{door}-{field['name']}")
+        for owner, doors in DOORS.items()
+        for door in doors
+        for field in of(owner)
+    ],
+)
+def test_a_field_is_at_every_door_or_it_is_said_why_not(door: str, field: Described) -> None:
+    is_there = field["name"] in DOORS[field["struct"]][door]
+    assert is_there != ((door, field["name"]) in REASONS), REASONS.get((door, field["name"]), "it is missing")
+
+
+def test_what_a_door_need_not_know_is_a_field_that_code_sets() -> None:
+    """Clients set all others by their names, and only those: set_by_clients and the reasons agree."""
+    assert {name for _, name in REASONS} == {f["name"] for f in FIELDS if not f["set_by_clients"]}
 
 
 def test_the_limit_that_a_field_names_is_the_engines(demo_model: Path) -> None:
