@@ -58,20 +58,25 @@ nb::bytes hash_bytes(const KVBlockHash& hash) { return nb::bytes(hash.data(), si
 
 using CompletionState =
     std::tuple<int32_t, std::string, std::vector<int32_t>, std::optional<double>,
-               std::vector<PositionLogprobs>, uint8_t, std::optional<StopReason>, std::string>;
+               std::vector<PositionLogprobs>, uint8_t, std::optional<StopReason>, std::string, int32_t>;
 
 CompletionState completion_state(const CompletionOutput& o) {
-  return {o.index,        o.text,
-          o.token_ids,    o.cumulative_logprob,
-          o.logprobs,     static_cast<uint8_t>(o.finish_reason),
-          stop_reason(o), o.error};
+  return {o.index,
+          o.text,
+          o.token_ids,
+          o.cumulative_logprob,
+          o.logprobs,
+          static_cast<uint8_t>(o.finish_reason),
+          stop_reason(o),
+          o.error,
+          o.num_reasoning_tokens};
 }
 CompletionOutput completion_from(const CompletionState& state) {
   CompletionOutput o;
   uint8_t finish_reason = 0;
   std::optional<StopReason> stop_reason;
   std::tie(o.index, o.text, o.token_ids, o.cumulative_logprob, o.logprobs, finish_reason, stop_reason,
-           o.error) = state;
+           o.error, o.num_reasoning_tokens) = state;
   o.finish_reason = static_cast<FinishReason>(finish_reason);
   if (stop_reason) std::visit([&](const auto& reason) { o.stop_reason = reason; }, *stop_reason);
   return o;
@@ -79,21 +84,26 @@ CompletionOutput completion_from(const CompletionState& state) {
 
 using RequestState =
     std::tuple<std::string, std::optional<std::string>, std::vector<int32_t>, std::vector<CompletionOutput>,
-               bool, int32_t, RequestMetrics, std::optional<std::vector<PositionLogprobs>>>;
+               bool, int32_t, RequestMetrics, std::optional<std::vector<PositionLogprobs>>, RequestUsage>;
 
 RequestState request_state(const RequestOutput& o) {
-  return {o.request_id,        o.prompt ? std::optional(*o.prompt) : std::nullopt,
-          *o.prompt_token_ids, o.outputs,
-          o.finished,          o.num_cached_tokens,
-          o.metrics,           o.prompt_logprobs ? std::optional(*o.prompt_logprobs) : std::nullopt};
+  return {o.request_id,
+          o.prompt ? std::optional(*o.prompt) : std::nullopt,
+          *o.prompt_token_ids,
+          o.outputs,
+          o.finished,
+          o.num_cached_tokens,
+          o.metrics,
+          o.prompt_logprobs ? std::optional(*o.prompt_logprobs) : std::nullopt,
+          o.usage};
 }
 RequestOutput request_from(const RequestState& state) {
   RequestOutput o;
   std::optional<std::string> prompt;
   std::vector<int32_t> ids;
   std::optional<std::vector<PositionLogprobs>> logprobs;
-  std::tie(o.request_id, prompt, ids, o.outputs, o.finished, o.num_cached_tokens, o.metrics, logprobs) =
-      state;
+  std::tie(o.request_id, prompt, ids, o.outputs, o.finished, o.num_cached_tokens, o.metrics, logprobs,
+           o.usage) = state;
   if (logprobs)
     o.prompt_logprobs = std::make_shared<const std::vector<PositionLogprobs>>(std::move(*logprobs));
   if (prompt) o.prompt = std::make_shared<const std::string>(std::move(*prompt));
@@ -146,6 +156,9 @@ void bind_outputs(nb::module_& m) {
                    "'stop', 'length', 'abort', 'error', or None while unfinished.")
       .def_prop_ro("stop_reason", stop_reason, "The stop string or stop token id that ended it, if one did.")
       .def_ro("error", &CompletionOutput::error)
+      .def_ro("num_reasoning_tokens", &CompletionOutput::num_reasoning_tokens,
+              "Of all tokens so far, those inside a reasoning block (think_start_token_ids, "
+              "think_end_token_ids).")
       .def("finished", &CompletionOutput::finished);
   def_value(completion,
             {"index", "text", "token_ids", "cumulative_logprob", "logprobs", "finish_reason", "stop_reason"},
@@ -163,12 +176,35 @@ void bind_outputs(nb::module_& m) {
       .def_ro("last_token_time", &RequestMetrics::last_token_time,
               "The step that gave its last token so far ended.")
       .def_ro("num_generation_tokens", &RequestMetrics::num_generation_tokens,
-              "Tokens generated so far, of all completions.");
+              "Tokens generated so far, of all completions.")
+      .def_ro("mean_time_per_output_token", &RequestMetrics::mean_time_per_output_token,
+              "Seconds from one token of a completion to its next one, on average; 0 when none has two.")
+      .def_prop_ro("queued_time", &RequestMetrics::queued_time, "Seconds from arrival to the first step.")
+      .def_prop_ro("prefill_time", &RequestMetrics::prefill_time,
+                   "Seconds from the first step to the first token.")
+      .def_prop_ro("first_token_latency", &RequestMetrics::first_token_latency,
+                   "Seconds from arrival to the first token.")
+      .def_prop_ro("decode_time", &RequestMetrics::decode_time,
+                   "Seconds from the first token to the last one.")
+      .def_prop_ro("inference_time", &RequestMetrics::inference_time,
+                   "Seconds from the first step to the last token.");
   def_plain_value<&RequestMetrics::arrival_time, &RequestMetrics::first_scheduled_time,
                   &RequestMetrics::first_token_time, &RequestMetrics::last_token_time,
-                  &RequestMetrics::num_generation_tokens>(
+                  &RequestMetrics::num_generation_tokens, &RequestMetrics::mean_time_per_output_token>(
       metrics, {"arrival_time", "first_scheduled_time", "first_token_time", "last_token_time",
-                "num_generation_tokens"});
+                "num_generation_tokens", "mean_time_per_output_token"});
+
+  nb::class_<RequestUsage> usage(m, "RequestUsage",
+                                 "What a request has used so far, of all its completions.");
+  usage.def_ro("num_prompt_tokens", &RequestUsage::num_prompt_tokens, "Counted once, whatever n is.")
+      .def_ro("num_cached_tokens", &RequestUsage::num_cached_tokens,
+              "Of the prompt's, those whose keys and values were already there.")
+      .def_ro("num_generation_tokens", &RequestUsage::num_generation_tokens)
+      .def_ro("num_reasoning_tokens", &RequestUsage::num_reasoning_tokens,
+              "Of the generated ones, those inside a reasoning block.");
+  def_plain_value<&RequestUsage::num_prompt_tokens, &RequestUsage::num_cached_tokens,
+                  &RequestUsage::num_generation_tokens, &RequestUsage::num_reasoning_tokens>(
+      usage, {"num_prompt_tokens", "num_cached_tokens", "num_generation_tokens", "num_reasoning_tokens"});
 
   nb::class_<RequestOutput> request(m, "RequestOutput", "What a request gave back.");
   request.def_ro("request_id", &RequestOutput::request_id)
@@ -181,10 +217,11 @@ void bind_outputs(nb::module_& m) {
       .def_ro("outputs", &RequestOutput::outputs)
       .def_ro("finished", &RequestOutput::finished)
       .def_ro("num_cached_tokens", &RequestOutput::num_cached_tokens)
-      .def_ro("metrics", &RequestOutput::metrics);
+      .def_ro("metrics", &RequestOutput::metrics)
+      .def_ro("usage", &RequestOutput::usage);
   def_value(request,
             {"request_id", "prompt", "prompt_token_ids", "prompt_logprobs", "outputs", "finished",
-             "num_cached_tokens", "metrics"},
+             "num_cached_tokens", "metrics", "usage"},
             request_state, request_from);
 }
 

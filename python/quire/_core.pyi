@@ -619,11 +619,17 @@ class CompletionOutput:
     @property
     def error(self) -> str: ...
 
+    @property
+    def num_reasoning_tokens(self) -> int:
+        """
+        Of all tokens so far, those inside a reasoning block (think_start_token_ids, think_end_token_ids).
+        """
+
     def finished(self) -> bool: ...
 
-    def __getstate__(self) -> tuple[int, str, list[int], float | None, list[list[Logprob]], int, str | int | None, str]: ...
+    def __getstate__(self) -> tuple[int, str, list[int], float | None, list[list[Logprob]], int, str | int | None, str, int]: ...
 
-    def __setstate__(self, arg: tuple[int, str, Sequence[int], float | None, Sequence[Sequence[Logprob]], int, str | int | None, str], /) -> None: ...
+    def __setstate__(self, arg: tuple[int, str, Sequence[int], float | None, Sequence[Sequence[Logprob]], int, str | int | None, str, int], /) -> None: ...
 
     def __eq__(self, other: object, /) -> bool: ...
 
@@ -654,9 +660,61 @@ class RequestMetrics:
     def num_generation_tokens(self) -> int:
         """Tokens generated so far, of all completions."""
 
-    def __getstate__(self) -> tuple[float, float, float, float, int]: ...
+    @property
+    def mean_time_per_output_token(self) -> float:
+        """
+        Seconds from one token of a completion to its next one, on average; 0 when none has two.
+        """
 
-    def __setstate__(self, arg: tuple[float, float, float, float, int], /) -> None: ...
+    @property
+    def queued_time(self) -> float:
+        """Seconds from arrival to the first step."""
+
+    @property
+    def prefill_time(self) -> float:
+        """Seconds from the first step to the first token."""
+
+    @property
+    def first_token_latency(self) -> float:
+        """Seconds from arrival to the first token."""
+
+    @property
+    def decode_time(self) -> float:
+        """Seconds from the first token to the last one."""
+
+    @property
+    def inference_time(self) -> float:
+        """Seconds from the first step to the last token."""
+
+    def __getstate__(self) -> tuple[float, float, float, float, int, float]: ...
+
+    def __setstate__(self, arg: tuple[float, float, float, float, int, float], /) -> None: ...
+
+    def __eq__(self, other: object, /) -> bool: ...
+
+    def __repr__(self) -> str: ...
+
+class RequestUsage:
+    """What a request has used so far, of all its completions."""
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        """Counted once, whatever n is."""
+
+    @property
+    def num_cached_tokens(self) -> int:
+        """Of the prompt's, those whose keys and values were already there."""
+
+    @property
+    def num_generation_tokens(self) -> int: ...
+
+    @property
+    def num_reasoning_tokens(self) -> int:
+        """Of the generated ones, those inside a reasoning block."""
+
+    def __getstate__(self) -> tuple[int, int, int, int]: ...
+
+    def __setstate__(self, arg: tuple[int, int, int, int], /) -> None: ...
 
     def __eq__(self, other: object, /) -> bool: ...
 
@@ -692,9 +750,12 @@ class RequestOutput:
     @property
     def metrics(self) -> RequestMetrics: ...
 
-    def __getstate__(self) -> tuple[str, str | None, list[int], list[CompletionOutput], bool, int, RequestMetrics, list[list[Logprob]] | None]: ...
+    @property
+    def usage(self) -> RequestUsage: ...
 
-    def __setstate__(self, arg: tuple[str, str | None, Sequence[int], Sequence[CompletionOutput], bool, int, RequestMetrics, Sequence[Sequence[Logprob]] | None], /) -> None: ...
+    def __getstate__(self) -> tuple[str, str | None, list[int], list[CompletionOutput], bool, int, RequestMetrics, list[list[Logprob]] | None, RequestUsage]: ...
+
+    def __setstate__(self, arg: tuple[str, str | None, Sequence[int], Sequence[CompletionOutput], bool, int, RequestMetrics, Sequence[Sequence[Logprob]] | None, RequestUsage], /) -> None: ...
 
     def __eq__(self, other: object, /) -> bool: ...
 

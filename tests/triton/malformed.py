@@ -33,6 +33,7 @@ FLAGS = (
     "return_num_output_tokens",
     "return_output_ids",
     "return_message",
+    "return_usage",
     "cancel",
 )
 SOME_OF_EACH = {"BOOL": True, "INT32": 3, "UINT8": 1, "INT64": 7, "FP32": 0.5, "BYTES": "x"}

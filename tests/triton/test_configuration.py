@@ -23,6 +23,7 @@ INPUTS = {
     "return_num_input_tokens": ("TYPE_BOOL", ["1"]),
     "return_num_output_tokens": ("TYPE_BOOL", ["1"]),
     "return_output_ids": ("TYPE_BOOL", ["1"]),
+    "return_usage": ("TYPE_BOOL", ["1"]),
     "request_id": ("TYPE_STRING", ["1"]),
     "cancel": ("TYPE_BOOL", ["1"]),
     "lora_name": ("TYPE_STRING", ["1"]),
@@ -44,6 +45,7 @@ OUTPUTS = {
     "cum_log_probs": ("TYPE_FP32", ["-1"]),
     "output_log_probs": ("TYPE_FP32", ["-1", "-1"]),
     "message": ("TYPE_STRING", ["-1"]),
+    "usage": ("TYPE_STRING", ["1"]),
 }
 
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+from quire import LLM, SamplingParams
+from triton_fixtures import ENGINE
 from triton_requests import error_of, infer
+from triton_server import TritonServer
 
 PROMPT = "Once upon a time"
 GREEDY = {"temperature": 0, "max_tokens": 12, "ignore_eos": True}
@@ -21,6 +25,7 @@ FLAGS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "return_num_output_tokens": ("num_output_tokens", lambda _: [12]),
     "return_num_input_tokens": ("num_input_tokens", lambda _: [4]),
 }
+THINK = {"think_start_token_ids": [300, 301], "think_end_token_ids": [302]}
 
 
 def test_text_goes_in_and_the_engines_greedy_text_comes_out(client: Any, reference: Reference) -> None:
@@ -224,3 +229,58 @@ def test_a_refused_request_leaves_the_next_one_alone(client: Any, reference: Ref
     error_of(client, "sync", {"text_input": ""})
     inputs = {"text_input": PROMPT, "sampling_parameters": GREEDY, **ONLY_NEW}
     assert infer(client, "sync", inputs).text == reference(PROMPT, **GREEDY)[0].text
+
+
+def test_the_same_request_is_accounted_for_as_in_python(
+    server: TritonServer, client: Any, demo_model: Path
+) -> None:
+    """Greedy, so that both doors compute the same tokens. The prompt opens the block of reasoning."""
+    parameters = {name: json.dumps(ids) for name, ids in THINK.items()}
+    server.write_model("thinking", {"model": demo_model, **ENGINE, **parameters}, decoupled=False)
+    server.load("thinking")
+    try:
+        llm = LLM(demo_model, num_threads=1, **THINK)
+        prompt = [*range(100, 140), 300, 301, 50]
+        answer = llm.generate(
+            [prompt], SamplingParams(temperature=0, max_tokens=12, ignore_eos=True), use_tqdm=False
+        )[0].outputs[0]
+        middle, last = answer.token_ids[5], answer.token_ids[8]
+        for sampling in (
+            {"max_tokens": 12},
+            {"max_tokens": 12, "stop_token_ids": [last]},
+            {"max_tokens": 9, "logit_bias": {"302": 100.0}},
+            {"max_tokens": 6, "n": 2, "max_thinking_tokens": 3},
+            {"max_tokens": 12, "logprobs": 1, "stop_token_ids": [middle]},
+        ):
+            fields: dict[str, Any] = {"temperature": 0, "ignore_eos": True, **sampling}
+            python: dict[str, Any] = {**fields}
+            if "logit_bias" in python:
+                python["logit_bias"] = {302: 100.0}
+            llm.reset_prefix_cache()
+            [expected] = llm.generate([prompt], SamplingParams(**python), use_tqdm=False)
+            inputs = {
+                "input_ids": prompt,
+                "sampling_parameters": {**fields, "cache_salt": json.dumps(sampling)},
+                "return_usage": True,
+                "return_finish_reason": True,
+                "return_cumulative_logprob": True,
+            }
+            [told] = [infer(client, "thinking", inputs).outputs]
+            usage = json.loads(told["usage"][0])
+            assert usage["cached_tokens"] == expected.usage.num_cached_tokens
+            assert usage["prompt_tokens"] == expected.usage.num_prompt_tokens == 43
+            assert usage["completion_tokens"] == expected.usage.num_generation_tokens
+            assert usage["reasoning_tokens"] == expected.usage.num_reasoning_tokens
+            assert (usage["reasoning_tokens"] > 0) == ("logit_bias" not in sampling)  # which ends it at once
+            assert usage["stop_reasons"] == [o.stop_reason for o in expected.outputs]
+            assert told["finish_reason"] == [o.finish_reason for o in expected.outputs]
+            if "logprobs" in sampling:
+                assert told["cumulative_logprob"] == [
+                    pytest.approx(o.cumulative_logprob, rel=1e-5) for o in expected.outputs
+                ]
+            times = [usage[name] for name in ("queued_time", "prefill_time", "decode_time")]
+            assert min(times) >= 0 and usage["mean_time_per_output_token"] > 0
+            assert usage["first_token_latency"] == pytest.approx(times[0] + times[1])
+            assert usage["inference_time"] == pytest.approx(times[1] + times[2])
+    finally:
+        server.unload("thinking")

@@ -134,6 +134,7 @@ void choose_outputs(const IncomingRequest& incoming, size_t num_outputs, const R
   options.num_input_tokens = wanted("num_input_tokens", "return_num_input_tokens");
   options.num_output_tokens = wanted("num_output_tokens", "return_num_output_tokens");
   options.message = wanted("message", "return_message");
+  options.usage = wanted("usage", "return_usage");
 }
 
 // Nothing is read for a conversation: its prompt is still to be rendered.

@@ -25,12 +25,13 @@ struct ResponseOptions {
   bool num_input_tokens = false;
   bool num_output_tokens = false;
   bool message = false;  // an assistant's message, or its deltas
+  bool usage = false;
   bool batched = false;  // shapes have a batch dimension, of 1
 
   // Whether all that is sent follows from the messages.
   bool only_messages() const {
     return message && !text_output && !output_ids && !cumulative_logprob && !logprobs && !prompt_logprobs &&
-           !cum_log_probs && !output_log_probs && !num_input_tokens && !num_output_tokens;
+           !cum_log_probs && !output_log_probs && !num_input_tokens && !num_output_tokens && !usage;
   }
 };
 

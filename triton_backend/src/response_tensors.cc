@@ -43,12 +43,14 @@ bool ResponseTensors::build(const RequestOutput& output, std::vector<OutputTenso
   tensors.clear();
   rows_.resize(static_cast<size_t>(n_));
   finish_reasons_.resize(rows_.size(), FinishReason::kNone);
+  stop_reasons_.resize(rows_.size());
   cumulative_logprobs_.resize(rows_.size());
   std::fill(rows_.begin(), rows_.end(), nullptr);
   for (const CompletionOutput& completion : output.outputs) {
     const auto row = static_cast<size_t>(completion.index);
     rows_.at(row) = &completion;
     if (completion.finished()) finish_reasons_[row] = completion.finish_reason;
+    stop_reasons_[row] = completion.stop_reason;
     if (completion.cumulative_logprob) cumulative_logprobs_[row] = *completion.cumulative_logprob;
   }
   while (options_.message && writers_.size() < rows_.size()) writers_.emplace_back(chat_);
@@ -120,6 +122,7 @@ bool ResponseTensors::build(const RequestOutput& output, std::vector<OutputTenso
       for (size_t i = 0; i < longest; ++i) append_bytes(bytes, row ? chosen_logprob(*row, i) : 0.0F);
     }
   }
+  if (options_.usage) append_string(add("usage", TRITONSERVER_TYPE_BYTES, {1}), usage_json(output));
   if (options_.batched) {
     for (OutputTensor& tensor : tensors) tensor.shape.insert(tensor.shape.begin(), 1);
   }
@@ -163,6 +166,32 @@ std::string ResponseTensors::logprobs_json(const std::vector<PositionLogprobs>& 
     }
   }
   return positions.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
+// What the request has used so far, and when things happened to it, in seconds.
+std::string ResponseTensors::usage_json(const RequestOutput& output) const {
+  nlohmann::ordered_json usage;
+  usage["prompt_tokens"] = output.usage.num_prompt_tokens;
+  usage["cached_tokens"] = output.usage.num_cached_tokens;
+  usage["completion_tokens"] = output.usage.num_generation_tokens;
+  usage["reasoning_tokens"] = output.usage.num_reasoning_tokens;
+  auto& reasons = usage["stop_reasons"] = nlohmann::ordered_json::array();
+  for (const auto& reason : stop_reasons_) {
+    if (const auto* text = std::get_if<std::string>(&reason)) {
+      reasons.push_back(*text);
+    } else if (const auto* id = std::get_if<int32_t>(&reason)) {
+      reasons.push_back(*id);
+    } else {
+      reasons.push_back(nullptr);
+    }
+  }
+  usage["queued_time"] = output.metrics.queued_time();
+  usage["prefill_time"] = output.metrics.prefill_time();
+  usage["first_token_latency"] = output.metrics.first_token_latency();
+  usage["decode_time"] = output.metrics.decode_time();
+  usage["inference_time"] = output.metrics.inference_time();
+  usage["mean_time_per_output_token"] = output.metrics.mean_time_per_output_token;
+  return usage.dump();
 }
 
 }  // namespace quire::triton

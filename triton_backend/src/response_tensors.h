@@ -29,12 +29,14 @@ class ResponseTensors {
  private:
   bool add_messages(std::string& bytes);
   std::string logprobs_json(const std::vector<PositionLogprobs>& all) const;
+  std::string usage_json(const RequestOutput& output) const;
 
   ResponseOptions options_;
   std::string prompt_;
   std::shared_ptr<const Tokenizer> tokenizer_;
   int32_t n_;
   std::vector<FinishReason> finish_reasons_;  // of completions that ended in an earlier response
+  std::vector<decltype(CompletionOutput::stop_reason)> stop_reasons_;
   std::vector<double> cumulative_logprobs_;
   std::vector<const CompletionOutput*> rows_;
   ChatAnswerOptions chat_;

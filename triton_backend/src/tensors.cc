@@ -18,6 +18,7 @@ const std::vector<TensorSpec>& input_specs() {
       {"return_num_input_tokens", TRITONSERVER_TYPE_BOOL, "TYPE_BOOL", {1}},
       {"return_num_output_tokens", TRITONSERVER_TYPE_BOOL, "TYPE_BOOL", {1}},
       {"return_output_ids", TRITONSERVER_TYPE_BOOL, "TYPE_BOOL", {1}},
+      {"return_usage", TRITONSERVER_TYPE_BOOL, "TYPE_BOOL", {1}},
       {"request_id", TRITONSERVER_TYPE_BYTES, "TYPE_STRING", {1}},
       {"cancel", TRITONSERVER_TYPE_BOOL, "TYPE_BOOL", {1}},
       {"lora_name", TRITONSERVER_TYPE_BYTES, "TYPE_STRING", {1}},
@@ -58,6 +59,7 @@ const std::vector<TensorSpec>& output_specs() {
       {"cum_log_probs", TRITONSERVER_TYPE_FP32, "TYPE_FP32", {-1}},
       {"output_log_probs", TRITONSERVER_TYPE_FP32, "TYPE_FP32", {-1, -1}},
       {"message", TRITONSERVER_TYPE_BYTES, "TYPE_STRING", {-1}},
+      {"usage", TRITONSERVER_TYPE_BYTES, "TYPE_STRING", {1}},
   };
   return *specs;  // never destroyed: threads may look at it when the process exits
 }

@@ -131,7 +131,8 @@ struct QUIRE_API EngineConfig {
   std::vector<std::string> logits_processors;
   // Processors that only this engine knows, to be listed by their names above.
   std::vector<std::shared_ptr<const NamedLogitsProcessor>> own_logits_processors;
-  // What a reasoning block begins and ends with, for max_thinking_tokens; empty: there are none.
+  // What a reasoning block begins and ends with, for max_thinking_tokens and num_reasoning_tokens; empty:
+  // there are none.
   std::vector<int32_t> think_start_token_ids;
   std::vector<int32_t> think_end_token_ids;
   // What requests that bring no seed get theirs from, in the order they come. Absent: drawn from the system.

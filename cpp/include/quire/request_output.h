@@ -36,6 +36,10 @@ struct CompletionOutput {
   std::vector<int32_t> token_ids;
   std::optional<double> cumulative_logprob;  // over all tokens so far; when logprobs were asked for
   std::vector<PositionLogprobs> logprobs;    // one for each of token_ids, when asked for
+  // Of all tokens so far, those inside a reasoning block: EngineConfig's think_start_token_ids and
+  // think_end_token_ids, which are not counted. What may be the beginning of the end is counted once that is
+  // decided. A block may begin in the prompt. 0 in an engine without them.
+  int32_t num_reasoning_tokens = 0;
   FinishReason finish_reason = FinishReason::kNone;
   // Which stop ended it: a stop string, or a stop token id; nothing for end-of-sequence.
   std::variant<std::monostate, std::string, int32_t> stop_reason;
@@ -54,8 +58,29 @@ struct RequestMetrics {
   double first_token_time = 0.0;      // the step that gave its first token ended
   double last_token_time = 0.0;       // the step that gave its last token so far ended
   int32_t num_generation_tokens = 0;  // so far, of all completions
+  // Seconds from one token of a completion to its next one, on average so far: from the first to the last,
+  // over one less than there are. Of several completions, of all their tokens alike. 0: none has two.
+  double mean_time_per_output_token = 0.0;
 
+  // Seconds, under vLLM's names; 0 until the last of the two times is known.
+  double queued_time() const { return between(arrival_time, first_scheduled_time); }
+  double prefill_time() const { return between(first_scheduled_time, first_token_time); }
+  double first_token_latency() const { return between(arrival_time, first_token_time); }
+  double decode_time() const { return between(first_token_time, last_token_time); }
+  double inference_time() const { return between(first_scheduled_time, last_token_time); }
+
+  static double between(double begin, double end) { return begin == 0.0 || end == 0.0 ? 0.0 : end - begin; }
   bool operator==(const RequestMetrics&) const = default;
+};
+
+// What a request has used so far, of all its completions. A prompt is counted once.
+struct RequestUsage {
+  int32_t num_prompt_tokens = 0;
+  int32_t num_cached_tokens = 0;      // of those, the ones whose keys and values were already there
+  int32_t num_generation_tokens = 0;  // delivered: what follows a stop string is dropped, and not counted
+  int32_t num_reasoning_tokens = 0;   // of those, the ones inside a reasoning block
+
+  bool operator==(const RequestUsage&) const = default;
 };
 
 // With RequestOutputKind::kDelta, `text`, `token_ids` and `logprobs` hold what is new, and only
@@ -71,6 +96,7 @@ struct RequestOutput {
   bool finished = false;          // all completions are
   int32_t num_cached_tokens = 0;  // prompt tokens whose keys and values were already there
   RequestMetrics metrics;
+  RequestUsage usage;  // whatever the output kind, of all so far
 };
 
 }  // namespace quire

@@ -44,7 +44,9 @@ struct EngineBase::Impl {
     const auto eos = read_eos_token_ids(config.model, info.vocab_size);
     description = {info.architecture, info.dtype, info.backend, info.vocab_size, info.max_model_len, eos};
     input_processor = std::make_unique<InputProcessor>(info, eos, tokenizer, grammar_compiler, config);
-    output_processor = std::make_unique<OutputProcessor>(tokenizer, config.metric_sink);
+    output_processor = std::make_unique<OutputProcessor>(
+        tokenizer, config.metric_sink,
+        ReasoningTokens{config.think_start_token_ids, config.think_end_token_ids});
   }
 
   // Null where there can be none: requests that want it are refused at the door.

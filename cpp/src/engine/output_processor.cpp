@@ -17,8 +17,11 @@ void OutputProcessor::add_request(EngineRequest&& request, const std::vector<Eng
   state->params = std::move(request.sampling_params);
   state->callback = std::move(callback);
   state->stop_strings = std::move(stop_strings);
+  std::optional<ReasoningCounter> reasoning;
+  if (!reasoning_tokens_.empty()) reasoning.emplace(reasoning_tokens_, *state->prompt_token_ids);
   for (const EngineCoreRequest& message : children) {
     Child& child = state->children.emplace_back();
+    child.reasoning = reasoning;
     child.id = message.request_id;
     child.metrics.arrival_time = message.arrival_time;
     child.output.index = static_cast<int32_t>(state->children.size()) - 1;
@@ -75,6 +78,7 @@ void OutputProcessor::append(State& state, Child& child, EngineCoreOutput& outpu
     const int32_t id = new_token_ids[i];
     const bool is_stop = stopped && i + 1 == new_token_ids.size();
     out.token_ids.push_back(id);
+    if (child.reasoning) child.reasoning->append(id);
     if (i < output.new_logprobs.size()) {
       *out.cumulative_logprob += output.new_logprobs[i].at(0).logprob;
       out.logprobs.push_back(std::move(output.new_logprobs[i]));
@@ -124,6 +128,7 @@ void OutputProcessor::deliver(State& state, std::vector<Delivery>& deliveries) {
   const bool finished = std::all_of(state.children.begin(), state.children.end(),
                                     [](const Child& child) { return child.output.finished(); });
   if (finished || state.params.output_kind != RequestOutputKind::kFinalOnly) {
+    count_reasoning(state);
     RequestOutput output = make_output(state, finished);
     if (finished || !output.outputs.empty()) deliveries.push_back({std::move(output), state.callback});
   }
@@ -143,6 +148,7 @@ RequestOutput OutputProcessor::make_output(State& state, bool finished) const {
   if (state.params.output_kind == RequestOutputKind::kDelta) state.prompt_logprobs.reset();
   output.finished = finished;
   output.metrics = metrics_of(state);
+  output.usage = usage_of(state, output.metrics.num_generation_tokens);
   for (Child& child : state.children) {
     if (state.params.output_kind != RequestOutputKind::kDelta) {
       output.outputs.push_back(finished ? std::move(child.output) : child.output);
@@ -162,6 +168,7 @@ RequestOutput OutputProcessor::make_output(State& state, bool finished) const {
     delta.token_ids.assign(all.token_ids.begin() + first, all.token_ids.end());
     delta.logprobs = std::exchange(all.logprobs, {});  // the largest part of an output: not kept
     delta.cumulative_logprob = all.cumulative_logprob;
+    delta.num_reasoning_tokens = all.num_reasoning_tokens;
     delta.finish_reason = all.finish_reason;
     delta.stop_reason = all.stop_reason;
     delta.error = all.error;
@@ -177,6 +184,13 @@ RequestMetrics OutputProcessor::metrics_of(const State& state) const {
   const auto first = [](double a, double b) {
     return a == 0.0 || b == 0.0 ? std::max(a, b) : std::min(a, b);
   };
+  double decode_time = 0.0;
+  int32_t num_later_tokens = 0;
+  for (const Child& child : state.children) {
+    decode_time += child.metrics.decode_time();
+    num_later_tokens += std::max(child.metrics.num_generation_tokens - 1, 0);
+  }
+  if (num_later_tokens > 0) metrics.mean_time_per_output_token = decode_time / num_later_tokens;
   for (size_t i = 1; i < state.children.size(); ++i) {
     const RequestMetrics& other = state.children[i].metrics;
     metrics.first_scheduled_time = first(metrics.first_scheduled_time, other.first_scheduled_time);
@@ -185,6 +199,20 @@ RequestMetrics OutputProcessor::metrics_of(const State& state) const {
     metrics.num_generation_tokens += other.num_generation_tokens;
   }
   return metrics;
+}
+
+void OutputProcessor::count_reasoning(State& state) {
+  for (Child& child : state.children)
+    if (child.reasoning) child.output.num_reasoning_tokens = child.reasoning->count(child.output.finished());
+}
+
+RequestUsage OutputProcessor::usage_of(const State& state, int32_t num_generation_tokens) {
+  RequestUsage usage;
+  usage.num_prompt_tokens = state.num_prompt_tokens();
+  usage.num_cached_tokens = state.num_cached_tokens;
+  usage.num_generation_tokens = num_generation_tokens;
+  for (const Child& child : state.children) usage.num_reasoning_tokens += child.output.num_reasoning_tokens;
+  return usage;
 }
 
 bool OutputProcessor::finish_request(const std::string& request_id, FinishReason reason,

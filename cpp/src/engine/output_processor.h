@@ -3,12 +3,14 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "engine/metrics_recorder.h"
+#include "engine/reasoning_counter.h"
 #include "engine/stop_strings.h"
 #include "messages/engine_core_messages.h"
 #include "quire/engine.h"
@@ -21,8 +23,11 @@ class OutputProcessor {
  public:
   // Null: no text, and nobody who is told what was measured.
   explicit OutputProcessor(std::shared_ptr<const Tokenizer> tokenizer,
-                           std::shared_ptr<MetricSink> metric_sink = nullptr)
-      : tokenizer_(std::move(tokenizer)), metrics_(std::move(metric_sink)) {}
+                           std::shared_ptr<MetricSink> metric_sink = nullptr,
+                           ReasoningTokens reasoning_tokens = {})
+      : tokenizer_(std::move(tokenizer)),
+        reasoning_tokens_(std::move(reasoning_tokens)),
+        metrics_(std::move(metric_sink)) {}
 
   // Opens a request, of which all but its id is taken, with one child in the engine core for each completion.
   // `callback` may be empty; `stop_strings` are those of `request`, null when it has none.
@@ -64,6 +69,7 @@ class OutputProcessor {
     RequestId id = 0;
     CompletionOutput output;  // all of it so far, but log-probabilities that were delivered as deltas
     std::unique_ptr<IncrementalDetokenizer> detokenizer;
+    std::optional<ReasoningCounter> reasoning;
     RequestMetrics metrics;
     size_t num_text_sent = 0, num_tokens_sent = 0;
     size_t num_searched = 0;  // bytes of text: no stop string ends in them
@@ -90,9 +96,12 @@ class OutputProcessor {
   bool find_stop_string(State& state, Child& child);
   RequestOutput make_output(State& state, bool finished) const;
   RequestMetrics metrics_of(const State& state) const;
+  static void count_reasoning(State& state);
+  static RequestUsage usage_of(const State& state, int32_t num_generation_tokens);
   void deliver(State& state, std::vector<Delivery>& deliveries);
 
   std::shared_ptr<const Tokenizer> tokenizer_;
+  const ReasoningTokens reasoning_tokens_;
   std::unordered_map<std::string, std::unique_ptr<State>> requests_;
   std::unordered_map<RequestId, std::pair<State*, size_t>> children_;
   std::vector<State*> changed_;  // since the last deliver()

@@ -17,6 +17,7 @@ void append_delta(CompletionOutput& waiting, CompletionOutput&& delta) {
   waiting.logprobs.insert(waiting.logprobs.end(), std::make_move_iterator(delta.logprobs.begin()),
                           std::make_move_iterator(delta.logprobs.end()));
   waiting.cumulative_logprob = delta.cumulative_logprob;
+  waiting.num_reasoning_tokens = delta.num_reasoning_tokens;
   waiting.finish_reason = delta.finish_reason;
   waiting.stop_reason = std::move(delta.stop_reason);
   waiting.error = std::move(delta.error);
@@ -43,6 +44,7 @@ struct OutputQueue::State {
       before.finished = output.finished;
       before.num_cached_tokens = output.num_cached_tokens;
       before.metrics = output.metrics;
+      before.usage = output.usage;
       if (output.prompt_logprobs) before.prompt_logprobs = std::move(output.prompt_logprobs);
       for (CompletionOutput& delta : output.outputs) {
         auto same = before.outputs.begin();

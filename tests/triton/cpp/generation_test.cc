@@ -70,7 +70,7 @@ TEST_F(GenerationTest, EveryFlagBringsItsOutputInEveryResponseOfAStream) {
   ClientRequest request = stream_request(kStory, kGreedy);
   for (const char* flag : {"return_finish_reason", "return_cumulative_logprob", "return_logprobs",
                            "return_prompt_logprobs", "return_num_input_tokens", "return_num_output_tokens",
-                           "return_output_ids", "return_log_probs", "return_message"}) {
+                           "return_output_ids", "return_log_probs", "return_message", "return_usage"}) {
     request.inputs.push_back(bool_input(flag, true));
   }
   const auto call = model->infer(request);

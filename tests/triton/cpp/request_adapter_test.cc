@@ -138,7 +138,9 @@ TEST(RequestAdapterTest, EveryFlagBringsItsOutput) {
       {"return_num_input_tokens", &ResponseOptions::num_input_tokens},
       {"return_num_output_tokens", &ResponseOptions::num_output_tokens},
       {"return_output_ids", &ResponseOptions::output_ids},
-      {"return_message", &ResponseOptions::message}};
+      {"return_message", &ResponseOptions::message},
+
+      {"return_usage", &ResponseOptions::usage}};
   for (const auto& [name, option] : flags) {
     EXPECT_FALSE(adapt(text_request("Once")).response.*option) << name;
     EXPECT_TRUE(adapt(with(text_request("Once"), bool_input(name, true))).response.*option) << name;

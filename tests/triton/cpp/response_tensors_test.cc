@@ -12,7 +12,7 @@ ResponseOptions all_options() {
   ResponseOptions options;
   options.output_ids = options.finish_reason = options.cumulative_logprob = options.logprobs = true;
   options.prompt_logprobs = options.num_input_tokens = options.num_output_tokens = true;
-  options.cum_log_probs = options.output_log_probs = options.message = true;
+  options.cum_log_probs = options.output_log_probs = options.message = options.usage = true;
   return options;
 }
 
@@ -143,6 +143,31 @@ TEST(ResponseTensorsTest, LogprobsOfTheChosenTokensAreNumbersWithZerosBehindThem
   EXPECT_EQ(built["output_log_probs"].shape, (std::vector<int64_t>{2, 2}));
   EXPECT_EQ(built.values<float>("output_log_probs"), (std::vector<float>{-0.5F, 0, -1, -2}));
   EXPECT_EQ(built.values<float>("cum_log_probs"), (std::vector<float>{0, -3}));
+}
+
+TEST(ResponseTensorsTest, UsageIsOfTheWholeRequestAndKeepsWhyCompletionsStopped) {
+  ResponseTensors builder(all_options(), 3, "", nullptr);
+  CompletionOutput text = completion(0, "a", {7}), token = completion(1, "b", {8});
+  text.stop_reason = "END";
+  token.stop_reason = 8;
+  Built(builder, {text, token});
+  RequestOutput output;
+  output.usage = {
+      .num_prompt_tokens = 5, .num_cached_tokens = 4, .num_generation_tokens = 3, .num_reasoning_tokens = 2};
+  output.metrics.arrival_time = 1;
+  output.metrics.first_scheduled_time = 1.25;
+  output.metrics.first_token_time = 2;
+  output.metrics.last_token_time = 4;
+  output.metrics.mean_time_per_output_token = 0.5;
+  std::vector<OutputTensor> tensors;
+  builder.build(output, tensors);
+  ASSERT_STREQ(tensors.back().name, "usage");
+  EXPECT_EQ(strings({{}, {}, tensors.back().bytes}),
+            std::vector<std::string>{
+                R"({"prompt_tokens":5,"cached_tokens":4,"completion_tokens":3,"reasoning_tokens":2,)"
+                R"("stop_reasons":["END",8,null],"queued_time":0.25,"prefill_time":0.75,)"
+                R"("first_token_latency":1.0,"decode_time":2.0,"inference_time":2.75,)"
+                R"("mean_time_per_output_token":0.5})"});
 }
 
 TEST(ResponseTensorsTest, ABatchDimensionComesFirst) {
