@@ -196,6 +196,15 @@ void bind_chat_parsers(nb::module_& m) {
       .def_prop_ro(
           "has_tool_parser", [](const FormatHandle& self) { return self.format->has_tool_parser(); },
           "whether calls are parsed")
+      .def(
+          "thinks_after",
+          [](const FormatHandle& self, nb::handle prompt) {
+            return self.format->thinks_after(text_of("prompt", prompt));
+          },
+          "prompt"_a.none(), nb::sig("def thinks_after(self, prompt: str) -> bool | None"),
+          "For enable_thinking: whether this prompt, or its end, leaves the model thinking. None unless it "
+          "ends "
+          "with a marker of the format's, white space aside.")
       .def_static("reasoning_parsers", &ChatFormat::reasoning_parser_names, "The names that are known.")
       .def_static("tool_parsers", &ChatFormat::tool_parser_names, "The names that are known.");
 

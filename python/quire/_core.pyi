@@ -358,7 +358,7 @@ class EngineConfig:
     Everything an engine is told at start; see quire/engine_config.h. None leaves a default.
     """
 
-    def __init__(self, model: str, *, dtype: str | None = 'auto', max_model_len: int | None = 0, skip_tokenizer_init: bool | None = False, device: str | None = 'auto', num_threads: int | None = 0, tensor_parallel_size: int | None = 1, block_size: int | None = 16, kv_cache_memory_bytes: int | None = 0, num_gpu_blocks_override: int | None = 0, enable_prefix_caching: bool | None = True, max_num_seqs: int | None = 64, max_num_batched_tokens: int | None = 2048, enable_chunked_prefill: bool | None = True, long_prefill_token_threshold: int | None = 0, scheduling_policy: str | None = 'fcfs', async_scheduling: bool | None = None, max_queued_requests: int | None = 0, seed: int | None = None, enable_kv_cache_events: bool | None = False, kv_arena: KVArena | None = None, max_num_partial_prefills: int | None = 0, max_long_partial_prefills: int | None = 0, scheduler_reserve_full_isl: bool | None = True, watermark: float | None = 0.0, max_logprobs: int | None = 20, max_logprob_token_ids: int | None = 128, max_logit_bias: int | None = 1024, max_stop_token_ids: int | None = 128, max_stop_bytes: int | None = 65536, max_bad_words_bytes: int | None = 16384, max_extra_args_bytes: int | None = 65536, logits_processors: str | Sequence[str] | None = [], think_start_token_ids: Sequence[int] | None = [], think_end_token_ids: Sequence[int] | None = [], max_answer_logprobs: int | None = 16777216, max_queued_tokens: int | None = 0, max_waiting_requests: int | None = 0, flight_recorder_bytes: int | None = 16777216, flight_recorder_minutes: float | None = 5.0, flight_recorder_dir: str | None = '', flight_recorder_signal: int | None = 0, exit_on_dead: bool | None = False, load_format: str | None = 'auto', gpu_memory_utilization: float | None = 0.9, gpu_memory_bytes: int | None = 0, enforce_eager: bool | None = False, prefix_caching_hash_seed: str | None = '', kv_connector: str | None = '', kv_connector_config: str | None = '', max_structured_output_bytes: int | None = 1048576, structured_output_threads: int | None = 0, structured_output_cache_bytes: int | None = 536870912, enable_in_reasoning: bool | None = False, num_jump_forward_tokens: int | None = 0) -> None: ...
+    def __init__(self, model: str, *, dtype: str | None = 'auto', max_model_len: int | None = 0, skip_tokenizer_init: bool | None = False, device: str | None = 'auto', num_threads: int | None = 0, tensor_parallel_size: int | None = 1, block_size: int | None = 16, kv_cache_memory_bytes: int | None = 0, num_gpu_blocks_override: int | None = 0, enable_prefix_caching: bool | None = True, max_num_seqs: int | None = 64, max_num_batched_tokens: int | None = 2048, enable_chunked_prefill: bool | None = True, long_prefill_token_threshold: int | None = 0, scheduling_policy: str | None = 'fcfs', async_scheduling: bool | None = None, max_queued_requests: int | None = 0, seed: int | None = None, enable_kv_cache_events: bool | None = False, kv_arena: KVArena | None = None, max_num_partial_prefills: int | None = 0, max_long_partial_prefills: int | None = 0, scheduler_reserve_full_isl: bool | None = True, watermark: float | None = 0.0, max_logprobs: int | None = 20, max_logprob_token_ids: int | None = 128, max_logit_bias: int | None = 1024, max_stop_token_ids: int | None = 128, max_stop_bytes: int | None = 65536, max_bad_words_bytes: int | None = 16384, max_extra_args_bytes: int | None = 65536, logits_processors: str | Sequence[str] | None = [], think_start_token_ids: Sequence[int] | None = [], think_end_token_ids: Sequence[int] | None = [], max_answer_logprobs: int | None = 16777216, max_queued_tokens: int | None = 0, max_waiting_requests: int | None = 0, flight_recorder_bytes: int | None = 16777216, flight_recorder_minutes: float | None = 5.0, flight_recorder_dir: str | None = '', flight_recorder_signal: int | None = 0, exit_on_dead: bool | None = False, load_format: str | None = 'auto', gpu_memory_utilization: float | None = 0.9, gpu_memory_bytes: int | None = 0, enforce_eager: bool | None = False, prefix_caching_hash_seed: str | None = '', kv_connector: str | None = '', kv_connector_config: str | None = '', max_structured_output_bytes: int | None = 1048576, structured_output_threads: int | None = 0, structured_output_cache_bytes: int | None = 536870912) -> None: ...
 
     @property
     def model(self) -> str: ...
@@ -519,12 +519,6 @@ class EngineConfig:
     @property
     def structured_output_cache_bytes(self) -> int: ...
 
-    @property
-    def enable_in_reasoning(self) -> bool: ...
-
-    @property
-    def num_jump_forward_tokens(self) -> int: ...
-
 class KVCacheEventKind(enum.Enum):
     BLOCK_STORED = 0
     """Blocks can be found under their hashes."""
@@ -619,17 +613,11 @@ class CompletionOutput:
     @property
     def error(self) -> str: ...
 
-    @property
-    def num_reasoning_tokens(self) -> int:
-        """
-        Of all tokens so far, those inside a reasoning block (think_start_token_ids, think_end_token_ids).
-        """
-
     def finished(self) -> bool: ...
 
-    def __getstate__(self) -> tuple[int, str, list[int], float | None, list[list[Logprob]], int, str | int | None, str, int]: ...
+    def __getstate__(self) -> tuple[int, str, list[int], float | None, list[list[Logprob]], int, str | int | None, str]: ...
 
-    def __setstate__(self, arg: tuple[int, str, Sequence[int], float | None, Sequence[Sequence[Logprob]], int, str | int | None, str, int], /) -> None: ...
+    def __setstate__(self, arg: tuple[int, str, Sequence[int], float | None, Sequence[Sequence[Logprob]], int, str | int | None, str], /) -> None: ...
 
     def __eq__(self, other: object, /) -> bool: ...
 
@@ -660,61 +648,9 @@ class RequestMetrics:
     def num_generation_tokens(self) -> int:
         """Tokens generated so far, of all completions."""
 
-    @property
-    def mean_time_per_output_token(self) -> float:
-        """
-        Seconds from one token of a completion to its next one, on average; 0 when none has two.
-        """
+    def __getstate__(self) -> tuple[float, float, float, float, int]: ...
 
-    @property
-    def queued_time(self) -> float:
-        """Seconds from arrival to the first step."""
-
-    @property
-    def prefill_time(self) -> float:
-        """Seconds from the first step to the first token."""
-
-    @property
-    def first_token_latency(self) -> float:
-        """Seconds from arrival to the first token."""
-
-    @property
-    def decode_time(self) -> float:
-        """Seconds from the first token to the last one."""
-
-    @property
-    def inference_time(self) -> float:
-        """Seconds from the first step to the last token."""
-
-    def __getstate__(self) -> tuple[float, float, float, float, int, float]: ...
-
-    def __setstate__(self, arg: tuple[float, float, float, float, int, float], /) -> None: ...
-
-    def __eq__(self, other: object, /) -> bool: ...
-
-    def __repr__(self) -> str: ...
-
-class RequestUsage:
-    """What a request has used so far, of all its completions."""
-
-    @property
-    def num_prompt_tokens(self) -> int:
-        """Counted once, whatever n is."""
-
-    @property
-    def num_cached_tokens(self) -> int:
-        """Of the prompt's, those whose keys and values were already there."""
-
-    @property
-    def num_generation_tokens(self) -> int: ...
-
-    @property
-    def num_reasoning_tokens(self) -> int:
-        """Of the generated ones, those inside a reasoning block."""
-
-    def __getstate__(self) -> tuple[int, int, int, int]: ...
-
-    def __setstate__(self, arg: tuple[int, int, int, int], /) -> None: ...
+    def __setstate__(self, arg: tuple[float, float, float, float, int], /) -> None: ...
 
     def __eq__(self, other: object, /) -> bool: ...
 
@@ -750,12 +686,9 @@ class RequestOutput:
     @property
     def metrics(self) -> RequestMetrics: ...
 
-    @property
-    def usage(self) -> RequestUsage: ...
+    def __getstate__(self) -> tuple[str, str | None, list[int], list[CompletionOutput], bool, int, RequestMetrics, list[list[Logprob]] | None]: ...
 
-    def __getstate__(self) -> tuple[str, str | None, list[int], list[CompletionOutput], bool, int, RequestMetrics, list[list[Logprob]] | None, RequestUsage]: ...
-
-    def __setstate__(self, arg: tuple[str, str | None, Sequence[int], Sequence[CompletionOutput], bool, int, RequestMetrics, Sequence[Sequence[Logprob]] | None, RequestUsage], /) -> None: ...
+    def __setstate__(self, arg: tuple[str, str | None, Sequence[int], Sequence[CompletionOutput], bool, int, RequestMetrics, Sequence[Sequence[Logprob]] | None], /) -> None: ...
 
     def __eq__(self, other: object, /) -> bool: ...
 
@@ -913,6 +846,15 @@ class ChatFormat:
         A structural tag (JSON, as xgrammar reads it) under which the model calls these tools, or the one of that name, in this format.
         """
 
+    @property
+    def has_tool_parser(self) -> bool:
+        """whether calls are parsed"""
+
+    def thinks_after(self, prompt: str) -> bool | None:
+        """
+        For enable_thinking: whether this prompt, or its end, leaves the model thinking. None unless it ends with a marker of the format's, white space aside.
+        """
+
     @staticmethod
     def reasoning_parsers() -> list[str]:
         """The names that are known."""
@@ -920,6 +862,14 @@ class ChatFormat:
     @staticmethod
     def tool_parsers() -> list[str]:
         """The names that are known."""
+
+def prepare_chat(engine: EngineBase, messages_json: str, fields_json: str, sampling_params: SamplingParams, chat_format: ChatFormat) -> tuple[str, SamplingParams | None]:
+    """
+    A conversation's prompt and, where its tool_choice or its format changes them, other parameters. `fields_json` is an object of ChatRequest's fields.
+    """
+
+def chat_format_of(engine: EngineBase, reasoning_parser: str, tool_parser: str) -> ChatFormat:
+    """A format with the engine's tokenizer."""
 
 class EngineRequest:
     """

@@ -80,6 +80,15 @@ def test_a_parser_can_be_made_by_itself() -> None:
     assert ChatParser(reasoning_parser="qwen3", enable_thinking=False).append("Yes.").content == "Yes."
 
 
+def test_the_end_of_a_prompt_tells_whether_the_model_thinks() -> None:
+    chat_format = ChatFormat(reasoning_parser="qwen3", tool_parser="hermes")
+    assert chat_format.thinks_after("<|im_start|>assistant\n<think>\n") is True
+    assert chat_format.thinks_after("<|im_start|>assistant\n<think>\n\n</think>\n\n") is False
+    for prompt in ("", "<think>a</think>b", "<|im_start|>assistant\n", "think>", " \n"):
+        assert chat_format.thinks_after(prompt) is None
+    assert ChatFormat(tool_parser="hermes").thinks_after("<think>") is None
+
+
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     directory = tmp_path_factory.mktemp("tokenizer")

@@ -101,6 +101,9 @@ class QUIRE_API ChatFormat {
 
   // Whether calls are parsed: the format was made with a tool parser.
   virtual bool has_tool_parser() const = 0;
+  // For ChatParserOptions::enable_thinking: whether this prompt, or its end, leaves the model thinking.
+  // Nothing unless it ends with a marker of the format's, white space aside.
+  virtual std::optional<bool> thinks_after(std::string_view prompt) const = 0;
   // What SamplingParams::skip_special_tokens must be for the text that is fed: false when a marker of the
   // format is a special token.
   virtual bool skip_special_tokens() const = 0;

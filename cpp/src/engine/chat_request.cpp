@@ -1,4 +1,6 @@
 // What a conversation asks of the engine.
+#include <algorithm>
+#include <span>
 #include <utility>
 
 #include "formats/json.h"
@@ -64,9 +66,22 @@ OrderedJson read_kwargs(const std::string& text) {
   return kwargs;
 }
 
-// Whether the prompt leaves the model thinking, as far as the request says so. What goes on with a message's
-// content does not think.
-std::optional<bool> enable_thinking(const ChatRequest& chat, const OrderedJson& kwargs) {
+// The last of the prompt, to see how it ends.
+std::string end_of_prompt(const EngineBase& engine, const EngineRequest& request) {
+  constexpr size_t kManyBytes = 256, kManyTokens = 32;  // more than a marker and white space
+  if (request.prompt_token_ids.empty() || !engine.tokenizer())
+    return request.prompt.substr(request.prompt.size() - std::min(kManyBytes, request.prompt.size()));
+  const std::span<const int32_t> ids(request.prompt_token_ids);
+  const auto last = ids.last(std::min(kManyTokens, ids.size()));
+  if (std::any_of(last.begin(), last.end(), [](int32_t id) { return id < 0; })) return "";  // to be refused
+  return engine.tokenizer()->decode(last, /*skip_special_tokens=*/false);
+}
+
+// Whether the prompt leaves the model thinking, as far as it and the request say so. What goes on with a
+// message's content does not think.
+std::optional<bool> enable_thinking(const ChatRequest& chat, const OrderedJson& kwargs,
+                                    std::optional<bool> by_prompt) {
+  if (by_prompt) return by_prompt;
   for (const char* name : {"enable_thinking", "thinking"}) {
     const auto found = kwargs.find(name);
     if (found != kwargs.end() && found->is_boolean()) return found->get<bool>();
@@ -204,7 +219,6 @@ ChatAnswerOptions prepare_chat(const EngineBase& engine, std::shared_ptr<const C
   answer.format = std::move(format);
   if (!tools.empty()) answer.parser.tools_json = chat.tools.text;
   answer.parser.parse_tool_calls = read.choice != Choice::kNone;
-  answer.parser.enable_thinking = enable_thinking(chat, kwargs);
   answer.parallel_tool_calls = chat.parallel_tool_calls;
   answer.is_named_choice = read.choice == Choice::kNamed;
 
@@ -218,6 +232,9 @@ ChatAnswerOptions prepare_chat(const EngineBase& engine, std::shared_ptr<const C
   } else {
     refuse_without_messages(chat);
   }
+  const auto by_prompt =
+      answer.format ? answer.format->thinks_after(end_of_prompt(engine, request)) : std::nullopt;
+  answer.parser.enable_thinking = enable_thinking(chat, kwargs, by_prompt);
   if (read.choice == Choice::kRequired || read.choice == Choice::kNamed) {
     const auto plain = answer.format ? answer.format : ChatFormat::make("", "");
     force_calls(*plain, chat, read, answer, request.sampling_params);

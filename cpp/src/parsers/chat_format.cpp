@@ -109,6 +109,14 @@ class ChatFormatImpl final : public ChatFormat, public std::enable_shared_from_t
     return parser;
   }
 
+  std::optional<bool> thinks_after(std::string_view prompt) const override {
+    if (reasoning_ == nullptr) return std::nullopt;
+    while (!prompt.empty() && is_space(prompt.back())) prompt.remove_suffix(1);
+    for (size_t i = 0; i < reasoning_->markers.size(); ++i) {
+      if (prompt.ends_with(reasoning_->markers[i])) return i < reasoning_->num_begins;
+    }
+    return std::nullopt;
+  }
   bool has_tool_parser() const override { return has_tool_parser_; }
   bool skip_special_tokens() const override { return skip_special_tokens_; }
 

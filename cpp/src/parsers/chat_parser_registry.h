@@ -39,7 +39,8 @@ struct ToolParser {
 
 // How reasoning is written.
 struct ReasoningParser {
-  std::vector<std::string> markers;
+  std::vector<std::string> markers;  // those that begin it, then those that end it
+  size_t num_begins = 0;
   // Reads what is reasoning and puts the rest into `content`. `call_marker` is the tool parser's, or empty
   // where calls are not parsed. Borrows its arguments.
   std::function<std::unique_ptr<Stage>(ChatOutput& out, Stage& content, const std::string& call_marker,

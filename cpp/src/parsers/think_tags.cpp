@@ -116,6 +116,7 @@ class ThinkTagsCounter final : public ReasoningTokenCounter {
 ReasoningParser think_tags(ThinkTags tags) {
   ReasoningParser parser;
   parser.markers = tags.begins;
+  parser.num_begins = tags.begins.size();
   parser.markers.insert(parser.markers.end(), tags.ends.begin(), tags.ends.end());
   parser.make = [tags, markers = parser.markers](ChatOutput& out, Stage& content,
                                                  const std::string& call_marker,

@@ -126,6 +126,32 @@ TEST_F(ChatTest, AnAnswerThatGoesOnWithAMessageDoesNotThink) {
   EXPECT_EQ(prepared.options.parser.enable_thinking, false);
 }
 
+// Whatever the format's templates do by default, and whatever the template makes of its variables.
+TEST_F(ChatTest, APromptThatEndsWithAMarkerSaysWhetherTheModelThinks) {
+  const auto thinks = [](const char* reasoning_parser, const std::string& end) {
+    Json fields = with_tools("required");
+    fields["chat_template"] = "Hi<think></think> " + end;
+    fields["chat_template_kwargs"] = {{"enable_thinking", end == "kwargs"}};
+    const Prepared prepared = prepare(fields, ChatFormat::make(reasoning_parser, "hermes"));
+    const auto& tag = prepared.request.sampling_params.structured_outputs.value().structural_tag.value().text;
+    const bool has_room = tag.find("</think>") != std::string::npos;
+    EXPECT_EQ(prepared.options.parser.enable_thinking, has_room) << end;
+    return has_room;
+  };
+  for (const char* parser : {"qwen3", "deepseek_v3"}) {
+    EXPECT_TRUE(thinks(parser, "<think>\n"));
+    EXPECT_FALSE(thinks(parser, "<think>\n\n</think>\n\n"));
+    EXPECT_FALSE(thinks(parser, "assistant"));
+    EXPECT_TRUE(thinks(parser, "kwargs"));
+  }
+  Prepared own;
+  const auto format = ChatFormat::make("qwen3", "", engine().tokenizer());
+  own.request.prompt_token_ids = engine().tokenizer()->encode("Hi <think>\n\n</think>\n\n");
+  EXPECT_EQ(prepare_chat(engine(), format, {}, own.request).parser.enable_thinking, false);
+  own.request.prompt_token_ids = {1};
+  EXPECT_EQ(prepare_chat(engine(), format, {}, own.request).parser.enable_thinking, std::nullopt);
+}
+
 TEST_F(ChatTest, AForcedChoiceIsAStructuralTag) {
   for (const char* free : {"auto", "none"}) {
     const Prepared prepared = prepare(with_tools(free));
