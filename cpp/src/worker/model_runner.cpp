@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "models/dry_run.h"
-#include "quire/kernels/draw_math.h"
 #include "util/check.h"
 
 namespace quire {
@@ -422,18 +421,8 @@ void ModelRunner::finish_step(ModelRunnerOutput& output) {
     if (failed != step.processor_errors.end()) {
       output.errors.push_back({index, failed->second});
       sampled = {};
-    } else if (!sampled.empty() && sampled.back() == draw_math::kNoTokenLeft) {
-      output.errors.push_back(
-          {index,
-           "no token is left to choose: allowed_token_ids, bad_words, structured_outputs, min_tokens and "
-           "logits processors together forbid them all"});
-      sampled = {};
-    } else if (!sampled.empty() && sampled.back() == kNoToken) {
-      const char* written = entry.is_processed ? ", or a logits processor has written one" : "";
-      output.errors.push_back(
-          {index, str("the model's logits hold a NaN: its weights do, or its activations leave the range of "
-                      "dtype",
-                      written)});
+    } else if (!sampled.empty() && sampled.back() < 0) {
+      output.errors.push_back({index, why_no_token(sampled.back(), entry.is_processed)});
       sampled = {};
     }
     output.add(entry.request_id, sampled,

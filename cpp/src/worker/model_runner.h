@@ -120,6 +120,8 @@ class ModelRunner {
   void finish_prompt_logprobs(CachedRequestState& request);
   void change_logits(TensorView& logits);
   void move_logits();
+  // What is wrong with a row that has this instead of a token (SamplingArgs::host_token_ids).
+  static std::string why_no_token(int32_t token, bool is_processed);
   void run_forward(const CudagraphDispatcher::Choice& choice);
   ForwardContext forward_context();
   SamplerConfig sampler_config() const;

@@ -1,7 +1,9 @@
-// The part of a step that is about logits processors: host code, for the rows of the requests that use it.
+// The part of a step that is about logits processors, host code for the rows of the requests that use it; and
+// what it says where no token can be drawn.
 #include <cstring>
 
 #include "device/buffer.h"
+#include "quire/kernels/draw_math.h"
 #include "util/check.h"
 #include "worker/model_runner.h"
 
@@ -93,6 +95,15 @@ void ModelRunner::change_logits(TensorView& logits) {
   const void* before = logits.data;
   logits.data = logits_.data = all_logits_.data;
   std::memcpy(logits.data, before, static_cast<size_t>(logits.shape[0]) * row_bytes);
+}
+
+std::string ModelRunner::why_no_token(int32_t token, bool is_processed) {
+  if (token == draw_math::kNoTokenLeft) {
+    return "no token is left to choose: allowed_token_ids, bad_words, structured_outputs, min_tokens and "
+           "logits processors together forbid them all";
+  }
+  return str("the model's logits hold a NaN: its weights do, or its activations leave the range of dtype",
+             is_processed ? ", or a logits processor has written one" : "");
 }
 
 }  // namespace quire
