@@ -17,82 +17,6 @@ namespace {
 using Keyword = JsonSchemaKeyword;
 using Support = JsonSchemaKeyword::Support;
 
-constexpr Keyword kKeywords[] = {
-    {"$ref", Support::kPartly, "within the schema, by a path such as #/$defs/name; alone"},
-    {"$defs", Support::kKept, ""},
-    {"definitions", Support::kKept, ""},
-    {"const", Support::kPartly, "beside `type` only"},
-    {"enum", Support::kPartly, "beside `type` only"},
-    {"anyOf", Support::kPartly, "alone"},
-    {"oneOf", Support::kPartly, "alone; of schemas that are seen to exclude each other"},
-    {"allOf", Support::kPartly, "alone; of one schema"},
-    {"type", Support::kKept, ""},
-    {"properties", Support::kPartly, "in the order of the schema"},
-    {"required", Support::kPartly, "of `properties`"},
-    {"additionalProperties", Support::kPartly,
-     "a schema: without `properties` and `patternProperties`; beside them, true and nothing are read as "
-     "false"},
-    {"unevaluatedProperties", Support::kPartly, "as additionalProperties"},
-    {"patternProperties", Support::kPartly,
-     "one pattern, which matches the whole name; without `properties`"},
-    {"propertyNames", Support::kPartly, "without `properties` and `patternProperties`"},
-    {"minProperties", Support::kPartly, "above 1: of `properties`"},
-    {"maxProperties", Support::kKept, ""},
-    {"items", Support::kKept, ""},
-    {"prefixItems", Support::kPartly, "all of them are there"},
-    {"unevaluatedItems", Support::kPartly, "as items"},
-    {"minItems", Support::kKept, ""},
-    {"maxItems", Support::kKept, ""},
-    {"uniqueItems", Support::kPartly, "false"},
-    {"minimum", Support::kKept, ""},
-    {"maximum", Support::kKept, ""},
-    {"exclusiveMinimum", Support::kKept, ""},
-    {"exclusiveMaximum", Support::kKept, ""},
-    {"multipleOf", Support::kPartly, "of integers, up to 1,024; with bounds: with both, not too far apart"},
-    {"minLength", Support::kPartly, "without `pattern` and `format`; such strings have no escapes"},
-    {"maxLength", Support::kPartly, "as minLength"},
-    {"pattern", Support::kPartly, "matches the whole string; without `format`"},
-    {"format", Support::kPartly,
-     "date, time, date-time, duration, email, hostname, ipv4, ipv6, uri, uri-reference, "
-     "uri-template, uuid, json-pointer, relative-json-pointer; others say nothing"},
-    {"minContains", Support::kPartly, "without `contains`, where it says nothing"},
-    {"maxContains", Support::kPartly, "without `contains`, where it says nothing"},
-    {"contains", Support::kRefused, ""},
-    {"not", Support::kRefused, ""},
-    {"if", Support::kRefused, ""},
-    {"then", Support::kPartly, "without `if`, where it says nothing"},
-    {"else", Support::kPartly, "without `if`, where it says nothing"},
-    {"dependentRequired", Support::kRefused, ""},
-    {"dependentSchemas", Support::kRefused, ""},
-    {"$dynamicRef", Support::kRefused, "give $ref"},
-    {"$dynamicAnchor", Support::kRefused, ""},
-    {"$anchor", Support::kRefused, "give a path to $ref"},
-    {"$recursiveRef", Support::kRefused, "of draft 2019-09; give $ref"},
-    {"dependencies", Support::kRefused, "of an older draft"},
-    {"additionalItems", Support::kRefused, "of an older draft; give prefixItems and items"},
-    {"$id", Support::kPartly, "of the whole schema"},
-    {"$schema", Support::kAnnotation, ""},
-    {"$vocabulary", Support::kAnnotation, ""},
-    {"$comment", Support::kAnnotation, ""},
-    {"title", Support::kAnnotation, ""},
-    {"description", Support::kAnnotation, ""},
-    {"default", Support::kAnnotation, ""},
-    {"examples", Support::kAnnotation, ""},
-    {"deprecated", Support::kAnnotation, ""},
-    {"readOnly", Support::kAnnotation, ""},
-    {"writeOnly", Support::kAnnotation, ""},
-    {"contentEncoding", Support::kAnnotation, ""},
-    {"contentMediaType", Support::kAnnotation, ""},
-    {"contentSchema", Support::kAnnotation, ""},
-};
-
-const Keyword* find_keyword(std::string_view name) {
-  const auto* const end = std::end(kKeywords);
-  const auto* const found =
-      std::find_if(std::begin(kKeywords), end, [name](const Keyword& known) { return name == known.name; });
-  return found == end ? nullptr : found;
-}
-
 // Of which types a keyword speaks, where it does not speak of all.
 constexpr std::string_view kObjectKeywords[] = {"properties",    "required",         "additionalProperties",
                                                 "minProperties", "maxProperties",    "unevaluatedProperties",
@@ -102,6 +26,10 @@ constexpr std::string_view kArrayKeywords[] = {"items",    "prefixItems", "uneva
 constexpr std::string_view kOtherKeywords[] = {"minimum",          "maximum",   "exclusiveMinimum",
                                                "exclusiveMaximum", "minLength", "multipleOf",
                                                "maxLength",        "pattern",   "format"};
+// What holds schemas by their names, and what is one.
+constexpr std::string_view kContainers[] = {"$defs", "definitions", "properties", "patternProperties"};
+constexpr std::string_view kSchemas[] = {"items", "unevaluatedItems", "additionalProperties",
+                                         "unevaluatedProperties", "propertyNames"};
 template <size_t count>
 bool is_one_of(std::string_view name, const std::string_view (&names)[count]) {
   return std::find(std::begin(names), std::end(names), name) != std::end(names);
@@ -122,7 +50,24 @@ class SchemaReader {
   // `field`: of the request, for complaints.
   SchemaReader(JsonTree& root, const char* field) : root_(root), field_(field) {}
 
+  void read_all(const std::string& path) {
+    root_path_ = path;
+    read(root_, path);
+    // One after the other: a schema is rewritten when it is read, and what is in it then has other places.
+    while (!references_.empty()) {
+      const Reference reference = references_.back();
+      references_.pop_back();
+      read_reference(reference);
+    }
+  }
+
+ private:
+  struct Reference {
+    std::string path, target;
+  };
+
   void read(JsonTree& schema, const std::string& path) {
+    if (!read_.insert(path).second) return;
     if (std::holds_alternative<bool>(schema.value)) {
       if (!std::get<bool>(schema.value)) fail(path, "false lets nothing through");
       return;
@@ -136,9 +81,20 @@ class SchemaReader {
     read_types(schema, path);
   }
 
- private:
   [[noreturn]] void fail(const std::string& path, const std::string& what) const {
     throw InvalidArgument(str("structured_outputs: ", field_, ": ", path, ": ", what));
+  }
+  // A name in a path, as JSON pointers write it: two schemas have two paths.
+  static std::string escaped(const std::string& name) {
+    std::string out;
+    for (const char c : name) {
+      if (c == '~' || c == '/') {
+        out += c == '~' ? "~0" : "~1";
+      } else {
+        out += c;
+      }
+    }
+    return out;
   }
   static JsonTree* member(JsonTree& schema, std::string_view key) {
     return const_cast<JsonTree*>(schema.find(key));
@@ -153,7 +109,7 @@ class SchemaReader {
 
   void refuse_keywords(JsonTree& schema, const std::string& path) {
     for (const auto& [name, value] : *schema.object()) {
-      const Keyword* keyword = find_keyword(name);
+      const Keyword* keyword = find_json_schema_keyword(name);
       if (keyword == nullptr || keyword->support != Support::kRefused) continue;
       fail(path, str(name, " is not supported", *keyword->note != '\0' ? ": " : "", keyword->note));
     }
@@ -176,14 +132,14 @@ class SchemaReader {
     for (auto& [name, value] : *container->object()) {
       // What nobody refers to may be false.
       if (std::holds_alternative<bool>(value.value)) continue;
-      read(value, str(path, "/", key, "/", name));
+      read(value, str(path, "/", key, "/", escaped(name)));
     }
   }
 
   void read_combinator(JsonTree& schema, const std::string& which, const std::string& path) {
     const bool lists_values = which == "const" || which == "enum";
     for (const auto& [name, value] : *schema.object()) {
-      const Keyword* keyword = find_keyword(name);
+      const Keyword* keyword = find_json_schema_keyword(name);
       if (name == which || keyword == nullptr || keyword->support == Support::kAnnotation) continue;
       if (name == "$defs" || name == "definitions" || name == "$id") continue;
       if (lists_values && name == "type") continue;
@@ -224,30 +180,47 @@ class SchemaReader {
   void check_reference(const JsonTree& reference, const std::string& path) {
     if (reference.string() == nullptr) fail(path, "$ref must be a string");
     const std::string& target = *reference.string();
-    if (target == "#" || !seen_.insert(target).second) return;
+    if (target == "#") return;
     if (!target.starts_with("#/") || target.find_first_of("~%") != std::string::npos ||
         target.ends_with("/") || target.find("//") != std::string::npos)
       fail(path, str("$ref '", target.substr(0, 100),
                      "' is not supported: give a path within the schema, such as #/$defs/name"));
+    if (referred_.insert(target).second) references_.push_back({path, target});
+  }
+
+  void read_reference(const Reference& reference) {
+    const std::string& target = reference.target;
+    const auto refuse = [&](const char* why) {
+      fail(reference.path, str("$ref '", target.substr(0, 100), "' ", why));
+    };
     JsonTree* place = &root_;
+    bool is_container = false;  // of schemas, by their names
     for (size_t begin = 2; begin <= target.size();) {
       const size_t end = std::min(target.find('/', begin), target.size());
-      place = member(*place, target.substr(begin, end - begin));
-      if (place == nullptr) fail(path, str("$ref '", target.substr(0, 100), "' names nothing in the schema"));
+      const std::string_view name = std::string_view(target).substr(begin, end - begin);
+      place = member(*place, name);
+      if (place == nullptr) refuse("names nothing in the schema");
+      const bool was_container = is_container;
+      is_container = !was_container && is_one_of(name, kContainers);
+      // Elsewhere than under a keyword that is not known, nothing else is a schema.
+      if (!was_container && !is_container && find_json_schema_keyword(name) != nullptr &&
+          !is_one_of(name, kSchemas))
+        refuse("names no schema");
       begin = end + 1;
     }
-    read(*place, target);
+    if (is_container) refuse("names no schema");
+    read(*place, root_path_ + target.substr(1));
   }
 
   void read_types(JsonTree& schema, const std::string& path) {
-    std::vector<std::string_view> types;
+    std::vector<std::string_view> types;  // not the schema's own texts: it is rewritten meanwhile
     if (const JsonTree* type = schema.find("type")) {
-      constexpr std::string_view kTypes[] = {"object",  "array",   "string", "number",
-                                             "integer", "boolean", "null"};
+      static constexpr std::string_view kTypes[] = {"object",  "array",   "string", "number",
+                                                    "integer", "boolean", "null"};
       const auto add = [&](const JsonTree& one) {
         if (one.string() == nullptr || !is_one_of(*one.string(), kTypes))
           fail(path, str("type ", one.text().substr(0, 100), " is none of JSON's"));
-        types.push_back(*one.string());
+        types.push_back(*std::find(std::begin(kTypes), std::end(kTypes), *one.string()));
       };
       if (type->array() == nullptr) {
         add(*type);
@@ -296,7 +269,7 @@ class SchemaReader {
       JsonTree* container = member(schema, name);
       if (container == nullptr) continue;
       if (container->object() == nullptr) fail(path, str(name, " must be an object"));
-      for (auto& [key, value] : *container->object()) read(value, str(path, "/", name, "/", key));
+      for (auto& [key, value] : *container->object()) read(value, str(path, "/", name, "/", escaped(key)));
     }
     const bool has_properties = properties != nullptr && !properties->object()->empty();
     const bool has_patterns = patterns != nullptr && !patterns->object()->empty();
@@ -399,7 +372,9 @@ class SchemaReader {
 
   JsonTree& root_;
   const char* field_;
-  std::set<std::string> seen_;  // references that were read
+  std::string root_path_;
+  std::set<std::string> read_, referred_;  // paths that were read, and that are referred to
+  std::vector<Reference> references_;      // that were not followed yet
 };
 
 // Wherever a part of a tag says that it holds a schema.
@@ -409,7 +384,7 @@ void read_tag(JsonTree& part, const std::string& path) {
   } else if (JsonTree::Object* members = part.object()) {
     for (auto& [name, value] : *members) {
       if (name == "json_schema" || name == "schema") {
-        SchemaReader(value, "structural_tag").read(value, str(path, "/", name));
+        SchemaReader(value, "structural_tag").read_all(str(path, "/", name));
       } else {
         read_tag(value, str(path, "/", name));
       }
@@ -419,11 +394,9 @@ void read_tag(JsonTree& part, const std::string& path) {
 
 }  // namespace
 
-std::vector<JsonSchemaKeyword> json_schema_keywords() { return {std::begin(kKeywords), std::end(kKeywords)}; }
-
 std::string prepare_json_schema(const std::string& text) {
   JsonTree schema = parse_json_tree(text, "structured_outputs: json");
-  SchemaReader(schema, "json").read(schema, "#");
+  SchemaReader(schema, "json").read_all("#");
   return schema.text();
 }
 

@@ -103,6 +103,42 @@ TEST_F(GrammarTest, ASchemaIsKeptTo) {
   EXPECT_FALSE(accepts(key, R"({"name": "Ann", "age": 7, "more": true})"));
 }
 
+// A schema is rewritten while it is read, and others refer to it from within.
+TEST(JsonSchemaTest, SchemasReferToThoseThatTheyAreIn) {
+  const std::string prepared = prepare_json_schema(
+      R"({"$defs": {"node": {"properties": {"next": {"$ref": "#/$defs/node"}, "a/b~": {"type": "object"}},
+                             "additionalProperties": true, "unevaluatedProperties": false},
+                    "list": {"items": {"properties": {"x": {"$ref": "#/$defs/list"}}}}},
+          "properties": {"n": {"$ref": "#/$defs/node"}, "l": {"$ref": "#/$defs/list/items"}, "r": {"$ref": "#"}}})");
+  EXPECT_EQ(
+      prepared,
+      R"({"$defs":{"node":{"properties":{"next":{"$ref":"#/$defs/node"},)"
+      R"("a/b~":{"type":"object","additionalProperties":true}},"type":"object",)"
+      R"("additionalProperties":false},"list":{"items":{"properties":{"x":{"$ref":"#/$defs/list"}},)"
+      R"("type":"object","additionalProperties":false},"type":"array"}},)"
+      R"("properties":{"n":{"$ref":"#/$defs/node"},"l":{"$ref":"#/$defs/list/items"},"r":{"$ref":"#"}},)"
+      R"("type":"object","additionalProperties":false})");
+}
+
+TEST(JsonSchemaTest, AReferenceNamesASchema) {
+  const auto complaint = [](const std::string& target) {
+    try {
+      prepare_json_schema(R"({"properties": {"a": {"const": {"items": true}}, "b": {"$ref": ")" + target +
+                          R"("}}, "components": {"schemas": {"c": {"not": {}}, "d": {}}}})");
+    } catch (const InvalidArgument& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_EQ(complaint("#/properties/a"), "");
+  EXPECT_EQ(complaint("#/components/schemas/d"), "");
+  EXPECT_NE(complaint("#/properties").find("'#/properties' names no schema"), std::string::npos);
+  EXPECT_NE(complaint("#/properties/a/const").find("names no schema"), std::string::npos);
+  EXPECT_NE(complaint("#/nowhere").find("names nothing in the schema"), std::string::npos);
+  EXPECT_NE(complaint("#/components/schemas/c").find("#/components/schemas/c: not is not supported"),
+            std::string::npos);
+}
+
 TEST_F(GrammarTest, SpecialTokensAreNoText) {
   const auto matching = matcher(regex(".*"));
   for (int32_t id = 0; id < kVocab; ++id) {
