@@ -1,9 +1,14 @@
 // Answers under a grammar, from the engine's door to the text; and that nobody else notices.
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
+#include <future>
 #include <regex>
+#include <thread>
 
 #include "grammar/grammar.h"
 #include "quire/engine.h"
@@ -37,6 +42,15 @@ class StructuredOutputTest : public testing::TestWithParam<bool> {
   static EngineRequest with_regex(const std::string& regex, int32_t max_tokens = 40) {
     EngineRequest result = request("Once upon a time", max_tokens);
     result.sampling_params.structured_outputs.emplace().regex = regex;
+    return result;
+  }
+  // Its grammar would take longer than one may.
+  static EngineRequest takes_long() {
+    EngineRequest result = with_regex("");
+    result.sampling_params.structured_outputs->regex.reset();
+    auto& choice = result.sampling_params.structured_outputs->choice.emplace();
+    for (int i = 0; i < 20000; ++i)
+      choice.push_back("alternative number " + std::to_string(i * 7919) + " of many");
     return result;
   }
   static std::string complaint(Engine& engine, const EngineRequest& bad) {
@@ -116,11 +130,7 @@ TEST_P(StructuredOutputTest, AGrammarThatCannotGoOnFailsItsRequestAlone) {
 
 TEST_P(StructuredOutputTest, AGrammarThatTakesTooLongFailsItsRequestAlone) {
   Engine engine(config());
-  EngineRequest large = with_regex("");
-  large.sampling_params.structured_outputs->regex.reset();
-  auto& choice = large.sampling_params.structured_outputs->choice.emplace();
-  for (int i = 0; i < 20000; ++i)
-    choice.push_back("alternative number " + std::to_string(i * 7919) + " of many");
+  const EngineRequest large = takes_long();
   const auto outputs = engine.generate({large, with_regex("[0-9]{3}"), large});
   for (const size_t i : {0, 2}) {
     EXPECT_EQ(outputs[i].outputs[0].finish_reason, FinishReason::kError);
@@ -132,14 +142,47 @@ TEST_P(StructuredOutputTest, AGrammarThatTakesTooLongFailsItsRequestAlone) {
 
 // What is being compiled does not hold up its end.
 TEST_P(StructuredOutputTest, AnEngineEndsWhileAGrammarIsCompiled) {
-  EngineRequest large = with_regex("");
-  large.sampling_params.structured_outputs->regex.reset();
-  auto& choice = large.sampling_params.structured_outputs->choice.emplace();
-  for (int i = 0; i < 20000; ++i)
-    choice.push_back("alternative number " + std::to_string(i * 7919) + " of many");
   Engine engine(config());
-  engine.add_request(large, [](RequestOutput&&) {});
+  engine.add_request(takes_long(), [](RequestOutput&&) {});
 }
+
+TEST_P(StructuredOutputTest, ARequestIsAbortedWhileItsGrammarIsCompiled) {
+  Engine engine(config());
+  std::promise<FinishReason> ended;
+  EngineRequest large = takes_long();
+  large.request_id = "large";
+  engine.add_request(large, [&](RequestOutput&& output) {
+    if (output.finished) ended.set_value(output.outputs[0].finish_reason);
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_TRUE(engine.abort_request("large"));
+  EXPECT_EQ(ended.get_future().get(), FinishReason::kAbort);
+  EXPECT_EQ(engine.generate({with_regex("[0-9]{3}")})[0].outputs[0].text.size(), 3U);
+}
+
+#ifndef __SANITIZE_THREAD__
+// The fork has none of the engine's threads, and is none of its business.
+TEST_P(StructuredOutputTest, AProcessForksWhileAGrammarIsCompiled) {
+  Engine engine(config());
+  engine.add_request(takes_long(), [](RequestOutput&&) {});
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    bool refused = false;
+    try {
+      engine.generate({with_regex("[0-9]{3}")});
+    } catch (const Error&) {
+      refused = true;
+    }
+    _exit(refused ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(engine.generate({with_regex("[0-9]{3}")})[0].outputs[0].text.size(), 3U);
+}
+#endif
 
 TEST_P(StructuredOutputTest, WhatContradictsItIsRefused) {
   Engine engine(config());

@@ -36,6 +36,7 @@ class FakeCompiler final : public GrammarCompiler {
     gate_.changed.wait(lock, [&] { return gate_.open || key.text == "quick"; });
     gate_.compiled.push_back(key.text);
     if (key.text == "bad") throw InvalidArgument("it is bad");
+    if (key.text == "large") throw std::bad_alloc();
     return std::make_shared<FakeGrammar>();
   }
 
@@ -87,6 +88,14 @@ TEST_F(GrammarCacheTest, WhatIsNoGrammarIsRememberedToo) {
   EXPECT_EQ(again->state.load(), GrammarEntry::State::kFailed);
   EXPECT_EQ(again->error, "it is bad");
   EXPECT_EQ(num_compiled(), 1U);
+}
+
+TEST_F(GrammarCacheTest, WhereThereIsNoMemoryForOneTheOthersAreCompiled) {
+  const auto cache = make_cache(1, 1 << 20);
+  const auto large = cache->find_or_compile(key("large")), other = cache->find_or_compile(key("a"));
+  EXPECT_EQ(wait(*large), GrammarEntry::State::kFailed);
+  EXPECT_NE(large->error, "");
+  EXPECT_EQ(wait(*other), GrammarEntry::State::kReady);
 }
 
 TEST_F(GrammarCacheTest, TheOneUsedLongestAgoGoesWhenThereIsNoRoom) {
