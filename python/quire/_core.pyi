@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 import enum
 import os
-from typing import Any
+from typing import Any, Literal
 
 import quire.arguments
 
@@ -109,7 +109,7 @@ class SamplingParams:
     range, and TypeError for one of another type or a name that is none.
     """
 
-    def __init__(self, *, temperature: float | None = 1.0, top_k: int | None = 0, top_p: float | None = 1.0, min_p: float | None = 0.0, presence_penalty: float | None = 0.0, frequency_penalty: float | None = 0.0, repetition_penalty: float | None = 1.0, logit_bias: Mapping[int, float] | None = {}, allowed_token_ids: Sequence[int] | None = None, bad_words: str | Sequence[str] | None = [], extra_args: Mapping[str, Any] | None = {}, seed: int | None = None, structured_outputs: StructuredOutputsParams | dict[str, Any] | None = None, max_tokens: int | None = 16, min_tokens: int | None = 0, max_thinking_tokens: int | None = None, stop: str | Sequence[str] | None = [], stop_token_ids: Sequence[int] | None = [], ignore_eos: bool | None = False, include_stop_str_in_output: bool | None = False, n: int | None = 1, logprobs: int | None = None, logprob_token_ids: Sequence[int] | None = [], prompt_logprobs: int | None = None, detokenize: bool | None = True, skip_special_tokens: bool | None = True, spaces_between_special_tokens: bool | None = True, truncate_prompt_tokens: int | None = None, output_kind: RequestOutputKind | None = RequestOutputKind.CUMULATIVE) -> None: ...
+    def __init__(self, *, temperature: float | None = 1.0, top_k: int | None = 0, top_p: float | None = 1.0, min_p: float | None = 0.0, presence_penalty: float | None = 0.0, frequency_penalty: float | None = 0.0, repetition_penalty: float | None = 1.0, logit_bias: Mapping[int, float] | None = {}, allowed_token_ids: Sequence[int] | None = None, bad_words: str | Sequence[str] | None = [], extra_args: Mapping[str, Any] | None = {}, seed: int | None = None, structured_outputs: StructuredOutputsParams | dict[str, Any] | None = None, beam_width: int | None = 1, length_penalty: float | None = 1.0, early_stopping: bool | Literal['never'] | None = False, max_tokens: int | None = 16, min_tokens: int | None = 0, max_thinking_tokens: int | None = None, stop: str | Sequence[str] | None = [], stop_token_ids: Sequence[int] | None = [], ignore_eos: bool | None = False, include_stop_str_in_output: bool | None = False, n: int | None = 1, logprobs: int | None = None, logprob_token_ids: Sequence[int] | None = [], prompt_logprobs: int | None = None, detokenize: bool | None = True, skip_special_tokens: bool | None = True, spaces_between_special_tokens: bool | None = True, truncate_prompt_tokens: int | None = None, output_kind: RequestOutputKind | None = RequestOutputKind.CUMULATIVE) -> None: ...
 
     @property
     def temperature(self) -> float:
@@ -209,6 +209,33 @@ class SamplingParams:
 
     @structured_outputs.setter
     def structured_outputs(self, value: StructuredOutputsParams | dict[str, Any] | None, /) -> None: ...
+
+    @property
+    def beam_width(self) -> int:
+        """
+        above 1: searches for the likeliest answers with this many beams, as transformers does, and gives the n best, in order, all at the end
+        """
+
+    @beam_width.setter
+    def beam_width(self, value: int, /) -> None: ...
+
+    @property
+    def length_penalty(self) -> float:
+        """
+        of a beam search: an answer's score is its log-probability divided by its length to this power
+        """
+
+    @length_penalty.setter
+    def length_penalty(self, value: float, /) -> None: ...
+
+    @property
+    def early_stopping(self) -> bool | Literal['never']:
+        """
+        of a beam search: true ends it as soon as beam_width answers have ended, false when better ones are unlikely, "never" when there can be none
+        """
+
+    @early_stopping.setter
+    def early_stopping(self, value: bool | Literal['never'], /) -> None: ...
 
     @property
     def max_tokens(self) -> int | None:
@@ -348,6 +375,37 @@ class SamplingParams:
 
     __signature__: quire.arguments.SignatureOf = ...
 
+class LogitsProcessorConfig:
+    """What a logits processor is made for."""
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def think_start_token_ids(self) -> list[int]: ...
+
+    @property
+    def think_end_token_ids(self) -> list[int]: ...
+
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def world_size(self) -> int: ...
+
+    def __getstate__(self) -> tuple[int, list[int], list[int], int, int]: ...
+
+    def __setstate__(self, arg: tuple[int, Sequence[int], Sequence[int], int, int], /) -> None: ...
+
+    def __eq__(self, other: object, /) -> bool: ...
+
+    def __repr__(self) -> str: ...
+
+def let_go_of_processors() -> None:
+    """
+    Python's logits processors are forgotten: for the end of the process, when no engine runs any more.
+    """
+
 class KVArena:
     """Memory for the KV caches of several engines of this process."""
 
@@ -358,10 +416,15 @@ class EngineConfig:
     Everything an engine is told at start; see quire/engine_config.h. None leaves a default.
     """
 
-    def __init__(self, model: str, *, dtype: str | None = 'auto', max_model_len: int | None = 0, skip_tokenizer_init: bool | None = False, device: str | None = 'auto', num_threads: int | None = 0, tensor_parallel_size: int | None = 1, block_size: int | None = 16, kv_cache_memory_bytes: int | None = 0, num_gpu_blocks_override: int | None = 0, enable_prefix_caching: bool | None = True, max_num_seqs: int | None = 64, max_num_batched_tokens: int | None = 2048, enable_chunked_prefill: bool | None = True, long_prefill_token_threshold: int | None = 0, scheduling_policy: str | None = 'fcfs', async_scheduling: bool | None = None, max_queued_requests: int | None = 0, seed: int | None = None, enable_kv_cache_events: bool | None = False, kv_arena: KVArena | None = None, max_num_partial_prefills: int | None = 0, max_long_partial_prefills: int | None = 0, scheduler_reserve_full_isl: bool | None = True, watermark: float | None = 0.0, max_logprobs: int | None = 20, max_logprob_token_ids: int | None = 128, max_logit_bias: int | None = 1024, max_stop_token_ids: int | None = 128, max_stop_bytes: int | None = 65536, max_bad_words_bytes: int | None = 16384, max_extra_args_bytes: int | None = 65536, logits_processors: str | Sequence[str] | None = [], think_start_token_ids: Sequence[int] | None = [], think_end_token_ids: Sequence[int] | None = [], max_answer_logprobs: int | None = 16777216, max_queued_tokens: int | None = 0, max_waiting_requests: int | None = 0, flight_recorder_bytes: int | None = 16777216, flight_recorder_minutes: float | None = 5.0, flight_recorder_dir: str | None = '', flight_recorder_signal: int | None = 0, exit_on_dead: bool | None = False, load_format: str | None = 'auto', gpu_memory_utilization: float | None = 0.9, gpu_memory_bytes: int | None = 0, enforce_eager: bool | None = False, prefix_caching_hash_seed: str | None = '', kv_connector: str | None = '', kv_connector_config: str | None = '', max_structured_output_bytes: int | None = 1048576, structured_output_threads: int | None = 0, structured_output_cache_bytes: int | None = 536870912) -> None: ...
+    def __init__(self, model: str | os.PathLike[str], *, dtype: str | None = 'auto', max_model_len: int | None = 0, skip_tokenizer_init: bool | None = False, device: str | None = 'auto', num_threads: int | None = 0, tensor_parallel_size: int | None = 1, block_size: int | None = 16, kv_cache_memory_bytes: int | None = 0, num_gpu_blocks_override: int | None = 0, enable_prefix_caching: bool | None = True, max_num_seqs: int | None = 64, max_num_batched_tokens: int | None = 2048, enable_chunked_prefill: bool | None = True, long_prefill_token_threshold: int | None = 0, scheduling_policy: str | None = 'fcfs', async_scheduling: bool | None = None, max_queued_requests: int | None = 0, seed: int | None = None, enable_kv_cache_events: bool | None = False, kv_arena: KVArena | None = None, max_num_partial_prefills: int | None = 0, max_long_partial_prefills: int | None = 0, scheduler_reserve_full_isl: bool | None = True, watermark: float | None = 0.0, max_logprobs: int | None = 20, max_logprob_token_ids: int | None = 128, max_logit_bias: int | None = 1024, max_stop_token_ids: int | None = 128, max_stop_bytes: int | None = 65536, max_bad_words_bytes: int | None = 16384, max_extra_args_bytes: int | None = 65536, logits_processors: str | type[Any] | Sequence[str | type[Any]] | None = [], think_start_token_ids: Sequence[int] | None = [], think_end_token_ids: Sequence[int] | None = [], max_answer_logprobs: int | None = 16777216, max_queued_tokens: int | None = 0, max_waiting_requests: int | None = 0, flight_recorder_bytes: int | None = 16777216, flight_recorder_minutes: float | None = 5.0, flight_recorder_dir: str | None = '', flight_recorder_signal: int | None = 0, exit_on_dead: bool | None = False, load_format: str | None = 'auto', gpu_memory_utilization: float | None = 0.9, gpu_memory_bytes: int | None = 0, enforce_eager: bool | None = False, prefix_caching_hash_seed: str | None = '', kv_connector: str | None = '', kv_connector_config: str | None = '', max_structured_output_bytes: int | None = 1048576, structured_output_threads: int | None = 0, structured_output_cache_bytes: int | None = 536870912, enable_in_reasoning: bool | None = False, num_jump_forward_tokens: int | None = 0) -> None: ...
 
     @property
     def model(self) -> str: ...
+
+    def is_in_processor(self) -> bool:
+        """
+        Whether this thread is in a logits processor of an engine with this configuration.
+        """
 
     @property
     def dtype(self) -> str: ...
@@ -519,6 +582,14 @@ class EngineConfig:
     @property
     def structured_output_cache_bytes(self) -> int: ...
 
+    @property
+    def enable_in_reasoning(self) -> bool: ...
+
+    @property
+    def num_jump_forward_tokens(self) -> int: ...
+
+    __signature__: quire.arguments.SignatureOf = ...
+
 class KVCacheEventKind(enum.Enum):
     BLOCK_STORED = 0
     """Blocks can be found under their hashes."""
@@ -613,11 +684,17 @@ class CompletionOutput:
     @property
     def error(self) -> str: ...
 
+    @property
+    def num_reasoning_tokens(self) -> int:
+        """
+        Of all tokens so far, those inside a reasoning block (think_start_token_ids, think_end_token_ids).
+        """
+
     def finished(self) -> bool: ...
 
-    def __getstate__(self) -> tuple[int, str, list[int], float | None, list[list[Logprob]], int, str | int | None, str]: ...
+    def __getstate__(self) -> tuple[int, str, list[int], float | None, list[list[Logprob]], int, str | int | None, str, int]: ...
 
-    def __setstate__(self, arg: tuple[int, str, Sequence[int], float | None, Sequence[Sequence[Logprob]], int, str | int | None, str], /) -> None: ...
+    def __setstate__(self, arg: tuple[int, str, Sequence[int], float | None, Sequence[Sequence[Logprob]], int, str | int | None, str, int], /) -> None: ...
 
     def __eq__(self, other: object, /) -> bool: ...
 
@@ -648,9 +725,61 @@ class RequestMetrics:
     def num_generation_tokens(self) -> int:
         """Tokens generated so far, of all completions."""
 
-    def __getstate__(self) -> tuple[float, float, float, float, int]: ...
+    @property
+    def mean_time_per_output_token(self) -> float:
+        """
+        Seconds from one token of a completion to its next one, on average; 0 when none has two.
+        """
 
-    def __setstate__(self, arg: tuple[float, float, float, float, int], /) -> None: ...
+    @property
+    def queued_time(self) -> float:
+        """Seconds from arrival to the first step."""
+
+    @property
+    def prefill_time(self) -> float:
+        """Seconds from the first step to the first token."""
+
+    @property
+    def first_token_latency(self) -> float:
+        """Seconds from arrival to the first token."""
+
+    @property
+    def decode_time(self) -> float:
+        """Seconds from the first token to the last one."""
+
+    @property
+    def inference_time(self) -> float:
+        """Seconds from the first step to the last token."""
+
+    def __getstate__(self) -> tuple[float, float, float, float, int, float]: ...
+
+    def __setstate__(self, arg: tuple[float, float, float, float, int, float], /) -> None: ...
+
+    def __eq__(self, other: object, /) -> bool: ...
+
+    def __repr__(self) -> str: ...
+
+class RequestUsage:
+    """What a request has used so far, of all its completions."""
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        """Counted once, whatever n is."""
+
+    @property
+    def num_cached_tokens(self) -> int:
+        """Of the prompt's, those whose keys and values were already there."""
+
+    @property
+    def num_generation_tokens(self) -> int: ...
+
+    @property
+    def num_reasoning_tokens(self) -> int:
+        """Of the generated ones, those inside a reasoning block."""
+
+    def __getstate__(self) -> tuple[int, int, int, int]: ...
+
+    def __setstate__(self, arg: tuple[int, int, int, int], /) -> None: ...
 
     def __eq__(self, other: object, /) -> bool: ...
 
@@ -686,9 +815,12 @@ class RequestOutput:
     @property
     def metrics(self) -> RequestMetrics: ...
 
-    def __getstate__(self) -> tuple[str, str | None, list[int], list[CompletionOutput], bool, int, RequestMetrics, list[list[Logprob]] | None]: ...
+    @property
+    def usage(self) -> RequestUsage: ...
 
-    def __setstate__(self, arg: tuple[str, str | None, Sequence[int], Sequence[CompletionOutput], bool, int, RequestMetrics, Sequence[Sequence[Logprob]] | None], /) -> None: ...
+    def __getstate__(self) -> tuple[str, str | None, list[int], list[CompletionOutput], bool, int, RequestMetrics, list[list[Logprob]] | None, RequestUsage]: ...
+
+    def __setstate__(self, arg: tuple[str, str | None, Sequence[int], Sequence[CompletionOutput], bool, int, RequestMetrics, Sequence[Sequence[Logprob]] | None, RequestUsage], /) -> None: ...
 
     def __eq__(self, other: object, /) -> bool: ...
 
@@ -1008,6 +1140,9 @@ class EngineBase:
 
     @property
     def model(self) -> ModelDescription: ...
+
+    @property
+    def tokenizer(self) -> Tokenizer | None: ...
 
     def apply_chat_template(self, messages_json: str, options_json: str = '{}', chat_template: str = '') -> str: ...
 

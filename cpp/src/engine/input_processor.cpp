@@ -202,6 +202,14 @@ void InputProcessor::prepare_beam_search(EngineRequest& request, SamplingParams&
                               " for a vocabulary of ", model_.vocab_size, " with ", num_stops,
                               " stop tokens, got ", params.beam_width));
   }
+  for (const NamedLogitsProcessor& processor : logits_processors_) {
+    if (processor.factory.validate_params(params)) {
+      throw InvalidArgument(str("beam_width is ", params.beam_width, ", but the engine's logits processor '",
+                                processor.name,
+                                "' changes every request, and a search takes the model's own "
+                                "log-probabilities; leave it out"));
+    }
+  }
   // The chosen tokens' are known anyway, and are the answers' scores.
   if (!params.logprobs) params.logprobs = request.sampling_params.logprobs = 0;
 }

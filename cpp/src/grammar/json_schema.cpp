@@ -282,7 +282,7 @@ class SchemaReader {
     if (JsonTree* names = member(schema, "propertyNames")) {
       if (names->object() == nullptr) fail(path, "propertyNames must be a schema of strings: an object");
       if (names->find("type") == nullptr && names->find("enum") == nullptr && names->find("const") == nullptr)
-        names->object()->emplace_back("type", JsonTree{std::string("string")});
+        names->object()->emplace_back("type", JsonTree()).second.value = std::string("string");
       read(*names, str(path, "/propertyNames"));
     }
     read_required(schema, has_properties ? properties : nullptr, path);

@@ -166,6 +166,7 @@ class Scheduler {
 
   // scheduler_requests.cpp: requests come, change state and go.
   void add(std::unique_ptr<Request> request, bool waits_for_grammar = false);
+  void add_deadline(const Request& request);
   void take_from_grammar(Request& request);
   void finish(Request& request, RequestStatus status);
   void report_finish(Request& request, RequestStatus status, std::string error, EngineCoreOutputs& outputs);

@@ -69,10 +69,7 @@ void Scheduler::add(std::unique_ptr<Request> owned, bool waits_for_grammar) {
         id, str("a multimodal input has ", feature.num_embeds, " embeddings, a step can take ", limit));
     break;
   }
-  if (request.deadline() > 0) {
-    deadlines_.emplace_back(request.deadline(), id);
-    std::push_heap(deadlines_.begin(), deadlines_.end(), std::greater<>());
-  }
+  if (request.deadline() > 0) add_deadline(request);
   const bool is_compiled =
       !request.grammar() || request.grammar()->state() == StructuredOutputGrammar::State::kReady;
   if (!is_compiled || waits_for_grammar) {
@@ -82,6 +79,16 @@ void Scheduler::add(std::unique_ptr<Request> owned, bool waits_for_grammar) {
     request.enqueue();
     waiting_->add(request);
   }
+}
+
+// Those of requests that have gone stay until they pass, or are more than all others.
+void Scheduler::add_deadline(const Request& request) {
+  if (deadlines_.size() > 2 * requests_.size() + 64) {
+    std::erase_if(deadlines_, [this](const auto& entry) { return !requests_.contains(entry.second); });
+    std::make_heap(deadlines_.begin(), deadlines_.end(), std::greater<>());
+  }
+  deadlines_.emplace_back(request.deadline(), request.id());
+  std::push_heap(deadlines_.begin(), deadlines_.end(), std::greater<>());
 }
 
 bool Scheduler::finish_request(RequestId id, RequestStatus status) {
