@@ -55,14 +55,15 @@ ChatParserOptions options_of(nb::handle tools, bool parse_tool_calls, std::optio
 }
 
 // The prompt, and the parameters where they have changed.
-nb::tuple prepare(const EngineBase& engine, std::string messages_json, const std::string& fields_json,
-                  const SamplingParams& params, const FormatHandle& format) {
+nb::tuple prepare(const EngineBase& engine, std::string messages_json, std::string tools_json,
+                  const std::string& fields_json, const SamplingParams& params, const FormatHandle& format) {
   ChatRequest chat;
   EngineRequest request;
   {
     const ReleasedGil released;
     set_fields(request, chat, fields_json, "chat arguments");
     chat.messages.text = std::move(messages_json);
+    chat.tools.text = std::move(tools_json);
     request.sampling_params = params;
     prepare_chat(engine, format.format, chat, request);
   }
@@ -208,13 +209,13 @@ void bind_chat_parsers(nb::module_& m) {
       .def_static("reasoning_parsers", &ChatFormat::reasoning_parser_names, "The names that are known.")
       .def_static("tool_parsers", &ChatFormat::tool_parser_names, "The names that are known.");
 
-  m.def("prepare_chat", prepare, "engine"_a, "messages_json"_a, "fields_json"_a, "sampling_params"_a,
-        "chat_format"_a,
-        nb::sig("def prepare_chat(engine: EngineBase, messages_json: str, fields_json: str, "
+  m.def("prepare_chat", prepare, "engine"_a, "messages_json"_a, "tools_json"_a, "fields_json"_a,
+        "sampling_params"_a, "chat_format"_a,
+        nb::sig("def prepare_chat(engine: EngineBase, messages_json: str, tools_json: str, fields_json: str, "
                 "sampling_params: SamplingParams, chat_format: ChatFormat) -> tuple[str, SamplingParams | "
                 "None]"),
         "A conversation's prompt and, where its tool_choice or its format changes them, other parameters. "
-        "`fields_json` is an object of ChatRequest's fields.");
+        "`tools_json` may be empty; `fields_json` is an object of ChatRequest's other fields.");
   m.def(
       "chat_format_of",
       [](const EngineBase& engine, const std::string& reasoning_parser, const std::string& tool_parser) {

@@ -175,8 +175,10 @@ void bind_engine(nb::module_& m) {
                      auto tokenizer = engine.tokenizer();
                      return tokenizer ? std::optional(TokenizerHandle{std::move(tokenizer)}) : std::nullopt;
                    })
-      .def("apply_chat_template", &EngineBase::apply_chat_template, "messages_json"_a,
-           "options_json"_a = "{}", "chat_template"_a = "", ReleaseGil())
+      .def("apply_chat_template",
+           nb::overload_cast<const std::string&, const std::string&, const std::string&>(
+               &EngineBase::apply_chat_template, nb::const_),
+           "messages_json"_a, "options_json"_a = "{}", "chat_template"_a = "", ReleaseGil())
       .def("stats", &EngineBase::stats, ReleaseGil())
       .def_prop_ro("dead_error", &EngineBase::dead_error, ReleaseGil())
       .def("reset_prefix_cache", &EngineBase::reset_prefix_cache, ReleaseGil(),

@@ -995,9 +995,9 @@ class ChatFormat:
     def tool_parsers() -> list[str]:
         """The names that are known."""
 
-def prepare_chat(engine: EngineBase, messages_json: str, fields_json: str, sampling_params: SamplingParams, chat_format: ChatFormat) -> tuple[str, SamplingParams | None]:
+def prepare_chat(engine: EngineBase, messages_json: str, tools_json: str, fields_json: str, sampling_params: SamplingParams, chat_format: ChatFormat) -> tuple[str, SamplingParams | None]:
     """
-    A conversation's prompt and, where its tool_choice or its format changes them, other parameters. `fields_json` is an object of ChatRequest's fields.
+    A conversation's prompt and, where its tool_choice or its format changes them, other parameters. `tools_json` may be empty; `fields_json` is an object of ChatRequest's other fields.
     """
 
 def chat_format_of(engine: EngineBase, reasoning_parser: str, tool_parser: str) -> ChatFormat:

@@ -138,18 +138,22 @@ class LLM(EngineOperations[_core.Engine]):
         ``generate``, but that the tokenizer adds no special tokens unless ``add_special_tokens`` is True: a
         rendered conversation has its own.
         """
-        fields: dict[str, Any] = {
-            "chat_template_content_format": chat_template_content_format,
-            "continue_final_message": continue_final_message,
-            "add_generation_prompt": add_generation_prompt,
-            "parallel_tool_calls": parallel_tool_calls,
+        switches = {
+            "chat_template_content_format": (chat_template_content_format, "auto"),
+            "continue_final_message": (continue_final_message, False),
+            "add_generation_prompt": (add_generation_prompt, None),
+            "parallel_tool_calls": (parallel_tool_calls, True),
         }
+        fields: dict[str, Any] = {
+            name: value for name, (value, default) in switches.items() if value is not default
+        }
+        tools_json = ""
         if chat_template is not None:
             fields["chat_template"] = text_value("chat_template", chat_template)
         if tools is not None:
             if isinstance(tools, (str, Mapping)) or not isinstance(tools, Iterable):
                 raise TypeError(f"tools must be a list of objects, got {describe(tools)}")
-            fields["tools"] = list(tools)
+            tools_json = to_json("tools", list(tools))
         if tool_choice is not None:
             if not isinstance(tool_choice, (str, Mapping)):
                 raise TypeError(f"tool_choice must be a string or a mapping, got {describe(tool_choice)}")
@@ -168,7 +172,7 @@ class LLM(EngineOperations[_core.Engine]):
         for i, conversation in enumerate(conversations):
             messages_json = to_json("messages", list(conversation))
             prompt, changed = _core.prepare_chat(
-                self._engine, messages_json, fields_json, params[i], chat_format
+                self._engine, messages_json, tools_json, fields_json, params[i], chat_format
             )
             prompts.append(prompt)
             params[i] = params[i] if changed is None else changed

@@ -2,11 +2,21 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "quire/export.h"
 
 namespace quire {
+
+// What render() takes as one JSON object, too.
+struct ChatTemplateOptions {
+  std::optional<bool> add_generation_prompt;  // absent: unless continue_final_message
+  bool continue_final_message = false;
+  std::string chat_template_content_format = "auto";
+  std::string tools_json;   // an array; empty: none are offered
+  std::string kwargs_json;  // an object of whatever else the template reads; empty: nothing
+};
 
 // A model directory's chat template (Jinja), run in C++. It renders what transformers' apply_chat_template
 // renders. Syntax that is not supported is refused by name when the template is loaded. Thread-safe.
@@ -27,6 +37,7 @@ class QUIRE_API ChatTemplate {
   // whatever else the template reads. Throws InvalidArgument naming the message and the field.
   virtual std::string render(const std::string& messages_json,
                              const std::string& options_json = "{}") const = 0;
+  virtual std::string render(const std::string& messages_json, const ChatTemplateOptions& options) const = 0;
 };
 
 }  // namespace quire

@@ -14,6 +14,7 @@
 #include <tuple>
 #include <vector>
 
+#include "quire/chat_template.h"
 #include "quire/engine_config.h"
 #include "quire/error.h"
 #include "quire/field.h"
@@ -124,6 +125,8 @@ class QUIRE_API EngineBase {
   // InvalidArgument when there is no template or a message is malformed. `chat_template` is Jinja to use
   // instead of the directory's.
   std::string apply_chat_template(const std::string& messages_json, const std::string& options_json = "{}",
+                                  const std::string& chat_template = "") const;
+  std::string apply_chat_template(const std::string& messages_json, const ChatTemplateOptions& options,
                                   const std::string& chat_template = "") const;
   EngineStats stats() const;
   // Why the engine has ended: its requests were finished with kError and it accepts none. Empty while it is

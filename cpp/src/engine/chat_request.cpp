@@ -141,16 +141,36 @@ std::string with_calls_as_templates_read_them(const std::string& messages) {
   return changed ? document.dump() : "";
 }
 
+// Variables of these names are the switches, as vLLM has it.
+bool sets_switches(const OrderedJson& kwargs) {
+  for (const char* name :
+       {"tools", "add_generation_prompt", "continue_final_message", "chat_template_content_format"}) {
+    if (kwargs.contains(name)) return true;
+  }
+  return false;
+}
+
 std::string render(const EngineBase& engine, const ChatRequest& chat, const OrderedJson& tools,
                    const OrderedJson& kwargs) {
-  OrderedJson options = {{"continue_final_message", chat.continue_final_message}};
-  if (chat.add_generation_prompt) options["add_generation_prompt"] = *chat.add_generation_prompt;
+  ChatTemplateOptions options;
+  options.add_generation_prompt = chat.add_generation_prompt;
+  options.continue_final_message = chat.continue_final_message;
   if (!chat.chat_template_content_format.empty())
-    options["chat_template_content_format"] = chat.chat_template_content_format;
-  if (!chat.tools.text.empty()) options["tools"] = tools;
-  options.update(kwargs);
+    options.chat_template_content_format = chat.chat_template_content_format;
+  options.tools_json = chat.tools.text;
+  if (!kwargs.empty()) options.kwargs_json = chat.chat_template_kwargs.text;
+  std::string all;
+  if (sets_switches(kwargs)) {
+    OrderedJson json = {{"continue_final_message", chat.continue_final_message},
+                        {"chat_template_content_format", options.chat_template_content_format}};
+    if (chat.add_generation_prompt) json["add_generation_prompt"] = *chat.add_generation_prompt;
+    if (!chat.tools.text.empty()) json["tools"] = tools;
+    json.update(kwargs);
+    all = json.dump();
+  }
   const auto apply = [&](const std::string& messages) {
-    return engine.apply_chat_template(messages, options.dump(), chat.chat_template);
+    return all.empty() ? engine.apply_chat_template(messages, options, chat.chat_template)
+                       : engine.apply_chat_template(messages, all, chat.chat_template);
   };
   const std::string changed = with_calls_as_templates_read_them(chat.messages.text);
   if (changed.empty()) return apply(chat.messages.text);

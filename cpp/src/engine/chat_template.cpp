@@ -20,16 +20,20 @@ bool take_bool(OrderedJson& options, const char* key, bool otherwise) {
 
 using ContentFormat = chat::ChatTemplate::Options::ContentFormat;
 
-ContentFormat take_content_format(OrderedJson& options) {
-  constexpr const char* kName = "chat_template_content_format";
-  const auto found = options.find(kName);
-  if (found == options.end()) return ContentFormat::kAuto;
-  const OrderedJson value = *found;
-  options.erase(found);
+ContentFormat content_format(const OrderedJson& value) {
   if (value == "auto") return ContentFormat::kAuto;
   if (value == "string") return ContentFormat::kString;
   if (value == "openai") return ContentFormat::kParts;
-  throw InvalidArgument(std::string(kName) + " must be 'auto', 'string' or 'openai', got " + value.dump());
+  throw InvalidArgument("chat_template_content_format must be 'auto', 'string' or 'openai', got " +
+                        value.dump());
+}
+
+ContentFormat take_content_format(OrderedJson& options) {
+  const auto found = options.find("chat_template_content_format");
+  if (found == options.end()) return ContentFormat::kAuto;
+  const OrderedJson value = *found;
+  options.erase(found);
+  return content_format(value);
 }
 
 class JinjaChatTemplate final : public ChatTemplate {
@@ -50,6 +54,17 @@ class JinjaChatTemplate final : public ChatTemplate {
       options.erase(tools);
     }
     if (!options.empty()) chat_options.kwargs_json = options.dump();
+    return template_->render(messages_json, chat_options);
+  }
+
+  std::string render(const std::string& messages_json, const ChatTemplateOptions& options) const override {
+    chat::ChatTemplate::Options chat_options;
+    chat_options.continue_final_message = options.continue_final_message;
+    chat_options.add_generation_prompt =
+        options.add_generation_prompt.value_or(!options.continue_final_message);
+    chat_options.content_format = content_format(options.chat_template_content_format);
+    chat_options.tools_json = options.tools_json;
+    chat_options.kwargs_json = options.kwargs_json;
     return template_->render(messages_json, chat_options);
   }
 

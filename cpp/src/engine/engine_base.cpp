@@ -19,13 +19,13 @@ std::shared_ptr<const Tokenizer> EngineBase::tokenizer() const { return impl_->t
 
 std::string EngineBase::apply_chat_template(const std::string& messages_json, const std::string& options_json,
                                             const std::string& chat_template) const {
-  impl_->owner.check();
-  if (!chat_template.empty())
-    return impl_->given_chat_template(chat_template)->render(messages_json, options_json);
-  // On first use: a directory without a chat template can still complete text.
-  std::call_once(impl_->chat_template_once,
-                 [this] { impl_->chat_template = ChatTemplate::load(impl_->config.model); });
-  return impl_->chat_template->render(messages_json, options_json);
+  return impl_->chat_template_for(chat_template)->render(messages_json, options_json);
+}
+
+std::string EngineBase::apply_chat_template(const std::string& messages_json,
+                                            const ChatTemplateOptions& options,
+                                            const std::string& chat_template) const {
+  return impl_->chat_template_for(chat_template)->render(messages_json, options);
 }
 
 EngineStats EngineBase::stats() const {

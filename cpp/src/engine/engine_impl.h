@@ -224,6 +224,15 @@ struct EngineBase::Impl {
     return *client;
   }
 
+  // The directory's, unless `source` is another.
+  std::shared_ptr<const ChatTemplate> chat_template_for(const std::string& source) {
+    owner.check();
+    if (!source.empty()) return given_chat_template(source);
+    // On first use: a directory without a chat template can still complete text.
+    std::call_once(chat_template_once, [this] { chat_template = ChatTemplate::load(config.model); });
+    return chat_template;
+  }
+
   // A template other than the directory's: the latest, since whoever brings one brings it again.
   std::shared_ptr<const ChatTemplate> given_chat_template(const std::string& source) {
     const std::lock_guard lock(chat_template_mutex);
