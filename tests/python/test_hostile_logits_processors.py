@@ -7,12 +7,13 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from quire import LLM, SamplingParams
+from quire import LLM, SamplingParams, _core
 from test_python_logits_processors import Logits, Rows, ids
 
 
@@ -188,6 +189,42 @@ def test_engines_go_while_their_processors_run(demo_model: Path) -> None:
                 continue
             del llm, stream
             gc.collect()
+
+
+class Drops(Slow):
+    """Lets the last reference to its own engine go, on the engine's thread."""
+
+    extra_arg_names = ("drop",)
+    held: ClassVar[list[Any]] = []
+
+    def apply(self, logits: Logits) -> Logits | None:
+        time.sleep(0.05)
+        self.held.clear()
+        return None
+
+
+def num_threads() -> int:
+    return len(list(Path("/proc/self/task").iterdir()))
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_an_engine_may_go_on_its_own_thread(demo_model: Path, asynchronous: bool) -> None:
+    gc.collect()
+    before = num_threads()
+    llm = LLM(demo_model, max_model_len=256, logits_processors=[Drops], async_scheduling=asynchronous)
+    assert num_threads() > before
+    gone = weakref.ref(llm)
+    params = SamplingParams(max_tokens=100, ignore_eos=True, extra_args={"drop": 1})
+    llm.pause()
+    queue = _core.OutputQueue()
+    llm._submit(["a"], [params], queue, _core.RequestOutputKind.DELTA, [{}])
+    Drops.held.append(llm)
+    del llm
+    Drops.held[0].resume()
+    end = time.monotonic() + 20
+    while gone() is not None or num_threads() > before:
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
 
 PROGRAM = """

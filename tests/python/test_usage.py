@@ -102,35 +102,52 @@ def test_what_follows_a_stop_string_is_not_counted(llm: LLM) -> None:
     assert output.usage.num_reasoning_tokens == output.usage.num_generation_tokens
 
 
-def test_every_call_accounts_for_the_same_request_in_the_same_way(llm: LLM, demo_model: Path) -> None:
-    prompt = [*range(100, 140), *START]
-    params = saying(71, 72, 73, *END, 75, 76, n=3, logprobs=1, stop_token_ids=[75])
-    engine = LLMEngine(demo_model, logits_processors=[Says], **OPTIONS)
-    for salt in ("generate", "generate again"):
-        outputs: list[list[RequestOutput]] = []
+def by_every_call(llm: LLM, engine: LLMEngine, prompt: list[int], params: SamplingParams) -> Any:
+    """The outputs of one request by each call, none of which finds a cached prefix of the others'."""
+    outputs: list[list[RequestOutput]] = []
+    for salt in ("first", "second"):
         outputs.append(llm.generate([prompt], params, use_tqdm=False, cache_salt=salt))
         llm.reset_prefix_cache()
-        outputs.append(list(llm.stream(prompt, params, cache_salt=salt)))
-        llm.reset_prefix_cache()
-        engine.add_request("a", prompt, params, cache_salt=salt)
-        outputs.append([])
-        while engine.has_unfinished_requests():
-            outputs[-1] += engine.step()
-        engine.reset_prefix_cache()
-        last = [parts[-1] for parts in outputs]
-        assert [o.finished for o in last] == [True] * 3
-        for output in last:
-            assert output.usage == last[0].usage
-            assert output.usage.num_cached_tokens == output.num_cached_tokens
-            assert output.metrics.num_generation_tokens == output.usage.num_generation_tokens == 21
-        assert last[0].usage.num_prompt_tokens == 42 and last[0].usage.num_reasoning_tokens == 9
-        for parts in outputs:
-            ends = {c.index: c for part in parts for c in part.outputs if c.finished()}
-            assert sorted(ends) == [0, 1, 2]
-            for completion in ends.values():
-                assert (completion.finish_reason, completion.stop_reason) == ("stop", 75)
-                assert completion.num_reasoning_tokens == 3
-                assert completion.cumulative_logprob == pytest.approx(ends[0].cumulative_logprob)
+    outputs.append(list(llm.stream(prompt, params)))
+    llm.reset_prefix_cache()
+    engine.add_request("a", prompt, params)
+    outputs.append([])
+    while engine.has_unfinished_requests():
+        outputs[-1] += engine.step()
+    engine.reset_prefix_cache()
+    assert [parts[-1].finished for parts in outputs] == [True] * 4
+    return outputs
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_every_call_accounts_for_the_same_request_in_the_same_way(llm: LLM, demo_model: Path, n: int) -> None:
+    prompt = [*range(100, 140), *START]
+    params = saying(71, 72, 73, *END, 75, 76, n=n, logprobs=1, stop_token_ids=[75])
+    engine = LLMEngine(demo_model, logits_processors=[Says], **OPTIONS)
+    for parts in by_every_call(llm, engine, prompt, params):
+        last = parts[-1]
+        usage = last.usage
+        assert (usage.num_prompt_tokens, usage.num_generation_tokens) == (42, 7 * n)
+        assert (usage.num_reasoning_tokens, usage.num_cached_tokens) == (3 * n, last.num_cached_tokens)
+        if n == 1:  # one completion may find what another one has just computed
+            assert usage.num_cached_tokens == 0
+        assert last.metrics.num_generation_tokens == usage.num_generation_tokens
+        ends = {c.index: c for part in parts for c in part.outputs if c.finished()}
+        assert sorted(ends) == list(range(n))
+        for completion in ends.values():
+            assert (completion.finish_reason, completion.stop_reason) == ("stop", 75)
+            assert completion.num_reasoning_tokens == 3
+            assert completion.cumulative_logprob == pytest.approx(ends[0].cumulative_logprob)
+
+
+def test_what_was_cached_is_said_by_every_call(llm: LLM) -> None:
+    params = saying(71, 72)
+    prompt = [*range(100, 140)]
+    for _ in range(2):
+        [whole] = llm.generate([prompt], params, use_tqdm=False, cache_salt="cached")
+    *_, streamed = llm.stream(prompt, params, cache_salt="cached")
+    assert whole.usage == streamed.usage
+    assert whole.usage.num_cached_tokens == 32
 
 
 def test_times_are_those_between_what_happened(llm: LLM) -> None:

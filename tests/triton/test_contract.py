@@ -267,7 +267,8 @@ def test_the_same_request_is_accounted_for_as_in_python(
             }
             [told] = [infer(client, "thinking", inputs).outputs]
             usage = json.loads(told["usage"][0])
-            assert usage["cached_tokens"] == expected.usage.num_cached_tokens
+            if "n" not in sampling:  # one completion may find what another one has just computed
+                assert usage["cached_tokens"] == expected.usage.num_cached_tokens
             assert usage["prompt_tokens"] == expected.usage.num_prompt_tokens == 43
             assert usage["completion_tokens"] == expected.usage.num_generation_tokens
             assert usage["reasoning_tokens"] == expected.usage.num_reasoning_tokens
