@@ -43,7 +43,7 @@ ReleasedGil::~ReleasedGil() {
 
 AcquiredGil::AcquiredGil() {
   ++num_restoring;
-  if ((!python_ends || ending_thread.load() == std::this_thread::get_id()) && Py_IsInitialized() != 0) {
+  if (!python_ends || ending_thread.load() == std::this_thread::get_id()) {
     state_ = PyGILState_Ensure();
     acquired_ = true;
   }

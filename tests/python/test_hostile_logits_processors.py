@@ -273,6 +273,8 @@ if what == "fork":
             sys.exit(0)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     stream.close()
+elif what == "finished":
+    llm.generate(["Once"] * 3, SamplingParams(max_tokens=3), use_tqdm=False)
 elif what == "stream":
     stream = llm.stream("Once", params)
     next(stream)
@@ -282,7 +284,7 @@ else:
 """
 
 
-@pytest.mark.parametrize("what", ["generate", "ahead", "step", "stream", "fork"])
+@pytest.mark.parametrize("what", ["generate", "ahead", "step", "stream", "finished", "fork"])
 def test_a_process_ends_and_forks_while_processors_run(demo_model: Path, what: str) -> None:
     for _ in range(2):
         done = subprocess.run(
