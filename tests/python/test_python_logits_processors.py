@@ -17,6 +17,7 @@ from quire import (
     RequestOutput,
     SamplingParams,
 )
+from quire.logits_processors import Host
 
 Logits = Any  # np.ndarray
 
@@ -237,6 +238,48 @@ def test_on_a_cpu_the_array_is_the_memory_of_the_logits(demo_model: Path) -> Non
     llm.generate([[5, 6], [7, 8, 9]], SamplingParams(max_tokens=20, ignore_eos=True), use_tqdm=False)
     # Copies would be made anew for each step, and lie where there is room.
     assert len(Memory.places) >= 20 and len(set(Memory.places)) == 1
+
+
+class Recording(LogitsProcessor):
+    updates: ClassVar[list[BatchUpdate | None]] = []
+
+    def update_state(self, batch_update: BatchUpdate | None) -> None:
+        self.updates.append(batch_update)
+
+    def apply(self, logits: Logits) -> Logits | None:
+        return None
+
+
+@pytest.mark.parametrize("added_first", [False, True])
+def test_updates_turn_any_batch_into_any_other(added_first: bool) -> None:
+    """Whether what is added or what is removed is done first, which processors of vLLM's do differently."""
+    host = Host(Recording, None)  # type: ignore[arg-type]
+    random = np.random.default_rng(7)
+    rows: dict[int, int] = {}
+    for _ in range(2000):
+        keys = random.permutation(8)[: random.integers(1, 9)].tolist()
+        if random.random() < 0.3:
+            keys = list(rows.values()) or keys
+        host.apply(np.zeros((len(keys), 1), np.float32), [(key, (key, [], [])) for key in keys])
+        update = Recording.updates.pop()
+        if update is None:
+            assert list(rows.values()) == keys
+            continue
+        added: dict[int, Any] = {row: params for row, params, _, _ in update.added}
+        if added_first:
+            rows.update(added)
+        for row in update.removed:
+            del rows[row]
+        if not added_first:
+            rows.update(added)
+        for source, target, how in update.moved:
+            assert (target in rows) == (how is MoveDirectionality.SWAP)
+            moved = rows.pop(source)
+            if target in rows:
+                rows[source] = rows[target]
+            rows[target] = moved
+        rows = dict(sorted(rows.items()))
+        assert rows == dict(enumerate(keys)) and update.batch_size == len(keys)
 
 
 def test_what_is_no_processor_is_refused_by_its_place(demo_model: Path) -> None:
