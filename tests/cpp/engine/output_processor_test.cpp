@@ -40,8 +40,8 @@ class FakeTokenizer final : public Tokenizer {
 };
 
 struct Fixture {
-  explicit Fixture(std::vector<std::string> pieces, SamplingParams params)
-      : processor(std::make_shared<FakeTokenizer>(std::move(pieces))) {
+  explicit Fixture(std::vector<std::string> pieces, SamplingParams params, ReasoningTokens reasoning = {})
+      : processor(std::make_shared<FakeTokenizer>(std::move(pieces)), nullptr, std::move(reasoning)) {
     EngineRequest request;
     request.request_id = "r";
     request.sampling_params = params;
@@ -97,6 +97,24 @@ TEST(OutputProcessorTest, AStopStringAcrossTokensEndsTheTextAndTheRequest) {
   EXPECT_EQ(std::get<std::string>(outputs[0].outputs[0].stop_reason), "world");
   EXPECT_EQ(outputs[0].outputs[0].token_ids, std::vector<int32_t>{2});  // " again" is not counted
   EXPECT_EQ(f.to_abort, std::vector<RequestId>{1});
+}
+
+// The prompt is token 1, which opens a block.
+TEST(OutputProcessorTest, UsageIsOfAllCompletionsSoFarWhateverADeltaLists) {
+  SamplingParams params = delta({"!"});
+  params.n = 2;
+  Fixture f({"a", "<", ">", "!"}, params, {{1}, {2, 2}});
+  EXPECT_EQ(f.send(1, {0, 0})[0].usage, (RequestUsage{1, 0, 2, 2}));
+  EXPECT_EQ(f.send(2, {0, 2})[0].usage, (RequestUsage{1, 0, 4, 3}));  // perhaps the end begins
+  RequestOutput output = f.send(2, {2, 0, 0})[0];
+  EXPECT_EQ(output.usage, (RequestUsage{1, 0, 7, 3}));
+  EXPECT_EQ(output.outputs.at(0).num_reasoning_tokens, 1);
+  output = f.send(1, {0, 3, 0, 0})[0];  // stopped by a string: two tokens are dropped
+  EXPECT_EQ(output.usage, (RequestUsage{1, 0, 9, 5}));
+  EXPECT_EQ(output.outputs.at(0).num_reasoning_tokens, 4);
+  output = f.send(2, {0}, FinishReason::kLength)[0];
+  EXPECT_TRUE(output.finished);
+  EXPECT_EQ(output.usage, (RequestUsage{1, 0, 10, 5}));
 }
 
 TEST(OutputProcessorTest, StopStringsCountOnlyAfterMinTokens) {

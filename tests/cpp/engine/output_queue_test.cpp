@@ -21,6 +21,8 @@ TEST(OutputQueueTest, UntakenDeltasAreMerged) {
     output.outputs[0].token_ids = {1};
     output.finished = text[0] == 'c';
     output.metrics.last_token_time = text[0];
+    output.usage.num_generation_tokens = text[0];
+    output.outputs[0].num_reasoning_tokens = text[0];
     push(std::move(output));
   }
   const auto taken = queue.take(std::chrono::milliseconds(0));
@@ -28,6 +30,8 @@ TEST(OutputQueueTest, UntakenDeltasAreMerged) {
   EXPECT_EQ(taken[0].outputs[0].text, "abc");
   EXPECT_EQ(taken[0].outputs[0].token_ids.size(), 3U);
   EXPECT_EQ(taken[0].metrics.last_token_time, 'c');
+  EXPECT_EQ(taken[0].usage.num_generation_tokens, 'c');
+  EXPECT_EQ(taken[0].outputs[0].num_reasoning_tokens, 'c');
   EXPECT_TRUE(taken[0].finished);
   EXPECT_TRUE(queue.take(std::chrono::milliseconds(0)).empty());
 }
