@@ -24,12 +24,14 @@ void ParallelFor::run(size_t count, const std::function<void(size_t)>& body) {
     body_ = &body;
     count_ = count;
     next_ = 0;
-    ++generation_;
-    num_working_ = threads_.size();
+    is_open_ = true;
   }
   begun_.notify_all();
   take_pieces();
   std::unique_lock lock(mutex_);
+  // Threads that have not come by now are not waited for: where all cores are busy that takes longer than the
+  // loop.
+  is_open_ = false;
   ended_.wait(lock, [this] { return num_working_ == 0; });
 }
 
@@ -39,12 +41,11 @@ void ParallelFor::take_pieces() {
 
 void ParallelFor::work() {
   name_this_thread("quire-mask");
-  uint64_t seen = 0;
   std::unique_lock lock(mutex_);
   while (true) {
-    begun_.wait(lock, [&] { return stopping_ || generation_ != seen; });
+    begun_.wait(lock, [this] { return stopping_ || (is_open_ && next_ < count_); });
     if (stopping_) return;
-    seen = generation_;
+    ++num_working_;
     lock.unlock();
     take_pieces();
     lock.lock();

@@ -38,7 +38,7 @@ class ParallelFor {
 
   std::mutex mutex_;
   std::condition_variable begun_, ended_;
-  uint64_t generation_ = 0;
+  bool is_open_ = false;  // a loop may be joined
   size_t num_working_ = 0;
   bool stopping_ = false;
   std::vector<std::thread> threads_;
