@@ -10,6 +10,7 @@
 #include <limits>
 #include <mutex>
 #include <optional>
+#include <unordered_map>
 #include <unordered_set>
 #include <variant>
 
@@ -162,11 +163,16 @@ class XgrammarCompiler final : public GrammarCompiler {
     }
     const WorkLimit limit("reading structured_outputs", limits_.max_check_seconds, limits_.max_bytes_of_work,
                           &is_cancelled_);
+    std::optional<xgrammar::Grammar> grammar;
     tell_field([&] {
-      read(key);
+      grammar = read(key);
       if (!limit.warning().empty()) throw InvalidArgument(limit.warning());
     });
     const std::lock_guard lock(mutex_);
+    if (key.text.size() <= kMaxReadBytes) {
+      if (read_.size() >= kMaxRead) read_.clear();
+      read_.insert_or_assign(key, *grammar);
+    }
     if (checked_.size() >= kMaxChecked) checked_.clear();
     checked_.insert(hash);
   }
@@ -177,7 +183,9 @@ class XgrammarCompiler final : public GrammarCompiler {
                           limits_.max_bytes_of_work, &is_cancelled_);
     std::shared_ptr<const CompiledGrammar> compiled;
     tell_field([&] {
-      compiled = std::make_shared<XgrammarGrammar>(compiler.compiler.compile(read(key)), limits_);
+      std::optional<xgrammar::Grammar> grammar = take_read(key);
+      if (!grammar) grammar = read(key);
+      compiled = std::make_shared<XgrammarGrammar>(compiler.compiler.compile(*grammar), limits_);
       if (!limit.warning().empty()) throw InvalidArgument(limit.warning());
     });
     return compiled;
@@ -188,6 +196,8 @@ class XgrammarCompiler final : public GrammarCompiler {
  private:
   // Grammars whose hashes are kept: one that is taken for another fails when it is compiled.
   static constexpr size_t kMaxChecked = 4096;
+  // Grammars that check() read and compile() has not taken, and the longest of their texts.
+  static constexpr size_t kMaxRead = 8, kMaxReadBytes = 1 << 16;
 
   struct Compiler {
     Compiler(xgrammar::TokenizerInfo tokenizer, int64_t max_shared_bytes)
@@ -206,6 +216,13 @@ class XgrammarCompiler final : public GrammarCompiler {
     } catch (const std::exception& error) {
       throw InvalidArgument(str("structured_outputs: ", error.what()));
     }
+  }
+
+  std::optional<xgrammar::Grammar> take_read(const GrammarKey& key) {
+    const std::lock_guard lock(mutex_);
+    auto taken = read_.extract(key);
+    if (taken.empty()) return std::nullopt;
+    return std::move(taken.mapped());
   }
 
   xgrammar::Grammar read(const GrammarKey& key) {
@@ -275,6 +292,7 @@ class XgrammarCompiler final : public GrammarCompiler {
       compilers_;  // by Vocabulary; made by the first grammar that wants it
   std::mutex mutex_;
   std::unordered_set<size_t> checked_;
+  std::unordered_map<GrammarKey, xgrammar::Grammar, GrammarKeyHash> read_;
 };
 
 }  // namespace

@@ -10,6 +10,7 @@
 
 #include <array>
 #include <map>
+#include <mutex>
 #include <unordered_set>
 #include <vector>
 
@@ -229,11 +230,29 @@ class Automaton {
   bool closure_is_end_ = false;
 };
 
+// Places whose masks were looked for: looking whether one is there copies it. One that has gone since is
+// found by the library, which keeps it again. Thread-safe.
+class SeenPlaces {
+ public:
+  // False when it is there.
+  bool insert(uint64_t place) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (places_.size() >= kMaxPlaces) places_.clear();
+    return places_.insert(place).second;
+  }
+
+ private:
+  static constexpr size_t kMaxPlaces = 1 << 17;
+
+  std::mutex mutex_;
+  std::unordered_set<uint64_t> places_;
+};
+
 // The masks of a grammar's rules, one after the other.
 class MaskFinder {
  public:
-  MaskFinder(const TokenizerInfo& tokenizer, const TokenTrie& trie, RuleLevelCache& masks)
-      : tokenizer_(tokenizer), trie_(trie), masks_(masks) {}
+  MaskFinder(const TokenizerInfo& tokenizer, const TokenTrie& trie, RuleLevelCache& masks, SeenPlaces& seen)
+      : tokenizer_(tokenizer), trie_(trie), masks_(masks), seen_(seen) {}
 
   // Those that are not there yet, and that an automaton finds.
   void find(const Grammar& grammar) {
@@ -248,8 +267,8 @@ class MaskFinder {
       const auto& hash = grammar->per_rule_fsm_hashes[rule];
       if (!hash.has_value() || !automaton.is_plain(rule)) continue;
       for (const auto& [state, new_state] : grammar->per_rule_fsm_new_state_ids[rule]) {
-        // Parsing few tokens takes no longer than this.
-        if (num_beginning(fsm->GetFsm(), state) < trie_.tokens.size() / 32) continue;
+        if (!is_slow(fsm->GetFsm(), state)) continue;
+        if (!seen_.insert(HashCombine(*hash, static_cast<uint64_t>(new_state)))) continue;
         if (masks_.GetCache(*hash, new_state, fsm->GetNodeNum(), fsm->GetEdgeNum()).has_value()) continue;
         automaton.set_known();
         const int32_t start = automaton.start(rule, state);
@@ -274,8 +293,9 @@ class MaskFinder {
                                       [&](const auto& ids) { return ids.first == place.element_id; });
       const auto& fsm = grammar->per_rule_fsms[place.rule_id];
       if (found == states.end()) continue;
-      masks_.AddCache(HashCombine(*hash, *ahead, rule.is_exact_lookahead), found->second, fsm->GetNodeNum(),
-                      fsm->GetEdgeNum(), mask);
+      const uint64_t key = HashCombine(*hash, *ahead, rule.is_exact_lookahead);
+      if (!seen_.insert(HashCombine(key, static_cast<uint64_t>(found->second)))) continue;
+      masks_.AddCache(key, found->second, fsm->GetNodeNum(), fsm->GetEdgeNum(), mask);
     }
   }
 
@@ -286,18 +306,16 @@ class MaskFinder {
   };
   static constexpr int32_t kMaxListed = AdaptiveTokenMask::USE_BITSET_THRESHOLD - 1;
 
-  // Tokens whose first byte may follow.
-  size_t num_beginning(const CompactFSMWithStartEnd& fsm, int32_t state) const {
-    size_t count = 0;
+  // Whether the library would parse most tokens from there: they may begin with many bytes, and it does not
+  // go on by these alone, which it sees.
+  static bool is_slow(const CompactFSMWithStartEnd& fsm, int32_t state) {
+    int32_t num_bytes = 0;
     for (const auto& edge : fsm.GetFsm().GetEdges(state)) {
       if (!edge.IsCharRange()) continue;
-      for (size_t i = 0; i < trie_.nodes.size(); i = static_cast<size_t>(trie_.nodes[i].end_node)) {
-        const TokenTrie::Node& node = trie_.nodes[i];
-        if (edge.min <= node.byte && node.byte <= edge.max)
-          count += static_cast<size_t>(node.end_token - node.first_token);
-      }
+      if (edge.target == state) return false;
+      num_bytes += edge.max - edge.min + 1;
     }
-    return count;
+    return num_bytes >= 32;
   }
 
   // Says of each token whether the rule goes on by it (accepted), ends within it, perhaps (uncertain), or
@@ -346,6 +364,7 @@ class MaskFinder {
   const TokenizerInfo& tokenizer_;
   const TokenTrie& trie_;
   RuleLevelCache& masks_;
+  SeenPlaces& seen_;
   std::vector<Step> steps_;                               // by the number of bytes
   std::vector<int32_t> accepted_, rejected_, uncertain_;  // ascending
   int32_t num_rejected_ = 0;                              // rejected_ holds them while they are few
@@ -361,6 +380,7 @@ struct Compiler::Impl {
   const TokenizerInfo tokenizer;
   const TokenTrie trie;
   RuleLevelCache masks;
+  SeenPlaces seen;
   GrammarCompilerSub compiler;
 };
 
@@ -370,7 +390,7 @@ Compiler::Compiler(const TokenizerInfo& tokenizer, int64_t max_bytes)
     : impl_(std::make_shared<Impl>(tokenizer, max_bytes)) {}
 
 CompiledGrammar Compiler::compile(const Grammar& grammar) {
-  MaskFinder finder(impl_->tokenizer, impl_->trie, impl_->masks);
+  MaskFinder finder(impl_->tokenizer, impl_->trie, impl_->masks, impl_->seen);
   mask_finder = &finder;
   struct Reset {
     ~Reset() { mask_finder = nullptr; }
