@@ -1,7 +1,7 @@
 // The engine rows of the H200 tables: an engine of the Llama-3.1-8B shape with weights made on the device.
 //
 //   engine_bench [--model DIR] [--rows decode,prefill,throughput,beams,prefix,start,grammar]
-//   [--tokenizer DIR] [--grammar BATCH,CONTEXT,SHORT,LONG] [--set field=JSON]...
+//   [--tokenizer DIR] [--grammar BATCH,CONTEXT,SHORT,LONG[,TEMPERATURE]] [--set field=JSON]...
 //
 // Prints a line for each row: what was measured, vLLM 0.26's figure, the target, the physical floor, and the
 // ratio to vLLM (above 1 is better than it). Definitions: a decode row's time per output token is the
@@ -282,9 +282,9 @@ int main(int argc, char** argv) {
         tokenizer = value;
       } else if (option == "--grammar") {
         GrammarCase one{0, 0};
-        if (std::sscanf(value.c_str(), "%d,%d,%d,%d", &one.batch, &one.context, &one.short_answer,
-                        &one.long_answer) != 4) {
-          std::fprintf(stderr, "--grammar wants BATCH,CONTEXT,SHORT,LONG\n");
+        if (std::sscanf(value.c_str(), "%d,%d,%d,%d,%f", &one.batch, &one.context, &one.short_answer,
+                        &one.long_answer, &one.temperature) < 4) {
+          std::fprintf(stderr, "--grammar wants BATCH,CONTEXT,SHORT,LONG or that and TEMPERATURE\n");
           return 2;
         }
         grammar_cases = {one};

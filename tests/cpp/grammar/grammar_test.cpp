@@ -256,6 +256,30 @@ TEST_F(GrammarTest, MasksThatGrammarsShareAreThoseOfEach) {
   }
 }
 
+// A rule's masks depend on what comes behind it: equal rules of two grammars do not share them where that
+// differs.
+TEST_F(GrammarTest, MasksKnowWhatFollowsARule) {
+  const std::string word = " @word ::= letter{0,12} @letter ::= [a-zA-Z ,;0-9]";
+  const std::pair<std::string, std::string> cases[] = {
+      {"root ::= word \"(\" word \")\"" + word, "one, two(three; 4)"},
+      {"root ::= word \"[\" word \"]\"" + word, "one, two[three; 4]"},
+      {"root ::= (\"<\" word \">\")+" + word, "<one><two>"},
+      {"root ::= word | \"(\" root \")\"" + word, "((one))"},
+      {"root ::= word end @end ::= \"\" | \".\" root" + word, "one.two.three"},
+  };
+  const auto shared = make_grammar_compiler(tokenizer(), kVocab, {kEos});
+  for (const auto& [text, answer] : cases) {
+    GrammarKey key{GrammarKind::kEbnf, true, text};
+    std::ranges::replace(key.text, '@', '\n');
+    const auto matching = shared->compile(key)->make_matcher();
+    for (const int32_t id : tokenizer()->encode(answer, false)) {
+      expect_mask_as_accepted(*matching, text);
+      ASSERT_TRUE(matching->accept_token(id)) << text << ": " << tokenizer()->token_bytes(id);
+    }
+    EXPECT_TRUE(permits(*matching, kEos)) << text;
+  }
+}
+
 TEST_F(GrammarTest, TheDoorLetsInAgainWhatItHasLetIn) {
   GrammarDoor door(std::make_shared<CountingCompiler>());
   StructuredOutputsParams params;
