@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from quire import DEMO_MODEL, LLM, BeamSearchParams, SamplingParams
+from quire import DEMO_MODEL, LLM, BeamSearchParams, LogitsProcessor, SamplingParams
 from quire.model_directory import resolve_model
 from transformers import AutoModelForCausalLM
 
@@ -141,6 +141,26 @@ def test_what_no_search_can_do_is_refused_by_name(llm: LLM, given: dict[str, Any
     with pytest.raises(ValueError) as error:
         llm.generate(PROMPTS[0], SamplingParams(max_tokens=4, **given), use_tqdm=False)
     assert complaint in str(error.value)
+
+
+def test_ranks_copy_their_own_blocks(llm: LLM) -> None:
+    params = BeamSearchParams(beam_width=3, max_tokens=24)
+    two = LLM(DEMO_MODEL, dtype="float32", max_model_len=256, tensor_parallel_size=2)
+    found = [[s.tokens for s in o.sequences] for o in two.beam_search(PROMPTS, params)]
+    assert found == [[s.tokens for s in o.sequences] for o in llm.beam_search(PROMPTS, params)]
+
+
+class Forbids(LogitsProcessor):
+    def update_state(self, batch_update: Any) -> None: ...
+
+    def apply(self, logits: Any) -> None:
+        logits[:, 5:] = -np.inf
+
+
+def test_a_processor_of_all_requests_and_a_search_do_not_go_together() -> None:
+    llm = LLM(DEMO_MODEL, max_model_len=64, logits_processors=[Forbids])
+    with pytest.raises(ValueError, match=r"beam_width is 2, but .*Forbids' changes every request"):
+        llm.beam_search("a", BeamSearchParams(beam_width=2, max_tokens=2))
 
 
 def test_odd_arguments_of_a_search_are_refused_by_name(llm: LLM) -> None:

@@ -56,6 +56,26 @@ TEST_F(InputProcessorTest, TheLongestTokensMayFillTheContext) {
   EXPECT_EQ(complaint(prompt), "");
 }
 
+TEST_F(InputProcessorTest, ASearchIsRefusedWhereItCannotBeWhatItSays) {
+  SamplingParams params;
+  params.beam_width = 4;
+  EXPECT_EQ(complaint("a", params), "");
+  params.stop_token_ids.resize(100);
+  for (int32_t i = 0; i < 100; ++i) params.stop_token_ids[static_cast<size_t>(i)] = i;
+  params.beam_width = 50;
+  EXPECT_EQ(complaint("a", params),
+            "beam_width must be at most 20 for a vocabulary of 4096 with 100 stop tokens, got 50");
+
+  EngineConfig config;
+  config.kv_connector = "some_connector";
+  InputProcessor with_connector(model(*tokenizer_), {}, tokenizer_, nullptr, config);
+  EngineRequest request;
+  request.prompt = "a";
+  request.sampling_params.beam_width = 2;
+  const std::string error = error_of([&] { with_connector.process(request); });
+  EXPECT_EQ(error.find("beam_width is 2, but the engine has a kv_connector"), 0U) << error;
+}
+
 TEST_F(InputProcessorTest, WhatOneRequestMayAskForHasLimits) {
   EngineConfig config;
   config.max_logprobs = 5;

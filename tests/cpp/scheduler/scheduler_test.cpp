@@ -48,6 +48,26 @@ TEST(SchedulerTest, AnIdMayBeUsedAgainWhileItsFirstOwnerIsStillInFlight) {
   EXPECT_EQ(scheduler.find_request(1)->num_output_tokens(), 0);
 }
 
+TEST(SchedulerTest, DeadlinesOfRequestsThatHaveGoneAreNotKeptForEver) {
+  Scheduler scheduler({}, kv_cache(20, 4));
+  EngineCoreOutputs outputs;
+  for (RequestId id = 1; id <= 1000; ++id) {
+    EngineCoreRequest request = make_request(id, some_tokens(4), 2);
+    request.deadline = id == 500 ? 2.0 : 1e6;
+    scheduler.add_request(std::move(request));
+    if (id != 500) scheduler.finish_request(id, RequestStatus::kFinishedAborted);
+  }
+  SchedulerSnapshot snapshot;
+  scheduler.save(snapshot,
+                 [](size_t) -> const SchedulerOutput& { throw InternalError("nothing is in flight"); });
+  EXPECT_LT(snapshot.deadlines.size(), 100U);
+  // That of the one that is left has not gone with the others'.
+  scheduler.advance(3.0, outputs);
+  ASSERT_EQ(outputs.outputs.size(), 1U);
+  EXPECT_EQ(outputs.outputs[0].request_id, 500U);
+  EXPECT_EQ(outputs.outputs[0].finish_reason, FinishReason::kAbort);
+}
+
 TEST(SchedulerTest, AStopTokenIsReportedAndEndOfSequenceIsNot) {
   Scheduler scheduler({}, kv_cache(20, 4));
   EngineCoreRequest eos = make_request(1, some_tokens(4), 10);
