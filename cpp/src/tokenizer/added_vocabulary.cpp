@@ -23,7 +23,9 @@ AddedVocabulary::AddedVocabulary(const std::optional<JsonNode>& section, const T
                       .normalized = node.at("normalized").boolean(),
                       .written = {}});
     AddedToken& token = tokens.back();
-    token.written = token.normalized && normalizer ? normalizer->normalize(token.content) : token.content;
+    bool drops_start = false;
+    token.written =
+        token.normalized && normalizer ? normalizer->normalize(token.content, drops_start) : token.content;
   }
   for (const AddedToken& token : tokens) {
     if (token.special) special_.insert(token.content);

@@ -3,17 +3,20 @@
 #include <algorithm>
 #include <bit>
 #include <queue>
+#include <utility>
 
 #include "quire/error.h"
+#include "tokenizer/byte_fallback.h"
 #include "tokenizer/byte_level.h"
+#include "tokenizer/word_models.h"
 #include "util/str.h"
+#include "util/utf8.h"
 
 namespace quire::text {
 namespace {
 
 // Comparing all pairs each round costs n^2 / 2 look-ups at worst; beyond this a queue is faster.
 constexpr size_t kMaxShortWord = 24;
-constexpr int64_t kMaxId = 1 << 24;
 
 size_t buckets_for(size_t num_merges) { return std::bit_ceil(std::max<size_t>(num_merges, 8) * 2); }
 
@@ -30,56 +33,31 @@ void MergeTable::set(int32_t left, int32_t right, Merge merge) {
   buckets_[i] = {key_of(left, right), merge};
 }
 
-BpeModel::BpeModel(const JsonNode& section) : merges_(section.at("merges").json().size()) {
-  section.allow_only({"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix",
-                      "fuse_unk", "byte_fallback", "ignore_merges", "vocab", "merges"});
-  if (const auto dropout = section.find("dropout"); dropout && dropout->json() != 0.0) {
-    dropout->fail("is not supported: merges are applied without chance; set it to null");
-  }
-  for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
-    if (const auto affix = section.find(key); affix && !affix->string().empty()) {
-      affix->fail("is not supported for byte-level BPE; set it to null");
-    }
-  }
-  if (section.boolean_or("byte_fallback", false)) {
-    section.at("byte_fallback").fail("is true, which is not supported for byte-level BPE");
-  }
-  fuse_unk_ = section.boolean_or("fuse_unk", false);
-  ignore_merges_ = section.boolean_or("ignore_merges", false);
+namespace {
 
-  read_vocab(section.at("vocab"));
-  for (size_t b = 0; b < 256; ++b) {
-    const char byte = static_cast<char>(b);
-    byte_ids_[b] = by_bytes_.find({&byte, 1});
+void append_merge(const JsonNode& merges, size_t index, std::string_view left, std::string_view right,
+                  BpeParts& parts) {
+  const auto id_of = [&](std::string_view token) {
+    const int32_t id = parts.vocab.find(token);
+    if (id < 0) merges.fail(str("[", index, "] needs the token '", token, "', which is not in model.vocab"));
+    return id;
+  };
+  const int32_t left_id = id_of(left), right_id = id_of(right);
+  if (!right.starts_with(parts.prefix)) {
+    merges.fail(str("[", index, "] has '", right, "', which does not begin with '", parts.prefix, "'"));
   }
-  if (const auto unk = section.find("unk_token")) {
-    unk_id_ = vocab_.find(unk->string());
-    if (unk_id_ < 0) unk->fail(str("'", unk->string(), "' is not in model.vocab"));
-  }
-  read_merges(section.at("merges"));
-}
-
-void BpeModel::read_vocab(const JsonNode& vocab) {
-  for (const auto& [token, value] : vocab.object().items()) {
-    const bool valid = value.is_number_unsigned() && value.get<uint64_t>() < uint64_t{kMaxId};
-    if (!valid)
-      vocab.fail(str("gives '", token, "' the id ", value.dump(), "; ids are integers from 0 to ", kMaxId));
-    const int32_t id = value.get<int32_t>();
-    if (!vocab_.insert(token, id)) {
-      vocab.fail(str("gives the id ", id, " to both '", token, "' and '", vocab_.token(id), "'"));
-    }
-    if (const auto bytes = from_byte_level(token)) by_bytes_.insert(*bytes, id);
-  }
+  const std::string merged = std::string(left).append(right.substr(parts.prefix.size()));
+  parts.merges.push_back({left_id, right_id, {static_cast<int32_t>(parts.merges.size()), id_of(merged)}});
 }
 
 // A merge is "left right" or ["left", "right"].
-void BpeModel::read_merges(const JsonNode& merges) {
+void read_merges(const JsonNode& merges, BpeParts& parts) {
   if (!merges.json().is_array()) merges.fail("must be an array");
   size_t index = 0;
   for (const Json& merge : merges.json()) {
     if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string()) {
       append_merge(merges, index, merge[0].get_ref<const std::string&>(),
-                   merge[1].get_ref<const std::string&>());
+                   merge[1].get_ref<const std::string&>(), parts);
     } else if (merge.is_string()) {
       const std::string_view pair = merge.get_ref<const std::string&>();
       if (!pair.starts_with("#version")) {
@@ -88,7 +66,7 @@ void BpeModel::read_merges(const JsonNode& merges) {
           merges.fail(
               str("[", index, "] is '", pair, "', which is not two tokens with a space between them"));
         }
-        append_merge(merges, index, pair.substr(0, space), pair.substr(space + 1));
+        append_merge(merges, index, pair.substr(0, space), pair.substr(space + 1), parts);
       }
     } else {
       merges.fail(str("[", index, "] must be a string or a pair of strings"));
@@ -97,41 +75,146 @@ void BpeModel::read_merges(const JsonNode& merges) {
   }
 }
 
-void BpeModel::append_merge(const JsonNode& merges, size_t index, std::string_view left,
-                            std::string_view right) {
-  const auto id_of = [&](std::string_view token) {
-    const int32_t id = vocab_.find(token);
-    if (id < 0) merges.fail(str("[", index, "] needs the token '", token, "', which is not in model.vocab"));
-    return id;
-  };
-  const int32_t left_id = id_of(left), right_id = id_of(right);
-  merges_.set(left_id, right_id, {num_merges_++, id_of(std::string(left).append(right))});
+BpeParts read_parts(const JsonNode& section, bool takes_bytes) {
+  section.allow_only({"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix",
+                      "fuse_unk", "byte_fallback", "ignore_merges", "vocab", "merges"});
+  if (const auto dropout = section.find("dropout"); dropout && dropout->json() != 0.0) {
+    dropout->fail("is not supported: merges are applied without chance; set it to null");
+  }
+  BpeParts parts;
+  parts.takes_bytes = takes_bytes;
+  if (const auto prefix = section.find("continuing_subword_prefix")) parts.prefix = prefix->string();
+  if (const auto suffix = section.find("end_of_word_suffix")) parts.suffix = suffix->string();
+  parts.byte_fallback = section.boolean_or("byte_fallback", false);
+  parts.fuse_unk = section.boolean_or("fuse_unk", false);
+  parts.ignore_merges = section.boolean_or("ignore_merges", false);
+  read_vocab(section.at("vocab"), parts.vocab);
+  if (const auto unk = section.find("unk_token")) {
+    parts.unk_id = parts.vocab.find(unk->string());
+    if (parts.unk_id < 0) unk->fail(str("'", unk->string(), "' is not in model.vocab"));
+  }
+  read_merges(section.at("merges"), parts);
+  return parts;
+}
+
+constexpr std::string_view kSpaceMark = "\u2581";
+
+}  // namespace
+
+BpeModel::BpeModel(const JsonNode& section, bool takes_bytes) : BpeModel(read_parts(section, takes_bytes)) {}
+
+BpeModel::BpeModel(BpeParts parts) : parts_(std::move(parts)), merges_(parts_.merges.size()) {
+  byte_ids_.fill(-1);
+  if (parts_.takes_bytes) {
+    for (int32_t id = 0; id < parts_.vocab.id_end(); ++id) {
+      if (!parts_.vocab.contains(id)) continue;
+      if (const auto bytes = from_byte_level(parts_.vocab.token(id))) by_bytes_.insert(*bytes, id);
+    }
+  }
+  for (size_t b = 0; b < 256; ++b) {
+    const char byte = static_cast<char>(b);
+    if (parts_.takes_bytes) {
+      byte_ids_[b] = by_bytes_.find({&byte, 1});
+    } else if (parts_.byte_fallback) {
+      byte_ids_[b] = parts_.vocab.find(byte_token(static_cast<uint8_t>(b)));
+    }
+  }
+  for (const BpeParts::Merge& merge : parts_.merges) merges_.set(merge.left, merge.right, merge.merge);
+  marks_cut_ = find_whether_marks_cut();
+  parts_.merges = std::vector<BpeParts::Merge>();
+}
+
+bool BpeModel::find_whether_marks_cut() const {
+  if (parts_.takes_bytes || !parts_.prefix.empty() || !parts_.suffix.empty()) return false;
+  if (parts_.vocab.find(kSpaceMark) < 0) return false;
+  return std::ranges::all_of(parts_.merges, [&](const BpeParts::Merge& merge) {
+    const std::string_view token = parts_.vocab.token(merge.merge.id);
+    size_t marks = 0;
+    while (token.substr(marks).starts_with(kSpaceMark)) marks += kSpaceMark.size();
+    return token.find(kSpaceMark, marks) == token.npos;
+  });
 }
 
 std::optional<std::string_view> BpeModel::id_to_token(int32_t id) const {
-  if (!vocab_.contains(id)) return std::nullopt;
-  return vocab_.token(id);
+  if (!parts_.vocab.contains(id)) return std::nullopt;
+  return parts_.vocab.token(id);
 }
 
 void BpeModel::tokenize(std::string_view piece, EncodeScratch& scratch, std::vector<int32_t>& ids) const {
-  const uint64_t hash = hash_bytes(piece);
-  if (const auto cached = scratch.cache.find(piece, hash); !cached.empty()) {
+  if (!marks_cut_) return tokenize_word(piece, scratch, ids);
+  if (parts_.ignore_merges) {
+    if (const int32_t whole = parts_.vocab.find(piece); whole >= 0) return ids.push_back(whole);
+  }
+  size_t begin = 0;
+  for (size_t mark = piece.find(kSpaceMark); mark != piece.npos;) {
+    if (mark > begin) {
+      tokenize_word(piece.substr(begin, mark - begin), scratch, ids);
+      begin = mark;
+    }
+    while (piece.substr(mark).starts_with(kSpaceMark)) mark += kSpaceMark.size();
+    mark = piece.find(kSpaceMark, mark);
+  }
+  if (begin < piece.size()) tokenize_word(piece.substr(begin), scratch, ids);
+}
+
+void BpeModel::tokenize_word(std::string_view word, EncodeScratch& scratch, std::vector<int32_t>& ids) const {
+  const uint64_t hash = hash_bytes(word);
+  if (const auto cached = scratch.cache.find(word, hash); !cached.empty()) {
     ids.insert(ids.end(), cached.begin(), cached.end());
     return;
   }
   const size_t begin = ids.size();
-  const int32_t whole = ignore_merges_ ? by_bytes_.find(piece) : -1;
+  int32_t whole = -1;
+  if (parts_.ignore_merges && !marks_cut_)
+    whole = parts_.takes_bytes ? by_bytes_.find(word) : parts_.vocab.find(word);
   if (whole >= 0) {
     ids.push_back(whole);
   } else {
-    split_to_bytes(piece, ids);
+    if (parts_.takes_bytes) {
+      split_to_bytes(word, ids);
+    } else {
+      split_to_characters(word, ids);
+    }
     if (ids.size() - begin <= kMaxShortWord) {
       merge_short(ids, begin);
     } else {
       merge_long(ids, begin);
     }
   }
-  scratch.cache.insert(piece, hash, std::span(ids).subspan(begin));
+  scratch.cache.insert(word, hash, std::span(ids).subspan(begin));
+}
+
+void BpeModel::split_to_characters(std::string_view piece, std::vector<int32_t>& ids) const {
+  bool held_unk = false;  // byte tokens go ahead of it, as in `tokenizers`
+  std::string affixed;
+  for (size_t begin = 0, end = 0; begin < piece.size(); begin = end) {
+    decode_utf8(piece, end);
+    std::string_view symbol = piece.substr(begin, end - begin);
+    const bool has_prefix = begin > 0 && !parts_.prefix.empty();
+    const bool has_suffix = end == piece.size() && !parts_.suffix.empty();
+    if (has_prefix || has_suffix) {
+      affixed.assign(has_prefix ? parts_.prefix : std::string()).append(symbol);
+      if (has_suffix) affixed += parts_.suffix;
+      symbol = affixed;
+    }
+    if (const int32_t id = parts_.vocab.find(symbol); id >= 0) {
+      if (std::exchange(held_unk, false)) ids.push_back(parts_.unk_id);
+      ids.push_back(id);
+    } else if (parts_.byte_fallback && append_byte_tokens(symbol, ids)) {
+      continue;
+    } else if (parts_.unk_id >= 0) {
+      if (held_unk && !parts_.fuse_unk) ids.push_back(parts_.unk_id);
+      held_unk = true;
+    }
+  }
+  if (held_unk) ids.push_back(parts_.unk_id);
+}
+
+bool BpeModel::append_byte_tokens(std::string_view character, std::vector<int32_t>& ids) const {
+  const auto id_of = [&](char byte) { return byte_ids_[static_cast<unsigned char>(byte)]; };
+  if (std::ranges::any_of(character, [&](char byte) { return id_of(byte) < 0; })) return false;
+  for (const char byte : character) ids.push_back(id_of(byte));
+  return true;
 }
 
 void BpeModel::split_to_bytes(std::string_view piece, std::vector<int32_t>& ids) const {
@@ -141,8 +224,8 @@ void BpeModel::split_to_bytes(std::string_view piece, std::vector<int32_t>& ids)
     if (id >= 0) {
       ids.push_back(id);
       after_unk = false;
-    } else if (unk_id_ >= 0 && !(after_unk && fuse_unk_)) {
-      ids.push_back(unk_id_);
+    } else if (parts_.unk_id >= 0 && !(after_unk && parts_.fuse_unk)) {
+      ids.push_back(parts_.unk_id);
       after_unk = true;
     }
   }
@@ -226,14 +309,6 @@ void BpeModel::merge_long(std::vector<int32_t>& ids, size_t begin) const {
     if (symbol.id >= 0) ids[end++] = symbol.id;
   }
   ids.resize(end);
-}
-
-std::unique_ptr<const TokenizerModel> make_model(const JsonNode& section) {
-  // Early files leave the type of a BPE model out.
-  if (section.find("type") && section.at("type").string() != "BPE") {
-    fail_unsupported_type(section, "BPE (byte level)");
-  }
-  return std::make_unique<BpeModel>(section);
 }
 
 }  // namespace quire::text

@@ -1,4 +1,4 @@
-// Byte-level byte pair encoding.
+// Byte pair encoding, over bytes or over characters.
 #pragma once
 
 #include <array>
@@ -44,37 +44,54 @@ class MergeTable {
   std::vector<Bucket> buckets_;
 };
 
-// The model of GPT-2, Llama 3 and Qwen. Pieces arrive as the bytes themselves; only the vocabulary is
-// written in the byte-level alphabet.
+// What a BPE model is made of, wherever it was read.
+struct BpeParts {
+  struct Merge {
+    int32_t left;
+    int32_t right;
+    MergeTable::Merge merge;
+  };
+  TokenTable vocab;
+  std::vector<Merge> merges;
+  bool takes_bytes = false;    // pieces are bytes, and the vocabulary writes them in the byte-level alphabet
+  bool byte_fallback = false;  // a character that has no token is the tokens <0x00> to <0xFF> of its bytes
+  bool fuse_unk = false;
+  bool ignore_merges = false;  // a piece that is a token as a whole is that token
+  std::string prefix;          // of characters that do not begin a piece (continuing_subword_prefix)
+  std::string suffix;          // of the character that ends a piece (end_of_word_suffix)
+  int32_t unk_id = -1;         // for what has no id; without it that is dropped
+};
+
+// The model of GPT-2, Llama 3 and Qwen over bytes, of Llama 2, Mistral and Gemma over characters.
 class BpeModel final : public TokenizerModel {
  public:
   // `section` is model of tokenizer.json. Throws InvalidArgument, naming the key.
-  explicit BpeModel(const JsonNode& section);
+  BpeModel(const JsonNode& section, bool takes_bytes);
+  explicit BpeModel(BpeParts parts);
 
   void tokenize(std::string_view piece, EncodeScratch& scratch, std::vector<int32_t>& ids) const override;
-  int32_t token_to_id(std::string_view token) const override { return vocab_.find(token); }
+  int32_t token_to_id(std::string_view token) const override { return parts_.vocab.find(token); }
   std::optional<std::string_view> id_to_token(int32_t id) const override;
-  int32_t id_end() const override { return vocab_.id_end(); }
-  size_t vocab_size() const override { return vocab_.size(); }
+  int32_t id_end() const override { return parts_.vocab.id_end(); }
+  size_t vocab_size() const override { return parts_.vocab.size(); }
 
  private:
-  void read_vocab(const JsonNode& vocab);
-  void read_merges(const JsonNode& merges);
-  void append_merge(const JsonNode& merges, size_t index, std::string_view left, std::string_view right);
-  // Appends the ids of the single bytes.
+  // Whether words may be cut off before each mark of a space: no merge leads across one.
+  bool find_whether_marks_cut() const;
+  void tokenize_word(std::string_view word, EncodeScratch& scratch, std::vector<int32_t>& ids) const;
+  // Appends the ids of the single bytes, or characters.
   void split_to_bytes(std::string_view piece, std::vector<int32_t>& ids) const;
+  void split_to_characters(std::string_view piece, std::vector<int32_t>& ids) const;
+  bool append_byte_tokens(std::string_view character, std::vector<int32_t>& ids) const;
   // Merge ids[begin..] in place. The first compares all pairs each time and is for short words.
   void merge_short(std::vector<int32_t>& ids, size_t begin) const;
   void merge_long(std::vector<int32_t>& ids, size_t begin) const;
 
-  TokenTable vocab_;
-  TokenTable by_bytes_;                // the same, by the bytes the tokens stand for
-  std::array<int32_t, 256> byte_ids_;  // -1: not in the vocabulary
+  BpeParts parts_;
+  TokenTable by_bytes_;                // over bytes: the same, by the bytes the tokens stand for
+  std::array<int32_t, 256> byte_ids_;  // over bytes, of each; with byte_fallback, of <0x00> and so on; or -1
   MergeTable merges_;
-  int32_t num_merges_ = 0;
-  int32_t unk_id_ = -1;  // for bytes that have no id; without it they are dropped
-  bool fuse_unk_ = false;
-  bool ignore_merges_ = false;  // a piece that is a token as a whole is that token
+  bool marks_cut_ = false;
 };
 
 }  // namespace quire::text

@@ -1,9 +1,11 @@
 #include "tokenizer/hf_tokenizer.h"
 
 #include <algorithm>
-#include <filesystem>
+#include <utility>
 
 #include "quire/error.h"
+#include "quire/utf8.h"
+#include "tokenizer/tokenizer_directory.h"
 #include "tokenizer/utf8_stream.h"
 #include "util/str.h"
 
@@ -12,36 +14,8 @@ namespace quire {
 IncrementalDetokenizer::~IncrementalDetokenizer() = default;
 Tokenizer::~Tokenizer() = default;
 
-namespace {
-
-// Refuses by name the other forms that a directory without tokenizer.json may hold its tokenizer in.
-void check_other_forms(const std::string& directory) {
-  const auto has = [&](const char* name) {
-    std::error_code unreadable;
-    return std::filesystem::exists(directory + "/" + name, unreadable);
-  };
-  constexpr const char* kOtherwise = "; with skip_tokenizer_init an engine takes and gives token ids";
-  if (has("tokenizer.model")) {
-    throw InvalidArgument(str(directory,
-                              ": has no tokenizer.json but a tokenizer.model (SentencePiece or "
-                              "tiktoken), which is not read; supported: byte-level BPE in tokenizer.json",
-                              kOtherwise));
-  }
-  if (has("vocab.json") && has("merges.txt")) {
-    throw InvalidArgument(
-        str(directory,
-            ": has vocab.json and merges.txt but no tokenizer.json; write one with "
-            "transformers: AutoTokenizer.from_pretrained(directory).save_pretrained(directory)",
-            kOtherwise));
-  }
-}
-
-}  // namespace
-
 std::shared_ptr<const Tokenizer> Tokenizer::load(const std::string& directory) {
-  const std::string path = directory + "/tokenizer.json";
-  if (std::error_code error; !std::filesystem::exists(path, error)) check_other_forms(directory);
-  return std::make_shared<text::HfTokenizer>(read_text_file(path), path);
+  return text::load_tokenizer(directory);
 }
 
 namespace text {
@@ -84,11 +58,85 @@ class Detokenizer final : public IncrementalDetokenizer {
   Utf8Stream stream_;
 };
 
+// For decoders that mind a token's neighbours. Holds back a run of byte tokens to its end, for an invalid
+// one is U+FFFD throughout; and one token where the last of all is written otherwise.
+class StagedDetokenizer final : public IncrementalDetokenizer {
+ public:
+  StagedDetokenizer(std::shared_ptr<const DecodeTable> table, bool skip_special)
+      : table_(std::move(table)), skip_special_(skip_special), cuts_left_(table_->decoder->start_cut()) {}
+
+  void append(std::span<const int32_t> ids, std::string& out) override {
+    for (const int32_t id : ids) {
+      if (id < 0) throw InvalidArgument(str("token ids are at least 0, got ", id));
+      const auto i = static_cast<size_t>(id);
+      if (i >= table_->used.size() || !table_->used[i] || (skip_special_ && table_->special[i])) continue;
+      if (!table_->decoder->needs_last()) {
+        take(id, false, out);
+      } else if (const int32_t before = std::exchange(held_, id); before >= 0) {
+        take(before, false, out);
+      }
+    }
+  }
+
+  void finish(std::string& out) override {
+    if (held_ >= 0) take(std::exchange(held_, -1), true, out);
+    end_run(out);
+  }
+
+ private:
+  void take(int32_t id, bool is_last, std::string& out) {
+    const auto i = static_cast<size_t>(id);
+    if (!table_->byte_tokens.empty() && table_->byte_tokens[i]) {
+      run_ += table_->token(id);
+      return;
+    }
+    end_run(out);
+    const bool is_first = std::exchange(is_first_, false);
+    if ((is_first || is_last) && !table_->written.empty()) {
+      put(table_->decoder->end_bytes(table_->written[i], is_first, is_last), out);
+    } else {
+      put(table_->token(id), out);
+    }
+  }
+
+  void end_run(std::string& out) {
+    if (run_.empty()) return;
+    const Decoder& decoder = *table_->decoder;
+    if (find_invalid_utf8(run_) == std::string::npos) {
+      put(decoder.run_text(run_, std::exchange(is_first_, false)), out);
+    } else {
+      for (size_t i = 0; i < run_.size(); ++i)
+        put(decoder.run_text("\uFFFD", std::exchange(is_first_, false)), out);
+    }
+    run_.clear();
+  }
+
+  void put(std::string_view bytes, std::string& out) {
+    const std::string_view cut = table_->decoder->cut_character();
+    for (; cuts_left_ > 0 && bytes.starts_with(cut); --cuts_left_) bytes.remove_prefix(cut.size());
+    if (!bytes.empty()) cuts_left_ = 0;
+    out += bytes;
+  }
+
+  std::shared_ptr<const DecodeTable> table_;
+  bool skip_special_;
+  size_t cuts_left_;
+  bool is_first_ = true;
+  int32_t held_ = -1;
+  std::string run_;
+};
+
 }  // namespace
 
 HfTokenizer::HfTokenizer(std::string_view text, const std::string& file) {
   const Json document = parse_json(text, file);
   build(JsonNode(document, file));
+}
+
+HfTokenizer::HfTokenizer(TokenizerParts parts, const std::string& file)
+    : model_(std::move(parts.model)), pre_tokenizer_(std::move(parts.pre_tokenizer)) {
+  restarts_ = pre_tokenizer_ != nullptr;
+  build(JsonNode(parts.document, file));
 }
 
 void HfTokenizer::build(const JsonNode& document) {
@@ -99,27 +147,38 @@ void HfTokenizer::build(const JsonNode& document) {
   }
   // What a training script cut texts to, or filled them up to, stands in "truncation" and "padding"; neither
   // is applied to prompts, as in transformers unless a call asks for it.
-  model_ = make_model(document.at("model"));
+  bool gives_bytes = false;
+  if (!pre_tokenizer_) {
+    const bool can_take = model_ || can_take_bytes(document.at("model"));
+    pre_tokenizer_ = make_pre_tokenizer(document.find("pre_tokenizer"), can_take, gives_bytes);
+  }
+  if (!model_) model_ = make_model(document.at("model"), gives_bytes);
   normalizer_ = make_normalizer(document.find("normalizer"));
-  pre_tokenizer_ = make_pre_tokenizer(document.find("pre_tokenizer"));
   post_processor_ = make_post_processor(document.find("post_processor"));
-  decoder_ = make_decoder(document.find("decoder"));
   added_ = std::make_unique<AddedVocabulary>(document.find("added_tokens"), *model_, normalizer_.get());
-  decode_table_ = make_decode_table();
+  decode_table_ = make_decode_table(make_decoder(document.find("decoder")));
 }
 
-std::shared_ptr<const DecodeTable> HfTokenizer::make_decode_table() const {
+std::shared_ptr<const DecodeTable> HfTokenizer::make_decode_table(
+    std::unique_ptr<const Decoder> decoder) const {
   auto table = std::make_shared<DecodeTable>();
   const int32_t id_end = std::max(model_->id_end(), added_->id_end());
-  table->separator = decoder_->separator();
+  table->separator = decoder->separator();
+  bool has_byte_tokens = false;
   for (int32_t id = 0; id < id_end; ++id) {
-    const std::optional<std::string> token = id_to_token(id);
+    std::optional<std::string> token = id_to_token(id);
     table->offsets.push_back(table->bytes.size());
     table->used.push_back(token.has_value());
     table->special.push_back(token && added_->is_special(*token));
-    if (token) table->bytes += decoder_->token_bytes(*token);
+    table->byte_tokens.push_back(token && decoder->is_byte_token(*token));
+    has_byte_tokens |= table->byte_tokens.back();
+    if (token) table->bytes += decoder->token_bytes(*token);
+    if (decoder->has_other_ends()) table->written.push_back(token ? std::move(*token) : std::string());
   }
   table->offsets.push_back(table->bytes.size());
+  if (!has_byte_tokens) table->byte_tokens = {};
+  table->is_plain = !has_byte_tokens && !decoder->has_other_ends() && decoder->start_cut() == 0;
+  table->decoder = std::move(decoder);
   return table;
 }
 
@@ -147,11 +206,14 @@ std::vector<int32_t> HfTokenizer::encode(std::string_view text, bool add_special
   scratch->ids.clear();
   std::vector<AddedVocabulary::Segment> segments;
   added_->split_raw(text, segments);
-  for (const auto& segment : segments) {
-    if (segment.id >= 0) {
-      scratch->ids.push_back(segment.id);
+  const auto cuts_off = [&](size_t i) { return restarts_ && is_special(segments[i].id); };
+  for (size_t i = 0; i < segments.size(); ++i) {
+    if (segments[i].id >= 0) {
+      scratch->ids.push_back(segments[i].id);
     } else {
-      encode_segment(segment.text, *scratch);
+      const bool begins = segments[i].text.data() == text.data() || (i > 0 && cuts_off(i - 1));
+      const bool ends = i + 1 == segments.size() || cuts_off(i + 1);
+      encode_segment(segments[i].text, {begins, ends}, *scratch);
     }
   }
   std::vector<int32_t> ids = scratch->ids;
@@ -161,29 +223,36 @@ std::vector<int32_t> HfTokenizer::encode(std::string_view text, bool add_special
   return ids;
 }
 
-void HfTokenizer::encode_segment(std::string_view text, EncodeScratch& scratch) const {
+void HfTokenizer::encode_segment(std::string_view text, Place place, EncodeScratch& scratch) const {
   std::string own_text;
   if (normalizer_ && !normalizer_->is_surely_normalized(text)) {
-    own_text = normalizer_->normalize(text);
+    bool drops_start = false;
+    own_text = normalizer_->normalize(text, drops_start);
     text = own_text;
+    place.begins_text = place.begins_text && !drops_start;
   }
-  if (!added_->has_normalized()) return encode_normalized(text, scratch);
+  if (!added_->has_normalized()) return encode_normalized(text, place, scratch);
   std::vector<AddedVocabulary::Segment> segments;
   added_->split_normalized(text, segments);
   for (const auto& segment : segments) {
     if (segment.id >= 0) {
       scratch.ids.push_back(segment.id);
     } else {
-      encode_normalized(segment.text, scratch);
+      const bool begins = segment.text.data() == text.data();
+      const bool ends = segment.text.data() + segment.text.size() == text.data() + text.size();
+      encode_normalized(segment.text, {place.begins_text && begins, place.ends_text && ends}, scratch);
     }
   }
 }
 
-void HfTokenizer::encode_normalized(std::string_view text, EncodeScratch& scratch) const {
+void HfTokenizer::encode_normalized(std::string_view text, Place place, EncodeScratch& scratch) const {
   if (text.empty()) return;
+  if (!pre_tokenizer_) return model_->tokenize(text, scratch, scratch.ids);
   PreTokenized& pre_tokenized = scratch.pre_tokenized;
   pre_tokenized.text = text;
   pre_tokenized.pieces.assign(1, {0, text.size()});
+  pre_tokenized.begins_text = place.begins_text;
+  pre_tokenized.ends_text = place.ends_text;
   pre_tokenizer_->apply(pre_tokenized, scratch);
   for (const auto& piece : pre_tokenized.pieces) {
     model_->tokenize(pre_tokenized.text.substr(piece.begin, piece.end - piece.begin), scratch, scratch.ids);
@@ -192,14 +261,21 @@ void HfTokenizer::encode_normalized(std::string_view text, EncodeScratch& scratc
 
 std::string HfTokenizer::decode(std::span<const int32_t> ids, bool skip_special_tokens) const {
   std::string text;
-  Detokenizer detokenizer(decode_table_, skip_special_tokens);
-  detokenizer.append(ids, text);
-  detokenizer.finish(text);
+  const auto whole = [&](auto&& detokenizer) {
+    detokenizer.append(ids, text);
+    detokenizer.finish(text);
+  };
+  if (decode_table_->is_plain) {
+    whole(Detokenizer(decode_table_, skip_special_tokens));
+  } else {
+    whole(StagedDetokenizer(decode_table_, skip_special_tokens));
+  }
   return text;
 }
 
 std::unique_ptr<IncrementalDetokenizer> HfTokenizer::detokenizer(bool skip_special_tokens) const {
-  return std::make_unique<Detokenizer>(decode_table_, skip_special_tokens);
+  if (decode_table_->is_plain) return std::make_unique<Detokenizer>(decode_table_, skip_special_tokens);
+  return std::make_unique<StagedDetokenizer>(decode_table_, skip_special_tokens);
 }
 
 std::optional<std::string> HfTokenizer::id_to_token(int32_t id) const {

@@ -1,12 +1,19 @@
 #include "quire/error.h"
+#include "tokenizer/byte_level.h"
+#include "tokenizer/character_normalizers.h"
+#include "tokenizer/pattern.h"
 #include "tokenizer/pipeline.h"
+#include "tokenizer/precompiled.h"
 #include "tokenizer/unicode_normalization.h"
+#include "util/base64.h"
 #include "util/str.h"
 
 namespace quire::text {
 namespace {
 
-constexpr std::string_view kSupportedNormalizers = "NFC, NFD, NFKC, NFKD, Sequence";
+constexpr std::string_view kSupportedNormalizers =
+    "NFC, NFD, NFKC, NFKD, Lowercase, StripAccents, Strip, Prepend, Replace, Precompiled, BertNormalizer, "
+    "Nmt, ByteLevel, Sequence";
 
 class UnicodeNormalizer final : public Normalizer {
  public:
@@ -14,10 +21,88 @@ class UnicodeNormalizer final : public Normalizer {
   bool is_surely_normalized(std::string_view text) const override {
     return unicode::is_surely_normalized(text, form_);
   }
-  std::string normalize(std::string_view text) const override { return unicode::normalize(text, form_); }
+  std::string normalize(std::string_view text, bool&) const override {
+    return unicode::normalize(text, form_);
+  }
 
  private:
   unicode::NormalizationForm form_;
+};
+
+class Prepend final : public Normalizer {
+ public:
+  explicit Prepend(const JsonNode& section) : prefix_(section.at("prepend").string()) {
+    section.allow_only({"type", "prepend"});
+  }
+  bool is_surely_normalized(std::string_view text) const override { return text.empty(); }
+  std::string normalize(std::string_view text, bool&) const override {
+    return text.empty() ? std::string() : prefix_ + std::string(text);
+  }
+
+ private:
+  std::string prefix_;
+};
+
+class Replace final : public Normalizer {
+ public:
+  explicit Replace(const JsonNode& section)
+      : pattern_(section.at("pattern")), content_(section.at("content").string()) {
+    section.allow_only({"type", "pattern", "content"});
+  }
+  bool is_surely_normalized(std::string_view text) const override { return pattern_.is_surely_absent(text); }
+  std::string normalize(std::string_view text, bool& drops_start) const override {
+    std::string out;
+    out.reserve(text.size() + text.size() / 2);
+    RegexScratch scratch;
+    size_t first_size = 0;
+    if (!text.empty()) decode_utf8(text, first_size);
+    pattern_.for_each(text, scratch, [&](size_t begin, size_t end, bool is_match) {
+      // What takes the place of several characters stands for the last of them.
+      if (is_match && begin == 0 && end > (content_.empty() ? 0 : first_size)) drops_start = true;
+      out += is_match ? std::string_view(content_) : text.substr(begin, end - begin);
+    });
+    return out;
+  }
+
+ private:
+  Pattern pattern_;
+  std::string content_;
+};
+
+class ByteLevelNormalizer final : public Normalizer {
+ public:
+  bool is_surely_normalized(std::string_view text) const override { return text.empty(); }
+  std::string normalize(std::string_view text, bool&) const override { return to_byte_level(text); }
+};
+
+class Precompiled final : public Normalizer {
+ public:
+  explicit Precompiled(const JsonNode& section) : map_(read(section.at("precompiled_charsmap"))) {
+    section.allow_only({"type", "precompiled_charsmap"});
+  }
+  bool is_surely_normalized(std::string_view text) const override {
+    for (const char c : text) {
+      const auto byte = static_cast<unsigned char>(c);
+      if (byte >= 0x80 || !map_.is_left_alone(byte)) return false;
+    }
+    return true;
+  }
+  std::string normalize(std::string_view text, bool& drops_start) const override {
+    return apply_by_clusters(map_, text, drops_start);
+  }
+
+ private:
+  static CharacterMap read(const JsonNode& node) {
+    const auto bytes = decode_base64(node.string());
+    if (!bytes) node.fail("is not valid base64");
+    try {
+      return CharacterMap(*bytes);
+    } catch (const InvalidArgument& error) {
+      node.fail(error.what());
+    }
+  }
+
+  CharacterMap map_;
 };
 
 class SequenceNormalizer final : public Normalizer {
@@ -30,13 +115,21 @@ class SequenceNormalizer final : public Normalizer {
     }
     return true;
   }
-  std::string normalize(std::string_view text) const override {
+  std::string normalize(std::string_view text, bool& drops_start) const override {
     std::string normalized(text);
-    for (const auto& stage : stages_) normalized = stage->normalize(normalized);
+    for (const auto& stage : stages_) {
+      if (!stage->is_surely_normalized(normalized)) normalized = stage->normalize(normalized, drops_start);
+      if (normalized.size() > kMaxNormalizedBytes) {
+        throw InvalidArgument(str("text grows to ", normalized.size(), " bytes when normalized; at most ",
+                                  kMaxNormalizedBytes, " are supported"));
+      }
+    }
     return normalized;
   }
 
  private:
+  static constexpr size_t kMaxNormalizedBytes = size_t{1} << 31;
+
   std::vector<std::unique_ptr<const Normalizer>> stages_;
 };
 
@@ -51,6 +144,14 @@ std::unique_ptr<const Normalizer> make_one(const JsonNode& section) {
     section.allow_only({"type"});
     return std::make_unique<UnicodeNormalizer>(form);
   }
+  if (type == "Prepend") return std::make_unique<Prepend>(section);
+  if (type == "Replace") return std::make_unique<Replace>(section);
+  if (type == "Precompiled") return std::make_unique<Precompiled>(section);
+  if (type == "ByteLevel") {
+    section.allow_only({"type"});
+    return std::make_unique<ByteLevelNormalizer>();
+  }
+  if (auto normalizer = make_character_normalizer(section)) return normalizer;
   fail_unsupported_type(section, kSupportedNormalizers);
 }
 
@@ -71,6 +172,7 @@ std::unique_ptr<const Normalizer> make_normalizer(const std::optional<JsonNode>&
   if (!section) return nullptr;
   std::vector<std::unique_ptr<const Normalizer>> stages;
   collect(*section, stages);
+  if (stages.empty()) return nullptr;
   if (stages.size() == 1) return std::move(stages[0]);
   return std::make_unique<SequenceNormalizer>(std::move(stages));
 }

@@ -29,10 +29,20 @@ struct PreTokenized {
   };
   std::string_view text;
   std::vector<Piece> pieces;  // in order; none is empty
+  bool begins_text = false;   // what it begins with, the whole text began with
+  bool ends_text = false;
 
   // Storage for stages that change the text or cut it anew.
   std::string own_text;
   std::vector<Piece> new_pieces;
+};
+
+// The best way to cut a piece up to a place in it: the last token of that way.
+struct UnigramNode {
+  double score;
+  int32_t id;
+  uint32_t begin;  // where that token begins; kUnreached while there is no way
+  static constexpr uint32_t kUnreached = UINT32_MAX;
 };
 
 // Room for one call of encode. Reused, so that its vectors and its cache are warm.
@@ -40,12 +50,14 @@ struct EncodeScratch {
   PreTokenized pre_tokenized;
   RegexScratch regex;
   WordCache cache;
+  std::vector<UnigramNode> lattice;
   std::vector<int32_t> ids;
 
   // Gives back what grows with the text.
   void forget_text() {
     pre_tokenized = {};
     regex = {};
+    lattice = std::vector<UnigramNode>();
     ids = std::vector<int32_t>();  // {} would keep the memory
   }
 };
@@ -55,7 +67,8 @@ class Normalizer {
   virtual ~Normalizer() = default;
   // True when normalizing would leave the text alone: the common case, and cheaper than normalize.
   virtual bool is_surely_normalized(std::string_view text) const = 0;
-  virtual std::string normalize(std::string_view text) const = 0;
+  // Sets `drops_start` when nothing stays of the first character, and otherwise leaves it alone.
+  virtual std::string normalize(std::string_view text, bool& drops_start) const = 0;
 };
 
 class PreTokenizer {
@@ -76,13 +89,33 @@ class TokenizerModel {
   virtual size_t vocab_size() const = 0;
 };
 
-// Turns each token into bytes by itself; the bytes of a sequence are then joined.
+// Turns tokens into text: each into bytes by itself, and then what only their neighbours tell.
 class Decoder {
  public:
   virtual ~Decoder() = default;
+  // The bytes of a token that is neither the first nor the last, or of a byte token (see is_byte_token).
   virtual std::string token_bytes(std::string_view token) const = 0;
   // What stands between two tokens.
-  virtual std::string_view separator() const = 0;
+  virtual std::string_view separator() const { return ""; }
+
+  // The bytes at an end of the sequence, where they are others; only asked where these say so.
+  virtual bool has_other_ends() const { return false; }
+  virtual std::string end_bytes(std::string_view token, bool is_first, bool is_last) const {
+    static_cast<void>(is_first), static_cast<void>(is_last);
+    return token_bytes(token);
+  }
+  virtual bool needs_last() const { return false; }  // whether the last is another than those between
+
+  // Whether the token is one byte of a text that only the tokens next to it complete.
+  virtual bool is_byte_token(std::string_view) const { return false; }
+  // What becomes of the text of a run of byte tokens, which begins the sequence or not.
+  virtual std::string run_text(std::string text, bool is_first) const {
+    static_cast<void>(is_first);
+    return text;
+  }
+  // What is taken off the start of the whole text: up to `start_cut()` times this character.
+  virtual std::string_view cut_character() const { return ""; }
+  virtual size_t start_cut() const { return 0; }
 };
 
 class PostProcessor {
@@ -102,8 +135,13 @@ void check_num_stages(const JsonNode& section, size_t num_stages);
 // Each takes its section of tokenizer.json, or nothing when that is null, and throws InvalidArgument naming
 // the key for what is malformed or not supported. A null result means: nothing to do.
 std::unique_ptr<const Normalizer> make_normalizer(const std::optional<JsonNode>& section);
-std::unique_ptr<const PreTokenizer> make_pre_tokenizer(const std::optional<JsonNode>& section);
-std::unique_ptr<const TokenizerModel> make_model(const JsonNode& section);
+//
+// make_pre_tokenizer sets `gives_bytes` where its pieces are bytes to be taken as they are: behind a final
+// ByteLevel, for a model that can take them. The model must be told.
+std::unique_ptr<const PreTokenizer> make_pre_tokenizer(const std::optional<JsonNode>& section,
+                                                       bool model_can_take_bytes, bool& gives_bytes);
+bool can_take_bytes(const JsonNode& model_section);
+std::unique_ptr<const TokenizerModel> make_model(const JsonNode& section, bool takes_bytes);
 std::unique_ptr<const Decoder> make_decoder(const std::optional<JsonNode>& section);
 std::unique_ptr<const PostProcessor> make_post_processor(const std::optional<JsonNode>& section);
 

@@ -7,7 +7,8 @@
 namespace quire::text {
 namespace {
 
-constexpr std::string_view kSupportedPostProcessors = "TemplateProcessing, ByteLevel, Sequence";
+constexpr std::string_view kSupportedPostProcessors =
+    "TemplateProcessing, BertProcessing, RobertaProcessing, ByteLevel, Sequence";
 
 // Special tokens around a text.
 constexpr size_t kMaxTemplateIds = 1024;
@@ -66,6 +67,32 @@ class TemplateProcessing final : public PostProcessor {
   std::vector<Piece> pieces_;
 };
 
+// A token before the text and one after it, as BERT and RoBERTa have them.
+class Enclosing final : public PostProcessor {
+ public:
+  explicit Enclosing(const JsonNode& section)
+      : first_(read(section.at("cls"))), last_(read(section.at("sep"))) {
+    // The rest moves offsets only.
+    section.allow_only({"type", "sep", "cls", "trim_offsets", "add_prefix_space"});
+  }
+  void apply(std::vector<int32_t>& ids, bool add_special_tokens) const override {
+    if (!add_special_tokens) return;
+    ids.insert(ids.begin(), first_);
+    ids.push_back(last_);
+  }
+
+ private:
+  // ["[SEP]", 102]
+  static int32_t read(const JsonNode& node) {
+    const std::vector<JsonNode> pair = node.elements();
+    if (pair.size() != 2) node.fail("must be a pair of a token and its id");
+    return static_cast<int32_t>(pair[1].integer(0, INT32_MAX));
+  }
+
+  int32_t first_;
+  int32_t last_;
+};
+
 class SequencePostProcessor final : public PostProcessor {
  public:
   explicit SequencePostProcessor(std::vector<std::unique_ptr<const PostProcessor>> stages)
@@ -87,6 +114,9 @@ void collect(const JsonNode& section, std::vector<std::unique_ptr<const PostProc
   } else if (type == "TemplateProcessing") {
     check_num_stages(section, stages.size() + 1);
     stages.push_back(std::make_unique<TemplateProcessing>(section));
+  } else if (type == "BertProcessing" || type == "RobertaProcessing") {
+    check_num_stages(section, stages.size() + 1);
+    stages.push_back(std::make_unique<Enclosing>(section));
   } else if (type == "ByteLevel") {
     section.allow_only({"type", "add_prefix_space", "trim_offsets", "use_regex"});  // it moves offsets only
   } else {

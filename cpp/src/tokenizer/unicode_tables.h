@@ -65,6 +65,24 @@ extern const std::span<const CodePointRange> kRegexWord;        // \w
 extern const std::span<const CodePointRange> kAddedTokenSpace;  // what lstrip and rstrip take along
 extern const std::span<const CodePointRange> kAddedTokenWord;   // what single_word must not touch
 extern const std::span<const CodePointRange> kNumeric;          // the Digits pre-tokenizer
+extern const std::span<const CodePointRange> kPunctuation;      // Punctuation and BertPreTokenizer
+extern const std::span<const CodePointRange> kWhitespaceWord;   // words of the Whitespace pre-tokenizer
+extern const std::span<const CodePointRange> kCombiningMarks;   // the StripAccents normalizer
+extern const std::span<const CodePointRange> kNonspacingMarks;  // BertNormalizer's strip_accents
+extern const std::span<const CodePointRange> kBertRemoved;      // BertNormalizer's clean_text
+extern const std::span<const CodePointRange> kBertSpace;
+extern const std::span<const CodePointRange> kNmtRemoved;
+extern const std::span<const CodePointRange> kNmtSpace;
+
+// Grapheme clusters of less than six bytes, which are all that the Precompiled normalizer asks about: what
+// joins the character before it, what joins the one after it, and what joins neither.
+extern const std::span<const CodePointRange> kGraphemeExtending;
+extern const std::span<const CodePointRange> kGraphemePrepended;
+extern const std::span<const CodePointRange> kGraphemeControls;
+
+// The Lowercase normalizer, character by character.
+extern const std::span<const CodePointMapping> kLowercase;
+extern const std::span<const char32_t> kLowercasePool;
 
 // Characters that (?i:) takes for one another; each class ends in 0.
 extern const std::span<const char32_t> kCaseClasses;

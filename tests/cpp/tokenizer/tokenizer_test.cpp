@@ -122,14 +122,52 @@ TEST(TokenizerTest, SpecialTokensAreAddedOnRequest) {
 }
 
 TEST(TokenizerTest, WhatIsNotSupportedIsRefusedByName) {
-  EXPECT_EQ(tokenizer_refusal(R"({"model": {"type": "Unigram"}})"),
-            "tokenizer.json: model.type 'Unigram' is not supported; supported: BPE (byte level)");
-  EXPECT_EQ(tokenizer_refusal(document(R"(, "normalizer": {"type": "Lowercase"})")),
-            "tokenizer.json: normalizer.type 'Lowercase' is not supported; supported: NFC, NFD, NFKC, NFKD, "
+  EXPECT_EQ(tokenizer_refusal(R"({"model": {"type": "Bigram"}})"),
+            "tokenizer.json: model.type 'Bigram' is not supported; supported: BPE, Unigram, WordPiece, "
+            "WordLevel");
+  EXPECT_EQ(tokenizer_refusal(document(R"(, "normalizer": {"type": "Uppercase"})")),
+            "tokenizer.json: normalizer.type 'Uppercase' is not supported; supported: NFC, NFD, NFKC, NFKD, "
+            "Lowercase, StripAccents, Strip, Prepend, Replace, Precompiled, BertNormalizer, Nmt, ByteLevel, "
             "Sequence");
   EXPECT_EQ(tokenizer_refusal(document(R"(, "surprise": 1)")),
             "tokenizer.json: surprise is not a key we know, and it may change the result");
   EXPECT_EQ(tokenizer_refusal("{}"), "tokenizer.json: model is missing");
+}
+
+// "▁" is the space; "é" has no token, and its bytes do.
+constexpr const char* kByteFallback =
+    R"({"model": {"type": "BPE", "vocab": {"<unk>": 0, "<0xC3>": 1, "<0xA9>": 2, "▁": 3, "l": 4, "▁l": 5},
+  "merges": ["▁ l"], "byte_fallback": true, "unk_token": "<unk>", "fuse_unk": true},
+  "normalizer": {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "▁"},
+    {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}]},
+  "decoder": {"type": "Sequence", "decoders": [{"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
+    {"type": "ByteFallback"}, {"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 1, "stop": 0}]}})";
+
+TEST(TokenizerTest, ACharacterWithoutATokenFallsBackToItsBytes) {
+  const HfTokenizer tokenizer(kByteFallback, "tokenizer.json");
+  EXPECT_EQ(tokenizer.encode("l lé", true), (Ids{5, 5, 1, 2}));
+  EXPECT_EQ(tokenizer.decode(Ids{5, 5, 1, 2}, true), "l lé");
+  EXPECT_EQ(tokenizer.decode(Ids{5, 1, 1, 2, 5}, true), "l\uFFFD\uFFFD\uFFFD l");
+  EXPECT_EQ(tokenizer.encode("x", true), (Ids{3, 0}));
+}
+
+TEST(TokenizerTest, TheBytesOfATokenAreThoseItAddsToAText) {
+  const HfTokenizer tokenizer(kByteFallback, "tokenizer.json");
+  EXPECT_EQ(tokenizer.token_bytes(1), "\xC3");
+  EXPECT_EQ(tokenizer.token_bytes(5), " l");
+}
+
+TEST(DetokenizerTest, ARunOfByteTokensIsHeldBackToItsEnd) {
+  const HfTokenizer tokenizer(kByteFallback, "tokenizer.json");
+  const auto detokenizer = tokenizer.detokenizer(true);
+  std::string out;
+  detokenizer->append(Ids{5, 1, 2}, out);
+  EXPECT_EQ(out, "l");
+  detokenizer->append(Ids{3}, out);
+  EXPECT_EQ(out, "lé ");
+  detokenizer->append(Ids{2}, out);
+  detokenizer->finish(out);
+  EXPECT_EQ(out, "lé \uFFFD");
 }
 
 TEST(TokenizerTest, StagesBeyondTheLimitAreRefusedHoweverTheyAreNested) {
