@@ -44,7 +44,7 @@ $(VENV)/.created: tools/setup.sh
 
 $(VENV)/.build: $(VENV)/.created pyproject.toml
 	@$(PHASE) "Compiler and build tools" sh -c \
-	  'tools/setup.sh base && $(BIN)/python tools/install_requirements.py build'
+	  'tools/setup.sh base && $(BIN)/python tools/install_requirements.py build serve'
 	@touch $@
 
 $(VENV)/.lint: $(VENV)/.created pyproject.toml
@@ -103,11 +103,12 @@ sanitize-%: $(VENV)/.system
 alone: $(VENV)/.system
 	@$(PHASE) "Each file by itself" $(WITH_TOOLS) sh -c 'cmake --preset cpu && $(BIN)/python tools/compile_alone.py'
 
-# Regenerates the committed type stubs, and the page of what they and all doors know of a request.
+# Regenerates the committed type stubs, and the pages of what they and all doors know of requests and arguments.
 stubs: $(VENV)/.package
 	$(BIN)/python -m nanobind.stubgen -q -m quire._core -o python/quire/_core.pyi
 	$(BIN)/python tools/request_fields.py
 	$(BIN)/python tools/structured_output_page.py
+	$(BIN)/python tools/from_vllm.py
 
 clean:
 	rm -rf build $(VENV)

@@ -52,6 +52,18 @@ everything() {
   QUIRE_TESTS=full "$python" -m pytest tests/python/test_tokenizer.py tests/python/test_demo_model.py
 }
 
+# What is sent to the server that nobody would write, and its failures, in full numbers: 20,000 requests made of its
+# description, as many of bytes that are hardly HTTP, five minutes of ten times what it can serve, 5,000 clients that
+# leave. Needs the installed package.
+serve() {
+  QUIRE_TESTS=full "$python" -m pytest tests/python/test_serve_fuzz.py tests/python/test_serve_faults.py -n 0 --durations=0
+}
+
+# A million tiny requests to a server, whose memory does not grow. Takes some ten minutes.
+serve_million() {
+  QUIRE_TESTS=million "$python" -m pytest tests/python/test_serve_faults.py -k tiny -n 0 --durations=0
+}
+
 # KV pools beyond 4 GiB, 1,024 rows at once, prompts of 16,384 tokens in a step, vocabularies of 262,144, contexts of
 # 131,072. Takes 8 GB of memory and a few minutes. Needs the installed package.
 large() {
@@ -72,7 +84,7 @@ sanitizers() {
   ctest --preset asan-all -j "$(nproc)"
 }
 
-readonly all_sections=(conformance simulation fuzz triton everything large sanitizers)
+readonly all_sections=(conformance simulation fuzz triton everything serve serve_million large sanitizers)
 
 if (($# > 0)); then sections=("$@"); else sections=("${all_sections[@]}"); fi
 changes=$(git status --porcelain --untracked-files=no | wc -l)

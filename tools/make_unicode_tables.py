@@ -16,6 +16,7 @@ import itertools
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
 
@@ -56,10 +57,14 @@ def regex_members(pattern: str, text: str | None = None) -> set[int]:
 ALL_TEXT = "".join(map(chr, CODE_POINTS))
 
 
-def numeric_members() -> set[int]:
-    """What the Digits pre-tokenizer cuts out from between two letters."""
-    digits = pre_tokenizers.Digits(individual_digits=True)
-    return {c for c in CODE_POINTS if len(digits.pre_tokenize_str(f"a{chr(c)}b")) == 3}
+def whitespace_word_members() -> set[int]:
+    """What the Whitespace pre-tokenizer takes for a part of a word."""
+    whitespace = pre_tokenizers.Whitespace()
+    return {c for c in CODE_POINTS if len(whitespace.pre_tokenize_str(f"a{chr(c)}b")) == 1}
+
+
+def removed(changes: dict[int, str]) -> set[int]:
+    return {c for c, new in changes.items() if not new}
 
 
 def added_token_members(token: AddedToken, matches: Callable[[Tokenizer, str], bool]) -> set[int]:
@@ -77,6 +82,65 @@ def word_members() -> set[int]:
 def space_members() -> set[int]:
     token = AddedToken("<x>", rstrip=True, normalized=False)
     return added_token_members(token, lambda t, c: t.encode(f"<x>{c}").offsets[0][1] == 4)
+
+
+def changed_by(normalizer: normalizers.Normalizer) -> dict[int, str]:
+    return {c: new for c in CODE_POINTS if (new := normalizer.normalize_str(chr(c))) != chr(c)}
+
+
+def isolated_by(pre_tokenizer: pre_tokenizers.PreTokenizer) -> set[int]:
+    """The code points that a pre-tokenizer cuts out from between two letters."""
+    return {c for c in CODE_POINTS if len(pre_tokenizer.pre_tokenize_str(f"a{chr(c)}b")) == 3}
+
+
+def charsmap(keys: Iterable[str]) -> bytes:
+    """A SentencePiece character map that makes each of `keys` (none a part of another) a "b"."""
+    trie: dict[int, Any] = {}
+    for key in keys:
+        node = trie
+        for byte in key.encode():
+            node = node.setdefault(byte, {})
+    # Each inner node has a block of 256 units to itself; unit 255, of a byte that no text has, is the value.
+    blocks = [trie]
+    units = [0] * 256
+    units[255] = 1 << 31
+    for number, node in enumerate(blocks):
+        for byte, child in node.items():
+            position = number * 256 ^ byte
+            if child:
+                blocks.append(child)
+                units += [0] * 256
+                target, leaf = (len(blocks) - 1) * 256, 0
+            else:
+                target, leaf = 255, 1 << 8
+            units[position] = (position ^ target) << 10 | leaf | byte
+    packed = b"".join(unit.to_bytes(4, "little") for unit in units)
+    return len(packed).to_bytes(4, "little") + packed + b"b\0"
+
+
+class Graphemes:
+    """What joins characters in clusters of less than six bytes, the only ones that Precompiled maps whole.
+
+    A cluster is replaced where a character at its start is mapped, so that a part of it vanishes.
+    """
+
+    def __init__(self) -> None:
+        mark = "\u0301"
+        a_to_b = normalizers.Precompiled(charsmap(["a"]))
+        self.extending = {c for c in CODE_POINTS if a_to_b.normalize_str("a" + chr(c)) == "b"}
+        self.prepended = {
+            c for c in CODE_POINTS if a_to_b.normalize_str(chr(c) + "a" + mark)[1:] == "b" + mark
+        }
+        # Whatever takes four bytes makes six with the shortest mark.
+        asked = [c for c in CODE_POINTS if 0 < c < 0x10000 and chr(c) != mark]
+        all_to_b = normalizers.Precompiled(charsmap(map(chr, asked)))
+        self.controls = {c for c in asked if all_to_b.normalize_str(chr(c) + mark) == "b" + mark} | {0}
+
+
+def bert(*, clean_text: bool = False, strip_accents: bool = False) -> normalizers.Normalizer:
+    return normalizers.BertNormalizer(
+        clean_text=clean_text, handle_chinese_chars=False, strip_accents=strip_accents, lowercase=False
+    )
 
 
 def case_classes(categories: dict[int, str]) -> list[list[int]]:
@@ -127,15 +191,19 @@ class Normalization:
         """Normalization sorts marks by class: comparing each with a known one finds its class."""
         import unicodedata
 
-        known: dict[int, str] = {}
-        for c in CODE_POINTS:
-            if value := unicodedata.combining(chr(c)):
-                known.setdefault(value, chr(c))
+        lowest, highest = "\u0334", "\u0345"
 
         def swaps(first: str, second: str) -> bool:
             return bool(nfd.normalize_str(f"a{first}{second}") != "a" + first + second)
 
-        lowest, highest = known[min(known)], known[max(known)]
+        # Of each class a mark that normalization knows: Python's Unicode is the newer one.
+        known: dict[int, str] = {}
+        for c in CODE_POINTS:
+            char = chr(c)
+            sorts = char in (lowest, highest) or swaps(char, lowest) or swaps(highest, char)
+            if sorts and (value := unicodedata.combining(char)):
+                known.setdefault(value, char)
+
         classes: dict[int, int] = {}
         for c in CODE_POINTS:
             char = chr(c)
@@ -217,6 +285,8 @@ def tokenizer_tables() -> str:
     for category, group in itertools.groupby(range(0x110000), key=lambda c: everything[c]):
         starts.append(next(iter(group)) << 5 | CATEGORIES.index(category))
 
+    cleaned = changed_by(bert(clean_text=True))
+    graphemes = Graphemes()
     classes = case_classes(categories)
     normalization = Normalization()
     ccc = normalization.combining_class
@@ -230,7 +300,19 @@ def tokenizer_tables() -> str:
             range_array("kRegexWord", regex_members(r"\w")),
             range_array("kAddedTokenSpace", space_members()),
             range_array("kAddedTokenWord", word_members()),
-            range_array("kNumeric", numeric_members()),
+            range_array("kNumeric", isolated_by(pre_tokenizers.Digits(individual_digits=True))),
+            range_array("kPunctuation", isolated_by(pre_tokenizers.Punctuation())),
+            range_array("kWhitespaceWord", whitespace_word_members()),
+            range_array("kCombiningMarks", removed(changed_by(normalizers.StripAccents()))),
+            range_array("kNonspacingMarks", removed(changed_by(bert(strip_accents=True)))),
+            range_array("kBertRemoved", removed(cleaned)),
+            range_array("kBertSpace", (c for c, new in cleaned.items() if new == " ")),
+            range_array("kNmtRemoved", removed(changed_by(normalizers.Nmt()))),
+            range_array("kNmtSpace", (c for c, new in changed_by(normalizers.Nmt()).items() if new == " ")),
+            range_array("kGraphemeExtending", graphemes.extending),
+            range_array("kGraphemePrepended", graphemes.prepended),
+            range_array("kGraphemeControls", graphemes.controls),
+            mapping_arrays("kLowercase", changed_by(normalizers.Lowercase())),
             array("char32_t", "kCaseClasses", [c for members in classes for c in [*members, 0]]),
             range_array("kMultipleFoldCharacters", (c for c in CODE_POINTS if len(chr(c).casefold()) > 1)),
             array(

@@ -54,7 +54,7 @@ def make_model(directory: Path) -> None:
 
 
 def make_gguf(directory: Path, path: Path) -> None:
-    """Writes the same weights as bf16 GGUF, without a vocabulary."""
+    """Writes the same weights as bf16 GGUF, with the tokenizer.json (BPE) that lies beside them, or none."""
     import gguf
     import torch
     from safetensors.torch import load_file
@@ -72,7 +72,10 @@ def make_gguf(directory: Path, path: Path) -> None:
     writer.add_rope_dimension_count(head_size)
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_vocab_size(config["vocab_size"])
-    writer.add_tokenizer_model("no_vocab")
+    if (directory / "tokenizer.json").exists():
+        add_vocabulary(writer, json.loads((directory / "tokenizer.json").read_text()), config)
+    else:
+        writer.add_tokenizer_model("no_vocab")
     names = {
         "model.embed_tokens": "token_embd",
         "model.norm": "output_norm",
@@ -108,6 +111,26 @@ def make_gguf(directory: Path, path: Path) -> None:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def add_vocabulary(writer: Any, tokenizer: dict[str, Any], config: dict[str, Any]) -> None:
+    import gguf
+
+    special = {token["content"] for token in tokenizer["added_tokens"]}
+    ids = tokenizer["model"]["vocab"] | {token["content"]: token["id"] for token in tokenizer["added_tokens"]}
+    tokens = sorted(ids, key=ids.__getitem__)
+    if len(tokens) != config["vocab_size"]:
+        raise ValueError(f"tokenizer.json has {len(tokens)} tokens, config.json {config['vocab_size']}")
+    kinds = [gguf.TokenType.CONTROL if token in special else gguf.TokenType.NORMAL for token in tokens]
+    merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in tokenizer["model"]["merges"]]
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("qwen2")
+    writer.add_token_list(tokens)
+    writer.add_token_types(kinds)
+    writer.add_token_merges(merges)
+    writer.add_eos_token_id(config["eos_token_id"])
+    writer.add_bos_token_id(config["eos_token_id"])
+    writer.add_add_bos_token(False)
 
 
 def measure(engine_name: str, model: Path, threads: int) -> dict[str, Any]:

@@ -1,9 +1,9 @@
 """Encoding and decoding beside Hugging Face `tokenizers`, on one thread, and the time to load.
 
-    RAYON_NUM_THREADS=1 python benchmarks/overheads/tokenizer_bench.py [--model DIR]
+    RAYON_NUM_THREADS=1 python benchmarks/overheads/tokenizer_bench.py [--model DIR | --kind KIND]
 
-Without a model directory, a tokenizer with Llama 3's pattern is trained on the benchmark's own text
-and filled up to 128,000 tokens, so that its tables have the size of the real one's.
+Without a model directory, a tokenizer of that kind is trained on the benchmark's own text. The one with
+Llama 3's pattern is filled up to 128,000 tokens, so that its tables have the size of the real one's.
 """
 # ruff: noqa: RUF001  (the text holds look-alike characters on purpose)
 
@@ -19,9 +19,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from quire import Tokenizer
-from tokenizers import Regex, decoders, models, pre_tokenizers
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as HfTokenizer
-from tokenizers.trainers import BpeTrainer
+from tokenizers.trainers import BpeTrainer, UnigramTrainer, WordPieceTrainer
 
 LLAMA3_PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
@@ -42,14 +42,14 @@ OTHER_SCRIPTS = (
 )
 
 
-def mixed_text(num_bytes: int, seed: int) -> str:
-    """Prose over a Zipf-like vocabulary, code, numbers, and a little of other scripts."""
+def mixed_text(num_bytes: int, seed: int, kind_of_text: str = "mixed") -> str:
+    """Prose over a Zipf-like vocabulary, code, numbers, a little of other scripts; or one of these."""
     rng = random.Random(seed)
     words = ["".join(rng.choice(SYLLABLES) for _ in range(rng.randint(1, 4))) for _ in range(20_000)]
     parts: list[str] = []
     size = 0
     while size < num_bytes:
-        kind = rng.random()
+        kind = {"prose": 0.0, "code": 0.8}.get(kind_of_text, rng.random())
         if kind < 0.75:
             picked = [words[int(len(words) * rng.random() ** 4)] for _ in range(rng.randint(5, 25))]
             part = " ".join(picked).capitalize() + rng.choice([". ", "! ", "?\n", ".\n\n", "; it's "])
@@ -87,6 +87,45 @@ def write_model(directory: Path) -> None:
     (directory / "tokenizer.json").write_text(json.dumps(document, ensure_ascii=False))
 
 
+def train_small(kind: str) -> HfTokenizer:
+    """32,000 tokens or fewer, of a kind other than byte-level BPE."""
+    mark = "\u2581"
+    lines = mixed_text(1_000_000, seed=1).splitlines(keepends=True)
+    if kind == "llama2":
+        tokenizer = HfTokenizer(models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True))
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+        special = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256))]
+        tokenizer.train_from_iterator(
+            lines, BpeTrainer(vocab_size=32_000, special_tokens=special, show_progress=False)
+        )
+        tokenizer.pre_tokenizer = None
+        tokenizer.normalizer = normalizers.Sequence(
+            [normalizers.Prepend(mark), normalizers.Replace(" ", mark)]
+        )
+        stages = [decoders.Replace(mark, " "), decoders.ByteFallback(), decoders.Fuse()]
+        tokenizer.decoder = decoders.Sequence([*stages, decoders.Strip(" ", 1, 0)])
+    elif kind == "unigram":
+        tokenizer = HfTokenizer(models.Unigram())
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+        tokenizer.normalizer = normalizers.NFKC()
+        tokenizer.decoder = decoders.Metaspace()
+        tokenizer.train_from_iterator(
+            lines,
+            UnigramTrainer(
+                vocab_size=8_000, special_tokens=["<unk>"], unk_token="<unk>", show_progress=False
+            ),
+        )
+    else:
+        tokenizer = HfTokenizer(models.WordPiece(unk_token="[UNK]"))
+        tokenizer.normalizer = normalizers.BertNormalizer()
+        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        tokenizer.decoder = decoders.WordPiece()
+        tokenizer.train_from_iterator(
+            lines, WordPieceTrainer(vocab_size=30_000, special_tokens=["[UNK]"], show_progress=False)
+        )
+    return tokenizer
+
+
 def median_seconds(action: Callable[[], object], repeats: int) -> float:
     times = []
     for _ in range(repeats):
@@ -101,16 +140,20 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--model", type=Path, help="a directory with a tokenizer.json")
+    parser.add_argument("--kind", choices=["llama3", "llama2", "unigram", "bert"], default="llama3")
+    parser.add_argument("--text", choices=["mixed", "prose", "code"], default="mixed")
     parser.add_argument("--megabytes", type=float, default=4.0)
     parser.add_argument("--repeats", type=int, default=5)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         directory: Path = args.model or Path(scratch)
-        if args.model is None:
+        if args.model is None and args.kind == "llama3":
             write_model(directory)
+        elif args.model is None:
+            train_small(args.kind).save(str(directory / "tokenizer.json"))
         path = str(directory / "tokenizer.json")
         ours, theirs = Tokenizer(str(directory)), HfTokenizer.from_file(path)
-        text = mixed_text(int(args.megabytes * 1e6), seed=3)
+        text = mixed_text(int(args.megabytes * 1e6), 3, args.text)
         lines = text.splitlines(keepends=True)
         # About the size of a prompt each.
         chunks = ["".join(lines[i : i + 40]) for i in range(0, len(lines), 40)]

@@ -4,6 +4,8 @@
 
 #include <cstring>
 
+#include "mapped_memory.h"
+
 namespace quire {
 namespace {
 
@@ -86,6 +88,10 @@ constexpr DeviceRuntime kRuntime = {
     .synchronize = []() -> int { return code(cudaDeviceSynchronize()); },
     .allocate = [](void** data, size_t bytes) -> int { return code(cudaMalloc(data, bytes)); },
     .release = [](void* data) -> int { return code(cudaFree(data)); },
+    .allocate_mapped = allocate_mapped,
+    .unmap = unmap_memory,
+    .map = map_memory,
+    .release_mapped = release_mapped,
     .allocate_pinned = [](void** data, size_t bytes) -> int {
       return code(cudaHostAlloc(data, bytes, cudaHostAllocPortable));
     },

@@ -9,6 +9,11 @@ using namespace nb::literals;
 
 namespace quire::bindings {
 
+std::string find_name(const char* owner, const std::string& name, nb::handle value) {
+  const nb::object other = nb::module_::import_("quire.vllm_names").attr("find_name")(owner, name, value);
+  return other.is_none() ? "" : nb::cast<std::string>(other);
+}
+
 void fail_unknown(const char* owner, const std::string& name, const std::vector<const char*>& known) {
   nb::list names;
   for (const char* other : known) names.append(other);

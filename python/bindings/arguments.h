@@ -247,6 +247,9 @@ constexpr auto arguments_of_table() {
       std::make_index_sequence<std::tuple_size_v<std::remove_cvref_t<decltype(table)>>>());
 }
 
+// The name of ours for one that is not known, which may be vLLM's (quire/vllm_names.py); empty if the
+// argument is to be dropped. Raises ValueError, with the reason, for one that is refused.
+std::string find_name(const char* owner, const std::string& name, nanobind::handle value);
 // TypeErrors: "SamplingParams has no argument 'max_token'; did you mean 'max_tokens'?"
 [[noreturn]] void fail_unknown(const char* owner, const std::string& name,
                                const std::vector<const char*>& known);
@@ -262,13 +265,23 @@ void set_arguments(T& target, std::span<const Argument<T>> arguments, const char
                    const nanobind::dict& values, const std::string& where = "") {
   for (const auto& [key, value] : values) {
     const auto name = nanobind::cast<std::string>(key);
-    const Argument<T>* found = nullptr;
-    std::vector<const char*> known;
-    for (const Argument<T>& argument : arguments) {
-      known.push_back(argument.name);
-      if (name == argument.name) found = &argument;
+    const auto find = [&](const std::string& wanted) {
+      const Argument<T>* found = nullptr;
+      for (const Argument<T>& argument : arguments)
+        if (wanted == argument.name) found = &argument;
+      return found;
+    };
+    const Argument<T>* found = find(name);
+    if (!found) {
+      const std::string other = find_name(owner, name, value);
+      if (other.empty()) continue;
+      found = find(other);
     }
-    if (!found) fail_unknown(owner, name, known);
+    if (!found) {
+      std::vector<const char*> known;
+      for (const Argument<T>& argument : arguments) known.push_back(argument.name);
+      fail_unknown(owner, name, known);
+    }
     if (!found->set(target, value) && !value.is_none())
       fail_type((where + found->name).c_str(), found->accepts, found->range, value);
   }

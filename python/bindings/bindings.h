@@ -37,12 +37,14 @@ class AcquiredGil {
 void bind_gil(nanobind::module_& m);
 void bind_sampling(nanobind::module_& m);
 void bind_fields(nanobind::module_& m);
+void bind_metrics(nanobind::module_& m);
 void bind_config(nanobind::module_& m);
 void bind_logits_processors(nanobind::module_& m);
 void bind_outputs(nanobind::module_& m);
 void bind_text(nanobind::module_& m);
 void bind_chat_parsers(nanobind::module_& m);
 void bind_engine(nanobind::module_& m);
+void bind_http(nanobind::module_& m);
 void bind_recorder(nanobind::module_& m);
 void bind_simulator(nanobind::module_& m);
 

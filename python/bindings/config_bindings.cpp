@@ -1,13 +1,20 @@
 // EngineConfig.
 #include <nanobind/stl/optional.h>
 
+#include <array>
+#include <string_view>
+#include <tuple>
 #include <utility>
 
 #include "arguments.h"
 #include "bindings.h"
 #include "logits_processor_bindings.h"
+#include "metrics_bindings.h"
+#include "quire/build_info.h"
 #include "quire/engine.h"
 #include "quire/engine_config.h"
+#include "quire/generation_config.h"
+#include "quire/model_directory.h"
 #include "text.h"
 
 namespace nb = nanobind;
@@ -31,67 +38,72 @@ nb::object get_arena(const EngineConfig& config) {
   return config.kv_arena ? nb::cast(SharedArena{config.kv_arena}) : nb::none();
 }
 
-nb::object get_processors(const EngineConfig& config) { return nb::cast(config.logits_processors); }
+// vLLM has further words for two of them.
+bool set_dtype(EngineConfig& config, nb::handle value) {
+  if (!from_python(value, config.dtype)) return false;
+  if (config.dtype == "half") config.dtype = "float16";
+  if (config.dtype == "float") config.dtype = "float32";
+  return true;
+}
+
+nb::dict build_info_as_dict() {
+  const BuildInfo info = build_info();
+  nb::dict described;
+  described["compiler"] = info.compiler;
+  described["build_type"] = info.build_type;
+  described["has_cuda"] = info.has_cuda;
+  described["cuda_architectures"] = info.cuda_architectures;
+  described["num_cuda_devices"] = info.num_cuda_devices;
+  described["instruction_sets"] = info.instruction_sets;
+  described["instruction_set"] = info.instruction_set;
+  return described;
+}
+
+nb::object hub_name(const std::string& text) {
+  const auto name = parse_hub_name(text);
+  return name ? nb::object(nb::make_tuple(name->name, name->revision)) : nb::none();
+}
+
+nb::tuple cached_model(const std::string& name, const std::string& revision, const std::string& files,
+                       const std::string& download_dir) {
+  const HubFiles needed = files == "tokenizer" ? HubFiles::kTokenizer
+                          : files == "config"  ? HubFiles::kConfig
+                                               : HubFiles::kModel;
+  const CachedModel found = find_cached_model({name, revision}, needed, download_dir);
+  return nb::make_tuple(found.directory, found.missing);
+}
 
 using C = EngineConfig;
-constexpr Argument<C> kArguments[] = {
-    argument<&C::dtype>("dtype"),
-    argument<&C::max_model_len>("max_model_len"),
-    argument<&C::skip_tokenizer_init>("skip_tokenizer_init"),
-    argument<&C::device>("device"),
-    argument<&C::num_threads>("num_threads"),
-    argument<&C::tensor_parallel_size>("tensor_parallel_size"),
-    argument<&C::block_size>("block_size"),
-    argument<&C::kv_cache_memory_bytes>("kv_cache_memory_bytes"),
-    argument<&C::num_gpu_blocks_override>("num_gpu_blocks_override"),
-    argument<&C::enable_prefix_caching>("enable_prefix_caching"),
-    argument<&C::max_num_seqs>("max_num_seqs"),
-    argument<&C::max_num_batched_tokens>("max_num_batched_tokens"),
-    argument<&C::enable_chunked_prefill>("enable_chunked_prefill"),
-    argument<&C::long_prefill_token_threshold>("long_prefill_token_threshold"),
-    argument<&C::scheduling_policy>("scheduling_policy"),
-    argument<&C::async_scheduling>("async_scheduling"),
-    argument<&C::max_queued_requests>("max_queued_requests"),
-    argument<&C::seed>("seed"),
-    argument<&C::enable_kv_cache_events>("enable_kv_cache_events"),
-    {"kv_arena", "KVArena | None", "KVArena | None", set_arena, get_arena},
-    argument<&C::max_num_partial_prefills>("max_num_partial_prefills"),
-    argument<&C::max_long_partial_prefills>("max_long_partial_prefills"),
-    argument<&C::scheduler_reserve_full_isl>("scheduler_reserve_full_isl"),
-    argument<&C::watermark>("watermark"),
-    argument<&C::max_logprobs>("max_logprobs"),
-    argument<&C::max_logprob_token_ids>("max_logprob_token_ids"),
-    argument<&C::max_logit_bias>("max_logit_bias"),
-    argument<&C::max_stop_token_ids>("max_stop_token_ids"),
-    argument<&C::max_stop_bytes>("max_stop_bytes"),
-    argument<&C::max_bad_words_bytes>("max_bad_words_bytes"),
-    argument<&C::max_extra_args_bytes>("max_extra_args_bytes"),
-    {"logits_processors", "list[str]",
-     "str | type[typing.Any] | collections.abc.Sequence[str | type[typing.Any]] | None",
-     set_logits_processors, get_processors},
-    argument<&C::think_start_token_ids>("think_start_token_ids"),
-    argument<&C::think_end_token_ids>("think_end_token_ids"),
-    argument<&C::max_answer_logprobs>("max_answer_logprobs"),
-    argument<&C::max_queued_tokens>("max_queued_tokens"),
-    argument<&C::max_waiting_requests>("max_waiting_requests"),
-    argument<&C::flight_recorder_bytes>("flight_recorder_bytes"),
-    argument<&C::flight_recorder_minutes>("flight_recorder_minutes"),
-    argument<&C::flight_recorder_dir>("flight_recorder_dir"),
-    argument<&C::flight_recorder_signal>("flight_recorder_signal"),
-    argument<&C::exit_on_dead>("exit_on_dead"),
-    argument<&C::load_format>("load_format"),
-    argument<&C::gpu_memory_utilization>("gpu_memory_utilization"),
-    argument<&C::gpu_memory_bytes>("gpu_memory_bytes"),
-    argument<&C::enforce_eager>("enforce_eager"),
-    argument<&C::prefix_caching_hash_seed>("prefix_caching_hash_seed"),
-    argument<&C::kv_connector>("kv_connector"),
-    argument<&C::kv_connector_config>("kv_connector_config"),
-    argument<&C::max_structured_output_bytes>("max_structured_output_bytes"),
-    argument<&C::structured_output_threads>("structured_output_threads"),
-    argument<&C::structured_output_cache_bytes>("structured_output_cache_bytes"),
-    argument<&C::enable_in_reasoning>("enable_in_reasoning"),
-    argument<&C::num_jump_forward_tokens>("num_jump_forward_tokens"),
-};
+// Of the table, but the model, its first field, which may be a path and comes without its name; and what
+// has no text.
+constexpr auto make_arguments() {
+  constexpr auto of_table = arguments_of_table<kEngineConfigFields>();
+  std::array<Argument<C>, of_table.size() + 1> arguments{};
+  for (size_t i = 1; i < of_table.size(); ++i) {
+    Argument<C>& argument = arguments[i - 1] = of_table[i];
+    if (std::string_view(argument.name) == "dtype") argument.set = set_dtype;
+    if (std::string_view(argument.name) != "logits_processors") continue;
+    argument.accepts = "str | type[typing.Any] | collections.abc.Sequence[str | type[typing.Any]] | None";
+    argument.set = set_logits_processors;
+  }
+  arguments[of_table.size() - 1] = {"kv_arena",
+                                    "KVArena | None",
+                                    "KVArena | None",
+                                    set_arena,
+                                    get_arena,
+                                    "",
+                                    "memory shared with other engines, instead of kv_cache_memory_bytes"};
+  arguments.back() = {"metric_sink",
+                      "PrometheusMetrics | None",
+                      "PrometheusMetrics | None",
+                      set_metric_sink,
+                      get_metric_sink,
+                      "",
+                      "told once a step what the engine measures; of one engine at a time"};
+  return arguments;
+}
+static_assert(std::string_view(std::get<0>(kEngineConfigFields).name) == "model");
+constexpr auto kArguments = make_arguments();
 constexpr std::span<const Argument<C>> kAll(kArguments);
 
 }  // namespace
@@ -104,9 +116,7 @@ void bind_config(nb::module_& m) {
 
   const std::string signature =
       "def __init__(self, model: str | os.PathLike[str], *" + parameter_list(kAll) + ") -> None";
-  nb::class_<C> type(
-      m, "EngineConfig",
-      "Everything an engine is told at start; see quire/engine_config.h. None leaves a default.");
+  nb::class_<C> type(m, "EngineConfig", "Everything an engine is told at start. None leaves a default.");
   type.def(
           "__init__",
           [](C* self, nb::handle model, const nb::kwargs& kwargs) {
@@ -118,11 +128,27 @@ void bind_config(nb::module_& m) {
             new (self) C(std::move(config));
           },
           "model"_a, "kwargs"_a, nb::sig(signature.c_str()))
-      .def_ro("model", &C::model)
+      .def_ro("model", &C::model, std::get<0>(kEngineConfigFields).doc)
       .def(
           "is_in_processor", [](const C& config) { return is_in_logits_processor(config); },
           "Whether this thread is in a logits processor of an engine with this configuration.");
   def_attributes(type, kAll, /*settable=*/false);
+  m.def("parse_hub_name", hub_name, "text"_a,
+        nb::sig("def parse_hub_name(text: str) -> tuple[str, str] | None"),
+        "The name and the revision, perhaps empty, of \"org/name@revision\"; None for what can be no such "
+        "name.");
+  m.def("find_cached_model", cached_model, "name"_a, "revision"_a, "files"_a, "download_dir"_a,
+        nb::sig("def find_cached_model(name: str, revision: str, files: str, download_dir: str) -> "
+                "tuple[str, str]"),
+        "The directory of a model in the hub's cache, empty for none, and the first file that it lacks of "
+        "those "
+        "that are needed: \"model\", \"tokenizer\" or \"config\"; see quire/model_directory.h.");
+  m.def("build_info", build_info_as_dict, nb::sig("def build_info() -> dict[str, typing.Any]"),
+        "What the extension was made of, and what of it this machine can use.");
+  m.def(
+      "default_sampling_params", [](const C& config) { return default_sampling_params(config); }, "config"_a,
+      "What generation_config and override_generation_config of a configuration say; see "
+      "quire/generation_config.h.");
 }
 
 }  // namespace quire::bindings

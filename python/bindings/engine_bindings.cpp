@@ -1,6 +1,7 @@
 // Engine, LLMEngine, OutputQueue.
 #include "quire/engine.h"
 
+#include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/variant.h>
@@ -58,6 +59,54 @@ std::string add_request(LLMEngine& engine, nb::handle_t<EngineRequest> given) {
   EngineRequest request = taken(given);
   const ReleasedGil released;
   return engine.add_request(std::move(request));
+}
+
+using CpuArray = nb::ndarray<nb::ro, nb::device::cpu, nb::c_contig>;
+
+// The names of WeightTensor::dtype; empty for a type that weights do not have.
+const char* dtype_of(const CpuArray& array) {
+  using Code = nb::dlpack::dtype_code;
+  const nb::dlpack::dtype dtype = array.dtype();
+  const auto code = static_cast<Code>(dtype.code);
+  if (dtype.lanes != 1) return "";
+  if (code == Code::Float) return dtype.bits == 32 ? "float32" : dtype.bits == 16 ? "float16" : "";
+  if (code == Code::Bfloat) return dtype.bits == 16 ? "bfloat16" : "";
+  if (code == Code::UInt) return dtype.bits == 8 ? "uint8" : "";
+  if (code != Code::Int) return "";
+  return dtype.bits == 8 ? "int8" : dtype.bits == 32 ? "int32" : dtype.bits == 64 ? "int64" : "";
+}
+
+UpdateWeightsOptions update_options(bool partial, UnfinishedRequests mode) {
+  UpdateWeightsOptions options;
+  options.partial = partial;
+  options.unfinished = mode;
+  return options;
+}
+
+// Arrays in the CPU's memory are read where they are; of others that are not dense a copy is made.
+void update_weights(EngineBase& engine, const nb::list& named, bool partial, UnfinishedRequests mode) {
+  std::vector<CpuArray> arrays;
+  std::vector<WeightTensor> tensors;
+  for (nb::handle item : named) {
+    const auto name = nb::cast<std::string>(item[0]);
+    const nb::object given = nb::borrow(item[1]);
+    CpuArray array;
+    if (!nb::try_cast(given, array)) {
+      const std::string type = nb::cast<std::string>(nb::str(given.type().attr("__name__")));
+      throw InvalidArgument("tensor '" + name +
+                            "' must be an array in the CPU's memory that NumPy or DLPack can read, got " +
+                            type + "; of a torch tensor .detach().cpu() may do");
+    }
+    WeightTensor& tensor = tensors.emplace_back();
+    tensor.name = name;
+    tensor.dtype = dtype_of(array);
+    if (tensor.dtype.empty()) tensor.dtype = nb::cast<std::string>(given.attr("dtype").attr("__str__")());
+    for (size_t i = 0; i < array.ndim(); ++i) tensor.shape.push_back(static_cast<int64_t>(array.shape(i)));
+    tensor.data = array.data();
+    arrays.push_back(std::move(array));
+  }
+  const ReleasedGil released;
+  engine.update_weights(tensors, update_options(partial, mode));
 }
 
 }  // namespace
@@ -157,6 +206,13 @@ void bind_engine(nb::module_& m) {
       .value("KEEP", PauseMode::kKeep, "Nothing is computed until it resumes.")
       .value("WAIT", PauseMode::kWait, "Running requests go on, waiting ones do not begin.");
 
+  nb::enum_<UnfinishedRequests>(m, "UnfinishedRequests",
+                                "What becomes of unfinished requests when an engine sleeps or is changed.")
+      .value("REFUSE", UnfinishedRequests::kRefuse, "ValueError while there is one.")
+      .value("WAIT", UnfinishedRequests::kWait, "No new ones are accepted; the others finish first.")
+      .value("ABORT", UnfinishedRequests::kAbort, "They end with finish_reason \"abort\".")
+      .value("KEEP", UnfinishedRequests::kKeep, "They go on with new weights, computed anew.");
+
   nb::class_<OutputQueue>(m, "OutputQueue",
                           "Collects outputs for a consumer that polls; untaken deltas are merged.")
       .def(nb::init<>())
@@ -183,6 +239,25 @@ void bind_engine(nb::module_& m) {
       .def_prop_ro("dead_error", &EngineBase::dead_error, ReleaseGil())
       .def("reset_prefix_cache", &EngineBase::reset_prefix_cache, ReleaseGil(),
            "Forgets cached prefixes. False, and nothing done, while a request is unfinished.")
+      .def_prop_ro("seconds_since_progress", &EngineBase::seconds_since_progress, ReleaseGil())
+      .def(
+          "check_health",
+          [](const EngineBase& engine, int64_t timeout_ms) {
+            engine.check_health(std::chrono::milliseconds(timeout_ms));
+          },
+          "timeout_ms"_a = 5000, ReleaseGil())
+      .def("sleep", &EngineBase::sleep, "level"_a = 1, "mode"_a = UnfinishedRequests::kRefuse, ReleaseGil())
+      .def("wake_up", &EngineBase::wake_up, "tags"_a = std::vector<std::string>{}, ReleaseGil())
+      .def_prop_ro("is_sleeping", &EngineBase::is_sleeping, ReleaseGil())
+      .def(
+          "update_weights_from_directory",
+          [](EngineBase& engine, const std::string& directory, bool partial, UnfinishedRequests mode) {
+            engine.update_weights(directory, update_options(partial, mode));
+          },
+          "directory"_a, "partial"_a = false, "mode"_a = UnfinishedRequests::kRefuse, ReleaseGil())
+      .def("update_weights_from_tensors", &update_weights, "named_tensors"_a, "partial"_a, "mode"_a,
+           nb::sig("def update_weights_from_tensors(self, named_tensors: list[tuple[str, object]], "
+                   "partial: bool, mode: UnfinishedRequests) -> None"))
       .def("pause", &EngineBase::pause, "mode"_a = PauseMode::kKeep, ReleaseGil())
       .def("resume", &EngineBase::resume, ReleaseGil())
       .def("take_kv_events", &EngineBase::take_kv_events, ReleaseGil())
@@ -198,10 +273,20 @@ void bind_engine(nb::module_& m) {
            "Queues requests whose outputs, of that kind, go to `queue`: all of them, or none and ValueError. "
            "Uses them up.")
       .def("abort_request", &Engine::abort_request, "request_id"_a, ReleaseGil())
+      .def("abort_all_requests", &Engine::abort_all_requests, ReleaseGil())
       .def(
           "drain",
           [](Engine& self, int64_t timeout_ms) { return self.drain(std::chrono::milliseconds(timeout_ms)); },
-          "timeout_ms"_a, ReleaseGil(), "Accepts no more requests; waits until all are finished.");
+          "timeout_ms"_a, ReleaseGil(), "Accepts no more requests; waits until all are finished.")
+      .def_prop_ro("is_draining", &Engine::is_draining);
+
+  nb::class_<OutputSelector>(m, "OutputSelector",
+                             "Tells an event loop which of many queues have outputs, once for each step.")
+      .def(nb::init<Engine&>(), "engine"_a)
+      .def("fileno", &OutputSelector::fileno, "Readable while take() would give something.")
+      .def("open", &OutputSelector::open, "key"_a, "A queue that arrivals are told of under this key.")
+      .def("take", &OutputSelector::take,
+           "The keys of the queues that something arrived in, since all that was there had been taken.");
 
   nb::class_<LLMEngine, EngineBase>(m, "LLMEngine", "The engine without threads: it computes inside step().")
       .def(nb::new_([](const EngineConfig& config) { return make_engine<LLMEngine>(config); }), "config"_a)

@@ -7,6 +7,7 @@
 #include "bindings.h"
 #include "quire/chat.h"
 #include "quire/engine.h"
+#include "quire/engine_config.h"
 #include "quire/fields.h"
 
 namespace nb = nanobind;
@@ -37,6 +38,42 @@ void append_fields(nb::list& fields, const char* owner) {
     fields.append(described);
     ++argument;
   });
+}
+
+nb::list engine_config_fields() {
+  constexpr auto arguments = arguments_of_table<kEngineConfigFields>();
+  const EngineConfig defaults;
+  nb::list fields;
+  auto argument = arguments.begin();
+  for_each_field(kEngineConfigFields, [&](const auto& field) {
+    nb::dict described;
+    described["struct"] = "EngineConfig";
+    described["name"] = field.name;
+    described["type"] = argument->type;
+    described["default"] = argument->get(defaults);
+    described["range"] = describe(field.range);
+    described["one_of"] = field.range.one_of;
+    described["min"] = field.range.min;
+    described["max"] = field.range.max;
+    described["excludes_min"] = field.range.excludes_min;
+    described["excludes_max"] = field.range.excludes_max;
+    described["is_secret"] = field.shown == Shown::kNever;
+    described["doc"] = field.doc;
+    fields.append(described);
+    ++argument;
+  });
+  return fields;
+}
+
+// What `text` is for a field, as Triton's parameters are read; a range is the configuration's to check.
+nb::object read_engine_config_field(const std::string& name, const std::string& text) {
+  constexpr auto arguments = arguments_of_table<kEngineConfigFields>();
+  EngineConfig config;
+  set_field(config, name, text);
+  for (const Argument<EngineConfig>& argument : arguments) {
+    if (name == argument.name) return argument.get(config);
+  }
+  return nb::none();
 }
 
 template <typename T>
@@ -97,6 +134,13 @@ void bind_fields(nb::module_& m) {
         "refused.");
   m.def("request_fields", request_fields, nb::sig("def request_fields() -> list[dict[str, typing.Any]]"),
         "What every door knows of the fields of a request, in their order.");
+  m.def("engine_config_fields", engine_config_fields,
+        nb::sig("def engine_config_fields() -> list[dict[str, typing.Any]]"),
+        "What is known of the fields of EngineConfig, in their order.");
+  m.def("read_engine_config_field", read_engine_config_field, "name"_a, "text"_a,
+        nb::sig("def read_engine_config_field(name: str, text: str) -> typing.Any"),
+        "The value that a text (JSON, or a string without its quotes) is for a field of EngineConfig. Raises "
+        "ValueError that names the field, the value and what would do.");
 }
 
 }  // namespace quire::bindings

@@ -26,11 +26,13 @@ NB_MODULE(_core, m) {
   quire::bindings::bind_gil(m);
   quire::bindings::bind_sampling(m);
   quire::bindings::bind_logits_processors(m);
+  quire::bindings::bind_metrics(m);
   quire::bindings::bind_config(m);
   quire::bindings::bind_outputs(m);
   quire::bindings::bind_text(m);
   quire::bindings::bind_chat_parsers(m);
   quire::bindings::bind_engine(m);
+  quire::bindings::bind_http(m);
   quire::bindings::bind_fields(m);
   quire::bindings::bind_recorder(m);
   quire::bindings::bind_simulator(m);

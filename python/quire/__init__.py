@@ -14,6 +14,8 @@ from quire._core import (
     LogitsProcessorConfig,
     Logprob,
     PauseMode,
+    PrometheusFamily,
+    PrometheusMetrics,
     RequestMetrics,
     RequestOutput,
     RequestOutputKind,
@@ -33,6 +35,8 @@ from quire.model_directory import DEMO_MODEL
 __all__ = [
     "DEMO_MODEL",
     "LLM",
+    "AsyncEngineArgs",
+    "AsyncLLM",
     "BatchUpdate",
     "BeamSearchOutput",
     "BeamSearchParams",
@@ -41,6 +45,7 @@ __all__ = [
     "ChatFormat",
     "ChatParser",
     "CompletionOutput",
+    "EngineArgs",
     "EngineConfig",
     "KVArena",
     "KVCacheEvent",
@@ -51,6 +56,8 @@ __all__ = [
     "Logprob",
     "MoveDirectionality",
     "PauseMode",
+    "PrometheusFamily",
+    "PrometheusMetrics",
     "RequestMetrics",
     "RequestOutput",
     "RequestOutputKind",
@@ -60,6 +67,7 @@ __all__ = [
     "Tokenizer",
     "ToolCallDelta",
     "__version__",
+    "collect_env",
 ]
 
 EngineConfig.__signature__ = SignatureOf(EngineConfig)
@@ -68,12 +76,29 @@ StructuredOutputsParams.__signature__ = SignatureOf(StructuredOutputsParams)
 
 __version__: str
 
-if not TYPE_CHECKING:
+if TYPE_CHECKING:
+    from quire.async_llm import AsyncLLM as AsyncLLM
+    from quire.engine_args import AsyncEngineArgs as AsyncEngineArgs
+    from quire.engine_args import EngineArgs as EngineArgs
+    from quire.environment import collect_env as collect_env
+else:
 
-    def __getattr__(name: str) -> str:
-        """The version, looked up only when it is asked for: reading package metadata takes milliseconds."""
-        if name != "__version__":
-            raise AttributeError(f"module 'quire' has no attribute '{name}'")
-        from importlib.metadata import version
+    def __getattr__(name: str) -> object:
+        """What is seldom asked for and takes milliseconds, as reading the package's metadata does."""
+        if name == "__version__":
+            from importlib.metadata import version
 
-        return version("quire")
+            return version("quire")
+        if name == "AsyncLLM":
+            from quire.async_llm import AsyncLLM
+
+            return AsyncLLM
+        if name in ("AsyncEngineArgs", "EngineArgs"):
+            from quire import engine_args
+
+            return getattr(engine_args, name)
+        if name == "collect_env":
+            from quire.environment import collect_env
+
+            return collect_env
+        raise AttributeError(f"module 'quire' has no attribute '{name}'")

@@ -337,7 +337,7 @@ class SamplingParams:
     @property
     def spaces_between_special_tokens(self) -> bool:
         """
-        the same text either way: byte-level BPE, all that there is, writes none between any tokens
+        the same text either way: what stands between tokens is what the decoder of tokenizer.json writes
         """
 
     @spaces_between_special_tokens.setter
@@ -406,20 +406,60 @@ def let_go_of_processors() -> None:
     Python's logits processors are forgotten: for the end of the process, when no engine runs any more.
     """
 
+class PrometheusFamily:
+    """
+    A family of a server's own, made by PrometheusMetrics.add_family. `labels` are the values of its labels, in their order. Thread-safe. ValueError, naming the family, for another number of labels and for a call that is not its kind's.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    def add(self, labels: Sequence[str] = [], amount: float = 1.0) -> None:
+        """A counter grows; a gauge changes, up or down."""
+
+    def set(self, labels: Sequence[str], value: float) -> None:
+        """Of a gauge."""
+
+    def observe(self, labels: Sequence[str], value: float) -> None:
+        """Of a histogram."""
+
+class PrometheusMetrics:
+    """
+    What an engine measures, and what a server adds to it, for Prometheus to scrape: give it to one engine (``metric_sink=``), and serve ``render()`` with the type ``content_type``. Thread-safe. A second engine at the same time is refused with ValueError; counters go on with the engine after it.
+    """
+
+    def __init__(self, *, model_name: str, engine: str = '0', alias_vllm: bool = False, quire_names: bool = True) -> None:
+        """
+        ``model_name`` and ``engine`` are labels of what the engine measures. ``alias_vllm`` shows it under vLLM's names too, for dashboards made for those; without ``quire_names`` under them alone.
+        """
+
+    @property
+    def content_type(self) -> str:
+        """What an HTTP answer with the text says that it is."""
+
+    def render(self) -> bytes:
+        """All families as text, in the exposition format 0.0.4."""
+
+    def add_family(self, kind: str, name: str, help: str, *, labels: Sequence[str] = [], buckets: Sequence[float] = [], max_series: int = 1000) -> PrometheusFamily:
+        """
+        A family that the server fills: ``kind`` is 'counter' (whose name ends in _total), 'gauge' or 'histogram' (with ``buckets``, ascending). ``labels`` are names. Of combinations of their values ``max_series`` are kept, and one more, 'other', for the rest. Raises ValueError for what cannot be.
+        """
+
 class KVArena:
     """Memory for the KV caches of several engines of this process."""
 
     def __init__(self, bytes: int) -> None: ...
 
 class EngineConfig:
-    """
-    Everything an engine is told at start; see quire/engine_config.h. None leaves a default.
-    """
+    """Everything an engine is told at start. None leaves a default."""
 
-    def __init__(self, model: str | os.PathLike[str], *, dtype: str | None = 'auto', max_model_len: int | None = 0, skip_tokenizer_init: bool | None = False, device: str | None = 'auto', num_threads: int | None = 0, tensor_parallel_size: int | None = 1, block_size: int | None = 16, kv_cache_memory_bytes: int | None = 0, num_gpu_blocks_override: int | None = 0, enable_prefix_caching: bool | None = True, max_num_seqs: int | None = 64, max_num_batched_tokens: int | None = 2048, enable_chunked_prefill: bool | None = True, long_prefill_token_threshold: int | None = 0, scheduling_policy: str | None = 'fcfs', async_scheduling: bool | None = None, max_queued_requests: int | None = 0, seed: int | None = None, enable_kv_cache_events: bool | None = False, kv_arena: KVArena | None = None, max_num_partial_prefills: int | None = 0, max_long_partial_prefills: int | None = 0, scheduler_reserve_full_isl: bool | None = True, watermark: float | None = 0.0, max_logprobs: int | None = 20, max_logprob_token_ids: int | None = 128, max_logit_bias: int | None = 1024, max_stop_token_ids: int | None = 128, max_stop_bytes: int | None = 65536, max_bad_words_bytes: int | None = 16384, max_extra_args_bytes: int | None = 65536, logits_processors: str | type[Any] | Sequence[str | type[Any]] | None = [], think_start_token_ids: Sequence[int] | None = [], think_end_token_ids: Sequence[int] | None = [], max_answer_logprobs: int | None = 16777216, max_queued_tokens: int | None = 0, max_waiting_requests: int | None = 0, flight_recorder_bytes: int | None = 16777216, flight_recorder_minutes: float | None = 5.0, flight_recorder_dir: str | None = '', flight_recorder_signal: int | None = 0, exit_on_dead: bool | None = False, load_format: str | None = 'auto', gpu_memory_utilization: float | None = 0.9, gpu_memory_bytes: int | None = 0, enforce_eager: bool | None = False, prefix_caching_hash_seed: str | None = '', kv_connector: str | None = '', kv_connector_config: str | None = '', max_structured_output_bytes: int | None = 1048576, structured_output_threads: int | None = 0, structured_output_cache_bytes: int | None = 536870912, enable_in_reasoning: bool | None = False, num_jump_forward_tokens: int | None = 0) -> None: ...
+    def __init__(self, model: str | os.PathLike[str], *, revision: str | None = '', tokenizer: str | None = '', tokenizer_revision: str | None = '', download_dir: str | None = '', dtype: str | None = 'auto', load_format: str | None = 'auto', max_model_len: int | None = 0, skip_tokenizer_init: bool | None = False, device: str | None = 'auto', num_threads: int | None = 0, tensor_parallel_size: int | None = 1, gpu_memory_utilization: float | None = 0.9, gpu_memory_bytes: int | None = 0, enforce_eager: bool | None = False, block_size: int | None = 16, kv_cache_memory_bytes: int | None = 0, num_gpu_blocks_override: int | None = 0, enable_prefix_caching: bool | None = True, prefix_caching_hash_seed: str | None = '', enable_kv_cache_events: bool | None = False, kv_connector: str | None = '', kv_connector_config: str | None = '', max_num_seqs: int | None = 64, max_num_batched_tokens: int | None = 2048, enable_chunked_prefill: bool | None = True, long_prefill_token_threshold: int | None = 0, max_num_partial_prefills: int | None = 0, max_long_partial_prefills: int | None = 0, scheduling_policy: str | None = 'fcfs', async_scheduling: bool | None = None, scheduler_reserve_full_isl: bool | None = True, watermark: float | None = 0.0, max_logprobs: int | None = 20, max_logprob_token_ids: int | None = 128, max_logit_bias: int | None = 1024, max_stop_token_ids: int | None = 128, max_stop_bytes: int | None = 65536, max_bad_words_bytes: int | None = 16384, max_extra_args_bytes: int | None = 65536, max_answer_logprobs: int | None = 16777216, max_structured_output_bytes: int | None = 1048576, structured_output_threads: int | None = 0, enable_in_reasoning: bool | None = False, num_jump_forward_tokens: int | None = 0, structured_output_cache_bytes: int | None = 536870912, max_queued_requests: int | None = 0, max_waiting_requests: int | None = 0, max_queued_tokens: int | None = 0, flight_recorder_bytes: int | None = 16777216, flight_recorder_minutes: float | None = 5.0, flight_recorder_dir: str | None = '', flight_recorder_signal: int | None = 0, exit_on_dead: bool | None = False, logits_processors: str | type[Any] | Sequence[str | type[Any]] | None = [], think_start_token_ids: Sequence[int] | None = [], think_end_token_ids: Sequence[int] | None = [], seed: int | None = None, generation_config: str | None = 'auto', override_generation_config: Mapping[str, Any] | None = {}, kv_arena: KVArena | None = None, metric_sink: PrometheusMetrics | None = None) -> None: ...
 
     @property
-    def model(self) -> str: ...
+    def model(self) -> str:
+        """
+        a Hugging Face directory: config.json, *.safetensors, tokenizer.json; or a name on the hub, org/name or org/name@revision, from its local cache (what is not there yet, Python downloads)
+        """
 
     def is_in_processor(self) -> bool:
         """
@@ -427,168 +467,330 @@ class EngineConfig:
         """
 
     @property
-    def dtype(self) -> str: ...
+    def revision(self) -> str:
+        """
+        of a model that is a name on the hub: a branch, a tag or a commit; empty: main. A directory has none
+        """
 
     @property
-    def max_model_len(self) -> int: ...
+    def tokenizer(self) -> str:
+        """
+        a directory, or a name on the hub, whose tokenizer and chat template are used; empty: the model's
+        """
 
     @property
-    def skip_tokenizer_init(self) -> bool: ...
+    def tokenizer_revision(self) -> str:
+        """
+        of a tokenizer that is a name on the hub, or of the model's own where there is no tokenizer given
+        """
 
     @property
-    def device(self) -> str: ...
+    def download_dir(self) -> str:
+        """
+        where models of the hub are cached; empty: where huggingface_hub has them
+        """
 
     @property
-    def num_threads(self) -> int: ...
+    def dtype(self) -> str:
+        """
+        of weights and activations; auto is the checkpoint's, but that float16 becomes bfloat16 on the CPU; float16 is for CUDA only
+        """
 
     @property
-    def tensor_parallel_size(self) -> int: ...
+    def load_format(self) -> str:
+        """
+        auto is safetensors; dummy is random weights, of the model's directory only config.json is read
+        """
 
     @property
-    def block_size(self) -> int: ...
+    def max_model_len(self) -> int:
+        """
+        tokens of the longest sequence, prompt and output; 0: what the model's config says
+        """
 
     @property
-    def kv_cache_memory_bytes(self) -> int: ...
+    def skip_tokenizer_init(self) -> bool:
+        """token ids in and out only; tokenizer.json is not read"""
 
     @property
-    def num_gpu_blocks_override(self) -> int: ...
+    def device(self) -> str:
+        """
+        auto (CUDA where this build and this machine have it), cpu, cuda (device 0) or cuda:N; with several ranks the first of their devices
+        """
 
     @property
-    def enable_prefix_caching(self) -> bool: ...
+    def num_threads(self) -> int:
+        """CPU threads that compute, per rank; 0: the cores this process may use"""
 
     @property
-    def max_num_seqs(self) -> int: ...
+    def tensor_parallel_size(self) -> int:
+        """
+        ranks that share each layer: devices that follow each other and read each other's memory, or, on the CPU, threads of one process
+        """
 
     @property
-    def max_num_batched_tokens(self) -> int: ...
+    def gpu_memory_utilization(self) -> float:
+        """
+        the part of each device's memory that weights, activations and KV cache may take together, less what others hold of that part; not used on the CPU
+        """
 
     @property
-    def enable_chunked_prefill(self) -> bool: ...
+    def gpu_memory_bytes(self) -> int:
+        """exactly this much instead; 0: by gpu_memory_utilization"""
 
     @property
-    def long_prefill_token_threshold(self) -> int: ...
+    def enforce_eager(self) -> bool:
+        """no CUDA graphs: every kernel is launched by itself, which is slower"""
 
     @property
-    def scheduling_policy(self) -> str: ...
+    def block_size(self) -> int:
+        """tokens a block of the KV cache"""
 
     @property
-    def async_scheduling(self) -> bool | None: ...
+    def kv_cache_memory_bytes(self) -> int:
+        """
+        of the KV cache; 0: sized from the memory available (at most 4 GiB on the CPU)
+        """
 
     @property
-    def max_queued_requests(self) -> int: ...
+    def num_gpu_blocks_override(self) -> int:
+        """
+        the exact number of blocks instead, block 0 included; 0: sized by bytes
+        """
 
     @property
-    def seed(self) -> int | None: ...
+    def enable_prefix_caching(self) -> bool:
+        """prompts that begin alike share their keys and values"""
 
     @property
-    def enable_kv_cache_events(self) -> bool: ...
+    def prefix_caching_hash_seed(self) -> str:
+        """
+        what the names of cached prefixes depend on besides their content; empty: drawn from the system, one for all engines of the process, so that no client can compute them. Processes that compare KV events, or share a connector's store, need the same text: a long one that only they know
+        """
 
     @property
-    def kv_arena(self) -> KVArena | None: ...
+    def enable_kv_cache_events(self) -> bool:
+        """collects what take_kv_events returns"""
 
     @property
-    def max_num_partial_prefills(self) -> int: ...
+    def kv_connector(self) -> str:
+        """
+        where keys and values beside the engine's own come from and go to: the name of a connector that was registered (kv_connector.h); empty: none
+        """
 
     @property
-    def max_long_partial_prefills(self) -> int: ...
+    def kv_connector_config(self) -> str:
+        """what the connector is told, its own affair: an address, a path"""
 
     @property
-    def scheduler_reserve_full_isl(self) -> bool: ...
+    def max_num_seqs(self) -> int:
+        """requests running at once"""
 
     @property
-    def watermark(self) -> float: ...
+    def max_num_batched_tokens(self) -> int:
+        """tokens a step"""
 
     @property
-    def max_logprobs(self) -> int: ...
+    def enable_chunked_prefill(self) -> bool:
+        """false: a prompt is computed in one step or waits"""
 
     @property
-    def max_logprob_token_ids(self) -> int: ...
+    def long_prefill_token_threshold(self) -> int:
+        """
+        at most this many tokens of one request a step, and longer prompts are long; 0: no limit
+        """
 
     @property
-    def max_logit_bias(self) -> int: ...
+    def max_num_partial_prefills(self) -> int:
+        """requests in the middle of their prompt at once; 0: no limit"""
 
     @property
-    def max_stop_token_ids(self) -> int: ...
+    def max_long_partial_prefills(self) -> int:
+        """
+        long prompts in their middle at once: shorter ones overtake the rest; 0: no limit
+        """
 
     @property
-    def max_stop_bytes(self) -> int: ...
+    def scheduling_policy(self) -> str:
+        """
+        who is first: fcfs; priority (a lower value, then arrival); cache_aware (the longest cached prefix of the oldest few); fair (the request's user who was served least)
+        """
 
     @property
-    def max_bad_words_bytes(self) -> int: ...
+    def async_scheduling(self) -> bool | None:
+        """
+        schedules a step while the one before it runs; without a value: on for CUDA, off for the CPU
+        """
 
     @property
-    def max_extra_args_bytes(self) -> int: ...
+    def scheduler_reserve_full_isl(self) -> bool:
+        """a request starts only when its whole prompt would fit"""
 
     @property
-    def logits_processors(self) -> list[str]: ...
+    def watermark(self) -> float:
+        """the part of the blocks that a new request must leave free"""
 
     @property
-    def think_start_token_ids(self) -> list[int]: ...
+    def max_logprobs(self) -> int:
+        """
+        the most that logprobs and prompt_logprobs may be; -1: the whole vocabulary
+        """
 
     @property
-    def think_end_token_ids(self) -> list[int]: ...
+    def max_logprob_token_ids(self) -> int:
+        """token ids in logprob_token_ids"""
 
     @property
-    def max_answer_logprobs(self) -> int: ...
+    def max_logit_bias(self) -> int:
+        """token ids in logit_bias"""
 
     @property
-    def max_queued_tokens(self) -> int: ...
+    def max_stop_token_ids(self) -> int:
+        """token ids in stop_token_ids"""
 
     @property
-    def max_waiting_requests(self) -> int: ...
+    def max_stop_bytes(self) -> int:
+        """of all strings in stop together; the engine takes 28 times as much"""
 
     @property
-    def flight_recorder_bytes(self) -> int: ...
+    def max_bad_words_bytes(self) -> int:
+        """
+        of all strings in bad_words together; each is compared with the end of the answer for each token
+        """
 
     @property
-    def flight_recorder_minutes(self) -> float: ...
+    def max_extra_args_bytes(self) -> int:
+        """of extra_args as JSON"""
 
     @property
-    def flight_recorder_dir(self) -> str: ...
+    def max_answer_logprobs(self) -> int:
+        """
+        log-probabilities in an answer, n x (logprobs, or the number of logprob_token_ids, + 1) x max_tokens, which take 12 bytes each; and, by themselves, those of a prompt
+        """
 
     @property
-    def flight_recorder_signal(self) -> int: ...
+    def max_structured_output_bytes(self) -> int:
+        """of a schema, or another text that says what fits"""
 
     @property
-    def exit_on_dead(self) -> bool: ...
+    def structured_output_threads(self) -> int:
+        """
+        threads that compile grammars, and fill masks; 0: half the cores, at most 8
+        """
 
     @property
-    def load_format(self) -> str: ...
+    def enable_in_reasoning(self) -> bool:
+        """
+        with think_end_token_ids: holds answers to their grammars from the first token on, not from behind those, which an answer may never come to
+        """
 
     @property
-    def gpu_memory_utilization(self) -> float: ...
+    def num_jump_forward_tokens(self) -> int:
+        """
+        at most this many tokens that a grammar forces are computed in the step of the one before them; 0: none. Answers stay the same. One step at a time is then under way
+        """
 
     @property
-    def gpu_memory_bytes(self) -> int: ...
+    def structured_output_cache_bytes(self) -> int:
+        """
+        of compiled grammars that no request uses, and a quarter of it of what grammars have in common
+        """
 
     @property
-    def enforce_eager(self) -> bool: ...
+    def max_queued_requests(self) -> int:
+        """refuses more than this many unfinished completions; 0: no limit"""
 
     @property
-    def prefix_caching_hash_seed(self) -> str: ...
+    def max_waiting_requests(self) -> int:
+        """refuses what would have more completions wait to begin; 0: no limit"""
 
     @property
-    def kv_connector(self) -> str: ...
+    def max_queued_tokens(self) -> int:
+        """
+        refuses what brings the prompts of unfinished completions above this many tokens; 0: no limit
+        """
 
     @property
-    def kv_connector_config(self) -> str: ...
+    def flight_recorder_bytes(self) -> int:
+        """memory for the last steps' schedule; 0: off"""
 
     @property
-    def max_structured_output_bytes(self) -> int: ...
+    def flight_recorder_minutes(self) -> float:
+        """what is older is dropped even when there is room"""
 
     @property
-    def structured_output_threads(self) -> int: ...
+    def flight_recorder_dir(self) -> str:
+        """where failures and signals leave recordings; empty: none"""
 
     @property
-    def structured_output_cache_bytes(self) -> int: ...
+    def flight_recorder_signal(self) -> int:
+        """this signal (SIGUSR2, say) writes a recording of every engine; 0: none"""
 
     @property
-    def enable_in_reasoning(self) -> bool: ...
+    def exit_on_dead(self) -> bool:
+        """
+        an Engine that has ended by a failure sends its process SIGTERM once its requests have been told, for whoever supervises it to start it anew: after a lost device only a new process works
+        """
 
     @property
-    def num_jump_forward_tokens(self) -> int: ...
+    def logits_processors(self) -> list[str]:
+        """
+        names of registered processors, and paths of plugin libraries, with a '/': logits_processor.h
+        """
+
+    @property
+    def think_start_token_ids(self) -> list[int]:
+        """
+        what a reasoning block begins with, for max_thinking_tokens and num_reasoning_tokens; empty: there are none
+        """
+
+    @property
+    def think_end_token_ids(self) -> list[int]:
+        """what a reasoning block ends with"""
+
+    @property
+    def seed(self) -> int | None:
+        """
+        what requests that bring no seed get theirs from, in the order they come; absent: drawn from the system
+        """
+
+    @property
+    def generation_config(self) -> str:
+        """
+        what default_sampling_params reads: auto is the model's own generation_config.json, vllm and none are no file, anything else is a directory that has one, or its path
+        """
+
+    @property
+    def override_generation_config(self) -> dict[str, Any]:
+        """keys of generation_config.json that count before the file's"""
+
+    @property
+    def kv_arena(self) -> KVArena | None:
+        """memory shared with other engines, instead of kv_cache_memory_bytes"""
+
+    @property
+    def metric_sink(self) -> PrometheusMetrics | None:
+        """told once a step what the engine measures; of one engine at a time"""
 
     __signature__: quire.arguments.SignatureOf = ...
+
+def parse_hub_name(text: str) -> tuple[str, str] | None:
+    """
+    The name and the revision, perhaps empty, of "org/name@revision"; None for what can be no such name.
+    """
+
+def find_cached_model(name: str, revision: str, files: str, download_dir: str) -> tuple[str, str]:
+    """
+    The directory of a model in the hub's cache, empty for none, and the first file that it lacks of those that are needed: "model", "tokenizer" or "config"; see quire/model_directory.h.
+    """
+
+def build_info() -> dict[str, Any]:
+    """What the extension was made of, and what of it this machine can use."""
+
+def default_sampling_params(config: EngineConfig) -> SamplingParams:
+    """
+    What generation_config and override_generation_config of a configuration say; see quire/generation_config.h.
+    """
 
 class KVCacheEventKind(enum.Enum):
     BLOCK_STORED = 0
@@ -1125,6 +1327,23 @@ class PauseMode(enum.Enum):
     WAIT = 1
     """Running requests go on, waiting ones do not begin."""
 
+class UnfinishedRequests(enum.Enum):
+    """
+    What becomes of unfinished requests when an engine sleeps or is changed.
+    """
+
+    REFUSE = 0
+    """ValueError while there is one."""
+
+    WAIT = 1
+    """No new ones are accepted; the others finish first."""
+
+    ABORT = 2
+    """They end with finish_reason "abort"."""
+
+    KEEP = 3
+    """They go on with new weights, computed anew."""
+
 class OutputQueue:
     """Collects outputs for a consumer that polls; untaken deltas are merged."""
 
@@ -1156,6 +1375,22 @@ class EngineBase:
         Forgets cached prefixes. False, and nothing done, while a request is unfinished.
         """
 
+    @property
+    def seconds_since_progress(self) -> float: ...
+
+    def check_health(self, timeout_ms: int = 5000) -> None: ...
+
+    def sleep(self, level: int = 1, mode: UnfinishedRequests = UnfinishedRequests.REFUSE) -> None: ...
+
+    def wake_up(self, tags: Sequence[str] = []) -> None: ...
+
+    @property
+    def is_sleeping(self) -> bool: ...
+
+    def update_weights_from_directory(self, directory: str, partial: bool = False, mode: UnfinishedRequests = UnfinishedRequests.REFUSE) -> None: ...
+
+    def update_weights_from_tensors(self, named_tensors: list[tuple[str, object]], partial: bool, mode: UnfinishedRequests) -> None: ...
+
     def pause(self, mode: PauseMode = PauseMode.KEEP) -> None: ...
 
     def resume(self) -> None: ...
@@ -1181,8 +1416,31 @@ class Engine(EngineBase):
 
     def abort_request(self, request_id: str) -> bool: ...
 
+    def abort_all_requests(self) -> None: ...
+
     def drain(self, timeout_ms: int) -> bool:
         """Accepts no more requests; waits until all are finished."""
+
+    @property
+    def is_draining(self) -> bool: ...
+
+class OutputSelector:
+    """
+    Tells an event loop which of many queues have outputs, once for each step.
+    """
+
+    def __init__(self, engine: Engine) -> None: ...
+
+    def fileno(self) -> int:
+        """Readable while take() would give something."""
+
+    def open(self, key: int) -> OutputQueue:
+        """A queue that arrivals are told of under this key."""
+
+    def take(self) -> list[int]:
+        """
+        The keys of the queues that something arrived in, since all that was there had been taken.
+        """
 
 class LLMEngine(EngineBase):
     """The engine without threads: it computes inside step()."""
@@ -1199,6 +1457,103 @@ class LLMEngine(EngineBase):
     def step(self) -> list[RequestOutput]:
         """One step. What is new or finished, perhaps nothing."""
 
+class HttpRoute(enum.Enum):
+    """What a body is sent to."""
+
+    COMPLETIONS = 0
+    """/v1/completions"""
+
+    CHAT_COMPLETIONS = 1
+    """/v1/chat/completions"""
+
+    MESSAGES = 2
+    """/v1/messages"""
+
+    COUNT_TOKENS = 3
+    """/v1/messages/count_tokens"""
+
+    RESPONSES = 4
+    """/v1/responses"""
+
+class HttpError:
+    """An error, as a client is told of it."""
+
+    def __init__(self, status: int, message: str, param: str = '', code: str = '') -> None: ...
+
+    @property
+    def status(self) -> int: ...
+
+    @property
+    def message(self) -> str: ...
+
+    @property
+    def param(self) -> str: ...
+
+    @property
+    def code(self) -> str: ...
+
+    def body(self, route: HttpRoute = HttpRoute.COMPLETIONS) -> bytes:
+        """The body, as the route's API has it."""
+
+class HttpExchange:
+    """One request on its way."""
+
+    @property
+    def is_stream(self) -> bool: ...
+
+    def take(self) -> bytes:
+        """What is to be sent now; empty: nothing yet."""
+
+    @property
+    def finished(self) -> bool: ...
+
+    @property
+    def status(self) -> int: ...
+
+    def abort(self) -> None: ...
+
+    @property
+    def usage(self) -> RequestUsage: ...
+
+    @property
+    def metrics(self) -> RequestMetrics: ...
+
+    @property
+    def sampling_params(self) -> SamplingParams:
+        """What its first prompt was asked with."""
+
+    @property
+    def finish_reasons(self) -> list[str]:
+        """Of each choice that has ended, in the order in which they did."""
+
+    @property
+    def error(self) -> str:
+        """Why it failed; empty: it has not."""
+
+class HttpApi:
+    """Bodies of requests to requests of an engine; see quire/http_api.h."""
+
+    def __init__(self, engine: Engine, config: EngineConfig, served_model_names: Sequence[str], reasoning_parser: str = '', tool_parser: str = '', chat_template: str = '', return_tokens_as_token_ids: bool = False) -> None: ...
+
+    def begin(self, engine: Engine, route: HttpRoute, body: bytes, request_id: str, created: int, queue: OutputQueue) -> HttpExchange | HttpError:
+        """
+        Reads a body and queues what it asks for; its outputs come through `queue`.
+        """
+
+    def count_tokens(self, engine: Engine, body: bytes) -> bytes | HttpError:
+        """The answer of /v1/messages/count_tokens to a body."""
+
+def http_refused_fields(route: HttpRoute) -> list[str]:
+    """Fields that a route's bodies may not have."""
+
+def http_required_fields(route: HttpRoute) -> list[str]:
+    """Fields that a route's bodies must have."""
+
+def http_fields(route: HttpRoute) -> list[list[str]]:
+    """
+    Of each field of a body that is none of a request's: name, JSON schema, what it does.
+    """
+
 def json_schema_keywords() -> list[dict[str, str]]:
     """
     What is made of each keyword of JSON Schema in structured_outputs: kept, partly, annotation or refused.
@@ -1206,6 +1561,14 @@ def json_schema_keywords() -> list[dict[str, str]]:
 
 def request_fields() -> list[dict[str, Any]]:
     """What every door knows of the fields of a request, in their order."""
+
+def engine_config_fields() -> list[dict[str, Any]]:
+    """What is known of the fields of EngineConfig, in their order."""
+
+def read_engine_config_field(name: str, text: str) -> Any:
+    """
+    The value that a text (JSON, or a string without its quotes) is for a field of EngineConfig. Raises ValueError that names the field, the value and what would do.
+    """
 
 class ReplayReport:
     """How a replay went; see quire/flight_recorder.h."""

@@ -14,15 +14,23 @@ R = TypeVar("R")
 
 
 def names_unknown(function: Callable[P, R]) -> Callable[P, R]:
-    """A function that refuses a misspelt keyword by naming the nearest one that it has."""
+    """A function that refuses a misspelt keyword by naming the nearest one that it has.
+
+    Keywords of vLLM's that ask for nothing are dropped, others of its own refused with the reason.
+    """
     code = function.__code__
     known = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
 
     @functools.wraps(function)
     def checked(*args: P.args, **kwargs: P.kwargs) -> R:
-        for name in kwargs:
-            if name not in known:
-                raise TypeError(unknown_argument(function.__qualname__, name, known))
+        unknown = [name for name in kwargs if name not in known]
+        if unknown:
+            from quire.vllm_names import find_name  # imported late: few calls have one
+
+            for name in unknown:
+                if find_name(function.__qualname__, name, kwargs[name]) is not None:
+                    raise TypeError(unknown_argument(function.__qualname__, name, known))
+                del kwargs[name]
         return function(*args, **kwargs)
 
     return checked

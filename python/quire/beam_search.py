@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from quire._core import Logprob, RequestOutput, SamplingParams
+from quire._core import Logprob, RequestOutput, SamplingParams, StructuredOutputsParams
 from quire.values import describe
 
 
@@ -28,6 +28,7 @@ class BeamSearchParams:
     length_penalty: float = 1.0
     include_stop_str_in_output: bool = False
     early_stopping: bool | Literal["never"] = False
+    structured_outputs: StructuredOutputsParams | None = None  # vLLM's; anything else is refused
 
     def sampling_params(self) -> SamplingParams:
         """The same as a request's parameters. Raises ValueError or TypeError for what no search can do."""
@@ -41,6 +42,7 @@ class BeamSearchParams:
             n=self.beam_width,
             max_tokens=self.max_tokens,
             ignore_eos=self.ignore_eos,
+            structured_outputs=self.structured_outputs,
             length_penalty=self.length_penalty,
             early_stopping=self.early_stopping,
             include_stop_str_in_output=self.include_stop_str_in_output,

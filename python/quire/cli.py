@@ -9,13 +9,16 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from quire.argument_parser import FlexibleArgumentParser
+from quire.bench.command import add_bench_arguments, run_bench
 from quire.model_directory import DEMO_MODEL
+from quire.serve.command import add_serve_arguments, run_serve
 from quire.simulate import add_simulate_arguments, run_simulate
 from quire.triton.command import add_triton_arguments, run_triton
 from quire.values import path_value, text_value
 
 if TYPE_CHECKING:
-    from quire._core import ReplayReport, RequestOutput, SamplingParams
+    from quire._core import EngineConfig, ReplayReport, RequestOutput, SamplingParams
     from quire.llm import LLM
     from quire.prompts import Message
 
@@ -58,37 +61,32 @@ def _drop_output() -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="quire", description="Runs large language models.")
+    parser = FlexibleArgumentParser(prog="quire", description="Runs large language models.")
     parser.add_argument("--version", action=_PrintVersion, help="print the version")
     commands = parser.add_subparsers(required=True, metavar="command")
 
-    common = argparse.ArgumentParser(add_help=False)
-    common.add_argument("--model", default=DEMO_MODEL, help="a Hugging Face directory")
-    common.add_argument("--dtype", default="auto", help="auto, float32, bfloat16 or float16")
-    common.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
-    common.add_argument(
-        "--load-format", default="auto", help="auto, safetensors, or dummy for random weights"
-    )
-    common.add_argument(
-        "--gpu-memory-utilization", type=float, default=0.9, help="part of the device's memory to take"
-    )
-    common.add_argument("--max-model-len", type=int, default=0, help="longest sequence")
-    common.add_argument("--num-threads", type=int, default=0, help="CPU threads that compute")
+    common = FlexibleArgumentParser(add_help=False)
     common.add_argument("--max-tokens", type=int, default=256, help="longest answer")
     common.add_argument("--temperature", type=float, default=0.0, help="0 is greedy")
     common.add_argument("--top-p", type=float, default=1.0)
     common.add_argument("--top-k", type=int, default=0)
-    common.add_argument("--seed", type=int, default=None)
+    common.add_argument("--seed", type=int, default=None, help="of the sampling")
 
     run = commands.add_parser("run", parents=[common], help="answer one prompt, as it is generated")
-    run.add_argument("prompt", help="the prompt; '-' reads it from standard input")
+    run.add_argument("prompt", nargs="?", help="the prompt; '-' reads it from standard input")
     run.add_argument("--raw", action="store_true", help="continue the text, without chat template")
     run.add_argument("--stats", action="store_true", help="print speed to standard error")
     run.set_defaults(command=_run)
+    run.defer_engine_config(exclude=["seed"])
 
     chat = commands.add_parser("chat", parents=[common], help="hold a conversation")
     chat.add_argument("--system", default=None, help="the system message")
     chat.set_defaults(command=_chat)
+    chat.defer_engine_config(exclude=["seed"])
+
+    serve = commands.add_parser("serve", help="serve a model by OpenAI's HTTP API")
+    add_serve_arguments(serve)
+    serve.set_defaults(command=run_serve)
 
     replay = commands.add_parser(
         "replay", help="schedule a flight recorder's file anew and compare, step by step"
@@ -101,9 +99,17 @@ def _parser() -> argparse.ArgumentParser:
     trace.add_argument("--output", default=None, help="where to; default: the file with .json appended")
     trace.set_defaults(command=_trace)
 
+    collect = commands.add_parser("collect-env", help="print what a report of a problem should say")
+    collect.add_argument("--json", action="store_true", help="as a JSON object")
+    collect.set_defaults(command=_collect_env)
+
     simulate = commands.add_parser("simulate", help="predict how a fleet would serve a workload")
     add_simulate_arguments(simulate)
     simulate.set_defaults(command=run_simulate)
+
+    bench = commands.add_parser("bench", help="measure a server, an engine or a start")
+    add_bench_arguments(bench)
+    bench.set_defaults(command=run_bench)
 
     triton = commands.add_parser("triton", help="serve a model with Triton Inference Server")
     add_triton_arguments(triton)
@@ -124,18 +130,21 @@ class _PrintVersion(argparse.Action):
         parser.exit()
 
 
-def _load(args: argparse.Namespace) -> LLM:
+def _engine_config(args: argparse.Namespace) -> EngineConfig | None:
+    """The engine's configuration; None when it was to be printed."""
+    from quire.config import dump_config, make_engine_config
+
+    config = make_engine_config(args, model=DEMO_MODEL)
+    if args.dump_config:
+        print(dump_config(config), end="")
+        return None
+    return config
+
+
+def _load(config: EngineConfig) -> LLM:
     from quire.llm import LLM
 
-    return LLM(
-        args.model,
-        dtype=args.dtype,
-        device=args.device,
-        load_format=args.load_format,
-        gpu_memory_utilization=args.gpu_memory_utilization,
-        max_model_len=args.max_model_len,
-        num_threads=args.num_threads,
-    )
+    return LLM.from_config(config)
 
 
 def _sampling_params(args: argparse.Namespace) -> SamplingParams:
@@ -173,10 +182,15 @@ def _read_prompt() -> str:
 
 
 def _run(args: argparse.Namespace) -> int:
+    config = _engine_config(args)
+    if config is None:
+        return 0
+    if args.prompt is None:
+        raise ValueError("prompt is missing; give it as an argument, or '-' to read it from standard input")
     text = _read_prompt() if args.prompt == "-" else text_value("prompt", args.prompt)
     params = _sampling_params(args)
     start = time.perf_counter()
-    llm = _load(args)
+    llm = _load(config)
     loaded = time.perf_counter()
     prompt: str | list[Message] = text if args.raw else [{"role": "user", "content": text}]
     _, num_tokens = _print_stream(llm, prompt, params)
@@ -191,7 +205,10 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _chat(args: argparse.Namespace) -> int:
-    llm = _load(args)
+    config = _engine_config(args)
+    if config is None:
+        return 0
+    llm = _load(config)
     params = _sampling_params(args)
     system: list[Message] = [{"role": "system", "content": args.system}] if args.system else []
     messages = list(system)
@@ -225,6 +242,19 @@ def _chat(args: argparse.Namespace) -> int:
             messages.pop()
             continue
         messages.append({"role": "assistant", "content": text})
+
+
+def _collect_env(args: argparse.Namespace) -> int:
+    from quire.environment import collect_env, format_env
+
+    env = collect_env()
+    if args.json:
+        import json
+
+        print(json.dumps(env, indent=2))
+    else:
+        print(format_env(env), end="")
+    return 0
 
 
 def _replay(args: argparse.Namespace) -> int:

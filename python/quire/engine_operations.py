@@ -1,18 +1,21 @@
-"""What LLM and LLMEngine offer besides requests."""
+"""What LLM, AsyncLLM and LLMEngine offer besides requests."""
 
 from __future__ import annotations
 
 import atexit
 import os
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, TypeVar
 
 from quire import _core
+from quire.arguments import SignatureOf
+from quire.model_directory import DEMO_MODEL, locate_model
 from quire.prompts import Message
-from quire.values import describe, path_value, text_value, to_json
+from quire.values import describe, path_value, seconds_value, text_value, to_json
 
 EngineT = TypeVar("EngineT", bound=_core.EngineBase)
+SelfT = TypeVar("SelfT", bound="EngineOperations[Any]")
 
 
 # The engines of this process, to be ended before it does.
@@ -28,15 +31,37 @@ def _end_engines() -> None:
     _core.let_go_of_processors()
 
 
+def _unfinished(mode: str, *known: str) -> _core.UnfinishedRequests:
+    if not isinstance(mode, str) or mode not in known:
+        raise ValueError(f"mode must be one of {', '.join(known)}, got {describe(mode)}")
+    return _core.UnfinishedRequests[mode.upper()]
+
+
 class EngineOperations(Generic[EngineT]):
     """Forwards to the C++ engine in ``_engine``."""
 
+    __signature__ = SignatureOf(_core.EngineConfig, model=DEMO_MODEL)
+
+    _engine_class: Callable[[_core.EngineConfig], EngineT]
     # Whether a call waits for the step that runs, whatever is called.
     _waits_for_steps = False
 
-    def __init__(self, engine: EngineT, config: _core.EngineConfig) -> None:
-        self._core_engine = engine
+    def __init__(self, model: str | os.PathLike[str] = DEMO_MODEL, **engine_args: Any) -> None:
+        """Loads the model. Raises ValueError, naming the field or file, if something is wrong with it."""
+        directory, given = locate_model(model, engine_args)
+        self._start(_core.EngineConfig(directory, **given))
+
+    @classmethod
+    def from_config(cls: type[SelfT], config: _core.EngineConfig) -> SelfT:
+        """One of this configuration."""
+        made = cls.__new__(cls)
+        made._start(config)
+        return made
+
+    def _start(self, config: _core.EngineConfig) -> None:
+        self._core_engine = self._engine_class(config)
         self._config = config
+        self._default_sampling_params: _core.SamplingParams | None = None
         _engines.add(self)
 
     @property
@@ -54,6 +79,17 @@ class EngineOperations(Generic[EngineT]):
     def model(self) -> _core.ModelDescription:
         """Architecture, dtype, vocab_size, max_model_len, eos_token_ids."""
         return self._engine.model
+
+    def get_default_sampling_params(self) -> _core.SamplingParams:
+        """What requests without parameters are sampled with: ``SamplingParams()``, changed by the model's
+        generation_config.json (temperature, top_p, top_k, min_p, repetition_penalty, max_new_tokens).
+
+        ``generation_config`` ("auto", "vllm" for none, or a path) and ``override_generation_config`` of the
+        engine say otherwise. Raises ValueError, naming the file, if something is wrong with it.
+        """
+        if self._default_sampling_params is None:
+            self._default_sampling_params = _core.default_sampling_params(self._config)
+        return self._default_sampling_params.clone()
 
     def get_tokenizer(self) -> _core.Tokenizer:
         """The model's tokenizer. Raises ValueError if there is none, with ``skip_tokenizer_init``."""
@@ -89,6 +125,85 @@ class EngineOperations(Generic[EngineT]):
     def dead_error(self) -> str:
         """Why the engine has ended, which accepts no request any more; empty while it is alive."""
         return self._engine.dead_error
+
+    @property
+    def seconds_since_progress(self) -> float:
+        """Seconds that the step that runs has taken so far; 0 while there is nothing to do."""
+        return self._core_engine.seconds_since_progress
+
+    def check_health(self, timeout: float = 5.0) -> None:
+        """Raises RuntimeError if the engine has ended, or a step has taken more than ``timeout`` seconds.
+
+        Never waits for a step. Slow steps (a long prompt on a CPU) want a longer timeout.
+        """
+        self._core_engine.check_health(int(min(max(seconds_value("timeout", timeout), 0.0), 1e9) * 1000))
+
+    def sleep(self, level: int = 1, mode: str = "refuse") -> None:
+        """Gives the memory of the weights, the KV cache and its prefixes back until ``wake_up``.
+
+        At level 1 the weights are kept in host memory; on a CPU, where they are there already, they are read
+        again from files that have not changed, and stay otherwise. At level 2 they are dropped: ``wake_up``
+        reads them from the directory that they came from last, or ``update_weights`` brings others. Requests
+        raise MemoryError meanwhile.
+
+        ``mode`` says what becomes of unfinished requests: "refuse" (ValueError while there is one), "wait" or
+        "abort".
+        """
+        self._refuse_in_processor()
+        if not isinstance(level, int) or isinstance(level, bool):
+            raise TypeError(f"level must be 1 or 2, got {describe(level)}")
+        self._engine.sleep(min(max(level, -1), 9), _unfinished(mode, "refuse", "wait", "abort"))
+
+    def wake_up(self, tags: Iterable[str] | None = None) -> None:
+        """Takes the memory again, of the parts in ``tags`` ("weights", "kv_cache") or of all.
+
+        Raises MemoryError if somebody else has taken it, and ValueError for weights that cannot be had again:
+        the engine sleeps on then, and this may be tried again.
+        """
+        self._refuse_in_processor()
+        if isinstance(tags, str) or not (tags is None or isinstance(tags, Iterable)):
+            raise TypeError(f"tags must be a list of 'weights' and 'kv_cache', got {describe(tags)}")
+        given = None if tags is None else [text_value("tags", tag) for tag in tags]
+        if given != []:
+            self._engine.wake_up(given or [])
+
+    def is_sleeping(self) -> bool:
+        """Whether weights or KV cache are still to come back."""
+        return self._core_engine.is_sleeping
+
+    def update_weights(
+        self,
+        weights: str | os.PathLike[str] | Mapping[str, Any] | Iterable[tuple[str, Any]],
+        *,
+        partial: bool = False,
+        mode: str = "refuse",
+    ) -> None:
+        """Replaces the weights with those of a model directory, or with tensors by their names there.
+
+        Tensors come as a mapping (``model.state_dict()``) or pairs: NumPy arrays, torch tensors, whatever has
+        DLPack, in the CPU's memory, where they are read as they are. They are float32, float16 or bfloat16,
+        whatever the engine computes in. All must be there unless ``partial``, which leaves the rest as it is.
+        Everything is checked before anything changes; cached prefixes are forgotten.
+
+        ``mode`` is as for ``sleep``; with "keep" requests go on with the new weights, which compute
+        the keys and values of their tokens anew. Raises ValueError, naming it, for what does not fit.
+        """
+        self._refuse_in_processor()
+        unfinished = _unfinished(mode, "refuse", "wait", "abort", "keep")
+        if isinstance(weights, (str, os.PathLike)):
+            self._engine.update_weights_from_directory(
+                path_value("weights", weights), bool(partial), unfinished
+            )
+            return
+        pairs = weights.items() if isinstance(weights, Mapping) else weights
+        if not isinstance(pairs, Iterable):
+            raise TypeError(f"weights must be a directory, a mapping or pairs, got {describe(weights)}")
+        named = []
+        for pair in pairs:
+            if not isinstance(pair, tuple) or len(pair) != 2:
+                raise TypeError(f"weights must hold pairs of a name and a tensor, got {describe(pair)}")
+            named.append((text_value("weights", pair[0]), pair[1]))
+        self._engine.update_weights_from_tensors(named, bool(partial), unfinished)
 
     def reset_prefix_cache(self) -> bool:
         """Forgets cached prefixes. Returns False, and does nothing, while a request is unfinished."""

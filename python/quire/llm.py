@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import count
 from typing import Any
 
 from quire import _core
 from quire._core import RequestOutput, RequestOutputKind, SamplingParams
-from quire.arguments import SignatureOf, names_unknown
+from quire.arguments import names_unknown
 from quire.beam_search import BeamSearchOutput, BeamSearchParams, beam_search_output
+from quire.conversations import ChatFormats, params_list, prepare_conversations
 from quire.engine_operations import EngineOperations
-from quire.model_directory import DEMO_MODEL, resolve_model
 from quire.prompts import (
     Message,
     Prompt,
@@ -23,7 +22,7 @@ from quire.prompts import (
     prompt_content,
     prompt_list,
 )
-from quire.values import describe, sampling_params_value, seconds_value, text_value, to_json
+from quire.values import describe, sampling_params_value, seconds_value
 
 # How long a wait goes on before Python looks for signals, so that Ctrl-C returns at once.
 _POLL_MS = 50
@@ -33,28 +32,18 @@ class LLM(EngineOperations[_core.Engine]):
     """A model and its engine, on threads of their own.
 
     ``model`` is a Hugging Face directory; without it, the bundled demo model. The keyword arguments are the
-    fields of ``EngineConfig`` (dtype, max_model_len, max_num_seqs, ...). Safe to use from several threads.
+    fields of ``EngineConfig`` (dtype, max_model_len, max_num_seqs, ...); other arguments of vLLM's are taken
+    where they change no result, else refused with the reason. Safe to use from several threads.
     All memory is returned when the object is deleted. It belongs to the process that made it: in a fork of
     that, every call raises RuntimeError.
     """
 
-    __signature__ = SignatureOf(_core.EngineConfig, model=DEMO_MODEL)
-
-    def __init__(self, model: str | os.PathLike[str] = DEMO_MODEL, **engine_args: Any) -> None:
-        """Loads the model. Raises ValueError, naming the field or file, if something is wrong with it."""
-        self._start(_core.EngineConfig(resolve_model(model), **engine_args))
-
-    @classmethod
-    def from_config(cls, config: _core.EngineConfig) -> LLM:
-        """One of this configuration."""
-        llm = cls.__new__(cls)
-        llm._start(config)
-        return llm
+    _engine_class = _core.Engine
 
     def _start(self, config: _core.EngineConfig) -> None:
-        super().__init__(_core.Engine(config), config)
+        super()._start(config)
         self._ids = count()
-        self._chat_formats: dict[tuple[str, str], _core.ChatFormat] = {}
+        self._chat_formats = ChatFormats(self._engine)
 
     @names_unknown
     def generate(
@@ -62,7 +51,7 @@ class LLM(EngineOperations[_core.Engine]):
         prompts: Prompt | Iterable[Prompt],
         sampling_params: SamplingParams | Iterable[SamplingParams] | None = None,
         *,
-        use_tqdm: bool = True,
+        use_tqdm: bool | Callable[..., Any] = True,
         priority: int | Iterable[int] | None = None,
         deadline_ms: int | Iterable[int] = 0,
         queue_timeout_ms: int | Iterable[int] = 0,
@@ -74,17 +63,18 @@ class LLM(EngineOperations[_core.Engine]):
 
         A prompt is a string, token ids, or ``{"prompt": ...}`` / ``{"prompt_token_ids": ...}``; several come
         in any iterable: a list, a generator, an array, a column of a table. ``sampling_params`` is one for
-        all or one for each; so are ``priority``, ``deadline_ms`` (a request that is not finished by then ends
-        with finish_reason "abort"; 0: no deadline), ``queue_timeout_ms`` (the same of one that has not begun
-        by then), ``user`` (whose share it counts to, with scheduling_policy="fair"), ``cache_salt`` (cached
-        prefixes are shared only under the same one) and ``add_special_tokens`` (False: no BOS and the like
-        around a prompt that is text).
+        all or one for each; where there is none, ``get_default_sampling_params()``. One or one for each are
+        ``priority``, ``deadline_ms`` (a request that is not finished by then ends with finish_reason
+        "abort"; 0: no deadline), ``queue_timeout_ms`` (the same of one that has not begun by then), ``user``
+        (whose share it counts to, with scheduling_policy="fair"), ``cache_salt`` (cached prefixes are shared
+        only under the same one) and ``add_special_tokens`` (False: no BOS and the like around a prompt that
+        is text). ``use_tqdm`` may be a class to show progress with, or a function that makes one.
 
         Raises ValueError if a prompt is empty or longer than ``max_model_len``, and MemoryError if the queue
         is full or a deadline cannot be met; then none is run.
         """
         given = prompt_list(prompts)
-        params = _params_list(sampling_params, len(given))
+        params = params_list(sampling_params, len(given), self.get_default_sampling_params)
         options = _options(
             len(given),
             priority=priority,
@@ -101,8 +91,8 @@ class LLM(EngineOperations[_core.Engine]):
         self,
         messages: Iterable[Message] | Iterable[Iterable[Message]],
         sampling_params: SamplingParams | Iterable[SamplingParams] | None = None,
+        use_tqdm: bool | Callable[..., Any] = True,
         *,
-        use_tqdm: bool = True,
         chat_template: str | None = None,
         chat_template_content_format: str = "auto",
         add_generation_prompt: bool | None = None,
@@ -138,44 +128,23 @@ class LLM(EngineOperations[_core.Engine]):
         ``generate``, but that the tokenizer adds no special tokens unless ``add_special_tokens`` is True: a
         rendered conversation has its own.
         """
-        switches = {
-            "chat_template_content_format": (chat_template_content_format, "auto"),
-            "continue_final_message": (continue_final_message, False),
-            "add_generation_prompt": (add_generation_prompt, None),
-            "parallel_tool_calls": (parallel_tool_calls, True),
-        }
-        fields: dict[str, Any] = {
-            name: value for name, (value, default) in switches.items() if value is not default
-        }
-        tools_json = ""
-        if chat_template is not None:
-            fields["chat_template"] = text_value("chat_template", chat_template)
-        if tools is not None:
-            if isinstance(tools, (str, Mapping)) or not isinstance(tools, Iterable):
-                raise TypeError(f"tools must be a list of objects, got {describe(tools)}")
-            tools_json = to_json("tools", list(tools))
-        if tool_choice is not None:
-            if not isinstance(tool_choice, (str, Mapping)):
-                raise TypeError(f"tool_choice must be a string or a mapping, got {describe(tool_choice)}")
-            fields["tool_choice"] = tool_choice
-        if chat_template_kwargs is not None:
-            if not isinstance(chat_template_kwargs, Mapping):
-                raise TypeError(
-                    f"chat_template_kwargs must be a mapping, got {describe(chat_template_kwargs)}"
-                )
-            fields["chat_template_kwargs"] = dict(chat_template_kwargs)
-        fields_json = to_json("chat arguments", fields)
-        chat_format = self._chat_format(reasoning_parser, tool_parser)
-        conversations = conversation_list(messages)
-        params = _params_list(sampling_params, len(conversations))
-        prompts: list[str | list[int]] = []
-        for i, conversation in enumerate(conversations):
-            messages_json = to_json("messages", list(conversation))
-            prompt, changed = _core.prepare_chat(
-                self._engine, messages_json, tools_json, fields_json, params[i], chat_format
-            )
-            prompts.append(prompt)
-            params[i] = params[i] if changed is None else changed
+        prompts, params = prepare_conversations(
+            self._engine,
+            self._chat_formats,
+            conversation_list(messages),
+            sampling_params,
+            self.get_default_sampling_params,
+            chat_template=chat_template,
+            chat_template_content_format=chat_template_content_format,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            tools=tools,
+            tool_choice=tool_choice,
+            parallel_tool_calls=parallel_tool_calls,
+            tool_parser=tool_parser,
+            reasoning_parser=reasoning_parser,
+            chat_template_kwargs=chat_template_kwargs,
+        )
         options = _options(
             len(prompts),
             priority=priority,
@@ -207,7 +176,7 @@ class LLM(EngineOperations[_core.Engine]):
         given = list(prompt) if isinstance(prompt, Iterator) else prompt
         is_chat = is_conversation(given)
         content = self.apply_chat_template(given) if is_conversation(given) else given
-        params = sampling_params_value(sampling_params)
+        params = sampling_params_value(sampling_params, self.get_default_sampling_params)
         options = {
             "priority": priority,
             "deadline_ms": deadline_ms,
@@ -235,7 +204,7 @@ class LLM(EngineOperations[_core.Engine]):
         prompts: Prompt | Iterable[Prompt],
         params: BeamSearchParams,
         *,
-        use_tqdm: bool = False,
+        use_tqdm: bool | Callable[..., Any] = False,
     ) -> list[BeamSearchOutput]:
         """The ``params.beam_width`` best answers to each prompt, the best first, as transformers finds.
 
@@ -253,15 +222,6 @@ class LLM(EngineOperations[_core.Engine]):
             text = prompt if isinstance(prompt, str) else tokenizer.decode(prompt) if tokenizer else ""
             found.append(beam_search_output(output, text, params.length_penalty))
         return found
-
-    def _chat_format(self, reasoning_parser: str | None, tool_parser: str | None) -> _core.ChatFormat:
-        names = (
-            text_value("reasoning_parser", reasoning_parser or ""),
-            text_value("tool_parser", tool_parser or ""),
-        )
-        if names not in self._chat_formats:
-            self._chat_formats[names] = _core.chat_format_of(self._engine, *names)
-        return self._chat_formats[names]
 
     def drain(self, timeout: float | None = None) -> bool:
         """Accepts no more requests and waits until all are finished. False after ``timeout`` seconds.
@@ -298,14 +258,14 @@ class LLM(EngineOperations[_core.Engine]):
         self,
         prompts: list[str | list[int]],
         params: list[SamplingParams],
-        use_tqdm: bool,
+        use_tqdm: bool | Callable[..., Any],
         options: list[dict[str, Any]],
     ) -> list[RequestOutput]:
         queue = _core.OutputQueue()
         ids = self._submit(prompts, params, queue, RequestOutputKind.FINAL_ONLY, options)
         unfinished = set(ids)
         outputs: dict[str, RequestOutput] = {}
-        progress = _progress_bar(len(ids)) if use_tqdm else None
+        progress = _progress_bar(use_tqdm, len(ids)) if use_tqdm else None
         try:
             while unfinished:
                 for output in queue.take(_POLL_MS):
@@ -319,19 +279,6 @@ class LLM(EngineOperations[_core.Engine]):
             if progress is not None:
                 progress.close()
         return [outputs[request_id] for request_id in ids]
-
-
-def _params_list(
-    given: SamplingParams | Iterable[SamplingParams] | None, num_prompts: int
-) -> list[SamplingParams]:
-    """The parameters of each request, from those for all or one for each."""
-    expected = "SamplingParams, one or one for each prompt"
-    if not isinstance(given, Iterable):
-        return [sampling_params_value(given, expected)] * num_prompts
-    params = [sampling_params_value(p, expected) for p in given]
-    if len(params) != num_prompts:
-        raise ValueError(f"sampling_params has {len(params)} entries for {num_prompts} prompts")
-    return params
 
 
 def _options(num_prompts: int, **given: Any) -> list[dict[str, Any]]:
@@ -349,7 +296,9 @@ def _options(num_prompts: int, **given: Any) -> list[dict[str, Any]]:
     return options
 
 
-def _progress_bar(total: int) -> Any:
+def _progress_bar(use_tqdm: bool | Callable[..., Any], total: int) -> Any:
+    if callable(use_tqdm):
+        return use_tqdm(total=total, desc="Processed prompts")
     from tqdm import tqdm  # imported late: `import quire` stays quick
 
     return tqdm(total=total, desc="Processed prompts", dynamic_ncols=True)

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import os
-from typing import Any
-
 from quire import _core
 from quire._core import RequestOutput, SamplingParams
-from quire.arguments import SignatureOf, names_unknown
+from quire.arguments import names_unknown
 from quire.engine_operations import EngineOperations
-from quire.model_directory import DEMO_MODEL, resolve_model
 from quire.prompts import Prompt, prompt_content
 from quire.values import sampling_params_value, text_value
 
@@ -21,19 +17,8 @@ class LLMEngine(EngineOperations[_core.LLMEngine]):
     end, and each output goes to one of those who step.
     """
 
+    _engine_class = _core.LLMEngine
     _waits_for_steps = True
-    __signature__ = SignatureOf(_core.EngineConfig, model=DEMO_MODEL)
-
-    def __init__(self, model: str | os.PathLike[str] = DEMO_MODEL, **engine_args: Any) -> None:
-        config = _core.EngineConfig(resolve_model(model), **engine_args)
-        super().__init__(_core.LLMEngine(config), config)
-
-    @classmethod
-    def from_config(cls, config: _core.EngineConfig) -> LLMEngine:
-        """One of this configuration."""
-        engine = cls.__new__(cls)
-        super().__init__(engine, _core.LLMEngine(config), config)
-        return engine
 
     @names_unknown
     def add_request(
@@ -58,7 +43,7 @@ class LLMEngine(EngineOperations[_core.LLMEngine]):
             _core.EngineRequest(
                 text_value("request_id", request_id),
                 prompt_content(prompt),
-                sampling_params_value(sampling_params),
+                sampling_params_value(sampling_params, self.get_default_sampling_params),
                 priority=priority,
                 cache_salt=cache_salt,
                 deadline_ms=deadline_ms,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections.abc import Callable
 from numbers import Real
 from typing import Any
 
@@ -61,10 +62,12 @@ def seconds_value(name: str, value: Any) -> float:
     return seconds
 
 
-def sampling_params_value(value: object, expected: str = "SamplingParams") -> SamplingParams:
-    """The parameters, or the defaults for None. Raises TypeError for anything else."""
+def sampling_params_value(
+    value: object, default: Callable[[], SamplingParams], expected: str = "SamplingParams"
+) -> SamplingParams:
+    """The parameters, or the default for None. Raises TypeError for anything else."""
     if value is None:
-        return SamplingParams()
+        return default()
     if not isinstance(value, SamplingParams):
         raise TypeError(f"sampling_params must be {expected}, got {describe(value)}")
     return value

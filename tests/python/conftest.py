@@ -5,15 +5,19 @@ from __future__ import annotations
 import copy
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from browser import Browser, find_chromium
 from paths import ROOT
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # torch's threads would wait for each other's cores, spinning
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# No test asks the hub for a model: what looks like a name and is none ends there.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 
 @pytest.fixture(scope="session")
@@ -23,6 +27,13 @@ def build_dir() -> Path:
     if not path.is_dir():
         pytest.fail(f"no C++ build in {path}: run `make test`, or set QUIRE_BUILD_DIR")
     return path
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    browser = Browser(find_chromium())
+    yield browser
+    browser.close()
 
 
 @pytest.fixture(scope="session")

@@ -101,7 +101,7 @@ def test_closed_streams_and_bytes_that_are_no_text_are_one_line() -> None:
         ("$quire chat <&-", 0, b""),
         (r"$quire run $'\xff'", 1, b"quire: prompt must be valid Unicode; character 0 is the lone surrogate"),
         (r"printf '\xff' | $quire run -", 1, b"quire: prompt must be valid Unicode"),
-        (r"$quire run hi --model $'\xff'", 1, b"quire: model must be valid Unicode"),
+        (r"$quire run hi --model $'\xff'", 1, b"quire: --model: model must be valid Unicode"),
         (r"$quire replay $'\xff'", 1, b"quire: file must be valid Unicode"),
         ("$quire replay /", 1, b"quire: cannot read the recording /\n"),
         ("$quire simulate --rate nan", 1, b"quire: options: Out of range float values"),

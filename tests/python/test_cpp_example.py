@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -35,6 +36,17 @@ def test_example_builds_against_an_installed_tree(build_dir: Path, demo_model: P
     found = re.fullmatch(r"0 then (\d+) tokens from the store, the same answer\n", output)
     assert found and int(found[1]) >= 48, output
 
+    # The same in C: an answer in chunks, and one at once.
+    lines = [
+        json.loads(line)
+        for line in run(program.with_name("quire_example_c"), demo_model, prompt).splitlines()
+    ]
+    expected = LLM(demo_model).generate(prompt, SamplingParams(temperature=0, max_tokens=24), use_tqdm=False)
+    *chunks, whole = lines
+    assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == expected[0].outputs[0].text
+    assert whole["choices"][0]["text"] == expected[0].outputs[0].text
+    assert whole["usage"]["completion_tokens"] == 24
+
     failed = subprocess.run(
         [program, tmp_path, prompt], capture_output=True, text=True, check=False, env=os.environ
     )
@@ -48,6 +60,11 @@ def test_every_public_header_compiles_alone(build_dir: Path, tmp_path: Path) -> 
         source = tmp_path / "one.cpp"
         source.write_text(f'#include "{header.relative_to(include)}"\n')
         compiler = os.environ.get("CXX", "c++")
+        if header.name == "quire.h":
+            c_source = tmp_path / "one.c"
+            c_source.write_text("#include <quire/quire.h>\n")
+            flags = ["-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-fsyntax-only"]
+            run(os.environ.get("CC", "cc"), *flags, f"-I{include}", c_source)
         run(
             compiler,
             "-std=c++20",

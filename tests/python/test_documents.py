@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from pathlib import Path
 
@@ -19,6 +20,7 @@ PAGES = sorted(
 # ```cpp cpp/src/engine/engine_core.cpp
 EXCERPT = re.compile(r"^```\w+ (\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)#:]+)(?:#[^)]*)?\)")
+IMPORT = re.compile(r"^from (quire[\w.]*) import ([\w, ]+)", re.MULTILINE)
 # A line that stands for what is left out.
 GAP = re.compile(r"^\s*(?://|#) \.\.\.$")
 
@@ -59,6 +61,14 @@ def test_links_lead_somewhere(page: Path) -> None:
     text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
     missing = [link for link in LINK.findall(text) if not (page.parent / link.strip()).exists()]
     assert not missing
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if IMPORT.search(page.read_text())], ids=name)
+def test_what_pages_import_is_there(page: Path) -> None:
+    for module, names in IMPORT.findall(page.read_text()):
+        imported = importlib.import_module(module)
+        missing = [one for one in names.split(", ") if not hasattr(imported, one.split(" as ")[0].strip())]
+        assert not missing, f"{module} has no {missing}"
 
 
 def test_excerpts_that_are_not_there_are_found() -> None:

@@ -92,15 +92,15 @@ def test_an_unknown_architecture_is_named_before_its_tokenizer(copy: Path) -> No
         LLM(copy)
 
 
-def test_a_tokenizer_in_another_form_is_named(copy: Path) -> None:
+def test_a_broken_tokenizer_in_another_form_is_named(copy: Path) -> None:
     (copy / "tokenizer.json").unlink()
     for names, pattern in (
-        (["vocab.json", "merges.txt"], "has vocab.json and merges.txt but no tokenizer.json; write one with"),
-        (["tokenizer.model"], r"has no tokenizer.json but a tokenizer.model \(SentencePiece or tiktoken\)"),
+        (["vocab.json", "merges.txt"], "vocab.json: not valid JSON"),
+        (["tokenizer.model"], "tokenizer.model: is no SentencePiece model: a field of 14 bytes where"),
     ):
         for name in names:
             (copy / name).write_bytes(b"\n\x0e\n\x05<unk>")
-        pattern = f"{re.escape(str(copy))}: {pattern}.*skip_tokenizer_init"
+        pattern = f"{re.escape(str(copy))}/{pattern}"
         with pytest.raises(ValueError, match=pattern):
             LLM(copy)
         with pytest.raises(ValueError, match=pattern):

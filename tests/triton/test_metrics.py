@@ -17,6 +17,9 @@ HISTOGRAMS = (
     "inter_token_latency_seconds",
     "time_per_output_token_seconds",
     "request_inference_time_seconds",
+    "request_time_per_output_token_seconds",
+    "request_prefill_kv_computed_tokens",
+    "request_max_num_generation_tokens",
     "request_params_n",
     "request_params_max_tokens",
     "iteration_tokens_total",
@@ -33,8 +36,12 @@ GAUGES = (
 COUNTERS = (
     "prefix_cache_queries_total",
     "prefix_cache_hits_total",
+    "external_prefix_cache_hits_total",
     "num_preemptions_total",
     "prompt_tokens_total",
+    "prompt_tokens_cached_total",
+    "spec_decode_num_draft_tokens_total",
+    "spec_decode_num_accepted_tokens_total",
     "generation_tokens_total",
     "request_success_total",
     "cudagraph_steps_total",
@@ -90,6 +97,8 @@ def test_counters_count_exactly(server: TritonServer, models: Models) -> None:
     assert metrics("request_inference_time_seconds_count") == 2
     assert metrics("request_params_max_tokens_sum") == 7 + 3
     assert metrics("request_params_n_sum") == 2
+    assert metrics("request_max_num_generation_tokens_sum") == 7 + 3
+    assert metrics("request_time_per_output_token_seconds_count") == 2
     # The last token of each is not computed with.
     assert metrics("iteration_tokens_total_sum") == 5 + 6 + 5 + 2
     assert metrics("e2e_request_latency_seconds_count") == 2
@@ -138,6 +147,8 @@ def test_a_repeated_prompt_is_a_prefix_hit(server: TritonServer, models: Models)
     metrics = counted(server, "prefix", 2)
     assert metrics("prefix_cache_queries_total") == 98
     assert metrics("prefix_cache_hits_total") == 48
+    assert metrics("prompt_tokens_cached_total") == 48
+    assert metrics("request_prefill_kv_computed_tokens_sum") == 50
 
 
 def test_preemptions_are_counted(server: TritonServer, models: Models) -> None:

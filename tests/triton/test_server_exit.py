@@ -49,14 +49,14 @@ def stop_under_load(server: TritonServer, stream: Callable[[], object], *, may_c
 @pytest.mark.parametrize("ending_server", [4], indirect=True)
 def test_sigterm_lets_http_requests_finish(ending_server: TritonServer) -> None:
     answers = []
-    fields = {"text_input": "Once", "stream": True, "max_tokens": 200, "ignore_eos": True}
+    fields = {"text_input": "Once", "stream": True, "max_tokens": 120, "ignore_eos": True}
     fields["return_num_output_tokens"] = True
     path = "v2/models/demo/generate_stream"
     status = stop_under_load(ending_server, lambda: answers.append(ending_server.request(path, fields)))
     assert status == 0, ending_server.log.read_text()[-4000:]
     for answer in answers:
         events = [json.loads(line[6:]) for line in answer.body.splitlines() if line]
-        assert sum(event["num_output_tokens"] for event in events) == 200
+        assert sum(event["num_output_tokens"] for event in events) == 120
 
 
 def test_sigterm_tells_grpc_streams_that_would_take_too_long(ending_server: TritonServer) -> None:

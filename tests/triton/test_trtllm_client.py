@@ -77,7 +77,6 @@ def test_a_stream_that_ends_with_the_final_response(server: TritonServer, refere
             if result.get_response().parameters["triton_final_response"].bool_param:
                 break
         client.stop_stream()
-    assert len(texts) > 1
     assert "".join(texts) == reference(PROMPT, temperature=0, max_tokens=12)[0].text
 
 

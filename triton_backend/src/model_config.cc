@@ -8,6 +8,7 @@
 
 #include "quire/chat_parsers.h"
 #include "quire/fields.h"
+#include "quire/model_directory.h"
 #include "server_api.h"
 #include "tensors.h"
 
@@ -211,6 +212,15 @@ std::string parameter_text(const std::string& name, const Json& parameter) {
   return value->get<std::string>();
 }
 
+// A path of a parameter, relative to the model's directory; a name of the hub, of which there is no such
+// directory, stays as it is.
+std::string beside(const std::filesystem::path& base, const std::string& given) {
+  const std::filesystem::path path = base / given;  // an absolute path replaces the base
+  std::error_code error;
+  if (!std::filesystem::exists(path, error) && parse_hub_name(given)) return given;
+  return path.lexically_normal().string();
+}
+
 // What an instance group says of itself; the server resolves what it leaves open, and instances are looked at
 // again.
 void check_instance_groups(const Json& config, const ModelSettings& settings) {
@@ -317,15 +327,20 @@ ModelSettings read_settings(const std::string& config_json, const std::string& v
   check_instance_groups(config, settings);
   ChatFormat::make(settings.reasoning_parser, settings.tool_parser);  // throws for names that are not known
   const std::filesystem::path base = version_directory;
-  std::filesystem::path model = base / settings.engine.model;  // an absolute path replaces the base
   if (settings.engine.model.empty()) {
     if (!std::filesystem::exists(base / "config.json")) {
       throw InvalidArgument("parameter 'model' is missing, and " + version_directory +
                             " holds no config.json: name a Hugging Face directory, or put its files there");
     }
-    model = base;
+    settings.engine.model = base.lexically_normal().string();
   }
-  settings.engine.model = model.lexically_normal().string();
+  settings.engine.model = beside(base, settings.engine.model);
+  if (!settings.engine.tokenizer.empty()) settings.engine.tokenizer = beside(base, settings.engine.tokenizer);
+  try {
+    settings.engine = locate_model(std::move(settings.engine));
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(std::string("parameter ") + error.what());
+  }
   return settings;
 }
 

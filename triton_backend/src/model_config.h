@@ -42,8 +42,9 @@ std::string complete_config(const std::string& config_json);
 // it does not list. Throws ServerError, with what to write, unless it has a prompt and an answer.
 void require_complete_config(const std::string& config_json);
 
-// Reads `parameters`: every field of EngineConfig by its name, kv_arena and the parsers. `model` is taken
-// relative to version_directory; without it, that is the model's directory. Throws InvalidArgument naming the
+// Reads `parameters`: every field of EngineConfig by its name, kv_arena and the parsers. `model` and
+// `tokenizer` are taken relative to version_directory, or, as names of the hub, from its local cache; without
+// a model, version_directory is the model's. Throws InvalidArgument naming the
 // parameter, the value and what would do.
 ModelSettings read_settings(const std::string& config_json, const std::string& version_directory);
 

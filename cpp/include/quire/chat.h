@@ -95,6 +95,8 @@ class QUIRE_API ChatMessageWriter {
   ChatMessageWriter(ChatMessageWriter&&) noexcept;
   ChatMessageWriter& operator=(ChatMessageWriter&&) noexcept;
 
+  // What is new with this text (whole characters). `finished`: it is the last. Instead of what follows.
+  ChatDelta read(std::string_view text, bool finished);
   // A delta of a stream: what is new with this text (whole characters), "{}" when nothing is. The first one
   // has the role, entries of "tool_calls" have their "index", and their ids and names once. `finished`: the
   // text is the last.

@@ -22,6 +22,7 @@
 #include "quire/request_output.h"
 #include "quire/sampling_params.h"
 #include "quire/tokenizer.h"
+#include "quire/weights.h"
 
 namespace quire {
 
@@ -132,12 +133,61 @@ class QUIRE_API EngineBase {
   // Why the engine has ended: its requests were finished with kError and it accepts none. Empty while it is
   // alive. Thread-safe.
   std::string dead_error() const;
+  // How long the step that runs has taken so far, which tells one that hangs from those that end. 0 while
+  // there is nothing to do, while the engine falls asleep, wakes up or takes new weights, and after its end.
+  // Never waits for a step. Thread-safe.
+  double seconds_since_progress() const;
+  // For whoever watches over a server. Throws Error, saying why, when the engine has ended, or when
+  // seconds_since_progress() is more than `timeout`. Never waits for a step. Thread-safe.
+  void check_health(std::chrono::milliseconds timeout = std::chrono::seconds(5)) const;
   // Forgets all cached prefixes. Returns false, and does nothing, while a request is unfinished.
   bool reset_prefix_cache();
 
   // Requests are accepted and wait; none is lost. Takes effect before the next step is scheduled.
   void pause(PauseMode mode = PauseMode::kKeep);
   void resume();
+
+  // Gives memory back until wake_up: the KV cache's with all cached prefixes, and the weights'. On a device
+  // that is the device's memory; activations, graphs and what ranks exchange stay.
+  //   level 1: the weights are kept in host memory. On the CPU they are there already: they are dropped, and
+  //            read again when the engine wakes up, if they came from files that have not changed, else they
+  //            stay.
+  //   level 2: the weights are dropped. wake_up reads them from the directory that they came from last.
+  // Requests are refused with ResourceExhausted meanwhile: whether anybody wakes the engine is not known, so
+  // none shall wait for that. Answers after wake_up are those of an engine that has not slept. A sleeping
+  // engine may be told to sleep at the other level.
+  //
+  // Throws InvalidArgument for another level, for unfinished requests as `unfinished` says (kKeep is none of
+  // them: a request's keys and values go with the KV cache), for kWait with an LLMEngine, whose requests
+  // finish in the caller's step(), and while a KV connector holds blocks of finished requests; a connector
+  // must not touch the caches of an engine that sleeps. ResourceExhausted when the host has no room for a
+  // device's weights: it sleeps then as far as it can, until wake_up. Not to be called from an output
+  // callback. Thread-safe.
+  void sleep(int32_t level = 1, UnfinishedRequests unfinished = UnfinishedRequests::kRefuse);
+  // Takes the memory again: of the parts named by `tags` ("weights", "kv_cache"), or all when there are none.
+  // The engine accepts requests when all is back. Does nothing when it is awake. Throws InvalidArgument for
+  // another tag, for weights that cannot be had again, and at level 1 for files that have changed since they
+  // were loaded; ResourceExhausted when somebody else has taken the memory: the engine sleeps on then, and it
+  // may be tried again. Thread-safe.
+  void wake_up(const std::vector<std::string>& tags = {});
+  // Whether some of it is still to come back. Thread-safe.
+  bool is_sleeping() const;
+
+  // Replaces the weights with those of a model directory, or with tensors: of the same model, by the names of
+  // its checkpoints, in any dtype that it could be loaded from; the engine's own stays, and so does its
+  // tokenizer. All is checked before anything is changed: names, shapes, dtypes, that no value is infinite or
+  // NaN, and, of a directory with a config.json, that what both configs say of the model is the same. Cached
+  // prefixes are forgotten. Memory, addresses and graphs stay; answers are those of an engine that was made
+  // from such a directory. A sleeping engine gets its weights back this way, and sleeps on without its KV
+  // cache.
+  //
+  // Throws InvalidArgument, and leaves everything as it was, for what does not fit (with the nearest name for
+  // one that is unknown or missing), for unfinished requests as options.unfinished says, for `partial` where
+  // weights have been dropped, and with a kv_connector, whose store has keys and values of the old weights.
+  // Should loading fail after that, for a file that changes meanwhile or a device that fails, the weights are
+  // gone: the engine sleeps until wake_up or another update_weights. Thread-safe.
+  void update_weights(const std::string& directory, const UpdateWeightsOptions& options = {});
+  void update_weights(const std::vector<WeightTensor>& tensors, const UpdateWeightsOptions& options = {});
 
   // What happened to cached prefixes since the last call, oldest first; with enable_kv_cache_events. At most
   // the latest 65,536 events are kept: when older ones were dropped, the first one says that all was cleared.
@@ -174,12 +224,18 @@ class QUIRE_API Engine : public EngineBase {
   // Ends a request: its callback gets what there is, with FinishReason::kAbort, soon after on the output
   // thread. False when it is not there.
   bool abort_request(const std::string& request_id);
+  void abort_all_requests();
+  // Called on the output thread when the callbacks of a step, or of several that waited together, have been
+  // called: for who takes the outputs of many requests at once. It must return soon. One listener; an empty
+  // one is none.
+  void set_delivery_listener(std::function<void()> listener);
   // Waits for all, in order. Either every request is accepted or none.
   std::vector<RequestOutput> generate(std::vector<EngineRequest> requests);
 
   // Accepts no request from now on, and waits until all are finished; false when that takes longer than
   // `timeout`. resume() accepts requests again.
   bool drain(std::chrono::milliseconds timeout);
+  bool is_draining() const;
 };
 
 // The engine without threads: it computes inside step(). Thread-safe: what needs the state that a step
@@ -200,7 +256,8 @@ class QUIRE_API LLMEngine : public EngineBase {
 // that what waits never exceeds the requests' own output. Thread-safe.
 class QUIRE_API OutputQueue {
  public:
-  OutputQueue();
+  // `on_arrival` is called, on the thread that brings it, with the first output since all were taken.
+  explicit OutputQueue(std::function<void()> on_arrival = {});
   ~OutputQueue();
   OutputQueue(const OutputQueue&) = delete;
   OutputQueue& operator=(const OutputQueue&) = delete;
@@ -209,6 +266,29 @@ class QUIRE_API OutputQueue {
   OutputCallback callback(RequestOutputKind kind);
   // Everything that waits, oldest first; waits up to `timeout` for the first.
   std::vector<RequestOutput> take(std::chrono::milliseconds timeout);
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_;
+};
+
+// Tells one consumer, an event loop, which of many queues have outputs: through a file descriptor, once for
+// all that a delivery of the engine's brought. Thread-safe. It, its engine and its queues may go in any
+// order.
+class QUIRE_API OutputSelector {
+ public:
+  // Becomes the engine's delivery listener. Throws Error when the system has no descriptor left.
+  explicit OutputSelector(Engine& engine);
+  ~OutputSelector();
+  OutputSelector(const OutputSelector&) = delete;
+  OutputSelector& operator=(const OutputSelector&) = delete;
+
+  // Readable while take() would give something.
+  int fileno() const;
+  // A queue that arrivals are told of under this key.
+  std::shared_ptr<OutputQueue> open(uint64_t key);
+  // The keys of the queues that something arrived in, since all that was there had been taken from them.
+  std::vector<uint64_t> take();
 
  private:
   struct State;

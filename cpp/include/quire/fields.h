@@ -29,8 +29,7 @@ QUIRE_API void set_fields(EngineRequest& request, ChatRequest& chat, const std::
 // Names that set_field knows, in the order of the structs.
 QUIRE_API std::vector<std::string> request_field_names();
 
-// Fields of EngineConfig by their names; `text` is a JSON value, or a string without its quotes. kv_arena,
-// own_logits_processors, metric_sink and on_dead are objects and have no text.
+// Fields of kEngineConfigFields by their names; `text` is a JSON value, or a string without its quotes.
 QUIRE_API void set_field(EngineConfig& config, const std::string& name, const std::string& text);
 QUIRE_API std::vector<std::string> engine_config_field_names();
 

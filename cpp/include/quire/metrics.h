@@ -5,7 +5,7 @@
 // metrics from metric_families() and fills them as a MetricSink; none has a list of its own.
 //
 // Where vLLM counts requests, it counts what its engine core does: a request with n completions is n of them.
-// So does Quire, in every family here.
+// So does Quire, but for the two families that are of a whole request there.
 #pragma once
 
 #include <cstddef>
@@ -28,12 +28,17 @@ enum class Metric : uint8_t {
   kRequestQueueTime,    // from arrival to the first step it is in; observed at the end, as are the next three
   kRequestPrefillTime,  // from the first step to the first token; with preemptions in between
   kRequestDecodeTime,   // from the first token to the last
-  kRequestInferenceTime,  // from the first step to the last token
+  kRequestInferenceTime,       // from the first step to the last token
+  kRequestTimePerOutputToken,  // kRequestDecodeTime over one token less than there are; of those with two
   // Histograms of tokens, of every completion, observed at its end.
   kRequestPromptTokens,
   kRequestGenerationTokens,
-  kRequestParamsN,          // the n that was asked for
-  kRequestParamsMaxTokens,  // the max_tokens that was asked for
+  kRequestPrefillKVComputedTokens,  // of the prompt, those that were not cached; observed with the first
+                                    // token
+  kRequestParamsMaxTokens,          // the max_tokens that was asked for
+  // Histograms of whole requests, observed when the last completion ends.
+  kRequestParamsN,                 // the n that was asked for
+  kRequestMaxNumGenerationTokens,  // tokens of the longest completion
   // Histogram: tokens of a step, of prompts and generated.
   kIterationTokens,
   // Gauges: after the last step.
@@ -43,13 +48,17 @@ enum class Metric : uint8_t {
   kNumKVCacheBlocks,      // all there are; of a shared arena, as many as it could hold
   kNumKVCacheBlocksUsed,  // that this engine's requests hold; what is only cached is free
   // Counters.
-  kPrefixCacheQueries,  // prompt tokens looked up
-  kPrefixCacheHits,     // prompt tokens found
+  kPrefixCacheQueries,       // prompt tokens looked up
+  kPrefixCacheHits,          // prompt tokens found
+  kExternalPrefixCacheHits,  // prompt tokens that a KV connector had besides
   kNumPreemptions,
-  kPromptTokens,      // cached ones included; counted with the first token
-  kGenerationTokens,  // that were delivered: what follows a stop string is dropped, and not counted
-  kRequestSuccess,    // completions that ended, by finished_reason
-  kCudagraphSteps,    // steps of a device that has captured graphs, by mode
+  kPromptTokens,              // cached ones included; counted with the first token
+  kPromptTokensCached,        // of those, the ones whose keys and values were already there
+  kGenerationTokens,          // that were delivered: what follows a stop string is dropped, and not counted
+  kSpecDecodeNumDraftTokens,  // draft tokens verified
+  kSpecDecodeNumAcceptedTokens,  // draft tokens accepted
+  kRequestSuccess,               // completions that ended, by finished_reason
+  kCudagraphSteps,               // steps of a device that has captured graphs, by mode
 };
 inline constexpr size_t kNumMetrics = static_cast<size_t>(Metric::kCudagraphSteps) + 1;
 
@@ -67,6 +76,16 @@ struct QUIRE_API MetricFamily {
 // One for each Metric, in its order.
 QUIRE_API const std::vector<MetricFamily>& metric_families();
 
+// How an engine's KV cache was made, which vLLM tells as the labels of cache_config_info.
+struct CacheConfigInfo {
+  int32_t block_size = 0;      // tokens a block
+  int32_t num_gpu_blocks = 0;  // block 0 included, as in num_gpu_blocks_override
+  std::string cache_dtype;     // the model's dtype
+  bool enable_prefix_caching = false;
+  bool is_shared = false;               // in a KVArena, whose blocks other engines may hold
+  double gpu_memory_utilization = 0.0;  // what was asked for; means nothing on the CPU
+};
+
 // Takes what an engine measures, through EngineConfig::metric_sink.
 //
 // Called on the engine's output thread (of LLMEngine: on the thread that calls step), never on two threads at
@@ -77,6 +96,14 @@ QUIRE_API const std::vector<MetricFamily>& metric_families();
 class QUIRE_API MetricSink {
  public:
   virtual ~MetricSink();
+
+  // An engine takes the sink, before it loads anything, and lets go of it at its end, when it tells no more.
+  // A sink that serves one engine throws InvalidArgument to a second, whose constructor then does. On the
+  // threads that make and end engines. By default nothing.
+  virtual void attach();
+  virtual void detach() noexcept;
+  // Once, before the engine can be given a request; on the thread that makes it. By default nothing.
+  virtual void set_cache_config(const CacheConfigInfo& info);
 
   // A counter grows by amount > 0. `label` is an index into label_values; 0 without a label.
   virtual void add(Metric metric, size_t label, double amount) = 0;

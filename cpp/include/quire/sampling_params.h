@@ -10,6 +10,7 @@
 
 #include "quire/export.h"
 #include "quire/field.h"
+#include "quire/json_object.h"
 #include "quire/structured_outputs.h"
 
 namespace quire {
@@ -21,12 +22,6 @@ enum class RequestOutputKind : uint8_t { kCumulative = 0, kDelta = 1, kFinalOnly
 // those that ended, going by the present length; as soon as beam_width beams have ended; or when none can
 // become better.
 enum class EarlyStopping : uint8_t { kFalse = 0, kTrue = 1, kNever = 2 };
-
-// A JSON object, as text.
-struct JsonObject {
-  std::string text = "{}";
-  bool operator==(const JsonObject&) const = default;
-};
 
 // Each field's meaning and range is in the table below.
 struct QUIRE_API SamplingParams {
@@ -147,8 +142,9 @@ inline constexpr std::tuple kSamplingParamsFields{
     Field{"detokenize", &SamplingParams::detokenize, "false: token ids only"},
     Field{"skip_special_tokens", &SamplingParams::skip_special_tokens,
           "leaves special tokens out of the text"},
-    Field{"spaces_between_special_tokens", &SamplingParams::spaces_between_special_tokens,
-          "the same text either way: byte-level BPE, all that there is, writes none between any tokens"},
+    Field{
+        "spaces_between_special_tokens", &SamplingParams::spaces_between_special_tokens,
+        "the same text either way: what stands between tokens is what the decoder of tokenizer.json writes"},
     Field{"truncate_prompt_tokens", &SamplingParams::truncate_prompt_tokens,
           "keeps the last tokens of the prompt, BOS counted like any; -1 as many as max_model_len leaves for "
           "one more",

@@ -13,8 +13,8 @@
 
 namespace quire {
 
-// Turns token ids into text as they arrive. The pieces, joined, equal Tokenizer::decode of all ids so far
-// once the text is complete; a UTF-8 character is held back until its last byte is there. Not thread-safe.
+// Turns token ids into text as they arrive. The pieces, joined, equal Tokenizer::decode of all ids. Held back
+// are parts of a character and runs of byte-fallback tokens, until they are whole. Not thread-safe.
 class QUIRE_API IncrementalDetokenizer {
  public:
   virtual ~IncrementalDetokenizer();
@@ -24,16 +24,16 @@ class QUIRE_API IncrementalDetokenizer {
   virtual void finish(std::string& out) = 0;
 };
 
-// A Hugging Face tokenizer.json, run in C++. Ids equal those of the Python `tokenizers` package.
+// A model's tokenizer, run in C++. Ids equal those of the Python `tokenizers` package.
 // Thread-safe: const after loading.
 class QUIRE_API Tokenizer {
  public:
   virtual ~Tokenizer();
 
-  // Reads tokenizer.json from a model directory, and nothing else: what tokenizer_config.json adds in
-  // transformers (add_bos_token, clean_up_tokenization_spaces) is not applied. Text is neither cut nor filled
-  // up, whatever the file's "truncation" and "padding" say. Throws InvalidArgument naming the file and the
-  // key for anything missing, malformed or unsupported.
+  // Reads tokenizer.json from a model directory, and nothing else; without one, tekken.json,
+  // tokenizer.model, *.tiktoken, or vocab.json and merges.txt, with what tokenizer_config.json says of
+  // special tokens. Text is neither cut nor filled up, whatever "truncation" and "padding" say. Throws
+  // InvalidArgument naming the file and the key for anything missing, malformed or unsupported.
   static std::shared_ptr<const Tokenizer> load(const std::string& directory);
 
   // `add_special_tokens` runs the post-processor (BOS and the like). Special tokens written in the text

@@ -75,6 +75,11 @@ void Buffer::discard(size_t offset, size_t bytes) {
   if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
 }
 
+// The mapping is this buffer's alone, up to the end of its last page.
+void Buffer::discard() {
+  if (data_ != nullptr) ::madvise(data_, round_up(size_, page_bytes()), MADV_DONTNEED);
+}
+
 size_t Buffer::resident_bytes() const {
   std::vector<unsigned char> pages((size_ + page_bytes() - 1) / page_bytes());
   if (size_ == 0 || ::mincore(data_, size_, pages.data()) != 0) return 0;

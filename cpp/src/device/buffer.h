@@ -27,6 +27,8 @@ class Buffer {
   // Gives the memory of the whole pages inside [offset, offset + bytes) back to the kernel. The addresses
   // stay; what is read there next is zero, in whole pages, or as it was, at the two edges.
   void discard(size_t offset, size_t bytes);
+  // Gives all of it back, the page at its end too: what is read there next is zero.
+  void discard();
   // Memory that it really takes now. Slow: asks the kernel about every page.
   size_t resident_bytes() const;
 

@@ -6,7 +6,7 @@
 
 #include "device/buffer.h"
 #include "quire/error.h"
-#include "util/str.h"
+#include "util/check.h"
 
 namespace quire {
 namespace {
@@ -14,11 +14,13 @@ namespace {
 class HostArena final : public DeviceArena {
  public:
   std::byte* allocate(size_t bytes) override {
-    std::byte* data = buffers_.emplace_back(bytes).data();
-    used_ += rounded(bytes);
-    return data;
+    return handed_out(buffers_.emplace_back(bytes).data(), bytes);
   }
   size_t remaining() const override { return std::numeric_limits<size_t>::max(); }
+  void discard() override {
+    for (Buffer& buffer : buffers_) buffer.discard();
+  }
+  void restore() override {}  // pages come when they are touched
 
  private:
   std::vector<Buffer> buffers_;
@@ -26,13 +28,13 @@ class HostArena final : public DeviceArena {
 
 class MeasuringArena final : public DeviceArena {
  public:
+  // From an address that no process has mapped, and that is not null.
   std::byte* allocate(size_t bytes) override {
-    // From an address that no process has mapped, and that is not null.
-    auto* data = reinterpret_cast<std::byte*>(uintptr_t{kAlignment} + used_);
-    used_ += rounded(bytes);
-    return data;
+    return handed_out(reinterpret_cast<std::byte*>(uintptr_t{kAlignment} + used_), bytes);
   }
   size_t remaining() const override { return std::numeric_limits<size_t>::max() - used_; }
+  void discard() override {}
+  void restore() override {}
 };
 
 class BlockArena final : public DeviceArena {
@@ -40,17 +42,12 @@ class BlockArena final : public DeviceArena {
   BlockArena(const DeviceRuntime& runtime, size_t bytes) : runtime_(runtime), bytes_(bytes) {
     if (bytes == 0) return;
     void* data = nullptr;
-    if (const int code = runtime.allocate(&data, bytes); code != 0) {
-      size_t free = 0, total = 0;
-      const bool known = runtime.memory_info(&free, &total) == 0;
-      throw ResourceExhausted(
-          str("cannot allocate ", bytes, " bytes of device memory: ", runtime.error_text(code),
-              known ? str(" (", free, " of ", total, " bytes are free)") : std::string()));
-    }
+    if (const int code = runtime.allocate_mapped(&memory_, &data, bytes); code != 0) refuse(code);
     data_ = static_cast<std::byte*>(data);
   }
   ~BlockArena() override {
-    if (data_) runtime_.release(data_);  // a device that failed before fails here too: nothing is left to do
+    // A device that failed before fails here too: nothing is left to do.
+    if (memory_) runtime_.release_mapped(memory_);
   }
   BlockArena(const BlockArena&) = delete;
   BlockArena& operator=(const BlockArena&) = delete;
@@ -61,16 +58,53 @@ class BlockArena final : public DeviceArena {
       throw ResourceExhausted(str("the device's arena of ", bytes_, " bytes has ", remaining(), " left, and ",
                                   bytes, " more are asked for"));
     }
-    std::byte* data = data_ + used_;
-    used_ += rounded(bytes);
-    return data;
+    return handed_out(data_ + used_, bytes);
   }
   size_t remaining() const override { return bytes_ - used_; }
+  void discard() override {
+    if (memory_ == nullptr) return;
+    if (const int code = runtime_.unmap(memory_); code != 0) {
+      throw InternalError(
+          str("cannot give ", bytes_, " bytes of device memory back: ", runtime_.error_text(code)));
+    }
+  }
+  void restore() override {
+    if (memory_ == nullptr) return;
+    if (const int code = runtime_.map(memory_); code != 0) refuse(code);
+  }
+  std::span<std::byte> device_memory() const override { return {data_, used_}; }
 
  private:
+  [[noreturn]] void refuse(int code) const {
+    size_t free = 0, total = 0;
+    const bool known = runtime_.memory_info(&free, &total) == 0;
+    throw ResourceExhausted(str("cannot allocate ", bytes_,
+                                " bytes of device memory: ", runtime_.error_text(code),
+                                known ? str(" (", free, " of ", total, " bytes are free)") : std::string()));
+  }
+
   const DeviceRuntime& runtime_;
   size_t bytes_;
+  void* memory_ = nullptr;
   std::byte* data_ = nullptr;
+};
+
+class ReplayingArena final : public DeviceArena {
+ public:
+  explicit ReplayingArena(const DeviceArena& arena) : arena_(arena) {}
+
+  std::byte* allocate(size_t bytes) override {
+    const size_t next = allocations().size();
+    QUIRE_CHECK(next < arena_.allocations().size() && arena_.allocations()[next].bytes == bytes,
+                "allocation ", next, " of ", bytes, " bytes was not made before");
+    return handed_out(arena_.allocations()[next].data, bytes);
+  }
+  size_t remaining() const override { return arena_.used() - used_; }
+  void discard() override {}
+  void restore() override {}
+
+ private:
+  const DeviceArena& arena_;
 };
 
 }  // namespace
@@ -79,6 +113,9 @@ std::unique_ptr<DeviceArena> make_host_arena() { return std::make_unique<HostAre
 std::unique_ptr<DeviceArena> make_measuring_arena() { return std::make_unique<MeasuringArena>(); }
 std::unique_ptr<DeviceArena> make_device_arena(const DeviceRuntime& runtime, size_t bytes) {
   return std::make_unique<BlockArena>(runtime, bytes);
+}
+std::unique_ptr<DeviceArena> make_replaying_arena(const DeviceArena& arena) {
+  return std::make_unique<ReplayingArena>(arena);
 }
 
 }  // namespace quire

@@ -3,13 +3,15 @@
 
 #include <cstddef>
 #include <memory>
+#include <span>
+#include <vector>
 
 #include "quire/kernels/device_runtime.h"
 
 namespace quire {
 
-// Hands memory out and takes none back: it goes with the arena, which outlives everything that uses it.
-// Not thread-safe; one per worker.
+// Hands memory out and takes none back: it goes with the arena, which outlives everything that uses it. It
+// may go away meanwhile, and come back at the same addresses. Not thread-safe.
 class DeviceArena {
  public:
   // What every allocation begins at and, in `used`, is rounded up to.
@@ -29,8 +31,32 @@ class DeviceArena {
   // Bytes left; without bounds on the host.
   virtual size_t remaining() const = 0;
 
+  // Gives all memory back to the machine, or the device, until `restore`; the addresses stay. What is in it
+  // is lost, and nobody may use it. Throws InternalError when the device cannot. Does nothing the second
+  // time.
+  virtual void discard() = 0;
+  // Takes it again; its contents are as after `allocate`. Throws ResourceExhausted when there is no more.
+  virtual void restore() = 0;
+  // What was handed out, in order.
+  struct Allocation {
+    std::byte* data;
+    size_t bytes;
+  };
+  const std::vector<Allocation>& allocations() const { return allocations_; }
+  // All that was handed out as one run of memory, where it is one that the host cannot read; else empty.
+  virtual std::span<std::byte> device_memory() const { return {}; }
+
  protected:
+  std::byte* handed_out(std::byte* data, size_t bytes) {
+    used_ += rounded(bytes);
+    allocations_.push_back({data, bytes});
+    return data;
+  }
+
   size_t used_ = 0;
+
+ private:
+  std::vector<Allocation> allocations_;
 };
 
 // Host memory. Every allocation stands for itself, in huge pages where it is large; pages that are never
@@ -43,5 +69,10 @@ std::unique_ptr<DeviceArena> make_measuring_arena();
 // `bytes` of the memory of the device selected on this thread, taken at once. Throws ResourceExhausted when
 // the device has less, InternalError when it fails otherwise. `runtime` lives longer.
 std::unique_ptr<DeviceArena> make_device_arena(const DeviceRuntime& runtime, size_t bytes);
+
+// No memory of its own: hands out again what `arena` did, in the same order, so that a model that is built
+// anew lies where the first one did. Throws InternalError when it is asked for anything else. `arena` lives
+// longer.
+std::unique_ptr<DeviceArena> make_replaying_arena(const DeviceArena& arena);
 
 }  // namespace quire

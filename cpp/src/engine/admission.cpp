@@ -36,6 +36,7 @@ void check_waiting(const EngineConfig& config, const AdmissionState& state,
 
 void check_admission(const EngineConfig& config, const AdmissionState& state,
                      std::span<const AdmissionRequest> requests) {
+  if (!state.closed.empty()) throw ResourceExhausted(state.closed);
   if (state.draining) throw ResourceExhausted("the engine is draining; resume() accepts requests again");
   const int64_t num_new = num_completions(requests);
   if (config.max_queued_requests > 0 && state.num_unfinished_reqs + num_new > config.max_queued_requests) {

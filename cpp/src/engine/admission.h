@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 
 #include "messages/engine_core_messages.h"
 #include "quire/engine_config.h"
@@ -19,6 +20,7 @@ struct AdmissionRequest {
 // What the front end knows when requests come.
 struct AdmissionState {
   bool draining = false;
+  std::string closed;                 // why nothing is accepted, and what would help; empty: it is
   int64_t num_unfinished_reqs = 0;    // one for each completion
   int64_t num_unfinished_tokens = 0;  // of their prompts, once for each completion
   // Ever sent to the engine core, one for each completion, and their prompt tokens: what `stats` has not seen

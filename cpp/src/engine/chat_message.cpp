@@ -56,6 +56,10 @@ ChatMessageWriter::~ChatMessageWriter() = default;
 ChatMessageWriter::ChatMessageWriter(ChatMessageWriter&&) noexcept = default;
 ChatMessageWriter& ChatMessageWriter::operator=(ChatMessageWriter&&) noexcept = default;
 
+ChatDelta ChatMessageWriter::read(std::string_view text, bool finished) {
+  return impl_->read(text, finished);
+}
+
 std::string ChatMessageWriter::delta(std::string_view text, bool finished) {
   const ChatDelta delta = impl_->read(text, finished);
   OrderedJson json = OrderedJson::object();

@@ -76,7 +76,26 @@ bool Engine::drain(std::chrono::milliseconds timeout) {
   });
 }
 
+bool Engine::is_draining() const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->admission.draining;
+}
+
+void Engine::set_delivery_listener(std::function<void()> listener) {
+  const std::lock_guard lock(impl_->listener_mutex);
+  impl_->delivery_listener = std::move(listener);
+}
+
 bool Engine::abort_request(const std::string& request_id) { return impl_->abort(request_id); }
+
+void Engine::abort_all_requests() {
+  std::vector<std::string> ids;
+  {
+    const std::lock_guard lock(impl_->mutex);
+    ids = impl_->output_processor->request_ids();
+  }
+  for (const std::string& id : ids) impl_->abort(id);
+}
 
 std::vector<RequestOutput> Engine::generate(std::vector<EngineRequest> requests) {
   struct Wait {

@@ -63,6 +63,16 @@ std::string EngineBase::dead_error() const {
   return impl_->error;
 }
 
+double EngineBase::seconds_since_progress() const { return impl_->core().seconds_since_progress(); }
+
+void EngineBase::check_health(std::chrono::milliseconds timeout) const {
+  if (const std::string error = dead_error(); !error.empty()) throw Error("the engine has ended: " + error);
+  const double seconds = seconds_since_progress();
+  if (seconds * 1000 <= static_cast<double>(timeout.count())) return;
+  throw Error(str("a step has not come back for ", seconds, " s, which is more than the ", timeout.count(),
+                  " ms that it may take: the engine hangs, or its steps are that slow"));
+}
+
 bool EngineBase::reset_prefix_cache() { return impl_->core().reset_prefix_cache(); }
 
 void EngineBase::pause(PauseMode mode) {

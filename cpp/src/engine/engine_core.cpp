@@ -172,6 +172,24 @@ bool EngineCore::reset_prefix_cache() {
   return done;
 }
 
+void EngineCore::sleep(int32_t level) {
+  QUIRE_CHECK(!has_unfinished_requests(), "a request is unfinished");
+  if (!reset_prefix_cache()) {
+    throw InvalidArgument(
+        "the engine cannot sleep: the KV connector still loads or sends blocks of finished requests; try "
+        "again");
+  }
+  executor_->sleep(level);
+}
+
+void EngineCore::update_weights(const WeightSource& source) {
+  executor_->check_weights(source);
+  scheduler_->preempt_all();
+  if (!reset_prefix_cache())
+    throw InvalidArgument("weights cannot be changed while a request waits with blocks; try again");
+  executor_->load_weights(source);
+}
+
 void EngineCore::dump_flight_recorder(const std::string& path) const {
   if (!recorder_) {
     throw InvalidArgument("there is no flight recorder: flight_recorder_bytes is 0");
@@ -198,7 +216,8 @@ bool EngineCore::step_once(EngineCoreOutputs& outputs) {
   }
   const auto max_in_flight = static_cast<size_t>(executor_->max_in_flight_steps());
   const bool may_launch =
-      in_flight_.empty() || (in_flight_.size() < max_in_flight && in_flight_.back().is_sampled);
+      !holds_launches_ &&
+      (in_flight_.empty() || (in_flight_.size() < max_in_flight && in_flight_.back().is_sampled));
   const bool launched = may_launch && step_error_.empty() && launch_step(now);
   // Another step may fit behind it before anyone waits.
   const bool collects = !in_flight_.empty() && !(launched && in_flight_.size() < max_in_flight);

@@ -43,14 +43,25 @@ class EngineCore {
   bool step_once(EngineCoreOutputs& outputs);
 
   bool has_unfinished_requests() const {
-    return scheduler_->has_unfinished_requests() || !in_flight_.empty();
+    return scheduler_->has_unfinished_requests() || has_steps_in_flight();
   }
+  bool has_steps_in_flight() const { return !in_flight_.empty(); }
+  // While true, step_once launches nothing: what is in flight comes back, and then nothing is.
+  void hold_launches(bool hold) { holds_launches_ = hold; }
   // Something to do besides requests: blocks in a KV connector's hands, or memory that another engine wants.
   bool has_background_work() const {
     return scheduler_->num_held_requests() > 0 || scheduler_->memory_is_wanted();
   }
   // Returns false while any request holds blocks.
   bool reset_prefix_cache();
+  // With no step in flight and no unfinished request; no request may come before wake_up. Forgets cached
+  // prefixes. Throws InvalidArgument while a KV connector holds blocks.
+  void sleep(int32_t level);
+  void wake_up(bool weights, bool kv_cache) { executor_->wake_up(weights, kv_cache); }
+  // With no step in flight. Requests are computed anew, with their tokens so far. Throws InvalidArgument,
+  // with nothing changed, for weights that are not this model's and while a KV connector holds blocks.
+  void update_weights(const WeightSource& source);
+  bool has_weights() const { return executor_->has_weights(); }
   const ModelInfo& model_info() const { return executor_->model_info(); }
   const Scheduler& scheduler() const { return *scheduler_; }
   // The scheduler's, and what the workers told with their steps.
@@ -89,6 +100,7 @@ class EngineCore {
   ModelRunnerOutput result_;
   std::array<uint64_t, kNumCudagraphModes> num_steps_by_mode_{};  // of workers that have graphs
   double last_collect_time_ = 0.0;
+  bool holds_launches_ = false;
   std::string step_error_;        // of a failed step: those in flight behind it computed on what it left
   int32_t num_failed_steps_ = 0;  // since one succeeded
   std::unique_ptr<Executor> executor_;  // last: it goes first, and with it the threads that read the outputs

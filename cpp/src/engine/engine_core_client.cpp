@@ -1,8 +1,12 @@
 #include "engine/engine_core_client.h"
 
+#include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <exception>
 #include <future>
+#include <iterator>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -17,6 +21,38 @@ namespace quire {
 namespace {
 
 constexpr const char* kShutDown = "it was shut down";
+
+// Since when a thread has been at one thing, for others to ask.
+class Watch {
+ public:
+  void begin() { since_.store(now(), std::memory_order_relaxed); }
+  void end() { since_.store(kIdle, std::memory_order_relaxed); }
+  double seconds() const {
+    const int64_t since = since_.load(std::memory_order_relaxed);
+    return since == kIdle ? 0.0 : static_cast<double>(std::max<int64_t>(now() - since, 0)) * 1e-9;
+  }
+
+ private:
+  static constexpr int64_t kIdle = 0;
+  static int64_t now() {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(
+               std::chrono::steady_clock::now().time_since_epoch())
+        .count();
+  }
+  std::atomic<int64_t> since_{kIdle};
+};
+
+// Ends with its scope.
+class Watched {
+ public:
+  explicit Watched(Watch& watch) : watch_(watch) { watch_.begin(); }
+  ~Watched() { watch_.end(); }
+  Watched(const Watched&) = delete;
+  Watched& operator=(const Watched&) = delete;
+
+ private:
+  Watch& watch_;
+};
 
 // One caller at a time: whoever comes during a step waits for its end.
 class InlineClient final : public EngineCoreClient {
@@ -45,17 +81,25 @@ class InlineClient final : public EngineCoreClient {
     const std::lock_guard lock(mutex_);
     return core_->stats();
   }
-  bool get_outputs(EngineCoreOutputs& outputs) override {
+  void call(const std::function<void(EngineCore&)>& task) override {
     const std::lock_guard lock(mutex_);
     check_alive();
-    try {
-      return core_->step_once(outputs);
-    } catch (const std::exception& error) {
-      core_->dump_after_failure();
-      outputs.clear();
-      outputs.engine_error = error_ = error.what();
+    core_->hold_launches(true);
+    while (core_->has_steps_in_flight() && error_.empty()) step_once(left_.push());
+    core_->hold_launches(false);
+    check_alive();
+    task(*core_);
+  }
+  double seconds_since_progress() const override { return watch_.seconds(); }
+  bool get_outputs(EngineCoreOutputs& outputs) override {
+    const std::lock_guard lock(mutex_);
+    if (!left_.empty()) {
+      std::swap(outputs, left_.front());
+      left_.pop();
       return true;
     }
+    check_alive();
+    return step_once(outputs);
   }
   bool try_get_outputs(EngineCoreOutputs&) override { return false; }
   void dump_flight_recorder(const std::string& path) override { core_->dump_flight_recorder(path); }
@@ -69,10 +113,23 @@ class InlineClient final : public EngineCoreClient {
   void check_alive() const {
     if (!error_.empty()) throw ResourceExhausted("the engine has ended: " + error_);
   }
+  bool step_once(EngineCoreOutputs& outputs) {
+    const Watched watched(watch_);
+    try {
+      return core_->step_once(outputs);
+    } catch (const std::exception& error) {
+      core_->dump_after_failure();
+      outputs.clear();
+      outputs.engine_error = error_ = error.what();
+      return true;
+    }
+  }
 
   std::mutex mutex_;
   std::unique_ptr<EngineCore> core_;
   std::string error_;
+  RingQueue<EngineCoreOutputs> left_;  // of steps that a call had to wait for
+  Watch watch_;
 };
 
 // Requests that wait for something outside the engine (remote keys and values, a grammar) are looked after
@@ -135,6 +192,17 @@ class ThreadedClient final : public EngineCoreClient {
     const std::lock_guard lock(mutex_);
     return stats_;
   }
+  void call(const std::function<void(EngineCore&)>& task) override {
+    std::future<std::exception_ptr> done;
+    {
+      const std::lock_guard lock(mutex_);
+      if (closed_ || !error_.empty()) throw ResourceExhausted(has_ended());
+      done = calls_.emplace_back(task, std::promise<std::exception_ptr>()).second.get_future();
+      arrived_.notify_one();
+    }
+    if (std::exception_ptr error = done.get()) std::rethrow_exception(std::move(error));
+  }
+  double seconds_since_progress() const override { return watch_.seconds(); }
   bool get_outputs(EngineCoreOutputs& outputs) override {
     std::unique_lock lock(mutex_);
     produced_.wait(lock, [this] { return closed_ || !outputs_.empty(); });
@@ -175,16 +243,28 @@ class ThreadedClient final : public EngineCoreClient {
       }
     } catch (const std::exception& error) {
       report_failure(error);
+      watch_.end();  // before anyone hears of the end
       const std::lock_guard lock(mutex_);
       error_ = error.what();
       push_outputs().engine_error = error_;
     }
     const std::lock_guard lock(mutex_);
+    watch_.end();
     for (auto* left : {&taken_resets_, &resets_}) {
       for (auto& reset : *left) reset.set_value(false);
       left->clear();
     }
     if (error_.empty()) error_ = kShutDown;
+    for (auto* left : {&taken_calls_, &calls_}) {
+      for (auto& [task, done] : *left)
+        done.set_value(std::make_exception_ptr(ResourceExhausted(has_ended())));
+      left->clear();
+    }
+  }
+
+  // Called with the mutex held.
+  std::string has_ended() const {
+    return "the engine has ended: " + (error_.empty() ? std::string(kShutDown) : error_);
   }
 
   // What can be told; an engine that ends for want of memory may have none for this either.
@@ -227,9 +307,12 @@ class ThreadedClient final : public EngineCoreClient {
       std::unique_lock lock(mutex_);
       const auto has_messages = [this] {
         return closed_ || woken_ || pause_state_ || !new_requests_.empty() || !aborted_.empty() ||
-               !resets_.empty();
+               !resets_.empty() || !calls_.empty();
       };
-      if (!has_work) {
+      if (!taken_calls_.empty()) {
+        // The steps that they wait for come back now.
+      } else if (!has_work) {
+        watch_.end();
         arrived_.wait(lock, has_messages);
       } else if (stalled_) {
         arrived_.wait_for(lock, kStalledPoll, has_messages);
@@ -240,7 +323,10 @@ class ThreadedClient final : public EngineCoreClient {
       taken_requests_.swap(new_requests_);
       taken_aborts_.swap(aborted_);
       taken_resets_.swap(resets_);
+      std::ranges::move(calls_, std::back_inserter(taken_calls_));
+      calls_.clear();
     }
+    watch_.begin();
     if (taken_pause_state_) core_->set_pause_state(*taken_pause_state_);
     for (EngineCoreRequest& request : taken_requests_) core_->add_request(std::move(request));
     if (!taken_aborts_.empty()) core_->abort_requests(taken_aborts_);
@@ -249,7 +335,27 @@ class ThreadedClient final : public EngineCoreClient {
     for (; !taken_resets_.empty(); taken_resets_.pop_back()) {
       taken_resets_.back().set_value(core_->reset_prefix_cache());
     }
+    if (!taken_calls_.empty()) run_calls();
     return true;
+  }
+
+  // As soon as no step is in flight.
+  void run_calls() {
+    core_->hold_launches(core_->has_steps_in_flight());
+    if (core_->has_steps_in_flight()) return;
+    watch_.end();
+    for (auto& [task, done] : taken_calls_) {
+      // Handed over as a value, when this thread has let go of it: who called has it alone.
+      std::exception_ptr error;
+      try {
+        task(*core_);
+      } catch (...) {
+        error = std::current_exception();
+      }
+      done.set_value(std::move(error));
+    }
+    taken_calls_.clear();
+    watch_.begin();
   }
 
   std::mutex mutex_;  // outlives the core, which may still be called to wake
@@ -257,6 +363,8 @@ class ThreadedClient final : public EngineCoreClient {
   std::vector<EngineCoreRequest> new_requests_;
   std::vector<RequestId> aborted_;
   std::vector<std::promise<bool>> resets_;
+  using Call = std::pair<std::function<void(EngineCore&)>, std::promise<std::exception_ptr>>;
+  std::vector<Call> calls_;
   RingQueue<EngineCoreOutputs> outputs_;
   std::optional<PauseState> pause_state_;
   std::string error_;
@@ -272,7 +380,9 @@ class ThreadedClient final : public EngineCoreClient {
   std::vector<RequestId> taken_aborts_;
   std::optional<PauseState> taken_pause_state_;
   std::vector<std::promise<bool>> taken_resets_;
+  std::vector<Call> taken_calls_;
   bool stalled_ = false;  // the last step had nothing to do
+  Watch watch_;
   std::mutex join_mutex_;
   std::thread thread_;
 };

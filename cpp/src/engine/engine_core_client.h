@@ -23,6 +23,12 @@ class EngineCoreClient {
   // Before the next step is scheduled.
   virtual void set_pause_state(PauseState state) = 0;
   virtual SchedulerStats stats() = 0;
+  // Runs `task` on the core between two steps, when none is in flight, and returns when it is done. Throws
+  // what it throws, and ResourceExhausted when the engine has ended. Not to be called from a task.
+  virtual void call(const std::function<void(EngineCore&)>& task) = 0;
+  // How long ago whoever steps the core last came round, while it has not come round again; 0 while it waits
+  // for work, runs a task or has ended. Never waits, whatever a step does.
+  virtual double seconds_since_progress() const = 0;
 
   // The results of one step. Inline: runs it; returns false when there is nothing to do. Threaded: waits for
   // one; returns false when the client was closed. From one thread. `outputs` is overwritten; its buffers are

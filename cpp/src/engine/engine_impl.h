@@ -12,12 +12,14 @@
 
 #include "engine/admission.h"
 #include "engine/engine_core_client.h"
+#include "engine/generation_config.h"
 #include "engine/input_processor.h"
 #include "engine/output_processor.h"
 #include "grammar/structured_output_manager.h"
 #include "quire/chat_template.h"
 #include "quire/engine.h"
 #include "quire/logits_processor.h"
+#include "quire/model_directory.h"
 #include "util/log.h"
 #include "util/owner_process.h"
 #include "util/str.h"
@@ -26,11 +28,15 @@ namespace quire {
 
 // The client's side of the engine core: validation and tokenization in, detokenization out.
 struct EngineBase::Impl {
-  Impl(const EngineConfig& engine_config, bool threaded) : config((engine_config.validate(), engine_config)) {
+  Impl(const EngineConfig& engine_config, bool threaded)
+      : is_threaded(threaded),
+        config((engine_config.validate(), locate_model(engine_config))),
+        metric_sink_hold(config.metric_sink) {
     check_model(config);  // first: of a model that cannot be run the tokenizer does not matter
+    check_generation_config(config);
     if (!config.kv_connector.empty()) find_kv_connector(config.kv_connector);
     find_logits_processors(config.logits_processors, config.own_logits_processors);
-    if (!config.skip_tokenizer_init) tokenizer = Tokenizer::load(config.model);
+    if (!config.skip_tokenizer_init) tokenizer = Tokenizer::load(tokenizer_directory());
     const auto make_core = [this](std::function<void()> wake) {
       SchedulerParts parts;
       parts.wake = std::move(wake);
@@ -41,12 +47,21 @@ struct EngineBase::Impl {
     client = threaded ? make_threaded_client(make_core, /*reports_stats=*/config.metric_sink != nullptr)
                       : make_inline_client(make_core({}));
     const ModelInfo& info = client->model_info();
-    const auto eos = read_eos_token_ids(config.model, info.vocab_size);
+    const auto eos = read_eos_token_ids(config, info.vocab_size);
     description = {info.architecture, info.dtype, info.backend, info.vocab_size, info.max_model_len, eos};
     input_processor = std::make_unique<InputProcessor>(info, eos, tokenizer, grammar_compiler, config);
     output_processor = std::make_unique<OutputProcessor>(
         tokenizer, config.metric_sink,
         ReasoningTokens{config.think_start_token_ids, config.think_end_token_ids});
+    if (config.metric_sink) {
+      config.metric_sink->set_cache_config({config.block_size, client->stats().num_total_blocks + 1,
+                                            info.dtype, config.enable_prefix_caching,
+                                            config.kv_arena != nullptr, config.gpu_memory_utilization});
+    }
+  }
+
+  const std::string& tokenizer_directory() const {
+    return config.tokenizer.empty() ? config.model : config.tokenizer;
   }
 
   // Null where there can be none: requests that want it are refused at the door.
@@ -55,7 +70,7 @@ struct EngineBase::Impl {
     GrammarLimits limits;
     limits.max_shared_bytes = config.structured_output_cache_bytes / 4;
     grammar_compiler = make_grammar_compiler(tokenizer, model.vocab_size,
-                                             read_eos_token_ids(config.model, model.vocab_size), limits);
+                                             read_eos_token_ids(config, model.vocab_size), limits);
     StructuredOutputConfig structured;
     structured.vocab_size = model.vocab_size;
     structured.max_cache_bytes = config.structured_output_cache_bytes - limits.max_shared_bytes;
@@ -188,6 +203,10 @@ struct EngineBase::Impl {
   }
 
   void finish_delivery() {
+    {
+      const std::lock_guard lock(listener_mutex);
+      if (delivery_listener) delivery_listener();
+    }
     const std::lock_guard lock(mutex);
     delivering = false;
     drained.notify_all();
@@ -218,6 +237,23 @@ struct EngineBase::Impl {
     return true;
   }
 
+  // Accepts no request for the time that it lives, and leaves none unfinished; see UnfinishedRequests.
+  class Closed {
+   public:
+    Closed(Impl& impl, std::string why, UnfinishedRequests unfinished);
+    ~Closed();
+    Closed(const Closed&) = delete;
+    Closed& operator=(const Closed&) = delete;
+
+   private:
+    Impl& impl_;
+  };
+  // Called with the mutex held: what the engine's sleep says of requests.
+  void update_closed();
+  // Runs it on the core when no request is left there: what has ended here may still be on its way.
+  [[gnu::visibility("hidden")]] void call_idle(const std::function<void(EngineCore&)>& task);
+  void update_weights(const WeightSource& source, const UpdateWeightsOptions& options);
+
   // Refuses the core after a fork.
   EngineCoreClient& core() const {
     owner.check();
@@ -229,7 +265,7 @@ struct EngineBase::Impl {
     owner.check();
     if (!source.empty()) return given_chat_template(source);
     // On first use: a directory without a chat template can still complete text.
-    std::call_once(chat_template_once, [this] { chat_template = ChatTemplate::load(config.model); });
+    std::call_once(chat_template_once, [this] { chat_template = ChatTemplate::load(tokenizer_directory()); });
     return chat_template;
   }
 
@@ -237,20 +273,23 @@ struct EngineBase::Impl {
   std::shared_ptr<const ChatTemplate> given_chat_template(const std::string& source) {
     const std::lock_guard lock(chat_template_mutex);
     if (!other_chat_template || other_chat_template_source != source) {
-      other_chat_template = ChatTemplate::load(config.model, source);
+      other_chat_template = ChatTemplate::load(tokenizer_directory(), source);
       other_chat_template_source = source;
     }
     return other_chat_template;
   }
 
   void shut_down() {
+    is_shut_down = true;
     client->close();
     const std::lock_guard lock(shutdown_mutex);
     if (output_thread.joinable()) output_thread.join();
   }
 
   const OwnerProcess owner;
+  const bool is_threaded;
   EngineConfig config;
+  const MetricSinkHold metric_sink_hold;  // before what tells the sink, which ends first
   std::shared_ptr<const Tokenizer> tokenizer;
   std::shared_ptr<GrammarCompiler> grammar_compiler;  // null: none
   std::unique_ptr<EngineCoreClient> client;
@@ -262,7 +301,9 @@ struct EngineBase::Impl {
   std::string other_chat_template_source;
   std::shared_ptr<const ChatTemplate> other_chat_template;
 
-  std::mutex mutex;  // guards what follows
+  std::mutex memory_mutex;  // held by who changes the two below, or the weights; taken before `mutex`
+  std::mutex mutex;         // guards what follows
+  bool weights_are_gone = false, kv_cache_is_gone = false;
   std::unique_ptr<OutputProcessor> output_processor;
   RequestId num_children = 0;
   std::string error;
@@ -276,6 +317,10 @@ struct EngineBase::Impl {
   bool delivering = false;          // callbacks of a step run
   std::deque<KVCacheEvent> kv_events;
 
+  std::mutex listener_mutex;
+  std::function<void()> delivery_listener;
+
+  std::atomic<bool> is_shut_down{false};
   std::mutex shutdown_mutex;
   std::thread output_thread;  // Engine only
   // LLMEngine only: results are taken in the order of their steps, into buffers that are used again.

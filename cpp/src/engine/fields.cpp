@@ -1,89 +1,14 @@
 #include "quire/fields.h"
 
-#include <algorithm>
-#include <iterator>
 #include <type_traits>
 #include <utility>
 
 #include "engine/field_value.h"
+#include "engine/json_fields.h"
 #include "util/str.h"
 
 namespace quire {
 namespace {
-
-struct ConfigField {
-  const char* name;
-  void (*set)(EngineConfig& config, const std::string& text, const std::string& name);
-};
-
-template <auto member>
-void set_config(EngineConfig& config, const std::string& text, const std::string& name) {
-  Json value = text;
-  if constexpr (std::is_same_v<decltype(config.*member), std::vector<std::string>&>) {
-    // An array, or one string.
-    if (Json list = try_parse_json(text); list.is_array()) value = std::move(list);
-  }
-  FieldValue(value, name).read(config.*member);
-}
-#define QUIRE_FIELD(name) {#name, set_config<&EngineConfig::name>}
-
-constexpr ConfigField kConfigFields[] = {
-    QUIRE_FIELD(model),
-    QUIRE_FIELD(dtype),
-    QUIRE_FIELD(load_format),
-    QUIRE_FIELD(max_model_len),
-    QUIRE_FIELD(skip_tokenizer_init),
-    QUIRE_FIELD(device),
-    QUIRE_FIELD(num_threads),
-    QUIRE_FIELD(tensor_parallel_size),
-    QUIRE_FIELD(gpu_memory_utilization),
-    QUIRE_FIELD(gpu_memory_bytes),
-    QUIRE_FIELD(enforce_eager),
-    QUIRE_FIELD(block_size),
-    QUIRE_FIELD(kv_cache_memory_bytes),
-    QUIRE_FIELD(num_gpu_blocks_override),
-    QUIRE_FIELD(enable_prefix_caching),
-    QUIRE_FIELD(prefix_caching_hash_seed),
-    QUIRE_FIELD(enable_kv_cache_events),
-    QUIRE_FIELD(kv_connector),
-    QUIRE_FIELD(kv_connector_config),
-    QUIRE_FIELD(max_num_seqs),
-    QUIRE_FIELD(max_num_batched_tokens),
-    QUIRE_FIELD(enable_chunked_prefill),
-    QUIRE_FIELD(long_prefill_token_threshold),
-    QUIRE_FIELD(max_num_partial_prefills),
-    QUIRE_FIELD(max_long_partial_prefills),
-    QUIRE_FIELD(scheduling_policy),
-    QUIRE_FIELD(async_scheduling),
-    QUIRE_FIELD(scheduler_reserve_full_isl),
-    QUIRE_FIELD(watermark),
-    QUIRE_FIELD(max_logprobs),
-    QUIRE_FIELD(max_logprob_token_ids),
-    QUIRE_FIELD(max_logit_bias),
-    QUIRE_FIELD(max_stop_token_ids),
-    QUIRE_FIELD(max_stop_bytes),
-    QUIRE_FIELD(max_bad_words_bytes),
-    QUIRE_FIELD(max_extra_args_bytes),
-    QUIRE_FIELD(max_answer_logprobs),
-    QUIRE_FIELD(max_structured_output_bytes),
-    QUIRE_FIELD(structured_output_threads),
-    QUIRE_FIELD(structured_output_cache_bytes),
-    QUIRE_FIELD(enable_in_reasoning),
-    QUIRE_FIELD(num_jump_forward_tokens),
-    QUIRE_FIELD(max_queued_requests),
-    QUIRE_FIELD(max_waiting_requests),
-    QUIRE_FIELD(max_queued_tokens),
-    QUIRE_FIELD(flight_recorder_bytes),
-    QUIRE_FIELD(flight_recorder_minutes),
-    QUIRE_FIELD(flight_recorder_dir),
-    QUIRE_FIELD(flight_recorder_signal),
-    QUIRE_FIELD(exit_on_dead),
-    QUIRE_FIELD(logits_processors),
-    QUIRE_FIELD(think_start_token_ids),
-    QUIRE_FIELD(think_end_token_ids),
-    QUIRE_FIELD(seed),
-};
-#undef QUIRE_FIELD
 
 // vLLM's fields that clients write out of habit; anything but these values would change the result.
 struct NeutralField {
@@ -159,14 +84,19 @@ void set_json_fields(EngineRequest& request, ChatRequest* chat, const std::strin
                      std::string_view where, std::string_view except) {
   const Json object = parse_json(json, std::string(where));
   if (!object.is_object()) throw InvalidArgument(str(where, " must be a JSON object"));
-  for (const auto& [name, value] : object.items()) {
-    if (!except.empty() && name == except) continue;
-    const bool has_order = value.is_object() || (value.is_array() && chat);
-    set_json_field(request, chat, name, value, has_order ? find_member_text(json, name) : std::string_view());
-  }
+  set_fields(request, chat, object, json, [&](const std::string& name) { return name == except; });
 }
 
 }  // namespace
+
+void set_fields(EngineRequest& request, ChatRequest* chat, const Json& object, std::string_view text,
+                const std::function<bool(const std::string&)>& passes_over) {
+  for (const auto& [name, value] : object.items()) {
+    if (passes_over(name)) continue;
+    const bool has_order = value.is_object() || (value.is_array() && chat != nullptr);
+    set_json_field(request, chat, name, value, has_order ? find_member_text(text, name) : std::string_view());
+  }
+}
 
 void set_field(EngineRequest& request, const std::string& name, const std::string& json) {
   set_json_field(request, nullptr, name, parse_json(json, name), json);
@@ -193,16 +123,24 @@ std::vector<std::string> request_field_names() {
 }
 
 void set_field(EngineConfig& config, const std::string& name, const std::string& text) {
-  const auto* const end = std::end(kConfigFields);
-  const auto* const field =
-      std::find_if(kConfigFields, end, [&](const ConfigField& known) { return name == known.name; });
-  if (field == end) fail_unknown(engine_config_field_names(), name);
-  field->set(config, text, name);
+  bool found = false;
+  for_each_field(kEngineConfigFields, [&](const auto& field) {
+    if (name != field.name) return;
+    found = true;
+    auto& target = config.*field.member;
+    Json value = text;
+    if constexpr (std::is_same_v<decltype(target), std::vector<std::string>&>) {
+      // An array, or one string.
+      if (Json list = try_parse_json(text); list.is_array()) value = std::move(list);
+    }
+    FieldValue(value, name).read(target);
+  });
+  if (!found) fail_unknown(engine_config_field_names(), name);
 }
 
 std::vector<std::string> engine_config_field_names() {
   std::vector<std::string> names;
-  for (const ConfigField& field : kConfigFields) names.emplace_back(field.name);
+  for_each_field(kEngineConfigFields, [&](const auto& field) { names.emplace_back(field.name); });
   return names;
 }
 

@@ -2,11 +2,9 @@
 
 #include <algorithm>
 #include <chrono>
-#include <filesystem>
 #include <utility>
 
 #include "engine/bad_words.h"
-#include "formats/hf_config.h"
 #include "formats/json.h"
 #include "grammar/grammar.h"
 #include "messages/check_fields.h"
@@ -282,15 +280,6 @@ std::vector<EngineCoreRequest> InputProcessor::process(EngineRequest& request) {
   for (size_t i = 0; i < n; ++i) messages[i].seed = seed ? *seed + i : seeds_();
   messages[0].num_prompt_logprobs = num_prompt_logprobs;
   return messages;
-}
-
-std::vector<int32_t> read_eos_token_ids(const std::string& directory, int32_t vocab_size) {
-  for (const char* name : {"/generation_config.json", "/config.json"}) {
-    if (!std::filesystem::exists(directory + name)) continue;
-    const HfConfig config = HfConfig::load(directory + name);
-    if (config.has("eos_token_id")) return config.get_ints("eos_token_id", 0, vocab_size - 1);
-  }
-  return {};
 }
 
 }  // namespace quire

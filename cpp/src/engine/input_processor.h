@@ -52,8 +52,4 @@ class InputProcessor {
   std::mt19937_64 seeds_;
 };
 
-// The tokens that end a sequence: generation_config.json's eos_token_id, else config.json's. Throws
-// InvalidArgument for ids outside the vocabulary.
-std::vector<int32_t> read_eos_token_ids(const std::string& directory, int32_t vocab_size);
-
 }  // namespace quire

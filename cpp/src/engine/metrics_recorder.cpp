@@ -24,7 +24,10 @@ void MetricsRecorder::record_output(RequestMetrics& metrics, const EngineCoreOut
   if (sink_) {
     value(Metric::kGenerationTokens) += num_tokens;
     if (is_first) {
+      const int32_t num_cached = std::max(output.num_cached_tokens, 0);
       value(Metric::kPromptTokens) += num_prompt_tokens;
+      value(Metric::kPromptTokensCached) += num_cached;
+      observe(Metric::kRequestPrefillKVComputedTokens, num_prompt_tokens - num_cached);
       observe(Metric::kTimeToFirstToken, now - metrics.arrival_time);
     } else {
       observe(Metric::kInterTokenLatency, now - metrics.last_token_time);
@@ -42,7 +45,6 @@ void MetricsRecorder::record_finish(const RequestMetrics& metrics, FinishReason 
   observe(Metric::kE2ERequestLatency, now - metrics.arrival_time);
   observe(Metric::kRequestPromptTokens, num_prompt_tokens);
   observe(Metric::kRequestGenerationTokens, metrics.num_generation_tokens);
-  observe(Metric::kRequestParamsN, params.n);
   observe(Metric::kRequestParamsMaxTokens, params.max_tokens);
   if (metrics.first_scheduled_time == 0.0) return;
   observe(Metric::kRequestQueueTime, metrics.first_scheduled_time - metrics.arrival_time);
@@ -50,6 +52,15 @@ void MetricsRecorder::record_finish(const RequestMetrics& metrics, FinishReason 
   observe(Metric::kRequestPrefillTime, metrics.first_token_time - metrics.first_scheduled_time);
   observe(Metric::kRequestDecodeTime, metrics.last_token_time - metrics.first_token_time);
   observe(Metric::kRequestInferenceTime, metrics.last_token_time - metrics.first_scheduled_time);
+  if (metrics.num_generation_tokens < 2) return;
+  observe(Metric::kRequestTimePerOutputToken,
+          (metrics.last_token_time - metrics.first_token_time) / (metrics.num_generation_tokens - 1));
+}
+
+void MetricsRecorder::record_request_end(const SamplingParams& params, int32_t max_num_generation_tokens) {
+  if (!sink_) return;
+  observe(Metric::kRequestParamsN, params.n);
+  observe(Metric::kRequestMaxNumGenerationTokens, max_num_generation_tokens);
 }
 
 void MetricsRecorder::record_stats(const SchedulerStats& stats) {
@@ -62,6 +73,11 @@ void MetricsRecorder::record_stats(const SchedulerStats& stats) {
   value(Metric::kNumKVCacheBlocksUsed) = stats.num_used_blocks;
   value(Metric::kPrefixCacheQueries) += since(stats_.prefix_cache_queries, stats.prefix_cache_queries);
   value(Metric::kPrefixCacheHits) += since(stats_.prefix_cache_hits, stats.prefix_cache_hits);
+  value(Metric::kExternalPrefixCacheHits) +=
+      since(stats_.external_prefix_cache_hits, stats.external_prefix_cache_hits);
+  value(Metric::kSpecDecodeNumDraftTokens) += since(stats_.num_spec_tokens, stats.num_spec_tokens);
+  value(Metric::kSpecDecodeNumAcceptedTokens) +=
+      since(stats_.num_accepted_spec_tokens, stats.num_accepted_spec_tokens);
   value(Metric::kNumPreemptions) += since(stats_.num_preemptions, stats.num_preemptions);
   if (stats.num_scheduled_tokens > stats_.num_scheduled_tokens)
     observe(Metric::kIterationTokens, since(stats_.num_scheduled_tokens, stats.num_scheduled_tokens));

@@ -23,6 +23,8 @@ class MetricsRecorder {
   // A completion ended.
   void record_finish(const RequestMetrics& metrics, FinishReason reason, int32_t num_prompt_tokens,
                      const SamplingParams& params, double now);
+  // The last completion of a request ended; the longest has so many tokens.
+  void record_request_end(const SamplingParams& params, int32_t max_num_generation_tokens);
   // How the engine core stands after a step; nothing counts after its end.
   void record_stats(const SchedulerStats& stats);
   // The engine core has ended, and with it all that ran or waited.
@@ -58,6 +60,23 @@ class MetricsRecorder {
   Record reported_;                           // the reporting thread's, like what follows
   std::array<double, kNumMetrics> gauges_{};  // as the sink knows them
   bool has_thrown_ = false;
+};
+
+// An engine's hold of its sink, for as long as it may tell it anything. Null: none.
+class MetricSinkHold {
+ public:
+  // Throws what attach() does.
+  explicit MetricSinkHold(std::shared_ptr<MetricSink> sink) : sink_(std::move(sink)) {
+    if (sink_) sink_->attach();
+  }
+  ~MetricSinkHold() {
+    if (sink_) sink_->detach();
+  }
+  MetricSinkHold(const MetricSinkHold&) = delete;
+  MetricSinkHold& operator=(const MetricSinkHold&) = delete;
+
+ private:
+  const std::shared_ptr<MetricSink> sink_;
 };
 
 }  // namespace quire

@@ -56,6 +56,7 @@ void OutputProcessor::process_outputs(EngineCoreOutputs&& outputs, std::vector<R
     if (child.output.finished()) {
       metrics_.record_finish(child.metrics, child.output.finish_reason, state.num_prompt_tokens(),
                              state.params, outputs.timestamp);
+      record_end_of(state);
     }
     if (!state.changed) changed_.push_back(&state);
     state.changed = true;
@@ -201,6 +202,16 @@ RequestMetrics OutputProcessor::metrics_of(const State& state) const {
   return metrics;
 }
 
+// Called when a completion has ended: of the last one to do so, the request has.
+void OutputProcessor::record_end_of(const State& state) {
+  int32_t longest = 0;
+  for (const Child& child : state.children) {
+    if (!child.output.finished()) return;
+    longest = std::max(longest, child.metrics.num_generation_tokens);
+  }
+  metrics_.record_request_end(state.params, longest);
+}
+
 void OutputProcessor::count_reasoning(State& state) {
   for (Child& child : state.children)
     if (child.reasoning) child.output.num_reasoning_tokens = child.reasoning->count(child.output.finished());
@@ -223,8 +234,10 @@ bool OutputProcessor::finish_request(const std::string& request_id, FinishReason
   State& state = *found->second;
   if (state.changed) std::erase(changed_, &state);
   const double now = EngineCore::steady_seconds();
+  bool was_unfinished = false;
   for (Child& child : state.children) {
     if (child.output.finished()) continue;
+    was_unfinished = true;
     if (child.detokenizer) child.detokenizer->finish(child.output.text);
     child.output.finish_reason = reason;
     child.output.error = error;
@@ -233,6 +246,7 @@ bool OutputProcessor::finish_request(const std::string& request_id, FinishReason
     to_abort.push_back(child.id);
     metrics_.record_finish(child.metrics, reason, state.num_prompt_tokens(), state.params, now);
   }
+  if (was_unfinished) record_end_of(state);
   deliver(state, deliveries);
   return true;
 }

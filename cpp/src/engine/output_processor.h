@@ -96,6 +96,7 @@ class OutputProcessor {
   bool find_stop_string(State& state, Child& child);
   RequestOutput make_output(State& state, bool finished) const;
   RequestMetrics metrics_of(const State& state) const;
+  void record_end_of(const State& state);
   static void count_reasoning(State& state);
   static RequestUsage usage_of(const State& state, int32_t num_generation_tokens);
   void deliver(State& state, std::vector<Delivery>& deliveries);

@@ -3,6 +3,7 @@
 #include <iterator>
 #include <mutex>
 #include <unordered_map>
+#include <utility>
 
 #include "quire/engine.h"
 #include "util/owner_process.h"
@@ -26,14 +27,24 @@ void append_delta(CompletionOutput& waiting, CompletionOutput&& delta) {
 }  // namespace
 
 struct OutputQueue::State {
+  explicit State(std::function<void()> listener) : on_arrival(std::move(listener)) {}
+
   const OwnerProcess owner;
+  const std::function<void()> on_arrival;
   std::mutex mutex;
   std::condition_variable arrived;
   std::vector<RequestOutput> waiting;
   std::unordered_map<std::string, size_t> position;  // of a request in `waiting`
 
   void push(RequestOutput&& output, bool is_delta) {
+    if (add(std::move(output), is_delta) && on_arrival) on_arrival();
+  }
+
+ private:
+  // Whether it is the first that waits.
+  bool add(RequestOutput&& output, bool is_delta) {
     const std::lock_guard lock(mutex);
+    const bool is_first = waiting.empty();
     const auto [found, inserted] = position.try_emplace(output.request_id, waiting.size());
     if (inserted) {
       waiting.push_back(std::move(output));
@@ -57,10 +68,12 @@ struct OutputQueue::State {
       }
     }
     arrived.notify_all();
+    return is_first;
   }
 };
 
-OutputQueue::OutputQueue() : state_(std::make_shared<State>()) {}
+OutputQueue::OutputQueue(std::function<void()> on_arrival)
+    : state_(std::make_shared<State>(std::move(on_arrival))) {}
 OutputQueue::~OutputQueue() = default;
 
 OutputCallback OutputQueue::callback(RequestOutputKind kind) {
@@ -72,7 +85,9 @@ OutputCallback OutputQueue::callback(RequestOutputKind kind) {
 std::vector<RequestOutput> OutputQueue::take(std::chrono::milliseconds timeout) {
   state_->owner.check();  // in a child nothing would ever come
   std::unique_lock lock(state_->mutex);
-  state_->arrived.wait_for(lock, timeout, [this] { return !state_->waiting.empty(); });
+  // Waiting for no time is a call of the system's, too.
+  if (timeout > std::chrono::milliseconds::zero())
+    state_->arrived.wait_for(lock, timeout, [this] { return !state_->waiting.empty(); });
   state_->position.clear();
   return std::exchange(state_->waiting, {});
 }

@@ -9,6 +9,7 @@
 #include "messages/model_info.h"
 #include "messages/model_runner_output.h"
 #include "messages/scheduler_output.h"
+#include "messages/weight_source.h"
 #include "quire/engine_config.h"
 
 namespace quire {
@@ -31,6 +32,16 @@ class Executor {
   virtual bool maps_kv_cache_on_demand() const { return true; }
   // Once, before the first step.
   virtual void initialize_kv_cache(const KVCacheConfig& config) = 0;
+
+  // Between steps, with none in flight. All ranks give the memory of weights and KV cache back, and take it
+  // again: see Worker. Throw what one of them throws; they may then be called again.
+  virtual void sleep(int32_t level);
+  virtual void wake_up(bool weights, bool kv_cache);
+  // The same for new weights: of all ranks, first whether each can load its share of them, then they do.
+  virtual void check_weights(const WeightSource& source);
+  virtual void load_weights(const WeightSource& source);
+  // Whether all ranks have theirs: no step may be launched otherwise.
+  virtual bool has_weights() const { return true; }
 
   // How many steps may be launched and not yet collected.
   virtual int32_t max_in_flight_steps() const = 0;

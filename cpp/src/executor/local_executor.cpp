@@ -247,6 +247,21 @@ class LocalExecutor final : public Executor {
     if (world_size == 1) return;
     on_every_rank(world_size, [&](int32_t rank) { worker(rank).meet_other_ranks(); }, give_up);
   }
+  void sleep(int32_t level) override {
+    on_every_worker([level](Worker& worker) { worker.sleep(level); });
+  }
+  void wake_up(bool weights, bool kv_cache) override {
+    on_every_worker([=](Worker& worker) { worker.wake_up(weights, kv_cache); });
+  }
+  void check_weights(const WeightSource& source) override {
+    on_every_worker([&source](Worker& worker) { worker.check_weights(source); });
+  }
+  void load_weights(const WeightSource& source) override {
+    on_every_worker([&source](Worker& worker) { worker.load_weights(source); });
+  }
+  bool has_weights() const override {
+    return std::ranges::all_of(ranks_, [](const auto& rank) { return rank->worker().has_weights(); });
+  }
   int32_t max_in_flight_steps() const override { return max_in_flight_steps_; }
 
   void launch(const SchedulerOutput& scheduler_output) override {
@@ -288,6 +303,14 @@ class LocalExecutor final : public Executor {
   }
 
  private:
+  // What the ranks do without meeting.
+  template <typename Task>
+  void on_every_worker(const Task& task) {
+    on_every_rank(
+        static_cast<int32_t>(ranks_.size()),
+        [&](int32_t rank) { task(ranks_[static_cast<size_t>(rank)]->worker()); }, [](int32_t) {});
+  }
+
   std::vector<std::unique_ptr<Communicator>> make_communicators(const EngineConfig& config,
                                                                 const HfConfig& hf_config) const {
     const int32_t world_size = config.tensor_parallel_size;
@@ -324,6 +347,12 @@ class LocalExecutor final : public Executor {
 };
 
 }  // namespace
+
+void Executor::sleep(int32_t) { throw InternalError("this executor has no memory to give back"); }
+void Executor::wake_up(bool, bool) { throw InternalError("this executor has no memory to take"); }
+
+void Executor::check_weights(const WeightSource&) { throw InternalError("this executor has no weights"); }
+void Executor::load_weights(const WeightSource&) { throw InternalError("this executor has no weights"); }
 
 void check_model(const EngineConfig& config) { load_model_config(config.model); }
 

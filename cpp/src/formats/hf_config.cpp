@@ -53,6 +53,11 @@ const void* HfConfig::find(const std::string& key) const {
   return found == node_->value.end() || found->is_null() ? nullptr : &*found;
 }
 
+std::string HfConfig::get_json(const std::string& key) const {
+  const auto found = node_->value.find(key);
+  return found == node_->value.end() ? "null" : found->dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
 const void* HfConfig::require(const std::string& key) const {
   const void* value = find(key);
   if (!value) fail(str("key '", prefix_, key, "' is missing"));

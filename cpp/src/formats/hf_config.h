@@ -23,6 +23,8 @@ class HfConfig {
   bool is_null(const std::string& key) const;
   bool is_object(const std::string& key) const;
   std::vector<std::string> keys() const;
+  // The value as JSON, in one form for equal values.
+  std::string get_json(const std::string& key) const;
   // Within [min, max].
   int32_t get_int(const std::string& key, int32_t min, int32_t max) const;
   int32_t get_int(const std::string& key, int32_t min, int32_t max, int32_t otherwise) const;

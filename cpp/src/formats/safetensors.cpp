@@ -123,6 +123,8 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
     struct stat status{};
     if (::fstat(fd_, &status) != 0 || !S_ISREG(status.st_mode)) fail(path, "is not a file");
     const auto file_bytes = static_cast<size_t>(status.st_size);
+    stamp_ = str(path, ' ', status.st_size, ' ', status.st_mtim.tv_sec, '.', status.st_mtim.tv_nsec, ' ',
+                 status.st_dev, ' ', status.st_ino, '\n');
     if (file_bytes < 8) fail(path, str("has ", file_bytes, " bytes; a safetensors file has at least 8"));
     uint64_t header_bytes = 0;
     read_at(0, std::as_writable_bytes(std::span(&header_bytes, 1)));

@@ -39,6 +39,8 @@ class SafetensorsFile {
   SafetensorsFile& operator=(const SafetensorsFile&) = delete;
 
   const std::string& path() const { return path_; }
+  // Differs between files that differ, as far as their names, sizes, times and places tell.
+  const std::string& stamp() const { return stamp_; }
   const std::vector<SafetensorsEntry>& entries() const { return entries_; }
   // Where the tensor is mapped, valid as long as this object.
   std::span<const std::byte> bytes(const SafetensorsEntry& entry) const;
@@ -53,6 +55,7 @@ class SafetensorsFile {
   void read_at(uint64_t position, std::span<std::byte> out) const;
 
   std::string path_;
+  std::string stamp_;
   int fd_ = -1;
   void* mapped_ = nullptr;
   size_t mapped_bytes_ = 0;

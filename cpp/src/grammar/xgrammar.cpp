@@ -60,7 +60,7 @@ class WorkLimit {
   const std::string& warning() const { return warning_; }
 
  private:
-  static constexpr int64_t kChecks = 2000;  // some ten microseconds
+  static constexpr int64_t kChecks = 20'000;  // some hundred microseconds
 
   static double thread_seconds() {
     timespec now{};

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -25,15 +24,25 @@ struct TokenTrie {
     int32_t end_node;                         // where those that begin so end
     int32_t first_token, end_own, end_token;  // that begin so; up to end_own they are just that
     uint32_t depth;                           // bytes
+    uint32_t plain_height;                    // bytes of the longest from this one on; kNotPlain
     uint8_t byte;                             // the last one
   };
+  // Some byte, of the node's or below, is none of those that strings in JSON hold as they are.
+  static constexpr uint32_t kNotPlain = UINT32_MAX;
+  static bool is_plain(uint8_t byte) { return byte >= ' ' && byte < 0x7f && byte != '"' && byte != '\\'; }
 
   explicit TokenTrie(const TokenizerInfo& tokenizer) : tokens(tokenizer.GetSortedDecodedVocab()) {
     std::vector<size_t> open;  // the nodes that the token before ends in, and is below
     const auto close = [&](size_t depth, size_t token) {
-      for (; open.size() > depth; open.pop_back()) {
-        nodes[open.back()].end_node = static_cast<int32_t>(nodes.size());
-        nodes[open.back()].end_token = static_cast<int32_t>(token);
+      while (open.size() > depth) {
+        Node& node = nodes[open.back()];
+        node.end_node = static_cast<int32_t>(nodes.size());
+        node.end_token = static_cast<int32_t>(token);
+        open.pop_back();
+        if (node.plain_height != kNotPlain) max_plain_height = std::max(max_plain_height, node.plain_height);
+        if (open.empty()) continue;
+        uint32_t& above = nodes[open.back()].plain_height;
+        above = std::max(above, node.plain_height == kNotPlain ? kNotPlain : node.plain_height + 1);
       }
     };
     for (size_t i = 0; i < tokens.size(); ++i) {
@@ -47,7 +56,8 @@ struct TokenTrie {
       while (open.size() < text.size()) {
         open.push_back(nodes.size());
         const auto byte = static_cast<uint8_t>(text[open.size() - 1]);
-        nodes.push_back({0, id, id, 0, static_cast<uint32_t>(open.size()), byte});
+        const uint32_t plain_height = is_plain(byte) ? 1 : kNotPlain;
+        nodes.push_back({0, id, id, 0, static_cast<uint32_t>(open.size()), plain_height, byte});
       }
       max_depth = std::max(max_depth, text.size());
       text.empty() ? ++num_empty : nodes[open.back()].end_own = id + 1;
@@ -58,6 +68,7 @@ struct TokenTrie {
   const std::vector<std::pair<int32_t, std::string>>& tokens;
   std::vector<Node> nodes;
   size_t max_depth = 0;
+  uint32_t max_plain_height = 0;
   int32_t num_empty = 0;  // tokens without a text, which come first
 };
 
@@ -65,7 +76,8 @@ struct TokenTrie {
 // which the rules that called it go on. It is made deterministic as tokens walk through it.
 class Automaton {
  public:
-  static constexpr int32_t kDead = -1;
+  // A state is a number whose lowest bit says whether the first rule may end there; kDead is none of them.
+  static constexpr int32_t kDead = -1, kEnd = 1;
 
   explicit Automaton(const Grammar& grammar) : grammar_(grammar) {}
 
@@ -78,10 +90,14 @@ class Automaton {
   }
   // kDead: nothing begins so. `is_known` says whether all that may follow was found.
   int32_t next(int32_t state, uint8_t byte) {
-    const int32_t known = states_[static_cast<size_t>(state)].next[byte];
+    const int32_t known = next_[row(state) + byte];
     return known != kUnknown ? known : find_next(state, byte);
   }
-  bool is_end(int32_t state) const { return states_[static_cast<size_t>(state)].is_end; }
+  // How many plain bytes may follow, whichever they are, at most `limit`, the same in every call.
+  uint32_t num_plain(int32_t state, uint32_t limit) {
+    const uint32_t known = num_plain_[static_cast<size_t>(state >> 1)];
+    return known != kNotCounted ? known : count_plain(state, limit);
+  }
   bool is_known() const { return is_known_; }
   void set_known() { is_known_ = true; }
   // Whether the rule is what its automaton says, and no more.
@@ -93,6 +109,7 @@ class Automaton {
 
  private:
   static constexpr int32_t kUnknown = -2, kNoCaller = -1;
+  static constexpr uint32_t kNotCounted = UINT32_MAX;
   static constexpr size_t kMaxStates = 1 << 14, kMaxPlaces = 1 << 18;
   static constexpr int kMaxDepth = 512;  // of calls that were not the last thing of their rules
 
@@ -103,12 +120,8 @@ class Automaton {
       return std::tie(rule, state, caller) < std::tie(other.rule, other.state, other.caller);
     }
   };
-  struct State {
-    std::vector<int32_t> places;  // ascending; those from which a byte leads on
-    bool is_end;                  // of the first rule
-    std::array<int32_t, 256> next;
-  };
 
+  static size_t row(int32_t state) { return static_cast<size_t>(state >> 1) << 8; }
   const CompactFSMWithStartEnd& fsm(int32_t rule) const { return grammar_->per_rule_fsms[rule]->GetFsm(); }
 
   int32_t intern(const Place& place) {
@@ -160,19 +173,19 @@ class Automaton {
     if (!is_known_) return kDead;
     if (scanning.empty() && !closure_is_end_) return kDead;
     std::sort(scanning.begin(), scanning.end());
-    const auto [found, inserted] =
-        state_ids_.try_emplace({scanning, closure_is_end_}, static_cast<int32_t>(states_.size()));
+    const auto id = static_cast<int32_t>(states_.size() << 1) | (closure_is_end_ ? kEnd : 0);
+    const auto [found, inserted] = state_ids_.try_emplace({scanning, closure_is_end_}, id);
     if (!inserted) return found->second;
     if (states_.size() >= kMaxStates) {
       is_known_ = false;
       state_ids_.erase(found);
       return kDead;
     }
-    State& state = states_.emplace_back();
-    state.places = std::move(scanning);
-    state.is_end = closure_is_end_;
-    state.next.fill(kUnknown);
-    return found->second;
+    states_.push_back(std::move(scanning));
+    next_plain_.push_back(kUnknown);
+    num_plain_.push_back(kNotCounted);
+    next_.resize(next_.size() + 256, kUnknown);
+    return id;
   }
 
   // A call that is the last thing of its rule goes on where the rule's own caller does: chains of rules, and
@@ -185,17 +198,64 @@ class Automaton {
 
   int32_t find_next(int32_t state, uint8_t byte) {
     begin_closure();
-    const std::vector<int32_t> places = states_[static_cast<size_t>(state)].places;
+    int32_t first = 0, last = 255;  // the bytes around this one that lead to the same
+    const std::vector<int32_t> places = states_[static_cast<size_t>(state >> 1)];
     for (const int32_t id : places) {
       const Place place = places_[static_cast<size_t>(id)];
       for (const auto& edge : fsm(place.rule).GetFsm().GetEdges(place.state)) {
-        if (edge.IsCharRange() && edge.min <= byte && byte <= edge.max)
+        if (!edge.IsCharRange()) continue;
+        if (byte < edge.min) {
+          last = std::min(last, edge.min - 1);
+        } else if (byte > edge.max) {
+          first = std::max(first, edge.max + 1);
+        } else {
+          first = std::max<int32_t>(first, edge.min);
+          last = std::min<int32_t>(last, edge.max);
           add(intern({place.rule, edge.target, place.caller}));
+        }
       }
     }
     const int32_t found = end_closure();
-    if (is_known_) states_[static_cast<size_t>(state)].next[byte] = found;
+    if (is_known_)
+      std::fill_n(next_.begin() + static_cast<ptrdiff_t>(row(state)) + first, last - first + 1, found);
     return found;
+  }
+
+  // kDead: it matters which plain byte comes, or none may.
+  int32_t next_plain(int32_t state) {
+    const auto place = static_cast<size_t>(state >> 1);
+    if (next_plain_[place] != kUnknown) return next_plain_[place];
+    int32_t found = next(state, ' ');
+    for (int byte = ' ' + 1; byte < 0x7f && found != kDead; ++byte) {
+      if (TokenTrie::is_plain(static_cast<uint8_t>(byte)) && next(state, static_cast<uint8_t>(byte)) != found)
+        found = kDead;
+    }
+    next_plain_[place] = found;
+    return found;
+  }
+
+  uint32_t count_plain(int32_t first, uint32_t limit) {
+    std::vector<int32_t> way = {first};
+    uint32_t count = 0;  // of what follows the way's last state
+    for (;;) {
+      const int32_t state = next_plain(way.back());
+      if (state == kDead) {
+        num_plain_[static_cast<size_t>(way.back() >> 1)] = 0;
+        way.pop_back();
+        break;
+      }
+      count = num_plain_[static_cast<size_t>(state >> 1)];
+      if (count != kNotCounted) break;
+      count = 0;
+      // Of the others on the way that is not known: more may follow.
+      if (way.size() == limit) return num_plain_[static_cast<size_t>(first >> 1)] = limit;
+      way.push_back(state);
+    }
+    for (; !way.empty(); way.pop_back()) {
+      count = std::min(count + 1, limit);
+      num_plain_[static_cast<size_t>(way.back() >> 1)] = count;
+    }
+    return num_plain_[static_cast<size_t>(first >> 1)];
   }
 
   const Grammar& grammar_;
@@ -203,7 +263,10 @@ class Automaton {
   std::vector<Place> places_;
   std::vector<int32_t> depths_;
   std::map<std::pair<std::vector<int32_t>, bool>, int32_t> state_ids_;
-  std::vector<State> states_;
+  std::vector<std::vector<int32_t>> states_;  // the places, ascending, from which a byte leads on
+  std::vector<int32_t> next_;                 // of each state for each byte
+  std::vector<int32_t> next_plain_;           // of each state
+  std::vector<uint32_t> num_plain_;
   bool is_known_ = true;
 
   std::unordered_set<int32_t> closure_;

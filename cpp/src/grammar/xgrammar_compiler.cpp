@@ -20,9 +20,7 @@ namespace xgrammar {
 class HasherThatFindsMasks {
  public:
   void Apply(Grammar* grammar);
-  static std::optional<uint64_t> HashSequence(const Grammar& grammar, int32_t sequence_id) {
-    return GrammarFSMHasher::HashSequence(grammar, sequence_id);
-  }
+  static std::optional<uint64_t> HashSequence(const Grammar& grammar, int32_t sequence_id);
 };
 
 }  // namespace xgrammar
@@ -68,19 +66,21 @@ class MaskFinder {
       // Such rules end where the automaton would not.
       if (one.is_lazy || one.max_tokens >= 0 || one.max_chars >= 0) return;
     }
-    const FollowSets follow_sets(grammar);
-    if (follow_sets.is_known()) {
-      for (int32_t rule = 0; rule < grammar->NumRules(); ++rule) {
-        auto& hash = grammar.ImplPtr()->per_rule_fsm_hashes[rule];
-        if (hash.has_value()) hash = HashCombine(*hash, std::hash<FollowSets::Bytes>()(follow_sets.of(rule)));
-      }
-    }
+    names_ = grammar->per_rule_fsm_hashes;
     Automaton automaton(grammar);
+    std::optional<FollowSets> follow_sets;
     for (int32_t rule = 0; rule < grammar->NumRules(); ++rule) {
       const auto& fsm = grammar->per_rule_fsms[rule];
-      const auto& hash = grammar->per_rule_fsm_hashes[rule];
+      auto& hash = grammar.ImplPtr()->per_rule_fsm_hashes[rule];
       if (!hash.has_value() || !automaton.is_plain(rule)) continue;
-      for (const auto& [state, new_state] : grammar->per_rule_fsm_new_state_ids[rule]) {
+      const auto& states = grammar->per_rule_fsm_new_state_ids[rule];
+      if (std::none_of(states.begin(), states.end(),
+                       [&](const auto& ids) { return is_slow(fsm->GetFsm(), ids.first); }))
+        continue;
+      if (!follow_sets.has_value()) follow_sets.emplace(grammar);
+      if (follow_sets->is_known())
+        hash = HashCombine(*hash, std::hash<FollowSets::Bytes>()(follow_sets->of(rule)));
+      for (const auto& [state, new_state] : states) {
         if (!is_slow(fsm->GetFsm(), state)) continue;
         if (!seen_.insert(HashCombine(*hash, static_cast<uint64_t>(new_state)))) continue;
         if (masks_.GetCache(*hash, new_state, fsm->GetNodeNum(), fsm->GetEdgeNum()).has_value()) continue;
@@ -88,11 +88,22 @@ class MaskFinder {
         const int32_t start = automaton.start(rule, state);
         // The root's own end is the text's.
         follow_.set();
-        if (follow_sets.is_known() && rule != grammar->GetRootRuleId()) follow_ = follow_sets.of(rule);
+        if (follow_sets->is_known() && rule != grammar->GetRootRuleId()) follow_ = follow_sets->of(rule);
         if (start == Automaton::kDead || !find_from(automaton, start)) continue;
         masks_.AddCache(*hash, new_state, fsm->GetNodeNum(), fsm->GetEdgeNum(), mask());
       }
     }
+  }
+
+  // The name of what a rule looks ahead to. What follows that is no part of it: the library does not look
+  // there.
+  std::optional<uint64_t> hash_sequence(const Grammar& grammar, int32_t sequence) {
+    auto& names = Grammar(grammar).ImplPtr()->per_rule_fsm_hashes;
+    if (names_.size() != names.size()) return GrammarFSMHasher::HashSequence(grammar, sequence);
+    names.swap(names_);
+    const std::optional<uint64_t> hash = GrammarFSMHasher::HashSequence(grammar, sequence);
+    names.swap(names_);
+    return hash;
   }
 
   // Masks of rules that look ahead are made of those that do not, token by token: as they were made for one
@@ -103,7 +114,7 @@ class MaskFinder {
       const auto& hash = grammar->per_rule_fsm_hashes[place.rule_id];
       const auto& rule = grammar->GetRule(place.rule_id);
       if (!hash.has_value() || rule.lookahead_assertion_id == -1) continue;
-      const auto ahead = GrammarFSMHasher::HashSequence(grammar, rule.lookahead_assertion_id);
+      const auto ahead = hash_sequence(grammar, rule.lookahead_assertion_id);
       if (!ahead.has_value()) continue;
       const auto& states = grammar->per_rule_fsm_new_state_ids[place.rule_id];
       const auto found = std::find_if(states.begin(), states.end(),
@@ -117,21 +128,18 @@ class MaskFinder {
   }
 
  private:
-  struct Step {
-    int32_t state;
-    bool is_end;   // the rule may end here
-    bool goes_on;  // it may have ended before, and what came then may follow it
-  };
+  // A flag beside a state's number: the rule may have ended before, and what came then may follow it.
+  static constexpr int32_t kGoesOn = 1 << 30;
   static constexpr int32_t kMaxListed = AdaptiveTokenMask::USE_BITSET_THRESHOLD - 1;
 
-  // Whether the library would parse most tokens from there: they may begin with many bytes, and it does not
-  // go on by these alone, which it sees.
+  // Whether the library would parse most tokens from there: they may begin with many bytes, of which those
+  // within a character begin few tokens, and it does not go on by these alone, which it sees.
   static bool is_slow(const CompactFSMWithStartEnd& fsm, int32_t state) {
     int32_t num_bytes = 0;
     for (const auto& edge : fsm.GetFsm().GetEdges(state)) {
       if (!edge.IsCharRange()) continue;
       if (edge.target == state) return false;
-      num_bytes += edge.max - edge.min + 1;
+      num_bytes += std::max(0, std::min<int32_t>(edge.max, 0x7f) - edge.min + 1);
     }
     return num_bytes >= 32;
   }
@@ -139,36 +147,45 @@ class MaskFinder {
   // Says of each token whether the rule goes on by it (accepted), ends within it, perhaps (uncertain), or
   // neither. False when that is not known.
   bool find_from(Automaton& automaton, int32_t start) {
-    accepted_.clear();
+    accepted_.resize(trie_.tokens.size());
+    int32_t* accepted = accepted_.data();
     rejected_.clear();
     uncertain_.clear();
     num_rejected_ = 0;
     steps_.resize(trie_.max_depth + 1);
-    steps_[0] = {start, false, false};
+    steps_[0] = start & ~Automaton::kEnd;
     const auto add = [](std::vector<int32_t>& list, int32_t begin, int32_t end) {
       for (int32_t token = begin; token < end; ++token) list.push_back(token);
     };
     for (size_t i = 0; i < trie_.nodes.size();) {
       const TokenTrie::Node& node = trie_.nodes[i];
-      const Step& before = steps_[node.depth - 1];
-      const int32_t next = automaton.next(before.state, node.byte);
-      const bool goes_on = before.goes_on || (before.is_end && follow_[node.byte]);
+      const int32_t before = steps_[node.depth - 1];
+      const int32_t state = before & ~kGoesOn;
+      if (node.plain_height <= automaton.num_plain(state, trie_.max_plain_height)) {
+        for (int32_t token = node.first_token; token < node.end_token; ++token) *accepted++ = token;
+        i = static_cast<size_t>(node.end_node);
+        continue;
+      }
+      const int32_t next = automaton.next(state, node.byte);
+      int32_t goes_on = before & kGoesOn;
+      if ((before & Automaton::kEnd) != 0 && follow_[node.byte]) goes_on = kGoesOn;
       if (next != Automaton::kDead) {
-        add(accepted_, node.first_token, node.end_own);
-        steps_[node.depth] = {next, automaton.is_end(next), goes_on};
+        for (int32_t token = node.first_token; token < node.end_own; ++token) *accepted++ = token;
+        steps_[node.depth] = next | goes_on;
         ++i;
         continue;
       }
       if (!automaton.is_known()) return false;
       if ((quire_grammar_checks_left -= 8) < 0) quire_grammar_check();
       i = static_cast<size_t>(node.end_node);
-      if (goes_on) {
+      if (goes_on != 0) {
         add(uncertain_, node.first_token, node.end_token);
       } else {
         num_rejected_ += node.end_token - node.first_token;
         if (num_rejected_ <= kMaxListed) add(rejected_, node.first_token, node.end_token);
       }
     }
+    accepted_.resize(static_cast<size_t>(accepted - accepted_.data()));
     return true;
   }
 
@@ -184,8 +201,9 @@ class MaskFinder {
   const TokenTrie& trie_;
   RuleLevelCache& masks_;
   SeenPlaces& seen_;
+  std::vector<std::optional<uint64_t>> names_;            // of the rules, whatever follows them
   FollowSets::Bytes follow_;                              // of the rule at hand
-  std::vector<Step> steps_;                               // by the number of bytes
+  std::vector<int32_t> steps_;                            // states and flags, by the number of bytes
   std::vector<int32_t> accepted_, rejected_, uncertain_;  // ascending
   int32_t num_rejected_ = 0;                              // rejected_ holds them while they are few
 };
@@ -227,6 +245,11 @@ namespace xgrammar {
 void HasherThatFindsMasks::Apply(Grammar* grammar) {
   GrammarFSMHasher::Apply(grammar);
   if (quire_grammar::mask_finder != nullptr) quire_grammar::mask_finder->find(*grammar);
+}
+
+std::optional<uint64_t> HasherThatFindsMasks::HashSequence(const Grammar& grammar, int32_t sequence_id) {
+  if (quire_grammar::mask_finder == nullptr) return GrammarFSMHasher::HashSequence(grammar, sequence_id);
+  return quire_grammar::mask_finder->hash_sequence(grammar, sequence_id);
 }
 
 }  // namespace xgrammar

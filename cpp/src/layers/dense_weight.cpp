@@ -41,10 +41,9 @@ DenseWeight DenseWeight::for_lookups(BuildContext& build, int64_t n, int64_t k) 
 
 void DenseWeight::load_rows(BuildContext& build, int64_t row_begin, TensorView rows) {
   QUIRE_CHECK(rows.shape[1] == weight_.k && row_begin + rows.shape[0] <= weight_.n);
-  if (!weight_.packed) {
+  if (build.loader.keeps(rows)) return;
+  if (!weight_.packed || build.loader.measuring()) {
     build.loader.load(row(row_begin), weight_.dtype, rows);
-  } else if (build.loader.measuring()) {
-    return;
   } else if (rows.data) {
     pack_rows(build, weight_, row_begin, rows.shape[0], weight_.dtype,
               [&](std::byte* out, int64_t row, int64_t count) {

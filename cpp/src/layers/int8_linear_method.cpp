@@ -100,6 +100,7 @@ class Int8LinearMethod final : public LinearMethod {
 
   // Float32 of one value a row.
   static void load_floats(BuildContext& build, float* to, const TensorView& from, float dummy) {
+    if (build.loader.keeps(from)) return;
     if (from.data != nullptr) return build.loader.load(to, DType::kFloat32, from);
     build.loader.generate(to, from.shape[0], sizeof(float),
                           [dummy](int64_t begin, int64_t end, std::byte* out) {
@@ -108,6 +109,7 @@ class Int8LinearMethod final : public LinearMethod {
   }
 
   void load_rows(BuildContext& build, int64_t row_begin, const TensorView& rows) {
+    if (build.loader.keeps(rows)) return;
     if (!weight_.packed) {
       if (rows.data != nullptr) return build.loader.load(plain_row(row_begin), DType::kInt8, rows);
       return build.loader.generate(plain_row(row_begin), rows.shape[0], static_cast<size_t>(weight_.k),
@@ -115,7 +117,7 @@ class Int8LinearMethod final : public LinearMethod {
                                      fill_dummy_rows(out, begin, end, k);
                                    });
     }
-    if (build.loader.measuring()) return;
+    if (build.loader.measuring()) return build.loader.load(weight_.data, DType::kInt8, rows);
     pack_rows(build, weight_, row_begin, rows.shape[0], DType::kInt8,
               [&](std::byte* out, int64_t row, int64_t count) {
                 if (rows.data != nullptr) {

@@ -13,6 +13,7 @@ Parameter::Parameter(BuildContext& build, const std::string& name, int64_t size,
   const DType dtype = build.dtype;
   const TensorView values = build.checkpoint.take(name, {size});
   view_ = {build.arena.allocate(static_cast<size_t>(size) * dtype_bytes(dtype)), dtype, size};
+  if (build.loader.keeps(values)) return;
   if (values.data) {
     build.loader.load(view_.data, dtype, values);
     return;

@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <vector>
 
@@ -15,10 +16,13 @@
 
 namespace quire {
 
+// Whether the value, as text, is one of those that a range lists; of a range that lists none, true.
+bool is_one_of(const Range& range, std::string_view value);
 // Throws InvalidArgument: "NAME must be between 0 and 1, got 2".
 template <typename T>
 void require_within(const Range& range, const char* name, T value) {
-  if (range.contains(static_cast<double>(value))) return;
+  if (range.contains(static_cast<double>(value)) && (*range.one_of == '\0' || is_one_of(range, str(value))))
+    return;
   throw InvalidArgument(str(name, " must be ", describe(range), ", got ", value));
 }
 // Throws InvalidArgument unless `id` is a token's.
@@ -33,6 +37,7 @@ template <typename T>
 void check_field(const Range& range, const char* name, const std::optional<T>& value, int32_t vocab_size) {
   if (value) check_field(range, name, *value, vocab_size);
 }
+void check_field(const Range& range, const char* name, const std::string& value, int32_t);
 void check_field(const Range& range, const char* name, const std::vector<int32_t>& ids, int32_t vocab_size);
 void check_field(const Range& range, const char* name, const std::vector<std::string>& texts, int32_t);
 void check_field(const Range& range, const char* name, const std::map<int32_t, float>& by_id,

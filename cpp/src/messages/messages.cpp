@@ -3,6 +3,8 @@
 #include <csignal>
 #include <filesystem>
 #include <iterator>
+#include <limits>
+#include <string_view>
 
 #include "messages/check_fields.h"
 #include "messages/scheduling_policy.h"
@@ -16,8 +18,17 @@
 namespace quire {
 namespace {
 
-void require(bool ok, const char* field, const auto& value, const char* what_would_do) {
+void require(bool ok, const char* field, const auto& value, const std::string& what_would_do) {
   if (!ok) throw InvalidArgument(str(field, " must be ", what_would_do, ", got ", value));
+}
+
+template <typename Table>
+Range find_range(const Table& table, std::string_view name) {
+  Range range;
+  for_each_field(table, [&](const auto& field) {
+    if (name == field.name) range = field.range;
+  });
+  return range;
 }
 
 // "cuda", or "cuda:" and at most three digits.
@@ -158,66 +169,13 @@ SchedulingPolicy find_scheduling_policy(const std::string& name) {
 
 void EngineConfig::validate() const {
   if (model.empty()) throw InvalidArgument("model is empty; give a directory with config.json");
-  require(dtype == "auto" || dtype == "float32" || dtype == "bfloat16" || dtype == "float16", "dtype", dtype,
-          "'auto', 'float32', 'bfloat16' or 'float16'");
-  require(load_format == "auto" || load_format == "safetensors" || load_format == "dummy", "load_format",
-          load_format, "'auto', 'safetensors' or 'dummy'");
-  require(max_model_len >= 0, "max_model_len", max_model_len, "at least 1, or 0 for the model's own");
+  check_fields(*this, kEngineConfigFields, std::numeric_limits<int32_t>::max());
   require(device == "auto" || device == "cpu" || is_cuda_device(device), "device", device,
-          "'auto', 'cpu', 'cuda' or 'cuda:N'");
-  require(gpu_memory_utilization > 0 && gpu_memory_utilization <= 1, "gpu_memory_utilization",
-          gpu_memory_utilization, "above 0 and at most 1");
-  require(gpu_memory_bytes >= 0, "gpu_memory_bytes", gpu_memory_bytes,
-          "a number of bytes, or 0 to go by gpu_memory_utilization");
-  require(num_threads >= 0 && num_threads <= 1024, "num_threads", num_threads,
-          "between 1 and 1024, or 0 for all cores");
-  require(tensor_parallel_size >= 1 && tensor_parallel_size <= 64, "tensor_parallel_size",
-          tensor_parallel_size, "between 1 and 64");
-  require(block_size == 16 || block_size == 32 || block_size == 64, "block_size", block_size, "16, 32 or 64");
-  require(kv_cache_memory_bytes >= 0, "kv_cache_memory_bytes", kv_cache_memory_bytes,
-          "a number of bytes, or 0 to size it from the memory available");
-  require(num_gpu_blocks_override == 0 || num_gpu_blocks_override >= 2, "num_gpu_blocks_override",
-          num_gpu_blocks_override, "at least 2 (block 0 is kept back), or 0");
-  require(max_num_seqs >= 1 && max_num_seqs <= 4096, "max_num_seqs", max_num_seqs, "between 1 and 4096");
-  require(max_num_batched_tokens >= 1 && max_num_batched_tokens <= 1048576, "max_num_batched_tokens",
-          max_num_batched_tokens, "between 1 and 1048576");
-  require(long_prefill_token_threshold >= 0, "long_prefill_token_threshold", long_prefill_token_threshold,
-          "at least 1, or 0 for no limit");
-  require(max_num_partial_prefills >= 0, "max_num_partial_prefills", max_num_partial_prefills,
-          "at least 1, or 0 for no limit");
-  require(max_long_partial_prefills >= 0, "max_long_partial_prefills", max_long_partial_prefills,
-          "at least 1, or 0 for no limit");
-  find_scheduling_policy(scheduling_policy);
-  require(watermark >= 0 && watermark < 1, "watermark", watermark, "at least 0 and below 1");
-  require(max_logprobs >= -1, "max_logprobs", max_logprobs, "at least 0, or -1 for the whole vocabulary");
-  require(max_logprob_token_ids >= 0, "max_logprob_token_ids", max_logprob_token_ids, "at least 0");
-  require(max_logit_bias >= 0, "max_logit_bias", max_logit_bias, "at least 0");
-  require(max_stop_token_ids >= 0, "max_stop_token_ids", max_stop_token_ids, "at least 0");
-  require(max_stop_bytes >= 0 && max_stop_bytes <= 1 << 28, "max_stop_bytes", max_stop_bytes,
-          "between 0 and 268435456");
-  require(max_bad_words_bytes >= 0 && max_bad_words_bytes <= 1 << 20, "max_bad_words_bytes",
-          max_bad_words_bytes, "between 0 and 1048576");
-  require(max_extra_args_bytes >= 0 && max_extra_args_bytes <= 1 << 24, "max_extra_args_bytes",
-          max_extra_args_bytes, "between 0 and 16777216");
+          describe(find_range(kEngineConfigFields, "device")));
   if (think_start_token_ids.empty() != think_end_token_ids.empty()) {
     throw InvalidArgument(
         "think_start_token_ids and think_end_token_ids belong together: give both, or neither");
   }
-  require(max_answer_logprobs >= 0, "max_answer_logprobs", max_answer_logprobs, "at least 0");
-  require(max_structured_output_bytes >= 0 && max_structured_output_bytes <= 1 << 28,
-          "max_structured_output_bytes", max_structured_output_bytes, "between 0 and 268435456");
-  require(structured_output_threads >= 0 && structured_output_threads <= 64, "structured_output_threads",
-          structured_output_threads, "between 1 and 64, or 0 for half the cores");
-  require(structured_output_cache_bytes >= 0, "structured_output_cache_bytes", structured_output_cache_bytes,
-          "at least 0");
-  require(num_jump_forward_tokens >= 0 && num_jump_forward_tokens <= 32, "num_jump_forward_tokens",
-          num_jump_forward_tokens, "between 1 and 32, or 0 for none");
-  require(max_waiting_requests >= 0, "max_waiting_requests", max_waiting_requests,
-          "at least 1, or 0 for no limit");
-  require(max_queued_tokens >= 0, "max_queued_tokens", max_queued_tokens, "at least 1, or 0 for no limit");
-  require(flight_recorder_bytes == 0 || flight_recorder_bytes >= 1 << 16, "flight_recorder_bytes",
-          flight_recorder_bytes, "at least 65536, or 0 for no recorder");
-  require(flight_recorder_minutes > 0, "flight_recorder_minutes", flight_recorder_minutes, "above 0");
   if (std::error_code error;
       !flight_recorder_dir.empty() && !std::filesystem::is_directory(flight_recorder_dir, error)) {
     throw InvalidArgument(str("flight_recorder_dir: no directory '", flight_recorder_dir,
@@ -226,18 +184,14 @@ void EngineConfig::validate() const {
   // A fault's handler would return to the fault, again and again; and what ends programs should end them.
   constexpr int kReserved[] = {SIGABRT, SIGBUS,  SIGFPE,  SIGILL,  SIGINT,
                                SIGKILL, SIGSEGV, SIGSTOP, SIGTERM, SIGTRAP};
-  require(flight_recorder_signal >= 0 && flight_recorder_signal < 65 &&
-              std::find(std::begin(kReserved), std::end(kReserved), flight_recorder_signal) ==
-                  std::end(kReserved),
+  require(std::ranges::find(kReserved, flight_recorder_signal) == std::end(kReserved),
           "flight_recorder_signal", flight_recorder_signal,
-          "the number of a signal that ends nothing and reports no fault (12 is SIGUSR2), or 0 for none");
+          describe(find_range(kEngineConfigFields, "flight_recorder_signal")));
   if (kv_arena && (kv_cache_memory_bytes > 0 || num_gpu_blocks_override > 0)) {
     throw InvalidArgument(
         "kv_arena decides the size of the KV cache; leave kv_cache_memory_bytes and "
         "num_gpu_blocks_override at 0");
   }
-  require(max_queued_requests >= 0, "max_queued_requests", max_queued_requests,
-          "at least 1, or 0 for no limit");
 }
 
 }  // namespace quire

@@ -269,7 +269,21 @@ Request& Scheduler::choose_victim() const {
   return *victim;
 }
 
+void Scheduler::preempt_all() {
+  QUIRE_CHECK(in_flight_.empty(), "steps are in flight");
+  drop_finished();
+  while (take_blocks_kept_for_forks()) {
+  }
+  drop_finished();
+  while (!running_.empty()) preempt(choose_victim());
+}
+
 void Scheduler::preempt(Request& request, SchedulerOutput& out) {
+  preempt(request);
+  out.preempted_req_ids.push_back(request.id());
+}
+
+void Scheduler::preempt(Request& request) {
   kv_cache_manager_.free(request);
   request.preempt();
   for (const MultiModalFeature& feature : request.mm_features())
@@ -277,7 +291,6 @@ void Scheduler::preempt(Request& request, SchedulerOutput& out) {
   ++stats_.num_preemptions;
   running_.erase(std::find(running_.rbegin(), running_.rend(), &request).base() - 1);
   waiting_->add(request);
-  out.preempted_req_ids.push_back(request.id());
 }
 
 // Takes back what this very step gave a request that is then preempted.

@@ -102,6 +102,9 @@ class Scheduler {
   bool memory_is_wanted() const { return kv_cache_manager_.memory_is_wanted(); }
   // Returns false, and does nothing, while a request holds blocks.
   bool reset_prefix_cache() { return kv_cache_manager_.reset_prefix_cache(); }
+  // With no step in flight: running requests are preempted, and those that stay for forks give their blocks
+  // up. Requests that wait with blocks that a KV connector has loaded keep them.
+  void preempt_all();
   std::vector<RequestId> unfinished_request_ids() const;
   // Null when it is unknown or finished.
   const Request* find_request(RequestId id) const;
@@ -148,6 +151,7 @@ class Scheduler {
   int32_t limit_by_encoder(Request& request, int32_t start, int32_t num_new_tokens);
   Request& choose_victim() const;
   void preempt(Request& request, SchedulerOutput& out);
+  void preempt(Request& request);
   void unschedule(Request& request, SchedulerOutput& out);
   void schedule_request(Request& request, int32_t num_new_tokens, bool was_waiting, SchedulerOutput& out);
   bool finish_schedule(SchedulerOutput& out);

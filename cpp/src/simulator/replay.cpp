@@ -148,7 +148,11 @@ class Replay {
         scheduler_->set_pause_state(static_cast<PauseState>(state));
         return;
       }
-      case RecordedEventKind::kResetPrefixCache: scheduler_->reset_prefix_cache(); return;
+      // With requests that run it was for new weights, which preempts them.
+      case RecordedEventKind::kResetPrefixCache:
+        scheduler_->preempt_all();
+        scheduler_->reset_prefix_cache();
+        return;
       case RecordedEventKind::kGrammarReady: scheduler_->replay_grammar_ready(read<RequestId>(event)); return;
       case RecordedEventKind::kSchedule: schedule(read<RecordedSchedule>(event)); return;
       case RecordedEventKind::kResult: collect(event); return;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <filesystem>
 #include <map>
 #include <optional>
@@ -10,6 +11,7 @@
 #include "formats/hf_config.h"
 #include "quire/error.h"
 #include "util/check.h"
+#include "util/nearest.h"
 #include "util/str.h"
 #include "weights/convert.h"
 
@@ -79,6 +81,33 @@ Checkpoint Checkpoint::dummy(const std::string& directory) {
   return checkpoint;
 }
 
+Checkpoint Checkpoint::of(std::span<const WeightTensor> tensors) {
+  Checkpoint checkpoint;
+  checkpoint.directory_ = "the tensors given";
+  checkpoint.memory_entries_.reserve(tensors.size());  // the map has their addresses
+  for (const WeightTensor& tensor : tensors) {
+    const auto* known = std::ranges::find_if(
+        kDtypeNames, [&](const auto& each) { return tensor.dtype == dtype_name(each.first); });
+    if (known == kDtypeNames.end()) {
+      throw InvalidArgument(str("tensor '", tensor.name, "' has dtype '", tensor.dtype,
+                                "'; weights are float32, float16, bfloat16, int8, uint8, int32 or int64"));
+    }
+    uint64_t bytes = dtype_bytes(known->first);
+    for (const int64_t size : tensor.shape) {
+      if (size < 0 || __builtin_mul_overflow(bytes, static_cast<uint64_t>(size), &bytes))
+        throw InvalidArgument(str("tensor '", tensor.name, "' has shape ", shape_text(tensor.shape)));
+    }
+    if (tensor.data == nullptr && bytes > 0)
+      throw InvalidArgument(str("tensor '", tensor.name, "' has no data"));
+    const SafetensorsEntry& entry = checkpoint.memory_entries_.emplace_back(
+        SafetensorsEntry{tensor.name, std::string(known->second), tensor.shape, 0, bytes});
+    const auto* data = static_cast<const std::byte*>(tensor.data);
+    if (!checkpoint.tensors_.emplace(tensor.name, Tensor{nullptr, &entry, data}).second)
+      throw InvalidArgument(str("tensor '", tensor.name, "' is given twice"));
+  }
+  return checkpoint;
+}
+
 Checkpoint Checkpoint::open(const std::string& directory) {
   Checkpoint checkpoint;
   checkpoint.directory_ = directory;
@@ -137,10 +166,16 @@ Checkpoint Checkpoint::open(const std::string& directory) {
 void Checkpoint::add_file(const std::string& path) {
   const auto& file = files_.emplace_back(std::make_shared<const SafetensorsFile>(path));
   for (const SafetensorsEntry& entry : file->entries()) {
-    if (!tensors_.emplace(entry.name, Tensor{file, &entry}).second) {
+    if (!tensors_.emplace(entry.name, Tensor{file, &entry, file->bytes(entry).data()}).second) {
       throw InvalidArgument(str(path, ": tensor '", entry.name, "' is in another shard too"));
     }
   }
+}
+
+std::string Checkpoint::stamp() const {
+  std::string stamp;
+  for (const auto& file : files_) stamp += file->stamp();
+  return stamp;
 }
 
 TensorView Checkpoint::take(const std::string& name, std::initializer_list<int64_t> shape,
@@ -152,51 +187,67 @@ TensorView Checkpoint::take(const std::string& name, std::initializer_list<int64
     const DType main = *parse_dtype(main_dtype_);
     return view_of(nullptr, is_wanted(main) ? main : *dtypes.begin(), shape);
   }
+  asked_.insert(name);
   const auto found = tensors_.find(name);
-  if (found == tensors_.end()) throw InvalidArgument(str(directory_, ": tensor '", name, "' is missing"));
+  if (found == tensors_.end()) {
+    if (allows_missing_) return view_of(nullptr, *dtypes.begin(), shape);
+    throw InvalidArgument(str(directory_, ": tensor '", name, "' is missing"));
+  }
   Tensor& tensor = found->second;
   const SafetensorsEntry& entry = *tensor.entry;
   if (!std::equal(shape.begin(), shape.end(), entry.shape.begin(), entry.shape.end())) {
-    throw InvalidArgument(str(tensor.file->path(), ": tensor '", name, "' has shape ",
-                              shape_text(entry.shape), ", the config asks for ", shape_text(shape)));
+    throw InvalidArgument(str(place_of(tensor), ": tensor '", name, "' has shape ", shape_text(entry.shape),
+                              ", the config asks for ", shape_text(shape)));
   }
   const std::optional<DType> dtype = parse_dtype(entry.dtype);
   if (!dtype || !is_wanted(*dtype)) {
-    throw InvalidArgument(str(tensor.file->path(), ": tensor '", name, "' has dtype ", entry.dtype, "; ",
-                              supported_text(dtypes)));
+    throw InvalidArgument(
+        str(place_of(tensor), ": tensor '", name, "' has dtype ", entry.dtype, "; ", supported_text(dtypes)));
   }
   tensor.taken = true;
   // A view has no const form; nobody writes.
-  void* data = const_cast<std::byte*>(tensor.file->bytes(entry).data());
+  void* data = const_cast<std::byte*>(tensor.data);
   return view_of(data, *dtype, shape);
 }
 
-const SafetensorsFile& Checkpoint::file_of(const std::byte* address) const {
+const SafetensorsFile* Checkpoint::file_of(const std::byte* address) const {
   const auto file =
       std::find_if(files_.begin(), files_.end(), [&](const auto& f) { return f->contains(address); });
-  QUIRE_CHECK(file != files_.end(), "an address in none of ", files_.size(), " files");
-  return **file;
+  QUIRE_CHECK(file != files_.end() || !memory_entries_.empty(), "an address in none of ", files_.size(),
+              " files");
+  return file != files_.end() ? file->get() : nullptr;
 }
 
 void Checkpoint::read(const std::byte* from, DType dtype, int64_t count, std::byte* out) const {
   if (count == 0) return;
   constexpr size_t kBytesAtOnce = 256 << 10;  // looked at while they are in a cache
-  const SafetensorsFile& file = file_of(from);
+  const SafetensorsFile* file = file_of(from);
   const size_t size = dtype_bytes(dtype);
   const size_t bytes = static_cast<size_t>(count) * size;
   for (size_t done = 0; done < bytes; done += kBytesAtOnce) {
     const size_t num_bytes = std::min(kBytesAtOnce, bytes - done);
-    file.read(from + done, {out + done, num_bytes});
+    if (file != nullptr) {
+      file->read(from + done, {out + done, num_bytes});
+    } else {
+      std::memcpy(out + done, from + done, num_bytes);
+    }
     if (!is_float(dtype) || all_finite(out + done, dtype, static_cast<int64_t>(num_bytes / size))) continue;
     size_t bad = done;
     while (all_finite(out + bad, dtype, 1)) bad += size;
-    const SafetensorsEntry& entry = file.entry_at(from);
-    const size_t begin = static_cast<size_t>(from - file.bytes(entry).data());
-    throw InvalidArgument(str(file.path(), ": tensor '", entry.name,
-                              "' holds NaN or an infinite value, at place ", (begin + bad) / size, " of ",
-                              (entry.end - entry.begin) / size,
-                              "; the file is damaged, or was written by a training run that had diverged"));
+    fail_at(from, from + bad, size);
   }
+}
+
+void Checkpoint::fail_at(const std::byte* from, const std::byte* bad, size_t value_bytes) const {
+  const auto found = std::find_if(tensors_.begin(), tensors_.end(),
+                                  [&](const auto& each) { return each.second.contains(from); });
+  QUIRE_CHECK(found != tensors_.end());
+  const Tensor& tensor = found->second;
+  throw InvalidArgument(
+      str(place_of(tensor), ": tensor '", found->first, "' holds NaN or an infinite value, at place ",
+          static_cast<size_t>(bad - tensor.data) / value_bytes, " of ", tensor.bytes() / value_bytes, "; ",
+          tensor.file ? "the file is damaged, or was written by a training run that had diverged"
+                      : "has the training run diverged?"));
 }
 
 void Checkpoint::check_all_taken(const std::vector<std::string_view>& ignored) const {
@@ -207,9 +258,29 @@ void Checkpoint::check_all_taken(const std::vector<std::string_view>& ignored) c
   }
   if (left.empty()) return;
   std::sort(left.begin(), left.end());
+  // What the model misses is likelier to be meant than what it has found.
+  const std::vector<std::string> missing = missing_names();
+  const std::string nearest =
+      missing.empty() ? nearest_name(left[0], asked_) : nearest_name(left[0], missing);
   throw InvalidArgument(str(directory_, ": the model has no place for tensor '", left[0], "'",
                             left.size() > 1 ? str(" and ", left.size() - 1, " more") : "",
-                            "; the weights do not match config.json"));
+                            "; the weights do not match config.json",
+                            nearest.empty() ? "" : str("; the nearest that it has is '", nearest, "'")));
+}
+
+std::vector<std::string> Checkpoint::missing_names() const {
+  std::vector<std::string> missing;
+  for (const std::string& name : asked_)
+    if (!tensors_.contains(name)) missing.push_back(name);
+  return missing;
+}
+
+void Checkpoint::check_none_missing() const {
+  const std::vector<std::string> missing = missing_names();
+  if (missing.empty()) return;
+  throw InvalidArgument(str(directory_, ": tensor '", missing[0], "'",
+                            missing.size() > 1 ? str(" and ", missing.size() - 1, " more are") : " is",
+                            " missing; give them, or say that the update is partial"));
 }
 
 }  // namespace quire

@@ -1,7 +1,9 @@
-// The tensors of a model directory, by name.
+// The tensors of a model directory, or of somebody's memory, by name.
 #pragma once
 
 #include <memory>
+#include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -9,6 +11,7 @@
 
 #include "formats/safetensors.h"
 #include "quire/kernels/tensor_view.h"
+#include "quire/weights.h"
 
 namespace quire {
 
@@ -21,6 +24,13 @@ class Checkpoint {
   // For load_format "dummy": has whatever is asked of `take`, without data, and nothing else. The main dtype
   // is that of config.json's "dtype" (or "torch_dtype"), float32 when it names none.
   static Checkpoint dummy(const std::string& directory);
+  // What the tensors point to lives longer. Throws InvalidArgument for a name that comes twice, an unknown
+  // dtype, or a tensor without data.
+  static Checkpoint of(std::span<const WeightTensor> tensors);
+
+  // From now on `take` gives what is missing as a view without data, and a loader leaves the values alone.
+  void allow_missing() { allows_missing_ = true; }
+  bool allows_missing() const { return allows_missing_; }
 
   bool has(const std::string& name) const { return tensors_.contains(name); }
 
@@ -40,23 +50,41 @@ class Checkpoint {
   // Throws InvalidArgument when tensors are left that no one took, except names that end in one of `ignored`:
   // the architecture would not be what the config says.
   void check_all_taken(const std::vector<std::string_view>& ignored) const;
+  // Throws InvalidArgument when `take` was asked for what is not there, and was allowed to.
+  void check_none_missing() const;
 
   // The floating-point dtype most bytes are stored in: "F32", "F16" or "BF16".
   const std::string& main_dtype() const { return main_dtype_; }
   const std::string& directory() const { return directory_; }
+  // Of all files: the same as long as nobody has written one of them. Empty for a dummy.
+  std::string stamp() const;
 
  private:
   struct Tensor {
-    std::shared_ptr<const SafetensorsFile> file;
+    std::shared_ptr<const SafetensorsFile> file;  // null: in memory
     const SafetensorsEntry* entry;
+    const std::byte* data;
     bool taken = false;
+
+    size_t bytes() const { return static_cast<size_t>(entry->end - entry->begin); }
+    bool contains(const std::byte* address) const { return address >= data && address < data + bytes(); }
   };
   void add_file(const std::string& path);
-  const SafetensorsFile& file_of(const std::byte* address) const;
+  std::vector<std::string> missing_names() const;
+  // Null for memory.
+  const SafetensorsFile* file_of(const std::byte* address) const;
+  // Where a tensor lies, as errors say it.
+  const std::string& place_of(const Tensor& tensor) const {
+    return tensor.file ? tensor.file->path() : directory_;
+  }
+  [[noreturn]] void fail_at(const std::byte* from, const std::byte* bad, size_t value_bytes) const;
 
   std::string directory_;
   std::string main_dtype_ = "F32";
   bool is_dummy_ = false;
+  bool allows_missing_ = false;
+  std::set<std::string> asked_;                   // names that `take` was asked for
+  std::vector<SafetensorsEntry> memory_entries_;  // of tensors in memory
   std::vector<std::shared_ptr<const SafetensorsFile>> files_;
   std::unordered_map<std::string, Tensor> tensors_;
 };

@@ -52,7 +52,7 @@ class DeviceLoader final : public WeightLoader {
 
   void load(void* to, DType dtype, TensorView from) override {
     const uint64_t seed = num_loads_++;
-    if (from.numel() == 0) return;
+    if (from.numel() == 0 || keeps(from)) return;
     if (!from.data) return fill_random(to, dtype, from, seed);
     // A dense tensor is one long row.
     int64_t rows = from.rank == 1 ? 1 : from.shape[0];

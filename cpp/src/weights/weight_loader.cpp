@@ -20,6 +20,7 @@ class HostLoader final : public WeightLoader {
 
   void load(void* to, DType dtype, TensorView from) override {
     const uint64_t seed = num_loads_++;
+    if (keeps(from)) return;
     auto* out = static_cast<std::byte*>(to);
     const auto size = static_cast<int64_t>(dtype_bytes(dtype));
     if (!from.data) {
@@ -70,7 +71,41 @@ class MeasuringLoader final : public WeightLoader {
   bool measuring() const override { return true; }
 };
 
+class CheckingLoader final : public WeightLoader {
+ public:
+  explicit CheckingLoader(const HostParallel* host) : host_(host) {}
+
+  void load(void*, DType, TensorView from) override {
+    if (from.data == nullptr) return;
+    const bool is_dense = from.rank == 1 || from.stride[0] == from.shape[1];
+    const int64_t rows = is_dense ? 1 : from.shape[0];
+    const int64_t columns = is_dense ? from.numel() : from.shape[1];
+    constexpr int64_t kAtOnce = 16384;
+    const int64_t pieces = (columns + kAtOnce - 1) / kAtOnce;
+    quire::for_each_range(host_, rows * pieces, [&](int64_t begin, int64_t end) {
+      alignas(64) std::byte values[kAtOnce * sizeof(float)];
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t first = i % pieces * kAtOnce;
+        const std::byte* row = is_dense ? from.as<std::byte>() : from.at(i / pieces);
+        read_values(values, from.dtype, row + static_cast<size_t>(first) * dtype_bytes(from.dtype),
+                    from.dtype, std::min(kAtOnce, columns - first));
+      }
+    });
+  }
+  void generate(void*, int64_t, size_t, RowWriter) override {}
+  void finish() override {}
+  bool measuring() const override { return true; }
+
+ private:
+  const HostParallel* host_;
+};
+
 }  // namespace
+
+void WeightLoader::set_checkpoint(const Checkpoint* checkpoint) {
+  checkpoint_ = checkpoint;
+  keeps_missing_ = checkpoint != nullptr && checkpoint->allows_missing();
+}
 
 void WeightLoader::read_rows(void* out, DType dtype, const TensorView& from) const {
   auto* to = static_cast<std::byte*>(out);
@@ -101,6 +136,10 @@ std::unique_ptr<WeightLoader> make_host_loader(const HostParallel* host) {
   return std::make_unique<HostLoader>(host);
 }
 std::unique_ptr<WeightLoader> make_measuring_loader() { return std::make_unique<MeasuringLoader>(); }
+
+std::unique_ptr<WeightLoader> make_checking_loader(const HostParallel* host) {
+  return std::make_unique<CheckingLoader>(host);
+}
 
 void load_zeros(WeightLoader& loader, void* to, int64_t rows, size_t row_bytes) {
   loader.generate(to, rows, row_bytes, [row_bytes](int64_t begin, int64_t end, std::byte* out) {

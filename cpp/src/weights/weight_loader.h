@@ -25,7 +25,9 @@ class WeightLoader {
 
   // Tensors that `load` is given from now on are read through this checkpoint, until `finish`. Null, as at
   // first: they are plain memory.
-  void set_checkpoint(const Checkpoint* checkpoint) { checkpoint_ = checkpoint; }
+  void set_checkpoint(const Checkpoint* checkpoint);
+  // Whether what this tensor would be written to stays as it is: its checkpoint may do without it, and does.
+  bool keeps(const TensorView& from) const { return keeps_missing_ && from.data == nullptr; }
 
   // Writes a dense tensor of `dtype` and of `from`'s shape at `to`, in the backend's memory, converted as
   // weights/convert.h says.
@@ -46,7 +48,7 @@ class WeightLoader {
   // for a weight of it that is infinite or NaN.
   virtual void finish() = 0;
 
-  // Whether nothing is written or read: the model is only built for its sizes.
+  // Whether nothing is written: `to` is nobody's memory.
   virtual bool measuring() const { return false; }
 
  protected:
@@ -55,6 +57,7 @@ class WeightLoader {
 
  private:
   const Checkpoint* checkpoint_ = nullptr;
+  bool keeps_missing_ = false;
 };
 
 // Converts in place, on the threads that `host` lends (null: the caller's).
@@ -62,6 +65,8 @@ std::unique_ptr<WeightLoader> make_host_loader(const HostParallel* host = nullpt
 
 // Does nothing.
 std::unique_ptr<WeightLoader> make_measuring_loader();
+// Writes nothing either, but reads all that a loader would read, and throws what that would throw.
+std::unique_ptr<WeightLoader> make_checking_loader(const HostParallel* host = nullptr);
 
 // Streams through pinned buffers: a few threads (at most `max_threads`) convert into them while others are
 // being copied. Dummy values are made on the device, with `ops`. Throws InternalError when the device fails.

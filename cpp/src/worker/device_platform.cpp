@@ -11,11 +11,6 @@ constexpr int kMaxTries = 8;
 // What is never asked for: the driver needs room for a kernel's local memory, and for modules loaded later.
 constexpr size_t kDriverBytes = size_t{256} << 20;
 
-int64_t left_of(const DeviceArena& arena, size_t reserved) {
-  const size_t left = arena.remaining();
-  return left > reserved ? static_cast<int64_t>(left - reserved) : 0;
-}
-
 class DevicePlatform final : public Platform {
  public:
   // A device computes by itself: one thread of the host is enough.
@@ -46,17 +41,28 @@ class DevicePlatform final : public Platform {
   std::unique_ptr<WeightLoader> make_loader() override {
     return make_device_loader(runtime_, backend_.device, ops());
   }
-  std::unique_ptr<DeviceArena> make_arena(const EngineConfig& config,
-                                          const std::function<DeviceMemoryPlan()>& measure) override;
+  WorkerMemory make_memory(const EngineConfig& config,
+                           const std::function<DeviceMemoryPlan()>& measure) override;
 
-  int64_t available_kv_cache_bytes(const DeviceArena& arena, size_t reserved, int32_t) const override {
-    return left_of(arena, reserved);
+  int64_t available_kv_cache_bytes(const WorkerMemory& memory, int32_t) const override {
+    return static_cast<int64_t>(memory.kv_cache->remaining());
   }
   bool maps_kv_cache_on_demand() const override { return false; }
-  std::vector<std::byte*> allocate_kv_cache(const KVCacheConfig& config, DeviceArena& arena,
-                                            size_t reserved) override;
+  std::vector<std::byte*> allocate_kv_cache(const KVCacheConfig& config, WorkerMemory& memory) override;
   // A device's blocks have their memory for good.
   void apply(std::span<const KVExtent>) override {}
+  void discard_kv_cache(WorkerMemory& memory) override { memory.kv_cache->discard(); }
+  void restore_kv_cache(WorkerMemory& memory) override { memory.kv_cache->restore(); }
+
+  Buffer copy_to_host(const DeviceArena& arena) override {
+    const std::span<std::byte> memory = arena.device_memory();
+    Buffer copy(memory.size());
+    move(copy.data(), memory.data(), memory.size(), "copying weights to the host");
+    return copy;
+  }
+  void copy_from_host(const DeviceArena& arena, const Buffer& copy) override {
+    move(arena.device_memory().data(), copy.data(), copy.size(), "copying weights to the device");
+  }
 
   size_t step_buffers_bytes(const StepBuffersConfig& config) const override {
     return device_step_buffers_bytes(config);
@@ -67,14 +73,19 @@ class DevicePlatform final : public Platform {
   }
 
  private:
+  void move(std::byte* to, const std::byte* from, size_t bytes, const char* what) {
+    check_device(runtime_, runtime_.copy(to, from, bytes, launch_.stream), what);
+    check_device(runtime_, runtime_.synchronize_stream(launch_.stream), what);
+  }
+
   const DeviceRuntime& runtime_;
   LaunchError launch_error_;
   DeviceStream stream_;
   std::unique_ptr<void, void (*)(void*)> state_{nullptr, [](void*) {}};
 };
 
-std::unique_ptr<DeviceArena> DevicePlatform::make_arena(const EngineConfig& config,
-                                                        const std::function<DeviceMemoryPlan()>& measure) {
+WorkerMemory DevicePlatform::make_memory(const EngineConfig& config,
+                                         const std::function<DeviceMemoryPlan()>& measure) {
   if (config.kv_arena) {
     throw InvalidArgument(
         "kv_arena is host memory; a CUDA device's KV cache is sized by gpu_memory_utilization");
@@ -85,9 +96,12 @@ std::unique_ptr<DeviceArena> DevicePlatform::make_arena(const EngineConfig& conf
     check_device(runtime_, runtime_.memory_info(&free, &total), "asking for the free memory");
     plan.set_budget(config, free > kDriverBytes ? free - kDriverBytes : 0, total);
     try {
-      auto arena = make_device_arena(runtime_, plan.arena_bytes());
+      WorkerMemory memory;
+      memory.weights = make_device_arena(runtime_, plan.weights);
+      memory.steps = make_device_arena(runtime_, plan.step_bytes());
+      memory.kv_cache = make_device_arena(runtime_, plan.kv_cache);
       log(LogLevel::kInfo, name(), ": ", plan.text());
-      return arena;
+      return memory;
     } catch (const ResourceExhausted&) {
       // A neighbour took some between the question and this.
       if (attempt == kMaxTries) throw;
@@ -95,11 +109,10 @@ std::unique_ptr<DeviceArena> DevicePlatform::make_arena(const EngineConfig& conf
   }
 }
 
-std::vector<std::byte*> DevicePlatform::allocate_kv_cache(const KVCacheConfig& config, DeviceArena& arena,
-                                                          size_t reserved) {
+std::vector<std::byte*> DevicePlatform::allocate_kv_cache(const KVCacheConfig& config, WorkerMemory& memory) {
   int64_t bytes = 0;
   for (const KVCacheGroup& group : config.groups) bytes += group.block_bytes() * group.num_blocks;
-  const int64_t available = left_of(arena, reserved);
+  const auto available = static_cast<int64_t>(memory.kv_cache->remaining());
   if (bytes > available) {
     throw InvalidArgument(str("kv_cache_memory_bytes ", bytes, " is more than the ", available,
                               " bytes that are left for it on ", name(),
@@ -107,8 +120,8 @@ std::vector<std::byte*> DevicePlatform::allocate_kv_cache(const KVCacheConfig& c
   }
   std::vector<std::byte*> first_blocks;
   for (const KVCacheGroup& group : config.groups) {
-    first_blocks.push_back(
-        arena.allocate(static_cast<size_t>(group.block_bytes()) * static_cast<size_t>(group.num_blocks)));
+    first_blocks.push_back(memory.kv_cache->allocate(static_cast<size_t>(group.block_bytes()) *
+                                                     static_cast<size_t>(group.num_blocks)));
   }
   return first_blocks;
 }

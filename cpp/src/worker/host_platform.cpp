@@ -19,18 +19,17 @@ class HostPlatform final : public Platform {
   std::string loss() override { return {}; }
 
   std::unique_ptr<WeightLoader> make_loader() override { return make_host_loader(launch_.host); }
-  std::unique_ptr<DeviceArena> make_arena(const EngineConfig&,
-                                          const std::function<DeviceMemoryPlan()>&) override {
-    return make_host_arena();
+  WorkerMemory make_memory(const EngineConfig&, const std::function<DeviceMemoryPlan()>&) override {
+    return {make_host_arena(), make_host_arena(), make_host_arena()};
   }
 
   // A part of what is free, for the host is shared with everyone.
-  int64_t available_kv_cache_bytes(const DeviceArena&, size_t, int32_t world_size) const override {
+  int64_t available_kv_cache_bytes(const WorkerMemory&, int32_t world_size) const override {
     return std::min(static_cast<int64_t>(available_host_memory() / 2), kMaxDefaultKvCacheBytes) / world_size;
   }
   bool maps_kv_cache_on_demand() const override { return true; }
   // Address space: blocks get memory when they are touched.
-  std::vector<std::byte*> allocate_kv_cache(const KVCacheConfig& config, DeviceArena&, size_t) override {
+  std::vector<std::byte*> allocate_kv_cache(const KVCacheConfig& config, WorkerMemory&) override {
     std::vector<std::byte*> first_blocks;
     for (const KVCacheGroup& group : config.groups)
       first_blocks.push_back(
@@ -40,6 +39,13 @@ class HostPlatform final : public Platform {
   void apply(std::span<const KVExtent> extents) override {
     for (const KVExtent& extent : extents) kv_cache_.at(static_cast<size_t>(extent.group)).apply(extent);
   }
+  void discard_kv_cache(WorkerMemory&) override {
+    for (KVCacheMemory& group : kv_cache_) group.discard();
+  }
+  void restore_kv_cache(WorkerMemory&) override {}
+
+  Buffer copy_to_host(const DeviceArena&) override { return {}; }
+  void copy_from_host(const DeviceArena&, const Buffer&) override {}
 
   size_t step_buffers_bytes(const StepBuffersConfig&) const override { return 0; }
   std::unique_ptr<StepBuffers> make_step_buffers(const StepBuffersConfig& config, DeviceArena&) override {

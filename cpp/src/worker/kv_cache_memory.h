@@ -48,6 +48,9 @@ class KVCacheMemory {
                    static_cast<size_t>(extent.num_blocks) * block_bytes());
   }
 
+  // All blocks lose their memory, until they are touched.
+  void discard() { pages_.discard(); }
+
   size_t resident_bytes() const { return pages_.resident_bytes(); }
 
  private:

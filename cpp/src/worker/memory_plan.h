@@ -29,8 +29,9 @@ struct DeviceMemoryPlan {
   // nothing is left for the KV cache, and InvalidArgument when gpu_memory_bytes is more than there is.
   void set_budget(const EngineConfig& config, size_t free, size_t total);
 
+  size_t step_bytes() const { return workspace + activations + batch; }
   // What is taken at once: everything but the graphs and the exchange.
-  size_t arena_bytes() const { return weights + workspace + activations + batch + kv_cache; }
+  size_t arena_bytes() const { return weights + step_bytes() + kv_cache; }
   std::string text() const;
 };
 

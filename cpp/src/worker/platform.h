@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "device/buffer.h"
 #include "device/device_arena.h"
 #include "device/thread_pool.h"
 #include "messages/kv_cache_spec.h"
@@ -21,6 +22,13 @@
 #include "worker/step_buffers.h"
 
 namespace quire {
+
+// What a worker keeps. They are apart because they come and go apart.
+struct WorkerMemory {
+  std::unique_ptr<DeviceArena> weights;
+  std::unique_ptr<DeviceArena> steps;     // workspace, activations, batch: stays
+  std::unique_ptr<DeviceArena> kv_cache;  // a device's
+};
 
 // One per worker, on its thread but for `select` and `loss`. Outlives everything that it makes.
 class Platform {
@@ -54,20 +62,27 @@ class Platform {
   // Where everything that the worker keeps will lie. `measure` says what it takes besides the KV cache; not
   // everyone asks. Throws as DeviceMemoryPlan::set_budget and make_device_arena do, and InvalidArgument for a
   // kv_arena where the KV cache is no host memory.
-  virtual std::unique_ptr<DeviceArena> make_arena(const EngineConfig& config,
-                                                  const std::function<DeviceMemoryPlan()>& measure) = 0;
+  virtual WorkerMemory make_memory(const EngineConfig& config,
+                                   const std::function<DeviceMemoryPlan()>& measure) = 0;
 
-  // What the KV cache may have when `reserved` bytes of the arena are still to be taken, and `world_size`
-  // ranks share the host.
-  virtual int64_t available_kv_cache_bytes(const DeviceArena& arena, size_t reserved,
-                                           int32_t world_size) const = 0;
+  // What the KV cache may have when `world_size` ranks share the host.
+  virtual int64_t available_kv_cache_bytes(const WorkerMemory& memory, int32_t world_size) const = 0;
   // Whether blocks take memory only when they are used.
   virtual bool maps_kv_cache_on_demand() const = 0;
   // Where block 0 of each group begins. Called once. Throws InvalidArgument for more than is available.
-  virtual std::vector<std::byte*> allocate_kv_cache(const KVCacheConfig& config, DeviceArena& arena,
-                                                    size_t reserved) = 0;
+  virtual std::vector<std::byte*> allocate_kv_cache(const KVCacheConfig& config, WorkerMemory& memory) = 0;
   // Blocks get or lose their memory, where that is done while they are used.
   virtual void apply(std::span<const KVExtent> extents) = 0;
+  // All blocks lose their memory, and get it back at the same addresses, with unspecified contents. Throw as
+  // DeviceArena::discard and restore do.
+  virtual void discard_kv_cache(WorkerMemory& memory) = 0;
+  virtual void restore_kv_cache(WorkerMemory& memory) = 0;
+
+  // A copy, in host memory, of what a device has in an arena; empty where that is host memory already. Throws
+  // ResourceExhausted when the host has no room.
+  virtual Buffer copy_to_host(const DeviceArena& arena) = 0;
+  // Its way back.
+  virtual void copy_from_host(const DeviceArena& arena, const Buffer& copy) = 0;
 
   // What make_step_buffers takes of its arena.
   virtual size_t step_buffers_bytes(const StepBuffersConfig& config) const = 0;

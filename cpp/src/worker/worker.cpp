@@ -25,7 +25,13 @@ std::vector<NamedLogitsProcessor> logits_processors_of(const EngineConfig& confi
 
 Worker::Worker(const EngineConfig& config, const Backend& backend, const HfConfig& hf_config,
                int32_t max_model_len, int32_t num_threads, std::unique_ptr<Communicator> communicator)
-    : platform_(make_platform(backend, num_threads)), communicator_(std::move(communicator)) {
+    : platform_(make_platform(backend, num_threads)),
+      communicator_(std::move(communicator)),
+      hf_config_(hf_config),
+      quantization_(read_quantization(hf_config, config.model)),
+      block_size_(config.block_size),
+      is_dummy_(config.load_format == "dummy"),
+      source_(config.model) {
   runner_config_.max_num_seqs = config.max_num_seqs;
   runner_config_.max_num_batched_tokens = config.max_num_batched_tokens;
   runner_config_.max_model_len = max_model_len;
@@ -33,20 +39,20 @@ Worker::Worker(const EngineConfig& config, const Backend& backend, const HfConfi
   runner_config_.use_graphs = !config.enforce_eager;
   runner_config_.speculation.num_speculative_tokens = backend.speculation.num_speculative_tokens;
   if (communicator_->rank() == 0) runner_config_.speculation.drafter = backend.speculation.drafter;
-  Checkpoint checkpoint =
-      config.load_format == "dummy" ? Checkpoint::dummy(config.model) : Checkpoint::open(config.model);
+  Checkpoint checkpoint = open_source();
+  source_stamp_ = checkpoint.stamp();
   dtype_ = resolve_dtype(config, checkpoint, backend);
-  arena_ = platform_->make_arena(config, [&] { return measure(config, hf_config, checkpoint); });
+  memory_ = platform_->make_memory(config, [&] { return measure(checkpoint, !config.enforce_eager); });
 
   const auto begin = std::chrono::steady_clock::now();
   const std::unique_ptr<WeightLoader> loader = platform_->make_loader();
   loader->set_checkpoint(&checkpoint);
-  model_ = build_model(config, hf_config, checkpoint, *arena_, *loader);
+  model_ = build_model(checkpoint, *memory_.weights, *loader);
   loader->finish();
   platform_->check();
   log(LogLevel::kInfo, "weights on ", platform_->name(), " after ", seconds_since(begin),
-      " s: ", arena_->used(), " bytes");
-  platform_->set_workspace(arena_->allocate(workspace_bytes_), workspace_bytes_);
+      " s: ", memory_.weights->used(), " bytes");
+  platform_->set_workspace(memory_.steps->allocate(workspace_bytes_), workspace_bytes_);
   runner_ = std::make_unique<ModelRunner>(runner_config_, *model_, *platform_, *communicator_);
   if (auto processors = logits_processors_of(config); !processors.empty()) {
     LogitsProcessorConfig made_for;
@@ -81,18 +87,17 @@ Worker::~Worker() {
   }
 }
 
-std::unique_ptr<Model> Worker::build_model(const EngineConfig& config, const HfConfig& hf_config,
-                                           Checkpoint& checkpoint, DeviceArena& arena, WeightLoader& loader) {
+std::unique_ptr<Model> Worker::build_model(Checkpoint& checkpoint, DeviceArena& arena, WeightLoader& loader) {
   const KernelTable& ops = platform_->ops();
   BuildContext build{ops, platform_->launch(), checkpoint, arena, loader, dtype_};
   build.rank = communicator_->rank();
   build.world_size = communicator_->world_size();
   build.max_model_len = runner_config_.max_model_len;
-  build.max_num_tokens = config.max_num_batched_tokens;
+  build.max_num_tokens = runner_config_.max_num_batched_tokens;
   build.max_num_seqs = runner_config_.max_num_logits();
-  build.block_size = config.block_size;
-  build.quantization = read_quantization(hf_config, config.model);
-  auto model = find_model(hf_config)(build, hf_config);
+  build.block_size = block_size_;
+  build.quantization = quantization_;
+  auto model = find_model(hf_config_)(build, hf_config_);
   if (ops.sampling_workspace_bytes != nullptr) {
     build.workspace_bytes = std::max(build.workspace_bytes,
                                      ops.sampling_workspace_bytes(build.max_num_seqs, model->vocab_size()));
@@ -102,29 +107,23 @@ std::unique_ptr<Model> Worker::build_model(const EngineConfig& config, const HfC
   return model;
 }
 
-DeviceMemoryPlan Worker::measure(const EngineConfig& config, const HfConfig& hf_config,
-                                 Checkpoint& checkpoint) {
+DeviceMemoryPlan Worker::measure(Checkpoint& checkpoint, bool uses_graphs) {
   const auto counter = make_measuring_arena();
   const auto nothing = make_measuring_loader();
-  const auto model = build_model(config, hf_config, checkpoint, *counter, *nothing);
+  const auto model = build_model(checkpoint, *counter, *nothing);
   const ModelRunner runner(runner_config_, *model, *platform_, *communicator_);
   DeviceMemoryPlan plan;
   plan.weights = counter->used();
   plan.workspace = DeviceArena::rounded(workspace_bytes_);
   plan.activations = DeviceArena::rounded(runner.activation_bytes());
   plan.batch = runner.batch_bytes(group_block_sizes(model->kv_cache_specs()));
-  plan.graphs = config.enforce_eager ? 0 : kGraphBytes;
+  plan.graphs = uses_graphs ? kGraphBytes : 0;
   plan.exchange = communicator_->device_bytes();
   return plan;
 }
 
-size_t Worker::step_bytes() const {
-  return DeviceArena::rounded(runner_->activation_bytes()) +
-         runner_->batch_bytes(group_block_sizes(model_->kv_cache_specs()));
-}
-
 int64_t Worker::available_kv_cache_bytes() const {
-  return platform_->available_kv_cache_bytes(*arena_, step_bytes(), communicator_->world_size());
+  return platform_->available_kv_cache_bytes(memory_, communicator_->world_size());
 }
 
 void Worker::initialize_kv_cache(const KVCacheConfig& config) {
@@ -132,7 +131,7 @@ void Worker::initialize_kv_cache(const KVCacheConfig& config) {
   const auto specs = model_->kv_cache_specs();
   std::vector<KVCacheView> layers(specs.size());
   const auto begin = std::chrono::steady_clock::now();
-  const auto first_blocks = platform_->allocate_kv_cache(config, *arena_, step_bytes());
+  const auto first_blocks = platform_->allocate_kv_cache(config, memory_);
   for (size_t g = 0; g < config.groups.size(); ++g) {
     const KVCacheGroup& group = config.groups[g];
     kv_groups_.push_back({first_blocks[g], static_cast<size_t>(group.block_bytes())});
@@ -145,7 +144,7 @@ void Worker::initialize_kv_cache(const KVCacheConfig& config) {
   for (size_t layer = 0; layer < layers.size(); ++layer) {
     QUIRE_CHECK(layers[layer].data, "layer ", layer, " is in no group");
   }
-  runner_->set_kv_cache(config, std::move(layers), *arena_);
+  runner_->set_kv_cache(config, std::move(layers), *memory_.steps);
   if (kv_connector_) register_kv_caches(config, first_blocks);
   runner_->warm_up();
   platform_->check();

@@ -6,10 +6,12 @@
 #include <string>
 #include <vector>
 
+#include "device/buffer.h"
 #include "device/device_arena.h"
 #include "distributed/communicator.h"
 #include "formats/hf_config.h"
 #include "messages/kv_cache_spec.h"
+#include "messages/weight_source.h"
 #include "models/model.h"
 #include "quire/engine_config.h"
 #include "quire/kv_connector.h"
@@ -48,6 +50,22 @@ class Worker {
   // Takes the memory, or on the host the address space, of every group, and prepares all steps to come.
   // Called once, before the first step.
   void initialize_kv_cache(const KVCacheConfig& config);
+  // Between steps, with none in flight. Gives the KV cache's memory back, and the weights': at level 1 as
+  // they are (a device's are copied to the host; the host's are dropped if the files that they came from are
+  // there unchanged, and stay if not), at level 2 for good. May follow a sleep of the other level.
+  void sleep(int32_t level);
+  // Takes back what is gone of those that are asked for; what this throws may be tried again. Weights come
+  // back as they were, or after level 2 from the directory that they came from last. Throws InvalidArgument
+  // when there is none, or when files have changed that must not have, and ResourceExhausted for want of
+  // memory.
+  void wake_up(bool weights, bool kv_cache);
+  // Throws InvalidArgument when load_weights would, for what can be known before; changes nothing.
+  void check_weights(const WeightSource& source);
+  // Between steps, with none in flight. Loads other weights to where these are, or were. When it throws, they
+  // are gone, as after a sleep of level 2.
+  void load_weights(const WeightSource& source);
+  bool has_weights() const { return weights_state_ == WeightsState::kThere; }
+
   // By all ranks at the same time, after that: on devices, whether their exchanges work. Throws InternalError
   // when they do not.
   void meet_other_ranks();
@@ -59,13 +77,20 @@ class Worker {
   void finish_step(const StepOutcome& outcome, ModelRunnerOutput& output);
 
  private:
+  // Where the weights are.
+  enum class WeightsState : uint8_t { kThere, kSaved, kGone };
+
   // Builds the model with an arena and a loader of some kind; sets workspace_bytes_ to what its ops need, and
   // runner_config_.model_hash.
-  std::unique_ptr<Model> build_model(const EngineConfig& config, const HfConfig& hf_config,
-                                     Checkpoint& checkpoint, DeviceArena& arena, WeightLoader& loader);
+  std::unique_ptr<Model> build_model(Checkpoint& checkpoint, DeviceArena& arena, WeightLoader& loader);
   // What all but the KV cache takes, before any of it is taken.
-  DeviceMemoryPlan measure(const EngineConfig& config, const HfConfig& hf_config, Checkpoint& checkpoint);
-  size_t step_bytes() const;  // what the runner takes of the arena
+  DeviceMemoryPlan measure(Checkpoint& checkpoint, bool uses_graphs);
+  // Loads the weights to where they were. When it throws, they are gone.
+  void reload(Checkpoint& checkpoint);
+  Checkpoint open_source() const;
+  bool can_read_again() const;
+  // Throws InternalError when the device has failed.
+  void wait_for_device();
   void register_kv_caches(const KVCacheConfig& config, const std::vector<std::byte*>& first_blocks);
   void copy_blocks(std::span<const KVBlockCopy> copies);
   StepOutcome failed(const std::string& what, StepId step_id);
@@ -73,8 +98,18 @@ class Worker {
   std::unique_ptr<Platform> platform_;
   std::unique_ptr<Communicator> communicator_;
   ModelRunnerConfig runner_config_;
+  HfConfig hf_config_;
+  std::shared_ptr<const QuantizationConfig> quantization_;
+  int32_t block_size_;
+  bool is_dummy_;
   DType dtype_ = DType::kFloat32;
-  std::unique_ptr<DeviceArena> arena_;
+  WorkerMemory memory_;
+  // The directory that the weights came from, and what its files were then; empty: from nowhere else.
+  std::string source_;
+  std::string source_stamp_;
+  WeightsState weights_state_ = WeightsState::kThere;
+  bool kv_cache_is_gone_ = false;
+  Buffer saved_weights_;
   size_t workspace_bytes_ = 0;
   std::unique_ptr<Model> model_;
   std::unique_ptr<KVCopier> kv_copier_;

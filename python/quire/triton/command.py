@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from quire.model_directory import DEMO_MODEL, resolve_model
+from quire.model_directory import DEMO_MODEL, locate_model
 
 
 def add_triton_arguments(parser: argparse.ArgumentParser) -> None:
@@ -73,7 +73,7 @@ def run_triton(args: argparse.Namespace) -> int:
                 )
         if not args.repository.is_dir():
             raise ValueError(f"repository: no directory '{args.repository}'")
-    model = resolve_model(DEMO_MODEL if args.model is None else args.model)
+    model, parameters = locate_model(DEMO_MODEL if args.model is None else args.model, parameters)
     name = args.name or "quire"
     if args.write is not None:
         names = repository.write_repository(args.write, model, name=name, parameters=parameters)

@@ -73,6 +73,29 @@ TEST(DeviceArenaTest, ADeviceWithoutTheMemorySaysWhatItHas) {
       << error;
 }
 
+TEST(DeviceArenaTest, MemoryComesBackAtTheSameAddressesAndAReplayHandsThemOutAgain) {
+  FakeDevice& device = FakeDeviceRuntime::reset();
+  for (const auto& arena : {make_host_arena(), make_device_arena(FakeDeviceRuntime::table(), kTotal)}) {
+    std::vector<std::byte*> places;
+    for (const size_t bytes : kSizes) places.push_back(arena->allocate(bytes));
+    places[4][99'999] = std::byte{7};
+    const size_t free_bytes = device.free_bytes;
+    arena->discard();
+    if (arena->device_memory().data() != nullptr) {
+      EXPECT_EQ(device.free_bytes, free_bytes + kTotal);
+    } else {
+      EXPECT_EQ(places[4][99'999], std::byte{0}) << "the last page, too";
+    }
+    arena->restore();
+    EXPECT_EQ(device.free_bytes, free_bytes);
+    const auto replay = make_replaying_arena(*arena);
+    for (size_t i = 0; i < places.size(); ++i) EXPECT_EQ(replay->allocate(kSizes[i]), places[i]);
+    EXPECT_EQ(replay->used(), kTotal);
+    EXPECT_THROW(replay->allocate(1), InternalError);
+    EXPECT_THROW(make_replaying_arena(*arena)->allocate(2), InternalError);
+  }
+}
+
 TEST(ActivationArenaTest, LiesInMemoryItIsGiven) {
   const auto memory = make_host_arena();
   std::byte* data = memory->allocate(1024);

@@ -137,6 +137,55 @@ class FakeDeviceRuntime {
     --device().num_allocations;
     return 0;
   }
+  // Memory that comes and goes behind its address, filled with what nobody has written.
+  struct Mapped {
+    std::byte* data = nullptr;
+    size_t bytes = 0;
+    bool is_mapped = false;
+  };
+  static int map(void* handle) {
+    const std::lock_guard lock(mutex());
+    auto& memory = *static_cast<Mapped*>(handle);
+    if (memory.is_mapped) return 0;
+    if (memory.bytes > device().free_bytes) return FakeDevice::kOutOfMemory;
+    device().free_bytes -= memory.bytes;
+    memory.is_mapped = true;
+    std::memset(memory.data, 0xCD, memory.bytes);
+    return 0;
+  }
+  static int unmap(void* handle) {
+    const std::lock_guard lock(mutex());
+    auto& memory = *static_cast<Mapped*>(handle);
+    if (!memory.is_mapped) return 0;
+    device().free_bytes += memory.bytes;
+    memory.is_mapped = false;
+    std::memset(memory.data, 0xEE, memory.bytes);
+    return 0;
+  }
+  static int release_mapped(void* handle) {
+    unmap(handle);
+    auto* memory = static_cast<Mapped*>(handle);
+    std::free(memory->data);
+    delete memory;
+    const std::lock_guard lock(mutex());
+    --device().num_allocations;
+    return 0;
+  }
+  static int allocate_mapped(void** handle, void** data, size_t bytes) {
+    auto* memory = new Mapped{nullptr, bytes, false};
+    memory->data =
+        static_cast<std::byte*>(std::aligned_alloc(kHeader, (bytes + kHeader - 1) / kHeader * kHeader));
+    if (const int code = map(memory); code != 0) {
+      std::free(memory->data);
+      delete memory;
+      return code;
+    }
+    *handle = memory;
+    *data = memory->data;
+    const std::lock_guard lock(mutex());
+    ++device().num_allocations;
+    return 0;
+  }
   template <typename T>
   static int create(void** handle) {
     const std::lock_guard lock(mutex());
@@ -160,6 +209,10 @@ class FakeDeviceRuntime {
     };
     table.allocate = [](void** data, size_t bytes) { return take(&FakeDevice::free_bytes, data, bytes); };
     table.release = [](void* data) { return give_back(&FakeDevice::free_bytes, data); };
+    table.allocate_mapped = allocate_mapped;
+    table.unmap = unmap;
+    table.map = map;
+    table.release_mapped = release_mapped;
     table.allocate_pinned = [](void** data, size_t bytes) {
       return take(&FakeDevice::free_pinned_bytes, data, bytes);
     };

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <future>
 #include <thread>
 
 #include "engine/shadow_executor.h"
@@ -113,6 +114,8 @@ TEST(EngineCoreClientTest, AnEngineThatFailsLeavesARecordingAndIsLeftAlone) {
     EXPECT_EQ(outputs.engine_error, "broken");
     EXPECT_THROW(client->add_request(greedy_request(2, 8, 8)), ResourceExhausted);
     EXPECT_FALSE(client->reset_prefix_cache());
+    EXPECT_THROW(client->call([](EngineCore&) { ADD_FAILURE() << "it has ended"; }), ResourceExhausted);
+    EXPECT_EQ(client->seconds_since_progress(), 0.0);
     client->abort_requests({1});
   }
   int num_recordings = 0;
@@ -124,6 +127,61 @@ TEST(EngineCoreClientTest, AnEngineThatFailsLeavesARecordingAndIsLeftAlone) {
   }
   EXPECT_EQ(num_recordings, 2);
   std::filesystem::remove_all(directory);
+}
+
+// Its second step does not come back before it is let go.
+class HangingExecutor : public ShadowExecutor {
+ public:
+  HangingExecutor(std::shared_future<void> let_go, int32_t max_in_flight_steps = 1)
+      : ShadowExecutor(16, 256, max_in_flight_steps), let_go_(std::move(let_go)) {}
+  void collect(StepId step_id, ModelRunnerOutput& output) override {
+    if (step_id == 2) let_go_.wait();
+    ShadowExecutor::collect(step_id, output);
+  }
+
+ private:
+  std::shared_future<void> let_go_;
+};
+
+TEST(EngineCoreClientTest, AStepThatHangsShowsAndAnIdleEngineMakesProgress) {
+  for (const bool threaded : {false, true}) {
+    std::promise<void> let_go;
+    auto core = std::make_unique<EngineCore>(small_config(),
+                                             std::make_unique<HangingExecutor>(let_go.get_future().share()));
+    const auto client =
+        threaded ? make_threaded_client(std::move(core)) : make_inline_client(std::move(core));
+    EXPECT_EQ(client->seconds_since_progress(), 0.0);
+    client->add_request(greedy_request(1, 5, 3));
+    std::thread runs([&] { EXPECT_EQ(run_to_end(*client, 1), 3U); });
+    while (client->seconds_since_progress() < 0.1) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    let_go.set_value();
+    runs.join();
+    while (client->seconds_since_progress() > 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+TEST(EngineCoreClientTest, ACallFindsNoStepInFlightAndChangesNoToken) {
+  for (const bool threaded : {false, true}) {
+    auto core = std::make_unique<EngineCore>(small_config(), std::make_unique<ShadowExecutor>(16, 256, 2));
+    const auto client =
+        threaded ? make_threaded_client(std::move(core)) : make_inline_client(std::move(core));
+    for (RequestId id = 1; id <= 4; ++id) client->add_request(greedy_request(id, 5, 40));
+    EngineCoreOutputs outputs;
+    size_t num_tokens = 0, num_finished = 0;
+    for (int i = 0; num_finished < 4; ++i) {
+      if (i % 3 == 1) {
+        client->call([](EngineCore& core) { EXPECT_FALSE(core.has_steps_in_flight()); });
+        EXPECT_THROW(client->call([](EngineCore&) { throw InvalidArgument("no"); }), InvalidArgument);
+      }
+      client->get_outputs(outputs);
+      num_tokens += outputs.token_ids.size();
+      for (const EngineCoreOutput& output : outputs.outputs)
+        num_finished += output.finish_reason != FinishReason::kNone;
+    }
+    EXPECT_EQ(num_tokens, 160U);
+    client->close();
+    EXPECT_THROW(client->call([](EngineCore&) {}), ResourceExhausted);
+  }
 }
 
 TEST(ThreadedClientTest, AnAbortWakesWhoeverWaits) {

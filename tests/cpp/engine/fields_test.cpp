@@ -3,9 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <fstream>
+#include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "engine/field_samples.h"
 #include "util/error_of.h"
@@ -29,31 +29,43 @@ std::string config_error(const std::string& name, const std::string& text) {
   return error_of([&] { set_field(config, name, text); });
 }
 
-TEST(FieldsTest, EveryFieldOfEngineConfigHasAName) {
-  std::ifstream header(QUIRE_ENGINE_CONFIG_HEADER);
-  std::string text;
-  bool inside = false;
-  for (std::string line; std::getline(header, line);) {
-    if (line == "};") inside = false;
-    if (inside) text += line.substr(0, line.find("//"));
-    if (line == "struct QUIRE_API EngineConfig {") inside = true;
-  }
-  const auto known = engine_config_field_names();
-  size_t num_members = 0;
-  std::istringstream statements(text);
-  for (std::string statement; std::getline(statements, statement, ';');) {
-    if (statement.find('(') != std::string::npos) continue;  // a function, or what holds one
-    statement = statement.substr(0, statement.find('='));
-    std::istringstream words(statement);
-    std::string name;
-    while (words >> name) {  // the last word is it
+TEST(FieldsTest, AFieldOfEngineConfigIsReadFromTextAndOutOfItsRangeRefusedByName) {
+  for_each_field(kEngineConfigFields, [](const auto& field) {
+    EngineConfig config;
+    config.model = "here";
+    if constexpr (std::is_arithmetic_v<std::remove_cvref_t<decltype(config.*field.member)>>) {
+      EXPECT_TRUE(field.range.contains(static_cast<double>(config.*field.member))) << field.name;
+      for (const double end : {field.range.min, field.range.max}) {
+        if (!std::isfinite(end)) continue;
+        const double beyond = end == field.range.min ? end - 1 : end + 1;
+        set_field(config, field.name, std::to_string(static_cast<int64_t>(beyond)));
+        if (field.range.contains(beyond)) continue;
+        const std::string what = error_of([&] { config.validate(); });
+        EXPECT_TRUE(what.starts_with(std::string(field.name) + " must be " + describe(field.range))) << what;
+      }
     }
-    if (name.empty() || name == "kv_arena" || name == "metric_sink" || name == "own_logits_processors")
-      continue;
-    ++num_members;
-    EXPECT_NE(std::find(known.begin(), known.end(), name), known.end()) << name;
-  }
-  EXPECT_EQ(num_members, known.size());
+    EXPECT_NE(*field.doc, '\0') << field.name;
+  });
+}
+
+TEST(FieldsTest, RangesSayWhatWouldDo) {
+  EXPECT_EQ(describe(one_of("a bc d")), "'a', 'bc' or 'd'");
+  EXPECT_EQ(describe(one_of("16 32")), "16 or 32");
+  EXPECT_EQ(describe(Range{.min = 0, .max = 1, .excludes_max = true}), "at least 0 and below 1");
+  EXPECT_FALSE((Range{.min = 0, .max = 1, .excludes_max = true}).contains(1));
+  EXPECT_TRUE((Range{.min = 2, .besides = 0}).contains(0));
+  EXPECT_FALSE((Range{.min = 2, .besides = 0}).contains(1));
+  EngineConfig config;
+  config.model = "here";
+  config.block_size = 1632;
+  EXPECT_EQ(error_of([&] { config.validate(); }), "block_size must be 16, 32 or 64, got 1632");
+  config.block_size = 32;
+  config.dtype = "auto float32";
+  EXPECT_EQ(error_of([&] { config.validate(); }),
+            "dtype must be 'auto', 'float32', 'bfloat16' or 'float16', got 'auto float32'");
+  config.dtype = "auto";
+  config.flight_recorder_minutes = std::numeric_limits<double>::infinity();
+  config.validate();
 }
 
 TEST(FieldsTest, AListOfTheConfigurationIsAnArrayOrOneString) {

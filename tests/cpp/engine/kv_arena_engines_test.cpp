@@ -40,8 +40,8 @@ EngineCoreRequest numbered_request(RequestId id, int32_t num_prompt_tokens, int3
   return make_request(id, std::move(prompt), max_tokens);
 }
 
-struct Engine {
-  explicit Engine(const std::shared_ptr<KVArena>& arena) {
+struct EngineOfArena {
+  explicit EngineOfArena(const std::shared_ptr<KVArena>& arena) {
     auto owned = make_executor();
     executor = owned.get();
     core = std::make_unique<EngineCore>(sharing(arena), std::move(owned));
@@ -65,7 +65,7 @@ struct Engine {
 };
 
 // Steps both engines in turn until neither has anything to do.
-void run(Engine& a, Engine& b) {
+void run(EngineOfArena& a, EngineOfArena& b) {
   for (int step = 0; a.core->has_unfinished_requests() || b.core->has_unfinished_requests(); ++step) {
     ASSERT_LT(step, 5000);
     a.step();
@@ -77,8 +77,8 @@ void run(Engine& a, Engine& b) {
 
 TEST(KVArenaEnginesTest, WhatOneHasCachedIsLentToTheOtherWhenItHasLoad) {
   const auto arena = std::make_shared<KVArena>(41 * kBlockBytes);
-  Engine a(arena);
-  Engine b(arena);
+  EngineOfArena a(arena);
+  EngineOfArena b(arena);
   const int32_t num_free = b.core->scheduler().stats().num_free_blocks;
   for (RequestId id = 1; id <= 6; ++id) a.add(id, 100, 20);
   run(a, b);
@@ -98,8 +98,8 @@ TEST(KVArenaEnginesTest, WhatOneHasCachedIsLentToTheOtherWhenItHasLoad) {
 
 TEST(KVArenaEnginesTest, BothUnderLoadPreemptAndFinish) {
   const auto arena = std::make_shared<KVArena>(30 * kBlockBytes);
-  Engine a(arena);
-  Engine b(arena);
+  EngineOfArena a(arena);
+  EngineOfArena b(arena);
   for (RequestId id = 1; id <= 12; ++id) {
     a.add(id, 20 + 10 * static_cast<int32_t>(id), 40);
     b.add(id, 140 - 10 * static_cast<int32_t>(id), 40);
@@ -110,7 +110,7 @@ TEST(KVArenaEnginesTest, BothUnderLoadPreemptAndFinish) {
 TEST(KVArenaEnginesTest, MemoryOfAnEngineThatEndsIsTheOthers) {
   const auto arena = std::make_shared<KVArena>(30 * kBlockBytes);
   {
-    Engine a(arena);
+    EngineOfArena a(arena);
     a.add(1, 180, 20);
     for (int i = 0; i < 50; ++i) a.step();
     EXPECT_GT(arena->bytes_held(), 0);
@@ -120,9 +120,9 @@ TEST(KVArenaEnginesTest, MemoryOfAnEngineThatEndsIsTheOthers) {
 
 TEST(KVArenaEnginesTest, AnEngineThatWouldBreakTheMinimumOfOthersIsRefused) {
   const auto arena = std::make_shared<KVArena>(30 * kBlockBytes);
-  Engine a(arena);
-  Engine b(arena);
-  const std::string error = error_of([&] { Engine c(arena); });
+  EngineOfArena a(arena);
+  EngineOfArena b(arena);
+  const std::string error = error_of([&] { EngineOfArena c(arena); });
   // 4 blocks of 30 are nobody's; 13 are needed.
   for (int64_t number : {30 * kBlockBytes, 4 * kBlockBytes, 13 * kBlockBytes})
     EXPECT_NE(error.find(std::to_string(number)), error.npos) << error;

@@ -15,9 +15,10 @@ void report(MetricsRecorder& recorder) {
   recorder.report();
 }
 
-EngineCoreOutput scheduled_at(double time) {
+EngineCoreOutput scheduled_at(double time, int32_t num_cached_tokens = 0) {
   EngineCoreOutput output;
   output.first_scheduled_time = time;
+  output.num_cached_tokens = num_cached_tokens;
   return output;
 }
 
@@ -26,13 +27,15 @@ TEST(MetricsRecorderTest, ARequestsTimingsAreTakenApart) {
   MetricsRecorder recorder(sink);
   RequestMetrics request;
   request.arrival_time = 100.0;
-  recorder.record_output(request, scheduled_at(102.0), 1, /*num_prompt_tokens=*/7, 105.0);
+  recorder.record_output(request, scheduled_at(102.0, /*num_cached_tokens=*/4), 1, /*num_prompt_tokens=*/7,
+                         105.0);
   recorder.record_output(request, scheduled_at(102.0), 3, 7, 105.5);  // drafts were accepted
   recorder.record_output(request, scheduled_at(102.0), 1, 7, 106.5);
   SamplingParams params;
   params.n = 2;
   params.max_tokens = 5;
   recorder.record_finish(request, FinishReason::kLength, 7, params, 107.0);
+  recorder.record_request_end(params, 5);
   EXPECT_EQ(sink->count(Metric::kTimeToFirstToken), 0U) << "nothing is told before it is reported";
   report(recorder);
   EXPECT_EQ(sink->sum(Metric::kTimeToFirstToken), 5.0);
@@ -45,11 +48,15 @@ TEST(MetricsRecorderTest, ARequestsTimingsAreTakenApart) {
   EXPECT_EQ(sink->sum(Metric::kRequestPrefillTime), 3.0);
   EXPECT_EQ(sink->sum(Metric::kRequestDecodeTime), 1.5);
   EXPECT_EQ(sink->sum(Metric::kRequestInferenceTime), 4.5);
+  EXPECT_EQ(sink->sum(Metric::kRequestTimePerOutputToken), 1.5 / 4);
   EXPECT_EQ(sink->sum(Metric::kRequestParamsN), 2.0);
+  EXPECT_EQ(sink->sum(Metric::kRequestMaxNumGenerationTokens), 5.0);
   EXPECT_EQ(sink->sum(Metric::kRequestParamsMaxTokens), 5.0);
   EXPECT_EQ(sink->sum(Metric::kRequestPromptTokens), 7.0);
   EXPECT_EQ(sink->sum(Metric::kRequestGenerationTokens), 5.0);
+  EXPECT_EQ(sink->sum(Metric::kRequestPrefillKVComputedTokens), 3.0);
   EXPECT_EQ(sink->counter(Metric::kPromptTokens), 7.0);
+  EXPECT_EQ(sink->counter(Metric::kPromptTokensCached), 4.0);
   EXPECT_EQ(sink->counter(Metric::kGenerationTokens), 5.0);
   EXPECT_EQ(sink->finished("length"), 1.0);
   report(recorder);
@@ -71,6 +78,7 @@ TEST(MetricsRecorderTest, WhatARequestNeverReachedIsNotObserved) {
   EXPECT_EQ(sink->count(Metric::kRequestQueueTime), 1U);
   EXPECT_EQ(sink->count(Metric::kRequestPrefillTime), 0U);
   EXPECT_EQ(sink->count(Metric::kRequestDecodeTime), 0U);
+  EXPECT_EQ(sink->count(Metric::kRequestTimePerOutputToken), 0U);
   EXPECT_EQ(sink->counter(Metric::kPromptTokens), 0.0);
 }
 
@@ -88,6 +96,9 @@ TEST(MetricsRecorderTest, StatsBecomeGaugesAndDifferences) {
   stats.num_running_reqs = 1;  // two steps that are reported together: the last one counts
   stats.num_preemptions = 4;
   stats.prefix_cache_hits = 16;
+  stats.external_prefix_cache_hits = 8;
+  stats.num_spec_tokens = 6;
+  stats.num_accepted_spec_tokens = 5;
   recorder.record_stats(stats);
   report(recorder);
   EXPECT_EQ(sink->gauge(Metric::kNumRequestsRunning), 1.0);
@@ -98,6 +109,9 @@ TEST(MetricsRecorderTest, StatsBecomeGaugesAndDifferences) {
   EXPECT_EQ(sink->counter(Metric::kNumPreemptions), 4.0);
   EXPECT_EQ(sink->counter(Metric::kPrefixCacheQueries), 30.0);
   EXPECT_EQ(sink->counter(Metric::kPrefixCacheHits), 16.0);
+  EXPECT_EQ(sink->counter(Metric::kExternalPrefixCacheHits), 8.0);
+  EXPECT_EQ(sink->counter(Metric::kSpecDecodeNumDraftTokens), 6.0);
+  EXPECT_EQ(sink->counter(Metric::kSpecDecodeNumAcceptedTokens), 5.0);
   report(recorder);  // the sink itself checks that no gauge is set to what it is
   recorder.record_end();
   recorder.record_stats(stats);  // the last step's, told again

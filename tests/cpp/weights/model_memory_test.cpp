@@ -25,6 +25,8 @@ class RecordingArena final : public DeviceArena {
     return data;
   }
   size_t remaining() const override { return arena_->remaining(); }
+  void discard() override { arena_->discard(); }
+  void restore() override { arena_->restore(); }
   const std::byte* start() const { return start_; }
 
  private:

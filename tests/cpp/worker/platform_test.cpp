@@ -50,41 +50,71 @@ TEST_F(PlatformTest, ADevicesMemoryIsMeasuredAndTakenAtOnceAndTheHostsAsItIsNeed
   };
   EngineConfig config;
   config.gpu_memory_utilization = 0.5;
-  const auto host_arena = host_->make_arena(config, measure);
+  const WorkerMemory host_memory = host_->make_memory(config, measure);
   EXPECT_EQ(num_measured, 0);
   EXPECT_EQ(device_.free_bytes, 1000 * kMegabyte);
-  const auto arena = on_device_->make_arena(config, measure);
+  const WorkerMemory memory = on_device_->make_memory(config, measure);
   EXPECT_EQ(num_measured, 1);
-  EXPECT_EQ(arena->remaining(), 500 * kMegabyte);
+  EXPECT_EQ(memory.weights->remaining(), 100 * kMegabyte);
+  EXPECT_EQ(memory.kv_cache->remaining(), 400 * kMegabyte);
   EXPECT_EQ(device_.free_bytes, 500 * kMegabyte);
 }
 
 TEST_F(PlatformTest, ADevicesKVCacheHasWhatTheRestLeaves) {
-  const auto arena = make_device_arena(FakeDeviceRuntime::table(), 10240);
-  EXPECT_EQ(on_device_->available_kv_cache_bytes(*arena, 4096, /*world_size=*/1), 6144);
-  EXPECT_EQ(on_device_->available_kv_cache_bytes(*arena, 4096, /*world_size=*/2), 6144) << "its own device's";
-  EXPECT_EQ(on_device_->available_kv_cache_bytes(*arena, 20000, /*world_size=*/1), 0);
-  const std::string error = error_of([&] { on_device_->allocate_kv_cache(small_cache(7), *arena, 4096); });
+  WorkerMemory memory;
+  memory.kv_cache = make_device_arena(FakeDeviceRuntime::table(), 6144);
+  EXPECT_EQ(on_device_->available_kv_cache_bytes(memory, /*world_size=*/1), 6144);
+  EXPECT_EQ(on_device_->available_kv_cache_bytes(memory, /*world_size=*/2), 6144) << "its own device's";
+  const std::string error = error_of([&] { on_device_->allocate_kv_cache(small_cache(7), memory); });
   EXPECT_NE(error.find("kv_cache_memory_bytes 7168 is more than the 6144 bytes"), std::string::npos) << error;
-  const auto first_blocks = on_device_->allocate_kv_cache(small_cache(6), *arena, 4096);
+  const auto first_blocks = on_device_->allocate_kv_cache(small_cache(6), memory);
   ASSERT_EQ(first_blocks.size(), 1U);
-  EXPECT_EQ(arena->remaining(), 4096U);
+  EXPECT_EQ(memory.kv_cache->remaining(), 0U);
+}
+
+TEST_F(PlatformTest, ADevicesWeightsAndKVCacheComeAndGoApart) {
+  device_.free_bytes = 400 * kMegabyte;
+  EngineConfig config;
+  config.gpu_memory_utilization = 1.0;
+  WorkerMemory memory = on_device_->make_memory(config, [] {
+    DeviceMemoryPlan plan;
+    plan.weights = 100 * kMegabyte;
+    return plan;
+  });
+  std::byte* weights = memory.weights->allocate(1000);
+  weights[999] = std::byte{7};
+  on_device_->discard_kv_cache(memory);
+  const size_t left = device_.free_bytes;
+  EXPECT_EQ(left, 300 * kMegabyte);
+  const Buffer saved = on_device_->copy_to_host(*memory.weights);
+  memory.weights->discard();
+  memory.weights->discard();
+  EXPECT_EQ(device_.free_bytes, left + 100 * kMegabyte);
+  device_.free_bytes -= left + 1;  // somebody else's
+  EXPECT_THROW(memory.weights->restore(), ResourceExhausted);
+  device_.free_bytes += left + 1;
+  memory.weights->restore();
+  on_device_->copy_from_host(*memory.weights, saved);
+  EXPECT_EQ(weights[999], std::byte{7});
+  on_device_->restore_kv_cache(memory);
+  EXPECT_EQ(device_.free_bytes, left - memory.kv_cache->remaining());
+  EXPECT_EQ(host_->copy_to_host(*make_host_arena()).size(), 0U) << "it is there already";
 }
 
 TEST_F(PlatformTest, RanksShareTheHostsMemory) {
-  const auto arena = host_->make_arena({}, nullptr);
-  const int64_t alone = host_->available_kv_cache_bytes(*arena, 0, /*world_size=*/1);
+  const WorkerMemory memory = host_->make_memory({}, nullptr);
+  const int64_t alone = host_->available_kv_cache_bytes(memory, /*world_size=*/1);
   EXPECT_GT(alone, 0);
   EXPECT_LE(alone, int64_t{4} << 30);
-  EXPECT_LE(host_->available_kv_cache_bytes(*arena, 0, /*world_size=*/4), int64_t{1} << 30);
+  EXPECT_LE(host_->available_kv_cache_bytes(memory, /*world_size=*/4), int64_t{1} << 30);
 }
 
 TEST_F(PlatformTest, OnlyTheHostsKVCacheCanBeInAnArena) {
   EngineConfig config;
   config.kv_arena = std::make_shared<KVArena>(1 << 20);
-  EXPECT_NO_THROW(host_->make_arena(config, nullptr));
+  EXPECT_NO_THROW(host_->make_memory(config, nullptr));
   EXPECT_TRUE(host_->maps_kv_cache_on_demand());
-  EXPECT_THROW(on_device_->make_arena(config, nullptr), InvalidArgument);
+  EXPECT_THROW(on_device_->make_memory(config, nullptr), InvalidArgument);
   EXPECT_FALSE(on_device_->maps_kv_cache_on_demand());
 }
 
@@ -92,11 +122,15 @@ TEST_F(PlatformTest, TheHostsBlocksLoseTheirMemoryWhenExtentsSaySo) {
   constexpr int32_t kBlocks = 4097;  // 4 MiB, and block 0
   KVCacheConfig config = small_cache(kBlocks);
   config.groups[0].blocks_per_extent = 4096;
-  const auto arena = host_->make_arena({}, nullptr);
-  std::byte* block_1 = host_->allocate_kv_cache(config, *arena, 0).at(0) + 1024;
+  WorkerMemory memory = host_->make_memory({}, nullptr);
+  std::byte* block_1 = host_->allocate_kv_cache(config, memory).at(0) + 1024;
   block_1[0] = std::byte{7};
   const KVExtent lost[] = {{.group = 0, .first_block = 1, .num_blocks = 4096, .map = 0}};
   host_->apply(lost);
+  EXPECT_EQ(block_1[0], std::byte{0});
+  block_1[0] = std::byte{7};
+  host_->discard_kv_cache(memory);
+  host_->restore_kv_cache(memory);
   EXPECT_EQ(block_1[0], std::byte{0});
 }
 

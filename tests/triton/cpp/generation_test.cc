@@ -84,7 +84,8 @@ TEST_F(GenerationTest, EveryFlagBringsItsOutputInEveryResponseOfAStream) {
     return strings(call->responses().at(i).outputs.at("prompt_logprobs")).at(0);
   };
   EXPECT_TRUE(prompt_logprobs(0).starts_with("[null,{")) << prompt_logprobs(0);
-  EXPECT_EQ(prompt_logprobs(call->responses().size() - 1), "[]");
+  // What a busy client left waiting comes together, so that there may be one response or twelve.
+  for (size_t i = 1; i < call->responses().size(); ++i) EXPECT_EQ(prompt_logprobs(i), "[]") << i;
   EXPECT_EQ(call->ids().size(), 12U);
   EXPECT_EQ(strings(call->responses().back().outputs.at("finish_reason")).at(0), "length");
 }

@@ -1,6 +1,11 @@
 #include "model_config.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "quire/error.h"
@@ -189,6 +194,26 @@ TEST(ModelConfigTest, AGroupThatContradictsTheParameterIsRefusedBeforeAnythingIs
   EXPECT_NE(complaint(R"({"kind": "KIND_CPU"})", "cuda:1").find("KIND_CPU"), std::string::npos);
   EXPECT_EQ(complaint(R"({"kind": "KIND_GPU", "gpus": [1]})", "cuda:1"), "");
   EXPECT_EQ(complaint(R"({"kind": "KIND_GPU", "count": 2}, {"kind": "KIND_MODEL"})", "cuda:1"), "");
+}
+
+TEST(ModelConfigTest, AModelMayBeANameInTheHubsCache) {
+  const std::filesystem::path cache =
+      std::filesystem::temp_directory_path() / ("hub-" + std::to_string(getpid()));
+  const std::filesystem::path repository = cache / "models--org--name";
+  std::filesystem::create_directories(repository / "refs");
+  std::filesystem::create_directories(repository / "snapshots");
+  std::ofstream(repository / "refs" / "main") << "0123";
+  std::filesystem::create_directory_symlink(kDemoModel, repository / "snapshots" / "0123");
+  setenv("HF_HUB_CACHE", cache.c_str(), 1);
+  const auto settings =
+      read_settings(demo_config({{"model", "org/name"}, {"tokenizer", "org/name@main"}}), "/r/m/1");
+  EXPECT_EQ(settings.engine.model, repository / "snapshots" / "0123");
+  EXPECT_EQ(settings.engine.tokenizer, settings.engine.model);
+  const std::string complaint = settings_error({{"model", "org/other"}});
+  EXPECT_TRUE(complaint.starts_with("parameter model: no directory 'org/other', and the hub's cache"))
+      << complaint;
+  unsetenv("HF_HUB_CACHE");
+  std::filesystem::remove_all(cache);
 }
 
 TEST(ModelConfigTest, AModelsPathIsRelativeToItsVersion) {

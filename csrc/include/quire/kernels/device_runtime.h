@@ -18,6 +18,13 @@ struct DeviceRuntime {
 
   int (*allocate)(void** data, size_t bytes);
   int (*release)(void* data);
+  // Memory whose addresses stay its own while it is gone: `unmap` gives it back to the device, and waits for
+  // nobody who uses it; `map` takes as much again, with unspecified contents. *memory is what the other three
+  // take. Where a driver cannot do that, `unmap` fails.
+  int (*allocate_mapped)(void** memory, void** data, size_t bytes);
+  int (*unmap)(void* memory);
+  int (*map)(void* memory);
+  int (*release_mapped)(void* memory);
   // Host memory that copies run at full speed from, and that kernels read and write at the same address.
   int (*allocate_pinned)(void** data, size_t bytes);
   int (*release_pinned)(void* data);

@@ -1,0 +1,193 @@
+#include "quire/http_api.h"
+
+#include <atomic>
+#include <chrono>
+#include <utility>
+
+#include "http_api/http_answer.h"
+#include "http_api/request_body.h"
+#include "quire/fields.h"
+#include "quire/generation_config.h"
+#include "util/str.h"
+
+namespace quire {
+namespace {
+
+class Exchange final : public HttpExchange {
+ public:
+  Exchange(Engine& engine, std::shared_ptr<OutputQueue> queue, std::unique_ptr<HttpAnswer> answer,
+           std::vector<std::string> request_ids, SamplingParams sampling_params, bool is_stream)
+      : engine_(engine),
+        queue_(std::move(queue)),
+        answer_(std::move(answer)),
+        request_ids_(std::move(request_ids)),
+        sampling_params_(std::move(sampling_params)),
+        is_stream_(is_stream) {}
+
+  bool is_stream() const override { return is_stream_; }
+  std::string take() override {
+    if (answer_->finished()) return "";
+    std::string bytes = answer_->write(queue_->take(std::chrono::milliseconds(0)));
+    // What failed takes the other prompts' requests with it.
+    if (answer_->failed()) abort();
+    return bytes;
+  }
+  bool finished() const override { return answer_->finished(); }
+  int32_t status() const override { return answer_->status(); }
+  void abort() override {
+    for (const std::string& id : request_ids_) engine_.abort_request(id);
+  }
+  RequestUsage usage() const override { return answer_->usage(); }
+  RequestMetrics metrics() const override { return answer_->metrics(); }
+  const SamplingParams& sampling_params() const override { return sampling_params_; }
+  std::vector<FinishReason> finish_reasons() const override { return answer_->finish_reasons(); }
+  std::string error() const override { return answer_->error(); }
+
+ private:
+  Engine& engine_;
+  const std::shared_ptr<OutputQueue> queue_;
+  const std::unique_ptr<HttpAnswer> answer_;
+  const std::vector<std::string> request_ids_;
+  const SamplingParams sampling_params_;
+  const bool is_stream_;
+};
+
+}  // namespace
+
+HttpModelNotFound::~HttpModelNotFound() = default;
+HttpExchange::~HttpExchange() = default;
+
+namespace {
+
+std::string anthropic_error_body(const HttpError& error) {
+  const char* type = "invalid_request_error";
+  if (error.status == 401) type = "authentication_error";
+  if (error.status == 403) type = "permission_error";
+  if (error.status == 404) type = "not_found_error";
+  if (error.status == 408) type = "timeout_error";
+  if (error.status == 413) type = "request_too_large";
+  if (error.status == 429) type = "rate_limit_error";
+  if (error.status >= 500) type = "api_error";
+  if (error.status == 503) type = "overloaded_error";
+  OrderedJson body = {{"type", "error"}};
+  body["error"] = {{"type", type}, {"message", error.message}};
+  return json_text(body);
+}
+
+}  // namespace
+
+std::string http_error_body(const HttpError& error, HttpRoute route) {
+  if (route == HttpRoute::kMessages || route == HttpRoute::kCountTokens) return anthropic_error_body(error);
+  const char* type = "invalid_request_error";
+  if (error.status == 401) type = "authentication_error";
+  if (error.status == 403) type = "permission_error";
+  if (error.status == 404) type = "not_found_error";
+  if (error.status == 429) type = "rate_limit_error";
+  if (error.status >= 500) type = "server_error";
+  const auto or_null = [](const std::string& text) {
+    return text.empty() ? OrderedJson(nullptr) : OrderedJson(text);
+  };
+  OrderedJson inner = {{"message", error.message}, {"type", type}};
+  inner["param"] = or_null(error.param);
+  inner["code"] = or_null(error.code);
+  OrderedJson body = OrderedJson::object();
+  body["error"] = std::move(inner);
+  return json_text(body);
+}
+
+HttpError http_error(const Engine& engine, const std::exception& exception) {
+  HttpError error;
+  error.message = exception.what();
+  if (dynamic_cast<const HttpModelNotFound*>(&exception) != nullptr) {
+    error.status = 404;
+    error.param = "model";
+    error.code = "model_not_found";
+  } else if (dynamic_cast<const InvalidArgument*>(&exception) != nullptr) {
+    error.param = field_at_fault(error.message);
+  } else if (dynamic_cast<const ResourceExhausted*>(&exception) != nullptr) {
+    const bool is_over = !engine.dead_error().empty() || engine.is_draining() || engine.is_sleeping();
+    error.status = is_over ? 503 : 429;
+    error.code = is_over ? "engine_unavailable" : "queue_full";
+  } else {
+    error.status = 500;
+  }
+  return error;
+}
+
+HttpApiConfig model_api_config(const Engine& engine, const EngineConfig& config,
+                               const std::string& reasoning_parser, const std::string& tool_parser) {
+  HttpApiConfig made;
+  made.completion_params = default_sampling_params(config, made.completion_params);
+  made.chat_params = default_sampling_params(config, made.chat_params);
+  if (!reasoning_parser.empty() || !tool_parser.empty())
+    made.chat_format = ChatFormat::make(reasoning_parser, tool_parser, engine.tokenizer());
+  made.has_thinking_budget = !config.think_end_token_ids.empty();
+  return made;
+}
+
+struct HttpApi::Impl {
+  Engine& engine;
+  const HttpApiConfig config;
+  std::atomic<uint64_t> num_requests{0};
+};
+
+HttpApi::HttpApi(Engine& engine, HttpApiConfig config) : impl_(new Impl{engine, std::move(config), {}}) {
+  if (impl_->config.served_model_names.empty())
+    throw InvalidArgument("served_model_names must have a name; give at least one");
+  for (const SamplingParams* params : {&impl_->config.completion_params, &impl_->config.chat_params})
+    params->validate(engine.model().vocab_size);
+}
+HttpApi::~HttpApi() = default;
+
+std::unique_ptr<HttpExchange> HttpApi::begin(HttpRoute route, std::string_view body,
+                                             const HttpRequestInfo& info,
+                                             std::shared_ptr<OutputQueue> queue) const {
+  Engine& engine = impl_->engine;
+  if (route == HttpRoute::kCountTokens) throw InvalidArgument("route kCountTokens is for count_tokens()");
+  HttpAnswerOptions options;
+  options.body = read_body(route, body, impl_->config);
+  options.info = info;
+  options.model = impl_->config.served_model_names.front();
+  options.tokenizer = engine.tokenizer();
+  std::vector<EngineRequest> requests = std::exchange(options.body.requests, {});
+  if (options.body.thinking_budget && impl_->config.has_thinking_budget)
+    requests.front().sampling_params.max_thinking_tokens = options.body.thinking_budget;
+  if (route != HttpRoute::kCompletions)
+    options.chat = prepare_chat(engine, impl_->config.chat_format, options.body.chat, requests.front());
+  options.num_choices = requests.front().sampling_params.n;
+  options.max_tokens = requests.front().sampling_params.max_tokens;
+  const RequestOutputKind kind = requests.front().sampling_params.output_kind;
+  std::vector<OutputCallback> callbacks;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    EngineRequest& request = requests[i];
+    // Clients may send one id twice, of a request that is tried again.
+    request.request_id = str(info.request_id, "-", ++impl_->num_requests);
+    options.request_ids.push_back(request.request_id);
+    if (options.body.echo) {
+      options.echoes.push_back(!request.prompt.empty() || !options.tokenizer
+                                   ? request.prompt
+                                   : options.tokenizer->decode(request.prompt_token_ids));
+    }
+    callbacks.push_back(queue->callback(kind));
+  }
+  const bool is_stream = options.body.stream;
+  std::vector<std::string> ids = options.request_ids;
+  SamplingParams params = requests.front().sampling_params;
+  auto answer = make_answer(route, std::move(options));
+  engine.add_requests(std::move(requests), std::move(callbacks));
+  return std::make_unique<Exchange>(engine, std::move(queue), std::move(answer), std::move(ids),
+                                    std::move(params), is_stream);
+}
+
+std::string HttpApi::count_tokens(std::string_view body) const {
+  const Engine& engine = impl_->engine;
+  HttpBody read = read_count_tokens(body, impl_->config);
+  EngineRequest& request = read.requests.front();
+  prepare_chat(engine, impl_->config.chat_format, read.chat, request);
+  const auto tokenizer = engine.tokenizer();
+  if (!tokenizer) throw InvalidArgument("messages need a tokenizer, and the model has none");
+  const auto ids = tokenizer->encode(request.prompt, request.add_special_tokens);
+  return json_text({{"input_tokens", ids.size()}});
+}
+
+}  // namespace quire

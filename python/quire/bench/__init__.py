@@ -1,0 +1,1 @@
+"""``quire bench``: how fast a server, an engine or a start is."""

@@ -1,0 +1,1 @@
+"""``quire serve``: the engine behind OpenAI's HTTP API."""
