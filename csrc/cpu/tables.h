@@ -10,6 +10,7 @@ constexpr KernelTable make_table(const char* variant) {
   return {
       .backend = "cpu",
       .variant = variant,
+      .weight_layout = "cpu-panels32",
       .create_state = nullptr,
       .destroy_state = nullptr,
       .embedding = embedding,

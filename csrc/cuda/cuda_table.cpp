@@ -11,6 +11,7 @@ constexpr KernelTable make_table(const char* variant) {
   return {
       .backend = "cuda",
       .variant = variant,
+      .weight_layout = "cuda-rows",
       .create_state = cuda::create_state,
       .destroy_state = cuda::destroy_state,
       .embedding = cuda::embedding,

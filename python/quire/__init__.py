@@ -31,6 +31,7 @@ from quire.llm import LLM
 from quire.llm_engine import LLMEngine
 from quire.logits_processors import BatchUpdate, LogitsProcessor, MoveDirectionality
 from quire.model_directory import DEMO_MODEL
+from quire.packing import pack_weights
 
 __all__ = [
     "DEMO_MODEL",
@@ -68,6 +69,7 @@ __all__ = [
     "ToolCallDelta",
     "__version__",
     "collect_env",
+    "pack_weights",
 ]
 
 EngineConfig.__signature__ = SignatureOf(EngineConfig)

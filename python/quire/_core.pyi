@@ -784,6 +784,11 @@ def find_cached_model(name: str, revision: str, files: str, download_dir: str) -
     The directory of a model in the hub's cache, empty for none, and the first file that it lacks of those that are needed: "model", "tokenizer" or "config"; see quire/model_directory.h.
     """
 
+def pack_weights(config: EngineConfig, directory: str) -> list[str]:
+    """
+    Writes packed weights to a directory, and returns the files' paths; see quire/weights.h.
+    """
+
 def build_info() -> dict[str, Any]:
     """What the extension was made of, and what of it this machine can use."""
 

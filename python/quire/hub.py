@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 # What is read beside the weights. Wildcards are fnmatch's.
-_TOKENIZER_FILES = (
+TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
@@ -23,7 +23,7 @@ _TOKENIZER_FILES = (
     "tekken.json",
     "*.tiktoken",
 )
-_CONFIG_FILES = ("config.json", "generation_config.json")
+CONFIG_FILES = ("config.json", "generation_config.json")
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
 
@@ -54,9 +54,9 @@ def download(
         )
 
     try:
-        small = [*_TOKENIZER_FILES]
+        small = [*TOKENIZER_FILES]
         if files != "tokenizer":
-            small += _CONFIG_FILES
+            small += CONFIG_FILES
         if files == "model":
             small.append(_INDEX)
         snapshot = fetch(revision or None, small)

@@ -33,4 +33,14 @@ struct UpdateWeightsOptions {
   UnfinishedRequests unfinished = UnfinishedRequests::kRefuse;
 };
 
+struct EngineConfig;
+
+// Writes config.model's weights as the kernels of config.device want them, in config.dtype, a file for each
+// of config.tensor_parallel_size ranks, to an existing directory; returns the files' paths. An engine whose
+// model is a directory with such files, and the model's other files, maps them: it is ready at once, and
+// shares their memory with other processes. Needs the device, and memory for one rank. Thread-safe. Throws
+// InvalidArgument as an engine for the model and the device, ResourceExhausted for a file that cannot be
+// written.
+QUIRE_API std::vector<std::string> pack_weights(const EngineConfig& config, const std::string& directory);
+
 }  // namespace quire

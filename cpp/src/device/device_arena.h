@@ -22,6 +22,8 @@ class DeviceArena {
   // Zero-filled on the host, unspecified on a device. Throws ResourceExhausted when there is no more. The
   // address is not to be used when `bytes` is 0.
   virtual std::byte* allocate(size_t bytes) = 0;
+  // For what is computed from the configuration, and so is in no file of weights. Throws as `allocate`.
+  virtual std::byte* allocate_computed(size_t bytes) { return computed(allocate(bytes)); }
   template <typename T>
   T* take(size_t count) {
     return reinterpret_cast<T*>(allocate(count * sizeof(T)));
@@ -37,10 +39,14 @@ class DeviceArena {
   virtual void discard() = 0;
   // Takes it again; its contents are as after `allocate`. Throws ResourceExhausted when there is no more.
   virtual void restore() = 0;
+  // Throws, naming the file, when memory that is a file's is not what it was. Thread-safe; allocates nothing
+  // when all is well.
+  virtual void check() const {}
   // What was handed out, in order.
   struct Allocation {
     std::byte* data;
     size_t bytes;
+    bool is_computed = false;
   };
   const std::vector<Allocation>& allocations() const { return allocations_; }
   // All that was handed out as one run of memory, where it is one that the host cannot read; else empty.
@@ -50,6 +56,12 @@ class DeviceArena {
   std::byte* handed_out(std::byte* data, size_t bytes) {
     used_ += rounded(bytes);
     allocations_.push_back({data, bytes});
+    return data;
+  }
+
+  // What was handed out last.
+  std::byte* computed(std::byte* data) {
+    if (!allocations_.empty()) allocations_.back().is_computed = true;
     return data;
   }
 

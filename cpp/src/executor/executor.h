@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "messages/kv_cache_spec.h"
@@ -60,6 +61,10 @@ class Executor {
 // that is not known, quantized weights. Reads config.json, and what lies beside it to say how weights are
 // quantized.
 void check_model(const EngineConfig& config);
+
+// Writes the packed weights of all ranks to a directory; returns the files' paths. Throws as
+// make_local_executor for the model and the device, ResourceExhausted for a file that cannot be written.
+std::vector<std::string> pack_ranks(const EngineConfig& config, const std::string& directory);
 
 // Ranks as threads of this process. With async_scheduling every rank has a thread and two steps may be in
 // flight; else rank 0 runs on the caller's thread, inside collect. Throws InvalidArgument for anything wrong

@@ -192,8 +192,8 @@ int32_t max_supported_positions(const HfConfig& config) {
 RotaryEmbedding::RotaryEmbedding(BuildContext& build, const RotaryConfig& config) {
   const size_t row_bytes = static_cast<size_t>(config.rotary_dim) * sizeof(float);
   const int32_t positions = build.max_model_len;
-  cos_sin_ = {build.arena.allocate(static_cast<size_t>(positions) * row_bytes), DType::kFloat32, positions,
-              config.rotary_dim};
+  cos_sin_ = {build.arena.allocate_computed(static_cast<size_t>(positions) * row_bytes), DType::kFloat32,
+              positions, config.rotary_dim};
   build.loader.generate(
       cos_sin_.data, positions, row_bytes, [config](int64_t begin, int64_t end, std::byte* out) {
         const size_t half = config.inverse_frequencies.size();

@@ -108,6 +108,33 @@ Checkpoint Checkpoint::of(std::span<const WeightTensor> tensors) {
   return checkpoint;
 }
 
+Checkpoint Checkpoint::described(const std::string& directory, const std::string& main_dtype,
+                                 std::vector<SafetensorsEntry> tensors) {
+  Checkpoint checkpoint;
+  checkpoint.directory_ = directory;
+  checkpoint.main_dtype_ = main_dtype;
+  checkpoint.memory_entries_ = std::move(tensors);
+  for (const SafetensorsEntry& entry : checkpoint.memory_entries_)
+    checkpoint.tensors_.emplace(entry.name, Tensor{nullptr, &entry, nullptr});
+  return checkpoint;
+}
+
+std::vector<SafetensorsEntry> Checkpoint::described_tensors() const {
+  std::vector<SafetensorsEntry> entries;
+  for (const auto& [name, tensor] : tensors_) {
+    const SafetensorsEntry& entry = *tensor.entry;
+    entries.push_back({entry.name, entry.dtype, entry.shape, 0, 0});
+  }
+  std::ranges::sort(entries, {}, &SafetensorsEntry::name);
+  return entries;
+}
+
+bool Checkpoint::is_at(const std::string& directory) {
+  std::error_code error;
+  return fs::exists(fs::path(directory) / "model.safetensors", error) ||
+         fs::exists(fs::path(directory) / "model.safetensors.index.json", error);
+}
+
 Checkpoint Checkpoint::open(const std::string& directory) {
   Checkpoint checkpoint;
   checkpoint.directory_ = directory;

@@ -27,6 +27,13 @@ class Checkpoint {
   // What the tensors point to lives longer. Throws InvalidArgument for a name that comes twice, an unknown
   // dtype, or a tensor without data.
   static Checkpoint of(std::span<const WeightTensor> tensors);
+  // Has these tensors, without data.
+  static Checkpoint described(const std::string& directory, const std::string& main_dtype,
+                              std::vector<SafetensorsEntry> tensors);
+  // All tensors, by name, without places.
+  std::vector<SafetensorsEntry> described_tensors() const;
+  // Whether there is something for `open`.
+  static bool is_at(const std::string& directory);
 
   // From now on `take` gives what is missing as a view without data, and a loader leaves the values alone.
   void allow_missing() { allows_missing_ = true; }

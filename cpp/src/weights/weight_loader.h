@@ -13,6 +13,8 @@
 namespace quire {
 
 class Checkpoint;
+class DeviceArena;
+class PackedFile;
 
 // Layers hand it one tensor after the other while a model is built. Used on one thread.
 class WeightLoader {
@@ -48,7 +50,7 @@ class WeightLoader {
   // for a weight of it that is infinite or NaN.
   virtual void finish() = 0;
 
-  // Whether nothing is written: `to` is nobody's memory.
+  // Whether what is asked for is not written: it is nobody's memory, or is written otherwise.
   virtual bool measuring() const { return false; }
 
  protected:
@@ -73,6 +75,13 @@ std::unique_ptr<WeightLoader> make_checking_loader(const HostParallel* host = nu
 // `runtime` and `ops` live longer; so does the memory that it writes to.
 std::unique_ptr<WeightLoader> make_device_loader(const DeviceRuntime& runtime, int32_t device,
                                                  const KernelTable& ops, int32_t max_threads = 8);
+
+// For a model whose arena is `arena`: what is not computed comes from the file, at `finish`, or is there
+// already when the file is mapped. The rest goes through `inner`, which writes to the arena's kind of memory.
+// Throws as check_sections and PackedFile::read.
+std::unique_ptr<WeightLoader> make_packed_loader(std::shared_ptr<const PackedFile> file,
+                                                 const DeviceArena& arena, bool is_mapped,
+                                                 std::unique_ptr<WeightLoader> inner);
 
 // Rows of zeros, through `generate`.
 void load_zeros(WeightLoader& loader, void* to, int64_t rows, size_t row_bytes);

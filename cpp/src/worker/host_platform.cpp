@@ -23,6 +23,10 @@ class HostPlatform final : public Platform {
     return {make_host_arena(), make_host_arena(), make_host_arena()};
   }
 
+  std::unique_ptr<DeviceArena> map_weights(const std::shared_ptr<const PackedFile>& file) override {
+    return make_packed_arena(file);
+  }
+
   // A part of what is free, for the host is shared with everyone.
   int64_t available_kv_cache_bytes(const WorkerMemory&, int32_t world_size) const override {
     return std::min(static_cast<int64_t>(available_host_memory() / 2), kMaxDefaultKvCacheBytes) / world_size;

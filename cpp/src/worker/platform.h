@@ -16,6 +16,7 @@
 #include "messages/kv_cache_spec.h"
 #include "messages/scheduler_output.h"
 #include "quire/engine_config.h"
+#include "weights/packed_file.h"
 #include "weights/weight_loader.h"
 #include "worker/backend.h"
 #include "worker/memory_plan.h"
@@ -64,6 +65,11 @@ class Platform {
   // kv_arena where the KV cache is no host memory.
   virtual WorkerMemory make_memory(const EngineConfig& config,
                                    const std::function<DeviceMemoryPlan()>& measure) = 0;
+
+  // The weights of a file, where they can be used as they lie there; else null.
+  virtual std::unique_ptr<DeviceArena> map_weights(const std::shared_ptr<const PackedFile>&) {
+    return nullptr;
+  }
 
   // What the KV cache may have when `world_size` ranks share the host.
   virtual int64_t available_kv_cache_bytes(const WorkerMemory& memory, int32_t world_size) const = 0;

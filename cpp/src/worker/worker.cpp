@@ -31,6 +31,7 @@ Worker::Worker(const EngineConfig& config, const Backend& backend, const HfConfi
       quantization_(read_quantization(hf_config, config.model)),
       block_size_(config.block_size),
       is_dummy_(config.load_format == "dummy"),
+      reader_{backend.ops->weight_layout, config.dtype, communicator_->rank(), communicator_->world_size()},
       source_(config.model) {
   runner_config_.max_num_seqs = config.max_num_seqs;
   runner_config_.max_num_batched_tokens = config.max_num_batched_tokens;
@@ -39,15 +40,23 @@ Worker::Worker(const EngineConfig& config, const Backend& backend, const HfConfi
   runner_config_.use_graphs = !config.enforce_eager;
   runner_config_.speculation.num_speculative_tokens = backend.speculation.num_speculative_tokens;
   if (communicator_->rank() == 0) runner_config_.speculation.drafter = backend.speculation.drafter;
-  Checkpoint checkpoint = open_source();
-  source_stamp_ = checkpoint.stamp();
-  dtype_ = resolve_dtype(config, checkpoint, backend);
-  memory_ = platform_->make_memory(config, [&] { return measure(checkpoint, !config.enforce_eager); });
+  WeightFiles files = open_directory(source_);
+  source_stamp_ = files.stamp();
+  EngineConfig wanted = config;
+  if (files.packed) wanted.dtype = files.packed->header().dtype;
+  dtype_ = resolve_dtype(wanted, files.checkpoint, backend);
+  reader_.dtype = dtype_name(dtype_);
+  memory_ = platform_->make_memory(config, [&] { return measure(files.checkpoint, !config.enforce_eager); });
+  if (files.packed) {
+    if (auto mapped = platform_->map_weights(files.packed)) {
+      memory_.weights = std::move(mapped);
+      mapped_ = files.packed;
+    }
+  }
 
   const auto begin = std::chrono::steady_clock::now();
-  const std::unique_ptr<WeightLoader> loader = platform_->make_loader();
-  loader->set_checkpoint(&checkpoint);
-  model_ = build_model(checkpoint, *memory_.weights, *loader);
+  const std::unique_ptr<WeightLoader> loader = make_loader(files, *memory_.weights);
+  model_ = build_model(files.checkpoint, *memory_.weights, *loader);
   loader->finish();
   platform_->check();
   log(LogLevel::kInfo, "weights on ", platform_->name(), " after ", seconds_since(begin),
@@ -85,6 +94,14 @@ Worker::~Worker() {
     platform_->select();
   } catch (const std::exception&) {
   }
+}
+
+// What reads the files, and writes to the arena.
+std::unique_ptr<WeightLoader> Worker::make_loader(const WeightFiles& files, const DeviceArena& arena) const {
+  std::unique_ptr<WeightLoader> loader = platform_->make_loader();
+  if (files.packed) loader = make_packed_loader(files.packed, arena, is_mapped(files), std::move(loader));
+  loader->set_checkpoint(&files.checkpoint);
+  return loader;
 }
 
 std::unique_ptr<Model> Worker::build_model(Checkpoint& checkpoint, DeviceArena& arena, WeightLoader& loader) {
@@ -175,6 +192,7 @@ void Worker::execute_model(const SchedulerOutput& scheduler_output) {
   try {
     platform_->select();
     platform_->begin_step();
+    memory_.weights->check();
     platform_->apply(scheduler_output.kv_extents);
     copy_blocks(scheduler_output.kv_copies);
     if (kv_connector_) kv_connector_->start_load_kv(scheduler_output.kv_connector_metadata);
@@ -207,6 +225,7 @@ StepOutcome Worker::sample_tokens(const SchedulerOutput& scheduler_output, const
     try {
       runner_->sample_tokens(scheduler_output, grammar);
       platform_->check();
+      memory_.weights->check();  // nobody gets a token of what a file lost meanwhile
     } catch (const std::exception& error) {
       communicator_->abort();
       error_ = error.what();
@@ -219,6 +238,11 @@ StepOutcome Worker::sample_tokens(const SchedulerOutput& scheduler_output, const
 }
 
 StepOutcome Worker::failed(const std::string& what, StepId step_id) {
+  try {
+    memory_.weights->check();
+  } catch (const std::exception& error) {
+    return {step_id, error.what(), true, {}};
+  }
   const std::string loss = platform_->loss();
   if (loss.empty()) return {step_id, what, false, {}};
   return {step_id, str(what, " (", platform_->name(), " is lost: ", loss, ")"), true, {}};

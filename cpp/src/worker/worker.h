@@ -15,6 +15,7 @@
 #include "models/model.h"
 #include "quire/engine_config.h"
 #include "quire/kv_connector.h"
+#include "weights/weight_files.h"
 #include "worker/backend.h"
 #include "worker/model_runner.h"
 #include "worker/platform.h"
@@ -80,14 +81,20 @@ class Worker {
   // Where the weights are.
   enum class WeightsState : uint8_t { kThere, kSaved, kGone };
 
+  // Whether the weights' arena maps that file.
+  bool is_mapped(const WeightFiles& files) const {
+    return mapped_ && files.packed && files.packed->stamp() == mapped_->stamp();
+  }
+  std::unique_ptr<WeightLoader> make_loader(const WeightFiles& files, const DeviceArena& arena) const;
   // Builds the model with an arena and a loader of some kind; sets workspace_bytes_ to what its ops need, and
   // runner_config_.model_hash.
   std::unique_ptr<Model> build_model(Checkpoint& checkpoint, DeviceArena& arena, WeightLoader& loader);
   // What all but the KV cache takes, before any of it is taken.
   DeviceMemoryPlan measure(Checkpoint& checkpoint, bool uses_graphs);
   // Loads the weights to where they were. When it throws, they are gone.
-  void reload(Checkpoint& checkpoint);
-  Checkpoint open_source() const;
+  void reload(WeightFiles& files);
+  WeightFiles open_directory(const std::string& directory) const;
+  WeightFiles open_source(const WeightSource& source) const;
   bool can_read_again() const;
   // Throws InternalError when the device has failed.
   void wait_for_device();
@@ -102,11 +109,14 @@ class Worker {
   std::shared_ptr<const QuantizationConfig> quantization_;
   int32_t block_size_;
   bool is_dummy_;
+  WeightReader reader_;
   DType dtype_ = DType::kFloat32;
   WorkerMemory memory_;
   // The directory that the weights came from, and what its files were then; empty: from nowhere else.
   std::string source_;
   std::string source_stamp_;
+  // What the weights' arena maps; null: it has memory of its own.
+  std::shared_ptr<const PackedFile> mapped_;
   WeightsState weights_state_ = WeightsState::kThere;
   bool kv_cache_is_gone_ = false;
   Buffer saved_weights_;

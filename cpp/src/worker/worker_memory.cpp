@@ -13,13 +13,6 @@
 namespace quire {
 namespace {
 
-Checkpoint open(const WeightSource& source) {
-  Checkpoint checkpoint =
-      source.is_directory() ? Checkpoint::open(source.directory) : Checkpoint::of(source.tensors);
-  if (source.partial) checkpoint.allow_missing();
-  return checkpoint;
-}
-
 // What a model computes is in its config, and that is the engine's. A key that only one of them has is as old
 // or as new as the library that wrote it; others tell of files, of generation, or of what weights were saved
 // in.
@@ -46,14 +39,25 @@ void Worker::wait_for_device() {
     throw InternalError(str(platform_->name(), " is lost: ", loss));
 }
 
-Checkpoint Worker::open_source() const {
-  return is_dummy_ ? Checkpoint::dummy(source_) : Checkpoint::open(source_);
+WeightFiles Worker::open_directory(const std::string& directory) const {
+  if (is_dummy_ && directory == source_) return {Checkpoint::dummy(directory), nullptr};
+  return open_weight_files(directory, reader_);
+}
+
+WeightFiles Worker::open_source(const WeightSource& source) const {
+  WeightFiles files = source.is_directory() ? open_weight_files(source.directory, reader_)
+                                            : WeightFiles{Checkpoint::of(source.tensors), nullptr};
+  if (!source.partial) return files;
+  if (files.packed)
+    throw InvalidArgument(str(source.directory, ": packed weights are whole; partial must be false"));
+  files.checkpoint.allow_missing();
+  return files;
 }
 
 bool Worker::can_read_again() const {
   if (source_.empty()) return false;
   try {
-    return open_source().stamp() == source_stamp_;
+    return open_directory(source_).stamp() == source_stamp_;
   } catch (const InvalidArgument&) {
     return false;
   }
@@ -93,15 +97,15 @@ void Worker::wake_up(bool weights, bool kv_cache) {
         throw InvalidArgument(
             "the weights that sleep(level=2) dropped came from no directory: give them to update_weights");
       }
-      Checkpoint checkpoint = open_source();
-      if (weights_state_ == WeightsState::kSaved && checkpoint.stamp() != source_stamp_) {
+      WeightFiles files = open_directory(source_);
+      if (weights_state_ == WeightsState::kSaved && files.stamp() != source_stamp_) {
         throw InvalidArgument(str(source_,
                                   ": the weights have changed since they were loaded, and an engine "
                                   "that slept at level 1 wakes up with the same; update_weights takes "
                                   "those that are there"));
       }
-      reload(checkpoint);
-      source_stamp_ = checkpoint.stamp();
+      reload(files);
+      source_stamp_ = files.stamp();
     }
     log(LogLevel::kInfo, "weights back on ", platform_->name(), " after ", seconds_since(begin), " s");
   }
@@ -117,7 +121,8 @@ void Worker::check_weights(const WeightSource& source) {
   }
   platform_->select();
   if (source.is_directory()) check_same_model(hf_config_, source.directory);
-  Checkpoint checkpoint = open(source);
+  WeightFiles files = open_source(source);
+  Checkpoint& checkpoint = files.checkpoint;
   checkpoint.allow_missing();  // to hear first of names that are written wrong
   const uint64_t model_hash = runner_config_.model_hash;
   const auto arena = make_measuring_arena();
@@ -125,6 +130,7 @@ void Worker::check_weights(const WeightSource& source) {
   loader->set_checkpoint(&checkpoint);
   build_model(checkpoint, *arena, *loader);
   runner_config_.model_hash = model_hash;
+  if (files.packed) check_sections(*files.packed, *arena);
   if (!source.partial) checkpoint.check_none_missing();
 }
 
@@ -133,29 +139,29 @@ void Worker::load_weights(const WeightSource& source) {
   platform_->select();
   wait_for_device();
   if (source.partial) wake_up(/*weights=*/true, /*kv_cache=*/false);
-  Checkpoint checkpoint = open(source);
-  reload(checkpoint);
+  WeightFiles files = open_source(source);
+  reload(files);
   // What is partly from elsewhere cannot be read again.
   const bool can_be_read_again = source.is_directory() && !source.partial;
   source_ = can_be_read_again ? source.directory : std::string();
-  source_stamp_ = can_be_read_again ? checkpoint.stamp() : std::string();
+  source_stamp_ = can_be_read_again ? files.stamp() : std::string();
   is_dummy_ = false;
   log(LogLevel::kInfo, "new weights on ", platform_->name(), " after ", seconds_since(begin), " s");
 }
 
 // Built anew by the code that loads a checkpoint, each part of the model lies where it did: graphs and
 // whoever holds an address go on as they were, and the second model is not needed.
-void Worker::reload(Checkpoint& checkpoint) {
-  if (!has_weights()) memory_.weights->restore();
+void Worker::reload(WeightFiles& files) {
+  if (has_weights() && is_mapped(files)) memory_.weights->discard();  // what was written over the file
+  if (!has_weights() || is_mapped(files)) memory_.weights->restore();
   weights_state_ = WeightsState::kGone;
   saved_weights_ = {};
   try {
     const uint64_t model_hash = runner_config_.model_hash;
     const size_t workspace_bytes = workspace_bytes_;
     const auto arena = make_replaying_arena(*memory_.weights);
-    const std::unique_ptr<WeightLoader> loader = platform_->make_loader();
-    loader->set_checkpoint(&checkpoint);
-    build_model(checkpoint, *arena, *loader);
+    const std::unique_ptr<WeightLoader> loader = make_loader(files, *arena);
+    build_model(files.checkpoint, *arena, *loader);
     loader->finish();
     platform_->check();
     QUIRE_CHECK(runner_config_.model_hash == model_hash && workspace_bytes_ == workspace_bytes,

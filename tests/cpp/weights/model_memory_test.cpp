@@ -10,6 +10,7 @@
 #include "models/model_registry.h"
 #include "quire/kernels/backend_registry.h"
 #include "weights/loader_check.h"
+#include "weights/weight_files.h"
 
 namespace quire {
 namespace {
@@ -93,6 +94,42 @@ TEST(ModelMemoryTest, ADevicesArenaEndsUpAsTheHostWouldFillIt) {
       EXPECT_EQ(std::memcmp(arenas[0].start(), arenas[1].start(), bytes), 0) << rank << " of " << world_size;
     }
   }
+}
+
+// Packed from one arena, and read to another: what is computed is computed there.
+TEST(ModelMemoryTest, PackedWeightsFillADevicesArenaAsTheCheckpointDoes) {
+  FakeDeviceRuntime::reset();
+  const DeviceRuntime& runtime = FakeDeviceRuntime::table();
+  Backend backend(/*packed=*/false);
+  const auto measured = make_measuring_arena();
+  backend.build(Checkpoint::dummy(QUIRE_DEMO_MODEL), *measured, *make_measuring_loader());
+  const auto expected = make_device_arena(runtime, measured->used());
+  backend.build(Checkpoint::open(QUIRE_DEMO_MODEL), *expected, *make_device_loader(runtime, 0, backend.ops));
+
+  PackedHeader header{
+      "cuda-rows", "bfloat16", 0, 1, "BF16", Checkpoint::open(QUIRE_DEMO_MODEL).described_tensors(), {}};
+  std::vector<std::span<const std::byte>> sections;
+  size_t computed_bytes = 0;
+  for (const DeviceArena::Allocation& each : expected->allocations()) {
+    if (each.is_computed) {
+      computed_bytes += each.bytes;
+    } else {
+      sections.emplace_back(each.data, each.bytes);
+    }
+  }
+  EXPECT_EQ(computed_bytes, size_t{300} * 64 * 4) << "the angles of 300 positions";
+  const ModelDirectory directory;
+  const std::string path = directory.path() + "/" + packed_file_name(header);
+  write_packed_file(path, header, sections);
+
+  const auto arena = make_device_arena(runtime, measured->used());
+  const auto file = std::make_shared<const PackedFile>(path);
+  Checkpoint described = Checkpoint::described(directory.path(), header.main_dtype, file->header().tensors);
+  const auto loader =
+      make_packed_loader(file, *arena, /*is_mapped=*/false, make_device_loader(runtime, 0, backend.ops));
+  backend.build(std::move(described), *arena, *loader);
+  EXPECT_EQ(std::memcmp(arena->device_memory().data(), expected->device_memory().data(), measured->used()),
+            0);
 }
 
 // Five ids over two ranks: the second has two, and room for a third.

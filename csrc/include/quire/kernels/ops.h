@@ -105,6 +105,8 @@ struct BadWordsArgs {
 struct KernelTable {
   const char* backend;  // "cpu"
   const char* variant;  // instruction set or architecture: "amx", "avx512", "avx2", "generic", "sm_90"
+  // How weights lie in memory: what tables of the same name have packed, each of them reads.
+  const char* weight_layout;
 
   // What the backend keeps for one worker (library handles, choices made by measuring), for
   // LaunchContext::state; null: nothing. On failure returns null and writes why to `error`.
