@@ -14,6 +14,7 @@ import pytest
 from logits_parity import CASES
 from quantized_models import quantize
 from quire import LLM, SamplingParams, pack_weights
+from quire.prompts import TokensPrompt
 
 GREEDY = SamplingParams(temperature=0, max_tokens=20, logprobs=1)
 PROMPTS = ["Once upon a time", "The baker said"]
@@ -55,7 +56,7 @@ def test_quantized_weights_are_packed(tmp_path: Path, make_model: Callable[..., 
     model, packed = tmp_path / "model", tmp_path / "packed"
     quantize(make_model(CASES["qwen2-gqa-80"]), model, layout, symmetric=False)
     pack_weights(model, packed, device="cpu")
-    prompt = [{"prompt_token_ids": [1, 2, 3, 4]}]
+    prompt: list[TokensPrompt] = [{"prompt_token_ids": [1, 2, 3, 4]}]
 
     def of(model: Path) -> object:
         llm = LLM(model, skip_tokenizer_init=True, **SMALL)
