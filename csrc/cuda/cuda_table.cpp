@@ -61,9 +61,12 @@ const char* cuda_architectures() { return QUIRE_CUDA_ARCHITECTURES; }
 
 const KernelTable* cuda_kernel_table(int32_t index) {
   CudaDevice device;
-  if (!cuda_device(index, &device) || !cuda::runs_on(cuda_architectures(), device.compute_capability))
-    return nullptr;
-  switch (device.compute_capability / 10) {
+  return cuda_device(index, &device) ? cuda_kernel_table_for(device.compute_capability) : nullptr;
+}
+
+const KernelTable* cuda_kernel_table_for(int32_t compute_capability) {
+  if (!cuda::runs_on(cuda_architectures(), compute_capability)) return nullptr;
+  switch (compute_capability / 10) {
     case 8: return &kTables[0];
     case 9: return &kTables[1];
     case 10: return &kTables[2];

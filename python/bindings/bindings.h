@@ -3,6 +3,10 @@
 
 #include <nanobind/nanobind.h>
 
+namespace quire {
+struct RankMemory;
+}
+
 namespace quire::bindings {
 
 // Other Python threads run during a call. When Python is about to end, a thread does not return from it:
@@ -34,11 +38,15 @@ class AcquiredGil {
   PyGILState_STATE state_{};
 };
 
+// The items by their names.
+nanobind::dict memory_as_dict(const RankMemory& memory);
+
 void bind_gil(nanobind::module_& m);
 void bind_sampling(nanobind::module_& m);
 void bind_fields(nanobind::module_& m);
 void bind_metrics(nanobind::module_& m);
 void bind_config(nanobind::module_& m);
+void bind_memory(nanobind::module_& m);
 void bind_logits_processors(nanobind::module_& m);
 void bind_outputs(nanobind::module_& m);
 void bind_text(nanobind::module_& m);

@@ -1,7 +1,6 @@
 // EngineConfig.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/vector.h>
 
 #include <array>
 #include <string_view>
@@ -17,7 +16,6 @@
 #include "quire/engine_config.h"
 #include "quire/generation_config.h"
 #include "quire/model_directory.h"
-#include "quire/weights.h"
 #include "text.h"
 
 namespace nb = nanobind;
@@ -146,14 +144,6 @@ void bind_config(nb::module_& m) {
         "The directory of a model in the hub's cache, empty for none, and the first file that it lacks of "
         "those "
         "that are needed: \"model\", \"tokenizer\" or \"config\"; see quire/model_directory.h.");
-  m.def(
-      "pack_weights",
-      [](const C& config, const std::string& directory) {
-        const ReleasedGil released;
-        return pack_weights(config, directory);
-      },
-      "config"_a, "directory"_a,
-      "Writes packed weights to a directory, and returns the files' paths; see quire/weights.h.");
   m.def("build_info", build_info_as_dict, nb::sig("def build_info() -> dict[str, typing.Any]"),
         "What the extension was made of, and what of it this machine can use.");
   m.def(

@@ -142,7 +142,11 @@ void bind_engine(nb::module_& m) {
       .def_ro("backend", &ModelDescription::backend)
       .def_ro("vocab_size", &ModelDescription::vocab_size)
       .def_ro("max_model_len", &ModelDescription::max_model_len)
-      .def_ro("eos_token_ids", &ModelDescription::eos_token_ids);
+      .def_ro("eos_token_ids", &ModelDescription::eos_token_ids)
+      .def_prop_ro(
+          "memory", [](const ModelDescription& model) { return memory_as_dict(model.memory); },
+          nb::sig("def memory(self) -> dict[str, int]"),
+          "Bytes that each rank has taken, or set aside; see quire/memory_plan.h.");
   def_plain_value<&ModelDescription::architecture, &ModelDescription::dtype, &ModelDescription::backend,
                   &ModelDescription::vocab_size, &ModelDescription::max_model_len,
                   &ModelDescription::eos_token_ids>(

@@ -28,6 +28,7 @@ NB_MODULE(_core, m) {
   quire::bindings::bind_logits_processors(m);
   quire::bindings::bind_metrics(m);
   quire::bindings::bind_config(m);
+  quire::bindings::bind_memory(m);
   quire::bindings::bind_outputs(m);
   quire::bindings::bind_text(m);
   quire::bindings::bind_chat_parsers(m);

@@ -30,6 +30,7 @@ from quire.beam_search import BeamSearchOutput, BeamSearchParams, BeamSearchSequ
 from quire.llm import LLM
 from quire.llm_engine import LLMEngine
 from quire.logits_processors import BatchUpdate, LogitsProcessor, MoveDirectionality
+from quire.memory_plan import plan
 from quire.model_directory import DEMO_MODEL
 from quire.packing import pack_weights
 
@@ -70,6 +71,7 @@ __all__ = [
     "__version__",
     "collect_env",
     "pack_weights",
+    "plan",
 ]
 
 EngineConfig.__signature__ = SignatureOf(EngineConfig)

@@ -784,17 +784,20 @@ def find_cached_model(name: str, revision: str, files: str, download_dir: str) -
     The directory of a model in the hub's cache, empty for none, and the first file that it lacks of those that are needed: "model", "tokenizer" or "config"; see quire/model_directory.h.
     """
 
-def pack_weights(config: EngineConfig, directory: str) -> list[str]:
-    """
-    Writes packed weights to a directory, and returns the files' paths; see quire/weights.h.
-    """
-
 def build_info() -> dict[str, Any]:
     """What the extension was made of, and what of it this machine can use."""
 
 def default_sampling_params(config: EngineConfig) -> SamplingParams:
     """
     What generation_config and override_generation_config of a configuration say; see quire/generation_config.h.
+    """
+
+def plan_memory(config: EngineConfig, device_name: str, device_memory: int) -> dict[str, Any]:
+    """What an engine would take; see quire/memory_plan.h."""
+
+def pack_weights(config: EngineConfig, directory: str) -> list[str]:
+    """
+    Writes packed weights to a directory, and returns the files' paths; see quire/weights.h.
     """
 
 class KVCacheEventKind(enum.Enum):
@@ -1240,6 +1243,10 @@ class ModelDescription:
 
     @property
     def eos_token_ids(self) -> list[int]: ...
+
+    @property
+    def memory(self) -> dict[str, int]:
+        """Bytes that each rank has taken, or set aside; see quire/memory_plan.h."""
 
     def __getstate__(self) -> tuple[str, str, str, int, int, list[int]]: ...
 

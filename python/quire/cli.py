@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from quire.argument_parser import FlexibleArgumentParser
 from quire.bench.command import add_bench_arguments, run_bench
+from quire.memory_plan import add_plan_arguments, run_plan
 from quire.model_directory import DEMO_MODEL
 from quire.serve.command import add_serve_arguments, run_serve
 from quire.simulate import add_simulate_arguments, run_simulate
@@ -87,6 +88,10 @@ def _parser() -> argparse.ArgumentParser:
     serve = commands.add_parser("serve", help="serve a model by OpenAI's HTTP API")
     add_serve_arguments(serve)
     serve.set_defaults(command=run_serve)
+
+    plan = commands.add_parser("plan", help="say what memory a model would take, and whether it fits")
+    add_plan_arguments(plan)
+    plan.set_defaults(command=run_plan)
 
     replay = commands.add_parser(
         "replay", help="schedule a flight recorder's file anew and compare, step by step"

@@ -19,6 +19,7 @@
 #include "quire/error.h"
 #include "quire/field.h"
 #include "quire/kv_events.h"
+#include "quire/memory_plan.h"
 #include "quire/request_output.h"
 #include "quire/sampling_params.h"
 #include "quire/tokenizer.h"
@@ -76,6 +77,7 @@ struct ModelDescription {
   int32_t vocab_size = 0;
   int32_t max_model_len = 0;
   std::vector<int32_t> eos_token_ids;
+  RankMemory memory;  // what each rank has taken, or set aside
 };
 
 struct EngineStats {

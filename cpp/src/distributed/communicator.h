@@ -49,6 +49,10 @@ class Communicator {
 // The only rank, on the host or on a device: nothing to exchange.
 std::unique_ptr<Communicator> make_single_communicator();
 
+// A rank of a group that is not there: exchanges do nothing. For finding out what a rank would take.
+std::unique_ptr<Communicator> make_planned_communicator(int32_t rank, int32_t world_size,
+                                                        size_t device_bytes);
+
 // `world_size` ranks over one piece of shared memory, for ranks that are threads of this process or that
 // forked after this call, and compute on the host. `max_bytes` bounds the largest tensor of one rank.
 std::vector<std::unique_ptr<Communicator>> make_shared_memory_communicators(int32_t world_size,

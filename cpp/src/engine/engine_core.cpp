@@ -4,7 +4,7 @@
 #include <chrono>
 #include <functional>
 
-#include "kv_cache/kv_cache_planner.h"
+#include "engine/kv_cache_demand.h"
 #include "util/check.h"
 #include "util/log.h"
 
@@ -62,28 +62,17 @@ EngineCore::EngineCore(const EngineConfig& config, std::unique_ptr<Executor> exe
   for (const KVCacheSpec& spec : specs) largest_block = std::max(largest_block, spec.block_size);
   scheduler.validate(largest_block);
 
-  KVCacheDemand demand;
-  demand.bytes =
-      config.kv_cache_memory_bytes > 0 ? config.kv_cache_memory_bytes : executor_->available_kv_cache_bytes();
-  demand.num_blocks = config.num_gpu_blocks_override;
-  demand.max_model_len = model.max_model_len;
-  // A block holds tokens of one request only.
-  const int64_t blocks_of_one = (model.max_model_len + largest_block - 1) / largest_block;
-  demand.max_useful_tokens = config.max_num_seqs * blocks_of_one * largest_block;
-  demand.max_tokens_in_flight = config.max_num_batched_tokens * scheduler.max_in_flight_steps;
-  demand.divides_memory = !executor_->maps_kv_cache_on_demand();
-  if (config.kv_arena) {
-    demand.bytes = config.kv_arena->bytes();
-    demand.shared = true;
-    parts.kv_arena = config.kv_arena;
-  }
-  const KVCacheConfig kv_cache = plan_kv_cache(specs, demand);
-  const int32_t num_usable_blocks = kv_cache.groups[0].num_blocks - 1;
-  if (config.max_num_seqs > num_usable_blocks) {
-    throw InvalidArgument(str("max_num_seqs ", config.max_num_seqs, " is more than the KV cache's ",
-                              num_usable_blocks,
-                              " blocks can ever hold: lower it, or make the KV cache larger"));
-  }
+  const KVCacheDemand demand = kv_cache_demand(
+      config, model, specs, executor_->max_in_flight_steps(), executor_->maps_kv_cache_on_demand(),
+      config.kv_cache_memory_bytes > 0 ? 0 : executor_->available_kv_cache_bytes());
+  parts.kv_arena = config.kv_arena;
+  const KVCacheConfig kv_cache = [&] {
+    try {
+      return plan_engine_kv_cache(config, specs, demand);
+    } catch (const InvalidArgument& refused) {
+      throw InvalidArgument(str(refused.what(), "; besides the KV cache: ", memory_text(model.memory)));
+    }
+  }();
   executor_->initialize_kv_cache(kv_cache);
   parts.hash_seed = make_hash_seed(config.prefix_caching_hash_seed);
   if (!config.kv_connector.empty()) parts.kv_connector = make_kv_connector(config, kv_cache);
@@ -113,8 +102,8 @@ EngineCore::EngineCore(const EngineConfig& config, std::unique_ptr<Executor> exe
     recorder_->begin_step(now);
   }
   log(LogLevel::kInfo, model.architecture, " in ", model.dtype, " on ", model.backend, ": max_model_len ",
-      model.max_model_len, ", ", kv_cache.groups.size(), " KV cache group(s), ", num_usable_blocks,
-      " blocks (", kv_cache.bytes, " bytes)");
+      model.max_model_len, ", ", kv_cache.groups.size(), " KV cache group(s), ",
+      kv_cache.groups[0].num_blocks - 1, " blocks (", kv_cache.bytes, " bytes)");
 }
 
 void EngineCore::add_request(EngineCoreRequest&& request) {

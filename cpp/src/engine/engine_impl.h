@@ -48,7 +48,8 @@ struct EngineBase::Impl {
                       : make_inline_client(make_core({}));
     const ModelInfo& info = client->model_info();
     const auto eos = read_eos_token_ids(config, info.vocab_size);
-    description = {info.architecture, info.dtype, info.backend, info.vocab_size, info.max_model_len, eos};
+    description = {info.architecture,  info.dtype, info.backend, info.vocab_size,
+                   info.max_model_len, eos,        info.memory};
     input_processor = std::make_unique<InputProcessor>(info, eos, tokenizer, grammar_compiler, config);
     output_processor = std::make_unique<OutputProcessor>(
         tokenizer, config.metric_sink,

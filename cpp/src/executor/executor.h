@@ -12,6 +12,7 @@
 #include "messages/scheduler_output.h"
 #include "messages/weight_source.h"
 #include "quire/engine_config.h"
+#include "quire/memory_plan.h"
 
 namespace quire {
 
@@ -61,6 +62,19 @@ class Executor {
 // that is not known, quantized weights. Reads config.json, and what lies beside it to say how weights are
 // quantized.
 void check_model(const EngineConfig& config);
+
+// What a rank would be, found without memory or a device.
+struct PlannedRank {
+  ModelInfo model_info;  // with the memory of all but the KV cache
+  std::vector<KVCacheSpec> kv_cache_specs;
+  int32_t max_in_flight_steps = 1;
+  bool maps_kv_cache_on_demand = true;
+  int64_t budget_bytes = 0;
+  int64_t available_kv_cache_bytes = 0;
+  std::string refusal;  // of the memory; empty: there is enough for all but the KV cache
+};
+// Throws as make_local_executor for what has nothing to do with memory.
+PlannedRank plan_rank(const EngineConfig& config, const PlannedDevice& device);
 
 // Writes the packed weights of all ranks to a directory; returns the files' paths. Throws as
 // make_local_executor for the model and the device, ResourceExhausted for a file that cannot be written.

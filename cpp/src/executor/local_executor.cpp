@@ -9,8 +9,8 @@
 
 #include "distributed/peer_communicator.h"
 #include "executor/executor.h"
+#include "executor/resolved_config.h"
 #include "formats/hf_config.h"
-#include "layers/rotary_embedding.h"
 #include "models/model_registry.h"
 #include "util/check.h"
 #include "util/ring_queue.h"
@@ -140,26 +140,6 @@ void on_every_rank(int32_t world_size, const Task& task, const GiveUp& give_up) 
   if (error) std::rethrow_exception(error);
 }
 
-int32_t resolve_max_model_len(const EngineConfig& config, const HfConfig& hf_config) {
-  const int32_t supported = max_supported_positions(hf_config);
-  if (config.max_model_len == 0) {
-    return std::min(supported, hf_config.get_int("max_position_embeddings", 1, supported));
-  }
-  if (config.max_model_len > supported) {
-    throw InvalidArgument(str("max_model_len ", config.max_model_len,
-                              " is more than the model supports: ", supported,
-                              " (max_position_embeddings and RoPE scaling in ", hf_config.path(), ")"));
-  }
-  return config.max_model_len;
-}
-
-// What grammars propose takes the place of a drafter's drafts, or comes without one.
-Backend with_jump_forward(const EngineConfig& config, Backend backend) {
-  backend.speculation.num_speculative_tokens =
-      std::max(backend.speculation.num_speculative_tokens, config.num_jump_forward_tokens);
-  return backend;
-}
-
 // Requests that every rank has named; the ranks need not do so in the same step.
 class Unanimous {
  public:
@@ -217,6 +197,7 @@ class LocalExecutor final : public Executor {
     model_info_.dtype = dtype_name(first.dtype());
     model_info_.backend = backend_.name();
     model_info_.activation_bytes = static_cast<int64_t>(first.activation_bytes());
+    model_info_.memory = first.memory();
   }
 
   ~LocalExecutor() override {
@@ -244,6 +225,7 @@ class LocalExecutor final : public Executor {
     const auto world_size = static_cast<int32_t>(ranks_.size());
     const auto give_up = [&](int32_t rank) { worker(rank).communicator().abort(); };
     on_every_rank(world_size, [&](int32_t rank) { worker(rank).initialize_kv_cache(config); }, give_up);
+    model_info_.memory = ranks_[0]->worker().memory();
     if (world_size == 1) return;
     on_every_rank(world_size, [&](int32_t rank) { worker(rank).meet_other_ranks(); }, give_up);
   }

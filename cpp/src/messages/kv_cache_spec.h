@@ -62,6 +62,17 @@ struct KVCacheConfig {
   int64_t min_bytes = 0;  // what one sequence of max_model_len needs
   bool shared = false;    // some of `bytes` may be mapped elsewhere: by another group, or another engine
 
+  // The most that is ever taken. Where blocks are mapped when they are used, groups that share memory have
+  // more of them than can be in use.
+  int64_t memory_bytes(bool maps_on_demand) const {
+    int64_t first_blocks = 0, all_blocks = 0;
+    for (const KVCacheGroup& group : groups) {
+      first_blocks += group.block_bytes();
+      all_blocks += group.block_bytes() * group.num_blocks;
+    }
+    return shared && maps_on_demand ? bytes + first_blocks : all_blocks;
+  }
+
   template <class A>
   void fields(A& a) {
     a(groups, bytes, min_bytes, shared);

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "messages/archive.h"
+#include "quire/memory_plan.h"
 
 namespace quire {
 
@@ -15,6 +16,7 @@ struct ModelInfo {
   std::string dtype;
   std::string backend;           // "cpu (amx)"
   int64_t activation_bytes = 0;  // per rank
+  RankMemory memory;             // once the KV cache is there; in no recording
 
   template <class A>
   void fields(A& a) {

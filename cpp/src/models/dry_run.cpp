@@ -30,33 +30,19 @@ KernelTable silent(KernelTable table) {
   return table;
 }
 
-class SilentCommunicator final : public Communicator {
- public:
-  SilentCommunicator(int32_t rank, int32_t world_size) : rank_(rank), world_size_(world_size) {}
-  int32_t rank() const override { return rank_; }
-  int32_t world_size() const override { return world_size_; }
-  void all_reduce_sum(const LaunchContext&, TensorView) override {}
-  void all_gather_columns(const LaunchContext&, TensorView, TensorView) override {}
-  void abort() override {}
-  void reset() override {}
-
- private:
-  int32_t rank_, world_size_;
-};
-
 }  // namespace
 
 size_t dry_run_bytes(const Model& model, const KernelTable& ops, const Communicator& communicator,
                      int64_t num_tokens, int64_t num_logits) {
   const KernelTable table = silent(ops);
   const LaunchContext launch;
-  SilentCommunicator nobody(communicator.rank(), communicator.world_size());
+  const auto nobody = make_planned_communicator(communicator.rank(), communicator.world_size(), 0);
   ActivationArena arena(ActivationArena::Measuring{});
   const size_t num_layers = model.kv_cache_specs().size();
   const std::vector<KVCacheView> kv_caches(num_layers);
   const std::vector<int32_t> groups(num_layers), planning_layers(1);
   const std::vector<AttentionMetadata> metadata(1);
-  const ForwardContext ctx{table, launch, nobody, arena, kv_caches, groups, metadata, planning_layers};
+  const ForwardContext ctx{table, launch, *nobody, arena, kv_caches, groups, metadata, planning_layers};
   ModelInput input;
   input.input_ids = input.positions = TensorView(nullptr, DType::kInt32, num_tokens);
   const TensorView hidden = model.forward(ctx, input);

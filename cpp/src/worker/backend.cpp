@@ -60,6 +60,24 @@ Backend find_backend(const EngineConfig& config) {
   return backend;
 }
 
+Backend planned_backend(const PlannedDevice& device) {
+  Backend backend;
+  if (!device.is_cuda()) {
+    backend.ops = find_kernel_table("cpu");
+    return backend;
+  }
+  backend.ops = cuda_kernel_table_for(device.compute_capability);
+  backend.runtime = find_device_runtime("cuda");
+  if (backend.ops == nullptr || backend.runtime == nullptr) {
+    throw InvalidArgument(
+        str("device '", device.name, "' of compute capability ", device.compute_capability / 10, ".",
+            device.compute_capability % 10, " cannot be planned for: ",
+            built_with_cuda() ? str("this build has machine code for ", cuda_architectures())
+                              : "this build has no CUDA code"));
+  }
+  return backend;
+}
+
 Backend backend_of_rank(const Backend& first, int32_t rank) {
   Backend backend = first;
   if (backend.is_device()) backend.device += rank;

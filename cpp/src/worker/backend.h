@@ -7,6 +7,7 @@
 #include "quire/engine_config.h"
 #include "quire/kernels/device_runtime.h"
 #include "quire/kernels/ops.h"
+#include "quire/memory_plan.h"
 #include "weights/checkpoint.h"
 #include "worker/drafter.h"
 
@@ -25,6 +26,10 @@ struct Backend {
 // "auto": the first CUDA device that this build has machine code for, else the CPU. Throws InvalidArgument,
 // saying what is there, when the device asked for is not, or not enough like it follow for the other ranks.
 Backend find_backend(const EngineConfig& config);
+
+// The same of a device that need not be there. Throws InvalidArgument when no code of this build runs on such
+// a one.
+Backend planned_backend(const PlannedDevice& device);
 
 // Where a rank computes: devices follow each other, and the host is one for all.
 Backend backend_of_rank(const Backend& first, int32_t rank);

@@ -1,5 +1,6 @@
 #include "device/runtime_handles.h"
 #include "util/check.h"
+#include "util/gib_text.h"
 #include "util/log.h"
 #include "worker/platform.h"
 
@@ -10,6 +11,11 @@ namespace {
 constexpr int kMaxTries = 8;
 // What is never asked for: the driver needs room for a kernel's local memory, and for modules loaded later.
 constexpr size_t kDriverBytes = size_t{256} << 20;
+
+size_t askable_bytes(size_t free) { return free > kDriverBytes ? free - kDriverBytes : 0; }
+
+// What a process takes of a device before it asks for anything.
+constexpr size_t kContextBytes = size_t{600} << 20;
 
 class DevicePlatform final : public Platform {
  public:
@@ -94,13 +100,19 @@ WorkerMemory DevicePlatform::make_memory(const EngineConfig& config,
   for (int attempt = 1;; ++attempt) {
     size_t free = 0, total = 0;
     check_device(runtime_, runtime_.memory_info(&free, &total), "asking for the free memory");
-    plan.set_budget(config, free > kDriverBytes ? free - kDriverBytes : 0, total);
+    plan.set_budget(config, askable_bytes(free), total);
+    const double wanted = config.gpu_memory_utilization * static_cast<double>(total);
+    if (config.gpu_memory_bytes == 0 && static_cast<double>(plan.budget) + 1 < wanted) {
+      log(LogLevel::kWarning, "gpu_memory_utilization ", config.gpu_memory_utilization, " asks for ",
+          gib_text(static_cast<int64_t>(wanted)), ", and only ", gib_text(static_cast<int64_t>(plan.budget)),
+          " are free: using those");
+    }
     try {
       WorkerMemory memory;
       memory.weights = make_device_arena(runtime_, plan.weights);
       memory.steps = make_device_arena(runtime_, plan.step_bytes());
       memory.kv_cache = make_device_arena(runtime_, plan.kv_cache);
-      log(LogLevel::kInfo, name(), ": ", plan.text());
+      log(LogLevel::kInfo, name(), ": ", memory_text(plan.rank_memory()));
       return memory;
     } catch (const ResourceExhausted&) {
       // A neighbour took some between the question and this.
@@ -126,7 +138,48 @@ std::vector<std::byte*> DevicePlatform::allocate_kv_cache(const KVCacheConfig& c
   return first_blocks;
 }
 
+// Says what a device's platform says of sizes.
+class PlanningPlatform final : public Platform {
+ public:
+  explicit PlanningPlatform(const Backend& backend) : Platform(backend, /*num_threads=*/1) {}
+
+  void select() override {}
+  void begin_step() override {}
+  void check() const override {}
+  std::string loss() override { return {}; }
+  std::unique_ptr<WeightLoader> make_loader() override { return make_measuring_loader(); }
+  WorkerMemory make_memory(const EngineConfig&, const std::function<DeviceMemoryPlan()>&) override {
+    refuse();
+  }
+  int64_t available_kv_cache_bytes(const WorkerMemory&, int32_t) const override { refuse(); }
+  bool maps_kv_cache_on_demand() const override { return false; }
+  std::vector<std::byte*> allocate_kv_cache(const KVCacheConfig&, WorkerMemory&) override { refuse(); }
+  void apply(std::span<const KVExtent>) override {}
+  void discard_kv_cache(WorkerMemory&) override {}
+  void restore_kv_cache(WorkerMemory&) override {}
+  Buffer copy_to_host(const DeviceArena&) override { refuse(); }
+  void copy_from_host(const DeviceArena&, const Buffer&) override {}
+  size_t step_buffers_bytes(const StepBuffersConfig& config) const override {
+    return device_step_buffers_bytes(config);
+  }
+  std::unique_ptr<StepBuffers> make_step_buffers(const StepBuffersConfig&, DeviceArena&) override {
+    refuse();
+  }
+
+ private:
+  [[noreturn]] static void refuse() { throw InternalError("a plan has no memory"); }
+};
+
 }  // namespace
+
+size_t planned_free_bytes(size_t total) {
+  return askable_bytes(total > kContextBytes ? total - kContextBytes : 0);
+}
+
+std::unique_ptr<Platform> make_planning_platform(const Backend& backend) {
+  if (!backend.is_device()) return make_host_platform(backend, /*num_threads=*/1);
+  return std::make_unique<PlanningPlatform>(backend);
+}
 
 std::unique_ptr<Platform> make_device_platform(const Backend& backend) {
   return std::make_unique<DevicePlatform>(backend);

@@ -29,7 +29,7 @@ class HostPlatform final : public Platform {
 
   // A part of what is free, for the host is shared with everyone.
   int64_t available_kv_cache_bytes(const WorkerMemory&, int32_t world_size) const override {
-    return std::min(static_cast<int64_t>(available_host_memory() / 2), kMaxDefaultKvCacheBytes) / world_size;
+    return default_host_kv_cache_bytes(available_host_memory(), world_size);
   }
   bool maps_kv_cache_on_demand() const override { return true; }
   // Address space: blocks get memory when they are touched.
@@ -61,6 +61,10 @@ class HostPlatform final : public Platform {
 };
 
 }  // namespace
+
+int64_t default_host_kv_cache_bytes(size_t free, int32_t world_size) {
+  return std::min(static_cast<int64_t>(free / 2), kMaxDefaultKvCacheBytes) / world_size;
+}
 
 std::unique_ptr<Platform> make_host_platform(const Backend& backend, int32_t num_threads) {
   return std::make_unique<HostPlatform>(backend, num_threads);

@@ -9,6 +9,7 @@
 
 #include "messages/kv_cache_spec.h"
 #include "quire/engine_config.h"
+#include "quire/memory_plan.h"
 
 namespace quire {
 
@@ -23,16 +24,18 @@ struct DeviceMemoryPlan {
   size_t graphs = 0;       // the driver's
   size_t exchange = 0;     // the communicator's, taken before
   size_t kv_cache = 0;     // the rest
+  size_t budget = 0;       // for all of them
 
-  // Sets kv_cache from gpu_memory_bytes, or gpu_memory_utilization of `total`. A neighbour may leave less
-  // `free`, besides the exchange, than that: then what is free is the budget. Throws ResourceExhausted when
-  // nothing is left for the KV cache, and InvalidArgument when gpu_memory_bytes is more than there is.
+  // Sets budget and kv_cache from gpu_memory_bytes, or gpu_memory_utilization of `total`. A neighbour may
+  // leave less `free`, besides the exchange, than that: then what is free is the budget. Throws
+  // ResourceExhausted when nothing is left for the KV cache, and InvalidArgument when gpu_memory_bytes is
+  // more than there is.
   void set_budget(const EngineConfig& config, size_t free, size_t total);
 
   size_t step_bytes() const { return workspace + activations + batch; }
   // What is taken at once: everything but the graphs and the exchange.
   size_t arena_bytes() const { return weights + step_bytes() + kv_cache; }
-  std::string text() const;
+  RankMemory rank_memory() const;
 };
 
 // The block sizes of the groups that layers with these demands form.

@@ -35,6 +35,10 @@ struct ModelRunnerConfig {
   int32_t max_num_logits() const { return speculation.max_num_logits(max_num_seqs, max_num_batched_tokens); }
 };
 
+// What a configuration comes to on a backend; `max_model_len` is resolved.
+ModelRunnerConfig model_runner_config(const EngineConfig& config, const Backend& backend,
+                                      int32_t max_model_len);
+
 // One per worker, on its thread, except for finish_step. The buffers are sized once: a step that brings no
 // new request and no log-probabilities allocates nothing. On a device a step is only enqueued: the host
 // neither waits for it nor sees its tokens before finish_step.

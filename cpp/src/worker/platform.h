@@ -107,6 +107,13 @@ class Platform {
   LaunchContext launch_;
 };
 
+// What a rank's KV cache has on the host, of which so much is free, where nobody says.
+int64_t default_host_kv_cache_bytes(size_t free, int32_t world_size);
+// For plans: a platform of the backend's kind that computes nothing. A device need not be there.
+std::unique_ptr<Platform> make_planning_platform(const Backend& backend);
+// What an engine may ask of a device's memory, when nobody else has taken any.
+size_t planned_free_bytes(size_t total);
+
 // `num_threads` compute where the host does.
 std::unique_ptr<Platform> make_platform(const Backend& backend, int32_t num_threads);
 

@@ -3,17 +3,16 @@
 #include <span>
 #include <vector>
 
-#include "layers/quantization.h"
-#include "models/model_registry.h"
 #include "weights/packed_file.h"
 #include "weights/weight_files.h"
+#include "worker/model_builder.h"
 #include "worker/platform.h"
 
 namespace quire {
 namespace {
 
-// Of what is packed no size depends on a batch or a length.
-constexpr int32_t kAny = 16;
+// Of what is packed no size depends on it.
+constexpr int32_t kAnyLength = 16;
 
 }  // namespace
 
@@ -23,14 +22,12 @@ std::string pack_rank(const EngineConfig& config, const Backend& backend, const 
   platform->select();
   Checkpoint checkpoint = Checkpoint::open(config.model);
   const DType dtype = resolve_dtype(config, checkpoint, backend);
+  const auto communicator = make_planned_communicator(rank, config.tensor_parallel_size, /*device_bytes=*/0);
+  const ModelRunnerConfig any = model_runner_config(config, backend, kAnyLength);
+  const ModelBuilder builder(config, hf_config, any, *platform, *communicator);
   const auto build = [&](DeviceArena& arena, WeightLoader& loader) {
     loader.set_checkpoint(&checkpoint);
-    BuildContext context{platform->ops(), platform->launch(), checkpoint, arena, loader, dtype};
-    context.rank = rank;
-    context.world_size = config.tensor_parallel_size;
-    context.max_model_len = context.max_num_tokens = context.max_num_seqs = kAny;
-    context.quantization = read_quantization(hf_config, config.model);
-    find_model(hf_config)(context, hf_config);
+    builder.build(dtype, checkpoint, arena, loader);
     loader.finish();
     platform->check();
   };

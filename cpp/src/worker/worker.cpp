@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <chrono>
 
-#include "layers/quantization.h"
-#include "models/model_registry.h"
 #include "util/check.h"
 #include "util/log.h"
 #include "util/seconds_since.h"
@@ -27,18 +25,12 @@ Worker::Worker(const EngineConfig& config, const Backend& backend, const HfConfi
                int32_t max_model_len, int32_t num_threads, std::unique_ptr<Communicator> communicator)
     : platform_(make_platform(backend, num_threads)),
       communicator_(std::move(communicator)),
+      runner_config_(model_runner_config(config, backend, max_model_len)),
       hf_config_(hf_config),
-      quantization_(read_quantization(hf_config, config.model)),
-      block_size_(config.block_size),
+      builder_(config, hf_config, runner_config_, *platform_, *communicator_),
       is_dummy_(config.load_format == "dummy"),
       reader_{backend.ops->weight_layout, config.dtype, communicator_->rank(), communicator_->world_size()},
       source_(config.model) {
-  runner_config_.max_num_seqs = config.max_num_seqs;
-  runner_config_.max_num_batched_tokens = config.max_num_batched_tokens;
-  runner_config_.max_model_len = max_model_len;
-  runner_config_.max_in_flight_steps = uses_async_scheduling(config, backend) ? 2 : 1;
-  runner_config_.use_graphs = !config.enforce_eager;
-  runner_config_.speculation.num_speculative_tokens = backend.speculation.num_speculative_tokens;
   if (communicator_->rank() == 0) runner_config_.speculation.drafter = backend.speculation.drafter;
   WeightFiles files = open_directory(source_);
   source_stamp_ = files.stamp();
@@ -46,7 +38,11 @@ Worker::Worker(const EngineConfig& config, const Backend& backend, const HfConfi
   if (files.packed) wanted.dtype = files.packed->header().dtype;
   dtype_ = resolve_dtype(wanted, files.checkpoint, backend);
   reader_.dtype = dtype_name(dtype_);
-  memory_ = platform_->make_memory(config, [&] { return measure(files.checkpoint, !config.enforce_eager); });
+  memory_ = platform_->make_memory(config, [&] {
+    const DeviceMemoryPlan plan = builder_.measure(dtype_, files.checkpoint).plan;
+    set_aside_for_graphs_ = plan.graphs;
+    return plan;
+  });
   if (files.packed) {
     if (auto mapped = platform_->map_weights(files.packed)) {
       memory_.weights = std::move(mapped);
@@ -56,8 +52,11 @@ Worker::Worker(const EngineConfig& config, const Backend& backend, const HfConfi
 
   const auto begin = std::chrono::steady_clock::now();
   const std::unique_ptr<WeightLoader> loader = make_loader(files, *memory_.weights);
-  model_ = build_model(files.checkpoint, *memory_.weights, *loader);
+  BuiltModel built = builder_.build(dtype_, files.checkpoint, *memory_.weights, *loader);
   loader->finish();
+  model_ = std::move(built.model);
+  workspace_bytes_ = built.workspace_bytes;
+  runner_config_.model_hash = built.hash;
   platform_->check();
   log(LogLevel::kInfo, "weights on ", platform_->name(), " after ", seconds_since(begin),
       " s: ", memory_.weights->used(), " bytes");
@@ -104,39 +103,18 @@ std::unique_ptr<WeightLoader> Worker::make_loader(const WeightFiles& files, cons
   return loader;
 }
 
-std::unique_ptr<Model> Worker::build_model(Checkpoint& checkpoint, DeviceArena& arena, WeightLoader& loader) {
-  const KernelTable& ops = platform_->ops();
-  BuildContext build{ops, platform_->launch(), checkpoint, arena, loader, dtype_};
-  build.rank = communicator_->rank();
-  build.world_size = communicator_->world_size();
-  build.max_model_len = runner_config_.max_model_len;
-  build.max_num_tokens = runner_config_.max_num_batched_tokens;
-  build.max_num_seqs = runner_config_.max_num_logits();
-  build.block_size = block_size_;
-  build.quantization = quantization_;
-  auto model = find_model(hf_config_)(build, hf_config_);
-  if (ops.sampling_workspace_bytes != nullptr) {
-    build.workspace_bytes = std::max(build.workspace_bytes,
-                                     ops.sampling_workspace_bytes(build.max_num_seqs, model->vocab_size()));
-  }
-  workspace_bytes_ = build.workspace_bytes;
-  runner_config_.model_hash = build.compute_hash.value();
-  return model;
-}
-
-DeviceMemoryPlan Worker::measure(Checkpoint& checkpoint, bool uses_graphs) {
-  const auto counter = make_measuring_arena();
-  const auto nothing = make_measuring_loader();
-  const auto model = build_model(checkpoint, *counter, *nothing);
-  const ModelRunner runner(runner_config_, *model, *platform_, *communicator_);
-  DeviceMemoryPlan plan;
-  plan.weights = counter->used();
-  plan.workspace = DeviceArena::rounded(workspace_bytes_);
-  plan.activations = DeviceArena::rounded(runner.activation_bytes());
-  plan.batch = runner.batch_bytes(group_block_sizes(model->kv_cache_specs()));
-  plan.graphs = uses_graphs ? kGraphBytes : 0;
-  plan.exchange = communicator_->device_bytes();
-  return plan;
+RankMemory Worker::memory() const {
+  DeviceMemoryPlan taken;
+  taken.weights = memory_.weights->used();
+  taken.activations = DeviceArena::rounded(runner_->activation_bytes());
+  taken.workspace = DeviceArena::rounded(workspace_bytes_);
+  if (!kv_groups_.empty()) taken.batch = memory_.steps->used() - taken.activations - taken.workspace;
+  taken.graphs = set_aside_for_graphs_;
+  taken.exchange = communicator_->device_bytes();
+  // A device's memory for it is taken at once, whether blocks use all of it or not.
+  const bool is_device = platform_->runtime() != nullptr;
+  taken.kv_cache = is_device ? memory_.kv_cache->used() + memory_.kv_cache->remaining() : kv_cache_bytes_;
+  return taken.rank_memory();
 }
 
 int64_t Worker::available_kv_cache_bytes() const {
@@ -147,6 +125,7 @@ void Worker::initialize_kv_cache(const KVCacheConfig& config) {
   platform_->select();
   const auto specs = model_->kv_cache_specs();
   std::vector<KVCacheView> layers(specs.size());
+  kv_cache_bytes_ = static_cast<size_t>(config.memory_bytes(platform_->maps_kv_cache_on_demand()));
   const auto begin = std::chrono::steady_clock::now();
   const auto first_blocks = platform_->allocate_kv_cache(config, memory_);
   for (size_t g = 0; g < config.groups.size(); ++g) {

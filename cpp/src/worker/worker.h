@@ -17,6 +17,7 @@
 #include "quire/kv_connector.h"
 #include "weights/weight_files.h"
 #include "worker/backend.h"
+#include "worker/model_builder.h"
 #include "worker/model_runner.h"
 #include "worker/platform.h"
 
@@ -43,6 +44,8 @@ class Worker {
   DType dtype() const { return dtype_; }
   // Bytes that a step takes besides weights and KV cache.
   size_t activation_bytes() const { return runner_->activation_bytes() + workspace_bytes_; }
+  // What it has taken, or set aside; the KV cache's once that is initialized.
+  RankMemory memory() const;
   // What is left for the KV cache on a device. On the host, which is shared with everyone, a part of what is
   // free.
   int64_t available_kv_cache_bytes() const;
@@ -86,11 +89,6 @@ class Worker {
     return mapped_ && files.packed && files.packed->stamp() == mapped_->stamp();
   }
   std::unique_ptr<WeightLoader> make_loader(const WeightFiles& files, const DeviceArena& arena) const;
-  // Builds the model with an arena and a loader of some kind; sets workspace_bytes_ to what its ops need, and
-  // runner_config_.model_hash.
-  std::unique_ptr<Model> build_model(Checkpoint& checkpoint, DeviceArena& arena, WeightLoader& loader);
-  // What all but the KV cache takes, before any of it is taken.
-  DeviceMemoryPlan measure(Checkpoint& checkpoint, bool uses_graphs);
   // Loads the weights to where they were. When it throws, they are gone.
   void reload(WeightFiles& files);
   WeightFiles open_directory(const std::string& directory) const;
@@ -106,12 +104,12 @@ class Worker {
   std::unique_ptr<Communicator> communicator_;
   ModelRunnerConfig runner_config_;
   HfConfig hf_config_;
-  std::shared_ptr<const QuantizationConfig> quantization_;
-  int32_t block_size_;
+  ModelBuilder builder_;
   bool is_dummy_;
   WeightReader reader_;
   DType dtype_ = DType::kFloat32;
   WorkerMemory memory_;
+  size_t set_aside_for_graphs_ = 0;
   // The directory that the weights came from, and what its files were then; empty: from nowhere else.
   std::string source_;
   std::string source_stamp_;
@@ -128,6 +126,7 @@ class Worker {
     size_t block_bytes;
   };
   std::vector<GroupMemory> kv_groups_;
+  size_t kv_cache_bytes_ = 0;
   std::unique_ptr<KVConnectorWorker> kv_connector_;  // null: none
   std::unique_ptr<ModelRunner> runner_;              // goes first: it waits for what is enqueued
 

@@ -124,12 +124,10 @@ void Worker::check_weights(const WeightSource& source) {
   WeightFiles files = open_source(source);
   Checkpoint& checkpoint = files.checkpoint;
   checkpoint.allow_missing();  // to hear first of names that are written wrong
-  const uint64_t model_hash = runner_config_.model_hash;
   const auto arena = make_measuring_arena();
   const auto loader = make_checking_loader(platform_->launch().host);
   loader->set_checkpoint(&checkpoint);
-  build_model(checkpoint, *arena, *loader);
-  runner_config_.model_hash = model_hash;
+  builder_.build(dtype_, checkpoint, *arena, *loader);
   if (files.packed) check_sections(*files.packed, *arena);
   if (!source.partial) checkpoint.check_none_missing();
 }
@@ -157,14 +155,12 @@ void Worker::reload(WeightFiles& files) {
   weights_state_ = WeightsState::kGone;
   saved_weights_ = {};
   try {
-    const uint64_t model_hash = runner_config_.model_hash;
-    const size_t workspace_bytes = workspace_bytes_;
     const auto arena = make_replaying_arena(*memory_.weights);
     const std::unique_ptr<WeightLoader> loader = make_loader(files, *arena);
-    build_model(files.checkpoint, *arena, *loader);
+    const BuiltModel built = builder_.build(dtype_, files.checkpoint, *arena, *loader);
     loader->finish();
     platform_->check();
-    QUIRE_CHECK(runner_config_.model_hash == model_hash && workspace_bytes_ == workspace_bytes,
+    QUIRE_CHECK(built.hash == runner_config_.model_hash && built.workspace_bytes == workspace_bytes_,
                 "the model is another one");
   } catch (...) {
     memory_.weights->discard();

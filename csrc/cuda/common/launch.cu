@@ -5,6 +5,33 @@
 #include <cstring>
 #include <mutex>
 
+namespace quire {
+namespace {
+
+thread_local const CudaDeviceLimits* assumed_limits = nullptr;
+
+}  // namespace
+
+AssumedCudaDevice::AssumedCudaDevice(const CudaDeviceLimits& limits) : limits_(limits) {
+  assumed_limits = &limits_;
+}
+AssumedCudaDevice::~AssumedCudaDevice() { assumed_limits = nullptr; }
+
+bool cuda_device_limits(int32_t index, CudaDeviceLimits* limits) {
+  int major = 0, minor = 0;
+  const auto get = [index](int* value, cudaDeviceAttr attribute) {
+    return cudaDeviceGetAttribute(value, attribute, index) == cudaSuccess;
+  };
+  const bool known = index < cuda_device_count() && get(&major, cudaDevAttrComputeCapabilityMajor) &&
+                     get(&minor, cudaDevAttrComputeCapabilityMinor) &&
+                     get(&limits->num_sms, cudaDevAttrMultiProcessorCount) &&
+                     get(&limits->max_shared_bytes_per_block, cudaDevAttrMaxSharedMemoryPerBlockOptin);
+  limits->compute_capability = 10 * major + minor;
+  return known;
+}
+
+}  // namespace quire
+
 namespace quire::cuda {
 namespace {
 
@@ -60,6 +87,7 @@ void check_launch(const LaunchContext& ctx, const char* kernel, const char* form
 }
 
 const DeviceLimits& device_limits() {
+  if (assumed_limits != nullptr) return *assumed_limits;
   struct Entry {
     std::once_flag read;
     DeviceLimits limits;
@@ -69,16 +97,7 @@ const DeviceLimits& device_limits() {
   int device = 0;
   cudaGetDevice(&device);
   Entry& entry = entries[device % kMaxDevices];
-  std::call_once(entry.read, [&] {
-    DeviceLimits& limits = entry.limits;
-    int major = 0, minor = 0;
-    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-    cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
-    limits.compute_capability = 10 * major + minor;
-    cudaDeviceGetAttribute(&limits.num_sms, cudaDevAttrMultiProcessorCount, device);
-    cudaDeviceGetAttribute(&limits.max_shared_bytes_per_block, cudaDevAttrMaxSharedMemoryPerBlockOptin,
-                           device);
-  });
+  std::call_once(entry.read, [&] { cuda_device_limits(device, &entry.limits); });
   return entry.limits;
 }
 

@@ -6,6 +6,7 @@
 #include <cstdarg>
 #include <cstdint>
 
+#include "quire/kernels/cuda_device.h"
 #include "quire/kernels/launch_context.h"
 #include "quire/kernels/tensor_view.h"
 
@@ -21,12 +22,8 @@ void check_launch(const LaunchContext& ctx, const char* kernel, TensorView shape
 // Notes an error that is already known.
 void note_error(const LaunchContext& ctx, const char* kernel, const char* shape, const char* error);
 
-// Properties of the current device, read once for each.
-struct DeviceLimits {
-  int compute_capability = 0;  // 90 for 9.0
-  int num_sms = 0;
-  int max_shared_bytes_per_block = 0;  // with opt-in
-};
+// Properties of the current device, read once for each, or of the one that is assumed on this thread.
+using DeviceLimits = CudaDeviceLimits;
 const DeviceLimits& device_limits();
 
 template <typename T>

@@ -6,6 +6,8 @@
 
 namespace quire {
 
+struct KernelTable;
+
 struct CudaDevice {
   char name[256];
   int32_t compute_capability;  // 90 for 9.0
@@ -17,6 +19,33 @@ int32_t cuda_device_count();
 
 // Fills `device`. Returns false when there is no such device.
 bool cuda_device(int32_t index, CudaDevice* device);
+
+// What of a device the sizes of workspaces and the choice of kernels depend on.
+struct CudaDeviceLimits {
+  int32_t compute_capability = 0;  // 90 for 9.0
+  int32_t num_sms = 0;
+  int32_t max_shared_bytes_per_block = 0;  // with opt-in
+};
+
+// Fills `limits` with a device's. Returns false when there is no such device.
+bool cuda_device_limits(int32_t index, CudaDeviceLimits* limits);
+
+// While one lives, what a CUDA kernel table says of sizes and of the choice of kernels is said, on this
+// thread, for such a device instead of the current one: none needs to be there. Nothing may be launched
+// meanwhile.
+class AssumedCudaDevice {
+ public:
+  explicit AssumedCudaDevice(const CudaDeviceLimits& limits);
+  ~AssumedCudaDevice();
+  AssumedCudaDevice(const AssumedCudaDevice&) = delete;
+  AssumedCudaDevice& operator=(const AssumedCudaDevice&) = delete;
+
+ private:
+  const CudaDeviceLimits limits_;
+};
+
+// The table for devices of a compute capability; null when no code of this build runs there.
+const KernelTable* cuda_kernel_table_for(int32_t compute_capability);
 
 // Whether this build contains CUDA code at all.
 bool built_with_cuda();
