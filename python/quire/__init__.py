@@ -33,6 +33,7 @@ from quire.logits_processors import BatchUpdate, LogitsProcessor, MoveDirectiona
 from quire.memory_plan import plan
 from quire.model_directory import DEMO_MODEL
 from quire.packing import pack_weights
+from quire.torch_export import export
 
 __all__ = [
     "DEMO_MODEL",
@@ -70,6 +71,7 @@ __all__ = [
     "ToolCallDelta",
     "__version__",
     "collect_env",
+    "export",
     "pack_weights",
     "plan",
 ]

@@ -15,6 +15,7 @@ from quire.memory_plan import add_plan_arguments, run_plan
 from quire.model_directory import DEMO_MODEL
 from quire.serve.command import add_serve_arguments, run_serve
 from quire.simulate import add_simulate_arguments, run_simulate
+from quire.torch_export.command import add_export_arguments, run_export
 from quire.triton.command import add_triton_arguments, run_triton
 from quire.values import path_value, text_value
 
@@ -88,6 +89,10 @@ def _parser() -> argparse.ArgumentParser:
     serve = commands.add_parser("serve", help="serve a model by OpenAI's HTTP API")
     add_serve_arguments(serve)
     serve.set_defaults(command=run_serve)
+
+    export = commands.add_parser("export", help="write a model of torch's, or packed weights")
+    add_export_arguments(export)
+    export.set_defaults(command=run_export)
 
     plan = commands.add_parser("plan", help="say what memory a model would take, and whether it fits")
     add_plan_arguments(plan)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 from typing import Any
 
 from quire import _core
 from quire.engine_args import EngineArgs
 from quire.hub import CONFIG_FILES, TOKENIZER_FILES
+from quire.new_directory import NewDirectory, copy_files
 from quire.values import path_value
 
 
@@ -42,21 +42,13 @@ def pack_config(config: _core.EngineConfig, path: str | os.PathLike[str]) -> lis
     if target.exists() and any(target.iterdir()):
         _check_same_model(source, target)
         return _core.pack_weights(config, str(target))
-    made = not target.exists()
-    target.mkdir(parents=True, exist_ok=True)
-    try:
-        # The configuration comes last: without it nothing takes the directory for a model.
-        _copy(source, target, TOKENIZER_FILES)
+    with NewDirectory(target, overwrite=target.exists()) as part:
+        copy_files(source, part, TOKENIZER_FILES)
         if config.tokenizer:
-            _copy(Path(config.tokenizer), target, TOKENIZER_FILES)
-        files = _core.pack_weights(config, str(target))
-        _copy(source, target, CONFIG_FILES)
-    except BaseException:
-        _remove_contents(target)
-        if made:
-            target.rmdir()
-        raise
-    return files
+            copy_files(Path(config.tokenizer), part, TOKENIZER_FILES)
+        files = _core.pack_weights(config, str(part))
+        copy_files(source, part, CONFIG_FILES)
+    return [str(target / Path(file).name) for file in files]
 
 
 def _check_same_model(source: Path, target: Path) -> None:
@@ -71,20 +63,3 @@ def _check_same_model(source: Path, target: Path) -> None:
             f"path: {str(target)!r:.200} has another config.json than {str(source)!r:.200}; "
             "give a directory to be made"
         )
-
-
-def _copy(source: Path, target: Path, patterns: tuple[str, ...]) -> None:
-    for pattern in patterns:
-        for found in source.glob(pattern):
-            if found.is_file():
-                copy = target / found.relative_to(source)
-                copy.parent.mkdir(exist_ok=True)
-                shutil.copyfile(found, copy)
-
-
-def _remove_contents(directory: Path) -> None:
-    for entry in directory.iterdir():
-        if entry.is_dir() and not entry.is_symlink():
-            shutil.rmtree(entry)
-        else:
-            entry.unlink()

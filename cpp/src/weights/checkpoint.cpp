@@ -168,8 +168,8 @@ Checkpoint Checkpoint::open(const std::string& directory) {
     if (fs::exists(root / "pytorch_model.bin", error) ||
         fs::exists(root / "pytorch_model.bin.index.json", error)) {
       advice =
-          "; pytorch_model.bin is not read: write it anew with transformers, "
-          "AutoModelForCausalLM.from_pretrained(directory).save_pretrained(directory)";
+          "; pytorch_model.bin is a pickle, which may hold code: 'quire export' reads it, and writes a "
+          "directory for the engine";
     }
     throw InvalidArgument(
         str(directory, ": has neither model.safetensors nor model.safetensors.index.json", advice));

@@ -1,0 +1,227 @@
+"""Archives of ``torch.export`` (.pt2): weights by their names, and what the graph tells of the model."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from quire.torch_export.names import renamed
+from quire.torch_export.sources import Source
+
+if TYPE_CHECKING:
+    import torch
+
+_LAYER = re.compile(r"^model\.layers\.(\d+)\.")
+# Logits' log-probabilities may differ by so much, where the program computes in float32, or else.
+_TOLERANCE, _HALF_TOLERANCE = 2e-3, 0.25
+_DEFAULT_POSITIONS = 4096
+
+
+def open_program(path: Path) -> Source:
+    import torch
+
+    try:
+        program = torch.export.load(path)
+    except Exception as error:  # whatever its reader raises
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ValueError(f"{path}: cannot be read as an archive of torch.export: {first}") from None
+    tensors = {name: _returns(value) for name, value in program.state_dict.items()}
+    source = Source(str(path), tensors, directory=path.parent)
+    source.config = _Graph(path, program).config()
+    source.check = lambda directory: check_logits(program, directory, str(path))
+    return source
+
+
+def _returns(tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
+    return lambda: tensor
+
+
+class _Graph:
+    """What a program is a model of, by the shapes of its weights and the operations of its graph."""
+
+    def __init__(self, path: Path, program: Any) -> None:
+        self._path = path
+        self._program = program
+        names = renamed(program.state_dict, str(path))
+        self._shapes = {new: tuple(program.state_dict[old].shape) for old, new in names.items()}
+        self._storages = {new: program.state_dict[old].data_ptr() for old, new in names.items()}
+
+    def config(self) -> dict[str, Any] | None:
+        """None where it is none of the architectures that are recognised: then a config is to be given."""
+        layers = {int(match[1]) for name in self._shapes if (match := _LAYER.match(name))}
+        wanted = ("model.embed_tokens.weight", "model.layers.0.self_attn.q_proj.weight", "model.norm.weight")
+        if not layers or any(name not in self._shapes for name in wanted):
+            return None
+        of_layer = {_LAYER.sub("", name) for name in self._shapes if _LAYER.match(name)}
+        if "pre_feedforward_layernorm.weight" in of_layer:
+            return None  # Gemma 2's window is in no weight
+        if "mlp.gate_proj.weight" not in of_layer or not self._calls("silu"):
+            return None
+        head_dim, theta = self._rotary()
+        vocab_size, hidden = self._shapes["model.embed_tokens.weight"]
+        queries = self._shapes["model.layers.0.self_attn.q_proj.weight"][0]
+        keys = self._shapes["model.layers.0.self_attn.k_proj.weight"][0]
+        has_bias = "self_attn.q_proj.bias" in of_layer
+        has_norms = "self_attn.q_norm.weight" in of_layer
+        kind = (
+            "Qwen3"
+            if has_norms
+            else "Qwen2"
+            if has_bias and "self_attn.o_proj.bias" not in of_layer
+            else "Llama"
+        )
+        head = self._storages.get("lm_head.weight")
+        config: dict[str, Any] = {
+            "architectures": [f"{kind}ForCausalLM"],
+            "model_type": kind.lower(),
+            "hidden_act": "silu",
+            "hidden_size": hidden,
+            "intermediate_size": self._shapes["model.layers.0.mlp.gate_proj.weight"][0],
+            "num_attention_heads": queries // head_dim,
+            "num_hidden_layers": max(layers) + 1,
+            "num_key_value_heads": keys // head_dim,
+            "head_dim": head_dim,
+            "rms_norm_eps": self._norm_eps(),
+            "rope_theta": theta,
+            "max_position_embeddings": self._positions(),
+            "tie_word_embeddings": head is None or head == self._storages["model.embed_tokens.weight"],
+            "vocab_size": vocab_size,
+        }
+        if kind == "Llama":
+            config["attention_bias"] = has_bias
+            config["mlp_bias"] = "mlp.gate_proj.bias" in of_layer
+        return config
+
+    def _fail(self, what: str) -> ValueError:
+        return ValueError(f"{self._path}: {what}; give config, the model's config.json or its directory")
+
+    def _calls(self, *names: str) -> list[Any]:
+        """Nodes that call one of these operations."""
+        return [
+            node
+            for node in self._program.graph.nodes
+            if node.op == "call_function" and str(node.target).split(".")[1:2] in [[name] for name in names]
+        ]
+
+    def _norm_eps(self) -> float:
+        """What is added to the mean of the squares under each square root."""
+        found: set[float] = set()
+        for node in self._calls("rsqrt"):
+            inner = node.args[0]
+            constants = [arg for arg in getattr(inner, "args", ()) if isinstance(arg, (int, float))]
+            found.update(float(value) for value in constants)
+        for node in self._calls("rms_norm"):
+            found.update(float(arg) for arg in node.args if isinstance(arg, float))
+        if len(found) != 1:
+            raise self._fail(f"the graph's norms have the epsilons {sorted(found)}, and not one")
+        return found.pop()
+
+    def _rotary(self) -> tuple[int, float]:
+        """The size of a head, and the base of its frequencies."""
+        program = self._program
+        tensors = {**dict(program.named_buffers()), **program.constants}
+        found = [value for name, value in tensors.items() if name.endswith("inv_freq") and value.dim() == 1]
+        if not found:
+            raise self._fail("the archive has no inv_freq, which tells the size of a head")
+        frequencies = found[0].double()
+        head_dim = 2 * len(frequencies)
+        if head_dim < 4:
+            raise self._fail(f"inv_freq has {len(frequencies)} values")
+        theta = float(frequencies[1]) ** (-head_dim / 2)
+        # Written in float32, and by people: the nearest number of few digits.
+        theta = float(f"{theta:.4g}")
+        expected = [theta ** (-2 * i / head_dim) for i in range(len(frequencies))]
+        if any(
+            not math.isclose(a, float(b), rel_tol=1e-3) for a, b in zip(expected, frequencies, strict=True)
+        ):
+            raise self._fail("inv_freq is scaled, and the graph does not tell how")
+        return head_dim, theta
+
+    def _positions(self) -> int:
+        """The longest input that the program permits, where it has a bound."""
+        bounds = [limits.upper for limits in self._program.range_constraints.values()]
+        finite = [int(bound) for bound in bounds if str(bound).isdigit() and int(bound) < 1 << 28]
+        return max([*finite, _DEFAULT_POSITIONS])
+
+
+def check_logits(program: Any, directory: Path, place: str) -> None:
+    """Compares the program's logits of random tokens with the written model's. Raises ValueError."""
+    import torch
+
+    from quire._core import SamplingParams
+    from quire.llm import LLM
+
+    ids = _token_input(program, place)
+    module = program.module()
+    with torch.no_grad():
+        given = module(*_arguments(program, ids))
+    logits = given[0] if isinstance(given, (tuple, list)) else getattr(given, "logits", given)
+    vocab_size = logits.shape[-1]
+    expected = torch.log_softmax(logits[0].float(), dim=-1)
+    length = ids.shape[1]
+    llm = LLM(
+        directory,
+        device="cpu",
+        dtype="float32",
+        skip_tokenizer_init=True,
+        max_model_len=length + 1,
+        max_num_seqs=1,
+        kv_cache_memory_bytes=256 << 20,
+        max_logprobs=-1,
+    )
+    output = llm.generate(
+        {"prompt_token_ids": ids[0].tolist()},
+        SamplingParams(max_tokens=1, prompt_logprobs=-1, detokenize=False),
+        use_tqdm=False,
+    )[0]
+    tolerance = _TOLERANCE if logits.dtype == torch.float32 else _HALF_TOLERANCE
+    assert output.prompt_logprobs is not None
+    for position, row in enumerate(output.prompt_logprobs[1:]):
+        found = torch.full((vocab_size,), float("nan"))
+        for token, logprob in (row or {}).items():
+            found[token] = logprob.logprob
+        worst = (found - expected[position]).abs().max().item()
+        if not worst <= tolerance:
+            raise ValueError(
+                f"{place}: the written model's log-probabilities differ by {worst:.3g} from the program's "
+                f"(at most {tolerance} would do): its graph is another one than config says; give the right "
+                "config, or check=False (--no-check)"
+            )
+
+
+def _token_input(program: Any, place: str) -> torch.Tensor:
+    """Random ids in the shape of the program's example."""
+    import torch
+
+    example = _example(program)
+    tokens = [value for value in example if isinstance(value, torch.Tensor) and value.dtype == torch.int64]
+    if not tokens or tokens[0].dim() != 2:
+        raise ValueError(
+            f"{place}: the program takes no token ids [batch, length]; check=False leaves logits alone"
+        )
+    vocab_size = next(
+        value.shape[0] for name, value in program.state_dict.items() if name.endswith("embed_tokens.weight")
+    )
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(0, vocab_size, tokens[0].shape, generator=generator)
+    return ids[:1].expand(tokens[0].shape).contiguous()
+
+
+def _example(program: Any) -> list[Any]:
+    arguments, keywords = program.example_inputs or ((), {})
+    return [*arguments, *keywords.values()]
+
+
+def _arguments(program: Any, ids: torch.Tensor) -> list[Any]:
+    """The example's values, its token ids replaced; by position, as ``module()`` takes them too."""
+    import torch
+
+    values, replaced = [], False
+    for value in _example(program):
+        is_tokens = isinstance(value, torch.Tensor) and value.dtype == torch.int64 and not replaced
+        values.append(ids if is_tokens else value)
+        replaced = replaced or is_tokens
+    return values

@@ -1,0 +1,214 @@
+"""Where the tensors of an export come from."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+# What a state dict may lie in.
+_INNER_KEYS = ("state_dict", "model_state_dict", "model", "module")
+
+
+@dataclass
+class Source:
+    """Tensors by name, each made when it is asked for."""
+
+    place: str  # as errors name it
+    tensors: dict[str, Callable[[], torch.Tensor]]
+    config: dict[str, Any] | None = None
+    generation_config: dict[str, Any] | None = None
+    directory: Path | None = None  # with a tokenizer's files, perhaps
+    # Compares what was written, in a directory, with what it was made of. Raises ValueError.
+    check: Callable[[Path], None] | None = None
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: cannot be read as JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"{path}: must hold a JSON object")
+    return value
+
+
+def read_state_dict(path: Path) -> Mapping[str, torch.Tensor]:
+    """The tensors of a file of ``torch.save``. A file with code in it is refused, and the code not run."""
+    import torch
+
+    def load(mmap: bool) -> Any:
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
+
+    try:
+        try:
+            content = load(mmap=True)
+        except (RuntimeError, ValueError) as error:  # older files are no zip archives, and are not mapped
+            if "mmap can only be used" not in str(error):
+                raise
+            content = load(mmap=False)
+    except pickle.UnpicklingError as error:
+        named = re.search(r"GLOBAL ([\w.]+)", str(error))
+        wanted = f" names {named[1]}, which" if named else ""
+        raise ValueError(
+            f"{path}: refused, because its pickle{wanted} is no tensor and might run code; "
+            "save model.state_dict() alone"
+        ) from None
+    except (RuntimeError, EOFError, OSError, KeyError, ValueError, TypeError) as error:
+        first = str(error).strip().splitlines()[:1]
+        raise ValueError(f"{path}: cannot be read as torch.save writes: {''.join(first)}") from None
+    return _state_dict_in(content, path)
+
+
+def _state_dict_in(content: Any, path: Path) -> Mapping[str, torch.Tensor]:
+    import torch
+
+    for _ in range(3):
+        if not isinstance(content, Mapping):
+            break
+        inner = [key for key in _INNER_KEYS if isinstance(content.get(key), Mapping)]
+        if not inner or any(isinstance(value, torch.Tensor) for value in content.values()):
+            break
+        content = content[inner[0]]
+    if not isinstance(content, Mapping) or not content:
+        raise ValueError(
+            f"{path}: holds {type(content).__name__}, and no state dict; save model.state_dict()"
+        )
+    tensors = {}
+    for name, value in content.items():
+        if not isinstance(name, str):
+            raise ValueError(f"{path}: names a tensor {name!r:.50}; names must be strings")
+        if isinstance(value, torch.Tensor):
+            tensors[name] = value
+        elif not name.endswith("_extra_state"):
+            raise ValueError(
+                f"{path}: {name!r} is {type(value).__name__}, and no tensor; save model.state_dict()"
+            )
+    return tensors
+
+
+def open_path(path: Path) -> Source:
+    """Whatever lies there. Raises ValueError naming the file for what is not read, and why."""
+    if not path.exists():
+        raise ValueError(
+            f"source: no {str(path)!r:.200}; give a file of torch.save, a .pt2 archive or a directory"
+        )
+    if path.is_dir():
+        return _open_directory(path)
+    if path.suffix == ".pt2":
+        from quire.torch_export.programs import open_program
+
+        return open_program(path)
+    if path.suffix == ".safetensors":
+        return _open_shards(path.parent, {path.name: None})
+    return _of_files(path.parent, {path: None})
+
+
+def _open_directory(path: Path) -> Source:
+    if (path / "params.json").exists() and any(path.glob("consolidated.*.pth")):
+        from quire.torch_export.meta_llama import open_consolidated
+
+        return open_consolidated(path)
+    for name in ("pytorch_model.bin", "model.safetensors"):
+        index = path / f"{name}.index.json"
+        if (path / name).exists():
+            break
+        if index.exists():
+            shards = _read_index(index)
+            if name.endswith(".bin"):
+                return _of_files(path, {path / shard: names for shard, names in shards.items()})
+            return _open_shards(path, shards)
+    else:
+        raise ValueError(
+            f"{path}: has no pytorch_model.bin, model.safetensors, index of one of them, or "
+            "consolidated.*.pth"
+        )
+    if name.endswith(".bin"):
+        return _of_files(path, {path / name: None})
+    return _open_shards(path, {name: None})
+
+
+def _read_index(index: Path) -> dict[str, set[str] | None]:
+    """The names in each shard."""
+    weight_map = read_json(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise ValueError(f"{index}: 'weight_map' is missing")
+    shards: dict[str, set[str] | None] = {}
+    for name, shard in weight_map.items():
+        # A shard lies beside the index: a path could point anywhere.
+        if not isinstance(shard, str) or not shard or os.path.basename(shard) != shard:
+            raise ValueError(f"{index}: weight_map of {name!r} must be a file name, got {shard!r:.100}")
+        names = shards.setdefault(shard, set())
+        assert names is not None
+        names.add(name)
+    return shards
+
+
+def _with_config(source: Source, directory: Path) -> Source:
+    source.directory = directory
+    if (directory / "config.json").exists():
+        source.config = read_json(directory / "config.json")
+    if (directory / "generation_config.json").exists():
+        source.generation_config = read_json(directory / "generation_config.json")
+    return source
+
+
+def _of_files(directory: Path, files: Mapping[Path, set[str] | None]) -> Source:
+    tensors: dict[str, Callable[[], torch.Tensor]] = {}
+    for file, names in files.items():
+        found = read_state_dict(file)
+        if names is not None and names != set(found):
+            odd = min(names ^ set(found))
+            raise ValueError(f"{file}: the index and the file do not agree on {odd!r}")
+        for name, tensor in found.items():
+            if name in tensors:
+                raise ValueError(f"{file}: tensor {name!r} is in another shard too")
+            tensors[name] = _returns(tensor)
+    return _with_config(Source(str(directory), tensors), directory)
+
+
+def _open_shards(directory: Path, shards: Mapping[str, set[str] | None]) -> Source:
+    from safetensors import SafetensorError, safe_open
+
+    tensors: dict[str, Callable[[], torch.Tensor]] = {}
+    for shard, names in shards.items():
+        try:
+            file = safe_open(directory / shard, framework="pt")
+        except (OSError, SafetensorError) as error:
+            raise ValueError(f"{directory / shard}: {error}") from None
+        found: set[str] = set(file.keys())  # type: ignore[no-untyped-call]
+        if names is not None and names != found:
+            raise ValueError(
+                f"{directory / shard}: the index and the file do not agree on {min(names ^ found)!r}"
+            )
+        for name in found:
+            tensors[name] = partial(file.get_tensor, name)
+    return _with_config(Source(str(directory), tensors), directory)
+
+
+def open_module(module: Any) -> Source:
+    """A live ``torch.nn.Module``."""
+    tensors = {name: _returns(value) for name, value in module.state_dict().items()}
+    source = Source(f"the {type(module).__name__}", tensors)
+    config: Any = getattr(module, "config", None)
+    if hasattr(config, "to_dict"):
+        source.config = config.to_dict()
+        if not source.config.get("architectures"):
+            source.config["architectures"] = [type(module).__name__]
+    generation: Any = getattr(module, "generation_config", None)
+    if hasattr(generation, "to_diff_dict"):
+        source.generation_config = generation.to_diff_dict()
+    return source
+
+
+def _returns(tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
+    return lambda: tensor
