@@ -1,6 +1,6 @@
 // How fast weights get from the page cache to a device, beside what the bus gives.
 //
-//   weight_loading_bench DIRECTORY [GIGABYTES = 4]
+//   weight_loading_bench DIRECTORY [GIGABYTES = 4] [THREADS = the loader's own number]
 //
 // Writes a safetensors file of that size to DIRECTORY, once; reads it so that it lies in the page cache; then
 // loads it, as it is stored and with a conversion, a few times. Copies from pinned memory alone are timed in
@@ -84,7 +84,7 @@ double pinned_rate(const DeviceRuntime& runtime, std::byte* to, size_t bytes) {
   return best;
 }
 
-int run(const std::string& directory, double gigabytes) {
+int run(const std::string& directory, double gigabytes, int32_t threads) {
   const DeviceRuntime* runtime = find_device_runtime("cuda");
   const KernelTable* ops = cuda_kernel_table(0);
   if (!runtime || !ops) {
@@ -113,15 +113,18 @@ int run(const std::string& directory, double gigabytes) {
       // All that a start pays: opening the file, starting threads, pinning memory.
       const Stopwatch watch;
       Checkpoint checkpoint = Checkpoint::open(directory);
-      const auto loader = make_device_loader(*runtime, 0, *ops);
+      const auto loader = threads > 0 ? make_device_loader(*runtime, 0, *ops, threads)
+                                      : make_device_loader(*runtime, 0, *ops);
+      const double made = watch.seconds();
       loader->set_checkpoint(&checkpoint);
       const size_t each = kTensorBytes / 2 * dtype_bytes(dtype);
       for (size_t i = 0; i < num_tensors; ++i)
         loader->load(to + i * each, dtype, checkpoint.take(tensor_name(i), {kRows, kColumns}));
       loader->finish();
-      const double rate = static_cast<double>(num_tensors * each) / watch.seconds();
-      std::printf("bfloat16 to %-28s %7.2f GB/s to the device  %4.0f %%\n", dtype_name(dtype), rate / 1e9,
-                  rate / pinned * 100);
+      const double seconds = watch.seconds();
+      const double rate = static_cast<double>(num_tensors * each) / seconds;
+      std::printf("bfloat16 to %-28s %7.2f GB/s to the device  %4.0f %%  (%.3f s, %.3f before the first)\n",
+                  dtype_name(dtype), rate / 1e9, rate / pinned * 100, seconds, made);
     }
   }
   return 0;
@@ -132,11 +135,11 @@ int run(const std::string& directory, double gigabytes) {
 
 int main(int argc, char** argv) {
   if (argc < 2) {
-    std::fprintf(stderr, "usage: %s DIRECTORY [GIGABYTES]\n", argv[0]);
+    std::fprintf(stderr, "usage: %s DIRECTORY [GIGABYTES] [THREADS]\n", argv[0]);
     return 2;
   }
   try {
-    return quire::run(argv[1], argc > 2 ? std::atof(argv[2]) : 4.0);
+    return quire::run(argv[1], argc > 2 ? std::atof(argv[2]) : 4.0, argc > 3 ? std::atoi(argv[3]) : 0);
   } catch (const quire::Error& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 1;

@@ -115,7 +115,6 @@ ENGINE_ARGS: dict[str, Made] = {
     "safetensors_prefetch_num_threads": NoEffect("it is about the speed of loading"),
     "safetensors_prefetch_block_size": NoEffect("it is about the speed of loading"),
     "max_parallel_loading_workers": NoEffect("it is about the speed of loading"),
-    "use_tqdm_on_load": NoEffect("it is about the speed of loading"),
     "pt_load_map_location": NoEffect("it is about the speed of loading"),
     "ignore_patterns": NoEffect("it is about the speed of loading"),
     "model_loader_extra_config": Refused(

@@ -32,6 +32,7 @@ struct QUIRE_API EngineConfig {
   std::string download_dir;
   std::string dtype = "auto";
   std::string load_format = "auto";
+  bool use_tqdm_on_load = true;
   int32_t max_model_len = 0;
   bool skip_tokenizer_init = false;
 
@@ -141,8 +142,11 @@ inline constexpr std::tuple kEngineConfigFields{
           "CPU; float16 is for CUDA only",
           one_of("auto float32 bfloat16 float16")},
     Field{"load_format", &EngineConfig::load_format,
-          "auto is safetensors; dummy is random weights, of the model's directory only config.json is read",
+          "auto is packed weights where some suit, else safetensors; dummy is random weights, of the model's "
+          "directory only config.json is read",
           one_of("auto safetensors dummy")},
+    Field{"use_tqdm_on_load", &EngineConfig::use_tqdm_on_load,
+          "on a terminal, show how far the weights are loaded, where that takes a while"},
     Field{"max_model_len", &EngineConfig::max_model_len,
           "tokens of the longest sequence, prompt and output; 0: what the model's config says",
           at_least(0, "at least 1, or 0 for the model's own")},

@@ -41,6 +41,8 @@ class SafetensorsFile {
   const std::string& path() const { return path_; }
   // Differs between files that differ, as far as their names, sizes, times and places tell.
   const std::string& stamp() const { return stamp_; }
+  // Throws InvalidArgument naming the file when it was written since it was opened.
+  void check_unchanged() const;
   const std::vector<SafetensorsEntry>& entries() const { return entries_; }
   // Where the tensor is mapped, valid as long as this object.
   std::span<const std::byte> bytes(const SafetensorsEntry& entry) const;
@@ -52,6 +54,7 @@ class SafetensorsFile {
   void read(const std::byte* from, std::span<std::byte> out) const;
 
  private:
+  std::string stamp_now() const;
   void read_at(uint64_t position, std::span<std::byte> out) const;
 
   std::string path_;

@@ -251,6 +251,7 @@ void Checkpoint::read(const std::byte* from, DType dtype, int64_t count, std::by
   const SafetensorsFile* file = file_of(from);
   const size_t size = dtype_bytes(dtype);
   const size_t bytes = static_cast<size_t>(count) * size;
+  bytes_read_->fetch_add(static_cast<int64_t>(bytes), std::memory_order_relaxed);
   for (size_t done = 0; done < bytes; done += kBytesAtOnce) {
     const size_t num_bytes = std::min(kBytesAtOnce, bytes - done);
     if (file != nullptr) {
@@ -263,6 +264,16 @@ void Checkpoint::read(const std::byte* from, DType dtype, int64_t count, std::by
     while (all_finite(out + bad, dtype, 1)) bad += size;
     fail_at(from, from + bad, size);
   }
+}
+
+int64_t Checkpoint::total_bytes() const {
+  int64_t total = 0;
+  for (const auto& [name, tensor] : tensors_) total += static_cast<int64_t>(tensor.bytes());
+  return total;
+}
+
+void Checkpoint::check_unchanged() const {
+  for (const auto& file : files_) file->check_unchanged();
 }
 
 void Checkpoint::fail_at(const std::byte* from, const std::byte* bad, size_t value_bytes) const {

@@ -1,6 +1,7 @@
 // The tensors of a model directory, or of somebody's memory, by name.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <set>
 #include <span>
@@ -54,6 +55,12 @@ class Checkpoint {
   // The words of an int32 tensor may be read as bytes.
   void read(const std::byte* from, DType dtype, int64_t count, std::byte* out) const;
 
+  // Of all tensors, and of those how many were read.
+  int64_t total_bytes() const;
+  int64_t bytes_read() const { return bytes_read_->load(std::memory_order_relaxed); }
+  // Throws InvalidArgument naming a file that was written since it was opened.
+  void check_unchanged() const;
+
   // Throws InvalidArgument when tensors are left that no one took, except names that end in one of `ignored`:
   // the architecture would not be what the config says.
   void check_all_taken(const std::vector<std::string_view>& ignored) const;
@@ -93,6 +100,7 @@ class Checkpoint {
   std::set<std::string> asked_;                   // names that `take` was asked for
   std::vector<SafetensorsEntry> memory_entries_;  // of tensors in memory
   std::vector<std::shared_ptr<const SafetensorsFile>> files_;
+  std::unique_ptr<std::atomic<int64_t>> bytes_read_ = std::make_unique<std::atomic<int64_t>>(0);
   std::unordered_map<std::string, Tensor> tensors_;
 };
 

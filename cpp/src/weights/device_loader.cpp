@@ -25,7 +25,7 @@ namespace {
 
 // Bytes of one copy: long enough that enqueuing it costs nothing, short enough that all buffers together (64
 // MiB for eight threads) mostly stay in the CPU's last cache.
-constexpr int64_t kPieceBytes = 4 << 20;
+constexpr int64_t kPieceBytes = 2 << 20;
 
 struct Piece {
   void* to = nullptr;

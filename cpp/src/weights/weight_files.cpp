@@ -37,6 +37,7 @@ std::string packed_file_name(const PackedHeader& header) {
 }
 
 WeightFiles open_weight_files(const std::string& directory, const WeightReader& reader) {
+  if (!reader.takes_packed) return {Checkpoint::open(directory), nullptr};
   std::string others;
   for (const std::string& path : find_packed_files(directory)) {
     auto file = std::make_shared<const PackedFile>(path);

@@ -16,6 +16,7 @@ struct WeightReader {
   std::string dtype = "auto";  // or that packed weights must have
   int32_t rank = 0;
   int32_t world_size = 1;
+  bool takes_packed = true;  // else a checkpoint only
 };
 
 struct WeightFiles {

@@ -24,7 +24,8 @@ PlannedWorker plan_worker(const EngineConfig& config, const Backend& backend, co
   WeightFiles files =
       config.load_format == "dummy"
           ? WeightFiles{Checkpoint::dummy(config.model), nullptr}
-          : open_weight_files(config.model, {backend.ops->weight_layout, config.dtype, 0, world_size});
+          : open_weight_files(config.model, {backend.ops->weight_layout, config.dtype, 0, world_size,
+                                             config.load_format != "safetensors"});
   EngineConfig wanted = config;
   if (files.packed) wanted.dtype = files.packed->header().dtype;
 

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 
 #include "util/check.h"
 #include "util/log.h"
 #include "util/seconds_since.h"
+#include "weights/load_progress.h"
 #include "worker/kv_cache_memory.h"
 #include "worker/kv_copier.h"
 #include "worker/memory_plan.h"
@@ -29,7 +31,8 @@ Worker::Worker(const EngineConfig& config, const Backend& backend, const HfConfi
       hf_config_(hf_config),
       builder_(config, hf_config, runner_config_, *platform_, *communicator_),
       is_dummy_(config.load_format == "dummy"),
-      reader_{backend.ops->weight_layout, config.dtype, communicator_->rank(), communicator_->world_size()},
+      reader_{backend.ops->weight_layout, config.dtype, communicator_->rank(), communicator_->world_size(),
+              config.load_format != "safetensors"},
       source_(config.model) {
   if (communicator_->rank() == 0) runner_config_.speculation.drafter = backend.speculation.drafter;
   WeightFiles files = open_directory(source_);
@@ -51,9 +54,19 @@ Worker::Worker(const EngineConfig& config, const Backend& backend, const HfConfi
   }
 
   const auto begin = std::chrono::steady_clock::now();
-  const std::unique_ptr<WeightLoader> loader = make_loader(files, *memory_.weights);
-  BuiltModel built = builder_.build(dtype_, files.checkpoint, *memory_.weights, *loader);
-  loader->finish();
+  BuiltModel built;
+  {
+    std::optional<LoadProgress> progress;
+    if (config.use_tqdm_on_load && communicator_->rank() == 0) {
+      const Checkpoint& checkpoint = files.checkpoint;
+      const int64_t bytes = files.packed ? 0 : checkpoint.total_bytes() / communicator_->world_size();
+      progress.emplace(bytes, [&checkpoint] { return checkpoint.bytes_read(); });
+    }
+    const std::unique_ptr<WeightLoader> loader = make_loader(files, *memory_.weights);
+    built = builder_.build(dtype_, files.checkpoint, *memory_.weights, *loader);
+    loader->finish();
+  }
+  files.checkpoint.check_unchanged();
   model_ = std::move(built.model);
   workspace_bytes_ = built.workspace_bytes;
   runner_config_.model_hash = built.hash;

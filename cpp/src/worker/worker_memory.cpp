@@ -159,6 +159,7 @@ void Worker::reload(WeightFiles& files) {
     const std::unique_ptr<WeightLoader> loader = make_loader(files, *arena);
     const BuiltModel built = builder_.build(dtype_, files.checkpoint, *arena, *loader);
     loader->finish();
+    files.checkpoint.check_unchanged();
     platform_->check();
     QUIRE_CHECK(built.hash == runner_config_.model_hash && built.workspace_bytes == workspace_bytes_,
                 "the model is another one");

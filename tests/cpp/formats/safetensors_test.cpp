@@ -111,6 +111,15 @@ TEST_F(SafetensorsFileTest, EveryTruncationIsRefused) {
   }
 }
 
+TEST_F(SafetensorsFileTest, AFileThatIsWrittenMeanwhileIsNoticed) {
+  write(file_bytes());
+  const SafetensorsFile file(path_);
+  file.check_unchanged();
+  std::filesystem::last_write_time(path_, std::filesystem::last_write_time(path_) + std::chrono::seconds(2));
+  EXPECT_NE(error_of([&] { file.check_unchanged(); }).find(path_ + ": was written while it was read"),
+            std::string::npos);
+}
+
 TEST_F(SafetensorsFileTest, WhatIsNoFileIsRefused) {
   EXPECT_THROW(SafetensorsFile{path_ + "/missing"}, InvalidArgument);
   EXPECT_THROW(SafetensorsFile{testing::TempDir()}, InvalidArgument);

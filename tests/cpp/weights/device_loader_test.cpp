@@ -164,7 +164,7 @@ TEST_F(FakeDeviceLoaderTest, AFailedCopyIsNamedWithItsSize) {
       FAIL();
     } catch (const InternalError& error) {
       const std::string text = error.what();
-      EXPECT_NE(text.find("4194304 bytes"), std::string::npos) << text;
+      EXPECT_NE(text.find("2097152 bytes"), std::string::npos) << text;
       EXPECT_NE(text.find("it broke"), std::string::npos) << text;
     }
   }
