@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from quire.torch_export.archive_check import check_archive
 from quire.torch_export.names import renamed
 from quire.torch_export.sources import Source
 
@@ -20,14 +21,22 @@ _TOLERANCE, _HALF_TOLERANCE = 2e-3, 0.25
 _DEFAULT_POSITIONS = 4096
 
 
-def open_program(path: Path) -> Source:
+def load_program(path: Path) -> Any:
+    """The program of an archive that holds nothing else. Raises ValueError for one that would run code."""
     import torch
 
+    check_archive(path)
     try:
         program = torch.export.load(path)
     except Exception as error:  # whatever its reader raises
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ValueError(f"{path}: cannot be read as an archive of torch.export: {first}") from None
+    program._guards_code = []  # source of Python's about inputs, which here are of ours
+    return program
+
+
+def open_program(path: Path) -> Source:
+    program = load_program(path)
     tensors = {name: _returns(value) for name, value in program.state_dict.items()}
     source = Source(str(path), tensors, directory=path.parent)
     source.config = _Graph(path, program).config()
