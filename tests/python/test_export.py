@@ -380,6 +380,9 @@ def test_overwriting_and_a_dry_run(
     assert not target.exists()
     target.mkdir()
     (target / "old").write_text("")
+    assert main(["export", str(model), str(target), "--overwrite"]) == 1
+    assert "is no model's directory (it has no config.json): remove it" in capsys.readouterr().err
+    (target / "config.json").write_text("{}")
     assert main(["export", str(model), str(target), "--overwrite"]) == 0
     assert not (target / "old").exists()
     assert [path.name for path in tmp_path.iterdir()] == ["out"]

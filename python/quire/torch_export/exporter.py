@@ -22,6 +22,8 @@ _DTYPES = ("float32", "float16", "bfloat16")
 # Some exporters write what can be derived.
 _DERIVED = ("rotary_emb.inv_freq", "rotary_emb.original_inv_freq", "_extra_state")
 
+_HEAD, _EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
+
 Transform = Callable[[str, "torch.Tensor"], "torch.Tensor | Mapping[str, torch.Tensor] | None"]
 
 
@@ -71,6 +73,10 @@ def export(
         source = open_path(given)
     if target.is_symlink() or (target.exists() and not (overwrite and target.is_dir())):
         raise ValueError(f"path: {str(target)!r:.200} is there already; overwrite replaces a directory")
+    if target.exists() and any(target.iterdir()) and not (target / "config.json").exists():
+        raise ValueError(
+            f"path: {str(target)!r:.200} is no model's directory (it has no config.json): remove it"
+        )
     hf_config = _config_of(config, source)
     converted = _Tensors(source, hf_config, dtype, transform)
     if dry_run:
@@ -128,12 +134,17 @@ class _Tensors:
         self._source = source
         self._dtype = dtype
         self._transform = transform
-        self._ties = bool(config.get("tie_word_embeddings", True))
+        # Absent, it means what it does for the engine.
+        is_gemma2 = "Gemma2ForCausalLM" in (config.get("architectures") or ())
+        self._ties = bool(config.get("tie_word_embeddings", is_gemma2))
         self._names = renamed(source.tensors, source.place)
 
     def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
         for old, new in sorted(self._names.items(), key=lambda pair: pair[1]):
-            if new.endswith(_DERIVED) or (self._ties and new == "lm_head.weight"):
+            if new.endswith(_DERIVED):
+                continue
+            if self._ties and new == _HEAD:
+                self._check_tied(old)
                 continue
             tensor = self._checked(old, self._source.tensors[old]())
             if self._transform is None:
@@ -149,6 +160,20 @@ class _Tensors:
                     name,
                     self._checked(name, value) if value is not tensor else self._converted(name, value),
                 )
+
+    def _check_tied(self, head: str) -> None:
+        """Only a head that is the embedding is left out."""
+        import torch
+
+        embedding = next((old for old, new in self._names.items() if new == _EMBEDDING), None)
+        if embedding is None:
+            return  # refused as missing
+        one, other = (self._checked(name, self._source.tensors[name]()) for name in (head, embedding))
+        if one.data_ptr() != other.data_ptr() and not torch.equal(one, other):
+            raise ValueError(
+                f"{self._source.place}: tensors {head!r} and {embedding!r} differ, and the config ties them; "
+                "give a config with tie_word_embeddings false"
+            )
 
     def _checked(self, name: str, tensor: Any) -> torch.Tensor:
         import torch

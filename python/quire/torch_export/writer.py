@@ -22,12 +22,16 @@ class ShardWriter:
         self._directory = directory
         self._max_bytes = max_bytes
         self._report = report
+        self._names: set[str] = set()
         self._shards: list[list[str]] = []
         self._tensors: dict[str, torch.Tensor] = {}
         self._bytes = 0
         self.total_bytes = 0
 
     def add(self, name: str, tensor: torch.Tensor) -> None:
+        if name in self._names:
+            raise ValueError(f"transform: gives two tensors the name {name!r:.200}")
+        self._names.add(name)
         size = tensor.numel() * tensor.element_size()
         if self._tensors and self._bytes + size > self._max_bytes:
             self._flush()

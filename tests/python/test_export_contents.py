@@ -1,0 +1,89 @@
+"""``quire export``: weights that are one, and names that are given twice."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import quire
+import torch
+from logits_parity import llama
+from safetensors import safe_open
+from transformers import AutoModelForCausalLM
+
+SMALL = llama(hidden_size=64, num_attention_heads=1, num_key_value_heads=1)
+
+
+def module_of(config: Any) -> Any:
+    torch.manual_seed(2)
+    module = AutoModelForCausalLM.from_config(config).eval()
+    module.config.architectures = [type(module).__name__]
+    return module
+
+
+def names_in(directory: Path) -> set[str]:
+    with safe_open(directory / "model.safetensors", framework="pt") as file:
+        return set(file.keys())
+
+
+def as_bin(module: Any, directory: Path, **config: Any) -> Path:
+    """A directory as transformers once wrote; keys that are None are left out of its config.json."""
+    directory.mkdir()
+    torch.save(module.state_dict(), directory / "pytorch_model.bin")
+    merged = {key: value for key, value in (module.config.to_dict() | config).items() if value is not None}
+    (directory / "config.json").write_text(json.dumps(merged))
+    return directory
+
+
+def test_tied_weights_are_written_once(tmp_path: Path) -> None:
+    module = module_of(llama(tie_word_embeddings=True))
+    written = quire.export(module, tmp_path / "live")
+    assert "lm_head.weight" not in names_in(written) and "model.embed_tokens.weight" in names_in(written)
+    # Equal values in two places of a file are as good as one.
+    with torch.no_grad():
+        module.lm_head.weight = torch.nn.Parameter(module.lm_head.weight.clone())
+    written = quire.export(as_bin(module, tmp_path / "bin"), tmp_path / "from_bin")
+    assert "lm_head.weight" not in names_in(written)
+
+
+def test_a_head_that_differs_is_not_lost_to_a_tie(tmp_path: Path) -> None:
+    module = module_of(llama(tie_word_embeddings=False))
+    source = as_bin(module, tmp_path / "tied", tie_word_embeddings=True)
+    with pytest.raises(
+        ValueError, match=r"'lm_head\.weight' and 'model\.embed_tokens\.weight' differ, and the conf"
+    ):
+        quire.export(source, tmp_path / "out")
+    # A config of Llama's that does not say is not tied.
+    silent = as_bin(module, tmp_path / "silent", tie_word_embeddings=None)
+    assert "tie_word_embeddings" not in json.loads((silent / "config.json").read_text())
+    assert "lm_head.weight" in names_in(quire.export(silent, tmp_path / "out"))
+
+
+def test_a_transform_gives_each_name_once(tmp_path: Path) -> None:
+    def same(name: str, tensor: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"a": tensor}
+
+    with pytest.raises(ValueError, match=r"transform: gives two tensors the name 'a'"):
+        quire.export(module_of(SMALL), tmp_path / "out", transform=same)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_views_and_shared_storages_are_written_as_they_look(tmp_path: Path) -> None:
+    """Three parts of one tensor, and one that is transposed."""
+    module = module_of(SMALL)
+    state = module.state_dict()
+    attention = "model.layers.0.self_attn."
+    whole = torch.cat([state[f"{attention}{part}_proj.weight"] for part in "qkv"])
+    for i, part in enumerate("qkv"):
+        state[f"{attention}{part}_proj.weight"] = whole[i * 64 : (i + 1) * 64]
+    down = "model.layers.1.mlp.down_proj.weight"
+    state[down] = state[down].t().contiguous().t()
+    assert not state[down].is_contiguous()
+    torch.save(state, tmp_path / "views.pt")
+    written = quire.export(tmp_path / "views.pt", tmp_path / "out", config=module.config)
+    with safe_open(written / "model.safetensors", framework="pt") as file:
+        for name, value in module.state_dict().items():
+            assert torch.equal(file.get_tensor(name), value), name
+    assert (written / "model.safetensors").stat().st_size < 1.1 * sum(v.nbytes for v in state.values())
