@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quire.torch_export.archive_check import check_archive
+from quire.torch_export.graph_attention import operation, read_attentions, read_output_cap
 from quire.torch_export.names import renamed
 from quire.torch_export.sources import Source
 
@@ -65,9 +66,8 @@ class _Graph:
         if not layers or any(name not in self._shapes for name in wanted):
             return None
         of_layer = {_LAYER.sub("", name) for name in self._shapes if _LAYER.match(name)}
-        if "pre_feedforward_layernorm.weight" in of_layer:
-            return None  # Gemma 2's window is in no weight
-        if "mlp.gate_proj.weight" not in of_layer or not self._calls("silu"):
+        is_gemma2 = "pre_feedforward_layernorm.weight" in of_layer
+        if "mlp.gate_proj.weight" not in of_layer or not self._calls("gelu" if is_gemma2 else "silu"):
             return None
         head_dim, theta = self._rotary()
         vocab_size, hidden = self._shapes["model.embed_tokens.weight"]
@@ -75,18 +75,17 @@ class _Graph:
         keys = self._shapes["model.layers.0.self_attn.k_proj.weight"][0]
         has_bias = "self_attn.q_proj.bias" in of_layer
         has_norms = "self_attn.q_norm.weight" in of_layer
-        kind = (
-            "Qwen3"
-            if has_norms
-            else "Qwen2"
-            if has_bias and "self_attn.o_proj.bias" not in of_layer
-            else "Llama"
-        )
+        if is_gemma2:
+            kind = "Gemma2"
+        elif has_norms:
+            kind = "Qwen3"
+        else:
+            kind = "Qwen2" if has_bias and "self_attn.o_proj.bias" not in of_layer else "Llama"
         head = self._storages.get("lm_head.weight")
         config: dict[str, Any] = {
             "architectures": [f"{kind}ForCausalLM"],
             "model_type": kind.lower(),
-            "hidden_act": "silu",
+            "hidden_act": "gelu_pytorch_tanh" if is_gemma2 else "silu",
             "hidden_size": hidden,
             "intermediate_size": self._shapes["model.layers.0.mlp.gate_proj.weight"][0],
             "num_attention_heads": queries // head_dim,
@@ -99,21 +98,49 @@ class _Graph:
             "tie_word_embeddings": head is None or head == self._storages["model.embed_tokens.weight"],
             "vocab_size": vocab_size,
         }
-        if kind == "Llama":
+        if kind != "Qwen2":
             config["attention_bias"] = has_bias
+        if kind == "Llama":
             config["mlp_bias"] = "mlp.gate_proj.bias" in of_layer
-        return config
+        return config | self._attention(kind, head_dim, max(layers) + 1)
+
+    def _attention(self, kind: str, head_dim: int, num_layers: int) -> dict[str, Any]:
+        """Windows, soft caps and the scale, where the architecture has a choice of them."""
+        found = read_attentions(self._program.graph)
+        if len(found) != num_layers:
+            raise self._fail(f"the graph has {len(found)} attentions of {num_layers} layers")
+        windows = {attention.window for attention in found if attention.window is not None}
+        scales = {attention.scale or head_dim**-0.5 for attention in found}
+        caps = {attention.soft_cap for attention in found}
+        if len(windows) > 1 or len(scales) > 1 or len(caps) > 1:
+            raise self._fail(
+                f"layers have several windows {sorted(windows)}, scales {sorted(scales)} or caps {caps}"
+            )
+        scale, cap, window = scales.pop(), caps.pop(), windows.pop() if windows else None
+        kinds = ["full_attention" if each.window is None else "sliding_attention" for each in found]
+        if kind == "Gemma2":
+            return {
+                "hidden_activation": "gelu_pytorch_tanh",
+                "query_pre_attn_scalar": float(f"{scale**-2:.6g}"),
+                "attn_logit_softcapping": cap,
+                "final_logit_softcapping": read_output_cap(self._program.graph),
+                "sliding_window": window,
+                "layer_types": kinds,
+            }
+        if not math.isclose(scale, head_dim**-0.5, rel_tol=1e-3) or cap is not None:
+            raise self._fail(f"scores are scaled by {scale:.6g} with the cap {cap}, which {kind} has not")
+        if window is None:
+            return {}
+        if kind == "Llama":
+            raise self._fail(f"attention sees a window of {window}, which Llama has not")
+        return {"use_sliding_window": True, "sliding_window": window, "layer_types": kinds}
 
     def _fail(self, what: str) -> ValueError:
         return ValueError(f"{self._path}: {what}; give config, the model's config.json or its directory")
 
     def _calls(self, *names: str) -> list[Any]:
         """Nodes that call one of these operations."""
-        return [
-            node
-            for node in self._program.graph.nodes
-            if node.op == "call_function" and str(node.target).split(".")[1:2] in [[name] for name in names]
-        ]
+        return [node for node in self._program.graph.nodes if operation(node) in names]
 
     def _norm_eps(self) -> float:
         """What is added to the mean of the squares under each square root."""
