@@ -1,8 +1,10 @@
-"""``quire export``: weights that are one, and names that are given twice."""
+"""``quire export``: weights that are one, names that are given twice, files that are none of torch's."""
 
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -87,3 +89,57 @@ def test_views_and_shared_storages_are_written_as_they_look(tmp_path: Path) -> N
         for name, value in module.state_dict().items():
             assert torch.equal(file.get_tensor(name), value), name
     assert (written / "model.safetensors").stat().st_size < 1.1 * sum(v.nbytes for v in state.values())
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "cannot be read as torch.save writes: EOFError"),
+        (b"no checkpoint", "refused, because its pickle is no tensor"),
+        ([1, 2], "holds list, and no state dict"),
+        (
+            torch.nn.Linear(2, 2),
+            "refused, because its pickle names torch.nn.modules.linear.Linear, which is no tensor",
+        ),
+        (
+            {"model": torch.nn.Linear(2, 2), "epoch": 1},
+            "refused, because its pickle names torch.nn.modules.linear.Linear",
+        ),
+        ("script", "is TorchScript, which is code; save model"),
+        ("cut", "cannot be read as torch.save writes: RuntimeError: PytorchStreamReader failed"),
+    ],
+)
+def test_other_files_are_named(content: Any, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.pt"
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    elif content == "script":
+        torch.jit.script(torch.nn.Linear(2, 2)).save(path)
+    else:
+        torch.save(content, path)
+    if content == "cut":
+        path.write_bytes(path.read_bytes()[:-50])
+    with pytest.raises(ValueError, match=rf"a\.pt: {message}"):
+        quire.export(path, tmp_path / "out")
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_rank_that_is_missing_is_named(tmp_path: Path) -> None:
+    (tmp_path / "params.json").write_text(json.dumps({"dim": 8, "n_layers": 1, "n_heads": 2}))
+    for rank in (0, 2):
+        torch.save({"norm.weight": torch.ones(8)}, tmp_path / f"consolidated.{rank:02}.pth")
+    with pytest.raises(
+        ValueError, match=r"has consolidated\.00\.pth, .*02\.pth, but no consolidated\.01\.pth"
+    ):
+        quire.export(tmp_path, tmp_path.parent / "out")
+
+
+@pytest.mark.parametrize("package", ["torch", "safetensors"])
+def test_without_torch_the_command_says_what_to_install(package: str, tmp_path: Path) -> None:
+    code = (
+        f"import sys; sys.modules['{package}'] = None\n"
+        f"from quire.cli import main; sys.exit(main(['export', {str(tmp_path)!r}, 'out']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == f"quire: {package} is not installed; pip install 'quire[export]'\n"

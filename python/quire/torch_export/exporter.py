@@ -53,7 +53,7 @@ def export(
     compares a ``.pt2``'s logits with the written model's. ``dry_run`` prints what would be written.
 
     What is written is complete or not there. Raises ValueError or TypeError naming what cannot be exported
-    and what would do, OSError when it cannot be written, and ImportError without torch.
+    and what would do, and which package is not installed, and OSError when it cannot be written.
     """
     _require_torch()
     import torch
@@ -91,9 +91,7 @@ def _require_torch() -> None:
         import safetensors  # noqa: F401
         import torch  # noqa: F401
     except ImportError as error:
-        raise ImportError(
-            f"an export needs torch and safetensors ({error}): pip install 'quire[export]'"
-        ) from None
+        raise ValueError(f"{error.name} is not installed; pip install 'quire[export]'") from None
 
 
 def _check_target(given: Path, target: Path) -> None:

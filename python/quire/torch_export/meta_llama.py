@@ -40,6 +40,10 @@ def open_consolidated(directory: Path) -> Source:
     params_path = directory / "params.json"
     params = read_json(params_path)
     files = sorted(directory.glob("consolidated.*.pth"))
+    wanted = [f"consolidated.{rank:02}.pth" for rank in range(len(files))]
+    missing = sorted(set(wanted) - {file.name for file in files})
+    if missing:  # the others would make a smaller model
+        raise ValueError(f"{directory}: has {', '.join(file.name for file in files)}, but no {missing[0]}")
     ranks = [read_state_dict(file) for file in files]
     for file, rank in zip(files, ranks, strict=True):
         if set(rank) != set(ranks[0]):

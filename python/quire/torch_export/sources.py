@@ -64,8 +64,12 @@ def read_state_dict(path: Path) -> Mapping[str, torch.Tensor]:
             "save model.state_dict() alone"
         ) from None
     except (RuntimeError, EOFError, OSError, KeyError, ValueError, TypeError) as error:
-        first = str(error).strip().splitlines()[:1]
-        raise ValueError(f"{path}: cannot be read as torch.save writes: {''.join(first)}") from None
+        if "TorchScript" in str(error):  # torch's own advice is to run what is in it
+            raise ValueError(f"{path}: is TorchScript, which is code; save model.state_dict()") from None
+        first = (str(error).strip() or "nothing is in it").splitlines()[0]
+        raise ValueError(
+            f"{path}: cannot be read as torch.save writes: {type(error).__name__}: {first:.200}"
+        ) from None
     return _state_dict_in(content, path)
 
 
