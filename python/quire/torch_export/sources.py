@@ -186,10 +186,10 @@ def _open_shards(directory: Path, shards: Mapping[str, set[str] | None]) -> Sour
     tensors: dict[str, Callable[[], torch.Tensor]] = {}
     for shard, names in shards.items():
         try:
-            file = safe_open(directory / shard, framework="pt")
+            file: Any = safe_open(directory / shard, framework="pt")
         except (OSError, SafetensorError) as error:
             raise ValueError(f"{directory / shard}: {error}") from None
-        found: set[str] = set(file.keys())  # type: ignore[no-untyped-call]
+        found: set[str] = set(file.keys())
         if names is not None and names != found:
             raise ValueError(
                 f"{directory / shard}: the index and the file do not agree on {min(names ^ found)!r}"
