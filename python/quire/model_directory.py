@@ -38,7 +38,11 @@ def resolve_model(
     if os.path.exists(name):  # pathlib would raise for a name that is too long
         if os.path.isdir(name):
             return str(Path(name))
-        raise ValueError(f"{field}: {name!r:.200} is no directory; give one with config.json")
+        if name.endswith(".gguf"):
+            return name
+        raise ValueError(
+            f"{field}: {name!r:.200} is no directory; give one with config.json, or a .gguf file"
+        )
     hub = _core.parse_hub_name(name)
     if hub is None:
         raise ValueError(

@@ -35,6 +35,11 @@ def pack_weights(
 def pack_config(config: _core.EngineConfig, path: str | os.PathLike[str]) -> list[str]:
     """``pack_weights`` of a configuration."""
     source, target = Path(config.model), Path(path_value("path", path))
+    if source.is_file():
+        raise ValueError(
+            f"model: {str(source)!r:.200} is one file; packed weights are made of directories, whose "
+            "config.json and tokenizer go with them"
+        )
     if target.exists() and not target.is_dir():
         raise ValueError(f"path: {str(target)!r:.200} is a file; give a directory, or a name for one")
     if target.exists() and target.samefile(source):

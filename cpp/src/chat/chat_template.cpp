@@ -8,6 +8,7 @@
 #include "chat/messages.h"
 #include "chat/python_format.h"
 #include "chat/python_strings.h"
+#include "formats/gguf.h"
 #include "formats/json.h"
 #include "quire/error.h"
 #include "util/str.h"
@@ -30,6 +31,22 @@ std::map<std::string, std::string> read_special_tokens(const JsonNode& config) {
   std::map<std::string, std::string> tokens;
   for (const char* name : kSpecialTokens) {
     if (auto token = read_special_token(config, name)) tokens[name] = std::move(*token);
+  }
+  return tokens;
+}
+
+// As tokenizer_config.json names them.
+std::map<std::string, std::string> read_special_tokens(const GgufHeader& header) {
+  std::map<std::string, std::string> tokens;
+  if (!header.has("tokenizer.ggml.tokens")) return tokens;
+  const auto& texts = header.get_array("tokenizer.ggml.tokens");
+  for (const auto& [name, key] : {std::pair("bos_token", "tokenizer.ggml.bos_token_id"),
+                                  std::pair("eos_token", "tokenizer.ggml.eos_token_id"),
+                                  std::pair("unk_token", "tokenizer.ggml.unknown_token_id"),
+                                  std::pair("pad_token", "tokenizer.ggml.padding_token_id")}) {
+    if (!header.has(key)) continue;
+    const auto id = static_cast<size_t>(header.get_int(key, 0, static_cast<int64_t>(texts.size()) - 1));
+    if (const auto* text = std::get_if<std::string>(&texts[id].value)) tokens[name] = *text;
   }
   return tokens;
 }
@@ -80,6 +97,13 @@ std::shared_ptr<const ChatTemplate> ChatTemplate::from_string(
 }
 
 std::shared_ptr<const ChatTemplate> ChatTemplate::load(const std::string& directory) {
+  if (is_gguf_path(directory)) {
+    constexpr const char* kKey = "tokenizer.chat_template";
+    const GgufFile file(gguf_parts(directory)[0]);
+    if (!file.header().has(kKey))
+      throw InvalidArgument(str(directory, ": no chat template: no key '", kKey, "'"));
+    return from_string(file.header().get_string(kKey), read_special_tokens(file.header()));
+  }
   const std::filesystem::path root(directory);
   auto impl = std::make_unique<Impl>();
   std::optional<std::string> main = read_if_there(root / "chat_template.jinja");
@@ -114,6 +138,8 @@ std::shared_ptr<const ChatTemplate> ChatTemplate::load(const std::string& direct
 
 std::shared_ptr<const ChatTemplate> ChatTemplate::load(const std::string& directory,
                                                        std::string_view source) {
+  if (is_gguf_path(directory))
+    return from_string(source, read_special_tokens(GgufFile(gguf_parts(directory)[0]).header()));
   const std::string config_path = (std::filesystem::path(directory) / "tokenizer_config.json").string();
   const auto text = read_if_there(config_path);
   if (!text) return from_string(source);

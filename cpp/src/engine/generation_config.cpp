@@ -6,6 +6,7 @@
 #include <string_view>
 #include <utility>
 
+#include "formats/gguf_config.h"
 #include "formats/hf_config.h"
 #include "formats/json.h"
 #include "quire/error.h"
@@ -99,11 +100,12 @@ void check_generation_config(const EngineConfig& config) {
 }
 
 std::vector<int32_t> read_eos_token_ids(const EngineConfig& config, int32_t vocab_size) {
-  std::vector<std::string> paths = {config.model + kFile, config.model + "/config.json"};
+  std::vector<std::string> paths = {
+      config.model + kFile, is_gguf_path(config.model) ? config.model : config.model + "/config.json"};
   if (names_a_file(config)) paths.insert(paths.begin(), named_path(config));
   for (const std::string& path : paths) {
     if (!std::filesystem::exists(path)) continue;
-    const HfConfig file = HfConfig::load(path);
+    const HfConfig file = is_gguf_path(path) ? read_gguf_config(path) : HfConfig::load(path);
     if (file.has("eos_token_id")) return file.get_ints("eos_token_id", 0, vocab_size - 1);
   }
   return {};

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <system_error>
 
+#include "formats/gguf.h"
 #include "formats/json.h"
 #include "quire/error.h"
 #include "util/str.h"
@@ -110,11 +111,17 @@ std::string missing_of(const fs::path& snapshot, HubFiles files) {
   return "";
 }
 
+// Where a directory's weights are one GGUF file, that is the model.
+std::string gguf_or_directory(const std::string& model) {
+  const std::string file = find_gguf(model);
+  return file.empty() ? model : file;
+}
+
 // One field's directory: itself, or the cache's of that name.
 std::string locate(const char* field, const std::string& given, const std::string& revision, HubFiles files,
                    const std::string& download_dir) {
   const auto parsed = parse_hub_name(given);
-  if (!parsed || is_there(given)) return given;
+  if (!parsed || is_there(given)) return files == HubFiles::kTokenizer ? given : gguf_or_directory(given);
   HubName name = *parsed;
   if (!revision.empty() && !name.revision.empty() && revision != name.revision) {
     throw InvalidArgument(

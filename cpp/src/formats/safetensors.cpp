@@ -10,6 +10,7 @@
 #include <cstring>
 #include <set>
 
+#include "formats/file_stamp.h"
 #include "formats/json.h"
 #include "quire/error.h"
 #include "util/str.h"
@@ -123,7 +124,7 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
     struct stat status{};
     if (::fstat(fd_, &status) != 0 || !S_ISREG(status.st_mode)) fail(path, "is not a file");
     const auto file_bytes = static_cast<size_t>(status.st_size);
-    stamp_ = stamp_now();
+    stamp_ = file_stamp(fd_, path);
     if (file_bytes < 8) fail(path, str("has ", file_bytes, " bytes; a safetensors file has at least 8"));
     uint64_t header_bytes = 0;
     read_at(0, std::as_writable_bytes(std::span(&header_bytes, 1)));
@@ -146,16 +147,7 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
   ::posix_fadvise(fd_, 0, 0, POSIX_FADV_SEQUENTIAL);
 }
 
-std::string SafetensorsFile::stamp_now() const {
-  struct stat status{};
-  if (::fstat(fd_, &status) != 0) fail(path_, std::strerror(errno));
-  return str(path_, ' ', status.st_size, ' ', status.st_mtim.tv_sec, '.', status.st_mtim.tv_nsec, ' ',
-             status.st_dev, ' ', status.st_ino, '\n');
-}
-
-void SafetensorsFile::check_unchanged() const {
-  if (stamp_now() != stamp_) fail(path_, "was written while it was read; load it again when it is whole");
-}
+void SafetensorsFile::check_unchanged() const { check_file_stamp(fd_, path_, stamp_); }
 
 SafetensorsFile::~SafetensorsFile() {
   ::munmap(mapped_, mapped_bytes_);

@@ -10,15 +10,11 @@
 #include <string>
 #include <vector>
 
+#include "formats/tensor_file.h"
+
 namespace quire {
 
-struct SafetensorsEntry {
-  std::string name;
-  std::string dtype;           // "F32", "BF16", ... as the file writes it
-  std::vector<int64_t> shape;  // products do not overflow
-  uint64_t begin = 0;          // bytes from the start of the data
-  uint64_t end = 0;
-};
+using SafetensorsEntry = TensorEntry;
 
 // Parses and checks a header against `data_bytes`, the number of bytes that follow it: JSON without duplicate
 // names, known dtypes, byte ranges that match the shapes and cover the data without holes or overlaps.
@@ -30,31 +26,30 @@ std::vector<SafetensorsEntry> parse_safetensors_header(std::span<const char> hea
 //
 // Its tensors have addresses, and `read` takes those: a file that is truncated while it is in use ends `read`
 // with an error, but a load from its mapped memory with SIGBUS.
-class SafetensorsFile {
+class SafetensorsFile final : public TensorFile {
  public:
   // Throws InvalidArgument naming the file for anything unreadable, truncated or contradictory.
   explicit SafetensorsFile(const std::string& path);
-  ~SafetensorsFile();
+  ~SafetensorsFile() override;
   SafetensorsFile(const SafetensorsFile&) = delete;
   SafetensorsFile& operator=(const SafetensorsFile&) = delete;
 
-  const std::string& path() const { return path_; }
-  // Differs between files that differ, as far as their names, sizes, times and places tell.
-  const std::string& stamp() const { return stamp_; }
-  // Throws InvalidArgument naming the file when it was written since it was opened.
-  void check_unchanged() const;
-  const std::vector<SafetensorsEntry>& entries() const { return entries_; }
+  const std::string& path() const override { return path_; }
+  const std::string& stamp() const override { return stamp_; }
+  void check_unchanged() const override;
+  const std::vector<SafetensorsEntry>& entries() const override { return entries_; }
   // Where the tensor is mapped, valid as long as this object.
-  std::span<const std::byte> bytes(const SafetensorsEntry& entry) const;
-  bool contains(const std::byte* address) const { return address >= data_ && address < data_ + data_bytes_; }
+  std::span<const std::byte> bytes(const SafetensorsEntry& entry) const override;
+  bool contains(const std::byte* address) const override {
+    return address >= data_ && address < data_ + data_bytes_;
+  }
   // The tensor at an address that the file contains.
   const SafetensorsEntry& entry_at(const std::byte* address) const;
   // Copies out.size() bytes from such an address on. Throws InvalidArgument naming the file when it does not
   // hold them any more, or cannot be read.
-  void read(const std::byte* from, std::span<std::byte> out) const;
+  void read(const std::byte* from, std::span<std::byte> out) const override;
 
  private:
-  std::string stamp_now() const;
   void read_at(uint64_t position, std::span<std::byte> out) const;
 
   std::string path_;

@@ -2,6 +2,7 @@
 
 #include <map>
 
+#include "formats/gguf_config.h"
 #include "layers/quantization.h"
 
 namespace quire {
@@ -32,7 +33,7 @@ ModelFactory find_model(const HfConfig& config) {
 }
 
 HfConfig load_model_config(const std::string& directory) {
-  HfConfig config = HfConfig::load(directory + "/config.json");
+  HfConfig config = read_model_config(directory);
   find_model(config);
   read_quantization(config, directory);
   return config;

@@ -8,21 +8,32 @@
 #include "quire/error.h"
 #include "tokenizer/bpe_model.h"
 #include "tokenizer/byte_level.h"
+#include "tokenizer/gguf_tokenizer.h"
 #include "tokenizer/sentencepiece.h"
+#include "tokenizer/split_patterns.h"
 #include "util/base64.h"
 #include "util/str.h"
 
 namespace quire::text {
-namespace {
 
-constexpr const char* kGpt2Pattern =
-    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
-constexpr const char* kCl100kPattern =
-    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-constexpr const char* kQwenPattern =
-    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-constexpr const char* kO200kPattern =
-    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+Json added_token(int64_t id, const std::string& content, bool special) {
+  return {{"id", id},        {"content", content},  {"single_word", false}, {"lstrip", false},
+          {"rstrip", false}, {"normalized", false}, {"special", special}};
+}
+
+Json byte_level_document(const std::vector<std::string>& patterns, Json added_tokens) {
+  Json stages = Json::array();
+  for (const std::string& pattern : patterns)
+    stages.push_back(
+        {{"type", "Split"}, {"pattern", {{"Regex", pattern}}}, {"behavior", "Isolated"}, {"invert", false}});
+  stages.push_back(
+      {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", false}});
+  return {{"pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", std::move(stages)}}},
+          {"decoder", {{"type", "ByteLevel"}, {"add_prefix_space", false}}},
+          {"added_tokens", std::move(added_tokens)}};
+}
+
+namespace {
 
 // Tokens of more bytes than any vocabulary has would bring too many ways to merge.
 constexpr size_t kMaxTokenBytes = 4096;
@@ -31,11 +42,6 @@ constexpr size_t kMaxRank = size_t{1} << 24;
 bool exists(const std::string& path) {
   std::error_code unreadable;
   return std::filesystem::exists(path, unreadable);
-}
-
-Json added_token(int64_t id, const std::string& content, bool special) {
-  return {{"id", id},        {"content", content},  {"single_word", false}, {"lstrip", false},
-          {"rstrip", false}, {"normalized", false}, {"special", special}};
 }
 
 // added_tokens_decoder of tokenizer_config.json: {"128000": {"content": ..., "special": ...}}.
@@ -57,19 +63,6 @@ Json added_tokens_of(const Json& config, const std::string& file) {
   Json tokens = Json::array();
   for (auto& [id, token] : by_id) tokens.push_back(std::move(token));
   return tokens;
-}
-
-Json split_at(const std::string& pattern) {
-  return {{"type", "Split"}, {"pattern", {{"Regex", pattern}}}, {"behavior", "Isolated"}, {"invert", false}};
-}
-
-Json byte_level_document(const std::string& pattern, Json added_tokens) {
-  const Json byte_level = {
-      {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", false}};
-  return {{"pre_tokenizer",
-           {{"type", "Sequence"}, {"pretokenizers", Json::array({split_at(pattern), byte_level})}}},
-          {"decoder", {{"type", "ByteLevel"}, {"add_prefix_space", false}}},
-          {"added_tokens", std::move(added_tokens)}};
 }
 
 // Any two neighbours that are a token together merge, the lowest rank first; whole words go before.
@@ -176,7 +169,7 @@ std::shared_ptr<const Tokenizer> read_vocab_and_merges(const std::string& direct
   const std::string file = directory + "/vocab.json";
   const std::string kind =
       config.is_object() ? config.value("tokenizer_class", std::string()) : std::string();
-  Json document = byte_level_document(kind.starts_with("Qwen2") ? kQwenPattern : kGpt2Pattern,
+  Json document = byte_level_document({kind.starts_with("Qwen2") ? kQwenPattern : kGpt2Pattern},
                                       added_tokens_of(config, directory + "/tokenizer_config.json"));
   if (kind.starts_with("Qwen2")) document["normalizer"] = {{"type", "NFC"}};
   document["model"] = {{"type", "BPE"},
@@ -231,7 +224,7 @@ std::shared_ptr<const Tokenizer> read_tiktoken(std::string_view text, const std:
   }
   Json added = added_tokens_of(config, "tokenizer_config.json");
   if (added.empty() && is_llama3(file, num_tokens)) added = llama3_tokens();
-  Json document = byte_level_document(pattern_for(file, num_tokens), std::move(added));
+  Json document = byte_level_document({pattern_for(file, num_tokens)}, std::move(added));
   if (is_llama3(file, num_tokens)) {
     const char* begin = "<|begin_of_text|>";
     document["post_processor"] = {
@@ -292,7 +285,7 @@ std::shared_ptr<const Tokenizer> read_tekken(std::string_view text, const std::s
   Json added = Json::array();
   for (size_t i = 0; i < special.size(); ++i)
     added.push_back(added_token(static_cast<int64_t>(i), special[i], true));
-  Json document = byte_level_document(config.at("pattern").string(), std::move(added));
+  Json document = byte_level_document({config.at("pattern").string()}, std::move(added));
   if (special.size() > 1) {
     document["post_processor"] = {
         {"type", "TemplateProcessing"},
@@ -307,6 +300,7 @@ std::shared_ptr<const Tokenizer> read_tekken(std::string_view text, const std::s
 }
 
 std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& directory) {
+  if (is_gguf_path(directory)) return read_gguf_tokenizer(GgufFile(gguf_parts(directory)[0]).header());
   const std::string json = directory + "/tokenizer.json";
   const auto path = [&](const char* name) { return directory + "/" + name; };
   if (exists(json)) return std::make_shared<HfTokenizer>(read_text_file(json), json);
@@ -331,6 +325,7 @@ std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& directory) {
   if (!ranks.empty()) return read_tiktoken(read_text_file(ranks[0]), ranks[0], read_config(directory));
   if (exists(path("vocab.json")) && exists(path("merges.txt")))
     return read_vocab_and_merges(directory, read_config(directory));
+  if (const std::string gguf = find_gguf(directory); !gguf.empty()) return load_tokenizer(gguf);
   return std::make_shared<HfTokenizer>(read_text_file(json), json);  // which says that there is none
 }
 

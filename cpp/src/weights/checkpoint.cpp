@@ -8,7 +8,10 @@
 #include <optional>
 #include <set>
 
+#include "formats/gguf_config.h"
+#include "formats/gguf_weights.h"
 #include "formats/hf_config.h"
+#include "formats/safetensors.h"
 #include "quire/error.h"
 #include "util/check.h"
 #include "util/nearest.h"
@@ -68,7 +71,7 @@ Checkpoint Checkpoint::dummy(const std::string& directory) {
   Checkpoint checkpoint;
   checkpoint.directory_ = directory;
   checkpoint.is_dummy_ = true;
-  const HfConfig config = HfConfig::load((fs::path(directory) / "config.json").string());
+  const HfConfig config = read_model_config(directory);
   const char* key = config.has("dtype") ? "dtype" : "torch_dtype";
   const std::string dtype = config.get_string(key, "float32");
   if (dtype == "float16") {
@@ -99,8 +102,8 @@ Checkpoint Checkpoint::of(std::span<const WeightTensor> tensors) {
     }
     if (tensor.data == nullptr && bytes > 0)
       throw InvalidArgument(str("tensor '", tensor.name, "' has no data"));
-    const SafetensorsEntry& entry = checkpoint.memory_entries_.emplace_back(
-        SafetensorsEntry{tensor.name, std::string(known->second), tensor.shape, 0, bytes});
+    const TensorEntry& entry = checkpoint.memory_entries_.emplace_back(
+        TensorEntry{tensor.name, std::string(known->second), tensor.shape, 0, bytes});
     const auto* data = static_cast<const std::byte*>(tensor.data);
     if (!checkpoint.tensors_.emplace(tensor.name, Tensor{nullptr, &entry, data}).second)
       throw InvalidArgument(str("tensor '", tensor.name, "' is given twice"));
@@ -109,23 +112,23 @@ Checkpoint Checkpoint::of(std::span<const WeightTensor> tensors) {
 }
 
 Checkpoint Checkpoint::described(const std::string& directory, const std::string& main_dtype,
-                                 std::vector<SafetensorsEntry> tensors) {
+                                 std::vector<TensorEntry> tensors) {
   Checkpoint checkpoint;
   checkpoint.directory_ = directory;
   checkpoint.main_dtype_ = main_dtype;
   checkpoint.memory_entries_ = std::move(tensors);
-  for (const SafetensorsEntry& entry : checkpoint.memory_entries_)
+  for (const TensorEntry& entry : checkpoint.memory_entries_)
     checkpoint.tensors_.emplace(entry.name, Tensor{nullptr, &entry, nullptr});
   return checkpoint;
 }
 
-std::vector<SafetensorsEntry> Checkpoint::described_tensors() const {
-  std::vector<SafetensorsEntry> entries;
+std::vector<TensorEntry> Checkpoint::described_tensors() const {
+  std::vector<TensorEntry> entries;
   for (const auto& [name, tensor] : tensors_) {
-    const SafetensorsEntry& entry = *tensor.entry;
+    const TensorEntry& entry = *tensor.entry;
     entries.push_back({entry.name, entry.dtype, entry.shape, 0, 0});
   }
-  std::ranges::sort(entries, {}, &SafetensorsEntry::name);
+  std::ranges::sort(entries, {}, &TensorEntry::name);
   return entries;
 }
 
@@ -135,14 +138,12 @@ bool Checkpoint::is_at(const std::string& directory) {
          fs::exists(fs::path(directory) / "model.safetensors.index.json", error);
 }
 
-Checkpoint Checkpoint::open(const std::string& directory) {
-  Checkpoint checkpoint;
-  checkpoint.directory_ = directory;
+void Checkpoint::open_safetensors(const std::string& directory) {
   const fs::path root(directory);
   const fs::path single = root / "model.safetensors";
   const fs::path index = root / "model.safetensors.index.json";
   if (fs::exists(single)) {
-    checkpoint.add_file(single.string());
+    add_file(std::make_shared<const SafetensorsFile>(single.string()));
   } else if (fs::exists(index)) {
     const HfConfig file = HfConfig::load(index.string());
     const auto weight_map = file.get_object("weight_map");
@@ -157,10 +158,11 @@ Checkpoint Checkpoint::open(const std::string& directory) {
       }
       shards.insert(shard);
     }
-    for (const std::string& shard : shards) checkpoint.add_file((root / shard).string());
+    for (const std::string& shard : shards)
+      add_file(std::make_shared<const SafetensorsFile>((root / shard).string()));
     for (const auto& [name, shard] : shard_of) {
-      const auto found = checkpoint.tensors_.find(name);
-      if (found == checkpoint.tensors_.end()) file.fail(str("'", name, "' is not in ", shard));
+      const auto found = tensors_.find(name);
+      if (found == tensors_.end()) file.fail(str("'", name, "' is not in ", shard));
     }
   } else {
     std::string advice;
@@ -174,11 +176,21 @@ Checkpoint Checkpoint::open(const std::string& directory) {
     throw InvalidArgument(
         str(directory, ": has neither model.safetensors nor model.safetensors.index.json", advice));
   }
+}
+
+Checkpoint Checkpoint::open(const std::string& model) {
+  Checkpoint checkpoint;
+  checkpoint.directory_ = model;
+  if (is_gguf_path(model)) {
+    for (auto& file : open_gguf_weights(model)) checkpoint.add_file(std::move(file));
+  } else {
+    checkpoint.open_safetensors(model);
+  }
   std::map<std::string, uint64_t> bytes_by_dtype;
   for (const auto& [name, tensor] : checkpoint.tensors_) {
     const std::optional<DType> dtype = parse_dtype(tensor.entry->dtype);
     if (dtype && !is_float(*dtype)) continue;  // quantized: computed in another
-    bytes_by_dtype[tensor.entry->dtype] += tensor.entry->end - tensor.entry->begin;
+    bytes_by_dtype[tensor.file->compute_dtype(*tensor.entry)] += tensor.entry->end - tensor.entry->begin;
   }
   uint64_t most = 0;
   for (const auto& [dtype, bytes] : bytes_by_dtype) {
@@ -190,11 +202,11 @@ Checkpoint Checkpoint::open(const std::string& directory) {
   return checkpoint;
 }
 
-void Checkpoint::add_file(const std::string& path) {
-  const auto& file = files_.emplace_back(std::make_shared<const SafetensorsFile>(path));
-  for (const SafetensorsEntry& entry : file->entries()) {
+void Checkpoint::add_file(std::shared_ptr<const TensorFile> opened) {
+  const auto& file = files_.emplace_back(std::move(opened));
+  for (const TensorEntry& entry : file->entries()) {
     if (!tensors_.emplace(entry.name, Tensor{file, &entry, file->bytes(entry).data()}).second) {
-      throw InvalidArgument(str(path, ": tensor '", entry.name, "' is in another shard too"));
+      throw InvalidArgument(str(file->path(), ": tensor '", entry.name, "' is in another shard too"));
     }
   }
 }
@@ -221,7 +233,7 @@ TensorView Checkpoint::take(const std::string& name, std::initializer_list<int64
     throw InvalidArgument(str(directory_, ": tensor '", name, "' is missing"));
   }
   Tensor& tensor = found->second;
-  const SafetensorsEntry& entry = *tensor.entry;
+  const TensorEntry& entry = *tensor.entry;
   if (!std::equal(shape.begin(), shape.end(), entry.shape.begin(), entry.shape.end())) {
     throw InvalidArgument(str(place_of(tensor), ": tensor '", name, "' has shape ", shape_text(entry.shape),
                               ", the config asks for ", shape_text(shape)));
@@ -237,7 +249,7 @@ TensorView Checkpoint::take(const std::string& name, std::initializer_list<int64
   return view_of(data, *dtype, shape);
 }
 
-const SafetensorsFile* Checkpoint::file_of(const std::byte* address) const {
+const TensorFile* Checkpoint::file_of(const std::byte* address) const {
   const auto file =
       std::find_if(files_.begin(), files_.end(), [&](const auto& f) { return f->contains(address); });
   QUIRE_CHECK(file != files_.end() || !memory_entries_.empty(), "an address in none of ", files_.size(),
@@ -248,7 +260,7 @@ const SafetensorsFile* Checkpoint::file_of(const std::byte* address) const {
 void Checkpoint::read(const std::byte* from, DType dtype, int64_t count, std::byte* out) const {
   if (count == 0) return;
   constexpr size_t kBytesAtOnce = 256 << 10;  // looked at while they are in a cache
-  const SafetensorsFile* file = file_of(from);
+  const TensorFile* file = file_of(from);
   const size_t size = dtype_bytes(dtype);
   const size_t bytes = static_cast<size_t>(count) * size;
   bytes_read_->fetch_add(static_cast<int64_t>(bytes), std::memory_order_relaxed);

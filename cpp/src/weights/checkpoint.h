@@ -10,18 +10,18 @@
 #include <unordered_map>
 #include <vector>
 
-#include "formats/safetensors.h"
+#include "formats/tensor_file.h"
 #include "quire/kernels/tensor_view.h"
 #include "quire/weights.h"
 
 namespace quire {
 
-// Reads model.safetensors, or the shards that model.safetensors.index.json names. Not thread-safe but for
-// `read`: it notes which tensors were taken. Used while a model is built, then dropped.
+// Reads model.safetensors, or the shards that model.safetensors.index.json names, or a GGUF file. Not
+// thread-safe but for `read`: it notes which tensors were taken. Used while a model is built, then dropped.
 class Checkpoint {
  public:
   // Throws InvalidArgument naming the file for anything missing, truncated or contradictory.
-  static Checkpoint open(const std::string& directory);
+  static Checkpoint open(const std::string& model);
   // For load_format "dummy": has whatever is asked of `take`, without data, and nothing else. The main dtype
   // is that of config.json's "dtype" (or "torch_dtype"), float32 when it names none.
   static Checkpoint dummy(const std::string& directory);
@@ -30,9 +30,9 @@ class Checkpoint {
   static Checkpoint of(std::span<const WeightTensor> tensors);
   // Has these tensors, without data.
   static Checkpoint described(const std::string& directory, const std::string& main_dtype,
-                              std::vector<SafetensorsEntry> tensors);
+                              std::vector<TensorEntry> tensors);
   // All tensors, by name, without places.
-  std::vector<SafetensorsEntry> described_tensors() const;
+  std::vector<TensorEntry> described_tensors() const;
   // Whether there is something for `open`.
   static bool is_at(const std::string& directory);
 
@@ -75,18 +75,19 @@ class Checkpoint {
 
  private:
   struct Tensor {
-    std::shared_ptr<const SafetensorsFile> file;  // null: in memory
-    const SafetensorsEntry* entry;
+    std::shared_ptr<const TensorFile> file;  // null: in memory
+    const TensorEntry* entry;
     const std::byte* data;
     bool taken = false;
 
     size_t bytes() const { return static_cast<size_t>(entry->end - entry->begin); }
     bool contains(const std::byte* address) const { return address >= data && address < data + bytes(); }
   };
-  void add_file(const std::string& path);
+  void add_file(std::shared_ptr<const TensorFile> file);
+  void open_safetensors(const std::string& directory);
   std::vector<std::string> missing_names() const;
   // Null for memory.
-  const SafetensorsFile* file_of(const std::byte* address) const;
+  const TensorFile* file_of(const std::byte* address) const;
   // Where a tensor lies, as errors say it.
   const std::string& place_of(const Tensor& tensor) const {
     return tensor.file ? tensor.file->path() : directory_;
@@ -97,9 +98,9 @@ class Checkpoint {
   std::string main_dtype_ = "F32";
   bool is_dummy_ = false;
   bool allows_missing_ = false;
-  std::set<std::string> asked_;                   // names that `take` was asked for
-  std::vector<SafetensorsEntry> memory_entries_;  // of tensors in memory
-  std::vector<std::shared_ptr<const SafetensorsFile>> files_;
+  std::set<std::string> asked_;              // names that `take` was asked for
+  std::vector<TensorEntry> memory_entries_;  // of tensors in memory
+  std::vector<std::shared_ptr<const TensorFile>> files_;
   std::unique_ptr<std::atomic<int64_t>> bytes_read_ = std::make_unique<std::atomic<int64_t>>(0);
   std::unordered_map<std::string, Tensor> tensors_;
 };

@@ -35,9 +35,9 @@ uint64_t data_at(uint64_t header_bytes) {
   throw InvalidArgument(str(path, ": ", what));
 }
 
-SafetensorsEntry read_tensor(const JsonNode& node) {
+TensorEntry read_tensor(const JsonNode& node) {
   node.allow_only({"name", "dtype", "shape"});
-  SafetensorsEntry entry;
+  TensorEntry entry;
   entry.name = node.at("name").string();
   entry.dtype = node.at("dtype").string();
   for (const JsonNode& size : node.at("shape").elements())
@@ -168,7 +168,7 @@ PackedHeader parse_packed_header(std::string_view text, uint64_t data_bytes, con
   std::set<std::string_view> names;
   for (const JsonNode& tensor : root.at("tensors").elements())
     header.tensors.push_back(packed_files::read_tensor(tensor));
-  for (const SafetensorsEntry& tensor : header.tensors)
+  for (const TensorEntry& tensor : header.tensors)
     if (!names.insert(tensor.name).second) root.at("tensors").fail(str("has '", tensor.name, "' twice"));
   uint64_t total = 0;
   for (const JsonNode& section : root.at("sections").elements()) {
@@ -246,7 +246,7 @@ void write_packed_file(const std::string& path, PackedHeader header,
                        std::span<const std::span<const std::byte>> sections) {
   using namespace packed_files;
   Json tensors = Json::array();
-  for (const SafetensorsEntry& tensor : header.tensors)
+  for (const TensorEntry& tensor : header.tensors)
     tensors.push_back({{"name", tensor.name}, {"dtype", tensor.dtype}, {"shape", tensor.shape}});
   Json sizes = Json::array();
   for (const auto& section : sections) sizes.push_back(section.size());

@@ -13,7 +13,7 @@
 
 #include "device/device_arena.h"
 #include "device/mapped_file.h"
-#include "formats/safetensors.h"
+#include "formats/tensor_file.h"
 
 namespace quire {
 
@@ -26,7 +26,7 @@ struct PackedHeader {
   int32_t rank = 0;
   int32_t world_size = 1;
   std::string main_dtype;                 // of the checkpoint: "BF16"
-  std::vector<SafetensorsEntry> tensors;  // of the checkpoint; without places
+  std::vector<TensorEntry> tensors;  // of the checkpoint; without places
   std::vector<uint64_t> sections;         // bytes of each
 };
 

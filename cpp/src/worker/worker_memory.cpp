@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <string_view>
 
+#include "formats/gguf_config.h"
 #include "util/check.h"
 #include "util/log.h"
 #include "util/seconds_since.h"
@@ -17,9 +18,9 @@ namespace {
 // or as new as the library that wrote it; others tell of files, of generation, or of what weights were saved
 // in.
 void check_same_model(const HfConfig& config, const std::string& directory) {
-  const std::string path = directory + "/config.json";
+  const std::string path = is_gguf_path(directory) ? directory : directory + "/config.json";
   if (std::error_code error; !std::filesystem::exists(path, error)) return;
-  const HfConfig other = HfConfig::load(path);
+  const HfConfig other = read_model_config(directory);
   constexpr std::array<std::string_view, 10> kOther = {
       "_name_or_path", "transformers_version", "dtype",        "torch_dtype",  "use_cache",
       "bos_token_id",  "eos_token_id",         "pad_token_id", "_commit_hash", "_attn_implementation"};
