@@ -12,6 +12,7 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
+import sentencepiece
 import torch
 import transformers
 from gguf import GGMLQuantizationType as Type
@@ -286,3 +287,48 @@ def test_files_that_lie_are_refused_by_name(make: Maker, tmp_path: Path) -> None
         good.replace(b"\x05\x00\x00\x00\x00\x00\x00\x00qwen2", b"\x05\x00\x00\x00\x00\x00\x00\x00qwenX"),
         "'qwenX'",
     )
+
+
+def test_a_sentencepiece_model_splits_as_its_own_library_does(tmp_path: Path) -> None:
+    text = tmp_path / "text"
+    text.write_text("\n".join(f"the baker sold {i} loaves of bread, and then some more" for i in range(300)))
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(text),
+        model_prefix=str(tmp_path / "tokenizer"),
+        vocab_size=340,
+        model_type="bpe",
+        byte_fallback=True,
+        remove_extra_whitespaces=False,
+        normalization_rule_name="identity",
+        user_defined_symbols=["<mark>"],
+        minloglevel=2,
+    )
+    model = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "tokenizer.model"))
+    ids = range(model.vocab_size())
+    writer = gguf.GGUFWriter(tmp_path / "x.gguf", "llama")
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list([model.id_to_piece(i) for i in ids])
+    writer.add_token_scores([model.get_score(i) for i in ids])
+    writer.add_token_types(
+        [
+            gguf.TokenType.UNKNOWN
+            if model.is_unknown(i)
+            else gguf.TokenType.CONTROL
+            if model.is_control(i)
+            else gguf.TokenType.BYTE
+            if model.is_byte(i)
+            else gguf.TokenType.USER_DEFINED
+            if model.id_to_piece(i) == "<mark>"
+            else gguf.TokenType.NORMAL
+            for i in ids
+        ]
+    )
+    writer.add_bos_token_id(model.bos_id())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    tokenizer = Tokenizer(str(tmp_path / "x.gguf"))
+    for sample in ("the baker sold 7 loaves", "  two  spaces ", "été <mark> 猫!", "x"):
+        assert tokenizer.encode(sample) == [model.bos_id(), *model.encode(sample)]
+        assert tokenizer.decode(model.encode(sample)) == model.decode(model.encode(sample))

@@ -1,0 +1,61 @@
+// A GGUF file's bytes, as far as its data: what is accepted lies within the file, and every key can be asked
+// for as every type.
+#include <cstring>
+#include <string_view>
+
+#include "formats/gguf.h"
+#include "quire/error.h"
+
+namespace {
+
+// What mutations must have reached, or they no longer test what they should.
+bool has_accepted = false, was_wrong_about_a_tensor = false, was_wrong_about_an_array = false;
+
+template <typename Call>
+void ask(const Call& call) {
+  try {
+    call();
+  } catch (const quire::InvalidArgument&) {
+  }
+}
+
+void check(const quire::GgufHeader& header, uint64_t file_bytes) {
+  uint64_t end = 0;
+  for (const auto& tensor : header.tensors) {
+    if (tensor.position < end || tensor.num_bytes > file_bytes) __builtin_trap();
+    end = tensor.position + tensor.num_bytes;
+    if (end > file_bytes) __builtin_trap();
+  }
+  for (const auto& [key, value] : header.metadata) {
+    ask([&] { header.get_int(key, 0, 9); });
+    ask([&] { header.get_number(key); });
+    ask([&] { header.get_bool(key, false); });
+    ask([&] { header.get_string(key); });
+    ask([&] { header.get_array(key); });
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const auto read_at = [&](uint64_t position, std::span<std::byte> out) {
+    if (position > size || out.size() > size - position) __builtin_trap();
+    std::memcpy(out.data(), data + position, out.size());
+  };
+  try {
+    check(quire::parse_gguf(read_at, size, "fuzz"), size);
+    has_accepted = true;
+  } catch (const quire::InvalidArgument& refused) {
+    const std::string_view why = refused.what();
+    was_wrong_about_a_tensor |= why.find("tensor '") != why.npos;
+    was_wrong_about_an_array |= why.find("elements of") != why.npos;
+  }
+  return 0;
+}
+
+extern "C" const char* fuzz_target_missed() {
+  return !has_accepted               ? "a file that is accepted"
+         : !was_wrong_about_a_tensor ? "a file that is wrong about a tensor"
+         : !was_wrong_about_an_array ? "an array that is too long"
+                                     : nullptr;
+}
