@@ -332,3 +332,27 @@ def test_a_sentencepiece_model_splits_as_its_own_library_does(tmp_path: Path) ->
     for sample in ("the baker sold 7 loaves", "  two  spaces ", "été <mark> 猫!", "x"):
         assert tokenizer.encode(sample) == [model.bos_id(), *model.encode(sample)]
         assert tokenizer.decode(model.encode(sample)) == model.decode(model.encode(sample))
+
+
+def test_a_split_file_is_read_from_its_first_part(make: Maker, tmp_path: Path) -> None:
+    file, directory = make("llama", Type.Q8_0)
+    reader = gguf.GGUFReader(file)
+    writer = gguf.GGUFWriter(tmp_path / "parts.gguf", "llama", split_max_tensors=8)
+    for key, field in reader.fields.items():
+        if not key.startswith("GGUF.") and key != "general.architecture":
+            element = field.types[1] if len(field.types) > 1 else None
+            writer.add_key_value(key, field.contents(), field.types[0], element)
+    for tensor in reader.tensors:
+        writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    parts = sorted(tmp_path.glob("parts-*.gguf"))
+    assert len(parts) > 1
+    assert answers(parts[0]) == answers(directory)
+    with pytest.raises(ValueError, match="give the first one"):
+        LLM(str(parts[1]), num_threads=1)
+    parts[1].unlink()
+    with pytest.raises(ValueError, match=parts[1].name):
+        LLM(str(parts[0]), num_threads=1)
