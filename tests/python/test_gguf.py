@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import shutil
 import struct
@@ -13,11 +14,14 @@ import gguf
 import numpy as np
 import pytest
 import sentencepiece
+import tokenizers
 import torch
 import transformers
 from gguf import GGMLQuantizationType as Type
 from quire import LLM, SamplingParams, Tokenizer
 from safetensors.torch import load_file, save_file
+from tokenizers import pre_tokenizers
+from transformers.convert_slow_tokenizer import TikTokenConverter
 
 PROMPTS = ["Once upon a time", "The baker said: 12345 loaves, don't!", "<|im_start|>user\nHi<|im_end|>\n"]
 SIZES: dict[str, Any] = {
@@ -356,3 +360,71 @@ def test_a_split_file_is_read_from_its_first_part(make: Maker, tmp_path: Path) -
     parts[1].unlink()
     with pytest.raises(ValueError, match=parts[1].name):
         LLM(str(parts[0]), num_threads=1)
+
+
+def byte_level_tokenizer(pre: str) -> tokenizers.Tokenizer:
+    """As the family's tokenizer.json has it, trained on some text."""
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(ignore_merges=pre == "llama-bpe"))
+    if pre == "llama-bpe":
+        pattern = inspect.signature(TikTokenConverter).parameters["pattern"].default
+        split = pre_tokenizers.Split(tokenizers.Regex(pattern), "isolated")
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+            [split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+        )
+    elif pre == "smollm":
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+            [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+        )
+    else:
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=800, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+    )
+    tokenizer.train_from_iterator([*PROMPTS, *SPLIT_TEXTS, Path(__file__).read_text()], trainer)
+    return tokenizer
+
+
+SPLIT_TEXTS = [
+    "It's 2026, and they'LL've seen 1234567 of them!!  \n\n  (really?)\r\n\ttabs   and spaces  ",
+    "naïve café — Ünïcode; 北京欢迎你 ١٢٣ नमस्ते 👩‍👩‍👧 x²+y²=z²\u00a0\u2003end",
+    "def f(x):\n    return {'a': [1, 22, 333], \"b\": x**2}  # don't\n\n\n",
+]
+
+
+@pytest.mark.parametrize("pre", ["gpt-2", "llama-bpe", "smollm"])
+def test_text_is_split_as_the_family_does(make: Maker, tmp_path: Path, pre: str) -> None:
+    theirs = byte_level_tokenizer(pre)
+    document = json.loads(theirs.to_str())["model"]
+    vocab: dict[str, int] = document["vocab"]
+    writer = gguf.GGUFWriter(tmp_path / "t.gguf", "llama")
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre(pre)
+    writer.add_token_list(sorted(vocab, key=vocab.__getitem__))
+    writer.add_token_types([gguf.TokenType.NORMAL] * len(vocab))
+    writer.add_token_merges([" ".join(pair) for pair in document["merges"]])
+    writer.add_add_bos_token(False)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    ours = Tokenizer(str(tmp_path / "t.gguf"))
+    for text in [*PROMPTS, *SPLIT_TEXTS]:
+        assert ours.encode(text) == theirs.encode(text).ids, text
+        assert ours.decode(ours.encode(text)) == text
+
+
+@pytest.mark.parametrize("pre", ["default", "no-such-family"])
+def test_a_split_that_is_not_known_is_refused(tmp_path: Path, pre: str) -> None:
+    writer = gguf.GGUFWriter(tmp_path / "t.gguf", "llama")
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre(pre)
+    writer.add_token_list(["a", "b"])
+    writer.add_token_merges([])
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with pytest.raises(
+        ValueError, match=f"'tokenizer.ggml.pre' is '{pre}', which is not read; read are gpt-2"
+    ):
+        Tokenizer(str(tmp_path / "t.gguf"))

@@ -80,7 +80,7 @@ print(lines)
     assert kib["Private_Dirty"] == 0
 
 
-@pytest.mark.parametrize("case", ["a file", "not empty", "another model", "full"])
+@pytest.mark.parametrize("case", ["a file", "not empty", "another model", "of one file", "full"])
 def test_where_packs_cannot_go(tmp_path: Path, demo_model: Path, case: str) -> None:
     target = tmp_path / "target"
     if case == "a file":
@@ -95,6 +95,11 @@ def test_where_packs_cannot_go(tmp_path: Path, demo_model: Path, case: str) -> N
         (target / "config.json").write_text("{}")
         (target / "x.quire").write_text("")
         expected = "has another config.json"
+    elif case == "of one file":
+        (tmp_path / "x.gguf").write_bytes(b"GGUF")
+        with pytest.raises(ValueError, match="is one file; packed weights are made of directories"):
+            pack_weights(tmp_path / "x.gguf", target, device="cpu")
+        return
     else:
         code = f"""
 import resource, signal

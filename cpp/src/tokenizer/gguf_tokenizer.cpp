@@ -97,13 +97,8 @@ struct Split {
 
 Split split_of(const GgufHeader& header) {
   constexpr const char* kKey = "tokenizer.ggml.pre";
-  constexpr const char* kHan = "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+";
   static const std::vector<std::pair<const char*, Split>> kKnown = {
       {"gpt-2", {{kGpt2Pattern}}},
-      {"default",
-       {{R"([\p{P}\$\+<=>\^~\|]+)",
-         R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S))", R"(\p{N}+)",
-         "[0-9][0-9][0-9]"}}},
       {"llama-bpe", {{kCl100kPattern}, true, true}},
       {"llama3", {{kCl100kPattern}, true, true}},
       {"llama-v3", {{kCl100kPattern}, true, true}},
@@ -111,9 +106,8 @@ Split split_of(const GgufHeader& header) {
       {"deepseek-r1-qwen", {{kQwenPattern}, false, false, true}},
       {"tekken", {{kTekkenPattern}, true, true}},
       {"smollm", {{R"(\p{N})", kGpt2Pattern}}},
-      {"deepseek-coder", {{R"([\r\n])", R"(\s?\p{L}+)", R"(\s?\p{P}+)", kHan, R"(\p{N})"}}},
   };
-  const std::string pre = header.has(kKey) ? header.get_string(kKey) : "default";
+  const std::string pre = header.has(kKey) ? header.get_string(kKey) : "";
   std::string names;
   for (const auto& [name, split] : kKnown) {
     if (pre == name) return split;

@@ -25,9 +25,9 @@ struct PackedHeader {
   std::string dtype;   // that they compute in: "bfloat16"
   int32_t rank = 0;
   int32_t world_size = 1;
-  std::string main_dtype;                 // of the checkpoint: "BF16"
+  std::string main_dtype;            // of the checkpoint: "BF16"
   std::vector<TensorEntry> tensors;  // of the checkpoint; without places
-  std::vector<uint64_t> sections;         // bytes of each
+  std::vector<uint64_t> sections;    // bytes of each
 };
 
 // Parses and checks a header against `data_bytes`, what follows it and its padding. Throws InvalidArgument
