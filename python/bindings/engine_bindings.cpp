@@ -2,10 +2,12 @@
 #include "quire/engine.h"
 
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/array.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/variant.h>
 
+#include <array>
 #include <memory>
 #include <thread>
 
@@ -74,6 +76,11 @@ const char* dtype_of(const CpuArray& array) {
   if (code == Code::UInt) return dtype.bits == 8 ? "uint8" : "";
   if (code != Code::Int) return "";
   return dtype.bits == 8 ? "int8" : dtype.bits == 32 ? "int32" : dtype.bits == 64 ? "int64" : "";
+}
+
+std::array<int64_t, 7> memory_as_array(const RankMemory& memory) {
+  return {memory.weights, memory.activations, memory.workspace, memory.batch,
+          memory.graphs,  memory.exchange,    memory.kv_cache};
 }
 
 UpdateWeightsOptions update_options(bool partial, UnfinishedRequests mode) {
@@ -147,10 +154,22 @@ void bind_engine(nb::module_& m) {
           "memory", [](const ModelDescription& model) { return memory_as_dict(model.memory); },
           nb::sig("def memory(self) -> dict[str, int]"),
           "Bytes that each rank has taken, or set aside; see quire/memory_plan.h.");
-  def_plain_value<&ModelDescription::architecture, &ModelDescription::dtype, &ModelDescription::backend,
-                  &ModelDescription::vocab_size, &ModelDescription::max_model_len,
-                  &ModelDescription::eos_token_ids>(
-      model, {"architecture", "dtype", "backend", "vocab_size", "max_model_len", "eos_token_ids"});
+  using ModelState = std::tuple<std::string, std::string, std::string, int32_t, int32_t, std::vector<int32_t>,
+                                std::array<int64_t, 7>>;
+  def_value(
+      model, {"architecture", "dtype", "backend", "vocab_size", "max_model_len", "eos_token_ids", "memory"},
+      +[](const ModelDescription& self) {
+        return ModelState(self.architecture, self.dtype, self.backend, self.vocab_size, self.max_model_len,
+                          self.eos_token_ids, memory_as_array(self.memory));
+      },
+      +[](const ModelState& state) {
+        ModelDescription self;
+        std::array<int64_t, 7> memory;
+        std::tie(self.architecture, self.dtype, self.backend, self.vocab_size, self.max_model_len,
+                 self.eos_token_ids, memory) = state;
+        self.memory = {memory[0], memory[1], memory[2], memory[3], memory[4], memory[5], memory[6]};
+        return self;
+      });
 
   nb::class_<EngineStats> stats(m, "EngineStats",
                                 "Counters since the start, and the state after the last step.");

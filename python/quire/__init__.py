@@ -30,10 +30,7 @@ from quire.beam_search import BeamSearchOutput, BeamSearchParams, BeamSearchSequ
 from quire.llm import LLM
 from quire.llm_engine import LLMEngine
 from quire.logits_processors import BatchUpdate, LogitsProcessor, MoveDirectionality
-from quire.memory_plan import plan
 from quire.model_directory import DEMO_MODEL
-from quire.packing import pack_weights
-from quire.torch_export import export
 
 __all__ = [
     "DEMO_MODEL",
@@ -87,6 +84,9 @@ if TYPE_CHECKING:
     from quire.engine_args import AsyncEngineArgs as AsyncEngineArgs
     from quire.engine_args import EngineArgs as EngineArgs
     from quire.environment import collect_env as collect_env
+    from quire.memory_plan import plan as plan
+    from quire.packing import pack_weights as pack_weights
+    from quire.torch_export.exporter import export as export
 else:
 
     def __getattr__(name: str) -> object:
@@ -107,4 +107,16 @@ else:
             from quire.environment import collect_env
 
             return collect_env
+        if name == "plan":
+            from quire.memory_plan import plan
+
+            return plan
+        if name == "pack_weights":
+            from quire.packing import pack_weights
+
+            return pack_weights
+        if name == "export":
+            from quire.torch_export.exporter import export
+
+            return export
         raise AttributeError(f"module 'quire' has no attribute '{name}'")

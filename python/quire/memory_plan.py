@@ -12,7 +12,6 @@ from typing import Any
 
 from quire import _core
 from quire.argument_parser import FlexibleArgumentParser
-from quire.engine_args import EngineArgs
 
 _UNITS = {"": 1, "B": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _BAR_CELLS = 32
@@ -38,6 +37,8 @@ def plan(
     bytes. Only the configuration and the headers of the weights are read; with ``load_format="dummy"``
     ``config.json`` alone. Raises ValueError or TypeError as ``LLM`` does for what is not about memory.
     """
+    from quire.engine_args import EngineArgs
+
     return _core.plan_memory(
         EngineArgs(model, **engine_args).create_engine_config(), device_name or "", device_memory or 0
     )

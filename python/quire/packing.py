@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from quire import _core
-from quire.engine_args import EngineArgs
 from quire.hub import CONFIG_FILES, TOKENIZER_FILES
 from quire.new_directory import NewDirectory, copy_files
 from quire.values import path_value
@@ -28,6 +27,8 @@ def pack_weights(
     one layout of the kernels: all CPUs have the same one, and all CUDA devices. Needs the device. Raises
     ValueError or TypeError as ``LLM`` does, and OSError or MemoryError when a file cannot be written.
     """
+    from quire.engine_args import EngineArgs
+
     config = EngineArgs(model, **engine_args).create_engine_config()
     return pack_config(config, path)
 
