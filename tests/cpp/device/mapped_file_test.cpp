@@ -10,6 +10,8 @@
 #include <thread>
 #include <vector>
 
+#include "util/sanitized.h"
+
 namespace quire {
 namespace {
 
@@ -91,6 +93,7 @@ TEST(MappedFileTest, ThereAreAsManyAsFit) {
 
 // Faults elsewhere are somebody else's.
 TEST(MappedFileDeathTest, OtherFaultsEndTheProcess) {
+  if (kSanitized) GTEST_SKIP() << "the sanitizer ends it in its own way";
   const NumberedFile file;
   const MappedFile mapping(file.descriptor(), "numbers", 0, kBytes);
   EXPECT_EXIT(::raise(SIGBUS), testing::KilledBySignal(SIGBUS), "");
