@@ -344,7 +344,7 @@ def test_float16_that_would_be_infinite_is_refused(make_model: Callable[..., Pat
 
 
 @pytest.mark.parametrize(
-    "case", ["exists", "inside", "itself", "meta", "nothing", "dtype", "shards", "index"]
+    "case", ["exists", "inside", "itself", "meta", "nothing", "gguf", "dtype", "shards", "index"]
 )
 def test_bad_arguments(case: str, make_model: Callable[..., Path], tmp_path: Path) -> None:
     model = shutil.copytree(make_model(CASES[SMALL]), tmp_path / "model")
@@ -366,6 +366,10 @@ def test_bad_arguments(case: str, make_model: Callable[..., Path], tmp_path: Pat
     elif case == "nothing":
         source = tmp_path / "none"
         message = "give a file of torch.save"
+    elif case == "gguf":
+        source = tmp_path / "x.gguf"
+        source.write_bytes(b"GGUF")
+        message = "needs no export"
     elif case == "dtype":
         arguments["dtype"] = "int3"
         message = "dtype 'int3' must be one of"

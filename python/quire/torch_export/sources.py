@@ -112,6 +112,8 @@ def open_path(path: Path) -> Source:
         from quire.torch_export.programs import open_program
 
         return open_program(path)
+    if path.suffix == ".gguf":
+        raise ValueError(f"{path}: needs no export; give it to the engine as it is")
     if path.suffix == ".safetensors":
         return _open_shards(path.parent, {path.name: None})
     return _of_files(path.parent, {path: None})
