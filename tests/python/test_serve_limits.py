@@ -130,10 +130,12 @@ def test_requests_behind_a_body_in_the_same_bytes_are_no_header(server: RunningS
     data = head + body + GET
     with connect(server) as client:
         client.sendall(data)
-        said = client.recv(65536)
-        assert b" 200 " in said
+        said = client.recv(65536)  # the first answer, or the beginning of it
+        assert said.startswith(b"HTTP/1.1 200 ")
         client.sendall(b"Connection: close\r\n\r\n")
-        assert answer(client)[0] == 200 or b"HTTP/1.1 200" in said
+        while data := client.recv(65536):
+            said += data
+        assert said.count(b"HTTP/1.1 200 ") == 2
 
 
 def test_a_client_that_reads_nothing_is_given_up_and_one_that_reads_slowly_is_not(
