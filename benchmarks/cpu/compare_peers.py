@@ -128,8 +128,10 @@ def add_vocabulary(writer: Any, tokenizer: dict[str, Any], config: dict[str, Any
     writer.add_token_list(tokens)
     writer.add_token_types(kinds)
     writer.add_token_merges(merges)
-    writer.add_eos_token_id(config["eos_token_id"])
-    writer.add_bos_token_id(config["eos_token_id"])
+    end = config["eos_token_id"]
+    end = end[0] if isinstance(end, list) else end
+    writer.add_eos_token_id(end)
+    writer.add_bos_token_id(end)
     writer.add_add_bos_token(False)
 
 

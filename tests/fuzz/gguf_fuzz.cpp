@@ -31,7 +31,9 @@ void check(const quire::GgufHeader& header, uint64_t file_bytes) {
     ask([&] { header.get_number(key); });
     ask([&] { header.get_bool(key, false); });
     ask([&] { header.get_string(key); });
-    ask([&] { header.get_array(key); });
+    ask([&] { header.get_array<int64_t>(key); });
+    ask([&] { header.get_array<double>(key); });
+    ask([&] { header.get_array<std::string>(key); });
   }
 }
 

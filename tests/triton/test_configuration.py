@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import gguf
 import pytest
+from gguf_files import write_gguf
 from triton_server import TritonServer
 
 INPUTS = {
@@ -100,6 +103,18 @@ def test_a_relative_model_is_looked_for_from_the_version_directory(
         assert server.generate("relative", text_input="Once", max_tokens=2)["text_output"]
     finally:
         link.unlink()
+
+
+def test_a_gguf_file_is_a_model(
+    server: TritonServer, models: Callable[..., None], tmp_path: Path, demo_model: Path
+) -> None:
+    shutil.copytree(demo_model, tmp_path / "demo")
+    write_gguf(tmp_path / "demo.gguf", tmp_path / "demo", "llama", gguf.GGMLQuantizationType.BF16)
+    wanted = server.generate("demo", text_input="Once upon a time", max_tokens=12, temperature=0)
+    models("file", {"model": tmp_path / "demo.gguf"})
+    assert server.generate("file", text_input="Once upon a time", max_tokens=12, temperature=0) == wanted | {
+        "model_name": "file"
+    }
 
 
 def test_engine_parameters_reach_the_engine(server: TritonServer, models: Callable[..., None]) -> None:

@@ -39,14 +39,14 @@ std::map<std::string, std::string> read_special_tokens(const JsonNode& config) {
 std::map<std::string, std::string> read_special_tokens(const GgufHeader& header) {
   std::map<std::string, std::string> tokens;
   if (!header.has("tokenizer.ggml.tokens")) return tokens;
-  const auto& texts = header.get_array("tokenizer.ggml.tokens");
+  const auto& texts = header.get_array<std::string>("tokenizer.ggml.tokens");
   for (const auto& [name, key] : {std::pair("bos_token", "tokenizer.ggml.bos_token_id"),
                                   std::pair("eos_token", "tokenizer.ggml.eos_token_id"),
                                   std::pair("unk_token", "tokenizer.ggml.unknown_token_id"),
                                   std::pair("pad_token", "tokenizer.ggml.padding_token_id")}) {
     if (!header.has(key)) continue;
     const auto id = static_cast<size_t>(header.get_int(key, 0, static_cast<int64_t>(texts.size()) - 1));
-    if (const auto* text = std::get_if<std::string>(&texts[id].value)) tokens[name] = *text;
+    tokens[name] = texts[id];
   }
   return tokens;
 }

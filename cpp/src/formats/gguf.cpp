@@ -5,13 +5,15 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cerrno>
-#include <cmath>
+#include <charconv>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <set>
+#include <utility>
 
 #include "formats/file_stamp.h"
 #include "quire/error.h"
@@ -25,7 +27,7 @@ constexpr uint64_t kMaxStringBytes = 16 << 20;
 constexpr uint64_t kMaxKeyBytes = 65535;
 constexpr uint64_t kMaxPairs = 1 << 16;
 constexpr uint64_t kMaxTensors = 1 << 20;
-constexpr uint64_t kMaxElements = 1 << 24;  // of all arrays together
+constexpr uint64_t kMaxElements = 1 << 23;  // of all arrays together
 constexpr uint64_t kMaxHeaderBytes = uint64_t{1} << 30;
 constexpr int kMaxDepth = 4;
 constexpr uint64_t kMaxDimensions = 4;
@@ -143,27 +145,34 @@ struct Limits {
   uint64_t elements_left = kMaxElements;
 };
 
-GgufValue read_value(Reader& reader, uint32_t type, const std::string& what, Limits& limits, int depth) {
-  switch (type) {
-    case kU8: return {uint64_t{reader.number<uint8_t>(what)}};
-    case kI8: return {int64_t{reader.number<int8_t>(what)}};
-    case kU16: return {uint64_t{reader.number<uint16_t>(what)}};
-    case kI16: return {int64_t{reader.number<int16_t>(what)}};
-    case kU32: return {uint64_t{reader.number<uint32_t>(what)}};
-    case kI32: return {int64_t{reader.number<int32_t>(what)}};
-    case kF32: return {double{reader.number<float>(what)}};
-    case kU64: return {reader.number<uint64_t>(what)};
-    case kI64: return {reader.number<int64_t>(what)};
-    case kF64: return {reader.number<double>(what)};
-    case kString: return {reader.string(what, kMaxStringBytes)};
-    case kBool: {
-      const auto byte = reader.number<uint8_t>(what);
-      if (byte > 1) reader.fail(str(what, " is a bool of ", int{byte}, "; 0 or 1 is expected"));
-      return {byte == 1};
-    }
-    case kArray: break;
-    default: reader.fail(str(what, " has the type ", type, "; 0 (uint8) to 12 (float64) are known"));
-  }
+// The double that is written with the fewest digits among those that round to `value`.
+double shortest_double(float value) {
+  std::array<char, 32> text;
+  const auto [end, error] = std::to_chars(text.data(), text.data() + text.size(), value);
+  double read = value;
+  if (error != std::errc() || std::from_chars(text.data(), end, read).ec != std::errc()) return value;
+  return static_cast<float>(read) == value ? read : double{value};
+}
+
+template <typename T>
+int64_t read_int(Reader& reader, const std::string& what) {
+  const T value = reader.number<T>(what);
+  if (std::cmp_greater(value, INT64_MAX))
+    reader.fail(str(what, " holds ", value, "; at most 2^63 - 1 will do"));
+  return static_cast<int64_t>(value);
+}
+
+bool read_bool(Reader& reader, const std::string& what) {
+  const auto byte = reader.number<uint8_t>(what);
+  if (byte > 1) reader.fail(str(what, " is a bool of ", int{byte}, "; 0 or 1 is expected"));
+  return byte == 1;
+}
+
+double read_float32(Reader& reader, const std::string& what) {
+  return shortest_double(reader.number<float>(what));
+}
+
+GgufValue read_array(Reader& reader, const std::string& what, Limits& limits, int depth) {
   if (depth == kMaxDepth) reader.fail(str(what, " is nested more than ", kMaxDepth, " deep"));
   const auto element = reader.number<uint32_t>(what);
   const auto count = reader.number<uint64_t>(what);
@@ -172,9 +181,48 @@ GgufValue read_value(Reader& reader, uint32_t type, const std::string& what, Lim
     reader.fail(str(what, " has ", count, " elements of ", kTypeNames[element], ", for which the file has ",
                     reader.bytes_left(), " bytes; all arrays may have ", kMaxElements, " elements"));
   limits.elements_left -= count;
-  std::vector<GgufValue> values;
-  for (uint64_t i = 0; i < count; ++i) values.push_back(read_value(reader, element, what, limits, depth + 1));
-  return {std::move(values)};
+  const auto collect = [&](const auto& read_one) -> GgufValue {
+    std::vector<decltype(read_one())> values;
+    values.reserve(count);
+    for (uint64_t i = 0; i < count; ++i) values.push_back(read_one());
+    return GgufArray(std::move(values));
+  };
+  switch (element) {
+    case kU8: return collect([&] { return read_int<uint8_t>(reader, what); });
+    case kI8: return collect([&] { return read_int<int8_t>(reader, what); });
+    case kU16: return collect([&] { return read_int<uint16_t>(reader, what); });
+    case kI16: return collect([&] { return read_int<int16_t>(reader, what); });
+    case kU32: return collect([&] { return read_int<uint32_t>(reader, what); });
+    case kI32: return collect([&] { return read_int<int32_t>(reader, what); });
+    case kU64: return collect([&] { return read_int<uint64_t>(reader, what); });
+    case kI64: return collect([&] { return read_int<int64_t>(reader, what); });
+    case kBool: return collect([&] { return int64_t{read_bool(reader, what)}; });
+    case kF32: return collect([&] { return read_float32(reader, what); });
+    case kF64: return collect([&] { return reader.number<double>(what); });
+    case kString: return collect([&] { return reader.string(what, kMaxStringBytes); });
+    default: break;
+  }
+  for (uint64_t i = 0; i < count; ++i) read_array(reader, what, limits, depth + 1);
+  return std::monostate();
+}
+
+GgufValue read_value(Reader& reader, uint32_t type, const std::string& what, Limits& limits) {
+  switch (type) {
+    case kU8: return uint64_t{reader.number<uint8_t>(what)};
+    case kI8: return int64_t{reader.number<int8_t>(what)};
+    case kU16: return uint64_t{reader.number<uint16_t>(what)};
+    case kI16: return int64_t{reader.number<int16_t>(what)};
+    case kU32: return uint64_t{reader.number<uint32_t>(what)};
+    case kI32: return int64_t{reader.number<int32_t>(what)};
+    case kF32: return read_float32(reader, what);
+    case kBool: return read_bool(reader, what);
+    case kString: return reader.string(what, kMaxStringBytes);
+    case kArray: return read_array(reader, what, limits, 0);
+    case kU64: return reader.number<uint64_t>(what);
+    case kI64: return reader.number<int64_t>(what);
+    case kF64: return reader.number<double>(what);
+    default: reader.fail(str(what, " has the type ", type, "; 0 (uint8) to 12 (float64) are known"));
+  }
 }
 
 GgufTensor read_tensor(Reader& reader, uint64_t index) {
@@ -235,62 +283,6 @@ void place_tensors(GgufHeader& header, uint64_t data_begin, uint64_t alignment, 
 }  // namespace
 }  // namespace gguf
 
-void GgufHeader::fail(const std::string& message) const { throw InvalidArgument(str(path, ": ", message)); }
-
-int64_t GgufHeader::get_int(const std::string& key, int64_t min, int64_t max) const {
-  const auto found = metadata.find(key);
-  if (found == metadata.end()) fail(str("key '", key, "' is missing"));
-  const auto& value = found->second.value;
-  const auto* positive = std::get_if<uint64_t>(&value);
-  const auto* any = std::get_if<int64_t>(&value);
-  if (positive == nullptr && any == nullptr) fail(str("'", key, "' must be a whole number"));
-  if (positive != nullptr && *positive > static_cast<uint64_t>(INT64_MAX))
-    fail(str("'", key, "' must be from ", min, " to ", max, ", got ", *positive));
-  const int64_t number = positive != nullptr ? static_cast<int64_t>(*positive) : *any;
-  if (number < min || number > max)
-    fail(str("'", key, "' must be from ", min, " to ", max, ", got ", number));
-  return number;
-}
-
-double GgufHeader::get_number(const std::string& key) const {
-  const auto found = metadata.find(key);
-  if (found == metadata.end()) fail(str("key '", key, "' is missing"));
-  if (const auto* number = std::get_if<double>(&found->second.value)) {
-    if (!std::isfinite(*number)) fail(str("'", key, "' must be finite, got ", *number));
-    return *number;
-  }
-  return static_cast<double>(get_int(key, INT64_MIN, INT64_MAX));
-}
-
-bool GgufHeader::get_bool(const std::string& key, bool otherwise) const {
-  const auto found = metadata.find(key);
-  if (found == metadata.end()) return otherwise;
-  const auto* value = std::get_if<bool>(&found->second.value);
-  if (value == nullptr) fail(str("'", key, "' must be a bool"));
-  return *value;
-}
-
-const std::string& GgufHeader::get_string(const std::string& key) const {
-  const auto found = metadata.find(key);
-  if (found == metadata.end()) fail(str("key '", key, "' is missing"));
-  const auto* value = std::get_if<std::string>(&found->second.value);
-  if (value == nullptr) fail(str("'", key, "' must be a string"));
-  return *value;
-}
-
-const std::vector<GgufValue>& GgufHeader::get_array(const std::string& key) const {
-  const auto found = metadata.find(key);
-  if (found == metadata.end()) fail(str("key '", key, "' is missing"));
-  const auto* value = std::get_if<std::vector<GgufValue>>(&found->second.value);
-  if (value == nullptr) fail(str("'", key, "' must be an array"));
-  return *value;
-}
-
-const GgufTensor* GgufHeader::find_tensor(const std::string& name) const {
-  const auto found = std::ranges::find(tensors, name, &GgufTensor::name);
-  return found == tensors.end() ? nullptr : &*found;
-}
-
 GgufHeader parse_gguf(const ReadAt& read_at, uint64_t file_bytes, const std::string& path) {
   using namespace gguf;
   static_assert(std::endian::native == std::endian::little);
@@ -317,7 +309,7 @@ GgufHeader parse_gguf(const ReadAt& read_at, uint64_t file_bytes, const std::str
     std::string key = reader.string(str("key ", i), kMaxKeyBytes);
     const std::string what = str("'", key, "'");
     const auto type = reader.number<uint32_t>(what);
-    GgufValue value = read_value(reader, type, what, limits, 0);
+    GgufValue value = read_value(reader, type, what, limits);
     if (!header.metadata.emplace(std::move(key), std::move(value)).second)
       reader.fail(str("key ", what, " is there twice"));
   }

@@ -39,9 +39,11 @@ const GgmlTypeInfo& ggml_type_info(GgmlType type);
 // lie anywhere; `out` holds num_blocks * block_values floats. Not for kF32, kF16 and kBF16.
 void dequantize_blocks(GgmlType type, const std::byte* blocks, int64_t num_blocks, float* out);
 
-struct GgufValue {
-  std::variant<bool, uint64_t, int64_t, double, std::string, std::vector<GgufValue>> value;
-};
+using GgufArray = std::variant<std::vector<int64_t>, std::vector<double>, std::vector<std::string>>;
+
+// float32 is the shortest decimal that it rounds from: 1e-05 as in the config.json that it was written from.
+// Bools of an array are 0 and 1. Arrays of arrays are checked and dropped: no key that is read has one.
+using GgufValue = std::variant<std::monostate, bool, uint64_t, int64_t, double, std::string, GgufArray>;
 
 struct GgufTensor {
   std::string name;
@@ -59,8 +61,10 @@ class GgufHeader {
   double get_number(const std::string& key) const;  // finite
   bool get_bool(const std::string& key, bool otherwise) const;
   const std::string& get_string(const std::string& key) const;
-  const std::vector<GgufValue>& get_array(const std::string& key) const;
+  template <typename T>  // int64_t, double or std::string
+  const std::vector<T>& get_array(const std::string& key) const;
   bool has(const std::string& key) const { return metadata.contains(key); }
+  const GgufValue& at(const std::string& key) const;
   const GgufTensor* find_tensor(const std::string& name) const;
   // InvalidArgument("<path>: <message>")
   [[noreturn]] void fail(const std::string& message) const;

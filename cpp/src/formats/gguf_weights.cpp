@@ -59,6 +59,14 @@ std::string hf_name(std::string_view name, bool is_gemma2) {
   return str("model.layers.", stem.substr(4, layer_end - 4), '.', *known, ending);
 }
 
+void check_count(const GgufHeader& first, size_t num_parts) {
+  constexpr const char* kKey = "split.count";
+  const int64_t count = first.has(kKey) ? first.get_int(kKey, 0, 99999) : 0;
+  if (count > 1 && static_cast<size_t>(count) != num_parts)
+    first.fail(str("'", kKey, "' is ", count, ", of which the file's name gives ", num_parts,
+                   "; the first of three parts is named x-00001-of-00003.gguf"));
+}
+
 std::string value_dtype(GgmlType type) {
   return type == GgmlType::kF16 ? "F16" : type == GgmlType::kBF16 ? "BF16" : "F32";
 }
@@ -181,9 +189,13 @@ void GgufWeights::read_values(const GgufTensor& tensor, int64_t first, int64_t c
 std::vector<std::shared_ptr<const TensorFile>> open_gguf_weights(const std::string& path) {
   std::vector<std::shared_ptr<const TensorFile>> files;
   GgufWeights::Layout layout;
-  for (const std::string& part : gguf_parts(path)) {
+  const std::vector<std::string> parts = gguf_parts(path);
+  for (const std::string& part : parts) {
     auto file = std::make_unique<const GgufFile>(part);
-    if (files.empty()) layout = gguf_layout(file->header());
+    if (files.empty()) {
+      layout = gguf_layout(file->header());
+      gguf::check_count(file->header(), parts.size());
+    }
     files.push_back(std::make_shared<const GgufWeights>(std::move(file), layout));
   }
   return files;

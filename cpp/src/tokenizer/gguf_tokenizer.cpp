@@ -21,17 +21,17 @@ constexpr size_t kMaxTokens = size_t{1} << 22;
 constexpr size_t kMaxTokenBytes = 4096;
 
 const std::string& string_at(const GgufHeader& header, const char* key, size_t index) {
-  const auto* text = std::get_if<std::string>(&header.get_array(key)[index].value);
-  if (text == nullptr) header.fail(str("'", key, "' must be an array of strings"));
-  if (find_invalid_utf8(*text) != std::string::npos)
+  const std::string& text = header.get_array<std::string>(key)[index];
+  if (find_invalid_utf8(text) != std::string::npos)
     header.fail(str("'", key, "'[", index, "] is not valid UTF-8"));
-  return *text;
+  return text;
 }
 
 // An array beside the tokens: as long as theirs.
-const std::vector<GgufValue>* array_beside(const GgufHeader& header, const char* key, size_t size) {
+template <typename T>
+const std::vector<T>* array_beside(const GgufHeader& header, const char* key, size_t size) {
   if (!header.has(key)) return nullptr;
-  const auto& values = header.get_array(key);
+  const std::vector<T>& values = header.get_array<T>(key);
   if (values.size() != size)
     header.fail(str("'", key, "' has ", values.size(), " elements, there are ", size, " tokens"));
   return &values;
@@ -39,11 +39,11 @@ const std::vector<GgufValue>* array_beside(const GgufHeader& header, const char*
 
 std::vector<SentencePieceFile::Piece> read_pieces(const GgufHeader& header) {
   constexpr const char* kTokens = "tokenizer.ggml.tokens";
-  const size_t size = header.get_array(kTokens).size();
+  const size_t size = header.get_array<std::string>(kTokens).size();
   if (size == 0 || size > kMaxTokens)
     header.fail(str("'", kTokens, "' has ", size, " elements; 1 to ", kMaxTokens, " are expected"));
-  const auto* types = array_beside(header, "tokenizer.ggml.token_type", size);
-  const auto* scores = array_beside(header, "tokenizer.ggml.scores", size);
+  const auto* types = array_beside<int64_t>(header, "tokenizer.ggml.token_type", size);
+  const auto* scores = array_beside<double>(header, "tokenizer.ggml.scores", size);
   std::vector<SentencePieceFile::Piece> pieces(size);
   for (size_t i = 0; i < size; ++i) {
     pieces[i].text = string_at(header, kTokens, i);
@@ -51,20 +51,16 @@ std::vector<SentencePieceFile::Piece> read_pieces(const GgufHeader& header) {
       header.fail(
           str("'", kTokens, "'[", i, "] has ", pieces[i].text.size(), " bytes; at most ", kMaxTokenBytes));
     if (types != nullptr) {
-      const auto& value = (*types)[i].value;
-      const auto* any = std::get_if<int64_t>(&value);
-      const auto* positive = std::get_if<uint64_t>(&value);
-      const int64_t type = any != nullptr                         ? *any
-                           : positive != nullptr && *positive < 7 ? int64_t(*positive)
-                                                                  : -1;
-      if (type < 1 || type > 6) header.fail(str("'tokenizer.ggml.token_type'[", i, "] must be from 1 to 6"));
+      const int64_t type = (*types)[i];
+      if (type < 1 || type > 6)
+        header.fail(str("'tokenizer.ggml.token_type'[", i, "] is ", type, "; 1 to 6 are expected"));
       pieces[i].type = static_cast<Type>(type);
     }
     if (scores != nullptr) {
-      const auto* score = std::get_if<double>(&(*scores)[i].value);
-      if (score == nullptr || !std::isfinite(*score))
-        header.fail(str("'tokenizer.ggml.scores'[", i, "] must be a finite float"));
-      pieces[i].score = static_cast<float>(*score);
+      if (!std::isfinite((*scores)[i]))
+        header.fail(
+            str("'tokenizer.ggml.scores'[", i, "] is ", (*scores)[i], "; a finite float is expected"));
+      pieces[i].score = static_cast<float>((*scores)[i]);
     }
   }
   return pieces;
@@ -138,7 +134,7 @@ std::shared_ptr<const Tokenizer> read_byte_level(const GgufHeader& header) {
     if (!parts.vocab.insert(pieces[i].text, static_cast<int32_t>(i)))
       header.fail(str("'tokenizer.ggml.tokens'[", i, "] is '", pieces[i].text, "' a second time"));
   }
-  const size_t num_merges = header.get_array(kMerges).size();
+  const size_t num_merges = header.get_array<std::string>(kMerges).size();
   for (size_t rank = 0; rank < num_merges; ++rank) {
     const std::string_view merge = string_at(header, kMerges, rank);
     const size_t space = merge.find(' ', 1);

@@ -59,6 +59,28 @@ bool says(const Bytes& bytes, std::string_view expected) {
   return false;
 }
 
+TEST(GgufTest, FloatsAreTheDecimalsThatTheyWereWrittenFrom) {
+  Bytes bytes;
+  bytes.begin(2, 0, 3);
+  bytes.add_string("x").add(uint32_t{6}).add(1e-5F);
+  bytes.add_string("y").add(uint32_t{12}).add(double{1e-5F});
+  bytes.add_string("z").add(uint32_t{9}).add(uint32_t{6}).add(uint64_t{2}).add(0.1F).add(INFINITY);
+  const GgufHeader header = parse(bytes.text);
+  EXPECT_EQ(header.get_number("x"), 1e-5);
+  EXPECT_EQ(header.get_number("y"), double{1e-5F});
+  EXPECT_EQ(header.get_array<double>("z"), (std::vector<double>{0.1, INFINITY}));
+}
+
+TEST(GgufTest, ArraysOfArraysAreCheckedAndDropped) {
+  Bytes bytes;
+  bytes.begin(3, 0, 1);
+  bytes.add_string("a").add(uint32_t{9}).add(uint32_t{9}).add(uint64_t{2});
+  for (const int32_t value : {1, 2}) bytes.add(uint32_t{5}).add(uint64_t{1}).add(value);
+  EXPECT_TRUE(std::holds_alternative<std::monostate>(parse(bytes.text).at("a")));
+  bytes.text.resize(bytes.text.size() - 1);
+  EXPECT_NE(error_of([&] { parse(bytes.text); }).find("'a' has 1 elements of int32"), std::string::npos);
+}
+
 TEST(GgufTest, KeysAndTensorsAreRead) {
   Bytes bytes;
   bytes.begin(3, 1, 3);
@@ -69,7 +91,11 @@ TEST(GgufTest, KeysAndTensorsAreRead) {
   const GgufHeader header = parse(bytes.text);
   EXPECT_EQ(header.get_int("n", 0, 10), 7);
   EXPECT_EQ(header.get_string("s"), "text");
-  EXPECT_EQ(std::get<int64_t>(header.get_array("a")[0].value), -1);
+  EXPECT_EQ(header.get_array<int64_t>("a"), (std::vector<int64_t>{-1, 2}));
+  EXPECT_NE(error_of([&] { header.get_array<std::string>("a"); }).find("'a' must be an array of strings"),
+            std::string::npos);
+  EXPECT_NE(error_of([&] { header.get_array<double>("n"); }).find("'n' must be an array of floats"),
+            std::string::npos);
   ASSERT_EQ(header.tensors.size(), 1U);
   EXPECT_EQ(header.tensors[0].shape, (std::vector<int64_t>{3, 64}));
   EXPECT_EQ(header.tensors[0].num_bytes, 204U);
