@@ -4,14 +4,20 @@
 //
 // Writes a safetensors file of that size to DIRECTORY, once; reads it so that it lies in the page cache; then
 // loads it, as it is stored and with a conversion, a few times. Copies from pinned memory alone are timed in
-// the same run. The last column is the loader's rate over theirs.
+// the same run. The last column is the loader's rate over theirs. Then from the disk, after the page cache
+// has forgotten the file, by turns with reads of the same pieces that go around the cache (O_DIRECT).
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "device/device_arena.h"
@@ -68,6 +74,39 @@ void read_once(const std::string& path) {
   }
 }
 
+// Until it is read again.
+void forget(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0 || ::fdatasync(fd) != 0 || ::posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED) != 0)
+    throw InternalError("cannot forget " + path);
+  ::close(fd);
+}
+
+// Bytes a second of threads that read the pieces of a file by turns, around the page cache.
+double direct_rate(const std::string& path, int num_threads) {
+  constexpr size_t kPiece = 2 << 20;
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT);
+  if (fd < 0) return 0;
+  const size_t num_pieces = std::filesystem::file_size(path) / kPiece;
+  std::atomic<size_t> next = 0, bytes = 0;
+  const Stopwatch watch;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < num_threads; ++i) {
+    threads.emplace_back([&] {
+      void* piece = std::aligned_alloc(4096, kPiece);
+      for (size_t at = next++; at < num_pieces; at = next++) {
+        const ssize_t count = ::pread(fd, piece, kPiece, static_cast<off_t>(at * kPiece));
+        if (count > 0) bytes += static_cast<size_t>(count);
+      }
+      std::free(piece);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  const double seconds = watch.seconds();
+  ::close(fd);
+  return static_cast<double>(bytes) / seconds;
+}
+
 // Bytes a second of large copies from pinned memory, one after the other.
 double pinned_rate(const DeviceRuntime& runtime, std::byte* to, size_t bytes) {
   constexpr size_t kPart = 64 << 20;
@@ -108,23 +147,33 @@ int run(const std::string& directory, double gigabytes, int32_t threads) {
   const double pinned = pinned_rate(*runtime, to, bytes);
   std::printf("%s, %.2f GB in %zu tensors\n%-40s %7.2f GB/s\n", device.name, static_cast<double>(bytes) / 1e9,
               num_tensors, "copies from pinned memory", pinned / 1e9);
+  // All that a start pays: opening the file, starting threads, pinning memory.
+  const auto load = [&](DType dtype, const char* from) {
+    const Stopwatch watch;
+    Checkpoint checkpoint = Checkpoint::open(directory);
+    const auto loader =
+        threads > 0 ? make_device_loader(*runtime, 0, *ops, threads) : make_device_loader(*runtime, 0, *ops);
+    const double made = watch.seconds();
+    loader->set_checkpoint(&checkpoint);
+    const size_t each = kTensorBytes / 2 * dtype_bytes(dtype);
+    for (size_t i = 0; i < num_tensors; ++i)
+      loader->load(to + i * each, dtype, checkpoint.take(tensor_name(i), {kRows, kColumns}));
+    loader->finish();
+    const double seconds = watch.seconds();
+    const double rate = static_cast<double>(num_tensors * each) / seconds;
+    std::printf("%s, bfloat16 to %-18s %7.2f GB/s to the device  %4.0f %%  (%.3f s, %.3f before the first)\n",
+                from, dtype_name(dtype), rate / 1e9, rate / pinned * 100, seconds, made);
+  };
   for (const DType dtype : {DType::kBFloat16, DType::kFloat32}) {
-    for (int round = 0; round < 3; ++round) {
-      // All that a start pays: opening the file, starting threads, pinning memory.
-      const Stopwatch watch;
-      Checkpoint checkpoint = Checkpoint::open(directory);
-      const auto loader = threads > 0 ? make_device_loader(*runtime, 0, *ops, threads)
-                                      : make_device_loader(*runtime, 0, *ops);
-      const double made = watch.seconds();
-      loader->set_checkpoint(&checkpoint);
-      const size_t each = kTensorBytes / 2 * dtype_bytes(dtype);
-      for (size_t i = 0; i < num_tensors; ++i)
-        loader->load(to + i * each, dtype, checkpoint.take(tensor_name(i), {kRows, kColumns}));
-      loader->finish();
-      const double seconds = watch.seconds();
-      const double rate = static_cast<double>(num_tensors * each) / seconds;
-      std::printf("bfloat16 to %-28s %7.2f GB/s to the device  %4.0f %%  (%.3f s, %.3f before the first)\n",
-                  dtype_name(dtype), rate / 1e9, rate / pinned * 100, seconds, made);
+    for (int round = 0; round < 3; ++round) load(dtype, "page cache");
+  }
+  for (int round = 0; round < 2; ++round) {
+    forget(path);
+    load(DType::kBFloat16, "disk");
+    for (const int num_threads : {1, 4, 10}) {
+      forget(path);
+      std::printf("O_DIRECT, %2d threads, no copies %17.2f GB/s\n", num_threads,
+                  direct_rate(path, num_threads) / 1e9);
     }
   }
   return 0;

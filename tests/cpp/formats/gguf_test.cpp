@@ -4,6 +4,7 @@
 
 #include <cstring>
 
+#include "formats/gguf_bytes.h"
 #include "quire/error.h"
 #include "util/error_of.h"
 #include "util/str.h"
@@ -11,33 +12,6 @@
 namespace quire {
 namespace gguf_test {
 namespace {
-
-// Writes a file as the format describes it.
-struct Bytes {
-  std::string text;
-
-  template <typename T>
-  Bytes& add(T value) {
-    text.append(reinterpret_cast<const char*>(&value), sizeof(value));
-    return *this;
-  }
-  Bytes& add_string(std::string_view value) {
-    add(uint64_t{value.size()});
-    text += value;
-    return *this;
-  }
-  Bytes& begin(uint32_t version, uint64_t num_tensors, uint64_t num_keys) {
-    text += "GGUF";
-    return add(version).add(num_tensors).add(num_keys);
-  }
-  Bytes& add_tensor(std::string_view name, uint64_t columns, uint64_t rows, uint32_t type, uint64_t at) {
-    return add_string(name).add(uint32_t{2}).add(columns).add(rows).add(type).add(at);
-  }
-  Bytes& add_data(size_t num_bytes) {
-    text.resize((text.size() + 31) / 32 * 32 + num_bytes);
-    return *this;
-  }
-};
 
 GgufHeader parse(const std::string& text) {
   return parse_gguf(
@@ -48,11 +22,11 @@ GgufHeader parse(const std::string& text) {
       text.size(), "f");
 }
 
-std::string refusal(const Bytes& bytes) {
+std::string refusal(const GgufBytes& bytes) {
   return error_of([&] { parse(bytes.text); });
 }
 
-bool says(const Bytes& bytes, std::string_view expected) {
+bool says(const GgufBytes& bytes, std::string_view expected) {
   const std::string said = refusal(bytes);
   if (said.starts_with("f: ") && said.find(expected) != said.npos) return true;
   ADD_FAILURE() << "'" << said << "' does not say '" << expected << "'";
@@ -60,7 +34,7 @@ bool says(const Bytes& bytes, std::string_view expected) {
 }
 
 TEST(GgufTest, FloatsAreTheDecimalsThatTheyWereWrittenFrom) {
-  Bytes bytes;
+  GgufBytes bytes;
   bytes.begin(2, 0, 3);
   bytes.add_string("x").add(uint32_t{6}).add(1e-5F);
   bytes.add_string("y").add(uint32_t{12}).add(double{1e-5F});
@@ -72,7 +46,7 @@ TEST(GgufTest, FloatsAreTheDecimalsThatTheyWereWrittenFrom) {
 }
 
 TEST(GgufTest, ArraysOfArraysAreCheckedAndDropped) {
-  Bytes bytes;
+  GgufBytes bytes;
   bytes.begin(3, 0, 1);
   bytes.add_string("a").add(uint32_t{9}).add(uint32_t{9}).add(uint64_t{2});
   for (const int32_t value : {1, 2}) bytes.add(uint32_t{5}).add(uint64_t{1}).add(value);
@@ -82,7 +56,7 @@ TEST(GgufTest, ArraysOfArraysAreCheckedAndDropped) {
 }
 
 TEST(GgufTest, KeysAndTensorsAreRead) {
-  Bytes bytes;
+  GgufBytes bytes;
   bytes.begin(3, 1, 3);
   bytes.add_string("n").add(uint32_t{4}).add(uint32_t{7});
   bytes.add_string("s").add(uint32_t{8}).add_string("text");
@@ -107,37 +81,37 @@ TEST(GgufTest, KeysAndTensorsAreRead) {
 }
 
 TEST(GgufTest, WhatContradictsItselfIsNamed) {
-  EXPECT_TRUE(says(Bytes().begin(1, 0, 0), "version 1"));
-  EXPECT_TRUE(says(Bytes().begin(uint32_t{3} << 24, 0, 0), "big-endian"));
-  EXPECT_TRUE(says(Bytes().begin(3, uint64_t{1} << 40, 0), "tensors"));
-  EXPECT_TRUE(says(Bytes().begin(3, 0, uint64_t{1} << 40), "keys"));
-  const auto one_key = [](uint32_t type) { return Bytes().begin(3, 0, 1).add_string("k").add(type); };
+  EXPECT_TRUE(says(GgufBytes().begin(1, 0, 0), "version 1"));
+  EXPECT_TRUE(says(GgufBytes().begin(uint32_t{3} << 24, 0, 0), "big-endian"));
+  EXPECT_TRUE(says(GgufBytes().begin(3, uint64_t{1} << 40, 0), "tensors"));
+  EXPECT_TRUE(says(GgufBytes().begin(3, 0, uint64_t{1} << 40), "keys"));
+  const auto one_key = [](uint32_t type) { return GgufBytes().begin(3, 0, 1).add_string("k").add(type); };
   EXPECT_TRUE(says(one_key(13).add(uint64_t{0}), "'k' has the type 13"));
   EXPECT_TRUE(says(one_key(7).add(uint64_t{2}), "'k' is a bool of 2"));
   EXPECT_TRUE(says(one_key(8).add(uint64_t{1} << 50), "'k' has 1125899906842624 bytes"));
   EXPECT_TRUE(says(one_key(9).add(uint32_t{4}).add(uint64_t{1} << 50), "'k' has 1125899906842624 elements"));
-  Bytes twice = Bytes().begin(3, 0, 2);
+  GgufBytes twice = GgufBytes().begin(3, 0, 2);
   for (int i = 0; i < 2; ++i) twice.add_string("k").add(uint32_t{0}).add(uint8_t{1});
   EXPECT_TRUE(says(twice, "key 'k' is there twice"));
-  Bytes nested = one_key(9);
+  GgufBytes nested = one_key(9);
   for (int i = 0; i < 8; ++i) nested.add(uint32_t{9}).add(uint64_t{1});
   EXPECT_TRUE(says(nested, "nested more than 4 deep"));
 
   const auto tensor = [](uint64_t columns, uint64_t rows, uint32_t type, uint64_t at) {
-    return Bytes().begin(3, 1, 0).add_tensor("w", columns, rows, type, at).add_data(64);
+    return GgufBytes().begin(3, 1, 0).add_tensor("w", columns, rows, type, at).add_data(64);
   };
   EXPECT_TRUE(says(tensor(32, 1, 13, 0), "type Q5_K, which is not read"));
   EXPECT_TRUE(says(tensor(33, 1, 8, 0), "rows of 33 values"));
   EXPECT_TRUE(says(tensor(32, 1, 8, 8), "no multiple of 32"));
   EXPECT_TRUE(says(tensor(32, 2, 8, 0), "truncated"));
   EXPECT_TRUE(says(tensor(uint64_t{1} << 40, uint64_t{1} << 40, 0, 0), "cannot be counted"));
-  Bytes overlap = Bytes().begin(3, 2, 0);
+  GgufBytes overlap = GgufBytes().begin(3, 2, 0);
   overlap.add_tensor("v", 16, 1, 0, 0).add_tensor("w", 8, 1, 0, 32).add_data(64);
   EXPECT_TRUE(says(overlap, "tensors 'v' and 'w' overlap"));
 }
 
 TEST(GgufTest, EveryPrefixOfAFileIsRefused) {
-  Bytes bytes;
+  GgufBytes bytes;
   bytes.begin(3, 1, 1).add_string("k").add(uint32_t{8}).add_string("text");
   bytes.add_tensor("w", 32, 1, 8, 0).add_data(34);
   for (size_t size = 0; size < bytes.text.size(); ++size)

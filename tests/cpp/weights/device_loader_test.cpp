@@ -75,6 +75,14 @@ TEST_P(DeviceLoaderTest, EveryPairOfTypesArrivesExactly) {
   }
 }
 
+TEST_P(DeviceLoaderTest, BlocksArriveAsTheirValues) {
+  const auto arena = make_device_arena(*runtime_, size_t{128} << 20);
+  const auto loader = make_device_loader(*runtime_, 0, *ops_, 8);
+  check_blocks(
+      *loader, [&](size_t bytes) { return arena->allocate(bytes); },
+      [this](const std::byte* data, size_t bytes) { return read(data, bytes); });
+}
+
 TEST_P(DeviceLoaderTest, ManySmallTensorsShareTheBuffers) {
   constexpr int32_t kCount = 3000;
   const auto arena = make_device_arena(*runtime_, kCount * 256);

@@ -6,13 +6,16 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <memory>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "formats/gguf_bytes.h"
 #include "quire/error.h"
+#include "util/error_of.h"
 #include "util/half_float.h"
 #include "util/str.h"
 #include "weights/checkpoint.h"
@@ -172,6 +175,78 @@ inline void check_loader(WeightLoader& loader, const std::function<std::byte*(si
     std::memcpy(expected.data() + static_cast<size_t>(i) * 4, &i, 4);
   EXPECT_TRUE(read(table, expected.size()) == expected);
   EXPECT_EQ(read(zeros, 6400), std::string(6400, '\0'));
+}
+
+// A GGUF file whose one tensor is a llama's q of blocks of Q8_0; `values` are what it holds, in Hugging
+// Face's order of rows.
+struct QuantizedFile {
+  static constexpr int64_t kHeads = 4, kHalf = 250, kRows = kHeads * 2 * kHalf, kColumns = 2080;
+
+  QuantizedFile() {
+    GgufBytes bytes;
+    bytes.begin(3, 1, 7);
+    bytes.add_string("general.architecture").add(uint32_t{8}).add_string("llama");
+    for (const auto& [key, value] :
+         {std::pair("embedding_length", kColumns), std::pair("feed_forward_length", int64_t{8}),
+          std::pair("block_count", int64_t{1}), std::pair("attention.head_count", kHeads),
+          std::pair("context_length", int64_t{64})})
+      bytes.add_string(str("llama.", key)).add(uint32_t{4}).add(static_cast<uint32_t>(value));
+    bytes.add_string("llama.attention.layer_norm_rms_epsilon").add(uint32_t{6}).add(1e-5F);
+    bytes.add_tensor("blk.0.attn_q.weight", kColumns, kRows, 8, 0).add_data(0);
+    std::mt19937 random(7);
+    values.resize(kRows * kColumns);
+    for (int64_t stored = 0; stored < kRows; ++stored) {
+      // The file has the two halves of a head's rows by turns.
+      const int64_t place = stored % (2 * kHalf);
+      float* row = values.data() + (stored - place + place % 2 * kHalf + place / 2) * kColumns;
+      for (int64_t block = 0; block < kColumns / 32; ++block) {
+        const float scale = static_cast<float>(1 + random() % 1000) / 1024.0F;
+        bytes.add(float_to_fp16(scale));
+        for (int64_t i = 0; i < 32; ++i) {
+          const auto value = static_cast<int8_t>(random());
+          bytes.add(value);
+          row[block * 32 + i] = static_cast<float>(value) * fp16_to_float(float_to_fp16(scale));
+        }
+      }
+    }
+    std::ofstream(path, std::ios::binary) << bytes.text;
+  }
+
+  const ModelDirectory directory;
+  const std::string path = directory.path() + "/x.gguf";
+  std::vector<float> values;
+};
+
+// Blocks that are cut by pieces, by slices and by heads arrive as the values that they stand for.
+inline void check_blocks(WeightLoader& loader, const std::function<std::byte*(size_t)>& allocate,
+                         const std::function<std::string(const std::byte*, size_t)>& read) {
+  const QuantizedFile file;
+  Checkpoint checkpoint = Checkpoint::open(file.path);
+  loader.set_checkpoint(&checkpoint);
+  const TensorView all = checkpoint.take("model.layers.0.self_attn.q_proj.weight",
+                                         {QuantizedFile::kRows, QuantizedFile::kColumns});
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16})
+    for (const bool is_slice : {false, true}) {
+      const int64_t first_row = is_slice ? 3 : 0, rows = is_slice ? 1490 : all.shape[0];
+      const int64_t first_column = is_slice ? 17 : 0, columns = is_slice ? 1031 : all.shape[1];
+      const auto size = dtype_bytes(dtype);
+      std::byte* at = allocate(static_cast<size_t>(rows * columns) * size);
+      loader.load(at, dtype, slice_columns(slice_rows(all, first_row, rows), first_column, columns));
+      loader.finish();
+      TensorView expected(const_cast<float*>(file.values.data()), DType::kFloat32, all.shape[0],
+                          all.shape[1]);
+      expected = slice_columns(slice_rows(expected, first_row, rows), first_column, columns);
+      EXPECT_TRUE(read(at, static_cast<size_t>(rows * columns) * size) == expected_bytes(expected, dtype));
+    }
+  checkpoint.check_unchanged();
+  std::filesystem::resize_file(file.path, 500'000);
+  EXPECT_NE(error_of([&] {
+              loader.load(allocate(file.values.size() * 4), DType::kFloat32, all);
+              loader.finish();
+            }).find(str(file.path, ": was truncated while it was read")),
+            std::string::npos);
+  EXPECT_NE(error_of([&] { checkpoint.check_unchanged(); }).find(file.path), std::string::npos);
+  loader.set_checkpoint(nullptr);
 }
 
 // What a loader says of a tensor of a file that has been truncated since it was opened.

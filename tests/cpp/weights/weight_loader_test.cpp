@@ -26,6 +26,13 @@ TEST(HostLoaderTest, EveryPairOfTypesArrivesExactly) {
   }
 }
 
+TEST(HostLoaderTest, BlocksArriveAsTheirValues) {
+  ThreadPool pool(3);
+  const auto arena = make_host_arena();
+  const auto loader = make_host_loader(pool.host_parallel());
+  check_blocks(*loader, [&](size_t bytes) { return arena->allocate(bytes); }, read_host);
+}
+
 TEST(HostLoaderTest, AFileTruncatedMeanwhileIsAnErrorThatNamesIt) {
   ThreadPool pool(3);
   EXPECT_EQ(truncation_error([&] { return make_host_loader(pool.host_parallel()); }),
