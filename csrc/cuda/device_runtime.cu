@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "mapped_memory.h"
+#include "pinned_memory.h"
 
 namespace quire {
 namespace {
@@ -92,10 +93,8 @@ constexpr DeviceRuntime kRuntime = {
     .unmap = unmap_memory,
     .map = map_memory,
     .release_mapped = release_mapped,
-    .allocate_pinned = [](void** data, size_t bytes) -> int {
-      return code(cudaHostAlloc(data, bytes, cudaHostAllocPortable));
-    },
-    .release_pinned = [](void* data) -> int { return code(cudaFreeHost(data)); },
+    .allocate_pinned = [](void** data, size_t bytes) -> int { return code(allocate_pinned(data, bytes)); },
+    .release_pinned = [](void* data) -> int { return code(release_pinned(data)); },
     .can_access_peer = [](bool* can, int32_t device, int32_t peer) -> int {
       int yes = 0;
       const cudaError_t error = cudaDeviceCanAccessPeer(&yes, device, peer);
