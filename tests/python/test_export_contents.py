@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import subprocess
 import sys
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +126,58 @@ def test_other_files_are_named(content: Any, message: str, tmp_path: Path) -> No
     with pytest.raises(ValueError, match=rf"a\.pt: {message}"):
         quire.export(path, tmp_path / "out")
     assert list(tmp_path.iterdir()) == [path]
+
+
+NORM = "model.norm.weight"
+# What asks for more than the file holds, or says what no number is.
+UNTRUSTED: dict[str, tuple[str, Callable[[Path], object], str]] = {
+    "values": (
+        "pytorch_model.bin",
+        lambda path: torch.save({NORM: torch.zeros(1).expand(10**12)}, path),
+        rf"tensor '{NORM}' has shape \[1000000000000\] and 4000000000000 bytes, 4 bytes are stored",
+    ),
+    "record": (
+        "pytorch_model.bin",
+        lambda path: write_compressed(path),
+        "record 'archive/data.pkl' has 50000000 bytes, the file",
+    ),
+    "number": ("config.json", lambda path: path.write_text('{"a": 1e999}'), ".*: 1e999 is no finite number"),
+    "constant": ("config.json", lambda path: path.write_text('{"a": NaN}'), ".*: NaN is no finite number"),
+    "nesting": ("config.json", lambda path: path.write_text("[" * 100_000), ".*: maximum recursion depth"),
+    "spaces": (
+        "config.json",
+        lambda path: os.truncate(path, 1 << 40),
+        f".*: it has {1 << 40} bytes, more than",
+    ),
+    "names": (
+        "pytorch_model.bin.index.json",
+        lambda path: path.write_text(json.dumps({"weight_map": {NORM: "/etc/passwd"}})),
+        f"weight_map of '{NORM}' must be a file name, got '/etc/passwd'",
+    ),
+}
+
+
+def write_compressed(path: Path) -> None:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("archive/data.pkl", bytes(50_000_000))
+
+
+@pytest.mark.parametrize("case", UNTRUSTED)
+def test_what_asks_for_more_than_there_is_is_refused(case: str, tmp_path: Path) -> None:
+    name, damage, message = UNTRUSTED[case]
+    source = as_bin(module_of(SMALL), tmp_path / "source")
+    if name.endswith(".index.json"):
+        (source / "pytorch_model.bin").unlink()
+    damage(source / name)
+    with pytest.raises(ValueError, match=rf"source/{re.escape(name)}: {message}"):
+        quire.export(source, tmp_path / "out")
+    assert list(tmp_path.iterdir()) == [source]
+
+
+def test_architectures_that_are_no_list_are_named(tmp_path: Path) -> None:
+    source = as_bin(module_of(SMALL), tmp_path / "source", architectures=5)
+    with pytest.raises(ValueError, match=r"config\.json: 'architectures' must be a list of strings, got 5"):
+        quire.export(source, tmp_path / "out")
 
 
 def test_a_rank_that_is_missing_is_named(tmp_path: Path) -> None:

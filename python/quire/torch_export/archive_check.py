@@ -16,6 +16,8 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+from quire.torch_export.sources import check_records
+
 # Of records: what they are, and what would do.
 _REFUSED_RECORDS = {
     "data/aotinductor/": "compiled code; export the model without compiling it",
@@ -45,6 +47,7 @@ def check_archive(path: Path) -> None:
     import torch
 
     try:
+        check_records(path)
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
         if "serialized_exported_program.json" in names or "version" in names:

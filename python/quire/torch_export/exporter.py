@@ -133,7 +133,8 @@ class _Tensors:
         self._dtype = dtype
         self._transform = transform
         # Absent, it means what it does for the engine.
-        is_gemma2 = "Gemma2ForCausalLM" in (config.get("architectures") or ())
+        architectures = config.get("architectures")
+        is_gemma2 = isinstance(architectures, (list, tuple)) and "Gemma2ForCausalLM" in architectures
         self._ties = bool(config.get("tie_word_embeddings", is_gemma2))
         self._names = renamed(source.tensors, source.place)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from quire.torch_export.archive_check import check_archive
 from quire.torch_export.graph_attention import operation, read_attentions, read_output_cap
 from quire.torch_export.names import renamed
-from quire.torch_export.sources import Source
+from quire.torch_export.sources import Source, check_storage
 
 if TYPE_CHECKING:
     import torch
@@ -38,6 +38,8 @@ def load_program(path: Path) -> Any:
 
 def open_program(path: Path) -> Source:
     program = load_program(path)
+    for name, value in program.state_dict.items():
+        check_storage(value, f"{path}: tensor {name!r:.200}")
     tensors = {name: _returns(value) for name, value in program.state_dict.items()}
     source = Source(str(path), tensors, directory=path.parent)
     source.config = _Graph(path, program).config()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import pickle
 import re
+import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 
 # What a state dict may lie in.
 _INNER_KEYS = ("state_dict", "model_state_dict", "model", "module")
+_MAX_JSON_BYTES = 64 << 20  # an index of 100,000 tensors has 10 MB
 
 
 @dataclass
@@ -32,9 +35,39 @@ class Source:
     check: Callable[[Path], None] | None = None
 
 
+def check_file(path: Path) -> None:
+    """Raises ValueError for what is no file: a FIFO would wait for a writer, a device might never end."""
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path}: is not a file")
+
+
+def check_records(path: Path) -> None:
+    """Raises ValueError for an archive that says of a record that it has more bytes than the file."""
+    if not zipfile.is_zipfile(path):
+        return  # whoever reads it says what is wrong
+    size = path.stat().st_size
+    with zipfile.ZipFile(path) as archive:
+        for record in archive.infolist():
+            if record.file_size > size:  # torch compresses none
+                raise ValueError(
+                    f"{path}: record {record.filename!r:.200} has {record.file_size} bytes, the file {size}"
+                )
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text:.50} is no finite number")
+    return value
+
+
 def read_json(path: Path) -> dict[str, Any]:
+    check_file(path)
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        if (size := path.stat().st_size) > _MAX_JSON_BYTES:
+            raise ValueError(f"it has {size} bytes, more than {_MAX_JSON_BYTES}")
+        text = path.read_text(encoding="utf-8")
+        value = json.loads(text, parse_constant=_finite, parse_float=_finite)
     except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{path}: cannot be read as JSON: {error}") from None
     if not isinstance(value, dict):
@@ -45,6 +78,12 @@ def read_json(path: Path) -> dict[str, Any]:
 def read_state_dict(path: Path) -> Mapping[str, torch.Tensor]:
     """The tensors of a file of ``torch.save``. A file with code in it is refused, and the code not run."""
     import torch
+
+    check_file(path)
+    try:
+        check_records(path)
+    except (OSError, zipfile.BadZipFile) as error:
+        raise ValueError(f"{path}: cannot be read as torch.save writes: {error}") from None
 
     def load(mmap: bool) -> Any:
         return torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
@@ -92,12 +131,27 @@ def _state_dict_in(content: Any, path: Path) -> Mapping[str, torch.Tensor]:
         if not isinstance(name, str):
             raise ValueError(f"{path}: names a tensor {name!r:.50}; names must be strings")
         if isinstance(value, torch.Tensor):
+            check_storage(value, f"{path}: tensor {name!r:.200}")
             tensors[name] = value
         elif not name.endswith("_extra_state"):
             raise ValueError(
                 f"{path}: {name!r} is {type(value).__name__}, and no tensor; save model.state_dict()"
             )
     return tensors
+
+
+def check_storage(tensor: torch.Tensor, place: str) -> None:
+    """Raises ValueError for a tensor with more values than are stored: a kilobyte might ask for terabytes."""
+    import torch
+
+    if tensor.is_meta or tensor.layout != torch.strided:
+        return  # refused with what would do
+    stored, wanted = tensor.untyped_storage().nbytes(), tensor.numel() * tensor.element_size()
+    if wanted > stored:
+        raise ValueError(
+            f"{place} has shape {list(tensor.shape)} and {wanted} bytes, {stored} bytes are stored; "
+            "save it contiguous()"
+        )
 
 
 def open_path(path: Path) -> Source:
@@ -108,6 +162,7 @@ def open_path(path: Path) -> Source:
         )
     if path.is_dir():
         return _open_directory(path)
+    check_file(path)
     if path.suffix == ".pt2":
         from quire.torch_export.programs import open_program
 
@@ -187,6 +242,7 @@ def _open_shards(directory: Path, shards: Mapping[str, set[str] | None]) -> Sour
 
     tensors: dict[str, Callable[[], torch.Tensor]] = {}
     for shard, names in shards.items():
+        check_file(directory / shard)
         try:
             file: Any = safe_open(directory / shard, framework="pt")
         except (OSError, SafetensorError) as error:
