@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from browser import Browser, find_chromium
 from paths import ROOT
+from tiny_directories import make_directory
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # torch's threads would wait for each other's cores, spinning
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -86,3 +87,17 @@ def write_random_model(config: Any, directory: Path, dtype: str) -> None:
         head *= 9 / model(ids).logits.abs().max()
         assert model(ids).logits.abs().max() > 5
     model.to(getattr(torch, dtype)).save_pretrained(directory)
+
+
+@pytest.fixture(scope="session")
+def valid_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_directory(tmp_path_factory.mktemp("valid"))
+
+
+@pytest.fixture
+def tiny_model(valid_directory: Path, tmp_path: Path) -> Iterator[Path]:
+    """A copy to damage, which may become large."""
+    path = tmp_path / "model"
+    shutil.copytree(valid_directory, path)
+    yield path
+    shutil.rmtree(path)

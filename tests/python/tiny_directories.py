@@ -374,3 +374,13 @@ def as_hub_snapshot(model: Path, home: Path) -> Path:
         shutil.copy(file, blobs / file.name)
         (snapshot / file.name).symlink_to(Path("..", "..", "blobs", file.name))
     return snapshot
+
+
+def refusal(model: Path, door: Callable[[Path], object]) -> str:
+    """In one line, without the directory."""
+    with pytest.raises(ValueError) as error:
+        door(model)
+    assert type(error.value) is ValueError
+    said = str(error.value)
+    assert said.startswith(f"{model}/") and len(said) < 2100 and "\n" not in said
+    return said.removeprefix(f"{model}/")

@@ -16,7 +16,7 @@
 namespace quire::chat {
 namespace {
 
-constexpr size_t kMaxTemplateBytes = size_t{1} << 20;
+constexpr int64_t kMaxTemplateBytes = 1 << 20;
 constexpr const char* kSpecialTokens[] = {"bos_token", "eos_token", "unk_token", "sep_token",
                                           "pad_token", "cls_token", "mask_token"};
 
@@ -51,9 +51,9 @@ std::map<std::string, std::string> read_special_tokens(const GgufHeader& header)
   return tokens;
 }
 
-std::optional<std::string> read_if_there(const std::filesystem::path& path) {
-  if (!std::filesystem::exists(path)) return std::nullopt;
-  return read_text_file(path.string());
+std::optional<std::string> read_if_there(const std::string& path, int64_t max_bytes = kMaxTextFileBytes) {
+  if (!is_present(path)) return std::nullopt;
+  return read_text_file(path, max_bytes);
 }
 
 }  // namespace
@@ -64,8 +64,17 @@ struct ChatTemplate::Impl {
     Body body;
   };
 
+  // Of a file: its errors begin with it.
+  static Template parse(std::string source, const std::string& file) {
+    try {
+      return parse(std::move(source));
+    } catch (const InvalidArgument& error) {
+      throw InvalidArgument(str(file, ": ", error.what()));
+    }
+  }
+
   static Template parse(std::string source) {
-    if (source.size() > kMaxTemplateBytes) {
+    if (source.size() > size_t{kMaxTemplateBytes}) {
       throw InvalidArgument(str("chat_template: the template is longer than ", kMaxTemplateBytes, " bytes"));
     }
     if (find_invalid_utf8(source) != std::string_view::npos)
@@ -106,8 +115,10 @@ std::shared_ptr<const ChatTemplate> ChatTemplate::load(const std::string& direct
   }
   const std::filesystem::path root(directory);
   auto impl = std::make_unique<Impl>();
-  std::optional<std::string> main = read_if_there(root / "chat_template.jinja");
-  std::optional<std::string> tool_use = read_if_there(root / "additional_chat_templates" / "tool_use.jinja");
+  std::string main_path = (root / "chat_template.jinja").string();
+  std::string tool_use_path = (root / "additional_chat_templates" / "tool_use.jinja").string();
+  std::optional<std::string> main = read_if_there(main_path, kMaxTemplateBytes);
+  std::optional<std::string> tool_use = read_if_there(tool_use_path, kMaxTemplateBytes);
   const std::string config_path = (root / "tokenizer_config.json").string();
   if (const auto text = read_if_there(config_path)) {
     const Json document = parse_json(*text, config_path);
@@ -115,6 +126,7 @@ std::shared_ptr<const ChatTemplate> ChatTemplate::load(const std::string& direct
     impl->special_tokens = read_special_tokens(config);
     const std::optional<JsonNode> node = config.find("chat_template");
     if (node && !main && !tool_use) {
+      main_path = tool_use_path = config_path;
       if (node->json().is_array()) {
         for (const JsonNode& entry : node->elements()) {
           const std::string& name = entry.at("name").string();
@@ -131,8 +143,8 @@ std::shared_ptr<const ChatTemplate> ChatTemplate::load(const std::string& direct
                               ": no chat template: neither chat_template.jinja nor \"chat_template\" in ",
                               "tokenizer_config.json is there"));
   }
-  if (main) impl->main = Impl::parse(std::move(*main));
-  if (tool_use) impl->tool_use = Impl::parse(std::move(*tool_use));
+  if (main) impl->main = Impl::parse(std::move(*main), main_path);
+  if (tool_use) impl->tool_use = Impl::parse(std::move(*tool_use), tool_use_path);
   return std::shared_ptr<const ChatTemplate>(new ChatTemplate(std::move(impl)));
 }
 

@@ -75,7 +75,7 @@ SamplingParams default_sampling_params(const EngineConfig& config, SamplingParam
   std::string path;
   if (names_a_file(config)) {
     path = named_path(config);
-  } else if (config.generation_config == "auto" && std::filesystem::exists(config.model + kFile)) {
+  } else if (config.generation_config == "auto" && is_present(config.model + kFile)) {
     path = config.model + kFile;
   }
   if (!path.empty()) apply(read_object(read_text_file(path), path), path, request);
@@ -104,7 +104,7 @@ std::vector<int32_t> read_eos_token_ids(const EngineConfig& config, int32_t voca
       config.model + kFile, is_gguf_path(config.model) ? config.model : config.model + "/config.json"};
   if (names_a_file(config)) paths.insert(paths.begin(), named_path(config));
   for (const std::string& path : paths) {
-    if (!std::filesystem::exists(path)) continue;
+    if (!is_present(path)) continue;
     const HfConfig file = is_gguf_path(path) ? read_gguf_config(path) : HfConfig::load(path);
     if (file.has("eos_token_id")) return file.get_ints("eos_token_id", 0, vocab_size - 1);
   }

@@ -374,12 +374,14 @@ std::pair<int, int> part_of(std::string_view name) {
   const auto number = [](std::string_view digits) {
     int value = 0;
     for (const char c : digits) {
-      if (c < '0' || c > '9') return 0;
+      if (c < '0' || c > '9') return -1;
       value = value * 10 + (c - '0');
     }
     return value;
   };
-  return {number(name.substr(1, 5)), number(name.substr(10, 5))};
+  const int part = number(name.substr(1, 5)), count = number(name.substr(10, 5));
+  if (part < 0 || count <= 0) return {0, 0};
+  return {part, count};
 }
 
 }  // namespace
@@ -407,7 +409,7 @@ std::string find_gguf(const std::string& directory) {
 
 std::vector<std::string> gguf_parts(const std::string& path) {
   const auto [part, count] = gguf::part_of(path);
-  if (part == 0 || count == 0) return {path};
+  if (count == 0) return {path};
   if (part != 1) throw InvalidArgument(str(path, ": is part ", part, " of ", count, "; give the first one"));
   std::vector<std::string> parts;
   for (int i = 1; i <= count; ++i) {

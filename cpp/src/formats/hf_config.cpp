@@ -37,12 +37,15 @@ bool is_int_within(const Json& value, int64_t min, int64_t max) {
 HfConfig::HfConfig(std::shared_ptr<const Node> node, std::string path, std::string prefix)
     : node_(std::move(node)), path_(std::move(path)), prefix_(std::move(prefix)) {}
 
-HfConfig HfConfig::load(const std::string& path) { return parse(read_text_file(path), path); }
+HfConfig HfConfig::load(const std::string& path, int64_t max_bytes) {
+  return parse(read_text_file(path, max_bytes), path);
+}
 
 HfConfig HfConfig::parse(const std::string& text, const std::string& path) {
   auto node = std::make_shared<Node>();
   node->value = parse_json(text, path);
   if (!node->value.is_object()) throw InvalidArgument(str(path, ": must hold a JSON object"));
+  check_unique_members(text, path);
   return HfConfig(std::move(node), path, "");
 }
 

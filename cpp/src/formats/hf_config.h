@@ -13,8 +13,9 @@ namespace quire {
 // what would do. A key whose value is null counts as absent. Cheap to copy; immutable.
 class HfConfig {
  public:
-  // Throws InvalidArgument when the file is missing, unreadable or not a JSON object.
-  static HfConfig load(const std::string& path);
+  // Throws InvalidArgument when the file is missing, unreadable, larger or not a JSON object, or an object in
+  // it has a member twice.
+  static HfConfig load(const std::string& path, int64_t max_bytes = 16 << 20);
   // Reads text; `path` only names it in errors.
   static HfConfig parse(const std::string& text, const std::string& path);
 

@@ -4,14 +4,13 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <unordered_set>
 
 #include "quire/error.h"
 #include "util/str.h"
 
 namespace quire {
 namespace {
-
-constexpr std::streamoff kMaxTextFileBytes = 1 << 30;
 
 // Passes the parser's events on.
 class SaxAdapter final : public nlohmann::json_sax<Json> {
@@ -49,6 +48,44 @@ class SaxAdapter final : public nlohmann::json_sax<Json> {
   JsonHandler& handler_;
 };
 
+// The members on the way to where the parser is, and those that the objects on it have had.
+class MemberCounter final : public nlohmann::json_sax<Json> {
+ public:
+  explicit MemberCounter(const std::string& where) : where_(where) {}
+
+  bool null() override { return true; }
+  bool boolean(bool) override { return true; }
+  bool number_integer(int64_t) override { return true; }
+  bool number_unsigned(uint64_t) override { return true; }
+  bool number_float(double, const std::string&) override { return true; }
+  bool string(std::string&) override { return true; }
+  bool binary(Json::binary_t&) override { return true; }
+  bool start_object(size_t) override { return open_.emplace_back(), true; }
+  bool end_object() override { return open_.pop_back(), true; }
+  bool start_array(size_t) override { return open_.emplace_back(), true; }
+  bool end_array() override { return open_.pop_back(), true; }
+  bool parse_error(size_t, const std::string&, const nlohmann::detail::exception&) override { return false; }
+  bool key(std::string& name) override {
+    if (!open_.back().names.insert(name).second) {
+      std::string path;
+      for (const Open& each : open_) {
+        if (&each != &open_.back() && !each.last.empty()) path += each.last + '.';
+      }
+      throw InvalidArgument(str(where_, ": '", path, name, "' is there twice"));
+    }
+    open_.back().last = name;
+    return true;
+  }
+
+ private:
+  struct Open {
+    std::unordered_set<std::string> names;
+    std::string last;
+  };
+  const std::string& where_;
+  std::vector<Open> open_;
+};
+
 // Counts brackets outside of strings, since the text need not be JSON.
 bool is_nested_too_deeply(std::string_view text) {
   int depth = 0;
@@ -76,7 +113,12 @@ void check_depth(std::string_view text, const std::string& where) {
 
 }  // namespace
 
-std::string read_text_file(const std::string& path) {
+bool is_present(const std::string& path) {
+  std::error_code error;
+  return std::filesystem::symlink_status(path, error).type() > std::filesystem::file_type::not_found;
+}
+
+std::string read_text_file(const std::string& path, int64_t max_bytes) {
   // Asked before it is opened: a FIFO would wait for a writer, a device might never end.
   std::error_code error;
   const auto type = std::filesystem::status(path, error).type();
@@ -85,8 +127,7 @@ std::string read_text_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary | std::ios::ate);
   if (!file) throw InvalidArgument(str(path, ": no such file, or it cannot be read"));
   const std::streamoff size = file.tellg();
-  if (size > kMaxTextFileBytes)
-    throw InvalidArgument(str(path, ": has ", size, " bytes, more than ", kMaxTextFileBytes));
+  if (size > max_bytes) throw InvalidArgument(str(path, ": has ", size, " bytes, more than ", max_bytes));
   std::string text(size > 0 ? static_cast<size_t>(size) : 0, '\0');
   file.seekg(0);
   if (size < 0 || !file.read(text.data(), size)) throw InvalidArgument(str(path, ": cannot be read"));
@@ -100,6 +141,12 @@ Json parse_json(std::string_view text, const std::string& where) {
   } catch (const Json::exception& error) {
     throw InvalidArgument(str(where, ": not valid JSON: ", error.what()));
   }
+}
+
+void check_unique_members(std::string_view text, const std::string& where) {
+  check_depth(text, where);
+  MemberCounter counter(where);
+  Json::sax_parse(text, &counter);
 }
 
 Json try_parse_json(std::string_view text) {

@@ -13,9 +13,13 @@ namespace quire {
 
 using Json = nlohmann::json;
 
-// The bytes of a file, at most a GiB. Throws InvalidArgument naming the path when it cannot be read or is
-// none.
-std::string read_text_file(const std::string& path);
+// The bytes of a file. Throws InvalidArgument naming the path when it cannot be read, is none or is larger:
+// a document takes up to sixty times its text.
+inline constexpr int64_t kMaxTextFileBytes = 128 << 20;
+std::string read_text_file(const std::string& path, int64_t max_bytes = kMaxTextFileBytes);
+
+// Whether something has this path, even a link that leads nowhere: reading it then says what is wrong.
+bool is_present(const std::string& path);
 
 // How deep arrays and objects may stand in each other. Deeper text is refused before it is parsed, because
 // whoever walks, compares, copies or prints a document does it recursively.
@@ -24,6 +28,10 @@ inline constexpr int kMaxJsonDepth = 200;
 // Throws InvalidArgument, beginning with `where`, unless `text` is one JSON document in valid UTF-8, nested
 // at most kMaxJsonDepth deep.
 Json parse_json(std::string_view text, const std::string& where);
+
+// Throws InvalidArgument when an object of the document has a member twice, of which a parser would drop one:
+// "<where>: 'weight_map.a' is there twice". What is no JSON is not complained of.
+void check_unique_members(std::string_view text, const std::string& where);
 
 // Parses as parse_json does, but gives a document that is_discarded() instead of throwing.
 Json try_parse_json(std::string_view text);

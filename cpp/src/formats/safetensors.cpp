@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <set>
 
 #include "formats/file_stamp.h"
 #include "formats/json.h"
@@ -36,21 +35,12 @@ uint64_t dtype_bits(const std::string& dtype) {
 }
 
 Json parse_header(std::span<const char> header, const std::string& path) {
-  std::set<std::string> names;
-  const auto check = [&](int depth, Json::parse_event_t event, Json& value) {
-    if (depth > kMaxJsonDepth) fail(path, str("the header is nested more than ", kMaxJsonDepth, " deep"));
-    if (event == Json::parse_event_t::key && depth == 1 && !names.insert(value.get<std::string>()).second) {
-      fail(path, str("the header names tensor '", value.get<std::string>(), "' twice"));
-    }
-    return true;
-  };
-  try {
-    Json json = Json::parse(header.begin(), header.end(), check);
-    if (!json.is_object()) fail(path, "the header is not a JSON object");
-    return json;
-  } catch (const Json::exception& error) {
-    fail(path, str("the header is not valid JSON: ", error.what()));
-  }
+  const std::string_view text(header.data(), header.size());
+  const std::string where = path + ": the header";
+  Json json = parse_json(text, where);
+  if (!json.is_object()) throw InvalidArgument(where + " is not a JSON object");
+  check_unique_members(text, where);
+  return json;
 }
 
 SafetensorsEntry parse_entry(const std::string& name, const Json& value, const std::string& path) {

@@ -136,7 +136,12 @@ void scale_longrope(const Source& source, int32_t max_model_len, RotaryConfig& o
            std::to_string(out.inverse_frequencies.size()) + " numbers, got " +
            std::to_string(factors.size()));
   }
-  for (size_t i = 0; i < factors.size(); ++i) out.inverse_frequencies[i] /= factors[i];
+  for (size_t i = 0; i < factors.size(); ++i) {
+    if (!(factors[i] > 0) || factors[i] > 1e9)
+      p.fail("'rope_scaling." + std::string(key) + "' must hold numbers above 0, at most 1e9; got " +
+             std::to_string(factors[i]));
+    out.inverse_frequencies[i] /= factors[i];
+  }
   const double factor = source.factor();
   out.attention_factor = p.has("attention_factor") ? p.get_positive("attention_factor")
                          : factor <= 1             ? 1.0

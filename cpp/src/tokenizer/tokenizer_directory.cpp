@@ -39,11 +39,6 @@ namespace {
 constexpr size_t kMaxTokenBytes = 4096;
 constexpr size_t kMaxRank = size_t{1} << 24;
 
-bool exists(const std::string& path) {
-  std::error_code unreadable;
-  return std::filesystem::exists(path, unreadable);
-}
-
 // added_tokens_decoder of tokenizer_config.json: {"128000": {"content": ..., "special": ...}}.
 Json added_tokens_of(const Json& config, const std::string& file) {
   std::map<int64_t, Json> by_id;
@@ -161,16 +156,22 @@ Json read_merges_file(std::string_view text) {
 
 Json read_config(const std::string& directory) {
   const std::string path = directory + "/tokenizer_config.json";
-  return exists(path) ? parse_json(read_text_file(path), path) : Json();
+  if (!is_present(path)) return Json();
+  Json config = parse_json(read_text_file(path), path);
+  JsonNode(config, path).object();
+  return config;
 }
 
 // GPT-2's, Qwen 2's and their like's: byte-level BPE without a word on how text is split.
 std::shared_ptr<const Tokenizer> read_vocab_and_merges(const std::string& directory, const Json& config) {
   const std::string file = directory + "/vocab.json";
-  const std::string kind =
-      config.is_object() ? config.value("tokenizer_class", std::string()) : std::string();
+  const std::string config_file = directory + "/tokenizer_config.json";
+  std::string kind;
+  if (!config.is_null()) {
+    if (const auto given = JsonNode(config, config_file).find("tokenizer_class")) kind = given->string();
+  }
   Json document = byte_level_document({kind.starts_with("Qwen2") ? kQwenPattern : kGpt2Pattern},
-                                      added_tokens_of(config, directory + "/tokenizer_config.json"));
+                                      added_tokens_of(config, config_file));
   if (kind.starts_with("Qwen2")) document["normalizer"] = {{"type", "NFC"}};
   document["model"] = {{"type", "BPE"},
                        {"vocab", parse_json(read_text_file(file), file)},
@@ -242,7 +243,7 @@ std::shared_ptr<const Tokenizer> read_tekken(std::string_view text, const std::s
   const Json parsed = parse_json(text, file);
   const JsonNode root(parsed, file);
   const JsonNode config = root.at("config");
-  const int64_t num_special = config.at("default_num_special_tokens").integer(0, 1 << 20);
+  const int64_t num_special = config.at("default_num_special_tokens").integer(0, 1 << 16);
   const int64_t vocab_size = config.at("default_vocab_size").integer(num_special, kMaxRank);
   std::vector<std::string> tokens;
   // Ranks beyond the vocabulary's size are in the file, and not in the model.
@@ -303,10 +304,10 @@ std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& directory) {
   if (is_gguf_path(directory)) return read_gguf_tokenizer(GgufFile(gguf_parts(directory)[0]).header());
   const std::string json = directory + "/tokenizer.json";
   const auto path = [&](const char* name) { return directory + "/" + name; };
-  if (exists(json)) return std::make_shared<HfTokenizer>(read_text_file(json), json);
-  if (const std::string tekken = path("tekken.json"); exists(tekken))
+  if (is_present(json)) return std::make_shared<HfTokenizer>(read_text_file(json), json);
+  if (const std::string tekken = path("tekken.json"); is_present(tekken))
     return read_tekken(read_text_file(tekken), tekken);
-  if (const std::string model = path("tokenizer.model"); exists(model)) {
+  if (const std::string model = path("tokenizer.model"); is_present(model)) {
     const std::string bytes = read_text_file(model);
     return is_tiktoken(bytes) ? read_tiktoken(bytes, model, read_config(directory))
                               : read_sentencepiece(bytes, model, read_config(directory));
@@ -323,7 +324,7 @@ std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& directory) {
         str(directory, ": has ", ranks[0], " and ", ranks[1], "; leave one tokenizer there"));
   }
   if (!ranks.empty()) return read_tiktoken(read_text_file(ranks[0]), ranks[0], read_config(directory));
-  if (exists(path("vocab.json")) && exists(path("merges.txt")))
+  if (is_present(path("vocab.json")) && is_present(path("merges.txt")))
     return read_vocab_and_merges(directory, read_config(directory));
   if (const std::string gguf = find_gguf(directory); !gguf.empty()) return load_tokenizer(gguf);
   return std::make_shared<HfTokenizer>(read_text_file(json), json);  // which says that there is none

@@ -11,6 +11,7 @@
 #include "formats/gguf_config.h"
 #include "formats/gguf_weights.h"
 #include "formats/hf_config.h"
+#include "formats/json.h"
 #include "formats/safetensors.h"
 #include "quire/error.h"
 #include "util/check.h"
@@ -63,6 +64,25 @@ bool is_float(DType dtype) {
 TensorView view_of(void* data, DType dtype, std::initializer_list<int64_t> shape) {
   const int64_t* d = shape.begin();
   return shape.size() == 1 ? TensorView(data, dtype, d[0]) : TensorView(data, dtype, d[0], d[1]);
+}
+
+// An index of a hundred thousand tensors has ten million.
+constexpr int64_t kMaxIndexBytes = 64 << 20;
+
+// Where a shard leads when it is a link out of the directory, by which an index could name any file. In the
+// hub's cache all files are links, to blobs/ beside snapshots/.
+std::string target_outside(const fs::path& root, const std::string& shard) {
+  std::error_code error;
+  if (!fs::is_symlink(root / shard, error)) return "";
+  const fs::path target = fs::canonical(root / shard, error);
+  if (error) return "";  // to be opened, and refused
+  const fs::path directory = fs::canonical(root, error);
+  const auto is_in = [&](const fs::path& place) {
+    return std::mismatch(place.begin(), place.end(), target.begin(), target.end()).first == place.end();
+  };
+  const fs::path snapshots = directory.parent_path();
+  const bool is_snapshot = snapshots.filename() == "snapshots";
+  return is_in(directory) || (is_snapshot && is_in(snapshots.parent_path() / "blobs")) ? "" : target.string();
 }
 
 }  // namespace
@@ -142,10 +162,10 @@ void Checkpoint::open_safetensors(const std::string& directory) {
   const fs::path root(directory);
   const fs::path single = root / "model.safetensors";
   const fs::path index = root / "model.safetensors.index.json";
-  if (fs::exists(single)) {
+  if (is_present(single.string())) {
     add_file(std::make_shared<const SafetensorsFile>(single.string()));
-  } else if (fs::exists(index)) {
-    const HfConfig file = HfConfig::load(index.string());
+  } else if (is_present(index.string())) {
+    const HfConfig file = HfConfig::load(index.string(), kMaxIndexBytes);
     const auto weight_map = file.get_object("weight_map");
     if (!weight_map) file.fail("key 'weight_map' is missing");
     std::map<std::string, std::string> shard_of;
@@ -153,16 +173,20 @@ void Checkpoint::open_safetensors(const std::string& directory) {
     std::set<std::string> shards;
     for (const auto& [name, shard] : shard_of) {
       // A shard lies beside the index: a path could point anywhere.
-      if (shard.empty() || fs::path(shard).filename() != shard) {
+      const bool is_name = fs::path(shard).filename() == shard && shard.find('\0') == shard.npos;
+      if (!is_name || shard.empty() || shard == "." || shard == "..")
         file.fail(str("weight_map of '", name, "' must be a file name, got '", shard, "'"));
-      }
-      shards.insert(shard);
+      if (!shards.insert(shard).second) continue;
+      if (const std::string target = target_outside(root, shard); !target.empty())
+        file.fail(str("weight_map of '", name, "' is '", shard, "', a link out of the directory, to ", target,
+                      "; put the file itself there"));
     }
     for (const std::string& shard : shards)
       add_file(std::make_shared<const SafetensorsFile>((root / shard).string()));
     for (const auto& [name, shard] : shard_of) {
       const auto found = tensors_.find(name);
-      if (found == tensors_.end()) file.fail(str("'", name, "' is not in ", shard));
+      if (found == tensors_.end() || fs::path(found->second.file->path()).filename() != shard)
+        file.fail(str("'", name, "' is not in ", shard));
     }
   } else {
     std::string advice;

@@ -44,8 +44,17 @@ TEST(JsonTest, NoReaderFollowsNestingToTheEndOfItsStack) {
        {"{\"a\": {\"dtype\": \"F32\", \"shape\": " + deep + ", \"data_offsets\": [0, 4]}}",
         "{\"__metadata__\": " + deep + "}"}) {
     EXPECT_EQ(error_of([&] { parse_safetensors_header(header, 4, "f"); }),
-              "f: the header is nested more than 200 deep");
+              "f: the header: nested more than 200 deep");
   }
+}
+
+TEST(JsonTest, MembersThatAreThereTwiceAreNamedWithTheirPlace) {
+  check_unique_members(R"({"a": {"b": 1}, "b": [{"a": 1}, {"a": 2}]})", "f");
+  check_unique_members(R"({"a": 1, "a")", "f");  // no JSON: another's complaint
+  EXPECT_EQ(error_of([] { check_unique_members(R"({"a": 1, "b": 2, "a": 3})", "f"); }),
+            "f: 'a' is there twice");
+  EXPECT_EQ(error_of([] { check_unique_members(R"({"x": [{"y": {"a": 1, "\u0061": 3}}]})", "f"); }),
+            "f: 'x.y.a' is there twice");
 }
 
 TEST(JsonTest, WhatIsNoFileIsNotWaitedFor) {
@@ -59,11 +68,12 @@ TEST(JsonTest, WhatIsNoFileIsNotWaitedFor) {
   std::filesystem::remove(fifo);
 }
 
-TEST(JsonTest, AFileHasAtMostAGibibyte) {
+TEST(JsonTest, AFileHasAtMostSoManyBytes) {
   const std::string path = testing::TempDir() + "json_test-large-" + std::to_string(getpid());
   std::ofstream(path) << "{}";
-  std::filesystem::resize_file(path, (uint64_t{1} << 30) + 1);  // a hole
-  EXPECT_EQ(error_of([&] { read_text_file(path); }), path + ": has 1073741825 bytes, more than 1073741824");
+  std::filesystem::resize_file(path, kMaxTextFileBytes + 1);  // a hole
+  EXPECT_EQ(error_of([&] { read_text_file(path); }), path + ": has 134217729 bytes, more than 134217728");
+  EXPECT_EQ(error_of([&] { read_text_file(path, 9); }), path + ": has 134217729 bytes, more than 9");
   std::filesystem::remove(path);
 }
 
