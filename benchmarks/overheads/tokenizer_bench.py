@@ -174,6 +174,11 @@ def main() -> None:
             lambda: [ours.encode(chunk, add_special_tokens=False) for chunk in chunks],
             lambda: [theirs.encode(chunk, add_special_tokens=False) for chunk in chunks],
         )
+        report(
+            "offsets",
+            lambda: [ours.encode_with_offsets(chunk, add_special_tokens=False) for chunk in chunks],
+            lambda: [theirs.encode(chunk, add_special_tokens=False).offsets for chunk in chunks],
+        )
         report("decode", lambda: [ours.decode(i) for i in ids], lambda: [theirs.decode(i) for i in ids])
         load = median_seconds(lambda: Tokenizer(str(directory)), args.repeats)
         their_load = median_seconds(lambda: HfTokenizer.from_file(path), args.repeats)

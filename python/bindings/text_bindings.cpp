@@ -1,5 +1,6 @@
 // Tokenizer, its incremental detokenizer, and chat templates.
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
@@ -77,6 +78,22 @@ void bind_text(nb::module_& m) {
           },
           "text"_a.none(), nb::kw_only(), "add_special_tokens"_a = true,
           nb::sig("def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]"))
+      .def(
+          "encode_with_offsets",
+          [](const TokenizerHandle& self, nb::handle text, bool add_special_tokens) {
+            const std::string_view bytes = text_of("text", text);
+            const ReleasedGil released;
+            Encoding encoding = self.tokenizer->encode_with_offsets(bytes, add_special_tokens);
+            count_code_points(bytes, encoding.offsets);
+            std::vector<std::pair<size_t, size_t>> offsets;
+            for (const TextSpan& span : encoding.offsets) offsets.emplace_back(span.begin, span.end);
+            return std::pair(std::move(encoding.ids), std::move(offsets));
+          },
+          "text"_a.none(), nb::kw_only(), "add_special_tokens"_a = true,
+          nb::sig("def encode_with_offsets(self, text: str, *, add_special_tokens: bool = True) -> "
+                  "tuple[list[int], list[tuple[int, int]]]"),
+          "The ids, and for each the part of the text that it stands for: text[begin:end], as in the offsets "
+          "of `tokenizers`. Tokens that are not in the text have (0, 0).")
       .def(
           "decode",
           [](const TokenizerHandle& self, nb::handle ids, bool skip_special_tokens) {

@@ -1061,6 +1061,11 @@ class Tokenizer:
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]: ...
 
+    def encode_with_offsets(self, text: str, *, add_special_tokens: bool = True) -> tuple[list[int], list[tuple[int, int]]]:
+        """
+        The ids, and for each the part of the text that it stands for: text[begin:end], as in the offsets of `tokenizers`. Tokens that are not in the text have (0, 0).
+        """
+
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str: ...
 
     def detokenizer(self, *, skip_special_tokens: bool = True) -> Detokenizer: ...

@@ -33,6 +33,7 @@ class BytesTokenizer final : public Tokenizer {
       tokens_.emplace_back(text);
   }
   std::vector<int32_t> encode(std::string_view, bool) const override { return {}; }
+  Encoding encode_with_offsets(std::string_view, bool) const override { return {}; }
   std::string decode(std::span<const int32_t>, bool) const override { return ""; }
   std::unique_ptr<IncrementalDetokenizer> detokenizer(bool) const override { return nullptr; }
   int32_t vocab_size() const override { return static_cast<int32_t>(tokens_.size()); }

@@ -4,6 +4,7 @@
 
 #include "quire/error.h"
 #include "quire/utf8.h"
+#include "token_offsets_check.h"
 #include "tokenizer/tokenizer_directory.h"
 
 namespace {
@@ -12,10 +13,14 @@ template <typename Read>
 void try_out(const Read& read, std::string_view bytes) {
   try {
     const auto tokenizer = read();
-    const auto ids = tokenizer->encode("It's 12 e\u0301 字  \n<s>\u2581 \U0001F680 end ", true);
+    constexpr const char* kText = "It's 12 e\u0301 字  \n<s>\u2581 \U0001F680 end ";
+    const auto ids = tokenizer->encode(kText, true);
     tokenizer->decode(ids, false);
-    if (quire::find_invalid_utf8(bytes) == bytes.npos)
+    check_token_offsets(*tokenizer, kText, false);
+    if (quire::find_invalid_utf8(bytes) == bytes.npos) {
       tokenizer->decode(tokenizer->encode(bytes, false), true);
+      check_token_offsets(*tokenizer, bytes, true);
+    }
   } catch (const quire::Error&) {
   }
 }

@@ -60,6 +60,21 @@ def train_sentencepiece(**options: Any) -> bytes:
     return model.getvalue()
 
 
+def check_sentencepiece_offsets(
+    ours: Tokenizer, theirs: sentencepiece.SentencePieceProcessor, text: str
+) -> None:
+    """Tokens begin where SentencePiece's do; theirs end with what normalizing takes off behind them."""
+    ids, offsets = ours.encode_with_offsets(text, add_special_tokens=False)
+    pieces = theirs.encode(text, return_type="proto").pieces
+    assert ids == [piece.id for piece in pieces]
+    place = [len(text.encode()[:i].decode(errors="ignore")) for i in range(len(text.encode()) + 1)]
+    for piece, (begin, end) in zip(pieces, offsets, strict=True):
+        assert begin == place[piece.begin], repr(text)
+        assert begin < end, repr(text)  # theirs may be empty, for a mark at the front and bytes but the last
+        taken_off = text[end : place[piece.end]]
+        assert not theirs.normalize("a" + taken_off)[1:].strip(" \u2581a"), repr(text)
+
+
 @pytest.mark.parametrize("kind", SENTENCEPIECE)
 def test_ids_equal_sentencepiece(tmp_path: Path, kind: str) -> None:
     model = train_sentencepiece(**SENTENCEPIECE[kind])
@@ -70,6 +85,7 @@ def test_ids_equal_sentencepiece(tmp_path: Path, kind: str) -> None:
             continue  # tokens to us, and text to SentencePiece
         ids = theirs.encode(text)
         assert ours.encode(text, add_special_tokens=False) == ids, repr(text)
+        check_sentencepiece_offsets(ours, theirs, text)
         if theirs.unk_id() not in ids and not SENTENCEPIECE[kind].get("byte_fallback"):
             assert ours.decode(ids) == theirs.decode(ids)
     assert ours.vocab_size == theirs.vocab_size()
@@ -105,6 +121,21 @@ def ranks_of(tokenizer: HfTokenizer) -> dict[bytes, int]:
     return {bytes(byte_of[c] for c in token): i for i, token in enumerate(dict.fromkeys(tokens))}
 
 
+def check_offsets_cover(ours: Tokenizer, text: str) -> None:
+    """Where nothing is normalized: each token's bytes are in its part, and the parts leave nothing out."""
+    ids, offsets = ours.encode_with_offsets(text, add_special_tokens=False)
+    assert ids == ours.encode(text, add_special_tokens=False)
+    done = 0
+    for token, (begin, end) in zip(ids, offsets, strict=True):
+        # Tokens of one character have the same part.
+        assert begin in (done, done - 1), repr(text)
+        assert begin < end, repr(text)
+        written = ours.decode([token], skip_special_tokens=False)
+        assert written == text[begin:end] or "\ufffd" in written, repr(text)
+        done = end
+    assert done == len(text)
+
+
 @pytest.mark.parametrize(
     ("name", "pattern"), [("cl100k_base", LLAMA3), ("o200k_base", GPT4O), ("gpt2", GPT2)]
 )
@@ -121,6 +152,8 @@ def test_ids_equal_tiktoken(tmp_path: Path, name: str, pattern: str) -> None:
         ids = theirs.encode(text, allowed_special="all")
         assert ours.encode(text) == ids, repr(text)
         assert ours.decode(ids, skip_special_tokens=False) == theirs.decode(ids)
+        check_offsets_cover(ours, text)
+        assert [begin for begin, _ in ours.encode_with_offsets(text)[1]] == theirs.decode_with_offsets(ids)[1]
 
 
 def test_tekken(tmp_path: Path) -> None:
@@ -147,6 +180,8 @@ def test_tekken(tmp_path: Path) -> None:
         shifted = [i + num_special for i in theirs.encode(text, disallowed_special=())]
         assert ours.encode(text) == [1, *shifted], repr(text)
         assert ours.decode(shifted) == text
+        check_offsets_cover(ours, text)
+        assert ours.encode_with_offsets(text)[1][0] == (0, 0)  # <s>
     assert ours.encode("[INST]", add_special_tokens=False) == [3]
 
 
@@ -158,6 +193,7 @@ def test_vocab_and_merges(tmp_path: Path) -> None:
     ours = Tokenizer(str(tmp_path))
     for text in [*TEXTS, *random_texts(4, 300), "a<|endoftext|>b"]:
         assert ours.encode(text) == theirs.encode(text).ids, repr(text)
+        assert ours.encode_with_offsets(text)[1] == theirs.encode(text).offsets, repr(text)
     assert ours.is_special(0)
 
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from test_tokenizer import Pair, code_points, random_text
-from tokenizer_families import digits_first, gpt2, last_byte_level, show_pieces
-from tokenizer_kinds import SQUEEZING, mistral
-from tokenizers import AddedToken, Regex, models, normalizers, pre_tokenizers
+from tokenizer_families import digits_first, gpt2, gpt2_with_prefix_space, last_byte_level, show_pieces
+from tokenizer_kinds import SQUEEZING, SQUEEZING_IS_OFF, mistral
+from tokenizers import AddedToken, Regex, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as HfTokenizer
 
 
@@ -39,11 +40,12 @@ def test_normalizers_for_every_code_point(
     tokenizer = gpt2()
     tokenizer.normalizer = normalizers.Sequence([stage])
     pair = make_pair(tokenizer)
+    pair.offsets_are_off = SQUEEZING_IS_OFF if isinstance(stage, normalizers.Precompiled) else None
     chosen = code_points()
     for start in range(0, len(chosen), 4096):
         chunk = chosen[start : start + 4096]
         text = "".join(f"a{chr(c)}\u0301b {chr(c)}a\u0301" for c in chunk)
-        if pair.ours.encode(text) != pair.their_ids(text, add_special_tokens=True):
+        if not pair.agree_on(text):
             for c in chunk:
                 pair.check_encode(f"a{chr(c)}\u0301b {chr(c)}a\u0301")
             pytest.fail(f"only as a whole: from {chunk[0]:#x}")
@@ -77,7 +79,7 @@ def test_pre_tokenizers_for_every_code_point(
     for start in range(0, len(chosen), 4096):
         chunk = chosen[start : start + 4096]
         text = "".join(f"a{chr(c)}1 {chr(c)}'{chr(c)}\n" for c in chunk)
-        if pair.ours.encode(text) != pair.their_ids(text, add_special_tokens=True):
+        if not pair.agree_on(text):
             for c in chunk:
                 pair.check_encode(f"a{chr(c)}1 {chr(c)}'{chr(c)}\n")
             pytest.fail(f"only as a whole: from {chunk[0]:#x}")
@@ -110,12 +112,36 @@ def test_where_a_text_begins_is_told_after_normalization(
         pair.check_encode("".join(rng.choice(pieces) for _ in range(rng.randint(1, 6))))
 
 
+@pytest.mark.parametrize("prefix", [True, False])
+@pytest.mark.parametrize("trims", [True, False])
+@pytest.mark.parametrize("in_text", [True, False])
+def test_offsets_are_trimmed_as_theirs_are(
+    make_pair: Callable[[HfTokenizer], Pair], prefix: bool, trims: bool, in_text: bool
+) -> None:
+    byte_level = processors.ByteLevel(add_prefix_space=prefix, trim_offsets=trims)
+    roberta = processors.RobertaProcessing(("fox", 1), (" ", 2), trim_offsets=trims, add_prefix_space=prefix)
+    around = processors.TemplateProcessing(single="a $A b", special_tokens=[("a", 3), ("b", 4)])
+    for stages in ([byte_level], [roberta], [byte_level, around], [around, byte_level]):
+        tokenizer = gpt2_with_prefix_space() if in_text else gpt2()
+        tokenizer.add_tokens(
+            [AddedToken("fox", lstrip=True, rstrip=True), AddedToken("  \u3000", normalized=False)]
+        )
+        tokenizer.post_processor = processors.Sequence(stages)
+        pair = make_pair(tokenizer)
+        rng = random.Random(9)
+        pieces = ["fox", " ", "  \u3000", "the", " the", "\n", "\u3000", "    ", "\u5b57", "\u0120", "  dog"]
+        for _ in range(200):
+            pair.check_encode("".join(rng.choice(pieces) for _ in range(rng.randint(1, 6))))
+
+
 def test_byte_tokens_go_ahead_of_a_held_unknown(make_pair: Callable[[HfTokenizer], Pair]) -> None:
     document = json.loads(mistral().to_str())
     for fuse in (True, False):
         model = document["model"] | {"fuse_unk": fuse, "merges": []}
         model["vocab"] = {"<unk>": 0, "<0xC3>": 1, "<0xA9>": 2, "a": 3, "\u2581": 4}
         pair = make_pair(HfTokenizer.from_str(json.dumps(document | {"model": model, "added_tokens": []})))
+        # `tokenizers` puts them where they would be if the text had the order of the tokens.
+        pair.offsets_are_off = re.compile("z\u00e9")
         for text in ["a\u00e9a", "z\u00e9a", "zz\u00e9z a z", "z"]:
             pair.check_encode(text)
 

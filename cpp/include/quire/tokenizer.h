@@ -24,6 +24,22 @@ class QUIRE_API IncrementalDetokenizer {
   virtual void finish(std::string& out) = 0;
 };
 
+// A part of a text: its bytes [begin, end).
+struct TextSpan {
+  size_t begin = 0;
+  size_t end = 0;
+  bool operator==(const TextSpan&) const = default;
+};
+
+struct Encoding {
+  std::vector<int32_t> ids;
+  std::vector<TextSpan> offsets;  // of each id
+};
+
+// Makes bytes code points, as Python and the `tokenizers` package count. `text` is valid UTF-8, and `spans`
+// are those of an Encoding of it. Takes one pass over the text.
+QUIRE_API void count_code_points(std::string_view text, std::span<TextSpan> spans);
+
 // A model's tokenizer, run in C++. Ids equal those of the Python `tokenizers` package.
 // Thread-safe: const after loading.
 class QUIRE_API Tokenizer {
@@ -39,6 +55,11 @@ class QUIRE_API Tokenizer {
   // `add_special_tokens` runs the post-processor (BOS and the like). Special tokens written in the text
   // are recognised either way. Invalid UTF-8 throws InvalidArgument.
   virtual std::vector<int32_t> encode(std::string_view text, bool add_special_tokens = true) const = 0;
+  // The same ids, and the part of the text that each stands for: whole characters, so that tokens of one
+  // character have the same part. Tokens that the post-processor adds have {0, 0}. Offsets are those of the
+  // `tokenizers` package: a character that another one is composed with, as by NFC, or that is dropped, is in
+  // no part.
+  virtual Encoding encode_with_offsets(std::string_view text, bool add_special_tokens = true) const = 0;
   // Negative ids throw InvalidArgument. Ids that no token has give nothing: models pad their vocabularies.
   // Incomplete UTF-8 becomes U+FFFD.
   virtual std::string decode(std::span<const int32_t> ids, bool skip_special_tokens = true) const = 0;

@@ -24,8 +24,9 @@ AddedVocabulary::AddedVocabulary(const std::optional<JsonNode>& section, const T
                       .written = {}});
     AddedToken& token = tokens.back();
     bool drops_start = false;
-    token.written =
-        token.normalized && normalizer ? normalizer->normalize(token.content, drops_start) : token.content;
+    token.written = token.normalized && normalizer
+                        ? normalizer->normalize(token.content, drops_start, nullptr)
+                        : token.content;
   }
   for (const AddedToken& token : tokens) {
     if (token.special) special_.insert(token.content);

@@ -140,21 +140,37 @@ std::optional<std::string_view> BpeModel::id_to_token(int32_t id) const {
   return parts_.vocab.token(id);
 }
 
-void BpeModel::tokenize(std::string_view piece, EncodeScratch& scratch, std::vector<int32_t>& ids) const {
-  if (!marks_cut_) return tokenize_word(piece, scratch, ids);
+void BpeModel::tokenize(std::string_view piece, EncodeScratch& scratch, std::vector<int32_t>& ids,
+                        TokenPlaces* places) const {
+  if (!marks_cut_ && places == nullptr) return tokenize_word(piece, scratch, ids);
+  const auto tokenize_part = [&](size_t begin, size_t end) {
+    const std::string_view word = piece.substr(begin, end - begin);
+    const size_t first = ids.size();
+    tokenize_word(word, scratch, ids);
+    if (places != nullptr) locate(word, begin, std::span(ids).subspan(first), *places);
+  };
+  if (!marks_cut_) return tokenize_part(0, piece.size());
   if (parts_.ignore_merges) {
-    if (const int32_t whole = parts_.vocab.find(piece); whole >= 0) return ids.push_back(whole);
+    if (const int32_t whole = parts_.vocab.find(piece); whole >= 0) {
+      if (places != nullptr) places->push_back({0, piece.size()});
+      return ids.push_back(whole);
+    }
   }
   size_t begin = 0;
   for (size_t mark = piece.find(kSpaceMark); mark != piece.npos;) {
     if (mark > begin) {
-      tokenize_word(piece.substr(begin, mark - begin), scratch, ids);
+      tokenize_part(begin, mark);
       begin = mark;
     }
     while (piece.substr(mark).starts_with(kSpaceMark)) mark += kSpaceMark.size();
     mark = piece.find(kSpaceMark, mark);
   }
-  if (begin < piece.size()) tokenize_word(piece.substr(begin), scratch, ids);
+  if (begin < piece.size()) tokenize_part(begin, piece.size());
+}
+
+int32_t BpeModel::find_whole(std::string_view word) const {
+  if (!parts_.ignore_merges || marks_cut_) return -1;
+  return parts_.takes_bytes ? by_bytes_.find(word) : parts_.vocab.find(word);
 }
 
 void BpeModel::tokenize_word(std::string_view word, EncodeScratch& scratch, std::vector<int32_t>& ids) const {
@@ -164,28 +180,68 @@ void BpeModel::tokenize_word(std::string_view word, EncodeScratch& scratch, std:
     return;
   }
   const size_t begin = ids.size();
-  int32_t whole = -1;
-  if (parts_.ignore_merges && !marks_cut_)
-    whole = parts_.takes_bytes ? by_bytes_.find(word) : parts_.vocab.find(word);
-  if (whole >= 0) {
-    ids.push_back(whole);
-  } else {
-    if (parts_.takes_bytes) {
-      split_to_bytes(word, ids);
-    } else {
-      split_to_characters(word, ids);
-    }
-    if (ids.size() - begin <= kMaxShortWord) {
-      merge_short(ids, begin);
-    } else {
-      merge_long(ids, begin);
-    }
-  }
+  merge_word(word, ids);
   scratch.cache.insert(word, hash, std::span(ids).subspan(begin));
 }
 
-void BpeModel::split_to_characters(std::string_view piece, std::vector<int32_t>& ids) const {
-  bool held_unk = false;  // byte tokens go ahead of it, as in `tokenizers`
+void BpeModel::merge_word(std::string_view word, std::vector<int32_t>& ids) const {
+  if (const int32_t whole = find_whole(word); whole >= 0) return ids.push_back(whole);
+  const size_t begin = ids.size();
+  split(word, [&](int32_t id, size_t, size_t) { ids.push_back(id); });
+  if (ids.size() - begin <= kMaxShortWord) {
+    merge_short(ids, begin);
+  } else {
+    merge_long(ids, begin, nullptr);
+  }
+}
+
+void BpeModel::locate(std::string_view word, size_t begin, std::span<const int32_t> ids,
+                      TokenPlaces& places) const {
+  // Nearly always the tokens' texts, joined, are the word.
+  const size_t first_place = places.size();
+  size_t done = 0;
+  for (const int32_t id : ids) {
+    const std::string_view text = parts_.takes_bytes ? by_bytes_.token(id) : parts_.vocab.token(id);
+    if (text.empty() || !word.substr(done).starts_with(text)) break;
+    places.push_back({begin + done, begin + done + text.size()});
+    done += text.size();
+  }
+  if (done == word.size() && places.size() - first_place == ids.size()) return;
+  places.resize(first_place);
+  // Otherwise there are tokens for bytes, affixes or what is unknown.
+  if (find_whole(word) >= 0) return places.push_back({begin, begin + word.size()});
+  std::vector<int32_t> symbols;
+  TokenPlaces parts;
+  split(word, [&](int32_t id, size_t part_begin, size_t part_end) {
+    symbols.push_back(id);
+    parts.push_back({begin + part_begin, begin + part_end});
+  });
+  const size_t num_parts = parts.size();
+  std::vector<size_t> firsts;
+  merge_long(symbols, 0, &firsts);
+  for (size_t i = 0; i < firsts.size(); ++i) {
+    const size_t next = i + 1 < firsts.size() ? firsts[i + 1] : num_parts;
+    places.push_back({parts[firsts[i]].begin, parts[next - 1].end});
+  }
+}
+
+template <typename Take>
+void BpeModel::split(std::string_view word, const Take& take) const {
+  if (parts_.takes_bytes) {
+    split_to_bytes(word, take);
+  } else {
+    split_to_characters(word, take);
+  }
+}
+
+template <typename Take>
+void BpeModel::split_to_characters(std::string_view piece, const Take& take) const {
+  // Byte tokens go ahead of what is unknown before them, as in `tokenizers`; all then stand for the stretch.
+  bool held_unk = false;
+  size_t unk_begin = 0, unk_end = 0;
+  const auto take_unk = [&] {
+    if (std::exchange(held_unk, false)) take(parts_.unk_id, unk_begin, unk_end);
+  };
   std::string affixed;
   for (size_t begin = 0, end = 0; begin < piece.size(); begin = end) {
     decode_utf8(piece, end);
@@ -198,35 +254,36 @@ void BpeModel::split_to_characters(std::string_view piece, std::vector<int32_t>&
       symbol = affixed;
     }
     if (const int32_t id = parts_.vocab.find(symbol); id >= 0) {
-      if (std::exchange(held_unk, false)) ids.push_back(parts_.unk_id);
-      ids.push_back(id);
-    } else if (parts_.byte_fallback && append_byte_tokens(symbol, ids)) {
-      continue;
+      take_unk();
+      take(id, begin, end);
+    } else if (parts_.byte_fallback && has_byte_tokens(symbol)) {
+      unk_end = end;
+      for (const char byte : symbol)
+        take(byte_ids_[static_cast<unsigned char>(byte)], held_unk ? unk_begin : begin, end);
     } else if (parts_.unk_id >= 0) {
-      if (held_unk && !parts_.fuse_unk) ids.push_back(parts_.unk_id);
-      held_unk = true;
+      if (!parts_.fuse_unk) take_unk();
+      if (!std::exchange(held_unk, true)) unk_begin = begin;
+      unk_end = end;
     }
   }
-  if (held_unk) ids.push_back(parts_.unk_id);
+  take_unk();
 }
 
-bool BpeModel::append_byte_tokens(std::string_view character, std::vector<int32_t>& ids) const {
-  const auto id_of = [&](char byte) { return byte_ids_[static_cast<unsigned char>(byte)]; };
-  if (std::ranges::any_of(character, [&](char byte) { return id_of(byte) < 0; })) return false;
-  for (const char byte : character) ids.push_back(id_of(byte));
-  return true;
+bool BpeModel::has_byte_tokens(std::string_view character) const {
+  return std::ranges::all_of(character,
+                             [&](char byte) { return byte_ids_[static_cast<unsigned char>(byte)] >= 0; });
 }
 
-void BpeModel::split_to_bytes(std::string_view piece, std::vector<int32_t>& ids) const {
-  bool after_unk = false;
-  for (char byte : piece) {
-    const int32_t id = byte_ids_[static_cast<unsigned char>(byte)];
+template <typename Take>
+void BpeModel::split_to_bytes(std::string_view piece, const Take& take) const {
+  for (size_t begin = 0, end = 0; begin < piece.size(); begin = end) {
+    const auto id_of = [&](size_t i) { return byte_ids_[static_cast<unsigned char>(piece[i])]; };
+    const int32_t id = id_of(end++);
     if (id >= 0) {
-      ids.push_back(id);
-      after_unk = false;
-    } else if (parts_.unk_id >= 0 && !(after_unk && parts_.fuse_unk)) {
-      ids.push_back(parts_.unk_id);
-      after_unk = true;
+      take(id, begin, end);
+    } else if (parts_.unk_id >= 0) {
+      while (parts_.fuse_unk && end < piece.size() && id_of(end) < 0) ++end;
+      take(parts_.unk_id, begin, end);
     }
   }
 }
@@ -257,7 +314,7 @@ void BpeModel::merge_short(std::vector<int32_t>& ids, size_t begin) const {
   ids.resize(begin + size);
 }
 
-void BpeModel::merge_long(std::vector<int32_t>& ids, size_t begin) const {
+void BpeModel::merge_long(std::vector<int32_t>& ids, size_t begin, std::vector<size_t>* firsts) const {
   struct Symbol {
     int32_t id;  // -1 once it is part of the symbol before it
     int32_t previous;
@@ -305,8 +362,10 @@ void BpeModel::merge_long(std::vector<int32_t>& ids, size_t begin) const {
     find_at(top.position, push);
   }
   size_t end = begin;
-  for (const Symbol& symbol : symbols) {
-    if (symbol.id >= 0) ids[end++] = symbol.id;
+  for (size_t i = 0; i < symbols.size(); ++i) {
+    if (symbols[i].id < 0) continue;
+    ids[end++] = symbols[i].id;
+    if (firsts != nullptr) firsts->push_back(i);
   }
   ids.resize(end);
 }

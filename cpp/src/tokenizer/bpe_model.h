@@ -69,7 +69,8 @@ class BpeModel final : public TokenizerModel {
   BpeModel(const JsonNode& section, bool takes_bytes);
   explicit BpeModel(BpeParts parts);
 
-  void tokenize(std::string_view piece, EncodeScratch& scratch, std::vector<int32_t>& ids) const override;
+  void tokenize(std::string_view piece, EncodeScratch& scratch, std::vector<int32_t>& ids,
+                TokenPlaces* places) const override;
   int32_t token_to_id(std::string_view token) const override { return parts_.vocab.find(token); }
   std::optional<std::string_view> id_to_token(int32_t id) const override;
   int32_t id_end() const override { return parts_.vocab.id_end(); }
@@ -79,13 +80,23 @@ class BpeModel final : public TokenizerModel {
   // Whether words may be cut off before each mark of a space: no merge leads across one.
   bool find_whether_marks_cut() const;
   void tokenize_word(std::string_view word, EncodeScratch& scratch, std::vector<int32_t>& ids) const;
-  // Appends the ids of the single bytes, or characters.
-  void split_to_bytes(std::string_view piece, std::vector<int32_t>& ids) const;
-  void split_to_characters(std::string_view piece, std::vector<int32_t>& ids) const;
-  bool append_byte_tokens(std::string_view character, std::vector<int32_t>& ids) const;
-  // Merge ids[begin..] in place. The first compares all pairs each time and is for short words.
+  void merge_word(std::string_view word, std::vector<int32_t>& ids) const;
+  // Appends where the ids of a word lie in a piece, in which it begins at `begin`.
+  void locate(std::string_view word, size_t begin, std::span<const int32_t> ids, TokenPlaces& places) const;
+  // The token that a word is whatever merges say, or -1.
+  int32_t find_whole(std::string_view word) const;
+  // Calls take(id, begin, end) for the single bytes, or characters, and what of the word each stands for.
+  template <typename Take>
+  void split(std::string_view word, const Take& take) const;
+  template <typename Take>
+  void split_to_bytes(std::string_view word, const Take& take) const;
+  template <typename Take>
+  void split_to_characters(std::string_view word, const Take& take) const;
+  bool has_byte_tokens(std::string_view character) const;
+  // Merge ids[begin..] in place. The first compares all pairs each time and is for short words; the second
+  // sets `firsts`, unless it is null, to the index at which the first part of each had been.
   void merge_short(std::vector<int32_t>& ids, size_t begin) const;
-  void merge_long(std::vector<int32_t>& ids, size_t begin) const;
+  void merge_long(std::vector<int32_t>& ids, size_t begin, std::vector<size_t>* firsts) const;
 
   BpeParts parts_;
   TokenTable by_bytes_;                // over bytes: the same, by the bytes the tokens stand for

@@ -36,6 +36,11 @@ std::string to_byte_level(std::string_view bytes) {
   return token;
 }
 
+void write_byte_level(std::string_view source, size_t begin, size_t end, Rewriter& out) {
+  const auto& characters = byte_level_characters();
+  for (size_t i = begin; i < end; ++i) out.put(characters[static_cast<unsigned char>(source[i])], i, i + 1);
+}
+
 std::optional<std::string> from_byte_level(std::string_view token) {
   static const auto byte_of = make_bytes();
   std::string bytes;

@@ -7,6 +7,8 @@
 #include <string>
 #include <string_view>
 
+#include "tokenizer/rewriter.h"
+
 namespace quire::text {
 
 // The character that stands for each byte.
@@ -14,6 +16,8 @@ const std::array<char32_t, 256>& byte_level_characters();
 
 // `bytes` as the vocabulary writes them (" the" -> "Ġthe").
 std::string to_byte_level(std::string_view bytes);
+// Likewise, of the source's bytes [begin, end).
+void write_byte_level(std::string_view source, size_t begin, size_t end, Rewriter& out);
 
 // The bytes that `token` stands for, or nothing when it has a character outside the alphabet.
 std::optional<std::string> from_byte_level(std::string_view token);

@@ -20,22 +20,21 @@ class Lowercase final : public Normalizer {
   bool is_surely_normalized(std::string_view text) const override {
     return lower_.skip_members(text, 0) == text.size();
   }
-  std::string normalize(std::string_view text, bool&) const override {
-    std::string out;
-    out.reserve(text.size());
+  std::string normalize(std::string_view text, bool&, Alignment* alignment) const override {
+    Rewriter out(text, alignment, text.size());
     for (size_t pos = 0; pos < text.size();) {
-      const size_t begin = pos;
+      const size_t begin = lower_.skip_members(text, pos);
+      out.copy(pos, begin);
+      if ((pos = begin) == text.size()) break;
       const char32_t c = decode_utf8(text, pos);
-      if (lower_.contains(c)) {
-        out += text.substr(begin, pos - begin);
-      } else if (c < 0x80) {
-        out += static_cast<char>(c + ('a' - 'A'));
+      if (c < 0x80) {
+        out.put(c + (U'a' - U'A'), begin, pos);
       } else {
         for (const char32_t lower : find_mapping(unicode::kLowercase, unicode::kLowercasePool, c))
-          append_utf8(lower, out);
+          out.put(lower, begin, pos);
       }
     }
-    return out;
+    return out.finish();
   }
 
  private:
@@ -53,24 +52,24 @@ class EditCharacters final : public Normalizer {
   bool is_surely_normalized(std::string_view text) const override {
     return left_alone_.skip_members(text, 0) == text.size();
   }
-  std::string normalize(std::string_view text, bool& drops_start) const override {
-    std::string out;
-    out.reserve(text.size());
+  std::string normalize(std::string_view text, bool& drops_start, Alignment* alignment) const override {
+    Rewriter out(text, alignment, text.size());
     for (size_t pos = 0; pos < text.size();) {
-      const size_t begin = pos;
+      const size_t begin = left_alone_.skip_members(text, pos);
+      out.copy(pos, begin);
+      if ((pos = begin) == text.size()) break;
       const char32_t c = decode_utf8(text, pos);
-      const std::string_view character = text.substr(begin, pos - begin);
-      if (left_alone_.contains(c)) {
-        out += character;
-      } else if (dropped_.contains(c)) {
+      if (dropped_.contains(c)) {
         if (begin == 0) drops_start = true;
       } else if (spaces_.contains(c)) {
-        out += ' ';
+        out.put(U' ', begin, pos);
       } else {
-        out.append(" ").append(character).append(" ");
+        out.put(U' ', begin, pos);
+        out.copy(begin, pos);
+        out.put(U' ', begin, pos);
       }
     }
-    return out;
+    return out.finish();
   }
 
  private:
@@ -91,10 +90,13 @@ class Strip final : public Normalizer {
     section.allow_only({"type", "strip_left", "strip_right"});
   }
   bool is_surely_normalized(std::string_view text) const override { return stripped(text) == text; }
-  std::string normalize(std::string_view text, bool& drops_start) const override {
+  std::string normalize(std::string_view text, bool& drops_start, Alignment* alignment) const override {
     const std::string_view kept = stripped(text);
     if (kept.data() != text.data()) drops_start = true;
-    return std::string(kept);
+    const auto begin = static_cast<size_t>(kept.data() - text.data());
+    Rewriter out(text, alignment, kept.size());
+    out.copy(begin, begin + kept.size());
+    return out.finish();
   }
 
  private:
@@ -142,13 +144,14 @@ class BertNormalizer final : public Normalizer {
            (!strip_accents_ || unicode::is_surely_normalized(text, kNfd)) &&
            std::ranges::all_of(after_nfd_, leaves_alone);
   }
-  std::string normalize(std::string_view text, bool& drops_start) const override {
+  std::string normalize(std::string_view text, bool& drops_start, Alignment* alignment) const override {
     std::string out(text);
     const auto run = [&](const auto& stage) {
-      if (!stage->is_surely_normalized(out)) out = stage->normalize(out, drops_start);
+      if (!stage->is_surely_normalized(out)) out = stage->normalize(out, drops_start, alignment);
     };
     std::ranges::for_each(stages_, run);
-    if (strip_accents_ && !unicode::is_surely_normalized(out, kNfd)) out = unicode::normalize(out, kNfd);
+    if (strip_accents_ && !unicode::is_surely_normalized(out, kNfd))
+      out = unicode::normalize(out, kNfd, alignment);
     std::ranges::for_each(after_nfd_, run);
     return out;
   }

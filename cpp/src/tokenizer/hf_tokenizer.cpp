@@ -196,6 +196,17 @@ void HfTokenizer::give_back(std::unique_ptr<EncodeScratch> scratch) const {
 }
 
 std::vector<int32_t> HfTokenizer::encode(std::string_view text, bool add_special_tokens) const {
+  return encode(text, add_special_tokens, nullptr);
+}
+
+Encoding HfTokenizer::encode_with_offsets(std::string_view text, bool add_special_tokens) const {
+  TokenOffsets offsets(text);
+  std::vector<int32_t> ids = encode(text, add_special_tokens, &offsets);
+  return {std::move(ids), offsets.spans()};
+}
+
+std::vector<int32_t> HfTokenizer::encode(std::string_view text, bool add_special_tokens,
+                                         TokenOffsets* offsets) const {
   if (text.size() > kMaxTextBytes)
     throw InvalidArgument(str("text must be at most ", kMaxTextBytes, " bytes"));
   if (const size_t bad = find_invalid_utf8(text); bad != text.npos) {
@@ -208,54 +219,78 @@ std::vector<int32_t> HfTokenizer::encode(std::string_view text, bool add_special
   added_->split_raw(text, segments);
   const auto cuts_off = [&](size_t i) { return restarts_ && is_special(segments[i].id); };
   for (size_t i = 0; i < segments.size(); ++i) {
-    if (segments[i].id >= 0) {
-      scratch->ids.push_back(segments[i].id);
+    const auto& segment = segments[i];
+    const auto place = static_cast<size_t>(segment.text.data() - text.data());
+    if (segment.id >= 0) {
+      scratch->ids.push_back(segment.id);
+      if (offsets != nullptr) offsets->push_back({place, place + segment.text.size()}, segment.text);
     } else {
-      const bool begins = segments[i].text.data() == text.data() || (i > 0 && cuts_off(i - 1));
+      const bool begins = place == 0 || (i > 0 && cuts_off(i - 1));
       const bool ends = i + 1 == segments.size() || cuts_off(i + 1);
-      encode_segment(segments[i].text, {begins, ends}, *scratch);
+      if (offsets != nullptr) scratch->text_alignment.start(segment.text, place);
+      encode_segment(segment.text, {begins, ends}, *scratch, offsets);
     }
   }
   std::vector<int32_t> ids = scratch->ids;
   if (text.size() > kMaxKeptTextBytes) scratch->forget_text();
   give_back(std::move(scratch));
-  if (post_processor_) post_processor_->apply(ids, add_special_tokens);
+  if (post_processor_) post_processor_->apply(ids, add_special_tokens, offsets);
   return ids;
 }
 
-void HfTokenizer::encode_segment(std::string_view text, Place place, EncodeScratch& scratch) const {
+void HfTokenizer::encode_segment(std::string_view text, Place place, EncodeScratch& scratch,
+                                 TokenOffsets* offsets) const {
+  Alignment& alignment = scratch.text_alignment;
   std::string own_text;
   if (normalizer_ && !normalizer_->is_surely_normalized(text)) {
     bool drops_start = false;
-    own_text = normalizer_->normalize(text, drops_start);
+    own_text = normalizer_->normalize(text, drops_start, offsets != nullptr ? &alignment : nullptr);
     text = own_text;
     place.begins_text = place.begins_text && !drops_start;
   }
-  if (!added_->has_normalized()) return encode_normalized(text, place, scratch);
-  std::vector<AddedVocabulary::Segment> segments;
-  added_->split_normalized(text, segments);
-  for (const auto& segment : segments) {
-    if (segment.id >= 0) {
-      scratch.ids.push_back(segment.id);
-    } else {
-      const bool begins = segment.text.data() == text.data();
-      const bool ends = segment.text.data() + segment.text.size() == text.data() + text.size();
-      encode_normalized(segment.text, {place.begins_text && begins, place.ends_text && ends}, scratch);
+  const auto encode_part = [&](const AddedVocabulary::Segment& part) {
+    const auto begin = static_cast<size_t>(part.text.data() - text.data());
+    const size_t end = begin + part.text.size();
+    if (part.id >= 0) {
+      scratch.ids.push_back(part.id);
+      if (offsets != nullptr) offsets->push_back(alignment.span(begin, end), part.text);
+    } else if (!part.text.empty()) {
+      if (offsets != nullptr) scratch.part_alignment.start_part(alignment, begin, end);
+      const bool begins = place.begins_text && begin == 0, ends = place.ends_text && end == text.size();
+      encode_normalized(part.text, {begins, ends}, scratch, offsets);
     }
-  }
+  };
+  if (!added_->has_normalized()) return encode_part({text, -1});
+  std::vector<AddedVocabulary::Segment> parts;
+  added_->split_normalized(text, parts);
+  for (const auto& part : parts) encode_part(part);
 }
 
-void HfTokenizer::encode_normalized(std::string_view text, Place place, EncodeScratch& scratch) const {
-  if (text.empty()) return;
-  if (!pre_tokenizer_) return model_->tokenize(text, scratch, scratch.ids);
+void HfTokenizer::encode_normalized(std::string_view text, Place place, EncodeScratch& scratch,
+                                    TokenOffsets* offsets) const {
   PreTokenized& pre_tokenized = scratch.pre_tokenized;
   pre_tokenized.text = text;
   pre_tokenized.pieces.assign(1, {0, text.size()});
   pre_tokenized.begins_text = place.begins_text;
   pre_tokenized.ends_text = place.ends_text;
-  pre_tokenizer_->apply(pre_tokenized, scratch);
+  pre_tokenized.alignment = offsets != nullptr ? &scratch.part_alignment : nullptr;
+  if (pre_tokenizer_) pre_tokenizer_->apply(pre_tokenized, scratch);
+  const auto tokenize = [&](const PreTokenized::Piece& piece, TokenizerModel::TokenPlaces* places) {
+    model_->tokenize(pre_tokenized.text.substr(piece.begin, piece.end - piece.begin), scratch, scratch.ids,
+                     places);
+  };
+  if (offsets == nullptr) {
+    for (const auto& piece : pre_tokenized.pieces) tokenize(piece, nullptr);
+    return;
+  }
   for (const auto& piece : pre_tokenized.pieces) {
-    model_->tokenize(pre_tokenized.text.substr(piece.begin, piece.end - piece.begin), scratch, scratch.ids);
+    scratch.token_places.clear();
+    size_t token = scratch.ids.size();
+    tokenize(piece, &scratch.token_places);
+    for (const auto& [begin, end] : scratch.token_places) {
+      offsets->push_back(scratch.part_alignment.span(piece.begin + begin, piece.begin + end),
+                         model_->id_to_token(scratch.ids[token++]).value_or(""));
+    }
   }
 }
 

@@ -54,6 +54,7 @@ class HfTokenizer final : public Tokenizer {
   HfTokenizer(TokenizerParts parts, const std::string& file);
 
   std::vector<int32_t> encode(std::string_view text, bool add_special_tokens) const override;
+  Encoding encode_with_offsets(std::string_view text, bool add_special_tokens) const override;
   std::string decode(std::span<const int32_t> ids, bool skip_special_tokens) const override;
   std::unique_ptr<IncrementalDetokenizer> detokenizer(bool skip_special_tokens) const override;
 
@@ -72,9 +73,13 @@ class HfTokenizer final : public Tokenizer {
 
   void build(const JsonNode& document);
   std::shared_ptr<const DecodeTable> make_decode_table(std::unique_ptr<const Decoder> decoder) const;
-  // Text that holds no raw added token.
-  void encode_segment(std::string_view text, Place place, EncodeScratch& scratch) const;
-  void encode_normalized(std::string_view text, Place place, EncodeScratch& scratch) const;
+  std::vector<int32_t> encode(std::string_view text, bool add_special_tokens, TokenOffsets* offsets) const;
+  // Text that holds no raw added token; `offsets`, unless null, get as many as the scratch gets ids.
+  void encode_segment(std::string_view text, Place place, EncodeScratch& scratch,
+                      TokenOffsets* offsets) const;
+  // Normalized text that holds no added token; its alignment is the scratch's.
+  void encode_normalized(std::string_view text, Place place, EncodeScratch& scratch,
+                         TokenOffsets* offsets) const;
 
   std::unique_ptr<EncodeScratch> take_scratch() const;
   void give_back(std::unique_ptr<EncodeScratch> scratch) const;

@@ -21,8 +21,8 @@ class UnicodeNormalizer final : public Normalizer {
   bool is_surely_normalized(std::string_view text) const override {
     return unicode::is_surely_normalized(text, form_);
   }
-  std::string normalize(std::string_view text, bool&) const override {
-    return unicode::normalize(text, form_);
+  std::string normalize(std::string_view text, bool&, Alignment* alignment) const override {
+    return unicode::normalize(text, form_, alignment);
   }
 
  private:
@@ -35,8 +35,12 @@ class Prepend final : public Normalizer {
     section.allow_only({"type", "prepend"});
   }
   bool is_surely_normalized(std::string_view text) const override { return text.empty(); }
-  std::string normalize(std::string_view text, bool&) const override {
-    return text.empty() ? std::string() : prefix_ + std::string(text);
+  std::string normalize(std::string_view text, bool&, Alignment* alignment) const override {
+    if (text.empty()) return std::string();
+    Rewriter out(text, alignment, prefix_.size() + text.size());
+    out.put(prefix_, 0, 1);
+    out.copy(0, text.size());
+    return out.finish();
   }
 
  private:
@@ -50,18 +54,19 @@ class Replace final : public Normalizer {
     section.allow_only({"type", "pattern", "content"});
   }
   bool is_surely_normalized(std::string_view text) const override { return pattern_.is_surely_absent(text); }
-  std::string normalize(std::string_view text, bool& drops_start) const override {
-    std::string out;
-    out.reserve(text.size() + text.size() / 2);
+  std::string normalize(std::string_view text, bool& drops_start, Alignment* alignment) const override {
+    Rewriter out(text, alignment, text.size() + text.size() / 2);
     RegexScratch scratch;
     size_t first_size = 0;
     if (!text.empty()) decode_utf8(text, first_size);
     pattern_.for_each(text, scratch, [&](size_t begin, size_t end, bool is_match) {
-      // What takes the place of several characters stands for the last of them.
-      if (is_match && begin == 0 && end > (content_.empty() ? 0 : first_size)) drops_start = true;
-      out += is_match ? std::string_view(content_) : text.substr(begin, end - begin);
+      if (!is_match) return out.copy(begin, end);
+      // What takes the place of several characters stands for the last of them, and of none for the last so
+      // far.
+      if (begin == 0 && end > (content_.empty() ? 0 : first_size)) drops_start = true;
+      out.put(content_, end > 0 ? end - 1 : 0, end);
     });
-    return out;
+    return out.finish();
   }
 
  private:
@@ -72,7 +77,11 @@ class Replace final : public Normalizer {
 class ByteLevelNormalizer final : public Normalizer {
  public:
   bool is_surely_normalized(std::string_view text) const override { return text.empty(); }
-  std::string normalize(std::string_view text, bool&) const override { return to_byte_level(text); }
+  std::string normalize(std::string_view text, bool&, Alignment* alignment) const override {
+    Rewriter out(text, alignment, text.size() + text.size() / 2);
+    write_byte_level(text, 0, text.size(), out);
+    return out.finish();
+  }
 };
 
 class Precompiled final : public Normalizer {
@@ -87,8 +96,8 @@ class Precompiled final : public Normalizer {
     }
     return true;
   }
-  std::string normalize(std::string_view text, bool& drops_start) const override {
-    return apply_by_clusters(map_, text, drops_start);
+  std::string normalize(std::string_view text, bool& drops_start, Alignment* alignment) const override {
+    return apply_by_clusters(map_, text, drops_start, alignment);
   }
 
  private:
@@ -115,10 +124,11 @@ class SequenceNormalizer final : public Normalizer {
     }
     return true;
   }
-  std::string normalize(std::string_view text, bool& drops_start) const override {
+  std::string normalize(std::string_view text, bool& drops_start, Alignment* alignment) const override {
     std::string normalized(text);
     for (const auto& stage : stages_) {
-      if (!stage->is_surely_normalized(normalized)) normalized = stage->normalize(normalized, drops_start);
+      if (!stage->is_surely_normalized(normalized))
+        normalized = stage->normalize(normalized, drops_start, alignment);
       if (normalized.size() > kMaxNormalizedBytes) {
         throw InvalidArgument(str("text grows to ", normalized.size(), " bytes when normalized; at most ",
                                   kMaxNormalizedBytes, " are supported"));

@@ -17,6 +17,8 @@
 
 #include "formats/json.h"
 #include "tokenizer/regex.h"
+#include "tokenizer/rewriter.h"
+#include "tokenizer/token_offsets.h"
 #include "tokenizer/word_cache.h"
 
 namespace quire::text {
@@ -31,6 +33,7 @@ struct PreTokenized {
   std::vector<Piece> pieces;  // in order; none is empty
   bool begins_text = false;   // what it begins with, the whole text began with
   bool ends_text = false;
+  Alignment* alignment = nullptr;  // of `text`, where offsets are asked for
 
   // Storage for stages that change the text or cut it anew.
   std::string own_text;
@@ -53,12 +56,20 @@ struct EncodeScratch {
   std::vector<UnigramNode> lattice;
   std::vector<int32_t> ids;
 
+  // Where offsets are asked for: the alignments of a text without raw added tokens, and of a part of it
+  // without any, and the places of the tokens of one piece.
+  Alignment text_alignment;
+  Alignment part_alignment;
+  std::vector<PreTokenized::Piece> token_places;
+
   // Gives back what grows with the text.
   void forget_text() {
     pre_tokenized = {};
     regex = {};
     lattice = std::vector<UnigramNode>();
     ids = std::vector<int32_t>();  // {} would keep the memory
+    text_alignment = part_alignment = {};
+    token_places = std::vector<PreTokenized::Piece>();
   }
 };
 
@@ -67,8 +78,9 @@ class Normalizer {
   virtual ~Normalizer() = default;
   // True when normalizing would leave the text alone: the common case, and cheaper than normalize.
   virtual bool is_surely_normalized(std::string_view text) const = 0;
-  // Sets `drops_start` when nothing stays of the first character, and otherwise leaves it alone.
-  virtual std::string normalize(std::string_view text, bool& drops_start) const = 0;
+  // Sets `drops_start` when nothing stays of the first character, and otherwise leaves it alone. `alignment`,
+  // of `text`, becomes that of the result; or is null.
+  virtual std::string normalize(std::string_view text, bool& drops_start, Alignment* alignment) const = 0;
 };
 
 class PreTokenizer {
@@ -80,8 +92,10 @@ class PreTokenizer {
 class TokenizerModel {
  public:
   virtual ~TokenizerModel() = default;
-  // Appends the ids of one piece.
-  virtual void tokenize(std::string_view piece, EncodeScratch& scratch, std::vector<int32_t>& ids) const = 0;
+  using TokenPlaces = std::vector<PreTokenized::Piece>;
+  // Appends the ids of one piece, and where in it each token lies unless `places` is null.
+  virtual void tokenize(std::string_view piece, EncodeScratch& scratch, std::vector<int32_t>& ids,
+                        TokenPlaces* places) const = 0;
 
   virtual int32_t token_to_id(std::string_view token) const = 0;  // -1 when there is none
   virtual std::optional<std::string_view> id_to_token(int32_t id) const = 0;
@@ -121,8 +135,9 @@ class Decoder {
 class PostProcessor {
  public:
   virtual ~PostProcessor() = default;
-  // Puts in tokens around `ids`; only those that are not special unless `add_special_tokens`.
-  virtual void apply(std::vector<int32_t>& ids, bool add_special_tokens) const = 0;
+  // Puts in tokens around `ids`; only those that are not special unless `add_special_tokens`. `offsets`, of
+  // the ids, go with them; or are null.
+  virtual void apply(std::vector<int32_t>& ids, bool add_special_tokens, TokenOffsets* offsets) const = 0;
 };
 
 // How many normalizers, pre-tokenizers or post-processors a tokenizer may have; each goes over the whole

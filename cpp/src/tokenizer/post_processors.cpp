@@ -49,14 +49,24 @@ class TemplateProcessing final : public PostProcessor {
     }
   }
 
-  void apply(std::vector<int32_t>& ids, bool add_special_tokens) const override {
+  void apply(std::vector<int32_t>& ids, bool add_special_tokens, TokenOffsets* offsets) const override {
     std::vector<int32_t> result;
+    bool has_text = false;
+    size_t num_in_front = 0, num_behind = 0;
     for (const Piece& piece : pieces_) {
       if (!piece.is_sequence && !add_special_tokens) continue;
       const std::vector<int32_t>& part = piece.is_sequence ? ids : piece.ids;
+      if (piece.is_sequence) {
+        has_text = true;
+      } else {
+        (has_text ? num_behind : num_in_front) += part.size();
+      }
       result.insert(result.end(), part.begin(), part.end());
     }
     ids = std::move(result);
+    if (offsets == nullptr) return;
+    if (!has_text) offsets->clear();
+    offsets->enclose(num_in_front, num_behind);
   }
 
  private:
@@ -67,16 +77,33 @@ class TemplateProcessing final : public PostProcessor {
   std::vector<Piece> pieces_;
 };
 
+// Takes white space off offsets, and leaves ids alone.
+class Trimming final : public PostProcessor {
+ public:
+  explicit Trimming(const JsonNode& section)
+      : trims_(section.boolean_or("trim_offsets", true)),
+        keeps_prefix_space_(section.boolean_or("add_prefix_space", true)) {}
+  void apply(std::vector<int32_t>&, bool, TokenOffsets* offsets) const override {
+    if (trims_ && offsets != nullptr) offsets->trim(keeps_prefix_space_);
+  }
+
+ private:
+  bool trims_;
+  bool keeps_prefix_space_;
+};
+
 // A token before the text and one after it, as BERT and RoBERTa have them.
 class Enclosing final : public PostProcessor {
  public:
   explicit Enclosing(const JsonNode& section)
       : first_(read(section.at("cls"))), last_(read(section.at("sep"))) {
-    // The rest moves offsets only.
+    if (section.at("type").string() == "RobertaProcessing") trimming_.emplace(section);
     section.allow_only({"type", "sep", "cls", "trim_offsets", "add_prefix_space"});
   }
-  void apply(std::vector<int32_t>& ids, bool add_special_tokens) const override {
+  void apply(std::vector<int32_t>& ids, bool add_special_tokens, TokenOffsets* offsets) const override {
+    if (trimming_) trimming_->apply(ids, add_special_tokens, offsets);
     if (!add_special_tokens) return;
+    if (offsets != nullptr) offsets->enclose(1, 1);
     ids.insert(ids.begin(), first_);
     ids.push_back(last_);
   }
@@ -89,6 +116,7 @@ class Enclosing final : public PostProcessor {
     return static_cast<int32_t>(pair[1].integer(0, INT32_MAX));
   }
 
+  std::optional<Trimming> trimming_;
   int32_t first_;
   int32_t last_;
 };
@@ -97,8 +125,8 @@ class SequencePostProcessor final : public PostProcessor {
  public:
   explicit SequencePostProcessor(std::vector<std::unique_ptr<const PostProcessor>> stages)
       : stages_(std::move(stages)) {}
-  void apply(std::vector<int32_t>& ids, bool add_special_tokens) const override {
-    for (const auto& stage : stages_) stage->apply(ids, add_special_tokens);
+  void apply(std::vector<int32_t>& ids, bool add_special_tokens, TokenOffsets* offsets) const override {
+    for (const auto& stage : stages_) stage->apply(ids, add_special_tokens, offsets);
   }
 
  private:
@@ -118,7 +146,9 @@ void collect(const JsonNode& section, std::vector<std::unique_ptr<const PostProc
     check_num_stages(section, stages.size() + 1);
     stages.push_back(std::make_unique<Enclosing>(section));
   } else if (type == "ByteLevel") {
-    section.allow_only({"type", "add_prefix_space", "trim_offsets", "use_regex"});  // it moves offsets only
+    section.allow_only({"type", "add_prefix_space", "trim_offsets", "use_regex"});
+    check_num_stages(section, stages.size() + 1);
+    stages.push_back(std::make_unique<Trimming>(section));
   } else {
     fail_unsupported_type(section, kSupportedPostProcessors);
   }

@@ -78,14 +78,14 @@ class ByteLevel final : public PreTokenizer {
         add_prefix_space_(section.at("add_prefix_space").boolean()),
         use_regex_(section.boolean_or("use_regex", true)),
         writes_alphabet_(writes_alphabet) {
-    section.boolean_or("trim_offsets", true);  // offsets are not kept
+    section.boolean_or("trim_offsets", true);  // the post-processor's
     section.allow_only({"type", "add_prefix_space", "trim_offsets", "use_regex"});
   }
   void apply(PreTokenized& pre_tokenized, EncodeScratch& scratch) const override {
     if (add_prefix_space_) {
-      rewrite_pieces(pre_tokenized, [](std::string_view text, const auto&, std::string& out) {
-        if (!text.starts_with(' ')) out += ' ';
-        out += text;
+      rewrite_pieces(pre_tokenized, [](std::string_view text, const auto& piece, Rewriter& out) {
+        if (!text.starts_with(' ')) out.put(U' ', piece.begin, piece.begin + 1);
+        out.copy(piece.begin, piece.end);
       });
     }
     if (use_regex_) {
@@ -94,8 +94,9 @@ class ByteLevel final : public PreTokenizer {
       });
     }
     if (writes_alphabet_) {
-      rewrite_pieces(pre_tokenized, [](std::string_view text, const auto&, std::string& out) {
-        out += to_byte_level(text);
+      const std::string_view source = pre_tokenized.text;
+      rewrite_pieces(pre_tokenized, [&](std::string_view, const auto& piece, Rewriter& out) {
+        write_byte_level(source, piece.begin, piece.end, out);
       });
     }
   }

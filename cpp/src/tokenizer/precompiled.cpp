@@ -105,29 +105,29 @@ std::optional<CharacterMap::Match> CharacterMap::find(std::string_view text, boo
   return found;
 }
 
-std::string apply_by_clusters(const CharacterMap& map, std::string_view text, bool& drops_start) {
-  std::string out;
-  out.reserve(text.size() + text.size() / 8);
+std::string apply_by_clusters(const CharacterMap& map, std::string_view text, bool& drops_start,
+                              Alignment* alignment) {
+  Rewriter out(text, alignment, text.size() + text.size() / 8);
   for (size_t begin = 0; begin < text.size();) {
     const size_t end = clusters().end_of(text, begin);
     const std::string_view cluster = text.substr(begin, end - begin);
     const auto whole = cluster.size() <= kMaxClusterBytes ? map.find_shortest(cluster) : std::nullopt;
     if (whole) {
-      out += whole->replacement;
+      out.put_in_turn(whole->replacement, begin, end);
     } else {
       for (size_t pos = 0; pos < cluster.size();) {
         const size_t first = pos;
         decode_utf8(cluster, pos);
         const std::string_view character = cluster.substr(first, pos - first);
         const auto match = map.find_shortest(character);
-        out += match ? match->replacement : character;
-        if (begin == 0 && first == 0 && out.empty()) drops_start = true;
+        out.put_in_turn(match ? match->replacement : character, begin + first, begin + pos);
+        if (begin == 0 && first == 0 && out.written().empty()) drops_start = true;
       }
     }
-    if (begin == 0 && out.empty()) drops_start = true;
+    if (begin == 0 && out.written().empty()) drops_start = true;
     begin = end;
   }
-  return out;
+  return out.finish();
 }
 
 }  // namespace quire::text

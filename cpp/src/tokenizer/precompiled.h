@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "tokenizer/rewriter.h"
+
 namespace quire::text {
 
 // A double array (as darts-clone packs one) from strings to places in a pool of replacements. Const after
@@ -38,7 +40,9 @@ class CharacterMap {
 
 // As the Precompiled normalizer of `tokenizers` applies one: a cluster of characters of less than six bytes
 // becomes what the shortest key that it begins with does; otherwise, each character by itself. Sets
-// `drops_start` when nothing stays of the first character.
-std::string apply_by_clusters(const CharacterMap& map, std::string_view text, bool& drops_start);
+// `drops_start` when nothing stays of the first character. `alignment`, of `text`, becomes that of the
+// result; or is null.
+std::string apply_by_clusters(const CharacterMap& map, std::string_view text, bool& drops_start,
+                              Alignment* alignment);
 
 }  // namespace quire::text

@@ -148,9 +148,10 @@ class SentencePieceNormalizer final : public PreTokenizer {
   }
 
   void apply(PreTokenized& pre_tokenized, EncodeScratch&) const override {
-    rewrite_pieces(pre_tokenized, [&](std::string_view text, const auto& piece, std::string& out) {
+    rewrite_pieces(pre_tokenized, [&](std::string_view text, const auto& piece, Rewriter& out) {
       const bool begins = pre_tokenized.begins_text && piece.begin == 0;
-      write(text, begins, pre_tokenized.ends_text && piece.end == pre_tokenized.text.size(), out);
+      const bool ends = pre_tokenized.ends_text && piece.end == pre_tokenized.text.size();
+      write(text, piece.begin, begins, ends, out);
     });
     std::erase_if(pre_tokenized.pieces, [](const auto& piece) { return piece.begin == piece.end; });
   }
@@ -171,8 +172,9 @@ class SentencePieceNormalizer final : public PreTokenizer {
     return text.substr(begin, pos - begin);
   }
 
-  void write(std::string_view text, bool begins, bool ends, std::string& out) const {
-    const size_t first = out.size();
+  // `text` lies at `place` in the source.
+  void write(std::string_view text, size_t place, bool begins, bool ends, Rewriter& out) const {
+    const size_t first = out.written().size();
     size_t pos = 0;
     while (squeezes_ && begins && pos < text.size()) {
       size_t after = pos;
@@ -180,23 +182,19 @@ class SentencePieceNormalizer final : public PreTokenizer {
       pos = after;
     }
     if (pos == text.size()) return;
-    if (begins && add_dummy_prefix_) out += kSpaceMark;
+    if (begins && add_dummy_prefix_) out.put(kSpaceMark, place + pos, place + pos + 1);
     bool after_space = squeezes_ && begins;
     while (pos < text.size()) {
+      const size_t begin = pos;
       std::string_view written = next(text, pos);
       while (after_space && written.starts_with(' ')) written.remove_prefix(1);
       if (written.empty()) continue;
-      for (const char c : written) {
-        if (c == ' ') {
-          out += kSpaceMark;
-        } else {
-          out += c;
-        }
-      }
+      for (const char& c : written)
+        out.put(c == ' ' ? kSpaceMark : std::string_view(&c, 1), place + begin, place + pos);
       after_space = squeezes_ && written.ends_with(' ');
     }
-    while (squeezes_ && ends && out.size() > first && std::string_view(out).ends_with(kSpaceMark))
-      out.resize(out.size() - kSpaceMark.size());
+    while (squeezes_ && ends && out.written().size() > first && out.written().ends_with(kSpaceMark))
+      out.cut(out.written().size() - kSpaceMark.size());
   }
 
   std::optional<CharacterMap> map_;

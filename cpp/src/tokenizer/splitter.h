@@ -65,17 +65,17 @@ void split_pieces(PreTokenized& pre_tokenized, Behavior behavior, const Cut& cut
   pre_tokenized.pieces.swap(out);
 }
 
-// Writes the text of every piece anew: `write(text, piece, out)` appends what becomes of it.
+// Writes the text of every piece anew: `write(text, piece, out)` appends what becomes of it to the Rewriter.
 template <typename Write>
 void rewrite_pieces(PreTokenized& pre_tokenized, const Write& write) {
-  std::string written;
-  written.reserve(pre_tokenized.text.size() + pre_tokenized.text.size() / 2 + 8);
+  const std::string_view source = pre_tokenized.text;
+  Rewriter out(source, pre_tokenized.alignment, source.size() + source.size() / 2 + 8);
   for (PreTokenized::Piece& piece : pre_tokenized.pieces) {
-    const size_t begin = written.size();
-    write(pre_tokenized.text.substr(piece.begin, piece.end - piece.begin), piece, written);
-    piece = {begin, written.size()};
+    const size_t begin = out.written().size();
+    write(source.substr(piece.begin, piece.end - piece.begin), piece, out);
+    piece = {begin, out.written().size()};
   }
-  pre_tokenized.own_text = std::move(written);
+  pre_tokenized.own_text = out.finish();
   pre_tokenized.text = pre_tokenized.own_text;
 }
 

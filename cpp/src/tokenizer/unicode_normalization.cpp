@@ -13,6 +13,9 @@ constexpr char32_t kSyllables = 0xAC00, kLeads = 0x1100, kVowels = 0x1161, kTrai
 constexpr char32_t kNumLeads = 19, kNumVowels = 21, kNumTrails = 28;
 constexpr char32_t kNumSyllables = kNumLeads * kNumVowels * kNumTrails;
 
+// How many characters of the text went into each one written. Kept for an alignment, and else empty.
+using Counts = std::vector<uint32_t>;
+
 bool composes(NormalizationForm form) {
   return form == NormalizationForm::kNfc || form == NormalizationForm::kNfkc;
 }
@@ -28,7 +31,7 @@ uint8_t combining_class(char32_t c) {
   return found != kCombiningClasses.end() && found->code_point == c ? found->combining_class : 0;
 }
 
-void append_decomposed(char32_t c, bool compatible, std::u32string& out) {
+inline void append_decomposed(char32_t c, bool compatible, std::u32string& out) {
   if (c < 0x80) {
     out += c;
   } else if (c - kSyllables < kNumSyllables) {
@@ -46,11 +49,12 @@ void append_decomposed(char32_t c, bool compatible, std::u32string& out) {
 }
 
 // Sorts each run of marks by combining class; equal classes keep their order.
-void order_marks(std::u32string& text, std::vector<uint8_t>& classes) {
+void order_marks(std::u32string& text, std::vector<uint8_t>& classes, Counts& counts) {
   classes.resize(text.size());
   std::transform(text.begin(), text.end(), classes.begin(), combining_class);
   std::vector<size_t> order;
   std::u32string run;
+  Counts run_counts;
   for (size_t start = 0; start < text.size();) {
     size_t end = start;
     while (end < text.size() && classes[end] != 0) ++end;
@@ -62,6 +66,11 @@ void order_marks(std::u32string& text, std::vector<uint8_t>& classes) {
       run.clear();
       for (size_t index : order) run += text[index];
       std::copy(run.begin(), run.end(), text.begin() + static_cast<ptrdiff_t>(start));
+      if (!counts.empty()) {
+        run_counts.clear();
+        for (size_t index : order) run_counts.push_back(counts[index]);
+        std::copy(run_counts.begin(), run_counts.end(), counts.begin() + static_cast<ptrdiff_t>(start));
+      }
       std::sort(classes.begin() + static_cast<ptrdiff_t>(start),
                 classes.begin() + static_cast<ptrdiff_t>(end));
     }
@@ -87,8 +96,9 @@ char32_t compose_pair(char32_t first, char32_t second) {
 
 // Joins each character to the last starter unless one between them, of the same class or a starter, is in
 // the way.
-void compose(std::u32string& text, std::vector<uint8_t>& classes) {
+void compose(std::u32string& text, std::vector<uint8_t>& classes, Counts& counts) {
   constexpr size_t kNone = SIZE_MAX;
+  const bool counts_kept = !counts.empty();
   size_t starter = kNone, size = 0;
   int last_class = -1;  // of what was kept since the starter; -1 when nothing was
   for (size_t i = 0; i < text.size(); ++i) {
@@ -97,6 +107,7 @@ void compose(std::u32string& text, std::vector<uint8_t>& classes) {
     if (starter != kNone && last_class < c_class) {
       if (const char32_t composed = compose_pair(text[starter], c)) {
         text[starter] = composed;
+        if (counts_kept) counts[starter] += counts[i];
         continue;
       }
     }
@@ -106,6 +117,7 @@ void compose(std::u32string& text, std::vector<uint8_t>& classes) {
     } else {
       last_class = c_class;
     }
+    if (counts_kept) counts[size] = counts[i];
     text[size++] = c;
   }
   text.resize(size);
@@ -122,8 +134,9 @@ CodePointBitmap make_inert(NormalizationForm form) {
     std::u32string text = {entry.code_point}, decomposed;
     append_decomposed(entry.code_point, false, decomposed);
     std::vector<uint8_t> classes;
-    order_marks(decomposed, classes);
-    compose(decomposed, classes);
+    Counts counts;
+    order_marks(decomposed, classes, counts);
+    compose(decomposed, classes, counts);
     if (!composing || decomposed != text) touch(entry.code_point, entry.code_point);
   }
   if (composing) {
@@ -152,19 +165,33 @@ bool is_surely_normalized(std::string_view text, NormalizationForm form) {
   return inert(form).skip_members(text, 0) == text.size();
 }
 
-std::string normalize(std::string_view text, NormalizationForm form) {
+std::string normalize(std::string_view text, NormalizationForm form, text::Alignment* alignment) {
   std::u32string characters;
   characters.reserve(text.size());
+  Counts counts;
   for (size_t pos = 0; pos < text.size();) {
     append_decomposed(decode_utf8(text, pos), is_compatible(form), characters);
+    if (alignment == nullptr) continue;
+    counts.push_back(1);
+    counts.resize(characters.size(), 0);
   }
   std::vector<uint8_t> classes;
-  order_marks(characters, classes);
-  if (composes(form)) compose(characters, classes);
-  std::string out;
-  out.reserve(text.size());
-  for (char32_t c : characters) append_utf8(c, out);
-  return out;
+  order_marks(characters, classes, counts);
+  if (composes(form)) compose(characters, classes, counts);
+  text::Rewriter out(text, alignment, text.size());
+  if (alignment == nullptr) {
+    for (const char32_t c : characters) out.put(c, 0, 0);
+    return out.finish();
+  }
+  // A character stands for the first of those that went into it; one that none went into, for the last so
+  // far.
+  size_t end = 0;  // of what went into those written
+  for (size_t i = 0; i < characters.size(); ++i) {
+    const size_t place = counts[i] > 0 || end == 0 ? end : end - 1;
+    out.put(characters[i], place, place + 1);
+    for (uint32_t n = 0; n < counts[i]; ++n) decode_utf8(text, end);
+  }
+  return out.finish();
 }
 
 }  // namespace quire::unicode

@@ -91,27 +91,32 @@ std::optional<std::string_view> UnigramModel::id_to_token(int32_t id) const {
   return vocab_.token(id);
 }
 
-void UnigramModel::tokenize(std::string_view piece, EncodeScratch& scratch, std::vector<int32_t>& ids) const {
+void UnigramModel::tokenize(std::string_view piece, EncodeScratch& scratch, std::vector<int32_t>& ids,
+                            TokenPlaces* places) const {
   const uint64_t hash = hash_bytes(piece);
-  if (const auto cached = scratch.cache.find(piece, hash); !cached.empty()) {
+  // Where tokens lie, the cache does not know.
+  if (const auto cached = scratch.cache.find(piece, hash); places == nullptr && !cached.empty()) {
     ids.insert(ids.end(), cached.begin(), cached.end());
     return;
   }
   std::vector<UnigramNode>& lattice = scratch.lattice;
   find_best_way(piece, lattice);
   const size_t first = ids.size();
+  const size_t first_place = places != nullptr ? places->size() : 0;
   for (size_t end = piece.size(); end > 0;) {
     size_t begin = lattice[end].begin;
     if (lattice[end].id != unk_id_) {
       ids.push_back(lattice[end].id);
+      if (places != nullptr) places->push_back({begin, end});
     } else {
       // What is unknown side by side is unknown as one.
       while (begin > 0 && lattice[begin].id == unk_id_) begin = lattice[begin].begin;
-      append_unknown_reversed(piece.substr(begin, end - begin), ids);
+      append_unknown_reversed(piece, {begin, end}, ids, places);
     }
     end = begin;
   }
   std::reverse(ids.begin() + static_cast<ptrdiff_t>(first), ids.end());
+  if (places != nullptr) std::reverse(places->begin() + static_cast<ptrdiff_t>(first_place), places->end());
   scratch.cache.insert(piece, hash, std::span(ids).subspan(first));
 }
 
@@ -141,14 +146,27 @@ void UnigramModel::find_best_way(std::string_view piece, std::vector<UnigramNode
   }
 }
 
-void UnigramModel::append_unknown_reversed(std::string_view stretch, std::vector<int32_t>& ids) const {
+void UnigramModel::append_unknown_reversed(std::string_view piece, PreTokenized::Piece place,
+                                           std::vector<int32_t>& ids, TokenPlaces* places) const {
+  const auto push = [&](int32_t id, size_t begin, size_t end) {
+    ids.push_back(id);
+    if (places != nullptr) places->push_back({begin, end});
+  };
+  const std::string_view stretch = piece.substr(place.begin, place.end - place.begin);
   // Characters that are unknown each may be a token together.
   if (const int32_t whole = is_sentencepiece_ ? -1 : vocab_.find(stretch); whole >= 0)
-    return ids.push_back(whole);
+    return push(whole, place.begin, place.end);
   const auto id_of = [&](char byte) { return byte_ids_[static_cast<unsigned char>(byte)]; };
   if (!byte_fallback_ || std::ranges::any_of(stretch, [&](char byte) { return id_of(byte) < 0; }))
-    return ids.push_back(unk_id_);
-  for (size_t i = stretch.size(); i-- > 0;) ids.push_back(id_of(stretch[i]));
+    return push(unk_id_, place.begin, place.end);
+  for (size_t i = place.end; i-- > place.begin;) {
+    // To `tokenizers` each byte stands for the whole stretch.
+    if (is_sentencepiece_) {
+      push(id_of(piece[i]), i, i + 1);
+    } else {
+      push(id_of(piece[i]), place.begin, place.end);
+    }
+  }
 }
 
 }  // namespace quire::text

@@ -30,7 +30,8 @@ class UnigramModel final : public TokenizerModel {
   // Throws std::domain_error, in words to go on after the vocabulary's name.
   explicit UnigramModel(const UnigramParts& parts);
 
-  void tokenize(std::string_view piece, EncodeScratch& scratch, std::vector<int32_t>& ids) const override;
+  void tokenize(std::string_view piece, EncodeScratch& scratch, std::vector<int32_t>& ids,
+                TokenPlaces* places) const override;
   int32_t token_to_id(std::string_view token) const override { return vocab_.find(token); }
   std::optional<std::string_view> id_to_token(int32_t id) const override;
   int32_t id_end() const override { return vocab_.id_end(); }
@@ -41,8 +42,9 @@ class UnigramModel final : public TokenizerModel {
     return is_sentencepiece_ ? static_cast<double>(static_cast<float>(score)) : score;
   }
   void find_best_way(std::string_view piece, std::vector<UnigramNode>& lattice) const;
-  // Appends the ids of a stretch, but the last first.
-  void append_unknown_reversed(std::string_view stretch, std::vector<int32_t>& ids) const;
+  // Appends the ids of an unknown stretch of the piece, but the last first.
+  void append_unknown_reversed(std::string_view piece, PreTokenized::Piece place, std::vector<int32_t>& ids,
+                               TokenPlaces* places) const;
 
   TokenTable vocab_;
   PrefixTrie trie_;

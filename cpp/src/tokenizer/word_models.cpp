@@ -51,24 +51,31 @@ WordPieceModel::WordPieceModel(const JsonNode& section)
     max_token_bytes_ = std::max(max_token_bytes_, vocab_.token(id).size());
 }
 
-void WordPieceModel::tokenize(std::string_view word, EncodeScratch& scratch,
-                              std::vector<int32_t>& ids) const {
+void WordPieceModel::tokenize(std::string_view word, EncodeScratch& scratch, std::vector<int32_t>& ids,
+                              TokenPlaces* places) const {
   const uint64_t hash = hash_bytes(word);
-  if (const auto cached = scratch.cache.find(word, hash); !cached.empty()) {
+  // Where tokens lie, the cache does not know.
+  if (const auto cached = scratch.cache.find(word, hash); places == nullptr && !cached.empty()) {
     ids.insert(ids.end(), cached.begin(), cached.end());
     return;
   }
   const auto is_lead = [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; };
   const size_t begin = ids.size();
+  const size_t begin_places = places != nullptr ? places->size() : 0;
   if (static_cast<size_t>(std::ranges::count_if(word, is_lead)) > max_characters_ ||
-      !append_pieces(word, ids)) {
+      !append_pieces(word, ids, places)) {
     ids.resize(begin);
     ids.push_back(append_unk(unk_id_, unk_token_, word));
+    if (places != nullptr) {
+      places->resize(begin_places);
+      places->push_back({0, word.size()});
+    }
   }
   scratch.cache.insert(word, hash, std::span(ids).subspan(begin));
 }
 
-bool WordPieceModel::append_pieces(std::string_view word, std::vector<int32_t>& ids) const {
+bool WordPieceModel::append_pieces(std::string_view word, std::vector<int32_t>& ids,
+                                   TokenPlaces* places) const {
   std::string piece;
   for (size_t begin = 0; begin < word.size();) {
     piece.assign(begin > 0 ? prefix_ : std::string());
@@ -82,7 +89,9 @@ bool WordPieceModel::append_pieces(std::string_view word, std::vector<int32_t>& 
     }
     if (id < 0) return false;
     ids.push_back(id);
-    begin += piece.size() - affix;
+    const size_t end = begin + piece.size() - affix;
+    if (places != nullptr) places->push_back({begin, end});
+    begin = end;
   }
   return true;
 }
@@ -97,9 +106,11 @@ WordLevelModel::WordLevelModel(const JsonNode& section) : unk_token_(section.at(
   unk_id_ = vocab_.find(unk_token_);
 }
 
-void WordLevelModel::tokenize(std::string_view word, EncodeScratch&, std::vector<int32_t>& ids) const {
+void WordLevelModel::tokenize(std::string_view word, EncodeScratch&, std::vector<int32_t>& ids,
+                              TokenPlaces* places) const {
   const int32_t id = vocab_.find(word);
   ids.push_back(id >= 0 ? id : append_unk(unk_id_, unk_token_, word));
+  if (places != nullptr) places->push_back({0, word.size()});
 }
 
 std::optional<std::string_view> WordLevelModel::id_to_token(int32_t id) const {

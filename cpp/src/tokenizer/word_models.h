@@ -14,14 +14,15 @@ class WordPieceModel final : public TokenizerModel {
  public:
   explicit WordPieceModel(const JsonNode& section);
 
-  void tokenize(std::string_view word, EncodeScratch& scratch, std::vector<int32_t>& ids) const override;
+  void tokenize(std::string_view word, EncodeScratch& scratch, std::vector<int32_t>& ids,
+                TokenPlaces* places) const override;
   int32_t token_to_id(std::string_view token) const override { return vocab_.find(token); }
   std::optional<std::string_view> id_to_token(int32_t id) const override;
   int32_t id_end() const override { return vocab_.id_end(); }
   size_t vocab_size() const override { return vocab_.size(); }
 
  private:
-  bool append_pieces(std::string_view word, std::vector<int32_t>& ids) const;
+  bool append_pieces(std::string_view word, std::vector<int32_t>& ids, TokenPlaces* places) const;
 
   TokenTable vocab_;
   std::string unk_token_;
@@ -35,7 +36,8 @@ class WordLevelModel final : public TokenizerModel {
  public:
   explicit WordLevelModel(const JsonNode& section);
 
-  void tokenize(std::string_view word, EncodeScratch& scratch, std::vector<int32_t>& ids) const override;
+  void tokenize(std::string_view word, EncodeScratch& scratch, std::vector<int32_t>& ids,
+                TokenPlaces* places) const override;
   int32_t token_to_id(std::string_view token) const override { return vocab_.find(token); }
   std::optional<std::string_view> id_to_token(int32_t id) const override;
   int32_t id_end() const override { return vocab_.id_end(); }

@@ -23,15 +23,16 @@ class Metaspace final : public PreTokenizer {
   }
   void apply(PreTokenized& pre_tokenized, EncodeScratch&) const override {
     rewrite_pieces(
-        pre_tokenized, [&](std::string_view text, const PreTokenized::Piece& piece, std::string& out) {
+        pre_tokenized, [&](std::string_view text, const PreTokenized::Piece& piece, Rewriter& out) {
           const bool begins_text = piece.begin == 0 && pre_tokenized.begins_text;
           const bool prepends =
               scheme_ == PrependScheme::kAlways || (scheme_ == PrependScheme::kFirst && begins_text);
-          if (prepends && !text.starts_with(replacement_) && !text.starts_with(' ')) out += replacement_;
+          if (prepends && !text.starts_with(replacement_) && !text.starts_with(' '))
+            out.put(replacement_, piece.begin, piece.begin + 1);
           for (size_t done = 0; done < text.size();) {
             const size_t space = std::min(text.find(' ', done), text.size());
-            out += text.substr(done, space - done);
-            if (space < text.size()) out += replacement_;
+            out.copy(piece.begin + done, piece.begin + space);
+            if (space < text.size()) out.put(replacement_, piece.begin + space, piece.begin + space + 1);
             done = space + 1;
           }
         });

@@ -12,6 +12,7 @@ class FakeTokenizer final : public Tokenizer {
  public:
   explicit FakeTokenizer(std::vector<std::string> pieces) : pieces_(std::move(pieces)) {}
   std::vector<int32_t> encode(std::string_view, bool) const override { return {}; }
+  Encoding encode_with_offsets(std::string_view, bool) const override { return {}; }
   std::string decode(std::span<const int32_t> ids, bool) const override {
     std::string text;
     for (int32_t id : ids) text += pieces_.at(static_cast<size_t>(id));

@@ -182,6 +182,7 @@ class ListTokenizer final : public Tokenizer {
  public:
   explicit ListTokenizer(std::vector<std::string> tokens) : tokens_(std::move(tokens)) {}
   std::vector<int32_t> encode(std::string_view, bool) const override { return {}; }
+  Encoding encode_with_offsets(std::string_view, bool) const override { return {}; }
   std::string decode(std::span<const int32_t>, bool) const override { return ""; }
   std::unique_ptr<IncrementalDetokenizer> detokenizer(bool) const override { return nullptr; }
   int32_t vocab_size() const override { return static_cast<int32_t>(tokens_.size()); }

@@ -19,6 +19,7 @@ class ListTokenizer final : public Tokenizer {
       : tokens_(std::move(tokens)), num_special_(num_special) {}
 
   std::vector<int32_t> encode(std::string_view, bool) const override { return {}; }
+  Encoding encode_with_offsets(std::string_view, bool) const override { return {}; }
   std::string decode(std::span<const int32_t> ids, bool) const override {
     std::string text;
     for (const int32_t id : ids) text += tokens_.at(id);
