@@ -46,7 +46,12 @@ REFUSALS: list[tuple[str, dict[str, Any], str]] = [
     ),
     ("post_processor", {"type": "GptProcessing"}, "post_processor.type 'GptProcessing'"),
     ("post_processor", {"type": "BertProcessing", "sep": ["x"]}, "post_processor.cls is missing"),
-    ("decoder", {"type": "CTC"}, "decoder.type 'CTC'"),
+    ("decoder", {"type": "Attention"}, "decoder.type 'Attention'"),
+    (
+        "decoder",
+        {"type": "Sequence", "decoders": [{"type": "Fuse"}, {"type": "CTC"}]},
+        "decoder.decoders[1] is a CTC behind Fuse",
+    ),
     (
         "decoder",
         {"type": "Sequence", "decoders": [{"type": "Fuse"}, {"type": "ByteFallback"}]},

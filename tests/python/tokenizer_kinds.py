@@ -245,6 +245,23 @@ def word_level() -> HfTokenizer:
     return tokenizer
 
 
+def ctc() -> HfTokenizer:
+    """Characters, as models of speech write them."""
+    tokens = ["<pad>", "<s>", "|", *"abcdefghijklmnopqrstuvwxyz'.,", " n't", "do not|", "a<pad>b", "<unk>"]
+    tokenizer = HfTokenizer(models.WordLevel({token: i for i, token in enumerate(tokens)}, unk_token="<unk>"))
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), normalizers.Replace(" ", "|")])
+    tokenizer.pre_tokenizer = pre_tokenizers.FixedLength(1)
+    tokenizer.decoder = decoders.CTC()
+    tokenizer.add_special_tokens(specials("<pad>", "<s>", "<unk>"))
+    return tokenizer
+
+
+def ctc_as_written() -> HfTokenizer:
+    tokenizer = ctc()
+    tokenizer.decoder = decoders.CTC(pad_token="a", word_delimiter_token="|", cleanup=False)
+    return tokenizer
+
+
 # An unknown piece is trimmed of "\u0120" as if it were the byte-level alphabet's space.
 TRIMMING_IS_OFF = re.compile("\u0120")
 
@@ -252,3 +269,4 @@ OFFSETS_ARE_OFF: dict[Build, re.Pattern[str]] = {t5: SQUEEZING_IS_OFF, xlm_rober
 
 KINDS: list[Build] = [llama2, mistral, gemma, spm_without_bytes, clip, gpt1]
 KINDS += [t5, xlm_roberta, unigram_with_bytes, bert, bert_cased, word_level]
+KINDS += [ctc, ctc_as_written]

@@ -12,7 +12,7 @@ namespace quire::text {
 namespace {
 
 constexpr std::string_view kSupportedDecoders =
-    "ByteLevel, Replace, ByteFallback, Fuse, Strip, Metaspace, WordPiece, BPEDecoder, Sequence";
+    "ByteLevel, Replace, ByteFallback, Fuse, Strip, Metaspace, WordPiece, BPEDecoder, CTC, Sequence";
 
 class ByteLevelDecoder final : public Decoder {
  public:
@@ -40,6 +40,47 @@ std::string replace_all(std::string_view text, std::string_view what, std::strin
   }
   return out.append(text);
 }
+
+// Takes out the spaces that English does not have in front of punctuation and contractions.
+std::string clean_up(std::string token) {
+  for (const auto& [written, meant] : {std::pair<std::string_view, std::string_view>{" .", "."},
+                                       {" ?", "?"},
+                                       {" !", "!"},
+                                       {" ,", ","},
+                                       {" ' ", "'"},
+                                       {" n't", "n't"},
+                                       {" 'm", "'m"},
+                                       {" do not", " don't"},
+                                       {" 's", "'s"},
+                                       {" 've", "'ve"},
+                                       {" 're", "'re"}}) {
+    token = replace_all(token, written, meant);
+  }
+  return token;
+}
+
+// Of models that give a token for each moment (connectionist temporal classification): a token goes on for
+// as long as it is repeated, and the padding token, which stands for nothing, parts two that are the same.
+class CtcDecoder final : public Decoder {
+ public:
+  explicit CtcDecoder(const JsonNode& section)
+      : pad_token_(section.at("pad_token").string()),
+        word_delimiter_(section.at("word_delimiter_token").string()),
+        cleans_up_(section.at("cleanup").boolean()) {
+    section.allow_only({"type", "pad_token", "word_delimiter_token", "cleanup"});
+    if (word_delimiter_.empty()) section.at("word_delimiter_token").fail("is empty, which is not supported");
+  }
+  std::string token_bytes(std::string_view token) const override {
+    std::string bytes = replace_all(token, pad_token_, "");
+    return cleans_up_ ? replace_all(clean_up(std::move(bytes)), word_delimiter_, " ") : bytes;
+  }
+  bool merges_repeats() const override { return true; }
+
+ private:
+  std::string pad_token_;
+  std::string word_delimiter_;
+  bool cleans_up_;
+};
 
 // One stage that turns each token into another.
 class TokenStage {
@@ -118,21 +159,7 @@ class WordPieceStage final : public TokenStage {
   }
   std::string apply(std::string token, bool is_first, bool) const override {
     if (!is_first) token = token.starts_with(prefix_) ? token.substr(prefix_.size()) : " " + token;
-    if (!cleans_up_) return token;
-    for (const auto& [written, meant] : {std::pair<std::string_view, std::string_view>{" .", "."},
-                                         {" ?", "?"},
-                                         {" !", "!"},
-                                         {" ,", ","},
-                                         {" ' ", "'"},
-                                         {" n't", "n't"},
-                                         {" 'm", "'m"},
-                                         {" do not", " don't"},
-                                         {" 's", "'s"},
-                                         {" 've", "'ve"},
-                                         {" 're", "'re"}}) {
-      token = replace_all(token, written, meant);
-    }
-    return token;
+    return cleans_up_ ? clean_up(std::move(token)) : token;
   }
   bool minds_first() const override { return true; }
 
@@ -216,7 +243,8 @@ class StagedDecoder final : public Decoder {
     if (type == "Metaspace") return std::make_unique<MetaspaceStage>(section);
     if (type == "WordPiece") return std::make_unique<WordPieceStage>(section);
     if (type == "BPEDecoder") return std::make_unique<BpeSuffixStage>(section);
-    if (type == "ByteLevel") section.fail("beside other decoders is not supported; ByteLevel alone is");
+    if (type == "ByteLevel" || type == "CTC")
+      section.fail(str("beside other decoders is not supported; ", type, " alone is"));
     fail_unsupported_type(section, kSupportedDecoders);
   }
 
@@ -259,6 +287,8 @@ std::unique_ptr<const Decoder> make_decoder(const std::optional<JsonNode>& secti
   collect(*section, stages);
   if (stages.size() == 1 && stages[0].at("type").string() == "ByteLevel")
     return std::make_unique<ByteLevelDecoder>(stages[0]);
+  if (stages.size() == 1 && stages[0].at("type").string() == "CTC")
+    return std::make_unique<CtcDecoder>(stages[0]);
   auto decoder = std::make_unique<StagedDecoder>();
   for (const JsonNode& stage : stages) decoder->add(stage);
   return decoder;

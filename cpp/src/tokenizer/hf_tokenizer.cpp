@@ -70,6 +70,7 @@ class StagedDetokenizer final : public IncrementalDetokenizer {
       if (id < 0) throw InvalidArgument(str("token ids are at least 0, got ", id));
       const auto i = static_cast<size_t>(id);
       if (i >= table_->used.size() || !table_->used[i] || (skip_special_ && table_->special[i])) continue;
+      if (table_->decoder->merges_repeats() && std::exchange(last_, id) == id) continue;
       if (!table_->decoder->needs_last()) {
         take(id, false, out);
       } else if (const int32_t before = std::exchange(held_, id); before >= 0) {
@@ -123,6 +124,7 @@ class StagedDetokenizer final : public IncrementalDetokenizer {
   size_t cuts_left_;
   bool is_first_ = true;
   int32_t held_ = -1;
+  int32_t last_ = -1;
   std::string run_;
 };
 
@@ -177,7 +179,8 @@ std::shared_ptr<const DecodeTable> HfTokenizer::make_decode_table(
   }
   table->offsets.push_back(table->bytes.size());
   if (!has_byte_tokens) table->byte_tokens = {};
-  table->is_plain = !has_byte_tokens && !decoder->has_other_ends() && decoder->start_cut() == 0;
+  table->is_plain = !has_byte_tokens && !decoder->has_other_ends() && decoder->start_cut() == 0 &&
+                    !decoder->merges_repeats();
   table->decoder = std::move(decoder);
   return table;
 }

@@ -120,6 +120,8 @@ class Decoder {
   }
   virtual bool needs_last() const { return false; }  // whether the last is another than those between
 
+  // Whether the same token several times in a row is that token once.
+  virtual bool merges_repeats() const { return false; }
   // Whether the token is one byte of a text that only the tokens next to it complete.
   virtual bool is_byte_token(std::string_view) const { return false; }
   // What becomes of the text of a run of byte tokens, which begins the sequence or not.

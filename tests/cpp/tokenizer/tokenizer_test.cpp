@@ -170,6 +170,20 @@ TEST(DetokenizerTest, ARunOfByteTokensIsHeldBackToItsEnd) {
   EXPECT_EQ(out, "lé \uFFFD");
 }
 
+TEST(DetokenizerTest, ARepeatedTokenGoesOnWhereTheDecoderIsCtc) {
+  const HfTokenizer tokenizer(
+      R"({"model": {"type": "WordLevel", "vocab": {"<pad>": 0, "|": 1, "l": 2, "o": 3},
+      "unk_token": "<pad>"}, "decoder": {"type": "CTC", "pad_token": "<pad>", "word_delimiter_token": "|",
+      "cleanup": true}})",
+      "tokenizer.json");
+  const auto detokenizer = tokenizer.detokenizer(true);
+  std::string out;
+  detokenizer->append(Ids{2, 2, 3}, out);
+  detokenizer->append(Ids{3, 0, 3, 1}, out);
+  detokenizer->append(Ids{1, 2}, out);
+  EXPECT_EQ(out, "loo l");
+}
+
 TEST(TokenizerTest, StagesBeyondTheLimitAreRefusedHoweverTheyAreNested) {
   const auto sequence = [](const char* list, const std::string& stage, int count) {
     std::string text = str(R"({"type": "Sequence", ")", list, R"(": [)");
