@@ -203,7 +203,7 @@ std::vector<int32_t> HfTokenizer::encode(std::string_view text, bool add_special
 }
 
 Encoding HfTokenizer::encode_with_offsets(std::string_view text, bool add_special_tokens) const {
-  TokenOffsets offsets(text);
+  TokenOffsets offsets(text, post_processor_ && post_processor_->trims_offsets());
   std::vector<int32_t> ids = encode(text, add_special_tokens, &offsets);
   return {std::move(ids), offsets.spans()};
 }

@@ -140,6 +140,7 @@ class PostProcessor {
   // Puts in tokens around `ids`; only those that are not special unless `add_special_tokens`. `offsets`, of
   // the ids, go with them; or are null.
   virtual void apply(std::vector<int32_t>& ids, bool add_special_tokens, TokenOffsets* offsets) const = 0;
+  virtual bool trims_offsets() const { return false; }
 };
 
 // How many normalizers, pre-tokenizers or post-processors a tokenizer may have; each goes over the whole

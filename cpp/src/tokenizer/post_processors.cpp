@@ -1,4 +1,6 @@
+#include <algorithm>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "tokenizer/pipeline.h"
@@ -86,6 +88,7 @@ class Trimming final : public PostProcessor {
   void apply(std::vector<int32_t>&, bool, TokenOffsets* offsets) const override {
     if (trims_ && offsets != nullptr) offsets->trim(keeps_prefix_space_);
   }
+  bool trims_offsets() const override { return trims_; }
 
  private:
   bool trims_;
@@ -107,6 +110,7 @@ class Enclosing final : public PostProcessor {
     ids.insert(ids.begin(), first_);
     ids.push_back(last_);
   }
+  bool trims_offsets() const override { return trimming_ && trimming_->trims_offsets(); }
 
  private:
   // ["[SEP]", 102]
@@ -127,6 +131,9 @@ class SequencePostProcessor final : public PostProcessor {
       : stages_(std::move(stages)) {}
   void apply(std::vector<int32_t>& ids, bool add_special_tokens, TokenOffsets* offsets) const override {
     for (const auto& stage : stages_) stage->apply(ids, add_special_tokens, offsets);
+  }
+  bool trims_offsets() const override {
+    return std::ranges::any_of(stages_, [](const auto& stage) { return stage->trims_offsets(); });
   }
 
  private:

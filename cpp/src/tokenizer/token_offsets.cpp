@@ -37,6 +37,7 @@ bool is_space(char32_t c) {
 
 void TokenOffsets::push_back(TextSpan span, std::string_view written) {
   Token token{span, 0, 0};
+  if (!will_be_trimmed_) return tokens_.push_back(token);
   for (size_t pos = 0; pos < written.size() && is_space(decode_utf8(written, pos));) ++token.spaces_in_front;
   for (size_t end = written.size(); end > 0; ++token.spaces_behind) {
     end = previous_utf8(written, end);

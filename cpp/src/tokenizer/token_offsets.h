@@ -13,7 +13,9 @@ namespace quire::text {
 // takes a null pointer otherwise.
 class TokenOffsets {
  public:
-  explicit TokenOffsets(std::string_view text) : text_(text) {}
+  // `will_be_trimmed`: whether there will be a call of trim, for which spaces must be counted.
+  TokenOffsets(std::string_view text, bool will_be_trimmed)
+      : text_(text), will_be_trimmed_(will_be_trimmed) {}
 
   // `written` is the token as the vocabulary, or the text, writes it.
   void push_back(TextSpan span, std::string_view written);
@@ -35,6 +37,7 @@ class TokenOffsets {
   };
 
   std::string_view text_;
+  bool will_be_trimmed_;
   std::vector<Token> tokens_;
   size_t first_ = 0;  // that stands for text
 };

@@ -239,6 +239,7 @@ TEST(TokenizerTest, AddedTokensTakeTimeInTheLengthOfTheTextOnly) {
   const auto begin = std::chrono::steady_clock::now();
   EXPECT_EQ(tokenizer.encode(std::string(500'000, ' ') + "low", true).size(), 500'001U);
   EXPECT_EQ(tokenizer.encode(std::string(500'000, 'l'), true).size(), 500'000U);
+  EXPECT_EQ(tokenizer.encode_with_offsets(std::string(500'000, ' ') + "low", true).ids.size(), 500'001U);
   // Milliseconds; a minute where each place begins anew.
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
 }
