@@ -30,6 +30,7 @@ from tiny_directories import (
     plan,
     refusal,
     remove,
+    sections,
     sparse,
     split,
     tekken,
@@ -79,13 +80,16 @@ PLACES: list[tuple[str, Door, Damage]] = [
 def test_what_is_no_file_is_not_waited_for(
     tiny_model: Path, name: str, door: Door, prepare: Damage, kind: str
 ) -> None:
-    prepare(model)
-    NO_FILES[kind](model / name)
-    assert re.fullmatch(f"{re.escape(name)}: (is not a file|No such device or address)", refusal(model, door))
+    prepare(tiny_model)
+    NO_FILES[kind](tiny_model / name)
+    said = refusal(tiny_model, door)
+    assert re.fullmatch(f"{re.escape(name)}: (is not a file|No such device or address)", said)
 
 
 DEEP = b"[" * 10_000_000
 STEPS = "the split pattern of the tokenizer takes too many steps on this text"
+GROWS = {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}
+LONG = {"type": "Replace", "pattern": {"String": "a"}, "content": "b" * (8 << 20)}
 DOUBLED = "{% set ns = namespace(x='a') %}{% for i in range(99) %}{% set ns.x = ns.x + ns.x %}{% endfor %}"
 BOMBS: list[tuple[Damage, Door, str]] = [
     (write("config.json", DEEP), plan, "config.json: nested more than 200 deep"),
@@ -102,7 +106,7 @@ BOMBS: list[tuple[Damage, Door, str]] = [
                 | {f"t{i}": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]} for i in range(100_000)}
             )
         ),
-        plan,
+        load,
         ".*no place for tensor 't",
     ),
     (sparse("config.json"), plan, f"config.json: has {1 << 40} bytes, more than"),
@@ -116,6 +120,17 @@ BOMBS: list[tuple[Damage, Door, str]] = [
         sparse("x.gguf", b"GGUF" + struct.pack("<IQQ", 3, 1 << 40, 1)),
         load_gguf,
         f"x.gguf: claims {1 << 40} tensors",
+    ),
+    (
+        sections(normalizer={"type": "Sequence", "normalizers": [GROWS] * 32}),
+        encode,
+        "a text of .* grows to more",
+    ),
+    (sections(normalizer=LONG), encode, "a text of .* grows to more than"),
+    (
+        sections(decoder={"type": "Sequence", "decoders": [GROWS] * 32}),
+        tokenize,
+        f"{TOKENIZER}: decoder: a token",
     ),
     (split("(a+)+$"), encode, STEPS),
     (split("(a|a)*b"), encode, STEPS),

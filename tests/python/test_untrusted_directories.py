@@ -224,7 +224,7 @@ PACKED: Rows = [
 TOKENIZER_JSON: Rows = [
     (write(TOKENIZER, "[]"), "the document must be an object"),
     (write(TOKENIZER, "{}"), "model is missing"),
-    (bpe({"new": 1 << 24}), "model.vocab gives 'new' the id 16777216; ids are integers from 0 to"),
+    (bpe({"new": 1 << 22}), "model.vocab gives 'new' the id 4194304; ids are integers from 0 to"),
     (bpe({"new": -1}), "model.vocab gives 'new' the id -1; ids are integers from 0 to"),
     (bpe({"new": True}), "model.vocab gives 'new' the id true; ids are integers from 0 to"),
     (bpe({"new": 5}), "model.vocab gives the id 5 to both '.' and 'new'"),
@@ -240,7 +240,7 @@ TOKENIZER_JSON: Rows = [
 ]
 VOCAB_JSON: Rows = [
     (vocab_and_merges("[]"), "model.vocab must be an object"),
-    (vocab_and_merges('{"a": 16777216}'), "model.vocab gives 'a' the id 16777216; ids are integers from"),
+    (vocab_and_merges('{"a": 4194304}'), "model.vocab gives 'a' the id 4194304; ids are integers from"),
     (vocab_and_merges('{"a": 0, "b": 0}'), "model.vocab gives the id 0 to both 'b' and 'a'"),
     (vocab_and_merges('{"a": 0}', "a none\n"), r"model.merges \[0\] needs the token 'none', which is not in"),
     (vocab_and_merges('{"a": 0}', "a\n"), r"model.merges \[0\] is 'a', which is not two tokens"),
@@ -264,13 +264,13 @@ SENTENCEPIECES: Rows = [
     (sentencepiece(b"\x1a\x06\x12\x04" + b"\xff" * 4), ".*charsmap says .* takes 4294967295 of 0"),
 ]
 RANKS: Rows = [
-    (instead({"gpt2.tiktoken": "YQ== 16777216\n"}), "line 1 is not a token in base64 and its rank"),
+    (instead({"gpt2.tiktoken": "YQ== 4194304\n"}), "line 1 is not a token in base64 and its rank"),
     (instead({"gpt2.tiktoken": "YQ== 0\nYQ== 1\n"}), "the token of rank 1 is there a second time"),
-    (ranks({"2147483647": {"content": "x"}}), "the special token 'x' with the id 2147483647 .* 16777216"),
+    (ranks({"2147483647": {"content": "x"}}), "the special token 'x' with the id 2147483647 .* 4194304"),
     (ranks({"0": {"content": "x"}}), "the special token 'x' with the id 0 is there already"),
 ]
 TEKKEN: Rows = [
-    (tekken(default_vocab_size=1 << 31), "config.default_vocab_size must be an integer from 2 to 16777216"),
+    (tekken(default_vocab_size=1 << 31), "config.default_vocab_size must be an integer from 2 to 4194304"),
     (tekken(default_num_special_tokens=9), "config.default_vocab_size must be an integer from 9 to"),
     (tekken(pattern="("), r"pre_tokenizer.*Regex .*'\(' without '\)'"),
     (both(remove(TOKENIZER), link("tekken.json", "tekken.json")), LOOP),

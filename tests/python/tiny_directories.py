@@ -378,6 +378,8 @@ def as_hub_snapshot(model: Path, home: Path) -> Path:
 
 def refusal(model: Path, door: Callable[[Path], object]) -> str:
     """In one line, without the directory."""
+    import pytest  # which whoever measures a process by itself would count
+
     with pytest.raises(ValueError) as error:
         door(model)
     assert type(error.value) is ValueError

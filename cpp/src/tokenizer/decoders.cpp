@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "quire/error.h"
 #include "tokenizer/byte_fallback.h"
 #include "tokenizer/byte_level.h"
 #include "tokenizer/pattern.h"
@@ -233,7 +234,13 @@ class StagedDecoder final : public Decoder {
   using Stages = std::vector<std::unique_ptr<const TokenStage>>;
 
   static std::string run(const Stages& stages, std::string token, bool is_first, bool is_last) {
-    for (const auto& stage : stages) token = stage->apply(std::move(token), is_first, is_last);
+    // Of all tokens of a vocabulary, so that replacements of replacements could fill the memory.
+    const size_t most = 1024 + 16 * token.size();
+    for (const auto& stage : stages) {
+      token = stage->apply(std::move(token), is_first, is_last);
+      if (token.size() > most)
+        throw InvalidArgument(str("decoder: a token becomes longer than ", most, " bytes"));
+    }
     return token;
   }
 

@@ -158,7 +158,12 @@ void HfTokenizer::build(const JsonNode& document) {
   normalizer_ = make_normalizer(document.find("normalizer"));
   post_processor_ = make_post_processor(document.find("post_processor"));
   added_ = std::make_unique<AddedVocabulary>(document.find("added_tokens"), *model_, normalizer_.get());
-  decode_table_ = make_decode_table(make_decoder(document.find("decoder")));
+  std::unique_ptr<const Decoder> decoder = make_decoder(document.find("decoder"));
+  try {
+    decode_table_ = make_decode_table(std::move(decoder));
+  } catch (const InvalidArgument& error) {
+    document.fail(error.what());
+  }
 }
 
 std::shared_ptr<const DecodeTable> HfTokenizer::make_decode_table(

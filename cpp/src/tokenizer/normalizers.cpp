@@ -129,17 +129,12 @@ class SequenceNormalizer final : public Normalizer {
     for (const auto& stage : stages_) {
       if (!stage->is_surely_normalized(normalized))
         normalized = stage->normalize(normalized, drops_start, alignment);
-      if (normalized.size() > kMaxNormalizedBytes) {
-        throw InvalidArgument(str("text grows to ", normalized.size(), " bytes when normalized; at most ",
-                                  kMaxNormalizedBytes, " are supported"));
-      }
+      check_rewritten_bytes(normalized.size(), text.size());
     }
     return normalized;
   }
 
  private:
-  static constexpr size_t kMaxNormalizedBytes = size_t{1} << 31;
-
   std::vector<std::unique_ptr<const Normalizer>> stages_;
 };
 

@@ -1,5 +1,8 @@
 #include "tokenizer/rewriter.h"
 
+#include "quire/error.h"
+#include "util/str.h"
+
 namespace quire::text {
 namespace {
 
@@ -32,11 +35,14 @@ TextSpan Alignment::span(size_t begin, size_t end) const {
   return {begin_ + begin, begin_ + end};
 }
 
+void check_rewritten_bytes(size_t bytes, size_t original_bytes) {
+  if (const size_t most = max_rewritten_bytes(original_bytes); bytes > most)
+    throw InvalidArgument(str("a text of ", original_bytes, " bytes grows to more than ", most,
+                              " when normalized: what replaces its characters is too long"));
+}
+
 void Rewriter::put_in_turn(std::string_view text, size_t begin, size_t end) {
-  if (alignment_ == nullptr) {
-    written_ += text;
-    return;
-  }
+  if (alignment_ == nullptr) return put(text, begin, end);
   size_t last = begin;
   for (size_t pos = 0, next = begin; pos < text.size();) {
     const size_t first = pos;

@@ -36,12 +36,19 @@ class Alignment {
   std::vector<Part> parts_;  // of each byte of a changed text
 };
 
+// What a text may grow to when it is written anew: no language's forms are that much longer, but replacements
+// of a tokenizer.json could be. Throws InvalidArgument beyond that.
+inline constexpr size_t max_rewritten_bytes(size_t original_bytes) {
+  return (size_t{1} << 20) + 64 * original_bytes;
+}
+void check_rewritten_bytes(size_t bytes, size_t original_bytes);
+
 // Writes a text anew, from the front to the back, and its alignment if there is one. Places are those in
 // the text as it was, the source.
 class Rewriter {
  public:
   Rewriter(std::string_view source, Alignment* alignment, size_t capacity)
-      : source_(source), alignment_(alignment) {
+      : source_(source), max_bytes_(max_rewritten_bytes(source.size())), alignment_(alignment) {
     written_.reserve(capacity);
   }
 
@@ -52,6 +59,7 @@ class Rewriter {
   // What takes the place of [begin, end), as a whole.
   void put(std::string_view bytes, size_t begin, size_t end) {
     written_ += bytes;
+    if (written_.size() > max_bytes_) check_rewritten_bytes(written_.size(), source_.size());
     if (alignment_ != nullptr) record(begin, end);
   }
   void put(char32_t character, size_t begin, size_t end) {
@@ -72,6 +80,7 @@ class Rewriter {
 
   std::string_view source_;
   std::string written_;
+  size_t max_bytes_;
   Alignment* alignment_;
   std::vector<Alignment::Part> parts_;
 };

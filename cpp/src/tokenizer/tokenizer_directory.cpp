@@ -37,7 +37,7 @@ namespace {
 
 // Tokens of more bytes than any vocabulary has would bring too many ways to merge.
 constexpr size_t kMaxTokenBytes = 4096;
-constexpr size_t kMaxRank = size_t{1} << 24;
+constexpr size_t kMaxRank = size_t{1} << 22;  // each takes memory, named or not
 
 // added_tokens_decoder of tokenizer_config.json: {"128000": {"content": ..., "special": ...}}.
 Json added_tokens_of(const Json& config, const std::string& file) {

@@ -9,7 +9,7 @@
 namespace quire::text {
 namespace {
 
-constexpr int64_t kMaxId = 1 << 24;
+constexpr int64_t kMaxId = 1 << 22;  // each takes memory, named or not
 
 // Without the token that stands for them, unknown words cannot be encoded.
 int32_t append_unk(int32_t unk_id, const std::string& unk_token, std::string_view word) {

@@ -74,7 +74,7 @@ std::unique_ptr<WeightLoader> make_checking_loader(const HostParallel* host = nu
 // being copied. Dummy values are made on the device, with `ops`. Throws InternalError when the device fails.
 // `runtime` and `ops` live longer; so does the memory that it writes to.
 std::unique_ptr<WeightLoader> make_device_loader(const DeviceRuntime& runtime, int32_t device,
-                                                 const KernelTable& ops, int32_t max_threads = 10);
+                                                 const KernelTable& ops, int32_t max_threads = 12);
 
 // For a model whose arena is `arena`: what is not computed comes from the file, at `finish`, or is there
 // already when the file is mapped. The rest goes through `inner`, which writes to the arena's kind of memory.
