@@ -36,7 +36,8 @@ void* map_huge_pages(size_t bytes) {
 }  // namespace
 
 cudaError_t allocate_pinned(void** data, size_t bytes) {
-  if (bytes < kHugePageBytes || bytes > SIZE_MAX / 2) return cudaHostAlloc(data, bytes, cudaHostAllocPortable);
+  if (bytes < kHugePageBytes || bytes > SIZE_MAX / 2)
+    return cudaHostAlloc(data, bytes, cudaHostAllocPortable);
   const size_t mapped_bytes = (bytes + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
   if (void* const mapped = map_huge_pages(mapped_bytes)) {
     void* on_device = nullptr;

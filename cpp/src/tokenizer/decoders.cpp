@@ -239,7 +239,7 @@ class StagedDecoder final : public Decoder {
     for (const auto& stage : stages) {
       token = stage->apply(std::move(token), is_first, is_last);
       if (token.size() > most)
-        throw InvalidArgument(str("decoder: a token becomes longer than ", most, " bytes"));
+        throw InvalidArgument(str("the decoder makes a token longer than ", most, " bytes"));
     }
     return token;
   }

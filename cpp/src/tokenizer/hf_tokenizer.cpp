@@ -162,7 +162,7 @@ void HfTokenizer::build(const JsonNode& document) {
   try {
     decode_table_ = make_decode_table(std::move(decoder));
   } catch (const InvalidArgument& error) {
-    document.fail(error.what());
+    document.at("decoder").fail(str("is not read: ", error.what()));
   }
 }
 

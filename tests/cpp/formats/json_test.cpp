@@ -50,7 +50,7 @@ TEST(JsonTest, NoReaderFollowsNestingToTheEndOfItsStack) {
 
 TEST(JsonTest, MembersThatAreThereTwiceAreNamedWithTheirPlace) {
   check_unique_members(R"({"a": {"b": 1}, "b": [{"a": 1}, {"a": 2}]})", "f");
-  check_unique_members(R"({"a": 1, "a")", "f");  // no JSON: another's complaint
+  check_unique_members(R"({"a": 1, )", "f");  // no JSON: another's complaint
   EXPECT_EQ(error_of([] { check_unique_members(R"({"a": 1, "b": 2, "a": 3})", "f"); }),
             "f: 'a' is there twice");
   EXPECT_EQ(error_of([] { check_unique_members(R"({"x": [{"y": {"a": 1, "\u0061": 3}}]})", "f"); }),
