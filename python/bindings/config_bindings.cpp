@@ -62,15 +62,15 @@ nb::dict build_info_as_dict() {
 
 nb::object hub_name(const std::string& text) {
   const auto name = parse_hub_name(text);
-  return name ? nb::object(nb::make_tuple(name->name, name->revision)) : nb::none();
+  return name ? nb::object(nb::make_tuple(name->name, name->revision, name->quantization)) : nb::none();
 }
 
-nb::tuple cached_model(const std::string& name, const std::string& revision, const std::string& files,
-                       const std::string& download_dir) {
+nb::tuple cached_model(const std::string& name, const std::string& revision, const std::string& quantization,
+                       const std::string& files, const std::string& download_dir) {
   const HubFiles needed = files == "tokenizer" ? HubFiles::kTokenizer
                           : files == "config"  ? HubFiles::kConfig
                                                : HubFiles::kModel;
-  const CachedModel found = find_cached_model({name, revision}, needed, download_dir);
+  const CachedModel found = find_cached_model({name, revision, quantization}, needed, download_dir);
   return nb::make_tuple(found.directory, found.missing);
 }
 
@@ -135,15 +135,21 @@ void bind_config(nb::module_& m) {
           "Whether this thread is in a logits processor of an engine with this configuration.");
   def_attributes(type, kAll, /*settable=*/false);
   m.def("parse_hub_name", hub_name, "text"_a,
-        nb::sig("def parse_hub_name(text: str) -> tuple[str, str] | None"),
-        "The name and the revision, perhaps empty, of \"org/name@revision\"; None for what can be no such "
+        nb::sig("def parse_hub_name(text: str) -> tuple[str, str, str] | None"),
+        "The name, the revision and the quantization, perhaps empty, of \"org/name:quantization@revision\"; "
+        "None for what can be no such "
         "name.");
-  m.def("find_cached_model", cached_model, "name"_a, "revision"_a, "files"_a, "download_dir"_a,
-        nb::sig("def find_cached_model(name: str, revision: str, files: str, download_dir: str) -> "
+  m.def("find_cached_model", cached_model, "name"_a, "revision"_a, "quantization"_a, "files"_a,
+        "download_dir"_a,
+        nb::sig("def find_cached_model(name: str, revision: str, quantization: str, files: str, "
+                "download_dir: str) -> "
                 "tuple[str, str]"),
-        "The directory of a model in the hub's cache, empty for none, and the first file that it lacks of "
+        "The directory or GGUF file of a model in the hub's cache, empty for none, and the first file that "
+        "it lacks of "
         "those "
         "that are needed: \"model\", \"tokenizer\" or \"config\"; see quire/model_directory.h.");
+  m.def("select_gguf_files", select_gguf_files, "names"_a, "quantization"_a, "repository"_a,
+        "The files of a repository that are the GGUF file of a quantization, or its parts.");
   m.def("build_info", build_info_as_dict, nb::sig("def build_info() -> dict[str, typing.Any]"),
         "What the extension was made of, and what of it this machine can use.");
   m.def(

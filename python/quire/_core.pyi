@@ -780,14 +780,19 @@ class EngineConfig:
 
     __signature__: quire.arguments.SignatureOf = ...
 
-def parse_hub_name(text: str) -> tuple[str, str] | None:
+def parse_hub_name(text: str) -> tuple[str, str, str] | None:
     """
-    The name and the revision, perhaps empty, of "org/name@revision"; None for what can be no such name.
+    The name, the revision and the quantization, perhaps empty, of "org/name:quantization@revision"; None for what can be no such name.
     """
 
-def find_cached_model(name: str, revision: str, files: str, download_dir: str) -> tuple[str, str]:
+def find_cached_model(name: str, revision: str, quantization: str, files: str, download_dir: str) -> tuple[str, str]:
     """
-    The directory of a model in the hub's cache, empty for none, and the first file that it lacks of those that are needed: "model", "tokenizer" or "config"; see quire/model_directory.h.
+    The directory or GGUF file of a model in the hub's cache, empty for none, and the first file that it lacks of those that are needed: "model", "tokenizer" or "config"; see quire/model_directory.h.
+    """
+
+def select_gguf_files(names: Sequence[str], quantization: str, repository: str) -> list[str]:
+    """
+    The files of a repository that are the GGUF file of a quantization, or its parts.
     """
 
 def build_info() -> dict[str, Any]:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from quire import _core
 
 # What is read beside the weights. Wildcards are fnmatch's.
 TOKENIZER_FILES = (
@@ -29,9 +32,18 @@ _SINGLE = "model.safetensors"
 
 
 def download(
-    name: str, revision: str, *, files: str, download_dir: str | None, field: str, missing: str
+    name: str,
+    revision: str,
+    *,
+    quantization: str,
+    files: str,
+    download_dir: str | None,
+    field: str,
+    missing: str,
 ) -> str:
-    """The directory of a snapshot with the files that are needed, which are downloaded with a progress bar.
+    """The directory of a snapshot with the files that are needed, or the GGUF file of a quantization.
+
+    They are downloaded with a progress bar.
 
     What the weights are for comes first, so that a snapshot with weights is whole. ``missing`` is the file
     that a snapshot in the cache lacks. Where the hub is and who asks is said by ``huggingface_hub``'s own
@@ -54,6 +66,8 @@ def download(
         )
 
     try:
+        if quantization:
+            return _fetch_gguf(huggingface_hub.HfApi(), fetch, name, revision, quantization)
         small = [*TOKENIZER_FILES]
         if files != "tokenizer":
             small += CONFIG_FILES
@@ -65,7 +79,10 @@ def download(
     except Exception as error:  # whatever the package and what it stands on make of it
         raise ValueError(f"{begin}; its download failed: {_reason(huggingface_hub, error)}") from error
     # Where the hub cannot be reached, what the cache has of it is all that comes.
-    why = "it has none, or cannot be reached; give a model of transformers' whose weights are safetensors"
+    why = (
+        "it has none, or cannot be reached; give a model of transformers' whose weights are safetensors, or "
+        f"a GGUF file by its quantization, like {name}:Q4_K_M"
+    )
     if files != "tokenizer" and not (snapshot / "config.json").exists():
         raise ValueError(f"{field}: the hub gave no config.json of {name!r}: {why}")
     if files == "model":
@@ -73,6 +90,17 @@ def download(
         if absent and not (snapshot / _SINGLE).exists():
             raise ValueError(f"{field}: the hub gave no {absent[0]} of {name!r}: {why}")
     return str(snapshot)
+
+
+def _fetch_gguf(
+    api: Any, fetch: Callable[[str | None, list[str]], Path], name: str, revision: str, quantization: str
+) -> str:
+    names = api.list_repo_files(name, revision=revision or None)
+    selected = _core.select_gguf_files(names, quantization, name)
+    if not selected:
+        there = [one for one in names if one.endswith(".gguf")]
+        raise ValueError(f"no GGUF file of {quantization}; there are {', '.join(there) or 'none'}")
+    return str(fetch(revision or None, selected) / selected[0])
 
 
 def _weight_files(snapshot: Path) -> list[str]:

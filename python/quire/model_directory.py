@@ -23,7 +23,7 @@ def resolve_model(
 ) -> str:
     """Returns the model's directory: the bundled demo model's for ``"quire-demo"``, what is there of that
     path, else that of ``"org/name"`` (or ``"org/name@revision"``) on the Hugging Face hub: from its cache
-    without asking the network, or downloaded.
+    without asking the network, or downloaded. ``"org/name:Q4_K_M"`` is the GGUF file of that quantization.
 
     ``files`` are those that are needed: "model", "tokenizer", or "config" alone. Raises ValueError, naming
     ``field``, if there is none, TypeError if it is no path.
@@ -49,18 +49,26 @@ def resolve_model(
             f"{field}: no directory {name!r:.150}; give one with config.json, a name on the hub "
             f"like 'org/name', or '{DEMO_MODEL}', the bundled model"
         )
-    repository, named_revision = hub
+    repository, named_revision, quantization = hub
     if revision and named_revision and revision != named_revision:
         raise ValueError(
             f"{field}: {name!r} and the revision {revision!r} are not the same; give one of them"
         )
     at = named_revision or revision or ""
-    directory, missing = _core.find_cached_model(repository, at, files, download_dir or "")
+    directory, missing = _core.find_cached_model(repository, at, quantization, files, download_dir or "")
     if directory and not missing:
         return directory
     from quire.hub import download  # imported late: most models are directories, or were fetched before
 
-    return download(repository, at, files=files, download_dir=download_dir, field=field, missing=missing)
+    return download(
+        repository,
+        at,
+        quantization=quantization,
+        files=files,
+        download_dir=download_dir,
+        field=field,
+        missing=missing,
+    )
 
 
 def locate_model(model: str | os.PathLike[str], engine_args: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -95,9 +103,12 @@ def locate_model(model: str | os.PathLike[str], engine_args: Mapping[str, Any]) 
 
 def model_name(model: str | os.PathLike[str]) -> str:
     """What a model is called without other names: its name on the hub, or the last part of its path."""
-    path = Path(model).resolve()
+    is_file = str(model).endswith(".gguf")
+    path = Path(model).absolute() if is_file else Path(model).resolve()  # the cache's files are links
     if str(model) == resolve_model(DEMO_MODEL):
         return DEMO_MODEL
-    if path.parent.name == "snapshots" and path.parent.parent.name.startswith("models--"):
-        return path.parent.parent.name.removeprefix("models--").replace("--", "/", 1)
+    for snapshot in path.parents if is_file else [path]:
+        repository = snapshot.parent.parent.name
+        if snapshot.parent.name == "snapshots" and repository.startswith("models--"):
+            return repository.removeprefix("models--").replace("--", "/", 1)
     return path.name

@@ -8,8 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import gguf
 import pytest
 from fake_hub import COMMIT, fake_hub
+from gguf_files import write_gguf
 from quire import LLM, EngineArgs, SamplingParams
 from quire.cli import main
 from quire.model_directory import locate_model, model_name, resolve_model
@@ -188,3 +190,32 @@ def test_the_command_takes_a_name(home: Path, demo_model: Path, capsys: pytest.C
     assert main(["run", "--model", "org/other", *arguments, "Once"]) == 1
     said = capsys.readouterr().err
     assert "--model: model: no directory 'org/other'" in said and said.count("\n") == 1
+
+
+def test_a_quantization_is_downloaded_alone_and_found_again(
+    home: Path, demo_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(demo_model, tmp_path / "demo")
+    write_gguf(tmp_path / "x.gguf", tmp_path / "demo", "llama", gguf.GGMLQuantizationType.Q8_0)
+    (tmp_path / "repository").mkdir()
+    (tmp_path / "repository" / "demo-Q8_0.gguf").write_bytes((tmp_path / "x.gguf").read_bytes())
+    others = {"demo-Q4_K_M.gguf": b"", "demo-Q4_K.gguf": b""}
+    with fake_hub(NAME, tmp_path / "repository", **others) as hub:
+        environment = {"HF_HOME": str(home), "HF_ENDPOINT": hub.endpoint}
+        done = python(GENERATE.replace("org/name", "org/name:q8_0"), **environment)
+        assert done.returncode == 0, done.stderr
+        assert hub.fetched == ["demo-Q8_0.gguf"]
+        absent = python(GENERATE.replace("org/name", "org/name:Q6_K"), **environment)
+        assert "no GGUF file of Q6_K; there are" in absent.stderr.splitlines()[-1]
+    file = resolve_model(f"{NAME}:Q8_0@main")
+    assert Path(file).name == "demo-Q8_0.gguf" and model_name(file) == NAME
+    assert resolve_model(NAME) == file  # the cache has no other
+    params = SamplingParams(temperature=0, max_tokens=8)
+    texts = [
+        LLM(model, num_threads=1, max_model_len=64)
+        .generate("Once", params, use_tqdm=False)[0]
+        .outputs[0]
+        .text
+        for model in (f"{NAME}:Q8_0", tmp_path / "x.gguf")
+    ]
+    assert texts[0] == texts[1]

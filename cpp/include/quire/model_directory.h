@@ -7,6 +7,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "quire/engine_config.h"
 #include "quire/export.h"
@@ -15,25 +16,34 @@ namespace quire {
 
 // A repository on the hub.
 struct HubName {
-  std::string name;      // "org/name"
-  std::string revision;  // a branch, a tag or a commit; empty: not given
+  std::string name;               // "org/name"
+  std::string revision;           // a branch, a tag or a commit; empty: not given
+  std::string quantization = {};  // which of its GGUF files: "Q4_K_M"; empty: not given
 };
 
-// What "org/name" or "org/name@revision" says; nothing for what can be no such name. Whether there is a
-// directory of that name is not looked at. Thread-safe.
+// What "org/name", "org/name@revision" or "org/name:quantization@revision" says; nothing for what can be no
+// such name. Whether there is a directory of that name is not looked at. Thread-safe.
 QUIRE_API std::optional<HubName> parse_hub_name(const std::string& text);
 
 // What is to be read of a repository.
 enum class HubFiles { kModel = 0, kTokenizer = 1, kConfig = 2 };
 
 struct CachedModel {
-  std::string directory;  // of the files; empty: the cache has none of this revision
+  std::string directory;  // of the files, or a GGUF file; empty: the cache has none of this revision
   std::string missing;    // why it is not enough: the first file that is not there; empty: it is
 };
 // Looks a name up; `download_dir` is the cache instead of huggingface_hub's own, unless it is empty. Without
-// a revision that is "main". Throws InvalidArgument for a revision that cannot be one. Thread-safe.
+// a revision that is "main". Throws InvalidArgument for a revision that cannot be one, and for a quantization
+// that several GGUF files are of. Thread-safe.
 QUIRE_API CachedModel find_cached_model(const HubName& name, HubFiles files = HubFiles::kModel,
                                         const std::string& download_dir = "");
+
+// Those of a repository's files that are the GGUF file of a quantization, or its parts: the quantization
+// stands in their names between dashes, points or slashes, in any case. Sorted; empty when there is none.
+// Throws InvalidArgument, naming `repository`, when several files are of it.
+QUIRE_API std::vector<std::string> select_gguf_files(const std::vector<std::string>& names,
+                                                     const std::string& quantization,
+                                                     const std::string& repository);
 
 // The configuration with directories for `model` and `tokenizer`. What is there is taken as it is, before
 // names are thought of; so is what can be no name, of which whoever reads it says what is wrong. Throws

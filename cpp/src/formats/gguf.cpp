@@ -367,9 +367,18 @@ namespace {
 constexpr size_t kPartBytes = 20;  // "-00001-of-00003.gguf"
 
 // The place of a part and the number of parts that a name tells; zeros for another name.
-std::pair<int, int> part_of(std::string_view name) {
-  if (name.size() < kPartBytes) return {0, 0};
-  name.remove_prefix(name.size() - kPartBytes);
+
+}  // namespace
+}  // namespace gguf
+
+bool is_gguf_path(const std::string& path) {
+  std::error_code error;
+  return path.ends_with(".gguf") && !std::filesystem::is_directory(path, error);
+}
+
+std::pair<int, int> gguf_part_of(std::string_view name) {
+  if (name.size() < gguf::kPartBytes) return {0, 0};
+  name.remove_prefix(name.size() - gguf::kPartBytes);
   if (name[0] != '-' || name.substr(6, 4) != "-of-" || !name.ends_with(".gguf")) return {0, 0};
   const auto number = [](std::string_view digits) {
     int value = 0;
@@ -384,14 +393,6 @@ std::pair<int, int> part_of(std::string_view name) {
   return {part, count};
 }
 
-}  // namespace
-}  // namespace gguf
-
-bool is_gguf_path(const std::string& path) {
-  std::error_code error;
-  return path.ends_with(".gguf") && !std::filesystem::is_directory(path, error);
-}
-
 std::string find_gguf(const std::string& directory) {
   const std::filesystem::path root(directory);
   std::error_code error;
@@ -400,7 +401,7 @@ std::string find_gguf(const std::string& directory) {
   std::string found;
   for (const auto& entry : std::filesystem::directory_iterator(root, error)) {
     const std::string path = entry.path().string();
-    if (!is_gguf_path(path) || gguf::part_of(path).first > 1) continue;
+    if (!is_gguf_path(path) || gguf_part_of(path).first > 1) continue;
     if (!found.empty()) return "";
     found = path;
   }
@@ -408,7 +409,7 @@ std::string find_gguf(const std::string& directory) {
 }
 
 std::vector<std::string> gguf_parts(const std::string& path) {
-  const auto [part, count] = gguf::part_of(path);
+  const auto [part, count] = gguf_part_of(path);
   if (count == 0) return {path};
   if (part != 1) throw InvalidArgument(str(path, ": is part ", part, " of ", count, "; give the first one"));
   std::vector<std::string> parts;

@@ -11,6 +11,8 @@
 #include <map>
 #include <span>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -109,6 +111,8 @@ class GgufFile {
 bool is_gguf_path(const std::string& path);
 // The one GGUF file, or first part of one, of a directory; empty when it has none, several, or safetensors.
 std::string find_gguf(const std::string& directory);
+// Which part of how many a file is, by its name "...-00001-of-00003.gguf"; {0, 0} for others.
+std::pair<int, int> gguf_part_of(std::string_view path);
 // The files that a model is split into, given the first; of one that is not split: itself.
 // Throws InvalidArgument for another part than the first.
 std::vector<std::string> gguf_parts(const std::string& path);

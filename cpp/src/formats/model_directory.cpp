@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <string_view>
 #include <system_error>
 
@@ -111,6 +112,24 @@ std::string missing_of(const fs::path& snapshot, HubFiles files) {
   return "";
 }
 
+// The GGUF file of a quantization, in a snapshot or one directory below.
+CachedModel find_gguf_of(const fs::path& snapshot, const HubName& name) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::recursive_directory_iterator at(snapshot, error), end; !error && at != end; at.increment(error)) {
+    if (at.depth() >= 1) at.disable_recursion_pending();
+    names.push_back(at->path().lexically_relative(snapshot).string());
+  }
+  const std::vector<std::string> selected = select_gguf_files(names, name.quantization, name.name);
+  if (selected.empty()) return {snapshot.string(), str("GGUF file of ", name.quantization)};
+  const std::string first = (snapshot / selected[0]).string();
+  if (gguf_part_of(first).first > 1) return {snapshot.string(), "the first part of " + selected[0]};
+  for (const std::string& part : gguf_parts(first)) {
+    if (!is_there(part)) return {snapshot.string(), fs::path(part).filename().string()};
+  }
+  return {first, ""};
+}
+
 // Where a directory's weights are one GGUF file, that is the model.
 std::string gguf_or_directory(const std::string& model) {
   const std::string file = find_gguf(model);
@@ -142,14 +161,48 @@ std::string locate(const char* field, const std::string& given, const std::strin
 
 std::optional<HubName> parse_hub_name(const std::string& text) {
   const size_t at = text.find('@');
-  const std::string name = text.substr(0, at);
+  const std::string before = text.substr(0, at);
+  const size_t colon = before.find(':');
+  const std::string name = before.substr(0, colon);
+  const std::string quantization = colon == std::string::npos ? "" : before.substr(colon + 1);
+  if (colon != std::string::npos && !is_name_part(quantization)) return std::nullopt;
   const size_t slash = name.find('/');
   if (slash == std::string::npos || !is_name_part(std::string_view(name).substr(0, slash)) ||
       !is_name_part(std::string_view(name).substr(slash + 1)))
     return std::nullopt;
-  if (at == std::string::npos) return HubName{name, ""};
+  if (at == std::string::npos) return HubName{name, "", quantization};
   if (!is_revision(std::string_view(text).substr(at + 1))) return std::nullopt;
-  return HubName{name, text.substr(at + 1)};
+  return HubName{name, text.substr(at + 1), quantization};
+}
+
+std::vector<std::string> select_gguf_files(const std::vector<std::string>& names,
+                                           const std::string& quantization, const std::string& repository) {
+  const auto lower = [](std::string text) {
+    for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    return text;
+  };
+  const auto is_edge = [](const std::string& text, size_t at) {
+    return at >= text.size() || text[at] == '-' || text[at] == '.' || text[at] == '/';
+  };
+  const std::string wanted = lower(quantization);
+  std::vector<std::string> selected;
+  for (const std::string& name : names) {
+    const std::string text = lower(name);
+    if (!text.ends_with(".gguf") || wanted.empty()) continue;
+    for (size_t at = text.find(wanted); at != text.npos; at = text.find(wanted, at + 1)) {
+      if ((at > 0 && !is_edge(text, at - 1)) || !is_edge(text, at + wanted.size())) continue;
+      selected.push_back(name);
+      break;
+    }
+  }
+  std::ranges::sort(selected);
+  std::vector<std::string> models;
+  std::ranges::copy_if(selected, std::back_inserter(models),
+                       [](const std::string& name) { return gguf_part_of(name).first <= 1; });
+  if (models.size() > 1)
+    throw InvalidArgument(str("'", repository, ":", quantization, "' may be ", models[0], " or ", models[1],
+                              "; name more of it, or give the file"));
+  return selected;
 }
 
 CachedModel find_cached_model(const HubName& name, HubFiles files, const std::string& download_dir) {
@@ -160,7 +213,11 @@ CachedModel find_cached_model(const HubName& name, HubFiles files, const std::st
   }
   const fs::path snapshot = snapshot_of(repository_in(hub_cache(download_dir), name.name), revision);
   if (snapshot.empty()) return {};
-  return {snapshot.string(), missing_of(snapshot, files)};
+  if (!name.quantization.empty()) return find_gguf_of(snapshot, name);
+  const std::string missing = missing_of(snapshot, files);
+  const std::string gguf =
+      missing.empty() || files == HubFiles::kTokenizer ? "" : find_gguf(snapshot.string());
+  return gguf.empty() ? CachedModel{snapshot.string(), missing} : CachedModel{gguf, ""};
 }
 
 EngineConfig locate_model(EngineConfig config) {

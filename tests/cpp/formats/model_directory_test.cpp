@@ -59,6 +59,52 @@ TEST(ModelDirectoryTest, ANameHasTwoPartsAndPerhapsARevision) {
   EXPECT_FALSE(parse_hub_name("a/" + std::string(1000, 'b')));
 }
 
+TEST(ModelDirectoryTest, ANameMayHaveAQuantization) {
+  const auto parsed = parse_hub_name("org/name:UD-Q4_K_XL@main");
+  ASSERT_TRUE(parsed);
+  EXPECT_EQ(parsed->name, "org/name");
+  EXPECT_EQ(parsed->quantization, "UD-Q4_K_XL");
+  EXPECT_EQ(parsed->revision, "main");
+  EXPECT_EQ(parse_hub_name("a/b:Q8_0")->quantization, "Q8_0");
+  for (const char* none : {"a/b:", "a/b:@main", "a/b:x/y", "a/b:..", "a/b:Q8_0:Q4_0", "a:b/c"})
+    EXPECT_FALSE(parse_hub_name(none)) << none;
+  using Names = std::vector<std::string>;
+  const Names names = {"x-Q4_K_M.gguf",
+                       "x-Q4_K.gguf",
+                       "x.q8_0.gguf",
+                       "README.md",
+                       "f16/x-00002-of-00002.gguf",
+                       "f16/x-00001-of-00002.gguf",
+                       "x-F16.txt",
+                       "y-Q5-1.gguf",
+                       "z-Q5-2.gguf"};
+  EXPECT_EQ(select_gguf_files(names, "Q4_K_M", "r"), Names{"x-Q4_K_M.gguf"});
+  EXPECT_EQ(select_gguf_files(names, "Q4_K", "r"), Names{"x-Q4_K.gguf"});
+  EXPECT_EQ(select_gguf_files(names, "Q8_0", "r"), Names{"x.q8_0.gguf"});
+  EXPECT_EQ(select_gguf_files(names, "F16", "r"),
+            (Names{"f16/x-00001-of-00002.gguf", "f16/x-00002-of-00002.gguf"}));
+  EXPECT_EQ(select_gguf_files(names, "Q4", "r"), Names());
+  EXPECT_EQ(error_of([&] { select_gguf_files(names, "q5", "r"); }),
+            "'r:q5' may be y-Q5-1.gguf or z-Q5-2.gguf; name more of it, or give the file");
+}
+
+TEST(ModelDirectoryTest, TheFileOfAQuantizationIsFoundWithItsParts) {
+  const HubCache cache({});
+  cache.write("x-Q8_0.gguf", "");
+  const auto find = [&](const char* quantization) {
+    return find_cached_model({"org/name", "", quantization}, HubFiles::kModel, cache.path());
+  };
+  EXPECT_EQ(cache.find().directory, cache.snapshot() + "/x-Q8_0.gguf");  // the only one
+  cache.write("x-F16-00001-of-00002.gguf", "");
+  EXPECT_EQ(cache.find().missing, "config.json");
+  EXPECT_EQ(find("q8_0").directory, cache.snapshot() + "/x-Q8_0.gguf");
+  EXPECT_EQ(find("q8_0").missing, "");
+  EXPECT_EQ(find("F16").missing, "x-F16-00002-of-00002.gguf");
+  cache.write("x-F16-00002-of-00002.gguf", "");
+  EXPECT_EQ(find("F16").directory, cache.snapshot() + "/x-F16-00001-of-00002.gguf");
+  EXPECT_EQ(find("F32").missing, "GGUF file of F32");
+}
+
 TEST(ModelDirectoryTest, ABranchATagAndACommitAreFound) {
   const HubCache cache{"config.json", "model.safetensors"};
   for (const char* revision : {"", "main", "refs/pr/1", kCommit}) {
