@@ -16,7 +16,7 @@ import quire
 import torch
 from logits_parity import CASES, Logits, assert_close, reference, run_quire_logits
 from quire.cli import main
-from transformers import AutoModelForCausalLM, MistralConfig
+from transformers import AutoModelForCausalLM
 
 ONE_OF_EACH = ["llama-gqa-64", "qwen2-gqa-80", "qwen3-gqa-128", "gemma2-mha-128-untied"]
 SMALL = ONE_OF_EACH[0]
@@ -165,58 +165,6 @@ def metas_name(name: str) -> tuple[str, int | None]:
         if ours in name:
             return name.replace(ours, theirs).removeprefix("model."), dimension
     raise AssertionError(name)
-
-
-@pytest.mark.parametrize("name", [*ONE_OF_EACH, "qwen2-window", "gemma2-no-caps"])
-def test_torch_export(
-    name: str, make_model: Callable[..., Path], logits_of: Callable[..., Logits], tmp_path: Path
-) -> None:
-    """The configuration is found in the graph, and the logits are compared."""
-    model = make_model(CASES[name])
-    attention = "sdpa" if name == "qwen2-window" else "eager"
-    archive = export_program(module_of(model), tmp_path / "model.pt2", attention)
-    written = quire.export(archive, tmp_path / "exported")
-    assert_close(run(logits_of, written, name), reference(model, CASES[name]))
-    # Another configuration than the graph's, with the same shapes.
-    config = json.loads((written / "config.json").read_text())
-    config["rms_norm_eps"] = 0.5
-    with pytest.raises(ValueError, match=r"model\.pt2: the written model's log-probabilities differ by"):
-        quire.export(archive, tmp_path / "other", config=config)
-    assert not (tmp_path / "other").exists()
-
-
-def export_program(module: torch.nn.Module, path: Path, attention: str = "eager") -> Path:
-    class WithLogits(torch.nn.Module):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = module
-
-        def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
-            return self.inner(input_ids=input_ids, use_cache=False).logits
-
-    module.config._attn_implementation = attention
-    with torch.no_grad():
-        program = torch.export.export(WithLogits(), (torch.zeros(1, 12, dtype=torch.int64),), strict=False)
-    torch.export.save(program, path)
-    return path
-
-
-def test_a_window_that_the_architecture_has_not_is_named(tmp_path: Path) -> None:
-    sizes = {"hidden_size": 64, "num_attention_heads": 2, "num_hidden_layers": 1, "vocab_size": 99}
-    config = MistralConfig(**sizes, intermediate_size=64, num_key_value_heads=2, sliding_window=5)
-    export_program(AutoModelForCausalLM.from_config(config).eval(), tmp_path / "mistral.pt2", "sdpa")
-    with pytest.raises(
-        ValueError, match=r"mistral\.pt2: attention sees a window of 5, which Llama has not; give"
-    ):
-        quire.export(tmp_path / "mistral.pt2", tmp_path / "exported")
-
-
-def test_a_program_of_another_kind_wants_a_config(make_model: Callable[..., Path], tmp_path: Path) -> None:
-    torch.export.save(
-        torch.export.export(torch.nn.Linear(3, 4), (torch.zeros(2, 3),)), tmp_path / "linear.pt2"
-    )
-    with pytest.raises(ValueError, match=r"linear\.pt2: has no config\.json beside it; give config"):
-        quire.export(tmp_path / "linear.pt2", tmp_path / "exported")
 
 
 def test_dtypes_shards_and_transforms(make_model: Callable[..., Path], tmp_path: Path) -> None:

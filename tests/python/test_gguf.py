@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import struct
 import subprocess
@@ -18,6 +19,7 @@ import torch
 import transformers
 from gguf import GGMLQuantizationType as Type
 from gguf_files import copy_of, finish, write_gguf
+from paths import ROOT
 from quire import LLM, SamplingParams, Tokenizer, plan
 
 PROMPTS = ["Once upon a time", "The baker said: 12345 loaves, don't!", "<|im_start|>user\nHi<|im_end|>\n"]
@@ -159,6 +161,10 @@ def test_a_split_file_is_read_from_its_first_part(make: Maker, tmp_path: Path) -
         LLM(str(parts[0]), num_threads=1)
 
 
+def gguf_string(text: bytes) -> bytes:
+    return struct.pack("<Q", len(text)) + text
+
+
 def test_files_that_lie_are_refused_by_name(make: Maker, tmp_path: Path) -> None:
     file, _ = make("llama", Type.Q8_0, num_hidden_layers=1)
     good = file.read_bytes()
@@ -183,10 +189,7 @@ def test_files_that_lie_are_refused_by_name(make: Maker, tmp_path: Path) -> None
     refused(good[:at] + struct.pack("<I", 13) + good[at + 4 :], "Q5_K, which is not read")
     refused(good[: at + 4] + struct.pack("<Q", 7) + good[at + 12 :], "no multiple of 32")
     refused(good[: at + 4] + struct.pack("<Q", 1 << 62) + good[at + 12 :], "truncated")
-    refused(
-        good.replace(b"\x05\x00\x00\x00\x00\x00\x00\x00qwen2", b"\x05\x00\x00\x00\x00\x00\x00\x00qwenX"),
-        "'qwenX'",
-    )
+    refused(good.replace(gguf_string(b"qwen2"), gguf_string(b"qwenX")), "'qwenX'")
 
 
 def test_transformers_reads_the_same_from_a_file(tmp_path: Path, demo_model: Path) -> None:
@@ -263,3 +266,26 @@ def test_a_file_stands_at_the_other_doors(make: Maker) -> None:
     # Its own tokenizer is one for other models too.
     llm = LLM(str(directory), tokenizer=str(file), num_threads=1, max_model_len=128, dtype="float32")
     assert answers_of(llm) == answers(file)
+
+
+def test_the_page_of_checkpoints_lists_what_is_read(make: Maker, tmp_path: Path) -> None:
+    file, _ = make("llama", Type.Q8_0, num_hidden_layers=1)
+    good = file.read_bytes()
+
+    def read_are(old: bytes, new: bytes) -> set[str]:
+        (tmp_path / "bad.gguf").write_bytes(good.replace(old, new, 1))
+        with pytest.raises(ValueError, match="read are ") as raised:
+            start(tmp_path / "bad.gguf")
+        return set(str(raised.value).split("read are ")[1].replace(" and ", ", ").split(", "))
+
+    page = (ROOT / "docs" / "checkpoints.md").read_text()
+    listed = dict(re.findall(r"^\| (`?[\w. ]+`?) \| (.*) \|$", page, re.MULTILINE))
+    at = good.index(b"blk.0.attn_q.weight") + len(b"blk.0.attn_q.weight") + 4 + 16
+    for row, found in (
+        ("`general.architecture`", read_are(gguf_string(b"llama"), gguf_string(b"lamas"))),
+        ("`tokenizer.ggml.model`", read_are(gguf_string(b"gpt2"), gguf_string(b"gpt9"))),
+        ("`tokenizer.ggml.pre`", read_are(gguf_string(b"qwen2"), gguf_string(b"qwen9"))),
+        ("types of tensors", read_are(good[at - 20 : at + 4], good[at - 20 : at] + struct.pack("<I", 13))),
+    ):
+        words = re.sub(r"\(.*?\)", "", listed[row]).split(";")[0]
+        assert set(re.findall(r"[\w.-]+", words)) == found

@@ -21,6 +21,7 @@ from tiny_directories import (
     Damage,
     chat,
     encode,
+    encode_long,
     export,
     header,
     index,
@@ -123,6 +124,7 @@ BOMBS: list[tuple[Damage, Door, str]] = [
     (
         sections(normalizer={"type": "Sequence", "normalizers": [GROWS] * 32}),
         encode,
+        encode_long,
         "a text of .* grows to more",
     ),
     (sections(normalizer=LONG), encode, "a text of .* grows to more than"),
@@ -131,6 +133,8 @@ BOMBS: list[tuple[Damage, Door, str]] = [
         tokenize,
         f"{TOKENIZER}: decoder is not read: the decoder makes a token longer",
     ),
+    # Each piece of 17 characters takes few steps; they are many.
+    (split("a{17}", "(a|a)*b"), encode_long, STEPS),
     (split("(a+)+$"), encode, STEPS),
     (split("(a|a)*b"), encode, STEPS),
     (tekken(pattern="(a+)+$"), encode, STEPS),

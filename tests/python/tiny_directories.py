@@ -106,6 +106,10 @@ def encode(model: Path) -> list[int]:
     return quire.Tokenizer(str(model)).encode("a" * 40 + "c")
 
 
+def encode_long(model: Path) -> list[int]:
+    return quire.Tokenizer(str(model)).encode("a" * 8500)
+
+
 def chat(model: Path) -> object:
     llm = quire.LLM(model, device="cpu", num_threads=1)
     return llm.apply_chat_template([{"role": "user", "content": "x"}])
@@ -215,9 +219,14 @@ def added(**changes: Any) -> Damage:
     return sections(added_tokens=[{"id": 256, "content": "<x>"} | flags | changes])
 
 
-def split(pattern: str) -> Damage:
-    stage = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
-    return sections(pre_tokenizer=stage)
+def split(*patterns: str) -> Damage:
+    stages = [
+        {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+        for pattern in patterns
+    ]
+    if len(stages) == 1:
+        return sections(pre_tokenizer=stages[0])
+    return sections(pre_tokenizer={"type": "Sequence", "pretokenizers": stages})
 
 
 def around(token_id: int) -> Damage:

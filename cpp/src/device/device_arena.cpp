@@ -30,11 +30,16 @@ class MeasuringArena final : public DeviceArena {
  public:
   // From an address that no process has mapped, and that is not null.
   std::byte* allocate(size_t bytes) override {
+    if (bytes > kMaxBytes - used_)
+      throw ResourceExhausted(str("config.json asks for more than ", kMaxBytes, " bytes of weights"));
     return handed_out(reinterpret_cast<std::byte*>(uintptr_t{kAlignment} + used_), bytes);
   }
-  size_t remaining() const override { return std::numeric_limits<size_t>::max() - used_; }
+  size_t remaining() const override { return kMaxBytes - used_; }
   void discard() override {}
   void restore() override {}
+
+ private:
+  static constexpr size_t kMaxBytes = size_t{1} << 61;  // so that sums with others have room
 };
 
 class BlockArena final : public DeviceArena {

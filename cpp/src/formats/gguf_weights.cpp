@@ -167,8 +167,8 @@ void GgufWeights::read_values(const GgufTensor& tensor, int64_t first, int64_t c
     file_->read_at(position_of(first), {out, static_cast<size_t>(count * info.block_bytes)});
     return;
   }
-  constexpr int64_t kValuesAtOnce = 2048;
-  std::array<std::byte, 4096> blocks;
+  constexpr int64_t kValuesAtOnce = 8192;                 // in the first caches
+  std::array<std::byte, kValuesAtOnce / 32 * 34> blocks;  // of the largest, Q8_0's
   std::array<float, kValuesAtOnce> values;
   while (count > 0) {
     const int64_t block = first / info.block_values;

@@ -223,6 +223,7 @@ std::vector<int32_t> HfTokenizer::encode(std::string_view text, bool add_special
   // Lost if something throws, which costs the next call its warm cache.
   std::unique_ptr<EncodeScratch> scratch = take_scratch();
   scratch->ids.clear();
+  scratch->regex.start();
   std::vector<AddedVocabulary::Segment> segments;
   added_->split_raw(text, segments);
   const auto cuts_off = [&](size_t i) { return restarts_ && is_special(segments[i].id); };

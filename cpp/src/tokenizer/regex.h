@@ -5,6 +5,7 @@
 // whatever its length, and a match that takes too many steps for its text is given up with an error.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <string_view>
@@ -18,8 +19,14 @@ namespace quire::text {
 // What a search needs room for. One per thread; kept between searches to keep its memory.
 class RegexScratch {
  public:
-  // Call before the first search in a text: grants the steps that searching all of it may take.
-  void start_text(std::string_view text) { steps_left_ = kFreeSteps + kStepsPerByte * text.size(); }
+  // Call before a text is taken apart: some steps are free, once, whatever the pieces of it are.
+  void start() { free_left_ = steps_left_ = kFreeSteps; }
+  // Call before the first search in a text, or a piece of one: grants the steps that searching all of it may
+  // take, with those that are still free.
+  void start_text(std::string_view text) {
+    free_left_ = std::min(free_left_, steps_left_);
+    steps_left_ = free_left_ + kStepsPerByte * text.size();
+  }
 
  private:
   friend class Regex;
@@ -32,7 +39,8 @@ class RegexScratch {
     size_t limit;  // greedy runs: how far back they may go; lazy runs: how many characters are left
   };
   std::vector<Frame> stack_;
-  uint64_t steps_left_ = 0;
+  uint64_t free_left_ = kFreeSteps;
+  uint64_t steps_left_ = kFreeSteps;
 };
 
 class Regex {

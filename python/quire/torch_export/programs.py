@@ -38,13 +38,24 @@ def load_program(path: Path) -> Any:
 
 def open_program(path: Path) -> Source:
     program = load_program(path)
-    for name, value in program.state_dict.items():
+    weights = _weights(program)
+    for name, value in weights.items():
         check_storage(value, f"{path}: tensor {name!r:.200}")
-    tensors = {name: _returns(value) for name, value in program.state_dict.items()}
+    tensors = {name: _returns(value) for name, value in weights.items()}
     source = Source(str(path), tensors, directory=path.parent)
     source.config = _Graph(path, program).config()
     source.check = lambda directory: check_logits(program, directory, str(path))
     return source
+
+
+def _weights(program: Any) -> dict[str, torch.Tensor]:
+    """Its state, and what a module held otherwise by a weight's name, which torch.export makes constants."""
+    constants = {
+        name: value
+        for name, value in program.constants.items()
+        if name.endswith((".weight", ".bias")) and hasattr(value, "untyped_storage")
+    }
+    return constants | dict(program.state_dict)
 
 
 def _returns(tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
@@ -57,9 +68,10 @@ class _Graph:
     def __init__(self, path: Path, program: Any) -> None:
         self._path = path
         self._program = program
-        names = renamed(program.state_dict, str(path))
-        self._shapes = {new: tuple(program.state_dict[old].shape) for old, new in names.items()}
-        self._storages = {new: program.state_dict[old].data_ptr() for old, new in names.items()}
+        weights = _weights(program)
+        names = renamed(weights, str(path))
+        self._shapes = {new: tuple(weights[old].shape) for old, new in names.items()}
+        self._storages = {new: weights[old].data_ptr() for old, new in names.items()}
 
     def config(self) -> dict[str, Any] | None:
         """None where it is none of the architectures that are recognised: then a config is to be given."""
@@ -241,7 +253,7 @@ def _token_input(program: Any, place: str) -> torch.Tensor:
             f"{place}: the program takes no token ids [batch, length]; check=False leaves logits alone"
         )
     vocab_size = next(
-        value.shape[0] for name, value in program.state_dict.items() if name.endswith("embed_tokens.weight")
+        value.shape[0] for name, value in _weights(program).items() if name.endswith("embed_tokens.weight")
     )
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(0, vocab_size, tokens[0].shape, generator=generator)
