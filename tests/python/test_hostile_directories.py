@@ -124,7 +124,6 @@ BOMBS: list[tuple[Damage, Door, str]] = [
     (
         sections(normalizer={"type": "Sequence", "normalizers": [GROWS] * 32}),
         encode,
-        encode_long,
         "a text of .* grows to more",
     ),
     (sections(normalizer=LONG), encode, "a text of .* grows to more than"),
