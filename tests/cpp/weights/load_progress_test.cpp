@@ -37,12 +37,14 @@ std::string written(bool is_terminal, std::chrono::milliseconds duration) {
   }
   ::dup2(stderr_before, STDERR_FILENO);
   ::close(stderr_before);
-  ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
-  char buffer[4096];
-  const ssize_t count = ::read(ends[0], buffer, sizeof buffer);
-  ::close(ends[0]);
+  // To the end, which a pipe says and a terminal has as an error: it may bring what was written in pieces.
   ::close(ends[1]);
-  return {buffer, static_cast<size_t>(std::max<ssize_t>(count, 0))};
+  std::string text;
+  char buffer[4096];
+  for (ssize_t count; (count = ::read(ends[0], buffer, sizeof buffer)) > 0;)
+    text.append(buffer, static_cast<size_t>(count));
+  ::close(ends[0]);
+  return text;
 }
 
 TEST(LoadProgressTest, ATerminalShowsItAndIsLeftClean) {
