@@ -54,6 +54,13 @@ class Watched {
   Watch& watch_;
 };
 
+// Workers may have threads of their own: when this returns, none of them computes a step any more.
+void finish_steps(EngineCore& core) {
+  EngineCoreOutputs outputs;
+  core.hold_launches(true);
+  while (core.has_steps_in_flight()) core.step_once(outputs);
+}
+
 // One caller at a time: whoever comes during a step waits for its end.
 class InlineClient final : public EngineCoreClient {
  public:
@@ -105,7 +112,12 @@ class InlineClient final : public EngineCoreClient {
   void dump_flight_recorder(const std::string& path) override { core_->dump_flight_recorder(path); }
   void close() override {
     const std::lock_guard lock(mutex_);
-    if (error_.empty()) error_ = kShutDown;
+    if (!error_.empty()) return;
+    error_ = kShutDown;
+    try {
+      finish_steps(*core_);
+    } catch (const std::exception&) {  // nobody waits for them
+    }
   }
   const ModelInfo& model_info() const override { return core_->model_info(); }
 
@@ -241,6 +253,7 @@ class ThreadedClient final : public EngineCoreClient {
         if (changed || !outputs.outputs.empty() || !outputs.kv_events.empty())
           std::swap(push_outputs(), outputs);
       }
+      finish_steps(*core_);
     } catch (const std::exception& error) {
       report_failure(error);
       watch_.end();  // before anyone hears of the end

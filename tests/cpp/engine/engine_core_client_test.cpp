@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <filesystem>
 #include <future>
@@ -181,6 +182,38 @@ TEST(EngineCoreClientTest, ACallFindsNoStepInFlightAndChangesNoToken) {
     EXPECT_EQ(num_tokens, 160U);
     client->close();
     EXPECT_THROW(client->call([](EngineCore&) {}), ResourceExhausted);
+  }
+}
+
+class CountingExecutor : public ShadowExecutor {
+ public:
+  explicit CountingExecutor(std::atomic<int>& num_in_flight)
+      : ShadowExecutor(16, 256, 2), num_in_flight_(num_in_flight) {}
+  void launch(const SchedulerOutput& scheduler_output) override {
+    ++num_in_flight_;
+    ShadowExecutor::launch(scheduler_output);
+  }
+  void collect(StepId step_id, ModelRunnerOutput& output) override {
+    ShadowExecutor::collect(step_id, output);
+    --num_in_flight_;
+  }
+
+ private:
+  std::atomic<int>& num_in_flight_;
+};
+
+// What workers call in a step may be gone when the engine is: Python's processors.
+TEST(EngineCoreClientTest, NoStepIsInFlightWhenItIsClosed) {
+  for (const bool threaded : {false, true}) {
+    std::atomic<int> num_in_flight = 0;
+    auto core = std::make_unique<EngineCore>(small_config(), std::make_unique<CountingExecutor>(num_in_flight));
+    const auto client =
+        threaded ? make_threaded_client(std::move(core)) : make_inline_client(std::move(core));
+    client->add_request(greedy_request(1, 5, 200));
+    EngineCoreOutputs outputs;
+    for (int i = 0; i < 3; ++i) ASSERT_TRUE(client->get_outputs(outputs));
+    client->close();
+    EXPECT_EQ(num_in_flight, 0) << threaded;
   }
 }
 
