@@ -237,8 +237,8 @@ BENCHMARK(RmsNorm)->Arg(1)->Arg(512)->UseRealTime()->Unit(benchmark::kMicrosecon
 void SiluAndMul(benchmark::State& state) {
   Rows r(state, 11264, DType::kBFloat16);
   for (auto _ : state)
-    kernels().silu_and_mul(r.ctx, TensorView(r.out.data(), DType::kBFloat16, r.rows, 5632),
-                           TensorView(r.in.data(), DType::kBFloat16, r.rows, 11264));
+    kernels().activate_and_mul(r.ctx, TensorView(r.out.data(), DType::kBFloat16, r.rows, 5632),
+                               TensorView(r.in.data(), DType::kBFloat16, r.rows, 11264), Activation::kSilu);
 }
 BENCHMARK(SiluAndMul)->Arg(1)->Arg(512)->UseRealTime()->Unit(benchmark::kMicrosecond);
 
@@ -262,7 +262,8 @@ void RotaryAndCacheWrite(benchmark::State& state) {
   const TensorView q = qkv.columns(0, 2048).heads(32, 64), k = qkv.columns(2048, 512).heads(8, 64),
                    v = qkv.columns(2560, 512).heads(8, 64);
   for (auto _ : state) {
-    kernels().rotary_embedding(r.ctx, q, k, index, TensorView(cos_sin.data(), DType::kFloat32, 4096, 64));
+    kernels().rotary_embedding(r.ctx, q, k, index, TensorView(cos_sin.data(), DType::kFloat32, 4096, 64),
+                               /*interleaved=*/false);
     kernels().write_kv_cache(r.ctx, view, k, v, index);
   }
 }

@@ -150,7 +150,7 @@ void bench_rows(int64_t rows) {
   const int copies = copies_of(3 * bytes);
   const Matrices x(copies, kType, rows, 2 * kIntermediate), out(copies, kType, rows, kIntermediate);
   measure(label("silu_and_mul", "T", rows), copies, 3 * bytes,
-          [&](int i) { kernels().silu_and_mul(context, out[i], x[i]); });
+          [&](int i) { kernels().activate_and_mul(context, out[i], x[i], Activation::kSilu); });
 }
 
 // One product with weights of 16 bits and of 8; bytes are the weights'.

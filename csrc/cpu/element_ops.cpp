@@ -155,9 +155,30 @@ void layer_norm(const LaunchContext& ctx, TensorView out, TensorView x, TensorVi
   });
 }
 
+namespace {
+
+// Pairs (head[2 i], head[2 i + 1]) of each head. Rounded as the instruction sets' kernels round halves.
+template <typename T>
+void rotate_interleaved(void* heads, int64_t num_heads, int64_t head_stride, const float* cos,
+                        const float* sin, int64_t half) {
+  for (int64_t h = 0; h < num_heads; ++h) {
+    T* pair = static_cast<T*>(heads) + h * head_stride;
+    for (int64_t i = 0; i < half; ++i, pair += 2) {
+      const float a = to_float(pair[0]), b = to_float(pair[1]);
+      pair[0] = convert<float, T>(std::fma(-b, sin[i], a * cos[i]));
+      pair[1] = convert<float, T>(std::fma(a, sin[i], b * cos[i]));
+    }
+  }
+}
+
+}  // namespace
+
 void rotary_embedding(const Isa& isa, const LaunchContext& ctx, TensorView q, TensorView k,
-                      TensorView positions, TensorView cos_sin) {
-  const auto kernel = isa.rows.rotate[type_index(q.dtype)];
+                      TensorView positions, TensorView cos_sin, bool interleaved) {
+  const int type = type_index(q.dtype);
+  constexpr decltype(RowKernels::rotate) kInterleaved = {rotate_interleaved<float>,
+                                                         rotate_interleaved<uint16_t>};
+  const auto kernel = interleaved ? kInterleaved[type] : isa.rows.rotate[type];
   const int64_t half = cos_sin.shape[1] / 2;
   parallel_ranges(ctx, q.shape[0], grain_rows((q.shape[1] + k.shape[1]) * 2 * half),
                   [&](int64_t begin, int64_t end) {
@@ -172,9 +193,42 @@ void rotary_embedding(const Isa& isa, const LaunchContext& ctx, TensorView q, Te
 
 namespace {
 
-using ActivateAndMul = void (*)(void* out, const void* gate, const void* up, int64_t n);
+// out = activation(x) * factor, or without `factor` activation(x).
+using ActivateRow = void (*)(void* out, const void* x, const void* factor, int64_t n);
 
-void activate_and_mul(const LaunchContext& ctx, TensorView out, TensorView x, ActivateAndMul kernel) {
+template <typename T, float (*kActivation)(float)>
+void activate_row(void* out, const void* x, const void* factor, int64_t n) {
+  const auto *from = static_cast<const T*>(x), *by = static_cast<const T*>(factor);
+  for (int64_t i = 0; i < n; ++i) {
+    const float value = kActivation(to_float(from[i]));
+    static_cast<T*>(out)[i] = convert<float, T>(by == nullptr ? value : value * to_float(by[i]));
+  }
+}
+
+// By the error function: not as one plus it, which would leave no digits where it is near -1.
+float gelu(float x) { return 0.5F * x * std::erfc(x * -0.70710678F); }
+float relu(float x) { return x < 0 ? 0.0F : x; }  // NaN stays
+float relu_squared(float x) { return relu(x) * relu(x); }
+
+ActivateRow activate_row_of(const Isa& isa, Activation activation, DType dtype) {
+  const int type = type_index(dtype);
+  constexpr ActivateRow kGelu[] = {activate_row<float, gelu>, activate_row<uint16_t, gelu>};
+  constexpr ActivateRow kRelu[] = {activate_row<float, relu>, activate_row<uint16_t, relu>};
+  constexpr ActivateRow kReluSquared[] = {activate_row<float, relu_squared>,
+                                          activate_row<uint16_t, relu_squared>};
+  switch (activation) {
+    case Activation::kSilu: return isa.rows.silu[type];
+    case Activation::kGelu: return kGelu[type];
+    case Activation::kGeluTanh: return isa.rows.gelu_tanh[type];
+    case Activation::kRelu: return kRelu[type];
+    case Activation::kReluSquared: return kReluSquared[type];
+  }
+  return nullptr;
+}
+
+// The factors are `factor_at` columns beyond what they are multiplied with; 0: none.
+void activate_rows(const LaunchContext& ctx, TensorView out, TensorView x, int64_t factor_at,
+                   ActivateRow kernel) {
   const int64_t n = out.shape[1];
   // A single wide row is cut too: its elements do not depend on each other.
   constexpr int64_t kCut = 2048;
@@ -183,33 +237,22 @@ void activate_and_mul(const LaunchContext& ctx, TensorView out, TensorView x, Ac
   parallel_ranges(ctx, x.shape[0] * cuts, kGrainElements / 2 / kCut, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const int64_t row = i / cuts, at = i % cuts * kCut;
-      const std::byte* gate = x.at(row) + at * bytes;
-      kernel(out.at(row) + at * bytes, gate, gate + n * bytes, std::min(kCut, n - at));
+      const std::byte* from = x.at(row) + at * bytes;
+      kernel(out.at(row) + at * bytes, from, factor_at == 0 ? nullptr : from + factor_at * bytes,
+             std::min(kCut, n - at));
     }
   });
 }
 
-// By the error function: not as one plus it, which would leave no digits where it is near -1.
-template <typename T>
-void gelu_and_mul_row(void* out, const void* gate, const void* up, int64_t n) {
-  const auto *g = static_cast<const T*>(gate), *u = static_cast<const T*>(up);
-  for (int64_t i = 0; i < n; ++i) {
-    const float v = to_float(g[i]);
-    static_cast<T*>(out)[i] = convert<float, T>(0.5F * v * std::erfc(v * -0.70710678F) * to_float(u[i]));
-  }
-}
-
 }  // namespace
 
-void silu_and_mul(const Isa& isa, const LaunchContext& ctx, TensorView out, TensorView x) {
-  activate_and_mul(ctx, out, x, isa.rows.silu_and_mul[type_index(x.dtype)]);
+void activate(const Isa& isa, const LaunchContext& ctx, TensorView out, TensorView x, Activation activation) {
+  activate_rows(ctx, out, x, /*factor_at=*/0, activate_row_of(isa, activation, x.dtype));
 }
 
-void gelu_and_mul(const Isa& isa, const LaunchContext& ctx, TensorView out, TensorView x,
-                  bool tanh_approximation) {
-  const int type = type_index(x.dtype);
-  constexpr ActivateAndMul kExact[] = {gelu_and_mul_row<float>, gelu_and_mul_row<uint16_t>};
-  activate_and_mul(ctx, out, x, tanh_approximation ? isa.rows.gelu_tanh_and_mul[type] : kExact[type]);
+void activate_and_mul(const Isa& isa, const LaunchContext& ctx, TensorView out, TensorView x,
+                      Activation activation) {
+  activate_rows(ctx, out, x, /*factor_at=*/out.shape[1], activate_row_of(isa, activation, x.dtype));
 }
 
 void soft_cap(const Isa& isa, const LaunchContext& ctx, TensorView x, float cap) {
@@ -230,6 +273,20 @@ void scale(const LaunchContext& ctx, TensorView x, float factor) {
       for (int64_t t = begin; t < end; ++t) {
         auto* row = reinterpret_cast<T*>(x.at(t));
         for (int64_t i = 0; i < x.shape[1]; ++i) row[i] = convert<float, T>(to_float(row[i]) * factor);
+      }
+    });
+  });
+}
+
+void add(const LaunchContext& ctx, TensorView x, TensorView y) {
+  dispatch(x.dtype, [&](auto type) {
+    using T = decltype(type);
+    parallel_ranges(ctx, x.shape[0], grain_rows(x.shape[1]), [&](int64_t begin, int64_t end) {
+      for (int64_t t = begin; t < end; ++t) {
+        auto* row = reinterpret_cast<T*>(x.at(t));
+        const auto* addend = reinterpret_cast<const T*>(y.at(t));
+        for (int64_t i = 0; i < x.shape[1]; ++i)
+          row[i] = convert<float, T>(to_float(row[i]) + to_float(addend[i]));
       }
     });
   });

@@ -19,12 +19,13 @@ void fused_add_rms_norm(const Isa& isa, const LaunchContext& ctx, TensorView out
 void layer_norm(const LaunchContext& ctx, TensorView out, TensorView x, TensorView weight, TensorView bias,
                 float eps);
 void rotary_embedding(const Isa& isa, const LaunchContext& ctx, TensorView q, TensorView k,
-                      TensorView positions, TensorView cos_sin);
-void silu_and_mul(const Isa& isa, const LaunchContext& ctx, TensorView out, TensorView x);
-void gelu_and_mul(const Isa& isa, const LaunchContext& ctx, TensorView out, TensorView x,
-                  bool tanh_approximation);
+                      TensorView positions, TensorView cos_sin, bool interleaved);
+void activate(const Isa& isa, const LaunchContext& ctx, TensorView out, TensorView x, Activation activation);
+void activate_and_mul(const Isa& isa, const LaunchContext& ctx, TensorView out, TensorView x,
+                      Activation activation);
 void soft_cap(const Isa& isa, const LaunchContext& ctx, TensorView x, float cap);
 void scale(const LaunchContext& ctx, TensorView x, float factor);
+void add(const LaunchContext& ctx, TensorView x, TensorView y);
 void fill_random(const LaunchContext& ctx, TensorView out, float scale, uint64_t seed);
 
 // linear_weight.cpp

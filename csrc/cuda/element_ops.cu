@@ -98,46 +98,68 @@ struct GeluTanh {
   }
 };
 
-template <typename T, typename Activation>
+struct Relu {
+  __device__ float operator()(float x) const { return x < 0.0F ? 0.0F : x; }  // NaN stays
+};
+struct ReluSquared {
+  __device__ float operator()(float x) const { return Relu{}(x)*Relu{}(x); }
+};
+
+// With kMul the factors are n columns beyond what they are multiplied with. x and out may be the same.
+template <typename T, typename Function, bool kMul>
 __global__ void __launch_bounds__(kThreads)
-    activation_and_mul_kernel(int chunks, T* out, int64_t out_stride, const T* x, int64_t x_stride,
-                              int64_t n) {
+    activation_kernel(int chunks, T* out, int64_t out_stride, const T* x, int64_t x_stride, int64_t n) {
   constexpr int kSize = Vec<T>::kSize;
   const Place at(chunks);
   const int64_t i = at.unit * kSize;
   if (i >= n) return;
-  const Vec<T> gate = Vec<T>::load(x + at.row * x_stride + i),
-               up = Vec<T>::load(x + at.row * x_stride + n + i);
+  const Vec<T> value = Vec<T>::load(x + at.row * x_stride + i);
+  Vec<T> factor;
+  if constexpr (kMul) factor = Vec<T>::load(x + at.row * x_stride + n + i);
   Vec<T> result;
 #pragma unroll
-  for (int j = 0; j < kSize; ++j)
-    result.x[j] = from_float<T>(Activation{}(to_float(gate.x[j])) * to_float(up.x[j]));
+  for (int j = 0; j < kSize; ++j) {
+    const float active = Function{}(to_float(value.x[j]));
+    result.x[j] = from_float<T>(kMul ? active * to_float(factor.x[j]) : active);
+  }
   result.store(out + at.row * out_stride + i);
 }
 
-template <typename T, typename Activation>
+template <typename T, typename Function, bool kMul>
 __global__ void __launch_bounds__(kThreads)
-    activation_and_mul_scalar_kernel(int chunks, T* out, int64_t out_stride, const T* x, int64_t x_stride,
-                                     int64_t n) {
+    activation_scalar_kernel(int chunks, T* out, int64_t out_stride, const T* x, int64_t x_stride,
+                             int64_t n) {
   const Place at(chunks);
   if (at.unit >= n) return;
   const T* row = x + at.row * x_stride;
-  out[at.row * out_stride + at.unit] =
-      from_float<T>(Activation{}(to_float(row[at.unit])) * to_float(row[n + at.unit]));
+  const float active = Function{}(to_float(row[at.unit]));
+  out[at.row * out_stride + at.unit] = from_float<T>(kMul ? active * to_float(row[n + at.unit]) : active);
 }
 
-template <typename Activation>
-void activation_and_mul(const LaunchContext& ctx, const char* name, TensorView out, TensorView x) {
+template <typename Function, bool kMul>
+void launch_activation(const LaunchContext& ctx, TensorView out, TensorView x) {
   const int64_t n = out.shape[1], bytes = static_cast<int64_t>(dtype_bytes(x.dtype));
   const bool vectors =
       aligned(out.data, out.stride[0] * bytes) && aligned(x.data, x.stride[0] * bytes) && n * bytes % 16 == 0;
   dispatch_float(x.dtype, [&](auto type) {
     using T = decltype(type);
     const auto kernel =
-        vectors ? activation_and_mul_kernel<T, Activation> : activation_and_mul_scalar_kernel<T, Activation>;
+        vectors ? activation_kernel<T, Function, kMul> : activation_scalar_kernel<T, Function, kMul>;
     launch_rows(ctx, kernel, x.shape[0], vectors ? n / Vec<T>::kSize : n, out.as<T>(), out.stride[0],
                 static_cast<const T*>(x.data), x.stride[0], n);
   });
+}
+
+template <bool kMul>
+void activate(const LaunchContext& ctx, const char* name, TensorView out, TensorView x,
+              Activation activation) {
+  switch (activation) {
+    case Activation::kSilu: launch_activation<Silu, kMul>(ctx, out, x); break;
+    case Activation::kGelu: launch_activation<Gelu, kMul>(ctx, out, x); break;
+    case Activation::kGeluTanh: launch_activation<GeluTanh, kMul>(ctx, out, x); break;
+    case Activation::kRelu: launch_activation<Relu, kMul>(ctx, out, x); break;
+    case Activation::kReluSquared: launch_activation<ReluSquared, kMul>(ctx, out, x); break;
+  }
   check_launch(ctx, name, x);
 }
 
@@ -167,6 +189,26 @@ __global__ void __launch_bounds__(kThreads)
   if (at.unit >= n) return;
   T& value = x[at.row * stride + at.unit];
   value = from_float<T>(to_float(value) * factor);
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    add_kernel(int chunks, T* x, int64_t x_stride, const T* y, int64_t y_stride, int64_t n, bool vectors) {
+  constexpr int kSize = Vec<T>::kSize;
+  const Place at(chunks);
+  T* row = x + at.row * x_stride;
+  const T* addend = y + at.row * y_stride;
+  const int64_t i = kSize * at.unit;
+  if (vectors && i + kSize <= n) {
+    Vec<T> sum = Vec<T>::load(row + i);
+    const Vec<T> more = Vec<T>::load(addend + i);
+#pragma unroll
+    for (int j = 0; j < kSize; ++j) sum.x[j] = from_float<T>(to_float(sum.x[j]) + to_float(more.x[j]));
+    sum.store(row + i);
+  } else {
+    for (int64_t j = i; j < min(i + kSize, n); ++j)
+      row[j] = from_float<T>(to_float(row[j]) + to_float(addend[j]));
+  }
 }
 
 // ---- random ---------------------------------------------------------------------------------------
@@ -255,16 +297,12 @@ void gather_rows(const LaunchContext& ctx, TensorView out, TensorView x, TensorV
   check_launch(ctx, "gather_rows", out);
 }
 
-void silu_and_mul(const LaunchContext& ctx, TensorView out, TensorView x) {
-  activation_and_mul<Silu>(ctx, "silu_and_mul", out, x);
+void activate(const LaunchContext& ctx, TensorView out, TensorView x, Activation activation) {
+  activate</*kMul=*/false>(ctx, "activate", out, x, activation);
 }
 
-void gelu_and_mul(const LaunchContext& ctx, TensorView out, TensorView x, bool tanh_approximation) {
-  if (tanh_approximation) {
-    activation_and_mul<GeluTanh>(ctx, "gelu_and_mul", out, x);
-  } else {
-    activation_and_mul<Gelu>(ctx, "gelu_and_mul", out, x);
-  }
+void activate_and_mul(const LaunchContext& ctx, TensorView out, TensorView x, Activation activation) {
+  activate</*kMul=*/true>(ctx, "activate_and_mul", out, x, activation);
 }
 
 void soft_cap(const LaunchContext& ctx, TensorView x, float cap) {
@@ -280,6 +318,17 @@ void scale(const LaunchContext& ctx, TensorView x, float factor) {
     launch_rows(ctx, scale_kernel<T>, x.shape[0], x.shape[1], x.as<T>(), x.stride[0], x.shape[1], factor);
   });
   check_launch(ctx, "scale", x);
+}
+
+void add(const LaunchContext& ctx, TensorView x, TensorView y) {
+  const int64_t bytes = static_cast<int64_t>(dtype_bytes(x.dtype));
+  const bool vectors = aligned(x.data, x.stride[0] * bytes) && aligned(y.data, y.stride[0] * bytes);
+  dispatch_float(x.dtype, [&](auto type) {
+    using T = decltype(type);
+    launch_rows(ctx, add_kernel<T>, x.shape[0], ceil_div<int64_t>(x.shape[1], Vec<T>::kSize), x.as<T>(),
+                x.stride[0], static_cast<const T*>(y.data), y.stride[0], x.shape[1], vectors);
+  });
+  check_launch(ctx, "add", x);
 }
 
 void fill_random(const LaunchContext& ctx, TensorView out, float scale, uint64_t seed) {

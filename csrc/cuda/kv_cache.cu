@@ -20,6 +20,7 @@ struct RotateAndStore {
   const float* cos_sin;
   int64_t cos_sin_stride;
   int rotary_dim;
+  bool interleaved;
   std::byte* cache;
   int64_t page_stride_bytes;
   int block_size;
@@ -76,19 +77,30 @@ __global__ void __launch_bounds__(kThreads)
     slot = p.slots_are_64_bits ? static_cast<const int64_t*>(p.slots)[t]
                                : static_cast<const int32_t*>(p.slots)[t];
 
+  // Where the two runs of elements of pairs [i, i + kVec) begin.
+  const auto low_at = [&](int i) { return p.interleaved ? 2 * i : i; };
+  const auto high_at = [&](int i) { return p.interleaved ? 2 * i + kVec : half + i; };
   const auto rotated = [&](const T* head, int i, Elements<T, kVec>& low, Elements<T, kVec>& high) {
     const float* angles = p.cos_sin + p.positions[t] * p.cos_sin_stride + i;
-    low = load<T, kVec>(head + i);
-    high = load<T, kVec>(head + half + i);
+    low = load<T, kVec>(head + low_at(i));
+    high = load<T, kVec>(head + high_at(i));
     constexpr int kFloats = kVec < 4 ? kVec : 4;  // 16 bytes
-#pragma unroll
-    for (int j = 0; j < kVec; ++j) {
-      const float a = to_float(low.x[j]), b = to_float(high.x[j]);
+    const auto rotate = [&](T& first, T& second, int j) {
+      const float a = to_float(first), b = to_float(second);
       const float c = load<float, kFloats>(angles + j / kFloats * kFloats).x[j % kFloats];
       const float s = load<float, kFloats>(angles + half + j / kFloats * kFloats).x[j % kFloats];
       // Spelled out, so that the fused op and the two single ones round alike.
-      low.x[j] = from_float<T>(__fmaf_rn(a, c, -__fmul_rn(b, s)));
-      high.x[j] = from_float<T>(__fmaf_rn(b, c, __fmul_rn(a, s)));
+      first = from_float<T>(__fmaf_rn(a, c, -__fmul_rn(b, s)));
+      second = from_float<T>(__fmaf_rn(b, c, __fmul_rn(a, s)));
+    };
+    if (kVec > 1 && p.interleaved) {
+#pragma unroll
+      for (int j = 0; j < kVec / 2; ++j) rotate(low.x[2 * j], low.x[2 * j + 1], j);
+#pragma unroll
+      for (int j = 0; j < kVec / 2; ++j) rotate(high.x[2 * j], high.x[2 * j + 1], kVec / 2 + j);
+    } else {
+#pragma unroll
+      for (int j = 0; j < kVec; ++j) rotate(low.x[j], high.x[j], j);
     }
   };
 
@@ -98,8 +110,8 @@ __global__ void __launch_bounds__(kThreads)
       T* head = static_cast<T*>(p.q) + t * p.q_stride + unit / pairs * p.q_head_stride;
       const int i = unit % pairs * kVec;
       rotated(head, i, low, high);
-      store<T, kVec>(head + i, low);
-      store<T, kVec>(head + half + i, high);
+      store<T, kVec>(head + low_at(i), low);
+      store<T, kVec>(head + high_at(i), high);
       return;
     }
     unit -= p.num_heads * pairs;
@@ -110,11 +122,12 @@ __global__ void __launch_bounds__(kThreads)
     T* head = static_cast<T*>(p.k) + t * p.k_stride + kv_head * p.k_head_stride;
     if (i < pairs) {
       rotated(head, i * kVec, low, high);
-      T* to_low = head + i * kVec;
-      T* to_high = to_low + half;
+      const int low_place = low_at(i * kVec), high_place = high_at(i * kVec);
+      T* to_low = head + low_place;
+      T* to_high = head + high_place;
       if constexpr (kStore) {
-        to_low = cache_element<T>(p, slot, 0, kv_head, i * kVec);
-        to_high = cache_element<T>(p, slot, 0, kv_head, half + i * kVec);
+        to_low = cache_element<T>(p, slot, 0, kv_head, low_place);
+        to_high = cache_element<T>(p, slot, 0, kv_head, high_place);
       }
       store<T, kVec>(to_low, low);
       store<T, kVec>(to_high, high);
@@ -133,7 +146,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-void set_rotation(RotateAndStore& p, TensorView q, TensorView k, TensorView positions, TensorView cos_sin) {
+void set_rotation(RotateAndStore& p, TensorView q, TensorView k, TensorView positions, TensorView cos_sin,
+                  bool interleaved) {
   p.q = q.data;
   p.q_stride = q.stride[0];
   p.q_head_stride = q.stride[1];
@@ -147,6 +161,7 @@ void set_rotation(RotateAndStore& p, TensorView q, TensorView k, TensorView posi
   p.cos_sin = cos_sin.as<float>();
   p.cos_sin_stride = cos_sin.stride[0];
   p.rotary_dim = static_cast<int>(cos_sin.shape[1]);
+  p.interleaved = interleaved;
 }
 
 void set_cache(RotateAndStore& p, const KVCacheView& cache, TensorView v, TensorView slot_mapping) {
@@ -196,9 +211,9 @@ size_t kv_page_bytes(int32_t block_size, int32_t num_kv_heads, int32_t head_size
 }
 
 void rotary_embedding(const LaunchContext& ctx, TensorView q, TensorView k, TensorView positions,
-                      TensorView cos_sin) {
+                      TensorView cos_sin, bool interleaved) {
   RotateAndStore p{};
-  set_rotation(p, q, k, positions, cos_sin);
+  set_rotation(p, q, k, positions, cos_sin, interleaved);
   launch<true, false>(ctx, "rotary_embedding", p, k);
 }
 
@@ -215,10 +230,10 @@ void write_kv_cache(const LaunchContext& ctx, const KVCacheView& kv_cache, Tenso
 }
 
 void rotary_embedding_and_write_kv(const LaunchContext& ctx, TensorView q, TensorView k, TensorView v,
-                                   TensorView positions, TensorView cos_sin, const KVCacheView& kv_cache,
-                                   TensorView slot_mapping) {
+                                   TensorView positions, TensorView cos_sin, bool interleaved,
+                                   const KVCacheView& kv_cache, TensorView slot_mapping) {
   RotateAndStore p{};
-  set_rotation(p, q, k, positions, cos_sin);
+  set_rotation(p, q, k, positions, cos_sin, interleaved);
   set_cache(p, kv_cache, v, slot_mapping);
   launch<true, true>(ctx, "rotary_embedding_and_write_kv", p, k);
 }

@@ -9,10 +9,11 @@ namespace quire::cuda {
 void embedding(const LaunchContext& ctx, TensorView out, TensorView ids, const LinearWeight& table,
                int32_t vocab_start);
 void gather_rows(const LaunchContext& ctx, TensorView out, TensorView x, TensorView index);
-void silu_and_mul(const LaunchContext& ctx, TensorView out, TensorView x);
-void gelu_and_mul(const LaunchContext& ctx, TensorView out, TensorView x, bool tanh_approximation);
+void activate(const LaunchContext& ctx, TensorView out, TensorView x, Activation activation);
+void activate_and_mul(const LaunchContext& ctx, TensorView out, TensorView x, Activation activation);
 void soft_cap(const LaunchContext& ctx, TensorView x, float cap);
 void scale(const LaunchContext& ctx, TensorView x, float factor);
+void add(const LaunchContext& ctx, TensorView x, TensorView y);
 void fill_random(const LaunchContext& ctx, TensorView out, float scale, uint64_t seed);
 
 // norms.cu
@@ -26,12 +27,12 @@ void layer_norm(const LaunchContext& ctx, TensorView out, TensorView x, TensorVi
 // kv_cache.cu
 size_t kv_page_bytes(int32_t block_size, int32_t num_kv_heads, int32_t head_size, DType dtype);
 void rotary_embedding(const LaunchContext& ctx, TensorView q, TensorView k, TensorView positions,
-                      TensorView cos_sin);
+                      TensorView cos_sin, bool interleaved);
 void write_kv_cache(const LaunchContext& ctx, const KVCacheView& kv_cache, TensorView k, TensorView v,
                     TensorView slot_mapping);
 void rotary_embedding_and_write_kv(const LaunchContext& ctx, TensorView q, TensorView k, TensorView v,
-                                   TensorView positions, TensorView cos_sin, const KVCacheView& kv_cache,
-                                   TensorView slot_mapping);
+                                   TensorView positions, TensorView cos_sin, bool interleaved,
+                                   const KVCacheView& kv_cache, TensorView slot_mapping);
 
 // attention/
 const char* select_attention(AttentionLayer& layer);

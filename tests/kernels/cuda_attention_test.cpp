@@ -308,6 +308,7 @@ TEST_P(CudaAttentionTest, FusedRotaryEmbeddingIsTheTwoOps) {
                         Case{DType::kBFloat16, 80, 32, 16}, Case{DType::kFloat32, 48, 20, 16},
                         Case{DType::kBFloat16, 96, 20, 16}, Case{DType::kFloat32, 256, 256, 64}}) {
     for (const bool wide_slots : {false, true}) {
+      const bool interleaved = wide_slots;
       SCOPED_TRACE(testing::Message() << dtype_name(c.dtype) << " " << c.head_size << " " << c.rotary_dim);
       const int columns = (kHeads + 2 * kKVHeads) * c.head_size;
       Tensor qkv(c.dtype, kTokens, columns, 16), angles(DType::kFloat32, 40, c.rotary_dim);
@@ -335,12 +336,12 @@ TEST_P(CudaAttentionTest, FusedRotaryEmbeddingIsTheTwoOps) {
       for (int64_t t = 0; t < kTokens; ++t) before.push_back(qkv.row_bytes(t));
       kernels().rotary_embedding_and_write_kv(context(), part(qkv, 0, kHeads), part(qkv, kHeads, kKVHeads),
                                               part(qkv, kHeads + kKVHeads, kKVHeads), int_view(positions),
-                                              angles, view(fused_cache), slot_view);
+                                              angles, interleaved, view(fused_cache), slot_view);
       for (int64_t t = 0; t < kTokens; ++t) fused.push_back(qkv.row_bytes(t));
       const size_t query_bytes = static_cast<size_t>(kHeads * c.head_size) * dtype_bytes(c.dtype);
       qkv.randomize(1);
       kernels().rotary_embedding(context(), part(qkv, 0, kHeads), part(qkv, kHeads, kKVHeads),
-                                 int_view(positions), angles);
+                                 int_view(positions), angles, interleaved);
       kernels().write_kv_cache(context(), view(cache), part(qkv, kHeads, kKVHeads),
                                part(qkv, kHeads + kKVHeads, kKVHeads), slot_view);
       sync();

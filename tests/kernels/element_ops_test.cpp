@@ -121,9 +121,9 @@ TEST_P(ElementOpsTest, FusedAddIsAddThenNormBitwise) {
 
 TEST_P(ElementOpsTest, RotaryEmbeddingMatchesTheReference) {
   ThreadPool pool(2);
+  constexpr int64_t kTokens = 40, kHeadSize = 64, kHeads = 3, kMaxPosition = 50;
   for (const DType dtype : float_types()) {
     for (const int rotary_dim : {16, 38, 64}) {
-      constexpr int64_t kTokens = 40, kHeadSize = 64, kHeads = 3, kMaxPosition = 50;
       Tensor cos_sin(DType::kFloat32, kMaxPosition, rotary_dim);
       for (int64_t p = 0; p < kMaxPosition; ++p) {
         for (int i = 0; i < rotary_dim / 2; ++i) {
@@ -134,38 +134,75 @@ TEST_P(ElementOpsTest, RotaryEmbeddingMatchesTheReference) {
       }
       Array<int32_t> positions;
       for (int32_t t = 0; t < kTokens; ++t) positions.push_back(t * 7 % kMaxPosition);
-      const Tensor q = std::move(Tensor(dtype, kTokens, kHeads * kHeadSize, 5).randomize(1));
-      const Tensor k = std::move(Tensor(dtype, kTokens, kHeadSize, 9).randomize(2));
-      auto expected_q = q.values(), expected_k = k.values();
-      for (size_t t = 0; t < kTokens; ++t) {
-        const float* angles = reinterpret_cast<const float*>(cos_sin.view().at(positions[t]));
-        for (size_t h = 0; h < kHeads; ++h)
-          reference::rotate(&expected_q[(t * kHeads + h) * kHeadSize], angles,
-                            static_cast<size_t>(rotary_dim));
-        reference::rotate(&expected_k[t * kHeadSize], angles, static_cast<size_t>(rotary_dim));
+      for (const bool interleaved : {false, true}) {
+        for (const int padding : {5, 64}) {  // the latter keeps vectors aligned
+          const Tensor q = std::move(Tensor(dtype, kTokens, kHeads * kHeadSize, padding).randomize(1));
+          const Tensor k = std::move(Tensor(dtype, kTokens, kHeadSize, padding).randomize(2));
+          auto expected_q = q.values(), expected_k = k.values();
+          for (size_t t = 0; t < kTokens; ++t) {
+            const float* angles = reinterpret_cast<const float*>(cos_sin.view().at(positions[t]));
+            const auto rotate = [&](double& head) {
+              reference::rotate(&head, angles, static_cast<size_t>(rotary_dim), interleaved);
+            };
+            for (size_t h = 0; h < kHeads; ++h) rotate(expected_q[(t * kHeads + h) * kHeadSize]);
+            rotate(expected_k[t * kHeadSize]);
+          }
+          kernels().rotary_embedding(context(&pool), q.view().heads(kHeads, kHeadSize),
+                                     k.view().heads(1, kHeadSize), int_view(positions), cos_sin, interleaved);
+          expect_close(q, expected_q, 1e-6, relative_tolerance(dtype));
+          expect_close(k, expected_k, 1e-6, relative_tolerance(dtype));
+        }
       }
-      kernels().rotary_embedding(context(&pool), q.view().heads(kHeads, kHeadSize),
-                                 k.view().heads(1, kHeadSize), int_view(positions), cos_sin);
-      expect_close(q, expected_q, 1e-6, relative_tolerance(dtype));
-      expect_close(k, expected_k, 1e-6, relative_tolerance(dtype));
     }
   }
 }
 
-TEST_P(ElementOpsTest, SiluAndMulMatchesTheReference) {
+TEST_P(ElementOpsTest, ActivationsMatchTheReference) {
   ThreadPool pool(2);
+  const std::pair<Activation, double (*)(double)> activations[] = {
+      {Activation::kSilu, reference::silu},
+      {Activation::kGelu, reference::gelu},
+      {Activation::kGeluTanh, reference::gelu_tanh},
+      {Activation::kRelu, [](double x) { return std::max(x, 0.0); }},
+      {Activation::kReluSquared, [](double x) { return std::max(x, 0.0) * std::max(x, 0.0); }}};
   for (const DType dtype : float_types()) {
     for (const int64_t n : {int64_t{1}, int64_t{17}, int64_t{5632}}) {
       for (const int64_t rows : {1, 9}) {
-        const Tensor x = std::move(Tensor(dtype, rows, 2 * n, 3).randomize(1, 10.0F));
-        std::vector<double> expected;
-        for (int64_t r = 0; r < rows; ++r)
-          for (int64_t i = 0; i < n; ++i)
-            expected.push_back(reference::silu(static_cast<double>(x.get(r, i))) *
-                               static_cast<double>(x.get(r, n + i)));
-        const Tensor out(dtype, rows, n, 1);
-        kernels().silu_and_mul(context(&pool), out, x);
-        expect_close(out, expected, 1e-6, relative_tolerance(dtype));
+        for (const auto& [activation, function] : activations) {
+          SCOPED_TRACE(testing::Message() << dtype_name(dtype) << " " << n << " " << int(activation));
+          const bool steep = activation == Activation::kSilu;
+          const Tensor x = std::move(Tensor(dtype, rows, 2 * n, 3).randomize(1, steep ? 10.0F : 3.0F));
+          std::vector<double> expected, product;
+          for (int64_t r = 0; r < rows; ++r) {
+            for (int64_t i = 0; i < 2 * n; ++i)
+              expected.push_back(function(static_cast<double>(x.get(r, i))));
+            for (int64_t i = 0; i < n; ++i)
+              product.push_back(expected[static_cast<size_t>(r * 2 * n + i)] *
+                                static_cast<double>(x.get(r, n + i)));
+          }
+          const Tensor out(dtype, rows, n, 1);
+          kernels().activate_and_mul(context(&pool), out, x, activation);
+          expect_close(out, product, 2e-6, relative_tolerance(dtype));
+          kernels().activate(context(&pool), x, x, activation);  // in place
+          expect_close(x, expected, 2e-6, relative_tolerance(dtype));
+        }
+      }
+    }
+  }
+}
+
+TEST_P(ElementOpsTest, AddMatchesTheReference) {
+  ThreadPool pool(2);
+  for (const DType dtype : float_types()) {
+    for (const int64_t n : {int64_t{1}, int64_t{17}, int64_t{4096}}) {
+      for (const int64_t padding : {0, 3}) {
+        const Tensor x = std::move(Tensor(dtype, 9, n, padding).randomize(1));
+        const Tensor y = std::move(Tensor(dtype, 9, n, 2 * padding).randomize(2));
+        std::vector<double> expected = x.values();
+        const std::vector<double> addends = y.values();
+        for (size_t i = 0; i < expected.size(); ++i) expected[i] += addends[i];
+        kernels().add(context(&pool), x, y);
+        expect_close(x, expected, 1e-6, relative_tolerance(dtype));
       }
     }
   }
@@ -179,30 +216,8 @@ TEST_P(ElementOpsTest, SiluOfExtremesIsFinite) {
     x.set(0, 4 + i, 1.0F);
   }
   const Tensor out(DType::kFloat32, 1, 4);
-  kernels().silu_and_mul(context(), out, x);
+  kernels().activate_and_mul(context(), out, x, Activation::kSilu);
   expect_close(out, {0, 0, 88.5, 200}, 1e-6, 1e-6);
-}
-
-TEST_P(ElementOpsTest, GeluAndMulMatchesTheReference) {
-  ThreadPool pool(2);
-  for (const DType dtype : float_types()) {
-    for (const int64_t n : {int64_t{1}, int64_t{17}, int64_t{4096}}) {
-      for (const bool tanh_approximation : {false, true}) {
-        const Tensor x = std::move(Tensor(dtype, 9, 2 * n).randomize(1, 3.0F));
-        std::vector<double> expected;
-        for (int64_t r = 0; r < 9; ++r) {
-          for (int64_t i = 0; i < n; ++i) {
-            const auto gate = static_cast<double>(x.get(r, i));
-            expected.push_back((tanh_approximation ? reference::gelu_tanh(gate) : reference::gelu(gate)) *
-                               static_cast<double>(x.get(r, n + i)));
-          }
-        }
-        const Tensor out(dtype, 9, n);
-        kernels().gelu_and_mul(context(&pool), out, x, tanh_approximation);
-        expect_close(out, expected, 2e-6, relative_tolerance(dtype));
-      }
-    }
-  }
 }
 
 TEST_P(ElementOpsTest, SoftCapBendsTowardsItsBound) {
@@ -278,7 +293,7 @@ TEST_P(ElementOpsTest, NoRowsIsNoWork) {
   const Tensor weight = std::move(Tensor(DType::kFloat32, 1, 16).randomize(1));
   kernels().rms_norm(context(), empty, empty, TensorView(weight.view().data, DType::kFloat32, 16), 1e-5F,
                      0.0F);
-  kernels().silu_and_mul(context(), empty, Tensor(DType::kFloat32, 0, 32));
+  kernels().activate_and_mul(context(), empty, Tensor(DType::kFloat32, 0, 32), Activation::kSilu);
 }
 
 QUIRE_FOR_EVERY_TABLE(ElementOpsTest);

@@ -40,12 +40,14 @@ inline Matrix layer_norm(const Matrix& x, const Matrix& weight, const Matrix& bi
 }
 
 // One head of one token, in place.
-inline void rotate(double* head, const float* cos_sin, size_t rotary_dim) {
+inline void rotate(double* head, const float* cos_sin, size_t rotary_dim, bool interleaved = false) {
   const size_t half = rotary_dim / 2;
   for (size_t i = 0; i < half; ++i) {
-    const double a = head[i], b = head[i + half], c = cos_sin[i], s = cos_sin[half + i];
-    head[i] = a * c - b * s;
-    head[i + half] = b * c + a * s;
+    double& first = head[interleaved ? 2 * i : i];
+    double& second = head[interleaved ? 2 * i + 1 : i + half];
+    const double a = first, b = second, c = cos_sin[i], s = cos_sin[half + i];
+    first = a * c - b * s;
+    second = b * c + a * s;
   }
 }
 

@@ -9,7 +9,26 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from transformers import AutoModelForCausalLM, Gemma2Config, LlamaConfig, Qwen2Config, Qwen3Config
+from transformers import (
+    AutoModelForCausalLM,
+    BloomConfig,
+    Gemma2Config,
+    Gemma3TextConfig,
+    Glm4Config,
+    GPT2Config,
+    GPTNeoXConfig,
+    GraniteConfig,
+    LlamaConfig,
+    MistralConfig,
+    Olmo2Config,
+    Olmo3Config,
+    OPTConfig,
+    Phi3Config,
+    Qwen2Config,
+    Qwen3Config,
+    SmolLM3Config,
+    StableLmConfig,
+)
 
 NUM_TOKENS = 300
 Logits = NDArray[np.float32]
@@ -57,6 +76,68 @@ def gemma2(**changes: Any) -> Gemma2Config:
     return Gemma2Config(**sizes(**(base | changes)))
 
 
+def gemma3(**changes: Any) -> Gemma3TextConfig:
+    """Five layers with windows that end within the prompt, then one without."""
+    base = {"head_dim": 64, "query_pre_attn_scalar": 96, "sliding_window": 50, "num_hidden_layers": 6}
+    return Gemma3TextConfig(**sizes(**(base | changes)))
+
+
+def granite(**changes: Any) -> GraniteConfig:
+    base = {
+        "embedding_multiplier": 1.5,
+        "residual_multiplier": 0.7,
+        "attention_multiplier": 0.2,
+        "logits_scaling": 0.8,
+        "tie_word_embeddings": False,
+    }
+    return GraniteConfig(**sizes(**(base | changes)))
+
+
+def glm4(**changes: Any) -> Glm4Config:
+    return Glm4Config(**sizes(**({"head_dim": 64, "pad_token_id": 1} | changes)))
+
+
+def phi3(**changes: Any) -> Phi3Config:
+    return Phi3Config(**sizes(**({"pad_token_id": 1} | changes)))
+
+
+def smollm3(**changes: Any) -> SmolLM3Config:
+    return SmolLM3Config(**sizes(**({"pad_token_id": 1, "num_hidden_layers": 4} | changes)))
+
+
+def gpt_neox(**changes: Any) -> GPTNeoXConfig:
+    base = sizes(**changes)
+    del base["num_key_value_heads"]
+    return GPTNeoXConfig(**base)
+
+
+def gpt2(**changes: Any) -> GPT2Config:
+    base = {"n_embd": 256, "n_layer": 2, "n_head": 4, "vocab_size": 515, "n_positions": 512}
+    return GPT2Config(**(base | changes))
+
+
+def opt(**changes: Any) -> OPTConfig:
+    base = {
+        "hidden_size": 256,
+        "ffn_dim": 320,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "vocab_size": 515,
+        "max_position_embeddings": 512,
+        "word_embed_proj_dim": 256,
+    }
+    return OPTConfig(**(base | changes))
+
+
+def bloom(**changes: Any) -> BloomConfig:
+    base = {"hidden_size": 256, "n_layer": 2, "n_head": 4, "vocab_size": 515}
+    return BloomConfig(**(base | changes))
+
+
+def stablelm(**changes: Any) -> StableLmConfig:
+    return StableLmConfig(**sizes(**changes))
+
+
 def rope(kind: str, **parameters: Any) -> dict[str, Any]:
     return {"rope_parameters": {"rope_type": kind, "rope_theta": 10000.0, **parameters}}
 
@@ -87,6 +168,94 @@ CASES: dict[str, Any] = {
         final_logit_softcapping=None,
         query_pre_attn_scalar=2000,  # or scores without a cap leave bfloat16 no clear token
         layer_types=["full_attention", "sliding_attention"],
+    ),
+    "mistral-window": MistralConfig(**sizes(sliding_window=50)),
+    "mistral-no-window-128": MistralConfig(**sizes(sliding_window=None, head_dim=128)),
+    "gemma3-gqa-64": gemma3(),
+    "gemma3-mha-128-untied-linear": gemma3(
+        head_dim=128,
+        num_key_value_heads=4,
+        tie_word_embeddings=False,
+        num_hidden_layers=3,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+        rope_parameters={
+            "sliding_attention": {"rope_type": "default", "rope_theta": 5000.0},
+            "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
+        },
+    ),
+    "smollm3-nope": smollm3(),
+    "smollm3-nope-windows-biases": smollm3(
+        num_hidden_layers=3,
+        no_rope_layers=[0, 1, 0],
+        use_sliding_window=True,
+        sliding_window=70,
+        attention_bias=True,
+        mlp_bias=True,
+        tie_word_embeddings=False,
+    ),
+    "phi3-mha-64": phi3(num_key_value_heads=4),
+    "phi3-gqa-window-partial-longrope": phi3(
+        original_max_position_embeddings=128,
+        sliding_window=50,
+        rope_parameters={
+            "rope_type": "longrope",
+            "rope_theta": 10000.0,
+            "partial_rotary_factor": 0.75,
+            "short_factor": FACTORS[:24],
+            "long_factor": [2 * f for f in FACTORS[:24]],
+            "original_max_position_embeddings": 128,
+        },
+    ),
+    "glm4-gqa-64": glm4(),
+    "glm4-mqa-128-tied": glm4(
+        head_dim=128, num_key_value_heads=1, tie_word_embeddings=True, attention_bias=False
+    ),
+    "olmo2-mha-64": Olmo2Config(**sizes(num_key_value_heads=4)),
+    "olmo2-gqa-80-biases": Olmo2Config(**sizes(hidden_size=320, attention_bias=True)),
+    "olmo3-windows": Olmo3Config(
+        **sizes(
+            num_hidden_layers=4,
+            sliding_window=50,
+            rope_parameters={
+                "sliding_attention": {"rope_type": "default", "rope_theta": 1e5},
+                "full_attention": {
+                    "rope_type": "yarn",
+                    "rope_theta": 1e5,
+                    "factor": 4.0,
+                    "original_max_position_embeddings": 128,
+                },
+            },
+        )
+    ),
+    "granite-gqa-64": granite(),
+    "granite-mha-biases-tied": granite(
+        num_key_value_heads=4, attention_bias=True, mlp_bias=True, tie_word_embeddings=True
+    ),
+    "gpt-neox-mha-64": gpt_neox(),
+    "gpt-neox-mha-80-sequential-no-bias": gpt_neox(
+        hidden_size=320,
+        use_parallel_residual=False,
+        attention_bias=False,
+        hidden_act="gelu_new",
+        rope_parameters={"rope_type": "default", "rope_theta": 5000.0, "partial_rotary_factor": 0.6},
+    ),
+    "gpt2-mha-64": gpt2(),
+    "gpt2-mha-80-wide-untied": gpt2(
+        n_embd=320, n_inner=800, tie_word_embeddings=False, activation_function="relu"
+    ),
+    "opt-mha-64": opt(),
+    "opt-mha-128-no-bias-untied": opt(
+        num_attention_heads=2, enable_bias=False, tie_word_embeddings=False, activation_function="gelu"
+    ),
+    "bloom-mha-64": bloom(),
+    "bloom-6-heads-untied": bloom(hidden_size=384, n_head=6, tie_word_embeddings=False),
+    "stablelm-gqa-64": stablelm(),
+    "stablelm-mha-128-parallel-norms": stablelm(
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        use_parallel_residual=True,
+        qk_layernorm=True,
+        use_qkv_bias=True,
     ),
     "rope-theta": llama(rope_parameters={"rope_type": "default", "rope_theta": 5e5}),
     "rope-linear": llama(**rope("linear", factor=4.0)),

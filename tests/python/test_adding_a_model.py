@@ -9,34 +9,31 @@ from pathlib import Path
 import numpy as np
 import pytest
 from logits_parity import Logits, assert_close, llama, reference, run_quire_logits
-from transformers import GraniteConfig
+from transformers import CohereConfig
 
 
 @pytest.fixture(scope="session")
-def granite_logits(build_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Logits]:
+def cohere_logits(build_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Logits]:
     out = tmp_path_factory.mktemp("logits") / "out"
-    return functools.partial(run_quire_logits, build_dir, out, program="quire_logits_granite")
+    return functools.partial(run_quire_logits, build_dir, out, program="quire_logits_cohere")
 
 
 @pytest.mark.parametrize("tied", [False, True])
 def test_its_logits_equal_transformers(
-    tied: bool, make_model: Callable[..., Path], granite_logits: Callable[..., Logits]
+    tied: bool, make_model: Callable[..., Path], cohere_logits: Callable[..., Logits]
 ) -> None:
     sizes = llama(tie_word_embeddings=tied).to_diff_dict()
     names = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
-    config = GraniteConfig(
+    config = CohereConfig(
         **{name: sizes[name] for name in names},
         num_key_value_heads=2,
         max_position_embeddings=512,
         tie_word_embeddings=tied,
-        embedding_multiplier=1.5,
-        residual_multiplier=0.7,
-        attention_multiplier=0.2,
-        logits_scaling=0.8,
+        logit_scale=0.7,
         attention_bias=True,
     )
     model = make_model(config)
-    whole = granite_logits(model, config)
+    whole = cohere_logits(model, config)
     assert_close(whole, reference(model, config))
-    np.testing.assert_array_equal(granite_logits(model, config, chunk=37), whole)
-    assert_close(granite_logits(model, config, ranks=2), whole)
+    np.testing.assert_array_equal(cohere_logits(model, config, chunk=37), whole)
+    assert_close(cohere_logits(model, config, ranks=2), whole)

@@ -19,6 +19,18 @@ DTYPE_CASES = [
     "qwen2-mha-128",
     "qwen3-gqa-128",
     "gemma2-gqa-64",
+    "mistral-window",
+    "gemma3-gqa-64",
+    "smollm3-nope",
+    "phi3-mha-64",
+    "glm4-gqa-64",
+    "olmo2-mha-64",
+    "granite-gqa-64",
+    "gpt-neox-mha-64",
+    "stablelm-gqa-64",
+    "gpt2-mha-64",
+    "opt-mha-64",
+    "bloom-mha-64",
 ]
 RANK_CASES = [
     "llama-gqa-64",
@@ -27,6 +39,18 @@ RANK_CASES = [
     "qwen2-gqa-64-tied",
     "qwen3-gqa-96",
     "gemma2-mha-128-untied",
+    "mistral-window",
+    "gemma3-gqa-64",
+    "smollm3-nope-windows-biases",
+    "phi3-gqa-window-partial-longrope",
+    "glm4-gqa-64",
+    "olmo2-gqa-80-biases",
+    "granite-mha-biases-tied",
+    "gpt-neox-mha-64",
+    "stablelm-mha-128-parallel-norms",
+    "gpt2-mha-80-wide-untied",
+    "opt-mha-64",
+    "bloom-6-heads-untied",
 ]
 
 
@@ -56,11 +80,11 @@ def test_bfloat16_logits_are_as_good_as_transformers(
     config = CASES[name]
     model = make_model(config, dtype="bfloat16")
     exact = reference(model, config)
-    theirs = np.sqrt(np.mean((reference(model, config, torch.bfloat16) - exact) ** 2))
+    theirs = reference(model, config, torch.bfloat16) - exact
     whole = quire_logits(model, config, dtype="bfloat16")
-    ours = np.sqrt(np.mean((whole - exact) ** 2))
-    assert 0 < ours <= 1.2 * theirs
-    assert np.abs(whole - exact).max() <= 0.05 * np.abs(exact).max()
+    ours = whole - exact
+    assert 0 < np.linalg.norm(ours) <= 1.2 * np.linalg.norm(theirs)
+    assert np.abs(ours).max() <= 1.5 * np.abs(theirs).max()
     for chunk in (37, 1):
         np.testing.assert_array_equal(quire_logits(model, config, dtype="bfloat16", chunk=chunk), whole)
 

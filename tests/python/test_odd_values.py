@@ -140,5 +140,6 @@ def test_whatever_a_file_holds_the_message_is_text(demo_model: Path, tmp_path: P
     assert "is not supported; supported: " in message(architectures=["字" * 100_000])
     assert len(message(architectures=["字" * 100_000])) < 2100
     assert message(hidden_act="a\nb\0c").endswith(
-        r"'hidden_act' 'a\nb\x00c' is not supported; supported: silu, gelu, gelu_pytorch_tanh"
+        r"'hidden_act' 'a\nb\x00c' is not supported; supported: silu, swish, gelu, gelu_pytorch_tanh, "
+        "gelu_new, gelu_fast, relu, relu2"
     )

@@ -89,7 +89,7 @@ std::vector<float> compute(const Arguments& args, const Backend& backend, Commun
     check_launches(error);
   }
   Checkpoint checkpoint = Checkpoint::open(args.model);
-  const HfConfig config = HfConfig::load(args.model + "/config.json");
+  const HfConfig config = load_model_config(args.model);
   const auto T = static_cast<int32_t>(args.ids.size());
   const auto arena =
       backend.is_device() ? make_device_arena(*backend.runtime, kDeviceBytes) : make_host_arena();
@@ -102,7 +102,7 @@ std::vector<float> compute(const Arguments& args, const Backend& backend, Commun
   build.max_num_tokens = build.max_num_seqs = T;
   build.block_size = kBlockSize;
   build.quantization = read_quantization(config, args.model);
-  const auto model = find_model(config)(build, config);
+  const auto model = build_model(build, config);
   loader->finish();
   launch.workspace = arena->allocate(build.workspace_bytes);
   launch.workspace_bytes = build.workspace_bytes;

@@ -170,6 +170,20 @@ std::vector<std::string> HfConfig::get_strings(const std::string& key) const {
   return strings;
 }
 
+HfConfig HfConfig::with_alias(const std::string& key, const std::string& older) const {
+  if (has(key) || !has(older)) return *this;
+  auto node = std::make_shared<Node>(*node_);
+  node->value[key] = json(find(older));
+  return HfConfig(std::move(node), path_, prefix_);
+}
+
+HfConfig HfConfig::with_default(const std::string& key, int32_t value) const {
+  if (has(key)) return *this;
+  auto node = std::make_shared<Node>(*node_);
+  node->value[key] = value;
+  return HfConfig(std::move(node), path_, prefix_);
+}
+
 std::optional<HfConfig> HfConfig::get_object(const std::string& key) const {
   if (!has(key)) return std::nullopt;
   const Json& value = json(require(key));

@@ -41,6 +41,11 @@ class HfConfig {
   std::vector<std::string> get_strings(const std::string& key) const;
   std::optional<HfConfig> get_object(const std::string& key) const;
 
+  // A copy in which `key` has what an older one of its names has, where it is not there itself.
+  HfConfig with_alias(const std::string& key, const std::string& older) const;
+  // A copy in which `key` is `value`, where it is not there.
+  HfConfig with_default(const std::string& key, int32_t value) const;
+
   const std::string& path() const { return path_; }
   // InvalidArgument("<path>: <message>")
   [[noreturn]] void fail(const std::string& message) const;

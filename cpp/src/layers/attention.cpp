@@ -1,10 +1,26 @@
 #include "layers/attention.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "util/check.h"
 
 namespace quire {
+
+namespace {
+
+// In the backend's memory.
+const float* copy_floats(BuildContext& build, const std::vector<float>& values) {
+  std::byte* out = build.arena.allocate_computed(values.size() * sizeof(float));
+  build.loader.generate(out, static_cast<int64_t>(values.size()), sizeof(float),
+                        [values](int64_t begin, int64_t end, std::byte* to) {
+                          std::memcpy(to, values.data() + begin,
+                                      static_cast<size_t>(end - begin) * sizeof(float));
+                        });
+  return reinterpret_cast<const float*>(out);
+}
+
+}  // namespace
 
 Attention::Attention(BuildContext& build, const AttentionConfig& config)
     : index_(config.layer),
@@ -16,6 +32,7 @@ Attention::Attention(BuildContext& build, const AttentionConfig& config)
              .scale = config.scale,
              .soft_cap = config.soft_cap,
              .sliding_window = config.sliding_window} {
+  if (!config.alibi_slopes.empty()) layer_.alibi_slopes = copy_floats(build, config.alibi_slopes);
   if (const char* reason = build.ops.select_attention(layer_)) {
     throw InvalidArgument(str("no attention kernel of backend '", build.ops.backend, "' (", build.ops.variant,
                               ") fits this model: ", reason));
@@ -40,10 +57,14 @@ Attention::Attention(BuildContext& build, const AttentionConfig& config)
 }
 
 void Attention::forward(const ForwardContext& ctx, TensorView out, TensorView q, TensorView k, TensorView v,
-                        const RotaryEmbedding& rotary, TensorView positions) const {
+                        const RotaryEmbedding* rotary, TensorView positions) const {
   const auto index = static_cast<size_t>(index_);
   const AttentionMetadata& batch = ctx.attention_metadata[static_cast<size_t>(ctx.kv_cache_groups[index])];
-  rotary.forward_and_store(ctx, q, k, v, positions, ctx.kv_caches[index], batch.slot_mapping);
+  if (rotary != nullptr) {
+    rotary->forward_and_store(ctx, q, k, v, positions, ctx.kv_caches[index], batch.slot_mapping);
+  } else {
+    ctx.ops.write_kv_cache(ctx.launch, ctx.kv_caches[index], k, v, batch.slot_mapping);
+  }
   if (ctx.pieces != nullptr) {
     // The launch depends on the lengths of the step, which a graph would freeze.
     ctx.pieces->run_between([this, out, q](const ForwardContext& later) { attend(later, out, q); });

@@ -1,6 +1,8 @@
 // One layer's attention over the paged KV cache.
 #pragma once
 
+#include <vector>
+
 #include "layers/context.h"
 #include "layers/rotary_embedding.h"
 #include "messages/kv_cache_spec.h"
@@ -13,8 +15,9 @@ struct AttentionConfig {
   int32_t num_kv_heads = 0;  // of this rank
   int32_t head_size = 0;
   float scale = 0.0F;
-  int32_t sliding_window = 0;  // 0: none
-  float soft_cap = 0.0F;       // 0: none
+  int32_t sliding_window = 0;            // 0: none
+  float soft_cap = 0.0F;                 // 0: none
+  std::vector<float> alibi_slopes = {};  // of this rank's heads (Press et al., 2021); empty: none
 };
 
 class Attention {
@@ -22,10 +25,10 @@ class Attention {
   // Throws InvalidArgument, with the backend's reason, when it has no kernel for this shape.
   Attention(BuildContext& build, const AttentionConfig& config);
 
-  // Rotates q and k, stores k and v, then attends. q and k are scratch afterwards.
+  // Rotates q and k unless `rotary` is null, stores k and v, then attends. q and k are scratch afterwards.
   //   q [T, H, D], k, v [T, KH, D], positions [T] int32; out [T, H, D]
   void forward(const ForwardContext& ctx, TensorView out, TensorView q, TensorView k, TensorView v,
-               const RotaryEmbedding& rotary, TensorView positions) const;
+               const RotaryEmbedding* rotary, TensorView positions) const;
 
   const KVCacheSpec& kv_cache_spec() const { return spec_; }
 

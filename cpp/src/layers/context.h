@@ -6,6 +6,8 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "device/activation_arena.h"
 #include "device/device_arena.h"
@@ -36,6 +38,8 @@ struct BuildContext {
   int32_t block_size = 16;
   std::shared_ptr<const QuantizationConfig> quantization = {};  // null: none
   size_t workspace_bytes = 0;
+  // Ends of names of tensors that nobody reads: some exporters write what can be derived.
+  std::vector<std::string> ignored_weights = {};
   Fnv compute_hash = {};  // layers add what they choose and a captured graph freezes: their kernels
 };
 

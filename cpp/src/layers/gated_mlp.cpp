@@ -1,36 +1,29 @@
 #include "layers/gated_mlp.h"
 
-#include <array>
-
-#include "util/check.h"
-
 namespace quire {
+namespace {
 
-Activation read_activation(const HfConfig& config, const std::string& key, const std::string& otherwise) {
-  constexpr std::array<std::pair<const char*, Activation>, 3> kNames = {
-      {{"silu", Activation::kSilu},
-       {"gelu", Activation::kGelu},
-       {"gelu_pytorch_tanh", Activation::kGeluTanh}}};
-  const std::string found = config.get_string(key, otherwise);
-  for (const auto& [name, activation] : kNames) {
-    if (found == name) return activation;
+// The rows of gate and up that are this rank's.
+std::vector<LinearPart> gate_up_parts(const std::string& name, const GatedMLPConfig& config,
+                                      const Shard& mine) {
+  const int64_t total = config.intermediate_size;
+  if (config.gate_up.empty()) {
+    return {{name + ".gate_proj", total, mine.begin, mine.count},
+            {name + ".up_proj", total, mine.begin, mine.count}};
   }
-  config.fail("'" + key + "' '" + found + "' is not supported; supported: silu, gelu, gelu_pytorch_tanh");
+  const std::string both = name + "." + config.gate_up;
+  return {{both, 2 * total, mine.begin, mine.count}, {both, 2 * total, total + mine.begin, mine.count}};
 }
+
+}  // namespace
 
 GatedMLP::GatedMLP(BuildContext& build, const std::string& name, const GatedMLPConfig& config)
     : activation_(config.activation) {
-  const int64_t total = config.intermediate_size;
-  if (total % build.world_size != 0) {
-    throw InvalidArgument(
-        str("tensor_parallel_size ", build.world_size, " does not divide intermediate_size ", total));
-  }
-  const Shard mine = even_shard(total, build.rank, build.world_size);
-  gate_up_ = Linear::column_parallel(build,
-                                     {{name + ".gate_proj", total, mine.begin, mine.count},
-                                      {name + ".up_proj", total, mine.begin, mine.count}},
-                                     config.hidden_size, config.bias);
-  down_ = Linear::row_parallel(build, name + ".down_proj", config.hidden_size, total, config.bias);
+  const Shard mine = exact_shard(build, config.intermediate_size, "intermediate_size");
+  gate_up_ =
+      Linear::column_parallel(build, gate_up_parts(name, config, mine), config.hidden_size, config.bias);
+  down_ = Linear::row_parallel(build, name + ".down_proj", config.hidden_size, config.intermediate_size,
+                               config.bias);
 }
 
 void GatedMLP::forward(const ForwardContext& ctx, TensorView out, TensorView x) const {
@@ -38,15 +31,7 @@ void GatedMLP::forward(const ForwardContext& ctx, TensorView out, TensorView x) 
   const TensorView gate_up = ctx.arena.take(x.dtype, x.shape[0], gate_up_.num_outputs());
   const TensorView gated = ctx.arena.take(x.dtype, x.shape[0], gate_up_.num_outputs() / 2);
   gate_up_.forward(ctx, gate_up, x);
-  switch (activation_) {
-    case Activation::kSilu: ctx.ops.silu_and_mul(ctx.launch, gated, gate_up); break;
-    case Activation::kGelu:
-      ctx.ops.gelu_and_mul(ctx.launch, gated, gate_up, /*tanh_approximation=*/false);
-      break;
-    case Activation::kGeluTanh:
-      ctx.ops.gelu_and_mul(ctx.launch, gated, gate_up, /*tanh_approximation=*/true);
-      break;
-  }
+  ctx.ops.activate_and_mul(ctx.launch, gated, gate_up, activation_);
   down_.forward(ctx, out, gated);
   ctx.arena.release(mark);
 }

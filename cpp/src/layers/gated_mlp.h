@@ -4,25 +4,24 @@
 #include <cstdint>
 #include <string>
 
-#include "formats/hf_config.h"
+#include "layers/activation.h"
 #include "layers/linear.h"
 
 namespace quire {
-
-enum class Activation : uint8_t { kSilu, kGelu, kGeluTanh };
-
-// By the names of transformers: "silu", "gelu", "gelu_pytorch_tanh". Throws InvalidArgument for another one.
-Activation read_activation(const HfConfig& config, const std::string& key, const std::string& otherwise);
 
 struct GatedMLPConfig {
   int32_t hidden_size = 0;
   int32_t intermediate_size = 0;  // of all ranks
   Activation activation = Activation::kSilu;
   bool bias = false;
+  // The tensor whose rows are the gate's, then as many of up; empty: "gate_proj" and "up_proj" are two.
+  std::string gate_up = {};
 };
 
 class GatedMLP {
  public:
+  using Config = GatedMLPConfig;
+
   // "<name>.gate_proj", up_proj, down_proj. Throws InvalidArgument when intermediate_size cannot be divided
   // among the ranks.
   GatedMLP(BuildContext& build, const std::string& name, const GatedMLPConfig& config);

@@ -1,10 +1,20 @@
 #include "layers/linear.h"
 
+#include "util/check.h"
+
 namespace quire {
 
 Shard even_shard(int64_t total, int32_t rank, int32_t world_size) {
   const int64_t count = (total + world_size - 1) / world_size;
   return {rank * count, count};
+}
+
+Shard exact_shard(const BuildContext& build, int64_t total, const char* key) {
+  if (total % build.world_size != 0) {
+    throw InvalidArgument(
+        str("tensor_parallel_size ", build.world_size, " does not divide ", key, " ", total));
+  }
+  return even_shard(total, build.rank, build.world_size);
 }
 
 Linear::Linear(BuildContext& build, const LinearShard& shard, bool bias, bool reduce)
@@ -33,10 +43,11 @@ Linear Linear::column_parallel(BuildContext& build, const std::vector<LinearPart
   return Linear(build, shard, bias, /*reduce=*/false);
 }
 
-Linear Linear::row_parallel(BuildContext& build, const std::string& name, int64_t n, int64_t k, bool bias) {
+Linear Linear::row_parallel(BuildContext& build, const std::string& name, int64_t n, int64_t k, bool bias,
+                            WeightOrder order) {
   const Shard columns = even_shard(k, build.rank, build.world_size);
   LinearShard shard;
-  shard.parts = {{name, n, 0, n}};
+  shard.parts = {{name, n, 0, n, order}};
   shard.total_k = k;
   shard.k_begin = columns.begin;
   shard.k = columns.count;

@@ -21,7 +21,8 @@ class Linear {
                                 bool bias);
 
   // Inputs are split evenly over the ranks, whose outputs are summed. The bias is added by rank 0.
-  static Linear row_parallel(BuildContext& build, const std::string& name, int64_t n, int64_t k, bool bias);
+  static Linear row_parallel(BuildContext& build, const std::string& name, int64_t n, int64_t k, bool bias,
+                             WeightOrder order = WeightOrder::kOutputsFirst);
 
   //   x [T, k of this rank], out [T, n of this rank]. Row-parallel linears sum over the ranks before
   //   returning.
@@ -45,5 +46,9 @@ struct Shard {
   int64_t count = 0;
 };
 Shard even_shard(int64_t total, int32_t rank, int32_t world_size);
+
+// The same where nothing may reach past the end: throws InvalidArgument when the ranks do not divide `total`,
+// which config.json calls `key`.
+Shard exact_shard(const BuildContext& build, int64_t total, const char* key);
 
 }  // namespace quire

@@ -13,7 +13,7 @@ class UnquantizedLinearMethod final : public LinearMethod {
       : weight_(DenseWeight::for_products(build, shard.n(), shard.k, shard.max_rows)) {
     int64_t row = 0;
     for (const LinearPart& part : shard.parts) {
-      const TensorView all = build.checkpoint.take(part.name + ".weight", {part.total_rows, shard.total_k});
+      const TensorView all = take(build, part, shard.total_k);
       if (part.num_rows > 0) {
         const TensorView rows = slice_rows(all, part.row_begin, part.num_rows);
         weight_.load_rows(build, row, slice_columns(rows, shard.k_begin, shard.k));
@@ -30,6 +30,12 @@ class UnquantizedLinearMethod final : public LinearMethod {
   }
 
  private:
+  static TensorView take(BuildContext& build, const LinearPart& part, int64_t k) {
+    const std::string name = part.name + ".weight";
+    if (part.order == WeightOrder::kOutputsFirst) return build.checkpoint.take(name, {part.total_rows, k});
+    return transposed(build.checkpoint.take(name, {k, part.total_rows}));
+  }
+
   DenseWeight weight_;
 };
 

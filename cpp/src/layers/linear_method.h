@@ -10,12 +10,19 @@
 
 namespace quire {
 
+// How a checkpoint has the weight of a linear.
+enum class WeightOrder : uint8_t {
+  kOutputsFirst,  // [outputs, inputs], torch's
+  kInputsFirst,   // [inputs, outputs], as GPT-2 has them
+};
+
 // A run of rows of one linear of the checkpoint, "<name>.weight" [total_rows, total_k] where it is plain.
 struct LinearPart {
   std::string name;
   int64_t total_rows = 0;
   int64_t row_begin = 0;
   int64_t num_rows = 0;
+  WeightOrder order = WeightOrder::kOutputsFirst;
 };
 
 // One rank's share of one product: rows of one or more parts, stacked, and a run of their columns.

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "layers/rms_norm.h"
+#include "layers/norm.h"
 
 namespace quire {
 
@@ -17,7 +17,7 @@ class ResidualStream {
   void add() { waits_ = true; }
 
   // norm(the sum), in a new tensor of the arena.
-  TensorView normalized(const ForwardContext& ctx, const RMSNorm& norm) {
+  TensorView normalized(const ForwardContext& ctx, const Norm& norm) {
     const TensorView out = ctx.arena.take(value_.dtype, value_.shape[0], value_.shape[1]);
     if (waits_) {
       norm.forward_add(ctx, out, value_, addend_);
@@ -26,6 +26,13 @@ class ResidualStream {
     }
     waits_ = false;
     return out;
+  }
+
+  // The sum itself, for parts that read it without a norm, or after the one that `normalized` it.
+  TensorView sum(const ForwardContext& ctx) {
+    if (waits_) ctx.ops.add(ctx.launch, value_, addend_);
+    waits_ = false;
+    return value_;
   }
 
  private:

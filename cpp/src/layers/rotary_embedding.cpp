@@ -14,15 +14,23 @@ constexpr int32_t kMaxPositions = 1 << 28;
 
 // rope_parameters holds everything in transformers 5; before, theta stood apart and rope_scaling was
 // optional. It still counts before rope_parameters: people write it into checkpoints that have both.
+// Where kinds of layers differ, rope_parameters has an object for each of them.
 struct Source {
   const HfConfig& config;
   std::optional<HfConfig> parameters;
   std::string type;
 
-  explicit Source(const HfConfig& config) : config(config) {
+  RotaryDefaults otherwise;
+
+  Source(const HfConfig& config, const RotaryDefaults& otherwise) : config(config), otherwise(otherwise) {
     const char* name = "rope_scaling";
-    parameters = config.get_object(name);
-    if (!parameters || parameters->keys().empty()) parameters = config.get_object(name = "rope_parameters");
+    parameters = config.get_object("rope_parameters");
+    if (parameters && !otherwise.layer_type.empty() && parameters->is_object(otherwise.layer_type)) {
+      parameters = parameters->get_object(otherwise.layer_type);
+    } else {
+      parameters = config.get_object(name);
+      if (!parameters || parameters->keys().empty()) parameters = config.get_object(name = "rope_parameters");
+    }
     refuse_parts(name);
     if (!parameters) {
       type = "default";
@@ -32,7 +40,6 @@ struct Source {
       type = parameters->get_string("type", "default");
     }
   }
-  // Where kinds of layers differ, transformers writes an object for each of them.
   void refuse_parts(const std::string& name) const {
     if (!parameters) return;
     for (const std::string& key : parameters->keys()) {
@@ -43,7 +50,7 @@ struct Source {
   }
   double theta() const {
     if (parameters && parameters->has("rope_theta")) return parameters->get_positive("rope_theta");
-    return config.get_positive("rope_theta", 10000.0);
+    return config.get_positive("rope_theta", otherwise.theta);
   }
   int32_t max_positions() const { return config.get_int("max_position_embeddings", 1, kMaxPositions); }
   int32_t original_max_positions() const {
@@ -59,7 +66,7 @@ struct Source {
   double partial_rotary_factor() const {
     if (parameters && parameters->has("partial_rotary_factor"))
       return parameters->get_positive("partial_rotary_factor");
-    return config.get_positive("partial_rotary_factor", 1.0);
+    return config.get_positive("partial_rotary_factor", otherwise.partial_rotary_factor);
   }
 };
 
@@ -150,8 +157,9 @@ void scale_longrope(const Source& source, int32_t max_model_len, RotaryConfig& o
 
 }  // namespace
 
-RotaryConfig RotaryConfig::read(const HfConfig& config, int32_t head_size, int32_t max_model_len) {
-  const Source source(config);
+RotaryConfig RotaryConfig::read(const HfConfig& config, int32_t head_size, int32_t max_model_len,
+                                const RotaryDefaults& otherwise) {
+  const Source source(config, otherwise);
   RotaryConfig out;
   out.rotary_dim = static_cast<int32_t>(head_size * source.partial_rotary_factor());
   if (out.rotary_dim < 2 || out.rotary_dim > head_size || out.rotary_dim % 2 != 0) {
@@ -183,8 +191,15 @@ RotaryConfig RotaryConfig::read(const HfConfig& config, int32_t head_size, int32
   return out;
 }
 
+RotaryConfig RotaryConfig::plain(int32_t rotary_dim, double theta) {
+  RotaryConfig out;
+  out.rotary_dim = rotary_dim;
+  out.inverse_frequencies = plain_frequencies(theta, rotary_dim);
+  return out;
+}
+
 int32_t max_supported_positions(const HfConfig& config) {
-  const Source source(config);
+  const Source source(config, {.layer_type = "full_attention"});
   double positions = source.max_positions();
   if (source.type == "linear" || source.type == "dynamic") {
     positions *= std::max(source.parameters->get_positive("factor"), 1.0);
@@ -194,7 +209,8 @@ int32_t max_supported_positions(const HfConfig& config) {
   return static_cast<int32_t>(std::min<double>(positions, kMaxPositions));
 }
 
-RotaryEmbedding::RotaryEmbedding(BuildContext& build, const RotaryConfig& config) {
+RotaryEmbedding::RotaryEmbedding(BuildContext& build, const RotaryConfig& config)
+    : interleaved_(config.interleaved) {
   const size_t row_bytes = static_cast<size_t>(config.rotary_dim) * sizeof(float);
   const int32_t positions = build.max_model_len;
   cos_sin_ = {build.arena.allocate_computed(static_cast<size_t>(positions) * row_bytes), DType::kFloat32,
@@ -216,8 +232,10 @@ RotaryEmbedding::RotaryEmbedding(BuildContext& build, const RotaryConfig& config
 }
 
 std::shared_ptr<const RotaryEmbedding> make_rotary_embedding(BuildContext& build, const HfConfig& config,
-                                                             int32_t head_size) {
-  return std::make_shared<RotaryEmbedding>(build, RotaryConfig::read(config, head_size, build.max_model_len));
+                                                             int32_t head_size,
+                                                             const RotaryDefaults& otherwise) {
+  return std::make_shared<RotaryEmbedding>(
+      build, RotaryConfig::read(config, head_size, build.max_model_len, otherwise));
 }
 
 void RotaryEmbedding::forward_and_store(const ForwardContext& ctx, TensorView q, TensorView k, TensorView v,
@@ -226,10 +244,11 @@ void RotaryEmbedding::forward_and_store(const ForwardContext& ctx, TensorView q,
   QUIRE_CHECK(positions.rank == 1, "this rotary embedding knows one position a token, not ",
               positions.shape[0]);
   if (ctx.ops.rotary_embedding_and_write_kv != nullptr) {
-    ctx.ops.rotary_embedding_and_write_kv(ctx.launch, q, k, v, positions, cos_sin_, kv_cache, slot_mapping);
+    ctx.ops.rotary_embedding_and_write_kv(ctx.launch, q, k, v, positions, cos_sin_, interleaved_, kv_cache,
+                                          slot_mapping);
     return;
   }
-  ctx.ops.rotary_embedding(ctx.launch, q, k, positions, cos_sin_);
+  ctx.ops.rotary_embedding(ctx.launch, q, k, positions, cos_sin_, interleaved_);
   ctx.ops.write_kv_cache(ctx.launch, kv_cache, k, v, slot_mapping);
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "formats/hf_config.h"
@@ -10,16 +11,27 @@
 
 namespace quire {
 
+// What an architecture means where its config.json is silent.
+struct RotaryDefaults {
+  double theta = 10000.0;
+  double partial_rotary_factor = 1.0;
+  std::string layer_type = {};  // "sliding_attention", where rope_parameters has an object for each kind
+};
+
 // What config.json says. Frequencies are fixed per engine from max_model_len, because cached keys cannot
 // change: `dynamic` and `longrope` use what transformers would use for a sequence of that length.
 struct RotaryConfig {
   // Reads rope_parameters (transformers 5), or rope_theta and rope_scaling. Throws InvalidArgument for a
   // missing key, a value out of range, or an unknown rope_type.
-  static RotaryConfig read(const HfConfig& config, int32_t head_size, int32_t max_model_len);
+  static RotaryConfig read(const HfConfig& config, int32_t head_size, int32_t max_model_len,
+                           const RotaryDefaults& otherwise = {});
+  // Without a scaling.
+  static RotaryConfig plain(int32_t rotary_dim, double theta);
 
   int32_t rotary_dim = 0;
   std::vector<double> inverse_frequencies;  // [rotary_dim / 2], radians a position
   double attention_factor = 1.0;            // scales cosines and sines
+  bool interleaved = false;                 // pairs are neighbours (GPT-J), not half a head apart (GPT-NeoX)
 };
 
 // Longest sequence that the config's scaling is meant for.
@@ -38,10 +50,12 @@ class RotaryEmbedding {
 
  private:
   TensorView cos_sin_;  // [max_model_len, rotary_dim] fp32
+  bool interleaved_;
 };
 
 // The embedding that config.json describes, for layers to share.
 std::shared_ptr<const RotaryEmbedding> make_rotary_embedding(BuildContext& build, const HfConfig& config,
-                                                             int32_t head_size);
+                                                             int32_t head_size,
+                                                             const RotaryDefaults& otherwise = {});
 
 }  // namespace quire

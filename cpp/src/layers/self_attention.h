@@ -4,15 +4,22 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
+#include <vector>
 
 #include "layers/attention.h"
 #include "layers/linear.h"
-#include "layers/rms_norm.h"
+#include "layers/qk_norm.h"
 #include "layers/rotary_embedding.h"
 
 namespace quire {
+
+// How a checkpoint has the rows that make queries, keys and values.
+enum class QkvRows : uint8_t {
+  kSeparate,  // "q_proj", "k_proj" and "v_proj"
+  kStacked,   // one tensor: of all heads q, then k, then v
+  kByHead,    // one tensor: of each head its q, then k, then v; as many KV heads as heads
+};
 
 struct SelfAttentionConfig {
   int32_t layer = 0;  // of the model: which KV cache is its own
@@ -25,14 +32,19 @@ struct SelfAttentionConfig {
   float soft_cap = 0.0F;       // 0: none
   bool qkv_bias = false;
   bool o_bias = false;
-  std::optional<RMSNormConfig> qk_norm;  // over each head of q and k, before the rotation
-  std::shared_ptr<const RotaryEmbedding> rotary;
+  QKNormFactory qk_norm = {};                     // empty: none
+  std::shared_ptr<const RotaryEmbedding> rotary;  // null: none
+  std::vector<float> alibi_slopes = {};           // of all heads; empty: none
+  QkvRows qkv_rows = QkvRows::kSeparate;
+  std::string qkv = "qkv_proj", o = "o_proj";  // names; qkv where it is one tensor
+  WeightOrder order = WeightOrder::kOutputsFirst;
 };
 
 class SelfAttention {
  public:
-  // "<name>.q_proj", k_proj, v_proj, o_proj, with a qk_norm q_norm and k_norm. Throws InvalidArgument when
-  // the heads cannot be divided among the ranks, or the backend has no kernel for this shape.
+  // "<name>.q_proj", k_proj, v_proj or "<name>.<qkv>", "<name>.<o>", and what qk_norm loads. Throws
+  // InvalidArgument when the heads cannot be divided among the ranks, or the backend has no kernel for this
+  // shape.
   SelfAttention(BuildContext& build, const std::string& name, const SelfAttentionConfig& config);
 
   //   x, out [T, hidden_size], positions [T] int32
@@ -41,17 +53,10 @@ class SelfAttention {
   const KVCacheSpec& kv_cache_spec() const { return attention_.kv_cache_spec(); }
 
  private:
-  // Heads of this rank. KV heads fewer than ranks are held by several.
-  struct Heads {
-    Heads(const BuildContext& build, const SelfAttentionConfig& config);
-    int64_t num, first, num_kv, first_kv;
-  };
-
-  Heads heads_;
-  int64_t head_size_;
+  HeadShare heads_;
   std::shared_ptr<const RotaryEmbedding> rotary_;
   Linear qkv_, o_;
-  std::optional<RMSNorm> q_norm_, k_norm_;
+  std::unique_ptr<QKNorm> qk_norm_;
   Attention attention_;
 };
 

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "layers/residual_stream.h"
@@ -22,13 +23,20 @@ class DecoderLayer {
   virtual void forward(const ForwardContext& ctx, ResidualStream& stream, const ModelInput& input) const = 0;
 };
 
+// What a checkpoint calls the parts of the whole.
+struct CausalLMNames {
+  std::string embed_tokens = "model.embed_tokens";
+  std::string norm = "model.norm";
+  std::string lm_head = "lm_head";
+};
+
 class CausalLM : public Model {
  public:
   using LayerFactory = std::function<std::unique_ptr<DecoderLayer>(int32_t layer)>;
 
-  // "model.embed_tokens", "model.norm", and "lm_head" unless it is tied; `make_layer` loads each layer in
-  // turn. Throws InvalidArgument when the checkpoint has a tensor that nobody took.
-  CausalLM(BuildContext& build, const TransformerConfig& config, const LayerFactory& make_layer);
+  // The parts of `names`, the head unless it is tied; `make_layer` loads each layer in turn.
+  CausalLM(BuildContext& build, const TransformerConfig& config, const LayerFactory& make_layer,
+           const CausalLMNames& names = {});
 
   int32_t vocab_size() const override { return vocab_size_; }
   int32_t hidden_size() const override { return hidden_size_; }
@@ -37,19 +45,23 @@ class CausalLM : public Model {
   void compute_logits(const ForwardContext& ctx, TensorView logits, TensorView hidden) const override;
 
  protected:
-  // The layers' first input: out [T, hidden_size] from input_ids [T].
-  virtual void embed(const ForwardContext& ctx, TensorView out, TensorView input_ids) const;
+  // The layers' first input: out [T, hidden_size] from input.input_ids [T].
+  virtual void embed(const ForwardContext& ctx, TensorView out, const ModelInput& input) const;
 
  private:
   int32_t vocab_size_, hidden_size_;
   DType dtype_;
   VocabParallelEmbedding embed_tokens_;
   std::vector<std::unique_ptr<DecoderLayer>> layers_;
-  RMSNorm norm_;
+  Norm norm_;
   std::optional<ParallelLMHead> lm_head_;  // absent when it is tied to the embedding
 };
 
-// "model.layers.<layer>", of which the names of a layer's parameters begin.
+// "model.layers.<layer>", with which the names of a layer's parameters begin.
 std::string layer_name(int32_t layer);
+
+// Of a checkpoint that was saved without its head, names lack their first part: "" where `name` is there
+// without it, else `prefix`.
+std::string find_prefix(const BuildContext& build, const std::string& prefix, const std::string& name);
 
 }  // namespace quire

@@ -18,10 +18,11 @@ KernelTable silent(KernelTable table) {
   silence(table.layer_norm);
   silence(table.rotary_embedding);
   silence(table.rotary_embedding_and_write_kv);
-  silence(table.silu_and_mul);
-  silence(table.gelu_and_mul);
+  silence(table.activate);
+  silence(table.activate_and_mul);
   silence(table.soft_cap);
   silence(table.scale);
+  silence(table.add);
   silence(table.gather_rows);
   silence(table.linear);
   silence(table.plan_attention);

@@ -14,7 +14,7 @@ std::unique_ptr<Model> make_llama(BuildContext& build, const HfConfig& hf_config
   return std::make_unique<CausalLM>(build, config, [&](int32_t layer) {
     SelfAttentionConfig attention = config.attention(layer, rotary);
     attention.qkv_bias = attention.o_bias = hf_config.get_bool("attention_bias", false);
-    return std::make_unique<PreNormLayer>(build, config.norm, attention, mlp);
+    return std::make_unique<PreNormLayer<>>(build, config.norm, attention, mlp);
   });
 }
 

@@ -4,39 +4,62 @@
 
 #include "formats/gguf_config.h"
 #include "layers/quantization.h"
+#include "util/nearest.h"
 
 namespace quire {
 namespace {
 
-std::map<std::string, ModelFactory>& registry() {
-  static std::map<std::string, ModelFactory> factories;  // built on first use: registration precedes main
-  return factories;
+struct Entry {
+  ModelFactory factory;
+  ConfigAdapter adapt;
+};
+
+std::map<std::string, Entry>& registry() {
+  static std::map<std::string, Entry> entries;  // built on first use: registration precedes main
+  return entries;
 }
 
-}  // namespace
+// Of a name that was written by anybody.
+constexpr size_t kMaxCompared = 200;
 
-bool register_model(const char* architecture, ModelFactory factory) {
-  registry()[architecture] = factory;
-  return true;
-}
-
-ModelFactory find_model(const HfConfig& config) {
+const Entry& find_entry(const HfConfig& config) {
   const auto names = config.get_strings("architectures");
   for (const std::string& name : names) {
     const auto found = registry().find(name);
     if (found != registry().end()) return found->second;
   }
-  std::string known;
-  for (const auto& [name, factory] : registry()) known += (known.empty() ? "" : ", ") + name;
-  config.fail("architecture '" + (names.empty() ? std::string() : names[0]) +
-              "' is not supported; supported: " + known);
+  const std::vector<std::string> known = known_architectures();
+  std::string list;
+  for (const std::string& name : known) list += (list.empty() ? "" : ", ") + name;
+  const std::string found = names.empty() ? std::string() : names[0];
+  config.fail("architecture '" + found + "' is not supported; supported: " + list + "; the nearest is " +
+              nearest_name(found.substr(0, kMaxCompared), known));
+}
+
+}  // namespace
+
+std::vector<std::string> known_architectures() {
+  std::vector<std::string> names;
+  for (const auto& [name, entry] : registry()) names.push_back(name);
+  return names;
+}
+
+bool register_model(const char* architecture, ModelFactory factory, ConfigAdapter adapt) {
+  registry()[architecture] = {factory, adapt};
+  return true;
+}
+
+std::unique_ptr<Model> build_model(BuildContext& build, const HfConfig& config) {
+  auto model = find_entry(config).factory(build, config);
+  build.checkpoint.check_all_taken(build.ignored_weights);
+  return model;
 }
 
 HfConfig load_model_config(const std::string& directory) {
-  HfConfig config = read_model_config(directory);
-  find_model(config);
+  const HfConfig config = read_model_config(directory);
+  const ConfigAdapter adapt = find_entry(config).adapt;
   read_quantization(config, directory);
-  return config;
+  return adapt != nullptr ? adapt(config) : config;
 }
 
 }  // namespace quire

@@ -16,7 +16,7 @@ std::unique_ptr<Model> make_qwen2(BuildContext& build, const HfConfig& hf_config
     SelfAttentionConfig attention = config.attention(layer, rotary);
     attention.qkv_bias = true;
     attention.sliding_window = windows[static_cast<size_t>(layer)];
-    return std::make_unique<PreNormLayer>(build, config.norm, attention, mlp);
+    return std::make_unique<PreNormLayer<>>(build, config.norm, attention, mlp);
   });
 }
 

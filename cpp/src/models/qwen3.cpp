@@ -17,9 +17,9 @@ std::unique_ptr<Model> make_qwen3(BuildContext& build, const HfConfig& hf_config
   return std::make_unique<CausalLM>(build, config, [&](int32_t layer) {
     SelfAttentionConfig attention = config.attention(layer, rotary);
     attention.qkv_bias = attention.o_bias = hf_config.get_bool("attention_bias", false);
-    attention.qk_norm = config.norm;
+    attention.qk_norm = norm_of_each_head(config.norm);
     attention.sliding_window = windows[static_cast<size_t>(layer)];
-    return std::make_unique<PreNormLayer>(build, config.norm, attention, mlp);
+    return std::make_unique<PreNormLayer<>>(build, config.norm, attention, mlp);
   });
 }
 

@@ -6,6 +6,12 @@
 
 namespace quire {
 
+int32_t read_window(const HfConfig& config, int32_t otherwise) {
+  constexpr int32_t kMax = std::numeric_limits<int32_t>::max();
+  if (config.is_null("sliding_window") || (otherwise == 0 && !config.has("sliding_window"))) return 0;
+  return config.get_int("sliding_window", 1, kMax, otherwise);
+}
+
 std::vector<int32_t> read_layer_windows(const HfConfig& config, int32_t num_layers, int32_t window,
                                         const std::function<bool(int32_t layer)>& is_sliding) {
   std::vector<int32_t> windows(static_cast<size_t>(num_layers), 0);
@@ -37,6 +43,17 @@ std::vector<int32_t> read_qwen_windows(const HfConfig& config, int32_t num_layer
   return read_layer_windows(
       config, num_layers, config.get_int("sliding_window", 1, kMax),
       [&](int32_t layer) { return layer >= config.get_int("max_window_layers", 0, kMax); });
+}
+
+std::shared_ptr<const RotaryEmbedding> make_window_rotary(BuildContext& build, const HfConfig& config,
+                                                          int32_t head_size, const char* theta_key,
+                                                          double theta) {
+  constexpr const char* kType = "sliding_attention";
+  const auto parameters = config.get_object("rope_parameters");
+  if (parameters && parameters->is_object(kType))
+    return make_rotary_embedding(build, config, head_size, {.theta = theta, .layer_type = kType});
+  theta = config.get_positive(theta_key, theta);
+  return std::make_shared<RotaryEmbedding>(build, RotaryConfig::plain(head_size, theta));
 }
 
 }  // namespace quire

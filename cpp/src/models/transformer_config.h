@@ -27,7 +27,7 @@ struct TransformerConfig {
   int32_t num_heads = 0;
   int32_t num_kv_heads = 0;
   int32_t head_size = 0;
-  RMSNormConfig norm;
+  NormConfig norm;
   bool tie_word_embeddings = false;
 };
 

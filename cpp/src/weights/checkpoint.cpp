@@ -324,7 +324,7 @@ void Checkpoint::fail_at(const std::byte* from, const std::byte* bad, size_t val
                       : "has the training run diverged?"));
 }
 
-void Checkpoint::check_all_taken(const std::vector<std::string_view>& ignored) const {
+void Checkpoint::check_all_taken(const std::vector<std::string>& ignored) const {
   std::vector<std::string> left;
   for (const auto& [name, tensor] : tensors_) {
     const auto ends_with = [&name = name](std::string_view suffix) { return name.ends_with(suffix); };

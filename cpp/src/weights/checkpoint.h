@@ -63,7 +63,7 @@ class Checkpoint {
 
   // Throws InvalidArgument when tensors are left that no one took, except names that end in one of `ignored`:
   // the architecture would not be what the config says.
-  void check_all_taken(const std::vector<std::string_view>& ignored) const;
+  void check_all_taken(const std::vector<std::string>& ignored) const;
   // Throws InvalidArgument when `take` was asked for what is not there, and was allowed to.
   void check_none_missing() const;
 

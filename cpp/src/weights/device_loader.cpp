@@ -54,6 +54,7 @@ class DeviceLoader final : public WeightLoader {
     const uint64_t seed = num_loads_++;
     if (from.numel() == 0 || keeps(from)) return;
     if (!from.data) return fill_random(to, dtype, from, seed);
+    if (is_transposed(from)) return load_transposed(to, dtype, from);
     // A dense tensor is one long row.
     int64_t rows = from.rank == 1 ? 1 : from.shape[0];
     int64_t columns = from.shape[from.rank - 1];

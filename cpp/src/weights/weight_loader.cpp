@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <utility>
+#include <vector>
 
 #include "device/for_each_range.h"
 #include "weights/checkpoint.h"
@@ -28,6 +30,8 @@ class HostLoader final : public WeightLoader {
       for_each_range(from.numel(), size, [=](int64_t begin, int64_t end) {
         fill_dummy(out + begin * size, dtype, begin, end - begin, 0.0F, scale, seed);
       });
+    } else if (is_transposed(from)) {
+      load_transposed(to, dtype, from);
     } else if (from.rank == 1 || from.stride[0] == from.shape[1]) {
       const auto from_size = static_cast<int64_t>(dtype_bytes(from.dtype));
       for_each_range(from.numel(), size, [=, this](int64_t begin, int64_t end) {
@@ -77,6 +81,7 @@ class CheckingLoader final : public WeightLoader {
 
   void load(void*, DType, TensorView from) override {
     if (from.data == nullptr) return;
+    if (is_transposed(from)) from = transposed(from);
     const bool is_dense = from.rank == 1 || from.stride[0] == from.shape[1];
     const int64_t rows = is_dense ? 1 : from.shape[0];
     const int64_t columns = is_dense ? from.numel() : from.shape[1];
@@ -108,12 +113,34 @@ void WeightLoader::set_checkpoint(const Checkpoint* checkpoint) {
 }
 
 void WeightLoader::read_rows(void* out, DType dtype, const TensorView& from) const {
+  if (is_transposed(from)) return read_transposed(out, dtype, from);
   auto* to = static_cast<std::byte*>(out);
   const int64_t columns = from.shape[from.rank - 1];
   if (from.rank == 1 || from.stride[0] == columns)
     return read_values(to, dtype, from.data, from.dtype, from.numel());
   for (int64_t row = 0; row < from.shape[0]; ++row, to += static_cast<size_t>(columns) * dtype_bytes(dtype))
     read_values(to, dtype, from.at(row), from.dtype, columns);
+}
+
+void WeightLoader::read_transposed(void* out, DType dtype, const TensorView& from) const {
+  const int64_t rows = from.shape[0], columns = from.shape[1];
+  const auto size = static_cast<int64_t>(dtype_bytes(dtype));
+  const std::byte* source = from.as<std::byte>();
+  std::vector<std::byte> values(static_cast<size_t>(rows * size));
+  for (int64_t column = 0; column < columns; ++column) {
+    read_values(values.data(), dtype, source, from.dtype, rows);
+    source += from.stride[1] * static_cast<int64_t>(dtype_bytes(from.dtype));
+    auto* to = static_cast<std::byte*>(out) + column * size;
+    for (int64_t row = 0; row < rows; ++row, to += columns * size)
+      std::memcpy(to, values.data() + row * size, static_cast<size_t>(size));
+  }
+}
+
+void WeightLoader::load_transposed(void* to, DType dtype, const TensorView& from) {
+  generate(to, from.shape[0], static_cast<size_t>(from.shape[1]) * dtype_bytes(dtype),
+           [=, this](int64_t begin, int64_t end, std::byte* out) {
+             read_rows(out, dtype, from.rows(begin, end - begin));
+           });
 }
 
 void WeightLoader::read_values(void* out, DType dtype, const void* from, DType from_dtype,
@@ -145,6 +172,12 @@ void load_zeros(WeightLoader& loader, void* to, int64_t rows, size_t row_bytes) 
   loader.generate(to, rows, row_bytes, [row_bytes](int64_t begin, int64_t end, std::byte* out) {
     std::memset(out, 0, static_cast<size_t>(end - begin) * row_bytes);
   });
+}
+
+TensorView transposed(TensorView view) {
+  std::swap(view.shape[0], view.shape[1]);
+  std::swap(view.stride[0], view.stride[1]);
+  return view;
 }
 
 TensorView slice_rows(TensorView view, int64_t begin, int64_t count) {

@@ -33,7 +33,7 @@ class WeightLoader {
 
   // Writes a dense tensor of `dtype` and of `from`'s shape at `to`, in the backend's memory, converted as
   // weights/convert.h says.
-  //   from [N] or [rows, columns] in host memory; rows may be strided; read until `finish`
+  //   from [N] or [rows, columns] in host memory; rows may be strided, or `transposed`; read until `finish`
   // Without data (load_format "dummy") the values are uniform in [-1, 1) / sqrt(columns), so that a row's
   // product with a vector keeps its magnitude: a function of the shape, the place of this call among the
   // loader's and the kind of loader.
@@ -56,8 +56,12 @@ class WeightLoader {
  protected:
   // Writes `count` values at `out` as `dtype`. Thread-safe.
   void read_values(void* out, DType dtype, const void* from, DType from_dtype, int64_t count) const;
+  // `load` of a tensor that is transposed.
+  void load_transposed(void* to, DType dtype, const TensorView& from);
 
  private:
+  void read_transposed(void* out, DType dtype, const TensorView& from) const;
+
   const Checkpoint* checkpoint_ = nullptr;
   bool keeps_missing_ = false;
 };
@@ -89,5 +93,8 @@ void load_zeros(WeightLoader& loader, void* to, int64_t rows, size_t row_bytes);
 // view.rows(...) and view.columns(...) for tensors that may have no data, and then stay without.
 TensorView slice_rows(TensorView view, int64_t begin, int64_t count);
 TensorView slice_columns(TensorView view, int64_t begin, int64_t count);
+// [columns, rows], in no memory of its own.
+TensorView transposed(TensorView view);
+inline bool is_transposed(const TensorView& view) { return view.rank == 2 && view.stride[1] != 1; }
 
 }  // namespace quire

@@ -29,7 +29,7 @@ BuiltModel ModelBuilder::build(DType dtype, Checkpoint& checkpoint, DeviceArena&
   build.block_size = block_size_;
   build.quantization = quantization_;
   BuiltModel built;
-  built.model = find_model(hf_config_)(build, hf_config_);
+  built.model = build_model(build, hf_config_);
   built.workspace_bytes = build.workspace_bytes;
   if (ops.sampling_workspace_bytes != nullptr) {
     built.workspace_bytes = std::max(

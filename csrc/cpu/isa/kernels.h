@@ -48,8 +48,9 @@ struct RowKernels {
   // Rotates (head[i], head[i + half]) of each head by the angles of one token.
   void (*rotate[2])(void* heads, int64_t num_heads, int64_t head_stride, const float* cos, const float* sin,
                     int64_t half);
-  void (*silu_and_mul[2])(void* out, const void* gate, const void* up, int64_t n);
-  void (*gelu_tanh_and_mul[2])(void* out, const void* gate, const void* up, int64_t n);
+  // out = activation(x) * factor, or without `factor` activation(x). `out` may be `x`.
+  void (*silu[2])(void* out, const void* x, const void* factor, int64_t n);
+  void (*gelu_tanh[2])(void* out, const void* x, const void* factor, int64_t n);
   // x = cap * tanh(x / cap), of one row.
   void (*soft_cap)(float* x, int64_t n, float cap);
 };

@@ -116,15 +116,20 @@ inline F32 gelu_tanh(F32 x) {
 }
 
 template <typename T, F32 (*kActivation)(F32)>
-void activate_and_mul(void* out, const void* gate, const void* up, int64_t n) {
-  const T* g = static_cast<const T*>(gate);
-  const T* u = static_cast<const T*>(up);
-  T* o = static_cast<T*>(out);
+void activate(void* out, const void* x, const void* factor, int64_t n) {
+  const T* from = static_cast<const T*>(x);
+  const T* by = static_cast<const T*>(factor);
+  T* to = static_cast<T*>(out);
   int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) store(o + i, mul(kActivation(load(g + i)), load(u + i)));
+  if (by == nullptr) {
+    for (; i + kLanes <= n; i += kLanes) store(to + i, kActivation(load(from + i)));
+  } else {
+    for (; i + kLanes <= n; i += kLanes) store(to + i, mul(kActivation(load(from + i)), load(by + i)));
+  }
   if (i < n) {
     const int rest = static_cast<int>(n - i);
-    store_part(o + i, mul(kActivation(load_part(g + i, rest)), load_part(u + i, rest)), rest);
+    const F32 value = kActivation(load_part(from + i, rest));
+    store_part(to + i, by == nullptr ? value : mul(value, load_part(by + i, rest)), rest);
   }
 }
 
@@ -142,8 +147,8 @@ constexpr RowKernels row_kernels() {
   return {.rms_norm = {rms_norm<float>, rms_norm<bf16>},
           .add_rms_norm = {add_rms_norm<float>, add_rms_norm<bf16>},
           .rotate = {rotate<float>, rotate<bf16>},
-          .silu_and_mul = {activate_and_mul<float, silu>, activate_and_mul<bf16, silu>},
-          .gelu_tanh_and_mul = {activate_and_mul<float, gelu_tanh>, activate_and_mul<bf16, gelu_tanh>},
+          .silu = {activate<float, silu>, activate<bf16, silu>},
+          .gelu_tanh = {activate<float, gelu_tanh>, activate<bf16, gelu_tanh>},
           .soft_cap = soft_cap};
 }
 

@@ -115,7 +115,7 @@ inline KernelTable fake_kernel_table() {
   table.rms_norm = fake::Queued<&T::rms_norm>::launch;
   table.fused_add_rms_norm = fake::Queued<&T::fused_add_rms_norm>::launch;
   table.rotary_embedding = fake::Queued<&T::rotary_embedding>::launch;
-  table.silu_and_mul = fake::Queued<&T::silu_and_mul>::launch;
+  table.activate_and_mul = fake::Queued<&T::activate_and_mul>::launch;
   table.gather_rows = fake::Queued<&T::gather_rows>::launch;
   table.linear = fake::Queued<&T::linear>::launch;
   table.write_kv_cache = fake::Queued<&T::write_kv_cache>::launch;
@@ -129,9 +129,10 @@ inline KernelTable fake_kernel_table() {
   table.log_softmax = fake::Queued<&T::log_softmax>::launch;
   // Not used by a device's step: whoever calls them computes too early.
   table.layer_norm = nullptr;
-  table.gelu_and_mul = nullptr;
+  table.activate = nullptr;
   table.soft_cap = nullptr;
   table.scale = nullptr;
+  table.add = nullptr;
   table.batch = &fake::kBatchOps;
   table.decodes_first = true;
   return table;

@@ -206,7 +206,8 @@ class CountingExecutor : public ShadowExecutor {
 TEST(EngineCoreClientTest, NoStepIsInFlightWhenItIsClosed) {
   for (const bool threaded : {false, true}) {
     std::atomic<int> num_in_flight = 0;
-    auto core = std::make_unique<EngineCore>(small_config(), std::make_unique<CountingExecutor>(num_in_flight));
+    auto core =
+        std::make_unique<EngineCore>(small_config(), std::make_unique<CountingExecutor>(num_in_flight));
     const auto client =
         threaded ? make_threaded_client(std::move(core)) : make_inline_client(std::move(core));
     client->add_request(greedy_request(1, 5, 200));

@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "formats/hf_config.h"
-#include "layers/rms_norm.h"
+#include "layers/norm.h"
 #include "models/dry_run.h"
 #include "models/model_registry.h"
 #include "models/sliding_window.h"
@@ -38,7 +38,7 @@ class Rig {
     build.max_model_len = 64;
     build.max_num_tokens = build.max_num_seqs = kTokens;
     build.block_size = kBlockSize;
-    model_ = find_model(config)(build, config);
+    model_ = build_model(build, config);
     loader->finish();
     launch_.workspace = arena_->allocate(build.workspace_bytes);
     launch_.workspace_bytes = build.workspace_bytes;

@@ -50,7 +50,7 @@ struct Backend {
     build.max_model_len = 300;
     build.max_num_tokens = 64;
     build.max_num_seqs = 8;
-    const auto model = find_model(config)(build, config);
+    const auto model = build_model(build, config);
     loader.finish();
     return build.workspace_bytes;
   }

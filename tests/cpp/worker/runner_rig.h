@@ -56,7 +56,7 @@ struct RunnerRig {
                                    {options.num_speculative_tokens, nullptr}};
     build.max_num_seqs = config.max_num_logits();
     build.block_size = kBlockSize;
-    model = find_model(hf_config)(build, hf_config);
+    model = build_model(build, hf_config);
     model_hash = build.compute_hash.value();
     workspace = Buffer(build.workspace_bytes);
     platform->set_workspace(workspace.data(), workspace.size());

@@ -102,6 +102,15 @@ struct BadWordsArgs {
   int32_t count = 0;
 };
 
+// What a feed-forward part applies to each of its values.
+enum class Activation : uint8_t {
+  kSilu,
+  kGelu,         // x * Phi(x)
+  kGeluTanh,     // its approximation by tanh
+  kRelu,         // max(x, 0)
+  kReluSquared,  // max(x, 0)^2
+};
+
 struct KernelTable {
   const char* backend;  // "cpu"
   const char* variant;  // instruction set or architecture: "amx", "avx512", "avx2", "generic", "sm_90"
@@ -135,29 +144,30 @@ struct KernelTable {
   void (*layer_norm)(const LaunchContext& ctx, TensorView out, TensorView x, TensorView weight,
                      TensorView bias, float eps);
 
-  // Rotates the first rotary_dim elements of every head of q and k in place ("neox" halves: element i
-  // pairs with i + rotary_dim / 2).
+  // Rotates the first rotary_dim elements of every head of q and k in place. Element i pairs with
+  // i + rotary_dim / 2 (GPT-NeoX), or, `interleaved`, 2 i with 2 i + 1 (GPT-J).
   //   q [T, H, D], k [T, KH, D] fp32 | bf16, tokens strided; positions [T] int32
   //   cos_sin [max_position, rotary_dim] fp32: rotary_dim / 2 cosines, then as many sines
   void (*rotary_embedding)(const LaunchContext& ctx, TensorView q, TensorView k, TensorView positions,
-                           TensorView cos_sin);
+                           TensorView cos_sin, bool interleaved);
 
   // rotary_embedding and write_kv_cache in one. k is left as it was: only the cache gets its rotation. Null:
   // call the two.
   void (*rotary_embedding_and_write_kv)(const LaunchContext& ctx, TensorView q, TensorView k, TensorView v,
-                                        TensorView positions, TensorView cos_sin, const KVCacheView& kv_cache,
-                                        TensorView slot_mapping);
+                                        TensorView positions, TensorView cos_sin, bool interleaved,
+                                        const KVCacheView& kv_cache, TensorView slot_mapping);
 
-  // out[t, i] = silu(x[t, i]) * x[t, I + i].   x [T, 2 I], out [T, I]
-  void (*silu_and_mul)(const LaunchContext& ctx, TensorView out, TensorView x);
-  // out[t, i] = gelu(x[t, i]) * x[t, I + i], shaped alike; gelu(x) = x * Phi(x), or its approximation by
-  // tanh.
-  void (*gelu_and_mul)(const LaunchContext& ctx, TensorView out, TensorView x, bool tanh_approximation);
+  // out[t, i] = activation(x[t, i]).   x, out [T, I], rows strided; `out` may be `x`
+  void (*activate)(const LaunchContext& ctx, TensorView out, TensorView x, Activation activation);
+  // out[t, i] = activation(x[t, i]) * x[t, I + i].   x [T, 2 I], out [T, I], rows strided
+  void (*activate_and_mul)(const LaunchContext& ctx, TensorView out, TensorView x, Activation activation);
 
   // x[t, i] = cap * tanh(x[t, i] / cap).   x [T, N] fp32, rows strided
   void (*soft_cap)(const LaunchContext& ctx, TensorView x, float cap);
   // x[t, i] *= factor.   x [T, N] fp32 | 16-bit, rows strided
   void (*scale)(const LaunchContext& ctx, TensorView x, float factor);
+  // x[t, i] += y[t, i].   x, y [T, N] fp32 | 16-bit, alike, rows strided
+  void (*add)(const LaunchContext& ctx, TensorView x, TensorView y);
 
   // out[r, :] = x[index[r], :].   x [T, K], index [R] int32, out [R, K] same dtype
   void (*gather_rows)(const LaunchContext& ctx, TensorView out, TensorView x, TensorView index);

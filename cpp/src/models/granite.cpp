@@ -1,5 +1,5 @@
-// Granite 3 (Granite Team, IBM, 2024), as one adds an architecture from outside: as Llama, with factors on
-// embeddings, on what each part of a layer adds, on attention's scores and on logits.
+// Granite 3 (Granite Team, IBM, 2024): as Llama, with factors on embeddings, on what each part of a layer
+// adds, on attention's scores and on logits.
 #include "models/causal_lm.h"
 #include "models/model_registry.h"
 
@@ -8,7 +8,7 @@ namespace {
 
 class GraniteLayer final : public DecoderLayer {
  public:
-  GraniteLayer(BuildContext& build, const RMSNormConfig& norm, const SelfAttentionConfig& attention,
+  GraniteLayer(BuildContext& build, const NormConfig& norm, const SelfAttentionConfig& attention,
                const GatedMLPConfig& mlp, float residual_multiplier)
       : input_norm_(build, layer_name(attention.layer) + ".input_layernorm", attention.hidden_size, norm),
         post_attention_norm_(build, layer_name(attention.layer) + ".post_attention_layernorm",
@@ -29,7 +29,7 @@ class GraniteLayer final : public DecoderLayer {
   }
 
  private:
-  RMSNorm input_norm_, post_attention_norm_;
+  Norm input_norm_, post_attention_norm_;
   SelfAttention attention_;
   GatedMLP mlp_;
   float residual_multiplier_;
@@ -53,8 +53,8 @@ class GraniteForCausalLM final : public CausalLM {
   }
 
  protected:
-  void embed(const ForwardContext& ctx, TensorView out, TensorView input_ids) const override {
-    CausalLM::embed(ctx, out, input_ids);
+  void embed(const ForwardContext& ctx, TensorView out, const ModelInput& input) const override {
+    CausalLM::embed(ctx, out, input);
     ctx.ops.scale(ctx.launch, out, embedding_multiplier_);
   }
 
