@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from browser import Browser, find_chromium
 from paths import ROOT
-from tiny_directories import make_directory
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # torch's threads would wait for each other's cores, spinning
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -91,6 +90,9 @@ def write_random_model(config: Any, directory: Path, dtype: str) -> None:
 
 @pytest.fixture(scope="session")
 def valid_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    # Not above: it wants the package, without which logits are tested on devices.
+    from tiny_directories import make_directory
+
     return make_directory(tmp_path_factory.mktemp("valid"))
 
 
