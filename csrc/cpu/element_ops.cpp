@@ -1,4 +1,5 @@
 // Lookups and row by row operations.
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -210,18 +211,31 @@ float gelu(float x) { return 0.5F * x * std::erfc(x * -0.70710678F); }
 float relu(float x) { return x < 0 ? 0.0F : x; }  // NaN stays
 float relu_squared(float x) { return relu(x) * relu(x); }
 
+template <typename T>
+void clamped_swiglu_row(void* out, const void* gate, const void* up, int64_t n) {
+  constexpr float kLimit = 7.0F, kSteepness = 1.702F;
+  const auto *gates = static_cast<const T*>(gate), *ups = static_cast<const T*>(up);
+  for (int64_t i = 0; i < n; ++i) {
+    const float g = std::min(to_float(gates[i]), kLimit);
+    const float u = std::clamp(to_float(ups[i]), -kLimit, kLimit);
+    static_cast<T*>(out)[i] = convert<float, T>(g / (1.0F + std::exp(-kSteepness * g)) * (u + 1.0F));
+  }
+}
+
 ActivateRow activate_row_of(const Isa& isa, Activation activation, DType dtype) {
   const int type = type_index(dtype);
   constexpr ActivateRow kGelu[] = {activate_row<float, gelu>, activate_row<uint16_t, gelu>};
   constexpr ActivateRow kRelu[] = {activate_row<float, relu>, activate_row<uint16_t, relu>};
   constexpr ActivateRow kReluSquared[] = {activate_row<float, relu_squared>,
                                           activate_row<uint16_t, relu_squared>};
+  constexpr ActivateRow kClamped[] = {clamped_swiglu_row<float>, clamped_swiglu_row<uint16_t>};
   switch (activation) {
     case Activation::kSilu: return isa.rows.silu[type];
     case Activation::kGelu: return kGelu[type];
     case Activation::kGeluTanh: return isa.rows.gelu_tanh[type];
     case Activation::kRelu: return kRelu[type];
     case Activation::kReluSquared: return kReluSquared[type];
+    case Activation::kClampedSwiglu: return kClamped[type];
   }
   return nullptr;
 }
@@ -287,6 +301,19 @@ void add(const LaunchContext& ctx, TensorView x, TensorView y) {
         const auto* addend = reinterpret_cast<const T*>(y.at(t));
         for (int64_t i = 0; i < x.shape[1]; ++i)
           row[i] = convert<float, T>(to_float(row[i]) + to_float(addend[i]));
+      }
+    });
+  });
+}
+
+void gate_rows(const LaunchContext& ctx, TensorView x, TensorView gate) {
+  dispatch(x.dtype, [&](auto type) {
+    using T = decltype(type);
+    parallel_ranges(ctx, x.shape[0], grain_rows(x.shape[1]), [&](int64_t begin, int64_t end) {
+      for (int64_t t = begin; t < end; ++t) {
+        const float factor = 1.0F / (1.0F + std::exp(-*reinterpret_cast<const float*>(gate.at(t))));
+        auto* row = reinterpret_cast<T*>(x.at(t));
+        for (int64_t i = 0; i < x.shape[1]; ++i) row[i] = convert<float, T>(to_float(row[i]) * factor);
       }
     });
   });

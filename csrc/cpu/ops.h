@@ -26,6 +26,7 @@ void activate_and_mul(const Isa& isa, const LaunchContext& ctx, TensorView out, 
 void soft_cap(const Isa& isa, const LaunchContext& ctx, TensorView x, float cap);
 void scale(const LaunchContext& ctx, TensorView x, float factor);
 void add(const LaunchContext& ctx, TensorView x, TensorView y);
+void gate_rows(const LaunchContext& ctx, TensorView x, TensorView gate);
 void fill_random(const LaunchContext& ctx, TensorView out, float scale, uint64_t seed);
 
 // linear_weight.cpp
@@ -37,6 +38,12 @@ void linear_pack_rows(const LaunchContext& ctx, const LinearWeight& weight, int6
 size_t linear_workspace_bytes(const Isa& isa, int64_t max_tokens, const LinearWeight& weight);
 void linear(const Isa& isa, const LaunchContext& ctx, TensorView out, TensorView x,
             const LinearWeight& weight, const float* bias);
+
+// experts.cpp
+void route_to_experts(const LaunchContext& ctx, const ExpertRoutingArgs& args);
+size_t fused_experts_workspace_bytes(const Isa& isa, int64_t max_tokens, int32_t top_k,
+                                     const ExpertWeights& experts);
+void fused_experts(const Isa& isa, const LaunchContext& ctx, const FusedExpertsArgs& args);
 
 // kv_cache.cpp
 size_t kv_page_bytes(int32_t block_size, int32_t num_kv_heads, int32_t head_size, DType dtype);

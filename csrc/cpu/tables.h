@@ -33,6 +33,7 @@ constexpr KernelTable make_table(const char* variant) {
       .soft_cap = [](const LaunchContext& ctx, TensorView x, float cap) { soft_cap(kIsa, ctx, x, cap); },
       .scale = scale,
       .add = add,
+      .gate_rows = gate_rows,
       .gather_rows = gather_rows,
       .linear_weight_bytes = linear_weight_bytes,
       .linear_pack_rows = linear_pack_rows,
@@ -42,6 +43,13 @@ constexpr KernelTable make_table(const char* variant) {
           },
       .linear = [](const LaunchContext& ctx, TensorView out, TensorView x, const LinearWeight& weight,
                    const float* bias) { linear(kIsa, ctx, out, x, weight, bias); },
+      .route_to_experts = route_to_experts,
+      .fused_experts_workspace_bytes =
+          [](int64_t max_tokens, int32_t top_k, const ExpertWeights& experts) {
+            return fused_experts_workspace_bytes(kIsa, max_tokens, top_k, experts);
+          },
+      .fused_experts = [](const LaunchContext& ctx,
+                          const FusedExpertsArgs& args) { fused_experts(kIsa, ctx, args); },
       .select_attention = select_attention,
       .kv_page_bytes = kv_page_bytes,
       .attention_workspace_bytes = attention_workspace_bytes,

@@ -159,6 +159,7 @@ void activate(const LaunchContext& ctx, const char* name, TensorView out, Tensor
     case Activation::kGeluTanh: launch_activation<GeluTanh, kMul>(ctx, out, x); break;
     case Activation::kRelu: launch_activation<Relu, kMul>(ctx, out, x); break;
     case Activation::kReluSquared: launch_activation<ReluSquared, kMul>(ctx, out, x); break;
+    case Activation::kClampedSwiglu: break;
   }
   check_launch(ctx, name, x);
 }

@@ -15,23 +15,32 @@ from transformers import (
     Gemma2Config,
     Gemma3TextConfig,
     Glm4Config,
+    Glm4MoeConfig,
     GPT2Config,
     GPTNeoXConfig,
+    GptOssConfig,
     GraniteConfig,
+    GraniteMoeConfig,
     LlamaConfig,
     MistralConfig,
+    MixtralConfig,
     Olmo2Config,
     Olmo3Config,
     OPTConfig,
     Phi3Config,
     Qwen2Config,
+    Qwen2MoeConfig,
     Qwen3Config,
+    Qwen3MoeConfig,
     SmolLM3Config,
     StableLmConfig,
 )
 
 NUM_TOKENS = 300
 Logits = NDArray[np.float32]
+
+
+SPECIAL: dict[str, Any] = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": None}
 
 
 def llama(**changes: Any) -> LlamaConfig:
@@ -53,7 +62,7 @@ def sizes(**changes: Any) -> dict[str, Any]:
     config = llama().to_diff_dict()
     keys = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
     base = {key: config[key] for key in (*keys, "num_key_value_heads", "vocab_size")}
-    return base | {"max_position_embeddings": 512} | changes
+    return base | SPECIAL | {"max_position_embeddings": 512} | changes
 
 
 def qwen2(**changes: Any) -> Qwen2Config:
@@ -94,15 +103,15 @@ def granite(**changes: Any) -> GraniteConfig:
 
 
 def glm4(**changes: Any) -> Glm4Config:
-    return Glm4Config(**sizes(**({"head_dim": 64, "pad_token_id": 1} | changes)))
+    return Glm4Config(**sizes(**({"head_dim": 64} | changes)))
 
 
 def phi3(**changes: Any) -> Phi3Config:
-    return Phi3Config(**sizes(**({"pad_token_id": 1} | changes)))
+    return Phi3Config(**sizes(**(changes)))
 
 
 def smollm3(**changes: Any) -> SmolLM3Config:
-    return SmolLM3Config(**sizes(**({"pad_token_id": 1, "num_hidden_layers": 4} | changes)))
+    return SmolLM3Config(**sizes(**({"num_hidden_layers": 4} | changes)))
 
 
 def gpt_neox(**changes: Any) -> GPTNeoXConfig:
@@ -112,12 +121,12 @@ def gpt_neox(**changes: Any) -> GPTNeoXConfig:
 
 
 def gpt2(**changes: Any) -> GPT2Config:
-    base = {"n_embd": 256, "n_layer": 2, "n_head": 4, "vocab_size": 515, "n_positions": 512}
+    base = SPECIAL | {"n_embd": 256, "n_layer": 2, "n_head": 4, "vocab_size": 515, "n_positions": 512}
     return GPT2Config(**(base | changes))
 
 
 def opt(**changes: Any) -> OPTConfig:
-    base = {
+    base = SPECIAL | {
         "hidden_size": 256,
         "ffn_dim": 320,
         "num_hidden_layers": 2,
@@ -130,7 +139,7 @@ def opt(**changes: Any) -> OPTConfig:
 
 
 def bloom(**changes: Any) -> BloomConfig:
-    base = {"hidden_size": 256, "n_layer": 2, "n_head": 4, "vocab_size": 515}
+    base = SPECIAL | {"hidden_size": 256, "n_layer": 2, "n_head": 4, "vocab_size": 515}
     return BloomConfig(**(base | changes))
 
 
@@ -143,7 +152,7 @@ def rope(kind: str, **parameters: Any) -> dict[str, Any]:
 
 
 FACTORS = [1.0 + 0.1 * i for i in range(32)]
-CASES: dict[str, Any] = {
+DENSE_CASES: dict[str, Any] = {
     "llama-gqa-64": llama(),
     "llama-mha-64-tied": llama(num_key_value_heads=4, tie_word_embeddings=True),
     "llama-mqa-128": llama(num_attention_heads=2, num_key_value_heads=1),
@@ -301,6 +310,84 @@ CASES: dict[str, Any] = {
         ),
     ),
 }
+
+
+def mixtral(**changes: Any) -> MixtralConfig:
+    return MixtralConfig(**sizes(**({"num_local_experts": 6, "num_experts_per_tok": 2} | changes)))
+
+
+def qwen2_moe(**changes: Any) -> Qwen2MoeConfig:
+    base = {"num_experts": 10, "num_experts_per_tok": 3, "moe_intermediate_size": 96}
+    return Qwen2MoeConfig(**sizes(**(base | {"shared_expert_intermediate_size": 160} | changes)))
+
+
+def qwen3_moe(**changes: Any) -> Qwen3MoeConfig:
+    base = {"num_experts": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 96, "head_dim": 64}
+    return Qwen3MoeConfig(**sizes(**(base | {"norm_topk_prob": True} | changes)))
+
+
+def granite_moe(**changes: Any) -> GraniteMoeConfig:
+    factors = granite().to_diff_dict()
+    keys = ("embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling")
+    base = {key: factors[key] for key in keys} | {"num_local_experts": 8, "num_experts_per_tok": 2}
+    return GraniteMoeConfig(**sizes(**(base | changes)))
+
+
+def glm4_moe(**changes: Any) -> Glm4MoeConfig:
+    """One dense layer, one of 16 experts in four groups."""
+    base = {
+        "head_dim": 64,
+        "n_routed_experts": 16,
+        "num_experts_per_tok": 4,
+        "moe_intermediate_size": 96,
+        "n_group": 4,
+        "topk_group": 2,
+        "first_k_dense_replace": 1,
+    }
+    return Glm4MoeConfig(**sizes(**(base | changes)))
+
+
+def gpt_oss(**changes: Any) -> GptOssConfig:
+    base = {"head_dim": 64, "num_local_experts": 8, "num_experts_per_tok": 2, "sliding_window": 50}
+    return GptOssConfig(**sizes(**(base | changes)))
+
+
+MOE_CASES: dict[str, Any] = {
+    "mixtral-gqa-64": mixtral(),
+    "mixtral-window-128-tied": mixtral(
+        head_dim=128, sliding_window=50, num_experts_per_tok=3, tie_word_embeddings=True
+    ),
+    "qwen2-moe-gqa-64": qwen2_moe(),
+    "qwen2-moe-mha-dense-layers": qwen2_moe(
+        num_hidden_layers=4,
+        num_key_value_heads=4,
+        mlp_only_layers=[1],
+        decoder_sparse_step=2,
+        norm_topk_prob=True,
+        num_experts_per_tok=1,
+    ),
+    "qwen3-moe-gqa-64": qwen3_moe(),
+    "qwen3-moe-gqa-80-raw-weights": qwen3_moe(
+        head_dim=80, norm_topk_prob=False, num_experts_per_tok=16, moe_intermediate_size=40
+    ),
+    "granite-moe-gqa-64": granite_moe(),
+    "granite-moe-mha-tied": granite_moe(
+        num_key_value_heads=4, tie_word_embeddings=True, attention_bias=True, num_experts_per_tok=5
+    ),
+    "glm4-moe-gqa-64": glm4_moe(),
+    "glm4-moe-norms-no-groups": glm4_moe(
+        use_qk_norm=True,
+        attention_bias=True,
+        n_group=1,
+        topk_group=1,
+        n_shared_experts=2,
+        routed_scaling_factor=2.5,
+        first_k_dense_replace=0,
+    ),
+    "gpt-oss-gqa-64": gpt_oss(),
+    "gpt-oss-mha-80": gpt_oss(hidden_size=320, head_dim=80, num_key_value_heads=4, num_hidden_layers=3),
+}
+CASES = DENSE_CASES | MOE_CASES
 
 
 def token_ids(config: Any) -> list[int]:

@@ -20,6 +20,18 @@ from transformers import AutoModelForCausalLM
 
 ONE_OF_EACH = ["llama-gqa-64", "qwen2-gqa-80", "qwen3-gqa-128", "gemma2-mha-128-untied"]
 SMALL = ONE_OF_EACH[0]
+# Names that few have; in memory some are others than in a checkpoint.
+OTHER_NAMES = [
+    "gpt2-mha-64",
+    "opt-mha-64",
+    "bloom-mha-64",
+    "gpt-neox-mha-64",
+    "phi3-mha-64",
+    "mixtral-gqa-64",
+    "qwen3-moe-gqa-64",
+    "granite-moe-mha-tied",
+    "gpt-oss-gqa-64",
+]
 
 
 @pytest.fixture
@@ -34,7 +46,7 @@ def module_of(directory: Path) -> Any:
     return AutoModelForCausalLM.from_pretrained(directory, dtype="auto").eval()
 
 
-@pytest.mark.parametrize("name", ONE_OF_EACH)
+@pytest.mark.parametrize("name", ONE_OF_EACH + OTHER_NAMES)
 def test_a_live_module(
     name: str, make_model: Callable[..., Path], logits_of: Callable[..., Logits], tmp_path: Path
 ) -> None:

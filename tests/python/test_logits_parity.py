@@ -31,6 +31,12 @@ DTYPE_CASES = [
     "gpt2-mha-64",
     "opt-mha-64",
     "bloom-mha-64",
+    "mixtral-gqa-64",
+    "qwen2-moe-gqa-64",
+    "qwen3-moe-gqa-64",
+    "granite-moe-gqa-64",
+    "glm4-moe-gqa-64",
+    "gpt-oss-gqa-64",
 ]
 RANK_CASES = [
     "llama-gqa-64",
@@ -51,6 +57,12 @@ RANK_CASES = [
     "gpt2-mha-80-wide-untied",
     "opt-mha-64",
     "bloom-6-heads-untied",
+    "mixtral-window-128-tied",
+    "qwen2-moe-gqa-64",
+    "qwen3-moe-gqa-64",
+    "granite-moe-mha-tied",
+    "glm4-moe-gqa-64",
+    "gpt-oss-mha-80",
 ]
 
 

@@ -31,7 +31,8 @@ Attention::Attention(BuildContext& build, const AttentionConfig& config)
              .block_size = build.block_size,
              .scale = config.scale,
              .soft_cap = config.soft_cap,
-             .sliding_window = config.sliding_window} {
+             .sliding_window = config.sliding_window,
+             .sinks = config.sinks} {
   if (!config.alibi_slopes.empty()) layer_.alibi_slopes = copy_floats(build, config.alibi_slopes);
   if (const char* reason = build.ops.select_attention(layer_)) {
     throw InvalidArgument(str("no attention kernel of backend '", build.ops.backend, "' (", build.ops.variant,

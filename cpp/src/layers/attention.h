@@ -17,7 +17,10 @@ struct AttentionConfig {
   float scale = 0.0F;
   int32_t sliding_window = 0;            // 0: none
   float soft_cap = 0.0F;                 // 0: none
-  std::vector<float> alibi_slopes = {};  // of this rank's heads (Press et al., 2021); empty: none
+  std::vector<float> alibi_slopes = {};  // of this rank's heads; empty: none
+  // Of this rank's heads: [num_heads] fp32 in the backend's memory, what a head attends to nothing with (Xiao
+  // et al., 2024; GPT-OSS); null: none.
+  const float* sinks = nullptr;
 };
 
 class Attention {

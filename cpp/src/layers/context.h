@@ -40,6 +40,8 @@ struct BuildContext {
   size_t workspace_bytes = 0;
   // Ends of names of tensors that nobody reads: some exporters write what can be derived.
   std::vector<std::string> ignored_weights = {};
+  // Beginnings of names of tensors that nobody reads: layers that predict more than the next token.
+  std::vector<std::string> ignored_parts = {};
   Fnv compute_hash = {};  // layers add what they choose and a captured graph freezes: their kernels
 };
 
@@ -66,6 +68,7 @@ struct ForwardContext {
   std::span<const int32_t> planning_layers;               // per group: the first, which plans for all of them
   GraphPieces* pieces = nullptr;                          // while one is captured in pieces
   KVConnectorWorker* kv_connector = nullptr;              // of a step, when it has per-layer hooks
+  TensorView num_tokens = {};                             // ModelInput's
 };
 
 }  // namespace quire

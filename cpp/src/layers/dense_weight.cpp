@@ -39,6 +39,19 @@ DenseWeight DenseWeight::for_lookups(BuildContext& build, int64_t n, int64_t k) 
   return out;
 }
 
+std::vector<DenseWeight> DenseWeight::stack(BuildContext& build, int64_t count, int64_t n, int64_t k) {
+  const bool packs = build.ops.linear_pack_rows != nullptr;
+  const size_t each = DeviceArena::rounded(packs ? build.ops.linear_weight_bytes(n, k, build.dtype)
+                                                 : static_cast<size_t>(n * k) * dtype_bytes(build.dtype));
+  std::byte* data = build.arena.allocate(static_cast<size_t>(count) * each);
+  std::vector<DenseWeight> out(static_cast<size_t>(count));
+  for (DenseWeight& weight : out) {
+    weight.weight_ = {data, n, k, build.dtype, packs};
+    data += each;
+  }
+  return out;
+}
+
 void DenseWeight::load_rows(BuildContext& build, int64_t row_begin, TensorView rows) {
   QUIRE_CHECK(rows.shape[1] == weight_.k && row_begin + rows.shape[0] <= weight_.n);
   if (build.loader.keeps(rows)) return;

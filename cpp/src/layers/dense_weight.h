@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "layers/context.h"
 
@@ -15,6 +16,9 @@ class DenseWeight {
   static DenseWeight for_products(BuildContext& build, int64_t n, int64_t k, int64_t max_rows);
   // Row-major, which is quicker to look rows up in.
   static DenseWeight for_lookups(BuildContext& build, int64_t n, int64_t k);
+
+  // `count` weights for products, equal distances apart. They need no more scratch than the caller asks for.
+  static std::vector<DenseWeight> stack(BuildContext& build, int64_t count, int64_t n, int64_t k);
 
   // Rows [row_begin, row_begin + rows.shape[0]), of any dtype that the loader reads. Disjoint, in any order.
   void load_rows(BuildContext& build, int64_t row_begin, TensorView rows);

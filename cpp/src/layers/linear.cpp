@@ -43,6 +43,10 @@ Linear Linear::column_parallel(BuildContext& build, const std::vector<LinearPart
   return Linear(build, shard, bias, /*reduce=*/false);
 }
 
+Linear Linear::replicated(BuildContext& build, const std::string& name, int64_t n, int64_t k, bool bias) {
+  return column_parallel(build, {{name, n, 0, n}}, k, bias);
+}
+
 Linear Linear::row_parallel(BuildContext& build, const std::string& name, int64_t n, int64_t k, bool bias,
                             WeightOrder order) {
   const Shard columns = even_shard(k, build.rank, build.world_size);

@@ -20,6 +20,9 @@ class Linear {
   static Linear column_parallel(BuildContext& build, const std::vector<LinearPart>& parts, int64_t k,
                                 bool bias);
 
+  // Every rank has all of it. With `bias`, "<name>.bias".
+  static Linear replicated(BuildContext& build, const std::string& name, int64_t n, int64_t k, bool bias);
+
   // Inputs are split evenly over the ranks, whose outputs are summed. The bias is added by rank 0.
   static Linear row_parallel(BuildContext& build, const std::string& name, int64_t n, int64_t k, bool bias,
                              WeightOrder order = WeightOrder::kOutputsFirst);

@@ -5,7 +5,8 @@
 namespace quire {
 namespace {
 
-AttentionConfig attention_config(const SelfAttentionConfig& config, const HeadShare& heads) {
+AttentionConfig attention_config(BuildContext& build, const std::string& name,
+                                 const SelfAttentionConfig& config, const HeadShare& heads) {
   AttentionConfig out;
   out.layer = config.layer;
   out.num_heads = static_cast<int32_t>(heads.num);
@@ -17,6 +18,12 @@ AttentionConfig attention_config(const SelfAttentionConfig& config, const HeadSh
   if (!config.alibi_slopes.empty()) {
     const auto first = config.alibi_slopes.begin() + heads.first;
     out.alibi_slopes.assign(first, first + heads.num);
+  }
+  if (!config.sinks.empty()) {
+    const TensorView all = build.checkpoint.take(name + "." + config.sinks, {heads.total});
+    std::byte* sinks = build.arena.allocate(static_cast<size_t>(heads.num) * sizeof(float));
+    build.loader.load(sinks, DType::kFloat32, slice_rows(all, heads.first, heads.num));
+    out.sinks = reinterpret_cast<const float*>(sinks);
   }
   return out;
 }
@@ -57,7 +64,7 @@ std::vector<LinearPart> qkv_parts(const std::string& name, const SelfAttentionCo
 SelfAttention::SelfAttention(BuildContext& build, const std::string& name, const SelfAttentionConfig& config)
     : heads_(build, config.num_heads, config.num_kv_heads, config.head_size),
       rotary_(config.rotary),
-      attention_(build, attention_config(config, heads_)) {
+      attention_(build, attention_config(build, name, config, heads_)) {
   qkv_ = Linear::column_parallel(build, qkv_parts(name, config, heads_), config.hidden_size, config.qkv_bias);
   if (config.qk_norm) qk_norm_ = config.qk_norm(build, name, heads_);
   o_ = Linear::row_parallel(build, name + "." + config.o, config.hidden_size,

@@ -34,7 +34,8 @@ struct SelfAttentionConfig {
   bool o_bias = false;
   QKNormFactory qk_norm = {};                     // empty: none
   std::shared_ptr<const RotaryEmbedding> rotary;  // null: none
-  std::vector<float> alibi_slopes = {};           // of all heads; empty: none
+  std::string sinks = {};  // "<name>.<sinks>" [num_heads], an extra score for each head; empty: none
+  std::vector<float> alibi_slopes = {};  // of all heads; empty: none
   QkvRows qkv_rows = QkvRows::kSeparate;
   std::string qkv = "qkv_proj", o = "o_proj";  // names; qkv where it is one tensor
   WeightOrder order = WeightOrder::kOutputsFirst;

@@ -33,7 +33,9 @@ std::vector<KVCacheSpec> CausalLM::kv_cache_specs() const {
   return specs;
 }
 
-TensorView CausalLM::forward(const ForwardContext& ctx, const ModelInput& input) const {
+TensorView CausalLM::forward(const ForwardContext& context, const ModelInput& input) const {
+  ForwardContext ctx = context;
+  ctx.num_tokens = input.num_tokens;
   TensorView value = input.inputs_embeds;
   if (value.data == nullptr) {
     value = ctx.arena.take(dtype_, input.input_ids.shape[0], hidden_size_);

@@ -41,7 +41,7 @@ class CausalLM : public Model {
   int32_t vocab_size() const override { return vocab_size_; }
   int32_t hidden_size() const override { return hidden_size_; }
   std::vector<KVCacheSpec> kv_cache_specs() const override;
-  TensorView forward(const ForwardContext& ctx, const ModelInput& input) const override;
+  TensorView forward(const ForwardContext& context, const ModelInput& input) const override;
   void compute_logits(const ForwardContext& ctx, TensorView logits, TensorView hidden) const override;
 
  protected:

@@ -23,8 +23,11 @@ KernelTable silent(KernelTable table) {
   silence(table.soft_cap);
   silence(table.scale);
   silence(table.add);
+  silence(table.gate_rows);
   silence(table.gather_rows);
   silence(table.linear);
+  silence(table.route_to_experts);
+  silence(table.fused_experts);
   silence(table.plan_attention);
   silence(table.write_kv_cache);
   silence(table.paged_attention);

@@ -6,15 +6,16 @@
 namespace quire {
 namespace {
 
+template <typename FeedForward>
 class GraniteLayer final : public DecoderLayer {
  public:
   GraniteLayer(BuildContext& build, const NormConfig& norm, const SelfAttentionConfig& attention,
-               const GatedMLPConfig& mlp, float residual_multiplier)
-      : input_norm_(build, layer_name(attention.layer) + ".input_layernorm", attention.hidden_size, norm),
-        post_attention_norm_(build, layer_name(attention.layer) + ".post_attention_layernorm",
-                             attention.hidden_size, norm),
-        attention_(build, layer_name(attention.layer) + ".self_attn", attention),
-        mlp_(build, layer_name(attention.layer) + ".mlp", mlp),
+               const typename FeedForward::Config& feed_forward, const LayerNames& names,
+               float residual_multiplier)
+      : input_norm_(build, names.of(names.input_norm), attention.hidden_size, norm),
+        post_attention_norm_(build, names.of(names.post_attention_norm), attention.hidden_size, norm),
+        attention_(build, names.of(names.attention), attention),
+        feed_forward_(build, names.of(names.feed_forward), feed_forward),
         residual_multiplier_(residual_multiplier) {}
 
   const KVCacheSpec& kv_cache_spec() const override { return attention_.kv_cache_spec(); }
@@ -23,7 +24,7 @@ class GraniteLayer final : public DecoderLayer {
     attention_.forward(ctx, stream.addend(), stream.normalized(ctx, input_norm_), input.positions);
     ctx.ops.scale(ctx.launch, stream.addend(), residual_multiplier_);
     stream.add();
-    mlp_.forward(ctx, stream.addend(), stream.normalized(ctx, post_attention_norm_));
+    feed_forward_.forward(ctx, stream.addend(), stream.normalized(ctx, post_attention_norm_));
     ctx.ops.scale(ctx.launch, stream.addend(), residual_multiplier_);
     stream.add();
   }
@@ -31,7 +32,7 @@ class GraniteLayer final : public DecoderLayer {
  private:
   Norm input_norm_, post_attention_norm_;
   SelfAttention attention_;
-  GatedMLP mlp_;
+  FeedForward feed_forward_;
   float residual_multiplier_;
 };
 
@@ -62,22 +63,46 @@ class GraniteForCausalLM final : public CausalLM {
   float embedding_multiplier_, logits_multiplier_;
 };
 
-std::unique_ptr<Model> make_granite(BuildContext& build, const HfConfig& hf_config) {
-  const auto config = TransformerConfig::read(hf_config);
-  GatedMLPConfig mlp = config.mlp();
-  mlp.activation = read_activation(hf_config, "hidden_act", "silu");
-  mlp.bias = hf_config.get_bool("mlp_bias", false);
+template <typename FeedForward>
+std::unique_ptr<Model> make_granite_of(BuildContext& build, const HfConfig& hf_config,
+                                       const TransformerConfig& config,
+                                       const typename FeedForward::Config& feed_forward, LayerNames names) {
   const auto rotary = make_rotary_embedding(build, hf_config, config.head_size);
   return std::make_unique<GraniteForCausalLM>(build, hf_config, config, [&](int32_t layer) {
     SelfAttentionConfig attention = config.attention(layer, rotary);
     attention.scale = read_factor(hf_config, "attention_multiplier");
     attention.qkv_bias = attention.o_bias = hf_config.get_bool("attention_bias", false);
-    return std::make_unique<GraniteLayer>(build, config.norm, attention, mlp,
-                                          read_factor(hf_config, "residual_multiplier"));
+    names.layer = layer_name(layer);
+    return std::make_unique<GraniteLayer<FeedForward>>(build, config.norm, attention, feed_forward, names,
+                                                       read_factor(hf_config, "residual_multiplier"));
   });
 }
 
+std::unique_ptr<Model> make_granite(BuildContext& build, const HfConfig& hf_config) {
+  const auto config = TransformerConfig::read(hf_config);
+  GatedMLPConfig mlp = config.mlp();
+  mlp.activation = read_activation(hf_config, "hidden_act", "silu");
+  mlp.bias = hf_config.get_bool("mlp_bias", false);
+  return make_granite_of<GatedMLP>(build, hf_config, config, mlp, {});
+}
+
+std::unique_ptr<Model> make_granite_moe(BuildContext& build, const HfConfig& hf_config) {
+  const auto config = TransformerConfig::read(hf_config);
+  MoEConfig moe;
+  moe.hidden_size = config.hidden_size;
+  moe.intermediate_size = config.intermediate_size;
+  moe.num_experts = hf_config.get_int("num_local_experts", 1, 1 << 16, 8);
+  moe.top_k = hf_config.get_int("num_experts_per_tok", 1, 1 << 16, 2);
+  moe.activation = read_activation(hf_config, "hidden_act", "silu");
+  moe.router = "router.layer";
+  moe.experts = experts_in_one(moe.num_experts, config.hidden_size, config.intermediate_size,
+                               "input_linear.weight", "output_linear.weight");
+  moe.check(hf_config);
+  return make_granite_of<MoE>(build, hf_config, config, moe, {.feed_forward = "block_sparse_moe"});
+}
+
 const bool registered_granite = register_model("GraniteForCausalLM", make_granite);
+const bool registered_granite_moe = register_model("GraniteMoeForCausalLM", make_granite_moe);
 
 }  // namespace
 }  // namespace quire

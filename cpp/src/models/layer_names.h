@@ -6,7 +6,7 @@ namespace quire {
 
 // What a checkpoint calls the parts of a layer.
 struct LayerNames {
-  std::string layer;  // with which all of them begin: "model.layers.3"
+  std::string layer = {};  // with which all of them begin: "model.layers.3"
   std::string input_norm = "input_layernorm";
   std::string attention = "self_attn";
   std::string post_attention_norm = "post_attention_layernorm";

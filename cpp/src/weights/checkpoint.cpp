@@ -63,7 +63,8 @@ bool is_float(DType dtype) {
 
 TensorView view_of(void* data, DType dtype, std::initializer_list<int64_t> shape) {
   const int64_t* d = shape.begin();
-  return shape.size() == 1 ? TensorView(data, dtype, d[0]) : TensorView(data, dtype, d[0], d[1]);
+  if (shape.size() == 1) return {data, dtype, d[0]};
+  return shape.size() == 2 ? TensorView(data, dtype, d[0], d[1]) : TensorView(data, dtype, d[0], d[1], d[2]);
 }
 
 // An index of a hundred thousand tensors has ten million.
@@ -324,11 +325,15 @@ void Checkpoint::fail_at(const std::byte* from, const std::byte* bad, size_t val
                       : "has the training run diverged?"));
 }
 
-void Checkpoint::check_all_taken(const std::vector<std::string>& ignored) const {
+void Checkpoint::check_all_taken(const std::vector<std::string>& ignored_ends,
+                                 const std::vector<std::string>& ignored_beginnings) const {
   std::vector<std::string> left;
   for (const auto& [name, tensor] : tensors_) {
-    const auto ends_with = [&name = name](std::string_view suffix) { return name.ends_with(suffix); };
-    if (!tensor.taken && std::none_of(ignored.begin(), ignored.end(), ends_with)) left.push_back(name);
+    const auto ends_with = [&name = name](const std::string& end) { return name.ends_with(end); };
+    const auto begins_with = [&name = name](const std::string& begin) { return name.starts_with(begin); };
+    if (!tensor.taken && std::ranges::none_of(ignored_ends, ends_with) &&
+        std::ranges::none_of(ignored_beginnings, begins_with))
+      left.push_back(name);
   }
   if (left.empty()) return;
   std::sort(left.begin(), left.end());

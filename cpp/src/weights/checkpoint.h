@@ -44,9 +44,9 @@ class Checkpoint {
 
   // Where the tensor lies. What is there is to be had from `read`: the files are mapped, and to look at one
   // that has been truncated would end the process. Throws InvalidArgument when it is missing, has another
-  // shape (of one or two dimensions), or another dtype than those; by default F32, F16 and BF16. Of a dummy:
-  // a view of that shape whose data is null, in the main dtype, or the first of `dtypes` where that is not
-  // among them.
+  // shape (of one to three dimensions), or another dtype than those; by default F32, F16 and BF16. Of a
+  // dummy: a view of that shape whose data is null, in the main dtype, or the first of `dtypes` where that is
+  // not among them.
   TensorView take(const std::string& name, std::initializer_list<int64_t> shape,
                   std::initializer_list<DType> dtypes = {DType::kFloat32, DType::kFloat16, DType::kBFloat16});
 
@@ -61,9 +61,11 @@ class Checkpoint {
   // Throws InvalidArgument naming a file that was written since it was opened.
   void check_unchanged() const;
 
-  // Throws InvalidArgument when tensors are left that no one took, except names that end in one of `ignored`:
-  // the architecture would not be what the config says.
-  void check_all_taken(const std::vector<std::string>& ignored) const;
+  // Throws InvalidArgument when tensors are left that no one took, except names that end in one of
+  // `ignored_ends` or begin with one of `ignored_beginnings`: the architecture would not be what the config
+  // says.
+  void check_all_taken(const std::vector<std::string>& ignored_ends,
+                       const std::vector<std::string>& ignored_beginnings = {}) const;
   // Throws InvalidArgument when `take` was asked for what is not there, and was allowed to.
   void check_none_missing() const;
 

@@ -81,7 +81,15 @@ class CheckingLoader final : public WeightLoader {
 
   void load(void*, DType, TensorView from) override {
     if (from.data == nullptr) return;
-    if (is_transposed(from)) from = transposed(from);
+    if (is_transposed(from)) {
+      quire::for_each_range(host_, from.shape[0], [&](int64_t begin, int64_t end) {
+        constexpr int64_t kRows = 64;
+        std::vector<std::byte> values(static_cast<size_t>(kRows * from.shape[1]) * dtype_bytes(from.dtype));
+        for (int64_t row = begin; row < end; row += kRows)
+          read_rows(values.data(), from.dtype, from.rows(row, std::min(kRows, end - row)));
+      });
+      return;
+    }
     const bool is_dense = from.rank == 1 || from.stride[0] == from.shape[1];
     const int64_t rows = is_dense ? 1 : from.shape[0];
     const int64_t columns = is_dense ? from.numel() : from.shape[1];
@@ -126,13 +134,15 @@ void WeightLoader::read_transposed(void* out, DType dtype, const TensorView& fro
   const int64_t rows = from.shape[0], columns = from.shape[1];
   const auto size = static_cast<int64_t>(dtype_bytes(dtype));
   const std::byte* source = from.as<std::byte>();
-  std::vector<std::byte> values(static_cast<size_t>(rows * size));
+  // Of each column the values from the first of these rows to the last.
+  const int64_t step = from.stride[0], span = rows == 0 ? 0 : (rows - 1) * step + 1;
+  std::vector<std::byte> values(static_cast<size_t>(span * size));
   for (int64_t column = 0; column < columns; ++column) {
-    read_values(values.data(), dtype, source, from.dtype, rows);
+    read_values(values.data(), dtype, source, from.dtype, span);
     source += from.stride[1] * static_cast<int64_t>(dtype_bytes(from.dtype));
     auto* to = static_cast<std::byte*>(out) + column * size;
     for (int64_t row = 0; row < rows; ++row, to += columns * size)
-      std::memcpy(to, values.data() + row * size, static_cast<size_t>(size));
+      std::memcpy(to, values.data() + row * step * size, static_cast<size_t>(size));
   }
 }
 

@@ -22,7 +22,22 @@ _DTYPES = ("float32", "float16", "bfloat16")
 # Some exporters write what can be derived.
 _DERIVED = ("rotary_emb.inv_freq", "rotary_emb.original_inv_freq", "_extra_state")
 
-_HEAD, _EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
+_HEAD = "lm_head.weight"
+_EMBEDDINGS = {
+    "model.embed_tokens.weight",
+    "model.decoder.embed_tokens.weight",
+    "transformer.word_embeddings.weight",
+    "transformer.wte.weight",
+}
+# Architectures whose head is the embedding where config.json does not say.
+_TIED = {
+    "BloomForCausalLM",
+    "GPT2LMHeadModel",
+    "Gemma2ForCausalLM",
+    "Gemma3ForCausalLM",
+    "OPTForCausalLM",
+    "SmolLM3ForCausalLM",
+}
 
 Transform = Callable[[str, "torch.Tensor"], "torch.Tensor | Mapping[str, torch.Tensor] | None"]
 
@@ -134,8 +149,8 @@ class _Tensors:
         self._transform = transform
         # Absent, it means what it does for the engine.
         architectures = config.get("architectures")
-        is_gemma2 = isinstance(architectures, (list, tuple)) and "Gemma2ForCausalLM" in architectures
-        self._ties = bool(config.get("tie_word_embeddings", is_gemma2))
+        ties = isinstance(architectures, (list, tuple)) and not _TIED.isdisjoint(map(str, architectures))
+        self._ties = bool(config.get("tie_word_embeddings", ties))
         self._names = renamed(source.tensors, source.place)
 
     def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
@@ -164,7 +179,7 @@ class _Tensors:
         """Only a head that is the embedding is left out."""
         import torch
 
-        embedding = next((old for old, new in self._names.items() if new == _EMBEDDING), None)
+        embedding = next((old for old, new in self._names.items() if new in _EMBEDDINGS), None)
         if embedding is None:
             return  # refused as missing
         one, other = (self._checked(name, self._source.tensors[name]()) for name in (head, embedding))

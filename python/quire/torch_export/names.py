@@ -16,7 +16,9 @@ def renamed(names: Collection[str], place: str) -> dict[str, str]:
     """
     plain = {name: _without_wrappers(name) for name in names}
     embedding = min((name for name in plain.values() if name.endswith(_EMBEDDING)), key=len, default=None)
-    if embedding is None:
+    if embedding is None or embedding.endswith(
+        "decoder." + _EMBEDDING
+    ):  # names of an architecture of their own
         return plain
     inner = embedding.removesuffix(_EMBEDDING)  # "model." in a whole model
     outer = inner.removesuffix("model.")

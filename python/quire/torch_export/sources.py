@@ -7,6 +7,7 @@ import math
 import os
 import pickle
 import re
+import sys
 import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -259,7 +260,7 @@ def _open_shards(directory: Path, shards: Mapping[str, set[str] | None]) -> Sour
 
 def open_module(module: Any) -> Source:
     """A live ``torch.nn.Module``."""
-    tensors = {name: _returns(value) for name, value in module.state_dict().items()}
+    tensors = {name: _returns(value) for name, value in _as_saved(module).items()}
     source = Source(f"the {type(module).__name__}", tensors)
     config: Any = getattr(module, "config", None)
     if hasattr(config, "to_dict"):
@@ -270,6 +271,19 @@ def open_module(module: Any) -> Source:
     if hasattr(generation, "to_diff_dict"):
         source.generation_config = generation.to_diff_dict()
     return source
+
+
+def _as_saved(module: Any) -> Mapping[str, torch.Tensor]:
+    """The state dict, by a checkpoint's names and in its shapes where transformers has others in memory."""
+    state: Mapping[str, torch.Tensor] = module.state_dict()
+    loading = sys.modules.get("transformers.core_model_loading")
+    modeling = sys.modules.get("transformers.modeling_utils")
+    if loading is None or modeling is None or not isinstance(module, modeling.PreTrainedModel):
+        return state
+    revert: Callable[..., Mapping[str, torch.Tensor]] | None = getattr(
+        loading, "revert_weight_conversion", None
+    )
+    return state if revert is None else revert(module, dict(state))
 
 
 def _returns(tensor: torch.Tensor) -> Callable[[], torch.Tensor]:

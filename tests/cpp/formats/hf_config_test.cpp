@@ -48,5 +48,25 @@ TEST(HfConfigTest, IntegersOutsideTheirRangeDoNotWrap) {
   }
 }
 
+TEST(HfConfigTest, OlderNamesAndDefaultsFillWhatIsMissing) {
+  const HfConfig config =
+      HfConfig::parse(R"({"n_embd": 64, "n_head": 4, "num_heads": 8, "n_inner": null})", "c");
+  const HfConfig adapted = config.with_alias("hidden_size", "n_embd")
+                               .with_alias("num_heads", "n_head")
+                               .with_alias("intermediate_size", "n_inner")
+                               .with_default("intermediate_size", 256)
+                               .with_default("hidden_size", 1);
+  EXPECT_EQ(adapted.get_int("hidden_size", 1, 100), 64);
+  EXPECT_EQ(adapted.get_int("num_heads", 1, 100), 8) << "it was there";
+  EXPECT_EQ(adapted.get_int("intermediate_size", 1, 1000), 256);
+  EXPECT_FALSE(config.has("hidden_size"));
+  try {
+    config.with_alias("hidden_size", "n_embed").get_int("hidden_size", 1, 9);
+    FAIL();
+  } catch (const InvalidArgument& error) {
+    EXPECT_STREQ(error.what(), "c: key 'hidden_size' is missing");
+  }
+}
+
 }  // namespace
 }  // namespace quire

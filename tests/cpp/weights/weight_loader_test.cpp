@@ -127,6 +127,35 @@ TEST(MeasuringLoaderTest, TouchesNothing) {
   loader->finish();
 }
 
+// As GPT-2 has linears, and GPT-OSS experts: inputs first, gate and up by turns.
+TEST(HostLoaderTest, TransposedTensorsAndEveryOtherOfTheirRowsArriveInOrder) {
+  ThreadPool pool(2);
+  constexpr int64_t kRows = 150, kColumns = 70;
+  std::vector<float> stored(kRows * kColumns);
+  for (size_t i = 0; i < stored.size(); ++i) stored[i] = static_cast<float>(i);
+  const TensorView rows = transposed(TensorView(stored.data(), DType::kFloat32, kColumns, kRows));
+  EXPECT_TRUE(is_transposed(rows));
+  TensorView odd = slice_rows(rows, 1, kRows / 2);
+  odd.stride[0] *= 2;
+  const auto expect_arrives = [&](const TensorView& from, int64_t first, int64_t step) {
+    std::vector<float> loaded(static_cast<size_t>(from.numel())), read(loaded.size());
+    const auto loader = make_host_loader(pool.host_parallel());
+    loader->load(loaded.data(), DType::kFloat32, from);
+    loader->finish();
+    loader->read_rows(read.data(), DType::kFloat32, from);
+    EXPECT_EQ(loaded, read);
+    for (int64_t r = 0; r < from.shape[0]; ++r) {
+      for (int64_t c = 0; c < from.shape[1]; ++c)
+        ASSERT_EQ(loaded[static_cast<size_t>(r * from.shape[1] + c)],
+                  static_cast<float>(c * kRows + first + r * step));
+    }
+  };
+  expect_arrives(rows, 0, 1);
+  expect_arrives(odd, 1, 2);
+  expect_arrives(slice_rows(odd, 3, 20), 7, 2);
+  EXPECT_EQ(slice_columns(rows, 5, 3).shape[1], 3);
+}
+
 TEST(SliceTest, ATensorWithoutDataStaysWithout) {
   const TensorView none(nullptr, DType::kBFloat16, 10, 20);
   const TensorView part = slice_columns(slice_rows(none, 3, 4), 5, 6);

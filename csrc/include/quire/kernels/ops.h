@@ -17,6 +17,7 @@
 
 #include "quire/kernels/attention_backend.h"
 #include "quire/kernels/batch_ops.h"
+#include "quire/kernels/expert_ops.h"
 #include "quire/kernels/launch_context.h"
 #include "quire/kernels/peer_ops.h"
 #include "quire/kernels/tensor_view.h"
@@ -109,6 +110,8 @@ enum class Activation : uint8_t {
   kGeluTanh,     // its approximation by tanh
   kRelu,         // max(x, 0)
   kReluSquared,  // max(x, 0)^2
+  // g * sigmoid(1.702 g) * (u + 1), of g at most 7 and u from -7 to 7 (GPT-OSS); with a factor only.
+  kClampedSwiglu,
 };
 
 struct KernelTable {
@@ -168,6 +171,8 @@ struct KernelTable {
   void (*scale)(const LaunchContext& ctx, TensorView x, float factor);
   // x[t, i] += y[t, i].   x, y [T, N] fp32 | 16-bit, alike, rows strided
   void (*add)(const LaunchContext& ctx, TensorView x, TensorView y);
+  // x[t, i] *= sigmoid(gate[t, 0]).   x [T, N] fp32 | 16-bit, gate [T, 1] fp32, rows strided
+  void (*gate_rows)(const LaunchContext& ctx, TensorView x, TensorView gate);
 
   // out[r, :] = x[index[r], :].   x [T, K], index [R] int32, out [R, K] same dtype
   void (*gather_rows)(const LaunchContext& ctx, TensorView out, TensorView x, TensorView index);
@@ -188,6 +193,12 @@ struct KernelTable {
   //   or null; CUDA rounds it to out's dtype. In the CPU tables one accumulation order over K for every T.
   void (*linear)(const LaunchContext& ctx, TensorView out, TensorView x, const LinearWeight& weight,
                  const float* bias);
+
+  // ---- mixtures of experts (expert_ops.h) ---------------------------------------------------------
+  void (*route_to_experts)(const LaunchContext& ctx, const ExpertRoutingArgs& args);
+  // Scratch that `fused_experts` needs for up to max_tokens rows. The weights' data is not looked at.
+  size_t (*fused_experts_workspace_bytes)(int64_t max_tokens, int32_t top_k, const ExpertWeights& experts);
+  void (*fused_experts)(const LaunchContext& ctx, const FusedExpertsArgs& args);
 
   // ---- attention ----------------------------------------------------------------------------------
   // Once for each layer, when it is built: sets layer.kernel to the backend's best kernel for the rest of it,

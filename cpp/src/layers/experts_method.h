@@ -1,0 +1,64 @@
+// How the weights of a mixture's experts are stored and applied.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "layers/context.h"
+#include "layers/linear.h"
+
+namespace quire {
+
+// One expert's tensors as the checkpoint has them, or rows and columns of these: of all ranks.
+struct ExpertTensors {
+  TensorView gate, up;            // [intermediate_size, hidden_size]
+  TensorView down;                // [hidden_size, intermediate_size]
+  TensorView gate_bias, up_bias;  // [intermediate_size], where there are biases
+  TensorView down_bias;           // [hidden_size]
+};
+
+// Takes the tensors of one expert of the mixture called `name`.
+using ExpertSource =
+    std::function<ExpertTensors(Checkpoint& checkpoint, const std::string& name, int32_t expert)>;
+
+struct ExpertsShard {
+  std::string name;  // of the mixture
+  int32_t num_experts = 0;
+  int32_t top_k = 0;
+  int64_t hidden_size = 0;
+  int64_t intermediate_size = 0;  // of all ranks
+  bool bias = false;
+  Shard mine;  // which of intermediate_size are this rank's
+  Activation activation = Activation::kSilu;
+  ExpertSource source;
+  int64_t max_rows = 0;
+};
+
+// Loads itself when it is made: plain here; quantized formats are other implementations.
+class ExpertsMethod {
+ public:
+  virtual ~ExpertsMethod() = default;
+  // This rank's part of the sum over each token's experts.
+  //   x, out [T, hidden_size]; expert_ids [T, top_k] int32, weights [T, top_k] fp32
+  virtual void apply(const ForwardContext& ctx, TensorView out, TensorView x, TensorView expert_ids,
+                     TensorView weights) const = 0;
+};
+
+// Elements in the model's dtype. Throws InvalidArgument for a tensor that is missing or misshapen, when the
+// backend has no kernels for mixtures, and for a checkpoint whose linears are quantized.
+std::unique_ptr<ExpertsMethod> make_experts_method(BuildContext& build, const ExpertsShard& shard);
+
+// The matrix or row of one expert, of a tensor that has one for each.
+TensorView of_expert(TensorView all, int32_t expert);
+
+// "<name>.<experts>.<expert>.<gate>.weight" and so on, each [outputs, inputs].
+ExpertSource experts_by_number(int64_t hidden_size, int64_t intermediate_size, const std::string& experts,
+                               const std::string& gate, const std::string& up, const std::string& down);
+
+// "<name>.<gate_up>" [E, 2 I, H], the gate's rows first, and "<name>.<down>" [E, H, I].
+ExpertSource experts_in_one(int64_t num_experts, int64_t hidden_size, int64_t intermediate_size,
+                            const std::string& gate_up, const std::string& down);
+
+}  // namespace quire

@@ -1,0 +1,60 @@
+// A mixture of experts: a router sends each token to a few of many feed-forward parts (Shazeer et al., 2017).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "formats/hf_config.h"
+#include "layers/experts_method.h"
+#include "layers/gated_mlp.h"
+
+namespace quire {
+
+struct MoEConfig {
+  int32_t hidden_size = 0;
+  int32_t intermediate_size = 0;  // of each expert, of all ranks
+  int32_t num_experts = 0;
+  int32_t top_k = 0;
+  Activation activation = Activation::kSilu;
+
+  ExpertScoring scoring = ExpertScoring::kSoftmax;
+  bool renormalize = true;
+  float routed_scale = 1.0F;
+  int32_t num_groups = 1, num_top_groups = 1;
+  std::string router = "gate";  // "<name>.<router>.weight" [E, hidden_size]
+  bool router_bias = false;
+  std::string correction = {};  // "<name>.<correction>" [E]; empty: none
+
+  ExpertSource experts;
+  bool expert_bias = false;
+
+  // An expert that every token goes to: "<name>.<shared>".
+  std::string shared = {};  // empty: none
+  int32_t shared_intermediate_size = 0;
+  std::string shared_gate = {};  // "<name>.<shared_gate>.weight" [1, hidden_size], of a sigmoid; empty: none
+
+  // Throws InvalidArgument, naming the key of `config`, for numbers that do not fit each other.
+  void check(const HfConfig& config) const;
+};
+
+class MoE {
+ public:
+  using Config = MoEConfig;
+
+  MoE(BuildContext& build, const std::string& name, const MoEConfig& config);
+
+  //   x, out [T, hidden_size]; they do not overlap
+  void forward(const ForwardContext& ctx, TensorView out, TensorView x) const;
+
+ private:
+  MoEConfig config_;
+  Linear router_;
+  const float* correction_ = nullptr;  // [E], in the backend's memory; null: none
+  std::unique_ptr<ExpertsMethod> experts_;
+  std::optional<GatedMLP> shared_;
+  Linear shared_gate_;
+};
+
+}  // namespace quire

@@ -1,0 +1,34 @@
+// Mixtral (Jiang et al., 2024): as Mistral, with a mixture of experts for every feed-forward part.
+#include "layers/moe.h"
+#include "models/model_registry.h"
+#include "models/pre_norm_layer.h"
+#include "models/sliding_window.h"
+
+namespace quire {
+namespace {
+
+std::unique_ptr<Model> make_mixtral(BuildContext& build, const HfConfig& hf_config) {
+  const auto config = TransformerConfig::read(hf_config);
+  MoEConfig moe;
+  moe.hidden_size = config.hidden_size;
+  moe.intermediate_size = config.intermediate_size;
+  moe.num_experts = hf_config.get_int("num_local_experts", 1, 1 << 16, 8);
+  moe.top_k = hf_config.get_int("num_experts_per_tok", 1, 1 << 16, 2);
+  moe.activation = read_activation(hf_config, "hidden_act", "silu");
+  moe.experts = experts_by_number(config.hidden_size, config.intermediate_size, "experts", "w1", "w3", "w2");
+  moe.check(hf_config);
+  const int32_t window = read_window(hf_config, 0);
+  const auto rotary = make_rotary_embedding(build, hf_config, config.head_size, {.theta = 1e6});
+  return std::make_unique<CausalLM>(build, config, [&](int32_t layer) {
+    SelfAttentionConfig attention = config.attention(layer, rotary);
+    attention.sliding_window = window;
+    return std::make_unique<PreNormLayer<MoE>>(
+        build, config.norm, attention, moe,
+        LayerNames{.layer = layer_name(layer), .feed_forward = "block_sparse_moe"});
+  });
+}
+
+const bool registered_mixtral = register_model("MixtralForCausalLM", make_mixtral);
+
+}  // namespace
+}  // namespace quire

@@ -1,0 +1,315 @@
+// Mixtures of experts: who goes where, and what is computed of it.
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "kernel_test.h"
+
+namespace quire {
+namespace {
+
+class ExpertsTest : public KernelTest {
+ protected:
+  void SetUp() override {
+    KernelTest::SetUp();
+    if (kernels().fused_experts == nullptr) GTEST_SKIP() << "no kernels for mixtures";
+  }
+
+  // What each token chose, and its weights.
+  struct Routing {
+    Array<int32_t> ids;
+    Array<float> weights;
+  };
+  Routing route(const Tensor& logits, ExpertRoutingArgs args, ThreadPool* pool = nullptr) {
+    const auto choices = static_cast<size_t>(logits.view().shape[0] * args.top_k);
+    Routing out{Array<int32_t>(choices, 77), Array<float>(choices, 77.0F)};
+    args.logits = logits;
+    args.expert_ids = out.ids.data();
+    args.weights = out.weights.data();
+    kernels().route_to_experts(context(pool), args);
+    wait_for_device();
+    return out;
+  }
+};
+
+// Of one token, in double precision.
+struct Choice {
+  std::vector<int32_t> ids;
+  std::vector<double> weights;
+};
+
+Choice reference_choice(const std::vector<double>& logits, const std::vector<double>& correction,
+                        const ExpertRoutingArgs& args) {
+  const size_t n = logits.size();
+  std::vector<double> score(n), choice(n);
+  double sum = 0;
+  for (size_t e = 0; e < n; ++e) sum += std::exp(logits[e]);
+  for (size_t e = 0; e < n; ++e) {
+    score[e] =
+        args.scoring == ExpertScoring::kSigmoid ? 1 / (1 + std::exp(-logits[e])) : std::exp(logits[e]) / sum;
+    choice[e] = score[e] + (correction.empty() ? 0.0 : correction[e]);
+  }
+  const size_t groups = static_cast<size_t>(args.num_groups), size = n / groups;
+  std::vector<double> group_score(groups);
+  for (size_t g = 0; g < groups; ++g) {
+    std::vector<double> members(choice.begin() + static_cast<long>(g * size),
+                                choice.begin() + static_cast<long>((g + 1) * size));
+    std::ranges::sort(members, std::greater<>());
+    group_score[g] = members[0] + (correction.empty() || size < 2 ? 0.0 : members[1]);
+  }
+  std::vector<size_t> order(groups);
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::ranges::stable_sort(order, [&](size_t a, size_t b) { return group_score[a] > group_score[b]; });
+  std::vector<int32_t> open;
+  for (size_t e = 0; e < n; ++e) {
+    const auto top = order.begin() + args.num_top_groups;
+    if (std::find(order.begin(), top, e / size) != top) open.push_back(static_cast<int32_t>(e));
+  }
+  const auto at = [](const std::vector<double>& values, int32_t i) { return values[static_cast<size_t>(i)]; };
+  std::ranges::stable_sort(open, [&](int32_t a, int32_t b) { return at(choice, a) > at(choice, b); });
+  Choice out;
+  double total = 0;
+  for (int32_t j = 0; j < args.top_k; ++j) {
+    out.ids.push_back(open[static_cast<size_t>(j)]);
+    out.weights.push_back(at(score, out.ids.back()));
+    total += out.weights.back();
+  }
+  for (double& weight : out.weights)
+    weight *= static_cast<double>(args.scale) / (args.renormalize ? total : 1.0);
+  return out;
+}
+
+TEST_P(ExpertsTest, RoutingMatchesTheReference) {
+  ThreadPool pool(2);
+  const ExpertRoutingArgs kinds[] = {
+      {.top_k = 2, .renormalize = true},
+      {.top_k = 8},
+      {.scoring = ExpertScoring::kSigmoid, .top_k = 1, .renormalize = true, .scale = 2.5F},
+      {.scoring = ExpertScoring::kSigmoid, .top_k = 6, .num_groups = 4, .num_top_groups = 3},
+      {.top_k = 4, .num_groups = 4, .num_top_groups = 2, .renormalize = true, .scale = 0.5F},
+  };
+  for (const int64_t num_experts : {8, 64, 160}) {
+    const Tensor logits = std::move(Tensor(DType::kFloat32, 37, num_experts, 3).randomize(1, 2.0F));
+    Array<float> correction(static_cast<size_t>(num_experts));
+    for (size_t e = 0; e < correction.size(); ++e) correction[e] = 0.1F * std::sin(static_cast<float>(3 * e));
+    for (size_t kind = 0; kind < std::size(kinds); ++kind) {
+      for (const bool corrected : {false, true}) {
+        SCOPED_TRACE(testing::Message() << num_experts << " experts, kind " << kind << " " << corrected);
+        ExpertRoutingArgs args = kinds[kind];
+        if (corrected) args.correction = correction.data();
+        const Routing got = route(logits, args, &pool);
+        const std::vector<double> values = logits.values();
+        for (int64_t t = 0; t < 37; ++t) {
+          const auto first = values.begin() + t * num_experts;
+          std::vector<double> offsets;
+          if (corrected) offsets.assign(correction.begin(), correction.end());
+          const Choice expected = reference_choice({first, first + num_experts}, offsets, args);
+          for (int32_t j = 0; j < args.top_k; ++j) {
+            const auto i = static_cast<size_t>(t * args.top_k + j);
+            ASSERT_EQ(got.ids[i], expected.ids[static_cast<size_t>(j)]) << "token " << t << ", choice " << j;
+            ASSERT_NEAR(static_cast<double>(got.weights[i]), expected.weights[static_cast<size_t>(j)], 1e-6);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(ExpertsTest, TiesGoToTheLowestIdAndPaddingNowhere) {
+  Tensor logits(DType::kFloat32, 3, 16);
+  for (int64_t t = 0; t < 3; ++t) {
+    for (int64_t e = 0; e < 16; ++e) logits.set(t, e, e == 11 || e == 3 ? 2.0F : 1.0F);
+  }
+  Array<int32_t> num_tokens = {2};
+  const Routing got = route(logits, {.top_k = 4, .renormalize = true, .num_tokens = num_tokens.data()});
+  EXPECT_EQ(read(got.ids), (std::vector<int32_t>{3, 11, 0, 1, 3, 11, 0, 1, -1, -1, -1, -1}));
+  for (size_t i = 8; i < 12; ++i) EXPECT_EQ(got.weights[i], 0.0F);
+}
+
+// Experts as a table wants them, and what they compute in double precision.
+class Experts {
+ public:
+  Experts(const KernelTable& kernels, const LaunchContext& ctx, DType dtype, int64_t count, int64_t hidden,
+          int64_t intermediate, bool biases)
+      : gate_up_(std::move(Tensor(dtype, count * 2 * intermediate, hidden).randomize(2, 0.2F))),
+        down_(std::move(Tensor(dtype, count * hidden, intermediate).randomize(3, 0.2F))),
+        gate_up_memory_(pack(kernels, ctx, gate_up_, count, gate_up_weight_)),
+        down_memory_(pack(kernels, ctx, down_, count, down_weight_)),
+        gate_up_bias_(static_cast<size_t>(count * 2 * intermediate)),
+        down_bias_(static_cast<size_t>(count * hidden)),
+        biases_(biases) {
+    for (size_t i = 0; i < gate_up_bias_.size(); ++i) gate_up_bias_[i] = std::sin(static_cast<float>(i));
+    for (size_t i = 0; i < down_bias_.size(); ++i) down_bias_[i] = std::cos(static_cast<float>(i));
+    view_ = {.gate_up = &gate_up_weight_,
+             .down = &down_weight_,
+             .gate_up_stride_bytes = static_cast<int64_t>(gate_up_memory_.bytes()) / count,
+             .down_stride_bytes = static_cast<int64_t>(down_memory_.bytes()) / count,
+             .gate_up_bias = biases ? gate_up_bias_.data() : nullptr,
+             .down_bias = biases ? down_bias_.data() : nullptr,
+             .num_experts = static_cast<int32_t>(count)};
+  }
+  const ExpertWeights& view() const { return view_; }
+
+  // One token's row at one expert.
+  std::vector<double> compute(size_t expert, const double* x, DType dtype, Activation activation) const {
+    const auto hidden = static_cast<size_t>(gate_up_weight_.k), inter = static_cast<size_t>(down_weight_.k);
+    if (gate_up_values_.empty()) {
+      gate_up_values_ = gate_up_.values();
+      down_values_ = down_.values();
+    }
+    std::vector<double> both(2 * inter), inner(inter), out(hidden);
+    for (size_t i = 0; i < 2 * inter; ++i) {
+      const size_t row = expert * 2 * inter + i;
+      double sum = biases_ ? static_cast<double>(gate_up_bias_[row]) : 0.0;
+      for (size_t c = 0; c < hidden; ++c) sum += gate_up_values_[row * hidden + c] * x[c];
+      both[i] = rounded(dtype, sum);
+    }
+    for (size_t i = 0; i < inter; ++i) {
+      const double g = both[i], u = both[inter + i];
+      if (activation == Activation::kClampedSwiglu) {
+        const double gate = std::min(g, 7.0);
+        inner[i] = gate / (1 + std::exp(-1.702 * gate)) * (std::clamp(u, -7.0, 7.0) + 1);
+      } else {
+        inner[i] = reference::silu(g) * u;
+      }
+      inner[i] = rounded(dtype, inner[i]);
+    }
+    for (size_t r = 0; r < hidden; ++r) {
+      const size_t row = expert * hidden + r;
+      out[r] = biases_ ? static_cast<double>(down_bias_[row]) : 0.0;
+      for (size_t i = 0; i < inter; ++i) out[r] += down_values_[row * inter + i] * inner[i];
+    }
+    return out;
+  }
+
+ private:
+  // To what rows between the two products are kept in.
+  static double rounded(DType dtype, double x) {
+    std::byte bytes[4];
+    store_float(dtype, bytes, static_cast<float>(x));
+    return static_cast<double>(load_float(dtype, bytes));
+  }
+  static Memory pack(const KernelTable& kernels, const LaunchContext& ctx, const Tensor& rows, int64_t count,
+                     LinearWeight& weight) {
+    const DType dtype = rows.view().dtype;
+    const int64_t n = rows.view().shape[0] / count, k = rows.view().shape[1];
+    const bool packs = kernels.linear_pack_rows != nullptr;
+    const size_t each =
+        (packs ? kernels.linear_weight_bytes(n, k, dtype) : static_cast<size_t>(n * k) * dtype_bytes(dtype)) +
+        63;
+    const size_t stride = each / 64 * 64;
+    Memory memory(stride * static_cast<size_t>(count), 0);
+    for (int64_t e = 0; e < count; ++e) {
+      std::byte* data = memory.data() + static_cast<size_t>(e) * stride;
+      const LinearWeight one = {.data = data, .n = n, .k = k, .dtype = dtype, .packed = packs};
+      if (packs) {
+        kernels.linear_pack_rows(ctx, one, 0, rows.view().rows(e * n, n));
+      } else {
+        std::memcpy(data, rows.view().at(e * n), static_cast<size_t>(n * k) * dtype_bytes(dtype));
+      }
+      if (e == 0) weight = one;
+    }
+    return memory;
+  }
+
+  Tensor gate_up_, down_;
+  LinearWeight gate_up_weight_, down_weight_;
+  Memory gate_up_memory_, down_memory_;
+  Array<float> gate_up_bias_, down_bias_;
+  bool biases_;
+  ExpertWeights view_;
+  mutable std::vector<double> gate_up_values_, down_values_;
+};
+
+TEST_P(ExpertsTest, MatchesTheReference) {
+  ThreadPool pool(2);
+  struct Case {
+    int64_t tokens, experts, hidden, intermediate;
+    int32_t top_k;
+    bool biases;
+    Activation activation;
+  };
+  const Case cases[] = {{1, 8, 64, 48, 2, false, Activation::kSilu},
+                        {1, 4, 33, 17, 4, true, Activation::kClampedSwiglu},
+                        {5, 16, 96, 40, 3, false, Activation::kSilu},
+                        {40, 4, 128, 64, 2, true, Activation::kSilu},
+                        {300, 6, 64, 96, 1, false, Activation::kClampedSwiglu},
+                        {150, 3, 80, 544, 3, true, Activation::kClampedSwiglu}};
+  for (const DType dtype : float_types()) {
+    for (const Case& c : cases) {
+      SCOPED_TRACE(testing::Message() << dtype_name(dtype) << " " << c.tokens << " of " << c.experts);
+      const Experts experts(kernels(), context(), dtype, c.experts, c.hidden, c.intermediate, c.biases);
+      const Tensor x = std::move(Tensor(dtype, c.tokens, c.hidden, 3).randomize(5));
+      const Tensor logits = std::move(Tensor(DType::kFloat32, c.tokens, c.experts).randomize(6));
+      Routing routing = route(logits, {.top_k = c.top_k, .renormalize = true});
+      routing.ids[routing.ids.size() - 1] = -1;  // goes nowhere
+      set_workspace(kernels().fused_experts_workspace_bytes(c.tokens, c.top_k, experts.view()));
+      const Tensor out(dtype, c.tokens, c.hidden, 1);
+      kernels().fused_experts(context(&pool), {.out = out,
+                                               .x = x,
+                                               .expert_ids = routing.ids.data(),
+                                               .weights = routing.weights.data(),
+                                               .top_k = c.top_k,
+                                               .experts = experts.view(),
+                                               .activation = c.activation});
+      const std::vector<double> inputs = x.values();
+      std::vector<double> expected(static_cast<size_t>(c.tokens * c.hidden));
+      for (size_t i = 0; i < routing.ids.size(); ++i) {
+        if (routing.ids[i] < 0) continue;
+        const size_t t = i / static_cast<size_t>(c.top_k);
+        const auto row = experts.compute(static_cast<size_t>(routing.ids[i]),
+                                         &inputs[t * static_cast<size_t>(c.hidden)], dtype, c.activation);
+        for (size_t r = 0; r < row.size(); ++r)
+          expected[t * row.size() + r] += static_cast<double>(routing.weights[i]) * row[r];
+      }
+      expect_close(out, expected, dtype == DType::kFloat32 ? 2e-5 : 5e-2, relative_tolerance(dtype));
+    }
+  }
+}
+
+// Alone, in company, and among so many that they are not computed at once.
+TEST_P(ExpertsTest, ARowDependsOnItselfAlone) {
+  if (is_cuda()) GTEST_SKIP() << "the quickest kernel for a shape is taken";
+  ThreadPool pool(2);
+  constexpr int64_t kTokens = 9000, kExperts = 5, kHidden = 64, kIntermediate = 32;
+  for (const DType dtype : float_types()) {
+    const Experts experts(kernels(), context(), dtype, kExperts, kHidden, kIntermediate, true);
+    const Tensor x = std::move(Tensor(dtype, kTokens, kHidden).randomize(5));
+    const Tensor logits = std::move(Tensor(DType::kFloat32, kTokens, kExperts).randomize(6));
+    Routing routing = route(logits, {.top_k = 2, .renormalize = true});
+    set_workspace(kernels().fused_experts_workspace_bytes(kTokens, 2, experts.view()));
+    const auto run = [&](const Tensor& out, int64_t first, int64_t count, ThreadPool* threads) {
+      kernels().fused_experts(context(threads), {.out = out.view().rows(first, count),
+                                                 .x = x.view().rows(first, count),
+                                                 .expert_ids = routing.ids.data() + 2 * first,
+                                                 .weights = routing.weights.data() + 2 * first,
+                                                 .top_k = 2,
+                                                 .experts = experts.view(),
+                                                 .activation = Activation::kSilu});
+    };
+    const Tensor all(dtype, kTokens, kHidden), parts(dtype, kTokens, kHidden);
+    run(all, 0, kTokens, &pool);
+    for (const auto& [first, count] :
+         {std::pair<int64_t, int64_t>{0, 1}, {1, 7}, {8, 33}, {41, 500}, {4096, 1}, {kTokens - 1, 1}}) {
+      run(parts, first, count, first % 2 == 0 ? &pool : nullptr);
+      for (int64_t t = first; t < first + count; ++t) ASSERT_EQ(parts.row_bytes(t), all.row_bytes(t)) << t;
+    }
+  }
+}
+
+TEST_P(ExpertsTest, GatedRowsAreScaledBySigmoids) {
+  for (const DType dtype : float_types()) {
+    const Tensor x = std::move(Tensor(dtype, 7, 45, 3).randomize(1));
+    const Tensor gate = std::move(Tensor(DType::kFloat32, 7, 1, 2).randomize(2, 3.0F));
+    std::vector<double> expected = x.values();
+    for (size_t i = 0; i < expected.size(); ++i)
+      expected[i] /= 1 + std::exp(-static_cast<double>(gate.get(static_cast<int64_t>(i / 45), 0)));
+    kernels().gate_rows(context(), x, gate);
+    expect_close(x, expected, 1e-6, relative_tolerance(dtype));
+  }
+}
+
+QUIRE_FOR_EVERY_TABLE(ExpertsTest);
+
+}  // namespace
+}  // namespace quire
