@@ -58,10 +58,9 @@ def test_tokens_are_transformers(name: str, make_model: Callable[..., Path]) -> 
         max_model_len=256,
     )
     params = SamplingParams(max_tokens=MAX_TOKENS, temperature=0, ignore_eos=True, detokenize=False)
-    requests = [{"prompt_token_ids": prompt} for prompt in prompts]
-    outputs = [list(out.outputs[0].token_ids) for out in llm.generate(requests, params, use_tqdm=False)]
+    outputs = [list(out.outputs[0].token_ids) for out in llm.generate(prompts, params, use_tqdm=False)]
     assert llm.stats().num_preemptions > 0
-    assert llm.generate(requests[-1:], params, use_tqdm=False)[0].num_cached_tokens > 0
+    assert llm.generate(prompts[-1:], params, use_tqdm=False)[0].num_cached_tokens > 0
     reference = AutoModelForCausalLM.from_pretrained(model, attn_implementation="eager").eval()
     for prompt, output in zip(prompts, outputs, strict=True):
         assert len(output) == MAX_TOKENS
