@@ -1,6 +1,9 @@
 // Granite 3 (Granite Team, IBM, 2024): as Llama, with factors on embeddings, on what each part of a layer
 // adds, on attention's scores and on logits.
+#include "layers/gated_mlp.h"
+#include "layers/moe.h"
 #include "models/causal_lm.h"
+#include "models/layer_names.h"
 #include "models/model_registry.h"
 
 namespace quire {
