@@ -6,6 +6,7 @@
 #   engine      decode, prefill, throughput, shared prefixes, start, of the Llama-3.1-8B shape
 #   attention   paged attention alone
 #   ops         the other kernels
+#   experts     the experts of a layer of published mixtures
 #   weights     from the page cache to the device
 #   gaps        the device's idle time between steps, the host's time for a step
 #
@@ -24,12 +25,13 @@ engine() {
 }
 attention() { run_part attention 300 "$(gpu_program benchmarks/kernels quire_cuda_attention_bench)"; }
 ops() { run_part ops 300 "$(gpu_program benchmarks/kernels quire_cuda_ops_bench)"; }
+experts() { run_part experts 300 "$(gpu_program benchmarks/kernels quire_cuda_experts_bench)"; }
 weights() {
   run_part weights 300 "$(gpu_program benchmarks/overheads weight_loading_bench)" "${QUIRE_BENCH_DIR:-$scratch}"
 }
 gaps() { run_part gaps 300 "$(gpu_program benchmarks/overheads step_gap_bench)"; }
 
-readonly all_parts=(engine attention ops weights gaps)
+readonly all_parts=(engine attention ops experts weights gaps)
 if (($# > 0)); then parts=("$@"); else parts=("${all_parts[@]}"); fi
 for part in "${parts[@]}"; do
   if [[ " ${all_parts[*]} " != *" $part "* ]]; then
@@ -39,7 +41,8 @@ for part in "${parts[@]}"; do
 done
 
 need_gpu
-build_gpu_programs engine_bench quire_cuda_attention_bench quire_cuda_ops_bench weight_loading_bench step_gap_bench
+build_gpu_programs engine_bench quire_cuda_attention_bench quire_cuda_ops_bench quire_cuda_experts_bench \
+  weight_loading_bench step_gap_bench
 print_machine
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT

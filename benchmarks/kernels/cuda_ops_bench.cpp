@@ -5,118 +5,15 @@
 //
 // Prints the median time of a call, measured by events around a stretch of calls that together touch more
 // memory than the cache holds, and the bytes that must be moved per second of it.
-#include <algorithm>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
-#include <functional>
-#include <string>
-#include <utility>
-#include <vector>
 
-#include "quire/kernels/backend_registry.h"
-#include "quire/kernels/device_runtime.h"
+#include "cuda_bench.h"
 
 namespace quire {
 namespace {
 
-const DeviceRuntime& runtime() { return *find_device_runtime("cuda"); }
-const KernelTable& kernels() { return *cuda_kernel_table(0); }
-
-void check(int code) {
-  if (code == 0) return;
-  std::fprintf(stderr, "%s\n", runtime().error_text(code));
-  std::exit(1);
-}
-
-class Memory {
- public:
-  explicit Memory(size_t bytes) { check(runtime().allocate(&data_, bytes)); }
-  Memory(const Memory& other) = delete;
-  Memory& operator=(const Memory& other) = delete;
-  ~Memory() { runtime().release(data_); }
-  void* data() const { return data_; }
-
- private:
-  void* data_ = nullptr;
-};
-
-// An array on the device.
-template <typename T>
-class Values {
- public:
-  explicit Values(const std::vector<T>& values) : memory_(values.size() * sizeof(T)) {
-    check(runtime().copy(memory_.data(), values.data(), values.size() * sizeof(T), nullptr));
-    check(runtime().synchronize());
-  }
-  T* data() const { return static_cast<T*>(memory_.data()); }
-
- private:
-  Memory memory_;
-};
-
-LaunchContext context;
-const char* filter = "";
-
-// Calls op(i) for copies i of its arguments in turn. `bytes`: what one call must read and write.
-void measure(const std::string& name, int copies, double bytes, const std::function<void(int)>& op) {
-  if (name.find(filter) == std::string::npos) return;
-  constexpr int kRepeats = 15;
-  void *begin, *end;
-  check(runtime().create_event(&begin, true));
-  check(runtime().create_event(&end, true));
-  const int calls = std::max(copies, 20);
-  std::vector<float> times;
-  for (int repeat = 0; repeat < kRepeats + 3; ++repeat) {
-    check(runtime().record_event(begin, context.stream));
-    for (int i = 0; i < calls; ++i) op(i % copies);
-    check(runtime().record_event(end, context.stream));
-    check(runtime().synchronize_event(end));
-    float ms;
-    check(runtime().elapsed_ms(&ms, begin, end));
-    if (repeat >= 3) times.push_back(ms * 1000 / static_cast<float>(calls));
-  }
-  check(runtime().destroy_event(begin));
-  check(runtime().destroy_event(end));
-  if (context.error->failed) {
-    std::fprintf(stderr, "%s\n", context.error->text);
-    std::exit(1);
-  }
-  std::sort(times.begin(), times.end());
-  const auto us = static_cast<double>(times[times.size() / 2]);
-  std::printf("%-44s %9.2f us %8.0f GB/s\n", name.c_str(), us, bytes / us / 1000);
-  std::fflush(stdout);
-}
-
-std::string label(const char* op, const char* size, int64_t n) {
-  return std::string(op) + " " + size + "=" + std::to_string(n);
-}
-
-// Copies of arguments of `bytes` that no cache holds together.
-int copies_of(double bytes) { return static_cast<int>(std::clamp(300e6 / bytes, 2.0, 400.0)); }
-
 constexpr DType kType = DType::kBFloat16;
 constexpr int64_t kHidden = 4096, kIntermediate = 14336, kVocab = 128256;
-
-// Memory for `copies` matrices of random numbers, and the views of each.
-class Matrices {
- public:
-  Matrices(int copies, DType dtype, int64_t rows, int64_t columns, float scale = 1.0F)
-      : dtype_(dtype),
-        rows_(rows),
-        columns_(columns),
-        memory_(static_cast<size_t>(copies * rows * columns) * dtype_bytes(dtype)) {
-    kernels().fill_random(context, TensorView(memory_.data(), dtype, copies * rows, columns), scale, 1);
-  }
-  TensorView operator[](int i) const {
-    return TensorView(memory_.data(), dtype_, (i + 1) * rows_, columns_).rows(i * rows_, rows_);
-  }
-
- private:
-  DType dtype_;
-  int64_t rows_, columns_;
-  Memory memory_;
-};
 
 void bench_rows(int64_t rows) {
   const auto n = static_cast<double>(rows);

@@ -194,6 +194,15 @@ __global__ void __launch_bounds__(kThreads)
 
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
+    gate_rows_kernel(int chunks, T* x, int64_t x_stride, const float* gate, int64_t gate_stride, int64_t n) {
+  const Place at(chunks);
+  if (at.unit >= n) return;
+  T& value = x[at.row * x_stride + at.unit];
+  value = from_float<T>(__fdividef(to_float(value), 1.0F + __expf(-gate[at.row * gate_stride])));
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
     add_kernel(int chunks, T* x, int64_t x_stride, const T* y, int64_t y_stride, int64_t n, bool vectors) {
   constexpr int kSize = Vec<T>::kSize;
   const Place at(chunks);
@@ -330,6 +339,15 @@ void add(const LaunchContext& ctx, TensorView x, TensorView y) {
                 x.stride[0], static_cast<const T*>(y.data), y.stride[0], x.shape[1], vectors);
   });
   check_launch(ctx, "add", x);
+}
+
+void gate_rows(const LaunchContext& ctx, TensorView x, TensorView gate) {
+  dispatch_float(x.dtype, [&](auto type) {
+    using T = decltype(type);
+    launch_rows(ctx, gate_rows_kernel<T>, x.shape[0], x.shape[1], x.as<T>(), x.stride[0],
+                static_cast<const float*>(gate.data), gate.stride[0], x.shape[1]);
+  });
+  check_launch(ctx, "gate_rows", x);
 }
 
 void fill_random(const LaunchContext& ctx, TensorView out, float scale, uint64_t seed) {

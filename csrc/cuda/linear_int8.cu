@@ -1,8 +1,8 @@
 // Linears whose weights are int8.
 #include "linear_int8.h"
 
-#include "attention/tensor_core.cuh"
 #include "common/launch.h"
+#include "common/tensor_core.cuh"
 
 namespace quire::cuda {
 namespace {

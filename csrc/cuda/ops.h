@@ -14,7 +14,13 @@ void activate_and_mul(const LaunchContext& ctx, TensorView out, TensorView x, Ac
 void soft_cap(const LaunchContext& ctx, TensorView x, float cap);
 void scale(const LaunchContext& ctx, TensorView x, float factor);
 void add(const LaunchContext& ctx, TensorView x, TensorView y);
+void gate_rows(const LaunchContext& ctx, TensorView x, TensorView gate);
 void fill_random(const LaunchContext& ctx, TensorView out, float scale, uint64_t seed);
+
+// experts/
+void route_to_experts(const LaunchContext& ctx, const ExpertRoutingArgs& args);
+size_t fused_experts_workspace_bytes(int64_t max_tokens, int32_t top_k, const ExpertWeights& experts);
+void fused_experts(const LaunchContext& ctx, const FusedExpertsArgs& args);
 
 // norms.cu
 void rms_norm(const LaunchContext& ctx, TensorView out, TensorView x, TensorView weight, float eps,

@@ -170,7 +170,7 @@ class Experts {
         const double gate = std::min(g, 7.0);
         inner[i] = gate / (1 + std::exp(-1.702 * gate)) * (std::clamp(u, -7.0, 7.0) + 1);
       } else {
-        inner[i] = reference::silu(g) * u;
+        inner[i] = (activation == Activation::kGeluTanh ? reference::gelu_tanh(g) : reference::silu(g)) * u;
       }
       inner[i] = rounded(dtype, inner[i]);
     }
@@ -228,30 +228,28 @@ TEST_P(ExpertsTest, MatchesTheReference) {
     int32_t top_k;
     bool biases;
     Activation activation;
+    int64_t padding;  // of rows, in elements
   };
-  const Case cases[] = {{1, 8, 64, 48, 2, false, Activation::kSilu},
-                        {1, 4, 33, 17, 4, true, Activation::kClampedSwiglu},
-                        {5, 16, 96, 40, 3, false, Activation::kSilu},
-                        {40, 4, 128, 64, 2, true, Activation::kSilu},
-                        {300, 6, 64, 96, 1, false, Activation::kClampedSwiglu},
-                        {150, 3, 80, 544, 3, true, Activation::kClampedSwiglu}};
+  const Case cases[] = {{1, 8, 64, 48, 2, false, Activation::kSilu, 0},
+                        {1, 12, 320, 272, 9, true, Activation::kClampedSwiglu, 0},
+                        {1, 4, 33, 17, 4, true, Activation::kClampedSwiglu, 3},
+                        {5, 16, 96, 40, 3, false, Activation::kSilu, 3},
+                        {40, 4, 128, 64, 2, true, Activation::kSilu, 8},
+                        {300, 6, 64, 96, 1, false, Activation::kClampedSwiglu, 0},
+                        {150, 3, 80, 544, 3, true, Activation::kClampedSwiglu, 8},
+                        {9, 40, 64, 48, 20, true, Activation::kSilu, 0},
+                        {400, 3, 200, 264, 2, true, Activation::kGeluTanh, 8}};
+  // Devices have several kernels for them; "" is the one that is taken.
+  const std::vector<const char*> names =
+      is_cuda() ? std::vector<const char*>{"", "plain", "few_rows", "wgmma"} : std::vector<const char*>{""};
   for (const DType dtype : float_types()) {
     for (const Case& c : cases) {
       SCOPED_TRACE(testing::Message() << dtype_name(dtype) << " " << c.tokens << " of " << c.experts);
       const Experts experts(kernels(), context(), dtype, c.experts, c.hidden, c.intermediate, c.biases);
-      const Tensor x = std::move(Tensor(dtype, c.tokens, c.hidden, 3).randomize(5));
+      const Tensor x = std::move(Tensor(dtype, c.tokens, c.hidden, c.padding).randomize(5));
       const Tensor logits = std::move(Tensor(DType::kFloat32, c.tokens, c.experts).randomize(6));
       Routing routing = route(logits, {.top_k = c.top_k, .renormalize = true});
       routing.ids[routing.ids.size() - 1] = -1;  // goes nowhere
-      set_workspace(kernels().fused_experts_workspace_bytes(c.tokens, c.top_k, experts.view()));
-      const Tensor out(dtype, c.tokens, c.hidden, 1);
-      kernels().fused_experts(context(&pool), {.out = out,
-                                               .x = x,
-                                               .expert_ids = routing.ids.data(),
-                                               .weights = routing.weights.data(),
-                                               .top_k = c.top_k,
-                                               .experts = experts.view(),
-                                               .activation = c.activation});
       const std::vector<double> inputs = x.values();
       std::vector<double> expected(static_cast<size_t>(c.tokens * c.hidden));
       for (size_t i = 0; i < routing.ids.size(); ++i) {
@@ -262,7 +260,21 @@ TEST_P(ExpertsTest, MatchesTheReference) {
         for (size_t r = 0; r < row.size(); ++r)
           expected[t * row.size() + r] += static_cast<double>(routing.weights[i]) * row[r];
       }
-      expect_close(out, expected, dtype == DType::kFloat32 ? 2e-5 : 5e-2, relative_tolerance(dtype));
+      for (const char* name : names) {
+        SCOPED_TRACE(name);
+        setenv("QUIRE_EXPERTS_KERNEL", name, 1);
+        set_workspace(kernels().fused_experts_workspace_bytes(c.tokens, c.top_k, experts.view()));
+        const Tensor out(dtype, c.tokens, c.hidden, c.padding);
+        kernels().fused_experts(context(&pool), {.out = out,
+                                                 .x = x,
+                                                 .expert_ids = routing.ids.data(),
+                                                 .weights = routing.weights.data(),
+                                                 .top_k = c.top_k,
+                                                 .experts = experts.view(),
+                                                 .activation = c.activation});
+        expect_close(out, expected, dtype == DType::kFloat32 ? 4e-5 : 5e-2, relative_tolerance(dtype));
+      }
+      unsetenv("QUIRE_EXPERTS_KERNEL");
     }
   }
 }

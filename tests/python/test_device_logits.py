@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from logits_parity import DENSE_CASES, Logits, assert_close, reference, run_quire_logits
+from logits_parity import CASES, Logits, assert_close, reference, run_quire_logits
 
 DEVICE = os.environ.get("QUIRE_TEST_DEVICE", "")
 if not DEVICE:
@@ -42,12 +42,12 @@ def device_logits(build_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     return functools.partial(run_quire_logits, build_dir, out, device=DEVICE)
 
 
-@pytest.mark.parametrize("name", DENSE_CASES)
+@pytest.mark.parametrize("name", CASES)
 def test_float32_logits_equal_transformers(
     name: str, make_model: Callable[..., Path], device_logits: Callable[..., Logits]
 ) -> None:
     """Within what the CPU backend is held to."""
-    config = DENSE_CASES[name]
+    config = CASES[name]
     model = make_model(config)
     expected = reference(model, config)
     for chunk in CHUNKS:
@@ -56,13 +56,13 @@ def test_float32_logits_equal_transformers(
 
 @pytest.mark.parametrize(
     ("name", "dtype"),
-    [(name, "bfloat16") for name in DENSE_CASES] + [(name, "float16") for name in FLOAT16_CASES],
+    [(name, "bfloat16") for name in CASES] + [(name, "float16") for name in FLOAT16_CASES],
 )
 def test_half_precision_logits_are_as_good_as_transformers(
     name: str, dtype: str, make_model: Callable[..., Path], device_logits: Callable[..., Logits]
 ) -> None:
     """Both have the same weights and are measured against float32 arithmetic on them."""
-    config = DENSE_CASES[name]
+    config = CASES[name]
     model = make_model(config, dtype=dtype)
     exact = reference(model, config)
     theirs = reference(model, config, getattr(torch, dtype))
@@ -93,7 +93,7 @@ def test_int8_weights_are_those_that_they_stand_for(
     if ranks > NUM_DEVICES:
         pytest.skip(f"{ranks} ranks need as many devices")
     quantize = pytest.importorskip("quantized_models").quantize
-    config = DENSE_CASES[name]
+    config = CASES[name]
     meant = quantize(make_model(config, dtype=dtype), tmp_path, symmetric=symmetric)
     exact = reference(meant, config)
     their_error = relative_error(reference(meant, config, getattr(torch, dtype)), exact)

@@ -14,8 +14,10 @@ void MoEConfig::check(const HfConfig& config) const {
                     num_experts < kMaxExpertsPerToken ? "the number of experts, " : "is supported, ",
                     std::min(num_experts, kMaxExpertsPerToken)));
   }
-  if (num_experts % num_groups != 0)
-    config.fail(str("'n_group' ", num_groups, " does not divide the number of experts, ", num_experts));
+  if (num_experts % num_groups != 0 || num_groups > kMaxExpertGroups) {
+    config.fail(str("'n_group' ", num_groups, " must divide the number of experts, ", num_experts,
+                    ", and be at most ", kMaxExpertGroups));
+  }
   if (num_top_groups > num_groups || top_k > num_experts / num_groups * num_top_groups)
     config.fail(str("'topk_group' ", num_top_groups, " must be at most 'n_group', ", num_groups,
                     ", and leave 'num_experts_per_tok', ", top_k, ", experts to choose from"));

@@ -3,7 +3,6 @@
 
 #include <cuda_runtime.h>
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 
@@ -99,28 +98,6 @@ __host__ __device__ inline TileRange last_token_tiles(int seq_len, int sliding_w
   const int first = sliding_window > 0 && seq_len > sliding_window ? seq_len - sliding_window : 0;
   const int begin = first / tile_tokens;
   return {begin, seq_len > 0 ? (seq_len + tile_tokens - 1) / tile_tokens - begin : 0};
-}
-
-// Whether a block that may have `max_bytes` of shared memory can have `bytes` of it dynamically; what the
-// kernels declare statically is far less than the rest.
-constexpr bool shared_memory_fits(int bytes, int max_bytes) {
-  constexpr int kStaticBytes = 256;
-  return bytes + kStaticBytes <= max_bytes;
-}
-
-// Lets a kernel have that much dynamic shared memory on the current device: once per device, of which
-// `prepared` (one per kernel) has a bit each.
-inline cudaError_t allow_shared_bytes(std::atomic<uint64_t>& prepared, const void* kernel, int bytes) {
-  int device = 0;
-  cudaGetDevice(&device);
-  const uint64_t bit = uint64_t{1} << (device % 64);
-  if ((prepared.load(std::memory_order_relaxed) & bit) != 0) return cudaSuccess;
-  cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-  if (error == cudaSuccess)
-    error = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-                                 cudaSharedmemCarveoutMaxShared);
-  if (error == cudaSuccess) prepared.fetch_or(bit, std::memory_order_relaxed);
-  return error;
 }
 
 // The launchers. `dtype` is 16-bit but for simt, which takes every dtype and head size and all rows.

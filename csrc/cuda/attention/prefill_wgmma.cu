@@ -5,8 +5,8 @@
 // queries. Warpgroups 1 and 2 have 64 query rows each. While one of them works out its softmax the other has
 // the tensor cores: they take turns at a pair of named barriers. Within a warpgroup the scores of a tile and
 // the output of the tile before are computed together, so that the output's wgmma run beside the softmax too.
-#include "attention/hopper.cuh"
 #include "attention/prefill.cuh"
+#include "common/hopper.cuh"
 #include "common/launch.h"
 
 namespace quire::cuda {
@@ -43,19 +43,6 @@ struct Barriers {
   __device__ uint32_t key_empty(int i) const { return query_full(4 + WgmmaShared<D>::kStages + i); }
   __device__ uint32_t value_full(int i) const { return query_full(4 + 2 * WgmmaShared<D>::kStages + i); }
   __device__ uint32_t value_empty(int i) const { return query_full(4 + 3 * WgmmaShared<D>::kStages + i); }
-};
-
-// Where one is in a ring: each of producer and consumers counts for itself.
-template <int kStages>
-struct Ring {
-  int stage = 0;
-  uint32_t parity = 0;
-  __device__ __forceinline__ void advance() {
-    if (++stage == kStages) {
-      stage = 0;
-      parity ^= 1;
-    }
-  }
 };
 
 template <int D>
@@ -180,7 +167,7 @@ struct Consumer {
 #pragma unroll
     for (int k = 0; k < D / 16; ++k) {
       const uint32_t offset = static_cast<uint32_t>(k / 4 * Shared::kPanelBytes + k % 4 * 32);
-      wgmma_scores<T>(scores, advanced(a, offset), advanced(b, offset), k > 0 ? 1 : 0);
+      wgmma_rows<T>(scores, advanced(a, offset), advanced(b, offset), k > 0 ? 1 : 0);
     }
     wgmma_commit();
   }

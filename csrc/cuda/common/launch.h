@@ -3,6 +3,7 @@
 
 #include <cuda_runtime.h>
 
+#include <atomic>
 #include <cstdarg>
 #include <cstdint>
 
@@ -25,6 +26,28 @@ void note_error(const LaunchContext& ctx, const char* kernel, const char* shape,
 // Properties of the current device, read once for each, or of the one that is assumed on this thread.
 using DeviceLimits = CudaDeviceLimits;
 const DeviceLimits& device_limits();
+
+// Whether a block that may have `max_bytes` of shared memory can have `bytes` of it dynamically; what the
+// kernels declare statically is far less than the rest.
+constexpr bool shared_memory_fits(int bytes, int max_bytes) {
+  constexpr int kStaticBytes = 256;
+  return bytes + kStaticBytes <= max_bytes;
+}
+
+// Lets a kernel have that much dynamic shared memory on the current device: once per device, of which
+// `prepared` (one per kernel) has a bit each.
+inline cudaError_t allow_shared_bytes(std::atomic<uint64_t>& prepared, const void* kernel, int bytes) {
+  int device = 0;
+  cudaGetDevice(&device);
+  const uint64_t bit = uint64_t{1} << (device % 64);
+  if ((prepared.load(std::memory_order_relaxed) & bit) != 0) return cudaSuccess;
+  cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  if (error == cudaSuccess)
+    error = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                 cudaSharedmemCarveoutMaxShared);
+  if (error == cudaSuccess) prepared.fetch_or(bit, std::memory_order_relaxed);
+  return error;
+}
 
 template <typename T>
 constexpr T ceil_div(T a, T b) {

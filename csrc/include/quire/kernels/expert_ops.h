@@ -13,6 +13,7 @@ enum class Activation : uint8_t;
 // Experts and choices that ops hold in registers or on a stack.
 inline constexpr int32_t kMaxExperts = 1024;
 inline constexpr int32_t kMaxExpertsPerToken = 32;
+inline constexpr int32_t kMaxExpertGroups = 32;
 
 enum class ExpertScoring : uint8_t {
   kSoftmax,  // over all experts (Shazeer et al., 2017)

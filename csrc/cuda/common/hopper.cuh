@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "attention/tensor_core.cuh"
+#include "common/tensor_core.cuh"
 
 namespace quire::cuda {
 
@@ -48,6 +48,19 @@ __device__ __forceinline__ void fence_for_async() {
   asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
 }
 
+// ---- a ring of stages: producer and consumers count for themselves ------------------------------------
+template <int kStages>
+struct Ring {
+  int stage = 0;
+  uint32_t parity = 0;
+  __device__ __forceinline__ void advance() {
+    if (++stage == kStages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
 // ---- named barriers of 256 threads ------------------------------------------------------------------
 __device__ __forceinline__ void sync_256(int id) { asm volatile("bar.sync %0, 256;\n" ::"r"(id) : "memory"); }
 __device__ __forceinline__ void arrive_256(int id) {
@@ -90,11 +103,18 @@ __device__ __forceinline__ void hold(float (&d)[N]) {
   QUIRE_R32                                                                            \
   ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
   "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define QUIRE_R128                                                                               \
+  QUIRE_R64                                                                                      \
+  ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, " \
+  "%82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, "   \
+  "%100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, %112, %113, %114, "   \
+  "%115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 #define QUIRE_D8(i)                                                                           \
   "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
       "+f"(d[i + 6]), "+f"(d[i + 7])
 #define QUIRE_D32(i) QUIRE_D8(i), QUIRE_D8(i + 8), QUIRE_D8(i + 16), QUIRE_D8(i + 24)
 #define QUIRE_D64 QUIRE_D32(0), QUIRE_D32(32)
+#define QUIRE_D128 QUIRE_D64, QUIRE_D32(64), QUIRE_D32(96)
 // `shape` and `type` are the instruction's, `accumulates` the operand that says whether d is added to.
 #define QUIRE_WGMMA(shape, type, accumulates, registers, operands) \
   "{\n.reg .pred p;\nsetp.ne.b32 p, " accumulates                  \
@@ -105,10 +125,25 @@ __device__ __forceinline__ void hold(float (&d)[N]) {
 
 // d (+)= a b^T, both in shared memory with rows along the sum: 64 x 16 times 16 x 128.
 template <typename T>
-__device__ __forceinline__ void wgmma_scores(float (&d)[64], uint64_t a, uint64_t b, int accumulate) {
+__device__ __forceinline__ void wgmma_rows(float (&d)[64], uint64_t a, uint64_t b, int accumulate) {
 #define QUIRE_SCORES(type)                                                                  \
   asm volatile(QUIRE_WGMMA("m64n128k16", type, "%66", QUIRE_R64, "%64, %65, p, 1, 1, 0, 0") \
                : QUIRE_D64                                                                  \
+               : "l"(a), "l"(b), "r"(accumulate))
+  if constexpr (std::is_same_v<T, bf16>) {
+    QUIRE_SCORES("bf16");
+  } else {
+    QUIRE_SCORES("f16");
+  }
+#undef QUIRE_SCORES
+}
+
+// The same of 64 x 16 times 16 x 256.
+template <typename T>
+__device__ __forceinline__ void wgmma_rows(float (&d)[128], uint64_t a, uint64_t b, int accumulate) {
+#define QUIRE_SCORES(type)                                                                      \
+  asm volatile(QUIRE_WGMMA("m64n256k16", type, "%130", QUIRE_R128, "%128, %129, p, 1, 1, 0, 0") \
+               : QUIRE_D128                                                                     \
                : "l"(a), "l"(b), "r"(accumulate))
   if constexpr (std::is_same_v<T, bf16>) {
     QUIRE_SCORES("bf16");
@@ -149,9 +184,11 @@ __device__ __forceinline__ void wgmma_values(float (&d)[32], const uint32_t (&a)
 }
 
 #undef QUIRE_WGMMA
+#undef QUIRE_D128
 #undef QUIRE_D64
 #undef QUIRE_D32
 #undef QUIRE_D8
+#undef QUIRE_R128
 #undef QUIRE_R64
 #undef QUIRE_R32
 

@@ -1,0 +1,118 @@
+// What the benchmarks of single CUDA ops share: memory on the device, and how a call is timed.
+#pragma once
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "quire/kernels/backend_registry.h"
+#include "quire/kernels/device_runtime.h"
+
+namespace quire {
+
+inline const DeviceRuntime& runtime() { return *find_device_runtime("cuda"); }
+inline const KernelTable& kernels() { return *cuda_kernel_table(0); }
+
+inline void check(int code) {
+  if (code == 0) return;
+  std::fprintf(stderr, "%s\n", runtime().error_text(code));
+  std::exit(1);
+}
+
+class Memory {
+ public:
+  explicit Memory(size_t bytes) { check(runtime().allocate(&data_, bytes)); }
+  Memory(const Memory& other) = delete;
+  Memory& operator=(const Memory& other) = delete;
+  ~Memory() { runtime().release(data_); }
+  void* data() const { return data_; }
+
+ private:
+  void* data_ = nullptr;
+};
+
+// An array on the device.
+template <typename T>
+class Values {
+ public:
+  explicit Values(const std::vector<T>& values) : memory_(values.size() * sizeof(T)) {
+    check(runtime().copy(memory_.data(), values.data(), values.size() * sizeof(T), nullptr));
+    check(runtime().synchronize());
+  }
+  T* data() const { return static_cast<T*>(memory_.data()); }
+
+ private:
+  Memory memory_;
+};
+
+inline LaunchContext context;
+inline const char* filter = "";
+
+// The median time of op(i), in microseconds, for copies i of its arguments in turn: by events around a
+// stretch of calls.
+inline double median_us(int copies, const std::function<void(int)>& op, int least_calls = 20) {
+  constexpr int kRepeats = 15;
+  void *begin, *end;
+  check(runtime().create_event(&begin, true));
+  check(runtime().create_event(&end, true));
+  const int calls = std::max(copies, least_calls);
+  std::vector<float> times;
+  for (int repeat = 0; repeat < kRepeats + 3; ++repeat) {
+    check(runtime().record_event(begin, context.stream));
+    for (int i = 0; i < calls; ++i) op(i % copies);
+    check(runtime().record_event(end, context.stream));
+    check(runtime().synchronize_event(end));
+    float ms;
+    check(runtime().elapsed_ms(&ms, begin, end));
+    if (repeat >= 3) times.push_back(ms * 1000 / static_cast<float>(calls));
+  }
+  check(runtime().destroy_event(begin));
+  check(runtime().destroy_event(end));
+  if (context.error->failed) {
+    std::fprintf(stderr, "%s\n", context.error->text);
+    std::exit(1);
+  }
+  std::sort(times.begin(), times.end());
+  return static_cast<double>(times[times.size() / 2]);
+}
+
+// A row. `bytes`: what one call must read and write.
+inline void measure(const std::string& name, int copies, double bytes, const std::function<void(int)>& op) {
+  if (name.find(filter) == std::string::npos) return;
+  const double us = median_us(copies, op);
+  std::printf("%-44s %9.2f us %8.0f GB/s\n", name.c_str(), us, bytes / us / 1000);
+  std::fflush(stdout);
+}
+
+inline std::string label(const char* op, const char* size, int64_t n) {
+  return std::string(op) + " " + size + "=" + std::to_string(n);
+}
+
+// Copies of arguments of `bytes` that no cache holds together.
+inline int copies_of(double bytes) { return static_cast<int>(std::clamp(300e6 / bytes, 2.0, 400.0)); }
+
+// Memory for `copies` matrices of random numbers, and the views of each.
+class Matrices {
+ public:
+  Matrices(int copies, DType dtype, int64_t rows, int64_t columns, float scale = 1.0F)
+      : dtype_(dtype),
+        rows_(rows),
+        columns_(columns),
+        memory_(static_cast<size_t>(copies * rows * columns) * dtype_bytes(dtype)) {
+    kernels().fill_random(context, TensorView(memory_.data(), dtype, copies * rows, columns), scale, 1);
+  }
+  TensorView operator[](int i) const {
+    return TensorView(memory_.data(), dtype_, (i + 1) * rows_, columns_).rows(i * rows_, rows_);
+  }
+
+ private:
+  DType dtype_;
+  int64_t rows_, columns_;
+  Memory memory_;
+};
+
+}  // namespace quire

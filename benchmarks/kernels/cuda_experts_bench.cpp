@@ -1,0 +1,136 @@
+// The experts of one layer, for the shapes of published mixtures, with random weights and routing.
+//
+//   quire_cuda_experts_bench [filter] [kernel ...]
+//
+// A row is a number of tokens and a kernel, as QUIRE_EXPERTS_KERNEL names it ("auto": what is chosen). Beside
+// its median time are the bytes that must be read of the experts that are touched, per second of it, the
+// operations per second, and the time over its floor, whichever is longer: these bytes at the rate of a
+// copy's reads, or these operations at the rate of one large product of the library's in the same run.
+#include <cstring>
+#include <set>
+
+#include "cuda_bench.h"
+
+namespace quire {
+namespace {
+
+constexpr DType kType = DType::kBFloat16;
+
+struct Shape {
+  const char* name;
+  int64_t num_experts, hidden, intermediate;
+  int32_t top_k;
+};
+
+double dense_flops_per_us() {
+  constexpr int64_t kM = 8192, kN = 8192, kK = 4096;
+  const Matrices x(1, kType, kM, kK), w(1, kType, kN, kK), out(1, kType, kM, kN);
+  const LinearWeight weight = {.data = w[0].data, .n = kN, .k = kK, .dtype = kType};
+  const double us = median_us(1, [&](int) { kernels().linear(context, out[0], x[0], weight, nullptr); });
+  return 2.0 * kM * kN * kK / us;
+}
+
+// Of 4 GB, summed by the norm of rows: reads beside few writes.
+double read_bytes_per_us() {
+  constexpr int64_t kRows = 1 << 18, kColumns = 8192;
+  const Matrices x(1, kType, kRows, kColumns), w(1, kType, 1, kColumns);
+  const LinearWeight weight = {.data = x[0].data, .n = kRows, .k = kColumns, .dtype = kType};
+  const Matrices out(1, kType, 1, kRows);
+  const double us = median_us(1, [&](int) { kernels().linear(context, out[0], w[0], weight, nullptr); }, 4);
+  return static_cast<double>(kRows * kColumns) * 2 / us;
+}
+
+void bench(const Shape& s, double flops_per_us, double bytes_per_us, const std::vector<const char*>& names) {
+  if (std::strstr(s.name, filter) == nullptr) return;
+  const float scale = 0.02F;
+  const Matrices gate_up(1, kType, s.num_experts * 2 * s.intermediate, s.hidden, scale),
+      down(1, kType, s.num_experts * s.hidden, s.intermediate, scale);
+  const LinearWeight first_gate_up = {.data = gate_up[0].data,
+                                      .n = 2 * s.intermediate,
+                                      .k = s.hidden,
+                                      .dtype = kType},
+                     first_down = {.data = down[0].data, .n = s.hidden, .k = s.intermediate, .dtype = kType};
+  const ExpertWeights experts = {.gate_up = &first_gate_up,
+                                 .down = &first_down,
+                                 .gate_up_stride_bytes = 2 * s.intermediate * s.hidden * 2,
+                                 .down_stride_bytes = s.hidden * s.intermediate * 2,
+                                 .num_experts = static_cast<int32_t>(s.num_experts)};
+  for (const int64_t tokens : {1, 4, 16, 64, 128, 256, 1024, 8192}) {
+    const int64_t choices = tokens * s.top_k;
+    const Matrices x(1, kType, tokens, s.hidden), out(1, kType, tokens, s.hidden),
+        logits(1, DType::kFloat32, tokens, s.num_experts);
+    const Memory ids(static_cast<size_t>(choices) * 4), weights(static_cast<size_t>(choices) * 4);
+    const auto route = [&](int) {
+      kernels().route_to_experts(context, {.logits = logits[0],
+                                           .top_k = s.top_k,
+                                           .renormalize = true,
+                                           .expert_ids = static_cast<int32_t*>(ids.data()),
+                                           .weights = static_cast<float*>(weights.data())});
+    };
+    std::printf("%s %lld tokens: routing %.2f us\n", s.name, static_cast<long long>(tokens),
+                median_us(1, route));
+    std::vector<int32_t> chosen(static_cast<size_t>(choices));
+    check(runtime().copy(chosen.data(), ids.data(), chosen.size() * 4, nullptr));
+    check(runtime().synchronize());
+    const auto touched = static_cast<double>(std::set<int32_t>(chosen.begin(), chosen.end()).size());
+    const double bytes = touched * static_cast<double>(3 * s.intermediate * s.hidden * 2);
+    const double flops = static_cast<double>(choices) * static_cast<double>(6 * s.intermediate * s.hidden);
+    const double floor = std::max(bytes / bytes_per_us, flops / flops_per_us);
+    const Memory workspace(kernels().fused_experts_workspace_bytes(tokens, s.top_k, experts));
+    LaunchContext launch = context;
+    launch.workspace = workspace.data();
+    for (const char* name : names) {
+      if (tokens > 1024 && (std::strcmp(name, "plain") == 0 || std::strcmp(name, "few_rows") == 0)) continue;
+      setenv("QUIRE_EXPERTS_KERNEL", name, 1);
+      const double us = median_us(
+          1,
+          [&](int) {
+            kernels().fused_experts(launch, {.out = out[0],
+                                             .x = x[0],
+                                             .expert_ids = static_cast<const int32_t*>(ids.data()),
+                                             .weights = static_cast<const float*>(weights.data()),
+                                             .top_k = s.top_k,
+                                             .experts = experts,
+                                             .activation = Activation::kSilu});
+          },
+          tokens > 1024 ? 4 : 10);
+      std::printf("  %-10s %10.2f us %7.0f GB/s %7.1f TFLOP/s %6.2f of the floor\n", name, us,
+                  bytes / us / 1000, flops / us / 1e6, us / floor);
+      std::fflush(stdout);
+    }
+    unsetenv("QUIRE_EXPERTS_KERNEL");
+  }
+}
+
+}  // namespace
+}  // namespace quire
+
+int main(int argc, char** argv) {
+  using namespace quire;
+  if (cuda_kernel_table(0) == nullptr) {
+    std::fprintf(stderr, "no CUDA device\n");
+    return 1;
+  }
+  if (argc > 1) filter = argv[1];
+  std::vector<const char*> names(argv + std::min(argc, 2), argv + argc);
+  if (names.empty()) names = {"auto"};
+  check(runtime().select(0));
+  LaunchError error;
+  context.error = &error;
+  check(runtime().create_stream(&context.stream));
+  context.state = kernels().create_state(&error);
+  if (context.state == nullptr) {
+    std::fprintf(stderr, "%s\n", error.text);
+    return 1;
+  }
+  const LinearWeight widest = {.n = 8192, .k = 8192, .dtype = DType::kBFloat16};
+  const Memory workspace(kernels().linear_workspace_bytes(8192, widest));
+  context.workspace = workspace.data();
+  const double flops = dense_flops_per_us(), bytes = read_bytes_per_us();
+  std::printf("one large product %.0f TFLOP/s, a large matrix times a vector %.0f GB/s\n", flops / 1e6,
+              bytes / 1e3);
+  bench({"Mixtral-8x7B", 8, 4096, 14336, 2}, flops, bytes, names);
+  bench({"Qwen3-30B-A3B", 128, 2048, 768, 8}, flops, bytes, names);
+  bench({"GPT-OSS-20B", 32, 2880, 2880, 4}, flops, bytes, names);
+  return 0;
+}

@@ -1,0 +1,250 @@
+// Mixtures of experts: tokens are sorted by expert, two products of each expert with its own, a weighted sum.
+// How many tokens an expert has decides who multiplies: one token alone needs no sorting, few wait for the
+// weights, many for the tensor cores.
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+#include "common/launch.h"
+#include "experts/few_rows.cuh"
+#include "experts/grouped_wgmma.h"
+#include "experts/one_token.cuh"
+#include "experts/plan.h"
+#include "ops.h"
+
+namespace quire::cuda {
+namespace {
+
+// Tokens computed at once: what is kept of each is its top_k rows between the products, and behind them.
+constexpr int64_t kMaxSlots = 65536;
+// Slots of an expert, on average, from which on the tensor cores of Hopper are quicker than reading its rows
+// anew for every few (benchmarks/kernels/cuda_experts_bench.cpp).
+constexpr int64_t kFewSlots = 8;
+
+int64_t tokens_at_once(int64_t max_tokens, int top_k) {
+  return std::min(max_tokens, std::max<int64_t>(1, kMaxSlots / top_k));
+}
+
+size_t rounded(size_t bytes) { return (bytes + 255) / 256 * 256; }
+
+struct Places {
+  ExpertPlan plan;
+  void* inner;  // [slots, I] T
+  void* outer;  // [slots, H] T
+};
+
+Places place(std::byte* memory, int64_t tokens, int top_k, const ExpertWeights& experts, int item_slots,
+             size_t* bytes) {
+  const int64_t choices = tokens * top_k;
+  const size_t element = dtype_bytes(experts.down->dtype);
+  const int items = max_expert_items(choices, experts.num_experts, item_slots);
+  Places p{};
+  size_t used = 0;
+  p.plan = place_expert_plan(memory, choices, items, item_slots);
+  used += expert_plan_bytes(choices, items);
+  p.inner = memory + used;
+  used += rounded(static_cast<size_t>(choices * experts.down->k) * element);
+  p.outer = memory + used;
+  used += rounded(static_cast<size_t>(choices * experts.down->n) * element);
+  if (bytes != nullptr) *bytes = used;
+  return p;
+}
+
+// A block has one token's row, or a part of it.
+template <typename T>
+__global__ void __launch_bounds__(256)
+    combine_kernel(T* out, int64_t out_stride, const T* outer, const int32_t* slots, const float* weights,
+                   int top_k, int n) {
+  const int64_t t = blockIdx.x;
+  for (int i = static_cast<int>(blockIdx.y * 256 + threadIdx.x); i < n;
+       i += static_cast<int>(gridDim.y) * 256) {
+    float sum = 0.0F;
+    for (int j = 0; j < top_k; ++j) {
+      const int slot = slots[t * top_k + j];
+      if (slot >= 0)
+        sum = fmaf(weights[t * top_k + j], to_float(outer[static_cast<int64_t>(slot) * n + i]), sum);
+    }
+    out[t * out_stride + i] = from_float<T>(sum);
+  }
+}
+
+// The same, 16 bytes at a time; n is a multiple of what these hold.
+template <typename T>
+__global__ void __launch_bounds__(256)
+    combine_vectors_kernel(T* out, int64_t out_stride, const T* outer, const int32_t* slots,
+                           const float* weights, int top_k, int n) {
+  constexpr int kSize = Vec<T>::kSize;
+  const int64_t t = blockIdx.x;
+  const int i = static_cast<int>(blockIdx.y * 256 + threadIdx.x) * kSize;
+  if (i >= n) return;
+  float sums[kSize] = {};
+#pragma unroll 4
+  for (int j = 0; j < top_k; ++j) {
+    const int slot = slots[t * top_k + j];
+    if (slot < 0) continue;
+    const Vec<T> row = Vec<T>::load(outer + static_cast<int64_t>(slot) * n + i);
+    const float weight = weights[t * top_k + j];
+#pragma unroll
+    for (int e = 0; e < kSize; ++e) sums[e] = fmaf(weight, to_float(row.x[e]), sums[e]);
+  }
+  Vec<T> result;
+#pragma unroll
+  for (int e = 0; e < kSize; ++e) result.x[e] = from_float<T>(sums[e]);
+  result.store(out + t * out_stride + i);
+}
+
+bool is_aligned(const void* data, int64_t bytes) {
+  return reinterpret_cast<uintptr_t>(data) % 16 == 0 && bytes % 16 == 0;
+}
+
+enum class Products : uint8_t { kPlain, kOneToken, kFewRows, kWgmma };
+
+// The quickest for what a call has, or the one that QUIRE_EXPERTS_KERNEL names where it can do it.
+Products choose(const FusedExpertsArgs& args, int64_t tokens) {
+  const ExpertWeights& experts = args.experts;
+  const auto size = static_cast<int64_t>(dtype_bytes(args.x.dtype));
+  const bool vectors = size == 2 && is_aligned(args.x.data, args.x.stride[0] * size) &&
+                       is_aligned(args.out.data, args.out.stride[0] * size) &&
+                       is_aligned(experts.gate_up->data, experts.gate_up->k * size) &&
+                       is_aligned(experts.down->data, experts.down->k * size) &&
+                       is_aligned(nullptr, experts.gate_up_stride_bytes) &&
+                       is_aligned(nullptr, experts.down_stride_bytes);
+  const char* wanted = std::getenv("QUIRE_EXPERTS_KERNEL");
+  const auto wants = [wanted](const char* name) {
+    return wanted != nullptr && std::strcmp(wanted, name) == 0;
+  };
+  if (!vectors || wants("plain")) return Products::kPlain;
+  if (wants("few_rows")) return Products::kFewRows;
+  if (has_grouped_wgmma() && wants("wgmma")) return Products::kWgmma;
+  if (args.x.shape[0] == 1) return Products::kOneToken;
+  const bool many = tokens * args.top_k > kFewSlots * experts.num_experts;
+  return many && has_grouped_wgmma() ? Products::kWgmma : Products::kFewRows;
+}
+
+// As many slots to an item as most experts have.
+int item_slots_of(Products products, int64_t choices, int num_experts) {
+  if (products == Products::kWgmma) return kWgmmaItemSlots;
+  const int64_t usual = 2 * choices / num_experts;
+  return usual <= 8 ? 8 : usual <= 16 ? 16 : usual <= 32 ? 32 : 64;
+}
+
+template <typename T, bool kGated>
+void multiply(const LaunchContext& ctx, Products products, const ExpertProduct<T>& p) {
+  const auto items = static_cast<unsigned>(p.plan.max_items);
+  if constexpr (sizeof(T) == 2) {
+    if (products == Products::kWgmma) return multiply_grouped_wgmma(ctx, p, kGated);
+    if (products == Products::kFewRows) {
+      constexpr int kOutputs = kGated ? few_rows::kRows / 2 : few_rows::kRows;
+      const dim3 grid(static_cast<unsigned>(ceil_div(p.n, kOutputs)), items);
+      const auto launch = [&](auto kernel) { kernel<<<grid, few_rows::kThreads, 0, stream_of(ctx)>>>(p); };
+      switch (p.plan.item_slots) {
+        case 8: launch(few_rows_kernel<T, 1, kGated>); break;
+        case 16: launch(few_rows_kernel<T, 2, kGated>); break;
+        case 32: launch(few_rows_kernel<T, 4, kGated>); break;
+        default: launch(few_rows_kernel<T, 8, kGated>); break;
+      }
+      return;
+    }
+  }
+  const dim3 grid(static_cast<unsigned>(ceil_div(p.n, few_rows::kWarps)), items);
+  plain_kernel<T, kGated><<<grid, few_rows::kThreads, 0, stream_of(ctx)>>>(p);
+}
+
+template <typename T>
+void compute_one(const LaunchContext& ctx, const FusedExpertsArgs& args) {
+  const ExpertWeights& experts = args.experts;
+  const auto elements = [](int64_t bytes) { return bytes / static_cast<int64_t>(sizeof(T)); };
+  const OneToken<T> p = {.expert_ids = args.expert_ids,
+                         .weights = args.weights,
+                         .x = static_cast<const T*>(args.x.data),
+                         .gate_up = static_cast<const T*>(experts.gate_up->data),
+                         .down = static_cast<const T*>(experts.down->data),
+                         .gate_up_stride = elements(experts.gate_up_stride_bytes),
+                         .down_stride = elements(experts.down_stride_bytes),
+                         .gate_up_bias = experts.gate_up_bias,
+                         .down_bias = experts.down_bias,
+                         .inner = static_cast<T*>(ctx.workspace),
+                         .out = static_cast<T*>(args.out.data),
+                         .top_k = args.top_k,
+                         .hidden = static_cast<int>(experts.down->n),
+                         .intermediate = static_cast<int>(experts.down->k),
+                         .activation = args.activation};
+  const dim3 grid(static_cast<unsigned>(ceil_div(p.intermediate, one_token::kWarps)),
+                  static_cast<unsigned>(p.top_k));
+  one_token_gate_up_kernel<T><<<grid, one_token::kThreads, 0, stream_of(ctx)>>>(p);
+  const int wanted = std::max(1, one_token::kWarps / p.top_k);
+  const int part_depth = ceil_div(ceil_div(p.intermediate, wanted), one_token::kStep) * one_token::kStep;
+  const int parts = ceil_div(p.intermediate, part_depth);
+  one_token_down_kernel<T><<<static_cast<unsigned>(ceil_div(p.hidden, one_token::kOutputs)),
+                             one_token::kThreads, 0, stream_of(ctx)>>>(p, parts, part_depth);
+  check_launch(ctx, "fused_experts", args.x);
+}
+
+template <typename T>
+void compute(const LaunchContext& ctx, const FusedExpertsArgs& args, int64_t first, int64_t tokens) {
+  const ExpertWeights& experts = args.experts;
+  const int64_t choices = tokens * args.top_k;
+  const Products products = choose(args, tokens);
+  if constexpr (sizeof(T) == 2) {
+    if (products == Products::kOneToken) return compute_one<T>(ctx, args);
+  }
+  const Places p = place(static_cast<std::byte*>(ctx.workspace), tokens, args.top_k, experts,
+                         item_slots_of(products, choices, experts.num_experts), nullptr);
+  sort_by_expert(ctx, p.plan, args.expert_ids + first * args.top_k, choices, args.top_k, experts.num_experts);
+  const auto elements = [](int64_t bytes) { return bytes / static_cast<int64_t>(sizeof(T)); };
+  const TensorView x = args.x.rows(first, tokens), out = args.out.rows(first, tokens);
+  multiply<T, true>(ctx, products,
+                    {.plan = p.plan,
+                     .x = static_cast<const T*>(x.data),
+                     .x_stride = x.stride[0],
+                     .weight = static_cast<const T*>(experts.gate_up->data),
+                     .weight_stride = elements(experts.gate_up_stride_bytes),
+                     .bias = experts.gate_up_bias,
+                     .out = static_cast<T*>(p.inner),
+                     .n = static_cast<int>(experts.down->k),
+                     .k = static_cast<int>(experts.gate_up->k),
+                     .activation = args.activation});
+  multiply<T, false>(ctx, products,
+                     {.plan = p.plan,
+                      .x = static_cast<const T*>(p.inner),
+                      .x_stride = experts.down->k,
+                      .weight = static_cast<const T*>(experts.down->data),
+                      .weight_stride = elements(experts.down_stride_bytes),
+                      .bias = experts.down_bias,
+                      .out = static_cast<T*>(p.outer),
+                      .n = static_cast<int>(experts.down->n),
+                      .k = static_cast<int>(experts.down->k),
+                      .activation = args.activation});
+  const auto n = static_cast<int>(experts.down->n);
+  const auto* outer = static_cast<const T*>(p.outer);
+  const float* weights = args.weights + first * args.top_k;
+  if (products != Products::kPlain && n % Vec<T>::kSize == 0) {
+    const dim3 grid(static_cast<unsigned>(tokens), static_cast<unsigned>(ceil_div(n, 256 * Vec<T>::kSize)));
+    combine_vectors_kernel<T><<<grid, 256, 0, stream_of(ctx)>>>(out.as<T>(), out.stride[0], outer,
+                                                                p.plan.slot, weights, args.top_k, n);
+  } else {
+    const dim3 grid(static_cast<unsigned>(tokens), static_cast<unsigned>(ceil_div(n, 1024)));
+    combine_kernel<T><<<grid, 256, 0, stream_of(ctx)>>>(out.as<T>(), out.stride[0], outer, p.plan.slot,
+                                                        weights, args.top_k, n);
+  }
+  check_launch(ctx, "fused_experts", args.x);
+}
+
+}  // namespace
+
+size_t fused_experts_workspace_bytes(int64_t max_tokens, int32_t top_k, const ExpertWeights& experts) {
+  size_t bytes = 0;
+  // Of as few slots to an item as there can be: the most items.
+  place(nullptr, tokens_at_once(max_tokens, top_k), top_k, experts, /*item_slots=*/8, &bytes);
+  return bytes;
+}
+
+void fused_experts(const LaunchContext& ctx, const FusedExpertsArgs& args) {
+  const int64_t rows = args.x.shape[0], at_once = tokens_at_once(rows, args.top_k);
+  for (int64_t first = 0; first < rows; first += at_once) {
+    const int64_t tokens = std::min(at_once, rows - first);
+    dispatch_float(args.x.dtype, [&](auto type) { compute<decltype(type)>(ctx, args, first, tokens); });
+  }
+}
+
+}  // namespace quire::cuda

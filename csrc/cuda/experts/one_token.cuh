@@ -1,0 +1,123 @@
+// The experts of one token: matrices times vectors, each weight read once. No plan is needed, and the second
+// product adds the experts up. T is 16-bit, rows begin at multiples of 16 bytes.
+#pragma once
+
+#include "experts/product.cuh"
+
+namespace quire::cuda {
+
+namespace one_token {
+
+constexpr int kWarps = 8;
+constexpr int kThreads = 32 * kWarps;
+constexpr int kOutputs = 4;    // of a block of the second product
+constexpr int kStep = 32 * 8;  // elements that a warp reads of a row at once
+constexpr int kMaxUnits = 32;  // of choices and parts of their depth
+static_assert(kMaxExpertsPerToken <= kMaxUnits);
+
+}  // namespace one_token
+
+template <typename T>
+struct OneToken {
+  const int32_t* expert_ids;            // [top_k]; -1: none
+  const float* weights;                 // [top_k]
+  const T* x;                           // [H]
+  const T* gate_up;                     // [E][2 I, H]
+  const T* down;                        // [E][H, I]
+  int64_t gate_up_stride, down_stride;  // elements between experts
+  const float *gate_up_bias, *down_bias;
+  T* inner;  // [top_k, I]
+  T* out;    // [H]
+  int top_k, hidden, intermediate;
+  Activation activation;
+};
+
+// sum + w x, of eight.
+template <typename T>
+__device__ __forceinline__ float dot(float sum, const Vec<T>& w, const Vec<T>& x) {
+#pragma unroll
+  for (int i = 0; i < Vec<T>::kSize; ++i) sum = fmaf(to_float(w.x[i]), to_float(x.x[i]), sum);
+  return sum;
+}
+
+template <typename T>
+__device__ __forceinline__ Vec<T> load_once(const T* p) {
+  const uint4 bits = __ldcs(reinterpret_cast<const uint4*>(p));
+  return reinterpret_cast<const Vec<T>&>(bits);
+}
+
+// Block (i, j): outputs of choice j, one for each warp.
+template <typename T>
+__global__ void __launch_bounds__(one_token::kThreads) one_token_gate_up_kernel(const OneToken<T> p) {
+  using namespace one_token;
+  const int lane = static_cast<int>(threadIdx.x) % 32, choice = static_cast<int>(blockIdx.y);
+  const int output = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / 32;
+  const int expert = p.expert_ids[choice];
+  if (expert < 0 || output >= p.intermediate) return;
+  const T* gate = p.gate_up + expert * p.gate_up_stride + static_cast<int64_t>(output) * p.hidden;
+  const T* up = gate + static_cast<int64_t>(p.intermediate) * p.hidden;
+  float gate_sum = 0.0F, up_sum = 0.0F;
+#pragma unroll 8
+  for (int i = 8 * lane; i < p.hidden; i += kStep) {
+    const Vec<T> g = load_once(gate + i), u = load_once(up + i), x = Vec<T>::load(p.x + i);
+    gate_sum = dot(gate_sum, g, x);
+    up_sum = dot(up_sum, u, x);
+  }
+  gate_sum = warp_sum(gate_sum);
+  up_sum = warp_sum(up_sum);
+  if (lane != 0) return;
+  if (p.gate_up_bias != nullptr) {
+    const float* bias = p.gate_up_bias + static_cast<int64_t>(expert) * 2 * p.intermediate;
+    gate_sum += bias[output];
+    up_sum += bias[p.intermediate + output];
+  }
+  p.inner[static_cast<int64_t>(choice) * p.intermediate + output] =
+      from_float<T>(activate_gated(gate_sum, up_sum, p.activation));
+}
+
+// A block has four outputs. Its warps share the experts, each of which is cut into `parts` of its depth.
+template <typename T>
+__global__ void __launch_bounds__(one_token::kThreads)
+    one_token_down_kernel(const OneToken<T> p, int parts, int part_depth) {
+  using namespace one_token;
+  __shared__ float sums[kMaxUnits][kOutputs];
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  const int first = static_cast<int>(blockIdx.x) * kOutputs;
+  for (int unit = warp; unit < p.top_k * parts; unit += kWarps) {
+    const int choice = unit / parts, begin = unit % parts * part_depth;
+    const int end = min(begin + part_depth, p.intermediate);
+    const int expert = p.expert_ids[choice];
+    if (expert < 0) continue;
+    const T* weight = p.down + expert * p.down_stride;
+    const T* x = p.inner + static_cast<int64_t>(choice) * p.intermediate;
+    float sum[kOutputs] = {};
+#pragma unroll 4
+    for (int i = begin + 8 * lane; i < end; i += kStep) {
+      const Vec<T> at = Vec<T>::load(x + i);
+#pragma unroll
+      for (int r = 0; r < kOutputs; ++r) {
+        const int64_t row = min(first + r, p.hidden - 1);
+        sum[r] = dot(sum[r], load_once(weight + row * p.intermediate + i), at);
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < kOutputs; ++r) {
+      const float total = warp_sum(sum[r]);
+      if (lane == 0) sums[unit][r] = total;
+    }
+  }
+  __syncthreads();
+  const int r = static_cast<int>(threadIdx.x), output = first + r;
+  if (r >= kOutputs || output >= p.hidden) return;
+  float out = 0.0F;
+  for (int choice = 0; choice < p.top_k; ++choice) {
+    const int expert = p.expert_ids[choice];
+    if (expert < 0) continue;
+    float sum = p.down_bias != nullptr ? p.down_bias[static_cast<int64_t>(expert) * p.hidden + output] : 0.0F;
+    for (int part = 0; part < parts; ++part) sum += sums[choice * parts + part][r];
+    out = fmaf(p.weights[choice], sum, out);
+  }
+  p.out[output] = from_float<T>(out);
+}
+
+}  // namespace quire::cuda

@@ -1,0 +1,35 @@
+// Tokens sorted by expert, in the device's memory.
+#pragma once
+
+#include <cstdint>
+
+#include "quire/kernels/launch_context.h"
+
+namespace quire::cuda {
+
+// A slot is a token at one of its experts; slots of one expert lie together, and are cut into items of so
+// many.
+struct ExpertPlan {
+  int32_t* token;            // [slots] of each slot
+  int32_t* slot;             // [choices] of each choice; -1: none
+  int32_t* item_expert;      // [max_items]; -1 beyond the last
+  int32_t* item_first;       // [max_items] its first slot
+  int32_t* item_count;       // [max_items] its slots
+  int32_t* item_group;       // [max_items] the first item of its expert
+  int32_t* item_group_size;  // [max_items] how many its expert has
+  int32_t* num_items;        // [1]
+  int max_items;
+  int item_slots;  // at most, of an item
+};
+
+// Items of `choices` choices among `num_experts`, at most.
+int max_expert_items(int64_t choices, int num_experts, int item_slots);
+// Rounded up to 256.
+size_t expert_plan_bytes(int64_t choices, int max_items);
+ExpertPlan place_expert_plan(void* memory, int64_t choices, int max_items, int item_slots);
+
+// In the order of experts; within one the order is any.
+void sort_by_expert(const LaunchContext& ctx, const ExpertPlan& plan, const int32_t* expert_ids,
+                    int64_t choices, int top_k, int num_experts);
+
+}  // namespace quire::cuda
