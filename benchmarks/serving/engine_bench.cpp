@@ -25,14 +25,13 @@
 #include <vector>
 
 #include "../llama_8b.h"
+#include "engine_rows.h"
 
 namespace {
 
 using namespace quire;
 
-double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
+std::vector<int32_t> random_prompt(int32_t length) { return quire::random_prompt(length, kLlama8BVocabSize); }
 
 // Processor time of all threads so far: on a shared machine steadier than the clock.
 double busy_seconds() {
@@ -42,65 +41,6 @@ double busy_seconds() {
     return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
   };
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
-}
-
-std::mt19937 random_ids(7);
-
-std::vector<int32_t> random_prompt(int32_t length) {
-  std::vector<int32_t> ids;
-  for (int32_t i = 0; i < length; ++i)
-    ids.push_back(static_cast<int32_t>(random_ids() % (kLlama8BVocabSize - 1000)));
-  return ids;
-}
-
-EngineRequest request(std::vector<int32_t> prompt, int32_t max_tokens) {
-  EngineRequest out;
-  out.prompt_token_ids = std::move(prompt);
-  out.sampling_params.temperature = 0;
-  out.sampling_params.max_tokens = max_tokens;
-  out.sampling_params.ignore_eos = true;
-  out.sampling_params.detokenize = false;
-  out.sampling_params.output_kind = RequestOutputKind::kFinalOnly;
-  return out;
-}
-
-double generate_seconds(Engine& engine, std::vector<EngineRequest> requests) {
-  const double begin = now();
-  const auto outputs = engine.generate(std::move(requests));
-  const double seconds = now() - begin;
-  for (const RequestOutput& output : outputs) {
-    if (output.outputs.at(0).finish_reason != FinishReason::kLength) {
-      std::fprintf(stderr, "a request did not reach its length: %s\n", output.outputs[0].error.c_str());
-      std::exit(1);
-    }
-  }
-  return seconds;
-}
-
-template <typename F>
-double median_of(int repeats, F measure) {
-  std::vector<double> values;
-  for (int i = 0; i < repeats; ++i) values.push_back(measure());
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
-void heading() {
-  std::printf("%-44s %10s %10s %10s %10s %8s\n", "row", "quire", "vLLM 0.26", "target", "floor", "x vLLM");
-}
-
-// Zeros: no such figure. `more_is_better`: throughput.
-void row(const std::string& name, double value, double vllm, double target, double floor, const char* unit,
-         bool more_is_better = false) {
-  const auto text = [](double x) {
-    char buffer[32] = "";
-    if (x != 0) std::snprintf(buffer, sizeof buffer, x >= 1000 ? "%.0f" : "%.2f", x);
-    return std::string(buffer);
-  };
-  const double ratio = vllm == 0 ? 0 : more_is_better ? value / vllm : vllm / value;
-  std::printf("%-44s %10s %10s %10s %10s %8s  %s\n", name.c_str(), text(value).c_str(), text(vllm).c_str(),
-              text(target).c_str(), text(floor).c_str(), text(ratio).c_str(), unit);
-  std::fflush(stdout);
 }
 
 struct DecodeRow {

@@ -6,10 +6,11 @@
 
 #include <cstdint>
 
+#include "common/driver.h"
+
 namespace quire {
 namespace {
 
-// The driver's functions, found at run time: the library loads on machines without a driver.
 struct Driver {
   decltype(&cuMemAddressReserve) reserve = nullptr;
   decltype(&cuMemAddressFree) free_addresses = nullptr;
@@ -37,16 +38,8 @@ struct Driver {
  private:
   template <typename Function>
   void find(const char* name, Function* function) {
-    [[maybe_unused]] constexpr unsigned int kVersion = 12000;
-    void* address = nullptr;
-    cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
-#if CUDART_VERSION >= 12050
-    const cudaError_t error =
-        cudaGetDriverEntryPointByVersion(name, &address, kVersion, cudaEnableDefault, &found);
-#else
-    const cudaError_t error = cudaGetDriverEntryPoint(name, &address, cudaEnableDefault, &found);
-#endif
-    complete = complete && error == cudaSuccess && found == cudaDriverEntryPointSuccess;
+    void* address = cuda::find_driver_function(name);
+    complete = complete && address != nullptr;
     *function = reinterpret_cast<Function>(address);
   }
 };

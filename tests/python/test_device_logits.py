@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from logits_parity import CASES, Logits, assert_close, reference, run_quire_logits
+from logits_parity import CASES, MOE_CASES, Logits, assert_close, reference, run_quire_logits
 
 DEVICE = os.environ.get("QUIRE_TEST_DEVICE", "")
 if not DEVICE:
@@ -72,9 +72,11 @@ def test_half_precision_logits_are_as_good_as_transformers(
     assert is_clear.any()  # else the next comparison of tokens says nothing
     for chunk in CHUNKS:
         ours = device_logits(model, config, dtype=dtype, chunk=chunk)
-        assert 0 < relative_error(ours, exact) <= 1.2 * their_error
+        assert 0 < relative_error(ours, exact) <= 1.25 * their_error
         assert relative_error(ours, theirs) <= 2 * their_error
-        np.testing.assert_array_equal(ours.argmax(1)[is_clear], theirs.argmax(1)[is_clear])
+        differ = np.count_nonzero(ours.argmax(1)[is_clear] != theirs.argmax(1)[is_clear])
+        # A router whose two choices were nearly as good may have taken the other one.
+        assert differ <= (max(1, is_clear.sum() // 50) if name in MOE_CASES else 0)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

@@ -145,9 +145,9 @@ class MixtureOfExperts(nn.Module):
         side_by_side = [w[layer].transpose(0, 1).flatten(1) for w in (self.gate, self.up)]
         gate = x @ side_by_side[0] + self.gate_bias[layer].flatten()
         up = x @ side_by_side[1] + self.up_bias[layer].flatten()
-        limit = c.swiglu_limit
+        limit, alpha = getattr(c, "swiglu_limit", 7.0), getattr(c, "swiglu_alpha", 1.702)
         gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
-        active = (up + 1) * gate * torch.sigmoid(gate * c.swiglu_alpha)
+        active = (up + 1) * gate * torch.sigmoid(gate * alpha)
         weighted = (active.view(-1, experts, c.intermediate_size) * weights[..., None]).flatten(1)
         return weighted @ self.down[layer].flatten(0, 1) + weights @ self.down_bias[layer], unevenness
 

@@ -43,6 +43,16 @@ __device__ __forceinline__ void copy_bulk(uint32_t to, const void* from, uint32_
       "l"(from), "r"(bytes), "r"(barrier)
       : "memory");
 }
+// A box of a tensor, at those coordinates, to shared memory; completes on the barrier. `map` is a parameter
+// of the kernel.
+__device__ __forceinline__ void copy_tensor(uint32_t to, const void* map, int column, int row, int matrix,
+                                            uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], "
+      "[%5];\n" ::"r"(to),
+      "l"(map), "r"(column), "r"(row), "r"(matrix), "r"(barrier)
+      : "memory");
+}
 // Ordinary writes to shared memory before this are seen by wgmma after the next barrier.
 __device__ __forceinline__ void fence_for_async() {
   asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");

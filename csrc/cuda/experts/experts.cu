@@ -17,9 +17,9 @@ namespace {
 
 // Tokens computed at once: what is kept of each is its top_k rows between the products, and behind them.
 constexpr int64_t kMaxSlots = 65536;
-// Slots of an expert, on average, from which on the tensor cores of Hopper are quicker than reading its rows
-// anew for every few (benchmarks/kernels/cuda_experts_bench.cpp).
-constexpr int64_t kFewSlots = 8;
+// Slots of an expert, on average, up to which it is quicker to read its rows of the weights by ordinary loads
+// than to use Hopper's tensor cores (benchmarks/kernels/cuda_experts_bench.cpp).
+constexpr int64_t kFewSlots = 4;
 
 int64_t tokens_at_once(int64_t max_tokens, int top_k) {
   return std::min(max_tokens, std::max<int64_t>(1, kMaxSlots / top_k));
@@ -48,6 +48,20 @@ Places place(std::byte* memory, int64_t tokens, int top_k, const ExpertWeights& 
   used += rounded(static_cast<size_t>(choices * experts.down->n) * element);
   if (bytes != nullptr) *bytes = used;
   return p;
+}
+
+// Each token's row to its slots, 16 bytes at a time.
+template <typename T>
+__global__ void __launch_bounds__(256)
+    spread_kernel(T* out, const T* x, int64_t x_stride, const int32_t* slots, int top_k, int n) {
+  const int64_t t = blockIdx.x;
+  const int i = static_cast<int>(blockIdx.y * 256 + threadIdx.x) * Vec<T>::kSize;
+  if (i >= n) return;
+  const Vec<T> row = Vec<T>::load(x + t * x_stride + i);
+  for (int j = 0; j < top_k; ++j) {
+    const int slot = slots[t * top_k + j];
+    if (slot >= 0) row.store(out + static_cast<int64_t>(slot) * n + i);
+  }
 }
 
 // A block has one token's row, or a part of it.
@@ -121,32 +135,38 @@ Products choose(const FusedExpertsArgs& args, int64_t tokens) {
   return many && has_grouped_wgmma() ? Products::kWgmma : Products::kFewRows;
 }
 
-// As many slots to an item as most experts have.
+// As many slots to an item as nearly all experts have: of another item the weights are read once more.
 int item_slots_of(Products products, int64_t choices, int num_experts) {
   if (products == Products::kWgmma) return kWgmmaItemSlots;
-  const int64_t usual = 2 * choices / num_experts;
+  const int64_t usual = 4 * choices / num_experts;
   return usual <= 8 ? 8 : usual <= 16 ? 16 : usual <= 32 ? 32 : 64;
 }
 
+template <typename T, int kDepthWarps, bool kGated>
+void multiply_few_rows(const LaunchContext& ctx, const ExpertProduct<T>& p) {
+  constexpr int kOutputs =
+      (kGated ? few_rows::kRows / 2 : few_rows::kRows) * (few_rows::kWarps / kDepthWarps);
+  const dim3 grid(static_cast<unsigned>(p.plan.max_items), static_cast<unsigned>(ceil_div(p.n, kOutputs)));
+  const auto launch = [&](auto kernel) { kernel<<<grid, few_rows::kThreads, 0, stream_of(ctx)>>>(p); };
+  switch (p.plan.item_slots) {
+    case 8: return launch(few_rows_kernel<T, 1, kDepthWarps, kGated>);
+    case 16: return launch(few_rows_kernel<T, 2, kDepthWarps, kGated>);
+    case 32: return launch(few_rows_kernel<T, 4, kDepthWarps, kGated>);
+    default: return launch(few_rows_kernel<T, 8, kDepthWarps, kGated>);
+  }
+}
+
 template <typename T, bool kGated>
-void multiply(const LaunchContext& ctx, Products products, const ExpertProduct<T>& p) {
+void multiply(const LaunchContext& ctx, Products products, int num_experts, const ExpertProduct<T>& p) {
   const auto items = static_cast<unsigned>(p.plan.max_items);
   if constexpr (sizeof(T) == 2) {
-    if (products == Products::kWgmma) return multiply_grouped_wgmma(ctx, p, kGated);
+    if (products == Products::kWgmma) return multiply_grouped_wgmma(ctx, p, num_experts, kGated);
     if (products == Products::kFewRows) {
-      constexpr int kOutputs = kGated ? few_rows::kRows / 2 : few_rows::kRows;
-      const dim3 grid(static_cast<unsigned>(ceil_div(p.n, kOutputs)), items);
-      const auto launch = [&](auto kernel) { kernel<<<grid, few_rows::kThreads, 0, stream_of(ctx)>>>(p); };
-      switch (p.plan.item_slots) {
-        case 8: launch(few_rows_kernel<T, 1, kGated>); break;
-        case 16: launch(few_rows_kernel<T, 2, kGated>); break;
-        case 32: launch(few_rows_kernel<T, 4, kGated>); break;
-        default: launch(few_rows_kernel<T, 8, kGated>); break;
-      }
-      return;
+      if (p.k <= 1024) return multiply_few_rows<T, 2, kGated>(ctx, p);
+      return p.k <= 3072 ? multiply_few_rows<T, 4, kGated>(ctx, p) : multiply_few_rows<T, 8, kGated>(ctx, p);
     }
   }
-  const dim3 grid(static_cast<unsigned>(ceil_div(p.n, few_rows::kWarps)), items);
+  const dim3 grid(items, static_cast<unsigned>(ceil_div(p.n, few_rows::kWarps)));
   plain_kernel<T, kGated><<<grid, few_rows::kThreads, 0, stream_of(ctx)>>>(p);
 }
 
@@ -169,14 +189,14 @@ void compute_one(const LaunchContext& ctx, const FusedExpertsArgs& args) {
                          .hidden = static_cast<int>(experts.down->n),
                          .intermediate = static_cast<int>(experts.down->k),
                          .activation = args.activation};
-  const dim3 grid(static_cast<unsigned>(ceil_div(p.intermediate, one_token::kWarps)),
+  const dim3 grid(static_cast<unsigned>(ceil_div(p.intermediate, one_token::kGateUpWarps)),
                   static_cast<unsigned>(p.top_k));
-  one_token_gate_up_kernel<T><<<grid, one_token::kThreads, 0, stream_of(ctx)>>>(p);
-  const int wanted = std::max(1, one_token::kWarps / p.top_k);
+  one_token_gate_up_kernel<T><<<grid, 32 * one_token::kGateUpWarps, 0, stream_of(ctx)>>>(p);
+  const int wanted = std::max(1, one_token::kDownWarps / p.top_k);
   const int part_depth = ceil_div(ceil_div(p.intermediate, wanted), one_token::kStep) * one_token::kStep;
   const int parts = ceil_div(p.intermediate, part_depth);
   one_token_down_kernel<T><<<static_cast<unsigned>(ceil_div(p.hidden, one_token::kOutputs)),
-                             one_token::kThreads, 0, stream_of(ctx)>>>(p, parts, part_depth);
+                             32 * one_token::kDownWarps, 0, stream_of(ctx)>>>(p, parts, part_depth);
   check_launch(ctx, "fused_experts", args.x);
 }
 
@@ -192,8 +212,19 @@ void compute(const LaunchContext& ctx, const FusedExpertsArgs& args, int64_t fir
                          item_slots_of(products, choices, experts.num_experts), nullptr);
   sort_by_expert(ctx, p.plan, args.expert_ids + first * args.top_k, choices, args.top_k, experts.num_experts);
   const auto elements = [](int64_t bytes) { return bytes / static_cast<int64_t>(sizeof(T)); };
-  const TensorView x = args.x.rows(first, tokens), out = args.out.rows(first, tokens);
-  multiply<T, true>(ctx, products,
+  TensorView x = args.x.rows(first, tokens);
+  const TensorView out = args.out.rows(first, tokens);
+  const auto hidden = static_cast<int>(experts.gate_up->k);
+  if (products == Products::kWgmma) {
+    // Where the second product's rows will be: nobody reads these any more by then.
+    auto* slots = static_cast<T*>(p.outer);
+    const dim3 grid(static_cast<unsigned>(tokens),
+                    static_cast<unsigned>(ceil_div(hidden, 256 * Vec<T>::kSize)));
+    spread_kernel<T><<<grid, 256, 0, stream_of(ctx)>>>(slots, static_cast<const T*>(x.data), x.stride[0],
+                                                       p.plan.slot, args.top_k, hidden);
+    x = TensorView(slots, x.dtype, choices, hidden);
+  }
+  multiply<T, true>(ctx, products, experts.num_experts,
                     {.plan = p.plan,
                      .x = static_cast<const T*>(x.data),
                      .x_stride = x.stride[0],
@@ -202,9 +233,9 @@ void compute(const LaunchContext& ctx, const FusedExpertsArgs& args, int64_t fir
                      .bias = experts.gate_up_bias,
                      .out = static_cast<T*>(p.inner),
                      .n = static_cast<int>(experts.down->k),
-                     .k = static_cast<int>(experts.gate_up->k),
+                     .k = hidden,
                      .activation = args.activation});
-  multiply<T, false>(ctx, products,
+  multiply<T, false>(ctx, products, experts.num_experts,
                      {.plan = p.plan,
                       .x = static_cast<const T*>(p.inner),
                       .x_stride = experts.down->k,

@@ -16,20 +16,22 @@ constexpr int kStepDepth = 64;  // of one warp: two times 16 bytes of a row for 
 
 }  // namespace few_rows
 
-// Block (x, y): 16 rows of the weight of item y's expert (8 of the gate and 8 of up), and the item's slots.
-// Its warps take steps of the depth in turn, and their sums are added in the warps' order. As in
-// linear_int8.cu the tensor cores do not mind which depths meet: product s takes of each lane's eight the
-// depths 4 s to 4 s + 3.
-template <typename T, int kTiles, bool kGated>
+// Block (x, y): item x's slots times rows of the weight of its expert, 16 for each kDepthWarps of the warps
+// (8 of the gate and 8 of up). These take steps of the depth in turn, and their sums are added in the warps'
+// order: the shorter the rows, the fewer warps share them. As in linear_int8.cu the tensor cores do not mind
+// which depths meet: product s takes of each lane's eight the depths 4 s to 4 s + 3.
+template <typename T, int kTiles, int kDepthWarps, bool kGated>
 __global__ void __launch_bounds__(few_rows::kThreads) few_rows_kernel(const ExpertProduct<T> p) {
   using namespace few_rows;
-  const int expert = p.plan.item_expert[blockIdx.y];
+  const int expert = p.plan.item_expert[blockIdx.x];
   if (expert < 0) return;
-  const int first_slot = p.plan.item_first[blockIdx.y], count = p.plan.item_count[blockIdx.y];
+  const int first_slot = p.plan.item_first[blockIdx.x], count = p.plan.item_count[blockIdx.x];
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int g = lane / 4, t = lane % 4;
-  constexpr int kOutputs = kGated ? kRows / 2 : kRows;
-  const int first = static_cast<int>(blockIdx.x) * kOutputs;
+  constexpr int kOutputs = kGated ? kRows / 2 : kRows, kTeams = kWarps / kDepthWarps;
+  const int team = warp / kDepthWarps;
+  const int first_of_block = static_cast<int>(blockIdx.y) * kTeams * kOutputs;
+  const int first = first_of_block + team * kOutputs;
   const int upper = min(first + g, p.n - 1);
   const int lower = kGated ? p.n + upper : min(first + g + 8, p.n - 1);
   const T* weight = p.weight + expert * p.weight_stride;
@@ -43,7 +45,7 @@ __global__ void __launch_bounds__(few_rows::kThreads) few_rows_kernel(const Expe
   }
   float sums[kTiles][4] = {};
 #pragma unroll 2
-  for (int depth = warp * kStepDepth; depth < p.k; depth += kWarps * kStepDepth) {
+  for (int depth = warp % kDepthWarps * kStepDepth; depth < p.k; depth += kDepthWarps * kStepDepth) {
     uint4 a[2][2], b[kTiles][2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -51,13 +53,14 @@ __global__ void __launch_bounds__(few_rows::kThreads) few_rows_kernel(const Expe
       const bool inside = at < p.k;
       a[half][0] = a[half][1] = uint4{};
       if (inside) {
-        a[half][0] = __ldcs(reinterpret_cast<const uint4*>(upper_row + at));
-        a[half][1] = __ldcs(reinterpret_cast<const uint4*>(lower_row + at));
+        a[half][0] = load_weight(upper_row + at);
+        a[half][1] = load_weight(lower_row + at);
       }
 #pragma unroll
       for (int tile = 0; tile < kTiles; ++tile) {
         b[tile][half] = uint4{};
-        if (inside) b[tile][half] = *reinterpret_cast<const uint4*>(x_rows[tile] + at);
+        if (inside && tile * kTileTokens < count)
+          b[tile][half] = *reinterpret_cast<const uint4*>(x_rows[tile] + at);
       }
     }
 #pragma unroll
@@ -80,22 +83,21 @@ __global__ void __launch_bounds__(few_rows::kThreads) few_rows_kernel(const Expe
   }
   __syncthreads();
   const float* bias = p.bias_of(expert, kGated);
-  const auto sum_of = [&](int row, int token, int bias_at) {
+  const auto sum_of = [&](int of_team, int row, int token, int bias_at) {
     float sum = 0.0F;
 #pragma unroll
-    for (int w = 0; w < kWarps; ++w) sum += parts[w][row][token];
+    for (int w = 0; w < kDepthWarps; ++w) sum += parts[of_team * kDepthWarps + w][row][token];
     return bias != nullptr ? sum + bias[bias_at] : sum;
   };
-  for (int i = static_cast<int>(threadIdx.x); i < kOutputs * kTiles * kTileTokens; i += kThreads) {
-    const int row = i % kOutputs, token = i / kOutputs, output = first + row;
+  constexpr int kBlockOutputs = kTeams * kOutputs;
+  for (int i = static_cast<int>(threadIdx.x); i < kBlockOutputs * kTiles * kTileTokens; i += kThreads) {
+    const int in_block = i % kBlockOutputs, token = i / kBlockOutputs, output = first_of_block + in_block;
     if (output >= p.n || token >= count) continue;
-    const int64_t place = static_cast<int64_t>(first_slot + token) * p.n + output;
-    if constexpr (kGated) {
-      p.out[place] = from_float<T>(
-          activate_gated(sum_of(row, token, output), sum_of(row + 8, token, p.n + output), p.activation));
-    } else {
-      p.out[place] = from_float<T>(sum_of(row, token, output));
-    }
+    const int of_team = in_block / kOutputs, row = in_block % kOutputs;
+    float value = sum_of(of_team, row, token, output);
+    if constexpr (kGated)
+      value = activate_gated(value, sum_of(of_team, row + 8, token, p.n + output), p.activation);
+    p.out[static_cast<int64_t>(first_slot + token) * p.n + output] = from_float<T>(value);
   }
 }
 
@@ -104,11 +106,11 @@ template <typename T, bool kGated>
 __global__ void __launch_bounds__(few_rows::kThreads) plain_kernel(const ExpertProduct<T> p) {
   using namespace few_rows;
   constexpr int kTokens = 8;
-  const int expert = p.plan.item_expert[blockIdx.y];
+  const int expert = p.plan.item_expert[blockIdx.x];
   if (expert < 0) return;
-  const int first_slot = p.plan.item_first[blockIdx.y], count = p.plan.item_count[blockIdx.y];
+  const int first_slot = p.plan.item_first[blockIdx.x], count = p.plan.item_count[blockIdx.x];
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-  const int output = static_cast<int>(blockIdx.x) * kWarps + warp;
+  const int output = static_cast<int>(blockIdx.y) * kWarps + warp;
   if (output >= p.n) return;
   const T* weight = p.weight + expert * p.weight_stride;
   const T* row = weight + static_cast<int64_t>(output) * p.k;

@@ -1,16 +1,18 @@
 // A persistent, warp-specialised product of each expert's tokens with its weights.
 //
 // A tile is an item's 128 slots by 256 rows of the weight: of these, 128 are the gate's and 128 up's where
-// the product is gated, so that a thread has both of an output. Warpgroup 0 fetches the slots' rows, wherever
-// they lie, and the weight's, 64 columns a stage. Warpgroups 1 and 2 multiply 64 slots each; one that has
-// none only keeps step. All tiles of an expert with the same rows of the weight follow each other, so that
-// these come from the L2 cache after the first.
+// the product is gated, so that a thread has both of an output. Warpgroup 0 sends for the rows of both, 64
+// columns a stage, by tensor copies, which is why the slots' rows lie together: gathering them from where the
+// tokens lie, by ordinary asynchronous copies, was measured to be slower than to spread them first.
+// Warpgroups 1 and 2 multiply 64 slots each; one that has none only keeps step. All tiles of an expert with
+// the same rows of the weight follow each other, so that these come from the L2 cache after the first.
 #include "experts/grouped_wgmma.h"
 
 #include <algorithm>
 
 #include "common/hopper.cuh"
 #include "common/launch.h"
+#include "common/tensor_map.h"
 
 namespace quire::cuda {
 namespace {
@@ -19,8 +21,7 @@ constexpr int kSlots = kWgmmaItemSlots;
 constexpr int kRows = 256;  // of the weight, of a tile
 constexpr int kDepth = 64;  // of a stage: 128 bytes of each row, which is what a swizzle atom has
 constexpr int kStages = 4;
-constexpr int kPending = 2;  // stages whose copies are under way while the next is asked for
-constexpr int kThreads = 384, kFetchThreads = 128, kConsumerWarps = 8;
+[[maybe_unused]] constexpr int kThreads = 384, kConsumerWarps = 8;
 constexpr int kRowBytes = kDepth * 2;
 constexpr int kSlotBytes = kSlots * kRowBytes, kWeightBytes = kRows * kRowBytes;
 constexpr int kStageBytes = kSlotBytes + kWeightBytes;
@@ -29,6 +30,13 @@ constexpr int kSharedBytes = kStages * kStageBytes + 2 * kStages * 8 + kAlignmen
 
 template <bool kGated>
 constexpr int kOutputs = kGated ? kRows / 2 : kRows;  // columns of a tile
+
+template <typename T>
+struct Parameters {
+  ExpertProduct<T> product;
+  CUtensorMap weights;  // boxes of a matrix's rows of a tile
+  CUtensorMap slots;
+};
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
@@ -58,66 +66,28 @@ __device__ __forceinline__ bool find_tile(const ExpertProduct<T>& p, int index, 
   return true;
 }
 
-// A thread has 16 bytes of every 16th row.
+// One thread's work.
 template <typename T, bool kGated>
-__device__ __forceinline__ void fetch(const ExpertProduct<T>& p, uint32_t shared, Barriers barriers) {
-  constexpr int kEach = kFetchThreads / 8, kSlotCopies = kSlots / kEach, kRowCopies = kRows / kEach;
-  const int thread = static_cast<int>(threadIdx.x), row = thread / 8, chunk = thread % 8;
-  const uint32_t place = static_cast<uint32_t>(row * kRowBytes + ((chunk ^ (row % 8)) * 16));
+__device__ __forceinline__ void fetch(const Parameters<T>& all, uint32_t shared, Barriers barriers) {
+  const ExpertProduct<T>& p = all.product;
   Ring<kStages> ring;
-  int in_flight = 0, oldest = 0;  // stages that are not yet said to be full
-  const auto complete = [&] {
-    fence_for_async();
-    arrive(barriers.full(oldest));
-    oldest = oldest + 1 == kStages ? 0 : oldest + 1;
-    --in_flight;
-  };
   Tile tile;
   for (int index = static_cast<int>(blockIdx.x); find_tile<T, kGated>(p, index, tile);
        index += static_cast<int>(gridDim.x)) {
-    uint32_t x_rows[kSlotCopies];  // in units of 16 bytes
-#pragma unroll
-    for (int j = 0; j < kSlotCopies; ++j) {
-      const int slot = tile.first_slot + min(row + kEach * j, tile.count - 1);
-      const int64_t from = (kGated ? __ldg(p.plan.token + slot) : slot) * p.x_stride;
-      x_rows[j] = static_cast<uint32_t>(from / 8) + static_cast<uint32_t>(chunk);
-    }
-    const T* weight = p.weight + tile.expert * p.weight_stride +
-                      static_cast<int64_t>(tile.first_output + row) * p.k + chunk * 8;
-    const int outputs = p.n - tile.first_output - row;  // from this thread's first on
     for (int depth = 0; depth < p.k; depth += kDepth) {
       wait_barrier(barriers.empty(ring.stage), ring.parity ^ 1);
-      const bool inside = depth + chunk * 8 < p.k;
-      const uint32_t to = shared + static_cast<uint32_t>(ring.stage * kStageBytes) + place;
-#pragma unroll
-      for (int j = 0; j < kSlotCopies; ++j) {
-        const bool valid = inside && row + kEach * j < tile.count;
-        const T* from = valid ? p.x + static_cast<int64_t>(x_rows[j]) * 8 + depth : p.x;
-        copy_async(to + static_cast<uint32_t>(j * kEach * kRowBytes), from, valid);
+      const uint32_t full = barriers.full(ring.stage);
+      const uint32_t to = shared + static_cast<uint32_t>(ring.stage * kStageBytes);
+      arrive_expecting(full, kStageBytes);
+      copy_tensor(to, &all.slots, depth, tile.first_slot, 0, full);
+      copy_tensor(to + kSlotBytes, &all.weights, depth, tile.first_output, tile.expert, full);
+      if constexpr (kGated) {
+        copy_tensor(to + kSlotBytes + kWeightBytes / 2, &all.weights, depth, p.n + tile.first_output,
+                    tile.expert, full);
       }
-      // The gate's rows and then up's, or one matrix's.
-      constexpr int kMatrices = kGated ? 2 : 1, kOfMatrix = kRowCopies / kMatrices;
-#pragma unroll
-      for (int m = 0; m < kMatrices; ++m) {
-        const T* from = weight + depth + static_cast<int64_t>(m) * p.n * p.k;
-#pragma unroll
-        for (int j = 0; j < kOfMatrix; ++j) {
-          const bool valid = inside && kEach * j < outputs;
-          copy_async(to + static_cast<uint32_t>(kSlotBytes + (m * kOfMatrix + j) * kEach * kRowBytes),
-                     valid ? from : p.weight, valid);
-          from += static_cast<int64_t>(kEach) * p.k;
-        }
-      }
-      commit_copies();
       ring.advance();
-      if (++in_flight > kPending) {
-        wait_copies<kPending>();
-        complete();
-      }
     }
   }
-  wait_copies<0>();
-  while (in_flight > 0) complete();
 }
 
 // Four words of a lane, of blocks of eight columns: lane t of four has columns 2 t and 2 t + 1 of each. After
@@ -136,9 +106,10 @@ __device__ __forceinline__ uint4 gather_block(uint32_t w0, uint32_t w1, uint32_t
   return odd ? uint4{low, b_low, high, b_high} : uint4{a_low, low, a_high, high};
 }
 
-template <typename T, bool kGated>
+// combine(sum, sum 128 rows on) is what is written where the product is gated.
+template <typename T, bool kGated, typename F>
 __device__ __forceinline__ void write(const ExpertProduct<T>& p, const Tile& tile, float (&sums)[128],
-                                      int warpgroup, int thread) {
+                                      int warpgroup, int thread, F combine) {
   const int lane = thread % 32, t = lane % 4;
   const float* bias = p.bias_of(tile.expert, kGated);
   constexpr int kBlocks = kOutputs<kGated> / 8;
@@ -160,7 +131,7 @@ __device__ __forceinline__ void write(const ExpertProduct<T>& p, const Tile& til
           value[c] = sums[at] + (biased ? __ldg(bias + column + c) : 0.0F);
           if constexpr (kGated) {
             const float up = sums[at + 64] + (biased ? __ldg(bias + p.n + column + c) : 0.0F);
-            value[c] = activate_gated(value[c], up, p.activation);
+            value[c] = combine(value[c], up);
           }
         }
         words[i] = pack<T>(value[0], value[1]);
@@ -224,7 +195,14 @@ __device__ __forceinline__ void multiply(const ExpertProduct<T>& p, uint32_t sha
     hold(sums);
     release(ring.stage);
     ring.advance();
-    write<T, kGated>(p, tile, sums, warpgroup, thread);
+    if constexpr (kGated) {
+      dispatch_activation(p.activation, [&](auto kind) {
+        write<T, true>(p, tile, sums, warpgroup, thread,
+                       [](float gate, float up) { return activate_gated<decltype(kind)::value>(gate, up); });
+      });
+    } else {
+      write<T, false>(p, tile, sums, warpgroup, thread, [](float, float) {});
+    }
   }
 }
 
@@ -232,7 +210,7 @@ __device__ __forceinline__ void multiply(const ExpertProduct<T>& p, uint32_t sha
 
 template <typename T, bool kGated>
 __global__ void __launch_bounds__(kThreads, 1)
-    grouped_wgmma_kernel(const __grid_constant__ ExpertProduct<T> p) {
+    grouped_wgmma_kernel(const __grid_constant__ Parameters<T> all) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ std::byte unaligned[];
   const uint32_t start = shared_address(unaligned);
@@ -240,31 +218,39 @@ __global__ void __launch_bounds__(kThreads, 1)
   const Barriers barriers{shared + kStages * kStageBytes};
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {
-      init_barrier(barriers.full(i), kFetchThreads);
+      init_barrier(barriers.full(i), 1);
       init_barrier(barriers.empty(i), kConsumerWarps);
     }
     fence_for_async();
   }
   __syncthreads();
-  if (threadIdx.x < kFetchThreads) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 56;\n");
-    fetch<T, kGated>(p, shared, barriers);
+  if (threadIdx.x < 128) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 40;\n");
+    if (threadIdx.x == 0) fetch<T, kGated>(all, shared, barriers);
   } else {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 224;\n");
-    multiply<T, kGated>(p, shared, barriers);
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 232;\n");
+    multiply<T, kGated>(all.product, shared, barriers);
   }
 #endif
 }
 
 template <typename T, bool kGated>
-void launch(const LaunchContext& ctx, const ExpertProduct<T>& p) {
+void launch(const LaunchContext& ctx, const ExpertProduct<T>& p, int num_experts) {
   constexpr auto kernel = grouped_wgmma_kernel<T, kGated>;
   static std::atomic<uint64_t> prepared{0};
   const cudaError_t error = allow_shared_bytes(prepared, reinterpret_cast<const void*>(kernel), kSharedBytes);
   if (error != cudaSuccess) return note_error(ctx, "grouped_wgmma", "", cudaGetErrorString(error));
+  constexpr bool kIsBf16 = std::is_same_v<T, bf16>;
+  Parameters<T> all{};
+  all.product = p;
+  const int64_t row_bytes = int64_t{p.k} * 2;
+  if (!make_tensor_map(all.weights, p.weight, kIsBf16, p.k, int64_t{p.n} * (kGated ? 2 : 1), row_bytes,
+                       num_experts, p.weight_stride * 2, kOutputs<kGated>) ||
+      !make_tensor_map(all.slots, p.x, kIsBf16, p.k, p.plan.num_slots, p.x_stride * 2, 1, 0, kSlots))
+    return note_error(ctx, "grouped_wgmma", "", "the driver makes no tensor map of it");
   const int64_t tiles = int64_t{p.plan.max_items} * ceil_div(p.n, kOutputs<kGated>);
   const auto grid = static_cast<unsigned>(std::min<int64_t>(tiles, device_limits().num_sms));
-  kernel<<<grid, kThreads, kSharedBytes, stream_of(ctx)>>>(p);
+  kernel<<<grid, kThreads, kSharedBytes, stream_of(ctx)>>>(all);
   check_launch(ctx, "grouped_wgmma", "[%d items, %d] x %d", p.plan.max_items, p.k, p.n);
 }
 
@@ -277,11 +263,12 @@ bool has_grouped_wgmma() {
 }
 
 template <typename T>
-void multiply_grouped_wgmma(const LaunchContext& ctx, const ExpertProduct<T>& product, bool is_gated) {
-  is_gated ? launch<T, true>(ctx, product) : launch<T, false>(ctx, product);
+void multiply_grouped_wgmma(const LaunchContext& ctx, const ExpertProduct<T>& product, int num_experts,
+                            bool is_gated) {
+  is_gated ? launch<T, true>(ctx, product, num_experts) : launch<T, false>(ctx, product, num_experts);
 }
 
-template void multiply_grouped_wgmma(const LaunchContext&, const ExpertProduct<bf16>&, bool);
-template void multiply_grouped_wgmma(const LaunchContext&, const ExpertProduct<fp16>&, bool);
+template void multiply_grouped_wgmma(const LaunchContext&, const ExpertProduct<bf16>&, int, bool);
+template void multiply_grouped_wgmma(const LaunchContext&, const ExpertProduct<fp16>&, int, bool);
 
 }  // namespace quire::cuda

@@ -9,11 +9,12 @@ namespace quire::cuda {
 // Of an item, at most.
 constexpr int kWgmmaItemSlots = 128;
 
-// Whether the device has them. T is 16-bit; rows of x, of the weights and of the outputs begin at multiples
-// of 16 bytes.
+// Whether the device has them. T is 16-bit; x has a row for each slot, whether the product is gated or not;
+// rows of x, of the weights and of the outputs begin at multiples of 16 bytes.
 bool has_grouped_wgmma();
 
 template <typename T>
-void multiply_grouped_wgmma(const LaunchContext& ctx, const ExpertProduct<T>& product, bool is_gated);
+void multiply_grouped_wgmma(const LaunchContext& ctx, const ExpertProduct<T>& product, int num_experts,
+                            bool is_gated);
 
 }  // namespace quire::cuda

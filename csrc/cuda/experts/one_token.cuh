@@ -8,9 +8,10 @@ namespace quire::cuda {
 
 namespace one_token {
 
-constexpr int kWarps = 8;
-constexpr int kThreads = 32 * kWarps;
-constexpr int kOutputs = 4;    // of a block of the second product
+// Blocks are small, so that few are left over at the end.
+constexpr int kGateUpWarps = 4;  // with an output each
+constexpr int kDownWarps = 8;    // with all outputs of the block
+constexpr int kOutputs = 2;
 constexpr int kStep = 32 * 8;  // elements that a warp reads of a row at once
 constexpr int kMaxUnits = 32;  // of choices and parts of their depth
 static_assert(kMaxExpertsPerToken <= kMaxUnits);
@@ -34,24 +35,20 @@ struct OneToken {
 
 // sum + w x, of eight.
 template <typename T>
-__device__ __forceinline__ float dot(float sum, const Vec<T>& w, const Vec<T>& x) {
+__device__ __forceinline__ float dot(float sum, const uint4& weights, const Vec<T>& x) {
+  const auto& w = reinterpret_cast<const Vec<T>&>(weights);
 #pragma unroll
   for (int i = 0; i < Vec<T>::kSize; ++i) sum = fmaf(to_float(w.x[i]), to_float(x.x[i]), sum);
   return sum;
 }
 
-template <typename T>
-__device__ __forceinline__ Vec<T> load_once(const T* p) {
-  const uint4 bits = __ldcs(reinterpret_cast<const uint4*>(p));
-  return reinterpret_cast<const Vec<T>&>(bits);
-}
-
 // Block (i, j): outputs of choice j, one for each warp.
 template <typename T>
-__global__ void __launch_bounds__(one_token::kThreads) one_token_gate_up_kernel(const OneToken<T> p) {
+__global__ void __launch_bounds__(32 * one_token::kGateUpWarps)
+    one_token_gate_up_kernel(const OneToken<T> p) {
   using namespace one_token;
   const int lane = static_cast<int>(threadIdx.x) % 32, choice = static_cast<int>(blockIdx.y);
-  const int output = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / 32;
+  const int output = static_cast<int>(blockIdx.x) * kGateUpWarps + static_cast<int>(threadIdx.x) / 32;
   const int expert = p.expert_ids[choice];
   if (expert < 0 || output >= p.intermediate) return;
   const T* gate = p.gate_up + expert * p.gate_up_stride + static_cast<int64_t>(output) * p.hidden;
@@ -59,7 +56,8 @@ __global__ void __launch_bounds__(one_token::kThreads) one_token_gate_up_kernel(
   float gate_sum = 0.0F, up_sum = 0.0F;
 #pragma unroll 8
   for (int i = 8 * lane; i < p.hidden; i += kStep) {
-    const Vec<T> g = load_once(gate + i), u = load_once(up + i), x = Vec<T>::load(p.x + i);
+    const uint4 g = load_weight(gate + i), u = load_weight(up + i);
+    const Vec<T> x = Vec<T>::load(p.x + i);
     gate_sum = dot(gate_sum, g, x);
     up_sum = dot(up_sum, u, x);
   }
@@ -75,15 +73,15 @@ __global__ void __launch_bounds__(one_token::kThreads) one_token_gate_up_kernel(
       from_float<T>(activate_gated(gate_sum, up_sum, p.activation));
 }
 
-// A block has four outputs. Its warps share the experts, each of which is cut into `parts` of its depth.
+// A block has two outputs. Its warps share the experts, each of which is cut into `parts` of its depth.
 template <typename T>
-__global__ void __launch_bounds__(one_token::kThreads)
+__global__ void __launch_bounds__(32 * one_token::kDownWarps)
     one_token_down_kernel(const OneToken<T> p, int parts, int part_depth) {
   using namespace one_token;
   __shared__ float sums[kMaxUnits][kOutputs];
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int first = static_cast<int>(blockIdx.x) * kOutputs;
-  for (int unit = warp; unit < p.top_k * parts; unit += kWarps) {
+  for (int unit = warp; unit < p.top_k * parts; unit += kDownWarps) {
     const int choice = unit / parts, begin = unit % parts * part_depth;
     const int end = min(begin + part_depth, p.intermediate);
     const int expert = p.expert_ids[choice];
@@ -97,7 +95,7 @@ __global__ void __launch_bounds__(one_token::kThreads)
 #pragma unroll
       for (int r = 0; r < kOutputs; ++r) {
         const int64_t row = min(first + r, p.hidden - 1);
-        sum[r] = dot(sum[r], load_once(weight + row * p.intermediate + i), at);
+        sum[r] = dot(sum[r], load_weight(weight + row * p.intermediate + i), at);
       }
     }
 #pragma unroll

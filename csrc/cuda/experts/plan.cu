@@ -40,6 +40,25 @@ __device__ int exclusive_sum(int x, int* warps, int& total) {
   return before;
 }
 
+// f(i, ids[i]) of all, by all threads; each has several loads under way.
+template <typename F>
+__device__ __forceinline__ void for_each(const int32_t* ids, int count, F f) {
+  constexpr int kAtOnce = 8;
+  for (int begin = static_cast<int>(threadIdx.x); begin < count; begin += kAtOnce * kThreads) {
+    int expert[kAtOnce];
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      const int i = begin + j * kThreads;
+      expert[j] = i < count ? ids[i] : -1;
+    }
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      const int i = begin + j * kThreads;
+      if (i < count) f(i, expert[j]);
+    }
+  }
+}
+
 // One block: thread e counts for expert e.
 __global__ void __launch_bounds__(kThreads)
     sort_kernel(const ExpertPlan plan, const int32_t* expert_ids, int choices, int top_k, int num_experts) {
@@ -47,10 +66,10 @@ __global__ void __launch_bounds__(kThreads)
   const int e = static_cast<int>(threadIdx.x);
   counts[e] = 0;
   __syncthreads();
-  for (int i = e; i < choices; i += kThreads) {
-    const int expert = expert_ids[i];
-    if (expert >= 0 && expert < num_experts) atomicAdd(&counts[expert], 1);
-  }
+  const auto is_expert = [num_experts](int expert) { return expert >= 0 && expert < num_experts; };
+  for_each(expert_ids, choices, [&](int, int expert) {
+    if (is_expert(expert)) atomicAdd(&counts[expert], 1);
+  });
   __syncthreads();
   const int count = counts[e];
   int total = 0;
@@ -68,15 +87,14 @@ __global__ void __launch_bounds__(kThreads)
   for (int i = total + e; i < plan.max_items; i += kThreads) plan.item_expert[i] = -1;
   counts[e] = first;
   __syncthreads();
-  for (int i = e; i < choices; i += kThreads) {
-    const int expert = expert_ids[i];
+  for_each(expert_ids, choices, [&](int i, int expert) {
     int slot = -1;
-    if (expert >= 0 && expert < num_experts) {
+    if (is_expert(expert)) {
       slot = atomicAdd(&counts[expert], 1);
       plan.token[slot] = i / top_k;
     }
     plan.slot[i] = slot;
-  }
+  });
 }
 
 size_t rounded(size_t bytes) { return (bytes + 255) / 256 * 256; }
@@ -108,6 +126,7 @@ ExpertPlan place_expert_plan(void* memory, int64_t choices, int max_items, int i
   plan.item_group = take(max_items);
   plan.item_group_size = take(max_items);
   plan.num_items = take(1);
+  plan.num_slots = static_cast<int>(choices);
   plan.max_items = max_items;
   plan.item_slots = item_slots;
   return plan;

@@ -18,6 +18,7 @@ struct ExpertPlan {
   int32_t* item_group;       // [max_items] the first item of its expert
   int32_t* item_group_size;  // [max_items] how many its expert has
   int32_t* num_items;        // [1]
+  int num_slots;             // room for so many
   int max_items;
   int item_slots;  // at most, of an item
 };
