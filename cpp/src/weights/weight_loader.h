@@ -6,11 +6,12 @@
 #include <functional>
 #include <memory>
 
+#include "quire/export.h"
 #include "quire/kernels/device_runtime.h"
 #include "quire/kernels/ops.h"
 #include "quire/kernels/tensor_view.h"
 
-namespace quire {
+namespace quire QUIRE_MODEL_API {
 
 class Checkpoint;
 class DeviceArena;
