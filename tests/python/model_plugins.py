@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import json
 import os
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +37,11 @@ def run(*command: str | Path, **environment: str) -> str:
     return done.stdout
 
 
-def build_plugins(build_dir: Path, directory: Path) -> Path:
-    """Installs the tree in ``directory / "installed"``, and returns where libcohere.so and libodd.so are."""
+@functools.cache
+def built_plugins(build_dir: Path) -> Path:
+    """Where libcohere.so and libodd.so are, beside the installed tree; built once in a process."""
+    directory = Path(tempfile.mkdtemp(prefix="quire-plugins-"))
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
     installed, source, build = directory / "installed", directory / "source", directory / "build"
     run("cmake", "--install", build_dir, "--prefix", installed, "--component", "dev")
     shutil.copytree(ROOT / "cpp" / "examples" / "cohere", source / "cohere")

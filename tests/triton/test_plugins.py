@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from model_plugins import build_plugins, write_cohere
+from model_plugins import built_plugins, write_cohere
 from paths import ROOT
 from quire import LLM, SamplingParams
 from triton_fixtures import ENGINE
@@ -19,16 +19,11 @@ def test_a_library_lies_beside_its_model(
     server: TritonServer, models: Callable[..., None], demo_model: Path, tmp_path: Path
 ) -> None:
     model = write_cohere(tmp_path / "model", demo_model)
-    library = (
-        build_plugins(ROOT / os.environ.get("QUIRE_BUILD_DIR", "build/default"), tmp_path) / "libcohere.so"
-    )
+    library = built_plugins(ROOT / os.environ.get("QUIRE_BUILD_DIR", "build/default")) / "libcohere.so"
     server.write_model("cohere", {"model": model, **ENGINE, "plugins": "./libcohere.so"})
     missing = server.try_to_load("cohere")
-    assert (
-        missing.status == 400
-        and "plugins: cannot load" in missing.body
-        and "cohere/1/libcohere.so" in missing.body
-    )
+    assert missing.status == 400, missing
+    assert "plugins: cannot load" in missing.body and "/cohere/1/libcohere.so" in missing.body
     shutil.copy(library, server.repository / "cohere" / "1")
     models("cohere", {"model": model, "plugins": json.dumps(["./libcohere.so"])})
     prompt = "Once upon a time"
