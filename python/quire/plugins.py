@@ -24,7 +24,7 @@ from quire.values import describe, path_value
 GROUP = "quire.plugins"
 VARIABLE = "QUIRE_PLUGINS"
 
-_lock = threading.RLock()  # an entry point may make an engine
+_lock = threading.RLock()
 _called: set[str] = set()
 
 
@@ -68,21 +68,19 @@ def load_general_plugins() -> None:
     ``QUIRE_PLUGINS`` that is none, and for one of these that fails.
     """
     wanted = _wanted_names()
-    if wanted is not None and wanted <= _called:
-        return
-    from importlib.metadata import entry_points  # takes milliseconds, as reading the metadata does
+    with _lock:  # who comes while they are called waits for their models
+        if wanted is not None and wanted <= _called:
+            return
+        from importlib.metadata import entry_points  # takes milliseconds, as reading the metadata does
 
-    with _lock:
         found = {one.name: one for one in entry_points(group=GROUP)}
-        for name in sorted(found if wanted is None else wanted):
+        for name in sorted((set(found) if wanted is None else wanted) - _called):
             if name not in found:
                 raise ValueError(
                     f"{VARIABLE} has {name!r:.100}, which is neither the path of a library, with a '/', nor "
                     f"an entry point of the group '{GROUP}'; there are: {', '.join(sorted(found)) or 'none'}"
                 )
-            if name in _called:
-                continue
-            _called.add(name)
+            _called.add(name)  # first: it may make an engine
             try:
                 for path in library_paths(found[name].load()()):
                     load_plugin(path)

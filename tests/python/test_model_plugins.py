@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import re
@@ -165,6 +166,13 @@ def test_what_a_library_may_not_do(
     assert "OddForCausalLM" not in ModelRegistry.get_supported_archs()
 
 
+def compiled(code: str, directory: Path) -> Path:
+    source, path = directory / "other.c", directory / "libother.so"
+    source.write_text(code)
+    run(os.environ.get("CC", "cc"), "-shared", "-fPIC", "-o", path, source)
+    return path
+
+
 OTHER_VERSION = "const unsigned long quire_model_plugin[3] = {1, 0, 0};"
 UNLINKED = "extern int quire_somewhere; int *get(void) { return &quire_somewhere; }"
 
@@ -184,10 +192,17 @@ UNLINKED = "extern int quire_somewhere; int *get(void) { return &quire_somewhere
     ],
 )
 def test_other_libraries_are_none(code: str, why: str, tmp_path: Path) -> None:
-    source, path = tmp_path / "other.c", tmp_path / "libother.so"
-    source.write_text(code)
-    run(os.environ.get("CC", "cc"), "-shared", "-fPIC", "-o", path, source)
+    path = compiled(code, tmp_path)
     with pytest.raises(ValueError, match=rf"plugins: cannot load '{path}': .*{re.escape(why)}"):
+        load_plugin(path)
+
+
+def test_a_library_of_another_copy_of_quire_is_refused(plugins: Path, tmp_path: Path) -> None:
+    """Which would look for models where this one does not: an address of the library's own stands for it."""
+    version = ctypes.c_uint64.in_dll(ctypes.CDLL(str(plugins / "libodd.so")), "quire_model_plugin").value
+    code = f"static char other; const void *quire_model_plugin[] = {{(void *){version}ul, &other, 0}};"
+    path = compiled(code, tmp_path)
+    with pytest.raises(ValueError, match=rf"linked to another copy of Quire, {path}, not to /.*libquire"):
         load_plugin(path)
 
 
@@ -347,7 +362,7 @@ def test_installed_headers_need_no_others(plugins: Path, tmp_path: Path) -> None
 def test_what_installed_headers_declare_is_in_the_library(build_dir: Path, plugins: Path) -> None:
     """Functions that are compiled once, not where they are used, are T in the objects: all are exported."""
     installed = plugins.parent / "installed"
-    exported = {name for _, name in symbols("-D", "--defined-only", next(installed.glob("lib*/libquire.so")))}
+    exported = {name for _, name in symbols("-D", "--defined-only", next(installed.rglob("libquire.so")))}
     text = "".join(
         header.read_text()
         for header in (installed / "include" / "quire_models").rglob("*.h")

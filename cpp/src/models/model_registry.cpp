@@ -1,5 +1,6 @@
 #include "models/model_registry.h"
 
+#include <algorithm>
 #include <map>
 #include <mutex>
 
@@ -28,9 +29,15 @@ Registry& registry() {
   return one;
 }
 
-// Of a name that was written by anybody.
-constexpr size_t kMaxCompared = 200;
 constexpr size_t kNumNearest = 3;
+
+// The beginning, in whole characters, of a name that was written by anybody.
+std::string_view shortened(std::string_view name) {
+  constexpr size_t kMaxBytes = 200;
+  size_t size = std::min(name.size(), kMaxBytes);
+  while (size > 0 && size < name.size() && (static_cast<unsigned char>(name[size]) & 0xC0) == 0x80) --size;
+  return name.substr(0, size);
+}
 
 std::string joined(const std::vector<std::string>& names) {
   std::string list;
@@ -49,11 +56,11 @@ Entry find_entry(const HfConfig& config) {
     }
   }
   const std::vector<std::string> known = get_supported_archs();
-  const std::string found = names.empty() ? std::string() : names[0];
-  config.fail("architecture '" + found + "' is not supported; supported: " + joined(known) +
-              "; the nearest are " +
-              joined(nearest_names(std::string_view(found).substr(0, kMaxCompared), known, kNumNearest)) +
-              "; a library in 'plugins' may bring it: docs/adding_a_model.md");
+  const std::string_view found = names.empty() ? std::string_view() : shortened(names[0]);
+  const bool is_cut = !names.empty() && found.size() < names[0].size();
+  config.fail(str("architecture '", found, is_cut ? "..." : "", "' is not supported; supported: ",
+                  joined(known), "; the nearest are ", joined(nearest_names(found, known, kNumNearest)),
+                  "; a library in 'plugins' may bring it: docs/adding_a_model.md"));
 }
 
 }  // namespace
