@@ -30,7 +30,8 @@ same name mean the same, with the defaults and ranges of [fields of a request](r
 [EngineConfig](../cpp/include/quire/engine_config.h). Others are taken and without effect where that changes
 no result, or refused with a ValueError that says why; refused arguments may be None, or a value that asks for
 nothing. `EngineArgs` and `AsyncEngineArgs` have `create_engine_config()`, `add_cli_args(parser)` and
-`from_cli_args(args)`, and take what `LLM` takes.
+`from_cli_args(args)`, and take what `LLM` takes. Models of your own come in [libraries](adding_a_model.md):
+the group of entry points `vllm.general_plugins` is `quire.plugins`, `VLLM_PLUGINS` is `QUIRE_PLUGINS`.
 """
 
 

@@ -16,6 +16,7 @@
 #include "quire/engine_config.h"
 #include "quire/generation_config.h"
 #include "quire/model_directory.h"
+#include "quire/model_registry.h"
 #include "text.h"
 
 namespace nb = nanobind;
@@ -44,6 +45,12 @@ bool set_dtype(EngineConfig& config, nb::handle value) {
   if (!from_python(value, config.dtype)) return false;
   if (config.dtype == "half") config.dtype = "float16";
   if (config.dtype == "float") config.dtype = "float32";
+  return true;
+}
+
+bool set_plugins(EngineConfig& config, nb::handle value) {
+  config.plugins =
+      nb::cast<std::vector<std::string>>(nb::module_::import_("quire.plugins").attr("library_paths")(value));
   return true;
 }
 
@@ -83,6 +90,10 @@ constexpr auto make_arguments() {
   for (size_t i = 1; i < of_table.size(); ++i) {
     Argument<C>& argument = arguments[i - 1] = of_table[i];
     if (std::string_view(argument.name) == "dtype") argument.set = set_dtype;
+    if (std::string_view(argument.name) == "plugins") {
+      argument.accepts = "str | os.PathLike[str] | collections.abc.Sequence[str | os.PathLike[str]] | None";
+      argument.set = set_plugins;
+    }
     if (std::string_view(argument.name) != "logits_processors") continue;
     argument.accepts = "str | type[typing.Any] | collections.abc.Sequence[str | type[typing.Any]] | None";
     argument.set = set_logits_processors;
@@ -150,6 +161,10 @@ void bind_config(nb::module_& m) {
         "that are needed: \"model\", \"tokenizer\" or \"config\"; see quire/model_directory.h.");
   m.def("select_gguf_files", select_gguf_files, "names"_a, "quantization"_a, "repository"_a,
         "The files of a repository that are the GGUF file of a quantization, or its parts.");
+  m.def("get_supported_archs", get_supported_archs,
+        "The architectures that engines can run; see quire/model_registry.h.");
+  m.def("load_plugin", load_plugin, "path"_a, ReleaseGil(),
+        "Loads a library of models, and returns the architectures that it brings.");
   m.def("build_info", build_info_as_dict, nb::sig("def build_info() -> dict[str, typing.Any]"),
         "What the extension was made of, and what of it this machine can use.");
   m.def(

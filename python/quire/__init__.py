@@ -31,6 +31,7 @@ from quire.llm import LLM
 from quire.llm_engine import LLMEngine
 from quire.logits_processors import BatchUpdate, LogitsProcessor, MoveDirectionality
 from quire.model_directory import DEMO_MODEL
+from quire.plugins import ModelRegistry, load_plugin
 
 __all__ = [
     "DEMO_MODEL",
@@ -54,6 +55,7 @@ __all__ = [
     "LogitsProcessor",
     "LogitsProcessorConfig",
     "Logprob",
+    "ModelRegistry",
     "MoveDirectionality",
     "PauseMode",
     "PrometheusFamily",
@@ -69,6 +71,7 @@ __all__ = [
     "__version__",
     "collect_env",
     "export",
+    "load_plugin",
     "pack_weights",
     "plan",
 ]

@@ -453,7 +453,7 @@ class KVArena:
 class EngineConfig:
     """Everything an engine is told at start. None leaves a default."""
 
-    def __init__(self, model: str | os.PathLike[str], *, revision: str | None = '', tokenizer: str | None = '', tokenizer_revision: str | None = '', download_dir: str | None = '', dtype: str | None = 'auto', load_format: str | None = 'auto', use_tqdm_on_load: bool | None = True, max_model_len: int | None = 0, skip_tokenizer_init: bool | None = False, device: str | None = 'auto', num_threads: int | None = 0, tensor_parallel_size: int | None = 1, gpu_memory_utilization: float | None = 0.9, gpu_memory_bytes: int | None = 0, enforce_eager: bool | None = False, block_size: int | None = 16, kv_cache_memory_bytes: int | None = 0, num_gpu_blocks_override: int | None = 0, enable_prefix_caching: bool | None = True, prefix_caching_hash_seed: str | None = '', enable_kv_cache_events: bool | None = False, kv_connector: str | None = '', kv_connector_config: str | None = '', max_num_seqs: int | None = 64, max_num_batched_tokens: int | None = 2048, enable_chunked_prefill: bool | None = True, long_prefill_token_threshold: int | None = 0, max_num_partial_prefills: int | None = 0, max_long_partial_prefills: int | None = 0, scheduling_policy: str | None = 'fcfs', async_scheduling: bool | None = None, scheduler_reserve_full_isl: bool | None = True, watermark: float | None = 0.0, max_logprobs: int | None = 20, max_logprob_token_ids: int | None = 128, max_logit_bias: int | None = 1024, max_stop_token_ids: int | None = 128, max_stop_bytes: int | None = 65536, max_bad_words_bytes: int | None = 16384, max_extra_args_bytes: int | None = 65536, max_answer_logprobs: int | None = 16777216, max_structured_output_bytes: int | None = 1048576, structured_output_threads: int | None = 0, enable_in_reasoning: bool | None = False, num_jump_forward_tokens: int | None = 0, structured_output_cache_bytes: int | None = 536870912, max_queued_requests: int | None = 0, max_waiting_requests: int | None = 0, max_queued_tokens: int | None = 0, flight_recorder_bytes: int | None = 16777216, flight_recorder_minutes: float | None = 5.0, flight_recorder_dir: str | None = '', flight_recorder_signal: int | None = 0, exit_on_dead: bool | None = False, logits_processors: str | type[Any] | Sequence[str | type[Any]] | None = [], think_start_token_ids: Sequence[int] | None = [], think_end_token_ids: Sequence[int] | None = [], seed: int | None = None, generation_config: str | None = 'auto', override_generation_config: Mapping[str, Any] | None = {}, kv_arena: KVArena | None = None, metric_sink: PrometheusMetrics | None = None) -> None: ...
+    def __init__(self, model: str | os.PathLike[str], *, revision: str | None = '', tokenizer: str | None = '', tokenizer_revision: str | None = '', download_dir: str | None = '', dtype: str | None = 'auto', load_format: str | None = 'auto', plugins: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = [], use_tqdm_on_load: bool | None = True, max_model_len: int | None = 0, skip_tokenizer_init: bool | None = False, device: str | None = 'auto', num_threads: int | None = 0, tensor_parallel_size: int | None = 1, gpu_memory_utilization: float | None = 0.9, gpu_memory_bytes: int | None = 0, enforce_eager: bool | None = False, block_size: int | None = 16, kv_cache_memory_bytes: int | None = 0, num_gpu_blocks_override: int | None = 0, enable_prefix_caching: bool | None = True, prefix_caching_hash_seed: str | None = '', enable_kv_cache_events: bool | None = False, kv_connector: str | None = '', kv_connector_config: str | None = '', max_num_seqs: int | None = 64, max_num_batched_tokens: int | None = 2048, enable_chunked_prefill: bool | None = True, long_prefill_token_threshold: int | None = 0, max_num_partial_prefills: int | None = 0, max_long_partial_prefills: int | None = 0, scheduling_policy: str | None = 'fcfs', async_scheduling: bool | None = None, scheduler_reserve_full_isl: bool | None = True, watermark: float | None = 0.0, max_logprobs: int | None = 20, max_logprob_token_ids: int | None = 128, max_logit_bias: int | None = 1024, max_stop_token_ids: int | None = 128, max_stop_bytes: int | None = 65536, max_bad_words_bytes: int | None = 16384, max_extra_args_bytes: int | None = 65536, max_answer_logprobs: int | None = 16777216, max_structured_output_bytes: int | None = 1048576, structured_output_threads: int | None = 0, enable_in_reasoning: bool | None = False, num_jump_forward_tokens: int | None = 0, structured_output_cache_bytes: int | None = 536870912, max_queued_requests: int | None = 0, max_waiting_requests: int | None = 0, max_queued_tokens: int | None = 0, flight_recorder_bytes: int | None = 16777216, flight_recorder_minutes: float | None = 5.0, flight_recorder_dir: str | None = '', flight_recorder_signal: int | None = 0, exit_on_dead: bool | None = False, logits_processors: str | type[Any] | Sequence[str | type[Any]] | None = [], think_start_token_ids: Sequence[int] | None = [], think_end_token_ids: Sequence[int] | None = [], seed: int | None = None, generation_config: str | None = 'auto', override_generation_config: Mapping[str, Any] | None = {}, kv_arena: KVArena | None = None, metric_sink: PrometheusMetrics | None = None) -> None: ...
 
     @property
     def model(self) -> str:
@@ -500,6 +500,12 @@ class EngineConfig:
     def load_format(self) -> str:
         """
         auto is packed weights where some suit, else safetensors; dummy is random weights, of the model's directory only config.json is read
+        """
+
+    @property
+    def plugins(self) -> list[str]:
+        """
+        paths, with a '/', of libraries of models beside Quire's own (docs/adding_a_model.md); they are code, and stay loaded for the rest of the process
         """
 
     @property
@@ -793,6 +799,14 @@ def find_cached_model(name: str, revision: str, quantization: str, files: str, d
 def select_gguf_files(names: Sequence[str], quantization: str, repository: str) -> list[str]:
     """
     The files of a repository that are the GGUF file of a quantization, or its parts.
+    """
+
+def get_supported_archs() -> list[str]:
+    """The architectures that engines can run; see quire/model_registry.h."""
+
+def load_plugin(path: str) -> list[str]:
+    """
+    Loads a library of models, and returns the architectures that it brings.
     """
 
 def build_info() -> dict[str, Any]:

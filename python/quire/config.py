@@ -60,6 +60,9 @@ def add_flags(parser: argparse.ArgumentParser, exclude: Collection[str]) -> None
     names = [name for name in engine_config_fields() if name not in exclude]
     for name in names:
         _add_flag(group, engine_config_fields()[name])
+    if "plugins" in names:
+        text = "one more of --plugins; may be repeated"
+        group.add_argument("--plugin", dest="plugins", metavar="PATH", action=_AddAction, help=text)
     parser.set_defaults(**{FLAGS: names})
 
 
@@ -103,6 +106,13 @@ class _ListAction(argparse.Action):
             setattr(namespace, self.dest, read_list(self.dest, values))
         except ValueError as error:
             raise argparse.ArgumentError(self, str(error)) from None
+
+
+class _AddAction(argparse.Action):
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, value: Any, _: object = None
+    ) -> None:
+        setattr(namespace, self.dest, [*(getattr(namespace, self.dest) or []), value])
 
 
 class Given(NamedTuple):
@@ -165,6 +175,10 @@ def _from_environment(
             value = options[name](text) if name in options else _field_of_environment(name, text)
         except ValueError as error:
             raise ValueError(f"{source}: {error}") from None
+        if name == "plugins":  # names of entry points stand there too: quire.plugins
+            value = [one for one in value if "/" in one]
+            if not value:
+                continue
         given[name] = Given(value, source)
     return given
 

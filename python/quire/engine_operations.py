@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 from quire import _core
 from quire.arguments import SignatureOf
 from quire.model_directory import DEMO_MODEL, locate_model
+from quire.plugins import load_general_plugins
 from quire.prompts import Message
 from quire.values import describe, path_value, seconds_value, text_value, to_json
 
@@ -59,6 +60,7 @@ class EngineOperations(Generic[EngineT]):
         return made
 
     def _start(self, config: _core.EngineConfig) -> None:
+        load_general_plugins()
         self._core_engine = self._engine_class(config)
         self._config = config
         self._default_sampling_params: _core.SamplingParams | None = None

@@ -38,7 +38,9 @@ def plan(
     ``config.json`` alone. Raises ValueError or TypeError as ``LLM`` does for what is not about memory.
     """
     from quire.engine_args import EngineArgs
+    from quire.plugins import load_general_plugins
 
+    load_general_plugins()
     return _core.plan_memory(
         EngineArgs(model, **engine_args).create_engine_config(), device_name or "", device_memory or 0
     )
@@ -57,6 +59,7 @@ def run_plan(args: argparse.Namespace) -> int:
     """Prints the plan. Returns 0, or 1 when the model does not fit."""
     from quire.config import dump_config, make_engine_config
     from quire.model_directory import DEMO_MODEL
+    from quire.plugins import load_general_plugins
 
     if args.directory is not None:
         if args.model is not None:
@@ -66,6 +69,7 @@ def run_plan(args: argparse.Namespace) -> int:
     if args.dump_config:
         print(dump_config(config), end="")
         return 0
+    load_general_plugins()
     found = _core.plan_memory(config, args.device_name, read_bytes("--device-memory", args.device_memory))
     if args.json:
         print(json.dumps({key: value for key, value in found.items() if key != "text"}, indent=2))

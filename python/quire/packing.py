@@ -9,6 +9,7 @@ from typing import Any
 from quire import _core
 from quire.hub import CONFIG_FILES, TOKENIZER_FILES
 from quire.new_directory import NewDirectory, copy_files
+from quire.plugins import load_general_plugins
 from quire.values import path_value
 
 
@@ -35,6 +36,7 @@ def pack_weights(
 
 def pack_config(config: _core.EngineConfig, path: str | os.PathLike[str]) -> list[str]:
     """``pack_weights`` of a configuration."""
+    load_general_plugins()
     source, target = Path(config.model), Path(path_value("path", path))
     if source.is_file():
         raise ValueError(

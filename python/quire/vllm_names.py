@@ -40,7 +40,9 @@ Made = Renamed | NoEffect | Refused
 
 # Of EngineArgs, AsyncEngineArgs and LLM.
 ENGINE_ARGS: dict[str, Made] = {
-    "trust_remote_code": Refused("no code of a checkpoint is run; architectures are built in; leave it out"),
+    "trust_remote_code": Refused(
+        "no code of a checkpoint is run; architectures are built in, or come from plugins; leave it out"
+    ),
     "code_revision": Refused("no code of a checkpoint is run; leave it out"),
     "hf_token": Refused(
         "set HF_TOKEN in the environment, or log in with `hf auth login`; leave it out",

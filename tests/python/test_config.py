@@ -29,6 +29,7 @@ SAMPLES: dict[str, Any] = {
     "flight_recorder_bytes": 1 << 20,
     "flight_recorder_dir": None,
     "generation_config": "vllm",
+    "plugins": ["./a.so", "/b c.so"],
     "override_generation_config": {"temperature": 0.5},
 }
 

@@ -336,6 +336,8 @@ ModelSettings read_settings(const std::string& config_json, const std::string& v
   }
   settings.engine.model = beside(base, settings.engine.model);
   if (!settings.engine.tokenizer.empty()) settings.engine.tokenizer = beside(base, settings.engine.tokenizer);
+  for (std::string& plugin : settings.engine.plugins)
+    if (plugin.find('/') != std::string::npos) plugin = (base / plugin).lexically_normal().string();
   try {
     settings.engine = locate_model(std::move(settings.engine));
   } catch (const InvalidArgument& error) {

@@ -44,8 +44,8 @@ void require_complete_config(const std::string& config_json);
 
 // Reads `parameters`: every field of EngineConfig by its name, kv_arena and the parsers. `model` and
 // `tokenizer` are taken relative to version_directory, or, as names of the hub, from its local cache; without
-// a model, version_directory is the model's. Throws InvalidArgument naming the
-// parameter, the value and what would do.
+// a model, version_directory is the model's. Paths of `plugins` are taken relative to it too. Throws
+// InvalidArgument naming the parameter, the value and what would do.
 ModelSettings read_settings(const std::string& config_json, const std::string& version_directory);
 
 // The command line's --backend-config=quire,NAME=VALUE.

@@ -32,6 +32,7 @@ struct QUIRE_API EngineConfig {
   std::string download_dir;
   std::string dtype = "auto";
   std::string load_format = "auto";
+  std::vector<std::string> plugins;
   bool use_tqdm_on_load = true;
   int32_t max_model_len = 0;
   bool skip_tokenizer_init = false;
@@ -145,6 +146,9 @@ inline constexpr std::tuple kEngineConfigFields{
           "auto is packed weights where some suit, else safetensors; dummy is random weights, of the model's "
           "directory only config.json is read",
           one_of("auto safetensors dummy")},
+    Field{"plugins", &EngineConfig::plugins,
+          "paths, with a '/', of libraries of models beside Quire's own (docs/adding_a_model.md); they are "
+          "code, and stay loaded for the rest of the process"},
     Field{"use_tqdm_on_load", &EngineConfig::use_tqdm_on_load,
           "on a terminal, show how far the weights are loaded, where that takes a while"},
     Field{"max_model_len", &EngineConfig::max_model_len,

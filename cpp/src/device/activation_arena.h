@@ -7,10 +7,11 @@
 
 #include "device/buffer.h"
 #include "device/device_arena.h"
+#include "quire/export.h"
 #include "quire/kernels/tensor_view.h"
 #include "util/check.h"
 
-namespace quire {
+namespace quire QUIRE_MODEL_API {
 
 // Sized before the first step and never grown: running out is a wrong measurement, not a user's error.
 // Not thread-safe; one per worker.

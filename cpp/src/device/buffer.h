@@ -4,7 +4,9 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace quire {
+#include "quire/export.h"
+
+namespace quire QUIRE_MODEL_API {
 
 // What a huge page backs at once: one byte touched costs all of it.
 inline constexpr size_t kHugePageBytes = size_t{2} << 20;

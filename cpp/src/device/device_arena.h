@@ -6,9 +6,10 @@
 #include <span>
 #include <vector>
 
+#include "quire/export.h"
 #include "quire/kernels/device_runtime.h"
 
-namespace quire {
+namespace quire QUIRE_MODEL_API {
 
 // Hands memory out and takes none back: it goes with the arena, which outlives everything that uses it. It
 // may go away meanwhile, and come back at the same addresses. Not thread-safe.

@@ -6,10 +6,11 @@
 #include <memory>
 #include <vector>
 
+#include "quire/export.h"
 #include "quire/kernels/launch_context.h"
 #include "quire/kernels/tensor_view.h"
 
-namespace quire {
+namespace quire QUIRE_MODEL_API {
 
 // One object per rank. Every rank makes the same exchanges in the same order, on its own thread.
 // On a device they are only enqueued on ctx.stream, and may be captured in a graph that is replayed by every

@@ -168,7 +168,7 @@ class LocalExecutor final : public Executor {
   LocalExecutor(const EngineConfig& config, const Backend& backend)
       : backend_(with_jump_forward(config, backend)),
         max_in_flight_steps_(uses_async_scheduling(config, backend_) ? 2 : 1) {
-    const HfConfig hf_config = load_model_config(config.model);
+    const HfConfig hf_config = load_model_config(config);
     model_info_.architecture = hf_config.get_strings("architectures").at(0);
     model_info_.max_model_len = resolve_max_model_len(config, hf_config);
     const int32_t world_size = config.tensor_parallel_size;
@@ -336,7 +336,7 @@ void Executor::wake_up(bool, bool) { throw InternalError("this executor has no m
 void Executor::check_weights(const WeightSource&) { throw InternalError("this executor has no weights"); }
 void Executor::load_weights(const WeightSource&) { throw InternalError("this executor has no weights"); }
 
-void check_model(const EngineConfig& config) { load_model_config(config.model); }
+void check_model(const EngineConfig& config) { load_model_config(config); }
 
 std::unique_ptr<Executor> make_local_executor(const EngineConfig& config) {
   return make_local_executor(config, find_backend(config));

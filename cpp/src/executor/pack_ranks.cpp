@@ -9,7 +9,7 @@ namespace quire {
 
 std::vector<std::string> pack_ranks(const EngineConfig& config, const std::string& directory) {
   const Backend backend = find_backend(config);
-  const HfConfig hf_config = load_model_config(config.model);
+  const HfConfig hf_config = load_model_config(config);
   const int32_t num_threads =
       config.num_threads > 0 ? config.num_threads
                              : static_cast<int32_t>(std::max<size_t>(ThreadPool::available_cpus().size(), 1));

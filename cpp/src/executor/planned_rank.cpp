@@ -7,7 +7,7 @@ namespace quire {
 
 PlannedRank plan_rank(const EngineConfig& config, const PlannedDevice& device) {
   const Backend backend = with_jump_forward(config, planned_backend(device));
-  const HfConfig hf_config = load_model_config(config.model);
+  const HfConfig hf_config = load_model_config(config);
   PlannedRank planned;
   ModelInfo& info = planned.model_info;
   info.architecture = hf_config.get_strings("architectures").at(0);

@@ -7,7 +7,9 @@
 #include <string>
 #include <vector>
 
-namespace quire {
+#include "quire/export.h"
+
+namespace quire QUIRE_MODEL_API {
 
 // An object of the file. Every getter throws InvalidArgument naming the file, the key, what was found and
 // what would do. A key whose value is null counts as absent. Cheap to copy; immutable.

@@ -7,7 +7,9 @@
 #include <string>
 #include <vector>
 
-namespace quire {
+#include "quire/export.h"
+
+namespace quire QUIRE_MODEL_API {
 
 struct TensorEntry {
   std::string name;

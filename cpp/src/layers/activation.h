@@ -3,9 +3,10 @@
 #include <string>
 
 #include "formats/hf_config.h"
+#include "quire/export.h"
 #include "quire/kernels/ops.h"
 
-namespace quire {
+namespace quire QUIRE_MODEL_API {
 
 // By the names of transformers: "silu", "gelu", "gelu_pytorch_tanh", "relu", ... Throws InvalidArgument for
 // another one.

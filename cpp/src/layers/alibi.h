@@ -3,7 +3,9 @@
 #include <cstdint>
 #include <vector>
 
-namespace quire {
+#include "quire/export.h"
+
+namespace quire QUIRE_MODEL_API {
 
 // What a head adds to a score for each position that a key lies behind its query, negated (Press et al.,
 // "Train Short, Test Long", 2022): a geometric sequence from 2^(-max_bias / n) to 2^-max_bias, for n heads, a

@@ -6,8 +6,9 @@
 #include "layers/context.h"
 #include "layers/rotary_embedding.h"
 #include "messages/kv_cache_spec.h"
+#include "quire/export.h"
 
-namespace quire {
+namespace quire QUIRE_MODEL_API {
 
 struct AttentionConfig {
   int32_t layer = 0;

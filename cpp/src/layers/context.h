@@ -12,13 +12,14 @@
 #include "device/activation_arena.h"
 #include "device/device_arena.h"
 #include "distributed/communicator.h"
+#include "quire/export.h"
 #include "quire/kernels/ops.h"
 #include "quire/kv_connector.h"
 #include "util/fnv.h"
 #include "weights/checkpoint.h"
 #include "weights/weight_loader.h"
 
-namespace quire {
+namespace quire QUIRE_MODEL_API {
 
 class QuantizationConfig;
 

@@ -4,8 +4,9 @@
 #include <vector>
 
 #include "layers/context.h"
+#include "quire/export.h"
 
-namespace quire {
+namespace quire QUIRE_MODEL_API {
 
 // A weight [n, k] of this rank, its elements in the model's dtype.
 class DenseWeight {

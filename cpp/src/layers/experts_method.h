@@ -8,8 +8,9 @@
 
 #include "layers/context.h"
 #include "layers/linear.h"
+#include "quire/export.h"
 
-namespace quire {
+namespace quire QUIRE_MODEL_API {
 
 // One expert's tensors as the checkpoint has them, or rows and columns of these: of all ranks.
 struct ExpertTensors {

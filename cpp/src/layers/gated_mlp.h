@@ -6,8 +6,9 @@
 
 #include "layers/activation.h"
 #include "layers/linear.h"
+#include "quire/export.h"
 
-namespace quire {
+namespace quire QUIRE_MODEL_API {
 
 struct GatedMLPConfig {
   int32_t hidden_size = 0;

@@ -4,8 +4,9 @@
 #include <string>
 
 #include "layers/dense_weight.h"
+#include "quire/export.h"
 
-namespace quire {
+namespace quire QUIRE_MODEL_API {
 
 // A vector for each position, added to the embedding of its token (Vaswani et al., 2017).
 class LearnedPositions {

@@ -7,8 +7,9 @@
 #include <vector>
 
 #include "layers/linear_method.h"
+#include "quire/export.h"
 
-namespace quire {
+namespace quire QUIRE_MODEL_API {
 
 // One or more tensors' rows, stacked into one product.
 class Linear {

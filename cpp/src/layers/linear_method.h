@@ -7,8 +7,9 @@
 #include <vector>
 
 #include "layers/context.h"
+#include "quire/export.h"
 
-namespace quire {
+namespace quire QUIRE_MODEL_API {
 
 // How a checkpoint has the weight of a linear.
 enum class WeightOrder : uint8_t {

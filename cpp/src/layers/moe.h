@@ -9,8 +9,9 @@
 #include "formats/hf_config.h"
 #include "layers/experts_method.h"
 #include "layers/gated_mlp.h"
+#include "quire/export.h"
 
-namespace quire {
+namespace quire QUIRE_MODEL_API {
 
 struct MoEConfig {
   int32_t hidden_size = 0;

@@ -6,8 +6,9 @@
 
 #include "layers/context.h"
 #include "layers/parameter.h"
+#include "quire/export.h"
 
-namespace quire {
+namespace quire QUIRE_MODEL_API {
 
 struct NormConfig {
   enum class Kind : uint8_t {

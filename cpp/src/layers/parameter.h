@@ -5,8 +5,9 @@
 #include <string>
 
 #include "layers/context.h"
+#include "quire/export.h"
 
-namespace quire {
+namespace quire QUIRE_MODEL_API {
 
 // A vector of the checkpoint in the backend's memory, converted to the model's dtype.
 class Parameter {

@@ -6,8 +6,9 @@
 #include <string>
 
 #include "layers/norm.h"
+#include "quire/export.h"
 
-namespace quire {
+namespace quire QUIRE_MODEL_API {
 
 // The heads of one rank. KV heads fewer than ranks are held by several.
 struct HeadShare {

@@ -1,8 +1,9 @@
 #pragma once
 
 #include "layers/norm.h"
+#include "quire/export.h"
 
-namespace quire {
+namespace quire QUIRE_MODEL_API {
 
 // What the layers of a forward pass read and add to, [T, hidden_size]. An addition waits for the next norm,
 // which does both in one pass over the memory.

@@ -8,8 +8,9 @@
 
 #include "formats/hf_config.h"
 #include "layers/context.h"
+#include "quire/export.h"
 
-namespace quire {
+namespace quire QUIRE_MODEL_API {
 
 // What an architecture means where its config.json is silent.
 struct RotaryDefaults {

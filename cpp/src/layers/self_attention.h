@@ -11,8 +11,9 @@
 #include "layers/linear.h"
 #include "layers/qk_norm.h"
 #include "layers/rotary_embedding.h"
+#include "quire/export.h"
 
-namespace quire {
+namespace quire QUIRE_MODEL_API {
 
 // How a checkpoint has the rows that make queries, keys and values.
 enum class QkvRows : uint8_t {

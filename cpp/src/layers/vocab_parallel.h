@@ -7,8 +7,9 @@
 
 #include "layers/dense_weight.h"
 #include "layers/linear.h"
+#include "quire/export.h"
 
-namespace quire {
+namespace quire QUIRE_MODEL_API {
 
 class VocabParallelEmbedding {
  public:

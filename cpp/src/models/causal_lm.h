@@ -13,8 +13,9 @@
 #include "layers/vocab_parallel.h"
 #include "models/model.h"
 #include "models/transformer_config.h"
+#include "quire/export.h"
 
-namespace quire {
+namespace quire QUIRE_MODEL_API {
 
 class DecoderLayer {
  public:

@@ -6,8 +6,9 @@
 
 #include "layers/context.h"
 #include "messages/kv_cache_spec.h"
+#include "quire/export.h"
 
-namespace quire {
+namespace quire QUIRE_MODEL_API {
 
 struct ModelInput {
   TensorView input_ids;  // [T] int32

@@ -5,8 +5,9 @@
 #include "layers/gated_mlp.h"
 #include "models/causal_lm.h"
 #include "models/layer_names.h"
+#include "quire/export.h"
 
-namespace quire {
+namespace quire QUIRE_MODEL_API {
 
 // Attention and feed-forward both read what the layer before left (Wang and Komatsuzaki, GPT-J, 2021): each
 // behind a norm of its own, or both behind one, where names.post_attention_norm is empty.

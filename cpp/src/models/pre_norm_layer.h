@@ -3,8 +3,9 @@
 #include "layers/gated_mlp.h"
 #include "models/causal_lm.h"
 #include "models/layer_names.h"
+#include "quire/export.h"
 
-namespace quire {
+namespace quire QUIRE_MODEL_API {
 
 // The layer of Llama and many after it: attention and feed-forward, each behind a norm, each added.
 template <typename FeedForward = GatedMLP>

@@ -4,8 +4,9 @@
 
 #include "layers/gated_mlp.h"
 #include "models/causal_lm.h"
+#include "quire/export.h"
 
-namespace quire {
+namespace quire QUIRE_MODEL_API {
 
 // What a checkpoint calls the norms, in the order of a forward pass.
 struct SandwichNormNames {

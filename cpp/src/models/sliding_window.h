@@ -8,8 +8,9 @@
 
 #include "formats/hf_config.h"
 #include "layers/rotary_embedding.h"
+#include "quire/export.h"
 
-namespace quire {
+namespace quire QUIRE_MODEL_API {
 
 // The config's "sliding_window": 0, none, where it is null, or absent and `otherwise` is 0.
 int32_t read_window(const HfConfig& config, int32_t otherwise);

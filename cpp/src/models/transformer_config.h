@@ -7,8 +7,9 @@
 #include "formats/hf_config.h"
 #include "layers/gated_mlp.h"
 #include "layers/self_attention.h"
+#include "quire/export.h"
 
-namespace quire {
+namespace quire QUIRE_MODEL_API {
 
 struct TransformerConfig {
   // vocab_size, hidden_size, intermediate_size, num_hidden_layers, num_attention_heads, num_key_value_heads,

@@ -4,7 +4,7 @@
 #include "quire/error.h"
 #include "util/str.h"
 
-namespace quire {
+namespace quire QUIRE_MODEL_API {
 
 [[noreturn]] void fail_check(const char* condition, const char* file, int line, const std::string& evidence);
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace quire {
@@ -36,6 +37,20 @@ std::string nearest_name(std::string_view name, const Names& names) {
     nearest = each;
   }
   return nearest;
+}
+
+// Up to `count` of `names`, those that the fewest changes lead to first.
+inline std::vector<std::string> nearest_names(std::string_view name, std::vector<std::string> names,
+                                              size_t count) {
+  std::vector<std::pair<size_t, std::string>> found;
+  for (std::string& each : names) {
+    const size_t changes = edit_distance(name, each);
+    found.emplace_back(changes, std::move(each));
+  }
+  std::ranges::sort(found);
+  names.clear();
+  for (size_t i = 0; i < std::min(count, found.size()); ++i) names.push_back(std::move(found[i].second));
+  return names;
 }
 
 }  // namespace quire

@@ -11,10 +11,11 @@
 #include <vector>
 
 #include "formats/tensor_file.h"
+#include "quire/export.h"
 #include "quire/kernels/tensor_view.h"
 #include "quire/weights.h"
 
-namespace quire {
+namespace quire QUIRE_MODEL_API {
 
 // Reads model.safetensors, or the shards that model.safetensors.index.json names, or a GGUF file. Not
 // thread-safe but for `read`: it notes which tensors were taken. Used while a model is built, then dropped.

@@ -6,15 +6,19 @@
 #include <functional>
 #include <memory>
 
+#include "quire/export.h"
 #include "quire/kernels/device_runtime.h"
 #include "quire/kernels/ops.h"
 #include "quire/kernels/tensor_view.h"
 
 namespace quire {
+class PackedFile;  // not for plugins
+}  // namespace quire
+
+namespace quire QUIRE_MODEL_API {
 
 class Checkpoint;
 class DeviceArena;
-class PackedFile;
 
 // Layers hand it one tensor after the other while a model is built. Used on one thread.
 class WeightLoader {

@@ -29,6 +29,9 @@ def add_export_arguments(parser: argparse.ArgumentParser) -> None:
     packed.add_argument(
         "--tensor-parallel-size", type=int, default=1, metavar="N", help="a file for each rank"
     )
+    packed.add_argument(
+        "--plugin", action="append", default=[], metavar="PATH", help="a library with its architecture"
+    )
 
 
 def run_export(args: argparse.Namespace) -> int:
@@ -39,6 +42,7 @@ def run_export(args: argparse.Namespace) -> int:
     for flag, value, default in [
         ("--device", args.device, "auto"),
         ("--tensor-parallel-size", args.tensor_parallel_size, 1),
+        ("--plugin", args.plugin, []),
     ]:
         if value != default:
             raise ValueError(f"{flag} {value} is for packed weights; add --packed")
@@ -73,6 +77,7 @@ def _pack(args: argparse.Namespace) -> int:
         dtype=args.dtype,
         tensor_parallel_size=args.tensor_parallel_size,
         tokenizer=args.tokenizer,
+        plugins=args.plugin,
         skip_tokenizer_init=True,
     )
     for file in files:

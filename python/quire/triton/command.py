@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -23,6 +25,12 @@ def add_triton_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         metavar="NAME=VALUE",
         help="a parameter of the model, such as max_model_len=512; may be repeated",
+    )
+    what.add_argument(
+        "--plugin",
+        action="append",
+        metavar="PATH",
+        help="a library of models beside Quire's own; may be repeated",
     )
     what.add_argument(
         "--sync",
@@ -65,8 +73,13 @@ def run_triton(args: argparse.Namespace) -> int:
     from quire.triton import launcher, repository, server  # urllib and the like: other commands need none
 
     parameters = _parameters(args.set or [])
+    if args.plugin is not None:
+        if "plugins" in parameters:
+            raise ValueError("--set plugins and --plugin exclude each other: give one of them")
+        # Of the server relative ones would be beside its files.
+        parameters["plugins"] = json.dumps([os.path.abspath(path) for path in args.plugin])
     if args.repository is not None:
-        for option in ("model", "name", "set", "write"):
+        for option in ("model", "name", "set", "plugin", "write"):
             if getattr(args, option) is not None:
                 raise ValueError(
                     f"--repository and --{option} exclude each other: its models say what they are"

@@ -1,9 +1,8 @@
-// Command R (Cohere, 2024), as one adds an architecture from outside: attention and feed-forward read the
-// same norm and are added together, norms have no bias, heads are rotated by pairs of neighbours, logits are
-// scaled.
+// Command R (Cohere, 2024), as a library that an engine loads: attention and feed-forward read the same norm
+// and are added together, norms have no bias, heads are rotated by pairs of neighbours, logits are scaled.
 #include "layers/gated_mlp.h"
 #include "models/causal_lm.h"
-#include "models/model_registry.h"
+#include "models/model_plugin.h"
 
 namespace quire {
 namespace {
@@ -68,7 +67,7 @@ std::unique_ptr<Model> make_cohere(BuildContext& build, const HfConfig& hf_confi
   });
 }
 
-const bool registered_cohere = register_model("CohereForCausalLM", make_cohere);
-
 }  // namespace
 }  // namespace quire
+
+QUIRE_MODEL_PLUGIN(models) { models.add("CohereForCausalLM", quire::make_cohere); }
