@@ -50,6 +50,7 @@ bool register_model(const char* architecture, ModelFactory factory, ConfigAdapte
 }
 
 std::unique_ptr<Model> build_model(BuildContext& build, const HfConfig& config) {
+  if (build.quantization != nullptr) build.quantization->prepare(build.checkpoint);
   auto model = find_entry(config).factory(build, config);
   build.checkpoint.check_all_taken(build.ignored_weights, build.ignored_parts);
   return model;
