@@ -25,7 +25,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from compare_peers import cpu_name, make_gguf, make_model, peak_memory_gib
+from compare_peers import cpu_name, peak_memory_gib
+from peer_models import make_gguf, make_model
 
 NUM_PROMPTS = 100
 NUM_TOKENS = 64

@@ -18,21 +18,22 @@ _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 def shape_067b(work_dir: Path) -> Path:
     """The random 0.67 B shape of benchmarks/cpu, with a tokenizer of as many tokens: text can be streamed."""
-    from compare_peers import VOCAB_SIZE, make_model
+    from peer_models import SHAPES, make_model
 
     directory = work_dir / "llama-0.67b-text"
     if not (directory / "tokenizer.json").exists():
         make_model(directory)
-        write_tokenizer(directory, VOCAB_SIZE)
+        vocab_size = SHAPES["llama-0.67b"][1]["vocab_size"]
+        write_tokenizer(directory, vocab_size)
         config = json.loads((directory / "config.json").read_text())
-        config |= {"eos_token_id": VOCAB_SIZE - 1, "bos_token_id": None}
+        config |= {"eos_token_id": vocab_size - 1, "bos_token_id": None}
         (directory / "config.json").write_text(json.dumps(config))
     return directory
 
 
 def gguf_067b(work_dir: Path) -> Path:
     """The same weights and tokenizer as GGUF in bf16."""
-    from compare_peers import make_gguf
+    from peer_models import make_gguf
 
     path = work_dir / "llama-0.67b-text.gguf"
     if not path.exists():

@@ -277,7 +277,7 @@ def processor_time(
 
 def measure_throughput(build: Path, repository: Path, work_dir: Path, rounds: int) -> None:
     sys.path.insert(0, str(ROOT / "benchmarks" / "cpu"))
-    from compare_peers import make_model
+    from peer_models import make_model
 
     model = work_dir / "model-0.67b"
     if not (model / "config.json").exists():

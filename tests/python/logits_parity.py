@@ -22,6 +22,7 @@ from transformers import (
     GraniteConfig,
     GraniteMoeConfig,
     LlamaConfig,
+    MinistralConfig,
     MistralConfig,
     MixtralConfig,
     Olmo2Config,
@@ -37,6 +38,9 @@ from transformers import (
 )
 
 NUM_TOKENS = 300
+CHUNKS = (37, 1)  # and whole
+FLOAT32_ERROR = 1e-4  # of the largest logit
+HALF_PRECISION_ERROR = 1.25  # times transformers' in the same dtype, against float32 arithmetic
 Logits = NDArray[np.float32]
 
 
@@ -104,6 +108,12 @@ def granite(**changes: Any) -> GraniteConfig:
 
 def glm4(**changes: Any) -> Glm4Config:
     return Glm4Config(**sizes(**({"head_dim": 64} | changes)))
+
+
+def ministral(**changes: Any) -> MinistralConfig:
+    kinds = ["full_attention", "sliding_attention", "full_attention"]
+    base = {"num_hidden_layers": 3, "head_dim": 64, "sliding_window": 50, "layer_types": kinds}
+    return MinistralConfig(**sizes(**(base | changes)))
 
 
 def phi3(**changes: Any) -> Phi3Config:
@@ -180,6 +190,10 @@ DENSE_CASES: dict[str, Any] = {
     ),
     "mistral-window": MistralConfig(**sizes(sliding_window=50)),
     "mistral-no-window-128": MistralConfig(**sizes(sliding_window=None, head_dim=128)),
+    "ministral-windows-of-some": ministral(),
+    "ministral-gqa-80-tied": ministral(
+        hidden_size=320, head_dim=80, layer_types=["full_attention"] * 3, tie_word_embeddings=True
+    ),
     "gemma3-gqa-64": gemma3(),
     "gemma3-mha-128-untied-linear": gemma3(
         head_dim=128,
@@ -234,6 +248,16 @@ DENSE_CASES: dict[str, Any] = {
                     "original_max_position_embeddings": 128,
                 },
             },
+        )
+    ),
+    "olmo3-mha-80-biases-plain-angles": Olmo3Config(
+        **sizes(
+            hidden_size=320,
+            num_key_value_heads=4,
+            num_hidden_layers=3,
+            attention_bias=True,
+            sliding_window=70,
+            layer_types=["full_attention", "sliding_attention", "full_attention"],
         )
     ),
     "granite-gqa-64": granite(),
@@ -425,4 +449,4 @@ def run_quire_logits(
 def assert_close(logits: Logits, expected: Logits) -> None:
     largest = np.abs(expected).max()
     assert largest > 5
-    assert np.abs(logits - expected).max() <= 1e-4 * max(1.0, float(largest))
+    assert np.abs(logits - expected).max() <= FLOAT32_ERROR * max(1.0, float(largest))

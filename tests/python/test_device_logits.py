@@ -14,7 +14,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from logits_parity import CASES, MOE_CASES, Logits, assert_close, reference, run_quire_logits
+from logits_parity import (
+    CASES,
+    CHUNKS,
+    HALF_PRECISION_ERROR,
+    MOE_CASES,
+    Logits,
+    assert_close,
+    reference,
+    run_quire_logits,
+)
 
 DEVICE = os.environ.get("QUIRE_TEST_DEVICE", "")
 if not DEVICE:
@@ -22,7 +31,7 @@ if not DEVICE:
 
 NUM_DEVICES = torch.cuda.device_count()
 # Attention takes other kernels for one token than for several; linears for few than for many.
-CHUNKS = (0, 37, 1)
+WHOLE_AND_CHUNKS = (0, *CHUNKS)
 FLOAT16_CASES = [
     "llama-gqa-64",
     "llama-gqa-80",
@@ -50,7 +59,7 @@ def test_float32_logits_equal_transformers(
     config = CASES[name]
     model = make_model(config)
     expected = reference(model, config)
-    for chunk in CHUNKS:
+    for chunk in WHOLE_AND_CHUNKS:
         assert_close(device_logits(model, config, chunk=chunk), expected)
 
 
@@ -70,9 +79,9 @@ def test_half_precision_logits_are_as_good_as_transformers(
     first, second = np.sort(exact, axis=1)[:, [-1, -2]].T
     is_clear = first - second > 4 * np.abs(theirs - exact).max(axis=1)
     assert is_clear.any()  # else the next comparison of tokens says nothing
-    for chunk in CHUNKS:
+    for chunk in WHOLE_AND_CHUNKS:
         ours = device_logits(model, config, dtype=dtype, chunk=chunk)
-        assert 0 < relative_error(ours, exact) <= 1.25 * their_error
+        assert 0 < relative_error(ours, exact) <= HALF_PRECISION_ERROR * their_error
         assert relative_error(ours, theirs) <= 2 * their_error
         differ = np.count_nonzero(ours.argmax(1)[is_clear] != theirs.argmax(1)[is_clear])
         # A router whose two choices were nearly as good may have taken the other one.
@@ -99,7 +108,7 @@ def test_int8_weights_are_those_that_they_stand_for(
     meant = quantize(make_model(config, dtype=dtype), tmp_path, symmetric=symmetric)
     exact = reference(meant, config)
     their_error = relative_error(reference(meant, config, getattr(torch, dtype)), exact)
-    for chunk in CHUNKS:
+    for chunk in WHOLE_AND_CHUNKS:
         ours = device_logits(tmp_path, config, dtype=dtype, chunk=chunk, ranks=ranks)
         if dtype == "float32":
             assert_close(ours, exact)

@@ -9,7 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from logits_parity import CASES, Logits, assert_close, reference, run_quire_logits
+from logits_parity import (
+    CASES,
+    CHUNKS,
+    HALF_PRECISION_ERROR,
+    Logits,
+    assert_close,
+    reference,
+    run_quire_logits,
+)
 from transformers import AutoModelForCausalLM
 
 DTYPE_CASES = [
@@ -20,11 +28,13 @@ DTYPE_CASES = [
     "qwen3-gqa-128",
     "gemma2-gqa-64",
     "mistral-window",
+    "ministral-windows-of-some",
     "gemma3-gqa-64",
     "smollm3-nope",
     "phi3-mha-64",
     "glm4-gqa-64",
     "olmo2-mha-64",
+    "olmo3-windows",
     "granite-gqa-64",
     "gpt-neox-mha-64",
     "stablelm-gqa-64",
@@ -46,11 +56,13 @@ RANK_CASES = [
     "qwen3-gqa-96",
     "gemma2-mha-128-untied",
     "mistral-window",
+    "ministral-gqa-80-tied",
     "gemma3-gqa-64",
     "smollm3-nope-windows-biases",
     "phi3-gqa-window-partial-longrope",
     "glm4-gqa-64",
     "olmo2-gqa-80-biases",
+    "olmo3-mha-80-biases-plain-angles",
     "granite-mha-biases-tied",
     "gpt-neox-mha-64",
     "stablelm-mha-128-parallel-norms",
@@ -80,7 +92,7 @@ def test_float32_logits_equal_transformers(
     whole = quire_logits(model, config)
     assert_close(whole, reference(model, config))
     # However the prompt is cut: bitwise the same.
-    for chunk in (37, 1):
+    for chunk in CHUNKS:
         np.testing.assert_array_equal(quire_logits(model, config, chunk=chunk), whole)
 
 
@@ -88,16 +100,16 @@ def test_float32_logits_equal_transformers(
 def test_bfloat16_logits_are_as_good_as_transformers(
     name: str, make_model: Callable[..., Path], quire_logits: Callable[..., Logits]
 ) -> None:
-    """Measured against fp32 arithmetic on the same bf16 weights: at most 1.2 times transformers' error."""
+    """Measured against fp32 arithmetic on the same bf16 weights, as transformers' error is."""
     config = CASES[name]
     model = make_model(config, dtype="bfloat16")
     exact = reference(model, config)
     theirs = reference(model, config, torch.bfloat16) - exact
     whole = quire_logits(model, config, dtype="bfloat16")
     ours = whole - exact
-    assert 0 < np.linalg.norm(ours) <= 1.2 * np.linalg.norm(theirs)
+    assert 0 < np.linalg.norm(ours) <= HALF_PRECISION_ERROR * np.linalg.norm(theirs)
     assert np.abs(ours).max() <= 1.5 * np.abs(theirs).max()
-    for chunk in (37, 1):
+    for chunk in CHUNKS:
         np.testing.assert_array_equal(quire_logits(model, config, dtype="bfloat16", chunk=chunk), whole)
 
 
@@ -128,7 +140,7 @@ def test_every_instruction_set_gives_the_logits(
     exact = reference(model, config)
     theirs = np.sqrt(np.mean((reference(model, config, torch.bfloat16) - exact) ** 2))
     logits = quire_logits(model, config, dtype="bfloat16")
-    assert 0 < np.sqrt(np.mean((logits - exact) ** 2)) <= 1.2 * theirs
+    assert 0 < np.sqrt(np.mean((logits - exact) ** 2)) <= HALF_PRECISION_ERROR * theirs
     np.testing.assert_array_equal(quire_logits(model, config, dtype="bfloat16", chunk=37), logits)
 
 

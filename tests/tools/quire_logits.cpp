@@ -95,6 +95,7 @@ std::vector<float> compute(const Arguments& args, const Backend& backend, Commun
       backend.is_device() ? make_device_arena(*backend.runtime, kDeviceBytes) : make_host_arena();
   const auto loader = backend.is_device() ? make_device_loader(*backend.runtime, backend.device, ops)
                                           : make_host_loader(launch.host);
+  loader->set_checkpoint(&checkpoint);
   BuildContext build{ops, launch, checkpoint, *arena, *loader, dtype_of(args.dtype)};
   build.rank = communicator.rank();
   build.world_size = communicator.world_size();

@@ -1,7 +1,5 @@
 #include "formats/gguf_weights.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -105,17 +103,7 @@ GgufWeights::GgufWeights(std::unique_ptr<const GgufFile> file, const Layout& lay
     entries_.push_back(std::move(entry));
     sources_.push_back(source);
   }
-  if (entries_.empty()) return;
-  num_addresses_ = static_cast<size_t>(entries_.back().end);
-  void* reserved =
-      ::mmap(nullptr, num_addresses_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (reserved == MAP_FAILED)
-    throw ResourceExhausted(str(path(), ": no room for ", num_addresses_, " bytes of addresses"));
-  addresses_ = static_cast<const std::byte*>(reserved);
-}
-
-GgufWeights::~GgufWeights() {
-  if (addresses_ != nullptr) ::munmap(const_cast<std::byte*>(addresses_), num_addresses_);
+  if (!entries_.empty()) addresses_ = ReservedAddresses(static_cast<size_t>(entries_.back().end), path());
 }
 
 std::string GgufWeights::compute_dtype(const TensorEntry& entry) const {
@@ -124,7 +112,7 @@ std::string GgufWeights::compute_dtype(const TensorEntry& entry) const {
 }
 
 void GgufWeights::read(const std::byte* from, std::span<std::byte> out) const {
-  const auto position = static_cast<uint64_t>(from - addresses_);
+  const auto position = static_cast<uint64_t>(from - addresses_.begin());
   const auto entry = std::ranges::upper_bound(entries_, position, {}, &TensorEntry::end);
   QUIRE_CHECK(entry != entries_.end() && position + out.size() <= entry->end, "values of two tensors");
   const Source& source = sources_[static_cast<size_t>(entry - entries_.begin())];

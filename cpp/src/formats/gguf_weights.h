@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "formats/gguf.h"
+#include "formats/reserved_addresses.h"
 #include "formats/tensor_file.h"
 
 namespace quire {
@@ -20,20 +21,15 @@ class GgufWeights final : public TensorFile {
     int64_t num_kv_heads = 0;
   };
   GgufWeights(std::unique_ptr<const GgufFile> file, const Layout& layout);
-  ~GgufWeights() override;
-  GgufWeights(const GgufWeights&) = delete;
-  GgufWeights& operator=(const GgufWeights&) = delete;
 
   const std::string& path() const override { return file_->path(); }
   const std::string& stamp() const override { return file_->stamp(); }
   void check_unchanged() const override { file_->check_unchanged(); }
   const std::vector<TensorEntry>& entries() const override { return entries_; }
   std::span<const std::byte> bytes(const TensorEntry& entry) const override {
-    return {addresses_ + entry.begin, static_cast<size_t>(entry.end - entry.begin)};
+    return {addresses_.begin() + entry.begin, static_cast<size_t>(entry.end - entry.begin)};
   }
-  bool contains(const std::byte* address) const override {
-    return address >= addresses_ && address < addresses_ + num_addresses_;
-  }
+  bool contains(const std::byte* address) const override { return addresses_.contains(address); }
   void read(const std::byte* from, std::span<std::byte> out) const override;
   std::string compute_dtype(const TensorEntry& entry) const override;
 
@@ -48,8 +44,7 @@ class GgufWeights final : public TensorFile {
   std::unique_ptr<const GgufFile> file_;
   std::vector<TensorEntry> entries_;  // by `begin`, without holes
   std::vector<Source> sources_;       // of each entry
-  const std::byte* addresses_ = nullptr;
-  size_t num_addresses_ = 0;
+  ReservedAddresses addresses_;
 };
 
 // Opens all parts of a file, given the first. Throws InvalidArgument naming the file.

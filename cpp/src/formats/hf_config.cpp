@@ -177,6 +177,16 @@ HfConfig HfConfig::with_alias(const std::string& key, const std::string& older) 
   return HfConfig(std::move(node), path_, prefix_);
 }
 
+HfConfig HfConfig::with_members_of(const std::string& key) const {
+  const auto object = get_object(key);
+  if (!object) return *this;
+  auto node = std::make_shared<Node>(*node_);
+  for (const auto& [name, value] : object->node_->value.items()) {
+    if (name != "architectures") node->value[name] = value;
+  }
+  return HfConfig(std::move(node), path_, prefix_);
+}
+
 HfConfig HfConfig::with_default(const std::string& key, int32_t value) const {
   if (has(key)) return *this;
   auto node = std::make_shared<Node>(*node_);

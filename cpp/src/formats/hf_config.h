@@ -45,6 +45,9 @@ class HfConfig {
 
   // A copy in which `key` has what an older one of its names has, where it is not there itself.
   HfConfig with_alias(const std::string& key, const std::string& older) const;
+  // A copy in which what the object `key` holds stands beside it too, before what was there; not
+  // "architectures", which is the whole's.
+  HfConfig with_members_of(const std::string& key) const;
   // A copy in which `key` is `value`, where it is not there.
   HfConfig with_default(const std::string& key, int32_t value) const;
 

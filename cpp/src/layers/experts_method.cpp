@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "layers/dense_weight.h"
+#include "layers/quantization.h"
 #include "util/check.h"
 
 namespace quire {
@@ -93,10 +94,12 @@ std::unique_ptr<ExpertsMethod> make_experts_method(BuildContext& build, const Ex
     throw InvalidArgument(str("backend '", build.ops.backend, "' (", build.ops.variant,
                               ") has no kernels for mixtures of experts; device 'cpu' has"));
   }
-  if (build.quantization != nullptr) {
+  if (build.quantization != nullptr &&
+      !(shard.source_knows_mxfp4 && build.quantization->has_mxfp4_experts())) {
     throw InvalidArgument(str(build.checkpoint.directory(),
-                              ": quantized weights of a mixture of experts are not supported; use the model "
-                              "that was quantized, in float32, float16 or bfloat16"));
+                              ": weights of a mixture of experts that are quantized like this are not "
+                              "supported; use the model that was quantized, in float32, float16 or bfloat16",
+                              shard.source_knows_mxfp4 ? ", or one whose quant_method is mxfp4" : ""));
   }
   return std::make_unique<UnquantizedExpertsMethod>(build, shard);
 }

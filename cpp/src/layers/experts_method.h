@@ -34,6 +34,7 @@ struct ExpertsShard {
   Shard mine;  // which of intermediate_size are this rank's
   Activation activation = Activation::kSilu;
   ExpertSource source;
+  bool source_knows_mxfp4 = false;  // as QuantizationConfig::has_mxfp4_experts has them
   int64_t max_rows = 0;
 };
 
@@ -48,7 +49,7 @@ class ExpertsMethod {
 };
 
 // Elements in the model's dtype. Throws InvalidArgument for a tensor that is missing or misshapen, when the
-// backend has no kernels for mixtures, and for a checkpoint whose linears are quantized.
+// backend has no kernels for mixtures, and for experts that are quantized as the source does not know.
 std::unique_ptr<ExpertsMethod> make_experts_method(BuildContext& build, const ExpertsShard& shard);
 
 // The matrix or row of one expert, of a tensor that has one for each.

@@ -43,6 +43,7 @@ MoE::MoE(BuildContext& build, const std::string& name, const MoEConfig& config) 
                                          .mine = mine,
                                          .activation = config.activation,
                                          .source = config.experts,
+                                         .source_knows_mxfp4 = config.knows_mxfp4,
                                          .max_rows = build.max_num_tokens});
   if (config.shared.empty()) return;
   shared_.emplace(build, name + "." + config.shared,

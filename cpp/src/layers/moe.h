@@ -30,6 +30,7 @@ struct MoEConfig {
 
   ExpertSource experts;
   bool expert_bias = false;
+  bool knows_mxfp4 = false;  // whether `experts` takes what QuantizationConfig::has_mxfp4_experts speaks of
 
   // An expert that every token goes to: "<name>.<shared>".
   std::string shared = {};  // empty: none

@@ -16,6 +16,10 @@ class QuantizationConfig {
   // By the parts' names: some may be quantized otherwise, or not at all.
   virtual std::unique_ptr<LinearMethod> make_linear_method(BuildContext& build,
                                                            const LinearShard& shard) const = 0;
+  // Before tensors are taken: what a layer need not know of how they are stored. May come several times.
+  virtual void prepare(Checkpoint&) const {}
+  // Whether experts' weights are MXFP4, of which `prepare` makes bfloat16.
+  virtual bool has_mxfp4_experts() const { return false; }
 };
 
 // Throws InvalidArgument, naming the key, for what is not supported.

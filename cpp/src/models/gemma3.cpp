@@ -1,11 +1,13 @@
 // Gemma 3's text model (Gemma Team, 2025): as Gemma 2, with norms of queries and keys instead of soft caps,
-// and one full layer after every five with windows, which rotate by frequencies of their own.
+// and one full layer after every five with windows, which rotate by frequencies of their own. Of the models
+// that read images, too.
 #include <cmath>
 
 #include "models/gemma.h"
 #include "models/model_registry.h"
 #include "models/sandwich_norm_layer.h"
 #include "models/sliding_window.h"
+#include "models/text_part.h"
 
 namespace quire {
 namespace {
@@ -34,7 +36,23 @@ std::unique_ptr<Model> make_gemma3(BuildContext& build, const HfConfig& hf_confi
   });
 }
 
+// Its text_config leaves out what is as in the model of four billion parameters.
+HfConfig adapt_gemma3_with_images(const HfConfig& config) {
+  return text_part_config(config)
+      .with_default("vocab_size", 262208)
+      .with_default("num_attention_heads", 8)
+      .with_default("num_key_value_heads", 4)
+      .with_default("max_position_embeddings", 131072);
+}
+
+std::unique_ptr<Model> make_gemma3_of_text(BuildContext& build, const HfConfig& hf_config) {
+  take_text_part(build);
+  return make_gemma3(build, hf_config);
+}
+
 const bool registered_gemma3 = register_model("Gemma3ForCausalLM", make_gemma3);
+const bool registered_gemma3_with_images =
+    register_model("Gemma3ForConditionalGeneration", make_gemma3_of_text, adapt_gemma3_with_images);
 
 }  // namespace
 }  // namespace quire

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "layers/moe.h"
+#include "layers/quantization.h"
 #include "models/model_registry.h"
 #include "models/pre_norm_layer.h"
 #include "models/sliding_window.h"
@@ -25,17 +26,21 @@ TensorView as_rows(TensorView values) {
   return values;
 }
 
-ExpertSource gpt_oss_experts(int64_t num_experts, int64_t hidden, int64_t intermediate) {
+// MXFP4's blocks run along the inputs, so that their rows are outputs; of plain weights the columns are.
+ExpertSource gpt_oss_experts(int64_t num_experts, int64_t hidden, int64_t intermediate, bool is_mxfp4) {
   return [=](Checkpoint& checkpoint, const std::string& name, int32_t expert) {
     const auto take = [&](const char* part, std::initializer_list<int64_t> shape) {
       return of_expert(checkpoint.take(str(name, ".experts.", part), shape), expert);
     };
-    const TensorView gate_up = transposed(take("gate_up_proj", {num_experts, hidden, 2 * intermediate}));
+    const TensorView gate_up =
+        is_mxfp4 ? take("gate_up_proj_blocks", {num_experts, 2 * intermediate, hidden})
+                 : transposed(take("gate_up_proj", {num_experts, hidden, 2 * intermediate}));
     const TensorView gate_up_bias = as_rows(take("gate_up_proj_bias", {num_experts, 2 * intermediate}));
     ExpertTensors out;
     out.gate = every_other(gate_up, 0);
     out.up = every_other(gate_up, 1);
-    out.down = transposed(take("down_proj", {num_experts, intermediate, hidden}));
+    out.down = is_mxfp4 ? take("down_proj_blocks", {num_experts, hidden, intermediate})
+                        : transposed(take("down_proj", {num_experts, intermediate, hidden}));
     out.gate_bias = every_other(gate_up_bias, 0);
     out.up_bias = every_other(gate_up_bias, 1);
     out.down_bias = take("down_proj_bias", {num_experts, hidden});
@@ -43,7 +48,7 @@ ExpertSource gpt_oss_experts(int64_t num_experts, int64_t hidden, int64_t interm
   };
 }
 
-MoEConfig read_gpt_oss_moe(const HfConfig& hf_config, const TransformerConfig& config) {
+MoEConfig read_gpt_oss_moe(const HfConfig& hf_config, const TransformerConfig& config, bool is_mxfp4) {
   MoEConfig moe;
   moe.hidden_size = config.hidden_size;
   moe.intermediate_size = config.intermediate_size;
@@ -56,7 +61,8 @@ MoEConfig read_gpt_oss_moe(const HfConfig& hf_config, const TransformerConfig& c
   }
   moe.router = "router";
   moe.router_bias = moe.expert_bias = true;
-  moe.experts = gpt_oss_experts(moe.num_experts, config.hidden_size, config.intermediate_size);
+  moe.experts = gpt_oss_experts(moe.num_experts, config.hidden_size, config.intermediate_size, is_mxfp4);
+  moe.knows_mxfp4 = true;
   moe.check(hf_config);
   return moe;
 }
@@ -64,7 +70,8 @@ MoEConfig read_gpt_oss_moe(const HfConfig& hf_config, const TransformerConfig& c
 std::unique_ptr<Model> make_gpt_oss(BuildContext& build, const HfConfig& hf_config) {
   auto config = TransformerConfig::read(hf_config);
   config.norm.eps = hf_config.get_positive("rms_norm_eps", 1e-5);
-  const MoEConfig moe = read_gpt_oss_moe(hf_config, config);
+  const bool is_mxfp4 = build.quantization != nullptr && build.quantization->has_mxfp4_experts();
+  const MoEConfig moe = read_gpt_oss_moe(hf_config, config, is_mxfp4);
   const auto windows = read_layer_windows(hf_config, config.num_layers, read_window(hf_config, 128),
                                           [](int32_t layer) { return layer % 2 == 0; });
   const auto rotary = make_rotary_embedding(build, hf_config, config.head_size);
@@ -77,7 +84,11 @@ std::unique_ptr<Model> make_gpt_oss(BuildContext& build, const HfConfig& hf_conf
   });
 }
 
-const bool registered_gpt_oss = register_model("GptOssForCausalLM", make_gpt_oss);
+HfConfig adapt_gpt_oss(const HfConfig& config) {
+  return config.with_alias("num_experts_per_tok", "experts_per_token");
+}
+
+const bool registered_gpt_oss = register_model("GptOssForCausalLM", make_gpt_oss, adapt_gpt_oss);
 
 }  // namespace
 }  // namespace quire

@@ -1,8 +1,9 @@
 // Mistral (Jiang et al., 2023): as Llama, with a window on all layers where the config has one. Ministral has
-// it on some (Mistral AI, 2024).
+// it on some (Mistral AI, 2024). Mistral Small 3 reads images too, of which the text model is taken.
 #include "models/model_registry.h"
 #include "models/pre_norm_layer.h"
 #include "models/sliding_window.h"
+#include "models/text_part.h"
 
 namespace quire {
 namespace {
@@ -21,8 +22,15 @@ std::unique_ptr<Model> make_mistral(BuildContext& build, const HfConfig& hf_conf
   });
 }
 
+std::unique_ptr<Model> make_mistral_of_text(BuildContext& build, const HfConfig& hf_config) {
+  take_text_part(build);
+  return make_mistral(build, hf_config);
+}
+
 const bool registered_mistral = register_model("MistralForCausalLM", make_mistral);
 const bool registered_ministral = register_model("MinistralForCausalLM", make_mistral);
+const bool registered_mistral3 =
+    register_model("Mistral3ForConditionalGeneration", make_mistral_of_text, text_part_config);
 
 }  // namespace
 }  // namespace quire

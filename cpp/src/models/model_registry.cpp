@@ -97,6 +97,7 @@ void register_plugin_models(const std::vector<PluginModel>& models, const std::s
 }
 
 std::unique_ptr<Model> build_model(BuildContext& build, const HfConfig& config) {
+  if (build.quantization != nullptr) build.quantization->prepare(build.checkpoint);
   auto model = find_entry(config).factory(build, config);
   if (model == nullptr)
     config.fail("architecture '" + config.get_strings("architectures").at(0) + "': its plugin made no model");

@@ -12,6 +12,7 @@
 #include "formats/gguf_weights.h"
 #include "formats/hf_config.h"
 #include "formats/json.h"
+#include "formats/mxfp4_weights.h"
 #include "formats/safetensors.h"
 #include "quire/error.h"
 #include "util/check.h"
@@ -232,6 +233,42 @@ void Checkpoint::add_file(std::shared_ptr<const TensorFile> opened) {
   for (const TensorEntry& entry : file->entries()) {
     if (!tensors_.emplace(entry.name, Tensor{file, &entry, file->bytes(entry).data()}).second) {
       throw InvalidArgument(str(file->path(), ": tensor '", entry.name, "' is in another shard too"));
+    }
+  }
+}
+
+void Checkpoint::decode_mxfp4() {
+  constexpr std::string_view kBlocks = "_blocks";
+  std::vector<Mxfp4Tensor> found;
+  for (const auto& [name, blocks] : tensors_) {
+    if (!name.ends_with(kBlocks) || blocks.entry->dtype != "U8") continue;
+    const std::string other = name.substr(0, name.size() - kBlocks.size()) + "_scales";
+    const auto scales = tensors_.find(other);
+    if (scales == tensors_.end())
+      throw InvalidArgument(
+          str(place_of(blocks), ": tensor '", other, "' is missing, the scales of '", name, "'"));
+    found.push_back({.blocks = {blocks.file, blocks.entry, blocks.data},
+                     .scales = {scales->second.file, scales->second.entry, scales->second.data}});
+  }
+  if (found.empty()) return;
+  const auto weights = std::make_shared<const Mxfp4Weights>(directory_, found);
+  for (const Mxfp4Tensor& each : found) {
+    tensors_.erase(each.blocks.entry->name);
+    tensors_.erase(each.scales.entry->name);
+  }
+  add_file(weights);
+}
+
+void Checkpoint::rename(const std::string& from, const std::string& to) {
+  std::vector<std::string> names;
+  for (const auto& [name, tensor] : tensors_)
+    if (name.starts_with(from)) names.push_back(name);
+  for (const std::string& name : names) {
+    auto node = tensors_.extract(name);
+    node.key() = to + name.substr(from.size());
+    if (!tensors_.insert(std::move(node)).inserted) {
+      throw InvalidArgument(str(directory_, ": has both a tensor '", name, "' and one '",
+                                to + name.substr(from.size()), "', which are the same"));
     }
   }
 }

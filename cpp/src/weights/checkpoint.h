@@ -37,6 +37,15 @@ class Checkpoint {
   // Whether there is something for `open`.
   static bool is_at(const std::string& directory);
 
+  // Makes one tensor of every pair "<x>_blocks" and "<x>_scales" of MXFP4, under the name of its blocks: the
+  // bfloat16 values that they stand for, [..., N, 16] and [..., N] bytes as [..., 32 N]. The second call does
+  // nothing. Throws InvalidArgument naming the tensor for blocks without scales and for other shapes.
+  void decode_mxfp4();
+
+  // Names that begin with `from` begin with `to` instead, from now on. Throws InvalidArgument when there is
+  // such a one already.
+  void rename(const std::string& from, const std::string& to);
+
   // From now on `take` gives what is missing as a view without data, and a loader leaves the values alone.
   void allow_missing() { allows_missing_ = true; }
   bool allows_missing() const { return allows_missing_; }
