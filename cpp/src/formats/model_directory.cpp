@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iomanip>
 #include <iterator>
 #include <string_view>
 #include <system_error>
@@ -79,9 +80,10 @@ fs::path repository_in(const fs::path& cache, const std::string& name) {
 fs::path snapshot_of(const fs::path& repository, const std::string& revision) {
   const fs::path by_commit = repository / "snapshots" / revision;
   std::string commit;
-  std::ifstream reference(repository / "refs" / revision);
-  if (!(reference >> commit))
-    return revision.find('/') == std::string::npos && is_there(by_commit) ? by_commit : "";
+  const fs::path reference = repository / "refs" / revision;
+  std::error_code error;
+  if (fs::is_regular_file(reference, error)) std::ifstream(reference) >> std::setw(256) >> commit;
+  if (commit.empty()) return revision.find('/') == std::string::npos && is_there(by_commit) ? by_commit : "";
   if (!is_revision(commit) || commit.find('/') != std::string::npos) return "";
   const fs::path snapshot = repository / "snapshots" / commit;
   return is_there(snapshot) ? snapshot : "";

@@ -2,6 +2,7 @@
 #include "quire/model_directory.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -118,6 +119,17 @@ TEST(ModelDirectoryTest, ABranchATagAndACommitAreFound) {
 TEST(ModelDirectoryTest, AReferenceDoesNotLeadOutOfTheCache) {
   const HubCache cache{"config.json", "model.safetensors"};
   std::ofstream(cache.repository() + "/refs/main") << "../refs";
+  EXPECT_EQ(cache.find().directory, "");
+}
+
+TEST(ModelDirectoryTest, AReferenceThatIsNoFileIsNotWaitedFor) {
+  const HubCache cache{"config.json", "model.safetensors"};
+  const std::string reference = cache.repository() + "/refs/main";
+  fs::remove(reference);
+  ASSERT_EQ(::mkfifo(reference.c_str(), 0600), 0);
+  EXPECT_EQ(cache.find().directory, "");
+  fs::remove(reference);
+  fs::create_symlink("/dev/zero", reference);
   EXPECT_EQ(cache.find().directory, "");
 }
 
