@@ -131,12 +131,12 @@ def _config_of(config: Any, source: Source) -> dict[str, Any]:
     if config is not None:
         path = Path(path_value("config", config))
         return read_json(path / "config.json" if path.is_dir() else path)
-    if source.config is None:
+    found = source.find_config() if source.find_config is not None else source.config
+    if found is None:
         raise ValueError(
-            f"{source.place}: has no config.json beside it; give config, the model's config.json or its "
-            "directory"
+            f"{source.place}: {source.lacks_config}; give config, the model's config.json or its directory"
         )
-    return dict(source.config)
+    return dict(found)
 
 
 class _Tensors:

@@ -30,6 +30,9 @@ class Source:
     place: str  # as errors name it
     tensors: dict[str, Callable[[], torch.Tensor]]
     config: dict[str, Any] | None = None
+    # What it may be derived from where none is given. Raises ValueError for what cannot be told.
+    find_config: Callable[[], dict[str, Any] | None] | None = None
+    lacks_config: str = "has no config.json beside it"  # as errors say it
     generation_config: dict[str, Any] | None = None
     directory: Path | None = None  # with a tokenizer's files, perhaps
     # Compares what was written, in a directory, with what it was made of. Raises ValueError.
