@@ -135,7 +135,16 @@ CachedModel find_gguf_of(const fs::path& snapshot, const HubName& name) {
 // Where a directory's weights are one GGUF file, that is the model.
 std::string gguf_or_directory(const std::string& model) {
   const std::string file = find_gguf(model);
-  return file.empty() ? model : file;
+  if (!file.empty()) return file;
+  if (is_there(fs::path(model) / "config.json")) return model;
+  std::vector<std::string> names;  // among which nobody has chosen
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(model, error))
+    if (is_gguf_path(entry.path().string())) names.push_back(entry.path().filename().string());
+  if (names.size() < 2) return model;
+  std::ranges::sort(names);
+  throw InvalidArgument(
+      str(model, ": holds ", names.size(), " GGUF files, ", names[0], " among them; give one"));
 }
 
 // One field's directory: itself, or the cache's of that name.

@@ -10,6 +10,7 @@ namespace {
 
 std::unique_ptr<Model> make_gpt_neox(BuildContext& build, const HfConfig& hf_config) {
   auto config = TransformerConfig::read(hf_config);
+  config.check_no_groups(hf_config);
   config.norm = {.kind = NormConfig::Kind::kLayer, .eps = hf_config.get_positive("layer_norm_eps", 1e-5)};
   const bool bias = hf_config.get_bool("attention_bias", true);
   MLPConfig mlp{config.hidden_size, config.intermediate_size};

@@ -106,6 +106,16 @@ TEST(ModelDirectoryTest, TheFileOfAQuantizationIsFoundWithItsParts) {
   EXPECT_EQ(find("F32").missing, "GGUF file of F32");
 }
 
+TEST(ModelDirectoryTest, OfSeveralFilesOneIsToBeGiven) {
+  const ModelDirectory directory;
+  directory.write("b-Q8_0.gguf", "");
+  directory.write("a-Q4_0.gguf", "");
+  EngineConfig config;
+  config.model = directory.path();
+  EXPECT_NE(error_of([&] { locate_model(config); }).find("holds 2 GGUF files, a-Q4_0.gguf among them; give"),
+            std::string::npos);
+}
+
 TEST(ModelDirectoryTest, ABranchATagAndACommitAreFound) {
   const HubCache cache{"config.json", "model.safetensors"};
   for (const char* revision : {"", "main", "refs/pr/1", kCommit}) {
