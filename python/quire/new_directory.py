@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import shutil
 import tempfile
@@ -19,21 +21,42 @@ class NewDirectory:
     def __enter__(self) -> Path:
         parent = self._target.absolute().parent
         parent.mkdir(parents=True, exist_ok=True)
-        self._part = Path(tempfile.mkdtemp(prefix=f".{self._target.name}.", suffix=".part", dir=parent))
+        # Of the name only so much that what surrounds it leaves a file name's 255 bytes.
+        prefix = f".{self._target.name[:40]}."
+        self._part = Path(tempfile.mkdtemp(prefix=prefix, suffix=".part", dir=parent))
         os.chmod(self._part, 0o777 & ~_umask())
         return self._part
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None:
-            shutil.rmtree(self._part, ignore_errors=True)
-            return
-        old = None
-        if self._overwrite and self._target.exists():
-            old = self._part.with_suffix(".old")
-            self._target.rename(old)
-        self._part.rename(self._target)
-        if old is not None:
-            shutil.rmtree(old)
+        try:
+            if kind is None:
+                self._give_name()
+        finally:
+            shutil.rmtree(self._part, ignore_errors=True)  # unless it has its name
+
+    def _give_name(self) -> None:
+        """Others may be at it too: of those that replace it the last one stays."""
+        while not self._renamed():
+            if not self._overwrite:
+                raise ValueError(f"path: {str(self._target)!r:.200} was made by another process meanwhile")
+            old = Path(tempfile.mkdtemp(prefix=f"{self._part.stem}.", suffix=".old", dir=self._part.parent))
+            try:
+                with contextlib.suppress(FileNotFoundError):  # another one has taken it away
+                    self._target.rename(old)
+                if self._renamed():
+                    return
+            finally:
+                shutil.rmtree(old)
+
+    def _renamed(self) -> bool:
+        """False where there is a directory that is not empty."""
+        try:
+            self._part.rename(self._target)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            return False
+        return True
 
 
 def _umask() -> int:

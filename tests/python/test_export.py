@@ -55,6 +55,16 @@ def test_a_live_module(
     assert_close(run(logits_of, written, name), reference(model, CASES[name]))
 
 
+@pytest.mark.parametrize("name", ["mixtral-gqa-64", "granite-moe-mha-tied", "gpt-neox-mha-64"])
+def test_a_state_dict_with_names_of_memory(
+    name: str, make_model: Callable[..., Path], logits_of: Callable[..., Logits], tmp_path: Path
+) -> None:
+    model = make_model(CASES[name])
+    source = save(tmp_path / "source", model, ("pytorch_model.bin", state_of(model)))
+    written = quire.export(source, tmp_path / "exported")
+    assert_close(run(logits_of, written, name), reference(model, CASES[name]))
+
+
 def run(logits_of: Callable[..., Logits], directory: Path, name: str = SMALL) -> Logits:
     return logits_of(directory, name)
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import quire
 import torch
-from logits_parity import CASES, assert_close, reference, run_quire_logits
-from transformers import AutoModelForCausalLM, MistralConfig
+from logits_parity import CASES, assert_close, reference, run_quire_logits, smollm3
+from transformers import AutoModelForCausalLM
 
 SMALL = "llama-gqa-64"
 
@@ -22,12 +24,20 @@ def assert_same_logits(build_dir: Path, tmp_path: Path, written: Path, model: Pa
 
 @pytest.mark.parametrize(
     "name",
-    [SMALL, "qwen2-gqa-80", "qwen3-gqa-128", "gemma2-mha-128-untied", "qwen2-window", "gemma2-no-caps"],
+    [
+        SMALL,
+        "qwen2-gqa-80",
+        "qwen3-gqa-128",
+        "gemma2-mha-128-untied",
+        "qwen2-window",
+        "gemma2-no-caps",
+        "mistral-window",
+    ],
 )
 def test_torch_export(name: str, make_model: Callable[..., Path], build_dir: Path, tmp_path: Path) -> None:
     """The configuration is found in the graph, and the logits are compared."""
     model = make_model(CASES[name])
-    attention = "sdpa" if name == "qwen2-window" else "eager"
+    attention = "sdpa" if "window" in name else "eager"
     archive = export_program(
         AutoModelForCausalLM.from_pretrained(model, dtype="auto").eval(), tmp_path / "model.pt2", attention
     )
@@ -72,19 +82,60 @@ def export_program(module: torch.nn.Module, path: Path, attention: str = "eager"
     return path
 
 
-def test_a_window_that_the_architecture_has_not_is_named(tmp_path: Path) -> None:
-    sizes = {"hidden_size": 64, "num_attention_heads": 2, "num_hidden_layers": 1, "vocab_size": 99}
-    config = MistralConfig(**sizes, intermediate_size=64, num_key_value_heads=2, sliding_window=5)
-    export_program(AutoModelForCausalLM.from_config(config).eval(), tmp_path / "mistral.pt2", "sdpa")
-    with pytest.raises(
-        ValueError, match=r"mistral\.pt2: attention sees a window of 5, which Llama has not; give"
-    ):
-        quire.export(tmp_path / "mistral.pt2", tmp_path / "exported")
+def of_two_layers(**changes: Any) -> Any:
+    """As Llama, with a window on the first of two layers."""
+    base = {"no_rope_layers": [1, 1], "layer_types": ["sliding_attention", "full_attention"]}
+    base |= {"use_sliding_window": True, "sliding_window": 5, "num_hidden_layers": 2}
+    return AutoModelForCausalLM.from_config(smollm3(**base, **changes)).eval()
 
 
-def test_a_program_of_another_kind_wants_a_config(make_model: Callable[..., Path], tmp_path: Path) -> None:
+def test_windows_on_some_layers_are_ministrals(tmp_path: Path) -> None:
+    export_program(of_two_layers(), tmp_path / "a.pt2", "sdpa")
+    written = quire.export(tmp_path / "a.pt2", tmp_path / "exported")
+    assert json.loads((written / "config.json").read_text())["architectures"] == ["MinistralForCausalLM"]
+    export_program(of_two_layers(attention_bias=True), tmp_path / "biases.pt2", "sdpa")
+    with pytest.raises(ValueError, match=r"biases\.pt2: it has biases and a window, which neither"):
+        quire.export(tmp_path / "biases.pt2", tmp_path / "other")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("rope-linear", "inv_freq is scaled, and the graph does not tell how; give config"),
+        ("granite-gqa-64", "scores are scaled by 0.2 with the cap None, which Llama has not; give config"),
+        (
+            "gemma3-gqa-64",
+            "is a program of none of Llama, Mistral, .* and has no config.json beside it; give",
+        ),
+        ("gpt2-mha-64", "is a program of none of Llama"),
+        ("gpt-neox-mha-64", "is a program of none of Llama"),
+    ],
+)
+def test_a_config_says_what_the_graph_does_not(
+    name: str, said: str, make_model: Callable[..., Path], tmp_path: Path
+) -> None:
+    model = make_model(CASES[name])
+    archive = tmp_path / "a.pt2"
+    export_program(AutoModelForCausalLM.from_pretrained(model, dtype="auto").eval(), archive)
+    with pytest.raises(ValueError, match=rf"a\.pt2: {said}"):
+        quire.export(archive, tmp_path / "exported")
+    quire.export(archive, tmp_path / "exported", config=model)
+    shutil.copy(model / "config.json", tmp_path)
+    quire.export(archive, tmp_path / "beside")
+
+
+def test_a_program_may_take_its_ids_by_name(make_model: Callable[..., Path], tmp_path: Path) -> None:
+    model = make_model(CASES[SMALL])
+    module = AutoModelForCausalLM.from_pretrained(model, dtype="auto", attn_implementation="eager").eval()
+    example = {"input_ids": torch.zeros(1, 12, dtype=torch.int64), "use_cache": False}
+    torch.export.save(torch.export.export(module, (), example, strict=False), tmp_path / "a.pt2")
+    written = quire.export(tmp_path / "a.pt2", tmp_path / "exported")
+    assert json.loads((written / "config.json").read_text())["architectures"] == ["LlamaForCausalLM"]
+
+
+def test_a_program_of_another_kind_wants_a_config(tmp_path: Path) -> None:
     torch.export.save(
         torch.export.export(torch.nn.Linear(3, 4), (torch.zeros(2, 3),)), tmp_path / "linear.pt2"
     )
-    with pytest.raises(ValueError, match=r"linear\.pt2: has no config\.json beside it; give config"):
+    with pytest.raises(ValueError, match=r"linear\.pt2: is a program of none of .*; give config"):
         quire.export(tmp_path / "linear.pt2", tmp_path / "exported")

@@ -17,6 +17,7 @@ from quire import LLM, SamplingParams, pack_weights
 from quire.prompts import TokensPrompt
 
 GREEDY = SamplingParams(temperature=0, max_tokens=20, logprobs=1)
+IDS = SamplingParams(temperature=0, max_tokens=20, logprobs=1, detokenize=False)
 PROMPTS = ["Once upon a time", "The baker said"]
 SMALL = {"max_model_len": 128, "kv_cache_memory_bytes": 16 << 20, "device": "cpu"}
 
@@ -49,6 +50,23 @@ def test_packed_weights_go_before_those_beside_them(tmp_path: Path, demo_model: 
     assert answers(model) == expected
     (tmp_path / "away").rename(weights)
     assert answers(model, dtype="float32") == answers(demo_model, dtype="float32")
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("name", ["gpt-oss-gqa-64", "granite-moe-mha-tied", "phi3-mha-64", "opt-mha-64"])
+def test_mixtures_and_weights_of_several_parts(
+    name: str, ranks: int, tmp_path: Path, make_model: Callable[..., Path]
+) -> None:
+    model = make_model(CASES[name])
+    kinds = {"dtype": "float32", "tensor_parallel_size": ranks}
+    pack_weights(model, tmp_path / "packed", device="cpu", **kinds)
+    prompt: list[TokensPrompt] = [{"prompt_token_ids": list(range(3, 90))}]
+    both = [
+        LLM(directory, skip_tokenizer_init=True, **{**SMALL, **kinds}).generate(prompt, IDS, use_tqdm=False)
+        for directory in (model, tmp_path / "packed")
+    ]
+    loaded, mapped = (outputs[0].outputs[0] for outputs in both)
+    assert (mapped.token_ids, mapped.cumulative_logprob) == (loaded.token_ids, loaded.cumulative_logprob)
 
 
 @pytest.mark.parametrize("layout", ["pack-quantized", "int-quantized"])

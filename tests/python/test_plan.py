@@ -57,6 +57,26 @@ def test_engines_take_what_was_planned(demo_model: Path, engine_args: dict[str, 
     assert plan["peak_bytes"] == plan["total_bytes"] * plan["tensor_parallel_size"]
 
 
+@pytest.mark.parametrize(
+    "name", ["gpt-oss-gqa-64", "qwen2-moe-mha-dense-layers", "gemma3-gqa-64", "bloom-mha-64"]
+)
+def test_mixtures_and_windows(name: str, make_model: Callable[..., Path]) -> None:
+    model = make_model(CASES[name])
+    for more in ({}, {"tensor_parallel_size": 2}, {"load_format": "dummy", "dtype": "float32"}):
+        engine_args = {**SMALL, "max_model_len": 300, **more}
+        assert quire.plan(model, **engine_args)["memory"] == taken(model, **engine_args)
+
+
+@pytest.mark.parametrize("name", ["bloom-mha-64", "gpt-neox-mha-64"])
+def test_heads_that_the_architecture_does_not_share(
+    name: str, make_model: Callable[..., Path], tmp_path: Path
+) -> None:
+    config = json.loads((make_model(CASES[name]) / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"num_key_value_heads": 2}))
+    with pytest.raises(ValueError, match=r"config\.json: 'num_key_value_heads' must be .*, 4, .* got 2"):
+        quire.plan(tmp_path, load_format="dummy", **SMALL)
+
+
 @pytest.mark.parametrize("layout", ["pack-quantized", "int-quantized"])
 def test_quantized_and_packed_weights(tmp_path: Path, make_model: Callable[..., Path], layout: str) -> None:
     model = tmp_path / "model"

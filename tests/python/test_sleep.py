@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from logits_parity import gemma2, llama, qwen2
+from logits_parity import CASES, gemma2, llama, qwen2
 from quire import LLM, LLMEngine, SamplingParams
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
@@ -76,7 +76,15 @@ def test_health_is_asked_without_waiting(demo_model: Path) -> None:
     llm.check_health(timeout=0)
 
 
-@pytest.mark.parametrize("config", [llama(), qwen2(), gemma2()], ids=["llama", "qwen2", "gemma2"])
+# Architectures whose parts have other names in memory than in a checkpoint.
+IN_MEMORY = ["mixtral-gqa-64", "qwen3-moe-gqa-64", "glm4-moe-gqa-64", "granite-moe-gqa-64", "gpt-neox-mha-64"]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [llama(), qwen2(), gemma2(), *(CASES[name] for name in IN_MEMORY)],
+    ids=["llama", "qwen2", "gemma2", *IN_MEMORY],
+)
 def test_logits_after_an_update_are_transformers(make_model: MakeModel, config: Any) -> None:
     directory = make_model(config)
     llm = start(directory, dtype="float32")

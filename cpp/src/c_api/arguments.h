@@ -23,7 +23,7 @@ inline constexpr size_t kMaxStructSize = 4096;
 // The size that the caller's struct says it has. Throws InvalidArgument.
 template <typename T>
 size_t struct_size(const T* given, size_t first_size, const char* name) {
-  if (given == nullptr) throw InvalidArgument(str(name, " is null; give a ", name, " struct"));
+  if (given == nullptr) throw InvalidArgument(str(name, " is null; give the address of one"));
   size_t size = 0;
   std::memcpy(&size, given, sizeof size);
   if (size < first_size || size > kMaxStructSize) {

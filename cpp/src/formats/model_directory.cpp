@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iomanip>
 #include <iterator>
 #include <string_view>
 #include <system_error>
@@ -79,9 +80,10 @@ fs::path repository_in(const fs::path& cache, const std::string& name) {
 fs::path snapshot_of(const fs::path& repository, const std::string& revision) {
   const fs::path by_commit = repository / "snapshots" / revision;
   std::string commit;
-  std::ifstream reference(repository / "refs" / revision);
-  if (!(reference >> commit))
-    return revision.find('/') == std::string::npos && is_there(by_commit) ? by_commit : "";
+  const fs::path reference = repository / "refs" / revision;
+  std::error_code error;
+  if (fs::is_regular_file(reference, error)) std::ifstream(reference) >> std::setw(256) >> commit;
+  if (commit.empty()) return revision.find('/') == std::string::npos && is_there(by_commit) ? by_commit : "";
   if (!is_revision(commit) || commit.find('/') != std::string::npos) return "";
   const fs::path snapshot = repository / "snapshots" / commit;
   return is_there(snapshot) ? snapshot : "";
@@ -133,7 +135,16 @@ CachedModel find_gguf_of(const fs::path& snapshot, const HubName& name) {
 // Where a directory's weights are one GGUF file, that is the model.
 std::string gguf_or_directory(const std::string& model) {
   const std::string file = find_gguf(model);
-  return file.empty() ? model : file;
+  if (!file.empty()) return file;
+  if (is_there(fs::path(model) / "config.json")) return model;
+  std::vector<std::string> names;  // among which nobody has chosen
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(model, error))
+    if (is_gguf_path(entry.path().string())) names.push_back(entry.path().filename().string());
+  if (names.size() < 2) return model;
+  std::ranges::sort(names);
+  throw InvalidArgument(
+      str(model, ": holds ", names.size(), " GGUF files, ", names[0], " among them; give one"));
 }
 
 // One field's directory: itself, or the cache's of that name.

@@ -104,10 +104,13 @@ std::unique_ptr<ExpertsMethod> make_experts_method(BuildContext& build, const Ex
   return std::make_unique<UnquantizedExpertsMethod>(build, shard);
 }
 
-ExpertSource experts_by_number(int64_t hidden_size, int64_t intermediate_size, const std::string& experts,
+ExpertSource experts_by_number(int64_t num_experts, int64_t hidden_size, int64_t intermediate_size,
                                const std::string& gate, const std::string& up, const std::string& down) {
+  const ExpertSource in_memory = experts_in_one(num_experts, hidden_size, intermediate_size,
+                                                "experts.gate_up_proj", "experts.down_proj");
   return [=](Checkpoint& checkpoint, const std::string& name, int32_t expert) {
-    const std::string each = str(name, ".", experts, ".", expert, ".");
+    if (checkpoint.has(name + ".experts.gate_up_proj")) return in_memory(checkpoint, name, expert);
+    const std::string each = str(name, ".experts.", expert, ".");
     ExpertTensors out;
     out.gate = checkpoint.take(each + gate + ".weight", {intermediate_size, hidden_size});
     out.up = checkpoint.take(each + up + ".weight", {intermediate_size, hidden_size});

@@ -55,8 +55,9 @@ std::unique_ptr<ExpertsMethod> make_experts_method(BuildContext& build, const Ex
 // The matrix or row of one expert, of a tensor that has one for each.
 TensorView of_expert(TensorView all, int32_t expert);
 
-// "<name>.<experts>.<expert>.<gate>.weight" and so on, each [outputs, inputs].
-ExpertSource experts_by_number(int64_t hidden_size, int64_t intermediate_size, const std::string& experts,
+// "<name>.experts.<expert>.<gate>.weight" and so on, each [outputs, inputs]; or, as transformers has them in
+// memory, "<name>.experts.gate_up_proj" and "<name>.experts.down_proj", as experts_in_one takes them.
+ExpertSource experts_by_number(int64_t num_experts, int64_t hidden_size, int64_t intermediate_size,
                                const std::string& gate, const std::string& up, const std::string& down);
 
 // "<name>.<gate_up>" [E, 2 I, H], the gate's rows first, and "<name>.<down>" [E, H, I].

@@ -42,6 +42,7 @@ std::unique_ptr<Model> make_bloom(BuildContext& build, const HfConfig& hf_config
   if (hf_config.get_bool("apply_residual_connection_post_layernorm", false))
     hf_config.fail("'apply_residual_connection_post_layernorm' true is not supported");
   auto config = TransformerConfig::read(hf_config);
+  config.check_no_groups(hf_config);
   config.norm = {.kind = NormConfig::Kind::kLayer, .eps = hf_config.get_positive("layer_norm_epsilon", 1e-5)};
   config.tie_word_embeddings = hf_config.get_bool("tie_word_embeddings", true);
   MLPConfig mlp{config.hidden_size, config.intermediate_size};

@@ -24,7 +24,7 @@ MoEConfig read_glm4_moe(const HfConfig& hf_config, const TransformerConfig& conf
   moe.num_groups = hf_config.get_int("n_group", 1, 1 << 16, 1);
   moe.num_top_groups = hf_config.get_int("topk_group", 1, 1 << 16, 1);
   moe.correction = "gate.e_score_correction_bias";
-  moe.experts = experts_by_number(config.hidden_size, moe.intermediate_size, "experts", "gate_proj",
+  moe.experts = experts_by_number(moe.num_experts, config.hidden_size, moe.intermediate_size, "gate_proj",
                                   "up_proj", "down_proj");
   moe.shared = "shared_experts";
   moe.shared_intermediate_size = moe.intermediate_size * hf_config.get_int("n_shared_experts", 1, 64, 1);

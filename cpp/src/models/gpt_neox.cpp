@@ -10,6 +10,7 @@ namespace {
 
 std::unique_ptr<Model> make_gpt_neox(BuildContext& build, const HfConfig& hf_config) {
   auto config = TransformerConfig::read(hf_config);
+  config.check_no_groups(hf_config);
   config.norm = {.kind = NormConfig::Kind::kLayer, .eps = hf_config.get_positive("layer_norm_eps", 1e-5)};
   const bool bias = hf_config.get_bool("attention_bias", true);
   MLPConfig mlp{config.hidden_size, config.intermediate_size};
@@ -23,6 +24,8 @@ std::unique_ptr<Model> make_gpt_neox(BuildContext& build, const HfConfig& hf_con
   const bool parallel = hf_config.get_bool("use_parallel_residual", true);
   build.ignored_weights.insert(build.ignored_weights.end(), {".attention.bias", ".attention.masked_bias"});
   const std::string prefix = find_prefix(build, "gpt_neox.", "embed_in.weight");
+  // As transformers calls it in memory, or as checkpoints do.
+  const std::string head = build.checkpoint.has("lm_head.weight") ? "lm_head" : "embed_out";
   const auto make_layer = [&](int32_t layer) -> std::unique_ptr<DecoderLayer> {
     const LayerNames names = {.layer = prefix + "layers." + std::to_string(layer), .attention = "attention"};
     SelfAttentionConfig attention = config.attention(layer, rotary);
@@ -36,7 +39,7 @@ std::unique_ptr<Model> make_gpt_neox(BuildContext& build, const HfConfig& hf_con
   return std::make_unique<CausalLM>(
       build, config, make_layer,
       CausalLMNames{
-          .embed_tokens = prefix + "embed_in", .norm = prefix + "final_layer_norm", .lm_head = "embed_out"});
+          .embed_tokens = prefix + "embed_in", .norm = prefix + "final_layer_norm", .lm_head = head});
 }
 
 const bool registered_gpt_neox = register_model("GPTNeoXForCausalLM", make_gpt_neox);

@@ -97,9 +97,12 @@ std::unique_ptr<Model> make_granite_moe(BuildContext& build, const HfConfig& hf_
   moe.num_experts = hf_config.get_int("num_local_experts", 1, 1 << 16, 8);
   moe.top_k = hf_config.get_int("num_experts_per_tok", 1, 1 << 16, 2);
   moe.activation = read_activation(hf_config, "hidden_act", "silu");
-  moe.router = "router.layer";
+  // As transformers calls them in memory, or as checkpoints do.
+  const bool in_memory = build.checkpoint.has(layer_name(0) + ".block_sparse_moe.router.weight");
+  moe.router = in_memory ? "router" : "router.layer";
   moe.experts = experts_in_one(moe.num_experts, config.hidden_size, config.intermediate_size,
-                               "input_linear.weight", "output_linear.weight");
+                               in_memory ? "experts.gate_up_proj" : "input_linear.weight",
+                               in_memory ? "experts.down_proj" : "output_linear.weight");
   moe.check(hf_config);
   return make_granite_of<MoE>(build, hf_config, config, moe, {.feed_forward = "block_sparse_moe"});
 }

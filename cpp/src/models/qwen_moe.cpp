@@ -30,7 +30,7 @@ MoEConfig read_qwen_moe(const HfConfig& hf_config, const TransformerConfig& conf
   moe.top_k = hf_config.get_int("num_experts_per_tok", 1, 1 << 16);
   moe.activation = read_activation(hf_config, "hidden_act", "silu");
   moe.renormalize = hf_config.get_bool("norm_topk_prob", false);
-  moe.experts = experts_by_number(config.hidden_size, moe.intermediate_size, "experts", "gate_proj",
+  moe.experts = experts_by_number(moe.num_experts, config.hidden_size, moe.intermediate_size, "gate_proj",
                                   "up_proj", "down_proj");
   moe.check(hf_config);
   return moe;

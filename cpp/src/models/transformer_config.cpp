@@ -30,6 +30,12 @@ TransformerConfig TransformerConfig::read(const HfConfig& config) {
   return out;
 }
 
+void TransformerConfig::check_no_groups(const HfConfig& config) const {
+  if (num_kv_heads == num_heads) return;
+  config.fail(str("'num_key_value_heads' must be 'num_attention_heads', ", num_heads,
+                  ", for this architecture, got ", num_kv_heads));
+}
+
 SelfAttentionConfig TransformerConfig::attention(int32_t layer,
                                                  std::shared_ptr<const RotaryEmbedding> rotary) const {
   SelfAttentionConfig out;

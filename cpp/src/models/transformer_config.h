@@ -16,6 +16,8 @@ struct TransformerConfig {
   // head_dim (hidden_size / num_attention_heads where it is absent), rms_norm_eps, tie_word_embeddings.
   // Throws InvalidArgument for one that is missing, out of range, or does not fit the others.
   static TransformerConfig read(const HfConfig& config);
+  // Throws InvalidArgument unless each head has keys and values of its own.
+  void check_no_groups(const HfConfig& config) const;
 
   // The parts of a layer as these sizes make them: an architecture changes what is its own.
   SelfAttentionConfig attention(int32_t layer, std::shared_ptr<const RotaryEmbedding> rotary) const;

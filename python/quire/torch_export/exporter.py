@@ -22,8 +22,9 @@ _DTYPES = ("float32", "float16", "bfloat16")
 # Some exporters write what can be derived.
 _DERIVED = ("rotary_emb.inv_freq", "rotary_emb.original_inv_freq", "_extra_state")
 
-_HEAD = "lm_head.weight"
+_HEADS = {"lm_head.weight", "embed_out.weight"}
 _EMBEDDINGS = {
+    "gpt_neox.embed_in.weight",
     "model.embed_tokens.weight",
     "model.decoder.embed_tokens.weight",
     "transformer.word_embeddings.weight",
@@ -130,12 +131,12 @@ def _config_of(config: Any, source: Source) -> dict[str, Any]:
     if config is not None:
         path = Path(path_value("config", config))
         return read_json(path / "config.json" if path.is_dir() else path)
-    if source.config is None:
+    found = source.find_config() if source.find_config is not None else source.config
+    if found is None:
         raise ValueError(
-            f"{source.place}: has no config.json beside it; give config, the model's config.json or its "
-            "directory"
+            f"{source.place}: {source.lacks_config}; give config, the model's config.json or its directory"
         )
-    return dict(source.config)
+    return dict(found)
 
 
 class _Tensors:
@@ -157,7 +158,7 @@ class _Tensors:
         for old, new in sorted(self._names.items(), key=lambda pair: pair[1]):
             if new.endswith(_DERIVED):
                 continue
-            if self._ties and new == _HEAD:
+            if self._ties and new in _HEADS:
                 self._check_tied(old)
                 continue
             tensor = self._checked(old, self._source.tensors[old]())
@@ -169,6 +170,8 @@ class _Tensors:
                 continue
             many = given if isinstance(given, Mapping) else {new: given}
             for name, value in many.items():
+                if not isinstance(name, str):
+                    raise ValueError(f"transform: names a tensor {name!r:.50}; names must be strings")
                 # What a transform has quantized keeps its scales as it made them.
                 yield (
                     name,
@@ -199,6 +202,8 @@ class _Tensors:
             raise refuse(f"is {type(tensor).__name__}, and no tensor")
         if tensor.is_meta:
             raise refuse("is on the meta device and has no values; load them first")
+        if tensor.is_nested:
+            raise refuse("is nested; only dense real tensors are written")
         if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_complex():
             raise refuse(f"is {tensor.layout}, {tensor.dtype}; only dense real tensors are written")
         if type(tensor).__name__ == "DTensor":
@@ -213,15 +218,17 @@ class _Tensors:
         wanted = getattr(torch, self._dtype) if self._dtype else tensor.dtype
         if wanted == torch.float64:
             wanted = torch.float32
-        if wanted == tensor.dtype:
-            return tensor
         converted = tensor.to(wanted)
-        if not converted.isfinite().all() and tensor.isfinite().all():
+        if tensor.element_size() == 1 or converted.isfinite().all():  # of eight bits: the engine refuses it
+            return converted
+        if tensor.isfinite().all():
             raise ValueError(
                 f"{self._source.place}: tensor {name!r} holds {tensor.abs().max().item():.6g}, which is "
                 f"beyond {self._dtype}; bfloat16 would do"
             )
-        return converted
+        raise ValueError(
+            f"{self._source.place}: tensor {name!r} holds infinite values or NaN, which engines refuse"
+        )
 
 
 def _write(

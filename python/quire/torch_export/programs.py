@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from quire.torch_export.archive_check import check_archive
 from quire.torch_export.graph_attention import operation, read_attentions, read_output_cap
 from quire.torch_export.names import renamed
-from quire.torch_export.sources import Source, check_storage
+from quire.torch_export.sources import Source, check_storage, read_json
 
 if TYPE_CHECKING:
     import torch
@@ -20,6 +20,16 @@ _LAYER = re.compile(r"^model\.layers\.(\d+)\.")
 # Logits' log-probabilities may differ by so much, where the program computes in float32, or else.
 _TOLERANCE, _HALF_TOLERANCE = 2e-3, 0.25
 _DEFAULT_POSITIONS = 4096
+_RECOGNISED = ("Llama", "Mistral", "Qwen 2", "Qwen 3", "Gemma 2")
+# The weights of a layer, but for biases and for those that make it Qwen 3's or Gemma 2's.
+_PARTS = {
+    *(f"self_attn.{part}_proj.weight" for part in "qkvo"),
+    *(f"mlp.{part}_proj.weight" for part in ("gate", "up", "down")),
+    "input_layernorm.weight",
+    "post_attention_layernorm.weight",
+}
+_HEAD_NORMS = {"self_attn.q_norm.weight", "self_attn.k_norm.weight"}
+_OUTER_NORMS = {"pre_feedforward_layernorm.weight", "post_feedforward_layernorm.weight"}
 
 
 def load_program(path: Path) -> Any:
@@ -43,9 +53,24 @@ def open_program(path: Path) -> Source:
         check_storage(value, f"{path}: tensor {name!r:.200}")
     tensors = {name: _returns(value) for name, value in weights.items()}
     source = Source(str(path), tensors, directory=path.parent)
-    source.config = _Graph(path, program).config()
+    graph = _Graph(path, program)
+    source.find_config = lambda: _config_of(graph, path.parent / "config.json")
+    source.lacks_config = (
+        f"is a program of none of {', '.join(_RECOGNISED)}, and has no config.json beside it"
+    )
     source.check = lambda directory: check_logits(program, directory, str(path))
     return source
+
+
+def _config_of(graph: _Graph, beside: Path) -> dict[str, Any] | None:
+    """What the graph tells, else what lies beside the archive."""
+    try:
+        found = graph.config()
+    except ValueError:
+        if not beside.exists():
+            raise
+        found = None
+    return found or (read_json(beside) if beside.exists() else None)
 
 
 def _weights(program: Any) -> dict[str, torch.Tensor]:
@@ -80,15 +105,17 @@ class _Graph:
         if not layers or any(name not in self._shapes for name in wanted):
             return None
         of_layer = {_LAYER.sub("", name) for name in self._shapes if _LAYER.match(name)}
-        is_gemma2 = "pre_feedforward_layernorm.weight" in of_layer
-        if "mlp.gate_proj.weight" not in of_layer or not self._calls("gelu" if is_gemma2 else "silu"):
+        parts = {part for part in of_layer if not part.endswith("_proj.bias")}
+        if parts not in (_PARTS, _PARTS | _HEAD_NORMS, _PARTS | _OUTER_NORMS):
+            return None
+        is_gemma2, has_norms = parts >= _OUTER_NORMS, parts >= _HEAD_NORMS
+        if not self._calls("gelu" if is_gemma2 else "silu"):
             return None
         head_dim, theta = self._rotary()
         vocab_size, hidden = self._shapes["model.embed_tokens.weight"]
         queries = self._shapes["model.layers.0.self_attn.q_proj.weight"][0]
         keys = self._shapes["model.layers.0.self_attn.k_proj.weight"][0]
         has_bias = "self_attn.q_proj.bias" in of_layer
-        has_norms = "self_attn.q_norm.weight" in of_layer
         if is_gemma2:
             kind = "Gemma2"
         elif has_norms:
@@ -116,7 +143,14 @@ class _Graph:
             config["attention_bias"] = has_bias
         if kind == "Llama":
             config["mlp_bias"] = "mlp.gate_proj.bias" in of_layer
-        return config | self._attention(kind, head_dim, max(layers) + 1)
+        config |= self._attention(kind, head_dim, max(layers) + 1)
+        if kind == "Llama" and config.get("sliding_window"):
+            if any(part.endswith(".bias") for part in of_layer):
+                raise self._fail("it has biases and a window, which neither Llama nor Mistral has")
+            # Ministral is the one whose layers differ.
+            kind = "Ministral" if "full_attention" in config["layer_types"] else "Mistral"
+            config |= {"architectures": [f"{kind}ForCausalLM"], "model_type": kind.lower()}
+        return config
 
     def _attention(self, kind: str, head_dim: int, num_layers: int) -> dict[str, Any]:
         """Windows, soft caps and the scale, where the architecture has a choice of them."""
@@ -145,9 +179,8 @@ class _Graph:
             raise self._fail(f"scores are scaled by {scale:.6g} with the cap {cap}, which {kind} has not")
         if window is None:
             return {}
-        if kind == "Llama":
-            raise self._fail(f"attention sees a window of {window}, which Llama has not")
-        return {"use_sliding_window": True, "sliding_window": window, "layer_types": kinds}
+        found_windows = {"sliding_window": window, "layer_types": kinds}
+        return found_windows if kind == "Llama" else {"use_sliding_window": True, **found_windows}
 
     def _fail(self, what: str) -> ValueError:
         return ValueError(f"{self._path}: {what}; give config, the model's config.json or its directory")
@@ -204,10 +237,11 @@ def check_logits(program: Any, directory: Path, place: str) -> None:
     from quire._core import SamplingParams
     from quire.llm import LLM
 
-    ids = _token_input(program, place)
-    module = program.module()
+    arguments, keywords, ids = _inputs(
+        program, int(read_json(directory / "config.json")["vocab_size"]), place
+    )
     with torch.no_grad():
-        given = module(*_arguments(program, ids))
+        given = program.module()(*arguments, **keywords)
     logits = given[0] if isinstance(given, (tuple, list)) else getattr(given, "logits", given)
     vocab_size = logits.shape[-1]
     expected = torch.log_softmax(logits[0].float(), dim=-1)
@@ -242,36 +276,28 @@ def check_logits(program: Any, directory: Path, place: str) -> None:
             )
 
 
-def _token_input(program: Any, place: str) -> torch.Tensor:
-    """Random ids in the shape of the program's example."""
+def _inputs(
+    program: Any, vocab_size: int, place: str
+) -> tuple[tuple[Any, ...], dict[str, Any], torch.Tensor]:
+    """The program's example with random token ids, and these."""
     import torch
 
-    example = _example(program)
-    tokens = [value for value in example if isinstance(value, torch.Tensor) and value.dtype == torch.int64]
-    if not tokens or tokens[0].dim() != 2:
+    arguments, keywords = program.example_inputs or ((), {})
+    everything: dict[Any, Any] = {**dict(enumerate(arguments)), **keywords}
+    tokens = [
+        key
+        for key, value in everything.items()
+        if isinstance(value, torch.Tensor) and value.dtype == torch.int64
+    ]
+    if not tokens or everything[tokens[0]].dim() != 2:
         raise ValueError(
             f"{place}: the program takes no token ids [batch, length]; check=False leaves logits alone"
         )
-    vocab_size = next(
-        value.shape[0] for name, value in _weights(program).items() if name.endswith("embed_tokens.weight")
+    shape = everything[tokens[0]].shape
+    row = torch.randint(0, vocab_size, (1, shape[1]), generator=torch.Generator().manual_seed(0))
+    ids = everything[tokens[0]] = row.expand(shape).contiguous()
+    return (
+        tuple(everything[i] for i in range(len(arguments))),
+        {key: everything[key] for key in keywords},
+        ids,
     )
-    generator = torch.Generator().manual_seed(0)
-    ids = torch.randint(0, vocab_size, tokens[0].shape, generator=generator)
-    return ids[:1].expand(tokens[0].shape).contiguous()
-
-
-def _example(program: Any) -> list[Any]:
-    arguments, keywords = program.example_inputs or ((), {})
-    return [*arguments, *keywords.values()]
-
-
-def _arguments(program: Any, ids: torch.Tensor) -> list[Any]:
-    """The example's values, its token ids replaced; by position, as ``module()`` takes them too."""
-    import torch
-
-    values, replaced = [], False
-    for value in _example(program):
-        is_tokens = isinstance(value, torch.Tensor) and value.dtype == torch.int64 and not replaced
-        values.append(ids if is_tokens else value)
-        replaced = replaced or is_tokens
-    return values

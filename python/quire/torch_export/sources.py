@@ -30,6 +30,9 @@ class Source:
     place: str  # as errors name it
     tensors: dict[str, Callable[[], torch.Tensor]]
     config: dict[str, Any] | None = None
+    # What it may be derived from where none is given. Raises ValueError for what cannot be told.
+    find_config: Callable[[], dict[str, Any] | None] | None = None
+    lacks_config: str = "has no config.json beside it"  # as errors say it
     generation_config: dict[str, Any] | None = None
     directory: Path | None = None  # with a tokenizer's files, perhaps
     # Compares what was written, in a directory, with what it was made of. Raises ValueError.
@@ -103,7 +106,7 @@ def read_state_dict(path: Path) -> Mapping[str, torch.Tensor]:
             f"{path}: refused, because its pickle{wanted} is no tensor and might run code; "
             "save model.state_dict() alone"
         ) from None
-    except (RuntimeError, EOFError, OSError, KeyError, ValueError, TypeError) as error:
+    except Exception as error:  # a pickle that is none ends in any
         if "TorchScript" in str(error):  # torch's own advice is to run what is in it
             raise ValueError(f"{path}: is TorchScript, which is code; save model.state_dict()") from None
         first = (str(error).strip() or "nothing is in it").splitlines()[0]
@@ -205,10 +208,16 @@ def _read_index(index: Path) -> dict[str, set[str] | None]:
     if not isinstance(weight_map, dict) or not weight_map:
         raise ValueError(f"{index}: 'weight_map' is missing")
     shards: dict[str, set[str] | None] = {}
+    directory = index.parent.resolve()
+    # In the hub's cache all files are links, to blobs/ beside snapshots/.
+    places = [directory] + ([directory.parents[1] / "blobs"] if directory.parent.name == "snapshots" else [])
     for name, shard in weight_map.items():
         # A shard lies beside the index: a path could point anywhere.
         if not isinstance(shard, str) or not shard or os.path.basename(shard) != shard:
             raise ValueError(f"{index}: weight_map of {name!r} must be a file name, got {shard!r:.100}")
+        target = (directory / shard).resolve()
+        if not any(place in target.parents for place in places):
+            raise ValueError(f"{index}: weight_map of {name!r} leads to {target}, out of the directory")
         names = shards.setdefault(shard, set())
         assert names is not None
         names.add(name)

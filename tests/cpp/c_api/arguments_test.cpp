@@ -63,7 +63,7 @@ TEST(CApiTest, ASizeThatIsNoneIsRefused) {
               str("options->struct_size must be sizeof of the struct, 24 in this version, got ", size));
   }
   EXPECT_EQ(error_of([] { struct_size<quire_event>(nullptr, kFirstEventSize, "event"); }),
-            "event is null; give a event struct");
+            "event is null; give the address of one");
 }
 
 TEST(CApiTest, ASubmissionIsABodyOfTheRequestApi) {

@@ -2,6 +2,7 @@
 #include "quire/model_directory.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -105,6 +106,16 @@ TEST(ModelDirectoryTest, TheFileOfAQuantizationIsFoundWithItsParts) {
   EXPECT_EQ(find("F32").missing, "GGUF file of F32");
 }
 
+TEST(ModelDirectoryTest, OfSeveralFilesOneIsToBeGiven) {
+  const ModelDirectory directory;
+  directory.write("b-Q8_0.gguf", "");
+  directory.write("a-Q4_0.gguf", "");
+  EngineConfig config;
+  config.model = directory.path();
+  EXPECT_NE(error_of([&] { locate_model(config); }).find("holds 2 GGUF files, a-Q4_0.gguf among them; give"),
+            std::string::npos);
+}
+
 TEST(ModelDirectoryTest, ABranchATagAndACommitAreFound) {
   const HubCache cache{"config.json", "model.safetensors"};
   for (const char* revision : {"", "main", "refs/pr/1", kCommit}) {
@@ -118,6 +129,17 @@ TEST(ModelDirectoryTest, ABranchATagAndACommitAreFound) {
 TEST(ModelDirectoryTest, AReferenceDoesNotLeadOutOfTheCache) {
   const HubCache cache{"config.json", "model.safetensors"};
   std::ofstream(cache.repository() + "/refs/main") << "../refs";
+  EXPECT_EQ(cache.find().directory, "");
+}
+
+TEST(ModelDirectoryTest, AReferenceThatIsNoFileIsNotWaitedFor) {
+  const HubCache cache{"config.json", "model.safetensors"};
+  const std::string reference = cache.repository() + "/refs/main";
+  fs::remove(reference);
+  ASSERT_EQ(::mkfifo(reference.c_str(), 0600), 0);
+  EXPECT_EQ(cache.find().directory, "");
+  fs::remove(reference);
+  fs::create_symlink("/dev/zero", reference);
   EXPECT_EQ(cache.find().directory, "");
 }
 
