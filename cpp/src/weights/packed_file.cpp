@@ -1,6 +1,7 @@
 #include "weights/packed_file.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -66,18 +67,15 @@ void check_section(const PackedFile& file, size_t section, size_t bytes) {
            " of ", bytes, " bytes is wanted; pack it again"));
 }
 
-// Removes a file that did not become whole.
+// Removes a file that did not become whole. One process at a time writes it.
 class NewFile {
  public:
   explicit NewFile(const std::string& path) : path_(path), part_(path + ".part") {
-    fd_ = ::open(part_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
-    if (fd_ < 0) refuse();
+    while (!open_part()) ::close(fd_);
+    is_mine_ = true;
+    if (::ftruncate(fd_, 0) != 0) refuse();
   }
-  ~NewFile() {
-    if (fd_ < 0) return;
-    ::close(fd_);
-    ::unlink(part_.c_str());
-  }
+  ~NewFile() { close(); }
   NewFile(const NewFile&) = delete;
   NewFile& operator=(const NewFile&) = delete;
 
@@ -98,17 +96,39 @@ class NewFile {
   uint64_t position() const { return position_; }
   void finish() {
     if (::fsync(fd_) != 0 || ::rename(part_.c_str(), path_.c_str()) != 0) refuse();
-    ::close(fd_);
-    fd_ = -1;
+    is_mine_ = false;
+    close();
   }
 
  private:
-  [[noreturn]] void refuse() const {
-    throw ResourceExhausted(str(path_, ": cannot be written: ", std::strerror(errno)));
+  // False when the one who had it before gave it its name meanwhile: what was opened is now the whole file.
+  bool open_part() {
+    fd_ = ::open(part_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644);
+    if (fd_ < 0) refuse();
+    // File systems without locks do without.
+    if (::flock(fd_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+      close();
+      throw InvalidArgument(str(path_, ": another process is writing it; wait for that one"));
+    }
+    struct stat opened{}, named{};
+    return ::fstat(fd_, &opened) == 0 && ::lstat(part_.c_str(), &named) == 0 &&
+           opened.st_ino == named.st_ino && opened.st_dev == named.st_dev;
+  }
+  void close() {
+    if (is_mine_) ::unlink(part_.c_str());
+    if (fd_ >= 0) ::close(fd_);
+    is_mine_ = false;
+    fd_ = -1;
+  }
+  [[noreturn]] void refuse() {
+    const int why = errno;
+    close();
+    throw ResourceExhausted(str(path_, ": cannot be written: ", std::strerror(why)));
   }
 
   std::string path_, part_;
-  int fd_;
+  int fd_ = -1;
+  bool is_mine_ = false;
   uint64_t position_ = 0;
 };
 

@@ -1,6 +1,9 @@
 #include "weights/packed_file.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <filesystem>
@@ -135,6 +138,24 @@ TEST(PackedFileTest, WhatCannotBeWrittenLeavesNothing) {
             }).find("cannot be written"),
             std::string::npos);
   EXPECT_FALSE(std::filesystem::exists(directory.path() + "/x.quire.part"));
+}
+
+TEST(PackedFileTest, OneProcessAtATimeWritesAFile) {
+  const ModelDirectory directory;
+  const std::string path = directory.path() + "/x.quire", part = path + ".part";
+  PackedHeader header = header_for("cpu-panels32");
+  directory.write("x.quire.part", std::string(1 << 20, 'x'));  // of one that was killed
+  const int other = ::open(part.c_str(), O_WRONLY | O_CLOEXEC);
+  ASSERT_EQ(::flock(other, LOCK_EX), 0);
+  EXPECT_NE(error_of<InvalidArgument>([&] {
+              write_packed_file(path, header, {});
+            }).find("x.quire: another process is writing it"),
+            std::string::npos);
+  EXPECT_EQ(std::filesystem::file_size(part), 1 << 20);
+  ::close(other);
+  write_packed_file(path, header, {});
+  EXPECT_LT(std::filesystem::file_size(path), 1 << 20);
+  EXPECT_FALSE(std::filesystem::exists(part));
 }
 
 TEST(WeightFilesTest, PackedWeightsGoToWhomTheyArePackedFor) {
