@@ -54,6 +54,8 @@ def copy_of_demo_model(demo_model: Path, tmp_path: Path) -> Path:
 @pytest.fixture(scope="session")
 def make_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """make_model(config, dtype="float32"): a directory with random weights; equal configs share one."""
+    from random_models import write_random_model  # torch is not imported for other tests
+
     made: dict[str, Path] = {}
 
     def make(config: Any, dtype: str = "float32") -> Path:
@@ -64,28 +66,6 @@ def make_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
         return made[key]
 
     return make
-
-
-def write_random_model(config: Any, directory: Path, dtype: str) -> None:
-    """Weights large enough that logits exceed 5, so that an absolute error means something."""
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    torch.manual_seed(1)
-    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if "norm" in name:
-                parameter.uniform_(0.5, 1.5)
-            elif name.endswith("bias"):
-                parameter.normal_(0, 0.5)
-            else:
-                parameter.normal_(0, parameter.shape[-1] ** -0.5 * 1.5)
-        ids = torch.arange(64)[None] % config.vocab_size
-        head = model.get_output_embeddings().weight
-        head *= 9 / model(ids).logits.abs().max()
-        assert model(ids).logits.abs().max() > 5
-    model.to(getattr(torch, dtype)).save_pretrained(directory)
 
 
 @pytest.fixture(scope="session")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,11 +30,8 @@ def test_every_architecture_is_compared(row: Any) -> None:
     assert row.engine
 
 
-def test_every_architecture_that_the_engine_knows_is_on_the_page(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text('{"architectures": ["None"]}')
-    from quire import LLM
-
-    with pytest.raises(ValueError, match="architecture 'None' is not supported") as error:
-        LLM(tmp_path, load_format="dummy", skip_tokenizer_init=True)
-    known = str(error.value).partition("supported: ")[2].partition(";")[0].split(", ")
-    assert known == models_page.registered()
+def test_every_architecture_that_the_engine_knows_is_on_the_page() -> None:
+    # In a process of its own: another test may have loaded a plugin into this one.
+    script = "import quire; print(*quire.ModelRegistry.get_supported_archs())"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == models_page.registered()

@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 import quire
 import torch
-from conftest import write_random_model
 from logits_parity import Logits, assert_close, reference, run_quire_logits
 from quire import LLM
+from random_models import write_random_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
