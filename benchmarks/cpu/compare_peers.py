@@ -3,9 +3,9 @@
     python benchmarks/cpu/compare_peers.py --work-dir /tmp/bench [--shape gemma-2-2b]
 
 The models are those of peer_models.py: random weights in bfloat16. Rows: prefill of 512 tokens, decode of 64
-tokens at batch 1 and 8 (prompts of 32), load time, peak memory. Engines take turns, so that a change in the
-machine's memory speed meets all of them; each figure is the best of its rounds. llama.cpp takes part when
-llama-cpp-python and gguf are installed.
+tokens (`--tokens`) at batch 1 and 8 (prompts of 32), load time, peak memory. Engines take turns, so that a
+change in the machine's memory speed meets all of them; each figure is the best of its rounds and of the
+repeats in each. llama.cpp takes part when llama-cpp-python and gguf are installed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ ROWS = {
 }
 
 
-def measure(engine_name: str, model: Path, threads: int, vocab_size: int) -> dict[str, Any]:
+def measure(
+    engine_name: str, model: Path, threads: int, vocab_size: int, num_tokens: int, repeats: int
+) -> dict[str, Any]:
     """One round, in this process."""
     from engines import ENGINES
 
@@ -46,15 +48,14 @@ def measure(engine_name: str, model: Path, threads: int, vocab_size: int) -> dic
     engine.prefill(prompts(1, 8)[0])
     load_seconds = time.perf_counter() - start  # until a first token was there
     engine.decode(prompts(8, 32), 4)
-    num_tokens = 64
     return {
         "description": engine.description,
-        "prefill 512 (tokens/s)": 512 / min(engine.prefill(prompts(1, 512)[0]) for _ in range(3)),
+        "prefill 512 (tokens/s)": 512 / min(engine.prefill(prompts(1, 512)[0]) for _ in range(repeats)),
         "decode batch 1 (tokens/s)": (num_tokens - 1)
-        / min(engine.decode(prompts(1, 32), num_tokens) for _ in range(2)),
+        / min(engine.decode(prompts(1, 32), num_tokens) for _ in range(repeats)),
         "decode batch 8 (tokens/s)": 8
         * (num_tokens - 1)
-        / min(engine.decode(prompts(8, 32), num_tokens) for _ in range(2)),
+        / min(engine.decode(prompts(8, 32), num_tokens) for _ in range(repeats)),
         "load (s)": load_seconds,
         "peak memory (GiB)": peak_memory_gib(),
     }
@@ -95,6 +96,8 @@ def main() -> None:
     parser.add_argument("--work-dir", type=Path, default=Path("/tmp/quire-bench"))
     parser.add_argument("--shape", choices=SHAPES, default="llama-0.67b")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--engines", default="quire,transformers,llama_cpp")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
@@ -105,7 +108,7 @@ def main() -> None:
     if args.worker:
         model = gguf_path if args.worker == "llama_cpp" else directory
         vocab_size = SHAPES[args.shape][1]["vocab_size"]
-        print(json.dumps(measure(args.worker, model, args.threads, vocab_size)))
+        print(json.dumps(measure(args.worker, model, args.threads, vocab_size, args.tokens, args.repeats)))
         return
 
     engines = args.engines.split(",")
@@ -121,6 +124,7 @@ def main() -> None:
         for name in engines:
             command = [sys.executable, __file__, "--worker", name, "--threads", str(args.threads)]
             command += ["--work-dir", str(args.work_dir), "--shape", args.shape]
+            command += ["--tokens", str(args.tokens), "--repeats", str(args.repeats)]
             done = subprocess.run(command, check=True, capture_output=True, text=True)
             result = json.loads(done.stdout.splitlines()[-1])
             kept = best.setdefault(name, result)

@@ -151,7 +151,7 @@ def add_sizes(writer: Any, config: dict[str, Any]) -> None:
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_vocab_size(config["vocab_size"])
     if config["model_type"] == "qwen3_moe":
-        writer.add_expert_count(config["num_experts"])
+        writer.add_expert_count(config.get("num_experts") or config["num_local_experts"])
         writer.add_expert_used_count(config["num_experts_per_tok"])
         writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
     if config["model_type"] == "gemma2":
