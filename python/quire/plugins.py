@@ -43,6 +43,8 @@ def load_plugin(path: str | os.PathLike[str]) -> list[str]:
     Raises ValueError, and changes nothing, for what is no such library, one of another version of Quire, or
     one that brings nothing or what is there already.
     """
+    if not isinstance(path, (str, os.PathLike)):
+        raise TypeError(f"path must be the path of a library, got {describe(path)}")
     return _core.load_plugin(*library_paths(path))
 
 

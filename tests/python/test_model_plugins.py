@@ -229,6 +229,12 @@ def test_what_is_no_library(tmp_path: Path, demo_model: Path) -> None:
     assert "plugins: cannot load" in refused("plan", demo_model, "--plugin", missing)
 
 
+@pytest.mark.parametrize("value", [None, 3, ["./libmodels.so"], b"./libmodels.so"])
+def test_a_path_is_one(value: Any) -> None:
+    with pytest.raises(TypeError, match="path must be the path of a library, got"):
+        load_plugin(value)
+
+
 def test_a_second_library_of_a_name_is_refused(library: Path, tmp_path: Path) -> None:
     load_plugin(library)
     other = tmp_path / "libother.so"
