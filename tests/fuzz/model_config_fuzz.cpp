@@ -2,14 +2,13 @@
 //
 // Behind a NUL stand pairs of bytes: which member, in the order of their names, and which odd value it gets,
 // so that what is changed is still a document.
-#include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <string_view>
 
 #include "formats/json.h"
 #include "quire/error.h"
 #include "quire/memory_plan.h"
+#include "scratch_directory.h"
 
 namespace {
 
@@ -18,12 +17,8 @@ using quire::Json;
 bool has_accepted = false, was_wrong_about_a_key = false, was_too_large = false;
 
 const std::string& directory() {
-  static const std::string path = [] {
-    std::string pattern = (std::filesystem::temp_directory_path() / "quire_fuzz_XXXXXX").string();
-    if (::mkdtemp(pattern.data()) == nullptr) __builtin_trap();
-    std::atexit([] { std::filesystem::remove_all(directory()); });
-    return pattern;
-  }();
+  static const quire::ScratchDirectory scratch;
+  static const std::string path = scratch.path().string();
   return path;
 }
 

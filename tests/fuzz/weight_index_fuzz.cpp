@@ -1,7 +1,6 @@
 // A model.safetensors.index.json, beside two files of a tensor each: it is refused by name, or says of no
 // tensor what is not so.
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -9,6 +8,7 @@
 #include <string_view>
 
 #include "quire/error.h"
+#include "scratch_directory.h"
 #include "weights/checkpoint.h"
 
 namespace {
@@ -27,15 +27,14 @@ void write_file_of(const fs::path& path, const std::string& tensor) {
 }
 
 const fs::path& directory() {
-  static const fs::path path = [] {
-    std::string pattern = (fs::temp_directory_path() / "quire_fuzz_XXXXXX").string();
-    if (::mkdtemp(pattern.data()) == nullptr) __builtin_trap();
-    std::atexit([] { fs::remove_all(directory()); });
-    write_file_of(fs::path(pattern) / "1.safetensors", "a");
-    write_file_of(fs::path(pattern) / "2.safetensors", "b");
-    return fs::path(pattern);
+  static const quire::ScratchDirectory scratch;
+  static const bool has_files = [] {
+    write_file_of(scratch.path() / "1.safetensors", "a");
+    write_file_of(scratch.path() / "2.safetensors", "b");
+    return true;
   }();
-  return path;
+  static_cast<void>(has_files);
+  return scratch.path();
 }
 
 }  // namespace
