@@ -120,11 +120,12 @@ def test_prefixes_are_shared_and_reported(demo_model: Path) -> None:
 
 def test_streams_are_deltas_that_join_to_the_whole(llm: LLM) -> None:
     whole = llm.generate(PROMPTS[0], greedy(60), use_tqdm=False)[0].outputs[0]
-    pieces = [output.outputs[0] for output in llm.stream(PROMPTS[0], greedy(60))]
+    # A machine that is busy elsewhere may join all the deltas of one stream, hardly those of ten.
+    streams = ([output.outputs[0] for output in llm.stream(PROMPTS[0], greedy(60))] for _ in range(10))
+    pieces = next(pieces for pieces in streams if len(pieces) > 1)
     assert "".join(piece.text for piece in pieces) == whole.text
     assert [token for piece in pieces for token in piece.token_ids] == whole.token_ids
     assert pieces[-1].finish_reason == whole.finish_reason
-    assert len(pieces) > 1
 
 
 def test_closing_a_stream_aborts_its_request(llm: LLM) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tritonclient.grpc.aio as grpc_aio
-from triton_requests import stream_infer
+from triton_requests import Response, in_pieces, stream_infer
 from triton_server import TritonServer
 
 # Numbers as strings, and the same fields twice: as a tensor and as request parameters.
@@ -52,10 +52,13 @@ async def vllm_client(address: str, stream: bool) -> dict[str, list[str]]:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_its_sample_client_is_served(server: TritonServer, stream: bool) -> None:
-    results = asyncio.run(vllm_client(server.grpc_address, stream))
     for i, prompt in enumerate(PROMPTS):
-        pieces = results[str(i)]
-        assert len(pieces) > 1 if stream else len(pieces) == 1
+
+        def ask(i: int = i) -> list[str]:
+            return asyncio.run(vllm_client(server.grpc_address, stream))[str(i)]
+
+        pieces = in_pieces(ask) if stream else ask()
+        assert stream or len(pieces) == 1
         assert "".join(pieces).startswith(prompt) == (not stream)
         assert "".join(pieces).strip()
 
@@ -114,8 +117,12 @@ def test_the_openai_front_end_is_served(server: TritonServer, sampling: dict[str
         "return_num_input_tokens": True,
         "return_num_output_tokens": True,
     }
-    answers = stream_infer(server.grpc_address, "demo", inputs)
-    assert len(answers) > 1 if stream else len(answers) == 1
+
+    def ask() -> list[Response]:
+        return stream_infer(server.grpc_address, "demo", inputs)
+
+    answers = in_pieces(ask) if stream else ask()
+    assert stream or len(answers) == 1
     assert all(len(answer.outputs["text_output"]) == 1 for answer in answers)  # it reads exactly one string
     assert sum(answer.outputs["num_output_tokens"][0] for answer in answers) <= 100
     assert answers[-1].final

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import queue
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import tritonclient.grpc
@@ -15,6 +15,16 @@ import tritonclient.http
 from tritonclient.utils import InferenceServerException
 
 Inputs = Mapping[str, Any]
+Piece = TypeVar("Piece")
+
+
+def in_pieces(ask: Callable[[], list[Piece]]) -> list[Piece]:
+    """The first answer that comes in more than one piece. A machine that is busy elsewhere may join all of one answer's
+    deltas, hardly those of ten."""
+    for _ in range(10):
+        if len(pieces := ask()) > 1:
+            return pieces
+    raise AssertionError(f"ten answers came in one piece each, the last: {pieces}")
 
 
 def tensors(module: Any, inputs: Inputs) -> list[Any]:
