@@ -1,6 +1,7 @@
 // Mixtures of experts: tokens are sorted by expert, and each expert multiplies its own, through the kernels
 // of linear layers. As these give a row the same bits in any company, so does this.
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -76,6 +77,9 @@ void route_token(const ExpertRoutingArgs& args, int64_t t, Scores& scores) {
   }
   const float factor = args.renormalize ? args.scale / sum : args.scale;
   for (int32_t j = 0; j < args.top_k; ++j) weights[j] *= factor;
+  if (args.counts == nullptr) return;
+  for (int32_t j = 0; j < args.top_k; ++j)
+    std::atomic_ref(args.counts[ids[j]]).fetch_add(1, std::memory_order_relaxed);
 }
 
 // ---- experts --------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/array.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/variant.h>
 
@@ -185,6 +186,8 @@ void bind_engine(nb::module_& m) {
       .def_ro("num_full_graph_steps", &EngineStats::num_full_graph_steps)
       .def_ro("num_piecewise_graph_steps", &EngineStats::num_piecewise_graph_steps)
       .def_ro("num_eager_steps", &EngineStats::num_eager_steps)
+      .def_ro("num_expert_tokens", &EngineStats::num_expert_tokens)
+      .def_ro("expert_load_imbalance", &EngineStats::expert_load_imbalance)
       .def_ro("num_scheduled_tokens", &EngineStats::num_scheduled_tokens)
       .def_ro("prefix_cache_queries", &EngineStats::prefix_cache_queries)
       .def_ro("prefix_cache_hits", &EngineStats::prefix_cache_hits)
@@ -194,36 +197,38 @@ void bind_engine(nb::module_& m) {
       .def_ro("num_accepted_spec_tokens", &EngineStats::num_accepted_spec_tokens)
       .def_ro("num_unknown_aborts", &EngineStats::num_unknown_aborts)
       .def_ro("num_expired_reqs", &EngineStats::num_expired_reqs);
-  def_plain_value<&EngineStats::num_steps, &EngineStats::num_running_reqs, &EngineStats::num_waiting_reqs,
-                  &EngineStats::num_waiting_tokens, &EngineStats::num_free_blocks,
-                  &EngineStats::num_total_blocks, &EngineStats::kv_cache_usage, &EngineStats::kv_cache_waste,
-                  &EngineStats::num_preemptions, &EngineStats::num_full_graph_steps,
-                  &EngineStats::num_piecewise_graph_steps, &EngineStats::num_eager_steps,
-                  &EngineStats::num_scheduled_tokens, &EngineStats::prefix_cache_queries,
-                  &EngineStats::prefix_cache_hits, &EngineStats::external_prefix_cache_hits,
-                  &EngineStats::num_generation_tokens, &EngineStats::num_spec_tokens,
-                  &EngineStats::num_accepted_spec_tokens, &EngineStats::num_unknown_aborts,
-                  &EngineStats::num_expired_reqs>(stats, {"num_steps",
-                                                          "num_running_reqs",
-                                                          "num_waiting_reqs",
-                                                          "num_waiting_tokens",
-                                                          "num_free_blocks",
-                                                          "num_total_blocks",
-                                                          "kv_cache_usage",
-                                                          "kv_cache_waste",
-                                                          "num_preemptions",
-                                                          "num_full_graph_steps",
-                                                          "num_piecewise_graph_steps",
-                                                          "num_eager_steps",
-                                                          "num_scheduled_tokens",
-                                                          "prefix_cache_queries",
-                                                          "prefix_cache_hits",
-                                                          "external_prefix_cache_hits",
-                                                          "num_generation_tokens",
-                                                          "num_spec_tokens",
-                                                          "num_accepted_spec_tokens",
-                                                          "num_unknown_aborts",
-                                                          "num_expired_reqs"});
+  def_plain_value<
+      &EngineStats::num_steps, &EngineStats::num_running_reqs, &EngineStats::num_waiting_reqs,
+      &EngineStats::num_waiting_tokens, &EngineStats::num_free_blocks, &EngineStats::num_total_blocks,
+      &EngineStats::kv_cache_usage, &EngineStats::kv_cache_waste, &EngineStats::num_preemptions,
+      &EngineStats::num_full_graph_steps, &EngineStats::num_piecewise_graph_steps,
+      &EngineStats::num_eager_steps, &EngineStats::num_expert_tokens, &EngineStats::expert_load_imbalance,
+      &EngineStats::num_scheduled_tokens, &EngineStats::prefix_cache_queries, &EngineStats::prefix_cache_hits,
+      &EngineStats::external_prefix_cache_hits, &EngineStats::num_generation_tokens,
+      &EngineStats::num_spec_tokens, &EngineStats::num_accepted_spec_tokens, &EngineStats::num_unknown_aborts,
+      &EngineStats::num_expired_reqs>(stats, {"num_steps",
+                                              "num_running_reqs",
+                                              "num_waiting_reqs",
+                                              "num_waiting_tokens",
+                                              "num_free_blocks",
+                                              "num_total_blocks",
+                                              "kv_cache_usage",
+                                              "kv_cache_waste",
+                                              "num_preemptions",
+                                              "num_full_graph_steps",
+                                              "num_piecewise_graph_steps",
+                                              "num_eager_steps",
+                                              "num_expert_tokens",
+                                              "expert_load_imbalance",
+                                              "num_scheduled_tokens",
+                                              "prefix_cache_queries",
+                                              "prefix_cache_hits",
+                                              "external_prefix_cache_hits",
+                                              "num_generation_tokens",
+                                              "num_spec_tokens",
+                                              "num_accepted_spec_tokens",
+                                              "num_unknown_aborts",
+                                              "num_expired_reqs"});
 
   nb::enum_<PauseMode>(m, "PauseMode", "How an engine pauses.")
       .value("KEEP", PauseMode::kKeep, "Nothing is computed until it resumes.")
@@ -259,6 +264,15 @@ void bind_engine(nb::module_& m) {
                &EngineBase::apply_chat_template, nb::const_),
            "messages_json"_a, "options_json"_a = "{}", "chat_template"_a = "", ReleaseGil())
       .def("stats", &EngineBase::stats, ReleaseGil())
+      .def(
+          "expert_loads",
+          [](const EngineBase& engine) {
+            std::vector<std::pair<std::string, std::vector<uint64_t>>> loads;
+            for (ExpertLoad& load : engine.expert_loads())
+              loads.emplace_back(std::move(load.layer), std::move(load.num_tokens));
+            return loads;
+          },
+          ReleaseGil(), "The tokens of each expert, by the name of its layer.")
       .def_prop_ro("dead_error", &EngineBase::dead_error, ReleaseGil())
       .def("reset_prefix_cache", &EngineBase::reset_prefix_cache, ReleaseGil(),
            "Forgets cached prefixes. False, and nothing done, while a request is unfinished.")

@@ -199,6 +199,10 @@ class AsyncLLM(EngineOperations[_core.Engine]):
         """``LLM.reset_prefix_cache``, on another thread: it waits for a step."""
         return await self._on_thread(super().reset_prefix_cache)
 
+    async def expert_loads(self) -> dict[str, list[int]]:  # type: ignore[override]
+        """``LLM.expert_loads``, on another thread: it waits for the steps that run."""
+        return await self._on_thread(super().expert_loads)
+
     @staticmethod
     async def _on_thread(work: Callable[..., T], *arguments: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(None, work, *arguments)

@@ -123,6 +123,12 @@ class EngineOperations(Generic[EngineT]):
         """Counters since the start: steps, tokens, preemptions, prefix hits, free blocks."""
         return self._engine.stats()
 
+    def expert_loads(self) -> dict[str, list[int]]:
+        """Of a mixture of experts: how many tokens each expert was chosen by since the start, by the name of
+        its layer, in order; else empty. Raises MemoryError when the engine has ended."""
+        self._refuse_in_processor()
+        return dict(self._engine.expert_loads())
+
     @property
     def dead_error(self) -> str:
         """Why the engine has ended, which accepts no request any more; empty while it is alive."""

@@ -126,6 +126,24 @@ TEST_P(ExpertsTest, TiesGoToTheLowestIdAndPaddingNowhere) {
   for (size_t i = 8; i < 12; ++i) EXPECT_EQ(got.weights[i], 0.0F);
 }
 
+TEST_P(ExpertsTest, RoutingCountsWhatEachExpertWasChosenBy) {
+  ThreadPool pool(2);
+  for (const int64_t num_experts : {8, 60, 300}) {
+    const int32_t top_k = 3;
+    const Tensor logits = std::move(Tensor(DType::kFloat32, 101, num_experts).randomize(5, 2.0F));
+    Array<int32_t> num_tokens = {90};
+    Array<uint64_t> counts(static_cast<size_t>(num_experts), 7);
+    std::vector<uint64_t> expected(static_cast<size_t>(num_experts), 7);
+    for (int call = 0; call < 2; ++call) {
+      const Routing got =
+          route(logits, {.top_k = top_k, .num_tokens = num_tokens.data(), .counts = counts.data()}, &pool);
+      const std::vector<int32_t> ids = read(got.ids);
+      for (size_t i = 0; i < static_cast<size_t>(90 * top_k); ++i) ++expected[static_cast<size_t>(ids[i])];
+    }
+    EXPECT_EQ(read(counts), expected) << num_experts << " experts";
+  }
+}
+
 // Experts as a table wants them, and what they compute in double precision.
 class Experts {
  public:

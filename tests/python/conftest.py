@@ -52,6 +52,17 @@ def copy_of_demo_model(demo_model: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
+def moe_model(demo_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small trained mixture of experts, with the demo model's tokenizer, which it was trained with."""
+    directory = shutil.copytree(
+        ROOT / "tests" / "python" / "data" / "moe_model", tmp_path_factory.mktemp("moe") / "model"
+    )
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(demo_model / name, directory)
+    return directory
+
+
+@pytest.fixture(scope="session")
 def make_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """make_model(config, dtype="float32"): a directory with random weights; equal configs share one."""
     from random_models import write_random_model  # torch is not imported for other tests

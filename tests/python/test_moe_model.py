@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +15,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 DATA = ROOT / "tests" / "python" / "data"
 PROMPTS = json.loads((DATA / "demo_prompts.json").read_text())[::2]
 NUM_TOKENS = 64
-
-
-@pytest.fixture(scope="module")
-def moe_model(demo_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Its weights with the demo model's tokenizer, which it was trained with."""
-    directory = shutil.copytree(DATA / "moe_model", tmp_path_factory.mktemp("moe") / "model")
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(demo_model / name, directory)
-    return directory
 
 
 @pytest.fixture(scope="module")
@@ -41,15 +31,20 @@ def prompts(moe_model: Path) -> list[list[int]]:
 
 
 @pytest.fixture(scope="module")
-def answers(moe_model: Path, prompts: list[list[int]]) -> list[list[int]]:
-    llm = LLM(moe_model, dtype="float32")
+def llm(moe_model: Path) -> LLM:
+    return LLM(moe_model, dtype="float32", enable_prefix_caching=False)
+
+
+@pytest.fixture(scope="module")
+def answers(llm: LLM, prompts: list[list[int]]) -> list[list[int]]:
     params = SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True)
     outputs = llm.generate(prompts, params, use_tqdm=False)
+    assert llm.stats().num_preemptions == 0
     return [list(output.outputs[0].token_ids) for output in outputs]
 
 
-def test_greedy_tokens_equal_transformers_and_all_experts_are_used(
-    moe_model: Path, prompts: list[list[int]], answers: list[list[int]]
+def test_greedy_tokens_and_loads_of_experts_equal_transformers(
+    moe_model: Path, llm: LLM, prompts: list[list[int]], answers: list[list[int]]
 ) -> None:
     assert len(prompts) == 100
     model: Any = AutoModelForCausalLM.from_pretrained(
@@ -64,13 +59,13 @@ def test_greedy_tokens_equal_transformers_and_all_experts_are_used(
         sequences = [prompts[i] + answers[i] for i in batch]
         width = max(map(len, sequences))
         rows = torch.tensor([sequence + [0] * (width - len(sequence)) for sequence in sequences])
-        is_text = torch.arange(width) < torch.tensor([[len(sequence)] for sequence in sequences])
+        is_computed = torch.arange(width) < torch.tensor([[len(sequence) - 1] for sequence in sequences])
         # One pass over prompt and answer: if each token is the likeliest after those before it, then greedy
         # decoding with transformers gives the same.
         with torch.no_grad():
             logits = model(rows).logits
         for found in chosen:
-            found[-1] = found[-1][is_text.flatten()]
+            found[-1] = found[-1][is_computed.flatten()]
         for row, sequence in zip(logits, sequences, strict=True):
             end = len(sequence)
             likeliest = row[end - NUM_TOKENS - 1 : end - 1].argmax(-1).tolist()
@@ -79,8 +74,12 @@ def test_greedy_tokens_equal_transformers_and_all_experts_are_used(
     assert windows == [64, None] * 3
     assert sum(len(prompt) > 64 for prompt in prompts) >= 30  # so that they end within texts
     num_experts = model.config.num_local_experts
-    for found in chosen:
-        shares = torch.bincount(torch.cat(found).flatten(), minlength=num_experts) / sum(map(len, found))
+    loads = llm.expert_loads()
+    assert list(loads) == [f"model.layers.{i}.mlp" for i in range(len(chosen))]
+    for counted, found in zip(loads.values(), chosen, strict=True):
+        counts = torch.bincount(torch.cat(found).flatten(), minlength=num_experts)
+        assert counted == counts.tolist()
+        shares = counts / sum(map(len, found))
         assert shares.min() > 0.3 * 2 / num_experts and shares.max() < 3 * 2 / num_experts, shares
 
 

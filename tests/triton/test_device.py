@@ -7,10 +7,12 @@ device's kernels, and no client: requests go through the standard library.
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,6 +27,7 @@ if not DEVICE:
 
 PROMPTS = ["Once upon a time", "The baker", "A small boat drifted past", "In the morning", "It was raining"]
 MODEL = resolve_model(DEMO_MODEL)
+ROOT = Path(__file__).resolve().parents[2]
 LENGTH = 40
 BUDGET = 1 << 30
 SETTINGS: dict[str, Any] = {"dtype": "float32", "max_model_len": 512, "max_num_seqs": 16}
@@ -62,6 +65,22 @@ def test_a_script_gets_the_cpus_text_from_graphs(expected: dict[str, str]) -> No
     assert llm.stats().num_full_graph_steps > LENGTH // 2
     streamed = "".join(output.outputs[0].text for output in llm.stream(PROMPTS[1], params))
     assert streamed == expected[PROMPTS[1]]
+
+
+def test_experts_are_counted_as_on_the_cpu(tmp_path: Path) -> None:
+    """From graphs, whose padding is nobody's."""
+    model = shutil.copytree(ROOT / "tests" / "python" / "data" / "moe_model", tmp_path / "moe")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(Path(MODEL) / name, model)
+    params = SamplingParams(temperature=0, max_tokens=LENGTH, ignore_eos=True)
+    texts, loads = [], []
+    for settings in ({"device": "cpu", **SETTINGS}, ON_DEVICE):
+        llm = LLM(model, enable_prefix_caching=False, **settings)
+        texts.append([output.outputs[0].text for output in llm.generate(PROMPTS, params)])
+        loads.append(llm.expert_loads())
+        assert llm.stats().num_expert_tokens == sum(map(sum, loads[-1].values()))
+    assert texts[0] == texts[1]
+    assert loads[0] == loads[1]
 
 
 def test_requests_to_triton_get_the_cpus_text(server: TritonServer, expected: dict[str, str]) -> None:

@@ -32,6 +32,7 @@ GAUGES = (
     "kv_cache_usage_perc",
     "num_kv_cache_blocks",
     "num_kv_cache_blocks_used",
+    "expert_load_imbalance",
 )
 COUNTERS = (
     "prefix_cache_queries_total",
@@ -43,6 +44,7 @@ COUNTERS = (
     "spec_decode_num_draft_tokens_total",
     "spec_decode_num_accepted_tokens_total",
     "generation_tokens_total",
+    "expert_tokens_total",
     "request_success_total",
     "cudagraph_steps_total",
 )

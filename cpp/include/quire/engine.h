@@ -17,6 +17,7 @@
 #include "quire/chat_template.h"
 #include "quire/engine_config.h"
 #include "quire/error.h"
+#include "quire/expert_load.h"
 #include "quire/field.h"
 #include "quire/kv_events.h"
 #include "quire/memory_plan.h"
@@ -94,6 +95,10 @@ struct EngineStats {
   uint64_t num_full_graph_steps = 0;
   uint64_t num_piecewise_graph_steps = 0;
   uint64_t num_eager_steps = 0;
+  // Of a mixture of experts: tokens that experts were given, in all layers, and how much more than an even
+  // part the busiest of a layer was given in about the last second (1: none; 0: no request runs).
+  uint64_t num_expert_tokens = 0;
+  double expert_load_imbalance = 0.0;
   uint64_t num_preemptions = 0;
   uint64_t num_scheduled_tokens = 0;
   uint64_t prefix_cache_queries = 0;        // prompt tokens looked up
@@ -132,6 +137,10 @@ class QUIRE_API EngineBase {
   std::string apply_chat_template(const std::string& messages_json, const ChatTemplateOptions& options,
                                   const std::string& chat_template = "") const;
   EngineStats stats() const;
+  // Of a mixture of experts: one for each layer that has them, in order; else empty. Waits for the steps that
+  // run. Throws ResourceExhausted when the engine has ended. Not to be called from an output callback.
+  // Thread-safe.
+  std::vector<ExpertLoad> expert_loads() const;
   // Why the engine has ended: its requests were finished with kError and it accepts none. Empty while it is
   // alive. Thread-safe.
   std::string dead_error() const;

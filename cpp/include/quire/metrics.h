@@ -47,6 +47,7 @@ enum class Metric : uint8_t {
   kKVCacheUsage,          // [0, 1]: part of the blocks that this engine's requests hold
   kNumKVCacheBlocks,      // all there are; of a shared arena, as many as it could hold
   kNumKVCacheBlocksUsed,  // that this engine's requests hold; what is only cached is free
+  kExpertLoadImbalance,   // EngineStats::expert_load_imbalance
   // Counters.
   kPrefixCacheQueries,       // prompt tokens looked up
   kPrefixCacheHits,          // prompt tokens found
@@ -57,6 +58,7 @@ enum class Metric : uint8_t {
   kGenerationTokens,          // that were delivered: what follows a stop string is dropped, and not counted
   kSpecDecodeNumDraftTokens,  // draft tokens verified
   kSpecDecodeNumAcceptedTokens,  // draft tokens accepted
+  kExpertTokens,                 // EngineStats::num_expert_tokens, counted once a second and at the end
   kRequestSuccess,               // completions that ended, by finished_reason
   kCudagraphSteps,               // steps of a device that has captured graphs, by mode
 };

@@ -45,6 +45,8 @@ EngineStats EngineBase::stats() const {
   stats.num_full_graph_steps = s.num_full_graph_steps;
   stats.num_piecewise_graph_steps = s.num_piecewise_graph_steps;
   stats.num_eager_steps = s.num_eager_steps;
+  stats.num_expert_tokens = s.num_expert_tokens;
+  stats.expert_load_imbalance = s.expert_load_imbalance;
   stats.num_scheduled_tokens = s.num_scheduled_tokens;
   stats.prefix_cache_queries = s.prefix_cache_queries;
   stats.prefix_cache_hits = s.prefix_cache_hits;
@@ -55,6 +57,12 @@ EngineStats EngineBase::stats() const {
   stats.num_unknown_aborts = s.num_unknown_aborts + impl_->num_unknown_aborts;
   stats.num_expired_reqs = s.num_expired_reqs;
   return stats;
+}
+
+std::vector<ExpertLoad> EngineBase::expert_loads() const {
+  std::vector<ExpertLoad> loads;
+  impl_->core().call([&loads](EngineCore& core) { loads = core.expert_loads(); });
+  return loads;
 }
 
 std::string EngineBase::dead_error() const {

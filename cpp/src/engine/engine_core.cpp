@@ -74,6 +74,7 @@ EngineCore::EngineCore(const EngineConfig& config, std::unique_ptr<Executor> exe
     }
   }();
   executor_->initialize_kv_cache(kv_cache);
+  expert_meter_ = ExpertMeter(executor_->expert_loads());
   parts.hash_seed = make_hash_seed(config.prefix_caching_hash_seed);
   if (!config.kv_connector.empty()) parts.kv_connector = make_kv_connector(config, kv_cache);
   const bool records = config.flight_recorder_bytes > 0;
@@ -275,6 +276,8 @@ SchedulerStats EngineCore::stats() const {
   stats.num_full_graph_steps = steps_in(CudagraphMode::kFull);
   stats.num_piecewise_graph_steps = steps_in(CudagraphMode::kPiecewise);
   stats.num_eager_steps = steps_in(CudagraphMode::kNone);
+  stats.num_expert_tokens = expert_meter_.num_expert_tokens();
+  if (stats.num_running_reqs > 0) stats.expert_load_imbalance = expert_meter_.imbalance();
   return stats;
 }
 
@@ -309,6 +312,8 @@ void EngineCore::collect_step(EngineCoreOutputs& outputs) {
   if (step.grammar_output) free_grammar_outputs_.push_back(std::move(step.grammar_output));
   in_flight_.pop();
   if (in_flight_.empty()) step_error_.clear();
+  if (expert_meter_.is_due(now, !has_unfinished_requests()))
+    expert_meter_.observe(executor_->expert_loads(), now);
 }
 
 }  // namespace quire

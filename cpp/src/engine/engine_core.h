@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "engine/beam_groups.h"
+#include "engine/expert_meter.h"
 #include "engine/scheduler_recorder.h"
 #include "executor/executor.h"
 #include "messages/engine_core_messages.h"
@@ -64,6 +65,8 @@ class EngineCore {
   bool has_weights() const { return executor_->has_weights(); }
   const ModelInfo& model_info() const { return executor_->model_info(); }
   const Scheduler& scheduler() const { return *scheduler_; }
+  // With no step in flight: of all that was computed. Throws as Executor::expert_loads.
+  std::vector<ExpertLoad> expert_loads() { return executor_->expert_loads(); }
   // The scheduler's, and what the workers told with their steps.
   SchedulerStats stats() const;
   // From any thread. Throws InvalidArgument when there is no recorder, or the file cannot be written.
@@ -98,6 +101,7 @@ class EngineCore {
   std::vector<std::unique_ptr<SchedulerOutput>> free_scheduler_outputs_;  // recycled
   std::vector<std::unique_ptr<GrammarOutput>> free_grammar_outputs_;
   ModelRunnerOutput result_;
+  ExpertMeter expert_meter_{{}};
   std::array<uint64_t, kNumCudagraphModes> num_steps_by_mode_{};  // of workers that have graphs
   double last_collect_time_ = 0.0;
   bool holds_launches_ = false;

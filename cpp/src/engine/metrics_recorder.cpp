@@ -71,6 +71,8 @@ void MetricsRecorder::record_stats(const SchedulerStats& stats) {
       static_cast<double>(stats.num_used_blocks) / std::max(stats.num_total_blocks, 1);
   value(Metric::kNumKVCacheBlocks) = stats.num_total_blocks;
   value(Metric::kNumKVCacheBlocksUsed) = stats.num_used_blocks;
+  value(Metric::kExpertLoadImbalance) = stats.expert_load_imbalance;
+  value(Metric::kExpertTokens) += since(stats_.num_expert_tokens, stats.num_expert_tokens);
   value(Metric::kPrefixCacheQueries) += since(stats_.prefix_cache_queries, stats.prefix_cache_queries);
   value(Metric::kPrefixCacheHits) += since(stats_.prefix_cache_hits, stats.prefix_cache_hits);
   value(Metric::kExternalPrefixCacheHits) +=
@@ -89,8 +91,9 @@ void MetricsRecorder::record_stats(const SchedulerStats& stats) {
 
 void MetricsRecorder::record_end() {
   has_ended_ = true;
-  for (const Metric gauge : {Metric::kNumRequestsRunning, Metric::kNumRequestsWaiting, Metric::kKVCacheUsage,
-                             Metric::kNumKVCacheBlocks, Metric::kNumKVCacheBlocksUsed}) {
+  for (const Metric gauge :
+       {Metric::kNumRequestsRunning, Metric::kNumRequestsWaiting, Metric::kKVCacheUsage,
+        Metric::kNumKVCacheBlocks, Metric::kNumKVCacheBlocksUsed, Metric::kExpertLoadImbalance}) {
     value(gauge) = 0.0;
   }
 }

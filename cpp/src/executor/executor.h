@@ -12,6 +12,7 @@
 #include "messages/scheduler_output.h"
 #include "messages/weight_source.h"
 #include "quire/engine_config.h"
+#include "quire/expert_load.h"
 #include "quire/memory_plan.h"
 
 namespace quire {
@@ -56,6 +57,10 @@ class Executor {
   // Waits for the oldest step. What failed in it is in `output.error`. Takes the buffers of `output` for
   // steps to come: hand the same one back and nothing is allocated.
   virtual void collect(StepId step_id, ModelRunnerOutput& output) = 0;
+
+  // One for each layer with experts; at any time after initialize_kv_cache, and complete when no step is in
+  // flight. Throws InternalError when the device has failed.
+  virtual std::vector<ExpertLoad> expert_loads() { return {}; }
 };
 
 // Throws InvalidArgument for a model that make_local_executor would refuse for what it is: an architecture

@@ -283,6 +283,7 @@ class LocalExecutor final : public Executor {
     for (auto& rank : ranks_) rank->worker().communicator().reset();
     has_failed_ = false;
   }
+  std::vector<ExpertLoad> expert_loads() override { return ranks_[0]->worker().expert_loads(); }
 
  private:
   // What the ranks do without meeting.

@@ -12,6 +12,7 @@
 #include "device/activation_arena.h"
 #include "device/device_arena.h"
 #include "distributed/communicator.h"
+#include "quire/expert_load.h"
 #include "quire/export.h"
 #include "quire/kernels/ops.h"
 #include "quire/kv_connector.h"
@@ -44,6 +45,15 @@ struct BuildContext {
   // Beginnings of names of tensors that nobody reads: layers that predict more than the next token.
   std::vector<std::string> ignored_parts = {};
   Fnv compute_hash = {};  // layers add what they choose and a captured graph freezes: their kernels
+  std::vector<ExpertLoad> expert_loads = {};  // of the layers that count, as they begin
+
+  // Where a layer counts the tokens of its experts in ForwardContext::expert_counts.
+  size_t add_expert_counts(const std::string& layer, int32_t num_experts) {
+    size_t first = 0;
+    for (const ExpertLoad& load : expert_loads) first += load.num_tokens.size();
+    expert_loads.push_back({layer, std::vector<uint64_t>(static_cast<size_t>(num_experts))});
+    return first;
+  }
 };
 
 struct ForwardContext;
@@ -70,6 +80,7 @@ struct ForwardContext {
   GraphPieces* pieces = nullptr;                          // while one is captured in pieces
   KVConnectorWorker* kv_connector = nullptr;              // of a step, when it has per-layer hooks
   TensorView num_tokens = {};                             // ModelInput's
+  uint64_t* expert_counts = nullptr;                      // of all experts of all layers; null: nobody counts
 };
 
 }  // namespace quire

@@ -23,7 +23,8 @@ void MoEConfig::check(const HfConfig& config) const {
                     ", and leave 'num_experts_per_tok', ", top_k, ", experts to choose from"));
 }
 
-MoE::MoE(BuildContext& build, const std::string& name, const MoEConfig& config) : config_(config) {
+MoE::MoE(BuildContext& build, const std::string& name, const MoEConfig& config)
+    : config_(config), first_count_(build.add_expert_counts(name, config.num_experts)) {
   const Shard mine = exact_shard(build, config.intermediate_size, "the intermediate size of experts,");
   router_ = Linear::replicated(build, name + "." + config.router, config.num_experts, config.hidden_size,
                                config.router_bias);
@@ -61,6 +62,7 @@ void MoE::forward(const ForwardContext& ctx, TensorView out, TensorView x) const
   const TensorView expert_ids = ctx.arena.take(DType::kInt32, T, config_.top_k);
   const TensorView weights = ctx.arena.take(DType::kFloat32, T, config_.top_k);
   router_.forward(ctx, logits, x);
+  uint64_t* counts = ctx.expert_counts != nullptr ? ctx.expert_counts + first_count_ : nullptr;
   ctx.ops.route_to_experts(ctx.launch, {.logits = logits,
                                         .correction = correction_,
                                         .scoring = config_.scoring,
@@ -71,7 +73,8 @@ void MoE::forward(const ForwardContext& ctx, TensorView out, TensorView x) const
                                         .scale = config_.routed_scale,
                                         .num_tokens = ctx.num_tokens.as<int32_t>(),
                                         .expert_ids = expert_ids.as<int32_t>(),
-                                        .weights = weights.as<float>()});
+                                        .weights = weights.as<float>(),
+                                        .counts = counts});
   experts_->apply(ctx, out, x, expert_ids, weights);
   ctx.communicator.all_reduce_sum(ctx.launch, out);
   if (shared_) {

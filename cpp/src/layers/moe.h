@@ -1,6 +1,7 @@
 // A mixture of experts: a router sends each token to a few of many feed-forward parts (Shazeer et al., 2017).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -54,6 +55,7 @@ class MoE {
   MoEConfig config_;
   Linear router_;
   const float* correction_ = nullptr;  // [E], in the backend's memory; null: none
+  size_t first_count_;                 // of ForwardContext::expert_counts
   std::unique_ptr<ExpertsMethod> experts_;
   std::optional<GatedMLP> shared_;
   Linear shared_gate_;

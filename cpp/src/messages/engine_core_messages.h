@@ -148,9 +148,11 @@ struct SchedulerStats {
   uint64_t num_full_graph_steps = 0;
   uint64_t num_piecewise_graph_steps = 0;
   uint64_t num_eager_steps = 0;
-  double time_per_step = 0.0;      // seconds that a step takes besides its tokens, lately
-  double time_per_token = 0.0;     // seconds that each token of a step adds, lately
-  double mean_service_time = 0.0;  // seconds from first scheduled to finished, lately
+  double time_per_step = 0.0;          // seconds that a step takes besides its tokens, lately
+  double time_per_token = 0.0;         // seconds that each token of a step adds, lately
+  double mean_service_time = 0.0;      // seconds from first scheduled to finished, lately
+  uint64_t num_expert_tokens = 0;      // ExpertMeter's, like the next
+  double expert_load_imbalance = 0.0;  // 0 while no request runs
 
   template <class A>
   void fields(A& a) {
@@ -159,7 +161,7 @@ struct SchedulerStats {
       num_scheduled_tokens, prefix_cache_queries, prefix_cache_hits, external_prefix_cache_hits,
       num_generation_tokens, num_spec_tokens, num_accepted_spec_tokens, num_added_reqs, num_added_tokens,
       num_unknown_aborts, num_expired_reqs, num_full_graph_steps, num_piecewise_graph_steps, num_eager_steps,
-      time_per_step, time_per_token, mean_service_time);
+      time_per_step, time_per_token, mean_service_time, num_expert_tokens, expert_load_imbalance);
   }
 };
 

@@ -1,6 +1,7 @@
 #include "worker/model_builder.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "layers/quantization.h"
 #include "models/model_registry.h"
@@ -36,6 +37,7 @@ BuiltModel ModelBuilder::build(DType dtype, Checkpoint& checkpoint, DeviceArena&
         built.workspace_bytes, ops.sampling_workspace_bytes(build.max_num_seqs, built.model->vocab_size()));
   }
   built.hash = build.compute_hash.value();
+  built.expert_loads = std::move(build.expert_loads);
   return built;
 }
 
@@ -43,7 +45,9 @@ ModelBuilder::Measure ModelBuilder::measure(DType dtype, Checkpoint& checkpoint)
   const auto counter = make_measuring_arena();
   const auto nothing = make_measuring_loader();
   const BuiltModel built = build(dtype, checkpoint, *counter, *nothing);
-  const ModelRunner runner(runner_config_, *built.model, platform_, communicator_);
+  ModelRunnerConfig runner_config = runner_config_;
+  runner_config.expert_loads = built.expert_loads;
+  const ModelRunner runner(runner_config, *built.model, platform_, communicator_);
   Measure measure;
   measure.kv_cache_specs = built.model->kv_cache_specs();
   DeviceMemoryPlan& plan = measure.plan;

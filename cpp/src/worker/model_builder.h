@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "distributed/communicator.h"
 #include "formats/hf_config.h"
@@ -15,8 +16,9 @@ namespace quire {
 
 struct BuiltModel {
   std::unique_ptr<Model> model;
-  size_t workspace_bytes = 0;  // scratch that its ops ask for
-  uint64_t hash = 0;           // BuildContext::compute_hash
+  size_t workspace_bytes = 0;            // scratch that its ops ask for
+  uint64_t hash = 0;                     // BuildContext::compute_hash
+  std::vector<ExpertLoad> expert_loads;  // BuildContext's
 };
 
 // One rank's model, any number of times, from and to different places.

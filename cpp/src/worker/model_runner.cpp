@@ -28,6 +28,7 @@ ModelRunner::ModelRunner(const ModelRunnerConfig& config, const Model& model, Pl
       ops_(platform.ops()),
       launch_(platform.launch()),
       communicator_(communicator),
+      expert_counters_(config.expert_loads),
       drafter_(config.speculation.drafter.get()),
       proposed_(static_cast<size_t>(config.speculation.num_speculative_tokens)),
       records_(static_cast<size_t>(config.max_in_flight_steps) + 1) {
@@ -222,7 +223,7 @@ StepBuffersConfig ModelRunner::step_buffers_config(std::span<const int32_t> bloc
 }
 
 size_t ModelRunner::batch_bytes(std::span<const int32_t> block_sizes) const {
-  return platform_.step_buffers_bytes(step_buffers_config(block_sizes));
+  return platform_.step_buffers_bytes(step_buffers_config(block_sizes)) + expert_counters_.bytes();
 }
 
 void ModelRunner::set_kv_cache(const KVCacheConfig& config, std::vector<KVCacheView> layers,
@@ -244,6 +245,7 @@ void ModelRunner::set_kv_cache(const KVCacheConfig& config, std::vector<KVCacheV
   if (logits_processors_ && platform_.runtime() == nullptr) move_logits();
   activations_begin_ = arena_->mark();
   buffers_ = platform_.make_step_buffers(step_buffers_config(block_sizes), arena);
+  expert_counters_.place(arena, platform_);
   if (logits_processors_)
     buffers_->sampler().set_logits_hook([this](TensorView& logits) { change_logits(logits); });
 
@@ -262,14 +264,15 @@ void ModelRunner::set_kv_cache(const KVCacheConfig& config, std::vector<KVCacheV
 }
 
 ForwardContext ModelRunner::forward_context() {
-  return {ops_,
-          launch_,
-          communicator_,
-          *arena_,
-          kv_caches_,
-          kv_cache_groups_,
-          buffers_->inputs().attention_metadata(),
-          planning_layers_};
+  return {.ops = ops_,
+          .launch = launch_,
+          .communicator = communicator_,
+          .arena = *arena_,
+          .kv_caches = kv_caches_,
+          .kv_cache_groups = kv_cache_groups_,
+          .attention_metadata = buffers_->inputs().attention_metadata(),
+          .planning_layers = planning_layers_,
+          .expert_counts = expert_counters_.data()};
 }
 
 // Fills sampled_rows_ and sampling_rows_, in the rows' order, and the step's record.

@@ -15,6 +15,7 @@
 #include "models/model.h"
 #include "worker/cudagraph_dispatcher.h"
 #include "worker/drafter.h"
+#include "worker/expert_counters.h"
 #include "worker/graph_runner.h"
 #include "worker/input_batch.h"
 #include "worker/logits_processors.h"
@@ -31,6 +32,7 @@ struct ModelRunnerConfig {
   uint64_t model_hash = 0;  // BuildContext::compute_hash
   // A request has at most num_speculative_tokens drafts a step. With a drafter one step at most is in flight.
   Speculation speculation = {};
+  std::vector<ExpertLoad> expert_loads = {};  // BuildContext's
 
   int32_t max_num_logits() const { return speculation.max_num_logits(max_num_seqs, max_num_batched_tokens); }
 };
@@ -51,7 +53,8 @@ class ModelRunner {
 
   // Activations of the largest step.
   size_t activation_bytes() const;
-  // What inputs and results take of the arena besides; 0 on the host. `block_sizes`: of each KV cache group.
+  // What inputs, results and counts of experts take of the arena besides. `block_sizes`: of each KV cache
+  // group.
   size_t batch_bytes(std::span<const int32_t> block_sizes) const;
 
   // The caches, per layer, and the groups they belong to. Takes activation_bytes and batch_bytes of `arena`.
@@ -77,6 +80,9 @@ class ModelRunner {
   // Waits for the oldest step that was sampled and not finished, and fills `output`. On any thread, but one
   // at a time. When a step is executed, at most max_in_flight_steps others are sampled and unfinished.
   void finish_step(ModelRunnerOutput& output);
+
+  // As ExpertCounters::read.
+  std::vector<ExpertLoad> expert_loads() const { return expert_counters_.read(); }
 
   // A hash of everything that a captured graph has frozen: shapes, addresses, the choice of kernels.
   uint64_t compute_hash() const;
@@ -148,6 +154,7 @@ class ModelRunner {
   const LaunchContext& launch_;
   Communicator& communicator_;
   KVConnectorWorker* layer_hooks_ = nullptr;  // null: nobody's
+  ExpertCounters expert_counters_;
   std::unique_ptr<StepBuffers> buffers_;
   Drafter* drafter_ = nullptr;     // of the configuration, while requests are a scheduler's
   std::vector<int32_t> proposed_;  // by it

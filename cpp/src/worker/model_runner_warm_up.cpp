@@ -43,6 +43,7 @@ void ModelRunner::warm_up() {
   Drafter* const drafter = std::exchange(drafter_, nullptr);
   auto processors = std::exchange(logits_processors_, nullptr);
   warm_up_sampling();
+  expert_counters_.clear();
   drafter_ = drafter;
   logits_processors_ = std::move(processors);
   check_device(runtime, runtime.synchronize_stream(launch_.stream), "warming up");

@@ -70,6 +70,7 @@ Worker::Worker(const EngineConfig& config, const Backend& backend, const HfConfi
   model_ = std::move(built.model);
   workspace_bytes_ = built.workspace_bytes;
   runner_config_.model_hash = built.hash;
+  runner_config_.expert_loads = std::move(built.expert_loads);
   platform_->check();
   log(LogLevel::kInfo, "weights on ", platform_->name(), " after ", seconds_since(begin),
       " s: ", memory_.weights->used(), " bytes");
@@ -238,6 +239,11 @@ StepOutcome Worker::failed(const std::string& what, StepId step_id) {
   const std::string loss = platform_->loss();
   if (loss.empty()) return {step_id, what, false, {}};
   return {step_id, str(what, " (", platform_->name(), " is lost: ", loss, ")"), true, {}};
+}
+
+std::vector<ExpertLoad> Worker::expert_loads() {
+  platform_->select();
+  return runner_->expert_loads();
 }
 
 void Worker::finish_step(const StepOutcome& outcome, ModelRunnerOutput& output) {

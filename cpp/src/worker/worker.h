@@ -80,6 +80,10 @@ class Worker {
   // Takes the outcomes in order; may be called on another thread than the others.
   void finish_step(const StepOutcome& outcome, ModelRunnerOutput& output);
 
+  // Of the routers of this rank, which choose as those of all others. On the thread of finish_step, after
+  // initialize_kv_cache: see ExpertCounters::read. Throws InternalError when the device has failed.
+  std::vector<ExpertLoad> expert_loads();
+
  private:
   // Where the weights are.
   enum class WeightsState : uint8_t { kThere, kSaved, kGone };

@@ -146,6 +146,9 @@ __global__ void __launch_bounds__(32 * kWarps) route_kernel(const ExpertRoutingA
   if (lane < args.top_k) {
     ids[lane] = my_id;
     weights[lane] = my_weight * (args.renormalize ? args.scale / sum : args.scale);
+    if (args.counts != nullptr)
+      atomicAdd(reinterpret_cast<unsigned long long*>(args.counts) + my_id,
+                1ULL);  // NOLINT(google-runtime-int)
   }
 }
 

@@ -35,6 +35,7 @@ struct ExpertRoutingArgs {
   const int32_t* num_tokens = nullptr;
   int32_t* expert_ids = nullptr;  // [T, top_k] out; -1 of padding
   float* weights = nullptr;       // [T, top_k] out
+  uint64_t* counts = nullptr;     // [E] each grows by the tokens that chose it; null: nobody counts
 };
 
 // The weights of E experts, each as the backend's products read it, equal distances apart.
