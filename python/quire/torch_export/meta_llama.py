@@ -87,20 +87,24 @@ def _merged(
         import torch
 
         part = _part(name)
+        place = f"{files[0]}: tensor {name!r}"
         parts = [rank[name] for rank in ranks]
+        wanted = 1 if part.endswith("norm") else 2
+        if any(each.dim() != wanted for each in parts):
+            raise ValueError(f"{place} must have {wanted} dimensions, has {parts[0].dim()}")
         dimension = _DIMENSIONS.get(part, 0)
         if part == "tok_embeddings" and parts[0].shape[-1] != hidden:
             dimension = 1  # Llama 2's ranks have all rows
         if dimension is None or len(parts) == 1:
             whole = parts[0]
-        elif any(each.dim() != 2 for each in parts):
-            raise ValueError(f"{files[0]}: tensor {name!r} must have two dimensions")
         else:
-            whole = torch.cat(parts, dim=dimension)
+            try:
+                whole = torch.cat(parts, dim=dimension)
+            except RuntimeError:
+                shapes = ", ".join(str(list(each.shape)) for each in parts)
+                raise ValueError(f"{place} has shapes that are no parts of one: {shapes}") from None
         if part in ("attention.wq", "attention.wk"):
-            whole = _permuted(
-                whole, heads if part.endswith("q") else kv_heads, f"{files[0]}: tensor {name!r}"
-            )
+            whole = _permuted(whole, heads if part.endswith("q") else kv_heads, place)
         return whole
 
     return merge
