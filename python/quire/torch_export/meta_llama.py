@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quire.torch_export.sources import Source, read_json, read_state_dict
+from quire.torch_export.sources import META_PARAMS, META_RANKS, Source, read_json, read_state_dict
 
 if TYPE_CHECKING:
     import torch
@@ -37,10 +37,10 @@ _DIMENSIONS = {
 
 
 def open_consolidated(directory: Path) -> Source:
-    params_path = directory / "params.json"
+    params_path = directory / META_PARAMS
     params = read_json(params_path)
-    files = sorted(directory.glob("consolidated.*.pth"))
-    wanted = [f"consolidated.{rank:02}.pth" for rank in range(len(files))]
+    files = sorted(directory.glob(META_RANKS))
+    wanted = [META_RANKS.replace("*", f"{rank:02}") for rank in range(len(files))]
     missing = sorted(set(wanted) - {file.name for file in files})
     if missing:  # the others would make a smaller model
         raise ValueError(f"{directory}: has {', '.join(file.name for file in files)}, but no {missing[0]}")

@@ -21,7 +21,7 @@ _LAYER = re.compile(r"^model\.layers\.(\d+)\.")
 # Logits' log-probabilities may differ by so much, where the program computes in float32, or else.
 _TOLERANCE, _HALF_TOLERANCE = 2e-3, 0.25
 _DEFAULT_POSITIONS = 4096
-_RECOGNISED = ("Llama", "Mistral", "Qwen 2", "Qwen 3", "Gemma 2")
+RECOGNISED = ("Llama", "Mistral", "Qwen 2", "Qwen 3", "Gemma 2")
 # The weights of a layer, but for biases and for those that make it Qwen 3's or Gemma 2's.
 _PARTS = {
     *(f"self_attn.{part}_proj.weight" for part in "qkvo"),
@@ -74,9 +74,7 @@ def open_program(path: Path) -> Source:
     source = Source(str(path), tensors, directory=path.parent)
     graph = _Graph(path, program)
     source.find_config = lambda: _config_of(graph, path.parent / "config.json")
-    source.lacks_config = (
-        f"is a program of none of {', '.join(_RECOGNISED)}, and has no config.json beside it"
-    )
+    source.lacks_config = f"is a program of none of {', '.join(RECOGNISED)}, and has no config.json beside it"
     source.check = lambda directory: check_logits(program, directory, str(path))
     return source
 

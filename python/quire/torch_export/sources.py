@@ -20,6 +20,11 @@ from quire.torch_export.pickle_check import check_saved_pickles, is_archive
 if TYPE_CHECKING:
     import torch
 
+# Where a directory's weights may lie, by itself or as an index of shards: the first that is there.
+WEIGHT_FILES = ("pytorch_model.bin", "model.safetensors")
+INDEX_SUFFIX = ".index.json"
+META_PARAMS, META_RANKS = "params.json", "consolidated.*.pth"
+PROGRAM_SUFFIX = ".pt2"
 # What a state dict may lie in.
 _INNER_KEYS = ("state_dict", "model_state_dict", "model", "module")
 _MAX_JSON_BYTES = 64 << 20  # an index of 100,000 tensors has 10 MB
@@ -196,7 +201,7 @@ def open_path(path: Path) -> Source:
     if path.is_dir():
         return _open_directory(path)
     check_file(path)
-    if path.suffix == ".pt2":
+    if path.suffix == PROGRAM_SUFFIX:
         from quire.torch_export.programs import open_program
 
         return open_program(path)
@@ -208,12 +213,12 @@ def open_path(path: Path) -> Source:
 
 
 def _open_directory(path: Path) -> Source:
-    if (path / "params.json").exists() and any(path.glob("consolidated.*.pth")):
+    if (path / META_PARAMS).exists() and any(path.glob(META_RANKS)):
         from quire.torch_export.meta_llama import open_consolidated
 
         return open_consolidated(path)
-    for name in ("pytorch_model.bin", "model.safetensors"):
-        index = path / f"{name}.index.json"
+    for name in WEIGHT_FILES:
+        index = path / f"{name}{INDEX_SUFFIX}"
         if (path / name).exists():
             break
         if index.exists():
@@ -222,10 +227,7 @@ def _open_directory(path: Path) -> Source:
                 return _of_files(path, {path / shard: names for shard, names in shards.items()})
             return _open_shards(path, shards)
     else:
-        raise ValueError(
-            f"{path}: has no pytorch_model.bin, model.safetensors, index of one of them, or "
-            "consolidated.*.pth"
-        )
+        raise ValueError(f"{path}: has no {', '.join(WEIGHT_FILES)}, index of one of them, or {META_RANKS}")
     if name.endswith(".bin"):
         return _of_files(path, {path / name: None})
     return _open_shards(path, {name: None})
