@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from quire.torch_export.archive_check import check_archive
 from quire.torch_export.graph_attention import operation, read_attentions, read_output_cap
 from quire.torch_export.names import renamed
+from quire.torch_export.program_memory import check_memory
 from quire.torch_export.sources import Source, check_storage, check_stored, first_line, read_json
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def open_program(path: Path) -> Source:
     graph = _Graph(path, program)
     source.find_config = lambda: _config_of(graph, path.parent / "config.json")
     source.lacks_config = f"is a program of none of {', '.join(RECOGNISED)}, and has no config.json beside it"
-    source.check = lambda directory: check_logits(program, directory, str(path))
+    source.check = lambda directory: check_logits(program, directory, path)
     return source
 
 
@@ -261,7 +262,7 @@ class _Graph:
         return max([*finite, _DEFAULT_POSITIONS])
 
 
-def check_logits(program: Any, directory: Path, place: str) -> None:
+def check_logits(program: Any, directory: Path, place: Path) -> None:
     """Compares the program's logits of random tokens with the written model's. Raises ValueError."""
     import torch
 
@@ -272,8 +273,10 @@ def check_logits(program: Any, directory: Path, place: str) -> None:
         program, int(read_json(directory / "config.json")["vocab_size"]), place
     )
     try:
+        module = program.module()
+        check_memory(module, arguments, keywords, place.stat().st_size)
         with torch.no_grad():
-            given = program.module()(*arguments, **keywords)
+            given = module(*arguments, **keywords)
     except Exception as error:  # whatever an operation does with its arguments
         raise ValueError(
             f"{place}: the program fails with token ids: {first_line(error):.200}; give config, and "
@@ -319,7 +322,7 @@ def check_logits(program: Any, directory: Path, place: str) -> None:
 
 
 def _inputs(
-    program: Any, vocab_size: int, place: str
+    program: Any, vocab_size: int, place: Path
 ) -> tuple[tuple[Any, ...], dict[str, Any], torch.Tensor]:
     """The program's example with random token ids, and these."""
     import torch
