@@ -6,7 +6,7 @@
 #   QUIRE_BUILD_DIR     the build whose programs are run        default: build/default
 #   QUIRE_VLLM_PYTHON   Python with vLLM's scheduler            default: .venv-vllm/bin/python (setup_vllm.sh)
 #   CONFORMANCE_SEEDS   traces for vLLM and us                  default: 0:10000
-#   FUZZ_SECONDS        for each fuzz target of build/asan      default: 300
+#   FUZZ_SECONDS        for each fuzz target of build/asan, and for quire export      default: 300
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -31,9 +31,12 @@ simulation() {
   done
 }
 
-# Each fuzz target under the address sanitizer (`make sanitize` builds them), another seed each day.
+# Each fuzz target under the address sanitizer (`make sanitize` builds them), and damaged files of torch's to the
+# installed package, with another seed each day.
 fuzz() {
   local target
+  QUIRE_FUZZ_SECONDS="$fuzz_seconds" QUIRE_FUZZ_SEED="$(date +%Y%m%d)" \
+    "$python" -m pytest tests/python/test_export_fuzz.py -n 0 --durations=0
   for target in build/asan/tests/fuzz/*_fuzz; do
     echo "$target, seed $(date +%Y%m%d)"
     "$target" --seconds "$fuzz_seconds" --seed "$(date +%Y%m%d)" "tests/fuzz/seeds/$(basename "$target")"

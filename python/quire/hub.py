@@ -25,6 +25,7 @@ TOKENIZER_FILES = (
     "vocab.txt",
     "tekken.json",
     "*.tiktoken",
+    "tiktoken.model",
 )
 CONFIG_FILES = ("config.json", "generation_config.json")
 _INDEX = "model.safetensors.index.json"

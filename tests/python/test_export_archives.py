@@ -59,6 +59,14 @@ def pickled(value: Any) -> bytes:
     return buffer.getvalue()
 
 
+def with_pickle(content: bytes) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("archive/data.pkl", content)
+        archive.writestr("archive/version", "3")
+    return buffer.getvalue()
+
+
 def in_program(edit: Callable[[Any], None]) -> dict[str, Callable[[bytes], bytes]]:
     def change(content: bytes) -> bytes:
         program = json.loads(content)
@@ -112,6 +120,16 @@ HOSTILE: dict[str, tuple[dict[str, Any], dict[str, bytes], str]] = {
     "library": ({}, {"data/aotinductor/model/a.so": b"x"}, "is compiled code; export the model without"),
     "size": (set_size(OPEN), {}, r"the size .__import__.* is no expression of symbols and numbers"),
     "size's text": (set_size(f'Symbol("{OPEN}")'), {}, "is no expression of symbols and numbers"),
+    "powers": (set_size("9**9**9**9"), {}, "the size .* is no expression of symbols and numbers"),
+    "Pow": (set_size("Pow(9, Pow(9, Pow(9, 9)))"), {}, "the size .* is no expression of symbols and num"),
+    "powers of powers": (set_size("((9**64)**64)**64"), {}, "the size .* is no expression of symbols and"),
+    "shifts": (set_size("1 << 10**10"), {}, "the size .* is no expression of symbols and numbers"),
+    "long": (set_size("s0 + " * 3000 + "s0"), {}, "the size .* is no expression of symbols and numbers"),
+    "deep example": (
+        {"data/sample_inputs/model.pt": lambda _: with_pickle(b"\x80\2}N" + b"\x85" * 300_000 + b"Ns.")},
+        {},
+        "refused, because its pickle has tuples larger than tensors need",
+    ),
     "operation": (
         set_target("torch.os.system"),
         {},
@@ -183,6 +201,16 @@ def test_guards_of_a_program_are_not_run(
     assert [path.name for path in tmp_path.iterdir()] == ["guarded.pt2"]
 
 
+def test_what_torch_says_of_an_archive_is_in_the_error(
+    archive: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It logs pages, and refers to them."""
+    path = rewrite(archive, tmp_path / "a.pt2", set_payload("weights", path_name="weight_1"))
+    with pytest.raises(ValueError, match=r"a\.pt2: cannot be read as an archive of torch\.export: .*storage"):
+        quire.export(path, tmp_path / "out")
+    assert capfd.readouterr().err == ""
+
+
 def test_a_rewritten_archive_is_what_it_was(archive: Path, tmp_path: Path) -> None:
     """Or the tests above would say nothing."""
     check_archive(archive)
@@ -195,6 +223,13 @@ def test_what_is_no_archive_is_named(archive: Path, tmp_path: Path) -> None:
     path = tmp_path / "a.pt2"
     path.write_bytes(archive.read_bytes()[:-100])
     with pytest.raises(ValueError, match=r"a\.pt2: cannot be read as an archive of torch\.export"):
+        check_archive(path)
+    path.write_bytes(archive.read_bytes().replace(b"models/model.json", b"models/model\xde\xff\xff\xff\xff"))
+    with pytest.raises(ValueError, match=r"a\.pt2: cannot be read as an archive of torch\.export: 'utf-8'"):
+        check_archive(path)
+    # Python's reader of archives, which torch.export.load falls back on, finds one anywhere in a file.
+    path.write_bytes(b"x" + archive.read_bytes())
+    with pytest.raises(ValueError, match=r"a\.pt2: cannot be read as an archive .*: it has no records"):
         check_archive(path)
     with zipfile.ZipFile(path, "w") as old:
         old.writestr("version", "8.14")

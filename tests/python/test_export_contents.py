@@ -111,7 +111,7 @@ def test_views_and_shared_storages_are_written_as_they_look(tmp_path: Path) -> N
             "refused, because its pickle names torch.nn.modules.linear.Linear",
         ),
         ("script", "is TorchScript, which is code; save model"),
-        ("cut", "cannot be read as torch.save writes: RuntimeError: PytorchStreamReader failed"),
+        ("cut", "cannot be read as torch.save writes: File is not a zip file"),
     ],
 )
 def test_other_files_are_named(content: Any, message: str, tmp_path: Path) -> None:
@@ -165,7 +165,53 @@ UNTRUSTED: dict[str, tuple[str, Callable[[Path], object], str]] = {
         lambda path: path.write_text(json.dumps({"weight_map": {NORM: "/etc/passwd"}})),
         f"weight_map of '{NORM}' must be a file name, got '/etc/passwd'",
     ),
+    "zero byte": (
+        "pytorch_model.bin.index.json",
+        lambda path: path.write_text(json.dumps({"weight_map": {NORM: "a\0.bin"}})),
+        f"weight_map of '{NORM}' is no file's name: 'a.x00.bin'",
+    ),
+    "no directory": (
+        "pytorch_model.bin",
+        lambda path: path.write_bytes(path.read_bytes().replace(b"PK\1\2", b"PK\1\3")),
+        "cannot be read as torch.save writes: Bad magic number for central directory",
+    ),
+    "attributes": (
+        "pytorch_model.bin",
+        lambda path: write_pickle(path, b"ccollections\nOrderedDict\n)RX\1\0\0\0aNs}X\5\0\0\0itemsNsb."),
+        "'a' is NoneType, and no tensor",
+    ),
+    "deep key": (
+        "pytorch_model.bin",
+        lambda path: write_pickle(path, b"}N" + b"\x85" * 300_000 + b"Ns."),
+        "refused, because its pickle has tuples larger than tensors need",
+    ),
+    "key of keys": (
+        "pytorch_model.bin",
+        lambda path: write_pickle(path, b"}N" + b"q\0h\0\x86" * 60 + b"Ns."),
+        "refused, because its pickle has tuples larger than tensors need",
+    ),
+    "bytes": (
+        "pytorch_model.bin",
+        lambda path: write_pickle(path, b"}X\1\0\0\0acbuiltins\nbytearray\nJ\xff\xff\xff\x7f\x85Rs."),
+        "refused, because its pickle names builtins.bytearray, which is no tensor",
+    ),
+    "made tensor": (
+        "pytorch_model.bin",
+        lambda path: write_pickle(path, b"}X\1\0\0\0actorch\nFloatTensor\nJ\0\xe1\xf5\5\x85Rs."),
+        "its tensors have 400000000 bytes, the file",
+    ),
 }
+
+
+def write_pickle(path: Path, operations: bytes) -> None:
+    """An archive as torch.save writes it, of these operations."""
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, data in (
+            ("data.pkl", b"\x80\2" + operations),
+            ("byteorder", b"little"),
+            ("version", b"3\n"),
+        ):
+            archive.writestr(f"archive/{name}", data)
 
 
 def write_compressed(path: Path) -> None:
@@ -204,6 +250,37 @@ def test_a_rank_that_is_missing_is_named(tmp_path: Path) -> None:
         ValueError, match=r"has consolidated\.00\.pth, .*02\.pth, but no consolidated\.01\.pth"
     ):
         quire.export(tmp_path, tmp_path.parent / "out")
+
+
+def test_a_deep_key_of_a_file_from_before_archives(tmp_path: Path) -> None:
+    torch.save({"a": torch.zeros(1)}, tmp_path / "a.pt", _use_new_zipfile_serialization=False)
+    whole = (tmp_path / "a.pt").read_bytes()
+    (tmp_path / "a.pt").write_bytes(whole.replace(b"}q\0", b"}q\0N" + b"\x85" * 300_000 + b"Ns", 1))
+    with pytest.raises(ValueError, match=r"a\.pt: refused, because its pickle has tuples larger than"):
+        quire.export(tmp_path / "a.pt", tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("name", "shapes", "message"),
+    [
+        ("layers.0.attention.wq.weight", [[8], [8]], "must have 2 dimensions, has 1"),
+        ("layers.0.feed_forward.w1.weight", [[8, 8], [8, 4]], r"no parts of one: \[8, 8\], \[8, 4\]"),
+        ("tok_embeddings.weight", [[], []], "must have 2 dimensions, has 0"),
+        ("norm.weight", [[8, 1], [8, 1]], "must have 1 dimensions, has 2"),
+    ],
+)
+def test_parts_of_ranks_that_do_not_fit_are_named(
+    name: str, shapes: list[list[int]], message: str, tmp_path: Path
+) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "params.json").write_text(json.dumps({"dim": 8, "n_layers": 1, "n_heads": 2}))
+    whole = {"tok_embeddings.weight": [8, 8], "layers.0.feed_forward.w1.weight": [8, 8], "norm.weight": [8]}
+    for rank, shape in enumerate(shapes):
+        state = {key: torch.ones(size) for key, size in (whole | {name: shape}).items()}
+        torch.save(state, source / f"consolidated.{rank:02}.pth")
+    with pytest.raises(ValueError, match=rf"consolidated\.00\.pth: tensor '{name}' .*{message}"):
+        quire.export(source, tmp_path / "out")
 
 
 @pytest.mark.parametrize("package", ["torch", "safetensors"])

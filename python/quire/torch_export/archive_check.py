@@ -12,11 +12,11 @@ import io
 import json
 import pickle
 import re
-import zipfile
 from pathlib import Path
 from typing import Any
 
-from quire.torch_export.sources import check_records
+from quire.torch_export.pickle_check import check_saved_pickles
+from quire.torch_export.sources import check_records, first_line
 
 # Of records: what they are, and what would do.
 _REFUSED_RECORDS = {
@@ -29,6 +29,9 @@ _SIZE_NAMES = re.compile(
     r"Symbol|Integer|Float|Rational|Half|One|Zero|NegativeOne|Mul|Add|Pow|Max|Min|Mod|PythonMod|FloorDiv|CleanDiv|"
     r"CeilDiv|IntTrueDiv|Equality|Unequality|Eq|Ne|(Strict)?(Less|Greater)Than|Lt|Le|Gt|Ge|And|Or|Not|[suz]\d+"
 )
+_OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.Pow, ast.UAdd, ast.USub)
+_MAX_SIZE_TEXT = 10_000
+_MAX_EXPONENT = 64
 _PYTHON_OPERATIONS = re.compile(
     r"_operator\.(add|sub|mul|floordiv|mod|truediv|pow|neg|eq|ne|lt|le|gt|ge|and_|or_|getitem)"
     r"|math\.(ceil|floor|trunc)|torch\.sym_(int|float|max|min|not|ite|sum)"
@@ -46,17 +49,19 @@ def check_archive(path: Path) -> None:
     """Raises ValueError naming what the archive holds that would run code, or that is not read."""
     import torch
 
+    # torch.export.load falls back on an older form, of pickles, which Python's reader of archives finds.
+    names = check_records(path, "an archive of torch.export")
+    if not names:
+        raise ValueError(f"{path}: cannot be read as an archive of torch.export: it has no records")
+    if "serialized_exported_program.json" in names or "version" in names:
+        raise ValueError(f"{path}: is of torch before 2.8; load and save it anew with a later one")
     try:
-        check_records(path)
-        with zipfile.ZipFile(path) as archive:
-            names = archive.namelist()
-        if "serialized_exported_program.json" in names or "version" in names:
-            raise ValueError(f"{path}: is of torch before 2.8; load and save it anew with a later one")
         reader = torch._C.PyTorchFileReader(str(path))  # torch's own: another might see other records
         records = list(reader.get_all_records())
-    except (zipfile.BadZipFile, RuntimeError, OSError) as error:
+        contents = {record: reader.get_record(record) for record in records if _is_read(record)}
+    except Exception as error:  # of numbers or names that are none, any
         raise ValueError(
-            f"{path}: cannot be read as an archive of torch.export: {_first_line(error)}"
+            f"{path}: cannot be read as an archive of torch.export: {first_line(error)}"
         ) from None
     if len(set(records)) != len(records):
         raise ValueError(f"{path}: has two records of one name")
@@ -68,15 +73,15 @@ def check_archive(path: Path) -> None:
                 raise ValueError(f"{path}: record {record!r} is {what}")
         place = f"{path}: record {record!r}"
         if record.endswith(".pt"):
-            _check_pickle(reader.get_record(record), place)
+            _check_pickle(contents[record], place)
         elif record.startswith("models/"):
-            _check_program(_json(reader.get_record(record), place), place)
+            _check_program(_json(contents[record], place), place)
         elif record.endswith("_config.json"):
-            _check_payloads(_json(reader.get_record(record), place), place)
+            _check_payloads(_json(contents[record], place), place)
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+def _is_read(record: str) -> bool:
+    return record.startswith("models/") or record.endswith((".pt", "_config.json"))
 
 
 def _json(content: bytes, place: str) -> Any:
@@ -93,6 +98,7 @@ def _check_pickle(content: bytes, place: str) -> None:
     if not content:
         return
     try:
+        check_saved_pickles(io.BytesIO(content), place)
         torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         named = re.search(r"GLOBAL ([\w.]+)", str(error))
@@ -102,7 +108,9 @@ def _check_pickle(content: bytes, place: str) -> None:
             "export the model with tensors as its only inputs"
         ) from None
     except Exception as error:  # whatever its reader raises
-        raise ValueError(f"{place} cannot be read as torch.save writes: {_first_line(error)}") from None
+        if str(error).startswith(place):
+            raise
+        raise ValueError(f"{place} cannot be read as torch.save writes: {first_line(error)}") from None
 
 
 def _check_payloads(content: Any, place: str) -> None:
@@ -172,25 +180,48 @@ def _check_operation(target: str, place: str) -> None:
 
 
 def _check_size(text: str, place: str) -> None:
-    """Sums, products and the like of symbols and numbers."""
+    """Sums, products and the like of symbols and numbers, of which none takes long to compute."""
     refused = ValueError(f"{place}: the size {text!r:.100} is no expression of symbols and numbers")
     try:
-        nodes = list(ast.walk(ast.parse(text, mode="eval")))
+        nodes = list(ast.walk(ast.parse(text if len(text) <= _MAX_SIZE_TEXT else "", mode="eval")))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise refused from None
-    plain = (ast.Expression, ast.Load, ast.keyword, ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop)
+    plain = (ast.Expression, ast.Load, ast.keyword, ast.UnaryOp, *_OPERATORS)
     for node in nodes:
         if isinstance(node, ast.Name):
             accepted = bool(_SIZE_NAMES.fullmatch(node.id))
         elif isinstance(node, ast.Call):
+            is_power = isinstance(node.func, ast.Name) and node.func.id == "Pow"
             accepted = isinstance(node.func, ast.Name)
+            if is_power:
+                accepted = len(node.args) == 2 and _is_small_power(*node.args)
+        elif isinstance(node, ast.BinOp):
+            accepted = not isinstance(node.op, ast.Pow) or _is_small_power(node.left, node.right)
         elif isinstance(node, ast.Constant):
-            is_name = isinstance(node.value, str) and re.fullmatch(r"\w+", node.value, re.ASCII)
+            is_name = isinstance(node.value, str) and re.fullmatch(r"\w{1,64}", node.value, re.ASCII)
             accepted = bool(is_name) or isinstance(node.value, (int, float))
         else:
             accepted = isinstance(node, plain)
         if not accepted:
             raise refused
+
+
+def _is_small_power(base: ast.expr, exponent: ast.expr) -> bool:
+    """Of what is no power itself, to a number of a few digits: ``9**9**9`` is computed as it is read."""
+    names = ("Integer", "Rational", "Half", "One", "NegativeOne")
+    for node in ast.walk(exponent):
+        if isinstance(node, ast.Constant):
+            if not isinstance(node.value, (int, float)) or abs(node.value) > _MAX_EXPONENT:
+                return False
+        elif isinstance(node, ast.Name):
+            if node.id not in names:
+                return False
+        elif not isinstance(node, (ast.Call, ast.Load, ast.UnaryOp, ast.USub)):
+            return False
+    return not any(
+        isinstance(node, ast.Pow) or (isinstance(node, ast.Name) and node.id == "Pow")
+        for node in ast.walk(base)
+    )
 
 
 def _check_tree(text: str, place: str) -> None:

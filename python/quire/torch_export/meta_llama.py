@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quire.torch_export.sources import Source, read_json, read_state_dict
+from quire.torch_export.sources import META_PARAMS, META_RANKS, Source, read_json, read_state_dict
 
 if TYPE_CHECKING:
     import torch
@@ -37,10 +37,10 @@ _DIMENSIONS = {
 
 
 def open_consolidated(directory: Path) -> Source:
-    params_path = directory / "params.json"
+    params_path = directory / META_PARAMS
     params = read_json(params_path)
-    files = sorted(directory.glob("consolidated.*.pth"))
-    wanted = [f"consolidated.{rank:02}.pth" for rank in range(len(files))]
+    files = sorted(directory.glob(META_RANKS))
+    wanted = [META_RANKS.replace("*", f"{rank:02}") for rank in range(len(files))]
     missing = sorted(set(wanted) - {file.name for file in files})
     if missing:  # the others would make a smaller model
         raise ValueError(f"{directory}: has {', '.join(file.name for file in files)}, but no {missing[0]}")
@@ -87,20 +87,24 @@ def _merged(
         import torch
 
         part = _part(name)
+        place = f"{files[0]}: tensor {name!r}"
         parts = [rank[name] for rank in ranks]
+        wanted = 1 if part.endswith("norm") else 2
+        if any(each.dim() != wanted for each in parts):
+            raise ValueError(f"{place} must have {wanted} dimensions, has {parts[0].dim()}")
         dimension = _DIMENSIONS.get(part, 0)
         if part == "tok_embeddings" and parts[0].shape[-1] != hidden:
             dimension = 1  # Llama 2's ranks have all rows
         if dimension is None or len(parts) == 1:
             whole = parts[0]
-        elif any(each.dim() != 2 for each in parts):
-            raise ValueError(f"{files[0]}: tensor {name!r} must have two dimensions")
         else:
-            whole = torch.cat(parts, dim=dimension)
+            try:
+                whole = torch.cat(parts, dim=dimension)
+            except RuntimeError:
+                shapes = ", ".join(str(list(each.shape)) for each in parts)
+                raise ValueError(f"{place} has shapes that are no parts of one: {shapes}") from None
         if part in ("attention.wq", "attention.wk"):
-            whole = _permuted(
-                whole, heads if part.endswith("q") else kv_heads, f"{files[0]}: tensor {name!r}"
-            )
+            whole = _permuted(whole, heads if part.endswith("q") else kv_heads, place)
         return whole
 
     return merge

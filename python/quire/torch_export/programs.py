@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quire.torch_export.archive_check import check_archive
 from quire.torch_export.graph_attention import operation, read_attentions, read_output_cap
 from quire.torch_export.names import renamed
-from quire.torch_export.sources import Source, check_storage, read_json
+from quire.torch_export.program_memory import check_memory
+from quire.torch_export.sources import Source, check_storage, check_stored, first_line, read_json
 
 if TYPE_CHECKING:
     import torch
@@ -20,7 +22,7 @@ _LAYER = re.compile(r"^model\.layers\.(\d+)\.")
 # Logits' log-probabilities may differ by so much, where the program computes in float32, or else.
 _TOLERANCE, _HALF_TOLERANCE = 2e-3, 0.25
 _DEFAULT_POSITIONS = 4096
-_RECOGNISED = ("Llama", "Mistral", "Qwen 2", "Qwen 3", "Gemma 2")
+RECOGNISED = ("Llama", "Mistral", "Qwen 2", "Qwen 3", "Gemma 2")
 # The weights of a layer, but for biases and for those that make it Qwen 3's or Gemma 2's.
 _PARTS = {
     *(f"self_attn.{part}_proj.weight" for part in "qkvo"),
@@ -32,16 +34,32 @@ _HEAD_NORMS = {"self_attn.q_norm.weight", "self_attn.k_norm.weight"}
 _OUTER_NORMS = {"pre_feedforward_layernorm.weight", "post_feedforward_layernorm.weight"}
 
 
+class _Warnings(logging.Filter):
+    """Keeps back the pages that torch logs of an archive which it cannot read, but for the first error."""
+
+    cause: BaseException | None = None
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if self.cause is None and record.exc_info:
+            self.cause = record.exc_info[1]
+        return False
+
+
 def load_program(path: Path) -> Any:
     """The program of an archive that holds nothing else. Raises ValueError for one that would run code."""
     import torch
 
     check_archive(path)
+    warnings = _Warnings()
+    log = logging.getLogger("torch.export")
+    log.addFilter(warnings)
     try:
         program = torch.export.load(path)
     except Exception as error:  # whatever its reader raises
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise ValueError(f"{path}: cannot be read as an archive of torch.export: {first}") from None
+        first = first_line(warnings.cause or error)
+        raise ValueError(f"{path}: cannot be read as an archive of torch.export: {first:.200}") from None
+    finally:
+        log.removeFilter(warnings)
     program._guards_code = []  # source of Python's about inputs, which here are of ours
     return program
 
@@ -49,16 +67,16 @@ def load_program(path: Path) -> Any:
 def open_program(path: Path) -> Source:
     program = load_program(path)
     weights = _weights(program)
-    for name, value in weights.items():
+    stored = {**weights, **_tensors_of(program.constants), **_tensors_of(_examples(program))}
+    for name, value in stored.items():
         check_storage(value, f"{path}: tensor {name!r:.200}")
+    check_stored(stored, path)
     tensors = {name: _returns(value) for name, value in weights.items()}
     source = Source(str(path), tensors, directory=path.parent)
     graph = _Graph(path, program)
     source.find_config = lambda: _config_of(graph, path.parent / "config.json")
-    source.lacks_config = (
-        f"is a program of none of {', '.join(_RECOGNISED)}, and has no config.json beside it"
-    )
-    source.check = lambda directory: check_logits(program, directory, str(path))
+    source.lacks_config = f"is a program of none of {', '.join(RECOGNISED)}, and has no config.json beside it"
+    source.check = lambda directory: check_logits(program, directory, path)
     return source
 
 
@@ -66,11 +84,25 @@ def _config_of(graph: _Graph, beside: Path) -> dict[str, Any] | None:
     """What the graph tells, else what lies beside the archive."""
     try:
         found = graph.config()
-    except ValueError:
+    except Exception as error:  # of a graph that no torch has written, any
         if not beside.exists():
-            raise
+            if isinstance(error, ValueError):
+                raise
+            raise graph.fail(f"its graph cannot be read: {first_line(error):.200}") from None
         found = None
     return found or (read_json(beside) if beside.exists() else None)
+
+
+def _tensors_of(values: Mapping[Any, Any]) -> dict[str, torch.Tensor]:
+    import torch
+
+    return {str(name): value for name, value in values.items() if isinstance(value, torch.Tensor)}
+
+
+def _examples(program: Any) -> dict[Any, Any]:
+    """The inputs that it was exported with, by their places and names."""
+    arguments, keywords = program.example_inputs or ((), {})
+    return {**dict(enumerate(arguments)), **keywords}
 
 
 def _weights(program: Any) -> dict[str, torch.Tensor]:
@@ -146,7 +178,7 @@ class _Graph:
         config |= self._attention(kind, head_dim, max(layers) + 1)
         if kind == "Llama" and config.get("sliding_window"):
             if any(part.endswith(".bias") for part in of_layer):
-                raise self._fail("it has biases and a window, which neither Llama nor Mistral has")
+                raise self.fail("it has biases and a window, which neither Llama nor Mistral has")
             # Ministral is the one whose layers differ.
             kind = "Ministral" if "full_attention" in config["layer_types"] else "Mistral"
             config |= {"architectures": [f"{kind}ForCausalLM"], "model_type": kind.lower()}
@@ -156,12 +188,12 @@ class _Graph:
         """Windows, soft caps and the scale, where the architecture has a choice of them."""
         found = read_attentions(self._program.graph)
         if len(found) != num_layers:
-            raise self._fail(f"the graph has {len(found)} attentions of {num_layers} layers")
+            raise self.fail(f"the graph has {len(found)} attentions of {num_layers} layers")
         windows = {attention.window for attention in found if attention.window is not None}
         scales = {attention.scale or head_dim**-0.5 for attention in found}
         caps = {attention.soft_cap for attention in found}
         if len(windows) > 1 or len(scales) > 1 or len(caps) > 1:
-            raise self._fail(
+            raise self.fail(
                 f"layers have several windows {sorted(windows)}, scales {sorted(scales)} or caps {caps}"
             )
         scale, cap, window = scales.pop(), caps.pop(), windows.pop() if windows else None
@@ -176,13 +208,13 @@ class _Graph:
                 "layer_types": kinds,
             }
         if not math.isclose(scale, head_dim**-0.5, rel_tol=1e-3) or cap is not None:
-            raise self._fail(f"scores are scaled by {scale:.6g} with the cap {cap}, which {kind} has not")
+            raise self.fail(f"scores are scaled by {scale:.6g} with the cap {cap}, which {kind} has not")
         if window is None:
             return {}
         found_windows = {"sliding_window": window, "layer_types": kinds}
         return found_windows if kind == "Llama" else {"use_sliding_window": True, **found_windows}
 
-    def _fail(self, what: str) -> ValueError:
+    def fail(self, what: str) -> ValueError:
         return ValueError(f"{self._path}: {what}; give config, the model's config.json or its directory")
 
     def _calls(self, *names: str) -> list[Any]:
@@ -199,7 +231,7 @@ class _Graph:
         for node in self._calls("rms_norm"):
             found.update(float(arg) for arg in node.args if isinstance(arg, float))
         if len(found) != 1:
-            raise self._fail(f"the graph's norms have the epsilons {sorted(found)}, and not one")
+            raise self.fail(f"the graph's norms have the epsilons {sorted(found)}, and not one")
         return found.pop()
 
     def _rotary(self) -> tuple[int, float]:
@@ -208,11 +240,11 @@ class _Graph:
         tensors = {**dict(program.named_buffers()), **program.constants}
         found = [value for name, value in tensors.items() if name.endswith("inv_freq") and value.dim() == 1]
         if not found:
-            raise self._fail("the archive has no inv_freq, which tells the size of a head")
+            raise self.fail("the archive has no inv_freq, which tells the size of a head")
         frequencies = found[0].double()
         head_dim = 2 * len(frequencies)
         if head_dim < 4:
-            raise self._fail(f"inv_freq has {len(frequencies)} values")
+            raise self.fail(f"inv_freq has {len(frequencies)} values")
         theta = float(frequencies[1]) ** (-head_dim / 2)
         # Written in float32, and by people: the nearest number of few digits.
         theta = float(f"{theta:.4g}")
@@ -220,7 +252,7 @@ class _Graph:
         if any(
             not math.isclose(a, float(b), rel_tol=1e-3) for a, b in zip(expected, frequencies, strict=True)
         ):
-            raise self._fail("inv_freq is scaled, and the graph does not tell how")
+            raise self.fail("inv_freq is scaled, and the graph does not tell how")
         return head_dim, theta
 
     def _positions(self) -> int:
@@ -230,7 +262,7 @@ class _Graph:
         return max([*finite, _DEFAULT_POSITIONS])
 
 
-def check_logits(program: Any, directory: Path, place: str) -> None:
+def check_logits(program: Any, directory: Path, place: Path) -> None:
     """Compares the program's logits of random tokens with the written model's. Raises ValueError."""
     import torch
 
@@ -240,9 +272,22 @@ def check_logits(program: Any, directory: Path, place: str) -> None:
     arguments, keywords, ids = _inputs(
         program, int(read_json(directory / "config.json")["vocab_size"]), place
     )
-    with torch.no_grad():
-        given = program.module()(*arguments, **keywords)
-    logits = given[0] if isinstance(given, (tuple, list)) else getattr(given, "logits", given)
+    try:
+        module = program.module()
+        check_memory(module, arguments, keywords, place.stat().st_size)
+        with torch.no_grad():
+            given = module(*arguments, **keywords)
+    except Exception as error:  # whatever an operation does with its arguments
+        raise ValueError(
+            f"{place}: the program fails with token ids: {first_line(error):.200}; give config, and "
+            "check=False (--no-check)"
+        ) from None
+    logits = given[0] if isinstance(given, (tuple, list)) and given else getattr(given, "logits", given)
+    if not isinstance(logits, torch.Tensor) or logits.dim() != 3 or logits.shape[1] != ids.shape[1]:
+        raise ValueError(
+            f"{place}: the program returns no logits [batch, length, vocabulary]; "
+            "check=False leaves them alone"
+        )
     vocab_size = logits.shape[-1]
     expected = torch.log_softmax(logits[0].float(), dim=-1)
     length = ids.shape[1]
@@ -277,13 +322,13 @@ def check_logits(program: Any, directory: Path, place: str) -> None:
 
 
 def _inputs(
-    program: Any, vocab_size: int, place: str
+    program: Any, vocab_size: int, place: Path
 ) -> tuple[tuple[Any, ...], dict[str, Any], torch.Tensor]:
     """The program's example with random token ids, and these."""
     import torch
 
     arguments, keywords = program.example_inputs or ((), {})
-    everything: dict[Any, Any] = {**dict(enumerate(arguments)), **keywords}
+    everything = _examples(program)
     tokens = [
         key
         for key, value in everything.items()

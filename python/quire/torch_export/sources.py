@@ -15,9 +15,16 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from quire.torch_export.pickle_check import check_saved_pickles, is_archive
+
 if TYPE_CHECKING:
     import torch
 
+# Where a directory's weights may lie, by itself or as an index of shards: the first that is there.
+WEIGHT_FILES = ("pytorch_model.bin", "model.safetensors")
+INDEX_SUFFIX = ".index.json"
+META_PARAMS, META_RANKS = "params.json", "consolidated.*.pth"
+PROGRAM_SUFFIX = ".pt2"
 # What a state dict may lie in.
 _INNER_KEYS = ("state_dict", "model_state_dict", "model", "module")
 _MAX_JSON_BYTES = 64 << 20  # an index of 100,000 tensors has 10 MB
@@ -45,17 +52,30 @@ def check_file(path: Path) -> None:
         raise ValueError(f"{path}: is not a file")
 
 
-def check_records(path: Path) -> None:
-    """Raises ValueError for an archive that says of a record that it has more bytes than the file."""
-    if not zipfile.is_zipfile(path):
-        return  # whoever reads it says what is wrong
-    size = path.stat().st_size
-    with zipfile.ZipFile(path) as archive:
-        for record in archive.infolist():
-            if record.file_size > size:  # torch compresses none
-                raise ValueError(
-                    f"{path}: record {record.filename!r:.200} has {record.file_size} bytes, the file {size}"
-                )
+def check_records(path: Path, what: str) -> list[str]:
+    """Names of the records of an archive; none of what is no archive. ``what`` it should be errors say.
+
+    Raises ValueError for one that says of a record that it has more bytes than the file.
+    """
+    with path.open("rb") as stream:
+        if not is_archive(stream):
+            return []  # whoever reads it says what is wrong
+        size = path.stat().st_size
+        try:
+            with zipfile.ZipFile(stream) as archive:
+                records = archive.infolist()
+        except Exception as error:  # of a directory that is none, any
+            raise ValueError(f"{path}: cannot be read as {what}: {first_line(error)}") from None
+    for record in records:
+        if record.file_size > size:  # torch compresses none
+            raise ValueError(
+                f"{path}: record {record.filename!r:.200} has {record.file_size} bytes, the file {size}"
+            )
+    return [record.filename for record in records]
+
+
+def first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def _finite(text: str) -> float:
@@ -84,15 +104,14 @@ def read_state_dict(path: Path) -> Mapping[str, torch.Tensor]:
     import torch
 
     check_file(path)
-    try:
-        check_records(path)
-    except (OSError, zipfile.BadZipFile) as error:
-        raise ValueError(f"{path}: cannot be read as torch.save writes: {error}") from None
 
     def load(mmap: bool) -> Any:
         return torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
 
     try:
+        check_records(path, "torch.save writes")
+        with path.open("rb") as stream:
+            check_saved_pickles(stream, str(path))
         try:
             content = load(mmap=True)
         except (RuntimeError, ValueError) as error:  # older files are no zip archives, and are not mapped
@@ -107,6 +126,8 @@ def read_state_dict(path: Path) -> Mapping[str, torch.Tensor]:
             "save model.state_dict() alone"
         ) from None
     except Exception as error:  # a pickle that is none ends in any
+        if str(error).startswith(f"{path}: "):
+            raise
         if "TorchScript" in str(error):  # torch's own advice is to run what is in it
             raise ValueError(f"{path}: is TorchScript, which is code; save model.state_dict()") from None
         first = (str(error).strip() or "nothing is in it").splitlines()[0]
@@ -119,29 +140,42 @@ def read_state_dict(path: Path) -> Mapping[str, torch.Tensor]:
 def _state_dict_in(content: Any, path: Path) -> Mapping[str, torch.Tensor]:
     import torch
 
+    # A pickle may give dicts and tensors attributes in the place of methods: these are the types' own.
     for _ in range(3):
-        if not isinstance(content, Mapping):
+        if not isinstance(content, dict):
             break
-        inner = [key for key in _INNER_KEYS if isinstance(content.get(key), Mapping)]
-        if not inner or any(isinstance(value, torch.Tensor) for value in content.values()):
+        inner = [key for key in _INNER_KEYS if isinstance(dict.get(content, key), dict)]
+        if not inner or any(isinstance(value, torch.Tensor) for value in dict.values(content)):
             break
-        content = content[inner[0]]
-    if not isinstance(content, Mapping) or not content:
+        content = dict.get(content, inner[0])
+    if not isinstance(content, dict) or not content:
         raise ValueError(
             f"{path}: holds {type(content).__name__}, and no state dict; save model.state_dict()"
         )
     tensors = {}
-    for name, value in content.items():
+    for name, value in dict.items(content):
         if not isinstance(name, str):
             raise ValueError(f"{path}: names a tensor {name!r:.50}; names must be strings")
         if isinstance(value, torch.Tensor):
-            check_storage(value, f"{path}: tensor {name!r:.200}")
-            tensors[name] = value
+            tensors[name] = torch.Tensor.detach(value)
+            check_storage(tensors[name], f"{path}: tensor {name!r:.200}")
         elif not name.endswith("_extra_state"):
             raise ValueError(
-                f"{path}: {name!r} is {type(value).__name__}, and no tensor; save model.state_dict()"
+                f"{path}: {name!r:.200} is {type(value).__name__}, and no tensor; save model.state_dict()"
             )
+    check_stored(tensors, path)
     return tensors
+
+
+def check_stored(tensors: Mapping[str, torch.Tensor], path: Path) -> None:
+    """Raises ValueError for tensors that a pickle made, and did not find in the file: of any size."""
+    import torch
+
+    dense = [tensor for tensor in tensors.values() if not tensor.is_meta and tensor.layout == torch.strided]
+    storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in dense}
+    stored, size = sum(storages.values()), path.stat().st_size
+    if stored > size:
+        raise ValueError(f"{path}: its tensors have {stored} bytes, the file {size}")
 
 
 def check_storage(tensor: torch.Tensor, place: str) -> None:
@@ -167,7 +201,7 @@ def open_path(path: Path) -> Source:
     if path.is_dir():
         return _open_directory(path)
     check_file(path)
-    if path.suffix == ".pt2":
+    if path.suffix == PROGRAM_SUFFIX:
         from quire.torch_export.programs import open_program
 
         return open_program(path)
@@ -179,12 +213,12 @@ def open_path(path: Path) -> Source:
 
 
 def _open_directory(path: Path) -> Source:
-    if (path / "params.json").exists() and any(path.glob("consolidated.*.pth")):
+    if (path / META_PARAMS).exists() and any(path.glob(META_RANKS)):
         from quire.torch_export.meta_llama import open_consolidated
 
         return open_consolidated(path)
-    for name in ("pytorch_model.bin", "model.safetensors"):
-        index = path / f"{name}.index.json"
+    for name in WEIGHT_FILES:
+        index = path / f"{name}{INDEX_SUFFIX}"
         if (path / name).exists():
             break
         if index.exists():
@@ -193,10 +227,7 @@ def _open_directory(path: Path) -> Source:
                 return _of_files(path, {path / shard: names for shard, names in shards.items()})
             return _open_shards(path, shards)
     else:
-        raise ValueError(
-            f"{path}: has no pytorch_model.bin, model.safetensors, index of one of them, or "
-            "consolidated.*.pth"
-        )
+        raise ValueError(f"{path}: has no {', '.join(WEIGHT_FILES)}, index of one of them, or {META_RANKS}")
     if name.endswith(".bin"):
         return _of_files(path, {path / name: None})
     return _open_shards(path, {name: None})
@@ -215,7 +246,10 @@ def _read_index(index: Path) -> dict[str, set[str] | None]:
         # A shard lies beside the index: a path could point anywhere.
         if not isinstance(shard, str) or not shard or os.path.basename(shard) != shard:
             raise ValueError(f"{index}: weight_map of {name!r} must be a file name, got {shard!r:.100}")
-        target = (directory / shard).resolve()
+        try:
+            target = (directory / shard).resolve()
+        except (ValueError, OSError, RuntimeError):  # zero bytes, half characters, links in a circle
+            raise ValueError(f"{index}: weight_map of {name!r} is no file's name: {shard!r:.100}") from None
         if not any(place in target.parents for place in places):
             raise ValueError(f"{index}: weight_map of {name!r} leads to {target}, out of the directory")
         names = shards.setdefault(shard, set())
