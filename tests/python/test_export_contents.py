@@ -170,6 +170,11 @@ UNTRUSTED: dict[str, tuple[str, Callable[[Path], object], str]] = {
         lambda path: path.write_text(json.dumps({"weight_map": {NORM: "a\0.bin"}})),
         f"weight_map of '{NORM}' is no file's name: 'a.x00.bin'",
     ),
+    "long name": (
+        "pytorch_model.bin.index.json",
+        lambda path: path.write_text(json.dumps({"weight_map": {NORM: "a" * 5000}})),
+        f"weight_map of '{NORM}' is no file's name: 'aaaaa",
+    ),
     "no directory": (
         "pytorch_model.bin",
         lambda path: path.write_bytes(path.read_bytes().replace(b"PK\1\2", b"PK\1\3")),

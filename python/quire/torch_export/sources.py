@@ -248,7 +248,8 @@ def _read_index(index: Path) -> dict[str, set[str] | None]:
             raise ValueError(f"{index}: weight_map of {name!r} must be a file name, got {shard!r:.100}")
         try:
             target = (directory / shard).resolve()
-        except (ValueError, OSError, RuntimeError):  # zero bytes, half characters, links in a circle
+            target.exists()
+        except (ValueError, OSError, RuntimeError):  # zero bytes, too many of others, links in a circle
             raise ValueError(f"{index}: weight_map of {name!r} is no file's name: {shard!r:.100}") from None
         if not any(place in target.parents for place in places):
             raise ValueError(f"{index}: weight_map of {name!r} leads to {target}, out of the directory")
