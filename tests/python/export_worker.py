@@ -96,9 +96,9 @@ def export(source: Path, target: Path, watch: Watch) -> dict[str, Any]:
     except ValueError as error:
         ended, text = "refused", str(error)
     except BaseException:
-        ended, text = "raised", traceback.format_exc()
+        ended, text = "raised", traceback.format_exc()[-4000:]
     shutil.rmtree(target, ignore_errors=True)
-    return {"ended": ended, "text": text[-4000:], "did": watch.did, "kib": memory_kib("VmHWM") - before}
+    return {"ended": ended, "text": text[:4001], "did": watch.did, "kib": memory_kib("VmHWM") - before}
 
 
 def main() -> None:
