@@ -19,21 +19,24 @@ MARKER = "hostile_marker"  # of a file that code in a pickle makes, and of a mod
 Records = list[tuple[str, bytes]]
 
 ODD_NUMBERS = [0, -1, 1, 2, 7, 255, 2**16, 2**31 - 1, 2**31, 10**10, 2**62, 2**63, 10**30, -(10**18)]
-CALLABLES = [
-    *("os.system", "posix.system", "nt.system", "builtins.eval", "builtins.exec", "builtins.open", "io.open"),
+# What runs code, or finds it; and what torch's careful reader calls.
+CODE = [
+    *("os.system", "posix.system", "builtins.eval", "builtins.exec", "builtins.open", "io.open"),
     *("subprocess.Popen", "subprocess.call", "shutil.rmtree", "pathlib.Path.touch", "runpy.run_path"),
-    *("importlib.import_module", "builtins.__import__", "builtins.getattr", "builtins.bytearray"),
+    *("importlib.import_module", "builtins.__import__", "builtins.getattr", "functools.partial"),
     *("pickle.loads", "torch.load", "torch.storage._load_from_bytes", "torch.jit.load", "torch.hub.load"),
     *("torch.utils.cpp_extension.load", "torch._utils._import_dotted_name", "torch.ops.load_library"),
-    *("functools.partial", "operator.attrgetter", "collections.Counter", f"{MARKER}.run", "os", "__main__.x"),
-    *("_codecs.encode", "torch.FloatTensor", "torch.Tensor", "torch.HalfTensor", "torch.UntypedStorage"),
+    *("operator.attrgetter", f"{MARKER}.run", "os", "__main__.x"),
+]
+MAKERS = [
+    *("builtins.bytearray", "_codecs.encode", "torch.FloatTensor", "torch.Tensor", "torch.HalfTensor"),
     *("torch.storage.UntypedStorage", "torch.storage.TypedStorage", "torch.Size", "torch.device"),
     *("torch._utils._rebuild_tensor", "torch._utils._rebuild_tensor_v2", "torch._utils._rebuild_tensor_v3"),
     *("torch._utils._rebuild_parameter", "torch._utils._rebuild_parameter_with_state"),
     *("torch._utils._rebuild_qtensor", "torch._utils._rebuild_sparse_tensor"),
     *("torch._utils._rebuild_nested_tensor", "torch._utils._rebuild_wrapper_subclass"),
     *("torch._utils._rebuild_meta_tensor_no_storage", "torch._tensor._rebuild_from_type_v2"),
-    *("torch.nn.parameter.Parameter", "collections.OrderedDict", "builtins.set", "builtins.complex"),
+    *("torch.nn.parameter.Parameter", "collections.OrderedDict", "collections.Counter", "builtins.set"),
 ]
 ARGUMENTS = [f"touch {MARKER}", f"open({MARKER!r}, 'w')", f"import {MARKER}", MARKER, "w", "../" + MARKER]
 NAMES = [
@@ -171,7 +174,7 @@ def number_op(value: int) -> bytes:
 
 def call_ops(rng: random.Random) -> bytes:
     """Calls something, in one of the ways that pickles have."""
-    module, _, name = rng.choice(CALLABLES).rpartition(".")
+    module, _, name = rng.choice(rng.choice([CODE, MAKERS])).rpartition(".")
     values = [
         text_op(rng.choice(ARGUMENTS)),
         number_op(rng.choice(ODD_NUMBERS)),

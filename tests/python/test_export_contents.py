@@ -170,6 +170,11 @@ UNTRUSTED: dict[str, tuple[str, Callable[[Path], object], str]] = {
         lambda path: path.write_text(json.dumps({"weight_map": {NORM: "a\0.bin"}})),
         f"weight_map of '{NORM}' is no file's name: 'a.x00.bin'",
     ),
+    "long name": (
+        "pytorch_model.bin.index.json",
+        lambda path: path.write_text(json.dumps({"weight_map": {NORM: "a" * 5000}})),
+        f"weight_map of '{NORM}' is no file's name: 'aaaaa",
+    ),
     "no directory": (
         "pytorch_model.bin",
         lambda path: path.write_bytes(path.read_bytes().replace(b"PK\1\2", b"PK\1\3")),
@@ -195,6 +200,11 @@ UNTRUSTED: dict[str, tuple[str, Callable[[Path], object], str]] = {
         lambda path: write_pickle(path, b"}X\1\0\0\0acbuiltins\nbytearray\nJ\xff\xff\xff\x7f\x85Rs."),
         "refused, because its pickle names builtins.bytearray, which is no tensor",
     ),
+    "byte order": (
+        "pytorch_model.bin",
+        lambda path: write_pickle(path, b"}.", bytes(5000)),
+        "cannot be read as torch.save writes: ValueError: Unknown endianness type: (.x00){1,200}$",
+    ),
     "made tensor": (
         "pytorch_model.bin",
         lambda path: write_pickle(path, b"}X\1\0\0\0actorch\nFloatTensor\nJ\0\xe1\xf5\5\x85Rs."),
@@ -203,12 +213,12 @@ UNTRUSTED: dict[str, tuple[str, Callable[[Path], object], str]] = {
 }
 
 
-def write_pickle(path: Path, operations: bytes) -> None:
+def write_pickle(path: Path, operations: bytes, order: bytes = b"little") -> None:
     """An archive as torch.save writes it, of these operations."""
     with zipfile.ZipFile(path, "w") as archive:
         for name, data in (
             ("data.pkl", b"\x80\2" + operations),
-            ("byteorder", b"little"),
+            ("byteorder", order),
             ("version", b"3\n"),
         ):
             archive.writestr(f"archive/{name}", data)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -57,7 +58,7 @@ def load_program(path: Path) -> Any:
         program = torch.export.load(path)
     except Exception as error:  # whatever its reader raises
         first = first_line(warnings.cause or error)
-        raise ValueError(f"{path}: cannot be read as an archive of torch.export: {first:.200}") from None
+        raise ValueError(f"{path}: cannot be read as an archive of torch.export: {first}") from None
     finally:
         log.removeFilter(warnings)
     program._guards_code = []  # source of Python's about inputs, which here are of ours
@@ -86,9 +87,9 @@ def _config_of(graph: _Graph, beside: Path) -> dict[str, Any] | None:
         found = graph.config()
     except Exception as error:  # of a graph that no torch has written, any
         if not beside.exists():
-            if isinstance(error, ValueError):
+            if str(error).startswith(f"{beside.parent}{os.sep}"):
                 raise
-            raise graph.fail(f"its graph cannot be read: {first_line(error):.200}") from None
+            raise graph.fail(f"its graph cannot be read: {first_line(error)}") from None
         found = None
     return found or (read_json(beside) if beside.exists() else None)
 
@@ -279,7 +280,7 @@ def check_logits(program: Any, directory: Path, place: Path) -> None:
             given = module(*arguments, **keywords)
     except Exception as error:  # whatever an operation does with its arguments
         raise ValueError(
-            f"{place}: the program fails with token ids: {first_line(error):.200}; give config, and "
+            f"{place}: the program fails with token ids: {first_line(error)}; give config, and "
             "check=False (--no-check)"
         ) from None
     logits = given[0] if isinstance(given, (tuple, list)) and given else getattr(given, "logits", given)

@@ -75,7 +75,9 @@ def check_records(path: Path, what: str) -> list[str]:
 
 
 def first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    """Of what a reader says, who may quote a file's content without end, and as it is."""
+    line = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in line)
 
 
 def _finite(text: str) -> float:
@@ -130,9 +132,9 @@ def read_state_dict(path: Path) -> Mapping[str, torch.Tensor]:
             raise
         if "TorchScript" in str(error):  # torch's own advice is to run what is in it
             raise ValueError(f"{path}: is TorchScript, which is code; save model.state_dict()") from None
-        first = (str(error).strip() or "nothing is in it").splitlines()[0]
+        first = first_line(error) if str(error).strip() else "nothing is in it"
         raise ValueError(
-            f"{path}: cannot be read as torch.save writes: {type(error).__name__}: {first:.200}"
+            f"{path}: cannot be read as torch.save writes: {type(error).__name__}: {first}"
         ) from None
     return _state_dict_in(content, path)
 
@@ -248,7 +250,8 @@ def _read_index(index: Path) -> dict[str, set[str] | None]:
             raise ValueError(f"{index}: weight_map of {name!r} must be a file name, got {shard!r:.100}")
         try:
             target = (directory / shard).resolve()
-        except (ValueError, OSError, RuntimeError):  # zero bytes, half characters, links in a circle
+            target.exists()
+        except (ValueError, OSError, RuntimeError):  # zero bytes, too many of others, links in a circle
             raise ValueError(f"{index}: weight_map of {name!r} is no file's name: {shard!r:.100}") from None
         if not any(place in target.parents for place in places):
             raise ValueError(f"{index}: weight_map of {name!r} leads to {target}, out of the directory")
