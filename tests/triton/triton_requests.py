@@ -19,8 +19,10 @@ Piece = TypeVar("Piece")
 
 
 def in_pieces(ask: Callable[[], list[Piece]]) -> list[Piece]:
-    """The first answer that comes in more than one piece. A machine that is busy elsewhere may join all of one answer's
-    deltas, hardly those of ten."""
+    """The first answer that comes in more than one piece.
+
+    A machine that is busy elsewhere may join all of one answer's deltas, hardly those of ten.
+    """
     for _ in range(10):
         if len(pieces := ask()) > 1:
             return pieces
