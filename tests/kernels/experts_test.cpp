@@ -178,9 +178,8 @@ class Experts {
     std::vector<double> both(2 * inter), inner(inter), out(hidden);
     for (size_t i = 0; i < 2 * inter; ++i) {
       const size_t row = expert * 2 * inter + i;
-      double sum = biases_ ? static_cast<double>(gate_up_bias_[row]) : 0.0;
-      for (size_t c = 0; c < hidden; ++c) sum += gate_up_values_[row * hidden + c] * x[c];
-      both[i] = sum;
+      both[i] = (biases_ ? static_cast<double>(gate_up_bias_[row]) : 0.0) +
+                reference::dot(&gate_up_values_[row * hidden], x, hidden);
     }
     for (size_t i = 0; i < inter; ++i) {
       const double g = both[i], u = both[inter + i];
@@ -193,8 +192,8 @@ class Experts {
     }
     for (size_t r = 0; r < hidden; ++r) {
       const size_t row = expert * hidden + r;
-      out[r] = biases_ ? static_cast<double>(down_bias_[row]) : 0.0;
-      for (size_t i = 0; i < inter; ++i) out[r] += down_values_[row * inter + i] * inner[i];
+      out[r] = (biases_ ? static_cast<double>(down_bias_[row]) : 0.0) +
+               reference::dot(&down_values_[row * inter], inner.data(), inter);
     }
     return out;
   }

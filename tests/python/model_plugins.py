@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import atexit
-import functools
+import fcntl
 import json
 import os
 import shutil
 import subprocess
-import tempfile
 from pathlib import Path
 from typing import Any
 
+import pytest
 from logits_parity import sizes
 from paths import ROOT
 from transformers import CohereConfig
@@ -37,11 +36,22 @@ def run(*command: str | Path, **environment: str) -> str:
     return done.stdout
 
 
-@functools.cache
-def built_plugins(build_dir: Path) -> Path:
-    """Where libcohere.so and libodd.so are, beside the installed tree; built once in a process."""
-    directory = Path(tempfile.mkdtemp(prefix="quire-plugins-"))
-    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+def built_plugins(build_dir: Path, temporary: pytest.TempPathFactory) -> Path:
+    """Where libcohere.so and libodd.so are, by the installed tree; built by the worker that asks first."""
+    directory = temporary.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        directory = directory.parent  # of all workers
+    libraries = directory / "plugins" / "libraries"
+    with (directory / "plugins.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not libraries.is_dir():
+            _build_plugins(build_dir, libraries)
+    return libraries
+
+
+def _build_plugins(build_dir: Path, libraries: Path) -> None:
+    directory = libraries.parent
+    directory.mkdir(exist_ok=True)
     installed, source, build = directory / "installed", directory / "source", directory / "build"
     run("cmake", "--install", build_dir, "--prefix", installed, "--component", "dev")
     shutil.copytree(ROOT / "cpp" / "examples" / "cohere", source / "cohere")
@@ -49,11 +59,9 @@ def built_plugins(build_dir: Path) -> Path:
     (source / "CMakeLists.txt").write_text(PROJECT)
     run("cmake", "-S", source, "-B", build, f"-DCMAKE_PREFIX_PATH={installed}", "-DCMAKE_CXX_FLAGS=-Werror")
     run("cmake", "--build", build, "-j", "2")
-    libraries = directory / "libraries"
     libraries.mkdir()
     for library in (build / "cohere" / "libcohere.so", build / "libodd.so"):
         library.rename(libraries / library.name)
-    return libraries
 
 
 def cohere(**changes: Any) -> CohereConfig:

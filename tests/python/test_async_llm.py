@@ -182,12 +182,13 @@ def test_shutdown_gives_what_is_unfinished_its_time_and_then_aborts_it() -> None
         llm = AsyncLLM(num_threads=1)
         assert llm.is_healthy
         short = asyncio.create_task(collect(llm, PROMPTS[0], greedy(RequestOutputKind.DELTA, 4)))
-        long = asyncio.create_task(collect(llm, PROMPTS[0], LONG))
+        long = [asyncio.create_task(collect(llm, PROMPTS[0], LONG)) for _ in range(16)]  # seconds of work
         while llm.stats().num_running_reqs == 0:
             await asyncio.sleep(0.001)
-        assert not await llm.shutdown(drain=0.1)
+        assert not await llm.shutdown(drain=0.5)
         assert (await short)[-1].outputs[0].finish_reason in ("stop", "length")
-        assert (await long)[-1].outputs[0].finish_reason == "abort"
+        for outputs in await asyncio.gather(*long):
+            assert outputs[-1].outputs[0].finish_reason == "abort"
         with pytest.raises(MemoryError):
             await collect(llm, PROMPTS[0], LONG)
 

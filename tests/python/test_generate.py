@@ -132,8 +132,8 @@ def test_closing_a_stream_aborts_its_request(llm: LLM) -> None:
     stream = llm.stream(PROMPTS[0], greedy(1500, ignore_eos=True))
     next(stream)
     stream.close()  # type: ignore[attr-defined]
-    deadline = time.time() + 5
-    while llm.stats().num_running_reqs and time.time() < deadline:
+    deadline = time.monotonic() + 30
+    while llm.stats().num_running_reqs and time.monotonic() < deadline:
         time.sleep(0.01)
     stats = llm.stats()
     assert stats.num_running_reqs == 0
@@ -333,13 +333,19 @@ from quire import LLM, SamplingParams
 signal.signal(signal.SIGINT, signal.default_int_handler)  # which a background job ignores
 llm = LLM(sys.argv[1])
 params = SamplingParams(temperature=0, max_tokens=1900, ignore_eos=True)
-threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
-start = time.perf_counter()
+sent = []
+
+def interrupt():
+    sent.append(time.monotonic())
+    os.kill(os.getpid(), signal.SIGINT)
+
+threading.Timer(0.5, interrupt).start()
 try:
     llm.generate(["Once upon a time"] * 64, params, use_tqdm=False)
     sys.exit("was not interrupted")
 except KeyboardInterrupt:
-    waited = time.perf_counter() - start
+    waited = time.monotonic() - sent[0]
+assert llm.stats().num_generation_tokens < 64 * 1000
 while llm.stats().num_running_reqs:
     time.sleep(0.01)
 stats = llm.stats()
@@ -354,4 +360,4 @@ def test_ctrl_c_returns_at_once_and_frees_everything(demo_model: Path) -> None:
     command = [sys.executable, "-c", CTRL_C, str(demo_model)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
-    assert float(done.stdout) < 1.5
+    assert float(done.stdout) < 5

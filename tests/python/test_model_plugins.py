@@ -27,8 +27,8 @@ NAME = "CohereForCausalLM"
 
 
 @pytest.fixture(scope="session")
-def plugins(build_dir: Path) -> Path:
-    return built_plugins(build_dir)
+def plugins(build_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built_plugins(build_dir, tmp_path_factory)
 
 
 @pytest.fixture(scope="session")

@@ -86,11 +86,12 @@ def test_drain_finishes_what_is_there_and_refuses_the_rest(demo_model: Path) -> 
     done: list[str] = []
 
     def generate() -> None:
-        done.append(llm.generate("Once upon", LONG, use_tqdm=False)[0].outputs[0].finish_reason or "")
+        params = SamplingParams(max_tokens=1900, ignore_eos=True)
+        done.append(llm.generate("Once upon", params, use_tqdm=False)[0].outputs[0].finish_reason or "")
 
     thread = threading.Thread(target=generate)
     thread.start()
-    while llm.stats().num_running_reqs == 0:
+    while llm.stats().num_running_reqs == 0 and thread.is_alive():
         time.sleep(0.001)
     assert llm.drain(0.0) is False
     with pytest.raises(MemoryError, match="draining"):
@@ -163,7 +164,7 @@ def test_a_signal_writes_a_recording(demo_model: Path, tmp_path: Path) -> None:
     llm = LLM(demo_model, flight_recorder_dir=str(tmp_path), flight_recorder_signal=int(signal.SIGUSR2))
     llm.generate("Once", SHORT, use_tqdm=False)
     os.kill(os.getpid(), signal.SIGUSR2)
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while not list(tmp_path.glob("*.rec")) and time.monotonic() < end:
         time.sleep(0.01)
     (recording,) = tmp_path.glob("*.rec")

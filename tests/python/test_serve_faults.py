@@ -228,7 +228,7 @@ def test_clients_that_leave_at_any_moment_leave_nothing(
     async def leave_often() -> None:
         for _ in range(5000 // 25 if FULL else 12):
             await asyncio.gather(*(leave() for _ in range(25)))
-        end = time.monotonic() + 10
+        end = time.monotonic() + 40
         while process.num_fds() > num_fds + 1:
             assert time.monotonic() < end
             await asyncio.sleep(0.05)
@@ -250,7 +250,8 @@ def test_requests_behind_each_other_take_little_more_than_their_bytes(
             clients = [await stack.enter_async_context(connected(server)) for _ in range(MAX_WAITING)]
             for client in clients:
                 client.send(SHORT)
-            await asyncio.to_thread(metric, http, "quire:num_requests_waiting", MAX_WAITING)
+            waiting = await asyncio.to_thread(metric, http, "quire:num_requests_waiting", MAX_WAITING)
+            assert waiting == MAX_WAITING
             memory = process.memory_info().rss
             for client in clients:
                 client.writer.write(behind)
@@ -272,13 +273,15 @@ def test_a_client_that_leaves_with_requests_behind_each_other_has_none_of_them_c
     server: RunningServer, http: httpx.Client
 ) -> None:
     num_before = metric(http, "quire:generation_tokens_total")
-    num_prompts = 6 * MAX_RUNNING  # more than are computed until a busy machine notices
+    num_prompts = MAX_WAITING  # more than are computed until a busy machine notices
 
     async def leave() -> None:
         async with connected(server) as client:
             client.send({**LONG, "stream": False, "prompt": ["Once"] * num_prompts})
+            running = await asyncio.to_thread(metric, http, "quire:num_requests_running", MAX_RUNNING)
+            assert running == MAX_RUNNING
             client.send(SHORT)
-            await asyncio.to_thread(metric, http, "quire:num_requests_running", MAX_RUNNING)
+            await asyncio.to_thread(http.get, "/health")  # what was sent before has been read
 
     run(leave())
     assert metric(http, "quire:num_requests_running", wait_for=0.0) == 0.0
@@ -343,7 +346,7 @@ def test_a_full_disk_costs_lines_and_recordings_and_no_request(
     finally:
         process.rlimit(psutil.RLIMIT_FSIZE, (hard, hard))
     http.get("/version")
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while "lines of the log were dropped" not in log.read_text():
         assert time.monotonic() < end
         time.sleep(0.02)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,19 +9,20 @@ from typing import Any
 import pytest
 from triton_fixtures import ENDLESS
 from triton_metrics import is_idle, read_metrics
-from triton_requests import error_of, infer, open_stream, stream_infer
+from triton_requests import error_of, in_pieces, infer, open_stream, stream_infer
 from triton_server import TritonServer, poll
 from tritonclient.utils import InferenceServerException
 
-MANY_TOKENS = {"max_tokens": 2000, "ignore_eos": True}
-LONG = {"text_input": "Once upon a time", "stream": True, "sampling_parameters": MANY_TOKENS}
+LONG = {"text_input": "Once upon a time", "stream": True, "sampling_parameters": ENDLESS}
 Models = Callable[..., None]
 
 
-def test_what_exceeds_max_queued_requests_is_unavailable(server: TritonServer, models: Models) -> None:
-    models("small", {"max_queued_requests": 1})
+def test_what_exceeds_max_queued_requests_is_unavailable(
+    server: TritonServer, models: Models, long_model: Path
+) -> None:
+    models("small", {"model": long_model, "max_queued_requests": 1})
     with open_stream(server.grpc_address) as stream:
-        stream.send("small", LONG)
+        stream.send("small", {**LONG, "request_id": "it"})
         stream.next()
         answer = server.request("v2/models/small/generate", {"text_input": "me too", "max_tokens": 1})
         assert answer.status == 400  # /generate's for every error
@@ -31,20 +31,22 @@ def test_what_exceeds_max_queued_requests_is_unavailable(server: TritonServer, m
         with pytest.raises(InferenceServerException, match="max_queued_requests"):
             while True:
                 stream.next()
+        assert server.cancel("small", "it").status == 200
     poll("small is idle", lambda: is_idle(server, "small"))
     assert server.generate("small", text_input="me now", max_tokens=1)["text_output"]
 
 
 def test_the_stock_client_can_tell_that_it_is_unavailable(
-    client: Any, server: TritonServer, models: Models
+    client: Any, server: TritonServer, models: Models, long_model: Path
 ) -> None:
-    models("small_sync", {"max_queued_requests": 2}, decoupled=False)
-    inputs = {"text_input": "Once", "sampling_parameters": MANY_TOKENS, "stream": False}
+    models("small_sync", {"model": long_model, "max_queued_requests": 2}, decoupled=False)
     with open_stream(server.grpc_address) as stream:
-        stream.send("small_sync", inputs)
-        stream.send("small_sync", inputs)
+        for request_id in ("a", "b"):
+            stream.send("small_sync", {**LONG, "stream": False, "request_id": request_id})
         poll("both run", lambda: read_metrics(server, "small_sync")("num_requests_running") == 2)
         error = error_of(client, "small_sync", {"text_input": "me too"})
+        for request_id in ("a", "b"):
+            assert server.cancel("small_sync", request_id).status == 200
     assert "503" in error or "UNAVAILABLE" in error
     poll("it is idle", lambda: is_idle(server, "small_sync"))
 
@@ -55,10 +57,9 @@ def test_a_request_ends_when_its_deadline_passes(
     models("long", {"model": long_model})
     sampling = {**ENDLESS, "deadline_ms": 600}
     inputs = {**LONG, "sampling_parameters": sampling, "return_finish_reason": True}
-    deltas = stream_infer(server.grpc_address, "long", inputs)
+    deltas = in_pieces(lambda: stream_infer(server.grpc_address, "long", inputs))
     assert deltas[-1].outputs["finish_reason"] == ["abort"]
     assert deltas[-1].final
-    assert len(deltas) > 1
 
 
 def test_the_deadline_of_a_plain_request_returns_what_there_is(
@@ -108,27 +109,22 @@ def test_the_servers_own_request_timeout_is_kept(
     poll("it is idle", lambda: is_idle(server, "long_sync"))
 
 
-def test_a_lower_priority_value_is_served_first(server: TritonServer, models: Models) -> None:
-    models("ranked", {"scheduling_policy": "priority", "max_num_seqs": 1})
+def test_a_lower_priority_value_is_served_first(
+    server: TritonServer, models: Models, long_model: Path
+) -> None:
+    models("ranked", {"model": long_model, "scheduling_policy": "priority", "max_num_seqs": 1})
     order: list[str] = []
-
-    def ask(name: str, priority: int) -> None:
-        server.generate("ranked", text_input=name, max_tokens=20, ignore_eos=True, priority=priority)
-        order.append(name)
-
-    with open_stream(server.grpc_address) as stream:
-        stream.send("ranked", LONG)
-        stream.next()
-        threads = []
-        for waiting, (name, priority) in enumerate([("last", 5), ("second", 0), ("first", -1)], start=1):
-            threads.append(threading.Thread(target=ask, args=(name, priority)))
-            threads[-1].start()
-            poll(
-                f"{name} waits",
-                lambda count=waiting: read_metrics(server, "ranked")("num_requests_waiting") == count,  # type: ignore[misc]
-            )
-    for thread in threads:
-        thread.join(60)
+    with open_stream(server.grpc_address) as blocking, open_stream(server.grpc_address) as stream:
+        blocking.send("ranked", {**LONG, "request_id": "runs"})
+        blocking.next()
+        for name, priority in [("last", 5), ("second", 0), ("first", -1)]:
+            sampling = {"max_tokens": 20, "ignore_eos": True, "priority": priority}
+            stream.send("ranked", {"text_input": name, "sampling_parameters": sampling}, request_id=name)
+        poll("all wait", lambda: read_metrics(server, "ranked")("num_requests_waiting") == 3)
+        assert server.cancel("ranked", "runs").status == 200
+        while len(order) < 3:
+            if (response := stream.next()).final:
+                order.append(response.request_id)
     assert order == ["first", "second", "last"]
 
 

@@ -118,15 +118,11 @@ while True:
     process.wait()
 
 
-def cancel_by_id(server: TritonServer, model: str, request_id: str) -> Any:
-    return server.request(f"v2/models/{model}/generate", {"request_id": request_id, "cancel": True})
-
-
 def test_a_stream_can_be_cancelled_by_its_id(server: TritonServer) -> None:
     with open_stream(server.grpc_address) as stream:
         stream.send("demo", {**REQUEST, "request_id": "tale"})
         stream.next()
-        answer = cancel_by_id(server, "demo", "tale")
+        answer = server.cancel("demo", "tale")
         assert answer.status == 200
         assert answer.json()["finish_reason"] == "abort"
         with pytest.raises(InferenceServerException, match=r"(?i)cancel"):
@@ -143,7 +139,7 @@ def test_generate_can_be_cancelled_by_id(server: TritonServer) -> None:
     )
     thread.start()
     poll("it runs", lambda: read_metrics(server, "sync")("num_requests_running") == 1)
-    assert cancel_by_id(server, "sync", "plain").status == 200
+    assert server.cancel("sync", "plain").status == 200
     thread.join(30)
     [answer] = answers
     assert answer.status >= 400
@@ -158,11 +154,11 @@ def test_the_stock_client_can_cancel_by_id(client: Any, server: TritonServer) ->
         error = error_of(client, "sync", {"request_id": "tale", "cancel": True})
         assert "404" in error or "NOT_FOUND" in error
         assert "tale" in error
-        assert cancel_by_id(server, "demo", "tale").status == 200
+        assert server.cancel("demo", "tale").status == 200
 
 
 def test_cancelling_what_is_not_there_is_an_error(server: TritonServer) -> None:
-    answer = cancel_by_id(server, "demo", "nobody")
+    answer = server.cancel("demo", "nobody")
     assert answer.status == 400  # /generate's for every error; the test above has the stock client's
     assert "nobody" in answer.body
 
@@ -177,7 +173,7 @@ def test_an_id_may_be_used_again_when_its_request_has_ended(server: TritonServer
     for _ in range(2):
         fields = {"text_input": "Once", "request_id": "mine", "max_tokens": 3}
         assert server.generate("demo", **fields)["text_output"].startswith("Once")
-    assert "mine" in cancel_by_id(server, "demo", "mine").json()["error"]
+    assert "mine" in server.cancel("demo", "mine").json()["error"]
 
 
 def test_an_id_in_use_is_refused(server: TritonServer) -> None:
@@ -201,7 +197,7 @@ def test_a_cancelled_ensemble_goes_on_until_its_step_is_cancelled_by_id(server: 
         stream.cancel()
         time.sleep(0.5)  # a model's own stream ends within a step
         assert read_metrics(server, "demo")("num_requests_running") == 1
-        assert cancel_by_id(server, "demo", "tale").status == 200
+        assert server.cancel("demo", "tale").status == 200
         poll("demo is idle", lambda: is_idle(server, "demo"))
 
 

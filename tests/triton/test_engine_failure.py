@@ -33,7 +33,7 @@ def failing_new(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_failed_engine_is_not_ready_and_a_reload_revives_it(
-    tmp_path: Path, demo_model: Path, failing_new: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, long_model: Path, failing_new: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = tmp_path / "now"
     monkeypatch.setenv("LD_PRELOAD", str(failing_new))
@@ -42,7 +42,7 @@ def test_a_failed_engine_is_not_ready_and_a_reload_revives_it(
     with started_server(tmp_path) as failing:
         monkeypatch.delenv("LD_PRELOAD")
         for name in ("demo", "bystander"):
-            failing.write_model(name, {"model": demo_model, "kv_cache_memory_bytes": KV_BYTES})
+            failing.write_model(name, {"model": long_model, "kv_cache_memory_bytes": KV_BYTES})
             failing.load(name)
         with open_stream(failing.grpc_address) as stream:
             stream.send("demo", REQUEST)
@@ -65,7 +65,7 @@ def test_a_failed_engine_is_not_ready_and_a_reload_revives_it(
 def failing_server(
     request: pytest.FixtureRequest,
     tmp_path: Path,
-    demo_model: Path,
+    long_model: Path,
     failing_new: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[tuple[TritonServer, Path]]:
@@ -78,7 +78,7 @@ def failing_server(
     with started_server(tmp_path, *arguments) as failing:
         monkeypatch.delenv("LD_PRELOAD")
         failing.write_model(
-            "demo", {"model": demo_model, "kv_cache_memory_bytes": 1 << 29, "max_num_seqs": 400}
+            "demo", {"model": long_model, "kv_cache_memory_bytes": 1 << 29, "max_num_seqs": 400}
         )
         failing.load("demo")
         yield failing, now

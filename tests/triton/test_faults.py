@@ -265,7 +265,7 @@ def test_loading_and_unloading_leaves_memory_and_threads_as_they_were(own_server
     threads, memory = num_threads(own_server), resident_bytes(own_server)
     for _ in range(NUM_CYCLES):
         cycle()
-    assert num_threads(own_server) <= threads + 2
+    poll("the threads are gone", lambda: num_threads(own_server) <= threads + 2)
     assert resident_bytes(own_server) < memory + (8 << 20)
 
 

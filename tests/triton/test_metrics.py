@@ -5,8 +5,10 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+from triton_fixtures import ENDLESS
 from triton_metrics import Metrics, read_metrics
 from triton_requests import open_stream, stream_infer
 from triton_server import TritonServer, poll
@@ -179,29 +181,27 @@ def pending(server: TritonServer, model: str) -> float:
     return value
 
 
-def test_gauges_follow_what_runs(server: TritonServer, models: Models) -> None:
-    parameters = {"max_num_seqs": 1, "num_gpu_blocks_override": 101, "kv_cache_memory_bytes": 0}
-    models("gauged", {**parameters, "block_size": 16, "max_model_len": 1000})
-    assert read_metrics(server, "gauged")("num_kv_cache_blocks") == 100  # block 0 is kept back
-    inputs = {
-        "input_ids": IDS,
-        "stream": True,
-        "sampling_parameters": {"max_tokens": 800, "ignore_eos": True},
-    }
+def test_gauges_follow_what_runs(server: TritonServer, models: Models, long_model: Path) -> None:
+    parameters = {"max_num_seqs": 1, "num_gpu_blocks_override": 601, "kv_cache_memory_bytes": 0}
+    models("gauged", {**parameters, "model": long_model, "block_size": 16})
+    assert read_metrics(server, "gauged")("num_kv_cache_blocks") == 600  # block 0 is kept back
+    inputs = {"input_ids": IDS, "stream": True, "sampling_parameters": ENDLESS}
     with open_stream(server.grpc_address) as stream:
-        stream.send("gauged", inputs)
-        stream.send("gauged", inputs)
+        stream.send("gauged", {**inputs, "request_id": "runs"})
         stream.next()
+        stream.send("gauged", {**inputs, "request_id": "waits"})
         poll("one waits", lambda: read_metrics(server, "gauged")("num_requests_waiting") == 1)
         metrics = read_metrics(server, "gauged")
         assert metrics("num_requests_running") == 1
         assert 0 < metrics("kv_cache_usage_perc") < 1
-        assert metrics("num_kv_cache_blocks") == 100
-        assert metrics("num_kv_cache_blocks_used") == pytest.approx(100 * metrics("kv_cache_usage_perc"))
+        assert metrics("num_kv_cache_blocks") == 600
+        assert metrics("num_kv_cache_blocks_used") == pytest.approx(600 * metrics("kv_cache_usage_perc"))
         assert pending(server, "gauged") == 0  # what waits is in the engine: the server holds nothing back
+        for request_id in ("waits", "runs"):
+            assert server.cancel("gauged", request_id).status == 200
     poll("none runs", lambda: read_metrics(server, "gauged")("num_requests_running") == 0)
     metrics = read_metrics(server, "gauged")
-    assert metrics("num_kv_cache_blocks_used") == 0 and metrics("num_kv_cache_blocks") == 100
+    assert metrics("num_kv_cache_blocks_used") == 0 and metrics("num_kv_cache_blocks") == 600
 
 
 def test_refused_requests_are_no_successes(server: TritonServer, models: Models) -> None:
@@ -222,7 +222,7 @@ def test_an_unloaded_models_metrics_go(server: TritonServer, models: Models) -> 
 def test_statistics_say_where_the_time_went(server: TritonServer, models: Models) -> None:
     models("observed", decoupled=False)
     for _ in range(3):
-        server.generate("observed", text_input="Once", max_tokens=4, ignore_eos=True)
+        server.generate("observed", text_input="Once", max_tokens=100, ignore_eos=True)
     poll("three are counted", lambda: server.statistics("observed")["inference_count"] == 3)
     statistics = server.statistics("observed")["inference_stats"]
     for name in ("success", "queue", "compute_input", "compute_infer", "compute_output"):
@@ -254,18 +254,19 @@ def failures(server: TritonServer, model: str) -> dict[str, float]:
     }
 
 
-def test_only_the_backends_failures_are_counted_as_such(server: TritonServer, models: Models) -> None:
-    models("failing", {"max_queued_requests": 1})
+def test_only_the_backends_failures_are_counted_as_such(
+    server: TritonServer, models: Models, long_model: Path
+) -> None:
+    models("failing", {"model": long_model, "max_queued_requests": 1})
     statistics = functools.partial(server.statistics, "failing")
     for _ in range(2):
         assert server.request("v2/models/failing/generate", {"text_input": "x", "top_p": 7}).status == 400
-    inputs = {"input_ids": IDS, "stream": True, "request_id": "it"}
+    inputs = {"input_ids": IDS, "stream": True, "request_id": "it", "sampling_parameters": ENDLESS}
     with open_stream(server.grpc_address) as stream:
-        stream.send("failing", {**inputs, "sampling_parameters": {"max_tokens": 1000, "ignore_eos": True}})
+        stream.send("failing", inputs)
         stream.next()
         assert "max_queued_requests" in server.request("v2/models/failing/generate", {"text_input": "x"}).body
-        cancelled = server.request("v2/models/failing/generate", {"request_id": "it", "cancel": True})
-        assert cancelled.status == 200
+        assert server.cancel("failing", "it").status == 200
         with pytest.raises(InferenceServerException, match="cancelled"):
             stream.until_final()
     poll("the cancel is counted", lambda: statistics()["inference_stats"]["success"]["count"] == 1)

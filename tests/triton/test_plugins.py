@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from model_plugins import built_plugins, write_cohere
 from paths import ROOT
 from quire import LLM, SamplingParams
@@ -16,10 +17,15 @@ from triton_server import TritonServer
 
 
 def test_a_library_lies_beside_its_model(
-    server: TritonServer, models: Callable[..., None], demo_model: Path, tmp_path: Path
+    server: TritonServer,
+    models: Callable[..., None],
+    demo_model: Path,
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     model = write_cohere(tmp_path / "model", demo_model)
-    library = built_plugins(ROOT / os.environ.get("QUIRE_BUILD_DIR", "build/default")) / "libcohere.so"
+    build_dir = ROOT / os.environ.get("QUIRE_BUILD_DIR", "build/default")
+    library = built_plugins(build_dir, tmp_path_factory) / "libcohere.so"
     server.write_model("cohere", {"model": model, **ENGINE, "plugins": "./libcohere.so"})
     missing = server.try_to_load("cohere")
     assert missing.status == 400, missing

@@ -21,15 +21,18 @@ from tritonclient.utils import InferenceServerException
 
 @pytest.fixture
 def ending_server(tmp_path: Path, demo_model: Path, request: pytest.FixtureRequest) -> Iterator[TritonServer]:
-    """A server whose exit timeout is 4 s; its grace is 1 s, or what a test parametrizes it with."""
-    grace = getattr(request, "param", 1)
-    with started_server(tmp_path, f"--backend-config=quire,exit-grace-secs={grace}") as running:
+    """A server whose exit timeout is 4 s and whose grace is 1 s, or both what a test parametrizes it with."""
+    timeout, grace = getattr(request, "param", (4, 1))
+    options = (f"--exit-timeout-secs={timeout}", f"--backend-config=quire,exit-grace-secs={grace}")
+    with started_server(tmp_path, *options) as running:
         running.write_model("demo", {"model": demo_model, "kv_cache_memory_bytes": KV_BYTES})
         running.load("demo")
         yield running
 
 
-def stop_under_load(server: TritonServer, stream: Callable[[], object], *, may_crash: bool = False) -> int:
+def stop_under_load(
+    server: TritonServer, stream: Callable[[], object], *, seconds: float = 10, may_crash: bool = False
+) -> int:
     """Sends SIGTERM while 8 threads stream; returns the server's status when it and they have ended."""
     threads = [threading.Thread(target=stream) for _ in range(8)]
     for thread in threads:
@@ -41,22 +44,26 @@ def stop_under_load(server: TritonServer, stream: Callable[[], object], *, may_c
     for thread in threads:
         thread.join(10)
     log = server.log.read_text()
-    assert took < 7, log[-4000:]
+    assert took < seconds, log[
+        -4000:
+    ]  # the exit timeout, what docs/triton.md promises after it, and one more
     assert may_crash or status >= 0, log[-4000:]
     return status
 
 
-@pytest.mark.parametrize("ending_server", [4], indirect=True)
+@pytest.mark.parametrize("ending_server", [(15, 15)], indirect=True)  # longer than a busy machine takes
 def test_sigterm_lets_http_requests_finish(ending_server: TritonServer) -> None:
     answers = []
-    fields = {"text_input": "Once", "stream": True, "max_tokens": 120, "ignore_eos": True}
+    fields = {"text_input": "Once", "stream": True, "max_tokens": 400, "ignore_eos": True}
     fields["return_num_output_tokens"] = True
     path = "v2/models/demo/generate_stream"
-    status = stop_under_load(ending_server, lambda: answers.append(ending_server.request(path, fields)))
+    status = stop_under_load(
+        ending_server, lambda: answers.append(ending_server.request(path, fields)), seconds=20
+    )
     assert status == 0, ending_server.log.read_text()[-4000:]
     for answer in answers:
         events = [json.loads(line[6:]) for line in answer.body.splitlines() if line]
-        assert sum(event["num_output_tokens"] for event in events) == 120
+        assert sum(event["num_output_tokens"] for event in events) == 400
 
 
 def test_sigterm_tells_grpc_streams_that_would_take_too_long(ending_server: TritonServer) -> None:

@@ -103,6 +103,9 @@ class TritonServer:
         assert answer.status == 200, answer
         return [json.loads(line.removeprefix("data: ")) for line in answer.body.splitlines() if line]
 
+    def cancel(self, model: str, request_id: str) -> Answer:
+        return self.request(f"v2/models/{model}/generate", {"request_id": request_id, "cancel": True})
+
     def metrics(self) -> str:
         with open_url(f"http://{HOST}:{self.ports.metrics}/metrics", timeout=10) as response:
             return str(response.read().decode())

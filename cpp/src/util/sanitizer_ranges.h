@@ -7,8 +7,9 @@
 
 #if defined(__SANITIZE_THREAD__)
 #define QUIRE_RANGES_TOLD [[gnu::no_sanitize("thread")]]
-extern "C" void __tsan_read_range(void* begin, std::size_t bytes);
-extern "C" void __tsan_write_range(void* begin, std::size_t bytes);
+// By names of ours: compilers know the runtime's by themselves, and not all with these types.
+extern "C" void quire_tsan_read_range(void* begin, std::size_t bytes) __asm__("__tsan_read_range");
+extern "C" void quire_tsan_write_range(void* begin, std::size_t bytes) __asm__("__tsan_write_range");
 #else
 #define QUIRE_RANGES_TOLD
 #endif
@@ -17,12 +18,12 @@ namespace quire {
 
 inline void sanitizer_reads([[maybe_unused]] const void* begin, [[maybe_unused]] std::size_t bytes) {
 #if defined(__SANITIZE_THREAD__)
-  __tsan_read_range(const_cast<void*>(begin), bytes);
+  quire_tsan_read_range(const_cast<void*>(begin), bytes);
 #endif
 }
 inline void sanitizer_writes([[maybe_unused]] void* begin, [[maybe_unused]] std::size_t bytes) {
 #if defined(__SANITIZE_THREAD__)
-  __tsan_write_range(begin, bytes);
+  quire_tsan_write_range(begin, bytes);
 #endif
 }
 

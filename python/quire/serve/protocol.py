@@ -136,7 +136,11 @@ class LimitedProtocol(HttpToolsProtocol):
             raise ValueError(self._refusal.message)
         self._in_body = True
         self._stop_reading_timer()
+        was_paused = self.flow.read_paused
         super().on_headers_complete()
+        # uvicorn reads nothing while a request waits behind another, and would not see the client leave.
+        if self.pipeline and not was_paused:
+            self.flow.resume_reading()
 
     def on_message_complete(self) -> None:
         self._in_body = False
