@@ -18,7 +18,8 @@ constexpr int kSignal = SIGUSR2;
 void expect_call(const std::atomic<int>& calls) {
   const int before = calls;
   kill(getpid(), kSignal);
-  for (int i = 0; i < 2000 && calls == before; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  for (int i = 0; i < 20000 && calls == before; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
   EXPECT_GT(calls, before);
 }
 
