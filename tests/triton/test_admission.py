@@ -76,10 +76,10 @@ def test_the_deadline_of_a_plain_request_returns_what_there_is(
 def test_the_queue_policy_of_the_configuration_is_about_the_queue(
     client: Any, server: TritonServer, models: Models, long_model: Path
 ) -> None:
-    policy = "max_queue_size: 1 default_timeout_microseconds: 600000 allow_timeout_override: true"
+    policy = "max_queue_size: 1 default_timeout_microseconds: 1500000 allow_timeout_override: true"
     config = f"dynamic_batching {{ default_queue_policy {{ {policy} }} }}"
     models("policed", {"model": long_model, "max_num_seqs": 1}, decoupled=False, config=config)
-    inputs = {"text_input": "Once", "sampling_parameters": {**ENDLESS, "deadline_ms": 3000}}
+    inputs = {"text_input": "Once", "sampling_parameters": {**ENDLESS, "deadline_ms": 6000}}
     with open_stream(server.grpc_address) as stream:
         stream.send("policed", inputs)
         poll("it runs", lambda: read_metrics(server, "policed")("num_requests_running") == 1)

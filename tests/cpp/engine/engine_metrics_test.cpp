@@ -337,7 +337,7 @@ TEST_P(EngineMetricsTest, ASlowConsumerGetsStepsMerged) {
     engine_done.set_value();
     done.get_future().wait();
     EXPECT_GE(received.size(), 2U);
-    EXPECT_LE(received.size(), 4U);
+    EXPECT_LE(received.size(), 30U) << "of 150 steps";
     CompletionOutput all;
     for (const CompletionOutput& part : received) {
       EXPECT_EQ(part.finished(), &part == &received.back());
