@@ -17,20 +17,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from engines import Quire
+from peer_models import SHAPES
 
-CONFIG = {
-    "architectures": ["LlamaForCausalLM"],
-    "dtype": "bfloat16",
-    "hidden_size": 2048,
-    "intermediate_size": 5632,
-    "num_hidden_layers": 12,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 4,
-    "head_dim": 128,
-    "vocab_size": 32000,
-    "tie_word_embeddings": False,
-    "max_position_embeddings": 2048,
-}
+CONFIG = {"architectures": ["LlamaForCausalLM"], "dtype": "bfloat16", **SHAPES["llama-0.67b"][1]}
 QUANTIZATION = {
     "quant_method": "compressed-tensors",
     "format": "pack-quantized",

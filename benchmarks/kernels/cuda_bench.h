@@ -52,6 +52,22 @@ class Values {
 inline LaunchContext context;
 inline const char* filter = "";
 
+// Device 0, with a stream; the first argument is the filter. Without a device the program ends; without
+// what linears need, context.state stays null.
+inline void begin_benchmark(int argc, char** argv) {
+  if (cuda_kernel_table(0) == nullptr) {
+    std::fprintf(stderr, "no CUDA device\n");
+    std::exit(1);
+  }
+  if (argc > 1) filter = argv[1];
+  check(runtime().select(0));
+  static LaunchError error;
+  context.error = &error;
+  check(runtime().create_stream(&context.stream));
+  context.state = kernels().create_state(&error);
+  if (context.state == nullptr) std::fprintf(stderr, "%s\n", error.text);
+}
+
 // The median time of op(i), in microseconds, for copies i of its arguments in turn: by events around a
 // stretch of calls.
 inline double median_us(int copies, const std::function<void(int)>& op, int least_calls = 20) {

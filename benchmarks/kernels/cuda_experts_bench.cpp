@@ -107,22 +107,10 @@ void bench(const Shape& s, double flops_per_us, double bytes_per_us, const std::
 
 int main(int argc, char** argv) {
   using namespace quire;
-  if (cuda_kernel_table(0) == nullptr) {
-    std::fprintf(stderr, "no CUDA device\n");
-    return 1;
-  }
-  if (argc > 1) filter = argv[1];
+  begin_benchmark(argc, argv);
+  if (context.state == nullptr) return 1;
   std::vector<const char*> names(argv + std::min(argc, 2), argv + argc);
   if (names.empty()) names = {"auto"};
-  check(runtime().select(0));
-  LaunchError error;
-  context.error = &error;
-  check(runtime().create_stream(&context.stream));
-  context.state = kernels().create_state(&error);
-  if (context.state == nullptr) {
-    std::fprintf(stderr, "%s\n", error.text);
-    return 1;
-  }
   const LinearWeight widest = {.n = 8192, .k = 8192, .dtype = DType::kBFloat16};
   const Memory workspace(kernels().linear_workspace_bytes(8192, widest));
   context.workspace = workspace.data();

@@ -196,17 +196,8 @@ void bench_inputs(int32_t rows, int32_t tokens) {
 
 int main(int argc, char** argv) {
   using namespace quire;
-  if (cuda_kernel_table(0) == nullptr) {
-    std::fprintf(stderr, "no CUDA device\n");
-    return 1;
-  }
-  if (argc > 1) filter = argv[1];
-  check(runtime().select(0));
-  LaunchError error;
-  context.error = &error;
-  check(runtime().create_stream(&context.stream));
-  context.state = kernels().create_state(&error);
-  if (context.state == nullptr) std::fprintf(stderr, "%s: linears are left out\n", error.text);
+  begin_benchmark(argc, argv);
+  if (context.state == nullptr) std::fprintf(stderr, "linears are left out\n");
   const float scale = 1.0F;
   const LinearWeight widest = {.n = 2 * kIntermediate, .k = kHidden, .dtype = kType, .scales = &scale};
   const size_t workspace_bytes = std::max(kernels().sampling_workspace_bytes(256, kVocab),
