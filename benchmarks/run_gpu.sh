@@ -4,6 +4,8 @@
 #   benchmarks/run_gpu.sh [PART ...]      all parts by default
 #
 #   engine      decode, prefill, throughput, shared prefixes, start, of the Llama-3.1-8B shape
+#   models      decode and prefill of Gemma 3 12B's, GPT-OSS 20B's, Qwen3-30B-A3B's and Mixtral 8x7B's shapes beside
+#               what reading their bytes takes; a shape that is larger than the device is left out
 #   attention   paged attention alone
 #   ops         the other kernels
 #   experts     the experts of a layer of published mixtures
@@ -23,6 +25,18 @@ engine() {
   run_part engine 1200 "$(gpu_program benchmarks/serving engine_bench)" \
     --rows "${QUIRE_ENGINE_ROWS:-start,decode,prefill,throughput,prefix}"
 }
+models() {
+  local shape gib memory_gib
+  memory_gib=$(($(nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits | head -1) / 1024))
+  for shape in gemma-3-12b:40 gpt-oss-20b:48 qwen3-30b-a3b:70 mixtral-8x7b:100; do
+    gib=${shape#*:}
+    if ((memory_gib < gib)); then
+      echo "${shape%:*}: left out, it wants $gib GiB of a device that has $memory_gib"
+      continue
+    fi
+    run_part "${shape%:*}" 300 "$(gpu_program benchmarks/serving model_bench)" "${shape%:*}"
+  done
+}
 attention() { run_part attention 300 "$(gpu_program benchmarks/kernels quire_cuda_attention_bench)"; }
 ops() { run_part ops 300 "$(gpu_program benchmarks/kernels quire_cuda_ops_bench)"; }
 experts() { run_part experts 300 "$(gpu_program benchmarks/kernels quire_cuda_experts_bench)"; }
@@ -31,7 +45,7 @@ weights() {
 }
 gaps() { run_part gaps 300 "$(gpu_program benchmarks/overheads step_gap_bench)"; }
 
-readonly all_parts=(engine attention ops experts weights gaps)
+readonly all_parts=(engine models attention ops experts weights gaps)
 if (($# > 0)); then parts=("$@"); else parts=("${all_parts[@]}"); fi
 for part in "${parts[@]}"; do
   if [[ " ${all_parts[*]} " != *" $part "* ]]; then
@@ -41,7 +55,7 @@ for part in "${parts[@]}"; do
 done
 
 need_gpu
-build_gpu_programs engine_bench quire_cuda_attention_bench quire_cuda_ops_bench quire_cuda_experts_bench \
+build_gpu_programs engine_bench model_bench quire_cuda_attention_bench quire_cuda_ops_bench quire_cuda_experts_bench \
   weight_loading_bench step_gap_bench
 print_machine
 scratch=$(mktemp -d)
