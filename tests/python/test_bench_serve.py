@@ -180,12 +180,16 @@ def test_control_c_gives_what_there_is(server: FakeServer, tmp_path: Path) -> No
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a background job ignores it
     )
-    while len(server.exchanges) < 15:
-        assert process.poll() is None
-        time.sleep(0.01)
-    os.kill(process.pid, signal.SIGINT)
-    out, err = process.communicate(timeout=30)
+    try:
+        while len(server.exchanges) < 15:
+            assert process.poll() is None
+            time.sleep(0.01)
+        os.kill(process.pid, signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    finally:  # or it would go on with the next test
+        process.kill()
     assert process.returncode == 130, err
     assert "stopped by Ctrl-C after" in out
     result = json.loads(next(tmp_path.iterdir()).read_text())
