@@ -26,7 +26,8 @@ struct RankMemory {
 
 // "weights 14.96 GiB, activations 0.41 GiB, ...": each item that is not zero, as in errors and the log.
 QUIRE_API std::string memory_text(const RankMemory& memory);
-// The same, a line for each item with its share, and the sum.
+// The same as in plans and, with a refusal, in the log: a line for each item with its share, and the sum. No
+// newline at the end.
 QUIRE_API std::string memory_table(const RankMemory& memory);
 
 // Where an engine would run.

@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "engine/kv_cache_demand.h"
+#include "messages/memory_log.h"
 #include "util/check.h"
 #include "util/log.h"
 
@@ -70,6 +71,7 @@ EngineCore::EngineCore(const EngineConfig& config, std::unique_ptr<Executor> exe
     try {
       return plan_engine_kv_cache(config, specs, demand);
     } catch (const InvalidArgument& refused) {
+      log_memory_table(model.memory);
       throw InvalidArgument(str(refused.what(), "; besides the KV cache: ", memory_text(model.memory)));
     }
   }();

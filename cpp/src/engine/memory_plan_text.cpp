@@ -32,7 +32,7 @@ std::string plan_text(const MemoryPlan& plan) {
        << ", max_num_seqs " << plan.max_num_seqs << ", max_num_batched_tokens " << plan.max_num_batched_tokens
        << "\n"
        << (plan.tensor_parallel_size > 1 ? "each rank:\n" : "") << memory_table(plan.memory)
-       << "KV cache: " << plan.kv_bytes_per_token << " bytes a token, " << plan.kv_bytes_per_block
+       << "\nKV cache: " << plan.kv_bytes_per_token << " bytes a token, " << plan.kv_bytes_per_block
        << " a block of " << plan.block_size << "; one sequence of " << plan.max_model_len << " tokens takes "
        << gib_text(plan.kv_bytes_of_one) << "\n";
   if (plan.fits()) {

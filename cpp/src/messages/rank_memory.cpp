@@ -35,10 +35,13 @@ std::string memory_table(const RankMemory& memory) {
   const auto line = [&](const char* name, int64_t bytes) {
     const double share = total > 0 ? 100.0 * static_cast<double>(bytes) / static_cast<double>(total) : 0.0;
     text << "  " << std::left << std::setw(12) << name << std::right << std::setw(14) << gib_text(bytes)
-         << std::setw(7) << std::fixed << std::setprecision(1) << share << " %\n";
+         << std::setw(7) << std::fixed << std::setprecision(1) << share << " %";
   };
-  for (const auto& [name, bytes] : items_of(memory))
-    if (bytes != 0) line(name, bytes);
+  for (const auto& [name, bytes] : items_of(memory)) {
+    if (bytes == 0) continue;
+    line(name, bytes);
+    text << '\n';
+  }
   line("in all", total);
   return text.str();
 }

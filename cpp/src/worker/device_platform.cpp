@@ -1,4 +1,5 @@
 #include "device/runtime_handles.h"
+#include "messages/memory_log.h"
 #include "util/check.h"
 #include "util/gib_text.h"
 #include "util/log.h"
@@ -100,7 +101,12 @@ WorkerMemory DevicePlatform::make_memory(const EngineConfig& config,
   for (int attempt = 1;; ++attempt) {
     size_t free = 0, total = 0;
     check_device(runtime_, runtime_.memory_info(&free, &total), "asking for the free memory");
-    plan.set_budget(config, askable_bytes(free), total);
+    try {
+      plan.set_budget(config, askable_bytes(free), total);
+    } catch (const ResourceExhausted&) {
+      log_memory_table(plan.rank_memory());
+      throw;
+    }
     const double wanted = config.gpu_memory_utilization * static_cast<double>(total);
     if (config.gpu_memory_bytes == 0 && static_cast<double>(plan.budget) + 1 < wanted) {
       log(LogLevel::kWarning, "gpu_memory_utilization ", config.gpu_memory_utilization, " asks for ",

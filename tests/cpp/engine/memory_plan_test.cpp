@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <sstream>
 
 #include "quire/engine.h"
 #include "quire/kernels/cuda_device.h"
@@ -109,7 +110,14 @@ TEST(MemoryPlanOfHostTest, WhatDoesNotFitSaysWhatWould) {
   }
   EXPECT_EQ(fields, (std::vector<std::string>{"max_model_len", "kv_cache_memory_bytes"}));
   // The engine's own refusal: the same words, and the same numbers.
+  testing::internal::CaptureStderr();
   const std::string refusal = error_of([&] { const Engine engine(config); });
+  const std::string log = testing::internal::GetCapturedStderr();
+  RankMemory besides = plan.memory;
+  besides.kv_cache = 0;
+  std::istringstream table(memory_table(besides));
+  for (std::string line; std::getline(table, line);)
+    EXPECT_NE(log.find(line + "\n"), std::string::npos) << log;
   EXPECT_TRUE(refusal.starts_with(plan.problem + "; besides the KV cache: weights ")) << refusal;
   EXPECT_NE(plan_text(plan).find("would fit with one of: max_model_len"), std::string::npos)
       << plan_text(plan);
