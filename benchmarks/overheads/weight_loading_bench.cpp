@@ -1,11 +1,14 @@
 // How fast weights get from the page cache to a device, beside what the bus gives.
 //
-//   weight_loading_bench DIRECTORY [GIGABYTES = 4] [THREADS = the loader's own number]
+//   weight_loading_bench DIRECTORY [GIGABYTES = 4] [THREADS] [CHUNK_MIB] [CHUNKS] [PIECE_MIB]
+//
+// What is 0 or left out of the last four is as the loader has it.
 //
 // Writes a safetensors file of that size to DIRECTORY, once; reads it so that it lies in the page cache; then
 // loads it, as it is stored and with a conversion, a few times. Copies from pinned memory alone are timed in
-// the same run. The last column is the loader's rate over theirs. Then from the disk, after the page cache
-// has forgotten the file, by turns with reads of the same pieces that go around the cache (O_DIRECT).
+// the same run, in parts of 64 MiB and of a chunk of the loader's; so is pinning all its chunks. The last
+// column is the loader's rate over that of the former. Then from the disk, after the page cache has forgotten
+// the file, by turns with reads of the same pieces that go around the cache (O_DIRECT).
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -107,23 +110,31 @@ double direct_rate(const std::string& path, int num_threads) {
   return static_cast<double>(bytes) / seconds;
 }
 
-// Bytes a second of large copies from pinned memory, one after the other.
-double pinned_rate(const DeviceRuntime& runtime, std::byte* to, size_t bytes) {
-  constexpr size_t kPart = 64 << 20;
-  const PinnedMemory from = make_pinned(runtime, kPart);
+// Bytes a second of copies of `part` bytes from pinned memory, one after the other.
+double pinned_rate(const DeviceRuntime& runtime, std::byte* to, size_t bytes, size_t part) {
+  const PinnedMemory from = make_pinned(runtime, part);
   const DeviceStream stream = make_stream(runtime);
   double best = 0;
   for (int round = 0; round < 3; ++round) {
     const Stopwatch watch;
-    for (size_t done = 0; done + kPart <= bytes; done += kPart)
-      check_device(runtime, runtime.copy(to + done, from.get(), kPart, stream.get()), "copy");
+    for (size_t done = 0; done + part <= bytes; done += part)
+      check_device(runtime, runtime.copy(to + done, from.get(), part, stream.get()), "copy");
     check_device(runtime, runtime.synchronize_stream(stream.get()), "copy");
-    best = std::max(best, static_cast<double>(bytes / kPart * kPart) / watch.seconds());
+    best = std::max(best, static_cast<double>(bytes / part * part) / watch.seconds());
   }
   return best;
 }
 
-int run(const std::string& directory, double gigabytes, int32_t threads) {
+// Seconds to pin all chunks of a loader.
+double pinning_seconds(const DeviceRuntime& runtime, const DeviceLoaderOptions& options) {
+  std::vector<PinnedMemory> chunks;
+  const Stopwatch watch;
+  for (int32_t i = 0; i < options.num_chunks; ++i)
+    chunks.push_back(make_pinned(runtime, options.chunk_bytes));
+  return watch.seconds();
+}
+
+int run(const std::string& directory, double gigabytes, const DeviceLoaderOptions& options) {
   const DeviceRuntime* runtime = find_device_runtime("cuda");
   const KernelTable* ops = cuda_kernel_table(0);
   if (!runtime || !ops) {
@@ -144,15 +155,20 @@ int run(const std::string& directory, double gigabytes, int32_t threads) {
   std::byte* to = arena->allocate(2 * bytes);
   CudaDevice device;
   cuda_device(0, &device);
-  const double pinned = pinned_rate(*runtime, to, bytes);
-  std::printf("%s, %.2f GB in %zu tensors\n%-40s %7.2f GB/s\n", device.name, static_cast<double>(bytes) / 1e9,
-              num_tensors, "copies from pinned memory", pinned / 1e9);
+  std::printf("%s, %.2f GB in %zu tensors\n", device.name, static_cast<double>(bytes) / 1e9, num_tensors);
+  double pinned = 0;
+  for (const size_t part : {options.chunk_bytes, size_t{64} << 20}) {
+    pinned = pinned_rate(*runtime, to, bytes, part);
+    std::printf("copies of %3zu MiB from pinned memory %11.2f GB/s\n", part >> 20, pinned / 1e9);
+  }
+  std::printf("%d chunks pinned in %.2f ms, %d threads at most, pieces of %.2f MiB\n", options.num_chunks,
+              pinning_seconds(*runtime, options) * 1e3, options.max_threads,
+              static_cast<double>(options.piece_bytes) / (1 << 20));
   // All that a start pays: opening the file, starting threads, pinning memory.
   const auto load = [&](DType dtype, const char* from) {
     const Stopwatch watch;
     Checkpoint checkpoint = Checkpoint::open(directory);
-    const auto loader =
-        threads > 0 ? make_device_loader(*runtime, 0, *ops, threads) : make_device_loader(*runtime, 0, *ops);
+    const auto loader = make_device_loader(*runtime, 0, *ops, options);
     const double made = watch.seconds();
     loader->set_checkpoint(&checkpoint);
     const size_t each = kTensorBytes / 2 * dtype_bytes(dtype);
@@ -184,11 +200,24 @@ int run(const std::string& directory, double gigabytes, int32_t threads) {
 
 int main(int argc, char** argv) {
   if (argc < 2) {
-    std::fprintf(stderr, "usage: %s DIRECTORY [GIGABYTES] [THREADS]\n", argv[0]);
+    std::fprintf(stderr, "usage: %s DIRECTORY [GIGABYTES] [THREADS] [CHUNK_MIB] [CHUNKS] [PIECE_MIB]\n",
+                 argv[0]);
     return 2;
   }
+  const auto number = [&](int i, double otherwise) {
+    const double given = argc > i ? std::atof(argv[i]) : 0;
+    return given > 0 ? given : otherwise;
+  };
+  constexpr double kMib = 1 << 20;
+  quire::DeviceLoaderOptions options;
+  options.max_threads = static_cast<int32_t>(number(3, options.max_threads));
+  options.chunk_bytes =
+      static_cast<size_t>(number(4, static_cast<double>(options.chunk_bytes) / kMib) * kMib);
+  options.num_chunks = static_cast<int32_t>(number(5, options.num_chunks));
+  options.piece_bytes =
+      static_cast<size_t>(number(6, static_cast<double>(options.piece_bytes) / kMib) * kMib);
   try {
-    return quire::run(argv[1], argc > 2 ? std::atof(argv[2]) : 4.0, argc > 3 ? std::atoi(argv[3]) : 0);
+    return quire::run(argv[1], number(2, 4), options);
   } catch (const quire::Error& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 1;

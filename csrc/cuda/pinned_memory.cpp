@@ -2,9 +2,14 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <system_error>
+#include <thread>
+#include <vector>
 
 namespace quire {
 namespace {
@@ -16,6 +21,25 @@ std::mutex mutex;
 std::map<void*, size_t>& sizes() {
   static auto* const kSizes = new std::map<void*, size_t>;  // outlives whoever releases memory at the end
   return *kSizes;
+}
+
+// Makes the system clear the pages, which takes longer than all else that is done to them: on a few threads,
+// where there are some to share. Where no thread is to be had, registering them does it.
+void touch_pages(std::byte* begin, size_t bytes) {
+  constexpr size_t kMaxThreads = 4;
+  const size_t num_threads = std::min(kMaxThreads, bytes / kHugePageBytes);
+  if (num_threads < 2) return;
+  std::vector<std::thread> threads;
+  try {
+    for (size_t i = 0; i < num_threads; ++i) {
+      threads.emplace_back([=] {
+        for (size_t at = i * kHugePageBytes; at < bytes; at += num_threads * kHugePageBytes)
+          *static_cast<volatile std::byte*>(begin + at) = std::byte{0};
+      });
+    }
+  } catch (const std::system_error&) {  // too many threads
+  }
+  for (std::thread& thread : threads) thread.join();
 }
 
 // Null where the system has none.
@@ -30,6 +54,7 @@ void* map_huge_pages(size_t bytes) {
   if (before < kHugePageBytes) ::munmap(begin + before + bytes, kHugePageBytes - before);
   ::madvise(begin + before, bytes, MADV_HUGEPAGE);
   ::madvise(begin + before, bytes, MADV_DONTFORK);
+  touch_pages(begin + before, bytes);
   return begin + before;
 }
 
