@@ -27,7 +27,7 @@ readonly memcheck_tests='*BatchOpsTest.*sm_*:*LogitsOpsTest.*sm_*:'\
 '*SamplingTest.TiesAreCutByLowestId/*sm_*:*SamplingTest.ARowDependsOnItselfAlone/*sm_*:'\
 '*SamplingTest.GreedyTiesInALargeVocabulary/*sm_*:*/AttentionTest.SoftCapWindowAlibiAndSinks/*sm_*:'\
 '*/AttentionTest.PagesBehindTheWindowAreNotRead/*sm_*:*CudaAttentionTest.DecodeRowsComeBeforeChunks/*sm_*:'\
-'*CudaAttentionTest.PaddingRowsWriteNothing/*sm_*:*CudaAttentionTest.FusedRotaryEmbeddingIsTheTwoOps/*sm_*:'\
+'*CudaAttentionTest.PaddingRowsWriteNothing/*sm_*:*CudaAttentionTest.FusedRotaryEmbeddingIsItsOps/*sm_*:'\
 '*QuantizedLinearTest.MatchesTheReference/*sm_*:*/ExpertsTest.RoutingMatchesTheReference/*sm_*:'\
 '*/ExpertsTest.MatchesTheReference/*sm_*'
 # What shares memory between threads.

@@ -2,7 +2,7 @@
 // covers a stretch of one row.
 #include <algorithm>
 
-#include "common/launch.h"
+#include "common/dependent_launch.cuh"
 #include "common/types.cuh"
 #include "ops.h"
 
@@ -15,21 +15,24 @@ bool aligned(const void* data, int64_t stride_bytes) {
   return (reinterpret_cast<uintptr_t>(data) | static_cast<uintptr_t>(stride_bytes)) % 16 == 0;
 }
 
-// Row and first unit of the calling thread, with `chunks` blocks to a row.
+// Row and first unit of the calling thread, with `chunks` blocks to a row, once the inputs are there.
 struct Place {
   int64_t row, unit;
   __device__ explicit Place(int chunks)
-      : row(blockIdx.x / chunks), unit(int64_t{blockIdx.x % chunks} * kThreads + threadIdx.x) {}
+      : row(blockIdx.x / chunks), unit(int64_t{blockIdx.x % chunks} * kThreads + threadIdx.x) {
+    let_next_start();
+    wait_for_inputs();
+  }
 };
 
-// Launches `kernel` with enough blocks for `rows` rows of `units` units.
+// Launches `kernel`, which begins with a Place, with enough blocks for `rows` rows of `units` units.
 template <typename... Params, typename... Args>
 void launch_rows(const LaunchContext& ctx, void (*kernel)(int, Params...), int64_t rows, int64_t units,
                  Args... args) {
   const int64_t chunks = ceil_div<int64_t>(units, kThreads);
   if (rows * chunks == 0) return;
-  kernel<<<static_cast<unsigned>(rows * chunks), kThreads, 0, stream_of(ctx)>>>(static_cast<int>(chunks),
-                                                                                args...);
+  launch_dependent(ctx, kernel, static_cast<unsigned>(rows * chunks), kThreads, 0, static_cast<int>(chunks),
+                   args...);
 }
 
 // ---- lookups --------------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
-// Rotary embedding and what writes the KV cache: one kernel that rotates, stores, or does both.
+// Rotary embedding and what writes the KV cache: one kernel that rotates, stores, or does both, of heads that
+// it may norm before.
 #include "attention/kv_layout.cuh"
-#include "common/launch.h"
-#include "common/types.cuh"
+#include "common/dependent_launch.cuh"
+#include "common/rms_norm.cuh"
 #include "ops.h"
 
 namespace quire::cuda {
@@ -26,6 +27,8 @@ struct RotateAndStore {
   int block_size;
   const void* slots;
   bool slots_are_64_bits;
+  const void *q_weight, *k_weight;  // of the norms
+  float eps, weight_offset;
 };
 
 // kVec consecutive elements, at an address that is a multiple of their size.
@@ -62,9 +65,14 @@ __device__ __forceinline__ T* cache_element(const RotateAndStore& p, int64_t slo
 // Block (t, y) has the units [y * kThreads, ...) of token t. The units of a query head are its rotated pairs,
 // of a key head those and what passes through unrotated, of a value head all it has; kVec elements (of each
 // half) a unit. Which is which follows from the unit's index: q heads, then k, then v.
-template <typename T, int kVec, bool kRotate, bool kStore>
+//
+// With kNorm all of a head is rotated, by 2^i neighbours in a warp. The sum of its squares is added up in the
+// order of rms_norm's kernel, whose lanes have one vector each of up to 32, or two of 64.
+template <typename T, int kVec, bool kRotate, bool kStore, bool kNorm>
 __global__ void __launch_bounds__(kThreads)
     rotate_and_store_kernel(const __grid_constant__ RotateAndStore p) {
+  let_next_start();
+  wait_for_inputs();
   const int64_t t = blockIdx.x;
   const int half = kRotate ? p.rotary_dim / 2 : 0;
   const int pairs = half / kVec;
@@ -80,10 +88,21 @@ __global__ void __launch_bounds__(kThreads)
   // Where the two runs of elements of pairs [i, i + kVec) begin.
   const auto low_at = [&](int i) { return p.interleaved ? 2 * i : i; };
   const auto high_at = [&](int i) { return p.interleaved ? 2 * i + kVec : half + i; };
-  const auto rotated = [&](const T* head, int i, Elements<T, kVec>& low, Elements<T, kVec>& high) {
+  const auto normed = [&](const T* weight, int i, Elements<T, kVec>& low, Elements<T, kVec>& high) {
+    float sum = pairs < 32 ? squares(low, 0.0F) + squares(high, 0.0F) : squares(high, squares(low, 0.0F));
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const unsigned mask = pairs < 32 ? ((1U << pairs) - 1) << (lane / pairs * pairs) : 0xFFFFFFFFU;
+    for (int offset = pairs / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(mask, sum, offset);
+    const float scale = inverse_rms(sum, p.head_size, p.eps);
+    low = scaled(low, load<T, kVec>(weight + low_at(i)), scale, p.weight_offset);
+    high = scaled(high, load<T, kVec>(weight + high_at(i)), scale, p.weight_offset);
+  };
+  const auto rotated = [&](const T* head, const void* weight, int i, Elements<T, kVec>& low,
+                           Elements<T, kVec>& high) {
     const float* angles = p.cos_sin + p.positions[t] * p.cos_sin_stride + i;
     low = load<T, kVec>(head + low_at(i));
     high = load<T, kVec>(head + high_at(i));
+    if constexpr (kNorm) normed(static_cast<const T*>(weight), i, low, high);
     constexpr int kFloats = kVec < 4 ? kVec : 4;  // 16 bytes
     const auto rotate = [&](T& first, T& second, int j) {
       const float a = to_float(first), b = to_float(second);
@@ -109,7 +128,7 @@ __global__ void __launch_bounds__(kThreads)
     if (unit < p.num_heads * pairs) {
       T* head = static_cast<T*>(p.q) + t * p.q_stride + unit / pairs * p.q_head_stride;
       const int i = unit % pairs * kVec;
-      rotated(head, i, low, high);
+      rotated(head, p.q_weight, i, low, high);
       store<T, kVec>(head + low_at(i), low);
       store<T, kVec>(head + high_at(i), high);
       return;
@@ -121,7 +140,7 @@ __global__ void __launch_bounds__(kThreads)
     const int kv_head = unit / key_units, i = unit % key_units;
     T* head = static_cast<T*>(p.k) + t * p.k_stride + kv_head * p.k_head_stride;
     if (i < pairs) {
-      rotated(head, i * kVec, low, high);
+      rotated(head, p.k_weight, i * kVec, low, high);
       const int low_place = low_at(i * kVec), high_place = high_at(i * kVec);
       T* to_low = head + low_place;
       T* to_high = head + high_place;
@@ -175,32 +194,52 @@ void set_cache(RotateAndStore& p, const KVCacheView& cache, TensorView v, Tensor
   p.slots_are_64_bits = slot_mapping.dtype == DType::kInt64;
 }
 
-template <bool kRotate, bool kStore>
+// Elements of a vector where the kernel can load them at once, else 1.
+template <typename T>
+int vector_size(const RotateAndStore& p, int half) {
+  constexpr int kFull = 16 / sizeof(T);
+  const auto aligned = [](const void* data, int64_t stride, int64_t head_stride) {
+    return reinterpret_cast<uintptr_t>(data) % 16 == 0 && stride % kFull == 0 && head_stride % kFull == 0;
+  };
+  const bool vectors = half % kFull == 0 && p.head_size % kFull == 0 &&
+                       aligned(p.q, p.q_stride, p.q_head_stride) &&
+                       aligned(p.k, p.k_stride, p.k_head_stride) &&
+                       aligned(p.v, p.v_stride, p.v_head_stride) && aligned(p.q_weight, 0, 0) &&
+                       aligned(p.k_weight, 0, 0) && aligned(p.cos_sin, half, 0) && p.cos_sin_stride % 4 == 0;
+  return vectors ? kFull : 1;
+}
+
+template <bool kRotate, bool kStore, bool kNorm = false>
 void launch(const LaunchContext& ctx, const char* name, const RotateAndStore& p, TensorView k) {
   const int64_t num_tokens = k.shape[0];
   if (num_tokens == 0) return;
   dispatch_float(k.dtype, [&]<typename T>(T) {
-    constexpr int kFull = 16 / sizeof(T);
     const int half = kRotate ? p.rotary_dim / 2 : 0;
-    const auto aligned = [](const void* data, int64_t stride, int64_t head_stride) {
-      return reinterpret_cast<uintptr_t>(data) % 16 == 0 && stride % kFull == 0 && head_stride % kFull == 0;
-    };
-    const bool vectors =
-        half % kFull == 0 && p.head_size % kFull == 0 && aligned(p.q, p.q_stride, p.q_head_stride) &&
-        aligned(p.k, p.k_stride, p.k_head_stride) && aligned(p.v, p.v_stride, p.v_head_stride) &&
-        aligned(p.cos_sin, kRotate ? p.rotary_dim / 2 : 0, 0) && p.cos_sin_stride % 4 == 0;
-    const int vec = vectors ? kFull : 1;
+    const int vec = vector_size<T>(p, half);
     const int units = (kRotate ? p.num_heads * (half / vec) : 0) +
                       p.num_kv_heads * ((half + (kStore ? 2 * (p.head_size - half) : 0)) / vec);
     if (units == 0) return;
     const dim3 grid(static_cast<unsigned>(num_tokens), static_cast<unsigned>(ceil_div(units, kThreads)));
-    if (vectors) {
-      rotate_and_store_kernel<T, kFull, kRotate, kStore><<<grid, kThreads, 0, stream_of(ctx)>>>(p);
-    } else {
-      rotate_and_store_kernel<T, 1, kRotate, kStore><<<grid, kThreads, 0, stream_of(ctx)>>>(p);
+    constexpr int kFull = 16 / sizeof(T);
+    if (vec == kFull) {
+      launch_dependent(ctx, rotate_and_store_kernel<T, kFull, kRotate, kStore, kNorm>, grid, kThreads, 0, p);
+    } else if constexpr (!kNorm) {
+      launch_dependent(ctx, rotate_and_store_kernel<T, 1, kRotate, kStore, false>, grid, kThreads, 0, p);
     }
     check_launch(ctx, name, k);
   });
+}
+
+// Whether the kernel can norm the heads that it rotates.
+bool fuses_norms(const RotateAndStore& p, DType dtype) {
+  bool fuses = false;
+  dispatch_float(dtype, [&]<typename T>(T) {
+    constexpr int kFull = 16 / sizeof(T);
+    const int pairs = p.head_size / 2 / kFull;
+    fuses = p.rotary_dim == p.head_size && !p.interleaved && vector_size<T>(p, p.rotary_dim / 2) == kFull &&
+            pairs <= 32 && (pairs & (pairs - 1)) == 0;
+  });
+  return fuses;
 }
 
 }  // namespace
@@ -230,12 +269,21 @@ void write_kv_cache(const LaunchContext& ctx, const KVCacheView& kv_cache, Tenso
 }
 
 void rotary_embedding_and_write_kv(const LaunchContext& ctx, TensorView q, TensorView k, TensorView v,
-                                   TensorView positions, TensorView cos_sin, bool interleaved,
-                                   const KVCacheView& kv_cache, TensorView slot_mapping) {
+                                   const HeadNorms* norms, TensorView positions, TensorView cos_sin,
+                                   bool interleaved, const KVCacheView& kv_cache, TensorView slot_mapping) {
   RotateAndStore p{};
   set_rotation(p, q, k, positions, cos_sin, interleaved);
   set_cache(p, kv_cache, v, slot_mapping);
-  launch<true, true>(ctx, "rotary_embedding_and_write_kv", p, k);
+  constexpr const char* kName = "rotary_embedding_and_write_kv";
+  if (norms == nullptr) return launch<true, true>(ctx, kName, p, k);
+  p.q_weight = norms->q_weight.data;
+  p.k_weight = norms->k_weight.data;
+  p.eps = norms->eps;
+  p.weight_offset = norms->weight_offset;
+  if (fuses_norms(p, k.dtype)) return launch<true, true, true>(ctx, kName, p, k);
+  rms_norm(ctx, q, q, norms->q_weight, norms->eps, norms->weight_offset);
+  rms_norm(ctx, k, k, norms->k_weight, norms->eps, norms->weight_offset);
+  launch<true, true>(ctx, kName, p, k);
 }
 
 }  // namespace quire::cuda

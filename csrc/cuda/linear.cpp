@@ -1,6 +1,6 @@
-// Linears through cuBLASLt. The number of rows changes from step to step, so algorithms are chosen for a few
-// numbers of rows, each good for all from the one below it: only the longer side of the product changes, and
-// with it no alignment.
+// Linears through cuBLASLt, but for a single row's. The number of rows changes from step to step, so
+// algorithms are chosen for a few numbers of rows, each good for all from the one below it: only the longer
+// side of the product changes, and with it no alignment.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -11,6 +11,7 @@
 #include "gemm_tuner.h"
 #include "linear_bias.h"
 #include "linear_int8.h"
+#include "linear_one_row.h"
 #include "ops.h"
 
 namespace quire::cuda {
@@ -134,28 +135,9 @@ bool choose(const LaunchContext& ctx, CudaState& state, GemmPlan& plan, const Ge
   return true;
 }
 
-// With many rows the products cost more than the weights: a part at a time is made 16-bit again, or fp32.
-void linear_dequantized(const LaunchContext& ctx, TensorView out, TensorView x, const LinearWeight& weight,
-                        const float* bias) {
-  const int64_t at_once = dequantized_rows(weight);
-  void* place = static_cast<std::byte*>(ctx.workspace) + kWorkspaceBytes;
-  for (int64_t row = 0; row < weight.n; row += at_once) {
-    const LinearWeight part = {place, std::min(at_once, weight.n - row), weight.k, weight.dtype};
-    dequantize_rows(ctx, TensorView(place, weight.dtype, part.n, weight.k), weight, row);
-    linear(ctx, out.columns(row, part.n), x, part, bias != nullptr ? bias + row : nullptr);
-  }
-}
-
-}  // namespace
-
-void linear(const LaunchContext& ctx, TensorView out, TensorView x, const LinearWeight& weight,
-            const float* bias) {
+void linear_by_library(const LaunchContext& ctx, TensorView out, TensorView x, const LinearWeight& weight,
+                       const float* bias) {
   auto& state = *static_cast<CudaState*>(ctx.state);
-  if (x.shape[0] == 0) return;
-  if (weight.scales != nullptr) {
-    return has_few_rows_kernel(x, weight) ? linear_int8_few_rows(ctx, out, x, weight, bias)
-                                          : linear_dequantized(ctx, out, x, weight, bias);
-  }
   const GemmShape shape = {x.shape[0],    weight.n,         weight.k,          x.stride[0],
                            out.stride[0], lt_type(x.dtype), lt_type(out.dtype)};
   char text[160];
@@ -184,6 +166,32 @@ void linear(const LaunchContext& ctx, TensorView out, TensorView x, const Linear
     return;
   }
   check_launch(ctx, "linear", out);
+}
+
+// With many rows the products cost more than the weights: a part at a time is made 16-bit again, or fp32. Not
+// for the kernel of one row, which reads its weight before the kernel in front has ended.
+void linear_dequantized(const LaunchContext& ctx, TensorView out, TensorView x, const LinearWeight& weight,
+                        const float* bias) {
+  const int64_t at_once = dequantized_rows(weight);
+  void* place = static_cast<std::byte*>(ctx.workspace) + kWorkspaceBytes;
+  for (int64_t row = 0; row < weight.n; row += at_once) {
+    const LinearWeight part = {place, std::min(at_once, weight.n - row), weight.k, weight.dtype};
+    dequantize_rows(ctx, TensorView(place, weight.dtype, part.n, weight.k), weight, row);
+    linear_by_library(ctx, out.columns(row, part.n), x, part, bias != nullptr ? bias + row : nullptr);
+  }
+}
+
+}  // namespace
+
+void linear(const LaunchContext& ctx, TensorView out, TensorView x, const LinearWeight& weight,
+            const float* bias) {
+  if (x.shape[0] == 0) return;
+  if (weight.scales != nullptr) {
+    return has_few_rows_kernel(x, weight) ? linear_int8_few_rows(ctx, out, x, weight, bias)
+                                          : linear_dequantized(ctx, out, x, weight, bias);
+  }
+  if (has_one_row_kernel(out, x, weight)) return linear_one_row(ctx, out, x, weight, bias);
+  linear_by_library(ctx, out, x, weight, bias);
 }
 
 }  // namespace quire::cuda

@@ -5,8 +5,8 @@
 // row's result is its own, bitwise, and that adding first and fused adding agree.
 #include <algorithm>
 
-#include "common/launch.h"
-#include "common/types.cuh"
+#include "common/dependent_launch.cuh"
+#include "common/rms_norm.cuh"
 #include "ops.h"
 
 namespace quire::cuda {
@@ -53,33 +53,14 @@ __device__ __forceinline__ void store_part(T* row, int first, int n, const Vec<T
   }
 }
 
-template <typename T>
-__device__ __forceinline__ float squares(const Vec<T>& v, float sum) {
-#pragma unroll
-  for (int j = 0; j < Vec<T>::kSize; ++j) sum = fmaf(to_float(v.x[j]), to_float(v.x[j]), sum);
-  return sum;
-}
-
-template <typename T>
-__device__ __forceinline__ Vec<T> scaled(const Vec<T>& v, const Vec<T>& weight, float scale, float offset) {
-  Vec<T> out;
-#pragma unroll
-  for (int j = 0; j < Vec<T>::kSize; ++j)
-    out.x[j] = from_float<T>(__fmul_rn(to_float(v.x[j]), scale) * (offset + to_float(weight.x[j])));
-  return out;
-}
-
-__device__ __forceinline__ float inverse_rms(float sum, int n, float eps) {
-  return 1.0F / sqrtf(sum / static_cast<float>(n) + eps);
-}
-
 // One block per row; thread i holds vectors i, i + blockDim.x, ...
 template <typename T, int kVectors, bool kAligned, Norm kNorm>
 __global__ void __launch_bounds__(1024) norm_kernel(NormArgs a) {
   constexpr int kSize = Vec<T>::kSize;
-  // Early loads hide behind the sum, where registers allow.
+  // Early loads hide behind the kernel in front, where registers allow.
   constexpr bool kEarlyWeight = kVectors <= 2;
   __shared__ float shared[33];
+  let_next_start();
   const int64_t token = a.heads == 1 ? blockIdx.x : blockIdx.x / a.heads;
   const int64_t head = a.heads == 1 ? 0 : blockIdx.x % a.heads;
   const T* x = static_cast<const T*>(a.x) + token * a.x_stride[0] + head * a.x_stride[1];
@@ -90,6 +71,11 @@ __global__ void __launch_bounds__(1024) norm_kernel(NormArgs a) {
   };
 
   Vec<T> v[kVectors], w[kEarlyWeight ? kVectors : 1];
+  if constexpr (kEarlyWeight) {
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) w[i] = load_part<kAligned>(weight, first(i), a.n);
+  }
+  wait_for_inputs();
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) v[i] = load_part<kAligned>(x, first(i), a.n);
   if constexpr (kNorm == Norm::kAddRms) {
@@ -103,10 +89,6 @@ __global__ void __launch_bounds__(1024) norm_kernel(NormArgs a) {
       for (int j = 0; j < kSize; ++j) v[i].x[j] = from_float<T>(to_float(v[i].x[j]) + to_float(r[i].x[j]));
       store_part<kAligned>(residual, first(i), a.n, v[i]);
     }
-  }
-  if constexpr (kEarlyWeight) {
-#pragma unroll
-    for (int i = 0; i < kVectors; ++i) w[i] = load_part<kAligned>(weight, first(i), a.n);
   }
 
   if constexpr (kNorm == Norm::kLayer) {
@@ -172,8 +154,10 @@ __global__ void __launch_bounds__(256) head_rms_norm_kernel(NormArgs a, int lane
   T* out = static_cast<T*>(a.out) + token * a.out_stride[0] + head * a.out_stride[1];
   const T* weight = static_cast<const T*>(a.weight);
   const int first = lane * kSize, second = (lane + lanes) * kSize;
-  const Vec<T> v0 = load_part<kAligned>(x, first, n), v1 = load_part<kAligned>(x, second, n);
+  let_next_start();
   const Vec<T> w0 = load_part<kAligned>(weight, first, n), w1 = load_part<kAligned>(weight, second, n);
+  wait_for_inputs();
+  const Vec<T> v0 = load_part<kAligned>(x, first, n), v1 = load_part<kAligned>(x, second, n);
   float sum = squares(v1, squares(v0, 0.0F));
   for (int offset = lanes / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(0xFFFFFFFFU, sum, offset);
   const float scale = inverse_rms(sum, a.n, a.eps);
@@ -194,7 +178,6 @@ constexpr int kHeadVectors = 64;
 template <Norm kNorm>
 void launch(const LaunchContext& ctx, const char* name, const NormArgs& a, TensorView x) {
   if (a.rows == 0 || a.n == 0) return;
-  const cudaStream_t stream = stream_of(ctx);
   dispatch_float(x.dtype, [&](auto type) {
     using T = decltype(type);
     const int vectors = ceil_div(a.n, Vec<T>::kSize);
@@ -205,23 +188,23 @@ void launch(const LaunchContext& ctx, const char* name, const NormArgs& a, Tenso
         while (lanes < 32 && lanes < vectors) lanes *= 2;
         const auto blocks = static_cast<unsigned>(ceil_div<int64_t>(a.rows, 256 / lanes));
         if (fits_vectors) {
-          head_rms_norm_kernel<T, true><<<blocks, 256, 0, stream>>>(a, lanes);
+          launch_dependent(ctx, head_rms_norm_kernel<T, true>, blocks, 256, 0, a, lanes);
         } else {
-          head_rms_norm_kernel<T, false><<<blocks, 256, 0, stream>>>(a, lanes);
+          launch_dependent(ctx, head_rms_norm_kernel<T, false>, blocks, 256, 0, a, lanes);
         }
         return;
       }
     }
     if (vectors > 8 * 1024) return note_error(ctx, name, "", "the rows are too long");
     // Two vectors a thread, more only where a block has no more threads.
-    const int threads = std::min(1024, ceil_div(ceil_div(vectors, 2), 32) * 32);
+    const auto threads = static_cast<unsigned>(std::min(1024, ceil_div(ceil_div(vectors, 2), 32) * 32));
     const auto blocks = static_cast<unsigned>(a.rows);
     if (!fits_vectors) {
-      norm_kernel<T, 8, false, kNorm><<<blocks, threads, 0, stream>>>(a);
-    } else if (vectors <= 2 * threads) {
-      norm_kernel<T, 2, true, kNorm><<<blocks, threads, 0, stream>>>(a);
+      launch_dependent(ctx, norm_kernel<T, 8, false, kNorm>, blocks, threads, 0, a);
+    } else if (vectors <= 2 * static_cast<int>(threads)) {
+      launch_dependent(ctx, norm_kernel<T, 2, true, kNorm>, blocks, threads, 0, a);
     } else {
-      norm_kernel<T, 8, true, kNorm><<<blocks, threads, 0, stream>>>(a);
+      launch_dependent(ctx, norm_kernel<T, 8, true, kNorm>, blocks, threads, 0, a);
     }
   });
   check_launch(ctx, name, x);

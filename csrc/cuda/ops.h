@@ -37,8 +37,8 @@ void rotary_embedding(const LaunchContext& ctx, TensorView q, TensorView k, Tens
 void write_kv_cache(const LaunchContext& ctx, const KVCacheView& kv_cache, TensorView k, TensorView v,
                     TensorView slot_mapping);
 void rotary_embedding_and_write_kv(const LaunchContext& ctx, TensorView q, TensorView k, TensorView v,
-                                   TensorView positions, TensorView cos_sin, bool interleaved,
-                                   const KVCacheView& kv_cache, TensorView slot_mapping);
+                                   const HeadNorms* norms, TensorView positions, TensorView cos_sin,
+                                   bool interleaved, const KVCacheView& kv_cache, TensorView slot_mapping);
 
 // attention/
 const char* select_attention(AttentionLayer& layer);

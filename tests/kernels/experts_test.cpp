@@ -88,18 +88,21 @@ TEST_P(ExpertsTest, RoutingMatchesTheReference) {
       {.scoring = ExpertScoring::kSigmoid, .top_k = 6, .num_groups = 4, .num_top_groups = 3},
       {.top_k = 4, .num_groups = 4, .num_top_groups = 2, .renormalize = true, .scale = 0.5F},
   };
-  for (const int64_t num_experts : {8, 64, 160}) {
-    const Tensor logits = std::move(Tensor(DType::kFloat32, 37, num_experts, 3).randomize(1, 2.0F));
+  // Devices have a kernel for few tokens and one for many.
+  const std::pair<int64_t, int64_t> shapes[] = {{37, 8}, {37, 64}, {37, 160}, {300, 64}, {300, 160}};
+  for (const auto& [tokens, num_experts] : shapes) {
+    const Tensor logits = std::move(Tensor(DType::kFloat32, tokens, num_experts, 3).randomize(1, 2.0F));
     Array<float> correction(static_cast<size_t>(num_experts));
     for (size_t e = 0; e < correction.size(); ++e) correction[e] = 0.1F * std::sin(static_cast<float>(3 * e));
     for (size_t kind = 0; kind < std::size(kinds); ++kind) {
       for (const bool corrected : {false, true}) {
-        SCOPED_TRACE(testing::Message() << num_experts << " experts, kind " << kind << " " << corrected);
+        SCOPED_TRACE(testing::Message() << tokens << " tokens, " << num_experts << " experts, kind " << kind
+                                        << " " << corrected);
         ExpertRoutingArgs args = kinds[kind];
         if (corrected) args.correction = correction.data();
         const Routing got = route(logits, args, &pool);
         const std::vector<double> values = logits.values();
-        for (int64_t t = 0; t < 37; ++t) {
+        for (int64_t t = 0; t < tokens; ++t) {
           const auto first = values.begin() + t * num_experts;
           std::vector<double> offsets;
           if (corrected) offsets.assign(correction.begin(), correction.end());
@@ -116,29 +119,36 @@ TEST_P(ExpertsTest, RoutingMatchesTheReference) {
 }
 
 TEST_P(ExpertsTest, TiesGoToTheLowestIdAndPaddingNowhere) {
-  Tensor logits(DType::kFloat32, 3, 16);
-  for (int64_t t = 0; t < 3; ++t) {
-    for (int64_t e = 0; e < 16; ++e) logits.set(t, e, e == 11 || e == 3 ? 2.0F : 1.0F);
+  for (const int64_t tokens : {3, 300}) {
+    Tensor logits(DType::kFloat32, tokens, 16);
+    for (int64_t t = 0; t < tokens; ++t) {
+      for (int64_t e = 0; e < 16; ++e) logits.set(t, e, e == 11 || e == 3 ? 2.0F : 1.0F);
+    }
+    Array<int32_t> num_tokens = {static_cast<int32_t>(tokens - 1)};
+    const Routing got = route(logits, {.top_k = 4, .renormalize = true, .num_tokens = num_tokens.data()});
+    std::vector<int32_t> expected;
+    for (int64_t t = 0; t < tokens - 1; ++t) expected.insert(expected.end(), {3, 11, 0, 1});
+    expected.insert(expected.end(), 4, -1);
+    EXPECT_EQ(read(got.ids), expected);
+    for (size_t i = got.weights.size() - 4; i < got.weights.size(); ++i) EXPECT_EQ(got.weights[i], 0.0F);
   }
-  Array<int32_t> num_tokens = {2};
-  const Routing got = route(logits, {.top_k = 4, .renormalize = true, .num_tokens = num_tokens.data()});
-  EXPECT_EQ(read(got.ids), (std::vector<int32_t>{3, 11, 0, 1, 3, 11, 0, 1, -1, -1, -1, -1}));
-  for (size_t i = 8; i < 12; ++i) EXPECT_EQ(got.weights[i], 0.0F);
 }
 
 TEST_P(ExpertsTest, RoutingCountsWhatEachExpertWasChosenBy) {
   ThreadPool pool(2);
-  for (const int64_t num_experts : {8, 60, 300}) {
+  const std::pair<int64_t, int64_t> shapes[] = {{101, 8}, {101, 60}, {101, 300}, {301, 60}};
+  for (const auto& [tokens, num_experts] : shapes) {
     const int32_t top_k = 3;
-    const Tensor logits = std::move(Tensor(DType::kFloat32, 101, num_experts).randomize(5, 2.0F));
-    Array<int32_t> num_tokens = {90};
+    const Tensor logits = std::move(Tensor(DType::kFloat32, tokens, num_experts).randomize(5, 2.0F));
+    Array<int32_t> num_tokens = {static_cast<int32_t>(tokens - 11)};
     Array<uint64_t> counts(static_cast<size_t>(num_experts), 7);
     std::vector<uint64_t> expected(static_cast<size_t>(num_experts), 7);
     for (int call = 0; call < 2; ++call) {
       const Routing got =
           route(logits, {.top_k = top_k, .num_tokens = num_tokens.data(), .counts = counts.data()}, &pool);
       const std::vector<int32_t> ids = read(got.ids);
-      for (size_t i = 0; i < static_cast<size_t>(90 * top_k); ++i) ++expected[static_cast<size_t>(ids[i])];
+      for (size_t i = 0; i < static_cast<size_t>((tokens - 11) * top_k); ++i)
+        ++expected[static_cast<size_t>(ids[i])];
     }
     EXPECT_EQ(read(counts), expected) << num_experts << " experts";
   }
@@ -258,6 +268,8 @@ TEST_P(ExpertsTest, MatchesTheReference) {
   const Case cases[] = {{1, 8, 64, 48, 2, false, Activation::kSilu, 0},
                         {1, 12, 320, 272, 9, true, Activation::kClampedSwiglu, 0},
                         {1, 4, 33, 17, 4, true, Activation::kClampedSwiglu, 3},
+                        {1, 4, 2056, 264, 3, true, Activation::kSilu, 0},
+                        {1, 3, 136, 2064, 2, false, Activation::kGeluTanh, 0},
                         {5, 16, 96, 40, 3, false, Activation::kSilu, 3},
                         {40, 4, 128, 64, 2, true, Activation::kSilu, 8},
                         {300, 6, 64, 96, 1, false, Activation::kClampedSwiglu, 0},

@@ -87,6 +87,34 @@ TEST_P(LinearTest, MatchesTheReferenceForWholeVectors) {
   }
 }
 
+// A device has a kernel for one row, whose warps share the depth where it is long.
+TEST_P(LinearTest, ARowAloneMatchesTheReference) {
+  for (const DType dtype : float_types()) {
+    for (const auto& [n, k] : {std::pair<int64_t, int64_t>{1, 8},
+                               {7, 2048},
+                               {300, 2056},
+                               {140, 4096},
+                               {133, 8200},
+                               {265, 16384},
+                               {40, 16392}}) {
+      SCOPED_TRACE(testing::Message() << dtype_name(dtype) << " n=" << n << " k=" << k);
+      const Tensor x = std::move(Tensor(dtype, 1, k).randomize(1));
+      const Tensor rows = std::move(Tensor(dtype, n, k).randomize(2, 0.1F));
+      const Packed packed = pack(rows, dtype);
+      reserve(1, n, k, dtype);
+      Array<float> bias(static_cast<size_t>(n));
+      for (size_t i = 0; i < bias.size(); ++i) bias[i] = static_cast<float>(i % 7) - 3;
+      const auto expected =
+          reference::linear(x.values(), rows.values(), {bias.begin(), bias.end()}, static_cast<size_t>(k));
+      for (const DType out_dtype : {DType::kFloat32, dtype}) {
+        const Tensor out(out_dtype, 1, n);
+        run(context(), out, x, packed.weight, bias.data());
+        expect_close(out, expected, 2e-6 * static_cast<double>(k), relative_tolerance(out_dtype));
+      }
+    }
+  }
+}
+
 // Algorithms are measured there too, though nothing can be captured. With nothing kept from before.
 TEST_P(LinearTest, TheDefaultStreamIsAsGoodAsAnother) {
   if (!is_cuda()) GTEST_SKIP() << "there are no streams";

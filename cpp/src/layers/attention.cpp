@@ -58,11 +58,11 @@ Attention::Attention(BuildContext& build, const AttentionConfig& config)
 }
 
 void Attention::forward(const ForwardContext& ctx, TensorView out, TensorView q, TensorView k, TensorView v,
-                        const RotaryEmbedding* rotary, TensorView positions) const {
+                        const RotaryEmbedding* rotary, const HeadNorms* norms, TensorView positions) const {
   const auto index = static_cast<size_t>(index_);
   const AttentionMetadata& batch = ctx.attention_metadata[static_cast<size_t>(ctx.kv_cache_groups[index])];
   if (rotary != nullptr) {
-    rotary->forward_and_store(ctx, q, k, v, positions, ctx.kv_caches[index], batch.slot_mapping);
+    rotary->forward_and_store(ctx, q, k, v, norms, positions, ctx.kv_caches[index], batch.slot_mapping);
   } else {
     ctx.ops.write_kv_cache(ctx.launch, ctx.kv_caches[index], k, v, batch.slot_mapping);
   }

@@ -29,10 +29,11 @@ class Attention {
   // Throws InvalidArgument, with the backend's reason, when it has no kernel for this shape.
   Attention(BuildContext& build, const AttentionConfig& config);
 
-  // Rotates q and k unless `rotary` is null, stores k and v, then attends. q and k are scratch afterwards.
+  // Rotates q and k unless `rotary` is null, after norms of their heads if it has some, stores k and v, then
+  // attends. q and k are scratch afterwards.
   //   q [T, H, D], k, v [T, KH, D], positions [T] int32; out [T, H, D]
   void forward(const ForwardContext& ctx, TensorView out, TensorView q, TensorView k, TensorView v,
-               const RotaryEmbedding* rotary, TensorView positions) const;
+               const RotaryEmbedding* rotary, const HeadNorms* norms, TensorView positions) const;
 
   const KVCacheSpec& kv_cache_spec() const { return spec_; }
 

@@ -29,6 +29,7 @@ class Norm {
 
   // `out` may be `x`. Of a LayerNorm x [T, size], else also [T, heads, size].
   void forward(const ForwardContext& ctx, TensorView out, TensorView x) const;
+  TensorView weight() const { return weight_.view(); }
   // residual += x; out = norm(residual)
   void forward_add(const ForwardContext& ctx, TensorView out, TensorView residual, TensorView x) const;
 

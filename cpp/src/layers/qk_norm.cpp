@@ -12,15 +12,20 @@ class NormOfEachHead final : public QKNorm {
   NormOfEachHead(BuildContext& build, const std::string& name, const HeadShare& heads,
                  const NormConfig& config)
       : q_norm_(build, name + ".q_norm", heads.head_size, config),
-        k_norm_(build, name + ".k_norm", heads.head_size, config) {}
+        k_norm_(build, name + ".k_norm", heads.head_size, config),
+        is_rms_(config.kind == NormConfig::Kind::kRms),
+        norms_{q_norm_.weight(), k_norm_.weight(), static_cast<float>(config.eps), config.weight_offset} {}
 
   void forward(const ForwardContext& ctx, TensorView& q, TensorView& k) const override {
     q_norm_.forward(ctx, q, q);
     k_norm_.forward(ctx, k, k);
   }
+  const HeadNorms* of_heads() const override { return is_rms_ ? &norms_ : nullptr; }
 
  private:
   Norm q_norm_, k_norm_;
+  bool is_rms_;
+  HeadNorms norms_;
 };
 
 // The mean is over the heads of all ranks: each gathers the row, and goes on with its part of it.

@@ -26,6 +26,8 @@ class QKNorm {
   // Norms q [T, H, D] and k [T, KH, D], whose heads are contiguous, in place, or makes them views of the
   // arena that hold the results.
   virtual void forward(const ForwardContext& ctx, TensorView& q, TensorView& k) const = 0;
+  // What `forward` does as an operation that may be fused with the rotation, or null.
+  virtual const HeadNorms* of_heads() const { return nullptr; }
 };
 
 // Loads the norm of the attention that is called `name`.

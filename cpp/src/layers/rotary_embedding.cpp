@@ -239,14 +239,18 @@ std::shared_ptr<const RotaryEmbedding> make_rotary_embedding(BuildContext& build
 }
 
 void RotaryEmbedding::forward_and_store(const ForwardContext& ctx, TensorView q, TensorView k, TensorView v,
-                                        TensorView positions, const KVCacheView& kv_cache,
-                                        TensorView slot_mapping) const {
+                                        const HeadNorms* norms, TensorView positions,
+                                        const KVCacheView& kv_cache, TensorView slot_mapping) const {
   QUIRE_CHECK(positions.rank == 1, "this rotary embedding knows one position a token, not ",
               positions.shape[0]);
   if (ctx.ops.rotary_embedding_and_write_kv != nullptr) {
-    ctx.ops.rotary_embedding_and_write_kv(ctx.launch, q, k, v, positions, cos_sin_, interleaved_, kv_cache,
-                                          slot_mapping);
+    ctx.ops.rotary_embedding_and_write_kv(ctx.launch, q, k, v, norms, positions, cos_sin_, interleaved_,
+                                          kv_cache, slot_mapping);
     return;
+  }
+  if (norms != nullptr) {
+    ctx.ops.rms_norm(ctx.launch, q, q, norms->q_weight, norms->eps, norms->weight_offset);
+    ctx.ops.rms_norm(ctx.launch, k, k, norms->k_weight, norms->eps, norms->weight_offset);
   }
   ctx.ops.rotary_embedding(ctx.launch, q, k, positions, cos_sin_, interleaved_);
   ctx.ops.write_kv_cache(ctx.launch, kv_cache, k, v, slot_mapping);

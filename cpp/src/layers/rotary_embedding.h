@@ -44,10 +44,12 @@ class RotaryEmbedding {
   // In build's memory, for build.max_model_len positions.
   RotaryEmbedding(BuildContext& build, const RotaryConfig& config);
 
-  // Rotates q in place, and stores the rotation of k, and v, in the cache. k is scratch afterwards.
+  // Norms the heads of q and k where there are `norms` (else null), rotates q in place, and stores the
+  // rotation of k, and v, in the cache. k is scratch afterwards.
   //   q [T, H, D], k, v [T, KH, D], positions [T] int32, slot_mapping [T] int64
   void forward_and_store(const ForwardContext& ctx, TensorView q, TensorView k, TensorView v,
-                         TensorView positions, const KVCacheView& kv_cache, TensorView slot_mapping) const;
+                         const HeadNorms* norms, TensorView positions, const KVCacheView& kv_cache,
+                         TensorView slot_mapping) const;
 
  private:
   TensorView cos_sin_;  // [max_model_len, rotary_dim] fp32

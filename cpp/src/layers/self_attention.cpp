@@ -84,8 +84,9 @@ void SelfAttention::forward(const ForwardContext& ctx, TensorView out, TensorVie
   TensorView q = part(0, heads_.num);
   TensorView k = part(heads_.num, heads_.num_kv);
   const TensorView v = part(heads_.num + heads_.num_kv, heads_.num_kv);
-  if (qk_norm_) qk_norm_->forward(ctx, q, k);
-  attention_.forward(ctx, heads.heads(heads_.num, size), q, k, v, rotary_.get(), positions);
+  const HeadNorms* norms = qk_norm_ && rotary_ ? qk_norm_->of_heads() : nullptr;
+  if (qk_norm_ && norms == nullptr) qk_norm_->forward(ctx, q, k);
+  attention_.forward(ctx, heads.heads(heads_.num, size), q, k, v, rotary_.get(), norms, positions);
   o_.forward(ctx, out, heads);
   ctx.arena.release(mark);
 }

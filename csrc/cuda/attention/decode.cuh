@@ -9,7 +9,7 @@
 #pragma once
 
 #include "attention/decode_warp.cuh"
-#include "common/launch.h"
+#include "common/dependent_launch.cuh"
 
 namespace quire::cuda {
 
@@ -87,13 +87,17 @@ __global__ void __launch_bounds__(DecodeShared<D>::kThreads, DecodeShared<D>::kB
   float2* max_sums = reinterpret_cast<float2*>(shared + Shared::kMaxSumOffset);
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int block = static_cast<int>(blockIdx.x);
+  let_next_start();
 
+  // What does not change within a step is read before the layer's inputs are there. The plan may have been
+  // made by the kernel in front: its writes are in the L2 cache when it ends.
   const DecodeStart* start = p.plan->starts() + block;
-  const int4 begin = *reinterpret_cast<const int4*>(start);
-  const int chunk = p.plan->decode_chunk;
-  DecodeCursor work{.row = begin.x, .state_index = start->state_index, .unit = begin.y, .tile = begin.z};
-  work.remaining = min(chunk, p.plan->decode_tiles - block * chunk);
-  if (work.remaining <= 0) return;
+  const int4 begin = __ldcg(reinterpret_cast<const int4*>(start));
+  const int chunk = __ldcg(&p.plan->decode_chunk);
+  DecodeCursor work{
+      .row = begin.x, .state_index = __ldcg(&start->state_index), .unit = begin.y, .tile = begin.z};
+  work.remaining = min(chunk, __ldcg(&p.plan->decode_tiles) - block * chunk);
+  if (work.remaining <= 0) return wait_for_inputs();
   work.set_row(p, begin.w);
 
   const int units_per_head = (p.num_queries_per_kv + kDecodeHeads - 1) / kDecodeHeads;
@@ -107,6 +111,7 @@ __global__ void __launch_bounds__(DecodeShared<D>::kThreads, DecodeShared<D>::kB
       lane,
       warp};
   pipeline.find_block();
+  wait_for_inputs();
 #pragma unroll
   for (int stage = 0; stage < kStages - 1; ++stage) pipeline.issue(stage);
 
@@ -167,7 +172,7 @@ void launch_decode_kernel(const LaunchContext& ctx, const AttentionParams& p) {
   static std::atomic<uint64_t> prepared{0};
   const cudaError_t error = allow_shared_bytes(prepared, reinterpret_cast<const void*>(kernel), bytes);
   if (error != cudaSuccess) return note_error(ctx, "decode_attention", "", cudaGetErrorString(error));
-  kernel<<<static_cast<unsigned>(p.decode_blocks), DecodeShared<D>::kThreads, bytes, stream_of(ctx)>>>(p);
+  launch_dependent(ctx, kernel, static_cast<unsigned>(p.decode_blocks), DecodeShared<D>::kThreads, bytes, p);
   check_launch(ctx, "decode_attention", "[%d rows, %d heads, %d KV heads, %d]", p.num_decode_rows,
                p.num_heads, p.num_kv_heads, D);
 }

@@ -87,6 +87,7 @@ __global__ void __launch_bounds__(kThreads) plan_attention_kernel(const __grid_c
     }
     plan.starts()[block] = start;
   }
+  __threadfence();  // the decode kernel reads it as soon as this one has ended
 }
 
 }  // namespace

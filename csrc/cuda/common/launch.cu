@@ -86,6 +86,30 @@ void check_launch(const LaunchContext& ctx, const char* kernel, const char* form
   note_error(ctx, kernel, shape, error);
 }
 
+namespace {
+
+// Stands for all kernels: they are compiled alike.
+__global__ void any_kernel() {}
+
+}  // namespace
+
+bool launches_overlap() {
+  constexpr int kMaxDevices = 64;
+  static std::atomic<int8_t> answers[kMaxDevices];  // 0: not asked yet
+  int device = 0;
+  cudaGetDevice(&device);
+  std::atomic<int8_t>& answer = answers[device % kMaxDevices];
+  if (answer.load(std::memory_order_relaxed) == 0) {
+    const char* wanted = std::getenv("QUIRE_DEPENDENT_LAUNCHES");
+    cudaFuncAttributes attributes{};
+    const bool overlap = !launches_block() && (wanted == nullptr || std::strcmp(wanted, "0") != 0) &&
+                         cudaFuncGetAttributes(&attributes, any_kernel) == cudaSuccess &&
+                         attributes.ptxVersion >= 90;
+    answer.store(overlap ? 1 : -1, std::memory_order_relaxed);
+  }
+  return answer.load(std::memory_order_relaxed) > 0;
+}
+
 const DeviceLimits& device_limits() {
   if (assumed_limits != nullptr) return *assumed_limits;
   struct Entry {

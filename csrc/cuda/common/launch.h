@@ -27,6 +27,11 @@ void note_error(const LaunchContext& ctx, const char* kernel, const char* shape,
 using DeviceLimits = CudaDeviceLimits;
 const DeviceLimits& device_limits();
 
+// Whether kernels of launch_dependent (dependent_launch.cuh) start early on the current device: its code must
+// have been compiled for that, and QUIRE_DEPENDENT_LAUNCHES=0 and QUIRE_LAUNCH_BLOCKING=1 say that they do
+// not.
+bool launches_overlap();
+
 // Whether a block that may have `max_bytes` of shared memory can have `bytes` of it dynamically; what the
 // kernels declare statically is far less than the rest.
 constexpr bool shared_memory_fits(int bytes, int max_bytes) {

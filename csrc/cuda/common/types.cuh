@@ -75,6 +75,18 @@ __device__ __forceinline__ float block_sum(float x, float* shared) {
   return total;
 }
 
+// The same of the largest.
+__device__ __forceinline__ float block_max(float x, float* shared) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  x = warp_max(x);
+  if (lane == 0) shared[warp] = x;
+  __syncthreads();
+  const int warps = (blockDim.x + 31) / 32;
+  const float most = warp_max(shared[lane < warps ? lane : 0]);
+  __syncthreads();  // `shared` may be used again
+  return most;
+}
+
 // Calls f with a value of the C++ type of a float dtype.
 template <typename F>
 void dispatch_float(DType dtype, F f) {

@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "common/launch.h"
+#include "common/dependent_launch.cuh"
 #include "experts/few_rows.cuh"
 #include "experts/grouped_wgmma.h"
 #include "experts/one_token.cuh"
@@ -54,6 +54,8 @@ Places place(std::byte* memory, int64_t tokens, int top_k, const ExpertWeights& 
 template <typename T>
 __global__ void __launch_bounds__(256)
     spread_kernel(T* out, const T* x, int64_t x_stride, const int32_t* slots, int top_k, int n) {
+  let_next_start();
+  wait_for_inputs();
   const int64_t t = blockIdx.x;
   const int i = static_cast<int>(blockIdx.y * 256 + threadIdx.x) * Vec<T>::kSize;
   if (i >= n) return;
@@ -88,6 +90,8 @@ __global__ void __launch_bounds__(256)
     combine_vectors_kernel(T* out, int64_t out_stride, const T* outer, const int32_t* slots,
                            const float* weights, int top_k, int n) {
   constexpr int kSize = Vec<T>::kSize;
+  let_next_start();
+  wait_for_inputs();
   const int64_t t = blockIdx.x;
   const int i = static_cast<int>(blockIdx.y * 256 + threadIdx.x) * kSize;
   if (i >= n) return;
@@ -147,7 +151,7 @@ void multiply_few_rows(const LaunchContext& ctx, const ExpertProduct<T>& p) {
   constexpr int kOutputs =
       (kGated ? few_rows::kRows / 2 : few_rows::kRows) * (few_rows::kWarps / kDepthWarps);
   const dim3 grid(static_cast<unsigned>(p.plan.max_items), static_cast<unsigned>(ceil_div(p.n, kOutputs)));
-  const auto launch = [&](auto kernel) { kernel<<<grid, few_rows::kThreads, 0, stream_of(ctx)>>>(p); };
+  const auto launch = [&](auto kernel) { launch_dependent(ctx, kernel, grid, few_rows::kThreads, 0, p); };
   switch (p.plan.item_slots) {
     case 8: return launch(few_rows_kernel<T, 1, kDepthWarps, kGated>);
     case 16: return launch(few_rows_kernel<T, 2, kDepthWarps, kGated>);
@@ -191,12 +195,13 @@ void compute_one(const LaunchContext& ctx, const FusedExpertsArgs& args) {
                          .activation = args.activation};
   const dim3 grid(static_cast<unsigned>(ceil_div(p.intermediate, one_token::kGateUpWarps)),
                   static_cast<unsigned>(p.top_k));
-  one_token_gate_up_kernel<T><<<grid, 32 * one_token::kGateUpWarps, 0, stream_of(ctx)>>>(p);
+  launch_dependent(ctx, one_token_gate_up_kernel<T>, grid, 32 * one_token::kGateUpWarps, 0, p);
   const int wanted = std::max(1, one_token::kDownWarps / p.top_k);
   const int part_depth = ceil_div(ceil_div(p.intermediate, wanted), one_token::kStep) * one_token::kStep;
   const int parts = ceil_div(p.intermediate, part_depth);
-  one_token_down_kernel<T><<<static_cast<unsigned>(ceil_div(p.hidden, one_token::kOutputs)),
-                             32 * one_token::kDownWarps, 0, stream_of(ctx)>>>(p, parts, part_depth);
+  launch_dependent(ctx, one_token_down_kernel<T>,
+                   static_cast<unsigned>(ceil_div(p.hidden, one_token::kOutputs)), 32 * one_token::kDownWarps,
+                   0, p, parts, part_depth);
   check_launch(ctx, "fused_experts", args.x);
 }
 
@@ -220,8 +225,8 @@ void compute(const LaunchContext& ctx, const FusedExpertsArgs& args, int64_t fir
     auto* slots = static_cast<T*>(p.outer);
     const dim3 grid(static_cast<unsigned>(tokens),
                     static_cast<unsigned>(ceil_div(hidden, 256 * Vec<T>::kSize)));
-    spread_kernel<T><<<grid, 256, 0, stream_of(ctx)>>>(slots, static_cast<const T*>(x.data), x.stride[0],
-                                                       p.plan.slot, args.top_k, hidden);
+    launch_dependent(ctx, spread_kernel<T>, grid, 256, 0, slots, static_cast<const T*>(x.data), x.stride[0],
+                     p.plan.slot, args.top_k, hidden);
     x = TensorView(slots, x.dtype, choices, hidden);
   }
   multiply<T, true>(ctx, products, experts.num_experts,
@@ -251,8 +256,8 @@ void compute(const LaunchContext& ctx, const FusedExpertsArgs& args, int64_t fir
   const float* weights = args.weights + first * args.top_k;
   if (products != Products::kPlain && n % Vec<T>::kSize == 0) {
     const dim3 grid(static_cast<unsigned>(tokens), static_cast<unsigned>(ceil_div(n, 256 * Vec<T>::kSize)));
-    combine_vectors_kernel<T><<<grid, 256, 0, stream_of(ctx)>>>(out.as<T>(), out.stride[0], outer,
-                                                                p.plan.slot, weights, args.top_k, n);
+    launch_dependent(ctx, combine_vectors_kernel<T>, grid, 256, 0, out.as<T>(), out.stride[0], outer,
+                     p.plan.slot, weights, args.top_k, n);
   } else {
     const dim3 grid(static_cast<unsigned>(tokens), static_cast<unsigned>(ceil_div(n, 1024)));
     combine_kernel<T><<<grid, 256, 0, stream_of(ctx)>>>(out.as<T>(), out.stride[0], outer, p.plan.slot,

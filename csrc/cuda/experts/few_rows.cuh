@@ -1,6 +1,7 @@
 // Products of experts with few tokens each, which wait for the weights: each is read once.
 #pragma once
 
+#include "common/dependent_launch.cuh"
 #include "common/tensor_core.cuh"
 #include "experts/product.cuh"
 
@@ -23,6 +24,8 @@ constexpr int kStepDepth = 64;  // of one warp: two times 16 bytes of a row for 
 template <typename T, int kTiles, int kDepthWarps, bool kGated>
 __global__ void __launch_bounds__(few_rows::kThreads) few_rows_kernel(const ExpertProduct<T> p) {
   using namespace few_rows;
+  let_next_start();
+  wait_for_inputs();
   const int expert = p.plan.item_expert[blockIdx.x];
   if (expert < 0) return;
   const int first_slot = p.plan.item_first[blockIdx.x], count = p.plan.item_count[blockIdx.x];

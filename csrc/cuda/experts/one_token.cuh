@@ -2,6 +2,7 @@
 // product adds the experts up. T is 16-bit, rows begin at multiples of 16 bytes.
 #pragma once
 
+#include "common/dependent_launch.cuh"
 #include "experts/product.cuh"
 
 namespace quire::cuda {
@@ -14,6 +15,7 @@ constexpr int kDownWarps = 8;    // with all outputs of the block
 constexpr int kOutputs = 2;
 constexpr int kStep = 32 * 8;  // elements that a warp reads of a row at once
 constexpr int kMaxUnits = 32;  // of choices and parts of their depth
+constexpr int kAhead = 4;      // steps whose loads are on their way at once
 static_assert(kMaxExpertsPerToken <= kMaxUnits);
 
 }  // namespace one_token
@@ -33,15 +35,6 @@ struct OneToken {
   Activation activation;
 };
 
-// sum + w x, of eight.
-template <typename T>
-__device__ __forceinline__ float dot(float sum, const uint4& weights, const Vec<T>& x) {
-  const auto& w = reinterpret_cast<const Vec<T>&>(weights);
-#pragma unroll
-  for (int i = 0; i < Vec<T>::kSize; ++i) sum = fmaf(to_float(w.x[i]), to_float(x.x[i]), sum);
-  return sum;
-}
-
 // Block (i, j): outputs of choice j, one for each warp.
 template <typename T>
 __global__ void __launch_bounds__(32 * one_token::kGateUpWarps)
@@ -49,6 +42,9 @@ __global__ void __launch_bounds__(32 * one_token::kGateUpWarps)
   using namespace one_token;
   const int lane = static_cast<int>(threadIdx.x) % 32, choice = static_cast<int>(blockIdx.y);
   const int output = static_cast<int>(blockIdx.x) * kGateUpWarps + static_cast<int>(threadIdx.x) / 32;
+  wait_for_inputs();
+  // Not earlier: the next kernel reads the experts' numbers at once, which are there by now.
+  let_next_start();
   const int expert = p.expert_ids[choice];
   if (expert < 0 || output >= p.intermediate) return;
   const T* gate = p.gate_up + expert * p.gate_up_stride + static_cast<int64_t>(output) * p.hidden;
@@ -81,21 +77,37 @@ __global__ void __launch_bounds__(32 * one_token::kDownWarps)
   __shared__ float sums[kMaxUnits][kOutputs];
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int first = static_cast<int>(blockIdx.x) * kOutputs;
+  let_next_start();
+  bool waited = false;
   for (int unit = warp; unit < p.top_k * parts; unit += kDownWarps) {
     const int choice = unit / parts, begin = unit % parts * part_depth;
     const int end = min(begin + part_depth, p.intermediate);
-    const int expert = p.expert_ids[choice];
+    const int expert = __ldcg(p.expert_ids + choice);
     if (expert < 0) continue;
     const T* weight = p.down + expert * p.down_stride;
     const T* x = p.inner + static_cast<int64_t>(choice) * p.intermediate;
     float sum[kOutputs] = {};
-#pragma unroll 4
-    for (int i = begin + 8 * lane; i < end; i += kStep) {
-      const Vec<T> at = Vec<T>::load(x + i);
+    for (int at = begin + 8 * lane; at < end; at += kAhead * kStep) {
+      uint4 weights[kAhead][kOutputs];
 #pragma unroll
-      for (int r = 0; r < kOutputs; ++r) {
-        const int64_t row = min(first + r, p.hidden - 1);
-        sum[r] = dot(sum[r], load_weight(weight + row * p.intermediate + i), at);
+      for (int j = 0; j < kAhead; ++j) {
+#pragma unroll
+        for (int r = 0; r < kOutputs; ++r) {
+          const int64_t row = min(first + r, p.hidden - 1);
+          const int i = at + j * kStep;
+          weights[j][r] = i < end ? load_weight(weight + row * p.intermediate + i) : uint4{};
+        }
+      }
+      // The weights are on their way while the first product ends.
+      if (!waited) wait_for_inputs();
+      waited = true;
+#pragma unroll
+      for (int j = 0; j < kAhead; ++j) {
+        const int i = at + j * kStep;
+        if (i >= end) break;
+        const Vec<T> values = Vec<T>::load(x + i);
+#pragma unroll
+        for (int r = 0; r < kOutputs; ++r) sum[r] = dot(sum[r], weights[j][r], values);
       }
     }
 #pragma unroll
@@ -104,6 +116,7 @@ __global__ void __launch_bounds__(32 * one_token::kDownWarps)
       if (lane == 0) sums[unit][r] = total;
     }
   }
+  if (!waited) wait_for_inputs();
   __syncthreads();
   const int r = static_cast<int>(threadIdx.x), output = first + r;
   if (r >= kOutputs || output >= p.hidden) return;

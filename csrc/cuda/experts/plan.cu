@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "common/launch.h"
+#include "common/dependent_launch.cuh"
 #include "quire/kernels/ops.h"
 
 namespace quire::cuda {
@@ -62,6 +62,8 @@ __device__ __forceinline__ void for_each(const int32_t* ids, int count, F f) {
 // One block: thread e counts for expert e.
 __global__ void __launch_bounds__(kThreads)
     sort_kernel(const ExpertPlan plan, const int32_t* expert_ids, int choices, int top_k, int num_experts) {
+  let_next_start();
+  wait_for_inputs();
   __shared__ int counts[kThreads], warps[33];
   const int e = static_cast<int>(threadIdx.x);
   counts[e] = 0;
@@ -134,8 +136,8 @@ ExpertPlan place_expert_plan(void* memory, int64_t choices, int max_items, int i
 
 void sort_by_expert(const LaunchContext& ctx, const ExpertPlan& plan, const int32_t* expert_ids,
                     int64_t choices, int top_k, int num_experts) {
-  sort_kernel<<<1, kThreads, 0, stream_of(ctx)>>>(plan, expert_ids, static_cast<int>(choices), top_k,
-                                                  num_experts);
+  launch_dependent(ctx, sort_kernel, 1, kThreads, 0, plan, expert_ids, static_cast<int>(choices), top_k,
+                   num_experts);
   check_launch(ctx, "sort_by_expert", "[%lld] of %d", static_cast<long long>(choices), num_experts);
 }
 

@@ -3,7 +3,7 @@
 
 #include <type_traits>
 
-#include "common/types.cuh"
+#include "common/weight_stream.cuh"
 #include "experts/plan.h"
 #include "quire/kernels/ops.h"
 
@@ -31,16 +31,6 @@ struct ExpertProduct {
     return bias != nullptr ? bias + static_cast<int64_t>(expert) * n * (is_gated ? 2 : 1) : nullptr;
   }
 };
-
-// 16 bytes of a weight, which is read once, and of a row that is read on.
-template <typename T>
-__device__ __forceinline__ uint4 load_weight(const T* p) {
-  uint4 x;
-  asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];\n"
-               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
-               : "l"(p));
-  return x;
-}
 
 // activation(gate) * up.
 template <Activation kActivation>

@@ -1,5 +1,5 @@
-// Which experts a token goes to: a warp for each token.
-#include "common/launch.h"
+// Which experts a token goes to: a warp for each token, or a block where few wait for it.
+#include "common/dependent_launch.cuh"
 #include "common/types.cuh"
 #include "ops.h"
 
@@ -7,6 +7,14 @@ namespace quire::cuda {
 namespace {
 
 constexpr int kWarps = 4;
+// As many blocks of a whole token are there at once, more or less.
+constexpr int64_t kMaxRankedTokens = 256;
+
+__device__ __forceinline__ void count_choice(const ExpertRoutingArgs& args, int expert) {
+  if (args.counts != nullptr)
+    atomicAdd(reinterpret_cast<unsigned long long*>(args.counts) + expert,
+              1ULL);  // NOLINT(google-runtime-int)
+}
 
 // The best of all lanes, on each of them: of equal values the lowest index.
 struct Best {
@@ -99,6 +107,8 @@ struct Choices {
 template <int kPerLane>
 __global__ void __launch_bounds__(32 * kWarps) route_kernel(const ExpertRoutingArgs args) {
   extern __shared__ float groups[];
+  let_next_start();
+  wait_for_inputs();
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int64_t t = int64_t{blockIdx.x} * kWarps + warp;
   if (t >= args.logits.shape[0]) return;
@@ -146,10 +156,59 @@ __global__ void __launch_bounds__(32 * kWarps) route_kernel(const ExpertRoutingA
   if (lane < args.top_k) {
     ids[lane] = my_id;
     weights[lane] = my_weight * (args.renormalize ? args.scale / sum : args.scale);
-    if (args.counts != nullptr)
-      atomicAdd(reinterpret_cast<unsigned long long*>(args.counts) + my_id,
-                1ULL);  // NOLINT(google-runtime-int)
+    count_choice(args, my_id);
   }
+}
+
+// A block for a token, a thread for an expert, which counts the better ones: its rank. For layers without
+// groups.
+__global__ void __launch_bounds__(kMaxExperts) rank_kernel(const ExpertRoutingArgs args) {
+  constexpr float kOut = -__builtin_huge_valf();
+  __shared__ float choices[kMaxExperts], partial[33], chosen[kMaxExpertsPerToken];
+  let_next_start();
+  wait_for_inputs();
+  const int64_t t = blockIdx.x;
+  const int num_experts = static_cast<int>(args.logits.shape[1]), e = static_cast<int>(threadIdx.x);
+  int32_t* ids = args.expert_ids + t * args.top_k;
+  float* weights = args.weights + t * args.top_k;
+  if (args.num_tokens != nullptr && t >= *args.num_tokens) {
+    if (e < args.top_k) {
+      ids[e] = -1;
+      weights[e] = 0.0F;
+    }
+    return;
+  }
+  const bool exists = e < num_experts;
+  float score = exists ? (static_cast<const float*>(args.logits.data) + t * args.logits.stride[0])[e] : kOut;
+  if (args.scoring == ExpertScoring::kSigmoid) {
+    score = 1.0F / (1.0F + expf(-score));
+  } else {
+    const float highest = block_max(score, partial);
+    score = expf(score - highest);
+    score /= block_sum(score, partial);
+  }
+  if (exists) {
+    const float value = score + (args.correction != nullptr ? args.correction[e] : 0.0F);
+    choices[e] = value == value ? value : kOut;
+  }
+  __syncthreads();
+  int rank = exists ? 0 : num_experts;
+  if (exists) {
+    const float mine = choices[e];
+#pragma unroll 8
+    for (int other = 0; other < num_experts; ++other) {
+      const float value = choices[other];
+      rank += value > mine || (value == mine && other < e) ? 1 : 0;
+    }
+  }
+  if (rank < args.top_k) chosen[rank] = score;
+  __syncthreads();
+  if (rank >= args.top_k) return;
+  float sum = 0.0F;
+  for (int i = 0; i < args.top_k; ++i) sum += chosen[i];
+  ids[rank] = e;
+  weights[rank] = score * (args.renormalize ? args.scale / sum : args.scale);
+  count_choice(args, e);
 }
 
 }  // namespace
@@ -157,9 +216,14 @@ __global__ void __launch_bounds__(32 * kWarps) route_kernel(const ExpertRoutingA
 void route_to_experts(const LaunchContext& ctx, const ExpertRoutingArgs& args) {
   const int64_t rows = args.logits.shape[0], num_experts = args.logits.shape[1];
   if (rows == 0) return;
+  if (rows <= kMaxRankedTokens && args.num_top_groups >= args.num_groups) {
+    const auto threads = static_cast<unsigned>(ceil_div<int64_t>(num_experts, 32) * 32);
+    launch_dependent(ctx, rank_kernel, static_cast<unsigned>(rows), threads, 0, args);
+    return check_launch(ctx, "route_to_experts", args.logits);
+  }
   const auto blocks = static_cast<unsigned>(ceil_div<int64_t>(rows, kWarps));
   const size_t shared = static_cast<size_t>(kWarps * num_experts) * sizeof(float);
-  const auto launch = [&](auto kernel) { kernel<<<blocks, 32 * kWarps, shared, stream_of(ctx)>>>(args); };
+  const auto launch = [&](auto kernel) { launch_dependent(ctx, kernel, blocks, 32 * kWarps, shared, args); };
   if (num_experts <= 32) {
     launch(route_kernel<1>);
   } else if (num_experts <= 64) {

@@ -114,6 +114,13 @@ enum class Activation : uint8_t {
   kClampedSwiglu,
 };
 
+// RMSNorms of each head of queries and keys: weights [head_size] of their dtype, the rest as in rms_norm.
+struct HeadNorms {
+  TensorView q_weight, k_weight;
+  float eps = 0.0F;
+  float weight_offset = 0.0F;
+};
+
 struct KernelTable {
   const char* backend;  // "cpu"
   const char* variant;  // instruction set or architecture: "amx", "avx512", "avx2", "generic", "sm_90"
@@ -154,11 +161,12 @@ struct KernelTable {
   void (*rotary_embedding)(const LaunchContext& ctx, TensorView q, TensorView k, TensorView positions,
                            TensorView cos_sin, bool interleaved);
 
-  // rotary_embedding and write_kv_cache in one. k is left as it was: only the cache gets its rotation. Null:
-  // call the two.
+  // rms_norm of each head of q and k where there are `norms` (else null), rotary_embedding and write_kv_cache
+  // in one. k is left in any state: only the cache gets its rotation. Null: call them one by one.
   void (*rotary_embedding_and_write_kv)(const LaunchContext& ctx, TensorView q, TensorView k, TensorView v,
-                                        TensorView positions, TensorView cos_sin, bool interleaved,
-                                        const KVCacheView& kv_cache, TensorView slot_mapping);
+                                        const HeadNorms* norms, TensorView positions, TensorView cos_sin,
+                                        bool interleaved, const KVCacheView& kv_cache,
+                                        TensorView slot_mapping);
 
   // out[t, i] = activation(x[t, i]).   x, out [T, I], rows strided; `out` may be `x`
   void (*activate)(const LaunchContext& ctx, TensorView out, TensorView x, Activation activation);

@@ -1,0 +1,48 @@
+// Kernels that start before the one in front of them has ended (programmatic dependent launch, compute
+// capability 9.0 and later): their blocks are there, and what they read of weights is on its way, when its
+// results are. Between short kernels that is most of the time.
+//
+// Each thread of a kernel that is launched so calls wait_for_inputs in front of all reads and writes of
+// memory but reads of weights: nothing else keeps it from running beside those before it. Who has waited has
+// waited for all that came before, as each of them waited too.
+#pragma once
+
+#include <utility>
+
+#include "common/launch.h"
+
+namespace quire::cuda {
+
+// Until the kernels in front have ended and what they wrote is visible.
+__device__ __forceinline__ void wait_for_inputs() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  cudaGridDependencySynchronize();
+#endif
+}
+
+// Permits the next kernel's blocks to start once every block of this one has called it or has ended. They
+// find a place where there is room beside this one's.
+__device__ __forceinline__ void let_next_start() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  cudaTriggerProgrammaticLaunchCompletion();
+#endif
+}
+
+template <typename... Params, typename... Args>
+void launch_dependent(const LaunchContext& ctx, void (*kernel)(Params...), dim3 grid, unsigned threads,
+                      size_t shared_bytes, Args&&... args) {
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = dim3(threads);
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream_of(ctx);
+  config.attrs = &attribute;
+  config.numAttrs = launches_overlap() ? 1 : 0;
+  // What goes wrong is found by the check after the launch.
+  cudaLaunchKernelEx(&config, kernel, static_cast<Params>(std::forward<Args>(args))...);
+}
+
+}  // namespace quire::cuda
