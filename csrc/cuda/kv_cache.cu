@@ -88,11 +88,12 @@ __global__ void __launch_bounds__(kThreads)
   // Where the two runs of elements of pairs [i, i + kVec) begin.
   const auto low_at = [&](int i) { return p.interleaved ? 2 * i : i; };
   const auto high_at = [&](int i) { return p.interleaved ? 2 * i + kVec : half + i; };
+  const int lanes = kNorm ? pairs : 1;  // of a head
   const auto normed = [&](const T* weight, int i, Elements<T, kVec>& low, Elements<T, kVec>& high) {
-    float sum = pairs < 32 ? squares(low, 0.0F) + squares(high, 0.0F) : squares(high, squares(low, 0.0F));
+    float sum = lanes < 32 ? squares(low, 0.0F) + squares(high, 0.0F) : squares(high, squares(low, 0.0F));
     const int lane = static_cast<int>(threadIdx.x) % 32;
-    const unsigned mask = pairs < 32 ? ((1U << pairs) - 1) << (lane / pairs * pairs) : 0xFFFFFFFFU;
-    for (int offset = pairs / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(mask, sum, offset);
+    const unsigned mask = lanes < 32 ? ((1U << lanes) - 1) << (lane / lanes * lanes) : 0xFFFFFFFFU;
+    for (int offset = lanes / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(mask, sum, offset);
     const float scale = inverse_rms(sum, p.head_size, p.eps);
     low = scaled(low, load<T, kVec>(weight + low_at(i)), scale, p.weight_offset);
     high = scaled(high, load<T, kVec>(weight + high_at(i)), scale, p.weight_offset);

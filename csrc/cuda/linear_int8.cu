@@ -142,15 +142,19 @@ __global__ void __launch_bounds__(kThreads) few_rows_kernel(const FewRows<T> p) 
 template <typename T>
 void launch_few_rows(const LaunchContext& ctx, const FewRows<T>& args) {
   const auto blocks = static_cast<unsigned>(ceil_div(args.n, kOutputs));
-  const auto launch = [&](auto kernel) { kernel<<<blocks, kThreads, 0, stream_of(ctx)>>>(args); };
+  const auto launch = [&]<int kTiles>() {
+    static std::atomic<uint64_t> prepared{0};
+    keep_l1_cache(prepared, reinterpret_cast<const void*>(few_rows_kernel<T, kTiles>), kThreads, 0);
+    few_rows_kernel<T, kTiles><<<blocks, kThreads, 0, stream_of(ctx)>>>(args);
+  };
   if (args.m <= 8) {
-    launch(few_rows_kernel<T, 1>);
+    launch.template operator()<1>();
   } else if (args.m <= 16) {
-    launch(few_rows_kernel<T, 2>);
+    launch.template operator()<2>();
   } else if (args.m <= 32) {
-    launch(few_rows_kernel<T, 4>);
+    launch.template operator()<4>();
   } else {
-    launch(few_rows_kernel<T, 8>);
+    launch.template operator()<8>();
   }
 }
 

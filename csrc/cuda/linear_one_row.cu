@@ -1,102 +1,66 @@
 #include "linear_one_row.h"
 
-#include "common/dependent_launch.cuh"
-#include "common/weight_stream.cuh"
+#include "common/row_stream.cuh"
 
 namespace quire::cuda {
 namespace {
 
-constexpr int kWarps = 4, kThreads = 32 * kWarps;
-constexpr int kOutputs = 2;    // of a warp, or of warps that share their depth
-constexpr int kStep = 32 * 8;  // elements that a warp reads of a row at once
-constexpr int kAhead = 8;      // steps whose loads are on their way at once
-
-template <typename T>
-struct OneRow {
-  const T* weight;  // [n, k]
-  const T* x;       // [k]
+// As stream_rows wants them.
+template <typename T, typename Out>
+struct LinearRows {
+  const T* matrix;  // [n, depth]
+  const T* x;       // [depth]
   const float* bias;
-  void* out;  // [n]
-  int n, k;
+  Out* out;  // [n]
+  int n, depth;
+  int groups;
+  static constexpr int segments = 1;
+
+  __device__ void wait_for_weights() const {}
+  __device__ const T* weight(int group, int /*segment*/, int r) const {
+    return matrix + static_cast<int64_t>(min(group * row_stream::kRows + r, n - 1)) * depth;
+  }
+  __device__ const T* values(int /*group*/, int /*segment*/) const { return x; }
+  __device__ float scale(int /*segment*/) const { return 1.0F; }
+  __device__ void finish(int group, const float (&sums)[row_stream::kRows]) const {
+#pragma unroll
+    for (int r = 0; r < row_stream::kRows; ++r) {
+      const int output = group * row_stream::kRows + r;
+      if (output >= n) return;
+      out[output] = from_float<Out>(sums[r] + (bias != nullptr ? bias[output] : 0.0F));
+    }
+  }
 };
 
-// kShare warps take stretches of the depth of the same two outputs; their sums are added in the warps' order.
-// What a warp reads of the weight first is on its way before the kernel in front has ended: with many blocks
-// to each multiprocessor that is a good part of a weight of a few megabytes.
-template <typename T, typename Out, int kShare>
-__global__ void __launch_bounds__(kThreads) one_row_kernel(const OneRow<T> p) {
-  constexpr int kTeams = kWarps / kShare;
-  __shared__ float parts[kWarps][kOutputs];
+template <typename T, typename Out>
+__global__ void __launch_bounds__(row_stream::kThreads, row_stream::kBlocksPerSm)
+    one_row_kernel(const LinearRows<T, Out> rows) {
   let_next_start();
-  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-  const int first = (static_cast<int>(blockIdx.x) * kTeams + warp / kShare) * kOutputs;
-  const T* rows[kOutputs];
-#pragma unroll
-  for (int r = 0; r < kOutputs; ++r) rows[r] = p.weight + static_cast<int64_t>(min(first + r, p.n - 1)) * p.k;
-  const auto start = [&](uint4(&weights)[kAhead][kOutputs], int at) {
-#pragma unroll
-    for (int j = 0; j < kAhead; ++j) {
-#pragma unroll
-      for (int r = 0; r < kOutputs; ++r)
-        weights[j][r] = at + j * kStep < p.k ? load_weight(rows[r] + at + j * kStep) : uint4{};
-    }
-  };
-  float sums[kOutputs] = {};
-  int at = warp % kShare * kAhead * kStep + 8 * lane;
-  uint4 weights[kAhead][kOutputs];
-  start(weights, at);
-  wait_for_inputs();
-  while (at < p.k) {
-#pragma unroll
-    for (int j = 0; j < kAhead; ++j) {
-      if (at + j * kStep >= p.k) break;
-      const Vec<T> x = Vec<T>::load(p.x + at + j * kStep);
-#pragma unroll
-      for (int r = 0; r < kOutputs; ++r) sums[r] = dot(sums[r], weights[j][r], x);
-    }
-    at += kShare * kAhead * kStep;
-    if (at < p.k) start(weights, at);
-  }
-#pragma unroll
-  for (int r = 0; r < kOutputs; ++r) {
-    const float sum = warp_sum(sums[r]);
-    if (lane == r) parts[warp][r] = sum;
-  }
-  if constexpr (kShare == 1) {
-    __syncwarp();
-  } else {
-    __syncthreads();
-  }
-  const int output = first + lane;
-  if (warp % kShare != 0 || lane >= kOutputs || output >= p.n) return;
-  float sum = p.bias != nullptr ? p.bias[output] : 0.0F;
-#pragma unroll
-  for (int w = 0; w < kShare; ++w) sum += parts[warp + w][lane];
-  static_cast<Out*>(p.out)[output] = from_float<Out>(sum);
+  stream_rows<T>(rows);
 }
 
 template <typename T, typename Out>
-void launch(const LaunchContext& ctx, const OneRow<T>& p) {
-  const auto with_share = [&]<int kShare>() {
-    constexpr int kBlockOutputs = kWarps / kShare * kOutputs;
-    launch_dependent(ctx, one_row_kernel<T, Out, kShare>, static_cast<unsigned>(ceil_div(p.n, kBlockOutputs)),
-                     kThreads, 0, p);
-  };
-  // The longer the rows, the fewer a block has: else the last blocks keep the others waiting.
-  if (p.k <= kAhead * kStep) return with_share.template operator()<1>();
-  if (p.k <= 2 * kAhead * kStep) return with_share.template operator()<2>();
-  with_share.template operator()<4>();
+void launch(const LaunchContext& ctx, TensorView out, TensorView x, const LinearWeight& weight,
+            const float* bias) {
+  const auto n = static_cast<int>(weight.n);
+  const int groups = ceil_div(n, row_stream::kRows);
+  const LinearRows<T, Out> rows = {.matrix = static_cast<const T*>(weight.data),
+                                   .x = static_cast<const T*>(x.data),
+                                   .bias = bias,
+                                   .out = static_cast<Out*>(out.data),
+                                   .n = n,
+                                   .depth = static_cast<int>(weight.k),
+                                   .groups = groups};
+  launch_row_stream<one_row_kernel<T, Out>>(ctx, groups, rows);
 }
 
 template <typename T>
 void launch(const LaunchContext& ctx, TensorView out, TensorView x, const LinearWeight& weight,
             const float* bias) {
-  const OneRow<T> p = {static_cast<const T*>(weight.data), static_cast<const T*>(x.data), bias, out.data,
-                       static_cast<int>(weight.n),         static_cast<int>(weight.k)};
   if (out.dtype == DType::kFloat32) {
-    launch<T, float>(ctx, p);
+    launch<T, float>(ctx, out, x, weight, bias);
   } else {
-    launch<T, T>(ctx, p);
+    launch<T, T>(ctx, out, x, weight, bias);
   }
 }
 

@@ -111,21 +111,28 @@ __global__ void __launch_bounds__(DecodeShared<D>::kThreads, DecodeShared<D>::kB
       lane,
       warp};
   pipeline.find_block();
-  wait_for_inputs();
+  Segment segment = begin_segment(p, work, units_per_head);
+  // Earlier steps wrote all keys and values but the last token's, which comes from the kernel in front.
+  bool waited = false;
 #pragma unroll
-  for (int stage = 0; stage < kStages - 1; ++stage) pipeline.issue(stage);
+  for (int stage = 0; stage < kStages - 1; ++stage) {
+    if (!waited && pipeline.next_has_last_token()) {
+      wait_for_inputs();
+      waited = true;
+    }
+    pipeline.issue(stage);
+  }
+  if (!waited) wait_for_inputs();
 
   uint4* shared_query = reinterpret_cast<uint4*>(shared + Shared::kQueryOffset) + lane;
   WarpState<T, D, kOptions, kStageCount> state;
   const float scale = kOptions ? p.scale : p.scale * kLog2E;
-  Segment segment;
   int done = 0;  // tiles before this segment
   int stage = 0;
 
   for (bool fresh = true; work.remaining > 0;) {
     pipeline.issue(stage == 0 ? kStages - 1 : stage - 1);
     if (fresh) {
-      segment = begin_segment(p, work, units_per_head);
       state.load_queries(p, segment, shared_query, lane, warp);
       state.clear(p, segment, lane);
       fresh = false;
@@ -162,6 +169,7 @@ __global__ void __launch_bounds__(DecodeShared<D>::kThreads, DecodeShared<D>::kB
     done += work.tile - segment.first_tile + 1;
     fresh = true;
     work.advance(p, units);
+    if (work.remaining > 0) segment = begin_segment(p, work, units_per_head);
   }
 }
 

@@ -91,6 +91,9 @@ struct GroupPipeline {
       block_id = __ldg(p.block_table + cursor.state_index * p.block_table_stride +
                        (cursor.group_token(warp) >> p.block_shift));
   }
+  __device__ __forceinline__ bool next_has_last_token() const {
+    return cursor.remaining > 0 && cursor.group_token(warp) + kGroupTokens >= cursor.seq_len;
+  }
   // The next group, if there is one, to `stage`. The same number of copies are committed in either case.
   __device__ __forceinline__ void issue(int stage) {
     if (cursor.remaining > 0) {

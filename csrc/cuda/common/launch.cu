@@ -1,5 +1,6 @@
 #include "common/launch.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -108,6 +109,26 @@ bool launches_overlap() {
     answer.store(overlap ? 1 : -1, std::memory_order_relaxed);
   }
   return answer.load(std::memory_order_relaxed) > 0;
+}
+
+void keep_l1_cache(std::atomic<uint64_t>& prepared, const void* kernel, unsigned threads,
+                   size_t shared_bytes) {
+  constexpr size_t kOfEachBlock = 1024;  // the system's
+  int device = 0, blocks = 0;
+  cudaGetDevice(&device);
+  const uint64_t bit = uint64_t{1} << (device % 64);
+  if ((prepared.load(std::memory_order_relaxed) & bit) != 0) return;
+  cudaFuncAttributes attributes{};
+  if (cudaFuncGetAttributes(&attributes, kernel) != cudaSuccess ||
+      cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, static_cast<int>(threads),
+                                                    shared_bytes) != cudaSuccess)
+    return;  // the launch will say why
+  const size_t all = static_cast<size_t>(device_limits().max_shared_bytes_per_block) + kOfEachBlock;
+  const size_t taken =
+      static_cast<size_t>(blocks) * (attributes.sharedSizeBytes + shared_bytes + kOfEachBlock);
+  const auto percent = static_cast<int>(std::min<size_t>(100, (100 * taken + all - 1) / all));
+  if (cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, percent) == cudaSuccess)
+    prepared.fetch_or(bit, std::memory_order_relaxed);
 }
 
 const DeviceLimits& device_limits() {

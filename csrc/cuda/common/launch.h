@@ -54,6 +54,13 @@ inline cudaError_t allow_shared_bytes(std::atomic<uint64_t>& prepared, const voi
   return error;
 }
 
+// For kernels that wait for loads of what is read once: what is on its way to registers needs a place in the
+// L1 cache, which is what shared memory leaves of one memory, and a kernel that does not say how to divide it
+// finds it as the one before left it, after attention's nearly all shared. Asks for no more shared memory
+// than the blocks take that fit on a multiprocessor, once per device and kernel.
+void keep_l1_cache(std::atomic<uint64_t>& prepared, const void* kernel, unsigned threads,
+                   size_t shared_bytes);
+
 template <typename T>
 constexpr T ceil_div(T a, T b) {
   return (a + b - 1) / b;

@@ -1,6 +1,7 @@
-// A vector times rows of a weight that is read once.
+// Weights that are read once, and the kernels that wait for them.
 #pragma once
 
+#include "common/dependent_launch.cuh"
 #include "common/types.cuh"
 
 namespace quire::cuda {
@@ -22,6 +23,15 @@ __device__ __forceinline__ float dot(float sum, const uint4& weights, const Vec<
 #pragma unroll
   for (int i = 0; i < Vec<T>::kSize; ++i) sum = fmaf(to_float(w.x[i]), to_float(x.x[i]), sum);
   return sum;
+}
+
+// launch_dependent, with what it takes of the L1 cache. `most_shared_bytes`: of all launches of the kernel.
+template <auto kKernel, typename... Args>
+void launch_weight_stream(const LaunchContext& ctx, dim3 grid, unsigned threads, size_t shared_bytes,
+                          size_t most_shared_bytes, Args&&... args) {
+  static std::atomic<uint64_t> prepared{0};
+  keep_l1_cache(prepared, reinterpret_cast<const void*>(kKernel), threads, most_shared_bytes);
+  launch_dependent(ctx, kKernel, grid, threads, shared_bytes, std::forward<Args>(args)...);
 }
 
 }  // namespace quire::cuda

@@ -151,12 +151,15 @@ void multiply_few_rows(const LaunchContext& ctx, const ExpertProduct<T>& p) {
   constexpr int kOutputs =
       (kGated ? few_rows::kRows / 2 : few_rows::kRows) * (few_rows::kWarps / kDepthWarps);
   const dim3 grid(static_cast<unsigned>(p.plan.max_items), static_cast<unsigned>(ceil_div(p.n, kOutputs)));
-  const auto launch = [&](auto kernel) { launch_dependent(ctx, kernel, grid, few_rows::kThreads, 0, p); };
+  const auto launch = [&]<int kTiles>() {
+    launch_weight_stream<few_rows_kernel<T, kTiles, kDepthWarps, kGated>>(ctx, grid, few_rows::kThreads, 0, 0,
+                                                                          p);
+  };
   switch (p.plan.item_slots) {
-    case 8: return launch(few_rows_kernel<T, 1, kDepthWarps, kGated>);
-    case 16: return launch(few_rows_kernel<T, 2, kDepthWarps, kGated>);
-    case 32: return launch(few_rows_kernel<T, 4, kDepthWarps, kGated>);
-    default: return launch(few_rows_kernel<T, 8, kDepthWarps, kGated>);
+    case 8: return launch.template operator()<1>();
+    case 16: return launch.template operator()<2>();
+    case 32: return launch.template operator()<4>();
+    default: return launch.template operator()<8>();
   }
 }
 
@@ -193,15 +196,8 @@ void compute_one(const LaunchContext& ctx, const FusedExpertsArgs& args) {
                          .hidden = static_cast<int>(experts.down->n),
                          .intermediate = static_cast<int>(experts.down->k),
                          .activation = args.activation};
-  const dim3 grid(static_cast<unsigned>(ceil_div(p.intermediate, one_token::kGateUpWarps)),
-                  static_cast<unsigned>(p.top_k));
-  launch_dependent(ctx, one_token_gate_up_kernel<T>, grid, 32 * one_token::kGateUpWarps, 0, p);
-  const int wanted = std::max(1, one_token::kDownWarps / p.top_k);
-  const int part_depth = ceil_div(ceil_div(p.intermediate, wanted), one_token::kStep) * one_token::kStep;
-  const int parts = ceil_div(p.intermediate, part_depth);
-  launch_dependent(ctx, one_token_down_kernel<T>,
-                   static_cast<unsigned>(ceil_div(p.hidden, one_token::kOutputs)), 32 * one_token::kDownWarps,
-                   0, p, parts, part_depth);
+  launch_row_stream<one_token_gate_up_kernel<T>>(ctx, GateUpRows<T>::groups_of(p) * p.top_k, p);
+  launch_row_stream<one_token_down_kernel<T>>(ctx, DownRows<T>::groups_of(p), p);
   check_launch(ctx, "fused_experts", args.x);
 }
 

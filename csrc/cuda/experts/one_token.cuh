@@ -2,23 +2,10 @@
 // product adds the experts up. T is 16-bit, rows begin at multiples of 16 bytes.
 #pragma once
 
-#include "common/dependent_launch.cuh"
+#include "common/row_stream.cuh"
 #include "experts/product.cuh"
 
 namespace quire::cuda {
-
-namespace one_token {
-
-// Blocks are small, so that few are left over at the end.
-constexpr int kGateUpWarps = 4;  // with an output each
-constexpr int kDownWarps = 8;    // with all outputs of the block
-constexpr int kOutputs = 2;
-constexpr int kStep = 32 * 8;  // elements that a warp reads of a row at once
-constexpr int kMaxUnits = 32;  // of choices and parts of their depth
-constexpr int kAhead = 4;      // steps whose loads are on their way at once
-static_assert(kMaxExpertsPerToken <= kMaxUnits);
-
-}  // namespace one_token
 
 template <typename T>
 struct OneToken {
@@ -35,100 +22,132 @@ struct OneToken {
   Activation activation;
 };
 
-// Block (i, j): outputs of choice j, one for each warp.
+// What the rows of either product have to know of the choices, in shared memory.
+struct Choices {
+  int expert[kMaxExpertsPerToken];
+  float weight[kMaxExpertsPerToken];
+
+  template <typename T>
+  __device__ void load(const OneToken<T>& p) {
+    const int i = static_cast<int>(threadIdx.x);
+    if (i < p.top_k) {
+      expert[i] = __ldcg(p.expert_ids + i);
+      weight[i] = __ldcg(p.weights + i);
+    }
+    __syncthreads();
+  }
+};
+
+// A group has two outputs of a choice: the gate's row and up's of each.
 template <typename T>
-__global__ void __launch_bounds__(32 * one_token::kGateUpWarps)
-    one_token_gate_up_kernel(const OneToken<T> p) {
-  using namespace one_token;
-  const int lane = static_cast<int>(threadIdx.x) % 32, choice = static_cast<int>(blockIdx.y);
-  const int output = static_cast<int>(blockIdx.x) * kGateUpWarps + static_cast<int>(threadIdx.x) / 32;
-  wait_for_inputs();
-  // Not earlier: the next kernel reads the experts' numbers at once, which are there by now.
-  let_next_start();
-  const int expert = p.expert_ids[choice];
-  if (expert < 0 || output >= p.intermediate) return;
-  const T* gate = p.gate_up + expert * p.gate_up_stride + static_cast<int64_t>(output) * p.hidden;
-  const T* up = gate + static_cast<int64_t>(p.intermediate) * p.hidden;
-  float gate_sum = 0.0F, up_sum = 0.0F;
-#pragma unroll 8
-  for (int i = 8 * lane; i < p.hidden; i += kStep) {
-    const uint4 g = load_weight(gate + i), u = load_weight(up + i);
-    const Vec<T> x = Vec<T>::load(p.x + i);
-    gate_sum = dot(gate_sum, g, x);
-    up_sum = dot(up_sum, u, x);
+struct GateUpRows {
+  const OneToken<T>& p;
+  Choices& choices;
+  int choice_groups, groups, depth;
+  static constexpr int segments = 1, kOutputs = row_stream::kRows / 2;
+
+  __device__ GateUpRows(const OneToken<T>& token, Choices& shared)
+      : p(token),
+        choices(shared),
+        choice_groups(groups_of(token)),
+        groups(choice_groups * token.top_k),
+        depth(token.hidden) {}
+  static __host__ __device__ int groups_of(const OneToken<T>& token) {
+    return (token.intermediate + kOutputs - 1) / kOutputs;
   }
-  gate_sum = warp_sum(gate_sum);
-  up_sum = warp_sum(up_sum);
-  if (lane != 0) return;
-  if (p.gate_up_bias != nullptr) {
-    const float* bias = p.gate_up_bias + static_cast<int64_t>(expert) * 2 * p.intermediate;
-    gate_sum += bias[output];
-    up_sum += bias[p.intermediate + output];
+
+  __device__ int output(int group, int i) const { return group % choice_groups * kOutputs + i; }
+  __device__ void wait_for_weights() const {
+    wait_for_inputs();
+    // Not earlier: the next kernel reads the choices at once, which are there by now.
+    let_next_start();
+    choices.load(p);
   }
-  p.inner[static_cast<int64_t>(choice) * p.intermediate + output] =
-      from_float<T>(activate_gated(gate_sum, up_sum, p.activation));
+  __device__ const T* weight(int group, int /*segment*/, int r) const {
+    const int expert = choices.expert[group / choice_groups];
+    if (expert < 0) return nullptr;
+    const int row = min(output(group, r / 2), p.intermediate - 1) + r % 2 * p.intermediate;
+    return p.gate_up + expert * p.gate_up_stride + static_cast<int64_t>(row) * p.hidden;
+  }
+  __device__ const T* values(int /*group*/, int /*segment*/) const { return p.x; }
+  __device__ float scale(int /*segment*/) const { return 1.0F; }
+  __device__ void finish(int group, const float (&sums)[row_stream::kRows]) const {
+    const int choice = group / choice_groups, expert = choices.expert[choice];
+    const float* bias = p.gate_up_bias != nullptr && expert >= 0
+                            ? p.gate_up_bias + static_cast<int64_t>(expert) * 2 * p.intermediate
+                            : nullptr;
+#pragma unroll
+    for (int i = 0; i < kOutputs; ++i) {
+      const int at = output(group, i);
+      if (at >= p.intermediate) return;
+      float gate = sums[2 * i], up = sums[2 * i + 1];
+      if (bias != nullptr) {
+        gate += bias[at];
+        up += bias[p.intermediate + at];
+      }
+      p.inner[static_cast<int64_t>(choice) * p.intermediate + at] =
+          from_float<T>(expert >= 0 ? activate_gated(gate, up, p.activation) : 0.0F);
+    }
+  }
+};
+
+// A group's segments are the choices, weighed.
+template <typename T>
+struct DownRows {
+  const OneToken<T>& p;
+  Choices& choices;
+  int groups, segments, depth;
+
+  __device__ DownRows(const OneToken<T>& token, Choices& shared)
+      : p(token),
+        choices(shared),
+        groups(groups_of(token)),
+        segments(token.top_k),
+        depth(token.intermediate) {}
+  static __host__ __device__ int groups_of(const OneToken<T>& token) {
+    return (token.hidden + row_stream::kRows - 1) / row_stream::kRows;
+  }
+
+  __device__ void wait_for_weights() const { choices.load(p); }
+  __device__ const T* weight(int group, int segment, int r) const {
+    const int expert = choices.expert[segment];
+    if (expert < 0) return nullptr;
+    const int row = min(group * row_stream::kRows + r, p.hidden - 1);
+    return p.down + expert * p.down_stride + static_cast<int64_t>(row) * p.intermediate;
+  }
+  __device__ const T* values(int /*group*/, int segment) const {
+    return p.inner + static_cast<int64_t>(segment) * p.intermediate;
+  }
+  __device__ float scale(int segment) const { return choices.weight[segment]; }
+  __device__ void finish(int group, const float (&sums)[row_stream::kRows]) const {
+#pragma unroll
+    for (int r = 0; r < row_stream::kRows; ++r) {
+      const int output = group * row_stream::kRows + r;
+      if (output >= p.hidden) return;
+      float sum = sums[r];
+      for (int i = 0; p.down_bias != nullptr && i < p.top_k; ++i) {
+        const int expert = choices.expert[i];
+        if (expert >= 0)
+          sum = fmaf(choices.weight[i], p.down_bias[static_cast<int64_t>(expert) * p.hidden + output], sum);
+      }
+      p.out[output] = from_float<T>(sum);
+    }
+  }
+};
+
+template <typename T>
+__global__ void __launch_bounds__(row_stream::kThreads, row_stream::kBlocksPerSm)
+    one_token_gate_up_kernel(const __grid_constant__ OneToken<T> p) {
+  __shared__ Choices choices;
+  stream_rows<T>(GateUpRows<T>(p, choices));
 }
 
-// A block has two outputs. Its warps share the experts, each of which is cut into `parts` of its depth.
 template <typename T>
-__global__ void __launch_bounds__(32 * one_token::kDownWarps)
-    one_token_down_kernel(const OneToken<T> p, int parts, int part_depth) {
-  using namespace one_token;
-  __shared__ float sums[kMaxUnits][kOutputs];
-  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-  const int first = static_cast<int>(blockIdx.x) * kOutputs;
+__global__ void __launch_bounds__(row_stream::kThreads, row_stream::kBlocksPerSm)
+    one_token_down_kernel(const __grid_constant__ OneToken<T> p) {
+  __shared__ Choices choices;
   let_next_start();
-  bool waited = false;
-  for (int unit = warp; unit < p.top_k * parts; unit += kDownWarps) {
-    const int choice = unit / parts, begin = unit % parts * part_depth;
-    const int end = min(begin + part_depth, p.intermediate);
-    const int expert = __ldcg(p.expert_ids + choice);
-    if (expert < 0) continue;
-    const T* weight = p.down + expert * p.down_stride;
-    const T* x = p.inner + static_cast<int64_t>(choice) * p.intermediate;
-    float sum[kOutputs] = {};
-    for (int at = begin + 8 * lane; at < end; at += kAhead * kStep) {
-      uint4 weights[kAhead][kOutputs];
-#pragma unroll
-      for (int j = 0; j < kAhead; ++j) {
-#pragma unroll
-        for (int r = 0; r < kOutputs; ++r) {
-          const int64_t row = min(first + r, p.hidden - 1);
-          const int i = at + j * kStep;
-          weights[j][r] = i < end ? load_weight(weight + row * p.intermediate + i) : uint4{};
-        }
-      }
-      // The weights are on their way while the first product ends.
-      if (!waited) wait_for_inputs();
-      waited = true;
-#pragma unroll
-      for (int j = 0; j < kAhead; ++j) {
-        const int i = at + j * kStep;
-        if (i >= end) break;
-        const Vec<T> values = Vec<T>::load(x + i);
-#pragma unroll
-        for (int r = 0; r < kOutputs; ++r) sum[r] = dot(sum[r], weights[j][r], values);
-      }
-    }
-#pragma unroll
-    for (int r = 0; r < kOutputs; ++r) {
-      const float total = warp_sum(sum[r]);
-      if (lane == 0) sums[unit][r] = total;
-    }
-  }
-  if (!waited) wait_for_inputs();
-  __syncthreads();
-  const int r = static_cast<int>(threadIdx.x), output = first + r;
-  if (r >= kOutputs || output >= p.hidden) return;
-  float out = 0.0F;
-  for (int choice = 0; choice < p.top_k; ++choice) {
-    const int expert = p.expert_ids[choice];
-    if (expert < 0) continue;
-    float sum = p.down_bias != nullptr ? p.down_bias[static_cast<int64_t>(expert) * p.hidden + output] : 0.0F;
-    for (int part = 0; part < parts; ++part) sum += sums[choice * parts + part][r];
-    out = fmaf(p.weights[choice], sum, out);
-  }
-  p.out[output] = from_float<T>(out);
+  stream_rows<T>(DownRows<T>(p, choices));
 }
 
 }  // namespace quire::cuda
