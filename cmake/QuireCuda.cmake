@@ -17,6 +17,16 @@ set(CMAKE_CUDA_COMPILER "${QUIRE_NVCC}")
 if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND "$ENV{CUDAARCHS}" STREQUAL "")
   set(CMAKE_CUDA_ARCHITECTURES 80-real 90a-real)
 endif()
+# Code for 9.0 that leaves out what only 9.0a has would fail when it is run.
+foreach(architecture IN LISTS CMAKE_CUDA_ARCHITECTURES ITEMS $ENV{CUDAARCHS})
+  if(architecture MATCHES "^90(-real|-virtual)?$")
+    message(
+      FATAL_ERROR
+      "CUDA architecture ${architecture}: Quire's Hopper kernels need 90a "
+      "(CMAKE_CUDA_ARCHITECTURES or CUDAARCHS)"
+    )
+  endif()
+endforeach()
 set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
 enable_language(CUDA)
 find_package(CUDAToolkit REQUIRED)

@@ -7,8 +7,8 @@
 // A decode row's time per output token is the difference of two generation lengths, whose prompts are cached
 // from a run before; its floor is the bytes that a step must read (model_shapes.h) at the rate of
 // --read-tbps. A prefill row's is that of a prompt until its first token; beside it is the rate of its
-// linears and experts alone over --dense-tflops, attention and all else counted as lost time. Rows are those
-// of the shape where none are given.
+// operations, attention's among them, over --dense-tflops, and that of its linears and experts alone, for
+// which attention is lost time. Rows are those of the shape where none are given.
 #include <quire/engine.h>
 #include <quire/fields.h>
 
@@ -59,9 +59,13 @@ void prefill_row(Engine& engine, const Options& options, int32_t tokens) {
   const ModelShape& shape = *options.shape;
   const double seconds = median_of(
       5, [&] { return generate_seconds(engine, {request(random_prompt(tokens, shape.vocab_size), 1)}); });
-  const double rate = shape.prefill_flops(tokens) / seconds / 1e12;
-  std::printf("%-16s prefill %-14d %8.1f ms   products at %4.0f TFLOP/s   %5.2f of the dense rate\n",
-              shape.name, tokens, seconds * 1e3, rate, rate / options.dense_tflops);
+  const double products = shape.product_flops(tokens) / seconds / 1e12;
+  const double all = products + shape.attention_flops(tokens) / seconds / 1e12;
+  std::printf(
+      "%-16s prefill %-14d %8.1f ms   %4.0f TFLOP/s   %5.2f of the dense rate   linears and experts alone: "
+      "%4.0f, %.2f\n",
+      shape.name, tokens, seconds * 1e3, all, all / options.dense_tflops, products,
+      products / options.dense_tflops);
   std::fflush(stdout);
 }
 

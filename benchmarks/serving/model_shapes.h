@@ -31,12 +31,18 @@ struct ModelShape {
     const double kv = batch * kv_of_token * (full_layers * context + (layers - full_layers) * in_window);
     return 2 * (layers * (attention + feed_forward) + static_cast<double>(hidden) * vocab_size + kv);
   }
-  // Operations of the products of a prompt, attention's apart.
-  double prefill_flops(double tokens) const {
+  // Operations of the linears and experts of a prompt.
+  double product_flops(double tokens) const {
     const double expert = 3.0 * hidden * static_cast<double>(intermediate);
     const double of_layer =
         2.0 * hidden * head_size * (heads + kv_heads) + (experts == 0 ? expert : top_k * expert);
     return 2 * tokens * layers * of_layer;
+  }
+  // Operations of its causal attention: each token's with those before it, as far as the layer's window goes.
+  double attention_flops(double tokens) const {
+    const double near = window > 0 ? std::fmin(tokens, window) : tokens;
+    const double in_window = tokens * near - near * near / 2, in_full = tokens * tokens / 2;
+    return 4.0 * heads * head_size * (full_layers * in_full + (layers - full_layers) * in_window);
   }
 };
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "models/dry_run.h"
 #include "util/check.h"
 
 namespace quire {
@@ -38,13 +37,6 @@ ModelRunner::ModelRunner(const ModelRunnerConfig& config, const Model& model, Pl
 
 // Steps may still use what goes now.
 ModelRunner::~ModelRunner() { buffers_.reset(); }
-
-size_t ModelRunner::activation_bytes() const {
-  const int64_t rows = config_.max_num_logits();
-  const size_t logits = ActivationArena::bytes(DType::kFloat32, rows * model_.vocab_size());
-  const size_t forward = dry_run_bytes(model_, ops_, communicator_, config_.max_num_batched_tokens, rows);
-  return logits + std::max(forward, sampler_scratch_bytes(sampler_config(), rows));
-}
 
 CachedRequestState& ModelRunner::add_request(const NewRequestData& data) {
   const auto [entry, inserted] = requests_.try_emplace(data.request_id);
@@ -199,67 +191,6 @@ void ModelRunner::place_decodes_first() {
     if (first >= last) return;
     std::swap(num_scheduled_[static_cast<size_t>(first)], num_scheduled_[static_cast<size_t>(last)]);
     batch_->swap_rows(first, last);
-  }
-}
-
-SamplerConfig ModelRunner::sampler_config() const {
-  return {model_.vocab_size(), config_.max_num_logits(), static_cast<int32_t>(records_.size()),
-          config_.max_num_batched_tokens};
-}
-
-StepBuffersConfig ModelRunner::step_buffers_config(std::span<const int32_t> block_sizes) const {
-  StepBuffersConfig config;
-  config.inputs.max_num_seqs = config_.max_num_seqs;
-  config.inputs.max_num_batched_tokens = config_.max_num_batched_tokens;
-  config.inputs.max_model_len = config_.max_model_len;
-  config.inputs.block_sizes.assign(block_sizes.begin(), block_sizes.end());
-  if (ops_.attention_plan_bytes != nullptr) {
-    config.inputs.attention_plan_bytes =
-        ops_.attention_plan_bytes(config_.max_num_seqs, config_.max_num_batched_tokens);
-  }
-  config.inputs.num_speculative_tokens = config_.speculation.num_speculative_tokens;
-  config.sampler = sampler_config();
-  return config;
-}
-
-size_t ModelRunner::batch_bytes(std::span<const int32_t> block_sizes) const {
-  return platform_.step_buffers_bytes(step_buffers_config(block_sizes)) + expert_counters_.bytes();
-}
-
-void ModelRunner::set_kv_cache(const KVCacheConfig& config, std::vector<KVCacheView> layers,
-                               DeviceArena& arena) {
-  kv_caches_ = std::move(layers);
-  kv_cache_groups_.resize(kv_caches_.size());
-  std::vector<int32_t> block_sizes;
-  for (size_t group = 0; group < config.groups.size(); ++group) {
-    for (int32_t layer : config.groups[group].layers) {
-      kv_cache_groups_[static_cast<size_t>(layer)] = static_cast<int32_t>(group);
-    }
-    block_sizes.push_back(config.groups[group].spec.block_size);
-    planning_layers_.push_back(config.groups[group].layers.front());
-  }
-  batch_ = std::make_unique<InputBatch>(config_.max_num_seqs, config_.max_model_len, block_sizes);
-  const size_t activations = activation_bytes();
-  arena_ = std::make_unique<ActivationArena>(arena.allocate(activations), activations);
-  all_logits_ = arena_->take(DType::kFloat32, config_.max_num_logits(), model_.vocab_size());
-  if (logits_processors_ && platform_.runtime() == nullptr) move_logits();
-  activations_begin_ = arena_->mark();
-  buffers_ = platform_.make_step_buffers(step_buffers_config(block_sizes), arena);
-  expert_counters_.place(arena, platform_);
-  if (logits_processors_)
-    buffers_->sampler().set_logits_hook([this](TensorView& logits) { change_logits(logits); });
-
-  // Room for the largest step, so that none allocates.
-  const auto max_seqs = static_cast<size_t>(config_.max_num_seqs);
-  scheduled_.reserve(max_seqs);
-  scheduled_before_.reserve(max_seqs);
-  num_scheduled_.resize(max_seqs);
-  result_index_.resize(max_seqs);
-  sampling_rows_.reserve(max_seqs * (1 + proposed_.size()));
-  sampled_rows_.reserve(max_seqs);
-  for (StepRecord& record : records_) {
-    record.entries.reserve(max_seqs);
-    record.draft_token_ids.reserve(max_seqs * proposed_.size());
   }
 }
 

@@ -1,10 +1,10 @@
 // A vector times the rows of a matrix, as fast as the matrix can be read: of one token's linears and experts.
 //
 // Two blocks on each multiprocessor take an equal stretch of the rows each, and each of a block's warps an
-// equal stretch of the steps in which they are read: 256 elements of four rows. A warp asks for a step as soon
-// as it has used the one four before, so that as much is on its way at the end of a row as in its middle.
-// Blocks that come and go, each with rows of its own, lose 5 us of each kernel by that. What a warp reads
-// first it asks for before the kernel in front has ended.
+// equal stretch of the steps in which they are read: 256 elements of four rows. A warp asks for a step as
+// soon as it has used the one four before, so that as much is on its way at the end of a row as in its
+// middle. Blocks that come and go, each with rows of its own, lose 5 us of each kernel by that. What a warp
+// reads first it asks for before the kernel in front has ended.
 #pragma once
 
 #include <algorithm>
@@ -115,7 +115,8 @@ __device__ __forceinline__ void stream_rows(const Rows& rows) {
     for (int j = 0; j < kAhead; ++j) {
       if (done + j >= count) break;
       const int i = at.step * kStep + 8 * lane;
-      const Vec<T> values = Vec<T>::load(rows.values(first + at.group, at.segment) + (i < rows.depth ? i : 0));
+      const Vec<T> values =
+          Vec<T>::load(rows.values(first + at.group, at.segment) + (i < rows.depth ? i : 0));
 #pragma unroll
       for (int r = 0; r < kRows; ++r) sums[r] = dot(sums[r], weights[j][r], values);
       ask(j);

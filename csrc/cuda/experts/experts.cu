@@ -40,8 +40,8 @@ Places place(std::byte* memory, int64_t tokens, int top_k, const ExpertWeights& 
   const int items = max_expert_items(choices, experts.num_experts, item_slots);
   Places p{};
   size_t used = 0;
-  p.plan = place_expert_plan(memory, choices, items, item_slots);
-  used += expert_plan_bytes(choices, items);
+  p.plan = place_expert_plan(memory, choices, experts.num_experts, items, item_slots);
+  used += expert_plan_bytes(choices, experts.num_experts, items);
   p.inner = memory + used;
   used += rounded(static_cast<size_t>(choices * experts.down->k) * element);
   p.outer = memory + used;
@@ -147,19 +147,27 @@ int item_slots_of(Products products, int64_t choices, int num_experts) {
 }
 
 template <typename T, int kDepthWarps, bool kGated>
-void multiply_few_rows(const LaunchContext& ctx, const ExpertProduct<T>& p) {
-  constexpr int kOutputs =
-      (kGated ? few_rows::kRows / 2 : few_rows::kRows) * (few_rows::kWarps / kDepthWarps);
-  const dim3 grid(static_cast<unsigned>(p.plan.max_items), static_cast<unsigned>(ceil_div(p.n, kOutputs)));
-  const auto launch = [&]<int kTiles>() {
-    launch_weight_stream<few_rows_kernel<T, kTiles, kDepthWarps, kGated>>(ctx, grid, few_rows::kThreads, 0, 0,
-                                                                          p);
+void multiply_few_rows(const LaunchContext& ctx, const ExpertProduct<T>& p, int num_experts) {
+  const int blocks = few_rows::kBlocksPerSm * device_limits().num_sms;
+  const auto units = [&](int outputs) {
+    return std::min(p.plan.num_slots, num_experts) * ceil_div(p.n, outputs);  // more or less
+  };
+  const auto launch = [&]<int kTiles, int kRowTiles>() {
+    launch_weight_stream<few_rows_kernel<T, kTiles, kDepthWarps, kRowTiles, kGated>>(
+        ctx, static_cast<unsigned>(blocks), few_rows::kThreads, 0, 0, p);
+  };
+  // Two tiles of rows read what they are multiplied by once; with few units the blocks' stretches would
+  // differ.
+  const auto with_tiles = [&]<int kTiles>() {
+    if (units(few_rows::kOutputs<kDepthWarps, 2, kGated>) >= 4 * blocks)
+      return launch.template operator()<kTiles, 2>();
+    launch.template operator()<kTiles, 1>();
   };
   switch (p.plan.item_slots) {
-    case 8: return launch.template operator()<1>();
-    case 16: return launch.template operator()<2>();
-    case 32: return launch.template operator()<4>();
-    default: return launch.template operator()<8>();
+    case 8: return with_tiles.template operator()<1>();
+    case 16: return with_tiles.template operator()<2>();
+    case 32: return launch.template operator()<4, 1>();
+    default: return launch.template operator()<8, 1>();
   }
 }
 
@@ -169,8 +177,9 @@ void multiply(const LaunchContext& ctx, Products products, int num_experts, cons
   if constexpr (sizeof(T) == 2) {
     if (products == Products::kWgmma) return multiply_grouped_wgmma(ctx, p, num_experts, kGated);
     if (products == Products::kFewRows) {
-      if (p.k <= 1024) return multiply_few_rows<T, 2, kGated>(ctx, p);
-      return p.k <= 3072 ? multiply_few_rows<T, 4, kGated>(ctx, p) : multiply_few_rows<T, 8, kGated>(ctx, p);
+      if (p.k <= 1024) return multiply_few_rows<T, 2, kGated>(ctx, p, num_experts);
+      return p.k <= 3072 ? multiply_few_rows<T, 4, kGated>(ctx, p, num_experts)
+                         : multiply_few_rows<T, 8, kGated>(ctx, p, num_experts);
     }
   }
   const dim3 grid(items, static_cast<unsigned>(ceil_div(p.n, few_rows::kWarps)));

@@ -11,96 +11,154 @@ namespace few_rows {
 
 constexpr int kWarps = 8;
 constexpr int kThreads = 32 * kWarps;
-constexpr int kRows = 16;       // of the weight, of one block
+constexpr int kBlocksPerSm = 2;
+constexpr int kTileRows = 16;   // of the weight
 constexpr int kTileTokens = 8;  // of one product of the tensor cores
 constexpr int kStepDepth = 64;  // of one warp: two times 16 bytes of a row for each of four lanes
 
+// Outputs of a block at once, where kDepthWarps share kRowTiles tiles of rows.
+template <int kDepthWarps, int kRowTiles, bool kGated>
+constexpr int kOutputs = kWarps / kDepthWarps * kRowTiles * (kGated ? kTileRows / 2 : kTileRows);
+
 }  // namespace few_rows
 
-// Block (x, y): item x's slots times rows of the weight of its expert, 16 for each kDepthWarps of the warps
-// (8 of the gate and 8 of up). These take steps of the depth in turn, and their sums are added in the warps'
-// order: the shorter the rows, the fewer warps share them. As in linear_int8.cu the tensor cores do not mind
-// which depths meet: product s takes of each lane's eight the depths 4 s to 4 s + 3.
-template <typename T, int kTiles, int kDepthWarps, bool kGated>
-__global__ void __launch_bounds__(few_rows::kThreads) few_rows_kernel(const ExpertProduct<T> p) {
+// A unit is an item and kOutputs outputs: the item's slots times rows of its expert's weight, tiles of 16
+// rows (8 of the gate and 8 of up) for each kDepthWarps of the warps. These take steps of the depth in turn,
+// and their sums are added in the warps' order: the shorter the rows, the fewer warps share them. As in
+// linear_int8.cu the tensor cores do not mind which depths meet: product s takes of each lane's eight the
+// depths 4 s to 4 s + 3.
+//
+// Two blocks on each multiprocessor take an equal stretch of the units each; as in row_stream.cuh a step of
+// the weight is asked for as soon as an earlier one is used, of the next unit too.
+template <typename T, int kTiles, int kDepthWarps, int kRowTiles, bool kGated>
+__global__ void __launch_bounds__(few_rows::kThreads, few_rows::kBlocksPerSm)
+    few_rows_kernel(const __grid_constant__ ExpertProduct<T> p) {
   using namespace few_rows;
+  constexpr int kAhead = kTiles * kRowTiles <= 2 ? 4 / kRowTiles : 2;
+  constexpr int kTeams = kWarps / kDepthWarps, kBlockOutputs = kOutputs<kDepthWarps, kRowTiles, kGated>;
+  constexpr int kTeamOutputs = kBlockOutputs / kTeams, kTileOutputs = kTeamOutputs / kRowTiles;
+  __shared__ float parts[kWarps][kRowTiles * kTileRows][kTiles * kTileTokens + 1];
   let_next_start();
   wait_for_inputs();
-  const int expert = p.plan.item_expert[blockIdx.x];
-  if (expert < 0) return;
-  const int first_slot = p.plan.item_first[blockIdx.x], count = p.plan.item_count[blockIdx.x];
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-  const int g = lane / 4, t = lane % 4;
-  constexpr int kOutputs = kGated ? kRows / 2 : kRows, kTeams = kWarps / kDepthWarps;
-  const int team = warp / kDepthWarps;
-  const int first_of_block = static_cast<int>(blockIdx.y) * kTeams * kOutputs;
-  const int first = first_of_block + team * kOutputs;
-  const int upper = min(first + g, p.n - 1);
-  const int lower = kGated ? p.n + upper : min(first + g + 8, p.n - 1);
-  const T* weight = p.weight + expert * p.weight_stride;
-  const T* upper_row = weight + static_cast<int64_t>(upper) * p.k;
-  const T* lower_row = weight + static_cast<int64_t>(lower) * p.k;
-  const T* x_rows[kTiles];
-#pragma unroll
-  for (int tile = 0; tile < kTiles; ++tile) {
-    const int slot = first_slot + min(tile * kTileTokens + g, count - 1);
-    x_rows[tile] = p.x + (kGated ? p.plan.token[slot] : slot) * p.x_stride;
-  }
-  float sums[kTiles][4] = {};
-#pragma unroll 2
-  for (int depth = warp % kDepthWarps * kStepDepth; depth < p.k; depth += kDepthWarps * kStepDepth) {
-    uint4 a[2][2], b[kTiles][2];
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int at = depth + 32 * half + 8 * t;
-      const bool inside = at < p.k;
-      a[half][0] = a[half][1] = uint4{};
-      if (inside) {
-        a[half][0] = load_weight(upper_row + at);
-        a[half][1] = load_weight(lower_row + at);
-      }
-#pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile) {
-        b[tile][half] = uint4{};
-        if (inside && tile * kTileTokens < count)
-          b[tile][half] = *reinterpret_cast<const uint4*>(x_rows[tile] + at);
-      }
+  const int g = lane / 4, t = lane % 4, team = warp / kDepthWarps;
+  const int groups = ceil_div(p.n, kBlockOutputs);
+  const int64_t units = int64_t{*p.plan.num_items} * groups;
+  int unit = static_cast<int>(units * blockIdx.x / gridDim.x);
+  const int end = static_cast<int>(units * (blockIdx.x + 1) / gridDim.x);
+  const int steps =
+      ceil_div(ceil_div(p.k, kStepDepth * kDepthWarps), kAhead) * kAhead;  // what is beyond k is zeros
+  const int first_depth = warp % kDepthWarps * kStepDepth + 8 * t;
+
+  // What is asked for.
+  int next_unit = unit, next_depth = first_depth, left = 0, item = -1;
+  const T* expert_weight = nullptr;
+  const T* rows[kRowTiles][2];
+  const auto find_rows = [&] {
+    left = steps;
+    next_depth = first_depth;
+    if (next_unit / groups != item) {
+      item = next_unit / groups;
+      expert_weight = p.weight + p.plan.item_expert[item] * p.weight_stride;
     }
+    const int first = next_unit % groups * kBlockOutputs + team * kTeamOutputs + g;
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const uint32_t first_words[4] = {a[half][0].x, a[half][1].x, a[half][0].y, a[half][1].y};
-      const uint32_t second_words[4] = {a[half][0].z, a[half][1].z, a[half][0].w, a[half][1].w};
-#pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile) {
-        multiply_add<T>(sums[tile], first_words, b[tile][half].x, b[tile][half].y);
-        multiply_add<T>(sums[tile], second_words, b[tile][half].z, b[tile][half].w);
-      }
+    for (int m = 0; m < kRowTiles; ++m) {
+      const int upper = min(first + m * kTileOutputs, p.n - 1);
+      const int lower = kGated ? p.n + upper : min(first + m * kTileOutputs + 8, p.n - 1);
+      rows[m][0] = expert_weight + static_cast<int64_t>(upper) * p.k;
+      rows[m][1] = expert_weight + static_cast<int64_t>(lower) * p.k;
     }
-  }
-  __shared__ float parts[kWarps][kRows][kTiles * kTileTokens + 1];
-#pragma unroll
-  for (int tile = 0; tile < kTiles; ++tile) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
-      parts[warp][g + 8 * (i / 2)][tile * kTileTokens + 2 * t + i % 2] = sums[tile][i];
-  }
-  __syncthreads();
-  const float* bias = p.bias_of(expert, kGated);
-  const auto sum_of = [&](int of_team, int row, int token, int bias_at) {
-    float sum = 0.0F;
-#pragma unroll
-    for (int w = 0; w < kDepthWarps; ++w) sum += parts[of_team * kDepthWarps + w][row][token];
-    return bias != nullptr ? sum + bias[bias_at] : sum;
   };
-  constexpr int kBlockOutputs = kTeams * kOutputs;
-  for (int i = static_cast<int>(threadIdx.x); i < kBlockOutputs * kTiles * kTileTokens; i += kThreads) {
-    const int in_block = i % kBlockOutputs, token = i / kBlockOutputs, output = first_of_block + in_block;
-    if (output >= p.n || token >= count) continue;
-    const int of_team = in_block / kOutputs, row = in_block % kOutputs;
-    float value = sum_of(of_team, row, token, output);
-    if constexpr (kGated)
-      value = activate_gated(value, sum_of(of_team, row + 8, token, p.n + output), p.activation);
-    p.out[static_cast<int64_t>(first_slot + token) * p.n + output] = from_float<T>(value);
+  uint4 weights[kAhead][2][kRowTiles][2];
+  const auto ask = [&](int j) {
+    if (next_unit >= end) return;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int at = next_depth + 32 * half;
+#pragma unroll
+      for (int m = 0; m < kRowTiles; ++m) {
+#pragma unroll
+        for (int r = 0; r < 2; ++r)
+          weights[j][half][m][r] = at < p.k ? load_weight(rows[m][r] + at) : uint4{};
+      }
+    }
+    next_depth += kStepDepth * kDepthWarps;
+    if (--left == 0 && ++next_unit < end) find_rows();
+  };
+  if (unit < end) find_rows();
+#pragma unroll
+  for (int j = 0; j < kAhead; ++j) ask(j);
+
+  int expert = 0, first_slot = 0, count = 0;
+  const T* x_rows[kTiles];
+  for (int current = -1; unit < end; ++unit) {
+    if (unit / groups != current) {
+      current = unit / groups;
+      expert = p.plan.item_expert[current];
+      first_slot = p.plan.item_first[current];
+      count = p.plan.item_count[current];
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile) {
+        const int slot = first_slot + min(tile * kTileTokens + g, count - 1);
+        x_rows[tile] = p.x + (kGated ? p.plan.token[slot] : slot) * p.x_stride;
+      }
+    }
+    float sums[kRowTiles][kTiles][4] = {};
+    int depth = first_depth;
+    for (int step = 0; step < steps; step += kAhead) {
+#pragma unroll
+      for (int j = 0; j < kAhead; ++j) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const int at = depth + 32 * half;
+#pragma unroll
+          for (int tile = 0; tile < kTiles; ++tile) {
+            uint4 x{};
+            if (at < p.k && tile * kTileTokens < count)
+              x = *reinterpret_cast<const uint4*>(x_rows[tile] + at);
+#pragma unroll
+            for (int m = 0; m < kRowTiles; ++m) {
+              const uint4 &a = weights[j][half][m][0], &b = weights[j][half][m][1];
+              const uint32_t first_words[4] = {a.x, b.x, a.y, b.y}, second_words[4] = {a.z, b.z, a.w, b.w};
+              multiply_add<T>(sums[m][tile], first_words, x.x, x.y);
+              multiply_add<T>(sums[m][tile], second_words, x.z, x.w);
+            }
+          }
+        }
+        depth += kStepDepth * kDepthWarps;
+        ask(j);
+      }
+    }
+    __syncthreads();  // the unit before has been stored
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m) {
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          parts[warp][m * kTileRows + g + 8 * (i / 2)][tile * kTileTokens + 2 * t + i % 2] = sums[m][tile][i];
+      }
+    }
+    __syncthreads();
+    const float* bias = p.bias_of(expert, kGated);
+    const auto sum_of = [&](int of_team, int row, int token, int bias_at) {
+      float sum = 0.0F;
+#pragma unroll
+      for (int w = 0; w < kDepthWarps; ++w) sum += parts[of_team * kDepthWarps + w][row][token];
+      return bias != nullptr ? sum + bias[bias_at] : sum;
+    };
+    const int first_of_block = unit % groups * kBlockOutputs;
+    for (int i = static_cast<int>(threadIdx.x); i < kBlockOutputs * kTiles * kTileTokens; i += kThreads) {
+      const int in_block = i % kBlockOutputs, token = i / kBlockOutputs, output = first_of_block + in_block;
+      if (output >= p.n || token >= count) continue;
+      const int of_team = in_block / kTeamOutputs, in_team = in_block % kTeamOutputs;
+      const int row = in_team / kTileOutputs * kTileRows + in_team % kTileOutputs;
+      float value = sum_of(of_team, row, token, output);
+      if constexpr (kGated)
+        value = activate_gated(value, sum_of(of_team, row + 8, token, p.n + output), p.activation);
+      p.out[static_cast<int64_t>(first_slot + token) * p.n + output] = from_float<T>(value);
+    }
   }
 }
 

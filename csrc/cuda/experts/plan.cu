@@ -10,6 +10,15 @@ namespace {
 
 constexpr int kThreads = 1024;
 static_assert(kMaxExperts <= kThreads);
+// Choices that one block sorts; of more, several blocks count first and then each places a stretch.
+constexpr int kOneBlockChoices = 4 * kThreads;
+constexpr int kMaxBlocks = 64;
+
+int sorting_blocks(int64_t choices) {
+  return choices <= kOneBlockChoices
+             ? 1
+             : static_cast<int>(std::min<int64_t>(kMaxBlocks, ceil_div<int64_t>(choices, kThreads)));
+}
 
 // Exclusive prefix sums over the threads of the block; returns the total too. `warps`: 33 ints.
 __device__ int exclusive_sum(int x, int* warps, int& total) {
@@ -40,63 +49,101 @@ __device__ int exclusive_sum(int x, int* warps, int& total) {
   return before;
 }
 
-// f(i, ids[i]) of all, by all threads; each has several loads under way.
+// f(i, ids[i]) of i in [begin, end), by all threads; each has several loads under way.
 template <typename F>
-__device__ __forceinline__ void for_each(const int32_t* ids, int count, F f) {
+__device__ __forceinline__ void for_each(const int32_t* ids, int begin, int end, F f) {
   constexpr int kAtOnce = 8;
-  for (int begin = static_cast<int>(threadIdx.x); begin < count; begin += kAtOnce * kThreads) {
+  for (int first = begin + static_cast<int>(threadIdx.x); first < end; first += kAtOnce * kThreads) {
     int expert[kAtOnce];
 #pragma unroll
     for (int j = 0; j < kAtOnce; ++j) {
-      const int i = begin + j * kThreads;
-      expert[j] = i < count ? ids[i] : -1;
+      const int i = first + j * kThreads;
+      expert[j] = i < end ? ids[i] : -1;
     }
 #pragma unroll
     for (int j = 0; j < kAtOnce; ++j) {
-      const int i = begin + j * kThreads;
-      if (i < count) f(i, expert[j]);
+      const int i = first + j * kThreads;
+      if (i < end) f(i, expert[j]);
     }
   }
 }
 
-// One block: thread e counts for expert e.
-__global__ void __launch_bounds__(kThreads)
-    sort_kernel(const ExpertPlan plan, const int32_t* expert_ids, int choices, int top_k, int num_experts) {
+struct Choices {
+  const int32_t* expert_ids;
+  int count, top_k, num_experts;
+
+  __device__ bool is_expert(int expert) const { return expert >= 0 && expert < num_experts; }
+  // Those that a block has.
+  __device__ int begin(unsigned block) const {
+    return static_cast<int>(static_cast<int64_t>(count) * block / gridDim.x);
+  }
+};
+
+// counts[e], e < kThreads, of the block's choices.
+__device__ __forceinline__ void count_choices(const Choices& choices, int* counts) {
+  counts[threadIdx.x] = 0;
+  __syncthreads();
+  for_each(choices.expert_ids, choices.begin(blockIdx.x), choices.begin(blockIdx.x + 1),
+           [&](int, int expert) {
+             if (choices.is_expert(expert)) atomicAdd(&counts[expert], 1);
+           });
+  __syncthreads();
+}
+
+__global__ void __launch_bounds__(kThreads) count_kernel(const ExpertPlan plan, const Choices choices) {
+  let_next_start();
+  wait_for_inputs();
+  __shared__ int counts[kThreads];
+  count_choices(choices, counts);
+  const int e = static_cast<int>(threadIdx.x);
+  if (e < choices.num_experts) plan.block_counts[blockIdx.x * choices.num_experts + e] = counts[e];
+}
+
+// Thread e has expert e. With kCounted block_counts are there, else there is one block.
+template <bool kCounted>
+__global__ void __launch_bounds__(kThreads) sort_kernel(const ExpertPlan plan, const Choices choices) {
   let_next_start();
   wait_for_inputs();
   __shared__ int counts[kThreads], warps[33];
   const int e = static_cast<int>(threadIdx.x);
-  counts[e] = 0;
-  __syncthreads();
-  const auto is_expert = [num_experts](int expert) { return expert >= 0 && expert < num_experts; };
-  for_each(expert_ids, choices, [&](int, int expert) {
-    if (is_expert(expert)) atomicAdd(&counts[expert], 1);
-  });
-  __syncthreads();
-  const int count = counts[e];
+  int count = 0, before = 0;  // of all blocks, and of those before this one
+  if constexpr (kCounted) {
+    if (e < choices.num_experts) {
+      for (unsigned block = 0; block < gridDim.x; ++block) {
+        if (block == blockIdx.x) before = count;
+        count += plan.block_counts[block * choices.num_experts + e];
+      }
+    }
+  } else {
+    count_choices(choices, counts);
+    count = counts[e];
+  }
   int total = 0;
   const int first = exclusive_sum(count, warps, total);
   const int items = (count + plan.item_slots - 1) / plan.item_slots;
   const int first_item = exclusive_sum(items, warps, total);
-  for (int i = 0; i < items; ++i) {
-    plan.item_expert[first_item + i] = e;
-    plan.item_first[first_item + i] = first + i * plan.item_slots;
-    plan.item_count[first_item + i] = min(plan.item_slots, count - i * plan.item_slots);
-    plan.item_group[first_item + i] = first_item;
-    plan.item_group_size[first_item + i] = items;
-  }
-  if (e == 0) *plan.num_items = total;
-  for (int i = total + e; i < plan.max_items; i += kThreads) plan.item_expert[i] = -1;
-  counts[e] = first;
-  __syncthreads();
-  for_each(expert_ids, choices, [&](int i, int expert) {
-    int slot = -1;
-    if (is_expert(expert)) {
-      slot = atomicAdd(&counts[expert], 1);
-      plan.token[slot] = i / top_k;
+  if (blockIdx.x == 0) {
+    for (int i = 0; i < items; ++i) {
+      plan.item_expert[first_item + i] = e;
+      plan.item_first[first_item + i] = first + i * plan.item_slots;
+      plan.item_count[first_item + i] = min(plan.item_slots, count - i * plan.item_slots);
+      plan.item_group[first_item + i] = first_item;
+      plan.item_group_size[first_item + i] = items;
     }
-    plan.slot[i] = slot;
-  });
+    if (e == 0) *plan.num_items = total;
+    for (int i = total + e; i < plan.max_items; i += kThreads) plan.item_expert[i] = -1;
+  }
+  counts[e] = first + before;
+  __syncthreads();
+  for_each(choices.expert_ids, choices.begin(blockIdx.x), choices.begin(blockIdx.x + 1),
+           [&](int i, int expert) {
+             int slot = -1;
+             if (choices.is_expert(expert)) {
+               slot = atomicAdd(&counts[expert], 1);
+               plan.token[slot] = i / choices.top_k;
+             }
+             plan.slot[i] = slot;
+           });
 }
 
 size_t rounded(size_t bytes) { return (bytes + 255) / 256 * 256; }
@@ -107,12 +154,13 @@ int max_expert_items(int64_t choices, int num_experts, int item_slots) {
   return static_cast<int>(choices / item_slots + std::min<int64_t>(num_experts, choices));
 }
 
-size_t expert_plan_bytes(int64_t choices, int max_items) {
+size_t expert_plan_bytes(int64_t choices, int num_experts, int max_items) {
   return 2 * rounded(static_cast<size_t>(choices) * sizeof(int32_t)) +
-         5 * rounded(static_cast<size_t>(max_items) * sizeof(int32_t)) + rounded(sizeof(int32_t));
+         5 * rounded(static_cast<size_t>(max_items) * sizeof(int32_t)) + rounded(sizeof(int32_t)) +
+         rounded(static_cast<size_t>(sorting_blocks(choices) * num_experts) * sizeof(int32_t));
 }
 
-ExpertPlan place_expert_plan(void* memory, int64_t choices, int max_items, int item_slots) {
+ExpertPlan place_expert_plan(void* memory, int64_t choices, int num_experts, int max_items, int item_slots) {
   auto* at = static_cast<std::byte*>(memory);
   const auto take = [&at](int64_t count) {
     auto* out = reinterpret_cast<int32_t*>(at);
@@ -128,6 +176,7 @@ ExpertPlan place_expert_plan(void* memory, int64_t choices, int max_items, int i
   plan.item_group = take(max_items);
   plan.item_group_size = take(max_items);
   plan.num_items = take(1);
+  plan.block_counts = take(static_cast<int64_t>(sorting_blocks(choices)) * num_experts);
   plan.num_slots = static_cast<int>(choices);
   plan.max_items = max_items;
   plan.item_slots = item_slots;
@@ -136,8 +185,14 @@ ExpertPlan place_expert_plan(void* memory, int64_t choices, int max_items, int i
 
 void sort_by_expert(const LaunchContext& ctx, const ExpertPlan& plan, const int32_t* expert_ids,
                     int64_t choices, int top_k, int num_experts) {
-  launch_dependent(ctx, sort_kernel, 1, kThreads, 0, plan, expert_ids, static_cast<int>(choices), top_k,
-                   num_experts);
+  const Choices of_call = {expert_ids, static_cast<int>(choices), top_k, num_experts};
+  const auto blocks = static_cast<unsigned>(sorting_blocks(choices));
+  if (blocks == 1) {
+    launch_dependent(ctx, sort_kernel<false>, 1, kThreads, 0, plan, of_call);
+  } else {
+    launch_dependent(ctx, count_kernel, blocks, kThreads, 0, plan, of_call);
+    launch_dependent(ctx, sort_kernel<true>, blocks, kThreads, 0, plan, of_call);
+  }
   check_launch(ctx, "sort_by_expert", "[%lld] of %d", static_cast<long long>(choices), num_experts);
 }
 

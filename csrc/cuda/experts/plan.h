@@ -18,6 +18,7 @@ struct ExpertPlan {
   int32_t* item_group;       // [max_items] the first item of its expert
   int32_t* item_group_size;  // [max_items] how many its expert has
   int32_t* num_items;        // [1]
+  int32_t* block_counts;     // [sorting blocks, E] choices of each expert
   int num_slots;             // room for so many
   int max_items;
   int item_slots;  // at most, of an item
@@ -26,8 +27,8 @@ struct ExpertPlan {
 // Items of `choices` choices among `num_experts`, at most.
 int max_expert_items(int64_t choices, int num_experts, int item_slots);
 // Rounded up to 256.
-size_t expert_plan_bytes(int64_t choices, int max_items);
-ExpertPlan place_expert_plan(void* memory, int64_t choices, int max_items, int item_slots);
+size_t expert_plan_bytes(int64_t choices, int num_experts, int max_items);
+ExpertPlan place_expert_plan(void* memory, int64_t choices, int num_experts, int max_items, int item_slots);
 
 // In the order of experts; within one the order is any.
 void sort_by_expert(const LaunchContext& ctx, const ExpertPlan& plan, const int32_t* expert_ids,
