@@ -16,6 +16,23 @@ __device__ __forceinline__ void count_choice(const ExpertRoutingArgs& args, int 
               1ULL);  // NOLINT(google-runtime-int)
 }
 
+// Where a token's choices go, which are none where it is padding.
+struct TokenChoices {
+  int32_t* ids;
+  float* weights;
+  bool padding;
+
+  // `i`: of the token's threads, of which there are at least top_k.
+  __device__ TokenChoices(const ExpertRoutingArgs& args, int64_t t, int i)
+      : ids(args.expert_ids + t * args.top_k),
+        weights(args.weights + t * args.top_k),
+        padding(args.num_tokens != nullptr && t >= *args.num_tokens) {
+    if (!padding || i >= args.top_k) return;
+    ids[i] = -1;
+    weights[i] = 0.0F;
+  }
+};
+
 // The best of all lanes, on each of them: of equal values the lowest index.
 struct Best {
   float value = -__builtin_huge_valf();
@@ -113,15 +130,8 @@ __global__ void __launch_bounds__(32 * kWarps) route_kernel(const ExpertRoutingA
   const int64_t t = int64_t{blockIdx.x} * kWarps + warp;
   if (t >= args.logits.shape[0]) return;
   const int num_experts = static_cast<int>(args.logits.shape[1]);
-  int32_t* ids = args.expert_ids + t * args.top_k;
-  float* weights = args.weights + t * args.top_k;
-  if (args.num_tokens != nullptr && t >= *args.num_tokens) {
-    if (lane < args.top_k) {
-      ids[lane] = -1;
-      weights[lane] = 0.0F;
-    }
-    return;
-  }
+  const TokenChoices token(args, t, lane);
+  if (token.padding) return;
   Choices<kPerLane> choices;
   choices.load(args, static_cast<const float*>(args.logits.data) + t * args.logits.stride[0], num_experts,
                lane);
@@ -154,8 +164,8 @@ __global__ void __launch_bounds__(32 * kWarps) route_kernel(const ExpertRoutingA
     }
   }
   if (lane < args.top_k) {
-    ids[lane] = my_id;
-    weights[lane] = my_weight * (args.renormalize ? args.scale / sum : args.scale);
+    token.ids[lane] = my_id;
+    token.weights[lane] = my_weight * (args.renormalize ? args.scale / sum : args.scale);
     count_choice(args, my_id);
   }
 }
@@ -169,15 +179,8 @@ __global__ void __launch_bounds__(kMaxExperts) rank_kernel(const ExpertRoutingAr
   wait_for_inputs();
   const int64_t t = blockIdx.x;
   const int num_experts = static_cast<int>(args.logits.shape[1]), e = static_cast<int>(threadIdx.x);
-  int32_t* ids = args.expert_ids + t * args.top_k;
-  float* weights = args.weights + t * args.top_k;
-  if (args.num_tokens != nullptr && t >= *args.num_tokens) {
-    if (e < args.top_k) {
-      ids[e] = -1;
-      weights[e] = 0.0F;
-    }
-    return;
-  }
+  const TokenChoices token(args, t, e);
+  if (token.padding) return;
   const bool exists = e < num_experts;
   float score = exists ? (static_cast<const float*>(args.logits.data) + t * args.logits.stride[0])[e] : kOut;
   if (args.scoring == ExpertScoring::kSigmoid) {
@@ -206,8 +209,8 @@ __global__ void __launch_bounds__(kMaxExperts) rank_kernel(const ExpertRoutingAr
   if (rank >= args.top_k) return;
   float sum = 0.0F;
   for (int i = 0; i < args.top_k; ++i) sum += chosen[i];
-  ids[rank] = e;
-  weights[rank] = score * (args.renormalize ? args.scale / sum : args.scale);
+  token.ids[rank] = e;
+  token.weights[rank] = score * (args.renormalize ? args.scale / sum : args.scale);
   count_choice(args, e);
 }
 
