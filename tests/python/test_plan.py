@@ -138,6 +138,14 @@ def test_a_large_model_on_devices_that_are_not_there(
     assert "would fit with one of: max_model_len" in capsys.readouterr().out
 
 
+def test_what_a_host_cannot_hold_is_named(demo_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", str(demo_model), "--device", "cpu", "--device-memory", "1KiB"]) == 1
+    text = capsys.readouterr().out
+    assert "does not fit: the model does not fit: weights 0.01" in text
+    assert "would fit with" in text and "device_memory" in text
+    assert main(["plan", str(demo_model), "--device", "cpu", "--device-memory", "1GiB"]) == 0
+
+
 def test_bad_input_is_named(demo_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for flags, message in [
         (["--device", "cpu", "--device-memory", "lots"], "--device-memory 'lots' is no size"),

@@ -1,5 +1,8 @@
 #include <algorithm>
 
+#include "messages/memory_log.h"
+#include "quire/error.h"
+#include "util/str.h"
 #include "worker/kv_cache_memory.h"
 #include "worker/platform.h"
 
@@ -19,7 +22,16 @@ class HostPlatform final : public Platform {
   std::string loss() override { return {}; }
 
   std::unique_ptr<WeightLoader> make_loader() override { return make_host_loader(launch_.host); }
-  WorkerMemory make_memory(const EngineConfig&, const std::function<DeviceMemoryPlan()>&) override {
+  WorkerMemory make_memory(const EngineConfig&, const std::function<DeviceMemoryPlan()>& measure) override {
+    if (measure) {
+      const DeviceMemoryPlan plan = measure();
+      try {
+        plan.check_host(available_host_memory());
+      } catch (const ResourceExhausted&) {
+        log_memory_table(plan.rank_memory());
+        throw;
+      }
+    }
     return {make_host_arena(), make_host_arena(), make_host_arena()};
   }
 
@@ -35,9 +47,15 @@ class HostPlatform final : public Platform {
   // Address space: blocks get memory when they are touched.
   std::vector<std::byte*> allocate_kv_cache(const KVCacheConfig& config, WorkerMemory&) override {
     std::vector<std::byte*> first_blocks;
-    for (const KVCacheGroup& group : config.groups)
-      first_blocks.push_back(
-          kv_cache_.emplace_back(group, /*may_all_be_mapped=*/!config.shared).first_block());
+    for (const KVCacheGroup& group : config.groups) {
+      try {
+        kv_cache_.emplace_back(group, /*may_all_be_mapped=*/!config.shared);
+      } catch (const ResourceExhausted& refused) {
+        throw ResourceExhausted(str("a KV cache of ", group.num_blocks, " blocks: ", refused.what(),
+                                    ": lower num_gpu_blocks_override or kv_cache_memory_bytes"));
+      }
+      first_blocks.push_back(kv_cache_.back().first_block());
+    }
     return first_blocks;
   }
   void apply(std::span<const KVExtent> extents) override {

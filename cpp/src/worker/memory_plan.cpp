@@ -7,6 +7,7 @@
 #include "util/str.h"
 
 namespace quire {
+
 void DeviceMemoryPlan::set_budget(const EngineConfig& config, size_t free, size_t total) {
   free += exchange;
   budget = static_cast<size_t>(config.gpu_memory_bytes);
@@ -28,6 +29,14 @@ void DeviceMemoryPlan::set_budget(const EngineConfig& config, size_t free, size_
             gib_text(static_cast<int64_t>(budget)),
             ": raise gpu_memory_utilization, or lower max_num_batched_tokens or max_num_seqs"));
   }
+}
+
+void DeviceMemoryPlan::check_host(size_t free) const {
+  if (arena_bytes() - kv_cache <= free) return;
+  throw ResourceExhausted(str("the model does not fit: ", memory_text(rank_memory()), ", and ",
+                              gib_text(static_cast<int64_t>(free)),
+                              " of memory are free: free some, choose a smaller model or dtype, or lower "
+                              "max_num_batched_tokens or max_num_seqs"));
 }
 
 RankMemory DeviceMemoryPlan::rank_memory() const {

@@ -39,13 +39,17 @@ PlannedWorker plan_worker(const EngineConfig& config, const Backend& backend, co
   if (!device.is_cuda()) {
     plan.budget = total / static_cast<size_t>(world_size);
     planned.available_kv_cache_bytes = default_host_kv_cache_bytes(total, world_size);
-    return planned;
   }
   try {
-    plan.set_budget(config, planned_free_bytes(total), total);
+    if (device.is_cuda()) {
+      plan.set_budget(config, planned_free_bytes(total), total);
+    } else if (!files.packed) {
+      plan.check_host(total);
+    }
   } catch (const Error& refused) {
     planned.refusal = refused.what();
   }
+  if (!device.is_cuda()) return planned;
   planned.available_kv_cache_bytes = static_cast<int64_t>(plan.kv_cache);
   return planned;
 }

@@ -41,16 +41,20 @@ Worker::Worker(const EngineConfig& config, const Backend& backend, const HfConfi
   if (files.packed) wanted.dtype = files.packed->header().dtype;
   dtype_ = resolve_dtype(wanted, files.checkpoint, backend);
   reader_.dtype = dtype_name(dtype_);
-  memory_ = platform_->make_memory(config, [&] {
-    const DeviceMemoryPlan plan = builder_.measure(dtype_, files.checkpoint).plan;
-    set_aside_for_graphs_ = plan.graphs;
-    return plan;
-  });
-  if (files.packed) {
-    if (auto mapped = platform_->map_weights(files.packed)) {
-      memory_.weights = std::move(mapped);
-      mapped_ = files.packed;
-    }
+  std::unique_ptr<DeviceArena> mapped = files.packed ? platform_->map_weights(files.packed) : nullptr;
+  // Mapped weights take no memory, and nothing is to be said of the little else.
+  std::function<DeviceMemoryPlan()> measure;
+  if (!mapped) {
+    measure = [&] {
+      const DeviceMemoryPlan plan = builder_.measure(dtype_, files.checkpoint).plan;
+      set_aside_for_graphs_ = plan.graphs;
+      return plan;
+    };
+  }
+  memory_ = platform_->make_memory(config, measure);
+  if (mapped) {
+    memory_.weights = std::move(mapped);
+    mapped_ = files.packed;
   }
 
   const auto begin = std::chrono::steady_clock::now();

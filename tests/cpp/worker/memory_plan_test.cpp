@@ -45,6 +45,16 @@ TEST(MemoryPlanTest, TheKVCacheGetsWhatTheBudgetLeaves) {
   EXPECT_EQ(b.kv_cache, 466 * kMiB);  // whole megabytes
 }
 
+TEST(MemoryPlanTest, AHostHasToHoldAllButTheKVCache) {
+  DeviceMemoryPlan a = plan();
+  a.graphs = 0;
+  a.kv_cache = 500 * kMiB;
+  EXPECT_NO_THROW(a.check_host(1234 * kMiB));
+  const std::string error = error_of<ResourceExhausted>([&] { a.check_host(1234 * kMiB - 1); });
+  EXPECT_NE(error.find("the model does not fit: weights 0.98 GiB"), std::string::npos) << error;
+  EXPECT_NE(error.find("and 1.21 GiB of memory are free: free some"), std::string::npos) << error;
+}
+
 // What ranks exchange through is a part of the budget, and of what is no longer free.
 TEST(MemoryPlanTest, TheExchangeIsTakenAlready) {
   DeviceMemoryPlan a = plan();

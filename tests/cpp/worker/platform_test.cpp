@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <utility>
+
 #include "device/fake_kernels.h"
 #include "kv_cache/kv_arena.h"
 #include "quire/error.h"
@@ -51,7 +53,7 @@ TEST_F(PlatformTest, ADevicesMemoryIsMeasuredAndTakenAtOnceAndTheHostsAsItIsNeed
   EngineConfig config;
   config.gpu_memory_utilization = 0.5;
   const WorkerMemory host_memory = host_->make_memory(config, measure);
-  EXPECT_EQ(num_measured, 0);
+  EXPECT_EQ(std::exchange(num_measured, 0), 1);
   EXPECT_EQ(device_.free_bytes, 1000 * kMegabyte);
   const WorkerMemory memory = on_device_->make_memory(config, measure);
   EXPECT_EQ(num_measured, 1);
@@ -99,6 +101,26 @@ TEST_F(PlatformTest, ADevicesWeightsAndKVCacheComeAndGoApart) {
   on_device_->restore_kv_cache(memory);
   EXPECT_EQ(device_.free_bytes, left - memory.kv_cache->remaining());
   EXPECT_EQ(host_->copy_to_host(*make_host_arena()).size(), 0U) << "it is there already";
+}
+
+TEST_F(PlatformTest, AHostRefusesWhatItCannotHoldBeforeAnyOfItIsLoaded) {
+  DeviceMemoryPlan plan;
+  plan.weights = size_t{1} << 50;
+  testing::internal::CaptureStderr();
+  const std::string error = error_of<ResourceExhausted>([&] { host_->make_memory({}, [&] { return plan; }); });
+  const std::string log = testing::internal::GetCapturedStderr();
+  EXPECT_NE(error.find("the model does not fit: weights 1048576.00 GiB"), std::string::npos) << error;
+  EXPECT_NE(log.find("weights"), std::string::npos) << log;
+  EXPECT_NE(log.find("100.0 %"), std::string::npos) << log;
+}
+
+TEST_F(PlatformTest, AKVCacheThatCannotBeHadNamesWhatAsksForIt) {
+  WorkerMemory memory = host_->make_memory({}, nullptr);
+  KVCacheConfig config = small_cache(2'000'000'000);
+  config.groups[0].spec.page_bytes = 1 << 20;
+  const std::string error = error_of<ResourceExhausted>([&] { host_->allocate_kv_cache(config, memory); });
+  EXPECT_NE(error.find("a KV cache of 2000000000 blocks: cannot allocate"), std::string::npos) << error;
+  EXPECT_NE(error.find("lower num_gpu_blocks_override or kv_cache_memory_bytes"), std::string::npos) << error;
 }
 
 TEST_F(PlatformTest, RanksShareTheHostsMemory) {
