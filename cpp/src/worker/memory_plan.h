@@ -31,8 +31,8 @@ struct DeviceMemoryPlan {
   // ResourceExhausted when nothing is left for the KV cache, and InvalidArgument when gpu_memory_bytes is
   // more than there is.
   void set_budget(const EngineConfig& config, size_t free, size_t total);
-  // For a host, which takes memory as it is needed. Throws ResourceExhausted when all but the KV cache is more
-  // than is free: else the system would find out when most of the weights are loaded.
+  // For a host, which takes memory as it is needed. Throws ResourceExhausted when all but the KV cache is
+  // more than is free: else the system would find out when most of the weights are loaded.
   void check_host(size_t free) const;
 
   size_t step_bytes() const { return workspace + activations + batch; }

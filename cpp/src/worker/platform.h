@@ -60,9 +60,9 @@ class Platform {
   virtual std::string loss() = 0;
 
   virtual std::unique_ptr<WeightLoader> make_loader() = 0;
-  // Where everything that the worker keeps will lie. `measure` says what it takes besides the KV cache; a host
-  // does without. Throws as DeviceMemoryPlan and make_device_arena do, and InvalidArgument for a kv_arena where
-  // the KV cache is no host memory.
+  // Where everything that the worker keeps will lie. `measure` says what it takes besides the KV cache; a
+  // host does without. Throws as DeviceMemoryPlan and make_device_arena do, and InvalidArgument for a
+  // kv_arena where the KV cache is no host memory.
   virtual WorkerMemory make_memory(const EngineConfig& config,
                                    const std::function<DeviceMemoryPlan()>& measure) = 0;
 

@@ -107,7 +107,8 @@ TEST_F(PlatformTest, AHostRefusesWhatItCannotHoldBeforeAnyOfItIsLoaded) {
   DeviceMemoryPlan plan;
   plan.weights = size_t{1} << 50;
   testing::internal::CaptureStderr();
-  const std::string error = error_of<ResourceExhausted>([&] { host_->make_memory({}, [&] { return plan; }); });
+  const std::string error =
+      error_of<ResourceExhausted>([&] { host_->make_memory({}, [&] { return plan; }); });
   const std::string log = testing::internal::GetCapturedStderr();
   EXPECT_NE(error.find("the model does not fit: weights 1048576.00 GiB"), std::string::npos) << error;
   EXPECT_NE(log.find("weights"), std::string::npos) << log;
