@@ -17,6 +17,7 @@ constexpr size_t kMaxTokenIds = size_t{1} << 28;
 std::pair<std::string_view, Json> read_object(const char* text, const char* name) {
   const std::string_view given = text == nullptr ? "{}" : text;
   Json object = parse_json(given, name);
+  check_unique_members(given, name);
   if (!object.is_object()) throw InvalidArgument(str(name, " must be a JSON object"));
   return {given, std::move(object)};
 }

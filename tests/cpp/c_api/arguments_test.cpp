@@ -95,6 +95,7 @@ TEST(CApiTest, WhatIsNoSubmissionIsRefusedByName) {
   EXPECT_NE(refusal(text_of("a", "[]")).find("params_json must be a JSON object"), std::string::npos);
   EXPECT_NE(refusal(text_of("a", "{\"prompt\": 1}")).find("params_json has 'prompt'"), std::string::npos);
   EXPECT_NE(refusal(text_of("a", "{} {}")).find("params_json"), std::string::npos);
+  EXPECT_EQ(refusal(text_of("a", R"({"seed": 1, "seed": 2})")), "params_json: 'seed' is there twice");
   quire_submission chat{};
   chat.messages_json = R"([], "max_tokens": 5)";
   EXPECT_NE(refusal(chat).find("messages_json"), std::string::npos);
@@ -120,6 +121,7 @@ TEST(CApiTest, AnEngineIsConfiguredByTheTableOfFields) {
   };
   EXPECT_NE(refusal(R"({"max_num_seq": 3})").find("max_num_seqs"), std::string::npos);
   EXPECT_NE(refusal(R"({"model": "a"})").find("leave it out"), std::string::npos);
+  EXPECT_EQ(refusal(R"({"dtype": "float32", "dtype": "auto"})"), "config_json: 'dtype' is there twice");
   EXPECT_EQ(refusal(R"({"tool_parser": 3})"), "tool_parser must be a string, got 3");
   EXPECT_NE(refusal("{").find("config_json"), std::string::npos);
 }
