@@ -20,19 +20,30 @@ class NewDirectory:
 
     def __enter__(self) -> Path:
         parent = self._target.absolute().parent
-        parent.mkdir(parents=True, exist_ok=True)
         # Of the name only so much that what surrounds it leaves a file name's 255 bytes.
         prefix = f".{self._target.name[:40]}."
-        self._part = Path(tempfile.mkdtemp(prefix=prefix, suffix=".part", dir=parent))
+        try:
+            parent.mkdir(parents=True, exist_ok=True)
+            self._part = Path(tempfile.mkdtemp(prefix=prefix, suffix=".part", dir=parent))
+        except OSError as error:
+            raise self._named(error) from None
         os.chmod(self._part, 0o777 & ~_umask())
         return self._part
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
         try:
             if kind is None:
                 self._give_name()
+            elif isinstance(error, OSError) and str(self._part) in str(error):
+                raise self._named(error) from None
         finally:
             shutil.rmtree(self._part, ignore_errors=True)  # unless it has its name
+
+    def _named(self, error: OSError) -> OSError:
+        """By the name that was asked for: the one it is written under, nobody has given."""
+        if error.strerror is None:  # a message of ours
+            return type(error)(str(error).replace(str(self._part), str(self._target)))
+        return type(error)(f"{self._target}: cannot be written: {error.strerror}")
 
     def _give_name(self) -> None:
         """Others may be at it too: of those that replace it the last one stays."""
@@ -54,7 +65,7 @@ class NewDirectory:
             self._part.rename(self._target)
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                raise
+                raise self._named(error) from None
             return False
         return True
 

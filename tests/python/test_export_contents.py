@@ -284,7 +284,7 @@ def test_parts_of_ranks_that_do_not_fit_are_named(
 ) -> None:
     source = tmp_path / "source"
     source.mkdir()
-    (source / "params.json").write_text(json.dumps({"dim": 8, "n_layers": 1, "n_heads": 2}))
+    (source / "params.json").write_text(json.dumps({"dim": 32, "n_layers": 1, "n_heads": 2}))
     whole = {"tok_embeddings.weight": [8, 8], "layers.0.feed_forward.w1.weight": [8, 8], "norm.weight": [8]}
     for rank, shape in enumerate(shapes):
         state = {key: torch.ones(size) for key, size in (whole | {name: shape}).items()}

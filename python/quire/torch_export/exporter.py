@@ -40,6 +40,16 @@ _TIED = {
     "SmolLM3ForCausalLM",
 }
 
+# What an engine makes a tokenizer of; the other files only add to it.
+_TOKENIZERS = (
+    "tokenizer.json",
+    "tekken.json",
+    "tokenizer.model",
+    "*.tiktoken",
+    "tiktoken.model",
+    "vocab.json",
+)
+
 Transform = Callable[[str, "torch.Tensor"], "torch.Tensor | Mapping[str, torch.Tensor] | None"]
 
 
@@ -84,7 +94,7 @@ def export(
     if isinstance(model, torch.nn.Module):
         source = open_module(model)
     else:
-        given = Path(path_value("model", model))
+        given = Path(_source_path(model))
         _check_target(given, target)
         source = open_path(given)
     if target.is_symlink() or (target.exists() and not (overwrite and target.is_dir())):
@@ -93,12 +103,13 @@ def export(
         raise ValueError(
             f"path: {str(target)!r:.200} is no model's directory (it has no config.json): remove it"
         )
-    hf_config = _config_of(config, source)
+    _check_tokenizer(tokenizer)
+    hf_config, config_place = _config_of(config, source)
     converted = _Tensors(source, hf_config, dtype, transform)
     if dry_run:
         _print_plan(converted, target)
         return target
-    _write(converted, source, hf_config, target, tokenizer, max_shard_size, overwrite, check)
+    _write(converted, source, hf_config, config_place, target, tokenizer, max_shard_size, overwrite, check)
     return target
 
 
@@ -108,6 +119,23 @@ def _require_torch() -> None:
         import torch  # noqa: F401
     except ImportError as error:
         raise ValueError(f"{error.name} is not installed; pip install 'quire[export]'") from None
+
+
+def _source_path(model: Any) -> str:
+    path = path_value("model", model)
+    if not path:  # to pathlib the current directory
+        raise ValueError("source: is empty; give a file of torch.save, a .pt2 archive or a directory")
+    return path
+
+
+def _check_tokenizer(tokenizer: Any) -> None:
+    if tokenizer is None or hasattr(tokenizer, "save_pretrained"):
+        return
+    directory = Path(path_value("tokenizer", tokenizer))
+    if not directory.is_dir():
+        raise ValueError(f"tokenizer: {str(directory)!r:.200} is no directory")
+    if not any(found.is_file() for pattern in _TOKENIZERS for found in directory.glob(pattern)):
+        raise ValueError(f"tokenizer: {str(directory)!r:.200} has no {', '.join(_TOKENIZERS)}")
 
 
 def _check_target(given: Path, target: Path) -> None:
@@ -121,22 +149,26 @@ def _check_target(given: Path, target: Path) -> None:
         )
 
 
-def _config_of(config: Any, source: Source) -> dict[str, Any]:
+def _config_of(config: Any, source: Source) -> tuple[dict[str, Any], str]:
+    """And where it is from, as errors name it."""
     from quire.torch_export.sources import read_json
 
     if isinstance(config, Mapping):
-        return dict(config)
+        return dict(config), "config"
     if hasattr(config, "to_dict"):
-        return dict(config.to_dict())
+        return dict(config.to_dict()), "config"
     if config is not None:
         path = Path(path_value("config", config))
-        return read_json(path / "config.json" if path.is_dir() else path)
+        file = path / "config.json" if path.is_dir() else path
+        if not file.exists():
+            raise ValueError(f"config: no {str(file)!r:.200}; give a config.json or its directory")
+        return read_json(file), str(file)
     found = source.find_config() if source.find_config is not None else source.config
     if found is None:
         raise ValueError(
             f"{source.place}: {source.lacks_config}; give config, the model's config.json or its directory"
         )
-    return dict(found)
+    return dict(found), source.config_place or source.place
 
 
 class _Tensors:
@@ -235,6 +267,7 @@ def _write(
     tensors: _Tensors,
     source: Source,
     config: dict[str, Any],
+    config_place: str,
     target: Path,
     tokenizer: Any,
     max_shard_size: int,
@@ -244,6 +277,7 @@ def _write(
     from quire.torch_export.writer import ShardWriter, write_json
 
     with NewDirectory(target, overwrite) as part:
+        _check_config(config, part, config_place)
         bytes_of: dict[str, int] = {}
         with _progress() as report:
             writer = ShardWriter(part, max_shard_size, report)
@@ -261,25 +295,39 @@ def _write(
         if hasattr(tokenizer, "save_pretrained"):
             tokenizer.save_pretrained(part)
         elif tokenizer is not None:
-            directory = Path(path_value("tokenizer", tokenizer))
-            if not directory.is_dir():
-                raise ValueError(f"tokenizer: {str(directory)!r:.200} is no directory")
-            copy_files(directory, part, TOKENIZER_FILES)
+            copy_files(Path(tokenizer), part, TOKENIZER_FILES)
         elif source.directory is not None:
             copy_files(source.directory, part, TOKENIZER_FILES)
-        _check_loads(part, target)
+        _check_loads(part, target, config_place)
         if check and source.check is not None:
             source.check(part)
 
 
-def _check_loads(part: Path, target: Path) -> None:
+def _check_config(config: Mapping[str, Any], part: Path, place: str) -> None:
+    """Has the engine look at the configuration alone, before weights of many gigabytes are written."""
+    from quire.memory_plan import plan
+    from quire.torch_export.writer import write_json
+
+    file = part / "config.json"
+    # The dtype will be that of the weights.
+    write_json(file, {key: value for key, value in config.items() if key not in ("torch_dtype", "dtype")})
+    try:
+        plan(part, device="cpu", skip_tokenizer_init=True, load_format="dummy")
+    except ValueError as error:
+        raise ValueError(str(error).replace(str(file), place).replace(str(part), place)) from None
+    finally:
+        file.unlink()  # an export that is cut short is no model
+
+
+def _check_loads(part: Path, target: Path, config_place: str) -> None:
     """Has the engine look at names, shapes and types, without loading anything."""
     from quire.memory_plan import plan
 
     try:
         plan(part, device="cpu", skip_tokenizer_init=True)
     except ValueError as error:
-        raise ValueError(str(error).replace(str(part), str(target))) from None
+        named = str(error).replace(str(part / "config.json"), config_place)
+        raise ValueError(named.replace(str(part), str(target))) from None
 
 
 class _progress:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import pickletools
+import re
 from collections.abc import Iterator
 from typing import IO
 
@@ -18,6 +19,7 @@ _VALUES = {
     *("NONE", "NEWTRUE", "NEWFALSE", "EMPTY_TUPLE", "EMPTY_LIST", "EMPTY_DICT", "EMPTY_SET", "GLOBAL"),
     *("BININT", "BININT1", "BININT2", "BINFLOAT", "LONG1", "BINUNICODE", "SHORT_BINSTRING"),
 }
+_STATE_NAMES = r"collections\.OrderedDict|torch\._utils\.\w+|torch\.\w+"
 _TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 _PUTS, _GETS = ("BINPUT", "LONG_BINPUT"), ("BINGET", "LONG_BINGET")
 _TAKEN = {"APPEND": 1, "SETITEM": 2, "BUILD": 1, "REDUCE": 1, "NEWOBJ": 1}  # what each leaves is below these
@@ -50,6 +52,31 @@ def check_saved_pickles(stream: IO[bytes], place: str) -> None:
     for record in reader.get_all_records():
         if record.endswith(".pkl"):
             check_pickles(io.BytesIO(reader.get_record(record)), place)
+
+
+def foreign_name(stream: IO[bytes]) -> str | None:
+    """What a pickle by itself names first that is no part of a state dict, of newer protocols too."""
+    strings: list[str] = []
+    memo: list[str] = []
+    try:
+        for operation, argument, _ in pickletools.genops(stream):
+            if operation.name == "MEMOIZE":
+                memo.append(strings[-1] if strings else "")
+            elif operation.name in _GETS:
+                strings.append(memo[argument] if isinstance(argument, int) else "")
+            elif "UNICODE" in operation.name:
+                strings.append(str(argument))
+            if operation.name in ("GLOBAL", "INST"):
+                name = str(argument).replace(" ", ".")
+            elif operation.name == "STACK_GLOBAL":
+                name = ".".join(strings[-2:])
+            else:
+                continue
+            if not re.fullmatch(_STATE_NAMES, name) and re.fullmatch(r"[\w.]{1,200}", name):
+                return name
+    except (IndexError, ValueError):  # no pickle, or none to its end
+        pass
+    return None
 
 
 def is_archive(stream: IO[bytes]) -> bool:

@@ -8,6 +8,7 @@ import os
 import pickle
 import re
 import sys
+import warnings
 import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quire.torch_export.pickle_check import check_saved_pickles, is_archive
+from quire.torch_export.pickle_check import check_saved_pickles, foreign_name, is_archive
 
 if TYPE_CHECKING:
     import torch
@@ -37,6 +38,7 @@ class Source:
     place: str  # as errors name it
     tensors: dict[str, Callable[[], torch.Tensor]]
     config: dict[str, Any] | None = None
+    config_place: str | None = None  # the file with it, as errors name it
     # What it may be derived from where none is given. Raises ValueError for what cannot be told.
     find_config: Callable[[], dict[str, Any] | None] | None = None
     lacks_config: str = "has no config.json beside it"  # as errors say it
@@ -87,13 +89,31 @@ def _finite(text: str) -> float:
     return value
 
 
+class _ThereTwice(ValueError):
+    pass
+
+
+def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Readers take the first or the last of two members of one name: two would see two models."""
+    members: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in members:
+            raise _ThereTwice(f"{name!r:.200} is there twice")
+        members[name] = value
+    return members
+
+
 def read_json(path: Path) -> dict[str, Any]:
     check_file(path)
     try:
         if (size := path.stat().st_size) > _MAX_JSON_BYTES:
             raise ValueError(f"it has {size} bytes, more than {_MAX_JSON_BYTES}")
         text = path.read_text(encoding="utf-8")
-        value = json.loads(text, parse_constant=_finite, parse_float=_finite)
+        value = json.loads(text, parse_constant=_finite, parse_float=_finite, object_pairs_hook=_members)
+    except FileNotFoundError:
+        raise ValueError(f"{path}: is not there") from None
+    except _ThereTwice as error:
+        raise ValueError(f"{path}: {error}") from None
     except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{path}: cannot be read as JSON: {error}") from None
     if not isinstance(value, dict):
@@ -108,7 +128,9 @@ def read_state_dict(path: Path) -> Mapping[str, torch.Tensor]:
     check_file(path)
 
     def load(mmap: bool) -> Any:
-        return torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what is refused, the refusal says it
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
 
     try:
         check_records(path, "torch.save writes")
@@ -122,7 +144,8 @@ def read_state_dict(path: Path) -> Mapping[str, torch.Tensor]:
             content = load(mmap=False)
     except pickle.UnpicklingError as error:
         named = re.search(r"GLOBAL ([\w.]+)", str(error))
-        wanted = f" names {named[1]}, which" if named else ""
+        name = named[1] if named else _foreign_name(path)
+        wanted = f" names {name}, which" if name else ""
         raise ValueError(
             f"{path}: refused, because its pickle{wanted} is no tensor and might run code; "
             "save model.state_dict() alone"
@@ -137,6 +160,11 @@ def read_state_dict(path: Path) -> Mapping[str, torch.Tensor]:
             f"{path}: cannot be read as torch.save writes: {type(error).__name__}: {first}"
         ) from None
     return _state_dict_in(content, path)
+
+
+def _foreign_name(path: Path) -> str | None:
+    with path.open("rb") as stream:
+        return None if is_archive(stream) else foreign_name(stream)
 
 
 def _state_dict_in(content: Any, path: Path) -> Mapping[str, torch.Tensor]:
@@ -237,9 +265,14 @@ def _open_directory(path: Path) -> Source:
 
 def _read_index(index: Path) -> dict[str, set[str] | None]:
     """The names in each shard."""
-    weight_map = read_json(index).get("weight_map")
-    if not isinstance(weight_map, dict) or not weight_map:
+    content = read_json(index)
+    if "weight_map" not in content:
         raise ValueError(f"{index}: 'weight_map' is missing")
+    weight_map = content["weight_map"]
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise ValueError(
+            f"{index}: 'weight_map' must be an object with each tensor's file, got {weight_map!r:.50}"
+        )
     shards: dict[str, set[str] | None] = {}
     directory = index.parent.resolve()
     # In the hub's cache all files are links, to blobs/ beside snapshots/.
@@ -255,6 +288,8 @@ def _read_index(index: Path) -> dict[str, set[str] | None]:
             raise ValueError(f"{index}: weight_map of {name!r} is no file's name: {shard!r:.100}") from None
         if not any(place in target.parents for place in places):
             raise ValueError(f"{index}: weight_map of {name!r} leads to {target}, out of the directory")
+        if not target.exists():
+            raise ValueError(f"{index}: weight_map of {name!r} names {shard!r:.100}, which is not there")
         names = shards.setdefault(shard, set())
         assert names is not None
         names.add(name)
@@ -264,6 +299,7 @@ def _read_index(index: Path) -> dict[str, set[str] | None]:
 def _with_config(source: Source, directory: Path) -> Source:
     source.directory = directory
     if (directory / "config.json").exists():
+        source.config_place = str(directory / "config.json")
         source.config = read_json(directory / "config.json")
     if (directory / "generation_config.json").exists():
         source.generation_config = read_json(directory / "generation_config.json")

@@ -64,7 +64,7 @@ class ShardWriter:
         try:
             save_file(self._tensors, path, metadata={"format": "pt"})
         except SafetensorError as error:
-            raise OSError(f"{path}: cannot be written: {error}") from None
+            raise OSError(f"{self._directory}: cannot be written: {error}") from None
         self._shards.append(list(self._tensors))
         self._tensors = {}
         self._bytes = 0
