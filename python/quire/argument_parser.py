@@ -63,9 +63,7 @@ class FlexibleArgumentParser(argparse.ArgumentParser):
         return super().format_usage()
 
     def error(self, message: str) -> NoReturn:
-        """Ends the program with the message alone where a usage would be a page."""
-        if self.get_default(FLAGS) is None:
-            super().error(message)
+        """Ends the program with one line: a usage may be a page."""
         self.exit(2, f"{self.prog}: error: {message}; see {self.prog} --help\n")
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
@@ -84,7 +82,8 @@ class FlexibleArgumentParser(argparse.ArgumentParser):
 
         made = ENGINE_ARGS.get(option.removeprefix("--").removeprefix("no-").replace("-", "_"))
         if made is not None and not isinstance(made, Renamed):
-            return f" (vLLM's; leave it out: {made.why})"
+            why = re.sub(r"[,;:] (and )?leave it out.*", "", made.why)
+            return f" (vLLM's; leave it out: {why})"
         near = get_close_matches(option, _known_options(self, args), 1)
         return f" (did you mean {near[0]}?)" if near else ""
 

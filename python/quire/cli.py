@@ -192,13 +192,18 @@ def _read_prompt() -> str:
 
 
 def _run(args: argparse.Namespace) -> int:
+    # What is wrong with the request is said before a model is downloaded.
+    params = _sampling_params(args)
+    if not args.dump_config:
+        if args.prompt is None:
+            raise ValueError(
+                "prompt is missing; give it as an argument, or '-' to read it from standard input"
+            )
+        text_value("prompt", args.prompt)
     config = _engine_config(args)
     if config is None:
         return 0
-    if args.prompt is None:
-        raise ValueError("prompt is missing; give it as an argument, or '-' to read it from standard input")
-    text = _read_prompt() if args.prompt == "-" else text_value("prompt", args.prompt)
-    params = _sampling_params(args)
+    text = _read_prompt() if args.prompt == "-" else args.prompt
     start = time.perf_counter()
     llm = _load(config)
     loaded = time.perf_counter()
@@ -215,11 +220,11 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _chat(args: argparse.Namespace) -> int:
+    params = _sampling_params(args)
     config = _engine_config(args)
     if config is None:
         return 0
     llm = _load(config)
-    params = _sampling_params(args)
     system: list[Message] = [{"role": "system", "content": args.system}] if args.system else []
     messages = list(system)
     interactive = sys.stdin is not None and sys.stdin.isatty()

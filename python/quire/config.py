@@ -28,7 +28,7 @@ from quire.config_fields import (
     read_list,
 )
 from quire.config_file import read_config_file
-from quire.model_directory import locate_model
+from quire.model_directory import located_config
 
 
 def add_engine_config_arguments(parser: argparse.ArgumentParser, *, exclude: Collection[str] = ()) -> None:
@@ -219,8 +219,7 @@ def make_engine_config(
     if "model" not in values:
         raise ValueError("model is missing; give --model, QUIRE_MODEL or the key model of --config's file")
     try:
-        directory, located = locate_model(values.pop("model"), values)
-        return _core.EngineConfig(directory, **located)
+        return located_config(values.pop("model"), values)
     except (ValueError, TypeError) as error:
         raise named_by_source(error, given) from None
 

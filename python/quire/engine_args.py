@@ -10,7 +10,7 @@ from quire import _core
 from quire.arguments import SignatureOf, unknown_argument
 from quire.config import add_engine_config_arguments, given_fields
 from quire.config_fields import engine_config_fields
-from quire.model_directory import DEMO_MODEL, locate_model
+from quire.model_directory import DEMO_MODEL, located_config
 from quire.vllm_names import find_name
 
 
@@ -55,8 +55,7 @@ class EngineArgs:
             for name, (_, default) in _FIELDS.items()
             if name != "model" and getattr(self, name) != default
         }
-        directory, given = locate_model(self.model, values)
-        return _core.EngineConfig(directory, **given)
+        return located_config(self.model, values)
 
     @staticmethod
     def add_cli_args(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:

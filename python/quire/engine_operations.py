@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from quire import _core
 from quire.arguments import SignatureOf
-from quire.model_directory import DEMO_MODEL, locate_model
+from quire.model_directory import DEMO_MODEL, located_config
 from quire.plugins import load_general_plugins
 from quire.prompts import Message
 from quire.values import describe, path_value, seconds_value, text_value, to_json
@@ -49,8 +49,7 @@ class EngineOperations(Generic[EngineT]):
 
     def __init__(self, model: str | os.PathLike[str] = DEMO_MODEL, **engine_args: Any) -> None:
         """Loads the model. Raises ValueError, naming the field or file, if something is wrong with it."""
-        directory, given = locate_model(model, engine_args)
-        self._start(_core.EngineConfig(directory, **given))
+        self._start(located_config(model, engine_args))
 
     @classmethod
     def from_config(cls: type[SelfT], config: _core.EngineConfig) -> SelfT:

@@ -71,7 +71,8 @@ class LLM(EngineOperations[_core.Engine]):
         is text). ``use_tqdm`` may be a class to show progress with, or a function that makes one.
 
         Raises ValueError if a prompt is empty or longer than ``max_model_len``, and MemoryError if the queue
-        is full or a deadline cannot be met; then none is run.
+        is full, a deadline cannot be met or the engine has ended; then none is run. A request that fails
+        later raises nothing: its completion has finish_reason "error", and the reason in ``error``.
         """
         given = prompt_list(prompts)
         params = params_list(sampling_params, len(given), self.get_default_sampling_params)

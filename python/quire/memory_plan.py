@@ -40,6 +40,8 @@ def plan(
     from quire.engine_args import EngineArgs
     from quire.plugins import load_general_plugins
 
+    if device_name is not None:
+        _check_device_name("device_name", device_name)
     load_general_plugins()
     return _core.plan_memory(
         EngineArgs(model, **engine_args).create_engine_config(), device_name or "", device_memory or 0
@@ -48,8 +50,8 @@ def plan(
 
 def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("directory", metavar="MODEL", nargs="?", help="as --model")
-    parser.add_argument("--device-name", default="", help="plan for this: A100, H100, H200 or L40S")
-    parser.add_argument("--device-memory", metavar="SIZE", default="", help="of a device: 80GiB, say")
+    parser.add_argument("--device-name", help="plan for this: A100, H100, H200 or L40S")
+    parser.add_argument("--device-memory", metavar="SIZE", help="of a device: 80GiB, say")
     parser.add_argument("--json", action="store_true", help="print a JSON object, sizes in bytes")
     if isinstance(parser, FlexibleArgumentParser):
         parser.defer_engine_config(exclude=["seed"])
@@ -65,12 +67,16 @@ def run_plan(args: argparse.Namespace) -> int:
         if args.model is not None:
             raise ValueError(f"MODEL {args.directory!r} and --model {args.model!r}: give one of them")
         args.model = args.directory
+    # Both are read before the model is, which may have to be downloaded.
+    if args.device_name is not None:
+        _check_device_name("--device-name", args.device_name)
+    memory = None if args.device_memory is None else read_bytes("--device-memory", args.device_memory)
     config = make_engine_config(args, model=DEMO_MODEL)
     if args.dump_config:
         print(dump_config(config), end="")
         return 0
     load_general_plugins()
-    found = _core.plan_memory(config, args.device_name, read_bytes("--device-memory", args.device_memory))
+    found = _core.plan_memory(config, args.device_name or "", memory or 0)
     if args.json:
         print(json.dumps({key: value for key, value in found.items() if key != "text"}, indent=2))
     else:
@@ -78,11 +84,14 @@ def run_plan(args: argparse.Namespace) -> int:
     return 0 if found["fits"] else 1
 
 
+def _check_device_name(name: str, value: str) -> None:
+    if not value:
+        raise ValueError(f"{name} {value!r} is no device; give A100, H100, H200 or L40S, or leave it out")
+
+
 def read_bytes(name: str, text: str) -> int:
-    """A size like ``80GiB``, ``80G`` or ``85899345920``; 0 for nothing. Raises ValueError naming ``name``."""
-    if not text:
-        return 0
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?", text.strip(), re.IGNORECASE)
+    """A size like ``80GiB``, ``80G`` or ``85899345920``. Raises ValueError naming ``name``."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?", text.strip(), re.IGNORECASE | re.ASCII)
     size = 0
     if match and (match[2] or not match[3]):
         unit = _UNITS[match[2].upper()]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +99,22 @@ def locate_model(model: str | os.PathLike[str], engine_args: Mapping[str, Any]) 
         model, revision=text["revision"], download_dir=text["download_dir"], files=files
     )
     return directory, given
+
+
+def located_config(model: str | os.PathLike[str], engine_args: Mapping[str, Any]) -> _core.EngineConfig:
+    """The configuration of the model and the other fields, which are checked before a hub is asked for it.
+
+    Raises as ``resolve_model`` and ``EngineConfig`` do.
+    """
+    # What can be read once is read twice.
+    given: dict[str, Any] = {
+        name: list(value) if isinstance(value, Iterator) else value for name, value in engine_args.items()
+    }
+    # A tokenizer may be a path here, and is checked when it is located.
+    fields: dict[str, Any] = {name: value for name, value in given.items() if name != "tokenizer"}
+    _core.EngineConfig(DEMO_MODEL, **fields)
+    directory, located = locate_model(model, given)
+    return _core.EngineConfig(directory, **located)
 
 
 def model_name(model: str | os.PathLike[str]) -> str:

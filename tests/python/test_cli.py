@@ -6,7 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from quire import LLM, SamplingParams
+from quire.cli import main
 
 
 def quire(*args: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
@@ -66,6 +68,28 @@ def test_errors_are_one_line(tmp_path: Path) -> None:
         assert done.stdout == ""
         assert len(done.stderr.splitlines()) == 1, done.stderr
         assert done.stderr.startswith("quire: ")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "frobnicate",
+        "export",
+        "export a b --dtype int8",
+        "replay",
+        "collect-env --no-such",
+        "run --trust-remote-code hi",
+        "run --quantization awq hi",
+    ],
+)
+def test_a_usage_error_is_one_line(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(line.split())
+    said = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert said.count("\n") == 1 and said.startswith("quire") and said.endswith(" --help\n")
+    assert said.count("leave it out") <= 1
 
 
 def test_version_is_the_packages() -> None:

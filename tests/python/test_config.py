@@ -181,7 +181,7 @@ def test_an_option_that_is_not_known_is_told_of_with_the_nearest(capsys: pytest.
     for option, said in (
         ("--max-num-sqes", "did you mean --max-num-seqs?"),
         ("--trust_remote_code", "vLLM's; leave it out: no code of a checkpoint is run"),
-        ("--xyz", "unrecognized arguments: --xyz\n"),
+        ("--xyz", "unrecognized arguments: --xyz; see"),
     ):
         with pytest.raises(SystemExit):
             main.parse_args(["go", option])

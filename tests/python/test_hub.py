@@ -134,6 +134,41 @@ def test_what_cannot_be_had_is_said(
         LLM(model, num_threads=1, **arguments)
 
 
+def test_arguments_are_refused_before_the_hub_is_asked(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def ask(*args: object, **_: object) -> str:
+        raise AssertionError(f"the hub was asked for {args}")
+
+    monkeypatch.setattr("quire.hub.download", ask)
+    refused: list[tuple[dict[str, object], type[Exception], str]] = [
+        ({"trust_remote_code": True}, ValueError, "trust_remote_code is not supported, got True"),
+        ({"hf_token": "x"}, ValueError, "hf_token is not supported"),
+        ({"revision": 5}, TypeError, "revision must be str, got 5"),
+        ({"tokenizer": 5}, TypeError, "tokenizer must be a path, got 5"),
+        ({"max_num_seqs": -1}, ValueError, "max_num_seqs must be between 1 and 4096, got -1"),
+        ({"no_such_argument": 1}, TypeError, "no argument 'no_such_argument'"),
+    ]
+    for arguments, error, said in refused:
+        for make in (LLM, lambda *args, **named: EngineArgs(*args, **named).create_engine_config()):
+            with pytest.raises(error, match=said):
+                make(NAME, **arguments)
+    for command in (
+        ["run", "--max-num-seqs", "-1", "Once"],
+        ["run", "--temperature", "-1", "Once"],
+        ["run"],
+        ["chat", "--temperature", "-1"],
+        ["plan", "--device-memory", "lots"],
+    ):
+        assert main([*command, "--model", NAME]) == 1
+        assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_arguments_that_can_be_read_once_are_read_whole(demo_model: Path) -> None:
+    args = EngineArgs(demo_model, plugins=(path for path in ["./a.so", "./b.so"]))
+    assert args.create_engine_config().plugins == ["./a.so", "./b.so"]
+
+
 def test_a_download_brings_the_files_that_are_needed(copy: Path, tmp_path: Path) -> None:
     more = {
         "pytorch_model.bin": b"x",

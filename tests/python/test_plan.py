@@ -149,12 +149,16 @@ def test_what_a_host_cannot_hold_is_named(demo_model: Path, capsys: pytest.Captu
 def test_bad_input_is_named(demo_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for flags, message in [
         (["--device", "cpu", "--device-memory", "lots"], "--device-memory 'lots' is no size"),
+        (["--device-memory", ""], "--device-memory '' is no size"),
+        (["--device-name", ""], "--device-name '' is no device; give A100"),
         (["--device", "cpu", "--device-name", "H100"], "device_name 'H100' is a CUDA device's"),
         (["/none/there"], "no directory '/none/there'"),
         (["a", "--model", "b"], "give one of them"),
     ]:
         assert main(["plan", *flags]) == 1
         assert message in capsys.readouterr().err
+    with pytest.raises(ValueError, match="device_name '' is no device"):
+        quire.plan(demo_model, device_name="")
 
 
 @pytest.mark.parametrize(
@@ -165,7 +169,7 @@ def test_sizes(text: str, size: int) -> None:
     assert read_bytes("x", text) == size
 
 
-@pytest.mark.parametrize("text", ["-1", "0", "GiB", "5iB", "1e9", "9" * 40])
+@pytest.mark.parametrize("text", ["", "-1", "0", "GiB", "5iB", "1e9", "9" * 40, "\uff18\uff10GiB", "8\u212a"])
 def test_what_is_no_size(text: str) -> None:
     with pytest.raises(ValueError, match="give one like 80GiB"):
         read_bytes("x", text)
