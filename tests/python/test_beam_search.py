@@ -64,7 +64,7 @@ def test_sequences_and_scores_are_those_of_transformers(
         theirs = expected(reference, llm.get_tokenizer().encode(prompt), params)
         assert [sequence.tokens for sequence in output.sequences] == [tokens for tokens, _ in theirs]
         scores = [sequence.score for sequence in output.sequences]
-        np.testing.assert_allclose(scores, [score for _, score in theirs], rtol=2e-5, atol=2e-5)
+        np.testing.assert_allclose(scores, [score for _, score in theirs], rtol=5e-5, atol=5e-5)
 
 
 def test_ignoring_the_end_of_sequence_searches_to_the_last_token(llm: LLM, reference: Any) -> None:
