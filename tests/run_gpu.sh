@@ -19,9 +19,10 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=tools/gpu_programs.sh
 source tools/gpu_programs.sh
 
-# Small shapes that reach each family of kernels. Linears are the library's but for those of int8.
+# Small shapes that reach each family of kernels. Of linears those of int8.
 readonly memcheck_tests='*BatchOpsTest.*sm_*:*LogitsOpsTest.*sm_*:'\
 '*ElementOpsTest.RmsNormMatchesTheReference/*sm_*:*ElementOpsTest.FusedAddIsAddThenNormBitwise/*sm_*:'\
+'*ElementOpsTest.FusedNormAddIsItsOpsBitwise/*sm_*:'\
 '*ElementOpsTest.LayerNormMatchesTheReference/*sm_*:*ElementOpsTest.RotaryEmbeddingMatchesTheReference/*sm_*:'\
 '*ElementOpsTest.ActivationsMatchTheReference/*sm_*:*ElementOpsTest.GatherRowsCopies/*sm_*:'\
 '*SamplingTest.TiesAreCutByLowestId/*sm_*:*SamplingTest.ARowDependsOnItselfAlone/*sm_*:'\
@@ -31,7 +32,8 @@ readonly memcheck_tests='*BatchOpsTest.*sm_*:*LogitsOpsTest.*sm_*:'\
 '*QuantizedLinearTest.MatchesTheReference/*sm_*:*/ExpertsTest.RoutingMatchesTheReference/*sm_*:'\
 '*/ExpertsTest.MatchesTheReference/*sm_*'
 # What shares memory between threads.
-readonly racecheck_tests='*ElementOpsTest.FusedAddIsAddThenNormBitwise/*sm_*:*LogitsOpsTest.LogSoftmaxMatchesTheReference/*sm_*:'\
+readonly racecheck_tests='*ElementOpsTest.FusedAddIsAddThenNormBitwise/*sm_*:'\
+'*ElementOpsTest.FusedNormAddIsItsOpsBitwise/*sm_*:*LogitsOpsTest.LogSoftmaxMatchesTheReference/*sm_*:'\
 '*LogitsOpsTest.TopLogprobsAreTheLikeliestInOrder/*sm_*:'\
 '*SamplingTest.FiltersOfALargeVocabulary/*sm_*:*SamplingTest.ManyTiesAreCutByLowestId/*sm_*:'\
 '*SamplingTest.WhatTheHostKnowsChangesNoToken/*sm_*:*SamplingTest.DrawsFromTheSoftmax/*sm_*:'\

@@ -5,7 +5,8 @@
 // A row is a number of tokens and a kernel, as QUIRE_EXPERTS_KERNEL names it ("auto": what is chosen). Beside
 // its median time are the bytes that must be read of the experts that are touched, per second of it, the
 // operations per second, and the time over its floor, whichever is longer: these bytes at the rate of a
-// copy's reads, or these operations at the rate of one large product of the library's in the same run.
+// copy's reads, or these operations at the rate of one large product of the library's in the same run. One
+// token's come with their routing too, by two ops and in one.
 #include <cstring>
 #include <set>
 
@@ -60,13 +61,12 @@ void bench(const Shape& s, double flops_per_us, double bytes_per_us, const std::
     const Matrices x(1, kType, tokens, s.hidden), out(1, kType, tokens, s.hidden),
         logits(1, DType::kFloat32, tokens, s.num_experts);
     const Memory ids(static_cast<size_t>(choices) * 4), weights(static_cast<size_t>(choices) * 4);
-    const auto route = [&](int) {
-      kernels().route_to_experts(context, {.logits = logits[0],
-                                           .top_k = s.top_k,
-                                           .renormalize = true,
-                                           .expert_ids = static_cast<int32_t*>(ids.data()),
-                                           .weights = static_cast<float*>(weights.data())});
-    };
+    const ExpertRoutingArgs routing = {.logits = logits[0],
+                                       .top_k = s.top_k,
+                                       .renormalize = true,
+                                       .expert_ids = static_cast<int32_t*>(ids.data()),
+                                       .weights = static_cast<float*>(weights.data())};
+    const auto route = [&](int) { kernels().route_to_experts(context, routing); };
     std::printf("%s %lld tokens: routing %.2f us\n", s.name, static_cast<long long>(tokens),
                 median_us(1, route));
     std::vector<int32_t> chosen(static_cast<size_t>(choices));
@@ -79,26 +79,31 @@ void bench(const Shape& s, double flops_per_us, double bytes_per_us, const std::
     const Memory workspace(kernels().fused_experts_workspace_bytes(tokens, s.top_k, experts));
     LaunchContext launch = context;
     launch.workspace = workspace.data();
+    const FusedExpertsArgs args = {.out = out[0],
+                                   .x = x[0],
+                                   .expert_ids = routing.expert_ids,
+                                   .weights = routing.weights,
+                                   .top_k = s.top_k,
+                                   .experts = experts,
+                                   .activation = Activation::kSilu};
     for (const char* name : names) {
       if (tokens > 1024 && (std::strcmp(name, "plain") == 0 || std::strcmp(name, "few_rows") == 0)) continue;
       setenv("QUIRE_EXPERTS_KERNEL", name, 1);
-      const double us = median_us(
-          1,
-          [&](int) {
-            kernels().fused_experts(launch, {.out = out[0],
-                                             .x = x[0],
-                                             .expert_ids = static_cast<const int32_t*>(ids.data()),
-                                             .weights = static_cast<const float*>(weights.data()),
-                                             .top_k = s.top_k,
-                                             .experts = experts,
-                                             .activation = Activation::kSilu});
-          },
-          tokens > 1024 ? 4 : 10);
+      const double us =
+          median_us(1, [&](int) { kernels().fused_experts(launch, args); }, tokens > 1024 ? 4 : 10);
       std::printf("  %-10s %10.2f us %7.0f GB/s %7.1f TFLOP/s %6.2f of the floor\n", name, us,
                   bytes / us / 1000, flops / us / 1e6, us / floor);
       std::fflush(stdout);
     }
     unsetenv("QUIRE_EXPERTS_KERNEL");
+    if (tokens > 1) continue;
+    const double two = median_us(1, [&](int) {
+      kernels().route_to_experts(launch, routing);
+      kernels().fused_experts(launch, args);
+    });
+    const double one = median_us(1, [&](int) { kernels().routed_experts(launch, routing, args); });
+    std::printf("  with routing: %.2f us, in one %.2f us\n", two, one);
+    std::fflush(stdout);
   }
 }
 

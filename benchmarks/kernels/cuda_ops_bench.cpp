@@ -27,6 +27,10 @@ void bench_rows(int64_t rows) {
             [&](int i) { kernels().rms_norm(context, out[i], x[i], weight, 1e-5F, 0.0F); });
     measure(label("fused_add_rms_norm", "T", rows), copies, 4 * bytes,
             [&](int i) { kernels().fused_add_rms_norm(context, x[i], out[i], x[i], weight, 1e-5F, 0.0F); });
+    measure(label("fused_norm_add_rms_norm", "T", rows), copies, 4 * bytes, [&](int i) {
+      const RmsNormParams norm = {weight, 1e-5F, 0.0F};
+      kernels().fused_norm_add_rms_norm(context, x[i], out[i], x[i], norm, norm);
+    });
     measure(label("layer_norm", "T", rows), copies, 2 * bytes,
             [&](int i) { kernels().layer_norm(context, out[i], x[i], weight, weight, 1e-5F); });
     const TensorView head_weight(weight.data, kType, 128);

@@ -2,7 +2,7 @@
 //
 //   model_bench SHAPE [--read-tbps 4.38] [--dense-tflops 669] [--decode BATCH,CONTEXT]... [--prefill
 //   TOKENS]...
-//   [--set field=JSON]...
+//   [--repeats 3] [--set field=JSON]...
 //
 // A decode row's time per output token is the difference of two generation lengths, whose prompts are cached
 // from a run before; its floor is the bytes that a step must read (model_shapes.h) at the rate of
@@ -12,6 +12,7 @@
 #include <quire/engine.h>
 #include <quire/fields.h>
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -30,6 +31,7 @@ struct DecodeCase {
 
 struct Options {
   const ModelShape* shape = nullptr;
+  int repeats = 3;                              // of a decode row's runs
   double read_tbps = 4.38, dense_tflops = 669;  // of an H200: reads, and the library's product of 8,192 rows
   std::vector<DecodeCase> decode;
   std::vector<int32_t> prefill;
@@ -47,7 +49,8 @@ void decode_row(Engine& engine, const Options& options, DecodeCase one) {
   };
   run(1);
   run(kShort);
-  const double tpot = median_of(3, [&] { return run(kLong) - run(kShort); }) / (kLong - kShort) * 1e3;
+  const double tpot =
+      median_of(options.repeats, [&] { return run(kLong) - run(kShort); }) / (kLong - kShort) * 1e3;
   const double context = one.context + (kShort + kLong) / 2.0;
   const double floor = shape.decode_bytes(one.batch, context) / options.read_tbps / 1e9;
   std::printf("%-16s decode batch %3d @%-6d %8.3f ms   floor %8.3f ms   %5.2f of it\n", shape.name, one.batch,
@@ -101,6 +104,8 @@ int main(int argc, char** argv) {
         options.read_tbps = std::stod(value);
       } else if (option == "--dense-tflops") {
         options.dense_tflops = std::stod(value);
+      } else if (option == "--repeats") {
+        options.repeats = std::max(1, std::stoi(value));
       } else if (option == "--decode" && std::sscanf(value.c_str(), "%d,%d", &one.batch, &one.context) == 2) {
         options.decode.push_back(one);
       } else if (option == "--prefill") {

@@ -21,6 +21,7 @@ constexpr KernelTable make_table(const char* variant) {
              float eps, float weight_offset) {
             fused_add_rms_norm(kIsa, ctx, out, residual, x, weight, eps, weight_offset);
           },
+      .fused_norm_add_rms_norm = nullptr,
       .layer_norm = layer_norm,
       .rotary_embedding =
           [](const LaunchContext& ctx, TensorView q, TensorView k, TensorView positions, TensorView cos_sin,
@@ -43,6 +44,7 @@ constexpr KernelTable make_table(const char* variant) {
           },
       .linear = [](const LaunchContext& ctx, TensorView out, TensorView x, const LinearWeight& weight,
                    const float* bias) { linear(kIsa, ctx, out, x, weight, bias); },
+      .linear_activate_and_mul = nullptr,
       .route_to_experts = route_to_experts,
       .fused_experts_workspace_bytes =
           [](int64_t max_tokens, int32_t top_k, const ExpertWeights& experts) {
@@ -50,6 +52,7 @@ constexpr KernelTable make_table(const char* variant) {
           },
       .fused_experts = [](const LaunchContext& ctx,
                           const FusedExpertsArgs& args) { fused_experts(kIsa, ctx, args); },
+      .routed_experts = nullptr,
       .select_attention = select_attention,
       .kv_page_bytes = kv_page_bytes,
       .attention_workspace_bytes = attention_workspace_bytes,

@@ -2,6 +2,7 @@
 // covers a stretch of one row.
 #include <algorithm>
 
+#include "common/activation.cuh"
 #include "common/dependent_launch.cuh"
 #include "common/types.cuh"
 #include "ops.h"
@@ -87,29 +88,8 @@ void copy_rows(const LaunchContext& ctx, Lookup a, int64_t rows, int64_t element
 
 // ---- activations ----------------------------------------------------------------------------------
 
-struct Silu {
-  __device__ float operator()(float x) const { return __fdividef(x, 1.0F + __expf(-x)); }
-};
-struct Gelu {
-  // Not as one plus erf: where that is near -1, it leaves no digits.
-  __device__ float operator()(float x) const { return 0.5F * x * erfcf(x * -0.70710678F); }
-};
-struct GeluTanh {
-  // x * (1 + tanh(u)) / 2 is x / (1 + exp(-2 u)).
-  __device__ float operator()(float x) const {
-    return __fdividef(x, 1.0F + __expf(-1.59576912F * fmaf(0.044715F * x * x, x, x)));
-  }
-};
-
-struct Relu {
-  __device__ float operator()(float x) const { return x < 0.0F ? 0.0F : x; }  // NaN stays
-};
-struct ReluSquared {
-  __device__ float operator()(float x) const { return Relu{}(x)*Relu{}(x); }
-};
-
 // With kMul the factors are n columns beyond what they are multiplied with. x and out may be the same.
-template <typename T, typename Function, bool kMul>
+template <typename T, Activation kActivation, bool kMul>
 __global__ void __launch_bounds__(kThreads)
     activation_kernel(int chunks, T* out, int64_t out_stride, const T* x, int64_t x_stride, int64_t n) {
   constexpr int kSize = Vec<T>::kSize;
@@ -122,24 +102,24 @@ __global__ void __launch_bounds__(kThreads)
   Vec<T> result;
 #pragma unroll
   for (int j = 0; j < kSize; ++j) {
-    const float active = Function{}(to_float(value.x[j]));
+    const float active = activated<kActivation>(to_float(value.x[j]));
     result.x[j] = from_float<T>(kMul ? active * to_float(factor.x[j]) : active);
   }
   result.store(out + at.row * out_stride + i);
 }
 
-template <typename T, typename Function, bool kMul>
+template <typename T, Activation kActivation, bool kMul>
 __global__ void __launch_bounds__(kThreads)
     activation_scalar_kernel(int chunks, T* out, int64_t out_stride, const T* x, int64_t x_stride,
                              int64_t n) {
   const Place at(chunks);
   if (at.unit >= n) return;
   const T* row = x + at.row * x_stride;
-  const float active = Function{}(to_float(row[at.unit]));
+  const float active = activated<kActivation>(to_float(row[at.unit]));
   out[at.row * out_stride + at.unit] = from_float<T>(kMul ? active * to_float(row[n + at.unit]) : active);
 }
 
-template <typename Function, bool kMul>
+template <Activation kActivation, bool kMul>
 void launch_activation(const LaunchContext& ctx, TensorView out, TensorView x) {
   const int64_t n = out.shape[1], bytes = static_cast<int64_t>(dtype_bytes(x.dtype));
   const bool vectors =
@@ -147,7 +127,7 @@ void launch_activation(const LaunchContext& ctx, TensorView out, TensorView x) {
   dispatch_float(x.dtype, [&](auto type) {
     using T = decltype(type);
     const auto kernel =
-        vectors ? activation_kernel<T, Function, kMul> : activation_scalar_kernel<T, Function, kMul>;
+        vectors ? activation_kernel<T, kActivation, kMul> : activation_scalar_kernel<T, kActivation, kMul>;
     launch_rows(ctx, kernel, x.shape[0], vectors ? n / Vec<T>::kSize : n, out.as<T>(), out.stride[0],
                 static_cast<const T*>(x.data), x.stride[0], n);
   });
@@ -156,14 +136,11 @@ void launch_activation(const LaunchContext& ctx, TensorView out, TensorView x) {
 template <bool kMul>
 void activate(const LaunchContext& ctx, const char* name, TensorView out, TensorView x,
               Activation activation) {
-  switch (activation) {
-    case Activation::kSilu: launch_activation<Silu, kMul>(ctx, out, x); break;
-    case Activation::kGelu: launch_activation<Gelu, kMul>(ctx, out, x); break;
-    case Activation::kGeluTanh: launch_activation<GeluTanh, kMul>(ctx, out, x); break;
-    case Activation::kRelu: launch_activation<Relu, kMul>(ctx, out, x); break;
-    case Activation::kReluSquared: launch_activation<ReluSquared, kMul>(ctx, out, x); break;
-    case Activation::kClampedSwiglu: break;
-  }
+  dispatch_activation(activation, [&](auto kind) {
+    constexpr Activation kActivation = decltype(kind)::value;
+    if constexpr (kActivation != Activation::kClampedSwiglu)
+      launch_activation<kActivation, kMul>(ctx, out, x);
+  });
   check_launch(ctx, name, x);
 }
 

@@ -1,4 +1,4 @@
-// Linears through cuBLASLt, but for a single row's. The number of rows changes from step to step, so
+// Linears through cuBLASLt, but for those of few rows. The number of rows changes from step to step, so
 // algorithms are chosen for a few numbers of rows, each good for all from the one below it: only the longer
 // side of the product changes, and with it no alignment.
 #include <cuda_runtime_api.h>
@@ -10,6 +10,7 @@
 #include "common/launch.h"
 #include "gemm_tuner.h"
 #include "linear_bias.h"
+#include "linear_few_rows.h"
 #include "linear_int8.h"
 #include "linear_one_row.h"
 #include "ops.h"
@@ -169,7 +170,7 @@ void linear_by_library(const LaunchContext& ctx, TensorView out, TensorView x, c
 }
 
 // With many rows the products cost more than the weights: a part at a time is made 16-bit again, or fp32. Not
-// for the kernel of one row, which reads its weight before the kernel in front has ended.
+// for the kernels of few rows, which read their weight before the kernel in front has ended.
 void linear_dequantized(const LaunchContext& ctx, TensorView out, TensorView x, const LinearWeight& weight,
                         const float* bias) {
   const int64_t at_once = dequantized_rows(weight);
@@ -191,7 +192,15 @@ void linear(const LaunchContext& ctx, TensorView out, TensorView x, const Linear
                                           : linear_dequantized(ctx, out, x, weight, bias);
   }
   if (has_one_row_kernel(out, x, weight)) return linear_one_row(ctx, out, x, weight, bias);
+  if (has_few_rows_linear(out, x, weight)) return linear_few_rows(ctx, out, x, weight, bias);
   linear_by_library(ctx, out, x, weight, bias);
+}
+
+void linear_activate_and_mul(const LaunchContext& ctx, TensorView out, TensorView y, TensorView x,
+                             const LinearWeight& weight, const float* bias, Activation activation) {
+  if (has_one_row_kernel(out, x, weight)) return linear_one_row_gated(ctx, out, x, weight, bias, activation);
+  linear(ctx, y, x, weight, bias);
+  activate_and_mul(ctx, out, y, activation);
 }
 
 }  // namespace quire::cuda

@@ -1,5 +1,6 @@
 #include "linear_one_row.h"
 
+#include "common/activation.cuh"
 #include "common/row_stream.cuh"
 
 namespace quire::cuda {
@@ -32,6 +33,44 @@ struct LinearRows {
   }
 };
 
+// The same of a gate and what it is a gate of: a group has two outputs, the gate's row and the other of each.
+template <typename T>
+struct GatedLinearRows {
+  LinearRows<T, T> all;
+  Activation activation;
+  int groups, depth;
+  static constexpr int segments = 1, kOutputs = row_stream::kRows / 2;
+
+  __device__ int num_outputs() const { return all.n / 2; }
+  __device__ int output(int group, int i) const { return group * kOutputs + i; }
+  __device__ void wait_for_weights() const {}
+  __device__ const T* weight(int group, int /*segment*/, int r) const {
+    const int row = min(output(group, r / 2), num_outputs() - 1) + r % 2 * num_outputs();
+    return all.matrix + static_cast<int64_t>(row) * depth;
+  }
+  __device__ const T* values(int /*group*/, int /*segment*/) const { return all.x; }
+  __device__ float scale(int /*segment*/) const { return 1.0F; }
+  __device__ void finish(int group, const float (&sums)[row_stream::kRows]) const {
+#pragma unroll
+    for (int i = 0; i < kOutputs; ++i) {
+      const int at = output(group, i);
+      if (at >= num_outputs()) return;
+      const auto y = [&](int r) {
+        const int row = at + r * num_outputs();
+        return to_float(from_float<T>(sums[2 * i + r] + (all.bias != nullptr ? all.bias[row] : 0.0F)));
+      };
+      all.out[at] = from_float<T>(activate_gated(y(0), y(1), activation));
+    }
+  }
+};
+
+template <typename T>
+__global__ void __launch_bounds__(row_stream::kThreads, row_stream::kBlocksPerSm)
+    one_row_gated_kernel(const GatedLinearRows<T> rows) {
+  let_next_start();
+  stream_rows<T>(rows);
+}
+
 template <typename T, typename Out>
 __global__ void __launch_bounds__(row_stream::kThreads, row_stream::kBlocksPerSm)
     one_row_kernel(const LinearRows<T, Out> rows) {
@@ -40,18 +79,22 @@ __global__ void __launch_bounds__(row_stream::kThreads, row_stream::kBlocksPerSm
 }
 
 template <typename T, typename Out>
+LinearRows<T, Out> rows_of(TensorView out, TensorView x, const LinearWeight& weight, const float* bias) {
+  const auto n = static_cast<int>(weight.n);
+  return {.matrix = static_cast<const T*>(weight.data),
+          .x = static_cast<const T*>(x.data),
+          .bias = bias,
+          .out = static_cast<Out*>(out.data),
+          .n = n,
+          .depth = static_cast<int>(weight.k),
+          .groups = ceil_div(n, row_stream::kRows)};
+}
+
+template <typename T, typename Out>
 void launch(const LaunchContext& ctx, TensorView out, TensorView x, const LinearWeight& weight,
             const float* bias) {
-  const auto n = static_cast<int>(weight.n);
-  const int groups = ceil_div(n, row_stream::kRows);
-  const LinearRows<T, Out> rows = {.matrix = static_cast<const T*>(weight.data),
-                                   .x = static_cast<const T*>(x.data),
-                                   .bias = bias,
-                                   .out = static_cast<Out*>(out.data),
-                                   .n = n,
-                                   .depth = static_cast<int>(weight.k),
-                                   .groups = groups};
-  launch_row_stream<one_row_kernel<T, Out>>(ctx, groups, rows);
+  const auto rows = rows_of<T, Out>(out, x, weight, bias);
+  launch_row_stream<one_row_kernel<T, Out>>(ctx, rows.groups, rows);
 }
 
 template <typename T>
@@ -62,6 +105,17 @@ void launch(const LaunchContext& ctx, TensorView out, TensorView x, const Linear
   } else {
     launch<T, T>(ctx, out, x, weight, bias);
   }
+}
+
+template <typename T>
+void launch_gated(const LaunchContext& ctx, TensorView out, TensorView x, const LinearWeight& weight,
+                  const float* bias, Activation activation) {
+  const GatedLinearRows<T> rows = {
+      .all = rows_of<T, T>(out, x, weight, bias),
+      .activation = activation,
+      .groups = ceil_div(static_cast<int>(weight.n / 2), GatedLinearRows<T>::kOutputs),
+      .depth = static_cast<int>(weight.k)};
+  launch_row_stream<one_row_gated_kernel<T>>(ctx, rows.groups, rows);
 }
 
 }  // namespace
@@ -81,6 +135,16 @@ void linear_one_row(const LaunchContext& ctx, TensorView out, TensorView x, cons
     launch<fp16>(ctx, out, x, weight, bias);
   }
   check_launch(ctx, "linear_one_row", out);
+}
+
+void linear_one_row_gated(const LaunchContext& ctx, TensorView out, TensorView x, const LinearWeight& weight,
+                          const float* bias, Activation activation) {
+  if (x.dtype == DType::kBFloat16) {
+    launch_gated<bf16>(ctx, out, x, weight, bias, activation);
+  } else {
+    launch_gated<fp16>(ctx, out, x, weight, bias, activation);
+  }
+  check_launch(ctx, "linear_one_row_gated", out);
 }
 
 }  // namespace quire::cuda

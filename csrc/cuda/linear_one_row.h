@@ -16,4 +16,9 @@ bool has_one_row_kernel(TensorView out, TensorView x, const LinearWeight& weight
 void linear_one_row(const LaunchContext& ctx, TensorView out, TensorView x, const LinearWeight& weight,
                     const float* bias);
 
+// out[0, i] = activation(y[i]) * y[n / 2 + i] of those y, each rounded to the type of x and out as if it had
+// been written down.
+void linear_one_row_gated(const LaunchContext& ctx, TensorView out, TensorView x, const LinearWeight& weight,
+                          const float* bias, Activation activation);
+
 }  // namespace quire::cuda

@@ -2,7 +2,7 @@
 //
 // A row takes a block; a head, of up to 64 vectors, a group of up to 32 lanes. Which threads add up which
 // elements depends on the row's length alone, never on alignment or on how many rows there are, so that a
-// row's result is its own, bitwise, and that adding first and fused adding agree.
+// row's result is its own, bitwise, and that one kernel and those that it stands for agree.
 #include <algorithm>
 
 #include "common/dependent_launch.cuh"
@@ -12,12 +12,13 @@
 namespace quire::cuda {
 namespace {
 
-enum class Norm { kRms, kAddRms, kLayer };
+enum class Norm { kRms, kAddRms, kNormAddRms, kLayer };
 
 struct NormArgs {
   void* out = nullptr;
   const void* x = nullptr;
-  void* residual = nullptr;  // kAddRms
+  void* residual = nullptr;        // kAddRms, kNormAddRms
+  const void* x_weight = nullptr;  // kNormAddRms
   const void* weight = nullptr;
   const void* bias = nullptr;  // kLayer, may be null
   // Strides of tokens and heads, in elements.
@@ -25,6 +26,7 @@ struct NormArgs {
   int64_t rows = 0;
   int32_t heads = 1, n = 0;
   float eps = 0.0F, weight_offset = 0.0F;
+  float x_eps = 0.0F, x_weight_offset = 0.0F;  // kNormAddRms
 };
 
 // Elements [first, first + kSize) of a row of n, zeros beyond its end.
@@ -32,9 +34,10 @@ template <bool kAligned, typename T>
 __device__ __forceinline__ Vec<T> load_part(const T* row, int first, int n) {
   Vec<T> v;
   if constexpr (kAligned) {
-    if (first < n) return Vec<T>::load(row + first);
-#pragma unroll
-    for (int j = 0; j < Vec<T>::kSize; ++j) v.x[j] = from_float<T>(0.0F);
+    // As words until its elements are needed: two of 16 bits have a register then, not each its own.
+    uint4 words{};
+    if (first < n) words = *reinterpret_cast<const uint4*>(row + first);
+    v = __builtin_bit_cast(Vec<T>, words);
   } else {
 #pragma unroll
     for (int j = 0; j < Vec<T>::kSize; ++j) v.x[j] = first + j < n ? row[first + j] : from_float<T>(0.0F);
@@ -57,36 +60,56 @@ __device__ __forceinline__ void store_part(T* row, int first, int n, const Vec<T
 template <typename T, int kVectors, bool kAligned, Norm kNorm>
 __global__ void __launch_bounds__(1024) norm_kernel(NormArgs a) {
   constexpr int kSize = Vec<T>::kSize;
-  // Early loads hide behind the kernel in front, where registers allow.
-  constexpr bool kEarlyWeight = kVectors <= 2;
+  constexpr bool kAdds = kNorm == Norm::kAddRms || kNorm == Norm::kNormAddRms;
+  // Early loads hide behind the kernel in front, or behind a sum, where registers allow.
+  constexpr bool kEarly = kVectors <= 2;
   __shared__ float shared[33];
   let_next_start();
   const int64_t token = a.heads == 1 ? blockIdx.x : blockIdx.x / a.heads;
   const int64_t head = a.heads == 1 ? 0 : blockIdx.x % a.heads;
   const T* x = static_cast<const T*>(a.x) + token * a.x_stride[0] + head * a.x_stride[1];
   T* out = static_cast<T*>(a.out) + token * a.out_stride[0] + head * a.out_stride[1];
+  T* residual = static_cast<T*>(a.residual) + token * a.residual_stride;
+  const T* x_weight = static_cast<const T*>(a.x_weight);
   const T* weight = static_cast<const T*>(a.weight);
   const auto first = [](int i) {
     return (static_cast<int>(threadIdx.x) + i * static_cast<int>(blockDim.x)) * kSize;
   };
 
-  Vec<T> v[kVectors], w[kEarlyWeight ? kVectors : 1];
-  if constexpr (kEarlyWeight) {
+  const auto load = [&](Vec<T>* to, const T* row) {
 #pragma unroll
-    for (int i = 0; i < kVectors; ++i) w[i] = load_part<kAligned>(weight, first(i), a.n);
-  }
+    for (int i = 0; i < kVectors; ++i) to[i] = load_part<kAligned>(row, first(i), a.n);
+  };
+  // The i-th vector of a row that was loaded early where there is room for it.
+  const auto loaded = [&](const Vec<T>* early, const T* row, int i) {
+    if constexpr (kEarly) {
+      return early[i];
+    } else {
+      return load_part<kAligned>(row, first(i), a.n);
+    }
+  };
+
+  Vec<T> v[kVectors], r[kVectors], w[kEarly ? kVectors : 1], xw[kEarly ? kVectors : 1];
+  if constexpr (kEarly && kNorm == Norm::kNormAddRms) load(xw, x_weight);
+  if constexpr (kEarly) load(w, weight);
   wait_for_inputs();
+  load(v, x);
+  if constexpr (kEarly && kAdds) load(r, residual);
+  if constexpr (kNorm == Norm::kNormAddRms) {
+    float sum = 0.0F;
 #pragma unroll
-  for (int i = 0; i < kVectors; ++i) v[i] = load_part<kAligned>(x, first(i), a.n);
-  if constexpr (kNorm == Norm::kAddRms) {
-    T* residual = static_cast<T*>(a.residual) + token * a.residual_stride;
-    Vec<T> r[kVectors];
+    for (int i = 0; i < kVectors; ++i) sum = squares(v[i], sum);
+    const float scale = inverse_rms(block_sum(sum, shared), a.n, a.x_eps);
 #pragma unroll
-    for (int i = 0; i < kVectors; ++i) r[i] = load_part<kAligned>(residual, first(i), a.n);
+    for (int i = 0; i < kVectors; ++i) v[i] = scaled(v[i], loaded(xw, x_weight, i), scale, a.x_weight_offset);
+  }
+  if constexpr (kAdds) {
+    if constexpr (!kEarly) load(r, residual);
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
 #pragma unroll
-      for (int j = 0; j < kSize; ++j) v[i].x[j] = from_float<T>(to_float(v[i].x[j]) + to_float(r[i].x[j]));
+      for (int j = 0; j < kSize; ++j)  // `+` and the fp32 product in front of it would be rounded once
+        v[i].x[j] = from_float<T>(__fadd_rn(to_float(v[i].x[j]), to_float(r[i].x[j])));
       store_part<kAligned>(residual, first(i), a.n, v[i]);
     }
   }
@@ -109,13 +132,9 @@ __global__ void __launch_bounds__(1024) norm_kernel(NormArgs a) {
     const float scale = inverse_rms(block_sum(square, shared), a.n, a.eps);
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
-      Vec<T> weights, biases;
-      if constexpr (kEarlyWeight) {
-        weights = w[i];
-      } else {
-        weights = load_part<kAligned>(weight, first(i), a.n);
-      }
-      biases = load_part<kAligned>(static_cast<const T*>(a.bias), first(i), a.bias != nullptr ? a.n : 0);
+      const Vec<T> weights = loaded(w, weight, i);
+      const Vec<T> biases =
+          load_part<kAligned>(static_cast<const T*>(a.bias), first(i), a.bias != nullptr ? a.n : 0);
 #pragma unroll
       for (int j = 0; j < kSize; ++j)
         v[i].x[j] = from_float<T>(
@@ -128,15 +147,8 @@ __global__ void __launch_bounds__(1024) norm_kernel(NormArgs a) {
     for (int i = 0; i < kVectors; ++i) sum = squares(v[i], sum);
     const float scale = inverse_rms(block_sum(sum, shared), a.n, a.eps);
 #pragma unroll
-    for (int i = 0; i < kVectors; ++i) {
-      Vec<T> weights;
-      if constexpr (kEarlyWeight) {
-        weights = w[i];
-      } else {
-        weights = load_part<kAligned>(weight, first(i), a.n);
-      }
-      store_part<kAligned>(out, first(i), a.n, scaled(v[i], weights, scale, a.weight_offset));
-    }
+    for (int i = 0; i < kVectors; ++i)
+      store_part<kAligned>(out, first(i), a.n, scaled(v[i], loaded(w, weight, i), scale, a.weight_offset));
   }
 }
 
@@ -170,7 +182,8 @@ bool aligned(const NormArgs& a) {
   const auto at = [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; };
   const int64_t strides =
       a.x_stride[0] | a.x_stride[1] | a.out_stride[0] | a.out_stride[1] | a.residual_stride | a.n;
-  return at(a.out) && at(a.x) && at(a.residual) && at(a.weight) && at(a.bias) && strides % Vec<T>::kSize == 0;
+  return at(a.out) && at(a.x) && at(a.residual) && at(a.x_weight) && at(a.weight) && at(a.bias) &&
+         strides % Vec<T>::kSize == 0;
 }
 
 constexpr int kHeadVectors = 64;
@@ -243,6 +256,26 @@ void fused_add_rms_norm(const LaunchContext& ctx, TensorView out, TensorView res
                          .eps = eps,
                          .weight_offset = weight_offset};
   launch<Norm::kAddRms>(ctx, "fused_add_rms_norm", args, x);
+}
+
+void fused_norm_add_rms_norm(const LaunchContext& ctx, TensorView out, TensorView residual, TensorView x,
+                             const RmsNormParams& x_norm, const RmsNormParams& norm) {
+  const NormArgs args = {.out = out.data,
+                         .x = x.data,
+                         .residual = residual.data,
+                         .x_weight = x_norm.weight.data,
+                         .weight = norm.weight.data,
+                         .out_stride = {out.stride[0], 0},
+                         .x_stride = {x.stride[0], 0},
+                         .residual_stride = residual.stride[0],
+                         .rows = x.shape[0],
+                         .heads = 1,
+                         .n = static_cast<int32_t>(x.shape[1]),
+                         .eps = norm.eps,
+                         .weight_offset = norm.weight_offset,
+                         .x_eps = x_norm.eps,
+                         .x_weight_offset = x_norm.weight_offset};
+  launch<Norm::kNormAddRms>(ctx, "fused_norm_add_rms_norm", args, x);
 }
 
 void layer_norm(const LaunchContext& ctx, TensorView out, TensorView x, TensorView weight, TensorView bias,

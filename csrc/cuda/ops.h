@@ -21,12 +21,15 @@ void fill_random(const LaunchContext& ctx, TensorView out, float scale, uint64_t
 void route_to_experts(const LaunchContext& ctx, const ExpertRoutingArgs& args);
 size_t fused_experts_workspace_bytes(int64_t max_tokens, int32_t top_k, const ExpertWeights& experts);
 void fused_experts(const LaunchContext& ctx, const FusedExpertsArgs& args);
+void routed_experts(const LaunchContext& ctx, const ExpertRoutingArgs& routing, const FusedExpertsArgs& args);
 
 // norms.cu
 void rms_norm(const LaunchContext& ctx, TensorView out, TensorView x, TensorView weight, float eps,
               float weight_offset);
 void fused_add_rms_norm(const LaunchContext& ctx, TensorView out, TensorView residual, TensorView x,
                         TensorView weight, float eps, float weight_offset);
+void fused_norm_add_rms_norm(const LaunchContext& ctx, TensorView out, TensorView residual, TensorView x,
+                             const RmsNormParams& x_norm, const RmsNormParams& norm);
 void layer_norm(const LaunchContext& ctx, TensorView out, TensorView x, TensorView weight, TensorView bias,
                 float eps);
 
@@ -56,6 +59,8 @@ size_t linear_weight_bytes(int64_t n, int64_t k, DType dtype);
 size_t linear_workspace_bytes(int64_t max_tokens, const LinearWeight& weight);
 void linear(const LaunchContext& ctx, TensorView out, TensorView x, const LinearWeight& weight,
             const float* bias);
+void linear_activate_and_mul(const LaunchContext& ctx, TensorView out, TensorView y, TensorView x,
+                             const LinearWeight& weight, const float* bias, Activation activation);
 
 // logits_ops.cu
 void apply_logit_bias(const LaunchContext& ctx, const LogitBiasArgs& args);

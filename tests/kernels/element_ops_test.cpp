@@ -119,6 +119,34 @@ TEST_P(ElementOpsTest, FusedAddIsAddThenNormBitwise) {
   }
 }
 
+TEST_P(ElementOpsTest, FusedNormAddIsItsOpsBitwise) {
+  if (kernels().fused_norm_add_rms_norm == nullptr) GTEST_SKIP() << "its ops are called one by one";
+  constexpr int64_t kRows = 3;
+  for (const DType dtype : float_types()) {
+    for (const int64_t n : {1, 19, 3584, 8200, 20000}) {
+      for (const int64_t padding : {0, 16, 3}) {  // with 3, vectors are not aligned
+        SCOPED_TRACE(testing::Message() << dtype_name(dtype) << " " << n << " " << padding);
+        const Tensor x = std::move(Tensor(dtype, kRows, n, padding).randomize(1, 4.0F));
+        const Tensor residual = std::move(Tensor(dtype, kRows, n, 2 * padding).randomize(2));
+        const Tensor out = std::move(Tensor(dtype, kRows, n, padding).randomize(1, 4.0F));
+        const Tensor sum = std::move(Tensor(dtype, kRows, n, 2 * padding).randomize(2));
+        const Tensor x_weight = std::move(Tensor(dtype, 1, n).randomize(3, 0.2F));
+        const Tensor weight = std::move(Tensor(dtype, 1, n).randomize(4));
+        const RmsNormParams x_norm = {TensorView(x_weight.view().data, dtype, n), 1e-5F, 1.0F};
+        const RmsNormParams norm = {TensorView(weight.view().data, dtype, n), 1e-3F, 0.0F};
+        const TensorView input = padding == 0 ? out.view() : x.view();  // in place, or x is read again below
+        kernels().fused_norm_add_rms_norm(context(), out, residual, input, x_norm, norm);
+        kernels().rms_norm(context(), x, x, x_norm.weight, x_norm.eps, x_norm.weight_offset);
+        kernels().fused_add_rms_norm(context(), x, sum, x, norm.weight, norm.eps, norm.weight_offset);
+        for (int64_t r = 0; r < kRows; ++r) {
+          ASSERT_EQ(residual.row_bytes(r), sum.row_bytes(r));
+          ASSERT_EQ(out.row_bytes(r), x.row_bytes(r));
+        }
+      }
+    }
+  }
+}
+
 TEST_P(ElementOpsTest, RotaryEmbeddingMatchesTheReference) {
   ThreadPool pool(2);
   constexpr int64_t kTokens = 40, kHeadSize = 64, kHeads = 3, kMaxPosition = 50;

@@ -1,7 +1,10 @@
 // Mixtures of experts: who goes where, and what is computed of it.
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <limits>
 #include <numeric>
+#include <tuple>
 
 #include "kernel_test.h"
 
@@ -89,7 +92,8 @@ TEST_P(ExpertsTest, RoutingMatchesTheReference) {
       {.top_k = 4, .num_groups = 4, .num_top_groups = 2, .renormalize = true, .scale = 0.5F},
   };
   // Devices have a kernel for few tokens and one for many.
-  const std::pair<int64_t, int64_t> shapes[] = {{37, 8}, {37, 64}, {37, 160}, {300, 64}, {300, 160}};
+  const std::pair<int64_t, int64_t> shapes[] = {{37, 8},   {37, 64},  {37, 128}, {37, 160},
+                                                {5, 1000}, {300, 64}, {300, 160}};
   for (const auto& [tokens, num_experts] : shapes) {
     const Tensor logits = std::move(Tensor(DType::kFloat32, tokens, num_experts, 3).randomize(1, 2.0F));
     Array<float> correction(static_cast<size_t>(num_experts));
@@ -314,6 +318,75 @@ TEST_P(ExpertsTest, MatchesTheReference) {
         expect_near(out.values(), expected, dtype);
       }
       unsetenv("QUIRE_EXPERTS_KERNEL");
+    }
+  }
+}
+
+TEST_P(ExpertsTest, RoutingAndExpertsInOneAreTheSame) {
+  if (kernels().routed_experts == nullptr) GTEST_SKIP() << "two calls";
+  const ExpertRoutingArgs kinds[] = {
+      {.top_k = 8, .renormalize = true},
+      {.top_k = 3, .scale = 0.5F},
+      {.scoring = ExpertScoring::kSigmoid, .top_k = 6, .renormalize = true, .scale = 2.5F},
+      {.scoring = ExpertScoring::kSigmoid, .top_k = 4, .num_groups = 4, .num_top_groups = 2},
+  };
+  enum Logits : uint8_t { kRandom, kTies, kSomeNaN, kAllNaN, kPadding, kNumLogits };
+  constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+  for (const DType dtype : float_types()) {
+    for (const int32_t num_experts : {8, 32, 60, 128, 160, 256, 1000}) {
+      const Experts experts(kernels(), context(), dtype, num_experts, 64, 24, /*biases=*/true);
+      Array<float> correction(static_cast<size_t>(num_experts));
+      for (size_t e = 0; e < correction.size(); ++e) correction[e] = 0.1F * std::sin(static_cast<float>(e));
+      for (const int64_t tokens : {1, 3}) {
+        const Tensor x = std::move(Tensor(dtype, tokens, 64).randomize(5));
+        set_workspace(kernels().fused_experts_workspace_bytes(tokens, /*top_k=*/8, experts.view()));
+        for (int i = 0; i < static_cast<int>(std::size(kinds)) * kNumLogits * 2; ++i) {
+          ExpertRoutingArgs args = kinds[i / 2 / kNumLogits];
+          const int what = i / 2 % kNumLogits;
+          if (i % 2 == 1) args.correction = correction.data();
+          SCOPED_TRACE(testing::Message() << dtype_name(dtype) << " " << tokens << " of " << num_experts
+                                          << ", kind " << i / 2 / kNumLogits << " " << what << " " << i % 2);
+          Tensor logits(DType::kFloat32, tokens, num_experts, 3);
+          logits.randomize(6, 2.0F);
+          for (int64_t e = 0; e < num_experts; ++e) {
+            if (what == kTies) logits.set(tokens - 1, e, e % 5 == 3 ? 2.0F : 1.0F);
+            if (what == kAllNaN || (what == kSomeNaN && e % 3 == 0)) logits.set(tokens - 1, e, kNaN);
+          }
+          Array<int32_t> num_tokens = {static_cast<int32_t>(what == kPadding ? tokens - 1 : tokens)};
+          args.num_tokens = num_tokens.data();
+          // Ids, bits of weights, counts and rows.
+          const auto run = [&](bool in_one) {
+            const auto choices = static_cast<size_t>(tokens * args.top_k);
+            Array<int32_t> ids(choices, 77);
+            Array<float> weights(choices, 77.0F);
+            Array<uint64_t> counts(static_cast<size_t>(num_experts), 7);
+            args.logits = logits;
+            args.expert_ids = ids.data();
+            args.weights = weights.data();
+            args.counts = counts.data();
+            const Tensor out(dtype, tokens, 64);
+            const FusedExpertsArgs fused = {.out = out,
+                                            .x = x,
+                                            .expert_ids = ids.data(),
+                                            .weights = weights.data(),
+                                            .top_k = args.top_k,
+                                            .experts = experts.view(),
+                                            .activation = Activation::kSilu};
+            if (in_one) {
+              kernels().routed_experts(context(), args, fused);
+            } else {
+              kernels().route_to_experts(context(), args);
+              kernels().fused_experts(context(), fused);
+            }
+            std::vector<uint32_t> bits;
+            for (const float weight : read(weights)) bits.push_back(std::bit_cast<uint32_t>(weight));
+            std::string rows;
+            for (int64_t t = 0; t < tokens; ++t) rows += out.row_bytes(t);
+            return std::tuple(read(ids), bits, read(counts), rows);
+          };
+          ASSERT_EQ(run(true), run(false));
+        }
+      }
     }
   }
 }

@@ -27,7 +27,7 @@ class LinearTest : public KernelTest {
     }
     return packed;
   }
-  void run(const LaunchContext& ctx, const Tensor& out, const Tensor& x, const LinearWeight& weight,
+  void run(const LaunchContext& ctx, const Tensor& out, TensorView x, const LinearWeight& weight,
            const float* bias = nullptr) {
     kernels().linear(ctx, out, x, weight, bias);
   }
@@ -115,6 +115,117 @@ TEST_P(LinearTest, ARowAloneMatchesTheReference) {
   }
 }
 
+// A device has a kernel for 2 to 16 rows: outputs are divided among blocks, which have up to 16, 32, 64 or
+// 128 of them at once, and the depth among warps. Rows of x and of the output are parts of wider ones.
+TEST_P(LinearTest, FewRowsMatchTheReference) {
+  if (!is_cuda()) GTEST_SKIP() << "all numbers of rows have one kernel";
+  constexpr int64_t kMaxRows = 17;
+  for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+    for (const auto& [n, k] : {std::pair<int64_t, int64_t>{1, 8},
+                               {7, 200},
+                               {264, 520},
+                               {5003, 72},
+                               {9001, 136},
+                               {17001, 64},
+                               {128, 2048},
+                               {70, 4104},
+                               {2005, 1032},
+                               {4003, 1032},
+                               {6007, 1032},
+                               {70001, 24}}) {
+      const Tensor x = std::move(Tensor(dtype, kMaxRows, k, 8).randomize(1));
+      const Tensor rows = std::move(Tensor(dtype, n, k).randomize(2, 0.1F));
+      const Packed packed = pack(rows, dtype);
+      reserve(kMaxRows, n, k, dtype);
+      Array<float> bias(static_cast<size_t>(n));
+      for (size_t i = 0; i < bias.size(); ++i) bias[i] = static_cast<float>(i % 7) - 3;
+      const auto expected =
+          reference::linear(x.values(), rows.values(), {bias.begin(), bias.end()}, static_cast<size_t>(k));
+      for (const int64_t m : {2, 3, 7, 8, 9, 15, 16, 17}) {
+        for (const DType out_dtype : {DType::kFloat32, dtype}) {
+          SCOPED_TRACE(testing::Message() << dtype_name(dtype) << " to " << dtype_name(out_dtype)
+                                          << " m=" << m << " n=" << n << " k=" << k);
+          const Tensor out(out_dtype, m, n, 3);
+          run(context(), out, x.view().rows(0, m), packed.weight, bias.data());
+          expect_close(out, {expected.begin(), expected.begin() + m * n}, 2e-6 * static_cast<double>(k),
+                       relative_tolerance(out_dtype));
+          const size_t gap = 3 * dtype_bytes(out_dtype);
+          for (int64_t r = 0; r < m; ++r) {
+            const auto* end = out.view().at(r) + n * static_cast<int64_t>(dtype_bytes(out_dtype));
+            for (size_t i = 0; i < gap; ++i) ASSERT_EQ(end[i], std::byte{0xFF}) << "beyond row " << r;
+          }
+        }
+      }
+    }
+  }
+}
+
+// Neither how many other rows there are nor what they hold changes a bit of a row; and an infinite weight
+// stays with its output.
+TEST_P(LinearTest, OneOfFewRowsDependsOnItselfAlone) {
+  if (!is_cuda()) GTEST_SKIP() << "all numbers of rows have one kernel";
+  for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+    for (const auto& [n, k] : {std::pair<int64_t, int64_t>{45, 72}, {300, 1032}, {2005, 1032}, {36001, 24}}) {
+      Tensor rows = std::move(Tensor(dtype, n, k).randomize(4, 0.1F));
+      for (int64_t i = 0; i < k; ++i) rows.set(11, i, std::numeric_limits<float>::infinity());
+      const Packed packed = pack(rows, dtype);
+      const Tensor x = std::move(Tensor(dtype, 16, k).randomize(3)), all(DType::kFloat32, 16, n);
+      reserve(16, n, k, dtype);
+      run(context(), all, x, packed.weight);
+      for (int64_t r = 0; r < 16; ++r)
+        for (int64_t i = 0; i < n; ++i) ASSERT_TRUE(i == 11 || std::isfinite(all.get(r, i))) << r << " " << i;
+      for (const int64_t m : {2, 7, 8, 9, 16}) {
+        SCOPED_TRACE(testing::Message() << dtype_name(dtype) << " m=" << m << " n=" << n << " k=" << k);
+        for (const int64_t kept : {int64_t{0}, m / 2, m - 1}) {
+          Tensor others = std::move(Tensor(dtype, m, k).randomize(5));
+          for (int64_t r = 0; r < m; ++r) {
+            for (int64_t i = 0; i < k; ++i) {
+              if (r == kept) {
+                others.set(r, i, x.get(r, i));
+              } else if ((r + kept) % 2 == 0) {
+                others.set(r, i, std::numeric_limits<float>::quiet_NaN());
+              }
+            }
+          }
+          const Tensor out(DType::kFloat32, m, n);
+          run(context(), out, others, packed.weight);
+          ASSERT_EQ(out.row_bytes(kept), all.row_bytes(kept)) << "row " << kept;
+        }
+      }
+    }
+  }
+}
+
+// y is rounded alike, but for sums that another order brings to the other side.
+TEST_P(LinearTest, ActivatedAndMultipliedIsItsOps) {
+  if (kernels().linear_activate_and_mul == nullptr) GTEST_SKIP() << "its ops are called one by one";
+  for (const DType dtype : float_types()) {
+    for (const int64_t m : {1, 3}) {
+      for (const auto& [n, k] : {std::pair<int64_t, int64_t>{2, 64}, {26, 31}, {134, 80}, {6000, 264}}) {
+        const Tensor x = std::move(Tensor(dtype, m, k).randomize(1));
+        const Tensor rows = std::move(Tensor(dtype, n, k).randomize(2, 0.1F));
+        const Packed packed = pack(rows, dtype);
+        reserve(m, n, k, dtype);
+        Array<float> bias(static_cast<size_t>(n));
+        for (size_t i = 0; i < bias.size(); ++i) bias[i] = static_cast<float>(i % 7) - 3;
+        for (const Activation activation : {Activation::kSilu, Activation::kGeluTanh}) {
+          for (const bool has_bias : {false, true}) {
+            const float* added = has_bias ? bias.data() : nullptr;
+            SCOPED_TRACE(testing::Message() << dtype_name(dtype) << " m=" << m << " n=" << n << " k=" << k
+                                            << (has_bias ? " with bias" : ""));
+            const Tensor y(dtype, m, n), expected(dtype, m, n / 2), out(dtype, m, n / 2);
+            run(context(), y, x, packed.weight, added);
+            kernels().activate_and_mul(context(), expected, y, activation);
+            kernels().linear_activate_and_mul(context(), out, y, x, packed.weight, added, activation);
+            expect_close(out, expected.values(), 4 * relative_tolerance(dtype),
+                         4 * relative_tolerance(dtype));
+          }
+        }
+      }
+    }
+  }
+}
+
 // Algorithms are measured there too, though nothing can be captured. With nothing kept from before.
 TEST_P(LinearTest, TheDefaultStreamIsAsGoodAsAnother) {
   if (!is_cuda()) GTEST_SKIP() << "there are no streams";
@@ -127,13 +238,13 @@ TEST_P(LinearTest, TheDefaultStreamIsAsGoodAsAnother) {
   ctx.stream = nullptr;
   ctx.state = kernels().create_state(ctx.error);
   before != nullptr ? ::setenv("QUIRE_CACHE_DIR", kept.c_str(), 1) : ::unsetenv("QUIRE_CACHE_DIR");
-  const Tensor x = std::move(Tensor(DType::kBFloat16, 5, 64).randomize(1));
+  const Tensor x = std::move(Tensor(DType::kBFloat16, 20, 64).randomize(1));
   const Tensor rows = std::move(Tensor(DType::kBFloat16, 48, 64).randomize(2, 0.1F));
   const Packed packed = pack(rows, DType::kBFloat16);
-  reserve(5, 48, 64, DType::kBFloat16);
+  reserve(20, 48, 64, DType::kBFloat16);
   ctx.workspace = context().workspace;
   ctx.workspace_bytes = context().workspace_bytes;
-  const Tensor out(DType::kFloat32, 5, 48);
+  const Tensor out(DType::kFloat32, 20, 48);
   run(ctx, out, x, packed.weight);
   expect_close(out, reference::linear(x.values(), rows.values(), {}, 64), 1e-4, 1e-6);
   kernels().destroy_state(ctx.state);

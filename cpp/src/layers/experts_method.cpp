@@ -49,16 +49,20 @@ class UnquantizedExpertsMethod final : public ExpertsMethod {
     }
   }
 
-  void apply(const ForwardContext& ctx, TensorView out, TensorView x, TensorView expert_ids,
-             TensorView weights) const override {
-    QUIRE_CHECK(x.shape[1] == gate_up_.k && out.shape[1] == down_.n && x.shape[0] == out.shape[0]);
-    ctx.ops.fused_experts(ctx.launch, {.out = out,
-                                       .x = x,
-                                       .expert_ids = expert_ids.as<int32_t>(),
-                                       .weights = weights.as<float>(),
-                                       .top_k = top_k_,
-                                       .experts = experts_,
-                                       .activation = activation_});
+  void apply(const ForwardContext& ctx, TensorView out, TensorView x,
+             const ExpertRoutingArgs& routing) const override {
+    QUIRE_CHECK(x.shape[1] == gate_up_.k && out.shape[1] == down_.n && x.shape[0] == out.shape[0] &&
+                routing.top_k == top_k_);
+    const FusedExpertsArgs args = {.out = out,
+                                   .x = x,
+                                   .expert_ids = routing.expert_ids,
+                                   .weights = routing.weights,
+                                   .top_k = top_k_,
+                                   .experts = experts_,
+                                   .activation = activation_};
+    if (ctx.ops.routed_experts != nullptr) return ctx.ops.routed_experts(ctx.launch, routing, args);
+    ctx.ops.route_to_experts(ctx.launch, routing);
+    ctx.ops.fused_experts(ctx.launch, args);
   }
 
  private:

@@ -42,10 +42,10 @@ struct ExpertsShard {
 class ExpertsMethod {
  public:
   virtual ~ExpertsMethod() = default;
-  // This rank's part of the sum over each token's experts.
-  //   x, out [T, hidden_size]; expert_ids [T, top_k] int32, weights [T, top_k] fp32
-  virtual void apply(const ForwardContext& ctx, TensorView out, TensorView x, TensorView expert_ids,
-                     TensorView weights) const = 0;
+  // Chooses each token's experts, as `routing` says, and computes this rank's part of the sum over them.
+  //   x, out [T, hidden_size]
+  virtual void apply(const ForwardContext& ctx, TensorView out, TensorView x,
+                     const ExpertRoutingArgs& routing) const = 0;
 };
 
 // Elements in the model's dtype. Throws InvalidArgument for a tensor that is missing or misshapen, when the

@@ -30,8 +30,7 @@ void GatedMLP::forward(const ForwardContext& ctx, TensorView out, TensorView x) 
   const size_t mark = ctx.arena.mark();
   const TensorView gate_up = ctx.arena.take(x.dtype, x.shape[0], gate_up_.num_outputs());
   const TensorView gated = ctx.arena.take(x.dtype, x.shape[0], gate_up_.num_outputs() / 2);
-  gate_up_.forward(ctx, gate_up, x);
-  ctx.ops.activate_and_mul(ctx.launch, gated, gate_up, activation_);
+  gate_up_.forward_gated(ctx, gated, gate_up, x, activation_);
   down_.forward(ctx, out, gated);
   ctx.arena.release(mark);
 }

@@ -64,4 +64,10 @@ void Linear::forward(const ForwardContext& ctx, TensorView out, TensorView x) co
   if (reduce_) ctx.communicator.all_reduce_sum(ctx.launch, out);
 }
 
+void Linear::forward_gated(const ForwardContext& ctx, TensorView out, TensorView y, TensorView x,
+                           Activation activation) const {
+  QUIRE_CHECK(!reduce_);
+  method_->apply_gated(ctx, out, y, x, bias_, activation);
+}
+
 }  // namespace quire

@@ -32,6 +32,11 @@ class Linear {
   //   returning.
   void forward(const ForwardContext& ctx, TensorView out, TensorView x) const;
 
+  // activate_and_mul of what `forward` makes; not of a row-parallel linear.
+  //   out [T, n / 2], scratch y [T, n]
+  void forward_gated(const ForwardContext& ctx, TensorView out, TensorView y, TensorView x,
+                     Activation activation) const;
+
   int64_t num_outputs() const { return n_; }
 
  private:

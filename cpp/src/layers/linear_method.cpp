@@ -29,6 +29,15 @@ class UnquantizedLinearMethod final : public LinearMethod {
     ctx.ops.linear(ctx.launch, out, x, weight, bias);
   }
 
+  void apply_gated(const ForwardContext& ctx, TensorView out, TensorView y, TensorView x, const float* bias,
+                   Activation activation) const override {
+    if (ctx.ops.linear_activate_and_mul == nullptr)
+      return LinearMethod::apply_gated(ctx, out, y, x, bias, activation);
+    const LinearWeight& weight = weight_.view();
+    QUIRE_CHECK(x.shape[1] == weight.k && 2 * out.shape[1] == weight.n && x.shape[0] == out.shape[0]);
+    ctx.ops.linear_activate_and_mul(ctx.launch, out, y, x, weight, bias, activation);
+  }
+
  private:
   static TensorView take(BuildContext& build, const LinearPart& part, int64_t k) {
     const std::string name = part.name + ".weight";
@@ -40,6 +49,12 @@ class UnquantizedLinearMethod final : public LinearMethod {
 };
 
 }  // namespace
+
+void LinearMethod::apply_gated(const ForwardContext& ctx, TensorView out, TensorView y, TensorView x,
+                               const float* bias, Activation activation) const {
+  apply(ctx, y, x, bias);
+  ctx.ops.activate_and_mul(ctx.launch, out, y, activation);
+}
 
 int64_t LinearShard::n() const {
   int64_t n = num_zero_rows;

@@ -44,6 +44,9 @@ class LinearMethod {
   virtual ~LinearMethod() = default;
   // out[t, :] = x[t, :] * weight^T (+ bias).   x [T, k], out [T, n], bias [n] fp32 or null
   virtual void apply(const ForwardContext& ctx, TensorView out, TensorView x, const float* bias) const = 0;
+  // activate_and_mul of that, in `out` [T, n / 2]; y [T, n] is scratch.
+  virtual void apply_gated(const ForwardContext& ctx, TensorView out, TensorView y, TensorView x,
+                           const float* bias, Activation activation) const;
 };
 
 // The method that build.quantization has for the parts' names, else the model's dtype. Takes the parts'

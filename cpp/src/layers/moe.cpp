@@ -63,19 +63,19 @@ void MoE::forward(const ForwardContext& ctx, TensorView out, TensorView x) const
   const TensorView weights = ctx.arena.take(DType::kFloat32, T, config_.top_k);
   router_.forward(ctx, logits, x);
   uint64_t* counts = ctx.expert_counts != nullptr ? ctx.expert_counts + first_count_ : nullptr;
-  ctx.ops.route_to_experts(ctx.launch, {.logits = logits,
-                                        .correction = correction_,
-                                        .scoring = config_.scoring,
-                                        .top_k = config_.top_k,
-                                        .num_groups = config_.num_groups,
-                                        .num_top_groups = config_.num_top_groups,
-                                        .renormalize = config_.renormalize,
-                                        .scale = config_.routed_scale,
-                                        .num_tokens = ctx.num_tokens.as<int32_t>(),
-                                        .expert_ids = expert_ids.as<int32_t>(),
-                                        .weights = weights.as<float>(),
-                                        .counts = counts});
-  experts_->apply(ctx, out, x, expert_ids, weights);
+  experts_->apply(ctx, out, x,
+                  {.logits = logits,
+                   .correction = correction_,
+                   .scoring = config_.scoring,
+                   .top_k = config_.top_k,
+                   .num_groups = config_.num_groups,
+                   .num_top_groups = config_.num_top_groups,
+                   .renormalize = config_.renormalize,
+                   .scale = config_.routed_scale,
+                   .num_tokens = ctx.num_tokens.as<int32_t>(),
+                   .expert_ids = expert_ids.as<int32_t>(),
+                   .weights = weights.as<float>(),
+                   .counts = counts});
   ctx.communicator.all_reduce_sum(ctx.launch, out);
   if (shared_) {
     const TensorView shared = ctx.arena.take(x.dtype, T, config_.hidden_size);

@@ -27,4 +27,15 @@ void Norm::forward_add(const ForwardContext& ctx, TensorView out, TensorView res
   }
 }
 
+void Norm::forward_norm_add(const ForwardContext& ctx, TensorView out, TensorView residual, TensorView x,
+                            const Norm& x_norm) const {
+  const bool both_rms = kind_ == NormConfig::Kind::kRms && x_norm.kind_ == NormConfig::Kind::kRms;
+  if (both_rms && ctx.ops.fused_norm_add_rms_norm != nullptr) {
+    ctx.ops.fused_norm_add_rms_norm(ctx.launch, out, residual, x, x_norm.rms_params(), rms_params());
+  } else {
+    x_norm.forward(ctx, x, x);
+    forward_add(ctx, out, residual, x);
+  }
+}
+
 }  // namespace quire

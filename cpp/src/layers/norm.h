@@ -32,8 +32,13 @@ class Norm {
   TensorView weight() const { return weight_.view(); }
   // residual += x; out = norm(residual)
   void forward_add(const ForwardContext& ctx, TensorView out, TensorView residual, TensorView x) const;
+  // residual += x_norm(x); out = norm(residual). x is left in any state.
+  void forward_norm_add(const ForwardContext& ctx, TensorView out, TensorView residual, TensorView x,
+                        const Norm& x_norm) const;
 
  private:
+  RmsNormParams rms_params() const { return {weight_.view(), eps_, weight_offset_}; }
+
   NormConfig::Kind kind_ = NormConfig::Kind::kRms;
   Parameter weight_, bias_;  // bias_ without data where there is none
   float eps_ = 0.0F;

@@ -6,39 +6,53 @@
 namespace quire QUIRE_MODEL_API {
 
 // What the layers of a forward pass read and add to, [T, hidden_size]. An addition waits for the next norm,
-// which does both in one pass over the memory.
+// and so does the norm of what is added, where there is one: one pass over the memory does it all.
 class ResidualStream {
  public:
   // `value` [T, hidden_size] is what the first layer reads; it becomes the sum.
   ResidualStream(const ForwardContext& ctx, TensorView value)
       : value_(value), addend_(ctx.arena.take(value.dtype, value.shape[0], value.shape[1])) {}
 
-  // Where the next addition is to be written, before `add`; not while one waits.
+  // Where the next addition is to be written, before `add` or `add_normalized`; not while one waits.
   TensorView addend() const { return addend_; }
   void add() { waits_ = true; }
+  // Adds norm(the addend). The norm is kept by reference until the next call of `normalized` or `sum`.
+  void add_normalized(const Norm& norm) {
+    waits_ = true;
+    addend_norm_ = &norm;
+  }
 
   // norm(the sum), in a new tensor of the arena.
   TensorView normalized(const ForwardContext& ctx, const Norm& norm) {
     const TensorView out = ctx.arena.take(value_.dtype, value_.shape[0], value_.shape[1]);
-    if (waits_) {
+    if (addend_norm_ != nullptr) {
+      norm.forward_norm_add(ctx, out, value_, addend_, *addend_norm_);
+    } else if (waits_) {
       norm.forward_add(ctx, out, value_, addend_);
     } else {
       norm.forward(ctx, out, value_);
     }
-    waits_ = false;
+    settle();
     return out;
   }
 
   // The sum itself, for parts that read it without a norm, or after the one that `normalized` it.
   TensorView sum(const ForwardContext& ctx) {
+    if (addend_norm_ != nullptr) addend_norm_->forward(ctx, addend_, addend_);
     if (waits_) ctx.ops.add(ctx.launch, value_, addend_);
-    waits_ = false;
+    settle();
     return value_;
   }
 
  private:
+  void settle() {
+    waits_ = false;
+    addend_norm_ = nullptr;
+  }
+
   TensorView value_, addend_;
   bool waits_ = false;
+  const Norm* addend_norm_ = nullptr;  // of what waits, null where it is added as it is
 };
 
 }  // namespace quire

@@ -15,6 +15,7 @@ KernelTable silent(KernelTable table) {
   silence(table.embedding);
   silence(table.rms_norm);
   silence(table.fused_add_rms_norm);
+  silence(table.fused_norm_add_rms_norm);
   silence(table.layer_norm);
   silence(table.rotary_embedding);
   silence(table.rotary_embedding_and_write_kv);
@@ -26,8 +27,10 @@ KernelTable silent(KernelTable table) {
   silence(table.gate_rows);
   silence(table.gather_rows);
   silence(table.linear);
+  silence(table.linear_activate_and_mul);
   silence(table.route_to_experts);
   silence(table.fused_experts);
+  silence(table.routed_experts);
   silence(table.plan_attention);
   silence(table.write_kv_cache);
   silence(table.paged_attention);

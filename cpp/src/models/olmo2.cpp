@@ -21,13 +21,10 @@ class Olmo2Layer final : public DecoderLayer {
   const KVCacheSpec& kv_cache_spec() const override { return attention_.kv_cache_spec(); }
 
   void forward(const ForwardContext& ctx, ResidualStream& stream, const ModelInput& input) const override {
-    const TensorView out = stream.addend();
-    attention_.forward(ctx, out, stream.sum(ctx), input.positions);
-    post_attention_norm_.forward(ctx, out, out);
-    stream.add();
-    mlp_.forward(ctx, out, stream.sum(ctx));
-    post_feedforward_norm_.forward(ctx, out, out);
-    stream.add();
+    attention_.forward(ctx, stream.addend(), stream.sum(ctx), input.positions);
+    stream.add_normalized(post_attention_norm_);
+    mlp_.forward(ctx, stream.addend(), stream.sum(ctx));
+    stream.add_normalized(post_feedforward_norm_);
   }
 
  private:

@@ -22,13 +22,10 @@ SandwichNormLayer::SandwichNormLayer(BuildContext& build, const NormConfig& norm
 
 void SandwichNormLayer::forward(const ForwardContext& ctx, ResidualStream& stream,
                                 const ModelInput& input) const {
-  const TensorView out = stream.addend();
-  attention_.forward(ctx, out, stream.normalized(ctx, before_attention_), input.positions);
-  after_attention_.forward(ctx, out, out);
-  stream.add();
-  mlp_.forward(ctx, out, stream.normalized(ctx, before_feed_forward_));
-  after_feed_forward_.forward(ctx, out, out);
-  stream.add();
+  attention_.forward(ctx, stream.addend(), stream.normalized(ctx, before_attention_), input.positions);
+  stream.add_normalized(after_attention_);
+  mlp_.forward(ctx, stream.addend(), stream.normalized(ctx, before_feed_forward_));
+  stream.add_normalized(after_feed_forward_);
 }
 
 }  // namespace quire

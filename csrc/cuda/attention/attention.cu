@@ -46,6 +46,8 @@ void paged_attention(const LaunchContext& ctx, TensorView out, TensorView query,
   const bool is_bf16 = layer.dtype == DType::kBFloat16;
   p.plan = static_cast<AttentionPlan*>(batch.plan);
   p.decode_blocks = decode_grid(p.head_size);
+  p.decode_clusters =
+      decode_clusters(p.num_decode_rows, decode_units(p.num_heads, p.num_kv_heads), p.head_size);
   p.partial_out = static_cast<float*>(ctx.workspace);
   p.partial_max_sum = p.partial_out + static_cast<int64_t>(2) * p.decode_blocks * kDecodeHeads * p.head_size;
   if (p.plan == nullptr || (p.num_decode_rows > 0 && ctx.workspace == nullptr))

@@ -5,10 +5,10 @@
 // cores' tile. Of a tile each of the four warps takes one group of 16 keys, with a pipeline of its own: the
 // warps meet only where a (row, unit) ends. A block that had all of it writes the result; otherwise each
 // block leaves its share in the workspace, and the one that comes last adds them up, in the order of the
-// blocks: results do not depend on time.
+// blocks: results do not depend on time. Few rows have clusters of blocks instead (decode_cluster.cuh).
 #pragma once
 
-#include "attention/decode_warp.cuh"
+#include "attention/decode_cluster.cuh"
 #include "common/dependent_launch.cuh"
 
 namespace quire::cuda {
@@ -141,12 +141,7 @@ __global__ void __launch_bounds__(DecodeShared<D>::kThreads, DecodeShared<D>::kB
     __syncwarp();
 
     if (work.group_counts(warp)) {
-      const uint32_t keys = pipeline.stage_address(stage);
-      float scores[2][4] = {};
-      state.multiply_keys(scores, shared_query, keys, lane);
-      state.scale_and_mask(scores, p, work, scale, lane, warp);
-      state.update_softmax(scores);
-      state.add_values(scores, keys + Group<D>::kBytes, lane);
+      state.add_group(p, work, shared_query, pipeline.stage_address(stage), scale, lane, warp);
     }
     __syncwarp();  // the stage may be overwritten
     stage = stage + 1 == kStages ? 0 : stage + 1;
@@ -159,7 +154,16 @@ __global__ void __launch_bounds__(DecodeShared<D>::kThreads, DecodeShared<D>::kB
     const bool complete = segment.first_tile == 0 && work.ends_unit();
     const int line_begin = block * chunk + done - segment.first_tile;  // of the (row, unit)
     const int64_t part = (2 * block + (done > 0 ? 1 : 0)) * kDecodeHeads;
-    state.merge_warps(p, segment, complete, part, merge, max_sums, lane, warp);
+    state.merge_warps(
+        segment.num_heads, merge, max_sums, lane, warp, [&](int row, int column, MaxSum sum, float4 values) {
+          if (complete) {
+            write_output<T>(p, segment.token, segment.head + row, column, sum, values);
+          } else {
+            __stcg(reinterpret_cast<float4*>(p.partial_out + (part + row) * D + column), values);
+            if (column == 0)
+              __stcg(reinterpret_cast<float2*>(p.partial_max_sum) + part + row, float2{sum.max, sum.sum});
+          }
+        });
     if (!complete) {
       const int first_block = line_begin / chunk, last_block = (line_begin + work.num_tiles - 1) / chunk;
       if (all_parts_are_there(p, first_block, last_block, comes_last))
@@ -173,25 +177,33 @@ __global__ void __launch_bounds__(DecodeShared<D>::kThreads, DecodeShared<D>::kB
   }
 }
 
-template <typename T, int D, bool kOptions, int kStageCount>
-void launch_decode_kernel(const LaunchContext& ctx, const AttentionParams& p) {
-  constexpr auto kernel = decode_attention_kernel<T, D, kOptions, kStageCount>;
+template <auto kKernel, int D, int kStageCount>
+void launch_decode_kernel(const LaunchContext& ctx, const AttentionParams& p, Grid grid) {
   constexpr int bytes = DecodeShared<D, kStageCount>::kBytes;
   static std::atomic<uint64_t> prepared{0};
-  const cudaError_t error = allow_shared_bytes(prepared, reinterpret_cast<const void*>(kernel), bytes);
+  const cudaError_t error = allow_shared_bytes(prepared, reinterpret_cast<const void*>(kKernel), bytes);
   if (error != cudaSuccess) return note_error(ctx, "decode_attention", "", cudaGetErrorString(error));
-  launch_dependent(ctx, kernel, static_cast<unsigned>(p.decode_blocks), DecodeShared<D>::kThreads, bytes, p);
+  launch_dependent(ctx, kKernel, grid, DecodeShared<D>::kThreads, bytes, p);
   check_launch(ctx, "decode_attention", "[%d rows, %d heads, %d KV heads, %d]", p.num_decode_rows,
                p.num_heads, p.num_kv_heads, D);
 }
 
 template <typename T>
 void launch_decode(const LaunchContext& ctx, const AttentionParams& p) {
+  const auto with_options = [&]<int D, int kStageCount, bool kOptions>() {
+    if (p.decode_clusters > 0) {
+      launch_decode_kernel<decode_cluster_kernel<T, D, kOptions, kStageCount>, D, kStageCount>(
+          ctx, p, Grid(static_cast<unsigned>(p.decode_clusters * kClusterBlocks), kClusterBlocks));
+    } else {
+      launch_decode_kernel<decode_attention_kernel<T, D, kOptions, kStageCount>, D, kStageCount>(
+          ctx, p, static_cast<unsigned>(p.decode_blocks));
+    }
+  };
   const auto with_stages = [&]<int D, int kStageCount>() {
     if (p.soft_cap > 0.0F || p.alibi_slopes != nullptr) {
-      launch_decode_kernel<T, D, true, kStageCount>(ctx, p);
+      with_options.template operator()<D, kStageCount, true>();
     } else {
-      launch_decode_kernel<T, D, false, kStageCount>(ctx, p);
+      with_options.template operator()<D, kStageCount, false>();
     }
   };
   const auto with_size = [&]<int D>() {

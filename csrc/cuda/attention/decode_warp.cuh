@@ -160,12 +160,21 @@ struct WarpState {
     }
   }
 
-  // A segment ends: the warps' shares become one, which is the result where the segment is `complete`, and
-  // otherwise the block's `part` in the workspace.
-  __device__ __forceinline__ void merge_warps(const AttentionParams& p, const Segment& segment, bool complete,
-                                              int64_t part, float* merge, float2* max_sums, int lane,
-                                              int warp) {
-    const int num_heads = segment.num_heads;
+  // The warp's group of the tile that `work` is at, from where its keys and values are in shared memory.
+  __device__ __forceinline__ void add_group(const AttentionParams& p, const DecodeCursor& work,
+                                            const uint4* shared_query, uint32_t keys, float scale, int lane,
+                                            int warp) {
+    float scores[2][4] = {};
+    multiply_keys(scores, shared_query, keys, lane);
+    scale_and_mask(scores, p, work, scale, lane, warp);
+    update_softmax(scores);
+    add_values(scores, keys + Group<D>::kBytes, lane);
+  }
+
+  // The warps' shares become one: calls store(row, column, sum, values) for each four columns of each head.
+  template <typename Store>
+  __device__ __forceinline__ void merge_warps(int num_heads, float* merge, float2* max_sums, int lane,
+                                              int warp, Store store) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const float sum = quad_sum(total[r].sum);
@@ -193,13 +202,7 @@ struct WarpState {
           merged.z += values.z * weight;
           merged.w += values.w * weight;
         }
-        if (complete) {
-          write_output<T>(p, segment.token, segment.head + row, c, sum, merged);
-        } else {
-          __stcg(reinterpret_cast<float4*>(p.partial_out + (part + row) * D + c), merged);
-          if (c == 0)
-            __stcg(reinterpret_cast<float2*>(p.partial_max_sum) + part + row, float2{sum.max, sum.sum});
-        }
+        store(row, c, sum, merged);
       }
       __syncthreads();
     }

@@ -20,8 +20,14 @@ constexpr int kDecodeTokens = 64;
 // "units".
 constexpr int kDecodeHeads = 16;
 
+// Blocks of a cluster, which read each other's shared memory.
+constexpr int kClusterBlocks = 8;
+
 // Blocks of the decode kernel: the plan cuts the step's work into as many equal pieces.
 int decode_grid(int head_size);
+// Clusters that few decode rows are divided among: each has a part of one (row, unit). 0 for more rows, which
+// would leave none to spare for long ones.
+int decode_clusters(int num_decode_rows, int units, int head_size);
 constexpr int decode_units(int num_heads, int num_kv_heads) {
   return num_kv_heads * ((num_heads / num_kv_heads + kDecodeHeads - 1) / kDecodeHeads);
 }
@@ -45,6 +51,13 @@ struct alignas(16) DecodeStart {
   int32_t state_index;  // of the row
 };
 
+// What a cluster of the decode kernel has: tiles [first_tile, first_tile + num_tiles) of a (row, unit), which
+// is the `part`-th of its parts, whose clusters are neighbours. No tiles: nothing.
+struct alignas(16) DecodeCluster {
+  int32_t row, unit, first_tile, num_tiles;
+  int32_t seq_len, state_index, part, parts;
+};
+
 // plan_attention's result, in device memory: this header, then the arrays that the accessors name.
 struct alignas(64) AttentionPlan {
   int32_t decode_tiles;   // of all decode rows and units
@@ -56,8 +69,10 @@ struct alignas(64) AttentionPlan {
            (static_cast<size_t>(max_num_seqs) + 2) * sizeof(int32_t);
   }
   __host__ __device__ DecodeStart* starts() { return reinterpret_cast<DecodeStart*>(this + 1); }
+  // Instead of these, where there are any.
+  __host__ __device__ DecodeCluster* clusters() { return reinterpret_cast<DecodeCluster*>(this + 1); }
   // [blocks], zero between kernels: how many pieces are done of the (row, unit) that begins in block b and
-  // ends in another.
+  // ends in another; with clusters, in the cluster of block b, of the columns that such blocks have.
   __host__ __device__ int32_t* counters(int blocks) { return reinterpret_cast<int32_t*>(starts() + blocks); }
   // [R + 2] tiles of (one unit or KV head of) the rows before, counted apart for decode and for prefill rows:
   // the first num_decode_rows + 1 are the decode rows', the others' begin with another 0.
@@ -85,7 +100,7 @@ struct AttentionParams {
   const float* alibi_slopes;
   const float* sinks;
   AttentionPlan* plan;
-  int decode_blocks;
+  int decode_blocks, decode_clusters;
   float* partial_out;      // [2 * decode_blocks][kDecodeHeads][D]
   float* partial_max_sum;  // [2 * decode_blocks][kDecodeHeads][2]
 };

@@ -1,5 +1,7 @@
 // The plan of a step's attention: how the decode rows' work is cut into equal pieces, and where the prefill
 // rows' tiles begin. All of it is read from device memory, so a captured launch is right for every replay.
+#include <bit>
+
 #include "attention/params.h"
 #include "attention/selector.h"
 #include "common/launch.h"
@@ -42,8 +44,60 @@ struct PlanParams {
   const int32_t* query_start_loc;
   const int32_t* seq_lens;
   const int32_t* state_indices;
-  int num_rows, num_decode_rows, num_queries_per_kv, units, sliding_window, blocks;
+  int num_rows, num_decode_rows, num_queries_per_kv, units, sliding_window, blocks, clusters;
 };
+
+// Of a row that begins at or before `at`, where `begins` [0, n) never fall: the last, which is not empty
+// where something lies at `at`, for the next begins later.
+template <typename Begin>
+__device__ __forceinline__ int row_at(int n, int at, Begin begin) {
+  int low = 0, high = n - 1;
+  while (low < high) {
+    const int middle = (low + high + 1) / 2;
+    if (begin(middle) <= at) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  return low;
+}
+
+// Of a cluster at the least, where a (row, unit) has more: three a block, for to put together what clusters
+// have takes longer.
+constexpr int kClusterTiles = 3 * kClusterBlocks;
+
+// A (row, unit) has so many clusters that none of them has more than `most` tiles, which is chosen so that
+// they suffice: there are at most half as many (row, unit)s.
+template <typename Tiles>
+__device__ void plan_clusters(const PlanParams& p, int tiles, int* shared, Tiles tiles_of) {
+  AttentionPlan& plan = *p.plan;
+  int32_t* clusters_before = plan.tiles_before(p.blocks);
+  const int most = max(kClusterTiles, ceil_div(tiles * p.units, p.clusters - p.num_decode_rows * p.units));
+  const int total = prefix_sums(clusters_before, p.num_decode_rows, shared,
+                                [&](int row) { return ceil_div(tiles_of(row), most) * p.units; });
+  __syncthreads();
+  for (int block = static_cast<int>(threadIdx.x); block < p.blocks; block += kThreads)
+    plan.counters(p.blocks)[block] = 0;
+  for (int i = static_cast<int>(threadIdx.x); i < p.clusters; i += kThreads) {
+    DecodeCluster cluster = {};
+    if (i < total) {
+      const int row = row_at(p.num_decode_rows, i, [&](int r) { return clusters_before[r]; });
+      const int count = tiles_of(row), parts = ceil_div(count, most), inside = i - clusters_before[row];
+      const int part = inside % parts, first = count * part / parts;
+      cluster = {row,
+                 inside / parts,
+                 first,
+                 count * (part + 1) / parts - first,
+                 p.seq_lens[row],
+                 p.state_indices[row],
+                 part,
+                 parts};
+    }
+    plan.clusters()[i] = cluster;
+  }
+  __threadfence();
+}
 
 __global__ void __launch_bounds__(kThreads) plan_attention_kernel(const __grid_constant__ PlanParams p) {
   __shared__ int shared[kThreads / 32];
@@ -67,21 +121,13 @@ __global__ void __launch_bounds__(kThreads) plan_attention_kernel(const __grid_c
     plan.prefill_tiles = prefill_tiles;
   }
   __syncthreads();  // tiles_before is written
+  if (p.clusters > 0) return plan_clusters(p, tiles, shared, tiles_of);
   for (int block = static_cast<int>(threadIdx.x); block < p.blocks; block += kThreads) {
     plan.counters(p.blocks)[block] = 0;
     const int begin = block * chunk;
     DecodeStart start = {};
     if (begin < total) {
-      // The last row that begins at or before `begin`: it is not empty, for the next begins later.
-      int low = 0, high = p.num_decode_rows - 1;
-      while (low < high) {
-        const int middle = (low + high + 1) / 2;
-        if (tiles_before[middle] * p.units <= begin) {
-          low = middle;
-        } else {
-          high = middle - 1;
-        }
-      }
+      const int low = row_at(p.num_decode_rows, begin, [&](int row) { return tiles_before[row] * p.units; });
       const int count = tiles_of(low), inside = begin - tiles_before[low] * p.units;
       start = {low, inside / count, inside % count, p.seq_lens[low], p.state_indices[low]};
     }
@@ -97,6 +143,13 @@ int decode_grid(int head_size) {
   return device_limits().num_sms * (head_size <= 128 ? 2 : 1);
 }
 
+int decode_clusters(int num_decode_rows, int units, int head_size) {
+  const int clusters = decode_grid(head_size) / kClusterBlocks;
+  // In a graph there are more rows, but no more than the next power of two: with and without one the same.
+  const auto rows = static_cast<int>(std::bit_ceil(static_cast<unsigned>(num_decode_rows)));
+  return has_clusters() && num_decode_rows > 0 && 2 * rows * units <= clusters ? clusters : 0;
+}
+
 size_t attention_plan_bytes(int32_t max_num_seqs, int32_t /*max_tokens*/) {
   return AttentionPlan::bytes(decode_grid(0), max_num_seqs);
 }
@@ -110,6 +163,7 @@ size_t attention_workspace_bytes(int32_t /*max_tokens*/, int32_t /*max_seq_len*/
 void plan_attention(const LaunchContext& ctx, const AttentionMetadata& batch, const AttentionLayer& layer) {
   const auto num_rows = static_cast<int>(batch.seq_lens.shape[0]);
   if (num_rows == 0 || layer.kernel == static_cast<int32_t>(AttentionKernel::kSimt)) return;
+  const int units = decode_units(layer.num_heads, layer.num_kv_heads);
   const PlanParams p = {.plan = static_cast<AttentionPlan*>(batch.plan),
                         .query_start_loc = batch.query_start_loc.as<int32_t>(),
                         .seq_lens = batch.seq_lens.as<int32_t>(),
@@ -117,9 +171,10 @@ void plan_attention(const LaunchContext& ctx, const AttentionMetadata& batch, co
                         .num_rows = num_rows,
                         .num_decode_rows = batch.num_decode_rows,
                         .num_queries_per_kv = layer.num_heads / layer.num_kv_heads,
-                        .units = decode_units(layer.num_heads, layer.num_kv_heads),
+                        .units = units,
                         .sliding_window = layer.sliding_window,
-                        .blocks = decode_grid(layer.head_size)};
+                        .blocks = decode_grid(layer.head_size),
+                        .clusters = decode_clusters(batch.num_decode_rows, units, layer.head_size)};
   plan_attention_kernel<<<1, kThreads, 0, stream_of(ctx)>>>(p);
   check_launch(ctx, "plan_attention", "[%d rows, %d decode]", num_rows, batch.num_decode_rows);
 }

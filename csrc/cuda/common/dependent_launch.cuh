@@ -28,19 +28,37 @@ __device__ __forceinline__ void let_next_start() {
 #endif
 }
 
+// Of a launch.
+struct Grid {
+  Grid(unsigned blocks) : blocks(blocks) {}  // NOLINT: as dim3
+  Grid(dim3 blocks) : blocks(blocks) {}      // NOLINT
+  Grid(unsigned blocks, unsigned cluster_blocks) : blocks(blocks), cluster_blocks(cluster_blocks) {}
+  dim3 blocks;
+  unsigned cluster_blocks = 1;  // more only where has_clusters()
+};
+
 template <typename... Params, typename... Args>
-void launch_dependent(const LaunchContext& ctx, void (*kernel)(Params...), dim3 grid, unsigned threads,
+void launch_dependent(const LaunchContext& ctx, void (*kernel)(Params...), Grid grid, unsigned threads,
                       size_t shared_bytes, Args&&... args) {
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchAttribute attributes[2]{};
+  unsigned num_attributes = 0;
+  if (launches_overlap()) {
+    cudaLaunchAttribute& attribute = attributes[num_attributes++];
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (grid.cluster_blocks > 1) {
+    cudaLaunchAttribute& attribute = attributes[num_attributes++];
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim = {grid.cluster_blocks, 1, 1};
+  }
   cudaLaunchConfig_t config{};
-  config.gridDim = grid;
+  config.gridDim = grid.blocks;
   config.blockDim = dim3(threads);
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream_of(ctx);
-  config.attrs = &attribute;
-  config.numAttrs = launches_overlap() ? 1 : 0;
+  config.attrs = attributes;
+  config.numAttrs = num_attributes;
   // What goes wrong is found by the check after the launch.
   cudaLaunchKernelEx(&config, kernel, static_cast<Params>(std::forward<Args>(args))...);
 }

@@ -94,21 +94,27 @@ __global__ void any_kernel() {}
 
 }  // namespace
 
-bool launches_overlap() {
+bool has_clusters() {
   constexpr int kMaxDevices = 64;
   static std::atomic<int8_t> answers[kMaxDevices];  // 0: not asked yet
   int device = 0;
   cudaGetDevice(&device);
   std::atomic<int8_t>& answer = answers[device % kMaxDevices];
   if (answer.load(std::memory_order_relaxed) == 0) {
-    const char* wanted = std::getenv("QUIRE_DEPENDENT_LAUNCHES");
     cudaFuncAttributes attributes{};
-    const bool overlap = !launches_block() && (wanted == nullptr || std::strcmp(wanted, "0") != 0) &&
-                         cudaFuncGetAttributes(&attributes, any_kernel) == cudaSuccess &&
-                         attributes.ptxVersion >= 90;
-    answer.store(overlap ? 1 : -1, std::memory_order_relaxed);
+    const bool are_there =
+        cudaFuncGetAttributes(&attributes, any_kernel) == cudaSuccess && attributes.ptxVersion >= 90;
+    answer.store(are_there ? 1 : -1, std::memory_order_relaxed);
   }
   return answer.load(std::memory_order_relaxed) > 0;
+}
+
+bool launches_overlap() {
+  static const bool wanted = [] {
+    const char* value = std::getenv("QUIRE_DEPENDENT_LAUNCHES");
+    return !launches_block() && (value == nullptr || std::strcmp(value, "0") != 0);
+  }();
+  return wanted && has_clusters();  // which came with the same architecture
 }
 
 void keep_l1_cache(std::atomic<uint64_t>& prepared, const void* kernel, unsigned threads,

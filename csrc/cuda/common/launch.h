@@ -31,6 +31,8 @@ const DeviceLimits& device_limits();
 // have been compiled for that, and QUIRE_DEPENDENT_LAUNCHES=0 and QUIRE_LAUNCH_BLOCKING=1 say that they do
 // not.
 bool launches_overlap();
+// Whether blocks can be in clusters on the current device: its code must have been compiled for that.
+bool has_clusters();
 
 // Whether a block that may have `max_bytes` of shared memory can have `bytes` of it dynamically; what the
 // kernels declare statically is far less than the rest.

@@ -186,8 +186,9 @@ void multiply(const LaunchContext& ctx, Products products, int num_experts, cons
   plain_kernel<T, kGated><<<grid, few_rows::kThreads, 0, stream_of(ctx)>>>(p);
 }
 
+// `routing`: of who chooses the experts; null: they are chosen.
 template <typename T>
-void compute_one(const LaunchContext& ctx, const FusedExpertsArgs& args) {
+void compute_one(const LaunchContext& ctx, const FusedExpertsArgs& args, const ExpertRoutingArgs* routing) {
   const ExpertWeights& experts = args.experts;
   const auto elements = [](int64_t bytes) { return bytes / static_cast<int64_t>(sizeof(T)); };
   const OneToken<T> p = {.expert_ids = args.expert_ids,
@@ -205,9 +206,16 @@ void compute_one(const LaunchContext& ctx, const FusedExpertsArgs& args) {
                          .hidden = static_cast<int>(experts.down->n),
                          .intermediate = static_cast<int>(experts.down->k),
                          .activation = args.activation};
-  launch_row_stream<one_token_gate_up_kernel<T>>(ctx, GateUpRows<T>::groups_of(p) * p.top_k, p);
+  const int groups = GateUpRows<T>::groups_of(p) * p.top_k;
+  if (routing == nullptr) {
+    launch_row_stream<one_token_gate_up_kernel<T>>(ctx, groups, p);
+  } else {
+    with_choosing_warps(routing->logits.shape[1], [&](auto warps) {
+      launch_row_stream<one_token_choose_gate_up_kernel<T, warps()>>(ctx, groups, p, *routing);
+    });
+  }
   launch_row_stream<one_token_down_kernel<T>>(ctx, DownRows<T>::groups_of(p), p);
-  check_launch(ctx, "fused_experts", args.x);
+  check_launch(ctx, routing == nullptr ? "fused_experts" : "routed_experts", args.x);
 }
 
 template <typename T>
@@ -216,7 +224,7 @@ void compute(const LaunchContext& ctx, const FusedExpertsArgs& args, int64_t fir
   const int64_t choices = tokens * args.top_k;
   const Products products = choose(args, tokens);
   if constexpr (sizeof(T) == 2) {
-    if (products == Products::kOneToken) return compute_one<T>(ctx, args);
+    if (products == Products::kOneToken) return compute_one<T>(ctx, args, nullptr);
   }
   const Places p = place(static_cast<std::byte*>(ctx.workspace), tokens, args.top_k, experts,
                          item_slots_of(products, choices, experts.num_experts), nullptr);
@@ -286,6 +294,18 @@ void fused_experts(const LaunchContext& ctx, const FusedExpertsArgs& args) {
     const int64_t tokens = std::min(at_once, rows - first);
     dispatch_float(args.x.dtype, [&](auto type) { compute<decltype(type)>(ctx, args, first, tokens); });
   }
+}
+
+void routed_experts(const LaunchContext& ctx, const ExpertRoutingArgs& routing,
+                    const FusedExpertsArgs& args) {
+  const int64_t rows = args.x.shape[0];
+  if (rows != 1 || routing.num_top_groups < routing.num_groups || choose(args, rows) != Products::kOneToken) {
+    route_to_experts(ctx, routing);
+    return fused_experts(ctx, args);
+  }
+  dispatch_float(args.x.dtype, [&](auto type) {
+    if constexpr (sizeof(type) == 2) compute_one<decltype(type)>(ctx, args, &routing);
+  });
 }
 
 }  // namespace quire::cuda

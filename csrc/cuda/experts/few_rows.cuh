@@ -2,19 +2,12 @@
 #pragma once
 
 #include "common/dependent_launch.cuh"
-#include "common/tensor_core.cuh"
+#include "common/few_rows.cuh"
 #include "experts/product.cuh"
 
 namespace quire::cuda {
 
 namespace few_rows {
-
-constexpr int kWarps = 8;
-constexpr int kThreads = 32 * kWarps;
-constexpr int kBlocksPerSm = 2;
-constexpr int kTileRows = 16;   // of the weight
-constexpr int kTileTokens = 8;  // of one product of the tensor cores
-constexpr int kStepDepth = 64;  // of one warp: two times 16 bytes of a row for each of four lanes
 
 // Outputs of a block at once, where kDepthWarps share kRowTiles tiles of rows.
 template <int kDepthWarps, int kRowTiles, bool kGated>
@@ -24,9 +17,7 @@ constexpr int kOutputs = kWarps / kDepthWarps * kRowTiles * (kGated ? kTileRows 
 
 // A unit is an item and kOutputs outputs: the item's slots times rows of its expert's weight, tiles of 16
 // rows (8 of the gate and 8 of up) for each kDepthWarps of the warps. These take steps of the depth in turn,
-// and their sums are added in the warps' order: the shorter the rows, the fewer warps share them. As in
-// linear_int8.cu the tensor cores do not mind which depths meet: product s takes of each lane's eight the
-// depths 4 s to 4 s + 3.
+// and their sums are added in the warps' order: the shorter the rows, the fewer warps share them.
 //
 // Two blocks on each multiprocessor take an equal stretch of the units each; as in row_stream.cuh a step of
 // the weight is asked for as soon as an earlier one is used, of the next unit too.
@@ -37,7 +28,7 @@ __global__ void __launch_bounds__(few_rows::kThreads, few_rows::kBlocksPerSm)
   constexpr int kAhead = kTiles * kRowTiles <= 2 ? 4 / kRowTiles : 2;
   constexpr int kTeams = kWarps / kDepthWarps, kBlockOutputs = kOutputs<kDepthWarps, kRowTiles, kGated>;
   constexpr int kTeamOutputs = kBlockOutputs / kTeams, kTileOutputs = kTeamOutputs / kRowTiles;
-  __shared__ float parts[kWarps][kRowTiles * kTileRows][kTiles * kTileTokens + 1];
+  __shared__ alignas(8) float parts[kWarps][kRowTiles * kTileRows][kTiles * kTileTokens + 2];
   let_next_start();
   wait_for_inputs();
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
@@ -118,12 +109,8 @@ __global__ void __launch_bounds__(few_rows::kThreads, few_rows::kBlocksPerSm)
             if (at < p.k && tile * kTileTokens < count)
               x = *reinterpret_cast<const uint4*>(x_rows[tile] + at);
 #pragma unroll
-            for (int m = 0; m < kRowTiles; ++m) {
-              const uint4 &a = weights[j][half][m][0], &b = weights[j][half][m][1];
-              const uint32_t first_words[4] = {a.x, b.x, a.y, b.y}, second_words[4] = {a.z, b.z, a.w, b.w};
-              multiply_add<T>(sums[m][tile], first_words, x.x, x.y);
-              multiply_add<T>(sums[m][tile], second_words, x.z, x.w);
-            }
+            for (int m = 0; m < kRowTiles; ++m)
+              multiply_half_step<T>(sums[m][tile], weights[j][half][m][0], weights[j][half][m][1], x);
           }
         }
         depth += kStepDepth * kDepthWarps;
@@ -135,9 +122,10 @@ __global__ void __launch_bounds__(few_rows::kThreads, few_rows::kBlocksPerSm)
     for (int m = 0; m < kRowTiles; ++m) {
 #pragma unroll
       for (int tile = 0; tile < kTiles; ++tile) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-          parts[warp][m * kTileRows + g + 8 * (i / 2)][tile * kTileTokens + 2 * t + i % 2] = sums[m][tile][i];
+        store_sums(sums[m][tile], [&](int row, int token, float2 x) {
+          float* to = &parts[warp][m * kTileRows + row][tile * kTileTokens + token];
+          *reinterpret_cast<float2*>(to) = x;
+        });
       }
     }
     __syncthreads();

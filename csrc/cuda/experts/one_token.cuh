@@ -1,8 +1,12 @@
 // The experts of one token: matrices times vectors, each weight read once. No plan is needed, and the second
 // product adds the experts up. T is 16-bit, rows begin at multiples of 16 bytes.
+//
+// The choice can be a part of the first product: each of its blocks makes it by itself, so that no kernel
+// stands between the router's product and this one.
 #pragma once
 
 #include "common/row_stream.cuh"
+#include "experts/expert_choice.cuh"
 #include "experts/product.cuh"
 
 namespace quire::cuda {
@@ -91,6 +95,42 @@ struct GateUpRows {
   }
 };
 
+// The same of experts that are not chosen yet: each block chooses, the first writes it down for all who come
+// later.
+template <typename T, int kChoosingWarps>
+struct ChoosingGateUpRows : GateUpRows<T> {
+  using Choice = ExpertChoice<kChoosingWarps>;
+  const ExpertRoutingArgs& routing;
+  typename Choice::Memory& memory;
+
+  __device__ ChoosingGateUpRows(const OneToken<T>& token, Choices& shared, const ExpertRoutingArgs& args,
+                                typename Choice::Memory& choice_memory)
+      : GateUpRows<T>(token, shared), routing(args), memory(choice_memory) {}
+
+  __device__ void wait_for_weights() const {
+    static_assert(kChoosingWarps == 1 || kChoosingWarps == row_stream::kWarps);
+    const int i = static_cast<int>(threadIdx.x);
+    int* chosen = this->choices.expert;
+    if (i < 32 * kChoosingWarps) {
+      const Choice choice(routing);
+      wait_for_inputs();
+      choice.choose(routing, 0, memory, chosen);
+    }
+    __syncthreads();
+    // The second product reads the choices ahead, when all blocks of this kernel have let it start. The first
+    // block does so when what it wrote has come to where every multiprocessor looks (Choices::load passes by
+    // the L1 cache), and in the warp that wrote it: of a block's threads the first that does it counts. That
+    // block has the time: its stretch of rows is no longer than any other's.
+    if (blockIdx.x > 0) return let_next_start();
+    if (i >= 32) return;
+    Choice::write(routing, 0, memory, chosen);
+    __threadfence();
+    __syncwarp();
+    let_next_start();
+    if (i < routing.top_k) count_choice(routing, chosen[i]);
+  }
+};
+
 // A group's segments are the choices, weighed.
 template <typename T>
 struct DownRows {
@@ -140,6 +180,15 @@ __global__ void __launch_bounds__(row_stream::kThreads, row_stream::kBlocksPerSm
     one_token_gate_up_kernel(const __grid_constant__ OneToken<T> p) {
   __shared__ Choices choices;
   stream_rows<T>(GateUpRows<T>(p, choices));
+}
+
+template <typename T, int kChoosingWarps>
+__global__ void __launch_bounds__(row_stream::kThreads, row_stream::kBlocksPerSm)
+    one_token_choose_gate_up_kernel(const __grid_constant__ OneToken<T> p,
+                                    const __grid_constant__ ExpertRoutingArgs routing) {
+  __shared__ Choices choices;
+  __shared__ typename ExpertChoice<kChoosingWarps>::Memory memory;
+  stream_rows<T>(ChoosingGateUpRows<T, kChoosingWarps>(p, choices, routing, memory));
 }
 
 template <typename T>

@@ -1,6 +1,7 @@
-// Which experts a token goes to: a warp for each token, or a block where few wait for it.
+// Which experts a token goes to: a warp for each token, or by rank where few wait for it.
 #include "common/dependent_launch.cuh"
 #include "common/types.cuh"
+#include "experts/expert_choice.cuh"
 #include "ops.h"
 
 namespace quire::cuda {
@@ -9,29 +10,6 @@ namespace {
 constexpr int kWarps = 4;
 // As many blocks of a whole token are there at once, more or less.
 constexpr int64_t kMaxRankedTokens = 256;
-
-__device__ __forceinline__ void count_choice(const ExpertRoutingArgs& args, int expert) {
-  if (args.counts != nullptr)
-    atomicAdd(reinterpret_cast<unsigned long long*>(args.counts) + expert,
-              1ULL);  // NOLINT(google-runtime-int)
-}
-
-// Where a token's choices go, which are none where it is padding.
-struct TokenChoices {
-  int32_t* ids;
-  float* weights;
-  bool padding;
-
-  // `i`: of the token's threads, of which there are at least top_k.
-  __device__ TokenChoices(const ExpertRoutingArgs& args, int64_t t, int i)
-      : ids(args.expert_ids + t * args.top_k),
-        weights(args.weights + t * args.top_k),
-        padding(args.num_tokens != nullptr && t >= *args.num_tokens) {
-    if (!padding || i >= args.top_k) return;
-    ids[i] = -1;
-    weights[i] = 0.0F;
-  }
-};
 
 // The best of all lanes, on each of them: of equal values the lowest index.
 struct Best {
@@ -130,8 +108,10 @@ __global__ void __launch_bounds__(32 * kWarps) route_kernel(const ExpertRoutingA
   const int64_t t = int64_t{blockIdx.x} * kWarps + warp;
   if (t >= args.logits.shape[0]) return;
   const int num_experts = static_cast<int>(args.logits.shape[1]);
-  const TokenChoices token(args, t, lane);
-  if (token.padding) return;
+  if (t >= num_tokens_of(args)) {
+    if (lane < args.top_k) write_choice(args, t, lane, -1, 0.0F, 0.0F);
+    return;
+  }
   Choices<kPerLane> choices;
   choices.load(args, static_cast<const float*>(args.logits.data) + t * args.logits.stride[0], num_experts,
                lane);
@@ -164,54 +144,27 @@ __global__ void __launch_bounds__(32 * kWarps) route_kernel(const ExpertRoutingA
     }
   }
   if (lane < args.top_k) {
-    token.ids[lane] = my_id;
-    token.weights[lane] = my_weight * (args.renormalize ? args.scale / sum : args.scale);
+    write_choice(args, t, lane, my_id, my_weight, sum);
     count_choice(args, my_id);
   }
 }
 
-// A block for a token, a thread for an expert, which counts the better ones: its rank. For layers without
-// groups.
-__global__ void __launch_bounds__(kMaxExperts) rank_kernel(const ExpertRoutingArgs args) {
-  constexpr float kOut = -__builtin_huge_valf();
-  __shared__ float choices[kMaxExperts], partial[33], chosen[kMaxExpertsPerToken];
+// A block for a token. For layers without groups.
+template <int kChoosingWarps>
+__global__ void __launch_bounds__(32 * kChoosingWarps)
+    rank_kernel(const __grid_constant__ ExpertRoutingArgs args) {
+  __shared__ typename ExpertChoice<kChoosingWarps>::Memory memory;
+  __shared__ int chosen[kMaxExpertsPerToken];
   let_next_start();
+  const ExpertChoice<kChoosingWarps> choice(args);
   wait_for_inputs();
   const int64_t t = blockIdx.x;
-  const int num_experts = static_cast<int>(args.logits.shape[1]), e = static_cast<int>(threadIdx.x);
-  const TokenChoices token(args, t, e);
-  if (token.padding) return;
-  const bool exists = e < num_experts;
-  float score = exists ? (static_cast<const float*>(args.logits.data) + t * args.logits.stride[0])[e] : kOut;
-  if (args.scoring == ExpertScoring::kSigmoid) {
-    score = 1.0F / (1.0F + expf(-score));
-  } else {
-    const float highest = block_max(score, partial);
-    score = expf(score - highest);
-    score /= block_sum(score, partial);
-  }
-  if (exists) {
-    const float value = score + (args.correction != nullptr ? args.correction[e] : 0.0F);
-    choices[e] = value == value ? value : kOut;
-  }
+  choice.choose(args, t, memory, chosen);
   __syncthreads();
-  int rank = exists ? 0 : num_experts;
-  if (exists) {
-    const float mine = choices[e];
-#pragma unroll 8
-    for (int other = 0; other < num_experts; ++other) {
-      const float value = choices[other];
-      rank += value > mine || (value == mine && other < e) ? 1 : 0;
-    }
-  }
-  if (rank < args.top_k) chosen[rank] = score;
-  __syncthreads();
-  if (rank >= args.top_k) return;
-  float sum = 0.0F;
-  for (int i = 0; i < args.top_k; ++i) sum += chosen[i];
-  token.ids[rank] = e;
-  token.weights[rank] = score * (args.renormalize ? args.scale / sum : args.scale);
-  count_choice(args, e);
+  const int i = static_cast<int>(threadIdx.x);
+  if (i >= 32) return;
+  choice.write(args, t, memory, chosen);
+  if (i < args.top_k) count_choice(args, chosen[i]);
 }
 
 }  // namespace
@@ -220,8 +173,9 @@ void route_to_experts(const LaunchContext& ctx, const ExpertRoutingArgs& args) {
   const int64_t rows = args.logits.shape[0], num_experts = args.logits.shape[1];
   if (rows == 0) return;
   if (rows <= kMaxRankedTokens && args.num_top_groups >= args.num_groups) {
-    const auto threads = static_cast<unsigned>(ceil_div<int64_t>(num_experts, 32) * 32);
-    launch_dependent(ctx, rank_kernel, static_cast<unsigned>(rows), threads, 0, args);
+    with_choosing_warps(num_experts, [&](auto warps) {
+      launch_dependent(ctx, rank_kernel<warps()>, static_cast<unsigned>(rows), 32 * warps(), 0, args);
+    });
     return check_launch(ctx, "route_to_experts", args.logits);
   }
   const auto blocks = static_cast<unsigned>(ceil_div<int64_t>(rows, kWarps));

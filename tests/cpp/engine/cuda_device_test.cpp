@@ -125,9 +125,11 @@ TEST_F(CudaDeviceTest, ChosenLinearsAreKeptOnDisk) {
   const auto directory = std::filesystem::temp_directory_path() / "quire-gemm-cache-test";
   std::filesystem::remove_all(directory);
   ::setenv("QUIRE_CACHE_DIR", directory.c_str(), 1);
-  const auto tokens = [] {
+  std::string prompt;  // of more tokens than the kernels of few rows take
+  for (int i = 0; i < 20; ++i) prompt += "The baker ";
+  const auto tokens = [&prompt] {
     Engine engine(demo_config("cuda", "bfloat16"));
-    return engine.generate({request("The baker", 10)}).at(0).outputs.at(0).token_ids;
+    return engine.generate({request(prompt, 10)}).at(0).outputs.at(0).token_ids;
   };
   const auto expected = tokens();
   std::vector<std::filesystem::path> files;

@@ -114,6 +114,13 @@ enum class Activation : uint8_t {
   kClampedSwiglu,
 };
 
+// What an rms_norm takes beside the rows.
+struct RmsNormParams {
+  TensorView weight;
+  float eps = 0.0F;
+  float weight_offset = 0.0F;
+};
+
 // RMSNorms of each head of queries and keys: weights [head_size] of their dtype, the rest as in rms_norm.
 struct HeadNorms {
   TensorView q_weight, k_weight;
@@ -147,6 +154,12 @@ struct KernelTable {
   // the residual's dtype before it is normalised, so fused and unfused agree.
   void (*fused_add_rms_norm)(const LaunchContext& ctx, TensorView out, TensorView residual, TensorView x,
                              TensorView weight, float eps, float weight_offset);
+
+  // rms_norm of x by `x_norm`, rounded to its dtype, then fused_add_rms_norm of that by `norm`, in one:
+  // bitwise what the two compute. All [T, hidden]; `out` may be `x`, which else stays as it is. Null: call
+  // them one by one.
+  void (*fused_norm_add_rms_norm)(const LaunchContext& ctx, TensorView out, TensorView residual, TensorView x,
+                                  const RmsNormParams& x_norm, const RmsNormParams& norm);
 
   // out[t, :] = (x[t, :] - mean) / sqrt(variance + eps) * weight + bias
   //   x, out [T, hidden] fp32 | 16-bit, rows strided; weight [hidden], bias [hidden] or null data, dtype of
@@ -202,11 +215,21 @@ struct KernelTable {
   void (*linear)(const LaunchContext& ctx, TensorView out, TensorView x, const LinearWeight& weight,
                  const float* bias);
 
+  // out = activate_and_mul(y), where y = linear(x). It is computed in `y`, or nowhere.
+  //   x [T, K], out [T, N / 2], y [T, N], alike. Null: call them one by one.
+  void (*linear_activate_and_mul)(const LaunchContext& ctx, TensorView out, TensorView y, TensorView x,
+                                  const LinearWeight& weight, const float* bias, Activation activation);
+
   // ---- mixtures of experts (expert_ops.h) ---------------------------------------------------------
   void (*route_to_experts)(const LaunchContext& ctx, const ExpertRoutingArgs& args);
-  // Scratch that `fused_experts` needs for up to max_tokens rows. The weights' data is not looked at.
+  // Scratch that `fused_experts` and `routed_experts` need for up to max_tokens rows. The weights' data is
+  // not looked at.
   size_t (*fused_experts_workspace_bytes)(int64_t max_tokens, int32_t top_k, const ExpertWeights& experts);
   void (*fused_experts)(const LaunchContext& ctx, const FusedExpertsArgs& args);
+  // route_to_experts and then fused_experts of what it chose, bitwise the same, in one where that is quicker.
+  // Tokens, top_k, expert_ids and weights are the same in both. Null: call them one by one.
+  void (*routed_experts)(const LaunchContext& ctx, const ExpertRoutingArgs& routing,
+                         const FusedExpertsArgs& args);
 
   // ---- attention ----------------------------------------------------------------------------------
   // Once for each layer, when it is built: sets layer.kernel to the backend's best kernel for the rest of it,
