@@ -59,19 +59,20 @@ $(VENV)/.tests: $(VENV)/.lint pyproject.toml
 	@$(PHASE) "Python packages of the tests" $(BIN)/python tools/install_requirements.py test
 	@touch $@
 
-# install_package(QUIRE_CUDA). The build directory is this tree's, so that only what changed is compiled.
+# install_package(QUIRE_CUDA, more options). The build directory is this tree's, so that only what changed is compiled.
 install_package = $(PHASE) "Compiling and installing the package" env CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) \
   $(BIN)/python -m pip install -v --disable-pip-version-check --root-user-action=ignore --no-build-isolation --no-deps \
-  -Cbuild-dir=$(BUILD) -Ccmake.define.QUIRE_CUDA=$(1) .
+  -Cbuild-dir=$(BUILD) -Ccmake.define.QUIRE_CUDA=$(1) $(2) .
 
 # To be used here: where there is no GPU, nobody waits for its code.
 $(VENV)/.package: $(VENV)/.build $(PACKAGE_SOURCES)
 	@$(call install_package,$(if $(CUDAARCHS),AUTO,OFF))
 	@touch $@
 
-# As pip would install it: with CUDA wherever nvcc is.
+# As pip would install it: with CUDA wherever nvcc is. Warnings are errors, as for the tests, or these would compile all of
+# it again.
 $(VENV)/.package-full: $(VENV)/.build $(PACKAGE_SOURCES)
-	@$(call install_package,AUTO)
+	@$(call install_package,AUTO,-Ccmake.define.QUIRE_WERROR=ON)
 	@touch $@ $(VENV)/.package
 
 # The package first: it configures the tree for this Python.

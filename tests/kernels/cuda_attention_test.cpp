@@ -219,6 +219,18 @@ TEST_P(CudaAttentionTest, PaddingRowsWriteNothing) {
   }
 }
 
+// A graph's rows are padded to a power of two, or less. Long rows are cut alike nevertheless.
+TEST_P(CudaAttentionTest, LongRowsAreTheSameInAGraph) {
+  make_cache({DType::kBFloat16, 4, 2, 64, 16}, {20000, 3000, 3000});
+  write_all(context());
+  const std::vector<Chunk> chunks = {{0, 19999, 20000}, {1, 2999, 3000}, {2, 2999, 3000}};
+  const Tensor alone = attend(context(), chunks, {});
+  const auto batch = make_batch(chunks, {}, /*padding=*/1);
+  plan(context(), *batch);
+  attend(context(), *batch);
+  for (int64_t t = 0; t < 3; ++t) EXPECT_EQ(batch->out.row_bytes(t), alone.row_bytes(t)) << t;
+}
+
 // The same plan serves every layer, and the order in which blocks finish changes nothing.
 TEST_P(CudaAttentionTest, EveryLayerOfAStepIsBitwiseTheSame) {
   make_cache({DType::kBFloat16, 8, 2, 128, 16}, {3000, 170, 1, 40});

@@ -45,6 +45,7 @@ struct PlanParams {
   const int32_t* seq_lens;
   const int32_t* state_indices;
   int num_rows, num_decode_rows, num_queries_per_kv, units, sliding_window, blocks, clusters;
+  int captured_rows;  // decode rows of the graph that these are padded for, if they are
 };
 
 // Of a row that begins at or before `at`, where `begins` [0, n) never fall: the last, which is not empty
@@ -63,6 +64,11 @@ __device__ __forceinline__ int row_at(int n, int at, Begin begin) {
   return low;
 }
 
+// In a graph there are more rows, but no more than the next power of two: with and without one the same.
+int captured_rows(int num_decode_rows) {
+  return static_cast<int>(std::bit_ceil(static_cast<unsigned>(num_decode_rows)));
+}
+
 // Of a cluster at the least, where a (row, unit) has more: three a block, for to put together what clusters
 // have takes longer.
 constexpr int kClusterTiles = 3 * kClusterBlocks;
@@ -73,7 +79,7 @@ template <typename Tiles>
 __device__ void plan_clusters(const PlanParams& p, int tiles, int* shared, Tiles tiles_of) {
   AttentionPlan& plan = *p.plan;
   int32_t* clusters_before = plan.tiles_before(p.blocks);
-  const int most = max(kClusterTiles, ceil_div(tiles * p.units, p.clusters - p.num_decode_rows * p.units));
+  const int most = max(kClusterTiles, ceil_div(tiles * p.units, p.clusters - p.captured_rows * p.units));
   const int total = prefix_sums(clusters_before, p.num_decode_rows, shared,
                                 [&](int row) { return ceil_div(tiles_of(row), most) * p.units; });
   __syncthreads();
@@ -145,9 +151,9 @@ int decode_grid(int head_size) {
 
 int decode_clusters(int num_decode_rows, int units, int head_size) {
   const int clusters = decode_grid(head_size) / kClusterBlocks;
-  // In a graph there are more rows, but no more than the next power of two: with and without one the same.
-  const auto rows = static_cast<int>(std::bit_ceil(static_cast<unsigned>(num_decode_rows)));
-  return has_clusters() && num_decode_rows > 0 && 2 * rows * units <= clusters ? clusters : 0;
+  return has_clusters() && num_decode_rows > 0 && 2 * captured_rows(num_decode_rows) * units <= clusters
+             ? clusters
+             : 0;
 }
 
 size_t attention_plan_bytes(int32_t max_num_seqs, int32_t /*max_tokens*/) {
@@ -174,7 +180,8 @@ void plan_attention(const LaunchContext& ctx, const AttentionMetadata& batch, co
                         .units = units,
                         .sliding_window = layer.sliding_window,
                         .blocks = decode_grid(layer.head_size),
-                        .clusters = decode_clusters(batch.num_decode_rows, units, layer.head_size)};
+                        .clusters = decode_clusters(batch.num_decode_rows, units, layer.head_size),
+                        .captured_rows = captured_rows(batch.num_decode_rows)};
   plan_attention_kernel<<<1, kThreads, 0, stream_of(ctx)>>>(p);
   check_launch(ctx, "plan_attention", "[%d rows, %d decode]", num_rows, batch.num_decode_rows);
 }
