@@ -34,6 +34,19 @@ def dumped(capsys: pytest.CaptureFixture[str], *flags: str) -> dict[str, Any]:
     return dict(yaml.safe_load(capsys.readouterr().out))
 
 
+def test_the_model_may_stand_by_itself(
+    copy: Path, demo_model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QUIRE_MODEL", str(copy))
+    assert dumped(capsys)["model"] == str(copy)
+    assert dumped(capsys, str(demo_model))["model"] == str(demo_model)
+    last = dumped(capsys, "--max-num-seqs", "7", str(demo_model))
+    assert (last["model"], last["max-num-seqs"]) == (str(demo_model), 7)
+    assert dumped(capsys, str(copy), "--model", str(copy))["model"] == str(copy)
+    said = refusal(capsys, str(demo_model), "--model", "another")
+    assert f"MODEL '{demo_model}' and --model 'another' are two models: give one" in said
+
+
 def refusal(capsys: pytest.CaptureFixture[str], *flags: str) -> str:
     assert main(["serve", "--num-threads", "1", *flags]) == 1
     said = capsys.readouterr().err
@@ -162,9 +175,14 @@ BAD_FLAGS = [
 ]
 
 
+# What only a model tells.
+NEED_A_MODEL = ("{{ messages | nothing }}", "{% if %}", '{"temperature": -1}')
+
+
 @pytest.mark.parametrize(("flags", "text"), BAD_FLAGS, ids=lambda value: str(value)[:30])
-def test_flags_that_cannot_be_are_refused_by_name(
+def test_flags_that_cannot_be_are_refused_by_name_before_the_model_is_looked_for(
     flags: tuple[str, ...], text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    model = () if flags[-1] in NEED_A_MODEL else ("no/such-model",)
     # At any port: somebody may listen at the usual one.
-    assert text in refusal(capsys, "--port", "0", *flags)
+    assert text in refusal(capsys, *model, "--port", "0", *flags)

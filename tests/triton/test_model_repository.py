@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from quire.cli import main
 from quire.triton.launcher import open_url
 from test_configuration import INPUTS, OUTPUTS
 from triton_server import poll, start_quire_triton
@@ -129,3 +130,8 @@ def test_a_model_that_does_not_load_ends_the_command(tmp_path: Path) -> None:
     process = start_quire_triton([*FREE_PORTS, "--set", "max_modl_len=64"], log)
     assert process.wait(timeout=40) == 1
     assert "max_modl_len" in log.read_text()
+
+
+def test_ports_are_checked_before_the_model_is_looked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["triton", "--model", "no/such-model", "--grpc-port", "70000"]) == 1
+    assert "grpc_port must be between 0 and 65535, got 70000" in capsys.readouterr().err

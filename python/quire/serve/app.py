@@ -6,7 +6,6 @@ import asyncio
 import json
 import time
 from collections.abc import Callable, Coroutine
-from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Query, Request
@@ -60,7 +59,7 @@ class Server:
         names = list(config.served_model_name) or [model_name(llm.config.model)]
         self.model_names = names
         self._http_metrics = None if metrics is None else HttpMetrics(metrics)
-        self._template = template = _template_text(config.chat_template)
+        self._template = template = config.template_text()
         if template:
             # Parsed, and not rendered: what it needs may come with requests.
             hello = [{"role": "user", "content": ""}]
@@ -368,16 +367,6 @@ async def _change(work: Coroutine[Any, Any, None]) -> Response:
     except (ValueError, MemoryError) as error:
         return error_response(_core.HttpError(409 if isinstance(error, ValueError) else 503, str(error)))
     return Response()
-
-
-def _template_text(template: str) -> str:
-    """The template, or what is in the file of that name."""
-    if not template or "{" in template or "\n" in template:
-        return template
-    try:
-        return Path(template).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"chat_template must be Jinja or the path of a file that has it: {error}") from None
 
 
 async def _http_error(request: Request, error: Exception) -> Response:

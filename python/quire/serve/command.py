@@ -51,7 +51,8 @@ _HELP = {
 
 
 def add_serve_arguments(parser: FlexibleArgumentParser) -> None:
-    """The fields of ServeConfig, and of EngineConfig, as flags."""
+    """The fields of ServeConfig, and of EngineConfig, as flags, and the model as ``vllm serve`` has it."""
+    parser.add_argument("model_tag", nargs="?", metavar="MODEL", help="the same as --model")
     group = parser.add_argument_group("server")
     types = get_type_hints(ServeConfig)
     for field in dataclasses.fields(ServeConfig):
@@ -104,10 +105,13 @@ def _read(name: str, kind: Any, text: str) -> Any:
 
 def run_serve(args: argparse.Namespace) -> int:
     """Loads the model and serves it until SIGTERM or Ctrl-C."""
+    _take_model_tag(args)
     config = serve_config(args)
-    # What is wrong with a file is said before a model is loaded.
+    # What is wrong with these is said before a model is looked for, which may be a long download.
     config.api_keys()
     config.check_tls()
+    config.check_parsers()
+    config.template_text()
     from quire.config import dump_config, make_engine_config
 
     if args.dump_config:
@@ -125,17 +129,25 @@ def run_serve(args: argparse.Namespace) -> int:
     from quire.serve.log import configure_logging
     from quire.serve.server import bind, serve
 
-    name = (*config.served_model_name, model_name(make_engine_config(args, model=DEMO_MODEL).model))[0]
     try:
         configure_logging(config.log_level, path=config.log_file, loggers=("uvicorn", "uvicorn.error"))
     except OSError as error:
         raise ValueError(f"log_file cannot be opened: {error}") from None
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    name = (*config.served_model_name, model_name(make_engine_config(args, model=DEMO_MODEL).model))[0]
     sockets = bind(config)
     tracer = _tracer(config.otlp_traces_endpoint, name)
     metrics = PrometheusMetrics(model_name=name, alias_vllm=config.vllm_metrics)
     engine_config = make_engine_config(args, model=DEMO_MODEL, metric_sink=metrics)
     return 0 if serve(Server.start(engine_config, config, metrics, tracer), sockets) else 1
+
+
+def _take_model_tag(args: argparse.Namespace) -> None:
+    if args.model_tag is None:
+        return
+    if args.model not in (None, args.model_tag):
+        raise ValueError(f"MODEL '{args.model_tag}' and --model '{args.model}' are two models: give one")
+    args.model = args.model_tag
 
 
 def _tracer(endpoint: str | None, model_name: str) -> RequestTracer | None:

@@ -112,6 +112,24 @@ class ServeConfig:
                 f"ssl_ca_certs {self.ssl_ca_certs!r} has no certificates, as PEM: {error}"
             ) from None
 
+    def check_parsers(self) -> None:
+        """Raises ValueError, with the names that are known, for a parser that is not."""
+        from quire._core import ChatFormat
+
+        ChatFormat(reasoning_parser=self.reasoning_parser or None, tool_parser=self.tool_parser or None)
+
+    def template_text(self) -> str:
+        """The chat template, or what is in the file of that name. Raises ValueError for one without text."""
+        template = self.chat_template
+        if not template or "{" in template or "\n" in template:
+            return template
+        try:
+            return Path(template).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ValueError(
+                f"chat_template must be Jinja or the path of a file that has it: {error}"
+            ) from None
+
     def api_keys(self) -> list[bytes]:
         """Those given, and those in the file. Raises ValueError for a file without any."""
         keys = list(self.api_key)

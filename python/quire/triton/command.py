@@ -86,15 +86,18 @@ def run_triton(args: argparse.Namespace) -> int:
                 )
         if not args.repository.is_dir():
             raise ValueError(f"repository: no directory '{args.repository}'")
-    model, parameters = locate_model(DEMO_MODEL if args.model is None else args.model, parameters)
-    name = args.name or "quire"
+    wanted, name = DEMO_MODEL if args.model is None else args.model, args.name or "quire"
     if args.write is not None:
+        model, parameters = locate_model(wanted, parameters)
         names = repository.write_repository(args.write, model, name=name, parameters=parameters)
         print(f"wrote {' and '.join(names)} to {args.write}")
         return 0
 
+    # Before a model is looked for, which may be a long download.
     backends = launcher.backend_directory()
     program = server.find_server(args.server)
+    launcher.check_ports(args.http_port, args.grpc_port, args.metrics_port)
+    model, parameters = locate_model(wanted, parameters)
     with ExitStack() as stack:
         extra = list(args.server_arg)
         directory = args.repository

@@ -65,6 +65,13 @@ def server_command(server: Path, repository: Path, backends: Path, ports: Ports,
     ]
 
 
+def check_ports(http: int, grpc: int, metrics: int) -> None:
+    """Raises ValueError naming what is no port."""
+    for name, port in (("http_port", http), ("grpc_port", grpc), ("metrics_port", metrics)):
+        if not 0 <= port <= 65535:
+            raise ValueError(f"{name} must be between 0 and 65535, got {port}; 0 is a free port")
+
+
 def choose_ports(host: str, http: int = 0, grpc: int = 0, metrics: int = 0) -> Ports:
     """Replaces zeros by free ports. Raises ValueError naming a port that is taken."""
     given = {"http_port": http, "grpc_port": grpc, "metrics_port": metrics}
