@@ -34,6 +34,13 @@ def dumped(capsys: pytest.CaptureFixture[str], *flags: str) -> dict[str, Any]:
     return dict(yaml.safe_load(capsys.readouterr().out))
 
 
+def refusal(capsys: pytest.CaptureFixture[str], *flags: str) -> str:
+    assert main(["serve", "--num-threads", "1", *flags]) == 1
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1, said
+    return said
+
+
 def test_the_model_may_stand_by_itself(
     copy: Path, demo_model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -45,13 +52,6 @@ def test_the_model_may_stand_by_itself(
     assert dumped(capsys, str(copy), "--model", str(copy))["model"] == str(copy)
     said = refusal(capsys, str(demo_model), "--model", "another")
     assert f"MODEL '{demo_model}' and --model 'another' are two models: give one" in said
-
-
-def refusal(capsys: pytest.CaptureFixture[str], *flags: str) -> str:
-    assert main(["serve", "--num-threads", "1", *flags]) == 1
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1, said
-    return said
 
 
 def test_the_configuration_comes_from_flags_the_environment_and_a_file(
