@@ -267,7 +267,8 @@ TEST_P(ExpertsTest, MatchesTheReference) {
     int32_t top_k;
     bool biases;
     Activation activation;
-    int64_t padding;  // of rows, in elements
+    int64_t padding;         // of rows, in elements
+    bool is_skewed = false;  // every token goes to expert 0
   };
   const Case cases[] = {{1, 8, 64, 48, 2, false, Activation::kSilu, 0},
                         {1, 12, 320, 272, 9, true, Activation::kClampedSwiglu, 0},
@@ -276,6 +277,8 @@ TEST_P(ExpertsTest, MatchesTheReference) {
                         {1, 3, 136, 2064, 2, false, Activation::kGeluTanh, 0},
                         {5, 16, 96, 40, 3, false, Activation::kSilu, 3},
                         {40, 4, 128, 64, 2, true, Activation::kSilu, 8},
+                        {60, 16, 136, 272, 3, true, Activation::kSilu, 8},
+                        {60, 16, 200, 136, 3, true, Activation::kSilu, 8, true},
                         {300, 6, 64, 96, 1, false, Activation::kClampedSwiglu, 0},
                         {150, 3, 80, 544, 3, true, Activation::kClampedSwiglu, 8},
                         {9, 40, 64, 48, 20, true, Activation::kSilu, 0},
@@ -290,7 +293,9 @@ TEST_P(ExpertsTest, MatchesTheReference) {
       SCOPED_TRACE(testing::Message() << dtype_name(dtype) << " " << c.tokens << " of " << c.experts);
       const Experts experts(kernels(), context(), dtype, c.experts, c.hidden, c.intermediate, c.biases);
       const Tensor x = std::move(Tensor(dtype, c.tokens, c.hidden, c.padding).randomize(5));
-      const Tensor logits = std::move(Tensor(DType::kFloat32, c.tokens, c.experts).randomize(6));
+      Tensor logits(DType::kFloat32, c.tokens, c.experts);
+      logits.randomize(6);
+      for (int64_t t = 0; c.is_skewed && t < c.tokens; ++t) logits.set(t, 0, 5.0F);
       Routing routing = route(logits, {.top_k = c.top_k, .renormalize = true});
       routing.ids[routing.ids.size() - 1] = -1;  // goes nowhere
       const std::vector<double> inputs = x.values();
@@ -337,7 +342,7 @@ TEST_P(ExpertsTest, RoutingAndExpertsInOneAreTheSame) {
       const Experts experts(kernels(), context(), dtype, num_experts, 64, 24, /*biases=*/true);
       Array<float> correction(static_cast<size_t>(num_experts));
       for (size_t e = 0; e < correction.size(); ++e) correction[e] = 0.1F * std::sin(static_cast<float>(e));
-      for (const int64_t tokens : {1, 3}) {
+      for (const int64_t tokens : {1, 3, 16}) {
         const Tensor x = std::move(Tensor(dtype, tokens, 64).randomize(5));
         set_workspace(kernels().fused_experts_workspace_bytes(tokens, /*top_k=*/8, experts.view()));
         for (int i = 0; i < static_cast<int>(std::size(kinds)) * kNumLogits * 2; ++i) {

@@ -106,25 +106,21 @@ __device__ __forceinline__ void hold(float (&d)[N]) {
 }
 
 // An accumulator's registers, in the instruction's text and among its operands.
-#define QUIRE_R32                                                          \
-  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
-  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define QUIRE_R8 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define QUIRE_R16 QUIRE_R8 ", %8, %9, %10, %11, %12, %13, %14, %15"
+#define QUIRE_R32 \
+  QUIRE_R16       \
+  ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define QUIRE_R64                                                                      \
   QUIRE_R32                                                                            \
   ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
   "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define QUIRE_R128                                                                               \
-  QUIRE_R64                                                                                      \
-  ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, " \
-  "%82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, "   \
-  "%100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, %112, %113, %114, "   \
-  "%115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 #define QUIRE_D8(i)                                                                           \
   "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
       "+f"(d[i + 6]), "+f"(d[i + 7])
+#define QUIRE_D16(i) QUIRE_D8(i), QUIRE_D8(i + 8)
 #define QUIRE_D32(i) QUIRE_D8(i), QUIRE_D8(i + 8), QUIRE_D8(i + 16), QUIRE_D8(i + 24)
 #define QUIRE_D64 QUIRE_D32(0), QUIRE_D32(32)
-#define QUIRE_D128 QUIRE_D64, QUIRE_D32(64), QUIRE_D32(96)
 // `shape` and `type` are the instruction's, `accumulates` the operand that says whether d is added to.
 #define QUIRE_WGMMA(shape, type, accumulates, registers, operands) \
   "{\n.reg .pred p;\nsetp.ne.b32 p, " accumulates                  \
@@ -133,34 +129,31 @@ __device__ __forceinline__ void hold(float (&d)[N]) {
   " "                                                              \
   "{" registers "}, " operands ";\n}\n"
 
-// d (+)= a b^T, both in shared memory with rows along the sum: 64 x 16 times 16 x 128.
-template <typename T>
-__device__ __forceinline__ void wgmma_rows(float (&d)[64], uint64_t a, uint64_t b, int accumulate) {
-#define QUIRE_SCORES(type)                                                                  \
-  asm volatile(QUIRE_WGMMA("m64n128k16", type, "%66", QUIRE_R64, "%64, %65, p, 1, 1, 0, 0") \
-               : QUIRE_D64                                                                  \
+// d (+)= a b^T, both in shared memory with rows along the sum: 64 x 16 times 16 x 2 kRegisters.
+template <typename T, int kRegisters>
+__device__ __forceinline__ void wgmma_rows(float (&d)[kRegisters], uint64_t a, uint64_t b, int accumulate) {
+#define QUIRE_ROWS(shape, type, accumulates, registers, operands, ...)                      \
+  asm volatile(QUIRE_WGMMA(shape, type, accumulates, registers, operands ", p, 1, 1, 0, 0") \
+               : __VA_ARGS__                                                                \
                : "l"(a), "l"(b), "r"(accumulate))
-  if constexpr (std::is_same_v<T, bf16>) {
-    QUIRE_SCORES("bf16");
-  } else {
-    QUIRE_SCORES("f16");
+#define QUIRE_ROWS_OF(type)                                                    \
+  if constexpr (kRegisters == 8) {                                             \
+    QUIRE_ROWS("m64n16k16", type, "%10", QUIRE_R8, "%8, %9", QUIRE_D8(0));     \
+  } else if constexpr (kRegisters == 16) {                                     \
+    QUIRE_ROWS("m64n32k16", type, "%18", QUIRE_R16, "%16, %17", QUIRE_D16(0)); \
+  } else if constexpr (kRegisters == 32) {                                     \
+    QUIRE_ROWS("m64n64k16", type, "%34", QUIRE_R32, "%32, %33", QUIRE_D32(0)); \
+  } else {                                                                     \
+    static_assert(kRegisters == 64);                                           \
+    QUIRE_ROWS("m64n128k16", type, "%66", QUIRE_R64, "%64, %65", QUIRE_D64);   \
   }
-#undef QUIRE_SCORES
-}
-
-// The same of 64 x 16 times 16 x 256.
-template <typename T>
-__device__ __forceinline__ void wgmma_rows(float (&d)[128], uint64_t a, uint64_t b, int accumulate) {
-#define QUIRE_SCORES(type)                                                                      \
-  asm volatile(QUIRE_WGMMA("m64n256k16", type, "%130", QUIRE_R128, "%128, %129, p, 1, 1, 0, 0") \
-               : QUIRE_D128                                                                     \
-               : "l"(a), "l"(b), "r"(accumulate))
   if constexpr (std::is_same_v<T, bf16>) {
-    QUIRE_SCORES("bf16");
+    QUIRE_ROWS_OF("bf16")
   } else {
-    QUIRE_SCORES("f16");
+    QUIRE_ROWS_OF("f16")
   }
-#undef QUIRE_SCORES
+#undef QUIRE_ROWS_OF
+#undef QUIRE_ROWS
 }
 
 // d += a b: a in registers, b in shared memory with rows across the sum: 64 x 16 times 16 x 128.
@@ -194,13 +187,14 @@ __device__ __forceinline__ void wgmma_values(float (&d)[32], const uint32_t (&a)
 }
 
 #undef QUIRE_WGMMA
-#undef QUIRE_D128
 #undef QUIRE_D64
 #undef QUIRE_D32
+#undef QUIRE_D16
 #undef QUIRE_D8
-#undef QUIRE_R128
 #undef QUIRE_R64
 #undef QUIRE_R32
+#undef QUIRE_R16
+#undef QUIRE_R8
 
 #endif
 

@@ -17,9 +17,6 @@ namespace {
 
 // Tokens computed at once: what is kept of each is its top_k rows between the products, and behind them.
 constexpr int64_t kMaxSlots = 65536;
-// Slots of an expert, on average, up to which it is quicker to read its rows of the weights by ordinary loads
-// than to use Hopper's tensor cores (benchmarks/kernels/cuda_experts_bench.cpp).
-constexpr int64_t kFewSlots = 4;
 
 int64_t tokens_at_once(int64_t max_tokens, int top_k) {
   return std::min(max_tokens, std::max<int64_t>(1, kMaxSlots / top_k));
@@ -54,8 +51,9 @@ Places place(std::byte* memory, int64_t tokens, int top_k, const ExpertWeights& 
 template <typename T>
 __global__ void __launch_bounds__(256)
     spread_kernel(T* out, const T* x, int64_t x_stride, const int32_t* slots, int top_k, int n) {
-  let_next_start();
   wait_for_inputs();
+  // Not earlier: the next kernel reads the plan at once, which is there by now.
+  let_next_start();
   const int64_t t = blockIdx.x;
   const int i = static_cast<int>(blockIdx.y * 256 + threadIdx.x) * Vec<T>::kSize;
   if (i >= n) return;
@@ -117,8 +115,9 @@ bool is_aligned(const void* data, int64_t bytes) {
 
 enum class Products : uint8_t { kPlain, kOneToken, kFewRows, kWgmma };
 
-// The quickest for what a call has, or the one that QUIRE_EXPERTS_KERNEL names where it can do it.
-Products choose(const FusedExpertsArgs& args, int64_t tokens) {
+// The quickest for what a call has (benchmarks/kernels/cuda_experts_bench.cpp), or the one that
+// QUIRE_EXPERTS_KERNEL names where it can do it.
+Products choose(const FusedExpertsArgs& args) {
   const ExpertWeights& experts = args.experts;
   const auto size = static_cast<int64_t>(dtype_bytes(args.x.dtype));
   const bool vectors = size == 2 && is_aligned(args.x.data, args.x.stride[0] * size) &&
@@ -135,13 +134,12 @@ Products choose(const FusedExpertsArgs& args, int64_t tokens) {
   if (wants("few_rows")) return Products::kFewRows;
   if (has_grouped_wgmma() && wants("wgmma")) return Products::kWgmma;
   if (args.x.shape[0] == 1) return Products::kOneToken;
-  const bool many = tokens * args.top_k > kFewSlots * experts.num_experts;
-  return many && has_grouped_wgmma() ? Products::kWgmma : Products::kFewRows;
+  return has_grouped_wgmma() ? Products::kWgmma : Products::kFewRows;
 }
 
 // As many slots to an item as nearly all experts have: of another item the weights are read once more.
 int item_slots_of(Products products, int64_t choices, int num_experts) {
-  if (products == Products::kWgmma) return kWgmmaItemSlots;
+  if (products == Products::kWgmma) return wgmma_item_slots(choices, num_experts);
   const int64_t usual = 4 * choices / num_experts;
   return usual <= 8 ? 8 : usual <= 16 ? 16 : usual <= 32 ? 32 : 64;
 }
@@ -218,22 +216,29 @@ void compute_one(const LaunchContext& ctx, const FusedExpertsArgs& args, const E
   check_launch(ctx, routing == nullptr ? "fused_experts" : "routed_experts", args.x);
 }
 
+// `routing`: of who chooses the experts of all tokens; null: they are chosen.
 template <typename T>
-void compute(const LaunchContext& ctx, const FusedExpertsArgs& args, int64_t first, int64_t tokens) {
+void compute(const LaunchContext& ctx, const FusedExpertsArgs& args, int64_t first, int64_t tokens,
+             const ExpertRoutingArgs* routing) {
   const ExpertWeights& experts = args.experts;
   const int64_t choices = tokens * args.top_k;
-  const Products products = choose(args, tokens);
+  const Products products = choose(args);
   if constexpr (sizeof(T) == 2) {
-    if (products == Products::kOneToken) return compute_one<T>(ctx, args, nullptr);
+    if (products == Products::kOneToken) return compute_one<T>(ctx, args, routing);
   }
   const Places p = place(static_cast<std::byte*>(ctx.workspace), tokens, args.top_k, experts,
                          item_slots_of(products, choices, experts.num_experts), nullptr);
-  sort_by_expert(ctx, p.plan, args.expert_ids + first * args.top_k, choices, args.top_k, experts.num_experts);
+  if (routing != nullptr) {
+    choose_and_sort(ctx, p.plan, *routing);
+  } else {
+    sort_by_expert(ctx, p.plan, args.expert_ids + first * args.top_k, choices, args.top_k,
+                   experts.num_experts);
+  }
   const auto elements = [](int64_t bytes) { return bytes / static_cast<int64_t>(sizeof(T)); };
   TensorView x = args.x.rows(first, tokens);
   const TensorView out = args.out.rows(first, tokens);
   const auto hidden = static_cast<int>(experts.gate_up->k);
-  if (products == Products::kWgmma) {
+  if (products == Products::kWgmma && !wgmma_gathers(p.plan.item_slots)) {
     // Where the second product's rows will be: nobody reads these any more by then.
     auto* slots = static_cast<T*>(p.outer);
     const dim3 grid(static_cast<unsigned>(tokens),
@@ -246,6 +251,7 @@ void compute(const LaunchContext& ctx, const FusedExpertsArgs& args, int64_t fir
                     {.plan = p.plan,
                      .x = static_cast<const T*>(x.data),
                      .x_stride = x.stride[0],
+                     .x_rows = x.shape[0],
                      .weight = static_cast<const T*>(experts.gate_up->data),
                      .weight_stride = elements(experts.gate_up_stride_bytes),
                      .bias = experts.gate_up_bias,
@@ -257,6 +263,7 @@ void compute(const LaunchContext& ctx, const FusedExpertsArgs& args, int64_t fir
                      {.plan = p.plan,
                       .x = static_cast<const T*>(p.inner),
                       .x_stride = experts.down->k,
+                      .x_rows = choices,
                       .weight = static_cast<const T*>(experts.down->data),
                       .weight_stride = elements(experts.down_stride_bytes),
                       .bias = experts.down_bias,
@@ -292,20 +299,21 @@ void fused_experts(const LaunchContext& ctx, const FusedExpertsArgs& args) {
   const int64_t rows = args.x.shape[0], at_once = tokens_at_once(rows, args.top_k);
   for (int64_t first = 0; first < rows; first += at_once) {
     const int64_t tokens = std::min(at_once, rows - first);
-    dispatch_float(args.x.dtype, [&](auto type) { compute<decltype(type)>(ctx, args, first, tokens); });
+    dispatch_float(args.x.dtype,
+                   [&](auto type) { compute<decltype(type)>(ctx, args, first, tokens, nullptr); });
   }
 }
 
 void routed_experts(const LaunchContext& ctx, const ExpertRoutingArgs& routing,
                     const FusedExpertsArgs& args) {
   const int64_t rows = args.x.shape[0];
-  if (rows != 1 || routing.num_top_groups < routing.num_groups || choose(args, rows) != Products::kOneToken) {
+  const bool has_groups = routing.num_top_groups < routing.num_groups;
+  const bool in_one = choose(args) == Products::kOneToken || can_choose_and_sort(routing);
+  if (rows == 0 || has_groups || !in_one) {
     route_to_experts(ctx, routing);
     return fused_experts(ctx, args);
   }
-  dispatch_float(args.x.dtype, [&](auto type) {
-    if constexpr (sizeof(type) == 2) compute_one<decltype(type)>(ctx, args, &routing);
-  });
+  dispatch_float(args.x.dtype, [&](auto type) { compute<decltype(type)>(ctx, args, 0, rows, &routing); });
 }
 
 }  // namespace quire::cuda

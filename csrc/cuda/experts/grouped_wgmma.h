@@ -1,4 +1,4 @@
-// Products of experts with many tokens each, on Hopper's asynchronous tensor cores.
+// Products of experts with several tokens each, on Hopper's asynchronous tensor cores.
 #pragma once
 
 #include "experts/product.cuh"
@@ -6,12 +6,14 @@
 
 namespace quire::cuda {
 
-// Of an item, at most.
-constexpr int kWgmmaItemSlots = 128;
-
-// Whether the device has them. T is 16-bit; x has a row for each slot, whether the product is gated or not;
-// rows of x, of the weights and of the outputs begin at multiples of 16 bytes.
+// Whether the device has them. T is 16-bit; rows of x, of the weights and of the outputs begin at multiples
+// of 16 bytes.
 bool has_grouped_wgmma();
+
+// Slots of an item, of so many choices.
+int wgmma_item_slots(int64_t choices, int num_experts);
+// Whether x of a gated product is tokens' rows then, else it is slots'.
+bool wgmma_gathers(int item_slots);
 
 template <typename T>
 void multiply_grouped_wgmma(const LaunchContext& ctx, const ExpertProduct<T>& product, int num_experts,

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "common/dependent_launch.cuh"
+#include "experts/expert_choice.cuh"
 #include "quire/kernels/ops.h"
 
 namespace quire::cuda {
@@ -13,6 +14,8 @@ static_assert(kMaxExperts <= kThreads);
 // Choices that one block sorts; of more, several blocks count first and then each places a stretch.
 constexpr int kOneBlockChoices = 4 * kThreads;
 constexpr int kMaxBlocks = 64;
+// Tokens whose choices one block makes before it sorts them, a warp each.
+constexpr int kChoosingWarps = 16;
 
 int sorting_blocks(int64_t choices) {
   return choices <= kOneBlockChoices
@@ -99,7 +102,47 @@ __global__ void __launch_bounds__(kThreads) count_kernel(const ExpertPlan plan, 
   if (e < choices.num_experts) plan.block_counts[blockIdx.x * choices.num_experts + e] = counts[e];
 }
 
-// Thread e has expert e. With kCounted block_counts are there, else there is one block.
+// Two numbers that are summed together: choices, up to 2^17, and items.
+struct Packed {
+  static constexpr int kBits = 18;
+  static __device__ int pack(int choices, int items) { return choices | items << kBits; }
+  static __device__ int choices(int packed) { return packed & ((1 << kBits) - 1); }
+  static __device__ int items(int packed) { return packed >> kBits; }
+};
+
+// Thread e has expert e, of `count` choices, `before` of them in blocks before this one.
+__device__ __forceinline__ void write_plan(const ExpertPlan& plan, const Choices& choices, int count,
+                                           int before, int* counts, int* warps) {
+  const int e = static_cast<int>(threadIdx.x);
+  const int items = (count + plan.item_slots - 1) / plan.item_slots;
+  int total = 0;
+  const int sums = exclusive_sum(Packed::pack(count, items), warps, total);
+  const int first = Packed::choices(sums), first_item = Packed::items(sums);
+  counts[e] = first + before;
+  if (blockIdx.x == 0) {
+    for (int i = 0; i < items; ++i) {
+      plan.item_expert[first_item + i] = e;
+      plan.item_first[first_item + i] = first + i * plan.item_slots;
+      plan.item_count[first_item + i] = min(plan.item_slots, count - i * plan.item_slots);
+      plan.item_group[first_item + i] = first_item;
+      plan.item_group_size[first_item + i] = items;
+    }
+    if (e == 0) *plan.num_items = Packed::items(total);
+    for (int i = Packed::items(total) + e; i < plan.max_items; i += kThreads) plan.item_expert[i] = -1;
+  }
+  __syncthreads();
+  for_each(choices.expert_ids, choices.begin(blockIdx.x), choices.begin(blockIdx.x + 1),
+           [&](int i, int expert) {
+             int slot = -1;
+             if (choices.is_expert(expert)) {
+               slot = atomicAdd(&counts[expert], 1);
+               plan.token[slot] = i / choices.top_k;
+             }
+             plan.slot[i] = slot;
+           });
+}
+
+// With kCounted block_counts are there, else there is one block.
 template <bool kCounted>
 __global__ void __launch_bounds__(kThreads) sort_kernel(const ExpertPlan plan, const Choices choices) {
   let_next_start();
@@ -118,32 +161,36 @@ __global__ void __launch_bounds__(kThreads) sort_kernel(const ExpertPlan plan, c
     count_choices(choices, counts);
     count = counts[e];
   }
-  int total = 0;
-  const int first = exclusive_sum(count, warps, total);
-  const int items = (count + plan.item_slots - 1) / plan.item_slots;
-  const int first_item = exclusive_sum(items, warps, total);
-  if (blockIdx.x == 0) {
-    for (int i = 0; i < items; ++i) {
-      plan.item_expert[first_item + i] = e;
-      plan.item_first[first_item + i] = first + i * plan.item_slots;
-      plan.item_count[first_item + i] = min(plan.item_slots, count - i * plan.item_slots);
-      plan.item_group[first_item + i] = first_item;
-      plan.item_group_size[first_item + i] = items;
-    }
-    if (e == 0) *plan.num_items = total;
-    for (int i = total + e; i < plan.max_items; i += kThreads) plan.item_expert[i] = -1;
-  }
-  counts[e] = first + before;
+  write_plan(plan, choices, count, before, counts, warps);
+}
+
+__global__ void __launch_bounds__(kThreads)
+    choose_and_sort_kernel(const __grid_constant__ ExpertPlan plan,
+                           const __grid_constant__ ExpertRoutingArgs routing) {
+  using Choice = ExpertChoice<1>;
+  let_next_start();
+  __shared__ Choice::Memory memory[kChoosingWarps];
+  __shared__ int chosen[kChoosingWarps * kMaxExpertsPerToken], counts[kThreads], warps[33];
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int tokens = static_cast<int>(routing.logits.shape[0]);
+  const Choice choice(routing);
+  counts[threadIdx.x] = 0;
+  wait_for_inputs();
   __syncthreads();
-  for_each(choices.expert_ids, choices.begin(blockIdx.x), choices.begin(blockIdx.x + 1),
-           [&](int i, int expert) {
-             int slot = -1;
-             if (choices.is_expert(expert)) {
-               slot = atomicAdd(&counts[expert], 1);
-               plan.token[slot] = i / choices.top_k;
-             }
-             plan.slot[i] = slot;
-           });
+  if (warp < tokens) {
+    int* mine = chosen + warp * routing.top_k;
+    choice.choose(routing, warp, memory[warp], mine);
+    __syncwarp();
+    Choice::write(routing, warp, memory[warp], mine);
+    if (lane < routing.top_k && mine[lane] >= 0) {
+      count_choice(routing, mine[lane]);
+      atomicAdd(&counts[mine[lane]], 1);
+    }
+  }
+  __syncthreads();
+  const Choices choices = {chosen, tokens * routing.top_k, routing.top_k,
+                           static_cast<int>(routing.logits.shape[1])};
+  write_plan(plan, choices, counts[threadIdx.x], 0, counts, warps);
 }
 
 size_t rounded(size_t bytes) { return (bytes + 255) / 256 * 256; }
@@ -194,6 +241,16 @@ void sort_by_expert(const LaunchContext& ctx, const ExpertPlan& plan, const int3
     launch_dependent(ctx, sort_kernel<true>, blocks, kThreads, 0, plan, of_call);
   }
   check_launch(ctx, "sort_by_expert", "[%lld] of %d", static_cast<long long>(choices), num_experts);
+}
+
+bool can_choose_and_sort(const ExpertRoutingArgs& routing) {
+  return routing.logits.shape[0] <= kChoosingWarps &&
+         routing.logits.shape[1] <= ExpertChoice<1>::kMostExperts;
+}
+
+void choose_and_sort(const LaunchContext& ctx, const ExpertPlan& plan, const ExpertRoutingArgs& routing) {
+  launch_dependent(ctx, choose_and_sort_kernel, 1, kThreads, 0, plan, routing);
+  check_launch(ctx, "choose_and_sort", routing.logits);
 }
 
 }  // namespace quire::cuda

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "quire/kernels/expert_ops.h"
 #include "quire/kernels/launch_context.h"
 
 namespace quire::cuda {
@@ -33,5 +34,10 @@ ExpertPlan place_expert_plan(void* memory, int64_t choices, int num_experts, int
 // In the order of experts; within one the order is any.
 void sort_by_expert(const LaunchContext& ctx, const ExpertPlan& plan, const int32_t* expert_ids,
                     int64_t choices, int top_k, int num_experts);
+
+// The same of tokens that choose first, as route_to_experts has them; where they are few enough that one
+// block does it sooner than two kernels.
+bool can_choose_and_sort(const ExpertRoutingArgs& routing);
+void choose_and_sort(const LaunchContext& ctx, const ExpertPlan& plan, const ExpertRoutingArgs& routing);
 
 }  // namespace quire::cuda

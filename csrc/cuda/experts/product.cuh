@@ -10,13 +10,13 @@ namespace quire::cuda {
 // out[slot] = of expert e of the slot:
 //   with kGated  activation(gate x) * (up x), where weight e is [2 n, k], the gate's rows first
 //   else         weight e [n, k] times x
-// x is a token's row with kGated, but for grouped_wgmma.cu's, else the slot's. A bias is added to each
-// product.
+// x has tokens' rows with kGated, but for grouped_wgmma.cu's of large items, else slots'. A bias is added to
+// each product.
 template <typename T>
 struct ExpertProduct {
   ExpertPlan plan;
   const T* x;
-  int64_t x_stride;
+  int64_t x_stride, x_rows;
   const T* weight;
   int64_t weight_stride;  // elements between experts
   const float* bias;      // [E, rows of a weight] or null
