@@ -4,8 +4,9 @@
 //   TOKENS]...
 //   [--repeats 3] [--set field=JSON]...
 //
-// A decode row's time per output token is the difference of two generation lengths, whose prompts are cached
-// from a run before; its floor is the bytes that a step must read (model_shapes.h) at the rate of
+// A decode row's time per output token is that while all of its requests generate: from the last one's first
+// token until the first one ends. Its floor is the bytes that a step must read (model_shapes.h) at the rate
+// of
 // --read-tbps. A prefill row's is that of a prompt until its first token; beside it is the rate of its
 // operations, attention's among them, over --dense-tflops, and that of its linears and experts alone, for
 // which attention is lost time. Rows are those of the shape where none are given.
@@ -13,10 +14,12 @@
 #include <quire/fields.h>
 
 #include <algorithm>
+#include <condition_variable>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <mutex>
 
 #include "engine_rows.h"
 #include "model_shapes.h"
@@ -33,25 +36,92 @@ struct Options {
   const ModelShape* shape = nullptr;
   int repeats = 3;                              // of a decode row's runs
   double read_tbps = 4.38, dense_tflops = 669;  // of an H200: reads, and the library's product of 8,192 rows
+  int32_t batched_tokens = 0;                   // of a step
   std::vector<DecodeCase> decode;
   std::vector<int32_t> prefill;
 };
 
+// Tokens of requests that generate side by side, as they come on the engine's output thread.
+class Generation {
+ public:
+  Generation(Engine& engine, const std::vector<std::vector<int32_t>>& prompts, int32_t max_tokens)
+      : num_tokens_(prompts.size()) {
+    std::vector<EngineRequest> requests;
+    std::vector<OutputCallback> callbacks;
+    for (size_t i = 0; i < prompts.size(); ++i) {
+      requests.push_back(request(prompts[i], max_tokens));
+      requests.back().sampling_params.output_kind = RequestOutputKind::kDelta;
+      callbacks.emplace_back([this, i](RequestOutput&& output) { add(i, output); });
+    }
+    engine.add_requests(std::move(requests), std::move(callbacks));
+    std::unique_lock lock(mutex_);
+    all_ended_.wait(lock, [&] { return num_ended_ == num_tokens_.size(); });
+    if (!error_.empty()) throw Error(error_);
+  }
+
+  // Whether there was a time when all generated.
+  bool is_side_by_side() const { return end_.of_last > begin_.of_last; }
+  // Then: of the one that began last.
+  double seconds_per_token() const {
+    return (end_.seconds - begin_.seconds) / static_cast<double>(end_.of_last - begin_.of_last);
+  }
+  // Of a request on average, half way through.
+  double tokens_before() const {
+    return static_cast<double>(begin_.of_all + end_.of_all) / 2.0 / static_cast<double>(num_tokens_.size());
+  }
+
+ private:
+  struct Moment {
+    double seconds = 0.0;
+    int64_t of_last = 0, of_all = 0;  // tokens
+  };
+
+  void add(size_t i, const RequestOutput& output) {
+    const std::lock_guard lock(mutex_);
+    const CompletionOutput& completion = output.outputs.at(0);
+    const auto tokens = static_cast<int64_t>(completion.token_ids.size());
+    if (num_tokens_[i] == 0 && tokens > 0) ++num_begun_;
+    num_tokens_[i] += tokens;
+    total_ += tokens;
+    const bool all_run = num_begun_ == num_tokens_.size() && num_ended_ == 0;
+    if (all_run && begin_.of_all == 0) {
+      last_ = i;
+      begin_ = end_ = {now(), num_tokens_[i], total_};
+    } else if (all_run && i == last_) {
+      end_ = {now(), num_tokens_[i], total_};
+    }
+    if (!output.finished) return;
+    if (completion.finish_reason != FinishReason::kLength) error_ = completion.error;
+    if (++num_ended_ == num_tokens_.size()) all_ended_.notify_one();
+  }
+
+  std::mutex mutex_;
+  std::condition_variable all_ended_;
+  std::string error_;
+  std::vector<int64_t> num_tokens_;
+  size_t num_begun_ = 0, num_ended_ = 0, last_ = 0;
+  int64_t total_ = 0;
+  Moment begin_, end_;
+};
+
 void decode_row(Engine& engine, const Options& options, DecodeCase one) {
-  constexpr int32_t kShort = 20, kLong = 120;
   const ModelShape& shape = *options.shape;
   std::vector<std::vector<int32_t>> prompts;
   for (int32_t i = 0; i < one.batch; ++i) prompts.push_back(random_prompt(one.context, shape.vocab_size));
-  const auto run = [&](int32_t max_tokens) {
-    std::vector<EngineRequest> requests;
-    for (const auto& prompt : prompts) requests.push_back(request(prompt, max_tokens));
-    return generate_seconds(engine, std::move(requests));
-  };
-  run(1);
-  run(kShort);
-  const double tpot =
-      median_of(options.repeats, [&] { return run(kLong) - run(kShort); }) / (kLong - kShort) * 1e3;
-  const double context = one.context + (kShort + kLong) / 2.0;
+  // The first requests have so many tokens by the time that the last one's prompt is read, if none is cached.
+  const int32_t reading = one.batch * one.context / options.batched_tokens + one.batch / 16 + 2;
+  constexpr int32_t kWarmUp = 20, kMeasured = 100;
+  if (!Generation(engine, prompts, reading + kWarmUp).is_side_by_side()) {
+    std::printf("%-16s decode batch %3d @%-6d the KV cache does not hold them all\n", shape.name, one.batch,
+                one.context);
+    return;
+  }
+  double context = one.context;
+  const double tpot = 1e3 * median_of(options.repeats, [&] {
+                        const Generation run(engine, prompts, reading + kMeasured);
+                        context = one.context + run.tokens_before();
+                        return run.seconds_per_token();
+                      });
   const double floor = shape.decode_bytes(one.batch, context) / options.read_tbps / 1e9;
   std::printf("%-16s decode batch %3d @%-6d %8.3f ms   floor %8.3f ms   %5.2f of it\n", shape.name, one.batch,
               one.context, tpot, floor, tpot / floor);
@@ -118,6 +188,7 @@ int main(int argc, char** argv) {
         return 2;
       }
     }
+    options.batched_tokens = config.max_num_batched_tokens;
     const ModelShape& shape = *options.shape;
     if (options.decode.empty() && options.prefill.empty()) {
       if (std::strcmp(shape.name, "gemma-3-12b") == 0) {

@@ -21,7 +21,7 @@ KVCacheDemand kv_cache_demand(const EngineConfig& config, const ModelInfo& model
   const int64_t blocks_of_one = (model.max_model_len + largest_block - 1) / largest_block;
   demand.max_useful_tokens = config.max_num_seqs * blocks_of_one * largest_block;
   demand.max_tokens_in_flight = config.max_num_batched_tokens * max_in_flight_steps;
-  demand.divides_memory = !maps_on_demand;
+  demand.stays = !maps_on_demand;
   if (config.kv_arena) {
     demand.bytes = config.kv_arena->bytes();
     demand.shared = true;

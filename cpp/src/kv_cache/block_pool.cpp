@@ -48,7 +48,7 @@ void BlockPool::free(BlockId block) {
   } else {
     push_free_first(block);
   }
-  --extent_of(block).num_in_use;
+  if (--extent_of(block).num_in_use == 0) last_unused_ = std::max(last_unused_, extent_index(block));
 }
 
 bool BlockPool::cache(BlockId block, const BlockHash& hash) {
@@ -99,25 +99,34 @@ bool BlockPool::map_extent(BlockId& first_block, int32_t& num_blocks) {
   while (first_unmapped_ < num_extents() && extents_[static_cast<size_t>(first_unmapped_)].mapped)
     ++first_unmapped_;
   if (first_unmapped_ == num_extents()) return false;
-  extents_[static_cast<size_t>(first_unmapped_)].mapped = true;
+  map_extent_at(first_unmapped_, first_block, num_blocks);
+  return true;
+}
+
+void BlockPool::map_extent_at(int32_t extent, BlockId& first_block, int32_t& num_blocks) {
+  QUIRE_CHECK(!is_mapped(extent), "extent ", extent);
+  extents_[static_cast<size_t>(extent)].mapped = true;
   ++num_mapped_extents_;
-  extent_range(first_unmapped_, first_block, num_blocks);
+  last_unused_ = std::max(last_unused_, extent);
+  extent_range(extent, first_block, num_blocks);
   if (last_free_ >= 0 && at(last_free_).cached) {
     for (BlockId id = first_block + num_blocks - 1; id >= first_block; --id) push_free_first(id);
   } else {
     for (BlockId id = first_block; id < first_block + num_blocks; ++id) push_free(id);
   }
   num_mapped_ += num_blocks;
-  return true;
 }
 
 bool BlockPool::unmap_extent(BlockId& first_block, int32_t& num_blocks) {
-  const auto found = std::find_if(extents_.rbegin(), extents_.rend(),
-                                  [](const Extent& e) { return e.mapped && e.num_in_use == 0; });
-  if (found == extents_.rend()) return false;
-  found->mapped = false;
+  const auto is_unused = [this](int32_t i) {
+    const Extent& extent = extents_[static_cast<size_t>(i)];
+    return extent.mapped && extent.num_in_use == 0;
+  };
+  while (last_unused_ >= 0 && !is_unused(last_unused_)) --last_unused_;
+  if (last_unused_ < 0) return false;
+  const int32_t extent = last_unused_;
+  extents_[static_cast<size_t>(extent)].mapped = false;
   --num_mapped_extents_;
-  const auto extent = static_cast<int32_t>(extents_.rend() - found) - 1;
   first_unmapped_ = std::min(first_unmapped_, extent);
   extent_range(extent, first_block, num_blocks);
   for (BlockId id = first_block; id < first_block + num_blocks; ++id) {

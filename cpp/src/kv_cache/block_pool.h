@@ -57,6 +57,8 @@ class BlockPool {
   // Maps the unmapped extent with the lowest ids; false when all are mapped. Its blocks are handed out before
   // cached ones. `first_block` and `num_blocks` say which they are.
   bool map_extent(BlockId& first_block, int32_t& num_blocks);
+  // The same of this one, which is unmapped.
+  void map_extent_at(int32_t extent, BlockId& first_block, int32_t& num_blocks);
   // Unmaps one extent whose blocks are all free, the last of them first; false when there is none.
   bool unmap_extent(BlockId& first_block, int32_t& num_blocks);
 
@@ -66,7 +68,10 @@ class BlockPool {
 
   int32_t num_free_blocks() const { return num_free_; }
   int32_t num_mapped_blocks() const { return num_mapped_; }
+  int32_t num_extents() const { return static_cast<int32_t>(extents_.size()); }
   int32_t num_unmapped_extents() const { return num_extents() - num_mapped_extents_; }
+  bool is_mapped(int32_t extent) const { return extents_[static_cast<size_t>(extent)].mapped; }
+  int32_t extent_index(BlockId block) const { return (block - 1) / blocks_per_extent_; }
   int32_t num_usable_blocks() const { return static_cast<int32_t>(blocks_.size()) - 1; }
   int32_t ref_count(BlockId block) const { return blocks_[static_cast<size_t>(block)].ref_count; }
   bool is_cached(BlockId block) const { return blocks_[static_cast<size_t>(block)].cached; }
@@ -97,8 +102,7 @@ class BlockPool {
   };
 
   Block& at(BlockId id) { return blocks_[static_cast<size_t>(id)]; }
-  Extent& extent_of(BlockId id) { return extents_[static_cast<size_t>((id - 1) / blocks_per_extent_)]; }
-  int32_t num_extents() const { return static_cast<int32_t>(extents_.size()); }
+  Extent& extent_of(BlockId id) { return extents_[static_cast<size_t>(extent_index(id))]; }
   void extent_range(int32_t extent, BlockId& first_block, int32_t& num_blocks) const;
   void push_free(BlockId id);
   void push_free_first(BlockId id);
@@ -113,6 +117,7 @@ class BlockPool {
   int32_t num_mapped_ = 0;
   int32_t num_mapped_extents_ = 0;
   int32_t first_unmapped_ = 0;  // no extent before it is unmapped
+  int32_t last_unused_ = -1;    // no mapped extent behind it is without a block in use
   BlockHashMap cached_;         // the first of each ring of equals
   std::vector<KVCacheEvent>* events_ = nullptr;
   int32_t group_ = 0;

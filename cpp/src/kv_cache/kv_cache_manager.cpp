@@ -48,6 +48,8 @@ KVCacheManager::KVCacheManager(const KVCacheConfig& config, const KVCacheManager
   }
   arena_is_shared_ = arena_ != nullptr;
   shares_memory_ = arena_is_shared_ || groups_.size() > 1;
+  overlaid_ = config.overlaid;
+  if (overlaid_) overlaid_extents_.resize(static_cast<size_t>(groups_[0].pool.num_extents()));
   if (!arena_) arena_ = std::make_shared<KVArena>(std::max<int64_t>(config.bytes, 1));
   arena_member_ = std::make_unique<KVArena::Member>(arena_, config.min_bytes, manager_config.wake);
   if (!shares_memory_) {

@@ -154,6 +154,7 @@ class KVCacheManager {
   int32_t hit_length(const Group& group, const Request& request, int32_t max_tokens) const;
   bool make_room();
   bool map_blocks(Group& group, int32_t num_blocks);
+  int32_t take_overlaid_extent();
   void add_extent(size_t group, BlockId first_block, int32_t num_blocks, bool map);
   void skip_blocks(Group& group, RequestBlocks& held, int32_t first_needed);
   void count_slots(Request& request) const;
@@ -173,6 +174,9 @@ class KVCacheManager {
   int64_t spare_bytes_ = 0;  // taken from the arena, mapped nowhere
   int64_t bytes_being_lent_ = 0;
   std::vector<KVExtent> extents_;
+  bool overlaid_ = false;
+  std::vector<uint8_t> overlaid_extents_;  // 1: some group has it mapped
+  size_t first_overlaid_ = 0;              // none before it is unmapped
   struct HeldState {
     size_t group;
     const Request* request;

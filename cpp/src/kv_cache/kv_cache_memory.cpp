@@ -52,7 +52,11 @@ bool KVCacheManager::map_blocks(Group& group, int32_t num_blocks) {
   while (num_blocks > 0) {
     BlockId first_block = 0;
     int32_t num_mapped = 0;
-    if (!group.pool.map_extent(first_block, num_mapped)) return false;
+    if (overlaid_) {
+      group.pool.map_extent_at(take_overlaid_extent(), first_block, num_mapped);
+    } else if (!group.pool.map_extent(first_block, num_mapped)) {
+      return false;
+    }
     if (shares_memory_) spare_bytes_ -= group.extent_bytes;
     add_extent(static_cast<size_t>(&group - groups_.data()), first_block, num_mapped, /*map=*/true);
     num_blocks -= num_mapped;
@@ -60,7 +64,22 @@ bool KVCacheManager::map_blocks(Group& group, int32_t num_blocks) {
   return true;
 }
 
+// One that no group has mapped: as long as there are bytes to be had, there is one.
+int32_t KVCacheManager::take_overlaid_extent() {
+  while (first_overlaid_ < overlaid_extents_.size() && overlaid_extents_[first_overlaid_] != 0)
+    ++first_overlaid_;
+  QUIRE_CHECK(first_overlaid_ < overlaid_extents_.size());
+  return static_cast<int32_t>(first_overlaid_);
+}
+
 void KVCacheManager::add_extent(size_t group, BlockId first_block, int32_t num_blocks, bool map) {
+  if (overlaid_) {
+    // The workers have nothing to do: what a step before still writes comes before what a later one writes.
+    const auto extent = static_cast<size_t>(groups_[group].pool.extent_index(first_block));
+    overlaid_extents_[extent] = map ? 1 : 0;
+    if (!map) first_overlaid_ = std::min(first_overlaid_, extent);
+    return;
+  }
   if (!extents_.empty()) {
     KVExtent& last = extents_.back();
     if (last.group == static_cast<int32_t>(group) && (last.map != 0) == map &&

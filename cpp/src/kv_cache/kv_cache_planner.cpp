@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <utility>
 
 #include "kv_cache/group_policy.h"
 #include "util/check.h"
@@ -34,6 +35,45 @@ int64_t needed_bytes(const KVCacheGroup& group, const KVCacheDemand& demand) {
   return round_up(needed, group.blocks_per_extent) * group.block_bytes();
 }
 
+// The fewest blocks that end where a granule ends.
+void set_extents(KVCacheConfig& config, const KVCacheDemand& demand, int64_t granule_bytes) {
+  config.min_bytes = 0;
+  for (KVCacheGroup& group : config.groups) {
+    group.blocks_per_extent =
+        static_cast<int32_t>(granule_bytes / std::gcd(granule_bytes, group.block_bytes()));
+    config.min_bytes += needed_bytes(group, demand);
+  }
+}
+
+// Lays the groups over each other where their extents, all of the same bytes, are small beside the memory.
+// Returns whether it did.
+bool overlay(KVCacheConfig& config, const KVCacheDemand& demand) {
+  constexpr int64_t kLeastExtents = 64, kMaxExtentBytes = int64_t{1} << 28;
+  int64_t extent_bytes = 1, useful_bytes = 0;
+  for (const KVCacheGroup& group : config.groups) {
+    extent_bytes = std::lcm(extent_bytes, group.block_bytes());
+    if (extent_bytes > kMaxExtentBytes) return false;
+    useful_bytes += round_up(demand.max_useful_tokens, group.spec.block_size) / group.spec.block_size *
+                    group.block_bytes();
+  }
+  int64_t bytes = config.bytes;
+  if (demand.num_blocks == 0) bytes = std::min(bytes, round_up(useful_bytes, extent_bytes));
+  bytes = bytes / extent_bytes * extent_bytes;
+  if (bytes < kLeastExtents * extent_bytes) return false;
+  KVCacheConfig overlaid = config;
+  set_extents(overlaid, demand, extent_bytes);
+  if (overlaid.min_bytes > bytes) return false;
+  for (KVCacheGroup& group : overlaid.groups) {
+    const int64_t count = bytes / group.block_bytes();
+    if (count >= std::numeric_limits<int32_t>::max()) return false;
+    group.num_blocks = static_cast<int32_t>(count) + 1;
+  }
+  overlaid.bytes = bytes;
+  overlaid.overlaid = true;
+  config = std::move(overlaid);
+  return true;
+}
+
 }  // namespace
 
 KVCacheConfig plan_kv_cache(const std::vector<KVCacheSpec>& layers, const KVCacheDemand& demand) {
@@ -41,13 +81,8 @@ KVCacheConfig plan_kv_cache(const std::vector<KVCacheSpec>& layers, const KVCach
   config.groups = group_layers(layers);
   QUIRE_CHECK(!config.groups.empty());
   int64_t all_block_bytes = 0;
-  for (KVCacheGroup& group : config.groups) {
-    // The fewest blocks that end where a granule ends.
-    group.blocks_per_extent =
-        static_cast<int32_t>(demand.granule_bytes / std::gcd(demand.granule_bytes, group.block_bytes()));
-    config.min_bytes += needed_bytes(group, demand);
-    all_block_bytes += group.block_bytes();
-  }
+  for (const KVCacheGroup& group : config.groups) all_block_bytes += group.block_bytes();
+  set_extents(config, demand, demand.stays ? 1 : demand.granule_bytes);
   // A group that has memory to itself gets all of it at the start, and needs no whole extents.
   const bool alone = config.groups.size() == 1 && !demand.shared;
   config.shared = !alone;
@@ -56,6 +91,7 @@ KVCacheConfig plan_kv_cache(const std::vector<KVCacheSpec>& layers, const KVCach
   } else {
     config.bytes = demand.bytes - all_block_bytes;  // block 0 of each group
   }
+  if (!alone && demand.stays && overlay(config, demand)) return config;
   // A group's part of `bytes`, where they are divided for good: each can hold one sequence when all together
   // can.
   const auto part_of = [&](const KVCacheGroup& group, int64_t bytes) {
@@ -71,14 +107,14 @@ KVCacheConfig plan_kv_cache(const std::vector<KVCacheSpec>& layers, const KVCach
     // Every request ends in a block that is partly empty.
     const int64_t useful = (demand.max_useful_tokens + group.spec.block_size - 1) / group.spec.block_size;
     int64_t bytes = std::max<int64_t>(config.bytes, 0);
-    if (!alone && demand.divides_memory) bytes = part_of(group, bytes);
+    if (!alone && demand.stays) bytes = part_of(group, bytes);
     int64_t count = bytes / group.block_bytes();
     if (demand.num_blocks == 0) count = std::min(count, round_up(useful, group.blocks_per_extent));
     if (!alone) count = count / group.blocks_per_extent * group.blocks_per_extent;
     group.num_blocks =
         static_cast<int32_t>(std::min<int64_t>(count, std::numeric_limits<int32_t>::max() - 1)) + 1;
   }
-  if (!alone && demand.divides_memory) {
+  if (!alone && demand.stays) {
     config.bytes = 0;
     for (const KVCacheGroup& group : config.groups)
       config.bytes += int64_t{group.num_blocks - 1} * group.block_bytes();
@@ -93,7 +129,7 @@ KVCacheConfig plan_kv_cache(const std::vector<KVCacheSpec>& layers, const KVCach
   bool fits = config.bytes >= config.min_bytes;
   int64_t blocks_of_one = (config.min_bytes + all_block_bytes - 1) / all_block_bytes;
   for (const KVCacheGroup& group : config.groups) {
-    if (alone || !demand.divides_memory) break;
+    if (alone || !demand.stays) break;
     const int64_t blocks = needed_bytes(group, demand) / group.block_bytes();
     fits &= group.num_blocks - 1 >= blocks;
     blocks_of_one = std::max(blocks_of_one, blocks);
@@ -107,7 +143,7 @@ KVCacheConfig plan_kv_cache(const std::vector<KVCacheSpec>& layers, const KVCach
                               " blocks): lower max_model_len, or raise ",
                               demand.shared           ? "the bytes of kv_arena"
                               : demand.num_blocks > 0 ? "num_gpu_blocks_override"
-                              : demand.divides_memory ? "kv_cache_memory_bytes, or gpu_memory_utilization"
+                              : demand.stays          ? "kv_cache_memory_bytes, or gpu_memory_utilization"
                                                       : "kv_cache_memory_bytes"));
   }
   return config;

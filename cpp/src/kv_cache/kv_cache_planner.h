@@ -16,7 +16,9 @@ struct KVCacheDemand {
   int32_t max_tokens_in_flight = 0;  // of one request, in all steps that may be in flight
   int64_t granule_bytes = 4096;      // memory is mapped and unmapped in multiples of this
   bool shared = false;               // `bytes` is an arena's that other engines use too
-  bool divides_memory = false;  // groups cannot share memory: each gets its part, as one long sequence has it
+  // Memory stays where it is, as a device's: groups overlay each other in one piece of it, or, where that
+  // does not come out even, each gets its part, as one long sequence has it.
+  bool stays = false;
 };
 
 // Layers of equal specs share a group, hence a block table. Throws InvalidArgument when one sequence of

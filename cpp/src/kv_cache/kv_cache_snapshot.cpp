@@ -1,4 +1,5 @@
 // The KV cache's bookkeeping, saved and restored: where a recording begins.
+#include <algorithm>
 #include <utility>
 
 #include "kv_cache/kv_cache_manager.h"
@@ -54,6 +55,7 @@ void BlockPool::restore(const BlockPoolSnapshot& snapshot) {
   for (Block& block : blocks_) block.ref_count = 0;
   for (Extent& extent : extents_) extent = {};
   num_mapped_ = num_mapped_extents_ = first_unmapped_ = 0;
+  last_unused_ = num_extents() - 1;
   for (const auto& [first, count] : snapshot.mapped_extents) {
     require(first >= 0 && count > 0 && count <= num_extents() - first, "an extent outside the pool");
     for (int32_t i = first; i < first + count; ++i) {
@@ -104,6 +106,15 @@ void KVCacheManager::save(SchedulerSnapshot& out) const {
 void KVCacheManager::restore(const SchedulerSnapshot& snapshot) {
   require(snapshot.pools.size() == groups_.size(), "another number of KV groups");
   for (size_t g = 0; g < groups_.size(); ++g) groups_[g].pool.restore(snapshot.pools[g]);
+  if (overlaid_) {
+    std::ranges::fill(overlaid_extents_, uint8_t{0});
+    first_overlaid_ = 0;
+    for (const Group& group : groups_) {
+      for (int32_t i = 0; i < group.pool.num_extents(); ++i)
+        if (group.pool.is_mapped(i))
+          require(overlaid_extents_[static_cast<size_t>(i)]++ == 0, "two groups have the same memory");
+    }
+  }
   if (shares_memory_) {
     arena_member_->give_back(arena_member_->bytes_held());
     require(snapshot.bytes_held >= 0 && arena_member_->take(snapshot.bytes_held),

@@ -1,6 +1,7 @@
 // What a model's layers need of the KV cache, and how the deciding half divides the memory.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -54,17 +55,20 @@ struct KVCacheGroup {
   }
 };
 
-// Every group has block ids of its own, from 1 to num_blocks - 1, in address space of its own. Memory is
-// shared: `bytes` may be spread over the groups in any way, a whole extent at a time.
+// Every group has block ids of its own, from 1 to num_blocks - 1, in address space of its own, or, overlaid,
+// in one that is all groups': their extents have the same bytes, and extent i of each begins where the
+// others' do. Memory is shared: `bytes` may be spread over the groups in any way, a whole extent at a time.
 struct KVCacheConfig {
   std::vector<KVCacheGroup> groups;
   int64_t bytes = 0;      // all groups together may have this much mapped; block 0 is not counted
   int64_t min_bytes = 0;  // what one sequence of max_model_len needs
   bool shared = false;    // some of `bytes` may be mapped elsewhere: by another group, or another engine
+  bool overlaid = false;  // an extent is mapped by one group at a time, and nothing is to be done for it
 
   // The most that is ever taken. Where blocks are mapped when they are used, groups that share memory have
   // more of them than can be in use.
   int64_t memory_bytes(bool maps_on_demand) const {
+    if (overlaid) return bytes + largest_block_bytes();
     int64_t first_blocks = 0, all_blocks = 0;
     for (const KVCacheGroup& group : groups) {
       first_blocks += group.block_bytes();
@@ -73,9 +77,21 @@ struct KVCacheConfig {
     return shared && maps_on_demand ? bytes + first_blocks : all_blocks;
   }
 
+  // Where a group's block 0 begins in overlaid memory: blocks 1 begin together, behind all blocks 0.
+  int64_t overlaid_begin(const KVCacheGroup& group) const {
+    return largest_block_bytes() - group.block_bytes();
+  }
+
   template <class A>
   void fields(A& a) {
-    a(groups, bytes, min_bytes, shared);
+    a(groups, bytes, min_bytes, shared, overlaid);
+  }
+
+ private:
+  int64_t largest_block_bytes() const {
+    int64_t largest = 0;
+    for (const KVCacheGroup& group : groups) largest = std::max(largest, group.block_bytes());
+    return largest;
   }
 };
 

@@ -128,8 +128,7 @@ WorkerMemory DevicePlatform::make_memory(const EngineConfig& config,
 }
 
 std::vector<std::byte*> DevicePlatform::allocate_kv_cache(const KVCacheConfig& config, WorkerMemory& memory) {
-  int64_t bytes = 0;
-  for (const KVCacheGroup& group : config.groups) bytes += group.block_bytes() * group.num_blocks;
+  const int64_t bytes = config.memory_bytes(maps_kv_cache_on_demand());
   const auto available = static_cast<int64_t>(memory.kv_cache->remaining());
   if (bytes > available) {
     throw InvalidArgument(str("kv_cache_memory_bytes ", bytes, " is more than the ", available,
@@ -137,6 +136,12 @@ std::vector<std::byte*> DevicePlatform::allocate_kv_cache(const KVCacheConfig& c
                               ": lower it or num_gpu_blocks_override, or raise gpu_memory_utilization"));
   }
   std::vector<std::byte*> first_blocks;
+  if (config.overlaid) {
+    std::byte* all = memory.kv_cache->allocate(static_cast<size_t>(bytes));
+    for (const KVCacheGroup& group : config.groups)
+      first_blocks.push_back(all + config.overlaid_begin(group));
+    return first_blocks;
+  }
   for (const KVCacheGroup& group : config.groups) {
     first_blocks.push_back(memory.kv_cache->allocate(static_cast<size_t>(group.block_bytes()) *
                                                      static_cast<size_t>(group.num_blocks)));

@@ -111,16 +111,19 @@ __device__ __forceinline__ void hold(float (&d)[N]) {
 #define QUIRE_R32 \
   QUIRE_R16       \
   ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define QUIRE_R64                                                                      \
-  QUIRE_R32                                                                            \
-  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
-  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define QUIRE_R48 \
+  QUIRE_R32       \
+  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+#define QUIRE_R64 \
+  QUIRE_R48       \
+  ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 #define QUIRE_D8(i)                                                                           \
   "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
       "+f"(d[i + 6]), "+f"(d[i + 7])
 #define QUIRE_D16(i) QUIRE_D8(i), QUIRE_D8(i + 8)
 #define QUIRE_D32(i) QUIRE_D8(i), QUIRE_D8(i + 8), QUIRE_D8(i + 16), QUIRE_D8(i + 24)
-#define QUIRE_D64 QUIRE_D32(0), QUIRE_D32(32)
+#define QUIRE_D48 QUIRE_D32(0), QUIRE_D16(32)
+#define QUIRE_D64 QUIRE_D48, QUIRE_D16(48)
 // `shape` and `type` are the instruction's, `accumulates` the operand that says whether d is added to.
 #define QUIRE_WGMMA(shape, type, accumulates, registers, operands) \
   "{\n.reg .pred p;\nsetp.ne.b32 p, " accumulates                  \
@@ -143,6 +146,8 @@ __device__ __forceinline__ void wgmma_rows(float (&d)[kRegisters], uint64_t a, u
     QUIRE_ROWS("m64n32k16", type, "%18", QUIRE_R16, "%16, %17", QUIRE_D16(0)); \
   } else if constexpr (kRegisters == 32) {                                     \
     QUIRE_ROWS("m64n64k16", type, "%34", QUIRE_R32, "%32, %33", QUIRE_D32(0)); \
+  } else if constexpr (kRegisters == 48) {                                     \
+    QUIRE_ROWS("m64n96k16", type, "%50", QUIRE_R48, "%48, %49", QUIRE_D48);    \
   } else {                                                                     \
     static_assert(kRegisters == 64);                                           \
     QUIRE_ROWS("m64n128k16", type, "%66", QUIRE_R64, "%64, %65", QUIRE_D64);   \
@@ -188,10 +193,12 @@ __device__ __forceinline__ void wgmma_values(float (&d)[32], const uint32_t (&a)
 
 #undef QUIRE_WGMMA
 #undef QUIRE_D64
+#undef QUIRE_D48
 #undef QUIRE_D32
 #undef QUIRE_D16
 #undef QUIRE_D8
 #undef QUIRE_R64
+#undef QUIRE_R48
 #undef QUIRE_R32
 #undef QUIRE_R16
 #undef QUIRE_R8

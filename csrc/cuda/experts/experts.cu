@@ -87,21 +87,41 @@ template <typename T>
 __global__ void __launch_bounds__(256)
     combine_vectors_kernel(T* out, int64_t out_stride, const T* outer, const int32_t* slots,
                            const float* weights, int top_k, int n) {
-  constexpr int kSize = Vec<T>::kSize;
+  constexpr int kSize = Vec<T>::kSize, kAtOnce = 8;
   let_next_start();
-  wait_for_inputs();
   const int64_t t = blockIdx.x;
   const int i = static_cast<int>(blockIdx.y * 256 + threadIdx.x) * kSize;
+  int slot[kAtOnce];
+  float weight[kAtOnce];
+  // The products let this kernel start when they have the choices themselves: these are there.
+  const auto find = [&](int first) {
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      const bool is_choice = first + j < top_k;
+      slot[j] = is_choice ? __ldcg(slots + t * top_k + first + j) : -1;
+      weight[j] = is_choice ? __ldcg(weights + t * top_k + first + j) : 0.0F;
+    }
+  };
+  find(0);
+  wait_for_inputs();
   if (i >= n) return;
   float sums[kSize] = {};
-#pragma unroll 4
-  for (int j = 0; j < top_k; ++j) {
-    const int slot = slots[t * top_k + j];
-    if (slot < 0) continue;
-    const Vec<T> row = Vec<T>::load(outer + static_cast<int64_t>(slot) * n + i);
-    const float weight = weights[t * top_k + j];
+  for (int first = 0; first < top_k; first += kAtOnce) {
+    if (first > 0) find(first);
+    uint4 rows[kAtOnce];
 #pragma unroll
-    for (int e = 0; e < kSize; ++e) sums[e] = fmaf(weight, to_float(row.x[e]), sums[e]);
+    for (int j = 0; j < kAtOnce; ++j) {
+      rows[j] = slot[j] >= 0
+                    ? __ldcg(reinterpret_cast<const uint4*>(outer + static_cast<int64_t>(slot[j]) * n + i))
+                    : uint4{};
+    }
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      if (slot[j] < 0) continue;
+      const auto row = __builtin_bit_cast(Vec<T>, rows[j]);
+#pragma unroll
+      for (int e = 0; e < kSize; ++e) sums[e] = fmaf(weight[j], to_float(row.x[e]), sums[e]);
+    }
   }
   Vec<T> result;
 #pragma unroll

@@ -29,8 +29,8 @@ __global__ void __launch_bounds__(few_rows::kThreads, few_rows::kBlocksPerSm)
   constexpr int kTeams = kWarps / kDepthWarps, kBlockOutputs = kOutputs<kDepthWarps, kRowTiles, kGated>;
   constexpr int kTeamOutputs = kBlockOutputs / kTeams, kTileOutputs = kTeamOutputs / kRowTiles;
   __shared__ alignas(8) float parts[kWarps][kRowTiles * kTileRows][kTiles * kTileTokens + 2];
-  let_next_start();
   wait_for_inputs();
+  let_next_start();  // not earlier: the sum reads at once who was chosen, which is there by now
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int g = lane / 4, t = lane % 4, team = warp / kDepthWarps;
   const int groups = ceil_div(p.n, kBlockOutputs);

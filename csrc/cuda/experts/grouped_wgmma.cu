@@ -33,7 +33,7 @@ template <int kSlots>
 constexpr int kStageBytes = kWeightBytes + kSlots * kRowBytes;
 // As many as there is room for.
 template <int kSlots>
-constexpr int kStages = kSlots > 64   ? 4
+constexpr int kStages = kSlots > 96   ? 4
                         : kSlots > 32 ? 5
                                       : 6;
 template <int kSlots>
@@ -351,7 +351,7 @@ void launch(const LaunchContext& ctx, const ExpertProduct<T>& p, int num_experts
 
 bool has_grouped_wgmma() {
   const DeviceLimits& limits = device_limits();
-  const int bytes = std::max({kSharedBytes<16>, kSharedBytes<32>, kSharedBytes<64>, kSharedBytes<128>});
+  const int bytes = std::max({kSharedBytes<32>, kSharedBytes<96>, kSharedBytes<128>});
   return limits.compute_capability / 10 == 9 && shared_memory_fits(bytes, limits.max_shared_bytes_per_block);
 }
 
@@ -359,7 +359,7 @@ int wgmma_item_slots(int64_t choices, int num_experts) {
   // Four deviations more than the mean of choices that are independent: an expert that has more reads its
   // weights again, from the L2 cache.
   const int64_t mean = ceil_div<int64_t>(choices, num_experts);
-  for (const int slots : {16, 32, 64}) {
+  for (const int slots : {16, 32, 64, 96}) {
     if (slots >= mean && (slots - mean) * (slots - mean) >= 16 * mean) return slots;
   }
   return 128;
@@ -374,6 +374,7 @@ void multiply_grouped_wgmma(const LaunchContext& ctx, const ExpertProduct<T>& pr
     case 16: return launch<T, 16>(ctx, product, num_experts, is_gated);
     case 32: return launch<T, 32>(ctx, product, num_experts, is_gated);
     case 64: return launch<T, 64>(ctx, product, num_experts, is_gated);
+    case 96: return launch<T, 96>(ctx, product, num_experts, is_gated);
     default: return launch<T, 128>(ctx, product, num_experts, is_gated);
   }
 }

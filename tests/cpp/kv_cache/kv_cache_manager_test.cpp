@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <memory>
 #include <numeric>
+#include <random>
 
 #include "kv_cache/kv_cache_planner.h"
 #include "kv_cache/small_specs.h"
@@ -245,6 +247,75 @@ TEST(KVCacheManagerTest, GroupsTakeMemoryFromOneAnother) {
   EXPECT_EQ(manager.num_free_blocks(), 0);
   manager.free(b);
   EXPECT_EQ(manager.num_free_blocks(), 30);
+}
+
+// On a device, whose groups have the same addresses: 256 blocks of the first group's size, a half of which is
+// two of the window's.
+TEST(KVCacheManagerTest, OverlaidGroupsNeverHaveTheSameMemory) {
+  KVCacheDemand demand;
+  demand.bytes = 257 * 8192 + 4096;
+  demand.max_model_len = 100;
+  demand.max_useful_tokens = 1'000'000;
+  demand.max_tokens_in_flight = 8;
+  demand.stays = true;
+  const KVCacheConfig plan =
+      plan_kv_cache({spec_of(), spec_of(KVCacheKind::kSlidingWindow, 4), spec_of()}, demand);
+  ASSERT_TRUE(plan.overlaid);
+  const int64_t num_bytes = plan.memory_bytes(/*maps_on_demand=*/false);
+  KVCacheManager manager(plan, caching());
+  std::mt19937 random(3);
+  const auto below = [&](size_t n) { return random() % n; };
+  std::vector<std::unique_ptr<Request>> running;
+  size_t most = 0;
+  int refused = 0;
+  for (int i = 0; i < 4000; ++i) {
+    const size_t which = running.empty() ? 0 : below(running.size());
+    if (i % 1000 < 500 && below(3) == 0) {
+      // Some prompts come again, and are found.
+      const auto first = static_cast<int32_t>(below(40)) * 100;
+      auto next =
+          std::make_unique<Request>(request(i + 1, tokens(1 + static_cast<int32_t>(below(90)), first)));
+      ComputedBlocks computed;
+      manager.find_computed_blocks(*next, computed);
+      const int32_t left = next->num_tokens() - computed.num_tokens;
+      if (manager.fits(*next, computed, next->num_tokens(), 8, 0) &&
+          manager.allocate_slots(*next, std::min(left, 8), &computed)) {
+        next->run(computed.num_tokens, 0, 0.0);
+        step(*next, std::min(left, 8));
+        running.push_back(std::move(next));
+      } else {
+        ++refused;
+      }
+    } else if (!running.empty() && (below(6) == 0 || !go_on(manager, *running[which], 1 + below(8)))) {
+      manager.free(*running[which]);
+      running.erase(running.begin() + static_cast<std::ptrdiff_t>(which));
+    }
+    most = std::max(most, running.size());
+    std::vector<KVExtent> extents;
+    manager.take_extents(extents);
+    ASSERT_TRUE(extents.empty());  // nothing is to be done for memory that stays
+    // Who holds each kilobyte; prefixes are shared within a group.
+    std::vector<int> holders(static_cast<size_t>(num_bytes / 1024), -1);
+    for (const auto& r : running) {
+      for (int g = 0; g < 2; ++g) {
+        const KVCacheGroup& group = plan.groups[static_cast<size_t>(g)];
+        for (const BlockId id : r->blocks()[static_cast<size_t>(g)].ids) {
+          if (id == kNullBlock) continue;
+          const int64_t begin = plan.overlaid_begin(group) + id * group.block_bytes();
+          ASSERT_LE(begin + group.block_bytes(), num_bytes);
+          for (int64_t byte = begin; byte < begin + group.block_bytes(); byte += 1024) {
+            int& holder = holders[static_cast<size_t>(byte / 1024)];
+            ASSERT_TRUE(holder < 0 || holder == 2 * id + g) << i;
+            holder = 2 * id + g;
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GT(most, 10U);
+  EXPECT_GT(refused, 10);
+  for (const auto& r : running) manager.free(*r);
+  EXPECT_EQ(manager.num_free_blocks() * 8192, plan.bytes);
 }
 
 TEST(KVCacheManagerTest, LentMemoryIsTheOthersOnlyWhenTheStepThatUnmapsItHasRun) {

@@ -52,21 +52,67 @@ TEST(KVCachePlannerTest, AWindowNeedsLessThanTheWholeSequence) {
 }
 
 // Two layers that keep everything and one with a window, on a device: 1000 tokens need 250 blocks of 8 KiB
-// and, with 20 tokens in flight, (12 - 1 + 20) / 4 + 1 = 9 blocks of 4 KiB.
+// and, with 20 tokens in flight, (12 - 1 + 20) / 4 + 1 = 9 blocks of a size that has nothing in common with
+// the others'.
 class DividedKVCacheTest : public testing::Test {
  protected:
   DividedKVCacheTest() {
     demand_.max_model_len = 1000;
     demand_.max_useful_tokens = 1'000'000;
     demand_.max_tokens_in_flight = 20;
-    demand_.divides_memory = true;
+    demand_.stays = true;
+    layers_[1].page_bytes = kWindow;
   }
-  static constexpr int64_t kFull = 8192, kWindow = 4096;
+  static constexpr int64_t kFull = 8192, kWindow = 4099;
   static constexpr int64_t kOneSequence = 250 * kFull + 9 * kWindow, kNullBlocks = kFull + kWindow;
 
-  const std::vector<KVCacheSpec> layers_ = {spec_of(), spec_of(KVCacheKind::kSlidingWindow, 12), spec_of()};
+  std::vector<KVCacheSpec> layers_ = {spec_of(), spec_of(KVCacheKind::kSlidingWindow, 12), spec_of()};
   KVCacheDemand demand_;
 };
+
+// The same where two of the window's blocks are as large as one of the others: an extent is 8 KiB.
+class OverlaidKVCacheTest : public DividedKVCacheTest {
+ protected:
+  OverlaidKVCacheTest() { layers_[1].page_bytes = kWindow; }
+  static constexpr int64_t kWindow = 4096, kExtent = 8192;
+  static constexpr int64_t kOneSequence = 250 * kExtent + 5 * kExtent, kNullBlocks = kFull + kWindow;
+};
+
+TEST_F(OverlaidKVCacheTest, EitherGroupCanHaveAllOfTheMemory) {
+  for (const int64_t extra : {int64_t{0}, kExtent - 1, kExtent, 100 * kExtent + 77}) {
+    demand_.bytes = kOneSequence + kNullBlocks + extra;
+    const KVCacheConfig plan = plan_kv_cache(layers_, demand_);
+    ASSERT_TRUE(plan.overlaid);
+    EXPECT_EQ(plan.bytes, (kOneSequence + extra) / kExtent * kExtent);
+    EXPECT_EQ(plan.min_bytes, kOneSequence);
+    EXPECT_LE(plan.memory_bytes(/*maps_on_demand=*/false), demand_.bytes);
+    for (const KVCacheGroup& group : plan.groups) {
+      EXPECT_EQ(group.extent_bytes(), kExtent);
+      EXPECT_EQ((group.num_blocks - 1) * group.block_bytes(), plan.bytes);
+      // Block 1 of each begins behind all blocks 0.
+      EXPECT_EQ(plan.overlaid_begin(group) + group.block_bytes(), kFull);
+    }
+  }
+}
+
+TEST_F(OverlaidKVCacheTest, MemoryThatNobodyCanFillIsNotTaken) {
+  demand_.bytes = 100 * kOneSequence;
+  demand_.max_useful_tokens = 3000;
+  EXPECT_EQ(plan_kv_cache(layers_, demand_).bytes, 750 * kFull + 750 * kWindow);
+}
+
+TEST_F(OverlaidKVCacheTest, LittleMemoryIsDivided) {
+  demand_.max_model_len = 16;
+  demand_.num_blocks = 41;  // 60 extents
+  EXPECT_FALSE(plan_kv_cache(layers_, demand_).overlaid);
+  demand_.num_blocks = 44;
+  EXPECT_TRUE(plan_kv_cache(layers_, demand_).overlaid);
+  // What is rounded up to whole extents must not make one sequence too long.
+  demand_.max_model_len = 1000;
+  demand_.num_blocks = 0;
+  demand_.bytes = kOneSequence + kNullBlocks - 1;
+  EXPECT_FALSE(plan_kv_cache(layers_, demand_).overlaid);
+}
 
 TEST_F(DividedKVCacheTest, EachGroupGetsItsPartAndAllTogetherNoMoreThanThereIs) {
   for (const int64_t extra : {0, 1, 4095, 100'000, 10'000'000, 123'456'789}) {
@@ -98,7 +144,7 @@ TEST_F(DividedKVCacheTest, LessThanOneSequenceIsRefused) {
   for (const int64_t bytes : {kOneSequence + kNullBlocks - 1, kOneSequence / 2, kNullBlocks, int64_t{0}}) {
     demand_.bytes = bytes;
     const std::string text = error_of([&] { plan_kv_cache(layers_, demand_); });
-    EXPECT_NE(text.find("max_model_len 1000 needs 2097152 bytes (251 blocks)"), std::string::npos) << text;
+    EXPECT_NE(text.find("max_model_len 1000 needs 2097182 bytes (251 blocks)"), std::string::npos) << text;
     EXPECT_NE(text.find("kv_cache_memory_bytes"), std::string::npos) << text;
   }
 }
@@ -115,7 +161,8 @@ TEST_F(DividedKVCacheTest, TheOverrideCountsForEveryGroup) {
   const std::string text = error_of([&] { plan_kv_cache(layers_, demand_); });
   EXPECT_NE(text.find("(251 blocks)"), std::string::npos) << text;
   EXPECT_NE(text.find("num_gpu_blocks_override"), std::string::npos) << text;
-  demand_.divides_memory = false;
+  demand_.stays = false;
+  layers_[1].page_bytes = 4096;
   EXPECT_NO_THROW(plan_kv_cache(layers_, demand_));
 }
 
