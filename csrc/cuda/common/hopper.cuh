@@ -53,6 +53,10 @@ __device__ __forceinline__ void copy_tensor(uint32_t to, const void* map, int co
       "l"(map), "r"(column), "r"(row), "r"(matrix), "r"(barrier)
       : "memory");
 }
+// Before a map is used first.
+__device__ __forceinline__ void prefetch_map(const void* map) {
+  asm volatile("prefetch.tensormap [%0];\n" ::"l"(map) : "memory");
+}
 // Ordinary writes to shared memory before this are seen by wgmma after the next barrier.
 __device__ __forceinline__ void fence_for_async() {
   asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");

@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(few_rows::kThreads, few_rows::kBlocksPerSm)
     next_depth = first_depth;
     if (next_unit / groups != item) {
       item = next_unit / groups;
-      expert_weight = p.weight + p.plan.item_expert[item] * p.weight_stride;
+      expert_weight = p.weight + p.plan.items[item].expert * p.weight_stride;
     }
     const int first = next_unit % groups * kBlockOutputs + team * kTeamOutputs + g;
 #pragma unroll
@@ -86,9 +86,9 @@ __global__ void __launch_bounds__(few_rows::kThreads, few_rows::kBlocksPerSm)
   for (int current = -1; unit < end; ++unit) {
     if (unit / groups != current) {
       current = unit / groups;
-      expert = p.plan.item_expert[current];
-      first_slot = p.plan.item_first[current];
-      count = p.plan.item_count[current];
+      expert = p.plan.items[current].expert;
+      first_slot = p.plan.items[current].first_slot;
+      count = p.plan.items[current].count;
 #pragma unroll
       for (int tile = 0; tile < kTiles; ++tile) {
         const int slot = first_slot + min(tile * kTileTokens + g, count - 1);
@@ -155,9 +155,10 @@ template <typename T, bool kGated>
 __global__ void __launch_bounds__(few_rows::kThreads) plain_kernel(const ExpertProduct<T> p) {
   using namespace few_rows;
   constexpr int kTokens = 8;
-  const int expert = p.plan.item_expert[blockIdx.x];
+  const ExpertItem item = p.plan.items[blockIdx.x];
+  const int expert = item.expert;
   if (expert < 0) return;
-  const int first_slot = p.plan.item_first[blockIdx.x], count = p.plan.item_count[blockIdx.x];
+  const int first_slot = item.first_slot, count = item.count;
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int output = static_cast<int>(blockIdx.y) * kWarps + warp;
   if (output >= p.n) return;

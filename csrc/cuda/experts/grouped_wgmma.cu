@@ -3,11 +3,11 @@
 // A tile is 256 rows of an expert's weight, of which 128 are the gate's and 128 up's where the product is
 // gated, by an item's slots, 16 to 128. The rows of the weight are what the tensor cores take 64 of at least,
 // so that few slots cost no more than there are. A warp sends for the rows of both, 64 columns a stage, by
-// tensor copies. The slots' rows lie together; those of up to 32 may lie where the tokens' do, then each has
-// a copy of its own, by a lane of its own. Of more that takes too long: they are spread first. Two warpgroups
-// multiply 64 rows of either half each, so that a thread has the gate's and up's of an output. All tiles of
-// an expert with the same rows of the weight follow each other, so that these come from the L2 cache after
-// the first.
+// tensor copies. The slots' rows lie together; those of up to 16 may lie where the tokens' do, then each has
+// a copy of its own, by a lane of its own. Of more that takes longer than to spread them first. Two
+// warpgroups multiply 64 rows of either half each, so that a thread has the gate's and up's of an output. All
+// tiles of an expert with the same rows of the weight follow each other, so that these come from the L2 cache
+// after the first.
 //
 // Where the plan is there already, with slots that lie together, the weights of a block's first stages are on
 // their way before the kernel in front has ended.
@@ -44,7 +44,7 @@ template <bool kGated>
 constexpr int kOutputs = kGated ? kHalfRows : kRows;
 
 template <int kSlots, bool kGated>
-constexpr bool kGathers = kGated && kSlots <= 32;
+constexpr bool kGathers = kGated && kSlots <= 16;
 
 template <typename T>
 struct Parameters {
@@ -66,20 +66,25 @@ struct Tile {
   int expert, first_slot, count, first_output;
 };
 
-// The block's next tile; false when there is none. Called by all with the same numbers. The plan is read past
-// the L1 cache, where that of a layer before may be: the kernel in front may still run.
+// Past the L1 cache, where the plan of a layer before may be: the kernel in front may still run.
+__device__ __forceinline__ ExpertItem load_item(const ExpertPlan& plan, int item) {
+  return __builtin_bit_cast(ExpertItem, __ldcg(reinterpret_cast<const int4*>(plan.items + item)));
+}
+
+// The block's next tile; false when there is none. Called by all with the same numbers. Where an expert has
+// one item there is one thing to load.
 template <typename T, bool kGated>
 __device__ __forceinline__ bool find_tile(const ExpertProduct<T>& p, int index, Tile& tile) {
   const int columns = (p.n + kOutputs<kGated> - 1) / kOutputs<kGated>;
-  if (index >= __ldcg(p.plan.num_items) * columns) return false;
+  const int any = index / columns;
+  if (any >= p.plan.max_items) return false;
+  ExpertItem item = load_item(p.plan, any);
+  if (item.expert < 0) return false;
   // Of the expert of this item are all tiles from that of its first item on.
-  const int any = index / columns, first_item = __ldcg(p.plan.item_group + any);
-  const int in_expert = index - first_item * columns, items = __ldcg(p.plan.item_group_size + any);
-  const int item = first_item + in_expert % items;
-  tile.expert = __ldcg(p.plan.item_expert + item);
-  tile.first_slot = __ldcg(p.plan.item_first + item);
-  tile.count = __ldcg(p.plan.item_count + item);
-  tile.first_output = in_expert / items * kOutputs<kGated>;
+  const int first_item = any - item.index, in_expert = index - first_item * columns;
+  const int column = in_expert / item.of, wanted = in_expert % item.of;
+  if (wanted != item.index) item = load_item(p.plan, first_item + wanted);
+  tile = {item.expert, item.first_slot, item.count, column * kOutputs<kGated>};
   return true;
 }
 
@@ -306,6 +311,8 @@ __global__ void __launch_bounds__(kThreads, 1)
       init_barrier(barriers.empty(i), kConsumerWarps);
     }
     fence_for_async();
+    prefetch_map(&all.weights);
+    prefetch_map(&all.x);
   }
   __syncthreads();
   if (threadIdx.x < 128) {
@@ -365,7 +372,7 @@ int wgmma_item_slots(int64_t choices, int num_experts) {
   return 128;
 }
 
-bool wgmma_gathers(int item_slots) { return item_slots <= 32; }
+bool wgmma_gathers(int item_slots) { return item_slots <= 16; }
 
 template <typename T>
 void multiply_grouped_wgmma(const LaunchContext& ctx, const ExpertProduct<T>& product, int num_experts,

@@ -121,14 +121,12 @@ __device__ __forceinline__ void write_plan(const ExpertPlan& plan, const Choices
   counts[e] = first + before;
   if (blockIdx.x == 0) {
     for (int i = 0; i < items; ++i) {
-      plan.item_expert[first_item + i] = e;
-      plan.item_first[first_item + i] = first + i * plan.item_slots;
-      plan.item_count[first_item + i] = min(plan.item_slots, count - i * plan.item_slots);
-      plan.item_group[first_item + i] = first_item;
-      plan.item_group_size[first_item + i] = items;
+      plan.items[first_item + i] = {e, first + i * plan.item_slots,
+                                    min(plan.item_slots, count - i * plan.item_slots),
+                                    static_cast<int16_t>(i), static_cast<int16_t>(items)};
     }
     if (e == 0) *plan.num_items = Packed::items(total);
-    for (int i = Packed::items(total) + e; i < plan.max_items; i += kThreads) plan.item_expert[i] = -1;
+    for (int i = Packed::items(total) + e; i < plan.max_items; i += kThreads) plan.items[i].expert = -1;
   }
   __syncthreads();
   for_each(choices.expert_ids, choices.begin(blockIdx.x), choices.begin(blockIdx.x + 1),
@@ -203,27 +201,22 @@ int max_expert_items(int64_t choices, int num_experts, int item_slots) {
 
 size_t expert_plan_bytes(int64_t choices, int num_experts, int max_items) {
   return 2 * rounded(static_cast<size_t>(choices) * sizeof(int32_t)) +
-         5 * rounded(static_cast<size_t>(max_items) * sizeof(int32_t)) + rounded(sizeof(int32_t)) +
+         rounded(static_cast<size_t>(max_items) * sizeof(ExpertItem)) + rounded(sizeof(int32_t)) +
          rounded(static_cast<size_t>(sorting_blocks(choices) * num_experts) * sizeof(int32_t));
 }
 
 ExpertPlan place_expert_plan(void* memory, int64_t choices, int num_experts, int max_items, int item_slots) {
   auto* at = static_cast<std::byte*>(memory);
-  const auto take = [&at](int64_t count) {
-    auto* out = reinterpret_cast<int32_t*>(at);
-    at += rounded(static_cast<size_t>(count) * sizeof(int32_t));
-    return out;
+  const auto take = [&at]<typename T>(T*& place, int64_t count) {
+    place = reinterpret_cast<T*>(at);
+    at += rounded(static_cast<size_t>(count) * sizeof(T));
   };
   ExpertPlan plan{};
-  plan.token = take(choices);
-  plan.slot = take(choices);
-  plan.item_expert = take(max_items);
-  plan.item_first = take(max_items);
-  plan.item_count = take(max_items);
-  plan.item_group = take(max_items);
-  plan.item_group_size = take(max_items);
-  plan.num_items = take(1);
-  plan.block_counts = take(static_cast<int64_t>(sorting_blocks(choices)) * num_experts);
+  take(plan.token, choices);
+  take(plan.slot, choices);
+  take(plan.items, max_items);
+  take(plan.num_items, 1);
+  take(plan.block_counts, static_cast<int64_t>(sorting_blocks(choices)) * num_experts);
   plan.num_slots = static_cast<int>(choices);
   plan.max_items = max_items;
   plan.item_slots = item_slots;

@@ -8,19 +8,22 @@
 
 namespace quire::cuda {
 
+// Slots of one expert that are computed together. Its items are neighbours.
+struct alignas(16) ExpertItem {
+  int32_t expert;  // -1 beyond the last item
+  int32_t first_slot, count;
+  int16_t index, of;  // among its expert's items, which are so many
+};
+
 // A slot is a token at one of its experts; slots of one expert lie together, and are cut into items of so
 // many.
 struct ExpertPlan {
-  int32_t* token;            // [slots] of each slot
-  int32_t* slot;             // [choices] of each choice; -1: none
-  int32_t* item_expert;      // [max_items]; -1 beyond the last
-  int32_t* item_first;       // [max_items] its first slot
-  int32_t* item_count;       // [max_items] its slots
-  int32_t* item_group;       // [max_items] the first item of its expert
-  int32_t* item_group_size;  // [max_items] how many its expert has
-  int32_t* num_items;        // [1]
-  int32_t* block_counts;     // [sorting blocks, E] choices of each expert
-  int num_slots;             // room for so many
+  int32_t* token;         // [slots] of each slot
+  int32_t* slot;          // [choices] of each choice; -1: none
+  ExpertItem* items;      // [max_items]
+  int32_t* num_items;     // [1]
+  int32_t* block_counts;  // [sorting blocks, E] choices of each expert
+  int num_slots;          // room for so many
   int max_items;
   int item_slots;  // at most, of an item
 };
