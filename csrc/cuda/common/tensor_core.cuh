@@ -38,7 +38,8 @@ __device__ __forceinline__ void load_matrices_transposed(uint32_t (&r)[4], uint3
                : "memory");
 }
 
-// A matrix of 8 x 8 16-bit elements that a warp has, lane 4 r + c elements 2 c and 2 c + 1 of row r, transposed.
+// A matrix of 8 x 8 16-bit elements that a warp has, lane 4 r + c elements 2 c and 2 c + 1 of row r,
+// transposed.
 __device__ __forceinline__ uint32_t transposed(uint32_t x) {
   uint32_t out;
   asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;\n" : "=r"(out) : "r"(x));
