@@ -71,7 +71,7 @@ struct MemoryPlan {
   int32_t block_size = 0;
   int64_t num_blocks = 0;       // of every group of layers
   int64_t kv_bytes_of_one = 0;  // what one sequence of max_model_len takes
-  double max_concurrency = 0;   // sequences of max_model_len at once
+  double max_concurrency = 0;   // sequences of max_model_len that generate at once
   std::string problem;          // why an engine would refuse to start; empty: it would not
   std::vector<PlanSuggestion> suggestions;
 

@@ -54,7 +54,7 @@ MemoryPlan plan_once(const EngineConfig& config, const PlannedDevice& device) {
     }
     // A device's is taken at once, whether blocks use all of it or not.
     plan.memory.kv_cache = device.is_cuda() ? rank.available_kv_cache_bytes : used;
-    plan.max_concurrency = static_cast<double>(kv_cache.bytes) / static_cast<double>(kv_cache.min_bytes);
+    plan.max_concurrency = sequences_at_once(kv_cache, demand);
   } catch (const InvalidArgument& refused) {
     plan.problem = refused.what();
     return plan;

@@ -149,4 +149,25 @@ KVCacheConfig plan_kv_cache(const std::vector<KVCacheSpec>& layers, const KVCach
   return config;
 }
 
+double sequences_at_once(const KVCacheConfig& config, const KVCacheDemand& demand) {
+  const auto held_bytes = [&](const KVCacheGroup& group) {
+    return GroupPolicy(group.spec).max_blocks_held(demand.max_model_len, /*max_tokens_in_flight=*/1) *
+           group.block_bytes();
+  };
+  // Of `bytes`, where one sequence may hold `most` at its beginning, and each `held` as it goes on.
+  const auto count = [](int64_t bytes, int64_t most, int64_t held) {
+    return static_cast<double>(bytes - (most - held)) / static_cast<double>(held);
+  };
+  int64_t all_held = 0;
+  double least = std::numeric_limits<double>::infinity();
+  for (const KVCacheGroup& group : config.groups) {
+    const int64_t held = held_bytes(group);
+    all_held += held;
+    least = std::min(
+        least, count(int64_t{group.num_blocks - 1} * group.block_bytes(), needed_bytes(group, demand), held));
+  }
+  const bool divided = config.groups.size() > 1 && demand.stays && !config.overlaid;
+  return divided ? least : count(config.bytes, config.min_bytes, all_held);
+}
+
 }  // namespace quire

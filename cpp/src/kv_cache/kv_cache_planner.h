@@ -25,4 +25,8 @@ struct KVCacheDemand {
 // max_model_len tokens does not fit, with what would do.
 KVCacheConfig plan_kv_cache(const std::vector<KVCacheSpec>& layers, const KVCacheDemand& demand);
 
+// How many sequences of max_model_len tokens generate side by side: what steps in flight compute of their
+// prompts is kept for one of them, or for as many parts as there are.
+double sequences_at_once(const KVCacheConfig& config, const KVCacheDemand& demand);
+
 }  // namespace quire

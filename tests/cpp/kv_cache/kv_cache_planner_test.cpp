@@ -101,6 +101,25 @@ TEST_F(OverlaidKVCacheTest, MemoryThatNobodyCanFillIsNotTaken) {
   EXPECT_EQ(plan_kv_cache(layers_, demand_).bytes, 750 * kFull + 750 * kWindow);
 }
 
+// As they go on, windows hold (12 - 1 + 1) / 4 + 1 = 4 blocks.
+TEST_F(OverlaidKVCacheTest, SequencesAtOnceAreCountedAsTheyGoOn) {
+  constexpr int64_t kHeld = 250 * kFull + 4 * kWindow;
+  for (const int64_t count : {1, 2, 10}) {
+    demand_.bytes = kOneSequence + (count - 1) * kHeld + kNullBlocks;
+    EXPECT_EQ(sequences_at_once(plan_kv_cache(layers_, demand_), demand_), static_cast<double>(count));
+  }
+  // A group alone: as much for each.
+  demand_.bytes = 4 * 250 * 4096 + 4096;
+  EXPECT_EQ(sequences_at_once(plan_kv_cache({spec_of()}, demand_), demand_), 4.0);
+}
+
+TEST_F(DividedKVCacheTest, SequencesAtOnceAreThoseOfTheSmallerPart) {
+  demand_.num_blocks = 500 + 1;
+  const KVCacheConfig plan = plan_kv_cache(layers_, demand_);
+  ASSERT_FALSE(plan.overlaid);
+  EXPECT_EQ(sequences_at_once(plan, demand_), 2.0);
+}
+
 TEST_F(OverlaidKVCacheTest, LittleMemoryIsDivided) {
   demand_.max_model_len = 16;
   demand_.num_blocks = 41;  // 60 extents
