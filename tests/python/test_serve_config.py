@@ -124,10 +124,10 @@ def test_what_kubernetes_says_of_a_service_of_our_name_is_not_meant_for_us(
     assert dumped(capsys)["port"] == 8000
 
 
-def test_a_port_that_is_taken_is_said_to_be_before_a_model_is_loaded(
+def test_a_port_that_is_taken_is_said_to_be_before_a_model_is_looked_for(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("quire.serve.app.Server.start", lambda *_: pytest.fail("it was loaded"))
+    monkeypatch.setattr("quire.config.make_engine_config", lambda *_, **__: pytest.fail("it was looked for"))
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

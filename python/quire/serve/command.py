@@ -134,8 +134,8 @@ def run_serve(args: argparse.Namespace) -> int:
     except OSError as error:
         raise ValueError(f"log_file cannot be opened: {error}") from None
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    name = (*config.served_model_name, model_name(make_engine_config(args, model=DEMO_MODEL).model))[0]
     sockets = bind(config)
+    name = (*config.served_model_name, model_name(make_engine_config(args, model=DEMO_MODEL).model))[0]
     tracer = _tracer(config.otlp_traces_endpoint, name)
     metrics = PrometheusMetrics(model_name=name, alias_vllm=config.vllm_metrics)
     engine_config = make_engine_config(args, model=DEMO_MODEL, metric_sink=metrics)
