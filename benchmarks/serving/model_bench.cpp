@@ -6,8 +6,7 @@
 //
 // A decode row's time per output token is that while all of its requests generate: from the last one's first
 // token until the first one ends. Its floor is the bytes that a step must read (model_shapes.h) at the rate
-// of
-// --read-tbps. A prefill row's is that of a prompt until its first token; beside it is the rate of its
+// of --read-tbps. A prefill row's is that of a prompt until its first token; beside it is the rate of its
 // operations, attention's among them, over --dense-tflops, and that of its linears and experts alone, for
 // which attention is lost time. Rows are those of the shape where none are given.
 #include <quire/engine.h>
@@ -91,7 +90,8 @@ class Generation {
       end_ = {now(), num_tokens_[i], total_};
     }
     if (!output.finished) return;
-    if (completion.finish_reason != FinishReason::kLength) error_ = completion.error;
+    if (completion.finish_reason != FinishReason::kLength)
+      error_ = "a request did not reach its length: " + completion.error;
     if (++num_ended_ == num_tokens_.size()) all_ended_.notify_one();
   }
 

@@ -154,7 +154,7 @@ class KVCacheManager {
   int32_t hit_length(const Group& group, const Request& request, int32_t max_tokens) const;
   bool make_room();
   bool map_blocks(Group& group, int32_t num_blocks);
-  int32_t take_overlaid_extent();
+  int32_t find_overlaid_extent();
   void add_extent(size_t group, BlockId first_block, int32_t num_blocks, bool map);
   void skip_blocks(Group& group, RequestBlocks& held, int32_t first_needed);
   void count_slots(Request& request) const;

@@ -53,7 +53,7 @@ bool KVCacheManager::map_blocks(Group& group, int32_t num_blocks) {
     BlockId first_block = 0;
     int32_t num_mapped = 0;
     if (overlaid_) {
-      group.pool.map_extent_at(take_overlaid_extent(), first_block, num_mapped);
+      group.pool.map_extent_at(find_overlaid_extent(), first_block, num_mapped);
     } else if (!group.pool.map_extent(first_block, num_mapped)) {
       return false;
     }
@@ -65,7 +65,7 @@ bool KVCacheManager::map_blocks(Group& group, int32_t num_blocks) {
 }
 
 // One that no group has mapped: as long as there are bytes to be had, there is one.
-int32_t KVCacheManager::take_overlaid_extent() {
+int32_t KVCacheManager::find_overlaid_extent() {
   while (first_overlaid_ < overlaid_extents_.size() && overlaid_extents_[first_overlaid_] != 0)
     ++first_overlaid_;
   QUIRE_CHECK(first_overlaid_ < overlaid_extents_.size());

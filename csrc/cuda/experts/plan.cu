@@ -102,7 +102,8 @@ __global__ void __launch_bounds__(kThreads) count_kernel(const ExpertPlan plan, 
   if (e < choices.num_experts) plan.block_counts[blockIdx.x * choices.num_experts + e] = counts[e];
 }
 
-// Two numbers that are summed together: choices, up to 2^17, and items.
+// Two numbers that are summed together: choices, below 2^18 (kMaxSlots), and items, below 2^13, for an item
+// has few slots only where choices are few.
 struct Packed {
   static constexpr int kBits = 18;
   static __device__ int pack(int choices, int items) { return choices | items << kBits; }

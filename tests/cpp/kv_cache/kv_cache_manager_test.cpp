@@ -267,7 +267,7 @@ TEST(KVCacheManagerTest, OverlaidGroupsNeverHaveTheSameMemory) {
   const auto below = [&](size_t n) { return random() % n; };
   std::vector<std::unique_ptr<Request>> running;
   size_t most = 0;
-  int refused = 0;
+  int refused = 0, found = 0;
   for (int i = 0; i < 4000; ++i) {
     const size_t which = running.empty() ? 0 : below(running.size());
     if (i % 1000 < 500 && below(3) == 0) {
@@ -280,6 +280,7 @@ TEST(KVCacheManagerTest, OverlaidGroupsNeverHaveTheSameMemory) {
       const int32_t left = next->num_tokens() - computed.num_tokens;
       if (manager.fits(*next, computed, next->num_tokens(), 8, 0) &&
           manager.allocate_slots(*next, std::min(left, 8), &computed)) {
+        found += computed.num_tokens > 0 ? 1 : 0;
         next->run(computed.num_tokens, 0, 0.0);
         step(*next, std::min(left, 8));
         running.push_back(std::move(next));
@@ -314,6 +315,7 @@ TEST(KVCacheManagerTest, OverlaidGroupsNeverHaveTheSameMemory) {
   }
   EXPECT_GT(most, 10U);
   EXPECT_GT(refused, 10);
+  EXPECT_GT(found, 10);
   for (const auto& r : running) manager.free(*r);
   EXPECT_EQ(manager.num_free_blocks() * 8192, plan.bytes);
 }
