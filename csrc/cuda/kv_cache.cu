@@ -68,11 +68,14 @@ __device__ __forceinline__ T* cache_element(const RotateAndStore& p, int64_t slo
 //
 // With kNorm all of a head is rotated, by 2^i neighbours in a warp. The sum of its squares is added up in the
 // order of rms_norm's kernel, whose lanes have one vector each of up to 32, or two of 64.
+//
+// Slots, positions and what is looked up by them do not change while a step's kernels run, so they are read
+// before the kernel in front has ended.
 template <typename T, int kVec, bool kRotate, bool kStore, bool kNorm>
 __global__ void __launch_bounds__(kThreads)
     rotate_and_store_kernel(const __grid_constant__ RotateAndStore p) {
+  using Run = Elements<T, kVec>;
   let_next_start();
-  wait_for_inputs();
   const int64_t t = blockIdx.x;
   const int half = kRotate ? p.rotary_dim / 2 : 0;
   const int pairs = half / kVec;
@@ -80,35 +83,56 @@ __global__ void __launch_bounds__(kThreads)
   const int value_units = kStore ? p.head_size / kVec : 0;
 
   int unit = static_cast<int>(blockIdx.y) * kThreads + static_cast<int>(threadIdx.x);
+  const int query_units = p.num_heads * pairs;
+  const bool is_query = unit < query_units;
+  if (!is_query) unit -= query_units;
+  const bool is_key = !is_query && unit < p.num_kv_heads * key_units;
+  if (!is_query && !is_key) unit -= p.num_kv_heads * key_units;
+  const int in_head = is_query ? unit % max(pairs, 1) : is_key ? unit % key_units : unit % max(value_units, 1);
+  const bool rotates = kRotate && (is_query || is_key) && in_head < pairs;
+
+  // Where the two runs of elements of pairs [i, i + kVec) begin.
+  const int i = in_head * kVec;
+  const int low_at = p.interleaved ? 2 * i : i, high_at = p.interleaved ? 2 * i + kVec : half + i;
   int64_t slot = 0;
   if constexpr (kStore)
     slot = p.slots_are_64_bits ? static_cast<const int64_t*>(p.slots)[t]
                                : static_cast<const int32_t*>(p.slots)[t];
+  constexpr int kFloats = kVec < 4 ? kVec : 4;  // 16 bytes
+  Elements<float, kFloats> cosines[kVec / kFloats], sines[kVec / kFloats];
+  Run low_weights, high_weights;
+  if (rotates) {
+    const float* angles = p.cos_sin + p.positions[t] * p.cos_sin_stride + i;
+#pragma unroll
+    for (int j = 0; j < kVec / kFloats; ++j) {
+      cosines[j] = load<float, kFloats>(angles + j * kFloats);
+      sines[j] = load<float, kFloats>(angles + half + j * kFloats);
+    }
+    if constexpr (kNorm) {
+      const auto* weight = static_cast<const T*>(is_query ? p.q_weight : p.k_weight);
+      low_weights = load<T, kVec>(weight + low_at);
+      high_weights = load<T, kVec>(weight + high_at);
+    }
+  }
+  wait_for_inputs();
 
-  // Where the two runs of elements of pairs [i, i + kVec) begin.
-  const auto low_at = [&](int i) { return p.interleaved ? 2 * i : i; };
-  const auto high_at = [&](int i) { return p.interleaved ? 2 * i + kVec : half + i; };
-  const int lanes = kNorm ? pairs : 1;  // of a head
-  const auto normed = [&](const T* weight, int i, Elements<T, kVec>& low, Elements<T, kVec>& high) {
+  const auto norm = [&](Run& low, Run& high) {
+    const int lanes = kNorm ? pairs : 1;  // of a head
     float sum = lanes < 32 ? squares(low, 0.0F) + squares(high, 0.0F) : squares(high, squares(low, 0.0F));
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const unsigned mask = lanes < 32 ? ((1U << lanes) - 1) << (lane / lanes * lanes) : 0xFFFFFFFFU;
     for (int offset = lanes / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(mask, sum, offset);
     const float scale = inverse_rms(sum, p.head_size, p.eps);
-    low = scaled(low, load<T, kVec>(weight + low_at(i)), scale, p.weight_offset);
-    high = scaled(high, load<T, kVec>(weight + high_at(i)), scale, p.weight_offset);
+    low = scaled(low, low_weights, scale, p.weight_offset);
+    high = scaled(high, high_weights, scale, p.weight_offset);
   };
-  const auto rotated = [&](const T* head, const void* weight, int i, Elements<T, kVec>& low,
-                           Elements<T, kVec>& high) {
-    const float* angles = p.cos_sin + p.positions[t] * p.cos_sin_stride + i;
-    low = load<T, kVec>(head + low_at(i));
-    high = load<T, kVec>(head + high_at(i));
-    if constexpr (kNorm) normed(static_cast<const T*>(weight), i, low, high);
-    constexpr int kFloats = kVec < 4 ? kVec : 4;  // 16 bytes
+  const auto rotated = [&](const T* head, Run& low, Run& high) {
+    low = load<T, kVec>(head + low_at);
+    high = load<T, kVec>(head + high_at);
+    if constexpr (kNorm) norm(low, high);
     const auto rotate = [&](T& first, T& second, int j) {
       const float a = to_float(first), b = to_float(second);
-      const float c = load<float, kFloats>(angles + j / kFloats * kFloats).x[j % kFloats];
-      const float s = load<float, kFloats>(angles + half + j / kFloats * kFloats).x[j % kFloats];
+      const float c = cosines[j / kFloats].x[j % kFloats], s = sines[j / kFloats].x[j % kFloats];
       // Spelled out, so that the fused op and the two single ones round alike.
       first = from_float<T>(__fmaf_rn(a, c, -__fmul_rn(b, s)));
       second = from_float<T>(__fmaf_rn(b, c, __fmul_rn(a, s)));
@@ -124,43 +148,33 @@ __global__ void __launch_bounds__(kThreads)
     }
   };
 
-  Elements<T, kVec> low, high;
+  Run low, high;
   if constexpr (kRotate) {
-    if (unit < p.num_heads * pairs) {
+    if (is_query) {
       T* head = static_cast<T*>(p.q) + t * p.q_stride + unit / pairs * p.q_head_stride;
-      const int i = unit % pairs * kVec;
-      rotated(head, p.q_weight, i, low, high);
-      store<T, kVec>(head + low_at(i), low);
-      store<T, kVec>(head + high_at(i), high);
+      rotated(head, low, high);
+      store<T, kVec>(head + low_at, low);
+      store<T, kVec>(head + high_at, high);
       return;
     }
-    unit -= p.num_heads * pairs;
   }
   if (kStore && slot < 0) return;
-  if (unit < p.num_kv_heads * key_units) {
-    const int kv_head = unit / key_units, i = unit % key_units;
+  if (is_key) {
+    const int kv_head = unit / key_units;
     T* head = static_cast<T*>(p.k) + t * p.k_stride + kv_head * p.k_head_stride;
-    if (i < pairs) {
-      rotated(head, p.k_weight, i * kVec, low, high);
-      const int low_place = low_at(i * kVec), high_place = high_at(i * kVec);
-      T* to_low = head + low_place;
-      T* to_high = head + high_place;
-      if constexpr (kStore) {
-        to_low = cache_element<T>(p, slot, 0, kv_head, low_place);
-        to_high = cache_element<T>(p, slot, 0, kv_head, high_place);
-      }
-      store<T, kVec>(to_low, low);
-      store<T, kVec>(to_high, high);
+    if (rotates) {
+      rotated(head, low, high);
+      store<T, kVec>(kStore ? cache_element<T>(p, slot, 0, kv_head, low_at) : head + low_at, low);
+      store<T, kVec>(kStore ? cache_element<T>(p, slot, 0, kv_head, high_at) : head + high_at, high);
     } else if constexpr (kStore) {
-      const int d = 2 * half + (i - pairs) * kVec;
+      const int d = 2 * half + (in_head - pairs) * kVec;
       store<T, kVec>(cache_element<T>(p, slot, 0, kv_head, d), load<T, kVec>(head + d));
     }
     return;
   }
   if constexpr (kStore) {
-    unit -= p.num_kv_heads * key_units;
     if (unit >= p.num_kv_heads * value_units) return;
-    const int kv_head = unit / value_units, d = unit % value_units * kVec;
+    const int kv_head = unit / value_units, d = in_head * kVec;
     const T* head = static_cast<const T*>(p.v) + t * p.v_stride + kv_head * p.v_head_stride;
     store<T, kVec>(cache_element<T>(p, slot, 1, kv_head, d), load<T, kVec>(head + d));
   }

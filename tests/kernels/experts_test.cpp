@@ -289,6 +289,11 @@ TEST_P(ExpertsTest, MatchesTheReference) {
     // More tiles than it has multiprocessors, and an expert with more tokens than a tile.
     cases.push_back({40, 64, 520, 264, 4, true, Activation::kSilu, 8, true});
     cases.push_back({130, 64, 264, 264, 4, false, Activation::kClampedSwiglu, 8, true});
+    // One token's rows in slots of eight, four and one, once around and more.
+    cases.push_back({1, 12, 640, 576, 9, true, Activation::kClampedSwiglu, 0});
+    cases.push_back({1, 5, 2880, 1472, 4, true, Activation::kSilu, 0});
+    cases.push_back({1, 3, 4096, 2560, 3, false, Activation::kGeluTanh, 0});
+    cases.push_back({1, 2, 1024, 14336, 2, false, Activation::kSilu, 0});
   }
   // Devices have several kernels for them; "" is the one that is taken.
   const std::vector<const char*> names =

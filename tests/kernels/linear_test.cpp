@@ -87,7 +87,8 @@ TEST_P(LinearTest, MatchesTheReferenceForWholeVectors) {
   }
 }
 
-// A device has a kernel for one row, whose warps share the depth where it is long.
+// A device has kernels for one row: with the weight in registers, or in slots of shared memory, of one to
+// eight rows, which are filled once and more often.
 TEST_P(LinearTest, ARowAloneMatchesTheReference) {
   for (const DType dtype : float_types()) {
     for (const auto& [n, k] : {std::pair<int64_t, int64_t>{1, 8},
@@ -96,7 +97,13 @@ TEST_P(LinearTest, ARowAloneMatchesTheReference) {
                                {140, 4096},
                                {133, 8200},
                                {265, 16384},
-                               {40, 16392}}) {
+                               {40, 16392},
+                               {1500, 576},
+                               {1500, 1024},
+                               {40000, 512},
+                               {5000, 2880},
+                               {3700, 3840},
+                               {800, 16384}}) {
       SCOPED_TRACE(testing::Message() << dtype_name(dtype) << " n=" << n << " k=" << k);
       const Tensor x = std::move(Tensor(dtype, 1, k).randomize(1));
       const Tensor rows = std::move(Tensor(dtype, n, k).randomize(2, 0.1F));
@@ -201,7 +208,7 @@ TEST_P(LinearTest, ActivatedAndMultipliedIsItsOps) {
   if (kernels().linear_activate_and_mul == nullptr) GTEST_SKIP() << "its ops are called one by one";
   for (const DType dtype : float_types()) {
     for (const int64_t m : {1, 3}) {
-      for (const auto& [n, k] : {std::pair<int64_t, int64_t>{2, 64}, {26, 31}, {134, 80}, {6000, 264}}) {
+      for (const auto& [n, k] : {std::pair<int64_t, int64_t>{2, 64}, {26, 31}, {134, 80}, {6000, 264}, {1006, 576}, {2200, 2048}, {2200, 4096}, {600, 8192}}) {
         const Tensor x = std::move(Tensor(dtype, m, k).randomize(1));
         const Tensor rows = std::move(Tensor(dtype, n, k).randomize(2, 0.1F));
         const Packed packed = pack(rows, dtype);

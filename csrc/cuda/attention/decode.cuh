@@ -55,7 +55,7 @@ __device__ void combine_parts(const AttentionParams& p, int begin, int chunk, in
         out.w += values[j].w * weight;
       }
     }
-    write_output<T>(p, token, head + row, column, total, out);
+    write_output<T>(p, token, head + row, column, total, out, sink_of(p, head + row));
   }
 }
 
@@ -157,7 +157,8 @@ __global__ void __launch_bounds__(DecodeShared<D>::kThreads, DecodeShared<D>::kB
     state.merge_warps(
         segment.num_heads, merge, max_sums, lane, warp, [&](int row, int column, MaxSum sum, float4 values) {
           if (complete) {
-            write_output<T>(p, segment.token, segment.head + row, column, sum, values);
+            const int head = segment.head + row;
+            write_output<T>(p, segment.token, head, column, sum, values, sink_of(p, head));
           } else {
             __stcg(reinterpret_cast<float4*>(p.partial_out + (part + row) * D + column), values);
             if (column == 0)

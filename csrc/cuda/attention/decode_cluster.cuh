@@ -109,6 +109,12 @@ __global__ void __launch_bounds__(DecodeShared<D>::kThreads, DecodeShared<D>::kB
       warp};
   pipeline.find_block();
   const Segment segment = begin_segment(p, work, units_per_head);
+  // Vectors of four columns that this block has at the end; a thread has one of them at most.
+  const int vectors = segment.num_heads * kVectors;
+  const int first = vectors * rank / kClusterBlocks, last = vectors * (rank + 1) / kClusterBlocks;
+  static_assert(kDecodeHeads * kVectors <= kClusterBlocks * kThreads);
+  const float sink =
+      first + thread < last ? sink_of(p, segment.head + (first + thread) / kVectors) : 0.0F;
   // Earlier steps wrote all keys and values but the last token's, which comes from the kernel in front.
   bool waited = false;
 #pragma unroll
@@ -147,11 +153,9 @@ __global__ void __launch_bounds__(DecodeShared<D>::kThreads, DecodeShared<D>::kB
   cluster::arrive();
   cluster::wait();
 
-  // Vectors of four columns that this block has.
-  const int vectors = segment.num_heads * kVectors;
-  const int first = vectors * rank / kClusterBlocks, last = vectors * (rank + 1) / kClusterBlocks;
   const auto write = [&](int i, const Columns& sum) {
-    write_output<T>(p, segment.token, segment.head + i / kVectors, i % kVectors * 4, sum.total, sum.values);
+    write_output<T>(p, segment.token, segment.head + i / kVectors, i % kVectors * 4, sum.total, sum.values,
+                    sink);
   };
   // In the workspace: of a cluster's part, and of a head of it as one of its blocks needs it.
   const auto part_at = [&](int cluster, int i) {

@@ -16,12 +16,17 @@ __device__ __forceinline__ float part_weight(float max, float common_max) {
   return max == kNegativeInfinity ? 0.0F : fast_exp2(max - common_max);
 }
 
+// A head's sink, in units of log2; 0 where there are none.
+__device__ __forceinline__ float sink_of(const AttentionParams& p, int head) {
+  return p.sinks != nullptr ? __ldg(p.sinks + head) * kLog2E : 0.0F;
+}
+
 // 1 / sum, with the sink's share, and 4 elements of the result.
 template <typename T>
 __device__ __forceinline__ void write_output(const AttentionParams& p, int token, int head, int column,
-                                             MaxSum total, float4 out) {
+                                             MaxSum total, float4 out, float sink) {
   if (p.sinks != nullptr) {
-    const float sink = p.sinks[head] * kLog2E, top = fmaxf(sink, total.max);
+    const float top = fmaxf(sink, total.max);
     const float weight = part_weight(total.max, top);
     total.sum = total.sum * weight + fast_exp2(sink - top);
     out = {out.x * weight, out.y * weight, out.z * weight, out.w * weight};

@@ -36,6 +36,21 @@ __device__ __forceinline__ void wait_barrier(uint32_t barrier, uint32_t parity) 
       : "memory");
 }
 
+// Whether it is over now.
+__device__ __forceinline__ bool is_over(uint32_t barrier, uint32_t parity) {
+  uint32_t over;
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "mbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, done;\n"
+      "}\n"
+      : "=r"(over)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return over != 0;
+}
+
 // `bytes` (a multiple of 16) from global to shared memory; completes on the barrier.
 __device__ __forceinline__ void copy_bulk(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier) {
   asm volatile(
@@ -89,6 +104,13 @@ __device__ __forceinline__ uint64_t matrix_descriptor(uint32_t address, uint32_t
   return static_cast<uint64_t>((address & 0x3FFFFU) >> 4) | static_cast<uint64_t>(leading >> 4) << 16 |
          static_cast<uint64_t>(stride >> 4) << 32 | uint64_t{1} << 62;
 }
+// The same of a matrix without a swizzle, in pieces of 8 x 8 16-bit elements: 128 bytes in a row, eight
+// elements after eight. `leading` is the distance in bytes between pieces along the sum, `stride` that between
+// pieces along the rows.
+__device__ __forceinline__ uint64_t plain_descriptor(uint32_t address, uint32_t leading, uint32_t stride) {
+  return static_cast<uint64_t>((address & 0x3FFFFU) >> 4) | static_cast<uint64_t>(leading >> 4) << 16 |
+         static_cast<uint64_t>(stride >> 4) << 32;
+}
 // The descriptor of a matrix that lies `bytes` further on.
 __device__ __forceinline__ uint64_t advanced(uint64_t descriptor, uint32_t bytes) {
   return descriptor + (bytes >> 4);
@@ -110,7 +132,8 @@ __device__ __forceinline__ void hold(float (&d)[N]) {
 }
 
 // An accumulator's registers, in the instruction's text and among its operands.
-#define QUIRE_R8 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define QUIRE_R4 "%0, %1, %2, %3"
+#define QUIRE_R8 QUIRE_R4 ", %4, %5, %6, %7"
 #define QUIRE_R16 QUIRE_R8 ", %8, %9, %10, %11, %12, %13, %14, %15"
 #define QUIRE_R32 \
   QUIRE_R16       \
@@ -121,9 +144,8 @@ __device__ __forceinline__ void hold(float (&d)[N]) {
 #define QUIRE_R64 \
   QUIRE_R48       \
   ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define QUIRE_D8(i)                                                                           \
-  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
-      "+f"(d[i + 6]), "+f"(d[i + 7])
+#define QUIRE_D4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define QUIRE_D8(i) QUIRE_D4(i), QUIRE_D4(i + 4)
 #define QUIRE_D16(i) QUIRE_D8(i), QUIRE_D8(i + 8)
 #define QUIRE_D32(i) QUIRE_D8(i), QUIRE_D8(i + 8), QUIRE_D8(i + 16), QUIRE_D8(i + 24)
 #define QUIRE_D48 QUIRE_D32(0), QUIRE_D16(32)
@@ -144,7 +166,9 @@ __device__ __forceinline__ void wgmma_rows(float (&d)[kRegisters], uint64_t a, u
                : __VA_ARGS__                                                                \
                : "l"(a), "l"(b), "r"(accumulate))
 #define QUIRE_ROWS_OF(type)                                                    \
-  if constexpr (kRegisters == 8) {                                             \
+  if constexpr (kRegisters == 4) {                                             \
+    QUIRE_ROWS("m64n8k16", type, "%6", QUIRE_R4, "%4, %5", QUIRE_D4(0));       \
+  } else if constexpr (kRegisters == 8) {                                      \
     QUIRE_ROWS("m64n16k16", type, "%10", QUIRE_R8, "%8, %9", QUIRE_D8(0));     \
   } else if constexpr (kRegisters == 16) {                                     \
     QUIRE_ROWS("m64n32k16", type, "%18", QUIRE_R16, "%16, %17", QUIRE_D16(0)); \
@@ -201,11 +225,13 @@ __device__ __forceinline__ void wgmma_values(float (&d)[32], const uint32_t (&a)
 #undef QUIRE_D32
 #undef QUIRE_D16
 #undef QUIRE_D8
+#undef QUIRE_D4
 #undef QUIRE_R64
 #undef QUIRE_R48
 #undef QUIRE_R32
 #undef QUIRE_R16
 #undef QUIRE_R8
+#undef QUIRE_R4
 
 #endif
 

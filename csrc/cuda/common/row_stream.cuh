@@ -1,4 +1,4 @@
-// A vector times the rows of a matrix, as fast as the matrix can be read: of one token's linears and experts.
+// Rows (rows.cuh) from registers, on any device.
 //
 // Two blocks on each multiprocessor take an equal stretch of the rows each, and each of a block's warps an
 // equal stretch of the steps in which they are read: 256 elements of four rows. A warp asks for a step as
@@ -27,33 +27,28 @@ using Parts = float4[kWarps];
 
 }  // namespace row_stream
 
-// All that a kernel of launch_row_stream does. `Rows` says what there is to multiply:
-//
-//   int groups                        of kRows rows
-//   int segments, depth               of a group: stretches of so many elements
-//   void wait_for_weights()           until weight() may be called
-//   const T* weight(g, s, r)          row r's elements of a segment, or null: zeros
-//   const T* values(g, s)             what they are multiplied by
-//   float scale(s)                    of a segment's sum
-//   void finish(g, sums)              kRows sums, by one thread
-//
-// A group's sum is added up in an order that depends on the number of groups and the device alone.
-template <typename T, typename Rows>
-__device__ __forceinline__ void stream_rows(const Rows& rows) {
+template <typename Rows>
+__global__ void __launch_bounds__(row_stream::kThreads, row_stream::kBlocksPerSm)
+    row_stream_kernel(const __grid_constant__ Rows rows) {
   using namespace row_stream;
+  using T = typename Rows::Element;
   extern __shared__ Parts parts[];
+  __shared__ typename Rows::Shared shared;
+  constexpr int kOutputs = kRows / Rows::kRowsOfOutput;
+  const int num_outputs = rows.num_outputs(), segments = rows.segments(), depth = rows.depth();
+  const int groups = ceil_div(num_outputs, kOutputs);
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-  const auto first_of = [&rows](unsigned block) {
-    return static_cast<int>(static_cast<int64_t>(block) * rows.groups / gridDim.x);
+  const auto first_of = [groups](unsigned block) {
+    return static_cast<int>(static_cast<int64_t>(block) * groups / gridDim.x);
   };
   const int first = first_of(blockIdx.x), num_groups = first_of(blockIdx.x + 1) - first;
-  const int segment_steps = ceil_div(rows.depth, kStep), group_steps = rows.segments * segment_steps;
+  const int segment_steps = ceil_div(depth, kStep), group_steps = segments * segment_steps;
   const int begin = num_groups * group_steps * warp / kWarps;
   const int count = num_groups * group_steps * (warp + 1) / kWarps - begin;
   for (int i = static_cast<int>(threadIdx.x); i < num_groups * kWarps; i += kThreads)
     parts[i / kWarps][i % kWarps] = {};
+  rows.start(shared);
   __syncthreads();
-  rows.wait_for_weights();
 
   struct Place {
     int group, segment, step;
@@ -63,7 +58,7 @@ __device__ __forceinline__ void stream_rows(const Rows& rows) {
   const auto advance = [&](Place& at) {
     if (++at.step < segment_steps) return false;
     at.step = 0;
-    if (++at.segment == rows.segments) {
+    if (++at.segment == segments) {
       at.segment = 0;
       ++at.group;
     }
@@ -74,7 +69,10 @@ __device__ __forceinline__ void stream_rows(const Rows& rows) {
   const T* row[kRows];
   const auto find_rows = [&] {
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) row[r] = rows.weight(first + loads.group, loads.segment, r);
+    for (int r = 0; r < kRows; ++r) {
+      const int output = (first + loads.group) * kOutputs + r / Rows::kRowsOfOutput;
+      row[r] = rows.weight(shared, min(output, num_outputs - 1), loads.segment, r % Rows::kRowsOfOutput);
+    }
   };
   if (left > 0) find_rows();
   uint4 weights[kAhead][kRows];
@@ -84,7 +82,7 @@ __device__ __forceinline__ void stream_rows(const Rows& rows) {
     const int i = loads.step * kStep + 8 * lane;
 #pragma unroll
     for (int r = 0; r < kRows; ++r)
-      weights[j][r] = row[r] != nullptr && i < rows.depth ? load_weight(row[r] + i) : uint4{};
+      weights[j][r] = row[r] != nullptr && i < depth ? load_weight(row[r] + i) : uint4{};
     if (advance(loads) && left > 0) find_rows();
   };
 #pragma unroll
@@ -94,7 +92,7 @@ __device__ __forceinline__ void stream_rows(const Rows& rows) {
   Place at = start;
   float sums[kRows] = {}, totals[kRows] = {};  // of the segment and of the group
   const auto end_segment = [&] {
-    const float scale = rows.scale(at.segment);
+    const float scale = rows.scale(shared, at.segment);
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       totals[r] = fmaf(scale, sums[r], totals[r]);
@@ -116,13 +114,13 @@ __device__ __forceinline__ void stream_rows(const Rows& rows) {
       if (done + j >= count) break;
       const int i = at.step * kStep + 8 * lane;
       const Vec<T> values =
-          Vec<T>::load(rows.values(first + at.group, at.segment) + (i < rows.depth ? i : 0));
+          Vec<T>::load(rows.values() + static_cast<int64_t>(at.segment) * depth + (i < depth ? i : 0));
 #pragma unroll
       for (int r = 0; r < kRows; ++r) sums[r] = dot(sums[r], weights[j][r], values);
       ask(j);
       if (at.step + 1 == segment_steps) {
         end_segment();
-        if (at.segment + 1 == rows.segments) end_group();
+        if (at.segment + 1 == segments) end_group();
       }
       advance(at);
     }
@@ -140,19 +138,28 @@ __device__ __forceinline__ void stream_rows(const Rows& rows) {
       out[2] += part.z;
       out[3] += part.w;
     }
-    rows.finish(first + g, out);
+#pragma unroll
+    for (int i = 0; i < kOutputs; ++i) {
+      const int output = (first + g) * kOutputs + i;
+      if (output >= num_outputs) break;
+      float sums_of_output[Rows::kRowsOfOutput];
+#pragma unroll
+      for (int r = 0; r < Rows::kRowsOfOutput; ++r) sums_of_output[r] = out[i * Rows::kRowsOfOutput + r];
+      rows.finish(shared, output, sums_of_output, rows.constants(shared, output));
+    }
   }
 }
 
-// Launches such a kernel.
-template <auto kKernel, typename... Args>
-void launch_row_stream(const LaunchContext& ctx, int groups, Args&&... args) {
+template <typename Rows>
+void launch_row_stream(const LaunchContext& ctx, const Rows& rows) {
   using namespace row_stream;
+  const int groups = ceil_div(rows.num_outputs(), kRows / Rows::kRowsOfOutput);
   const auto blocks = static_cast<unsigned>(
       std::max(std::min(groups, kBlocksPerSm * device_limits().num_sms), ceil_div(groups, kMaxBlockGroups)));
   const auto bytes = [](int block_groups) { return sizeof(Parts) * static_cast<size_t>(block_groups); };
-  launch_weight_stream<kKernel>(ctx, blocks, kThreads, bytes(ceil_div(groups, static_cast<int>(blocks))),
-                                bytes(kMaxBlockGroups), std::forward<Args>(args)...);
+  launch_weight_stream<row_stream_kernel<Rows>>(ctx, blocks, kThreads,
+                                                bytes(ceil_div(groups, static_cast<int>(blocks))),
+                                                bytes(kMaxBlockGroups), rows);
 }
 
 }  // namespace quire::cuda

@@ -34,7 +34,7 @@ __device__ __forceinline__ void count_choice(const ExpertRoutingArgs& args, int 
   atomicAdd(reinterpret_cast<unsigned long long*>(args.counts) + id, 1ULL);  // NOLINT(google-runtime-int)
 }
 
-// Of one token. kWarps is 1, then one warp of a block makes the choice, or the number of all of the block's.
+// Of one token, by a block's first warps: one or eight.
 template <int kWarps>
 class ExpertChoice {
  public:
@@ -103,6 +103,11 @@ class ExpertChoice {
   static constexpr unsigned kAll = 0xFFFFFFFFU;
   static constexpr int kAtOnce = 8;  // candidates that one is compared with
 
+  // Of the warps that choose, which need not be all of the block's.
+  static __device__ __forceinline__ void sync() {
+    asm volatile("bar.sync 1, %0;\n" ::"n"(32 * kWarps) : "memory");
+  }
+
   __device__ __forceinline__ int expert(int i) const { return (warp_ * kPerLane + i) * 32 + lane_; }
 
   // Of values of a warp each, in the order of warps. All threads; `values` is used once.
@@ -110,7 +115,7 @@ class ExpertChoice {
   __device__ __forceinline__ Value over_warps(Value value, Value (&values)[kWarps], F f) const {
     if constexpr (kWarps > 1) {
       if (lane_ == 0) values[warp_] = value;
-      __syncthreads();
+      sync();
       value = values[0];
 #pragma unroll
       for (int w = 1; w < kWarps; ++w) value = f(value, values[w]);
@@ -147,7 +152,7 @@ class ExpertChoice {
   __device__ __forceinline__ uint32_t find_bound(uint32_t best, int top_k, Memory& memory) const {
     uint32_t bound = 0;
     memory.best[warp_][lane_] = best;
-    if constexpr (kWarps > 1) __syncthreads();
+    if constexpr (kWarps > 1) sync();
     if (warp_ == 0) {
       if constexpr (kWarps > 1) {
         for (int w = 1; w < kWarps; ++w) best = max(best, memory.best[w][lane_]);
@@ -169,7 +174,7 @@ class ExpertChoice {
     }
     if constexpr (kWarps > 1) {
       if (threadIdx.x == 0) memory.bound = bound;
-      __syncthreads();
+      sync();
       bound = memory.bound;
     }
     return bound;
@@ -201,7 +206,7 @@ class ExpertChoice {
       __syncwarp();
       return rounded;
     }
-    __syncthreads();
+    sync();
     return memory.num_candidates;
   }
 

@@ -224,15 +224,14 @@ void compute_one(const LaunchContext& ctx, const FusedExpertsArgs& args, const E
                          .hidden = static_cast<int>(experts.down->n),
                          .intermediate = static_cast<int>(experts.down->k),
                          .activation = args.activation};
-  const int groups = GateUpRows<T>::groups_of(p) * p.top_k;
   if (routing == nullptr) {
-    launch_row_stream<one_token_gate_up_kernel<T>>(ctx, groups, p);
+    launch_rows(ctx, GateUpRows<T>{p});
   } else {
     with_choosing_warps(routing->logits.shape[1], [&](auto warps) {
-      launch_row_stream<one_token_choose_gate_up_kernel<T, warps()>>(ctx, groups, p, *routing);
+      launch_rows(ctx, ChoosingGateUpRows<T, warps()>{{p}, *routing});
     });
   }
-  launch_row_stream<one_token_down_kernel<T>>(ctx, DownRows<T>::groups_of(p), p);
+  launch_rows(ctx, DownRows<T>{p});
   check_launch(ctx, routing == nullptr ? "fused_experts" : "routed_experts", args.x);
 }
 

@@ -5,7 +5,7 @@
 // stands between the router's product and this one.
 #pragma once
 
-#include "common/row_stream.cuh"
+#include "common/rows.cuh"
 #include "experts/expert_choice.cuh"
 #include "experts/product.cuh"
 
@@ -26,7 +26,7 @@ struct OneToken {
   Activation activation;
 };
 
-// What the rows of either product have to know of the choices, in shared memory.
+// What either product has to know of the choices, shared by a block.
 struct Choices {
   int expert[kMaxExpertsPerToken];
   float weight[kMaxExpertsPerToken];
@@ -42,57 +42,52 @@ struct Choices {
   }
 };
 
-// A group has two outputs of a choice: the gate's row and up's of each.
+// An output is one of a choice's: the gate's row and up's. Output i of choice j is the j * intermediate + i-th.
 template <typename T>
 struct GateUpRows {
-  const OneToken<T>& p;
-  Choices& choices;
-  int choice_groups, groups, depth;
-  static constexpr int segments = 1, kOutputs = row_stream::kRows / 2;
+  using Element = T;
+  using Shared = Choices;
+  using Constants = float2;
+  static constexpr int kRowsOfOutput = 2;
+  static constexpr bool kSegmented = false;
 
-  __device__ GateUpRows(const OneToken<T>& token, Choices& shared)
-      : p(token),
-        choices(shared),
-        choice_groups(groups_of(token)),
-        groups(choice_groups * token.top_k),
-        depth(token.hidden) {}
-  static __host__ __device__ int groups_of(const OneToken<T>& token) {
-    return (token.intermediate + kOutputs - 1) / kOutputs;
-  }
+  OneToken<T> p;
 
-  __device__ int output(int group, int i) const { return group % choice_groups * kOutputs + i; }
-  __device__ void wait_for_weights() const {
+  __host__ __device__ int num_outputs() const { return p.top_k * p.intermediate; }
+  __host__ __device__ int segments() const { return 1; }
+  __host__ __device__ int depth() const { return p.hidden; }
+  __device__ void start(Choices& choices) const {
     wait_for_inputs();
     // Not earlier: the next kernel reads the choices at once, which are there by now.
     let_next_start();
     choices.load(p);
   }
-  __device__ const T* weight(int group, int /*segment*/, int r) const {
-    const int expert = choices.expert[group / choice_groups];
+  __device__ int run(int output) const { return p.intermediate - output % p.intermediate; }
+  __device__ const T* weight(const Choices& choices, int output, int /*segment*/, int row) const {
+    const int expert = choices.expert[output / p.intermediate];
     if (expert < 0) return nullptr;
-    const int row = min(output(group, r / 2), p.intermediate - 1) + r % 2 * p.intermediate;
-    return p.gate_up + expert * p.gate_up_stride + static_cast<int64_t>(row) * p.hidden;
+    const int at = output % p.intermediate + row * p.intermediate;
+    return p.gate_up + expert * p.gate_up_stride + static_cast<int64_t>(at) * p.hidden;
   }
-  __device__ const T* values(int /*group*/, int /*segment*/) const { return p.x; }
-  __device__ float scale(int /*segment*/) const { return 1.0F; }
-  __device__ void finish(int group, const float (&sums)[row_stream::kRows]) const {
-    const int choice = group / choice_groups, expert = choices.expert[choice];
-    const float* bias = p.gate_up_bias != nullptr && expert >= 0
-                            ? p.gate_up_bias + static_cast<int64_t>(expert) * 2 * p.intermediate
-                            : nullptr;
-#pragma unroll
-    for (int i = 0; i < kOutputs; ++i) {
-      const int at = output(group, i);
-      if (at >= p.intermediate) return;
-      float gate = sums[2 * i], up = sums[2 * i + 1];
-      if (bias != nullptr) {
-        gate += bias[at];
-        up += bias[p.intermediate + at];
-      }
-      p.inner[static_cast<int64_t>(choice) * p.intermediate + at] =
-          from_float<T>(expert >= 0 ? activate_gated(gate, up, p.activation) : 0.0F);
-    }
+  __device__ const T* values() const { return p.x; }
+  __device__ float scale(const Choices& /*choices*/, int /*segment*/) const { return 1.0F; }
+  __device__ float2 constants(const Choices& choices, int output) const {
+    const int expert = choices.expert[output / p.intermediate];
+    if (p.gate_up_bias == nullptr || expert < 0) return {};
+    const float* bias = p.gate_up_bias + static_cast<int64_t>(expert) * 2 * p.intermediate;
+    return {bias[output % p.intermediate], bias[output % p.intermediate + p.intermediate]};
   }
+  __device__ void finish(const Choices& choices, int output, const float (&sums)[2], float2 added) const {
+    const bool is_choice = choices.expert[output / p.intermediate] >= 0;
+    p.inner[output] =
+        from_float<T>(is_choice ? activate_gated(sums[0] + added.x, sums[1] + added.y, p.activation) : 0.0F);
+  }
+};
+
+// What a block that chooses has beside the choices.
+template <int kChoosingWarps>
+struct ChoicesAndMemory : Choices {
+  typename ExpertChoice<kChoosingWarps>::Memory memory;
 };
 
 // The same of experts that are not chosen yet: each block chooses, the first writes it down for all who come
@@ -100,22 +95,14 @@ struct GateUpRows {
 template <typename T, int kChoosingWarps>
 struct ChoosingGateUpRows : GateUpRows<T> {
   using Choice = ExpertChoice<kChoosingWarps>;
-  const ExpertRoutingArgs& routing;
-  typename Choice::Memory& memory;
+  using Shared = ChoicesAndMemory<kChoosingWarps>;
 
-  __device__ ChoosingGateUpRows(const OneToken<T>& token, Choices& shared, const ExpertRoutingArgs& args,
-                                typename Choice::Memory& choice_memory)
-      : GateUpRows<T>(token, shared), routing(args), memory(choice_memory) {}
+  ExpertRoutingArgs routing;
 
-  __device__ void wait_for_weights() const {
-    static_assert(kChoosingWarps == 1 || kChoosingWarps == row_stream::kWarps);
+  __device__ void start(Shared& shared) const {
     const int i = static_cast<int>(threadIdx.x);
-    int* chosen = this->choices.expert;
-    if (i < 32 * kChoosingWarps) {
-      const Choice choice(routing);
-      wait_for_inputs();
-      choice.choose(routing, 0, memory, chosen);
-    }
+    int* chosen = shared.expert;
+    if (i < 32 * kChoosingWarps) choose(shared);
     __syncthreads();
     // The second product reads the choices ahead, when all blocks of this kernel have let it start. The first
     // block does so when what it wrote has come to where every multiprocessor looks (Choices::load passes by
@@ -123,80 +110,59 @@ struct ChoosingGateUpRows : GateUpRows<T> {
     // block has the time: its stretch of rows is no longer than any other's.
     if (blockIdx.x > 0) return let_next_start();
     if (i >= 32) return;
-    Choice::write(routing, 0, memory, chosen);
+    Choice::write(routing, 0, shared.memory, chosen);
     __threadfence();
     __syncwarp();
     let_next_start();
     if (i < routing.top_k) count_choice(routing, chosen[i]);
   }
+
+ private:
+  __device__ void choose(Shared& shared) const {
+    const Choice choice(routing);
+    wait_for_inputs();
+    choice.choose(routing, 0, shared.memory, shared.expert);
+  }
 };
 
-// A group's segments are the choices, weighed.
+// Segments are the choices, weighed.
 template <typename T>
 struct DownRows {
-  const OneToken<T>& p;
-  Choices& choices;
-  int groups, segments, depth;
+  using Element = T;
+  using Shared = Choices;
+  using Constants = float;
+  static constexpr int kRowsOfOutput = 1;
+  static constexpr bool kSegmented = true;
 
-  __device__ DownRows(const OneToken<T>& token, Choices& shared)
-      : p(token),
-        choices(shared),
-        groups(groups_of(token)),
-        segments(token.top_k),
-        depth(token.intermediate) {}
-  static __host__ __device__ int groups_of(const OneToken<T>& token) {
-    return (token.hidden + row_stream::kRows - 1) / row_stream::kRows;
+  OneToken<T> p;
+
+  __host__ __device__ int num_outputs() const { return p.hidden; }
+  __host__ __device__ int segments() const { return p.top_k; }
+  __host__ __device__ int depth() const { return p.intermediate; }
+  __device__ void start(Choices& choices) const {
+    let_next_start();
+    choices.load(p);
   }
-
-  __device__ void wait_for_weights() const { choices.load(p); }
-  __device__ const T* weight(int group, int segment, int r) const {
+  __device__ int run(int output) const { return p.hidden - output; }
+  __device__ const T* weight(const Choices& choices, int output, int segment, int /*row*/) const {
     const int expert = choices.expert[segment];
     if (expert < 0) return nullptr;
-    const int row = min(group * row_stream::kRows + r, p.hidden - 1);
-    return p.down + expert * p.down_stride + static_cast<int64_t>(row) * p.intermediate;
+    return p.down + expert * p.down_stride + static_cast<int64_t>(output) * p.intermediate;
   }
-  __device__ const T* values(int /*group*/, int segment) const {
-    return p.inner + static_cast<int64_t>(segment) * p.intermediate;
-  }
-  __device__ float scale(int segment) const { return choices.weight[segment]; }
-  __device__ void finish(int group, const float (&sums)[row_stream::kRows]) const {
-#pragma unroll
-    for (int r = 0; r < row_stream::kRows; ++r) {
-      const int output = group * row_stream::kRows + r;
-      if (output >= p.hidden) return;
-      float sum = sums[r];
-      for (int i = 0; p.down_bias != nullptr && i < p.top_k; ++i) {
-        const int expert = choices.expert[i];
-        if (expert >= 0)
-          sum = fmaf(choices.weight[i], p.down_bias[static_cast<int64_t>(expert) * p.hidden + output], sum);
-      }
-      p.out[output] = from_float<T>(sum);
+  __device__ const T* values() const { return p.inner; }
+  __device__ float scale(const Choices& choices, int segment) const { return choices.weight[segment]; }
+  __device__ float constants(const Choices& choices, int output) const {
+    float sum = 0.0F;
+    for (int i = 0; p.down_bias != nullptr && i < p.top_k; ++i) {
+      const int expert = choices.expert[i];
+      if (expert >= 0)
+        sum = fmaf(choices.weight[i], p.down_bias[static_cast<int64_t>(expert) * p.hidden + output], sum);
     }
+    return sum;
+  }
+  __device__ void finish(const Choices& /*choices*/, int output, const float (&sums)[1], float added) const {
+    p.out[output] = from_float<T>(sums[0] + added);
   }
 };
-
-template <typename T>
-__global__ void __launch_bounds__(row_stream::kThreads, row_stream::kBlocksPerSm)
-    one_token_gate_up_kernel(const __grid_constant__ OneToken<T> p) {
-  __shared__ Choices choices;
-  stream_rows<T>(GateUpRows<T>(p, choices));
-}
-
-template <typename T, int kChoosingWarps>
-__global__ void __launch_bounds__(row_stream::kThreads, row_stream::kBlocksPerSm)
-    one_token_choose_gate_up_kernel(const __grid_constant__ OneToken<T> p,
-                                    const __grid_constant__ ExpertRoutingArgs routing) {
-  __shared__ Choices choices;
-  __shared__ typename ExpertChoice<kChoosingWarps>::Memory memory;
-  stream_rows<T>(ChoosingGateUpRows<T, kChoosingWarps>(p, choices, routing, memory));
-}
-
-template <typename T>
-__global__ void __launch_bounds__(row_stream::kThreads, row_stream::kBlocksPerSm)
-    one_token_down_kernel(const __grid_constant__ OneToken<T> p) {
-  __shared__ Choices choices;
-  let_next_start();
-  stream_rows<T>(DownRows<T>(p, choices));
-}
 
 }  // namespace quire::cuda
