@@ -88,7 +88,9 @@ __global__ void __launch_bounds__(kThreads)
   if (!is_query) unit -= query_units;
   const bool is_key = !is_query && unit < p.num_kv_heads * key_units;
   if (!is_query && !is_key) unit -= p.num_kv_heads * key_units;
-  const int in_head = is_query ? unit % max(pairs, 1) : is_key ? unit % key_units : unit % max(value_units, 1);
+  const int in_head = is_query ? unit % max(pairs, 1)
+                      : is_key ? unit % key_units
+                               : unit % max(value_units, 1);
   const bool rotates = kRotate && (is_query || is_key) && in_head < pairs;
 
   // Where the two runs of elements of pairs [i, i + kVec) begin.

@@ -208,7 +208,14 @@ TEST_P(LinearTest, ActivatedAndMultipliedIsItsOps) {
   if (kernels().linear_activate_and_mul == nullptr) GTEST_SKIP() << "its ops are called one by one";
   for (const DType dtype : float_types()) {
     for (const int64_t m : {1, 3}) {
-      for (const auto& [n, k] : {std::pair<int64_t, int64_t>{2, 64}, {26, 31}, {134, 80}, {6000, 264}, {1006, 576}, {2200, 2048}, {2200, 4096}, {600, 8192}}) {
+      for (const auto& [n, k] : {std::pair<int64_t, int64_t>{2, 64},
+                                 {26, 31},
+                                 {134, 80},
+                                 {6000, 264},
+                                 {1006, 576},
+                                 {2200, 2048},
+                                 {2200, 4096},
+                                 {600, 8192}}) {
         const Tensor x = std::move(Tensor(dtype, m, k).randomize(1));
         const Tensor rows = std::move(Tensor(dtype, n, k).randomize(2, 0.1F));
         const Packed packed = pack(rows, dtype);

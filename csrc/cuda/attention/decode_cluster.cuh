@@ -113,8 +113,7 @@ __global__ void __launch_bounds__(DecodeShared<D>::kThreads, DecodeShared<D>::kB
   const int vectors = segment.num_heads * kVectors;
   const int first = vectors * rank / kClusterBlocks, last = vectors * (rank + 1) / kClusterBlocks;
   static_assert(kDecodeHeads * kVectors <= kClusterBlocks * kThreads);
-  const float sink =
-      first + thread < last ? sink_of(p, segment.head + (first + thread) / kVectors) : 0.0F;
+  const float sink = first + thread < last ? sink_of(p, segment.head + (first + thread) / kVectors) : 0.0F;
   // Earlier steps wrote all keys and values but the last token's, which comes from the kernel in front.
   bool waited = false;
 #pragma unroll

@@ -105,8 +105,8 @@ __device__ __forceinline__ uint64_t matrix_descriptor(uint32_t address, uint32_t
          static_cast<uint64_t>(stride >> 4) << 32 | uint64_t{1} << 62;
 }
 // The same of a matrix without a swizzle, in pieces of 8 x 8 16-bit elements: 128 bytes in a row, eight
-// elements after eight. `leading` is the distance in bytes between pieces along the sum, `stride` that between
-// pieces along the rows.
+// elements after eight. `leading` is the distance in bytes between pieces along the sum, `stride` that
+// between pieces along the rows.
 __device__ __forceinline__ uint64_t plain_descriptor(uint32_t address, uint32_t leading, uint32_t stride) {
   return static_cast<uint64_t>((address & 0x3FFFFU) >> 4) | static_cast<uint64_t>(leading >> 4) << 16 |
          static_cast<uint64_t>(stride >> 4) << 32;

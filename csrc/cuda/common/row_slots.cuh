@@ -27,8 +27,8 @@ namespace row_slots {
 constexpr int kGroups = 2;  // of four warps, which multiply
 constexpr int kMultipliers = 128 * kGroups, kThreads = kMultipliers + 32;
 constexpr int kMaxSlots = 24;
-constexpr int kPiece = 64;             // elements
-constexpr int kStep = 2 * kPiece;      // of a row's part, that one product takes
+constexpr int kPiece = 64;         // elements
+constexpr int kStep = 2 * kPiece;  // of a row's part, that one product takes
 constexpr uint32_t kPieceBytes = 128;
 
 constexpr int kBytesOnTheWay = 64 << 10;  // to a multiprocessor, at once
@@ -38,8 +38,8 @@ constexpr int kEightRowsBytes = 33 << 10, kFourRowsBytes = 48 << 10, kMostSlotBy
 constexpr int kMinDepth = 512;        // shorter rows are copied too slowly
 constexpr int kSpareBytes = 6 << 10;  // for blocks of the short kernels, which run beside
 
-// How a launch divides its shared memory. A slot has slot_rows rows of one segment, each as 8 / slot_rows parts,
-// which are multiplied side by side.
+// How a launch divides its shared memory. A slot has slot_rows rows of one segment, each as 8 / slot_rows
+// parts, which are multiplied side by side.
 struct Layout {
   int slot_rows;
   int num_slots;
@@ -80,7 +80,8 @@ std::optional<Layout> plan(const Rows& rows) {
   Layout layout{.slot_rows = 8};
   const auto has_whole_steps = [depth](int slot_rows) { return depth * slot_rows / 8 % kStep == 0; };
   if (8 * row_bytes > kEightRowsBytes && has_whole_steps(4)) layout.slot_rows = 4;
-  if (4 * row_bytes > kFourRowsBytes && has_whole_steps(kFewestRows<Rows>)) layout.slot_rows = kFewestRows<Rows>;
+  if (4 * row_bytes > kFourRowsBytes && has_whole_steps(kFewestRows<Rows>))
+    layout.slot_rows = kFewestRows<Rows>;
   layout.slot_bytes = layout.slot_rows * row_bytes;
   layout.part = depth * layout.slot_rows / 8;
   layout.segment_bytes = row_bytes + static_cast<int>(kPieceBytes);
@@ -201,9 +202,9 @@ __device__ __forceinline__ void multiply_slot(float (&sums)[kRegisters], const L
                   b + static_cast<uint64_t>(i) * (2 * kPieceBytes >> 4), 1);
   // Half a step is left: its piece twice, which meets the values' last and the zeros behind them.
   if (layout.part % kStep != 0)
-    wgmma_rows<T>(
-        sums, plain_descriptor(slot + 2 * kPieceBytes * static_cast<uint32_t>(steps), 0, part_bytes),
-        advanced(b, 2 * kPieceBytes * static_cast<uint32_t>(steps)), 1);
+    wgmma_rows<T>(sums,
+                  plain_descriptor(slot + 2 * kPieceBytes * static_cast<uint32_t>(steps), 0, part_bytes),
+                  advanced(b, 2 * kPieceBytes * static_cast<uint32_t>(steps)), 1);
   wgmma_commit();
   wgmma_wait<0>();
   hold(sums);
@@ -220,8 +221,7 @@ __device__ __forceinline__ float2 diagonals(const float (&sums)[kRegisters]) {
     const int part = (2 * warp + h) % kParts;
 #pragma unroll
     for (int i = 0; i < kParts; ++i) {
-      if (i == 0 || i == part)
-        v[h] = lane / 4 % 2 == 0 ? sums[4 * i + 2 * h] : sums[4 * i + 2 * h + 1];
+      if (i == 0 || i == part) v[h] = lane / 4 % 2 == 0 ? sums[4 * i + 2 * h] : sums[4 * i + 2 * h + 1];
     }
   }
   // Lane 4 i + i / 2 has the i-th element.

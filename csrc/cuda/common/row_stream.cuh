@@ -157,9 +157,8 @@ void launch_row_stream(const LaunchContext& ctx, const Rows& rows) {
   const auto blocks = static_cast<unsigned>(
       std::max(std::min(groups, kBlocksPerSm * device_limits().num_sms), ceil_div(groups, kMaxBlockGroups)));
   const auto bytes = [](int block_groups) { return sizeof(Parts) * static_cast<size_t>(block_groups); };
-  launch_weight_stream<row_stream_kernel<Rows>>(ctx, blocks, kThreads,
-                                                bytes(ceil_div(groups, static_cast<int>(blocks))),
-                                                bytes(kMaxBlockGroups), rows);
+  launch_weight_stream<row_stream_kernel<Rows>>(
+      ctx, blocks, kThreads, bytes(ceil_div(groups, static_cast<int>(blocks))), bytes(kMaxBlockGroups), rows);
 }
 
 }  // namespace quire::cuda

@@ -1,22 +1,25 @@
 // A vector times the rows of a matrix, each read once: one token's linears and experts. What is multiplied is
-// described once, for the kernels that do it (row_stream.cuh, row_slots.cuh):
+// described once, for the kernels that do it (row_slots.cuh, row_stream.cuh):
 //
-//   using Element = T                       16-bit
-//   static constexpr int kRowsOfOutput      1, or 2: of a gate and of what it is a gate of
-//   static constexpr bool kSegmented        whether there may be more than one segment
-//   struct Shared                           shared by a block
-//   int num_outputs(), segments(), depth()  an output is a sum over segments of so many elements; on the host too
-//   void start(Shared&)                     by all threads of a block, before what is below; lets the next
-//                                           kernel start
-//   const T* weight(shared, o, s, r)        row r's elements of an output's segment; null: zeros
-//   int run(o)                              outputs, from this one on, whose rows lie one behind the other
-//   const T* values()                       [segments, depth], what rows are multiplied by
-//   float scale(shared, s)                  of a segment's sum
-//   Constants constants(shared, o)          what is added to the sums, which is read early
-//   void finish(shared, o, sums, constants) with kRowsOfOutput sums, by one thread
+//   using Element = T               16-bit
+//   static constexpr int kRowsOfOutput
+//                                   1, or 2: of a gate and of what it is a gate of
+//   static constexpr bool kSegmented
+//                                   whether there may be more than one segment
+//   struct Shared                   shared by a block
+//   num_outputs, segments, depth    an output is a sum over segments of so many elements; on the host, too
+//   void start(Shared&)             by all threads of a block, before all below; lets the next kernel start
+//   const T* weight(shared, o, s, r)
+//                                   row r's elements of an output's segment; null: zeros
+//   int run(o)                      outputs, from this one on, whose rows lie one behind the other
+//   const T* values()               [segments, depth], what rows are multiplied by
+//   float scale(shared, s)          of a segment's sum
+//   Constants constants(shared, o)  what is added to the sums, which is read early
+//   void finish(shared, o, sums, constants)
+//                                   with kRowsOfOutput sums, by one thread
 //
-// Rows begin at multiples of 16 bytes. A block has an equal stretch of the outputs, and sums are added up in an
-// order that depends on the shape and the device alone.
+// Rows begin at multiples of 16 bytes. A block has an equal stretch of the outputs, and sums are added up in
+// an order that depends on the shape and the device alone.
 #pragma once
 
 #include "common/row_slots.cuh"

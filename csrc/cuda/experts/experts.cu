@@ -227,9 +227,8 @@ void compute_one(const LaunchContext& ctx, const FusedExpertsArgs& args, const E
   if (routing == nullptr) {
     launch_rows(ctx, GateUpRows<T>{p});
   } else {
-    with_choosing_warps(routing->logits.shape[1], [&](auto warps) {
-      launch_rows(ctx, ChoosingGateUpRows<T, warps()>{{p}, *routing});
-    });
+    with_choosing_warps(routing->logits.shape[1],
+                        [&](auto warps) { launch_rows(ctx, ChoosingGateUpRows<T, warps()>{{p}, *routing}); });
   }
   launch_rows(ctx, DownRows<T>{p});
   check_launch(ctx, routing == nullptr ? "fused_experts" : "routed_experts", args.x);

@@ -42,7 +42,8 @@ struct Choices {
   }
 };
 
-// An output is one of a choice's: the gate's row and up's. Output i of choice j is the j * intermediate + i-th.
+// An output is one of a choice's: the gate's row and up's. Output i of choice j is the j * intermediate +
+// i-th.
 template <typename T>
 struct GateUpRows {
   using Element = T;
