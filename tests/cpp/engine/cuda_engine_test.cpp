@@ -201,7 +201,7 @@ void write_windowed_model(const ModelDirectory& directory) {
   write_safetensors(directory, tensors);
 }
 
-// Layers with a window and layers without: two groups of blocks, each with its own part of the memory.
+// Layers with a window and layers without: two groups of blocks, in much memory and in little.
 TEST_F(CudaEngineTest, KVCacheGroupsOfTwoKindsGiveTheCpusTokens) {
   const ModelDirectory directory;
   write_windowed_model(directory);
