@@ -73,8 +73,10 @@ __global__ void __launch_bounds__(kThreads)
   for (int i = thread; i <= args.padded_rows; i += kThreads) prepare_row(args, i);
   __syncthreads();
   for (int i = thread; i < args.padded_tokens; i += kThreads) prepare_token(args, i);
+  __threadfence();  // kernels of the step read it as soon as this one has ended
 }
 
+// As an ordinary launch, which lets nothing start early: kernels of the step read ahead what it writes.
 void prepare_inputs(const LaunchContext& ctx, const PrepareInputsArgs& args) {
   prepare_inputs_kernel<<<1, kThreads, 0, stream_of(ctx)>>>(args);
   check_launch(ctx, "prepare_inputs", "[%d rows, %d tokens]", args.num_rows, args.num_tokens);

@@ -70,7 +70,7 @@ __device__ __forceinline__ T* cache_element(const RotateAndStore& p, int64_t slo
 // order of rms_norm's kernel, whose lanes have one vector each of up to 32, or two of 64.
 //
 // Slots, positions and what is looked up by them do not change while a step's kernels run, so they are read
-// before the kernel in front has ended.
+// before the kernel in front has ended (dependent_launch.cuh).
 template <typename T, int kVec, bool kRotate, bool kStore, bool kNorm>
 __global__ void __launch_bounds__(kThreads)
     rotate_and_store_kernel(const __grid_constant__ RotateAndStore p) {
@@ -98,13 +98,13 @@ __global__ void __launch_bounds__(kThreads)
   const int low_at = p.interleaved ? 2 * i : i, high_at = p.interleaved ? 2 * i + kVec : half + i;
   int64_t slot = 0;
   if constexpr (kStore)
-    slot = p.slots_are_64_bits ? static_cast<const int64_t*>(p.slots)[t]
-                               : static_cast<const int32_t*>(p.slots)[t];
+    slot = p.slots_are_64_bits ? __ldcg(static_cast<const int64_t*>(p.slots) + t)
+                               : __ldcg(static_cast<const int32_t*>(p.slots) + t);
   constexpr int kFloats = kVec < 4 ? kVec : 4;  // 16 bytes
   Elements<float, kFloats> cosines[kVec / kFloats], sines[kVec / kFloats];
   Run low_weights, high_weights;
   if (rotates) {
-    const float* angles = p.cos_sin + p.positions[t] * p.cos_sin_stride + i;
+    const float* angles = p.cos_sin + __ldcg(p.positions + t) * p.cos_sin_stride + i;
 #pragma unroll
     for (int j = 0; j < kVec / kFloats; ++j) {
       cosines[j] = load<float, kFloats>(angles + j * kFloats);

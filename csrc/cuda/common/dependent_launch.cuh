@@ -2,9 +2,12 @@
 // capability 9.0 and later): their blocks are there, and what they read of weights is on its way, when its
 // results are. Between short kernels that is most of the time.
 //
-// Each thread of a kernel that is launched so calls wait_for_inputs in front of all reads and writes of
-// memory but reads of weights: nothing else keeps it from running beside those before it. Who has waited has
-// waited for all that came before, as each of them waited too.
+// A kernel that is launched so calls wait_for_inputs in front of all reads and writes of memory but reads of
+// what does not change within a step: nothing else keeps it from running beside those before it. That is
+// weights, and what the kernels write that prepare a step's inputs and plan its attention. These are launched
+// otherwise, let nothing start early and end with a fence; who reads ahead what they wrote passes by the L1
+// cache. Where not each thread waits, others wait in shared memory for one that does, and a block ends after
+// it. Who has waited has waited for all that came before, as each of them waited too.
 #pragma once
 
 #include <utility>

@@ -13,54 +13,24 @@
 // cores have time for the rest, as their second operand has eight columns or more anyway.
 #pragma once
 
-#include <algorithm>
-#include <optional>
-
 #include "common/dependent_launch.cuh"
 #include "common/hopper.cuh"
+#include "common/row_slots_layout.h"
 #include "common/types.cuh"
 
 namespace quire::cuda {
 
 namespace row_slots {
 
-constexpr int kGroups = 2;  // of four warps, which multiply
 constexpr int kMultipliers = 128 * kGroups, kThreads = kMultipliers + 32;
-constexpr int kMaxSlots = 24;
-constexpr int kPiece = 64;         // elements
-constexpr int kStep = 2 * kPiece;  // of a row's part, that one product takes
-constexpr uint32_t kPieceBytes = 128;
-
-constexpr int kBytesOnTheWay = 64 << 10;  // to a multiprocessor, at once
-// A slot of eight rows, or of four, that has more bytes than this has fewer rows where it can; longer ones
-// there are not.
-constexpr int kEightRowsBytes = 33 << 10, kFourRowsBytes = 48 << 10, kMostSlotBytes = 72 << 10;
-constexpr int kMinDepth = 512;        // shorter rows are copied too slowly
-constexpr int kSpareBytes = 6 << 10;  // for blocks of the short kernels, which run beside
-
-// How a launch divides its shared memory. A slot has slot_rows rows of one segment, each as 8 / slot_rows
-// parts, which are multiplied side by side.
-struct Layout {
-  int slot_rows;
-  int num_slots;
-  int slot_bytes;
-  int part;           // elements
-  int segment_bytes;  // of values, with zeros behind them
-  int before, after;  // slots being filled at once, until the kernel in front has ended and then
-  int shared_bytes;
-};
-
-// Of a slot: eight, four, or so many.
-template <typename Rows>
-constexpr int kFewestRows = Rows::kRowsOfOutput == 2 ? 2 : 1;
-
-// How many sums of a row are kept: of warps, and of groups where a row's segments are dealt out to these.
-template <typename Rows, int kRows>
-constexpr int kSums = std::max(1, 4 / kRows) * (Rows::kSegmented ? kGroups : 1);
 
 template <typename Rows>
-int grid_of(const Rows& rows) {
-  return std::min(rows.num_outputs(), device_limits().num_sms);
+Shape shape_of(const Rows& rows) {
+  return {.num_outputs = rows.num_outputs(),
+          .rows_of_output = Rows::kRowsOfOutput,
+          .segments = rows.segments(),
+          .is_segmented = Rows::kSegmented,
+          .depth = rows.depth()};
 }
 
 // Of a block's shared memory, what a launch divides.
@@ -70,37 +40,8 @@ int most_shared_bytes() {
          kSpareBytes;
 }
 
-// None: where this is not for the device or the shape.
-template <typename Rows>
-std::optional<Layout> plan(const Rows& rows) {
-  const DeviceLimits& limits = device_limits();
-  const int depth = rows.depth(), row_bytes = 2 * depth;
-  if (limits.compute_capability != 90 || depth < kMinDepth || depth % kPiece != 0) return std::nullopt;
-  // As many rows to a slot as keep it short; where eight are too many, of parts that are whole steps.
-  Layout layout{.slot_rows = 8};
-  const auto has_whole_steps = [depth](int slot_rows) { return depth * slot_rows / 8 % kStep == 0; };
-  if (8 * row_bytes > kEightRowsBytes && has_whole_steps(4)) layout.slot_rows = 4;
-  if (4 * row_bytes > kFourRowsBytes && has_whole_steps(kFewestRows<Rows>))
-    layout.slot_rows = kFewestRows<Rows>;
-  layout.slot_bytes = layout.slot_rows * row_bytes;
-  layout.part = depth * layout.slot_rows / 8;
-  layout.segment_bytes = row_bytes + static_cast<int>(kPieceBytes);
-  if (layout.slot_bytes > kMostSlotBytes) return std::nullopt;
-  const int64_t outputs = ceil_div(rows.num_outputs(), grid_of(rows));
-  const int64_t sums = outputs * Rows::kRowsOfOutput *
-                       (layout.slot_rows >= 4 ? kSums<Rows, 4> : kSums<Rows, kFewestRows<Rows>>);
-  const int64_t other = int64_t{rows.segments()} * layout.segment_bytes + 4 * sums;
-  const int64_t room = most_shared_bytes<Rows>() - other;
-  // A slot is filled for the same group each time: none can be a round behind the one that fills.
-  const int64_t fitting = std::min<int64_t>(kMaxSlots, room / layout.slot_bytes) / kGroups * kGroups;
-  if (room <= 0 || fitting < kGroups) return std::nullopt;
-  const int64_t slots = ceil_div<int64_t>(outputs * Rows::kRowsOfOutput, layout.slot_rows) * rows.segments();
-  layout.num_slots = static_cast<int>(std::min(fitting, ceil_div<int64_t>(slots, kGroups) * kGroups));
-  layout.before = std::clamp(kBytesOnTheWay / layout.slot_bytes, 1, layout.num_slots);
-  layout.after = std::clamp(kBytesOnTheWay / layout.slot_bytes, 2, layout.num_slots);
-  layout.shared_bytes = static_cast<int>(other) + layout.num_slots * layout.slot_bytes;
-  return layout;
-}
+template <typename Rows, int kRows>
+constexpr int kSums = sums_of_row(kRows, Rows::kSegmented);
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
@@ -360,22 +301,28 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 }  // namespace row_slots
 
+// False, and nothing, where this is not for the device or the shape.
 template <typename Rows>
-void launch_row_slots(const LaunchContext& ctx, const Rows& rows, const row_slots::Layout& layout) {
+bool launch_row_slots(const LaunchContext& ctx, const Rows& rows) {
+  using namespace row_slots;
+  const Shape shape = shape_of(rows);
+  const std::optional<Layout> layout = plan(shape, device_limits(), most_shared_bytes<Rows>());
+  if (!layout) return false;
   const auto launch = [&]<int kRows>() {
-    constexpr auto kernel = row_slots::row_slots_kernel<Rows, kRows>;
+    constexpr auto kernel = row_slots_kernel<Rows, kRows>;
     static std::atomic<uint64_t> prepared{0};
-    const cudaError_t error = allow_shared_bytes(prepared, reinterpret_cast<const void*>(kernel),
-                                                 row_slots::most_shared_bytes<Rows>());
+    const cudaError_t error =
+        allow_shared_bytes(prepared, reinterpret_cast<const void*>(kernel), most_shared_bytes<Rows>());
     if (error != cudaSuccess) return note_error(ctx, "row_slots", "", cudaGetErrorString(error));
-    launch_dependent(ctx, kernel, static_cast<unsigned>(row_slots::grid_of(rows)), row_slots::kThreads,
-                     static_cast<size_t>(layout.shared_bytes), rows, layout);
+    launch_dependent(ctx, kernel, static_cast<unsigned>(grid_of(shape, device_limits())), kThreads,
+                     static_cast<size_t>(layout->shared_bytes), rows, *layout);
   };
-  switch (layout.slot_rows) {
-    case 8: return launch.template operator()<8>();
-    case 4: return launch.template operator()<4>();
-    default: return launch.template operator()<row_slots::kFewestRows<Rows>>();
+  switch (layout->slot_rows) {
+    case 8: launch.template operator()<8>(); break;
+    case 4: launch.template operator()<4>(); break;
+    default: launch.template operator()<fewest_rows(Rows::kRowsOfOutput)>();
   }
+  return true;
 }
 
 }  // namespace quire::cuda

@@ -29,8 +29,7 @@ namespace quire::cuda {
 
 template <typename Rows>
 void launch_rows(const LaunchContext& ctx, const Rows& rows) {
-  if (const auto layout = row_slots::plan<Rows>(rows)) return launch_row_slots(ctx, rows, *layout);
-  launch_row_stream(ctx, rows);
+  if (!launch_row_slots(ctx, rows)) launch_row_stream(ctx, rows);
 }
 
 }  // namespace quire::cuda
