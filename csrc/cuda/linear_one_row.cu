@@ -25,6 +25,7 @@ struct LinearRows {
   __host__ __device__ int segments() const { return 1; }
   __host__ __device__ int depth() const { return k; }
   __device__ void start(Shared& /*shared*/) const { let_next_start(); }
+  __device__ void started(Shared& /*shared*/) const {}
   __device__ int run(int output) const { return n - output; }
   __device__ const T* weight(const Shared& /*shared*/, int output, int /*segment*/, int /*row*/) const {
     return matrix + static_cast<int64_t>(output) * k;
@@ -60,6 +61,7 @@ struct GatedLinearRows {
   __host__ __device__ int segments() const { return 1; }
   __host__ __device__ int depth() const { return all.k; }
   __device__ void start(Shared& /*shared*/) const { let_next_start(); }
+  __device__ void started(Shared& /*shared*/) const {}
   __device__ int run(int output) const { return num_outputs() - output; }
   __device__ const T* weight(const Shared& /*shared*/, int output, int /*segment*/, int row) const {
     return all.matrix + static_cast<int64_t>(output + row * num_outputs()) * all.k;

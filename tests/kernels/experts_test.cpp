@@ -172,13 +172,21 @@ TEST_P(ExpertsTest, RoutingAndExpertsInOneAreTheSame) {
   };
   enum Logits : uint8_t { kRandom, kTies, kSomeNaN, kAllNaN, kPadding, kNumLogits };
   constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+  struct Size {
+    int32_t num_experts;
+    int64_t hidden, intermediate;
+  };
+  std::vector<Size> sizes;
+  for (const int32_t num_experts : {8, 32, 60, 128, 160, 256, 1000}) sizes.push_back({num_experts, 64, 24});
+  // Rows that a device copies to shared memory.
+  if (is_cuda()) sizes.insert(sizes.end(), {{8, 576, 512}, {160, 512, 640}});
   for (const DType dtype : float_types()) {
-    for (const int32_t num_experts : {8, 32, 60, 128, 160, 256, 1000}) {
-      const Experts experts(kernels(), context(), dtype, num_experts, 64, 24, /*biases=*/true);
+    for (const auto& [num_experts, hidden, intermediate] : sizes) {
+      const Experts experts(kernels(), context(), dtype, num_experts, hidden, intermediate, /*biases=*/true);
       Array<float> correction(static_cast<size_t>(num_experts));
       for (size_t e = 0; e < correction.size(); ++e) correction[e] = 0.1F * std::sin(static_cast<float>(e));
       for (const int64_t tokens : {1, 3, 16}) {
-        const Tensor x = std::move(Tensor(dtype, tokens, 64).randomize(5));
+        const Tensor x = std::move(Tensor(dtype, tokens, hidden).randomize(5));
         set_workspace(kernels().fused_experts_workspace_bytes(tokens, /*top_k=*/8, experts.view()));
         for (int i = 0; i < static_cast<int>(std::size(kinds)) * kNumLogits * 2; ++i) {
           ExpertRoutingArgs args = kinds[i / 2 / kNumLogits];
@@ -204,7 +212,7 @@ TEST_P(ExpertsTest, RoutingAndExpertsInOneAreTheSame) {
             args.expert_ids = ids.data();
             args.weights = weights.data();
             args.counts = counts.data();
-            const Tensor out(dtype, tokens, 64);
+            const Tensor out(dtype, tokens, hidden);
             const FusedExpertsArgs fused = {.out = out,
                                             .x = x,
                                             .expert_ids = ids.data(),

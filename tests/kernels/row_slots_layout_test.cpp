@@ -35,7 +35,7 @@ TEST(RowSlotsLayoutTest, PublishedModelsHaveSlots) {
       {"Qwen3-30B-A3B, output", linear(2048, 4096), 4, 4},
       {"Qwen3-30B-A3B, router", linear(128, 2048), 8, 2},
       {"Qwen3-30B-A3B, experts' gate and up", gate(8 * 768, 2048), 8, 6},
-      {"Qwen3-30B-A3B, experts' down", down(2048, 8, 768), 8, 16},
+      {"Qwen3-30B-A3B, experts' down", down(2048, 8, 768), 16, 8},
       {"Mixtral 8x7B, experts' down", down(4096, 2, 14336), 1, 4},
       {"70 B, gate and up", gate(28672, 8192), 2, 6},
       {"70 B, down", linear(8192, 28672), 1, 2},
@@ -72,20 +72,29 @@ TEST(RowSlotsLayoutTest, WhatIsDividedFits) {
         const Layout& l = *layout;
         SCOPED_TRACE(testing::Message()
                      << outputs << " of " << depth << ", " << shape.rows_of_output << " " << shape.segments);
-        ASSERT_TRUE(l.slot_rows == 8 || l.slot_rows == 4 || l.slot_rows == fewest_rows(shape.rows_of_output));
-        ASSERT_EQ(l.part * 8, depth * l.slot_rows);
+        ASSERT_TRUE(l.slot_rows == 16 || l.slot_rows == 8 || l.slot_rows == 4 ||
+                    l.slot_rows == fewest_rows(shape.rows_of_output));
+        ASSERT_EQ(l.part * 8, depth * std::min(l.slot_rows, 8));
         // Half a step is left of rows only, not of their parts: zeros lie behind the last part alone.
-        ASSERT_EQ(l.part % (l.slot_rows == 8 ? kPiece : kStep), 0);
+        ASSERT_EQ(l.part % (l.slot_rows >= 8 ? kPiece : kStep), 0);
         ASSERT_EQ(l.num_slots % kGroups, 0);
         ASSERT_GE(l.num_slots, kGroups);
         ASSERT_LE(l.num_slots, kMaxSlots);
-        ASSERT_LE(1, l.before);
-        ASSERT_LE(l.before, l.after);
-        ASSERT_LE(l.after, l.num_slots);
+        ASSERT_LE(1, l.on_the_way);
+        ASSERT_LE(l.on_the_way, l.num_slots / kGroups);
         ASSERT_EQ(l.slot_bytes % 128, 0);
         ASSERT_EQ(l.segment_bytes % 128, 0);
         ASSERT_EQ(l.segment_bytes, 2 * depth + static_cast<int>(kPieceBytes));
-        const int64_t rows = (outputs + grid_of(shape, kHopper) - 1) / grid_of(shape, kHopper);
+        const int blocks = grid_of(shape, kHopper);
+        const int64_t rows = (outputs + blocks - 1) / blocks;
+        ASSERT_EQ(l.first_output(0), 0);
+        ASSERT_EQ(l.first_output(blocks), outputs);
+        for (int b = 0; b < blocks; ++b) {
+          const int stretch = l.first_output(b + 1) - l.first_output(b);
+          ASSERT_TRUE(stretch == rows || stretch == rows - 1) << b;
+          // The first block has more to do than multiply (experts/one_token.cuh).
+          ASSERT_GE(stretch, l.first_output(1));
+        }
         ASSERT_EQ(l.shared_bytes,
                   int64_t{shape.segments} * l.segment_bytes + l.num_slots * l.slot_bytes +
                       4 * rows * shape.rows_of_output * sums_of_row(l.slot_rows, shape.is_segmented));

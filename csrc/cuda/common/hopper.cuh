@@ -58,6 +58,20 @@ __device__ __forceinline__ void copy_bulk(uint32_t to, const void* from, uint32_
       "l"(from), "r"(bytes), "r"(barrier)
       : "memory");
 }
+// The same of what is read once: it is the first to leave the L2 cache. `policy`: read_once_policy().
+__device__ __forceinline__ void copy_bulk(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier,
+                                          uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], "
+      "%4;\n" ::"r"(to),
+      "l"(from), "r"(bytes), "r"(barrier), "l"(policy)
+      : "memory");
+}
+__device__ __forceinline__ uint64_t read_once_policy() {
+  uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;\n" : "=l"(policy));
+  return policy;
+}
 // A box of a tensor, at those coordinates, to shared memory; completes on the barrier. `map` is a parameter
 // of the kernel.
 __device__ __forceinline__ void copy_tensor(uint32_t to, const void* map, int column, int row, int matrix,
@@ -75,6 +89,25 @@ __device__ __forceinline__ void prefetch_map(const void* map) {
 // Ordinary writes to shared memory before this are seen by wgmma after the next barrier.
 __device__ __forceinline__ void fence_for_async() {
   asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
+}
+
+// ---- threads and registers --------------------------------------------------------------------------
+// True for one thread of a warp, all of which come here. The compiler knows that it is one.
+__device__ __forceinline__ bool is_elected() {
+  uint32_t elected;
+  asm volatile(
+      "{\n"
+      ".reg .pred one;\n"
+      "elect.sync _|one, 0xFFFFFFFF;\n"
+      "selp.u32 %0, 1, 0, one;\n"
+      "}\n"
+      : "=r"(elected));
+  return elected != 0;
+}
+// An address of shared memory that is kept: the compiler would find out anew where that begins, at each use.
+__device__ __forceinline__ uint32_t in_register(uint32_t address) {
+  asm volatile("" : "+r"(address));
+  return address;
 }
 
 // ---- a ring of stages: producer and consumers count for themselves ------------------------------------

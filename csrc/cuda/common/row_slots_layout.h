@@ -10,15 +10,15 @@
 
 namespace quire::cuda::row_slots {
 
-constexpr int kGroups = 2;  // of four warps, which multiply
+constexpr int kGroups = 2;  // of four warps, which multiply, each with a warp that fills its slots
 constexpr int kMaxSlots = 24;
 constexpr int kPiece = 64;         // elements
 constexpr int kStep = 2 * kPiece;  // of a row's part, that one product takes
 constexpr uint32_t kPieceBytes = 128;
 
 constexpr int kBytesOnTheWay = 64 << 10;  // to a multiprocessor, at once
-// A slot of eight rows, or of four, that has more bytes than this has fewer rows where it can; longer ones
-// there are not.
+// A slot of eight rows, or of sixteen, or of four, that has more bytes than this has fewer rows where it can;
+// longer ones there are not.
 constexpr int kEightRowsBytes = 33 << 10, kFourRowsBytes = 48 << 10, kMostSlotBytes = 72 << 10;
 constexpr int kMinDepth = 512;        // shorter rows are copied too slowly
 constexpr int kSpareBytes = 6 << 10;  // for blocks of the short kernels, which run beside
@@ -32,15 +32,19 @@ struct Shape {
   int depth;
 };
 
-// A slot has slot_rows rows of one segment, each as 8 / slot_rows parts, which are multiplied side by side.
+// A slot has slot_rows rows of one segment. Up to eight are multiplied side by side, each as so many parts that
+// these are eight.
 struct Layout {
   int slot_rows;
   int num_slots;
   int slot_bytes;
-  int part;           // elements
-  int segment_bytes;  // of values, with zeros behind them
-  int before, after;  // slots being filled at once, until the kernel in front has ended and then
+  int part;            // elements
+  int segment_bytes;   // of values, with zeros behind them
+  int on_the_way;      // slots that a group has filled at once
+  int outputs, fewer;  // of a block; the first so many blocks have one less
   int shared_bytes;
+
+  constexpr int first_output(int block) const { return block * outputs - (block < fewer ? block : fewer); }
 };
 
 // Rows of a slot where eight and four are too many.
@@ -59,21 +63,23 @@ inline int grid_of(const Shape& shape, const CudaDeviceLimits& limits) {
 // `most_shared_bytes`: that a block may have dynamically. None: where this is not for the device or the
 // shape.
 inline std::optional<Layout> plan(const Shape& shape, const CudaDeviceLimits& limits, int most_shared_bytes) {
-  const int depth = shape.depth, row_bytes = 2 * depth;
+  const int depth = shape.depth, row_bytes = 2 * depth, blocks = grid_of(shape, limits);
   if (limits.compute_capability != 90 || depth < kMinDepth || depth % kPiece != 0) return std::nullopt;
   const auto ceil_div = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
   // As many rows to a slot as keep it short; where eight are too many, of parts that are whole steps.
   const auto has_whole_steps = [depth](int slot_rows) { return depth * slot_rows / 8 % kStep == 0; };
   const int fewest = fewest_rows(shape.rows_of_output);
   Layout layout{};
-  layout.slot_rows = 8;
+  layout.slot_rows = 16 * row_bytes > kEightRowsBytes ? 8 : 16;
   if (8 * row_bytes > kEightRowsBytes && has_whole_steps(4)) layout.slot_rows = 4;
   if (4 * row_bytes > kFourRowsBytes && has_whole_steps(fewest)) layout.slot_rows = fewest;
   layout.slot_bytes = layout.slot_rows * row_bytes;
-  layout.part = depth * layout.slot_rows / 8;
+  layout.part = depth * std::min(layout.slot_rows, 8) / 8;
   layout.segment_bytes = row_bytes + static_cast<int>(kPieceBytes);
   if (layout.slot_bytes > kMostSlotBytes) return std::nullopt;
-  const int64_t rows = ceil_div(shape.num_outputs, grid_of(shape, limits)) * shape.rows_of_output;
+  layout.outputs = static_cast<int>(ceil_div(shape.num_outputs, blocks));
+  layout.fewer = layout.outputs * blocks - shape.num_outputs;
+  const int64_t rows = int64_t{layout.outputs} * shape.rows_of_output;
   const int64_t other = int64_t{shape.segments} * layout.segment_bytes +
                         4 * rows * sums_of_row(layout.slot_rows, shape.is_segmented);
   const int64_t room = most_shared_bytes - other;
@@ -82,8 +88,7 @@ inline std::optional<Layout> plan(const Shape& shape, const CudaDeviceLimits& li
   if (room <= 0 || fitting < kGroups) return std::nullopt;
   const int64_t slots = ceil_div(rows, layout.slot_rows) * shape.segments;
   layout.num_slots = static_cast<int>(std::min(fitting, ceil_div(slots, kGroups) * kGroups));
-  layout.before = std::clamp(kBytesOnTheWay / layout.slot_bytes, 1, layout.num_slots);
-  layout.after = std::clamp(kBytesOnTheWay / layout.slot_bytes, 2, layout.num_slots);
+  layout.on_the_way = std::clamp(kBytesOnTheWay / (kGroups * layout.slot_bytes), 1, layout.num_slots / kGroups);
   layout.shared_bytes = static_cast<int>(other) + layout.num_slots * layout.slot_bytes;
   return layout;
 }

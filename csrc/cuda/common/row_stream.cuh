@@ -49,6 +49,7 @@ __global__ void __launch_bounds__(row_stream::kThreads, row_stream::kBlocksPerSm
     parts[i / kWarps][i % kWarps] = {};
   rows.start(shared);
   __syncthreads();
+  rows.started(shared);
 
   struct Place {
     int group, segment, step;

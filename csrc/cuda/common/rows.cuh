@@ -8,7 +8,9 @@
 //                                   whether there may be more than one segment
 //   struct Shared                   shared by a block
 //   num_outputs, segments, depth    an output is a sum over segments of so many elements; on the host, too
-//   void start(Shared&)             by all threads of a block, before all below; lets the next kernel start
+//   void start(Shared&)             by all threads of a block but those that copy
+//   void started(Shared&)           by the same, when all have been there, and before all below; one of the
+//                                   two lets the next kernel start
 //   const T* weight(shared, o, s, r)
 //                                   row r's elements of an output's segment; null: zeros
 //   int run(o)                      outputs, from this one on, whose rows lie one behind the other

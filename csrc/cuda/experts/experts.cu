@@ -223,6 +223,7 @@ void compute_one(const LaunchContext& ctx, const FusedExpertsArgs& args, const E
                          .top_k = args.top_k,
                          .hidden = static_cast<int>(experts.down->n),
                          .intermediate = static_cast<int>(experts.down->k),
+                         .by_intermediate = Divisor(static_cast<int>(experts.down->k)),
                          .activation = args.activation};
   if (routing == nullptr) {
     launch_rows(ctx, GateUpRows<T>{p});

@@ -5,6 +5,7 @@
 // stands between the router's product and this one.
 #pragma once
 
+#include "common/divisor.h"
 #include "common/rows.cuh"
 #include "experts/expert_choice.cuh"
 #include "experts/product.cuh"
@@ -23,6 +24,7 @@ struct OneToken {
   T* inner;  // [top_k, I]
   T* out;    // [H]
   int top_k, hidden, intermediate;
+  Divisor by_intermediate;
   Activation activation;
 };
 
@@ -38,7 +40,6 @@ struct Choices {
       expert[i] = __ldcg(p.expert_ids + i);
       weight[i] = __ldcg(p.weights + i);
     }
-    __syncthreads();
   }
 };
 
@@ -59,27 +60,28 @@ struct GateUpRows {
   __host__ __device__ int depth() const { return p.hidden; }
   __device__ void start(Choices& choices) const {
     wait_for_inputs();
-    // Not earlier: the next kernel reads the choices at once, which are there by now.
-    let_next_start();
     choices.load(p);
   }
-  __device__ int run(int output) const { return p.intermediate - output % p.intermediate; }
+  // Not earlier: the next kernel reads the choices at once, which are there by now.
+  __device__ void started(Choices& /*choices*/) const { let_next_start(); }
+  __device__ int run(int output) const { return p.intermediate - p.by_intermediate.rest(output); }
   __device__ const T* weight(const Choices& choices, int output, int /*segment*/, int row) const {
-    const int expert = choices.expert[output / p.intermediate];
+    const int expert = choices.expert[p.by_intermediate.quotient(output)];
     if (expert < 0) return nullptr;
-    const int at = output % p.intermediate + row * p.intermediate;
+    const int at = p.by_intermediate.rest(output) + row * p.intermediate;
     return p.gate_up + expert * p.gate_up_stride + static_cast<int64_t>(at) * p.hidden;
   }
   __device__ const T* values() const { return p.x; }
   __device__ float scale(const Choices& /*choices*/, int /*segment*/) const { return 1.0F; }
   __device__ float2 constants(const Choices& choices, int output) const {
-    const int expert = choices.expert[output / p.intermediate];
+    const int expert = choices.expert[p.by_intermediate.quotient(output)];
     if (p.gate_up_bias == nullptr || expert < 0) return {};
     const float* bias = p.gate_up_bias + static_cast<int64_t>(expert) * 2 * p.intermediate;
-    return {bias[output % p.intermediate], bias[output % p.intermediate + p.intermediate]};
+    const int at = p.by_intermediate.rest(output);
+    return {bias[at], bias[at + p.intermediate]};
   }
   __device__ void finish(const Choices& choices, int output, const float (&sums)[2], float2 added) const {
-    const bool is_choice = choices.expert[output / p.intermediate] >= 0;
+    const bool is_choice = choices.expert[p.by_intermediate.quotient(output)] >= 0;
     p.inner[output] =
         from_float<T>(is_choice ? activate_gated(sums[0] + added.x, sums[1] + added.y, p.activation) : 0.0F);
   }
@@ -101,28 +103,24 @@ struct ChoosingGateUpRows : GateUpRows<T> {
   ExpertRoutingArgs routing;
 
   __device__ void start(Shared& shared) const {
-    const int i = static_cast<int>(threadIdx.x);
-    int* chosen = shared.expert;
-    if (i < 32 * kChoosingWarps) choose(shared);
-    __syncthreads();
+    if (static_cast<int>(threadIdx.x) >= 32 * kChoosingWarps) return;
+    const Choice choice(routing);
+    wait_for_inputs();
+    choice.choose(routing, 0, shared.memory, shared.expert);
+  }
+  __device__ void started(Shared& shared) const {
     // The second product reads the choices ahead, when all blocks of this kernel have let it start. The first
     // block does so when what it wrote has come to where every multiprocessor looks (Choices::load passes by
     // the L1 cache), and in the warp that wrote it: of a block's threads the first that does it counts. That
     // block has the time: its stretch of rows is no longer than any other's.
     if (blockIdx.x > 0) return let_next_start();
+    const int i = static_cast<int>(threadIdx.x);
     if (i >= 32) return;
-    Choice::write(routing, 0, shared.memory, chosen);
+    Choice::write(routing, 0, shared.memory, shared.expert);
     __threadfence();
     __syncwarp();
     let_next_start();
-    if (i < routing.top_k) count_choice(routing, chosen[i]);
-  }
-
- private:
-  __device__ void choose(Shared& shared) const {
-    const Choice choice(routing);
-    wait_for_inputs();
-    choice.choose(routing, 0, shared.memory, shared.expert);
+    if (i < routing.top_k) count_choice(routing, shared.expert[i]);
   }
 };
 
@@ -141,9 +139,10 @@ struct DownRows {
   __host__ __device__ int segments() const { return p.top_k; }
   __host__ __device__ int depth() const { return p.intermediate; }
   __device__ void start(Choices& choices) const {
-    let_next_start();
     choices.load(p);
+    let_next_start();
   }
+  __device__ void started(Choices& /*choices*/) const {}
   __device__ int run(int output) const { return p.hidden - output; }
   __device__ const T* weight(const Choices& choices, int output, int segment, int /*row*/) const {
     const int expert = choices.expert[segment];
