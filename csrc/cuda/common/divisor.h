@@ -8,8 +8,9 @@ namespace quire::cuda {
 class Divisor {
  public:
   explicit constexpr Divisor(int divisor)
-      : divisor_(divisor), factor_(((uint64_t{1} << kBits) + static_cast<uint64_t>(divisor) - 1) /
-                                   static_cast<uint64_t>(divisor)) {}
+      : divisor_(divisor),
+        factor_(((uint64_t{1} << kBits) + static_cast<uint64_t>(divisor) - 1) /
+                static_cast<uint64_t>(divisor)) {}
   constexpr int divisor() const { return divisor_; }
   // Of n >= 0 with n * divisor below 2^40, and n below 2^23.
   constexpr int quotient(int n) const {

@@ -58,19 +58,15 @@ __device__ __forceinline__ void copy_bulk(uint32_t to, const void* from, uint32_
       "l"(from), "r"(bytes), "r"(barrier)
       : "memory");
 }
-// The same of what is read once: it is the first to leave the L2 cache. `policy`: read_once_policy().
+// The same with a policy of the L2 cache (weight_stream.cuh).
 __device__ __forceinline__ void copy_bulk(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier,
                                           uint64_t policy) {
   asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], "
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, "
+      "[%3], "
       "%4;\n" ::"r"(to),
       "l"(from), "r"(bytes), "r"(barrier), "l"(policy)
       : "memory");
-}
-__device__ __forceinline__ uint64_t read_once_policy() {
-  uint64_t policy;
-  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;\n" : "=l"(policy));
-  return policy;
 }
 // A box of a tensor, at those coordinates, to shared memory; completes on the barrier. `map` is a parameter
 // of the kernel.
@@ -80,6 +76,15 @@ __device__ __forceinline__ void copy_tensor(uint32_t to, const void* map, int co
       "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], "
       "[%5];\n" ::"r"(to),
       "l"(map), "r"(column), "r"(row), "r"(matrix), "r"(barrier)
+      : "memory");
+}
+// The same with a policy of the L2 cache.
+__device__ __forceinline__ void copy_tensor(uint32_t to, const void* map, int column, int row, int matrix,
+                                            uint32_t barrier, uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, "
+      "{%2, %3, %4}], [%5], %6;\n" ::"r"(to),
+      "l"(map), "r"(column), "r"(row), "r"(matrix), "r"(barrier), "l"(policy)
       : "memory");
 }
 // Before a map is used first.

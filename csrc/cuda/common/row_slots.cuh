@@ -17,6 +17,7 @@
 #include "common/hopper.cuh"
 #include "common/row_slots_layout.h"
 #include "common/types.cuh"
+#include "common/weight_stream.cuh"
 
 namespace quire::cuda {
 
@@ -91,7 +92,8 @@ struct Block {
     for (int run = first, end = first; run < last; run = end) {
       end = min(last, run + rows.run(run));
       for (int output = run; output < end; output += outputs_of_slot()) {
-        Part part{.output = output, .outputs = min(outputs_of_slot(), end - output), .segment = 0, .run = run};
+        Part part{
+            .output = output, .outputs = min(outputs_of_slot(), end - output), .segment = 0, .run = run};
         for (; part.segment < rows.segments(); ++part.segment) {
           if (whose == group) {
             mine(part, turn);
@@ -130,9 +132,7 @@ __device__ __forceinline__ void write_zeros(const Rows& rows, const Layout& layo
 }
 
 // Of all threads, which are at different places.
-__device__ __forceinline__ void sync_block() {
-  asm volatile("bar.sync 2, %0;\n" ::"n"(kThreads) : "memory");
-}
+__device__ __forceinline__ void sync_block() { asm volatile("bar.sync 2, %0;\n" ::"n"(kThreads) : "memory"); }
 
 // By a warp.
 template <typename Rows>
@@ -186,8 +186,8 @@ __device__ __forceinline__ void fill_slots(const Block<Rows>& block, int group) 
   block.for_each_turn(group, fill, [](const auto&) {});
 }
 
-// A slot's rows, up to eight of them, times a segment's values: of each row's parts the sums of products, on the
-// diagonal of each piece.
+// A slot's rows, up to eight of them, times a segment's values: of each row's parts the sums of products, on
+// the diagonal of each piece.
 template <typename T, int kRegisters>
 __device__ __forceinline__ void multiply_rows(float (&sums)[kRegisters], const Layout& layout, uint32_t rows,
                                               uint32_t values) {

@@ -32,8 +32,8 @@ struct Shape {
   int depth;
 };
 
-// A slot has slot_rows rows of one segment. Up to eight are multiplied side by side, each as so many parts that
-// these are eight.
+// A slot has slot_rows rows of one segment. Up to eight are multiplied side by side, each as so many parts
+// that these are eight.
 struct Layout {
   int slot_rows;
   int num_slots;
@@ -88,7 +88,8 @@ inline std::optional<Layout> plan(const Shape& shape, const CudaDeviceLimits& li
   if (room <= 0 || fitting < kGroups) return std::nullopt;
   const int64_t slots = ceil_div(rows, layout.slot_rows) * shape.segments;
   layout.num_slots = static_cast<int>(std::min(fitting, ceil_div(slots, kGroups) * kGroups));
-  layout.on_the_way = std::clamp(kBytesOnTheWay / (kGroups * layout.slot_bytes), 1, layout.num_slots / kGroups);
+  layout.on_the_way =
+      std::clamp(kBytesOnTheWay / (kGroups * layout.slot_bytes), 1, layout.num_slots / kGroups);
   layout.shared_bytes = static_cast<int>(other) + layout.num_slots * layout.slot_bytes;
   return layout;
 }

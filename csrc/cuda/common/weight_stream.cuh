@@ -6,13 +6,21 @@
 
 namespace quire::cuda {
 
+// For the L2 cache, of what is read once a step: it is the first to leave it, so that rows, plans and the
+// kernels themselves stay.
+__device__ __forceinline__ uint64_t read_once_policy() {
+  uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;\n" : "=l"(policy));
+  return policy;
+}
+
 // 16 bytes of a weight, which is read once, and of a row that is read on.
 template <typename T>
 __device__ __forceinline__ uint4 load_weight(const T* p) {
   uint4 x;
-  asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];\n"
+  asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4], %5;\n"
                : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
-               : "l"(p));
+               : "l"(p), "l"(read_once_policy()));
   return x;
 }
 

@@ -18,6 +18,7 @@
 #include "common/dependent_launch.cuh"
 #include "common/hopper.cuh"
 #include "common/tensor_map.h"
+#include "common/weight_stream.cuh"
 
 namespace quire::cuda {
 namespace {
@@ -105,10 +106,10 @@ class Fetcher {
     const uint32_t full = barriers_.full(stage), to = place(stage);
     if (lane_ == 0) {
       arrive_expecting(full, static_cast<uint32_t>(kWeightBytes + num_rows() * kRowBytes));
-      copy_tensor(to, &all_.weights, depth_, tile_.first_output, tile_.expert, full);
+      copy_tensor(to, &all_.weights, depth_, tile_.first_output, tile_.expert, full, once_);
       if constexpr (kGated) {
         copy_tensor(to + kWeightBytes / 2, &all_.weights, depth_, all_.product.n + tile_.first_output,
-                    tile_.expert, full);
+                    tile_.expert, full, once_);
       }
     }
     __syncwarp();
@@ -144,6 +145,7 @@ class Fetcher {
   Barriers<kStages<kSlots>> barriers_;
   int lane_;
   Tile tile_;
+  uint64_t once_ = read_once_policy();
   int index_, depth_, token_ = 0;  // this lane's
   bool has_tile_;
 };
