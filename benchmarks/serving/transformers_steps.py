@@ -53,7 +53,9 @@ def seconds_a_step(step: Callable[[], object], steps: int, device: str) -> float
 
 @torch.inference_mode()
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("model", type=Path)
     parser.add_argument("--decode", action="append", default=[], metavar="BATCH,CONTEXT")
     parser.add_argument("--prefill", action="append", default=[], type=int, metavar="TOKENS")

@@ -47,20 +47,19 @@ Places place(std::byte* memory, int64_t tokens, int top_k, const ExpertWeights& 
   return p;
 }
 
-// Each token's row to its slots, 16 bytes at a time.
-template <typename T>
+// Each token's row to its slots.
 __global__ void __launch_bounds__(256)
-    spread_kernel(T* out, const T* x, int64_t x_stride, const int32_t* slots, int top_k, int n) {
+    spread_kernel(const __grid_constant__ SpreadRows rows, const int32_t* slots, int top_k) {
   wait_for_inputs();
   // Not earlier: the next kernel reads the plan at once, which is there by now.
   let_next_start();
   const int64_t t = blockIdx.x;
-  const int i = static_cast<int>(blockIdx.y * 256 + threadIdx.x) * Vec<T>::kSize;
-  if (i >= n) return;
-  const Vec<T> row = Vec<T>::load(x + t * x_stride + i);
+  const int i = static_cast<int>(blockIdx.y * 256 + threadIdx.x);
+  if (i >= rows.n) return;
+  const uint4 row = rows.x[t * rows.x_stride + i];
   for (int j = 0; j < top_k; ++j) {
     const int slot = slots[t * top_k + j];
-    if (slot >= 0) row.store(out + static_cast<int64_t>(slot) * n + i);
+    if (slot >= 0) rows.out[static_cast<int64_t>(slot) * rows.n + i] = row;
   }
 }
 
@@ -247,23 +246,29 @@ void compute(const LaunchContext& ctx, const FusedExpertsArgs& args, int64_t fir
   }
   const Places p = place(static_cast<std::byte*>(ctx.workspace), tokens, args.top_k, experts,
                          item_slots_of(products, choices, experts.num_experts), nullptr);
-  if (routing != nullptr) {
-    choose_and_sort(ctx, p.plan, *routing);
-  } else {
-    sort_by_expert(ctx, p.plan, args.expert_ids + first * args.top_k, choices, args.top_k,
-                   experts.num_experts);
-  }
   const auto elements = [](int64_t bytes) { return bytes / static_cast<int64_t>(sizeof(T)); };
+  const int32_t* expert_ids = args.expert_ids + first * args.top_k;
   TensorView x = args.x.rows(first, tokens);
   const TensorView out = args.out.rows(first, tokens);
   const auto hidden = static_cast<int>(experts.gate_up->k);
-  if (products == Products::kWgmma && !wgmma_gathers(p.plan.item_slots)) {
-    // Where the second product's rows will be: nobody reads these any more by then.
-    auto* slots = static_cast<T*>(p.outer);
-    const dim3 grid(static_cast<unsigned>(tokens),
-                    static_cast<unsigned>(ceil_div(hidden, 256 * Vec<T>::kSize)));
-    launch_dependent(ctx, spread_kernel<T>, grid, 256, 0, slots, static_cast<const T*>(x.data), x.stride[0],
-                     p.plan.slot, args.top_k, hidden);
+  const bool spreads = products == Products::kWgmma && !wgmma_gathers(p.plan.item_slots);
+  // Where the second product's rows will be: nobody reads these any more by then.
+  auto* slots = static_cast<T*>(p.outer);
+  const SpreadRows rows = {.out = reinterpret_cast<uint4*>(slots),
+                           .x = static_cast<const uint4*>(x.data),
+                           .x_stride = x.stride[0] / Vec<T>::kSize,
+                           .n = hidden / Vec<T>::kSize};
+  const bool in_one =
+      routing == nullptr && spreads &&
+      sort_and_spread(ctx, p.plan, expert_ids, choices, args.top_k, experts.num_experts, rows);
+  if (routing != nullptr) {
+    choose_and_sort(ctx, p.plan, *routing);
+  } else if (!in_one) {
+    sort_by_expert(ctx, p.plan, expert_ids, choices, args.top_k, experts.num_experts);
+  }
+  if (spreads) {
+    const dim3 grid(static_cast<unsigned>(tokens), static_cast<unsigned>(ceil_div(rows.n, 256)));
+    if (!in_one) launch_dependent(ctx, spread_kernel, grid, 256, 0, rows, p.plan.slot, args.top_k);
     x = TensorView(slots, x.dtype, choices, hidden);
   }
   multiply<T, true>(ctx, products, experts.num_experts,

@@ -14,6 +14,7 @@ static_assert(kMaxExperts <= kThreads);
 // Choices that one block sorts; of more, several blocks count first and then each places a stretch.
 constexpr int kOneBlockChoices = 4 * kThreads;
 constexpr int kMaxBlocks = 64;
+constexpr int kMaxSpreadChoices = 512;  // of a block that also spreads
 // Tokens whose choices one block makes before it sorts them, a warp each.
 constexpr int kChoosingWarps = 16;
 
@@ -76,10 +77,11 @@ struct Choices {
   int count, top_k, num_experts;
 
   __device__ bool is_expert(int expert) const { return expert >= 0 && expert < num_experts; }
-  // Those that a block has.
-  __device__ int begin(unsigned block) const {
-    return static_cast<int>(static_cast<int64_t>(count) * block / gridDim.x);
+  // Those that a block has: of whole tokens.
+  __device__ int first_token(unsigned block) const {
+    return static_cast<int>(static_cast<int64_t>(count / top_k) * block / gridDim.x);
   }
+  __device__ int begin(unsigned block) const { return first_token(block) * top_k; }
 };
 
 // counts[e], e < kThreads, of the block's choices.
@@ -111,9 +113,10 @@ struct Packed {
   static __device__ int items(int packed) { return packed >> kBits; }
 };
 
-// Thread e has expert e, of `count` choices, `before` of them in blocks before this one.
+// Thread e has expert e, of `count` choices, `before` of them in blocks before this one. `slots`, where there
+// is such a place: of the block's choices.
 __device__ __forceinline__ void write_plan(const ExpertPlan& plan, const Choices& choices, int count,
-                                           int before, int* counts, int* warps) {
+                                           int before, int* counts, int* warps, int* slots = nullptr) {
   const int e = static_cast<int>(threadIdx.x);
   const int items = (count + plan.item_slots - 1) / plan.item_slots;
   int total = 0;
@@ -138,6 +141,7 @@ __device__ __forceinline__ void write_plan(const ExpertPlan& plan, const Choices
                plan.token[slot] = i / choices.top_k;
              }
              plan.slot[i] = slot;
+             if (slots != nullptr) slots[i - choices.begin(blockIdx.x)] = slot;
            });
 }
 
@@ -161,6 +165,43 @@ __global__ void __launch_bounds__(kThreads) sort_kernel(const ExpertPlan plan, c
     count = counts[e];
   }
   write_plan(plan, choices, count, before, counts, warps);
+}
+
+// Sorts as one block would, in each block, which then has its own tokens' rows to spread.
+__global__ void __launch_bounds__(kThreads)
+    sort_and_spread_kernel(const __grid_constant__ ExpertPlan plan, const __grid_constant__ Choices choices,
+                           const __grid_constant__ SpreadRows rows) {
+  __shared__ int counts[kThreads], earlier[kThreads], warps[33], slots[kMaxSpreadChoices];
+  const int thread = static_cast<int>(threadIdx.x);
+  const int first = choices.first_token(blockIdx.x), tokens = choices.first_token(blockIdx.x + 1) - first;
+  counts[thread] = 0;
+  earlier[thread] = 0;
+  const auto place = [&](int i) { return rows.x + (first + i / rows.n) * rows.x_stride + i % rows.n; };
+  const bool has_row = thread < tokens * rows.n;
+  const uint4* from = place(has_row ? thread : 0);
+  wait_for_inputs();
+  uint4 row = has_row ? __ldcg(from) : uint4{};
+  __syncthreads();
+  const int begin = choices.begin(blockIdx.x);
+  for_each(choices.expert_ids, 0, choices.count, [&](int i, int expert) {
+    if (!choices.is_expert(expert)) return;
+    atomicAdd(&counts[expert], 1);
+    if (i < begin) atomicAdd(&earlier[expert], 1);
+  });
+  __syncthreads();
+  const int count = counts[thread];
+  write_plan(plan, choices, count, earlier[thread], counts, warps, slots);
+  // The next kernel reads the items at once, which the first block wrote.
+  if (blockIdx.x == 0) __threadfence();
+  __syncthreads();
+  let_next_start();
+  for (int i = thread; i < tokens * rows.n; i += kThreads) {
+    if (i != thread) row = __ldcg(place(i));
+    for (int j = 0; j < choices.top_k; ++j) {
+      const int slot = slots[i / rows.n * choices.top_k + j];
+      if (slot >= 0) rows.out[static_cast<int64_t>(slot) * rows.n + i % rows.n] = row;
+    }
+  }
 }
 
 __global__ void __launch_bounds__(kThreads)
@@ -235,6 +276,16 @@ void sort_by_expert(const LaunchContext& ctx, const ExpertPlan& plan, const int3
     launch_dependent(ctx, sort_kernel<true>, blocks, kThreads, 0, plan, of_call);
   }
   check_launch(ctx, "sort_by_expert", "[%lld] of %d", static_cast<long long>(choices), num_experts);
+}
+
+bool sort_and_spread(const LaunchContext& ctx, const ExpertPlan& plan, const int32_t* expert_ids,
+                     int64_t choices, int top_k, int num_experts, const SpreadRows& rows) {
+  const int64_t tokens = choices / top_k, blocks = std::min<int64_t>(tokens, device_limits().num_sms);
+  if (choices > kOneBlockChoices || ceil_div(tokens, blocks) * top_k > kMaxSpreadChoices) return false;
+  launch_dependent(ctx, sort_and_spread_kernel, static_cast<unsigned>(blocks), kThreads, 0, plan,
+                   Choices{expert_ids, static_cast<int>(choices), top_k, num_experts}, rows);
+  check_launch(ctx, "sort_and_spread", "[%lld] of %d", static_cast<long long>(choices), num_experts);
+  return true;
 }
 
 bool can_choose_and_sort(const ExpertRoutingArgs& routing) {

@@ -1,6 +1,8 @@
 // Tokens sorted by expert, in the device's memory.
 #pragma once
 
+#include <vector_types.h>
+
 #include <cstdint>
 
 #include "quire/kernels/expert_ops.h"
@@ -37,6 +39,19 @@ ExpertPlan place_expert_plan(void* memory, int64_t choices, int num_experts, int
 // In the order of experts; within one the order is any.
 void sort_by_expert(const LaunchContext& ctx, const ExpertPlan& plan, const int32_t* expert_ids,
                     int64_t choices, int top_k, int num_experts);
+
+// Tokens' rows, each of which is copied to its slots: in vectors of 16 bytes.
+struct SpreadRows {
+  uint4* out;  // [slots, n]
+  const uint4* x;
+  int64_t x_stride;
+  int n;
+};
+
+// The same, and the rows that go with it, where one kernel does both sooner than two; else false, and
+// nothing.
+bool sort_and_spread(const LaunchContext& ctx, const ExpertPlan& plan, const int32_t* expert_ids,
+                     int64_t choices, int top_k, int num_experts, const SpreadRows& rows);
 
 // The same of tokens that choose first, as route_to_experts has them; where they are few enough that one
 // block does it sooner than two kernels.
