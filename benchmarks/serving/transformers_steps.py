@@ -51,19 +51,8 @@ def seconds_a_step(step: Callable[[], object], steps: int, device: str) -> float
     return sorted(taken[WARM_UP_STEPS:])[steps // 2]
 
 
-@torch.inference_mode()
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("model", type=Path)
-    parser.add_argument("--decode", action="append", default=[], metavar="BATCH,CONTEXT")
-    parser.add_argument("--prefill", action="append", default=[], type=int, metavar="TOKENS")
-    parser.add_argument("--steps", type=int, default=5)
-    parser.add_argument("--device", default="cuda")
-    args = parser.parse_args()
+def print_rows(args: argparse.Namespace) -> None:
     device = args.device
-    print(f"transformers {transformers.__version__}, torch {torch.__version__}", flush=True)
     config = AutoConfig.from_pretrained(args.model)
     model = load(config, device)
     for row in args.decode:
@@ -79,6 +68,21 @@ def main() -> None:
         step = partial(model, ids, use_cache=False, logits_to_keep=1)
         seconds = seconds_a_step(step, args.steps, device)
         print(f"prefill {tokens:5} {1e3 * seconds:10.3f} ms, {tokens / seconds:.0f} tokens/s", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--decode", action="append", default=[], metavar="BATCH,CONTEXT")
+    parser.add_argument("--prefill", action="append", default=[], type=int, metavar="TOKENS")
+    parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--device", default="cuda")
+    args = parser.parse_args()
+    print(f"transformers {transformers.__version__}, torch {torch.__version__}", flush=True)
+    with torch.inference_mode():
+        print_rows(args)
 
 
 if __name__ == "__main__":

@@ -36,21 +36,6 @@ __device__ __forceinline__ void wait_barrier(uint32_t barrier, uint32_t parity) 
       : "memory");
 }
 
-// Whether it is over now.
-__device__ __forceinline__ bool is_over(uint32_t barrier, uint32_t parity) {
-  uint32_t over;
-  asm volatile(
-      "{\n"
-      ".reg .pred done;\n"
-      "mbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\n"
-      "selp.u32 %0, 1, 0, done;\n"
-      "}\n"
-      : "=r"(over)
-      : "r"(barrier), "r"(parity)
-      : "memory");
-  return over != 0;
-}
-
 // `bytes` (a multiple of 16) from global to shared memory; completes on the barrier.
 __device__ __forceinline__ void copy_bulk(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier) {
   asm volatile(

@@ -83,8 +83,8 @@ struct Block {
     int output, outputs, segment;
     int run;  // the output that its run begins with
   };
-  // Groups take turns. For each turn, in order, calls mine(part, turn) where it is the group's, and
-  // ended(part) where an output's last segment was anybody's.
+  // Groups take turns. Calls mine(part, turn) for each that is the group's, in order, and ended(part) behind
+  // the last segment of some outputs, whoever had it.
   template <typename Mine, typename Ended>
   __device__ __forceinline__ void for_each_turn(int group, Mine mine, Ended ended) const {
     Turn turn{.slot = group};

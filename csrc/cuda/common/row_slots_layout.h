@@ -17,8 +17,8 @@ constexpr int kStep = 2 * kPiece;  // of a row's part, that one product takes
 constexpr uint32_t kPieceBytes = 128;
 
 constexpr int kBytesOnTheWay = 64 << 10;  // to a multiprocessor, at once
-// A slot of eight rows, or of sixteen, or of four, that has more bytes than this has fewer rows where it can;
-// longer ones there are not.
+// Of a slot of eight or sixteen rows at most, and of one of four; where it would have more it has fewer rows
+// where it can. Longer ones there are not.
 constexpr int kEightRowsBytes = 33 << 10, kFourRowsBytes = 48 << 10, kMostSlotBytes = 72 << 10;
 constexpr int kMinDepth = 512;        // shorter rows are copied too slowly
 constexpr int kSpareBytes = 6 << 10;  // for blocks of the short kernels, which run beside
