@@ -106,11 +106,8 @@ class Fetcher {
     const uint32_t full = barriers_.full(stage), to = place(stage);
     if (lane_ == 0) {
       arrive_expecting(full, static_cast<uint32_t>(kWeightBytes + num_rows() * kRowBytes));
-      copy_tensor(to, &all_.weights, depth_, tile_.first_output, tile_.expert, full, once_);
-      if constexpr (kGated) {
-        copy_tensor(to + kWeightBytes / 2, &all_.weights, depth_, all_.product.n + tile_.first_output,
-                    tile_.expert, full, once_);
-      }
+      copy_weights(to, tile_.first_output, full);
+      if constexpr (kGated) copy_weights(to + kWeightBytes / 2, all_.product.n + tile_.first_output, full);
     }
     __syncwarp();
   }
@@ -127,6 +124,14 @@ class Fetcher {
  private:
   __device__ uint32_t place(int stage) const {
     return shared_ + static_cast<uint32_t>(stage * kStageBytes<kSlots>);
+  }
+  // Where an expert may have several items, the next tile wants the same rows.
+  __device__ void copy_weights(uint32_t to, int row, uint32_t full) const {
+    if constexpr (kSlots < 128) {
+      copy_tensor(to, &all_.weights, depth_, row, tile_.expert, full, once_);
+    } else {
+      copy_tensor(to, &all_.weights, depth_, row, tile_.expert, full);
+    }
   }
   // Of slots, that come to a stage.
   __device__ int num_rows() const { return kGathers<kSlots, kGated> ? tile_.count : kSlots; }
