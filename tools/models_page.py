@@ -20,6 +20,7 @@ sys.path.insert(0, str(ROOT / "tests" / "python"))
 import logits_parity as parity  # noqa: E402
 import test_architectures as engines  # noqa: E402
 import test_logits_parity as logits  # noqa: E402
+from model_cases import CASES  # noqa: E402
 from test_published_configs import PUBLISHED, READ  # noqa: E402
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES  # noqa: E402
 
@@ -81,7 +82,7 @@ def registered() -> list[str]:
 @functools.cache
 def rows() -> list[Row]:
     by_name = {name: Row(name, TEXT_PARTS.get(name, "")) for name in registered()}
-    for name, config in parity.CASES.items():
+    for name, config in CASES.items():
         row = by_name[MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[config.model_type]]
         row.model_types.add(config.model_type)
         row.cases.append(name)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from logits_parity import sizes
+from model_cases import sizes
 from paths import ROOT
 from transformers import CohereConfig
 

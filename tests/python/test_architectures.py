@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from logits_parity import CASES, token_ids
+from logits_parity import token_ids
+from model_cases import CASES
 from quire import LLM, SamplingParams
 from transformers import AutoModelForCausalLM
 

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 import quire
 import torch
-from logits_parity import CASES, Logits, assert_close, reference, run_quire_logits
+from logits_parity import Logits, assert_close, reference, run_quire_logits
+from model_cases import CASES
 from quire.cli import main
 from transformers import AutoModelForCausalLM
 

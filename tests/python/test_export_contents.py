@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import quire
 import torch
-from logits_parity import llama
+from model_cases import llama
 from safetensors import safe_open
 from transformers import AutoModelForCausalLM
 

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import quire
 import torch
-from logits_parity import CASES, assert_close, reference, run_quire_logits, smollm3
+from logits_parity import assert_close, reference, run_quire_logits
+from model_cases import CASES, smollm3
 from transformers import AutoModelForCausalLM
 
 SMALL = "llama-gqa-64"

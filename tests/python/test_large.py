@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from logits_parity import llama
+from model_cases import llama
 from quire import LLM, LLMEngine, SamplingParams
 from transformers import AutoModelForCausalLM
 

@@ -9,16 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from logits_parity import (
-    CASES,
-    CHUNKS,
-    HALF_PRECISION_ERROR,
-    MOE_CASES,
-    Logits,
-    assert_close,
-    reference,
-    run_quire_logits,
-)
+from logits_parity import CHUNKS, HALF_PRECISION_ERROR, Logits, assert_close, reference, run_quire_logits
+from model_cases import CASES, MOE_CASES
 from transformers import AutoModelForCausalLM
 
 DTYPE_CASES = [

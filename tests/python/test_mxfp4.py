@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 import quire
 import torch
-from logits_parity import CASES, Logits, assert_close, gpt_oss, mixtral, reference, run_quire_logits
+from logits_parity import Logits, assert_close, reference, run_quire_logits
+from model_cases import CASES, gpt_oss, mixtral
 from mxfp4_models import SECTION, quantize_mxfp4, split
 from quantized_models import quantize
 from quire import LLM, SamplingParams

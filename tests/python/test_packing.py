@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from logits_parity import CASES
+from model_cases import CASES
 from quantized_models import quantize
 from quire import LLM, SamplingParams, pack_weights
 from quire.prompts import TokensPrompt

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import quire
-from logits_parity import CASES
+from model_cases import CASES
 from quantized_models import quantize
 from quire import _core
 from quire.cli import main

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from logits_parity import CASES, Logits, assert_close, llama, reference, run_quire_logits
+from logits_parity import Logits, assert_close, reference, run_quire_logits
+from model_cases import CASES, llama
 from quantized_models import quantize
 from quire import LLM, SamplingParams
 

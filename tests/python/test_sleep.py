@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from logits_parity import CASES, gemma2, llama, qwen2
+from model_cases import CASES, gemma2, llama, qwen2
 from quire import LLM, LLMEngine, SamplingParams
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
