@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
 # Everything that needs a GPU, with a summary at the end. Fails when any of it failed.
 #
-#   tests/run_gpu.sh [--sanitizer] [--soak SECONDS] [PART ...]      all parts but doors by default, ranks with two GPUs
+#   tests/run_gpu.sh [--sanitizer] [--soak SECONDS] [PART ...]      the first four by default, ranks with two GPUs
 #
 #   kernels       each op of the CUDA table against the reference
 #   engine        engines against the CPU's and against themselves; weights
 #   ranks         engines whose ranks have a device each (needs two that read each other's memory)
 #   logits        transformers' logits, for each architecture (needs pytest, torch and transformers)
 #   doors         `quire run`, scripts and a Triton server, with the package that is installed (needs pytest)
-#   --sanitizer   also: compute-sanitizer's memcheck and racecheck on some of the kernels' tests, under five minutes
+#   memcheck, racecheck
+#                 compute-sanitizer's, on some of the kernels' tests
+#   --sanitizer   also: both of these, under six minutes
 #   --soak        also: random arrivals and aborts in two engines side by side, for so long
 #
 #   QUIRE_BUILD   a build, or a folder of programs, to be used as it is; else build/cuda is built
@@ -69,15 +71,18 @@ doors() {
     tests/triton/test_device.py
 }
 
-sanitizer() {
-  local check
+# checked SECONDS TOOL TESTS [OPTION ...]
+checked() {
+  local seconds=$1 tool=$2 tests=$3 check
+  shift 3
   check=$(PATH="$PATH:${CUDA_HOME:-/usr/local/cuda}/bin" command -v compute-sanitizer || echo compute-sanitizer)
-  # The library asks the driver for functions that it may lack: errors of calls are the tests' business.
-  run_part memcheck 140 tests/gtest_some.sh "$check" --tool memcheck --report-api-errors no --error-exitcode 1 \
-    "$(gpu_program tests/kernels quire_kernel_tests)" --gtest_filter="$memcheck_tests"
-  run_part racecheck 180 tests/gtest_some.sh "$check" --tool racecheck --error-exitcode 1 \
-    "$(gpu_program tests/kernels quire_kernel_tests)" --gtest_filter="$racecheck_tests"
+  run_part "$tool" "$seconds" tests/gtest_some.sh "$check" --tool "$tool" --error-exitcode 1 "$@" \
+    "$(gpu_program tests/kernels quire_kernel_tests)" --gtest_filter="$tests"
 }
+
+# The library asks the driver for functions that it may lack: errors of calls are the tests' business.
+memcheck() { checked 140 memcheck "$memcheck_tests" --report-api-errors no; }
+racecheck() { checked 180 racecheck "$racecheck_tests"; }
 
 # The second engine has what the first has not: no graphs, float16, shared prefixes, chunked prompts.
 soak() {
@@ -85,13 +90,13 @@ soak() {
     "$(gpu_program tests/cpp quire_cpp_tests)"
 }
 
-readonly all_parts=(kernels engine ranks logits doors)
+readonly all_parts=(kernels engine ranks logits doors memcheck racecheck)
 default_parts=(kernels engine logits)
 (($(nvidia-smi -L 2>/dev/null | wc -l) < 2)) || default_parts+=(ranks)
 parts=() more_parts=() soak_seconds=0
 while (($# > 0)); do
   case $1 in
-    --sanitizer) more_parts+=(sanitizer) ;;
+    --sanitizer) more_parts+=(memcheck racecheck) ;;
     --soak)
       soak_seconds=${2:?--soak needs a number of seconds}
       more_parts+=(soak)
