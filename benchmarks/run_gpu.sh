@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # The GPU's benchmarks, to stdout: each row of the H200 tables with its peers' figures and the target.
 #
-#   benchmarks/run_gpu.sh [PART ...]      all parts by default
+#   benchmarks/run_gpu.sh [PART ...]      all parts by default but peers
 #
 #   engine      decode, prefill, throughput, shared prefixes, start, of the Llama-3.1-8B shape
 #   models      decode and prefill of Gemma 3 12B's, GPT-OSS 20B's, Qwen3-30B-A3B's and Mixtral 8x7B's shapes beside
 #               what reading their bytes takes; a shape that is larger than the device is left out
+#   peers       the same rows in transformers, after models (needs torch and transformers)
 #   attention   paged attention alone
 #   ops         the other kernels
 #   experts     the experts of a layer of published mixtures
@@ -37,6 +38,17 @@ models() {
     run_part "${shape%:*}" 300 "$(gpu_program benchmarks/serving model_bench)" "${shape%:*}"
   done
 }
+peers() {
+  local shape rows=(--decode 1,1024 --decode 16,1024 --decode 64,1024 --decode 256,1024 --prefill 8192)
+  for shape in gemma-3-12b gpt-oss-20b qwen3-30b-a3b mixtral-8x7b; do
+    local of_shape=("${rows[@]}")
+    [[ $shape != gpt-oss-20b ]] || of_shape=(--decode 1,1024 --decode 64,1024)
+    [[ $shape != gemma-3-12b ]] || of_shape=(--decode 1,8192)
+    # As model_bench left it.
+    run_part "transformers, $shape" 300 "$(gpu_python)" benchmarks/serving/transformers_steps.py \
+      "${TMPDIR:-/tmp}/quire-$shape" "${of_shape[@]}"
+  done
+}
 attention() { run_part attention 300 "$(gpu_program benchmarks/kernels quire_cuda_attention_bench)"; }
 ops() { run_part ops 300 "$(gpu_program benchmarks/kernels quire_cuda_ops_bench)"; }
 experts() { run_part experts 300 "$(gpu_program benchmarks/kernels quire_cuda_experts_bench)"; }
@@ -45,8 +57,8 @@ weights() {
 }
 gaps() { run_part gaps 300 "$(gpu_program benchmarks/overheads step_gap_bench)"; }
 
-readonly all_parts=(engine models attention ops experts weights gaps)
-if (($# > 0)); then parts=("$@"); else parts=("${all_parts[@]}"); fi
+readonly all_parts=(engine models peers attention ops experts weights gaps)
+if (($# > 0)); then parts=("$@"); else parts=(engine models attention ops experts weights gaps); fi
 for part in "${parts[@]}"; do
   if [[ " ${all_parts[*]} " != *" $part "* ]]; then
     echo "no such part: $part (there are: ${all_parts[*]})" >&2

@@ -51,12 +51,24 @@ def seconds_a_step(step: Callable[[], object], steps: int, device: str) -> float
     return sorted(taken[WARM_UP_STEPS:])[steps // 2]
 
 
+def positive(text: str) -> int:
+    if not text.strip().isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
+    return int(text)
+
+
+def decode_row(text: str) -> tuple[int, int]:
+    batch, comma, context = text.partition(",")
+    if not comma:
+        raise argparse.ArgumentTypeError(f"{text!r} is not BATCH,CONTEXT, as 16,1024 is")
+    return positive(batch), positive(context)
+
+
 def print_rows(args: argparse.Namespace) -> None:
     device = args.device
     config = AutoConfig.from_pretrained(args.model)
     model = load(config, device)
-    for row in args.decode:
-        batch, context = map(int, row.split(","))
+    for batch, context in args.decode:
         cache = filled_cache(config, batch, context, device)
         ids = torch.randint(config.vocab_size, (batch, 1), device=device)
         step = partial(model, ids, past_key_values=cache, use_cache=True)
@@ -75,11 +87,13 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("model", type=Path)
-    parser.add_argument("--decode", action="append", default=[], metavar="BATCH,CONTEXT")
-    parser.add_argument("--prefill", action="append", default=[], type=int, metavar="TOKENS")
-    parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--decode", action="append", default=[], type=decode_row, metavar="BATCH,CONTEXT")
+    parser.add_argument("--prefill", action="append", default=[], type=positive, metavar="TOKENS")
+    parser.add_argument("--steps", type=positive, default=5)
     parser.add_argument("--device", default="cuda")
     args = parser.parse_args()
+    if not (args.model / "config.json").is_file():
+        parser.error(f"{args.model} has no config.json; model_bench leaves one in its shape's directory")
     print(f"transformers {transformers.__version__}, torch {torch.__version__}", flush=True)
     with torch.inference_mode():
         print_rows(args)

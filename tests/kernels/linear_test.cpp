@@ -88,7 +88,7 @@ TEST_P(LinearTest, MatchesTheReferenceForWholeVectors) {
 }
 
 // A device has kernels for one row: with the weight in registers, or in slots of shared memory, of one to
-// eight rows, which are filled once and more often.
+// sixteen rows, which are filled once and more often.
 TEST_P(LinearTest, ARowAloneMatchesTheReference) {
   for (const DType dtype : float_types()) {
     for (const auto& [n, k] : {std::pair<int64_t, int64_t>{1, 8},

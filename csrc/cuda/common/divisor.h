@@ -11,8 +11,10 @@ class Divisor {
       : divisor_(divisor),
         factor_(((uint64_t{1} << kBits) + static_cast<uint64_t>(divisor) - 1) /
                 static_cast<uint64_t>(divisor)) {}
-  constexpr int divisor() const { return divisor_; }
-  // Of n >= 0 with n * divisor below 2^40, and n below 2^23.
+  // Whether all numbers from 0 to `most` are divided exactly.
+  static constexpr bool is_exact(int64_t most, int divisor) {
+    return most < int64_t{1} << (63 - kBits) && most * divisor < int64_t{1} << kBits;
+  }
   constexpr int quotient(int n) const {
     return static_cast<int>(static_cast<uint64_t>(n) * factor_ >> kBits);
   }

@@ -48,8 +48,7 @@ __device__ __forceinline__ void copy_bulk(uint32_t to, const void* from, uint32_
                                           uint64_t policy) {
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, "
-      "[%3], "
-      "%4;\n" ::"r"(to),
+      "[%3], %4;\n" ::"r"(to),
       "l"(from), "r"(bytes), "r"(barrier), "l"(policy)
       : "memory");
 }

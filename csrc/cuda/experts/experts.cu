@@ -152,7 +152,9 @@ Products choose(const FusedExpertsArgs& args) {
   if (!vectors || wants("plain")) return Products::kPlain;
   if (wants("few_rows")) return Products::kFewRows;
   if (has_grouped_wgmma() && wants("wgmma")) return Products::kWgmma;
-  if (args.x.shape[0] == 1) return Products::kOneToken;
+  if (args.x.shape[0] == 1 &&
+      Divisor::is_exact(args.top_k * experts.down->k, static_cast<int>(experts.down->k)))
+    return Products::kOneToken;
   return has_grouped_wgmma() ? Products::kWgmma : Products::kFewRows;
 }
 

@@ -27,6 +27,7 @@ constexpr int kRows = 256, kHalfRows = kRows / 2;  // of the weight, of a tile
 constexpr int kDepth = 64;  // of a stage: 128 bytes of each row, which is what a swizzle atom has
 [[maybe_unused]] constexpr int kThreads = 384, kConsumerWarps = 8;
 constexpr int kRowBytes = kDepth * 2;
+constexpr int kMostSlots = 128;  // of an item: an expert with more tokens has several
 constexpr int kWeightBytes = kRows * kRowBytes;
 constexpr int kAlignment = 1024;
 
@@ -125,9 +126,9 @@ class Fetcher {
   __device__ uint32_t place(int stage) const {
     return shared_ + static_cast<uint32_t>(stage * kStageBytes<kSlots>);
   }
-  // Where an expert may have several items, the next tile wants the same rows.
+  // Where experts have several items, the next tile wants the same rows.
   __device__ void copy_weights(uint32_t to, int row, uint32_t full) const {
-    if constexpr (kSlots < 128) {
+    if constexpr (kSlots < kMostSlots) {
       copy_tensor(to, &all_.weights, depth_, row, tile_.expert, full, once_);
     } else {
       copy_tensor(to, &all_.weights, depth_, row, tile_.expert, full);
@@ -365,7 +366,7 @@ void launch(const LaunchContext& ctx, const ExpertProduct<T>& p, int num_experts
 
 bool has_grouped_wgmma() {
   const DeviceLimits& limits = device_limits();
-  const int bytes = std::max({kSharedBytes<32>, kSharedBytes<96>, kSharedBytes<128>});
+  const int bytes = std::max({kSharedBytes<32>, kSharedBytes<96>, kSharedBytes<kMostSlots>});
   return limits.compute_capability / 10 == 9 && shared_memory_fits(bytes, limits.max_shared_bytes_per_block);
 }
 
@@ -376,7 +377,7 @@ int wgmma_item_slots(int64_t choices, int num_experts) {
   for (const int slots : {16, 32, 64, 96}) {
     if (slots >= mean && (slots - mean) * (slots - mean) >= 16 * mean) return slots;
   }
-  return 128;
+  return kMostSlots;
 }
 
 bool wgmma_gathers(int item_slots) { return item_slots <= 16; }
@@ -389,7 +390,7 @@ void multiply_grouped_wgmma(const LaunchContext& ctx, const ExpertProduct<T>& pr
     case 32: return launch<T, 32>(ctx, product, num_experts, is_gated);
     case 64: return launch<T, 64>(ctx, product, num_experts, is_gated);
     case 96: return launch<T, 96>(ctx, product, num_experts, is_gated);
-    default: return launch<T, 128>(ctx, product, num_experts, is_gated);
+    default: return launch<T, kMostSlots>(ctx, product, num_experts, is_gated);
   }
 }
 
