@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import httpx
@@ -64,6 +64,13 @@ def running_server(*flags: str, env: dict[str, str] | None = None) -> Iterator[R
         yield server
     finally:
         server.stop()
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 20) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
 
 def metric(server: RunningServer | httpx.Client, name: str, wait_for: float | None = None) -> float:

@@ -276,6 +276,22 @@ def test_sigterm_gives_answers_their_time(seconds: str, body: dict[str, Any], re
         server.stop()
 
 
+def test_answers_of_a_paused_engine_come_to_their_end_after_sigterm() -> None:
+    server = RunningServer("--shutdown-timeout", "60", "--enable-admin")
+    try:
+        body = {**LONG, "max_tokens": 600}
+        with httpx.stream("POST", server.url + "/v1/completions", json=body, timeout=60) as answer:
+            lines = answer.iter_lines()
+            next(lines)
+            assert httpx.post(server.url + "/pause").status_code == 200
+            server.process.send_signal(signal.SIGTERM)
+            rest = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+        assert rest[-1]["choices"][0]["finish_reason"] == "length"
+        assert server.process.wait(30) == 0
+    finally:
+        server.stop()
+
+
 def test_metrics_and_the_log_tell_of_requests_without_their_text(tmp_path: Path) -> None:
     log = tmp_path / "log"
     flags = ("--log-file", str(log), "--log-requests", "--vllm-metrics", "--enable-admin")

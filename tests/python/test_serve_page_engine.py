@@ -15,7 +15,7 @@ import pytest
 from browser import Browser, Tab
 from page_user import begin, note_of, opened, set_field, wait_for_end
 from prometheus_client.parser import text_string_to_metric_families
-from serving import RunningServer, running_server
+from serving import RunningServer, running_server, wait_until
 
 LONG = {"ignore_eos": True, "max_tokens": 1500}
 
@@ -204,6 +204,12 @@ def metrics_of(server: RunningServer) -> dict[str, float]:
     return {sample.name: sample.value for family in families for sample in family.samples}
 
 
+def blocks_of(server: RunningServer) -> str:
+    values = metrics_of(server)
+    used, num_blocks = values["quire:num_kv_cache_blocks_used"], values["quire:num_kv_cache_blocks"]
+    return f"{used:.0f} of {num_blocks:,.0f} blocks"
+
+
 def tile(tab: Tab, name: str) -> str:
     tiles = tab.run(
         "[...document.querySelectorAll('.tile')].map(e => [...e.children].map(c => c.textContent))"
@@ -221,9 +227,7 @@ def test_the_engine_is_shown_as_it_is(browser: Browser, server: RunningServer) -
     tab.click("#tab-engine")
     tab.until("document.querySelector('#status').textContent === '16 running, 0 waiting'")
     assert tile(tab, "Running") == "16"
-    values = metrics_of(server)
-    used = values["quire:num_kv_cache_blocks_used"]
-    assert f"{used:.0f} of {values['quire:num_kv_cache_blocks']:,.0f} blocks" in tab.text("#tiles")
+    wait_until(lambda: blocks_of(server) in tab.text("#tiles"))  # steps that had begun come to their end
     httpx.post(server.url + "/resume")
     tab.until("document.querySelectorAll('.plot path').length >= 4")
     labels = tab.run("[...document.querySelectorAll('.plot svg')].map(svg => svg.ariaLabel)")

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,7 +22,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 from quire import LLM, LLMEngine, SamplingParams
 from quire.serve.tracing import RequestTracer, make_provider
-from serving import running_server
+from serving import running_server, wait_until
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 PARAMS = SamplingParams(max_tokens=6, ignore_eos=True, temperature=0.5, top_p=0.9)
@@ -279,13 +279,6 @@ def test_a_servers_requests_are_spans_and_a_collector_that_goes_costs_nothing(
         begin = time.monotonic()
         assert server.stop() == 0
         assert time.monotonic() - begin < 10
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def test_an_endpoint_that_is_no_url_is_refused() -> None:

@@ -61,6 +61,7 @@ class Uvicorn(uvicorn.Server):
 
     async def _end_answers(self) -> None:
         """Aborts what is unfinished when its time is over: clients get what there is."""
+        self._server.llm.resume()  # who paused it can no longer say so
         await asyncio.sleep(self._server.config.shutdown_timeout)
         self._server.llm.engine.abort_all_requests()
 
