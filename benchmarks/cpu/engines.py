@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from quire import LoRARequest
 
 
 class Engine(Protocol):
@@ -34,20 +38,27 @@ class Quire:
         )
         self.description = f"{self._engine.model.dtype}, {self._engine.model.backend}"
 
-    def prefill(self, prompt: list[int]) -> float:
-        return self._run([prompt], 1)[0]
+    def add_lora(self, adapter: LoRARequest) -> None:
+        self._engine.add_lora(adapter)
 
-    def decode(self, prompts: list[list[int]], num_tokens: int) -> float:
-        first, total = self._run(prompts, num_tokens)
+    def prefill(self, prompt: list[int], adapter: LoRARequest | None = None) -> float:
+        return self._run([prompt], 1, [adapter])[0]
+
+    def decode(
+        self, prompts: list[list[int]], num_tokens: int, adapters: Sequence[LoRARequest | None] = ()
+    ) -> float:
+        first, total = self._run(prompts, num_tokens, adapters)
         return total - first
 
-    def _run(self, prompts: list[list[int]], num_tokens: int) -> tuple[float, float]:
+    def _run(
+        self, prompts: list[list[int]], num_tokens: int, adapters: Sequence[LoRARequest | None]
+    ) -> tuple[float, float]:
         from quire import SamplingParams
 
         params = SamplingParams(temperature=0, max_tokens=num_tokens, ignore_eos=True, detokenize=False)
         start = time.perf_counter()
         for i, prompt in enumerate(prompts):
-            self._engine.add_request(str(i), prompt, params)
+            self._engine.add_request(str(i), prompt, params, lora_request=adapters[i] if adapters else None)
         seen: set[str] = set()
         first = 0.0
         while self._engine.has_unfinished_requests():

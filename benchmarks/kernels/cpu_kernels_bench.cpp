@@ -146,6 +146,67 @@ BENCHMARK_CAPTURE(Linear, bf16, DType::kBFloat16)->Apply(llama_shapes);
 BENCHMARK_CAPTURE(Linear, fp32, DType::kFloat32)->Apply(llama_shapes);
 BENCHMARK_CAPTURE(Linear, int8_bf16, DType::kBFloat16, true)->Apply(llama_shapes);
 
+// ---- adapters -------------------------------------------------------------------------------------
+
+// Rows that are divided among adapters by turns; with as many as do not fit in a cache, in turn.
+void AddLora(benchmark::State& state, DType dtype) {
+  const int64_t m = state.range(0), n = state.range(2), k = state.range(3);
+  const auto num_adapters = static_cast<int32_t>(state.range(1)), rank = static_cast<int32_t>(state.range(4));
+  const size_t a_bytes = kernels().linear_weight_bytes(rank, k, dtype);
+  const size_t adapter_bytes = a_bytes + kernels().linear_weight_bytes(n, rank, dtype);
+  const size_t batch_bytes = adapter_bytes * static_cast<size_t>(num_adapters);
+  const size_t copies = std::max<size_t>(1, (size_t{600} << 20) / batch_bytes);
+  const Memory weights(batch_bytes * copies);
+  fill(weights.data(), dtype, static_cast<int64_t>(batch_bytes * copies / dtype_bytes(dtype)));
+  const Memory x(static_cast<size_t>(m * k) * 4), out(static_cast<size_t>(m * n) * 4);
+  fill(x.data(), dtype, m * k);
+  std::vector<LoraSlot> slots(static_cast<size_t>(num_adapters) * copies);
+  for (size_t i = 0; i < slots.size(); ++i) {
+    const std::byte* a = weights.data() + adapter_bytes * i;
+    slots[i] = {.a = a, .b = {a + a_bytes}, .ranks = {rank}};
+  }
+  std::vector<int32_t> rows, begin = {0}, segments;
+  for (int32_t adapter = 0; adapter < num_adapters; ++adapter) {
+    for (int64_t t = adapter; t < m; t += num_adapters) rows.push_back(static_cast<int32_t>(t));
+    begin.push_back(static_cast<int32_t>(rows.size()));
+    segments.push_back(adapter);
+  }
+  const LoraModule module = {.first_output = 0, .num_outputs = n};
+  const size_t workspace_bytes = kernels().lora_workspace_bytes({.max_tokens = m,
+                                                                 .n = n,
+                                                                 .k = k,
+                                                                 .max_total_rank = rank,
+                                                                 .max_segments = num_adapters,
+                                                                 .dtype = dtype});
+  const Memory workspace(workspace_bytes);
+  const LaunchContext ctx = {
+      .host = pool().host_parallel(), .workspace = workspace.data(), .workspace_bytes = workspace_bytes};
+  size_t copy = 0;
+  for (auto _ : state) {
+    kernels().add_lora(ctx, {.out = TensorView(out.data(), dtype, m, n),
+                             .x = TensorView(x.data(), dtype, m, k),
+                             .slots = slots.data() + static_cast<size_t>(num_adapters) * (copy++ % copies),
+                             .modules = &module,
+                             .num_modules = 1,
+                             .batch = {.rows = rows.data(),
+                                       .begin = begin.data(),
+                                       .slots = segments.data(),
+                                       .num_segments = num_adapters}});
+  }
+  state.SetBytesProcessed(state.iterations() * static_cast<int64_t>(batch_bytes));
+}
+
+void lora_shapes(benchmark::internal::Benchmark* bench) {
+  bench->ArgNames({"rows", "adapters", "n", "k", "rank"});
+  for (const int64_t rank : {16, 64}) {
+    for (const auto& [m, adapters] : {std::pair<int64_t, int64_t>{1, 1}, {8, 1}, {8, 8}, {512, 1}, {512, 8}})
+      for (const auto& [n, k] : {std::pair<int64_t, int64_t>{2048, 2048}, {11264, 2048}, {2048, 5632}})
+        bench->Args({m, adapters, n, k, rank});
+  }
+  bench->UseRealTime()->Unit(benchmark::kMicrosecond);
+}
+BENCHMARK_CAPTURE(AddLora, bf16, DType::kBFloat16)->Apply(lora_shapes);
+
 // ---- attention ------------------------------------------------------------------------------------
 
 void Attention(benchmark::State& state, DType dtype) {

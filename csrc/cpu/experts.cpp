@@ -1,5 +1,4 @@
-// Mixtures of experts: tokens are sorted by expert, and each expert multiplies its own, through the kernels
-// of linear layers. As these give a row the same bits in any company, so does this.
+// Mixtures of experts: tokens are sorted by expert, and each expert multiplies its own.
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -7,6 +6,7 @@
 #include <limits>
 
 #include "convert.h"
+#include "grouped_linear.h"
 #include "ops.h"
 #include "parallel.h"
 
@@ -86,31 +86,10 @@ void route_token(const ExpertRoutingArgs& args, int64_t t, Scores& scores) {
 
 // Tokens computed at once: what is kept of each is its top_k intermediate rows.
 constexpr int64_t kMaxSlots = 8192;
-constexpr int64_t kRowBlock = 16;
 
 int64_t tokens_at_once(int64_t max_tokens, int32_t top_k) {
   return std::min(max_tokens, std::max<int64_t>(1, kMaxSlots / top_k));
 }
-
-// One after the other in the workspace.
-class Workspace {
- public:
-  explicit Workspace(void* data) : data_(static_cast<std::byte*>(data)) {}
-  template <typename T>
-  T* take(int64_t count) {
-    return reinterpret_cast<T*>(take_bytes(static_cast<size_t>(count) * sizeof(T)));
-  }
-  std::byte* take_bytes(size_t bytes) {
-    std::byte* out = data_ + used_;
-    used_ += (bytes + 63) / 64 * 64;
-    return out;
-  }
-  size_t used() const { return used_; }
-
- private:
-  std::byte* data_;
-  size_t used_ = 0;
-};
 
 // A slot is a token at one of its experts; slots of one expert lie together.
 struct Places {
@@ -126,14 +105,14 @@ struct Places {
 
 // Rows of the staged inputs: every expert's begin a block of their own.
 int64_t max_blocks(int64_t slots, int32_t num_experts) {
-  return slots / kRowBlock + std::min<int64_t>(num_experts, slots);
+  return slots / kStagedBlock + std::min<int64_t>(num_experts, slots);
 }
 
 Places place(const Isa& isa, Workspace& memory, int64_t tokens, int32_t top_k, const ExpertWeights& experts) {
   const LinearWeight &gate_up = *experts.gate_up, &down = *experts.down;
   const LinearKernels& kernels = isa.matmul.linear[type_index(gate_up.dtype)];
   const int64_t slots = tokens * top_k, width = std::max(gate_up.k, down.k);
-  const int64_t rows = max_blocks(slots, experts.num_experts) * kRowBlock;
+  const int64_t rows = max_blocks(slots, experts.num_experts) * kStagedBlock;
   const auto size = static_cast<int64_t>(dtype_bytes(gate_up.dtype));
   Places p;
   p.token = memory.take<int32_t>(slots);
@@ -201,63 +180,6 @@ int64_t list_products(const FusedExpertsArgs& args, const Places& p, bool is_gat
   return count;
 }
 
-// Calls f(product, begin, end) for parts of the `units(product)` units that each product has, on all threads,
-// and `finish` on each of them in the end.
-template <typename Units, typename F, typename Finish>
-void for_each_part(const LaunchContext& ctx, const LinearArgs* products, int64_t count, int64_t grain,
-                   const Units& units, const F& f, const Finish& finish) {
-  int64_t total = 0;
-  for (int64_t i = 0; i < count; ++i) total += units(products[i]);
-  const int64_t threads = ctx.host != nullptr ? ctx.host->num_threads : 1;
-  WorkQueue queue(total, std::min(grain, std::max<int64_t>(1, total / (2 * threads))), threads);
-  on_all_threads(ctx, [&](int32_t, int32_t) {
-    int64_t product = 0, before = 0, begin, end;  // `before`: units of the products before this one
-    while (queue.take(&begin, &end)) {
-      while (begin < end) {
-        while (begin >= before + units(products[product])) before += units(products[product++]);
-        const int64_t last = std::min(end, before + units(products[product]));
-        f(products[product], begin - before, last - before);
-        begin = last;
-      }
-    }
-    finish();
-  });
-}
-
-void multiply(const Isa& isa, const LaunchContext& ctx, DType dtype, LinearArgs* products, int64_t count,
-              std::byte* staged) {
-  const LinearKernels& kernels = isa.matmul.linear[type_index(dtype)];
-  size_t scratch_bytes = 0;
-  int64_t most_rows = 0;
-  for (int64_t i = 0; i < count; ++i) {
-    products[i].staged = staged;
-    const int64_t blocks = (products[i].m + kRowBlock - 1) / kRowBlock;
-    staged += kernels.staged_bytes(blocks * kRowBlock, products[i].k);
-    scratch_bytes = std::max(scratch_bytes, kernels.scratch_bytes(products[i].m, products[i].k));
-    most_rows = std::max(most_rows, products[i].m);
-  }
-  for_each_part(
-      ctx, products, count, /*grain=*/1,
-      [](const LinearArgs& each) { return (each.m + kRowBlock - 1) / kRowBlock; },
-      [&](const LinearArgs& each, int64_t begin, int64_t end) {
-        kernels.stage(each, begin * kRowBlock, std::min(each.m, end * kRowBlock));
-      },
-      [] {});
-  // As linear.cpp has it: how many panels a kernel likes to be given at once.
-  constexpr int64_t kManyRows = 32;
-  const int64_t together = most_rows == 1 ? 2 : most_rows > kManyRows ? 8 : 1;
-  const auto release = isa.matmul.release;
-  for_each_part(
-      ctx, products, count, together,
-      [](const LinearArgs& each) { return (each.n + kPanelColumns - 1) / kPanelColumns; },
-      [&](const LinearArgs& each, int64_t begin, int64_t end) {
-        kernels.multiply(each, begin, end, thread_scratch(scratch_bytes));
-      },
-      [release] {
-        if (release != nullptr) release();
-      });
-}
-
 template <typename T>
 void combine(const LaunchContext& ctx, const FusedExpertsArgs& args, int64_t first_token, int64_t tokens,
              const Places& p) {
@@ -297,11 +219,11 @@ void compute_tokens(const Isa& isa, const LaunchContext& ctx, const FusedExperts
                   row_bytes);
   });
   int64_t count = list_products(args, p, /*is_gate_up=*/true, p.gate_up);
-  multiply(isa, ctx, dtype, p.gate_up, count, p.staged);
+  multiply_each(isa, ctx, dtype, p.gate_up, count, p.staged);
   activate_and_mul(isa, ctx, TensorView(p.gathered, dtype, slots, down.k),
                    TensorView(p.intermediate, dtype, slots, gate_up.n), args.activation);
   count = list_products(args, p, /*is_gate_up=*/false, p.down);
-  multiply(isa, ctx, dtype, p.down, count, p.staged);
+  multiply_each(isa, ctx, dtype, p.down, count, p.staged);
   if (dtype == DType::kBFloat16) {
     combine<uint16_t>(ctx, args, first_token, tokens, p);
   } else {

@@ -45,6 +45,10 @@ size_t fused_experts_workspace_bytes(const Isa& isa, int64_t max_tokens, int32_t
                                      const ExpertWeights& experts);
 void fused_experts(const Isa& isa, const LaunchContext& ctx, const FusedExpertsArgs& args);
 
+// lora.cpp
+size_t lora_workspace_bytes(const Isa& isa, const LoraShape& shape);
+void add_lora(const Isa& isa, const LaunchContext& ctx, const LoraArgs& args);
+
 // kv_cache.cpp
 size_t kv_page_bytes(int32_t block_size, int32_t num_kv_heads, int32_t head_size, DType dtype);
 void write_kv_cache(const LaunchContext& ctx, const KVCacheView& kv_cache, TensorView k, TensorView v,

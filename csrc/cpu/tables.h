@@ -53,6 +53,8 @@ constexpr KernelTable make_table(const char* variant) {
       .fused_experts = [](const LaunchContext& ctx,
                           const FusedExpertsArgs& args) { fused_experts(kIsa, ctx, args); },
       .routed_experts = nullptr,
+      .lora_workspace_bytes = [](const LoraShape& shape) { return lora_workspace_bytes(kIsa, shape); },
+      .add_lora = [](const LaunchContext& ctx, const LoraArgs& args) { add_lora(kIsa, ctx, args); },
       .select_attention = select_attention,
       .kv_page_bytes = kv_page_bytes,
       .attention_workspace_bytes = attention_workspace_bytes,

@@ -37,6 +37,8 @@ constexpr KernelTable make_table(const char* variant) {
       .fused_experts_workspace_bytes = cuda::fused_experts_workspace_bytes,
       .fused_experts = cuda::fused_experts,
       .routed_experts = cuda::routed_experts,
+      .lora_workspace_bytes = nullptr,
+      .add_lora = nullptr,
       .select_attention = cuda::select_attention,
       .kv_page_bytes = cuda::kv_page_bytes,
       .attention_workspace_bytes = cuda::attention_workspace_bytes,

@@ -6,11 +6,13 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/variant.h>
 
 #include <array>
 #include <memory>
 #include <thread>
+#include <tuple>
 
 #include "arguments.h"
 #include "bindings.h"
@@ -295,6 +297,25 @@ void bind_engine(nb::module_& m) {
       .def("update_weights_from_tensors", &update_weights, "named_tensors"_a, "partial"_a, "mode"_a,
            nb::sig("def update_weights_from_tensors(self, named_tensors: list[tuple[str, object]], "
                    "partial: bool, mode: UnfinishedRequests) -> None"))
+      .def(
+          "add_lora",
+          [](EngineBase& engine, std::string name, int32_t int_id, std::string path) {
+            return engine.add_lora({std::move(name), int_id, std::move(path)});
+          },
+          "lora_name"_a, "lora_int_id"_a, "lora_path"_a, ReleaseGil())
+      .def("remove_lora", &EngineBase::remove_lora, "lora_name"_a, ReleaseGil())
+      .def("pin_lora", &EngineBase::pin_lora, "lora_name"_a, ReleaseGil())
+      .def(
+          "list_loras",
+          [](const EngineBase& engine) {
+            std::vector<std::tuple<std::string, int32_t, std::string, int32_t, bool, bool, int64_t>> all;
+            for (LoraInfo& info : engine.list_loras()) {
+              all.emplace_back(std::move(info.lora_name), info.lora_int_id, std::move(info.lora_path),
+                               info.rank, info.is_loaded, info.is_pinned, info.num_requests);
+            }
+            return all;
+          },
+          ReleaseGil(), "The fields of LoraInfo, of each adapter.")
       .def("pause", &EngineBase::pause, "mode"_a = PauseMode::kKeep, ReleaseGil())
       .def("resume", &EngineBase::resume, ReleaseGil())
       .def("take_kv_events", &EngineBase::take_kv_events, ReleaseGil())

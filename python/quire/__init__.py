@@ -30,6 +30,7 @@ from quire.beam_search import BeamSearchOutput, BeamSearchParams, BeamSearchSequ
 from quire.llm import LLM
 from quire.llm_engine import LLMEngine
 from quire.logits_processors import BatchUpdate, LogitsProcessor, MoveDirectionality
+from quire.lora import LoRAInfo, LoRARequest
 from quire.model_directory import DEMO_MODEL
 from quire.plugins import ModelRegistry, load_plugin
 
@@ -52,6 +53,8 @@ __all__ = [
     "KVCacheEvent",
     "KVCacheEventKind",
     "LLMEngine",
+    "LoRAInfo",
+    "LoRARequest",
     "LogitsProcessor",
     "LogitsProcessorConfig",
     "Logprob",

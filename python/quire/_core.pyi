@@ -453,7 +453,7 @@ class KVArena:
 class EngineConfig:
     """Everything an engine is told at start. None leaves a default."""
 
-    def __init__(self, model: str | os.PathLike[str], *, revision: str | None = '', tokenizer: str | None = '', tokenizer_revision: str | None = '', download_dir: str | None = '', dtype: str | None = 'auto', load_format: str | None = 'auto', plugins: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = [], use_tqdm_on_load: bool | None = True, max_model_len: int | None = 0, skip_tokenizer_init: bool | None = False, device: str | None = 'auto', num_threads: int | None = 0, tensor_parallel_size: int | None = 1, gpu_memory_utilization: float | None = 0.9, gpu_memory_bytes: int | None = 0, enforce_eager: bool | None = False, block_size: int | None = 16, kv_cache_memory_bytes: int | None = 0, num_gpu_blocks_override: int | None = 0, enable_prefix_caching: bool | None = True, prefix_caching_hash_seed: str | None = '', enable_kv_cache_events: bool | None = False, kv_connector: str | None = '', kv_connector_config: str | None = '', max_num_seqs: int | None = 64, max_num_batched_tokens: int | None = 2048, enable_chunked_prefill: bool | None = True, long_prefill_token_threshold: int | None = 0, max_num_partial_prefills: int | None = 0, max_long_partial_prefills: int | None = 0, scheduling_policy: str | None = 'fcfs', async_scheduling: bool | None = None, scheduler_reserve_full_isl: bool | None = True, watermark: float | None = 0.0, max_logprobs: int | None = 20, max_logprob_token_ids: int | None = 128, max_logit_bias: int | None = 1024, max_stop_token_ids: int | None = 128, max_stop_bytes: int | None = 65536, max_bad_words_bytes: int | None = 16384, max_extra_args_bytes: int | None = 65536, max_answer_logprobs: int | None = 16777216, max_structured_output_bytes: int | None = 1048576, structured_output_threads: int | None = 0, enable_in_reasoning: bool | None = False, num_jump_forward_tokens: int | None = 0, structured_output_cache_bytes: int | None = 536870912, max_queued_requests: int | None = 0, max_waiting_requests: int | None = 0, max_queued_tokens: int | None = 0, flight_recorder_bytes: int | None = 16777216, flight_recorder_minutes: float | None = 5.0, flight_recorder_dir: str | None = '', flight_recorder_signal: int | None = 0, exit_on_dead: bool | None = False, logits_processors: str | type[Any] | Sequence[str | type[Any]] | None = [], think_start_token_ids: Sequence[int] | None = [], think_end_token_ids: Sequence[int] | None = [], seed: int | None = None, generation_config: str | None = 'auto', override_generation_config: Mapping[str, Any] | None = {}, kv_arena: KVArena | None = None, metric_sink: PrometheusMetrics | None = None) -> None: ...
+    def __init__(self, model: str | os.PathLike[str], *, revision: str | None = '', tokenizer: str | None = '', tokenizer_revision: str | None = '', download_dir: str | None = '', dtype: str | None = 'auto', load_format: str | None = 'auto', plugins: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = [], use_tqdm_on_load: bool | None = True, max_model_len: int | None = 0, skip_tokenizer_init: bool | None = False, device: str | None = 'auto', num_threads: int | None = 0, tensor_parallel_size: int | None = 1, gpu_memory_utilization: float | None = 0.9, gpu_memory_bytes: int | None = 0, enforce_eager: bool | None = False, block_size: int | None = 16, kv_cache_memory_bytes: int | None = 0, num_gpu_blocks_override: int | None = 0, enable_prefix_caching: bool | None = True, prefix_caching_hash_seed: str | None = '', enable_kv_cache_events: bool | None = False, kv_connector: str | None = '', kv_connector_config: str | None = '', max_num_seqs: int | None = 64, max_num_batched_tokens: int | None = 2048, enable_chunked_prefill: bool | None = True, long_prefill_token_threshold: int | None = 0, max_num_partial_prefills: int | None = 0, max_long_partial_prefills: int | None = 0, scheduling_policy: str | None = 'fcfs', async_scheduling: bool | None = None, scheduler_reserve_full_isl: bool | None = True, watermark: float | None = 0.0, enable_lora: bool | None = False, max_loras: int | None = 1, max_lora_rank: int | None = 16, max_cpu_loras: int | None = 0, max_logprobs: int | None = 20, max_logprob_token_ids: int | None = 128, max_logit_bias: int | None = 1024, max_stop_token_ids: int | None = 128, max_stop_bytes: int | None = 65536, max_bad_words_bytes: int | None = 16384, max_extra_args_bytes: int | None = 65536, max_answer_logprobs: int | None = 16777216, max_structured_output_bytes: int | None = 1048576, structured_output_threads: int | None = 0, enable_in_reasoning: bool | None = False, num_jump_forward_tokens: int | None = 0, structured_output_cache_bytes: int | None = 536870912, max_queued_requests: int | None = 0, max_waiting_requests: int | None = 0, max_queued_tokens: int | None = 0, flight_recorder_bytes: int | None = 16777216, flight_recorder_minutes: float | None = 5.0, flight_recorder_dir: str | None = '', flight_recorder_signal: int | None = 0, exit_on_dead: bool | None = False, logits_processors: str | type[Any] | Sequence[str | type[Any]] | None = [], think_start_token_ids: Sequence[int] | None = [], think_end_token_ids: Sequence[int] | None = [], seed: int | None = None, generation_config: str | None = 'auto', override_generation_config: Mapping[str, Any] | None = {}, kv_arena: KVArena | None = None, metric_sink: PrometheusMetrics | None = None) -> None: ...
 
     @property
     def model(self) -> str:
@@ -641,6 +641,26 @@ class EngineConfig:
     @property
     def watermark(self) -> float:
         """the part of the blocks that a new request must leave free"""
+
+    @property
+    def enable_lora(self) -> bool:
+        """
+        requests may name an adapter (LoRA) that computes with the model; without it adapters cost nothing
+        """
+
+    @property
+    def max_loras(self) -> int:
+        """different adapters that run at a time"""
+
+    @property
+    def max_lora_rank(self) -> int:
+        """the highest rank that an adapter may have at any of its modules"""
+
+    @property
+    def max_cpu_loras(self) -> int:
+        """
+        adapters held in the host's memory; the one used least recently goes when another comes, and comes back from its directory when it is asked for; 0: as many as max_loras
+        """
 
     @property
     def max_logprobs(self) -> int:
@@ -1248,7 +1268,7 @@ class EngineRequest:
     A prompt, text or token ids, and how to continue it. An engine that it is given to uses it up.
     """
 
-    def __init__(self, request_id: str, prompt: str | Sequence[int], sampling_params: SamplingParams, *, priority: int | None = 0, deadline_ms: int | None = 0, queue_timeout_ms: int | None = 0, user: str | None = '', cache_salt: str | None = '', add_special_tokens: bool | None = True) -> None: ...
+    def __init__(self, request_id: str, prompt: str | Sequence[int], sampling_params: SamplingParams, *, priority: int | None = 0, deadline_ms: int | None = 0, queue_timeout_ms: int | None = 0, user: str | None = '', cache_salt: str | None = '', add_special_tokens: bool | None = True, lora_name: str | None = '') -> None: ...
 
     @property
     def request_id(self) -> str: ...
@@ -1441,6 +1461,15 @@ class EngineBase:
     def update_weights_from_directory(self, directory: str, partial: bool = False, mode: UnfinishedRequests = UnfinishedRequests.REFUSE) -> None: ...
 
     def update_weights_from_tensors(self, named_tensors: list[tuple[str, object]], partial: bool, mode: UnfinishedRequests) -> None: ...
+
+    def add_lora(self, lora_name: str, lora_int_id: int, lora_path: str) -> bool: ...
+
+    def remove_lora(self, lora_name: str) -> bool: ...
+
+    def pin_lora(self, lora_name: str) -> bool: ...
+
+    def list_loras(self) -> list[tuple[str, int, str, int, bool, bool, int]]:
+        """The fields of LoraInfo, of each adapter."""
 
     def pause(self, mode: PauseMode = PauseMode.KEEP) -> None: ...
 

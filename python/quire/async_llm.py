@@ -15,6 +15,7 @@ from quire._core import RequestOutput, SamplingParams
 from quire.arguments import names_unknown
 from quire.conversations import ChatFormats, prepare_conversations
 from quire.engine_operations import EngineOperations
+from quire.lora import LoRARequest
 from quire.output_streams import OutputStreams
 from quire.prompts import Message, Prompt, conversation_list, prompt_content
 from quire.values import sampling_params_value, seconds_value, text_value
@@ -65,6 +66,7 @@ class AsyncLLM(EngineOperations[_core.Engine]):
         user: str = "",
         cache_salt: str = "",
         add_special_tokens: bool | None = None,
+        lora_request: LoRARequest | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Yields what ``sampling_params.output_kind`` says, as it is generated: all so far (CUMULATIVE), what
         is new (DELTA), or one output at the end (FINAL_ONLY).
@@ -85,7 +87,7 @@ class AsyncLLM(EngineOperations[_core.Engine]):
             "add_special_tokens": add_special_tokens,
         }
         params = sampling_params_value(sampling_params, self.get_default_sampling_params)
-        return self._run(prompt_content(prompt), params, request_id, options)
+        return self._run(prompt_content(prompt), params, request_id, options, lora_request)
 
     @names_unknown
     def chat(
@@ -110,6 +112,7 @@ class AsyncLLM(EngineOperations[_core.Engine]):
         user: str = "",
         cache_salt: str = "",
         add_special_tokens: bool | None = None,
+        lora_request: LoRARequest | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Answers one conversation: ``generate`` with the arguments of ``LLM.chat``."""
         conversations = conversation_list(messages)
@@ -141,12 +144,19 @@ class AsyncLLM(EngineOperations[_core.Engine]):
             "cache_salt": cache_salt,
             "add_special_tokens": bool(add_special_tokens),
         }
-        return self._run(prompts[0], prepared[0], request_id, options)
+        return self._run(prompts[0], prepared[0], request_id, options, lora_request)
 
     async def _run(
-        self, prompt: str | list[int], params: SamplingParams, request_id: str | None, options: dict[str, Any]
+        self,
+        prompt: str | list[int],
+        params: SamplingParams,
+        request_id: str | None,
+        options: dict[str, Any],
+        lora_request: LoRARequest | None,
     ) -> AsyncGenerator[RequestOutput, None]:
         self._refuse_in_processor()
+        if lora_request is not None:
+            [options["lora_name"]] = await self._on_thread(super()._lora_names, lora_request, 1)
         name = f"async-{next(self._ids)}" if request_id is None else text_value("request_id", request_id)
         request = _core.EngineRequest(name, prompt, params, **options)
         key, queue = self.streams.open()
@@ -194,6 +204,14 @@ class AsyncLLM(EngineOperations[_core.Engine]):
         """``LLM.update_weights``, on another thread, which an iterable of ``weights`` is read on as well."""
         update = functools.partial(super().update_weights, weights, partial=partial, mode=mode)
         await self._on_thread(update)
+
+    async def add_lora(self, lora_request: LoRARequest) -> bool:  # type: ignore[override]
+        """``LLM.add_lora``, on another thread."""
+        return await self._on_thread(super().add_lora, lora_request)
+
+    async def pin_lora(self, lora: str | int) -> bool:  # type: ignore[override]
+        """``LLM.pin_lora``, on another thread."""
+        return await self._on_thread(super().pin_lora, lora)
 
     async def reset_prefix_cache(self) -> bool:  # type: ignore[override]
         """``LLM.reset_prefix_cache``, on another thread: it waits for a step."""

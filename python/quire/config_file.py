@@ -104,7 +104,7 @@ def _default_of(path: str, action: argparse.Action, value: Any) -> Any:
                 kind = getattr(action.type, "__name__", "value")
                 raise ValueError(f"{path}: {name} must be a valid {kind}, got {describe(one)}") from None
         elif not isinstance(one, (str, bool)):
-            made = str(one)
+            made = json.dumps(one, default=str) if isinstance(one, dict) else str(one)
         if action.choices is not None and made not in action.choices:
             choices = ", ".join(map(str, action.choices))
             raise ValueError(f"{path}: {name} must be one of {choices}, got {describe(one)}")

@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from quire import _core
 from quire.arguments import SignatureOf
+from quire.lora import LoRAInfo, LoRARequest, lora_request_list, lora_request_value
 from quire.model_directory import DEMO_MODEL, located_config
 from quire.plugins import load_general_plugins
 from quire.prompts import Message
@@ -216,6 +217,50 @@ class EngineOperations(Generic[EngineT]):
         """Forgets cached prefixes. Returns False, and does nothing, while a request is unfinished."""
         self._refuse_in_processor()
         return self._engine.reset_prefix_cache()
+
+    def add_lora(self, lora_request: LoRARequest) -> bool:
+        """Reads an adapter and checks all of it against the model; requests may name it from then on.
+
+        Returns False, and does nothing, if it is there already. With ``enable_lora``. At most
+        ``max_cpu_loras`` are held in memory: the one used least recently goes, and is read again when a
+        request wants it. Raises ValueError, naming the file, for an adapter that does not fit, and for a name
+        or number that another one has; MemoryError if unfinished requests have, or ``pin_lora`` holds, all
+        that are in memory.
+        """
+        given = lora_request_value(lora_request)
+        if given is None:
+            raise TypeError("lora_request must be a LoRARequest, got None")
+        return self._engine.add_lora(given.lora_name, given.lora_int_id, str(given.lora_path))
+
+    def remove_lora(self, lora: str | int) -> bool:
+        """Takes an adapter, by its name or its ``lora_int_id``, from those that requests may name.
+
+        It goes when the last request that has it is over. False if there is none.
+        """
+        name = self._lora_name(lora)
+        return name is not None and self._engine.remove_lora(name)
+
+    def pin_lora(self, lora: str | int) -> bool:
+        """Keeps an adapter in memory until it is removed. False if there is none."""
+        name = self._lora_name(lora)
+        return name is not None and self._engine.pin_lora(name)
+
+    def list_loras(self) -> list[LoRAInfo]:
+        """The adapters that requests may name, in the order they were added."""
+        return [LoRAInfo(*info) for info in self._engine.list_loras()]
+
+    def _lora_names(self, lora_request: object, num_prompts: int) -> list[str]:
+        """What each request calls its adapter, which is there then; "" for none."""
+        given = lora_request_list(lora_request, num_prompts)
+        for adapter in dict.fromkeys(given):
+            if adapter is not None:
+                EngineOperations.add_lora(self, adapter)  # AsyncLLM has one of its own
+        return ["" if adapter is None else adapter.lora_name for adapter in given]
+
+    def _lora_name(self, lora: object) -> str | None:
+        if isinstance(lora, int) and not isinstance(lora, bool):
+            return next((info.lora_name for info in self.list_loras() if lora == info.lora_int_id != 0), None)
+        return text_value("lora", lora)
 
     def pause(self, mode: _core.PauseMode = _core.PauseMode.KEEP) -> None:
         """Stops computing (KEEP), or stops beginning requests (WAIT). Requests are accepted and wait."""

@@ -14,6 +14,7 @@ from quire.arguments import names_unknown
 from quire.beam_search import BeamSearchOutput, BeamSearchParams, beam_search_output
 from quire.conversations import ChatFormats, params_list, prepare_conversations
 from quire.engine_operations import EngineOperations
+from quire.lora import LoRARequest
 from quire.prompts import (
     Message,
     Prompt,
@@ -58,6 +59,7 @@ class LLM(EngineOperations[_core.Engine]):
         user: str | Iterable[str] = "",
         cache_salt: str | Iterable[str] = "",
         add_special_tokens: bool | Iterable[bool] | None = None,
+        lora_request: LoRARequest | Iterable[LoRARequest | None] | None = None,
     ) -> list[RequestOutput]:
         """Generates a completion for each prompt, in order.
 
@@ -67,8 +69,10 @@ class LLM(EngineOperations[_core.Engine]):
         ``priority``, ``deadline_ms`` (a request that is not finished by then ends with finish_reason
         "abort"; 0: no deadline), ``queue_timeout_ms`` (the same of one that has not begun by then), ``user``
         (whose share it counts to, with scheduling_policy="fair"), ``cache_salt`` (cached prefixes are shared
-        only under the same one) and ``add_special_tokens`` (False: no BOS and the like around a prompt that
-        is text). ``use_tqdm`` may be a class to show progress with, or a function that makes one.
+        only under the same one), ``add_special_tokens`` (False: no BOS and the like around a prompt that is
+        text) and ``lora_request`` (an adapter that computes with the model, which is added, as by
+        ``add_lora``, if it is not there yet). ``use_tqdm`` may be a class to show progress with, or a
+        function that makes one.
 
         Raises ValueError if a prompt is empty or longer than ``max_model_len``, and MemoryError if the queue
         is full, a deadline cannot be met or the engine has ended; then none is run. A request that fails
@@ -84,6 +88,7 @@ class LLM(EngineOperations[_core.Engine]):
             user=user,
             cache_salt=cache_salt,
             add_special_tokens=add_special_tokens,
+            lora_name=self._lora_names(lora_request, len(given)),
         )
         return self._run(given, params, use_tqdm, options)
 
@@ -110,6 +115,7 @@ class LLM(EngineOperations[_core.Engine]):
         user: str | Iterable[str] = "",
         cache_salt: str | Iterable[str] = "",
         add_special_tokens: bool | Iterable[bool] | None = None,
+        lora_request: LoRARequest | Iterable[LoRARequest | None] | None = None,
     ) -> list[RequestOutput]:
         """Answers one conversation, or each of several, rendered with a chat template.
 
@@ -154,6 +160,7 @@ class LLM(EngineOperations[_core.Engine]):
             user=user,
             cache_salt=cache_salt,
             add_special_tokens=False if add_special_tokens is None else add_special_tokens,
+            lora_name=self._lora_names(lora_request, len(prompts)),
         )
         return self._run(prompts, params, use_tqdm, options)
 
@@ -169,6 +176,7 @@ class LLM(EngineOperations[_core.Engine]):
         user: str = "",
         cache_salt: str = "",
         add_special_tokens: bool | None = None,
+        lora_request: LoRARequest | None = None,
     ) -> Iterator[RequestOutput]:
         """Yields what is new (text and token ids) as it is generated. Closing the iterator aborts.
 
@@ -185,6 +193,7 @@ class LLM(EngineOperations[_core.Engine]):
             "user": user,
             "cache_salt": cache_salt,
             "add_special_tokens": not is_chat if add_special_tokens is None else add_special_tokens,
+            "lora_name": self._lora_names(lora_request, 1)[0],
         }
         queue = _core.OutputQueue()
         kind = RequestOutputKind.DELTA
@@ -206,6 +215,7 @@ class LLM(EngineOperations[_core.Engine]):
         params: BeamSearchParams,
         *,
         use_tqdm: bool | Callable[..., Any] = False,
+        lora_request: LoRARequest | Iterable[LoRARequest | None] | None = None,
     ) -> list[BeamSearchOutput]:
         """The ``params.beam_width`` best answers to each prompt, the best first, as transformers finds.
 
@@ -216,7 +226,8 @@ class LLM(EngineOperations[_core.Engine]):
             raise TypeError(f"params must be BeamSearchParams, got {describe(params)}")
         given = prompt_list(prompts)
         searches = [params.sampling_params()] * len(given)
-        outputs = self._run(given, searches, use_tqdm, [{} for _ in given])
+        options = _options(len(given), lora_name=self._lora_names(lora_request, len(given)))
+        outputs = self._run(given, searches, use_tqdm, options)
         found = []
         for prompt, output in zip(given, outputs, strict=True):
             tokenizer = None if isinstance(prompt, str) else self._engine.tokenizer

@@ -6,6 +6,7 @@ from quire import _core
 from quire._core import RequestOutput, SamplingParams
 from quire.arguments import names_unknown
 from quire.engine_operations import EngineOperations
+from quire.lora import LoRARequest
 from quire.prompts import Prompt, prompt_content
 from quire.values import sampling_params_value, text_value
 
@@ -33,6 +34,7 @@ class LLMEngine(EngineOperations[_core.LLMEngine]):
         queue_timeout_ms: int = 0,
         user: str = "",
         add_special_tokens: bool = True,
+        lora_request: LoRARequest | None = None,
     ) -> None:
         """Queues a request; its keywords are those of ``LLM.generate``.
 
@@ -50,6 +52,7 @@ class LLMEngine(EngineOperations[_core.LLMEngine]):
                 queue_timeout_ms=queue_timeout_ms,
                 user=user,
                 add_special_tokens=add_special_tokens,
+                lora_name=self._lora_names(lora_request, 1)[0],
             )
         )
 

@@ -6,7 +6,7 @@ import json
 import math
 import os
 from collections.abc import Callable
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any
 
 from quire._core import SamplingParams
@@ -46,6 +46,16 @@ def path_value(name: str, value: Any) -> str:
     if "\0" in path:
         raise ValueError(f"{name} must be a path, got {describe(path)}, which holds a NUL character")
     return path
+
+
+def int32_value(name: str, value: object) -> int:
+    """A whole number that fits. Raises TypeError or ValueError for anything else."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise TypeError(f"{name} must be an int, got {describe(value)}")
+    number = int(value)
+    if not INT32[0] <= number <= INT32[1]:
+        raise ValueError(f"{name} must be between {INT32[0]} and {INT32[1]}, got {describe(value)}")
+    return number
 
 
 def seconds_value(name: str, value: Any) -> float:

@@ -280,26 +280,16 @@ ENGINE_ARGS: dict[str, Made] = {
     "profiler_config": Refused(
         "a flight recorder's file becomes a timeline with `quire trace`", neutral=({},)
     ),
-    "enable_lora": Refused("adapters are not loaded: give a model they are merged into", neutral=(False, {})),
     "default_mm_loras": Refused(
-        "adapters are not loaded: give a model they are merged into", neutral=(False, {})
+        "prompts are text or token ids; name an adapter for each request", neutral=({},)
     ),
-    "enable_tower_connector_lora": Refused(
-        "adapters are not loaded: give a model they are merged into", neutral=(False, {})
-    ),
-    "enable_mixed_moe_lora_format": Refused(
-        "adapters are not loaded: give a model they are merged into", neutral=(False, {})
-    ),
-    "enable_moe_shared_loras": Refused(
-        "adapters are not loaded: give a model they are merged into", neutral=(False, {})
-    ),
-    "max_loras": NoEffect("adapters are not loaded"),
-    "max_lora_rank": NoEffect("adapters are not loaded"),
-    "fully_sharded_loras": NoEffect("adapters are not loaded"),
-    "max_cpu_loras": NoEffect("adapters are not loaded"),
-    "lora_dtype": NoEffect("adapters are not loaded"),
-    "lora_target_modules": NoEffect("adapters are not loaded"),
-    "specialize_active_lora": NoEffect("adapters are not loaded"),
+    "enable_tower_connector_lora": Refused("prompts are text or token ids", neutral=(False,)),
+    "enable_mixed_moe_lora_format": Refused("adapters do not change experts", neutral=(False,)),
+    "enable_moe_shared_loras": Refused("adapters do not change experts", neutral=(False,)),
+    "fully_sharded_loras": NoEffect("each rank has the share of an adapter that its linears need"),
+    "lora_dtype": Refused("adapters are computed in the model's dtype", neutral=("auto",)),
+    "lora_target_modules": Refused("an adapter's own modules count", neutral=([],)),
+    "specialize_active_lora": NoEffect("nothing is captured for a number of adapters"),
     "speculative_config": Refused("no draft model is read; leave it out", neutral=({},)),
     "spec_method": Refused("no draft model is read; leave it out", neutral=({},)),
     "spec_model": Refused("no draft model is read; leave it out", neutral=({},)),
@@ -369,7 +359,6 @@ STRUCTURED_OUTPUTS: dict[str, Made] = {
 
 # Of LLM.generate and LLM.chat.
 REQUEST_ARGUMENTS: dict[str, Made] = {
-    "lora_request": Refused("adapters are not loaded: give a model they are merged into", neutral=([],)),
     "tokenization_kwargs": Refused(
         "give add_special_tokens, or truncate_prompt_tokens in SamplingParams", neutral=({},)
     ),
@@ -377,7 +366,6 @@ REQUEST_ARGUMENTS: dict[str, Made] = {
 }
 
 BEAM_SEARCH_ARGUMENTS: dict[str, Made] = {
-    "lora_request": Refused("adapters are not loaded: give a model they are merged into", neutral=([],)),
     "concurrency_limit": NoEffect("searches wait for their turn by themselves"),
 }
 

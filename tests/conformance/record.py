@@ -31,6 +31,8 @@ def behaviours(case: Case) -> set[tuple[str, str]]:
         kinds.append("drafts")
     if config["sliding_window"]:
         kinds.append("window")
+    if config["max_loras"]:
+        kinds.append("adapters")
     if not config["enable_chunked_prefill"]:
         kinds.append("whole prompts")
     if not config["enable_prefix_caching"]:

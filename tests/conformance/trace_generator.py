@@ -44,6 +44,7 @@ class TraceBuilder:
     long_outputs: bool = False
     families: list[list[int]] = field(default_factory=list)
     salts: list[str] = field(default_factory=lambda: [""])
+    num_loras: int = 0
     added: list[Added] = field(default_factory=list)
 
     def build(self) -> Trace:
@@ -107,7 +108,16 @@ class TraceBuilder:
             "num_speculative_tokens": self.num_speculative_tokens,
             # A window of 1 caches nothing at all in vLLM.
             "sliding_window": rng.randint(2, self.max_model_len) if rng.random() < 0.2 else 0,
+            "max_loras": self._max_loras(),
         }
+
+    def _max_loras(self) -> int:
+        """Of some traces; those have about as many adapters as fit, or several times as many."""
+        if self.rng.random() < 0.7:
+            return 0
+        max_loras = self.rng.choice([1, 2, 2, 4])
+        self.num_loras = self.rng.randint(1, 3 * max_loras)
+        return max_loras
 
     def _habits(self) -> None:
         rng = self.rng
@@ -138,6 +148,7 @@ class TraceBuilder:
             "max_tokens": max_tokens,
             "priority": rng.randint(0, 3) if self.policy == "priority" else 0,
             "cache_salt": rng.choice(self.salts),
+            "lora": rng.randint(0, self.num_loras),
         }
         if self.num_speculative_tokens > 0:
             request["drafts"] = [self._drafts(sampled, i) for i in range(max_tokens)]

@@ -10,12 +10,13 @@ follow one another::
 
     {"config": {"num_blocks": 15, "block_size": 4, ...}}
     {"add": {"id": 1, "prompt": [5, 6], "output": [9, 0], "max_tokens": 8, "priority": 0, "cache_salt": "",
-             "drafts": [[9], []]}}                  (one line; "drafts" may be left out)
+             "lora": 0, "drafts": [[9], []]}}       (one line; "drafts" may be left out)
     {"step": 3}
     {"abort": 1}
     {"end": true}                                   (runs until every request has ended)
 
 ``output`` is what the model samples; past its end it samples ``1 + index % 7``. Token 0 ends a request.
+``lora`` is the number of its adapter, 0 for none.
 ``drafts[i]`` is proposed once output ``i`` is known, and accepted as far as it equals the output.
 
 The answer has one line per scheduled step, in step order, counted from 0::
@@ -140,6 +141,7 @@ class Replay:
             arrival_time=float(len(self._requests)),
             priority=values.get("priority", 0),
             cache_salt=values.get("cache_salt", ""),
+            lora=values.get("lora", 0),
         )
         self._requests[request_id] = TracedRequest(
             request, values.get("output", []), values.get("drafts", [])

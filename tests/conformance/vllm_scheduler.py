@@ -31,6 +31,7 @@ class TraceConfig:
     async_scheduling: bool = False
     num_speculative_tokens: int = 0
     sliding_window: int = 0
+    max_loras: int = 0  # 0: no request has an adapter
 
     @staticmethod
     def from_json(values: dict[str, Any]) -> "TraceConfig":
@@ -72,6 +73,8 @@ class Vllm:
         self._sha256 = self._module("utils.hashing").sha256
         self._sampling_params_cls = self._module("sampling_params").SamplingParams
         self._request_cls = request_module.Request
+        self._lora_request_cls = self._module("lora.request").LoRARequest
+        self._lora_config_cls = self._module("config.lora").LoRAConfig
         self.aborted_status: Any = request_module.RequestStatus.FINISHED_ABORTED
         self.model_runner_output_cls: Any = outputs.ModelRunnerOutput
         self.draft_token_ids_cls: Any = outputs.DraftTokenIds
@@ -143,6 +146,8 @@ class Vllm:
         scheduler_config.policy = config.policy
         scheduler_config.async_scheduling = config.async_scheduling
         vllm_config.scheduler_config = scheduler_config
+        if config.max_loras > 0:
+            vllm_config.lora_config = self._lora_config_cls(max_loras=config.max_loras)
         cache_config = copy.copy(vllm_config.cache_config)
         cache_config.block_size = config.block_size
         cache_config.num_gpu_blocks = config.num_blocks
@@ -193,6 +198,7 @@ class Vllm:
         arrival_time: float,
         priority: int = 0,
         cache_salt: str = "",
+        lora: int = 0,
     ) -> Any:
         return self._request_cls(
             request_id=request_id,
@@ -202,5 +208,6 @@ class Vllm:
             arrival_time=arrival_time,
             cache_salt=cache_salt or None,
             priority=priority,
+            lora_request=self._lora_request_cls(f"lora {lora}", lora, "/none") if lora else None,
             block_hasher=block_hasher,
         )

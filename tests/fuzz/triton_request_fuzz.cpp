@@ -1,6 +1,7 @@
-// Bytes as a request of Triton's, and what follows a 0xFF byte as sampling parameters. Lines of text, so that
-// mutations make sense: "i NAME DATATYPE DIMS BYTES" an input, "p NAME TYPE VALUE" a parameter, "o NAME" an
-// output, "d" a decoupled model, "t NUMBER" a timeout.
+// Bytes as a request of Triton's, and what follows a 0xFF byte as sampling parameters and as multi_lora.json.
+// Lines of text, so that mutations make sense: "i NAME DATATYPE DIMS BYTES" an input, "p NAME TYPE VALUE" a
+// parameter, "o NAME" an output, "d" a decoupled model, "l" one whose adapters requests may change, "t
+// NUMBER" a timeout.
 #include <charconv>
 #include <cstdint>
 #include <cstring>
@@ -8,6 +9,7 @@
 #include <string>
 #include <string_view>
 
+#include "lora_files.h"
 #include "quire/error.h"
 #include "quire/fields.h"
 #include "request_adapter.h"
@@ -63,6 +65,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   IncomingRequest incoming;
   std::deque<std::string> bytes;  // what the inputs borrow
   bool decoupled = false;
+  bool lora_control = false;
   while (!lines.empty()) {
     std::string_view line = take_until(lines, '\n');
     const std::string_view kind = take_until(line, ' ');
@@ -82,6 +85,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       incoming.timeout_us = number<uint64_t>(line);
     } else if (kind == "d") {
       decoupled = true;
+    } else if (kind == "l") {
+      lora_control = true;
     } else {
       incoming.id = line;
     }
@@ -90,6 +95,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   try {
     ModelSettings model;
     model.decoupled = decoupled;
+    model.lora_control = lora_control;
     model.num_outputs = output_specs().size();
     adapt_request(incoming, model);
   } catch (const quire::InvalidArgument&) {
@@ -97,7 +103,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   try {
     quire::EngineRequest request;
     quire::ChatRequest chat;
-    quire::set_fields(request, chat, std::string(text), "sampling_parameters", /*except=*/"lora_name");
+    quire::set_fields(request, chat, std::string(text), "sampling_parameters");
+  } catch (const quire::InvalidArgument&) {
+  }
+  try {
+    parse_multi_lora(std::string(text), "multi_lora.json");
   } catch (const quire::InvalidArgument&) {
   }
   return 0;

@@ -65,8 +65,8 @@ def test_doors_refuse_what_they_cannot_do(llm: LLM, demo_model: Path) -> None:
             call(demo_model, quantization="awq")
     with pytest.raises(TypeError, match="EngineArgs has no argument 'max_num_seq'; did you mean"):
         EngineArgs(max_num_seq=1)
-    with pytest.raises(ValueError, match="lora_request is not supported"):
-        llm.generate("Once", lora_request=object())  # type: ignore[call-arg]
+    with pytest.raises(ValueError, match="mm_processor_kwargs is not supported"):
+        llm.generate("Once", mm_processor_kwargs=object())  # type: ignore[call-arg]
     with pytest.raises(ValueError, match="repetition_detection is not supported"):
         SamplingParams(repetition_detection=object())  # type: ignore[call-arg]
     with pytest.raises(ValueError, match="whitespace_pattern is not supported"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import socket
 from collections.abc import Iterator
@@ -76,6 +77,37 @@ def test_the_configuration_comes_from_flags_the_environment_and_a_file(
     monkeypatch.delenv("QUIRE_PORT")
     monkeypatch.setenv("QUIRE_HOST", "")  # as if it were not there
     assert dumped(capsys, "--config", str(again)) == {**found, "api-key": []}
+
+
+def test_adapters_are_texts_or_objects_wherever_they_come_from(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    objects = [{"name": "a", "path": "/tmp", "base_model_name": "b"}, {"name": "c", "path": "/"}]
+    texts = [json.dumps(one) for one in objects]
+    file = tmp_path / "config.yaml"
+    file.write_text(
+        f"enable-lora: true\nlora-root: {tmp_path}\nlora-modules: {json.dumps([*objects, 'd=/'])}\n"
+    )
+    found = dumped(capsys, "--config", str(file))
+    assert (found["lora-modules"], found["lora-root"]) == ([*texts, "d=/"], str(tmp_path))
+    again = tmp_path / "again.yaml"
+    again.write_text(yaml.safe_dump(found))
+    assert dumped(capsys, "--config", str(again)) == found
+    assert dumped(capsys, "--enable-lora", "--lora-modules", *texts)["lora-modules"] == texts
+    monkeypatch.setenv("QUIRE_ENABLE_LORA", "1")
+    for text, values in (
+        ("d=/,e=/tmp", ["d=/", "e=/tmp"]),
+        (json.dumps(objects), texts),
+        (texts[0], texts[:1]),
+        ('["d=/"]', ["d=/"]),
+    ):
+        monkeypatch.setenv("QUIRE_LORA_MODULES", text)
+        assert dumped(capsys)["lora-modules"] == values
+    monkeypatch.setenv("QUIRE_LORA_MODULES", "[1")
+    said = (
+        "QUIRE_LORA_MODULES in the environment: lora_modules must be texts between commas, or JSON, got '[1'"
+    )
+    assert said in refusal(capsys)
 
 
 def test_one_name_in_a_file_is_one_and_another_flags_name_is_the_same(
@@ -171,6 +203,23 @@ BAD_FLAGS = [
     (("--log-file", "/nowhere/log"), "log_file cannot be opened"),
     (("--log-level", "loud"), "level must be one of"),
     (("--served-model-name", ""), "served_model_name"),
+    (("--lora-root", "/nowhere"), "--lora-root: lora_root must be a folder that there is"),
+    (("--lora-modules", "a=/"), "lora_modules needs enable_lora; give --enable-lora, too"),
+    (("--enable-lora", "--lora-modules", "a=/nowhere"), "lora_modules: 'a': '/nowhere' is no directory"),
+    (("--enable-lora", "--lora-modules", "a=/", "b=/", "a=/"), "--lora-modules: lora_modules has 'a' twice"),
+    (
+        ("--enable-lora", "--served-model-name", "b", "a", "--lora-modules", "a=/"),
+        "'a' is the model's own name",
+    ),
+    (("--enable-lora", "--lora-modules", "a"), "lora_modules must be name=path, or JSON like"),
+    (("--enable-lora", "--lora-modules", "=/"), "whose name is missing"),
+    (("--enable-lora", "--lora-modules", '{"name": "a"}'), "whose path is missing"),
+    (("--enable-lora", "--lora-modules", '{"name": 3, "path": "/"}'), "whose name is missing"),
+    (
+        ("--enable-lora", "--lora-modules", '{"name": '),
+        "--lora-modules: lora_modules must be name=path, or JSON",
+    ),
+    (("--enable-lora", "--lora-modules", '{"name": "a", "path": "/", "rank": 3}'), "'rank' is no key of it"),
     (("--otlp-traces-endpoint", "localhost:4317"), "otlp_traces_endpoint must be a URL like http://"),
 ]
 

@@ -18,7 +18,7 @@
 // broke a promise. A line's "rule" names a way in which vLLM is known to differ there, see compare.py.
 //
 // The config may also have: long_prefill_token_threshold, enable_chunked_prefill, enable_prefix_caching,
-// policy, async_scheduling (two steps in flight), num_speculative_tokens, sliding_window.
+// policy, async_scheduling (two steps in flight), num_speculative_tokens, sliding_window, max_loras.
 //
 // A line that makes no sense ends the run, with its number, and exit status 1.
 #include <algorithm>
@@ -114,6 +114,7 @@ class Replay {
   size_t num_in_flight_ = 0;        // of unprinted_
   std::vector<RequestId> running_;  // in the order they began
   std::vector<std::string> finish_order_;
+  bool has_passed_over_ = false;  // some request, whose adapter had no slot
   int32_t num_steps_ = 0;
   int32_t num_preemptions_ = 0;
 };
@@ -121,7 +122,7 @@ class Replay {
 Replay::Replay(const JsonNode& node) {
   node.allow_only({"num_blocks", "block_size", "max_num_seqs", "max_num_batched_tokens", "max_model_len",
                    "long_prefill_token_threshold", "enable_chunked_prefill", "enable_prefix_caching",
-                   "policy", "async_scheduling", "num_speculative_tokens", "sliding_window"});
+                   "policy", "async_scheduling", "num_speculative_tokens", "sliding_window", "max_loras"});
   const auto count = [&](std::string_view key) {
     return static_cast<int32_t>(node.at(key).integer(1, kMaxCount));
   };
@@ -135,6 +136,7 @@ Replay::Replay(const JsonNode& node) {
   if (const auto policy = node.find("policy")) config.policy = policy->string();
   if (node.boolean_or("async_scheduling", false)) config.max_in_flight_steps = 2;
   max_in_flight_steps_ = static_cast<size_t>(config.max_in_flight_steps);
+  config.max_loras = count_or(node, "max_loras", 0, 0);
   num_speculative_tokens_ = count_or(node, "num_speculative_tokens", 0, 0);
   if (num_speculative_tokens_ > 0 && config.max_in_flight_steps > 1)
     node.fail("has speculative tokens, which are replayed in synchronous mode only");
@@ -170,7 +172,7 @@ void Replay::handle(const JsonNode& event, std::string& out) {
 }
 
 void Replay::add(const JsonNode& node) {
-  node.allow_only({"id", "prompt", "output", "max_tokens", "priority", "cache_salt", "drafts"});
+  node.allow_only({"id", "prompt", "output", "max_tokens", "priority", "cache_salt", "lora", "drafts"});
   EngineCoreRequest request;
   request.request_id = static_cast<RequestId>(node.at("id").integer(0, INT64_MAX));
   request.prompt_token_ids = token_ids(node.at("prompt"));
@@ -185,6 +187,10 @@ void Replay::add(const JsonNode& node) {
   if (const auto priority = node.find("priority"))
     request.priority = static_cast<int32_t>(priority->integer(INT32_MIN, INT32_MAX));
   if (const auto salt = node.find("cache_salt")) request.cache_salt = salt->string();
+  if (const int32_t lora = count_or(node, "lora", 0, 0); lora > 0) {
+    request.lora_id = static_cast<LoraId>(lora);
+    request.lora_name = str("lora ", lora);
+  }
   request.arrival_time = static_cast<double>(ids_.size());
 
   Script script;
@@ -266,10 +272,15 @@ const char* Replay::rule(const SchedulerOutput& scheduler_output) const {
                     });
     if (last_is_in_flight && stood_in_front) return "passed_over_after_front_preemption";
   }
-  return nullptr;
+  return has_passed_over_ ? "passed_over_for_adapters" : nullptr;
 }
 
 void Replay::follow(const SchedulerOutput& scheduler_output) {
+  has_passed_over_ |= std::ranges::any_of(ids_, [this](RequestId id) {
+    const Request* request = scheduler_->find_request(id);
+    return request && request->is_queued() && request->lora_id() != 0 &&
+           !scheduler_->lora_manager().has_room(request->lora_id());
+  });
   for (RequestId id : scheduler_output.preempted_req_ids) std::erase(running_, id);
   for (const ScheduledRequest& scheduled : scheduler_output.scheduled_reqs) {
     if (scheduled.is_new || scheduled.resumed_from_preemption) running_.push_back(scheduled.request_id);

@@ -76,7 +76,7 @@ def _bad_sampling(rng: random.Random) -> Malformed:
 
 
 def _bad_parameter(rng: random.Random) -> Malformed:
-    names = [name for name in sorted(BAD_VALUES) if name not in {"priority", "lora_name"}]
+    names = [name for name in sorted(BAD_VALUES) if name != "priority"]
     name = rng.choice(names)
     scalars = [
         v
@@ -152,6 +152,9 @@ def _contradiction(rng: random.Random) -> Malformed:
             Malformed({"inputs": [TEXT], "parameters": {"end_id": -1}}, "end_id"),
             Malformed({"inputs": [TEXT], "parameters": {"beam_width": 4, "top_k": 3}}, "beam_width"),
             Malformed({"inputs": [TEXT], "parameters": {"return_log_probs": 1}}, "return_log_probs"),
+            Malformed({"inputs": [TEXT], "parameters": {"load_lora": True}}, "enable_lora_control"),
+            Malformed({"inputs": [TEXT], "parameters": {"lora_path": "/"}}, "load_lora"),
+            Malformed({"inputs": [TEXT], "parameters": {"list_loras": "yes"}}, "list_loras"),
             Malformed({"inputs": [tensor("text_input", "BYTES", ["long " * 5000])]}, "max_model_len"),
         ]
     )

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "lora_files.h"
 #include "quire/chat_parsers.h"
 #include "quire/fields.h"
 #include "quire/model_directory.h"
@@ -221,6 +222,12 @@ std::string beside(const std::filesystem::path& base, const std::string& given) 
   return path.lexically_normal().string();
 }
 
+// Also a link that leads nowhere.
+bool is_present(const std::filesystem::path& path) {
+  std::error_code error;
+  return std::filesystem::exists(std::filesystem::symlink_status(path, error));
+}
+
 // What an instance group says of itself; the server resolves what it leaves open, and instances are looked at
 // again.
 void check_instance_groups(const Json& config, const ModelSettings& settings) {
@@ -241,6 +248,46 @@ void check_instance_groups(const Json& config, const ModelSettings& settings) {
         settings.device_for(TRITONSERVER_INSTANCEGROUPKIND_GPU, gpu.get<int32_t>());
     }
   }
+}
+
+bool read_bool_parameter(const std::string& name, const std::string& text) {
+  if (text == "true" || text == "false") return text == "true";
+  throw InvalidArgument("parameter '" + name + "' must be \"true\" or \"false\", got \"" + excerpt(text) +
+                        "\"");
+}
+
+// `lora_root` is the parameter's value, perhaps empty.
+void read_loras(const std::filesystem::path& base, const std::string& lora_root, ModelSettings& settings) {
+  std::error_code error;
+  if (settings.lora_control && !settings.engine.enable_lora) {
+    throw InvalidArgument(
+        "parameter 'enable_lora_control' is \"true\", but the model has no adapters: set enable_lora too");
+  }
+  if (!lora_root.empty() && !settings.lora_control) {
+    throw InvalidArgument(
+        "parameter 'lora_root' is set, but requests load no adapters: set enable_lora_control, or leave it "
+        "out");
+  }
+  settings.has_lora_root = !lora_root.empty();
+  settings.lora_base = real_path((base / lora_root).string());
+  if (settings.has_lora_root && !std::filesystem::is_directory(base / lora_root, error)) {
+    throw InvalidArgument("parameter 'lora_root': there is no directory " +
+                          (base / lora_root).lexically_normal().string());
+  }
+  if (!settings.multi_lora.empty()) {
+    settings.multi_lora = (base / settings.multi_lora).lexically_normal().string();
+  } else if (is_present(base / kMultiLoraFile)) {
+    settings.multi_lora = (base / kMultiLoraFile).lexically_normal().string();
+  } else {
+    return;
+  }
+  if (!settings.engine.enable_lora) {
+    throw InvalidArgument(
+        settings.multi_lora +
+        " lists adapters, but the model has none: set the parameter enable_lora to \"true\", "
+        "or take the file away");
+  }
+  settings.loras = read_multi_lora(settings.multi_lora);
 }
 
 }  // namespace
@@ -295,6 +342,7 @@ ModelSettings read_settings(const std::string& config_json, const std::string& v
   settings.num_outputs = config.contains("output") ? config["output"].size() : 0;
   settings.engine.max_queued_requests = kMaxQueuedRequests;
   read_queue_policy(config, settings);
+  std::string lora_root;
   if (const auto parameters = config.find("parameters");
       parameters != config.end() && parameters->is_object()) {
     for (const auto& [name, parameter] : parameters->items()) {
@@ -316,6 +364,14 @@ ModelSettings read_settings(const std::string& config_json, const std::string& v
         (name == "tool_parser" ? settings.tool_parser : settings.reasoning_parser) = text;
         continue;
       }
+      if (name == "enable_lora_control") {
+        settings.lora_control = read_bool_parameter(name, text);
+        continue;
+      }
+      if (name == "multi_lora" || name == "lora_root") {
+        (name == "lora_root" ? lora_root : settings.multi_lora) = text;
+        continue;
+      }
       if (name == "device") settings.names_device = true;
       try {
         set_field(settings.engine, name, text);
@@ -327,6 +383,7 @@ ModelSettings read_settings(const std::string& config_json, const std::string& v
   check_instance_groups(config, settings);
   ChatFormat::make(settings.reasoning_parser, settings.tool_parser);  // throws for names that are not known
   const std::filesystem::path base = version_directory;
+  read_loras(base, lora_root, settings);
   if (settings.engine.model.empty()) {
     if (!std::filesystem::exists(base / "config.json")) {
       throw InvalidArgument("parameter 'model' is missing, and " + version_directory +

@@ -6,6 +6,7 @@
 
 #include "abi.h"
 #include "quire/engine_config.h"
+#include "quire/lora.h"
 
 namespace quire::triton {
 
@@ -29,6 +30,15 @@ struct ModelSettings {
   // Parameters of these names: how the model writes them, by ChatFormat's names; perhaps empty.
   std::string reasoning_parser, tool_parser;
 
+  // Adapters that are loaded with the model, and the file that lists them; perhaps none.
+  std::vector<LoraRequest> loras;
+  std::string multi_lora;
+  bool lora_control = false;  // parameter enable_lora_control: requests may load and unload adapters
+  // Where relative paths of those start: parameter lora_root, which they cannot leave, else the version
+  // directory.
+  std::string lora_base;
+  bool has_lora_root = false;
+
   // The engine's device for an instance: of KIND_GPU "cuda:" and its device's number, of KIND_CPU "cpu", else
   // what the parameter says. Throws InvalidArgument when the parameter says another.
   std::string device_for(TRITONSERVER_InstanceGroupKind kind, int32_t device_id) const;
@@ -42,10 +52,11 @@ std::string complete_config(const std::string& config_json);
 // it does not list. Throws ServerError, with what to write, unless it has a prompt and an answer.
 void require_complete_config(const std::string& config_json);
 
-// Reads `parameters`: every field of EngineConfig by its name, kv_arena and the parsers. `model` and
+// Reads `parameters`: every field of EngineConfig by its name, kv_arena, the parsers and those of
 // `tokenizer` are taken relative to version_directory, or, as names of the hub, from its local cache; without
-// a model, version_directory is the model's. Paths of `plugins` are taken relative to it too. Throws
-// InvalidArgument naming the parameter, the value and what would do.
+// a model, version_directory is the model's. Paths of `plugins`, `multi_lora` and `lora_root` are taken
+// relative to it too. Reads the file of adapters: the parameter multi_lora, else version_directory's, if it
+// has one. Throws InvalidArgument naming the parameter or the file, the value and what would do.
 ModelSettings read_settings(const std::string& config_json, const std::string& version_directory);
 
 // The command line's --backend-config=quire,NAME=VALUE.

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <optional>
 
+#include "lora_files.h"
 #include "process_exit.h"
 #include "request_reader.h"
 
@@ -57,18 +58,8 @@ constexpr std::chrono::milliseconds kServerWatchInterval{100};
 // From the end of a stream whose client has gone to its last response. Server 2.51 frees the stream's state
 // twice when that finds an earlier response still being written, and crashes.
 constexpr std::chrono::milliseconds kLinger{50};
-
-// What a request with `cancel` is answered.
-std::vector<OutputTensor> cancelled_reply(bool batched) {
-  const auto one_string = [&](const char* name, std::string_view text) {
-    std::string bytes(sizeof(uint32_t), '\0');
-    bytes[0] = static_cast<char>(text.size());  // little-endian, and short
-    return OutputTensor{name, TRITONSERVER_TYPE_BYTES, std::vector<int64_t>(batched ? 2 : 1, 1),
-                        bytes.append(text)};
-  };
-  return {one_string("text_output", ""),
-          one_string("finish_reason", finish_reason_name(FinishReason::kAbort))};
-}
+// Of adapters' names in a complaint, about.
+constexpr size_t kMaxListedBytes = 500;
 
 }  // namespace
 
@@ -137,8 +128,9 @@ std::unique_ptr<Engine> ModelState::load(const std::string& device) {
   auto engine = std::make_unique<Engine>(config);
   if (engines_.empty()) {
     chat_format_ = ChatFormat::make(settings_.reasoning_parser, settings_.tool_parser, engine->tokenizer());
-    backend_->enroll(name_, version_, is_current_);
   }
+  loras_.enroll(*engine);
+  if (engines_.empty()) backend_->enroll(name_, version_, is_current_);
   if (reporter) reporter->reset_gauges(engine->stats().num_total_blocks);
   const ModelDescription& description = engine->model();
   log(TRITONSERVER_LOG_INFO, "model '" + name_ + "': " + description.architecture + " in " +
@@ -166,10 +158,15 @@ void ModelState::start(const InFlight& in_flight, TRITONBACKEND_Request* request
   if (adapted.cancel) {
     cancel_by_id(adapted.request_id);
     in_flight->begin(adapted, {}, nullptr);
-    in_flight->end_with(cancelled_reply(settings_.batched));
+    in_flight->end_with(reply({}, FinishReason::kAbort, settings_.batched));
+    return;
+  }
+  if (adapted.lora_control.action != LoraControl::Action::kNone) {
+    loras_.submit(in_flight, std::move(adapted.lora_control));
     return;
   }
   Engine& engine = *in_flight->engine;
+  check_lora(adapted.request.lora_name, engine);
   ChatAnswerOptions chat;
   if (adapted.is_chat()) chat = prepare(adapted, engine);
   in_flight->begin(adapted, prompt_text(adapted, engine), engine.tokenizer(), std::move(chat));
@@ -187,6 +184,27 @@ void ModelState::start(const InFlight& in_flight, TRITONBACKEND_Request* request
   in_flight->submitted();
   // Whoever ended it before the engine knew it has aborted nothing.
   if (in_flight->ending != Ending::kNone) engine.abort_request(in_flight->engine_id);
+}
+
+void ModelState::check_lora(const std::string& name, const Engine& engine) const {
+  if (name.empty() || engine.has_lora(name)) return;
+  const std::string complaint = "lora_name is '" + excerpt(name) + "', but this model ";
+  if (!settings_.engine.enable_lora) {
+    throw InvalidArgument(complaint +
+                          "serves no adapters: leave it out, or set the model's parameter enable_lora");
+  }
+  std::string names;
+  const std::vector<LoraInfo> loras = engine.list_loras();
+  for (const LoraInfo& lora : loras) {
+    if (names.size() > kMaxListedBytes) {
+      names += ", ...";
+      break;
+    }
+    names += (names.empty() ? "" : ", ") + excerpt(lora.lora_name);
+  }
+  const std::string advice = std::string("; ") + kMultiLoraFile + " beside the model lists adapters" +
+                             (settings_.lora_control ? ", and load_lora adds others" : "");
+  throw InvalidArgument(complaint + (names.empty() ? "has none yet" : "has " + names) + advice);
 }
 
 ChatAnswerOptions ModelState::prepare(AdaptedRequest& adapted, const Engine& engine) {
@@ -332,7 +350,7 @@ size_t ModelState::end_requests() {
   }
   end_lingering(std::chrono::steady_clock::time_point::max());
   const std::lock_guard lock(mutex_);
-  return in_flight_.size();
+  return in_flight_.size() + loras_.num_unfinished();
 }
 
 std::vector<ModelState::InFlight> ModelState::unwanted_requests(bool time_is_up) {

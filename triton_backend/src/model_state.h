@@ -15,6 +15,7 @@
 
 #include "backend_state.h"
 #include "in_flight_request.h"
+#include "lora_controller.h"
 #include "model_config.h"
 #include "quire/engine.h"
 
@@ -54,6 +55,8 @@ class ModelState {
   using InFlight = std::shared_ptr<InFlightRequest>;
 
   void start(const InFlight& in_flight, TRITONBACKEND_Request* request);
+  // Throws InvalidArgument for an adapter's name that requests cannot give.
+  void check_lora(const std::string& name, const Engine& engine) const;
   ChatAnswerOptions prepare(AdaptedRequest& adapted, const Engine& engine);
   void deliver(const InFlight& in_flight, RequestOutput&& output);
   void cancel_by_id(const std::string& request_id);
@@ -92,6 +95,7 @@ class ModelState {
 
   std::mutex load_mutex_;
   std::map<std::string, std::unique_ptr<Engine>> engines_;  // by device; guarded by load_mutex_
+  LoraController loras_{settings_};
   // How the model writes calls and reasoning: there with the first engine, whose tokenizer is every one's.
   std::shared_ptr<const ChatFormat> chat_format_;
   std::thread watcher_;

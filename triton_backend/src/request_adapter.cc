@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
-#include <nlohmann/json.hpp>
+#include <utility>
 
 #include "quire/fields.h"
 #include "quire/utf8.h"
@@ -76,35 +76,100 @@ void set_sampling_inputs(const RequestValues& values, EngineRequest& request) {
 }
 
 // Complaints about it quote it.
-std::string utf8_text(const RequestValues& values, const char* name) {
-  std::string text = values.text(name);
+std::string checked_utf8(const char* name, std::string text) {
   if (find_invalid_utf8(text) != std::string_view::npos)
     throw InvalidArgument(std::string(name) + " is not valid UTF-8");
   return text;
 }
 
+std::string utf8_text(const RequestValues& values, const char* name) {
+  return checked_utf8(name, values.text(name));
+}
+
+struct LoraAction {
+  const char* parameter;
+  LoraControl::Action action;
+};
+constexpr LoraAction kLoraActions[] = {{"load_lora", LoraControl::Action::kLoad},
+                                       {"unload_lora", LoraControl::Action::kUnload},
+                                       {"list_loras", LoraControl::Action::kList}};
+
+bool is_lora_action(const std::string& name) {
+  return std::any_of(std::begin(kLoraActions), std::end(kLoraActions),
+                     [&](const LoraAction& action) { return name == action.parameter; });
+}
+
+LoraControl read_lora_control(const IncomingRequest& incoming, const RequestValues& values,
+                              const ModelSettings& model) {
+  LoraControl control;
+  std::string chosen;
+  for (const auto& [parameter, action] : kLoraActions) {
+    if (!values.flag(parameter).value_or(false)) continue;
+    if (!chosen.empty()) throw InvalidArgument("give " + chosen + " or " + parameter + ", not both");
+    chosen = parameter;
+    control.action = action;
+  }
+  if (chosen.empty()) {
+    if (!values.parameter("lora_path")) return control;
+    throw InvalidArgument(
+        "lora_path goes with load_lora; a request that generates has the lora_name of an adapter that is "
+        "there");
+  }
+  if (!model.lora_control) {
+    throw InvalidArgument(chosen +
+                          " is true, but this model does not let requests change its adapters: its parameter "
+                          "enable_lora_control would");
+  }
+  const bool has_path = control.action == LoraControl::Action::kLoad;
+  const bool has_name = control.action != LoraControl::Action::kList;
+  const auto check = [&](const std::string& name) {
+    if (is_lora_action(name) || name == "request_id" || is_ignored(name, model)) return;
+    if ((has_name && name == "lora_name") || (has_path && name == "lora_path")) return;
+    throw InvalidArgument(chosen + " is a request of its own; leave out '" + excerpt(name) + "'");
+  };
+  for (const InputTensor& tensor : incoming.inputs) check(tensor.name);
+  for (const RequestParameter& parameter : incoming.parameters) check(parameter.name);
+  control.lora_name = utf8_text(values, "lora_name");
+  control.lora_path = checked_utf8("lora_path", values.parameter_text("lora_path"));
+  if (has_name && control.lora_name.empty())
+    throw InvalidArgument(chosen + " needs lora_name: what requests call the adapter");
+  if (has_path && control.lora_path.empty())
+    throw InvalidArgument(chosen + " needs lora_path: the adapter's directory");
+  return control;
+}
+
+// The name may stand in several places: clients repeat their fields. Of `request` is that of
+// sampling_parameters; empty is none.
+void set_lora_name(const RequestValues& values, EngineRequest& request) {
+  const std::pair<const char*, std::string> places[] = {
+      {"the input", values.input("lora_name") ? utf8_text(values, "lora_name") : ""},
+      {"the parameter", checked_utf8("lora_name", values.parameter_text("lora_name"))},
+      {"sampling_parameters", request.lora_name}};
+  const char* chosen = nullptr;
+  for (const auto& [place, name] : places) {
+    if (name.empty()) continue;
+    if (chosen && name != request.lora_name) {
+      throw InvalidArgument("lora_name is '" + excerpt(request.lora_name) + "' in " + chosen + ", but '" +
+                            excerpt(name) + "' in " + place + "; give it once");
+    }
+    chosen = place;
+    request.lora_name = name;
+  }
+}
+
 void set_sampling_fields(const IncomingRequest& incoming, const ModelSettings& model,
-                         const RequestValues& values, EngineRequest& request, ChatRequest& chat,
-                         std::string& lora_name) {
+                         const RequestValues& values, EngineRequest& request, ChatRequest& chat) {
   for (const RequestParameter& parameter : incoming.parameters) {
-    if (is_input_name(parameter.name) || is_ignored(parameter.name, model)) continue;
+    if (is_input_name(parameter.name) || is_lora_action(parameter.name) || is_ignored(parameter.name, model))
+      continue;
     set_field(request, chat, parameter.name, to_json(parameter));
   }
   chat.messages.text = utf8_text(values, "messages");
   chat.tools.text = utf8_text(values, "tools");
   set_sampling_inputs(values, request);
-  const std::string json = values.text("sampling_parameters");
-  if (json.empty()) return;
-  // The vLLM backend takes the adapter's name from here.
-  const auto object = nlohmann::json::parse(json, nullptr, /*allow_exceptions=*/false);
-  if (object.is_object() && object.contains("lora_name")) {
-    const auto& name = object["lora_name"];
-    if (name.is_string())
-      lora_name = name.get<std::string>();
-    else if (!name.is_null())
-      throw InvalidArgument("lora_name must be a string");
-  }
-  set_fields(request, chat, json, "sampling_parameters", /*except=*/"lora_name");
+  if (const std::string json = values.text("sampling_parameters"); !json.empty())
+    set_fields(request, chat, json, "sampling_parameters");
+  set_lora_name(values, request);
 }
 
 // An output is sent when its flag asks for it, or when the request lists it by name. A client that lists none
@@ -187,6 +252,8 @@ AdaptedRequest adapt_request(const IncomingRequest& incoming, const ModelSetting
       throw InvalidArgument("cancel needs request_id: the request to be cancelled");
     return adapted;
   }
+  adapted.lora_control = read_lora_control(incoming, values, model);
+  if (adapted.lora_control.action != LoraControl::Action::kNone) return adapted;
 
   ResponseOptions& response = adapted.response;
   response.batched = model.batched;
@@ -206,12 +273,7 @@ AdaptedRequest adapt_request(const IncomingRequest& incoming, const ModelSetting
   }
   choose_outputs(incoming, model.num_outputs, values, response);
 
-  std::string lora_name = values.text("lora_name");
-  set_sampling_fields(incoming, model, values, adapted.request, adapted.chat, lora_name);
-  if (!lora_name.empty()) {
-    throw InvalidArgument("lora_name is '" + excerpt(lora_name) +
-                          "', but this version serves no LoRA adapters; leave it out");
-  }
+  set_sampling_fields(incoming, model, values, adapted.request, adapted.chat);
   read_prompt(values, adapted.chat, adapted.request);
   SamplingParams& params = adapted.request.sampling_params;
   params.output_kind = response.stream ? RequestOutputKind::kDelta : RequestOutputKind::kFinalOnly;

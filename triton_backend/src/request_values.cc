@@ -138,6 +138,10 @@ std::optional<bool> RequestValues::flag(const char* name) const {
 
 std::string RequestValues::text(const char* name) const {
   if (const InputTensor* tensor = input(name)) return read_string(*tensor);
+  return parameter_text(name);
+}
+
+std::string RequestValues::parameter_text(const char* name) const {
   const RequestParameter* given = parameter(name);
   if (!given) return {};
   if (const std::string* value = std::get_if<std::string>(&given->value)) return *value;

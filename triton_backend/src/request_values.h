@@ -23,6 +23,8 @@ class RequestValues {
   std::optional<bool> flag(const char* name) const;
   // Empty when neither is given.
   std::string text(const char* name) const;
+  // Of the parameter, even if there is an input.
+  std::string parameter_text(const char* name) const;
   // The strings of an input, or the one of a parameter.
   std::vector<std::string> texts(const char* name) const;
   // One number as JSON: of an input of type INT32, UINT64 or FP32, else the parameter, whatever it is.

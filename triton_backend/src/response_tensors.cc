@@ -194,4 +194,13 @@ std::string ResponseTensors::usage_json(const RequestOutput& output) const {
   return usage.dump();
 }
 
+std::vector<OutputTensor> reply(std::string_view text, FinishReason reason, bool batched) {
+  const auto one_string = [&](const char* name, std::string_view value) {
+    OutputTensor tensor{name, TRITONSERVER_TYPE_BYTES, std::vector<int64_t>(batched ? 2 : 1, 1), {}};
+    append_string(tensor.bytes, value);
+    return tensor;
+  };
+  return {one_string("text_output", text), one_string("finish_reason", finish_reason_name(reason))};
+}
+
 }  // namespace quire::triton

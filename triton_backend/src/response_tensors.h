@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "quire/chat.h"
@@ -42,5 +43,8 @@ class ResponseTensors {
   ChatAnswerOptions chat_;
   std::vector<ChatMessageWriter> writers_;  // one for each row, when messages are asked for
 };
+
+// What a request that generates nothing is answered.
+std::vector<OutputTensor> reply(std::string_view text, FinishReason reason, bool batched);
 
 }  // namespace quire::triton

@@ -20,6 +20,7 @@
 #include "quire/expert_load.h"
 #include "quire/field.h"
 #include "quire/kv_events.h"
+#include "quire/lora.h"
 #include "quire/memory_plan.h"
 #include "quire/request_output.h"
 #include "quire/sampling_params.h"
@@ -47,6 +48,7 @@ struct EngineRequest {
   std::string user;
   std::string cache_salt;
   bool add_special_tokens = true;
+  std::string lora_name;
 };
 
 // How a request is served, in the order of the struct: what every door knows of it.
@@ -63,6 +65,8 @@ inline constexpr std::tuple kEngineRequestFields{
     Field{"cache_salt", &EngineRequest::cache_salt, "prompts share cached prefixes only under the same salt"},
     Field{"add_special_tokens", &EngineRequest::add_special_tokens,
           "BOS and the like around a text prompt; a rendered chat has its own"},
+    Field{"lora_name", &EngineRequest::lora_name,
+          "the adapter, of those that were added, that computes with the model; empty: none"},
 };
 
 // Called once per step for each request with news, on the engine's output thread. When it is slow, and
@@ -199,6 +203,26 @@ class QUIRE_API EngineBase {
   // gone: the engine sleeps until wake_up or another update_weights. Thread-safe.
   void update_weights(const std::string& directory, const UpdateWeightsOptions& options = {});
   void update_weights(const std::vector<WeightTensor>& tensors, const UpdateWeightsOptions& options = {});
+
+  // Adapters, with enable_lora; all functions throw InvalidArgument without. They may be called while
+  // requests run, and stall none: an adapter is read on the thread that asks for it. Thread-safe.
+  //
+  // Reads an adapter, and all of it is checked against the model: names, shapes, ranks, that no value is
+  // infinite or NaN. Requests may name it from then on. Returns false, and does nothing, when it is there
+  // already. At most max_cpu_loras are held in memory: the one used least recently goes, and is read again,
+  // from the same files, when a request wants it, which waits for that alone. Throws InvalidArgument for what
+  // is wrong with the directory or does not fit the model, and for a name or number of another adapter;
+  // ResourceExhausted when unfinished requests have, or pin_lora holds, all that are in memory.
+  bool add_lora(const LoraRequest& request);
+  // Requests cannot name it any more; it goes when the last one that has it is over. False when there is
+  // none.
+  bool remove_lora(const std::string& lora_name);
+  // It stays in memory until it is removed. False when there is none. Throws as add_lora.
+  bool pin_lora(const std::string& lora_name);
+  // In the order they were added.
+  std::vector<LoraInfo> list_loras() const;
+  // Whether requests may name it. False without enable_lora, too.
+  bool has_lora(const std::string& lora_name) const;
 
   // What happened to cached prefixes since the last call, oldest first; with enable_kv_cache_events. At most
   // the latest 65,536 events are kept: when older ones were dropped, the first one says that all was cleared.

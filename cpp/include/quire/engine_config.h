@@ -68,6 +68,12 @@ struct QUIRE_API EngineConfig {
   bool scheduler_reserve_full_isl = true;
   float watermark = 0.0F;
 
+  // Adapters.
+  bool enable_lora = false;
+  int32_t max_loras = 1;
+  int32_t max_lora_rank = 16;
+  int32_t max_cpu_loras = 0;
+
   // Limits of one request: what exceeds them is refused.
   int32_t max_logprobs = 20;
   int32_t max_logprob_token_ids = 128;
@@ -222,6 +228,17 @@ inline constexpr std::tuple kEngineConfigFields{
           "a request starts only when its whole prompt would fit"},
     Field{"watermark", &EngineConfig::watermark, "the part of the blocks that a new request must leave free",
           Range{.min = 0, .max = 1, .excludes_max = true}},
+    Field{
+        "enable_lora", &EngineConfig::enable_lora,
+        "requests may name an adapter (LoRA) that computes with the model; without it adapters cost nothing"},
+    Field{"max_loras", &EngineConfig::max_loras, "different adapters that run at a time", between(1, 1024)},
+    Field{"max_lora_rank", &EngineConfig::max_lora_rank,
+          "the highest rank that an adapter may have at any of its modules", between(1, 256)},
+    Field{
+        "max_cpu_loras", &EngineConfig::max_cpu_loras,
+        "adapters held in the host's memory; the one used least recently goes when another comes, and comes "
+        "back from its directory when it is asked for; 0: as many as max_loras",
+        at_least(0, "at least max_loras, or 0 for as many as that")},
     Field{"max_logprobs", &EngineConfig::max_logprobs,
           "the most that logprobs and prompt_logprobs may be; -1: the whole vocabulary",
           at_least(-1, "at least 0, or -1 for the whole vocabulary")},

@@ -32,7 +32,8 @@ enum class HttpRoute : uint8_t {
 };
 
 struct HttpApiConfig {
-  // What a request may call the model, and answers do by the first of them. At least one.
+  // What a request may call the model, and answers do by the first of them. At least one. A request may also
+  // give the name of one of the engine's adapters, which computes with the model then, and answers do.
   std::vector<std::string> served_model_names;
   // How the model writes reasoning and calls; null: in no known way.
   std::shared_ptr<const ChatFormat> chat_format;
@@ -49,6 +50,7 @@ struct HttpApiConfig {
   }
   // Whether the engine has think_end_token_ids, and so can keep to a body's thinking.budget_tokens.
   bool has_thinking_budget = false;
+  bool has_adapters = false;                // whether the engine has enable_lora
   bool return_tokens_as_token_ids = false;  // log-probabilities name tokens "token_id:17"
 };
 
@@ -130,7 +132,7 @@ class QUIRE_API HttpApi {
   std::unique_ptr<Impl> impl_;
 };
 
-// A request names a model that is not served.
+// A request names a model that is not served, and no adapter has that name.
 class QUIRE_API HttpModelNotFound : public InvalidArgument {
  public:
   using InvalidArgument::InvalidArgument;

@@ -102,6 +102,14 @@ void EngineBase::shutdown() {
   if (impl_->owner.is_current()) impl_->shut_down();
 }
 
+bool EngineBase::add_lora(const LoraRequest& request) { return impl_->adapters().add(request); }
+bool EngineBase::remove_lora(const std::string& lora_name) { return impl_->adapters().remove(lora_name); }
+bool EngineBase::pin_lora(const std::string& lora_name) { return impl_->adapters().pin(lora_name); }
+bool EngineBase::has_lora(const std::string& lora_name) const {
+  return impl_->loras && impl_->adapters().has(lora_name);
+}
+std::vector<LoraInfo> EngineBase::list_loras() const { return impl_->adapters().list(); }
+
 std::vector<KVCacheEvent> EngineBase::take_kv_events() {
   impl_->owner.check();
   const std::lock_guard lock(impl_->mutex);

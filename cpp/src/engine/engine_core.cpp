@@ -31,6 +31,7 @@ SchedulerConfig scheduler_config(const EngineConfig& config, int32_t max_model_l
   scheduler.enable_kv_cache_events = config.enable_kv_cache_events;
   scheduler.scheduler_reserve_full_isl = config.scheduler_reserve_full_isl;
   scheduler.watermark = config.watermark;
+  scheduler.max_loras = config.enable_lora ? config.max_loras : 0;
   return scheduler;
 }
 

@@ -14,6 +14,7 @@
 #include "engine/engine_core_client.h"
 #include "engine/generation_config.h"
 #include "engine/input_processor.h"
+#include "engine/lora_registry.h"
 #include "engine/output_processor.h"
 #include "grammar/structured_output_manager.h"
 #include "quire/chat_template.h"
@@ -41,6 +42,10 @@ struct EngineBase::Impl {
       SchedulerParts parts;
       parts.wake = std::move(wake);
       auto executor = make_local_executor(config);
+      if (LoraLoader* loader = executor->lora_loader()) {
+        loras = std::make_unique<LoraRegistry>(
+            *loader, config.max_cpu_loras > 0 ? config.max_cpu_loras : config.max_loras);
+      }
       parts.structured_output_manager = make_grammars(executor->model_info());
       return std::make_unique<EngineCore>(config, std::move(executor), std::move(parts));
     };
@@ -60,6 +65,13 @@ struct EngineBase::Impl {
                                             config.kv_arena != nullptr, config.gpu_memory_utilization});
     }
   }
+
+  // Requests that go with the core give adapters back.
+  ~Impl() {
+    if (loras) loras->close();
+  }
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
 
   const std::string& tokenizer_directory() const {
     return config.tokenizer.empty() ? config.model : config.tokenizer;
@@ -91,14 +103,31 @@ struct EngineBase::Impl {
     std::vector<EngineCoreRequest> children;
     OutputCallback callback;
     std::unique_ptr<const StopStrings> stop_strings;
+    std::shared_ptr<const LoraRegistry::Use> lora;  // null: none
   };
   Prepared prepare(EngineRequest request, OutputCallback callback) {
     owner.check();
     if (request.request_id.empty()) request.request_id = str("request-", ++num_made_up_ids);
     auto children = input_processor->process(request);
+    auto lora = request.lora_name.empty() ? nullptr : adapters().use(request.lora_name);
+    if (lora && !is_threaded) loras->load_now(*lora);
+    for (EngineCoreRequest& child : children) {
+      if (!lora) break;
+      child.lora_name = request.lora_name;
+      child.lora_id = lora->id();
+      child.lora_version = lora->version();
+      child.lora_use = lora;
+    }
     const std::vector<std::string>& stop = request.sampling_params.stop;
     auto stop_strings = stop.empty() ? nullptr : std::make_unique<const StopStrings>(stop);
-    return {std::move(request), std::move(children), std::move(callback), std::move(stop_strings)};
+    return {std::move(request), std::move(children), std::move(callback), std::move(stop_strings),
+            std::move(lora)};
+  }
+
+  LoraRegistry& adapters() {
+    owner.check();
+    if (!loras) throw InvalidArgument("the engine has no adapters: set enable_lora");
+    return *loras;
   }
 
   // Called with the mutex held. Throws ResourceExhausted when there is no room, or not enough time, for all
@@ -135,23 +164,46 @@ struct EngineBase::Impl {
     try {
       for (Prepared& prepared : batch) {
         for (EngineCoreRequest& child : prepared.children) child.request_id = ++num_children;
+        const std::string id = prepared.request.request_id;
         output_processor->add_request(std::move(prepared.request), prepared.children,
                                       std::move(prepared.callback), std::move(prepared.stop_strings));
         ++num_registered;
         // A search is one request to the engine core, whose answers have the ids that follow.
-        const bool searches = prepared.children[0].sampling_params->beam_width > 1;
-        for (EngineCoreRequest& child : prepared.children) {
-          if (searches && &child != &prepared.children[0]) break;
+        if (prepared.children[0].sampling_params->beam_width > 1) prepared.children.resize(1);
+        for (const EngineCoreRequest& child : prepared.children) {
           ++admission.num_submitted_reqs;
           admission.num_submitted_tokens += child.prompt_token_ids->size();
-          client->add_request(std::move(child));
         }
+        if (prepared.lora && !is_there(prepared, id)) continue;
+        for (EngineCoreRequest& child : prepared.children) client->add_request(std::move(child));
       }
     } catch (...) {
       // The engine core ended in between. Nobody hears of what was registered.
       for (size_t i = 0; i < num_registered; ++i) output_processor->drop_request(batch[i].request.request_id);
       throw;
     }
+  }
+
+  // Whether a request's adapter is in memory. Else the core gets the request when it is; it waits for that
+  // alone.
+  bool is_there(const Prepared& prepared, const std::string& id) {
+    return loras->is_loaded(*prepared.lora, [this, id, children = prepared.children](const std::string& why) {
+      std::vector<RequestId> to_abort;
+      {
+        const std::lock_guard lock(mutex);
+        if (!output_processor->has_completion(children[0].request_id)) return;  // it was aborted
+        std::string failure = why;
+        try {
+          for (size_t i = 0; i < children.size() && failure.empty(); ++i)
+            client->add_request(EngineCoreRequest(children[i]));
+        } catch (const std::exception& ended) {
+          failure = ended.what();
+        }
+        if (failure.empty()) return;
+        output_processor->finish_request(id, FinishReason::kError, failure, undelivered, to_abort);
+      }
+      client->abort_requests({});  // wakes who delivers
+    });
   }
 
   // Takes one step's results.
@@ -284,6 +336,7 @@ struct EngineBase::Impl {
     is_shut_down = true;
     client->close();
     const std::lock_guard lock(shutdown_mutex);
+    if (loras) loras->close();
     if (output_thread.joinable()) output_thread.join();
   }
 
@@ -293,6 +346,7 @@ struct EngineBase::Impl {
   const MetricSinkHold metric_sink_hold;  // before what tells the sink, which ends first
   std::shared_ptr<const Tokenizer> tokenizer;
   std::shared_ptr<GrammarCompiler> grammar_compiler;  // null: none
+  std::unique_ptr<LoraRegistry> loras;                // null: there are none
   std::unique_ptr<EngineCoreClient> client;
   ModelDescription description;
   std::unique_ptr<InputProcessor> input_processor;

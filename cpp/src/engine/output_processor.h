@@ -55,6 +55,8 @@ class OutputProcessor {
   MetricsRecorder& metrics() { return metrics_; }
 
   bool has_request(const std::string& request_id) const { return requests_.contains(request_id); }
+  // Whether the request is there that it is one of.
+  bool has_completion(RequestId id) const { return children_.contains(id); }
   size_t num_unfinished_requests() const { return requests_.size(); }
   size_t num_unfinished_completions() const { return children_.size(); }
   // Positions of unfinished requests.

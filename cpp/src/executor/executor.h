@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "executor/lora_loader.h"
 #include "messages/kv_cache_spec.h"
 #include "messages/model_info.h"
 #include "messages/model_runner_output.h"
@@ -57,6 +58,9 @@ class Executor {
   // Waits for the oldest step. What failed in it is in `output.error`. Takes the buffers of `output` for
   // steps to come: hand the same one back and nothing is allocated.
   virtual void collect(StepId step_id, ModelRunnerOutput& output) = 0;
+
+  // Null without enable_lora. As long as the executor.
+  virtual LoraLoader* lora_loader() { return nullptr; }
 
   // One for each layer with experts; at any time after initialize_kv_cache, and complete when no step is in
   // flight. Throws InternalError when the device has failed.

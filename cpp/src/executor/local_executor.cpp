@@ -163,11 +163,12 @@ class Unanimous {
   std::map<RequestId, size_t> num_ranks_;
 };
 
-class LocalExecutor final : public Executor {
+class LocalExecutor final : public Executor, private LoraLoader {
  public:
   LocalExecutor(const EngineConfig& config, const Backend& backend)
       : backend_(with_jump_forward(config, backend)),
-        max_in_flight_steps_(uses_async_scheduling(config, backend_) ? 2 : 1) {
+        max_in_flight_steps_(uses_async_scheduling(config, backend_) ? 2 : 1),
+        has_loras_(config.enable_lora) {
     const HfConfig hf_config = load_model_config(config);
     model_info_.architecture = hf_config.get_strings("architectures").at(0);
     model_info_.max_model_len = resolve_max_model_len(config, hf_config);
@@ -283,9 +284,24 @@ class LocalExecutor final : public Executor {
     for (auto& rank : ranks_) rank->worker().communicator().reset();
     has_failed_ = false;
   }
+  LoraLoader* lora_loader() override { return has_loras_ ? this : nullptr; }
   std::vector<ExpertLoad> expert_loads() override { return ranks_[0]->worker().expert_loads(); }
 
  private:
+  LoadedLora load(LoraId id, const std::string& directory) override {
+    const LoraAdapter adapter = LoraAdapter::open(directory);
+    try {
+      for (auto& rank : ranks_) rank->worker().load_lora(id, adapter);
+    } catch (...) {
+      unload(id);
+      throw;
+    }
+    return {adapter.max_rank(), adapter.stamp()};
+  }
+  void unload(LoraId id) override {
+    for (auto& rank : ranks_) rank->worker().unload_lora(id);
+  }
+
   // What the ranks do without meeting.
   template <typename Task>
   void on_every_worker(const Task& task) {
@@ -321,6 +337,7 @@ class LocalExecutor final : public Executor {
 
   Backend backend_;
   int32_t max_in_flight_steps_;
+  bool has_loras_;
   ModelInfo model_info_;
   std::vector<std::unique_ptr<Rank>> ranks_;
   ModelRunnerOutput other_output_;

@@ -68,16 +68,14 @@ const T* find_named(const std::vector<T>& table, const std::string& name) {
   return found == table.end() ? nullptr : &*found;
 }
 
-void check_model(const Json& object, const HttpApiConfig& config) {
+// The model's name, if it is none of the served ones.
+std::string read_model(const Json& object, const HttpApiConfig& config) {
   const Json* model = find_given(object, "model");
-  if (model == nullptr) return;
+  if (model == nullptr) return "";
   if (!model->is_string()) throw InvalidArgument("model must be a string");
   const auto& name = model->get_ref<const std::string&>();
   const auto& served = config.served_model_names;
-  if (name.empty() || std::find(served.begin(), served.end(), name) != served.end()) return;
-  std::string known;
-  for (const std::string& other : served) known += (known.empty() ? "'" : ", '") + other + "'";
-  throw HttpModelNotFound(str("model '", name.substr(0, 200), "' does not exist; there is ", known));
+  return std::find(served.begin(), served.end(), name) != served.end() ? "" : name;
 }
 
 constexpr std::array kRoutes{HttpRoute::kCompletions, HttpRoute::kChatCompletions, HttpRoute::kMessages,
@@ -86,8 +84,8 @@ constexpr std::array kRoutes{HttpRoute::kCompletions, HttpRoute::kChatCompletion
 }  // namespace
 
 const std::vector<BodyField> kEveryRoutesFields = {
-    {"model", kStringSchema, "a name that the model is served under; without it, the one that there is",
-     nullptr},
+    {"model", kStringSchema,
+     "a name that the model is served under, or an adapter's; without it, no adapter's", nullptr},
     QUIRE_BODY_FLAG(stream, "the answer comes as server-sent events, as it is generated"),
     {"vllm_xargs", kObjectSchema, "extra_args under vLLM's name", read_xargs},
     {"request_id", kStringSchema, "changes nothing: the header X-Request-Id is what an answer's id ends with",
@@ -123,7 +121,7 @@ const std::vector<RefusedField> kOneAnswerOnly = {
     {"logprobs", "this API has no place for them; leave it out"},
     {"logprob_token_ids", "this API has no place for them; leave it out"},
     {"prompt_logprobs", "this API has no place for them; leave it out"},
-    {"lora_request", "there are no adapters; leave it out"},
+    {"lora_request", "give the adapter's name as model"},
 };
 
 std::vector<BodyField> joined(std::initializer_list<std::vector<BodyField>> tables) {
@@ -162,7 +160,7 @@ const Json* find_given(const Json& object, const char* name) {
 
 EngineRequest read_fields(HttpRoute route, const Json& object, std::string_view text,
                           const HttpApiConfig& config, HttpBody& body, ChatRequest* chat) {
-  check_model(object, config);
+  body.other_model = read_model(object, config);
   const RouteFields& known = route_fields(route);
   EngineRequest request;
   request.sampling_params = chat != nullptr ? config.chat_params : config.completion_params;

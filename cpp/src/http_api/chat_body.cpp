@@ -56,7 +56,7 @@ RouteFields chat_fields() {
            {"audio", "answers are text; leave it out"},
            {"prediction", "no text is predicted by the client; leave it out"},
            {"web_search_options", "nothing is searched; leave it out"},
-           {"lora_request", "there are no adapters; leave it out"}},
+           {"lora_request", "give the adapter's name as model"}},
           {"messages"}};
 }
 

@@ -44,7 +44,7 @@ RouteFields completions_fields() {
   };
   return {joined({own, kChoicesFields, kEveryRoutesFields, kOpenAiFields}),
           {{"suffix", "no text is put in between others; leave it out"},
-           {"lora_request", "there are no adapters; leave it out"}},
+           {"lora_request", "give the adapter's name as model"}},
           {"prompt"}};
 }
 

@@ -8,6 +8,7 @@
 #include "http_api/request_body.h"
 #include "quire/fields.h"
 #include "quire/generation_config.h"
+#include "util/nearest.h"
 #include "util/str.h"
 
 namespace quire {
@@ -122,8 +123,41 @@ HttpApiConfig model_api_config(const Engine& engine, const EngineConfig& config,
   if (!reasoning_parser.empty() || !tool_parser.empty())
     made.chat_format = ChatFormat::make(reasoning_parser, tool_parser, engine.tokenizer());
   made.has_thinking_budget = !config.think_end_token_ids.empty();
+  made.has_adapters = config.enable_lora;
   return made;
 }
+
+namespace {
+
+HttpModelNotFound model_not_found(const std::string& given, const Engine& engine,
+                                  const HttpApiConfig& config) {
+  const std::string name = given.substr(0, 200);  // a body may be long, and who is nearest a long search
+  std::string known;
+  for (const std::string& served : config.served_model_names)
+    known += (known.empty() ? "'" : ", '") + served + "'";
+  std::vector<std::string> adapters;
+  if (config.has_adapters)
+    for (LoraInfo& info : engine.list_loras()) adapters.push_back(std::move(info.lora_name));
+  if (!adapters.empty())
+    known += str(", and of adapters the nearest is '", nearest_name(name, adapters), "'");
+  return HttpModelNotFound(str("model '", name, "' does not exist; there is ", known));
+}
+
+// Has the requests computed with the adapter that the body names as its model.
+void take_adapter(HttpBody& body, const Engine& engine, const HttpApiConfig& config) {
+  const std::string& name = body.other_model;
+  if (name.empty()) return;
+  if (!engine.has_lora(name)) throw model_not_found(name, engine, config);
+  for (EngineRequest& request : body.requests) {
+    if (!request.lora_name.empty() && request.lora_name != name) {
+      throw InvalidArgument(str("lora_name '", request.lora_name.substr(0, 200), "' and model '", name,
+                                "' are two adapters; give one of them"));
+    }
+    request.lora_name = name;
+  }
+}
+
+}  // namespace
 
 struct HttpApi::Impl {
   Engine& engine;
@@ -146,10 +180,12 @@ std::unique_ptr<HttpExchange> HttpApi::begin(HttpRoute route, std::string_view b
   if (route == HttpRoute::kCountTokens) throw InvalidArgument("route kCountTokens is for count_tokens()");
   HttpAnswerOptions options;
   options.body = read_body(route, body, impl_->config);
+  take_adapter(options.body, engine, impl_->config);
   options.info = info;
-  options.model = impl_->config.served_model_names.front();
   options.tokenizer = engine.tokenizer();
   std::vector<EngineRequest> requests = std::exchange(options.body.requests, {});
+  options.model = requests.front().lora_name.empty() ? impl_->config.served_model_names.front()
+                                                     : requests.front().lora_name;
   if (options.body.thinking_budget && impl_->config.has_thinking_budget)
     requests.front().sampling_params.max_thinking_tokens = options.body.thinking_budget;
   if (route != HttpRoute::kCompletions)
@@ -173,8 +209,16 @@ std::unique_ptr<HttpExchange> HttpApi::begin(HttpRoute route, std::string_view b
   const bool is_stream = options.body.stream;
   std::vector<std::string> ids = options.request_ids;
   SamplingParams params = requests.front().sampling_params;
+  const std::string other_model = options.body.other_model;
   auto answer = make_answer(route, std::move(options));
-  engine.add_requests(std::move(requests), std::move(callbacks));
+  try {
+    engine.add_requests(std::move(requests), std::move(callbacks));
+  } catch (const InvalidArgument&) {
+    // Removed meanwhile.
+    if (!other_model.empty() && !engine.has_lora(other_model))
+      throw model_not_found(other_model, engine, impl_->config);
+    throw;
+  }
   return std::make_unique<Exchange>(engine, std::move(queue), std::move(answer), std::move(ids),
                                     std::move(params), is_stream);
 }
@@ -182,6 +226,7 @@ std::unique_ptr<HttpExchange> HttpApi::begin(HttpRoute route, std::string_view b
 std::string HttpApi::count_tokens(std::string_view body) const {
   const Engine& engine = impl_->engine;
   HttpBody read = read_count_tokens(body, impl_->config);
+  take_adapter(read, engine, impl_->config);
   EngineRequest& request = read.requests.front();
   prepare_chat(engine, impl_->config.chat_format, read.chat, request);
   const auto tokenizer = engine.tokenizer();

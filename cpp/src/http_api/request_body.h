@@ -14,6 +14,7 @@
 namespace quire {
 
 struct HttpBody {
+  std::string other_model;  // the model's name where it is none of the served ones; else empty
   bool stream = false;
   bool include_usage = false;           // a last event of the stream has what was used
   bool continuous_usage_stats = false;  // every event has

@@ -137,9 +137,11 @@ void KVCacheManager::copy_tails(const Request& parent, const Request& fork,
   for (size_t g = 0; g < groups_.size(); ++g) {
     const int32_t block_size = groups_[g].policy.block_size();
     const auto tail = static_cast<size_t>(parent.num_computed_tokens() / block_size);
-    if (parent.num_computed_tokens() % block_size != 0)
-      out.push_back(
-          {static_cast<int32_t>(g), parent.blocks()[g].ids.at(tail), fork.blocks()[g].ids.at(tail)});
+    if (parent.num_computed_tokens() % block_size == 0) continue;
+    const auto &from = parent.blocks()[g].ids, &to = fork.blocks()[g].ids;
+    QUIRE_CHECK(tail < from.size() && tail < to.size(), "request ", fork.id(), " has no place for block ",
+                tail, " of request ", parent.id());
+    out.push_back({static_cast<int32_t>(g), from[tail], to[tail]});
   }
 }
 

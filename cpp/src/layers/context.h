@@ -22,7 +22,9 @@
 
 namespace quire QUIRE_MODEL_API {
 
+class LoraTargets;
 class QuantizationConfig;
+struct LoraStep;
 
 // While a model is built. `workspace_bytes` grows to the largest scratch any layer's ops will ask for.
 struct BuildContext {
@@ -39,6 +41,7 @@ struct BuildContext {
   int32_t max_num_seqs = 0;    // rows of the largest batch of logits
   int32_t block_size = 16;
   std::shared_ptr<const QuantizationConfig> quantization = {};  // null: none
+  LoraTargets* lora_targets = nullptr;                          // null: there are no adapters
   size_t workspace_bytes = 0;
   // Ends of names of tensors that nobody reads: some exporters write what can be derived.
   std::vector<std::string> ignored_weights = {};
@@ -81,6 +84,7 @@ struct ForwardContext {
   KVConnectorWorker* kv_connector = nullptr;              // of a step, when it has per-layer hooks
   TensorView num_tokens = {};                             // ModelInput's
   uint64_t* expert_counts = nullptr;                      // of all experts of all layers; null: nobody counts
+  const LoraStep* lora = nullptr;                         // null: no row has an adapter
 };
 
 }  // namespace quire

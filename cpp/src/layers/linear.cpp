@@ -1,5 +1,6 @@
 #include "layers/linear.h"
 
+#include "layers/lora.h"
 #include "util/check.h"
 
 namespace quire {
@@ -19,6 +20,7 @@ Shard exact_shard(const BuildContext& build, int64_t total, const char* key) {
 
 Linear::Linear(BuildContext& build, const LinearShard& shard, bool bias, bool reduce)
     : n_(shard.n()), reduce_(reduce), method_(make_linear_method(build, shard)) {
+  if (build.lora_targets != nullptr) lora_target_ = build.lora_targets->add(build, shard);
   if (!bias) return;
   // A row-parallel bias is added once, by rank 0.
   float* values = nullptr;
@@ -61,13 +63,20 @@ Linear Linear::row_parallel(BuildContext& build, const std::string& name, int64_
 
 void Linear::forward(const ForwardContext& ctx, TensorView out, TensorView x) const {
   method_->apply(ctx, out, x, bias_);
+  add_lora(ctx, out, x);
   if (reduce_) ctx.communicator.all_reduce_sum(ctx.launch, out);
 }
 
 void Linear::forward_gated(const ForwardContext& ctx, TensorView out, TensorView y, TensorView x,
                            Activation activation) const {
   QUIRE_CHECK(!reduce_);
-  method_->apply_gated(ctx, out, y, x, bias_, activation);
+  if (ctx.lora == nullptr || lora_target_ < 0) return method_->apply_gated(ctx, out, y, x, bias_, activation);
+  forward(ctx, y, x);
+  ctx.ops.activate_and_mul(ctx.launch, out, y, activation);
+}
+
+void Linear::add_lora(const ForwardContext& ctx, TensorView out, TensorView x) const {
+  if (ctx.lora != nullptr && lora_target_ >= 0) ctx.lora->add(ctx, lora_target_, out, x);
 }
 
 }  // namespace quire

@@ -42,7 +42,11 @@ class Linear {
  private:
   Linear(BuildContext& build, const LinearShard& shard, bool bias, bool reduce);
 
+  // Of what the weight made: adapters' share.
+  void add_lora(const ForwardContext& ctx, TensorView out, TensorView x) const;
+
   int64_t n_ = 0;
+  int32_t lora_target_ = -1;  // in LoraTargets; -1: there are no adapters
   bool reduce_ = false;
   const float* bias_ = nullptr;  // [n], in the backend's memory; null: none
   std::unique_ptr<LinearMethod> method_;

@@ -19,6 +19,8 @@ namespace quire {
 
 // Names a request inside one engine. The front end maps it to the caller's own string.
 using RequestId = uint64_t;
+// An adapter, for as long as an engine lives: none that comes later has the same.
+using LoraId = uint64_t;
 
 template <class A>
 void visit_fields(A& a, JsonObject& object) {
@@ -76,6 +78,10 @@ struct EngineCoreRequest {
   std::string user;             // whose share it counts to, under the "fair" policy
   std::string cache_salt;       // prefix blocks are shared only between equal salts
   std::string lora_name;
+  LoraId lora_id = 0;         // what computes with it besides the model; 0: nothing
+  uint32_t lora_version = 0;  // of what had this name: keys and values of others are not its own
+  // Keeps the adapter where the workers find it; of this process.
+  std::shared_ptr<const void> lora_use = {};
   std::vector<MultiModalFeature> mm_features;  // by offset, not overlapping
   // A request whose tokens begin this prompt, and whose keys and values it takes over by reference; 0: none.
   RequestId fork_of = 0;
@@ -87,7 +93,7 @@ struct EngineCoreRequest {
   void fields(A& a) {
     a(request_id, prompt_token_ids, output_token_ids, sampling_params, seed, eos_token_ids,
       bad_words_token_ids, num_prompt_logprobs, priority, arrival_time, deadline, queue_deadline, user,
-      cache_salt, lora_name, mm_features, fork_of, awaits_forks);
+      cache_salt, lora_name, lora_id, lora_version, mm_features, fork_of, awaits_forks);
   }
 };
 

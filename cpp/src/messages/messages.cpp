@@ -187,6 +187,10 @@ void EngineConfig::validate() const {
   require(std::ranges::find(kReserved, flight_recorder_signal) == std::end(kReserved),
           "flight_recorder_signal", flight_recorder_signal,
           describe(find_range(kEngineConfigFields, "flight_recorder_signal")));
+  if (max_cpu_loras > 0 && max_cpu_loras < max_loras) {
+    throw InvalidArgument(str("max_cpu_loras ", max_cpu_loras, " is less than max_loras ", max_loras,
+                              ": raise it, or set 0 for as many"));
+  }
   if (kv_arena && (kv_cache_memory_bytes > 0 || num_gpu_blocks_override > 0)) {
     throw InvalidArgument(
         "kv_arena decides the size of the KV cache; leave kv_cache_memory_bytes and "

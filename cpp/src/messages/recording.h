@@ -19,7 +19,7 @@
 namespace quire {
 
 inline constexpr std::array<char, 8> kRecordingMagic = {'Q', 'U', 'I', 'R', 'E', 'R', 'E', 'C'};
-inline constexpr uint32_t kRecordingVersion = 6;
+inline constexpr uint32_t kRecordingVersion = 7;
 
 // The token that ends a replayed request.
 inline constexpr int32_t kRecordedStop = -1;
@@ -40,11 +40,12 @@ struct RecordedRequest {
   uint8_t has_prompt_logprobs = 0;  // and so reads no cached prefix
   RequestId fork_of = 0;            // as in EngineCoreRequest
   uint8_t awaits_forks = 0;
+  LoraId lora_id = 0;
 
   template <class A>
   void fields(A& a) {
     a(request_id, num_prompt_tokens, num_output_tokens, block_hashes, max_tokens, priority, arrival_time,
-      deadline, user, mm_features, waits_for_grammar, has_prompt_logprobs, fork_of, awaits_forks);
+      deadline, user, mm_features, waits_for_grammar, has_prompt_logprobs, fork_of, awaits_forks, lora_id);
   }
 };
 
@@ -154,7 +155,7 @@ struct RequestSnapshot {
           num_tokens_in_flight = 0, num_prefill_tokens = 0, num_cached_tokens = 0, num_preemptions = 0,
           num_results_to_drop = 0, num_charged_tokens = 0, num_spec_tokens = 0, num_external_tokens = 0,
           num_logprob_tokens = 0;
-  uint8_t known_to_workers = 0, is_long_prefill = 0, kv_load_failed = 0;
+  uint8_t known_to_workers = 0, is_long_prefill = 0, kv_load_failed = 0, holds_lora = 0;
   double first_scheduled_time = 0.0;
   std::vector<RequestBlocksSnapshot> blocks;
 
@@ -163,7 +164,7 @@ struct RequestSnapshot {
     a(request, num_tokens, status, arrival_order, num_overtaken, num_computed_tokens, num_output_placeholders,
       num_steps_in_flight, num_tokens_in_flight, num_prefill_tokens, num_cached_tokens, num_preemptions,
       num_results_to_drop, num_charged_tokens, num_spec_tokens, num_external_tokens, num_logprob_tokens,
-      known_to_workers, is_long_prefill, kv_load_failed, first_scheduled_time, blocks);
+      known_to_workers, is_long_prefill, kv_load_failed, holds_lora, first_scheduled_time, blocks);
   }
 };
 
@@ -190,6 +191,18 @@ struct EncoderCacheSnapshot {
   }
 };
 
+struct LoraSlotsSnapshot {
+  std::vector<LoraId> ids;          // in each slot; 0: nothing
+  std::vector<uint64_t> last_used;  // of each slot
+  uint64_t num_uses = 0;
+  std::vector<LoraLoad> loads;  // that no step has taken along yet
+
+  template <class A>
+  void fields(A& a) {
+    a(ids, last_used, num_uses, loads);
+  }
+};
+
 // Everything a scheduler knows, between two calls.
 struct SchedulerSnapshot {
   double now = 0.0;
@@ -206,6 +219,7 @@ struct SchedulerSnapshot {
   std::vector<std::pair<std::string, double>> user_counters;  // "fair"
   double last_counter = 0.0;
   EncoderCacheSnapshot encoder_cache;
+  LoraSlotsSnapshot loras;
   std::vector<BlockPoolSnapshot> pools;
   int64_t bytes_held = 0, spare_bytes = 0, bytes_being_lent = 0;
   std::vector<KVExtent> extents;
@@ -214,8 +228,8 @@ struct SchedulerSnapshot {
   template <class A>
   void fields(A& a) {
     a(now, next_step_id, next_arrival_order, pause_state, requests, running, held, in_flight,
-      in_flight_requests, finished_req_ids, deadlines, user_counters, last_counter, encoder_cache, pools,
-      bytes_held, spare_bytes, bytes_being_lent, extents, stats);
+      in_flight_requests, finished_req_ids, deadlines, user_counters, last_counter, encoder_cache, loras,
+      pools, bytes_held, spare_bytes, bytes_being_lent, extents, stats);
   }
 };
 

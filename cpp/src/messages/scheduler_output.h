@@ -25,12 +25,12 @@ struct NewRequestData {
   BadWords bad_words_token_ids;
   std::optional<int32_t> num_prompt_logprobs;
   std::vector<MultiModalFeature> mm_features;
-  std::string lora_name;
+  LoraId lora_id = 0;  // 0: none
 
   template <class A>
   void fields(A& a) {
     a(request_id, prompt_token_ids, output_token_ids, sampling_params, seed, eos_token_ids,
-      bad_words_token_ids, num_prompt_logprobs, mm_features, lora_name);
+      bad_words_token_ids, num_prompt_logprobs, mm_features, lora_id);
   }
 };
 
@@ -90,6 +90,19 @@ struct KVBlockCopy {
   }
 };
 
+// An adapter comes into a slot, instead of the one that lay there, before the step runs.
+struct LoraLoad {
+  LoraId lora_id = 0;
+  int32_t slot = 0;
+  int32_t reserved = 0;  // keeps the bytes of the struct defined
+
+  bool operator==(const LoraLoad&) const = default;
+  template <class A>
+  void fields(A& a) {
+    a(lora_id, slot, reserved);
+  }
+};
+
 struct SchedulerOutput {
   StepId step_id = 0;
   std::vector<ScheduledRequest> scheduled_reqs;  // every request of this step, in scheduling order
@@ -103,6 +116,7 @@ struct SchedulerOutput {
   std::vector<RequestId> finished_req_ids;  // since the last step: forget them
   std::vector<KVExtent> kv_extents;         // changes of memory, in order
   std::vector<KVBlockCopy> kv_copies;       // the last blocks of forked requests
+  std::vector<LoraLoad> lora_loads;         // those of requests that begin to run in this step
   std::string kv_connector_metadata;        // opaque: from the connector's scheduler side to its worker side
 
   // Nothing to compute, but something the workers must do.
@@ -112,7 +126,7 @@ struct SchedulerOutput {
   void fields(A& a) {
     a(step_id, scheduled_reqs, scheduled_new_reqs, new_block_ids, spec_token_ids, total_num_scheduled_tokens,
       scheduled_encoder_inputs, free_encoder_mm_hashes, preempted_req_ids, finished_req_ids, kv_extents,
-      kv_copies, kv_connector_metadata);
+      kv_copies, lora_loads, kv_connector_metadata);
   }
 };
 

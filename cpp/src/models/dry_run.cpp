@@ -31,6 +31,7 @@ KernelTable silent(KernelTable table) {
   silence(table.route_to_experts);
   silence(table.fused_experts);
   silence(table.routed_experts);
+  silence(table.add_lora);
   silence(table.plan_attention);
   silence(table.write_kv_cache);
   silence(table.paged_attention);

@@ -8,6 +8,14 @@
 #include "util/str.h"
 
 namespace quire {
+namespace {
+
+// What blocks of a prefix are named by beside its tokens. What had a name before is not what has it now.
+std::string lora_key(const std::string& name, uint32_t version) {
+  return version == 0 ? name : name + '\0' + std::to_string(version);
+}
+
+}  // namespace
 
 FinishReason finish_reason(RequestStatus status) {
   switch (status) {
@@ -51,6 +59,8 @@ Request::Request(EngineCoreRequest&& request, int32_t hash_block_size, const Has
       seed_(request.seed),
       mm_features_(std::move(request.mm_features)),
       lora_name_(std::move(request.lora_name)),
+      lora_id_(request.lora_id),
+      lora_use_(std::move(request.lora_use)),
       cache_salt_(std::move(request.cache_salt)),
       user_(std::move(request.user)),
       fork_of_(request.fork_of),
@@ -58,7 +68,7 @@ Request::Request(EngineCoreRequest&& request, int32_t hash_block_size, const Has
       priority_(request.priority),
       arrival_time_(request.arrival_time),
       deadline_(request.deadline),
-      hash_chain_(hash_seed, lora_name_, cache_salt_),
+      hash_chain_(hash_seed, lora_key(lora_name_, request.lora_version), cache_salt_),
       root_hash_(hash_chain_.name()),
       recorded_hashes_(std::move(recorded_hashes)) {
   if (request.num_prompt_logprobs) {
@@ -257,7 +267,7 @@ NewRequestData Request::new_request_data() const {
           bad_words_token_ids_,
           prompt_logprobs_ ? std::optional(prompt_logprobs_->count) : std::nullopt,
           mm_features_,
-          lora_name_};
+          lora_id_};
 }
 
 RecordedRequest Request::record() const {
@@ -273,6 +283,7 @@ RecordedRequest Request::record() const {
   recorded.deadline = deadline_;
   recorded.user = user_;
   recorded.mm_features = mm_features_;
+  recorded.lora_id = lora_id_;
   recorded.waits_for_grammar = status_ == RequestStatus::kWaitingForStructuredOutputGrammar;
   recorded.has_prompt_logprobs = wants_prompt_logprobs_ ? 1 : 0;
   recorded.fork_of = fork_of_;
@@ -301,6 +312,7 @@ void Request::save(RequestSnapshot& out) const {
   out.known_to_workers = known_to_workers_;
   out.is_long_prefill = is_long_prefill_;
   out.kv_load_failed = kv_load_failed_;
+  out.holds_lora = holds_lora_;
   out.first_scheduled_time = first_scheduled_time_;
   for (const RequestBlocks& held : held_.groups())
     out.blocks.push_back({held.ids, held.num_cached, held.num_skipped, held.num_sent, held.num_exact_tokens});
@@ -335,6 +347,7 @@ void Request::restore(const RequestSnapshot& s) {
   known_to_workers_ = s.known_to_workers != 0;
   is_long_prefill_ = s.is_long_prefill != 0;
   kv_load_failed_ = s.kv_load_failed != 0;
+  holds_lora_ = s.holds_lora != 0;
   first_scheduled_time_ = s.first_scheduled_time;
   set_status(static_cast<RequestStatus>(s.status));
 }

@@ -64,6 +64,10 @@ class Request {
   const std::vector<int32_t>& eos_token_ids() const { return *eos_token_ids_; }
   const std::vector<MultiModalFeature>& mm_features() const { return mm_features_; }
   const std::string& lora_name() const { return lora_name_; }
+  LoraId lora_id() const { return lora_id_; }  // 0: none
+  // Whether its adapter has to stay in its slot.
+  bool holds_lora() const { return holds_lora_; }
+  void hold_lora(bool holds) { holds_lora_ = holds; }
   const std::string& cache_salt() const { return cache_salt_; }
   const std::string& user() const { return user_; }
   int32_t priority() const { return priority_; }
@@ -237,6 +241,7 @@ class Request {
   bool known_to_workers_ = false;
   bool is_long_prefill_ = false;
   bool kv_load_failed_ = false;
+  bool holds_lora_ = false;
   bool wants_prompt_logprobs_ = false;  // whether there are prompt_logprobs_
   int32_t num_prompt_tokens_;
   int32_t hash_block_size_;
@@ -271,6 +276,8 @@ class Request {
   uint64_t seed_;
   std::vector<MultiModalFeature> mm_features_;
   std::string lora_name_;
+  LoraId lora_id_;
+  std::shared_ptr<const void> lora_use_;
   std::string cache_salt_;
   std::string user_;
   RequestId fork_of_;

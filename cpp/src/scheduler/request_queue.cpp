@@ -73,6 +73,7 @@ class CacheAwareQueue final : public RequestQueue {
     if (Request* oldest = requests_.front(true); oldest && oldest != &request) oldest->overtake();
     requests_.remove(request);
   }
+  void set_aside(Request& request) override { requests_.remove(request); }
   Request* front(bool long_prefills) override {
     Request* best = requests_.front(long_prefills);
     if (!best || best->num_overtaken() >= kMaxOvertaken) return best;
@@ -111,19 +112,28 @@ class FairQueue final : public RequestQueue {
   void add(Request& request) override {
     User& user = user_of(request);
     if (user.requests.size() == 0) user.counter = std::max(user.counter, lowest_counter());
+    put_back(request);
+  }
+  // The user was there all the time, and is not lifted.
+  void put_back(Request& request) override {
+    User& user = user_of(request);
     leave(request.is_long_prefill(), user);
     user.requests.add(request);
     enter(request.is_long_prefill(), user);
     ++size_;
   }
   void remove(Request& request) override {
+    set_aside(request);
+    User& user = user_of(request);
+    if (user.requests.of(request).empty()) last_counter_ = std::max(last_counter_, user.counter);
+    if (users_.size() > kMaxUsers) forget_idle_users();
+  }
+  void set_aside(Request& request) override {
     User& user = user_of(request);
     leave(request.is_long_prefill(), user);
     user.requests.remove(request);
     enter(request.is_long_prefill(), user);
-    if (user.requests.of(request).empty()) last_counter_ = std::max(last_counter_, user.counter);
     --size_;
-    if (users_.size() > kMaxUsers) forget_idle_users();
   }
   Request* front(bool long_prefills) override {
     const Entry* const entry = first(0);

@@ -22,6 +22,11 @@ class RequestQueue {
   virtual void remove(Request& request) = 0;
   // The next to serve, or null; without `long_prefills`, the next whose is_long_prefill is not set.
   virtual Request* front(bool long_prefills) = 0;
+  // It cannot begin in this step, and those behind it are asked: nobody has overtaken it, and it has not
+  // gone.
+  virtual void set_aside(Request& request) { remove(request); }
+  // At the end of the step, all that were set aside.
+  virtual void put_back(Request& request) { add(request); }
   virtual size_t size() const = 0;
 
   // Whether, of two running requests, `a` is preempted before `b`.

@@ -5,6 +5,14 @@
 #include "util/check.h"
 
 namespace quire {
+namespace {
+
+// So many others begin at most before a request whose adapter has no slot: then none does until it has run.
+constexpr int32_t kMaxOvertakenForLora = 128;
+// So many are passed over in one step.
+constexpr int32_t kMaxPassedOverForLora = 128;
+
+}  // namespace
 
 bool Scheduler::schedule(SchedulerOutput& out) {
   drop_finished();
@@ -40,7 +48,14 @@ void Scheduler::schedule_running(SchedulerOutput& out) {
     int32_t num_new_tokens = num_running_tokens(request);
     if (!request.mm_features().empty())
       num_new_tokens = limit_by_encoder(request, request.num_computed_tokens(), num_new_tokens);
-    if (num_new_tokens <= 0) continue;
+    if (num_new_tokens <= 0) {
+      end_lora(request);  // what it may compute is in flight
+      continue;
+    }
+    if (request.lora_id() != 0 && !request.holds_lora()) {
+      if (!loras_.has_room(request.lora_id())) continue;
+      begin_lora(request);
+    }
     // What a draft model writes ahead stays within the longest sequence.
     const int32_t num_lookahead = std::min(
         config_.num_lookahead_tokens, config_.max_model_len - request.num_computed_tokens() - num_new_tokens);
@@ -129,15 +144,21 @@ int32_t Scheduler::limit_by_encoder(Request& request, int32_t start, int32_t num
 
 void Scheduler::schedule_waiting(SchedulerOutput& out) {
   asked_later_.clear();
+  first_without_lora_ = nullptr;
+  num_without_lora_ = 0;
   while (token_budget_ > 0 && running_.size() < static_cast<size_t>(config_.max_num_seqs)) {
     const bool long_prefills = config_.max_long_partial_prefills == 0 ||
                                totals_.num_long_partial_prefills < config_.max_long_partial_prefills;
     Request* request = waiting_->front(long_prefills);
     // A preempted request whose last token is still being sampled cannot be recomputed before it is known.
     if (!request || request->num_output_placeholders() > 0) break;
-    if (admit(*request, out) == Admission::kStop) break;
+    const Admission admission = admit(*request, out);
+    if (admission == Admission::kStop) break;
+    if (admission != Admission::kAdmitted || !first_without_lora_) continue;
+    first_without_lora_->overtake();
+    if (first_without_lora_->num_overtaken() >= kMaxOvertakenForLora) break;
   }
-  for (Request* request : asked_later_) waiting_->add(*request);
+  for (Request* request : asked_later_) waiting_->put_back(*request);
   // Nothing runs, and nothing is on its way: what the first in the queue lacks is held by others that wait.
   if (running_.empty() && in_flight_.empty() && totals_.num_waiting_for_remote_kvs == 0 &&
       (take_blocks_kept_for_forks() || give_back_youngest_load())) {
@@ -161,7 +182,21 @@ bool Scheduler::give_back_youngest_load() {
   return youngest != nullptr;
 }
 
+// The request is passed over while the adapters of running ones have all slots: those behind it may begin
+// that need none, or one of these. Not for ever, and nobody looks through a long queue in each step.
+Scheduler::Admission Scheduler::wait_for_lora(Request& request) {
+  if (!first_without_lora_) first_without_lora_ = &request;
+  if (first_without_lora_->num_overtaken() >= kMaxOvertakenForLora ||
+      ++num_without_lora_ > kMaxPassedOverForLora) {
+    return Admission::kStop;
+  }
+  waiting_->set_aside(request);
+  asked_later_.push_back(&request);
+  return Admission::kWaitsElsewhere;
+}
+
 Scheduler::Admission Scheduler::admit(Request& request, SchedulerOutput& out) {
+  if (request.lora_id() != 0 && !loras_.has_room(request.lora_id())) return wait_for_lora(request);
   int32_t num_external = 0;
   const int32_t own_computed = request.num_computed_tokens();
   const Request* parent = find_parent(request);
@@ -177,7 +212,7 @@ Scheduler::Admission Scheduler::admit(Request& request, SchedulerOutput& out) {
       const auto match =
           parts_.kv_connector->get_num_new_matched_tokens(connector_view(request), computed_.num_tokens);
       if (!match) {
-        waiting_->remove(request);
+        waiting_->set_aside(request);
         asked_later_.push_back(&request);
         return Admission::kWaitsElsewhere;
       }
@@ -231,6 +266,7 @@ Scheduler::Admission Scheduler::admit(Request& request, SchedulerOutput& out) {
     stats_.prefix_cache_hits += static_cast<uint64_t>(computed_.num_tokens);
   }
   request.run(start, num_external, now_);
+  begin_lora(request);
   end_fork(request);
   if (padded) request.set_spec_token_ids(padding_drafts_);
   running_.push_back(&request);
@@ -284,6 +320,7 @@ void Scheduler::preempt(Request& request, SchedulerOutput& out) {
 }
 
 void Scheduler::preempt(Request& request) {
+  end_lora(request);
   kv_cache_manager_.free(request);
   request.preempt();
   for (const MultiModalFeature& feature : request.mm_features())
@@ -372,6 +409,7 @@ bool Scheduler::finish_schedule(SchedulerOutput& out) {
   const int64_t lent_bytes = kv_cache_manager_.lend();
   if (scheduled_.empty() && lent_bytes == 0 && out.kv_connector_metadata.empty()) return false;
 
+  loras_.take_loads(out.lora_loads);
   kv_cache_manager_.take_extents(out.kv_extents);
   encoder_cache_manager_.take_freed(out.free_encoder_mm_hashes);
   out.finished_req_ids.clear();

@@ -28,6 +28,7 @@
 #include "messages/scheduler_output.h"
 #include "request/request.h"
 #include "scheduler/encoder_cache_manager.h"
+#include "scheduler/lora_manager.h"
 #include "scheduler/request_queue.h"
 #include "scheduler/scheduler_config.h"
 #include "scheduler/step_time_model.h"
@@ -110,6 +111,7 @@ class Scheduler {
   const Request* find_request(RequestId id) const;
   const KVCacheManager& kv_cache_manager() const { return kv_cache_manager_; }
   const EncoderCacheManager& encoder_cache_manager() const { return encoder_cache_manager_; }
+  const LoraManager& lora_manager() const { return loras_; }
   const SchedulerConfig& config() const { return config_; }
   SchedulerStats stats() const;
 
@@ -143,6 +145,7 @@ class Scheduler {
   void schedule_running(SchedulerOutput& out);
   void schedule_waiting(SchedulerOutput& out);
   Admission admit(Request& request, SchedulerOutput& out);
+  Admission wait_for_lora(Request& request);
   bool load_remote(Request& request, int32_t num_external_tokens);
   void tell_connector_of_blocks(const Request& request, int32_t num_external_tokens);
   bool give_back_youngest_load();
@@ -175,6 +178,10 @@ class Scheduler {
   void finish(Request& request, RequestStatus status);
   void report_finish(Request& request, RequestStatus status, std::string error, EngineCoreOutputs& outputs);
   void start_over(Request& queued);
+  // A request is to compute something, or nothing more for now. What holds its adapter's slot is that it
+  // computes.
+  void begin_lora(Request& request);
+  void end_lora(Request& request);
   // A request that awaits forks has all its output.
   void stay(Request& request);
   // That one while its blocks are there; null when `fork` is no fork.
@@ -192,6 +199,7 @@ class Scheduler {
   SchedulerParts parts_;
   KVCacheManager kv_cache_manager_;
   EncoderCacheManager encoder_cache_manager_;
+  LoraManager loras_;
   std::unique_ptr<RequestQueue> waiting_;
   int32_t watermark_blocks_ = 0;
   PauseState pause_state_ = PauseState::kUnpaused;
@@ -230,7 +238,10 @@ class Scheduler {
   const std::vector<int32_t> padding_drafts_;
   std::vector<int32_t> encoder_inputs_;  // that the request at hand needs computed
   ComputedBlocks computed_;
-  std::vector<Request*> asked_later_;  // the connector does not know yet
+  std::vector<Request*>
+      asked_later_;  // the connector does not know yet, or no slot is to be had for its adapter
+  Request* first_without_lora_ = nullptr;  // of the latter; null: none
+  int32_t num_without_lora_ = 0;
   std::vector<KVConnectorScheduled> connector_scheduled_;
   std::vector<KVBlockHash> connector_hashes_;
   std::vector<std::span<const int32_t>> connector_blocks_;

@@ -41,6 +41,8 @@ struct SchedulerConfig {
   int32_t encoder_cache_size = 0;            // embeddings kept
   bool disable_chunked_mm_input = false;     // a multimodal input is computed in one step or waits
 
+  int32_t max_loras = 0;  // adapters of running requests
+
   enum class KVLoadFailure { kRecompute, kFail };
   KVLoadFailure kv_load_failure_policy = KVLoadFailure::kRecompute;
 

@@ -15,6 +15,7 @@ Scheduler::Scheduler(const SchedulerConfig& config, const KVCacheConfig& kv_cach
       kv_cache_manager_(kv_cache_config, {config.enable_prefix_caching, config.enable_kv_cache_events,
                                           parts_.kv_arena, parts_.wake}),
       encoder_cache_manager_(config.encoder_cache_size),
+      loras_(config.max_loras),
       waiting_(make_request_queue(
           config.policy,
           [this](const Request& request) { return kv_cache_manager_.count_computed_tokens(request); })),
@@ -151,7 +152,10 @@ void Scheduler::take_from_grammar(Request& request) {
 void Scheduler::finish(Request& request, RequestStatus status) {
   bool hold = false;
   switch (request.status()) {
-    case RequestStatus::kRunning: running_has_left_ = true; break;
+    case RequestStatus::kRunning:
+      running_has_left_ = true;
+      end_lora(request);
+      break;
     case RequestStatus::kWaitingForStructuredOutputGrammar: std::erase(waiting_for_grammar_, &request); break;
     case RequestStatus::kWaitingForForks: break;
     case RequestStatus::kWaitingForRemoteKvs:
@@ -190,9 +194,22 @@ void Scheduler::finish(Request& request, RequestStatus status) {
   }
 }
 
+void Scheduler::begin_lora(Request& request) {
+  if (request.lora_id() == 0 || request.holds_lora()) return;
+  loras_.begin(request.lora_id());
+  request.hold_lora(true);
+}
+
+void Scheduler::end_lora(Request& request) {
+  if (!request.holds_lora()) return;
+  loras_.end(request.lora_id());
+  request.hold_lora(false);
+}
+
 void Scheduler::stay(Request& request) {
   if (request.is_running()) {
     running_has_left_ = true;
+    end_lora(request);
   } else {
     waiting_->remove(request);  // it was preempted while its last token was on its way
   }

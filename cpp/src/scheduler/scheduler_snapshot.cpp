@@ -38,6 +38,7 @@ EngineCoreRequest without_content(const RecordedRequest& recorded, int32_t num_o
   if (recorded.has_prompt_logprobs != 0) request.num_prompt_logprobs = 0;
   request.fork_of = recorded.fork_of;
   request.awaits_forks = recorded.awaits_forks;
+  request.lora_id = recorded.lora_id;
   return request;
 }
 
@@ -95,6 +96,7 @@ void Scheduler::save(SchedulerSnapshot& out,
   out.deadlines = deadlines_;
   waiting_->save(out);
   encoder_cache_manager_.save(out.encoder_cache);
+  loras_.save(out.loras);
   kv_cache_manager_.save(out);
   out.stats = stats_;
 }
@@ -111,6 +113,7 @@ void Scheduler::restore(const SchedulerSnapshot& snapshot, const RecordedHashes&
   require(std::isfinite(snapshot.last_counter), "a counter that is none");
   kv_cache_manager_.restore(snapshot);
   encoder_cache_manager_.restore(snapshot.encoder_cache);
+  loras_.restore(snapshot.loras);
   std::vector<Request*> requests;
   for (const RequestSnapshot& s : snapshot.requests) {
     auto owned = std::make_unique<Request>(
@@ -159,7 +162,9 @@ void Scheduler::restore(const SchedulerSnapshot& snapshot, const RecordedHashes&
   };
   for (size_t index : snapshot.running) {
     require(!request_at(index)->is_finished(), "a finished request runs");
-    running_.push_back(request_at(index));
+    const Request& request = *running_.emplace_back(request_at(index));
+    if (request.holds_lora())
+      require(loras_.resume(request.lora_id()), "a request runs whose adapter has no slot");
   }
   require(snapshot.in_flight.size() == snapshot.in_flight_requests.size(),
           "steps in flight without requests");

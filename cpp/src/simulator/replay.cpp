@@ -175,6 +175,8 @@ class Replay {
         !(config.watermark >= 0 && config.watermark < 1)) {
       damaged(event.offset, "a configuration that no engine has");
     }
+    if (config.max_loras < 0 || snapshot.loras.ids.size() != static_cast<size_t>(config.max_loras))
+      damaged(event.offset, "another number of adapters");
     if (header.scheduler.max_model_len < 1 || header.scheduler.max_model_len > kMaxModelLen)
       damaged(event.offset, "a model of another size");
     int64_t num_blocks = 0;

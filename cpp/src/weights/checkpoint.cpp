@@ -19,17 +19,12 @@
 #include "util/nearest.h"
 #include "util/str.h"
 #include "weights/convert.h"
+#include "weights/shape_text.h"
 
 namespace quire {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string shape_text(const auto& shape) {
-  std::string text = "[";
-  for (int64_t size : shape) text += (text.size() > 1 ? ", " : "") + std::to_string(size);
-  return text + "]";
-}
 
 constexpr std::array<std::pair<DType, std::string_view>, 7> kDtypeNames = {{{DType::kFloat32, "F32"},
                                                                             {DType::kFloat16, "F16"},
@@ -212,8 +207,21 @@ Checkpoint Checkpoint::open(const std::string& model) {
   } else {
     checkpoint.open_safetensors(model);
   }
+  checkpoint.find_main_dtype();
+  return checkpoint;
+}
+
+Checkpoint Checkpoint::open_file(const std::string& path) {
+  Checkpoint checkpoint;
+  checkpoint.directory_ = path;
+  checkpoint.add_file(std::make_shared<const SafetensorsFile>(path));
+  checkpoint.find_main_dtype();
+  return checkpoint;
+}
+
+void Checkpoint::find_main_dtype() {
   std::map<std::string, uint64_t> bytes_by_dtype;
-  for (const auto& [name, tensor] : checkpoint.tensors_) {
+  for (const auto& [name, tensor] : tensors_) {
     const std::optional<DType> dtype = parse_dtype(tensor.entry->dtype);
     if (dtype && !is_float(*dtype)) continue;  // quantized: computed in another
     bytes_by_dtype[tensor.file->compute_dtype(*tensor.entry)] += tensor.entry->end - tensor.entry->begin;
@@ -222,10 +230,9 @@ Checkpoint Checkpoint::open(const std::string& model) {
   for (const auto& [dtype, bytes] : bytes_by_dtype) {
     if (bytes > most) {
       most = bytes;
-      checkpoint.main_dtype_ = dtype;
+      main_dtype_ = dtype;
     }
   }
-  return checkpoint;
 }
 
 void Checkpoint::add_file(std::shared_ptr<const TensorFile> opened) {

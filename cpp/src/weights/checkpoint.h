@@ -23,6 +23,8 @@ class Checkpoint {
  public:
   // Throws InvalidArgument naming the file for anything missing, truncated or contradictory.
   static Checkpoint open(const std::string& model);
+  // The tensors of one safetensors file, which `directory` then is the path of. Throws as `open` does.
+  static Checkpoint open_file(const std::string& path);
   // For load_format "dummy": has whatever is asked of `take`, without data, and nothing else. The main dtype
   // is that of config.json's "dtype" (or "torch_dtype"), float32 when it names none.
   static Checkpoint dummy(const std::string& directory);
@@ -97,6 +99,7 @@ class Checkpoint {
   };
   void add_file(std::shared_ptr<const TensorFile> file);
   void open_safetensors(const std::string& directory);
+  void find_main_dtype();
   std::vector<std::string> missing_names() const;
   // Null for memory.
   const TensorFile* file_of(const std::byte* address) const;

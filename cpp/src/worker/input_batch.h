@@ -35,6 +35,7 @@ struct CachedRequestState {
   int32_t num_drafts = 0;
   // Likeliest tokens at each position of the prompt; -1: no log-probabilities of it are wanted, or no more.
   int32_t num_prompt_logprobs = -1;
+  LoraId lora_id = 0;              // 0: no adapter
   int32_t num_logprob_tokens = 0;  // leading tokens of the prompt that log-probabilities were computed behind
   uint32_t logits_processors = 0;  // those that use it, a bit each
   RowSampling sampling;            // of sampling_params

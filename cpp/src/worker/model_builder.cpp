@@ -5,6 +5,8 @@
 
 #include "layers/quantization.h"
 #include "models/model_registry.h"
+#include "quire/error.h"
+#include "util/str.h"
 
 namespace quire {
 
@@ -16,7 +18,12 @@ ModelBuilder::ModelBuilder(const EngineConfig& config, const HfConfig& hf_config
       runner_config_(runner_config),
       block_size_(config.block_size),
       platform_(platform),
-      communicator_(communicator) {}
+      communicator_(communicator) {
+  if (runner_config.max_loras > 0 && platform.ops().add_lora == nullptr) {
+    throw InvalidArgument(
+        str("enable_lora: ", platform.name(), " computes no adapters; leave it out, or set device to 'cpu'"));
+  }
+}
 
 BuiltModel ModelBuilder::build(DType dtype, Checkpoint& checkpoint, DeviceArena& arena,
                                WeightLoader& loader) const {
@@ -30,6 +37,11 @@ BuiltModel ModelBuilder::build(DType dtype, Checkpoint& checkpoint, DeviceArena&
   build.block_size = block_size_;
   build.quantization = quantization_;
   BuiltModel built;
+  if (runner_config_.max_loras > 0) {
+    built.lora_targets =
+        std::make_unique<LoraTargets>(runner_config_.max_loras, runner_config_.max_lora_rank);
+    build.lora_targets = built.lora_targets.get();
+  }
   built.model = build_model(build, hf_config_);
   built.workspace_bytes = build.workspace_bytes;
   if (ops.sampling_workspace_bytes != nullptr) {

@@ -7,6 +7,7 @@
 
 #include "distributed/communicator.h"
 #include "formats/hf_config.h"
+#include "layers/lora.h"
 #include "models/model.h"
 #include "worker/memory_plan.h"
 #include "worker/model_runner.h"
@@ -16,9 +17,10 @@ namespace quire {
 
 struct BuiltModel {
   std::unique_ptr<Model> model;
-  size_t workspace_bytes = 0;            // scratch that its ops ask for
-  uint64_t hash = 0;                     // BuildContext::compute_hash
-  std::vector<ExpertLoad> expert_loads;  // BuildContext's
+  size_t workspace_bytes = 0;                 // scratch that its ops ask for
+  uint64_t hash = 0;                          // BuildContext::compute_hash
+  std::vector<ExpertLoad> expert_loads;       // BuildContext's
+  std::unique_ptr<LoraTargets> lora_targets;  // null: there are no adapters
 };
 
 // One rank's model, any number of times, from and to different places.

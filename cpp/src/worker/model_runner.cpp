@@ -16,6 +16,10 @@ ModelRunnerConfig model_runner_config(const EngineConfig& config, const Backend&
   runner.max_in_flight_steps = uses_async_scheduling(config, backend) ? 2 : 1;
   runner.use_graphs = !config.enforce_eager;
   runner.speculation.num_speculative_tokens = backend.speculation.num_speculative_tokens;
+  if (config.enable_lora) {
+    runner.max_loras = config.max_loras;
+    runner.max_lora_rank = config.max_lora_rank;
+  }
   return runner;
 }
 
@@ -50,6 +54,7 @@ CachedRequestState& ModelRunner::add_request(const NewRequestData& data) {
   request.prompt_token_ids = data.prompt_token_ids;
   request.output_token_ids = data.output_token_ids;
   request.num_prompt_tokens = static_cast<int32_t>(data.prompt_token_ids->size());
+  request.lora_id = data.lora_id;
   if (logits_processors_) {
     request.logits_processors =
         logits_processors_->add(data.request_id, *request.sampling_params, *request.prompt_token_ids);
@@ -203,7 +208,8 @@ ForwardContext ModelRunner::forward_context() {
           .kv_cache_groups = kv_cache_groups_,
           .attention_metadata = buffers_->inputs().attention_metadata(),
           .planning_layers = planning_layers_,
-          .expert_counts = expert_counters_.data()};
+          .expert_counts = expert_counters_.data(),
+          .lora = lora_step_};
 }
 
 // Fills sampled_rows_ and sampling_rows_, in the rows' order, and the step's record.
@@ -265,6 +271,7 @@ void ModelRunner::execute_model(const SchedulerOutput& scheduler_output) {
   prepare_sampling(scheduler_output);
   prepare_prompt_logprobs();
   const auto counts = std::span(num_scheduled_).first(static_cast<size_t>(batch_->size()));
+  lora_step_ = loras_ ? loras_->prepare(*batch_, counts) : nullptr;
   StepShape step;
   step.batch = batch_.get();
   step.num_scheduled = counts;

@@ -19,6 +19,7 @@
 #include "worker/graph_runner.h"
 #include "worker/input_batch.h"
 #include "worker/logits_processors.h"
+#include "worker/lora_slots.h"
 #include "worker/platform.h"
 
 namespace quire {
@@ -33,6 +34,8 @@ struct ModelRunnerConfig {
   // A request has at most num_speculative_tokens drafts a step. With a drafter one step at most is in flight.
   Speculation speculation = {};
   std::vector<ExpertLoad> expert_loads = {};  // BuildContext's
+  int32_t max_loras = 0;                      // adapters of one batch; 0: there are none
+  int32_t max_lora_rank = 0;
 
   int32_t max_num_logits() const { return speculation.max_num_logits(max_num_seqs, max_num_batched_tokens); }
 };
@@ -66,6 +69,13 @@ class ModelRunner {
 
   // Requests may use these. Before the first step.
   void set_logits_processors(std::unique_ptr<LogitsProcessors> processors);
+
+  // Requests may have adapters. Before the first step.
+  void set_loras(std::unique_ptr<LoraSlots> loras) { loras_ = std::move(loras); }
+  // Before execute_model of the step that they are for. Throws as LoraSlots::apply.
+  void load_loras(std::span<const LoraLoad> loads) {
+    if (!loads.empty()) loras_->apply(loads);
+  }
 
   // On a device: runs every size of step that matters once, so that nothing is chosen or loaded during a
   // request, and captures the graphs. Exchanges nothing with other ranks.
@@ -176,6 +186,7 @@ class ModelRunner {
   // of them may keep it.
   std::shared_ptr<void> logits_memory_;
   size_t num_pinned_logits_ = 0;          // rows of a device's
+  std::unique_ptr<LoraSlots> loras_;      // null: there are none
   int32_t num_prompt_logprobs_reqs_ = 0;  // those of which some are still to be computed
 
   std::atomic<int32_t> num_unfinished_{0};  // steps that were sampled
@@ -192,7 +203,8 @@ class ModelRunner {
   std::vector<SamplingRow> sampling_rows_;  // of each of those: its last token, then its drafts
   std::vector<PromptChunk> prompt_chunks_;
   std::vector<LogitsProcessors::Row> processor_rows_;
-  std::vector<int64_t> changed_rows_;  // of logits: theirs
+  std::vector<int64_t> changed_rows_;    // of logits: theirs
+  const LoraStep* lora_step_ = nullptr;  // null: no row has an adapter
   TensorView all_logits_, logits_;
 };
 

@@ -80,6 +80,12 @@ Worker::Worker(const EngineConfig& config, const Backend& backend, const HfConfi
       " s: ", memory_.weights->used(), " bytes");
   platform_->set_workspace(memory_.steps->allocate(workspace_bytes_), workspace_bytes_);
   runner_ = std::make_unique<ModelRunner>(runner_config_, *model_, *platform_, *communicator_);
+  if (built.lora_targets) {
+    lora_targets_ = std::move(built.lora_targets);
+    loras_ = std::make_unique<LoraStore>(*lora_targets_, platform_->ops(), dtype_);
+    runner_->set_loras(
+        std::make_unique<LoraSlots>(*lora_targets_, *loras_, runner_config_.max_num_batched_tokens));
+  }
   if (auto processors = logits_processors_of(config); !processors.empty()) {
     LogitsProcessorConfig made_for;
     made_for.vocab_size = static_cast<int32_t>(model_->vocab_size());
@@ -189,6 +195,7 @@ void Worker::execute_model(const SchedulerOutput& scheduler_output) {
   try {
     platform_->select();
     platform_->begin_step();
+    runner_->load_loras(scheduler_output.lora_loads);  // first: nobody says so again
     memory_.weights->check();
     platform_->apply(scheduler_output.kv_extents);
     copy_blocks(scheduler_output.kv_copies);

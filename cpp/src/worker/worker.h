@@ -17,6 +17,7 @@
 #include "quire/kv_connector.h"
 #include "weights/weight_files.h"
 #include "worker/backend.h"
+#include "worker/lora_store.h"
 #include "worker/model_builder.h"
 #include "worker/model_runner.h"
 #include "worker/platform.h"
@@ -74,6 +75,10 @@ class Worker {
   // when they do not.
   void meet_other_ranks();
 
+  // An adapter comes to the host's memory, or goes; from any thread, while steps run. Throw as LoraWeights.
+  void load_lora(LoraId id, const LoraAdapter& adapter) { loras_->load(id, adapter); }
+  void unload_lora(LoraId id) { loras_->unload(id); }
+
   // The three parts of a step; see ModelRunner. They never throw: an exception becomes output.error.
   void execute_model(const SchedulerOutput& scheduler_output);
   StepOutcome sample_tokens(const SchedulerOutput& scheduler_output, const GrammarOutput* grammar);
@@ -123,6 +128,8 @@ class Worker {
   bool kv_cache_is_gone_ = false;
   Buffer saved_weights_;
   size_t workspace_bytes_ = 0;
+  std::unique_ptr<LoraTargets> lora_targets_;  // null: there are no adapters
+  std::unique_ptr<LoraStore> loras_;           // null: likewise
   std::unique_ptr<Model> model_;
   std::unique_ptr<KVCopier> kv_copier_;
   struct GroupMemory {

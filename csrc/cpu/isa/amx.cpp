@@ -27,7 +27,7 @@ size_t staged_tiles_bytes(int64_t m, int64_t k) {
 void stage_tiles(const LinearArgs& args, int64_t row_begin, int64_t row_end) {
   const int64_t depth = weight_depth<bf16>(args.k), height = tile_rows(args.m);
   for (int64_t r = row_begin; r < row_end; ++r) {
-    const auto* from = static_cast<const bf16*>(args.x) + r * args.x_stride;
+    const auto* from = input_row<bf16>(args, r);
     bf16* to =
         static_cast<bf16*>(args.staged) + r / kTileRows * kTileRows * depth + r % kTileRows * kStepDepth;
     int64_t i = 0;
@@ -121,7 +121,7 @@ struct Ahead {
   const char* x;        // of the next 32 rows
   int x_lines;          // per step
   const float* sums;    // to be resumed next
-  char* out;            // rows about to be stored, two per step; may be null
+  char* out;            // rows about to be stored, two per step, as if side by side; may be null
   int64_t out_stride;
 };
 
@@ -219,8 +219,8 @@ void multiply_group(const LinearArgs& args, const GroupBlock& g, float* sums) {
           .out = nullptr,
           .out_stride = args.out_stride * out_bytes};
       if (last)
-        ahead.out =
-            static_cast<char*>(args.out) + (first * args.out_stride + panel * kPanelColumns) * out_bytes;
+        ahead.out = static_cast<char*>(args.out) +
+                    (output_row(args, first) * args.out_stride + panel * kPanelColumns) * out_bytes;
       multiply(upper, upper + column_bytes, weight + panel * panel_bytes + g.step * kStepPanelBytes, g.count,
                block, g.step > 0, ahead);
       if (last) store_panel(args, first, valid, panel, block, kPanelColumns);

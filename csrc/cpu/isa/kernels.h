@@ -83,6 +83,10 @@ struct LinearArgs {
   const float* scales;       // [n]
   const float* zero_points;  // [n] or null
   const float* row_sums;     // [m] of x, where there are zero_points
+  // Rows that lie scattered. Products are added to rows of out, rounded once with the sum, or else become
+  // them.
+  const int32_t* x_rows = nullptr;  // [m] of x; null: its first m
+  const int32_t* add_to = nullptr;  // [m] of out; null: its first m, not added to
 };
 
 struct LinearKernels {

@@ -182,12 +182,18 @@ void stage_row(Left<T>* dst, const T* src, int64_t n, int64_t depth) {
   for (int64_t i = n; i < depth; ++i) dst[i] = 0;
 }
 
+// Where the r-th of the rows to multiply begins.
+template <typename T>
+const T* input_row(const LinearArgs& args, int64_t r) {
+  return static_cast<const T*>(args.x) + (args.x_rows != nullptr ? args.x_rows[r] : r) * args.x_stride;
+}
+
 template <typename T>
 void stage_rows(const LinearArgs& args, int64_t row_begin, int64_t row_end) {
   const int64_t stride = staged_stride<T>(args.k);
   for (int64_t r = row_begin; r < row_end; ++r)
-    stage_row<T>(static_cast<Left<T>*>(args.staged) + r * stride,
-                 static_cast<const T*>(args.x) + r * args.x_stride, args.k, weight_depth<T>(args.k));
+    stage_row<T>(static_cast<Left<T>*>(args.staged) + r * stride, input_row<T>(args, r), args.k,
+                 weight_depth<T>(args.k));
 }
 
 // What becomes of a row's sums on their way out. Each part may be null.
@@ -208,13 +214,33 @@ struct Finish {
 };
 
 // One row of a panel, of which `columns` exist.
-template <typename Out>
+template <bool kAdds, typename Out>
 void store_row(Out* out, const float* row, const Finish& finish, int columns) {
   int j = 0;
-  for (; j + kLanes <= columns; j += kLanes) store(out + j, finish(load(row + j), j));
+  for (; j + kLanes <= columns; j += kLanes) {
+    const F32 value = finish(load(row + j), j);
+    store(out + j, kAdds ? add(load(out + j), value) : value);
+  }
   if (j < columns) {
     const int rest = columns - j;
-    store_part(out + j, finish.part(load_part(row + j, rest), j, rest), rest);
+    const F32 value = finish.part(load_part(row + j, rest), j, rest);
+    store_part(out + j, kAdds ? add(load_part(out + j, rest), value) : value, rest);
+  }
+}
+
+// The row of `out` that the r-th of the rows to multiply belongs to.
+inline int64_t output_row(const LinearArgs& args, int64_t r) {
+  return args.add_to != nullptr ? args.add_to[r] : r;
+}
+
+template <typename Out>
+void store_row(const LinearArgs& args, int64_t r, int64_t column, const float* row, const Finish& finish,
+               int columns) {
+  Out* out = static_cast<Out*>(args.out) + output_row(args, r) * args.out_stride + column;
+  if (args.add_to != nullptr) {
+    store_row<true>(out, row, finish, columns);
+  } else {
+    store_row<false>(out, row, finish, columns);
   }
 }
 
@@ -228,12 +254,11 @@ inline void store_panel(const LinearArgs& args, int64_t first_row, int64_t rows,
   Finish finish = {from_column(args.scales), from_column(args.zero_points), from_column(args.bias), 0.0F};
   for (int64_t r = 0; r < rows; ++r) {
     if (finish.zero_points != nullptr) finish.row_sum = args.row_sums[first_row + r];
-    const int64_t at = (first_row + r) * args.out_stride + column;
     const float* row = block + r * block_stride;
     if (args.out_is_bf16) {
-      store_row(static_cast<bf16*>(args.out) + at, row, finish, columns);
+      store_row<bf16>(args, first_row + r, column, row, finish, columns);
     } else {
-      store_row(static_cast<float*>(args.out) + at, row, finish, columns);
+      store_row<float>(args, first_row + r, column, row, finish, columns);
     }
   }
 }

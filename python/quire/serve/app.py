@@ -13,12 +13,13 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 import quire
 from quire import _core
 from quire.async_llm import AsyncLLM
 from quire.model_directory import model_name
+from quire.serve.adapters import Adapters
 from quire.serve.answers import Answer, begin, error_response, off_loop
 from quire.serve.config import ServeConfig
 from quire.serve.guard import Guard, InFlight, too_long
@@ -58,6 +59,7 @@ class Server:
         self.is_closing = False
         names = list(config.served_model_name) or [model_name(llm.config.model)]
         self.model_names = names
+        self.adapters = Adapters(llm, names, config)
         self._http_metrics = None if metrics is None else HttpMetrics(metrics)
         self._template = template = config.template_text()
         if template:
@@ -115,7 +117,7 @@ class Server:
             "How many tokens the prompt of a body of /v1/messages has.",
             openapi_extra=operation(count),
         )
-        get("/v1/models", self._models, "The names that the model is served under.")
+        get("/v1/models", self._models, "The names that the model is served under, and those of adapters.")
         get("/v1/models/{model:path}", self._model, "One of them.")
         post("/tokenize", self._tokenize, "The token ids of a text.")
         post("/detokenize", self._detokenize, "The text of token ids.")
@@ -136,6 +138,8 @@ class Server:
             )
             post("/wake_up", self._wake_up, "Takes the memory again; ?tags=weights, kv_cache or both.")
             get("/is_sleeping", self._is_sleeping, "Whether it sleeps.")
+            post("/v1/load_lora_adapter", self._load_lora_adapter, "Makes an adapter a model name.")
+            post("/v1/unload_lora_adapter", self._unload_lora_adapter, "Takes it from the model names.")
         describe_answers(app)
         if self.config.page:
             add_page(app)
@@ -237,24 +241,32 @@ class Server:
         return b"".join(parts)
 
     async def _models(self) -> dict[str, Any]:
-        return {"object": "list", "data": [self._card(name) for name in self.model_names]}
+        return {"object": "list", "data": self._cards()}
 
     async def _model(self, model: str) -> Response:
-        if model not in self.model_names:
+        card = next((card for card in self._cards() if card["id"] == model), None)
+        if card is None:
             error = _core.HttpError(
                 404, f"model '{model:.200}' does not exist", param="model", code="model_not_found"
             )
             return error_response(error)
-        return JSONResponse(self._card(model))
+        return JSONResponse(card)
 
-    def _card(self, name: str) -> dict[str, Any]:
+    def _cards(self) -> list[dict[str, Any]]:
+        first = self.model_names[0]
+        return [
+            *(self._card(name, first, None) for name in self.model_names),
+            *(self._card(name, path, first) for name, path in self.adapters.paths().items()),
+        ]
+
+    def _card(self, name: str, root: str, parent: str | None) -> dict[str, Any]:
         return {
             "id": name,
             "object": "model",
             "created": 0,
             "owned_by": "quire",
-            "root": self.model_names[0],
-            "parent": None,
+            "root": root,
+            "parent": parent,
             "max_model_len": self.llm.model.max_model_len,
         }
 
@@ -307,13 +319,8 @@ class Server:
             return body
 
         def work() -> Response:
-            try:
-                value = json.loads(body)
-            except (ValueError, RecursionError) as error:
-                return error_response(_core.HttpError(400, f"the body must be JSON: {error}"))
-            if not isinstance(value, dict):
-                return error_response(_core.HttpError(400, "the body must be a JSON object"))
-            return answer(value)
+            value = _object(body)
+            return error_response(value) if isinstance(value, _core.HttpError) else answer(value)
 
         return await off_loop(len(body), work)
 
@@ -359,6 +366,30 @@ class Server:
 
     async def _is_sleeping(self) -> dict[str, bool]:
         return {"is_sleeping": self.llm.is_sleeping()}
+
+    async def _load_lora_adapter(self, request: Request) -> Response:
+        return await self._change_adapters(request, self.adapters.load)
+
+    async def _unload_lora_adapter(self, request: Request) -> Response:
+        return await self._change_adapters(request, self.adapters.unload)
+
+    async def _change_adapters(
+        self, request: Request, change: Callable[[dict[str, Any]], Coroutine[Any, Any, str | _core.HttpError]]
+    ) -> Response:
+        body = await self._read(request)
+        if isinstance(body, Response):
+            return body
+        value = await off_loop(len(body), _object, body)
+        done = value if isinstance(value, _core.HttpError) else await change(value)
+        return PlainTextResponse(done) if isinstance(done, str) else error_response(done)
+
+
+def _object(body: bytes) -> dict[str, Any] | _core.HttpError:
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        return _core.HttpError(400, f"the body must be JSON: {error}")
+    return value if isinstance(value, dict) else _core.HttpError(400, "the body must be a JSON object")
 
 
 async def _change(work: Coroutine[Any, Any, None]) -> Response:

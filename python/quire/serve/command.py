@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
 import logging
 import os
 from functools import partial
@@ -40,6 +41,8 @@ _HELP = {
     "tool_parser": "how the model writes tool calls, by vLLM's names",
     "chat_template": "Jinja, or a file that has it, instead of the model's own",
     "return_tokens_as_token_ids": 'log-probabilities name tokens "token_id:17"',
+    "lora_modules": 'adapters to begin with, with --enable-lora: name=path, or {"name": "a", "path": "b"}',
+    "lora_root": "the folder that adapters must lie in that requests load; without it anywhere",
     "page": "a page at / to talk to the model and to watch the engine",
     "enable_admin": "routes that change the engine",
     "vllm_metrics": "/metrics has vLLM's names, too",
@@ -100,7 +103,21 @@ def _read(name: str, kind: Any, text: str) -> Any:
             return kind(text)
         except ValueError:
             raise ValueError(f"{name} must be a number, got '{text:.100}'") from None
+    if name == "lora_modules" and text.lstrip().startswith(("[", "{")):
+        return _json_texts(name, text)
     return text.split(",") if kind == tuple[str, ...] else text
+
+
+def _json_texts(name: str, text: str) -> list[str]:
+    """An array of texts and objects, or one object; an object stays JSON."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(
+            f"{name} must be texts between commas, or JSON, got '{text:.100}': {error}"
+        ) from None
+    values = value if isinstance(value, list) else [value]
+    return [one if isinstance(one, str) else json.dumps(one) for one in values]
 
 
 def run_serve(args: argparse.Namespace) -> int:
@@ -112,8 +129,11 @@ def run_serve(args: argparse.Namespace) -> int:
     config.check_tls()
     config.check_parsers()
     config.template_text()
-    from quire.config import dump_config, make_engine_config
+    from quire.config import dump_config, given_fields, make_engine_config
 
+    if config.lora_modules:
+        enable_lora = given_fields(args).get("enable_lora")
+        config.check_lora_modules(enable_lora is not None and enable_lora.value, config.served_model_name)
     if args.dump_config:
         print(dump_config(make_engine_config(args, model=DEMO_MODEL)), end="")
         print(dump_serve_config(config), end="")

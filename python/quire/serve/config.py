@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from quire.lora import LoRARequest
 
 
 @dataclass(frozen=True)
@@ -40,8 +45,11 @@ class ServeConfig:
     tool_parser: str = ""
     chat_template: str = ""  # Jinja, or the path of a file that has it
     return_tokens_as_token_ids: bool = False
+    # Adapters to begin with, each "name=path" or vLLM's JSON, {"name": ..., "path": ...}.
+    lora_modules: tuple[str, ...] = ()
+    lora_root: str = ""  # adapters that requests load must lie in this folder; empty: anywhere
     page: bool = True  # a page at "/" to talk to the model and to watch the engine
-    enable_admin: bool = False  # routes that change the engine: /pause, /resume, /reset_prefix_cache, ...
+    enable_admin: bool = False  # routes that change the engine: /pause, /v1/load_lora_adapter, ...
     vllm_metrics: bool = False  # /metrics has vLLM's names beside Quire's
     log_level: str = "info"  # debug, info, warning or error
     log_file: str | None = None  # JSON lines go there; without it to stderr
@@ -73,12 +81,44 @@ class ServeConfig:
             raise ValueError(
                 "ssl_cert_reqs needs ssl_certfile, ssl_keyfile and ssl_ca_certs; give all, or leave it at 0"
             )
+        if self.lora_root and not os.path.isdir(self.lora_root):
+            raise ValueError(f"lora_root must be a folder that there is, got {self.lora_root!r}")
+        if self.lora_modules:
+            self._check_lora_names()
         endpoint = self.otlp_traces_endpoint
         if endpoint is not None and not endpoint.startswith(("http://", "https://")):
             raise ValueError(
                 "otlp_traces_endpoint must be a URL like http://localhost:4318/v1/traces, "
                 f"got {endpoint[:200]!r}"
             )
+
+    def _check_lora_names(self) -> None:
+        seen: set[str] = set()
+        for module in self.lora_requests():
+            if module.lora_name in seen:
+                raise ValueError(f"lora_modules has '{module.lora_name}' twice; give each a name of its own")
+            seen.add(module.lora_name)
+
+    def lora_requests(self) -> list[LoRARequest]:
+        """The adapters of ``lora_modules``. Raises ValueError for an entry that is none."""
+        return [_lora_module(text) for text in self.lora_modules]
+
+    def check_lora_modules(self, enable_lora: bool, model_names: Collection[str]) -> None:
+        """Raises ValueError, naming it, for an adapter that the engine or the model's names leave no room
+        for, or that is not there."""
+        modules = self.lora_requests()
+        if modules and not enable_lora:
+            raise ValueError("lora_modules needs enable_lora; give --enable-lora, too")
+        for module in modules:
+            if module.lora_name in model_names:
+                raise ValueError(
+                    f"lora_modules: '{module.lora_name}' is the model's own name; choose another"
+                )
+            if not os.path.isdir(module.lora_path):
+                raise ValueError(
+                    f"lora_modules: '{module.lora_name}': {str(module.lora_path)!r} is no directory that "
+                    "there is; give one with adapter_config.json, as PEFT saves them"
+                )
 
     def check_tls(self) -> None:
         """Raises ValueError, naming the field, for files that TLS cannot begin with."""
@@ -147,6 +187,35 @@ class ServeConfig:
             if not key or not key.isascii() or any(c.isspace() for c in key):
                 raise ValueError("api_key must be ASCII text without white space, at least one character")
         return [key.encode() for key in keys]
+
+
+def _lora_module(text: str) -> LoRARequest:
+    from quire.lora import LoRARequest
+
+    expected = 'lora_modules must be name=path, or JSON like {"name": "a", "path": "b"}, got '
+    if not text.lstrip().startswith("{"):
+        name, _, path = text.partition("=")
+        values: dict[str, Any] = {"name": name, "path": path}
+    else:
+        try:
+            values = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{expected}{text[:200]!r}: {error}") from None
+    for key, value in values.items():
+        if key not in ("name", "path", "base_model_name", "is_3d_lora_weight"):
+            raise ValueError(f"{expected}{text[:200]!r}: '{key:.100}' is no key of it")
+        # There is one model, whatever it is called in vLLM's.
+        if key == "base_model_name" and not isinstance(value, str | None):
+            raise ValueError(f"{expected}{text[:200]!r}: base_model_name must be a text")
+        if key == "is_3d_lora_weight" and value not in (False, None):
+            raise ValueError(f"{expected}{text[:200]!r}: is_3d_lora_weight: adapters do not change experts")
+    for key in ("name", "path"):
+        if not isinstance(values.get(key), str) or not values[key]:
+            raise ValueError(f"{expected}{text[:200]!r}, whose {key} is missing")
+    try:
+        return LoRARequest(values["name"], lora_path=values["path"])
+    except ValueError as error:
+        raise ValueError(f"lora_modules: {error}") from None
 
 
 _SECRETS = ("api_key",)

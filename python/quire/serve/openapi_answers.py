@@ -36,7 +36,14 @@ def _completion(kind: str, **of_choice: Any) -> dict[str, Any]:
     )
 
 
-_MODEL = _object("id object owned_by", id=_TEXT, object={"const": "model"}, owned_by=_TEXT)
+_MODEL = _object(
+    "id object owned_by root parent",
+    id=_TEXT,
+    object={"const": "model"},
+    owned_by=_TEXT,
+    root=_TEXT,
+    parent=_TEXT_OR_NULL,
+)
 _MODELS: dict[str, Any] = {"type": "array", "items": _MODEL}
 _TOKENIZED = _object("count tokens max_model_len", count=_COUNT, tokens=_IDS, max_model_len=_COUNT)
 _MESSAGE = _object("role content", role={"const": "assistant"}, content=_TEXT_OR_NULL)
@@ -97,6 +104,8 @@ _ANSWERS: dict[str, dict[str, Any] | str] = {
     "/version": _json(_object("version", version=_TEXT)),
     "/is_sleeping": _json(_object("is_sleeping", is_sleeping={"type": "boolean"})),
     "/metrics": {"text/plain": {"schema": _TEXT}},
+    "/v1/load_lora_adapter": {"text/plain": {"schema": _TEXT}},
+    "/v1/unload_lora_adapter": {"text/plain": {"schema": _TEXT}},
     **dict.fromkeys(("/health", "/ping", "/ready"), _NOTHING),
     **dict.fromkeys(("/pause", "/resume", "/sleep", "/wake_up", "/reset_prefix_cache"), _NOTHING),
 }
@@ -109,6 +118,8 @@ _EXAMPLES: dict[str, dict[str, Any]] = {
     "/v1/responses": {"input": "Who are you?", "max_output_tokens": 8},
     "/tokenize": {"prompt": "Once upon a time"},
     "/detokenize": {"tokens": [1, 2, 3]},
+    "/v1/load_lora_adapter": {"lora_name": "sql", "lora_path": "adapters/sql"},
+    "/v1/unload_lora_adapter": {"lora_name": "sql"},
 }
 # Of the bodies that are read in Python.
 _BODIES = {
@@ -123,6 +134,14 @@ _BODIES = {
         return_token_strs={"type": "boolean"},
     ),
     "/detokenize": _object("tokens", tokens=_IDS),
+    "/v1/load_lora_adapter": _object(
+        "lora_name lora_path",
+        lora_name=_TEXT,
+        lora_path=_TEXT,
+        load_inplace={"const": False},
+        is_3d_lora_weight={"const": False},
+    ),
+    "/v1/unload_lora_adapter": _object("lora_name", lora_name=_TEXT, lora_int_id={"type": "integer"}),
 }
 
 

@@ -118,6 +118,7 @@ inline KernelTable fake_kernel_table() {
   table.activate_and_mul = fake::Queued<&T::activate_and_mul>::launch;
   table.gather_rows = fake::Queued<&T::gather_rows>::launch;
   table.linear = fake::Queued<&T::linear>::launch;
+  table.add_lora = fake::Queued<&T::add_lora>::launch;
   table.write_kv_cache = fake::Queued<&T::write_kv_cache>::launch;
   table.paged_attention = fake::Queued<&T::paged_attention>::launch;
   table.apply_logit_bias = fake::Queued<&T::apply_logit_bias>::launch;

@@ -72,6 +72,7 @@ struct Mix {
   std::vector<KVCacheSpec> layers = {shadow_spec(kBlockSize)};
   int num_drafts = 0;
   int64_t recorder_bytes = 16 << 20;
+  int32_t max_loras = 0;  // of seven
 };
 void PrintTo(const Mix& mix, std::ostream* out) { *out << mix.name; }
 
@@ -109,6 +110,8 @@ TEST_P(RandomOperationsTest, OutputsAreRightEveryBlockComesBackAndTheRecordingRe
   config.enable_prefix_caching = mix.caching;
   config.long_prefill_token_threshold = mix.threshold;
   config.flight_recorder_bytes = mix.recorder_bytes;
+  config.enable_lora = mix.max_loras > 0;
+  config.max_loras = std::max(mix.max_loras, 1);
   config.flight_recorder_minutes = 1e6;
   constexpr int32_t kMaxModelLen = 200;
   Harness harness(
@@ -157,6 +160,10 @@ TEST_P(RandomOperationsTest, OutputsAreRightEveryBlockComesBackAndTheRecordingRe
       message.priority = uniform(-2, 2);
       message.user = std::string(1, static_cast<char>('a' + uniform(0, 2)));
       message.arrival_time = harness.now;
+      if (mix.max_loras > 0) {
+        message.lora_id = static_cast<LoraId>(uniform(0, 7));
+        message.lora_name = message.lora_id == 0 ? "" : str("adapter", message.lora_id);
+      }
       if (uniform(0, 15) == 0) message.deadline = harness.now + 0.1 * uniform(0, 20);
       sent[next_id] = request;
       live.push_back(next_id);
@@ -245,6 +252,10 @@ std::vector<Mix> mixes() {
       {"drafts_in_flight", 2, "priority", true, 0, {full}, 3, kSmall},
       {"drafts_and_window", 3, "fair", true, 24, {full, window}, 3},
       {"small_ring", 1, "fcfs", true, 0, {full}, 0, kSmall},
+      {"loras", 1, "fcfs", true, 0, {full}, 0, kSmall, 2},
+      {"loras_in_flight", 3, "priority", true, 24, {full}, 3, kSmall, 1},
+      {"loras_cache_aware", 2, "cache_aware", true, 0, {full}, 0, kSmall, 3},
+      {"loras_fair", 2, "fair", true, 24, {full, window}, 0, kSmall, 2},
   };
 }
 

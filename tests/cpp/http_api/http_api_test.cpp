@@ -76,9 +76,15 @@ TEST(HttpBodyTest, ASchemasPropertiesKeepTheirOrder) {
             R"({"properties":{"z":{},"a":{}}})");
 }
 
-TEST(HttpBodyTest, AnotherModelIsNotFound) {
-  EXPECT_NO_THROW(read_completions(R"({"prompt": "a", "model": "other"})", config()));
-  EXPECT_THROW(read_completions(R"({"prompt": "a", "model": "nobody"})", config()), HttpModelNotFound);
+TEST(HttpBodyTest, AModelThatIsNoServedOneIsLeftToTheEngine) {
+  const auto other_model = [](const std::string& model) {
+    return read_completions(R"({"prompt": "a", "model": )" + model + "}", config()).other_model;
+  };
+  EXPECT_EQ(other_model("\"other\""), "");
+  EXPECT_EQ(other_model("\"\""), "");
+  EXPECT_EQ(other_model("null"), "");
+  EXPECT_EQ(other_model("\"adapter\""), "adapter");
+  EXPECT_EQ(refusal(R"({"prompt": "a", "model": 1})"), "model must be a string");
 }
 
 RequestOutput delta(const std::string& id, int32_t index, const std::string& text, bool finished = false) {

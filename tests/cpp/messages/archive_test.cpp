@@ -29,6 +29,9 @@ EngineCoreRequest sample_request() {
   request.bad_words_token_ids = std::vector<std::vector<int32_t>>{{5}, {6, 7}};
   request.priority = -2;
   request.cache_salt = "salt";
+  request.lora_name = "lora";
+  request.lora_id = 6;
+  request.lora_version = 2;
   return request;
 }
 
@@ -58,6 +61,9 @@ TEST(ArchiveTest, ARequestComesBackAsItWas) {
   EXPECT_EQ(*received.bad_words_token_ids, *sent.bad_words_token_ids);
   EXPECT_EQ(received.priority, -2);
   EXPECT_EQ(received.cache_salt, "salt");
+  EXPECT_EQ(received.lora_name, "lora");
+  EXPECT_EQ(received.lora_id, 6U);
+  EXPECT_EQ(received.lora_version, 2U);
 }
 
 TEST(ArchiveTest, EverySamplingFieldRoundTrips) {
@@ -72,16 +78,8 @@ TEST(ArchiveTest, EverySamplingFieldRoundTrips) {
 SchedulerOutput sample_scheduler_output() {
   SchedulerOutput scheduler_output;
   scheduler_output.step_id = 7;
-  scheduler_output.scheduled_new_reqs.push_back({1,
-                                                 {1, 2},
-                                                 {3},
-                                                 {},
-                                                 7,
-                                                 {0},
-                                                 std::vector<std::vector<int32_t>>{{8, 9}, {10}},
-                                                 5,
-                                                 {{"cat", 1, 2}},
-                                                 "lora"});
+  scheduler_output.scheduled_new_reqs.push_back(
+      {1, {1, 2}, {3}, {}, 7, {0}, std::vector<std::vector<int32_t>>{{8, 9}, {10}}, 5, {{"cat", 1, 2}}, 6});
   scheduler_output.scheduled_reqs = {{1, 2, 0, 0, 1, 1, 0, 0}, {2, 3, 16, 2, 0, 0, 1, 0}};
   scheduler_output.new_block_ids.clear(2);
   scheduler_output.new_block_ids.push(4);
@@ -92,6 +90,8 @@ SchedulerOutput sample_scheduler_output() {
   scheduler_output.scheduled_encoder_inputs = {{1, 0}};
   scheduler_output.free_encoder_mm_hashes = {"dog"};
   scheduler_output.kv_extents = {{1, 5, 6, 1}};
+  scheduler_output.kv_copies = {{2, 3, 4}};
+  scheduler_output.lora_loads = {{6, 1}};
   scheduler_output.kv_connector_metadata = "load";
   scheduler_output.total_num_scheduled_tokens = 5;
   scheduler_output.preempted_req_ids = {3};

@@ -15,9 +15,10 @@
 namespace quire {
 namespace {
 
-std::vector<std::byte> header_bytes() {
+std::vector<std::byte> header_bytes(int32_t max_loras = 0) {
   RecordingHeader header;
   header.model = "test";
+  header.scheduler.max_loras = max_loras;
   std::vector<std::byte> bytes;
   Writer writer(bytes);
   writer(header);
@@ -46,7 +47,7 @@ std::string refusal(std::span<const std::byte> bytes) {
 
 // Seeds of another version would be refused before anything in them is looked at.
 TEST(FlightRecorderTest, SeedsOfTheFuzzerReplay) {
-  for (const std::string name : {"fcfs", "priority", "fair", "connector", "beams"}) {
+  for (const std::string name : {"fcfs", "priority", "fair", "connector", "beams", "loras"}) {
     const ReplayReport report = replay_recording("tests/fuzz/seeds/recording_fuzz/" + name);
     EXPECT_EQ(report.divergence, "") << name;
     EXPECT_GT(report.num_steps, 20U) << name;
@@ -125,6 +126,17 @@ TEST(FlightRecorderTest, OneRecordsWhileOthersLook) {
 TEST(FlightRecorderTest, AFileThatCannotBeWrittenIsSaid) {
   const FlightRecorder recorder(1 << 14, 1e9, header_bytes());
   EXPECT_THROW(recorder.dump("/nowhere/at/all.rec"), InvalidArgument);
+}
+
+TEST(RecordingTest, SlotsOfAdaptersThatItsSnapshotHasNotAreRefused) {
+  for (const int32_t max_loras : {-1, 1, 1 << 30}) {
+    FlightRecorder recorder(1 << 14, 1e9, header_bytes(max_loras));
+    recorder.record_snapshot(1.0, {});
+    const auto bytes = dumped(recorder);
+    ReplayObserver nobody;
+    const std::string error = error_of([&] { replay(Recording::parse(bytes), nobody); });
+    EXPECT_NE(error.find("another number of adapters"), std::string::npos) << error;
+  }
 }
 
 TEST(RecordingTest, TornForeignAndDamagedFilesAreRefusedWithTheirOffset) {

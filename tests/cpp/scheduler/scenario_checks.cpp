@@ -14,6 +14,9 @@ void ScenarioRunner::check_values(const ScenarioLine& line, const SchedulerOutpu
   if (scheduler_output && !line.values.contains("preempted")) {
     EXPECT_EQ(names(scheduler_output->preempted_req_ids), "-");
   }
+  if (scheduler_output && !line.values.contains("lora_loads")) {
+    EXPECT_EQ(scheduler_output->lora_loads, std::vector<LoraLoad>());
+  }
   for (const auto& [key, expected] : line.values) {
     std::vector<std::string> found;
     if (key == "free") {
@@ -64,6 +67,9 @@ void ScenarioRunner::check_values(const ScenarioLine& line, const SchedulerOutpu
         found.push_back(name_of(input.request_id) + ":" + std::to_string(input.input_index));
     } else if (scheduler_output && key == "encoder_freed") {
       found = scheduler_output->free_encoder_mm_hashes;
+    } else if (scheduler_output && key == "lora_loads") {
+      for (const LoraLoad& load : scheduler_output->lora_loads)
+        found.push_back(std::to_string(load.lora_id) + ":" + std::to_string(load.slot));
     } else if (scheduler_output && key == "meta") {
       found = {scheduler_output->kv_connector_metadata};
     } else if (scheduler_output && key == "new_blocks") {

@@ -157,6 +157,7 @@ void ScenarioRunner::make_engine(const ScenarioLine& line) {
   config.max_num_encoder_input_tokens = number("max_num_encoder_input_tokens", 0);
   config.encoder_cache_size = number("encoder_cache_size", 0);
   config.disable_chunked_mm_input = number("disable_chunked_mm_input", 0) != 0;
+  config.max_loras = number("max_loras", 0);
   if (line.text("kv_load_failure_policy") == "fail")
     config.kv_load_failure_policy = SchedulerConfig::KVLoadFailure::kFail;
 
@@ -228,6 +229,8 @@ void ScenarioRunner::add(const ScenarioLine& line) {
   request.user = line.text("user");
   request.cache_salt = line.text("cache_salt");
   request.lora_name = line.text("lora_name");
+  request.lora_id = static_cast<LoraId>(line.number("lora", 0));
+  request.lora_version = static_cast<uint32_t>(line.number("lora_version", 0));
   // images=cat@4+6: an input called cat, at token 4, of 6 embeddings.
   for (const std::string& image : split(line.text("images"), ',')) {
     const size_t at = image.find('@');

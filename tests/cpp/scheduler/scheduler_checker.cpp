@@ -59,6 +59,7 @@ void SchedulerChecker::finish() {
     check();
   }
   require(scheduler_->reset_prefix_cache(), "a block is still in use");
+  require(scheduler_->lora_manager().num_running() == 0, "an adapter is still in use");
   const SchedulerStats stats = scheduler_->stats();
   require(stats.num_waiting_tokens == 0 && stats.num_prefill_tokens == 0 && stats.num_wasted_slots == 0 &&
               stats.num_used_slots == 0 && stats.num_waiting_reqs == 0,
@@ -74,21 +75,22 @@ void SchedulerChecker::finish() {
 
 std::string SchedulerChecker::describe() const {
   const SchedulerConfig& c = config_;
-  std::string text = str(
-      c.policy, " seqs=", c.max_num_seqs, " tokens=", c.max_num_batched_tokens,
-      " flight=", c.max_in_flight_steps, " chunked=", c.enable_chunked_prefill,
-      " threshold=", c.long_prefill_token_threshold, " partial=", c.max_num_partial_prefills, "/",
-      c.max_long_partial_prefills, " caching=", c.enable_prefix_caching,
-      " isl=", c.scheduler_reserve_full_isl, " watermark=", c.watermark,
-      " lookahead=", c.num_lookahead_tokens, " drafts=", num_drafts_, " padding=", c.num_padding_drafts,
-      " encoder=", c.max_num_encoder_input_tokens, "/", c.encoder_cache_size, "/", c.disable_chunked_mm_input,
-      " connector=", connector_ != nullptr, " blocks=", num_free_at_start_, " groups=", policies_.size());
+  std::string text =
+      str(c.policy, " seqs=", c.max_num_seqs, " tokens=", c.max_num_batched_tokens,
+          " flight=", c.max_in_flight_steps, " chunked=", c.enable_chunked_prefill,
+          " threshold=", c.long_prefill_token_threshold, " partial=", c.max_num_partial_prefills, "/",
+          c.max_long_partial_prefills, " caching=", c.enable_prefix_caching,
+          " isl=", c.scheduler_reserve_full_isl, " watermark=", c.watermark,
+          " lookahead=", c.num_lookahead_tokens, " drafts=", num_drafts_, " padding=", c.num_padding_drafts,
+          " encoder=", c.max_num_encoder_input_tokens, "/", c.encoder_cache_size, "/",
+          c.disable_chunked_mm_input, " loras=", c.max_loras, " connector=", connector_ != nullptr,
+          " blocks=", num_free_at_start_, " groups=", policies_.size());
   for (const auto& [id, model] : live_) {
     const Request& r = *scheduler_->find_request(id);
     text += str("\n  ", id, " ", status_name(r.status()), " tokens=", r.num_tokens(),
                 " computed=", r.num_computed_tokens(), " placeholders=", r.num_output_placeholders(),
                 " drafts=", r.spec_token_ids().size(), " slots=", r.num_slots(),
-                " preempted=", r.num_preemptions());
+                " preempted=", r.num_preemptions(), " lora=", r.lora_id());
   }
   return text;
 }
@@ -149,6 +151,8 @@ void SchedulerChecker::make_scheduler() {
     config_.kv_load_failure_policy = static_cast<SchedulerConfig::KVLoadFailure>(choose_(2));
     config_.num_padding_drafts = 0;
   }
+  if (choose_(3) == 0) config_.max_loras = pick({1, 2, 4});
+  lora_slots_.resize(static_cast<size_t>(config_.max_loras));
   for (const KVCacheGroup& group : kv_cache.groups) policies_.emplace_back(group.spec);
   scheduler_ = std::make_unique<Scheduler>(config_, kv_cache, std::move(parts));
   num_free_at_start_ = scheduler_->stats().num_free_blocks;
@@ -170,6 +174,10 @@ void SchedulerChecker::add() {
   if (choose_(8) == 0) request.deadline = now_ + 1.0;
   request.user = std::string(1, static_cast<char>('a' + choose_(3)));
   if (choose_(4) == 0) request.cache_salt = "salt";
+  if (config_.max_loras > 0) {
+    request.lora_id = choose_(6);
+    if (request.lora_id > 0) request.lora_name = str("adapter", request.lora_id);
+  }
   if (config_.encoder_cache_size > 0) {
     for (int32_t at = static_cast<int32_t>(choose_(8)); at + 4 <= length && choose_(4) > 0; at += 5) {
       const int32_t num_embeds = std::min<int32_t>(4 + static_cast<int32_t>(choose_(5)), length - at);

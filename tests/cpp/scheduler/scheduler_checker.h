@@ -72,6 +72,8 @@ class SchedulerChecker {
   void schedule();
   // Nobody starves: the first in line begins unless something is truly short.
   void check_admission(const SchedulerOutput& scheduler_output);
+  // Adapters lie where the loads so far have brought them.
+  void check_loras(const SchedulerOutput& scheduler_output);
   void collect(bool trouble);
   void report_transfers(Step& step, ModelRunnerOutput& result, bool trouble);
   // What must hold between any two calls.
@@ -86,6 +88,7 @@ class SchedulerChecker {
   std::unique_ptr<Scheduler> scheduler_;
   std::map<RequestId, Model> live_;
   std::deque<Step> in_flight_;
+  std::vector<LoraId> lora_slots_;  // what the workers have in each; 0: nothing
   RequestId last_id_ = 0;
   StepId last_step_ = 0;
   int32_t num_drafts_ = 0;

@@ -108,10 +108,36 @@ void SchedulerChecker::schedule() {
     require(request != nullptr, "an encoder input of nobody");
     num_embeds += request->mm_features().at(static_cast<size_t>(input.input_index)).num_embeds;
   }
+  check_loras(scheduler_output);
   require(num_embeds <= config_.max_num_encoder_input_tokens, num_embeds, " embeddings in a step");
   require(scheduler_->encoder_cache_manager().num_free() >= 0, "encoder cache over-full");
   if (connector_) step.loaded = connector_->loaded_now;
   in_flight_.push_back(std::move(step));
+}
+
+void SchedulerChecker::check_loras(const SchedulerOutput& scheduler_output) {
+  std::set<int32_t> changed;
+  for (const LoraLoad& load : scheduler_output.lora_loads) {
+    require(load.slot >= 0 && load.slot < config_.max_loras, "adapter ", load.lora_id, " in slot ",
+            load.slot);
+    require(changed.insert(load.slot).second, "slot ", load.slot, " is filled twice");
+    require(std::ranges::find(lora_slots_, load.lora_id) == lora_slots_.end(), "adapter ", load.lora_id,
+            " lies there already");
+    lora_slots_[static_cast<size_t>(load.slot)] = load.lora_id;
+  }
+  std::set<LoraId> used;
+  for (const ScheduledRequest& s : scheduler_output.scheduled_reqs) {
+    const LoraId id = scheduler_->find_request(s.request_id)->lora_id();
+    require(id == 0 || std::ranges::find(lora_slots_, id) != lora_slots_.end(), "request ", s.request_id,
+            " is scheduled without its adapter ", id);
+    used.insert(id);
+  }
+  for (const LoraLoad& load : scheduler_output.lora_loads)
+    require(used.contains(load.lora_id), "adapter ", load.lora_id, " is loaded for nobody");
+  for (const NewRequestData& data : scheduler_output.scheduled_new_reqs) {
+    require(data.lora_id == scheduler_->find_request(data.request_id)->lora_id(), "request ", data.request_id,
+            " is told with adapter ", data.lora_id);
+  }
 }
 
 void SchedulerChecker::check_admission(const SchedulerOutput& scheduler_output) {
@@ -127,6 +153,12 @@ void SchedulerChecker::check_admission(const SchedulerOutput& scheduler_output) 
     const Request* request = scheduler_->find_request(id);
     num_running += request->is_running();
     if (request->is_running()) continue;
+    // Passed over while there is no slot for its adapter, but not by any number of others.
+    if (request->lora_id() != 0 && !scheduler_->lora_manager().has_room(request->lora_id())) {
+      require(request->num_overtaken() <= 128, "request ", id, " is overtaken for ever");
+      if (request->num_overtaken() == 128) return;
+      continue;
+    }
     if (!oldest || request->arrival_order() < oldest->arrival_order()) oldest = request;
   }
   if (!oldest || oldest->num_output_placeholders() > 0 ||
@@ -169,6 +201,17 @@ void SchedulerChecker::check() const {
       for (BlockId block : ids) owners[g].at(static_cast<size_t>(block)) += block != kNullBlock;
     }
   }
+  std::set<LoraId> loras;
+  for (const auto& [id, model] : live_) {
+    const Request& request = *scheduler_->find_request(id);
+    if (!request.holds_lora()) continue;
+    require(request.is_running() && request.lora_id() != 0, "request ", id, " holds an adapter");
+    loras.insert(request.lora_id());
+    require(std::ranges::find(lora_slots_, request.lora_id()) != lora_slots_.end(), "request ", id,
+            " runs without its adapter");
+  }
+  require(std::ssize(loras) == scheduler_->lora_manager().num_running(), loras.size(), " adapters run, not ",
+          scheduler_->lora_manager().num_running());
   require(num_running <= config_.max_num_seqs, num_running, " requests run");
   require(stats.num_waiting_reqs == num_waiting, stats.num_waiting_reqs, " wait, not ", num_waiting);
   require(stats.num_waiting_tokens == waiting_tokens, "waiting_tokens ", stats.num_waiting_tokens, ", not ",

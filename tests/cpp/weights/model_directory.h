@@ -39,20 +39,21 @@ struct NamedTensor {
   std::string bytes;
 };
 
-inline void write_safetensors(const ModelDirectory& directory, const std::vector<NamedTensor>& tensors) {
-  std::string header, data;
+inline void write_safetensors(const ModelDirectory& directory, const std::vector<NamedTensor>& tensors,
+                              const std::string& file_name = "model.safetensors") {
+  std::string header = "{", data;
   for (const NamedTensor& tensor : tensors) {
     std::string shape;
     for (const int64_t size : tensor.shape) shape += (shape.empty() ? "" : ",") + std::to_string(size);
     header +=
-        str(header.empty() ? "{" : ",", '"', tensor.name, R"(":{"dtype":")", tensor.dtype, R"(","shape":[)",
+        str(header.size() > 1 ? "," : "", '"', tensor.name, R"(":{"dtype":")", tensor.dtype, R"(","shape":[)",
             shape, R"(],"data_offsets":[)", data.size(), ",", data.size() + tensor.bytes.size(), "]}");
     data += tensor.bytes;
   }
   header += "}";
   uint64_t length = header.size();
   std::string file(reinterpret_cast<const char*>(&length), sizeof length);
-  directory.write("model.safetensors", file + header + data);
+  directory.write(file_name, file + header + data);
 }
 
 }  // namespace quire

@@ -226,7 +226,7 @@ TEST(RequestAdapterTest, AnErrorIsShortWhateverTheClientNamed) {
        {error(with_outputs(text_request("Once"), {name})),
         error(with(text_request("Once"), bool_input(name, true))),
         error(with(text_request("Once"), RequestParameter{name, std::string("\xFF")})),
-        error(with(text_request("Once"), string_input("lora_name", name)))}) {
+        error(with(text_request("Once", R"({"lora_name": "mine"})"), string_input("lora_name", name)))}) {
     EXPECT_LT(message.size(), 300U);
     EXPECT_TRUE(mentions(message, shown)) << message.substr(0, 300);
   }
@@ -391,11 +391,86 @@ TEST(RequestAdapterTest, StopWordsAndTheEndAreCheckedByTheirNames) {
                        "end_id must be at least 0, got -1"));
 }
 
-TEST(RequestAdapterTest, AnAdapterIsRefusedByNameWhereverItIsNamed) {
-  EXPECT_TRUE(mentions(error(text_request("Once", R"({"lora_name": "mine"})")), "mine"));
-  EXPECT_TRUE(mentions(error(with(text_request("Once"), string_input("lora_name", "mine"))), "mine"));
-  EXPECT_EQ(error(text_request("Once", R"({"lora_name": null, "max_tokens": 5})")), "");
-  EXPECT_EQ(error(text_request("Once", R"({"lora_name": ""})")), "");
+TEST(RequestAdapterTest, AnAdapterIsNamedInOnePlaceOrAlikeInSeveral) {
+  const char* json = R"({"lora_name": "mine", "max_tokens": 5})";
+  const RequestParameter parameter{"lora_name", std::string("mine")};
+  const Input input = string_input("lora_name", "mine");
+  for (const ClientRequest& request :
+       {text_request("Once", json), with(text_request("Once"), parameter), with(text_request("Once"), input),
+        with(with(text_request("Once", json), parameter), input),
+        with(text_request("Once", json), string_input("lora_name", "")),
+        with(text_request("Once", R"({"lora_name": null})"), input)}) {
+    EXPECT_EQ(adapt(request).request.lora_name, "mine");
+  }
+  EXPECT_EQ(adapt(text_request("Once", R"({"lora_name": null})")).request.lora_name, "");
+  EXPECT_EQ(adapt(text_request("Once", R"({"lora_name": ""})")).request.lora_name, "");
+  EXPECT_EQ(error(with(with(text_request("Once", R"({"lora_name": "b"})"), parameter),
+                       string_input("lora_name", "b"))),
+            "lora_name is 'b' in the input, but 'mine' in the parameter; give it once");
+  EXPECT_EQ(error(with(text_request("Once", json), string_input("lora_name", "Mine"))),
+            "lora_name is 'Mine' in the input, but 'mine' in sampling_parameters; give it once");
+  EXPECT_TRUE(mentions(error(with(text_request("Once"), string_input("lora_name", "\xFF"))), "UTF-8"));
+  EXPECT_TRUE(mentions(error(with(text_request("Once"), RequestParameter{"lora_name", true})), "lora_name"));
+}
+
+AdaptedRequest adapt_control(std::vector<RequestParameter> parameters, std::vector<Input> inputs = {}) {
+  IncomingRequest incoming;
+  for (const Input& input : inputs)
+    incoming.inputs.push_back({input.name, input.datatype, input.shape, input.buffers.at(0)});
+  incoming.parameters = std::move(parameters);
+  ModelSettings model;
+  model.lora_control = true;
+  return adapt_request(incoming, model);
+}
+
+std::string control_error(std::vector<RequestParameter> parameters, std::vector<Input> inputs = {}) {
+  try {
+    adapt_control(std::move(parameters), std::move(inputs));
+    return "";
+  } catch (const InvalidArgument& complaint) {
+    return complaint.what();
+  }
+}
+
+TEST(RequestAdapterTest, AdaptersAreLoadedUnloadedAndListedWithoutAPrompt) {
+  using Action = LoraControl::Action;
+  const RequestParameter name{"lora_name", std::string("mine")};
+  const RequestParameter path{"lora_path", std::string("a/b")};
+  const AdaptedRequest load = adapt_control({{"load_lora", true}, name, path, {"unload_lora", false}});
+  EXPECT_EQ(load.lora_control.action, Action::kLoad);
+  EXPECT_EQ(load.lora_control.lora_name, "mine");
+  EXPECT_EQ(load.lora_control.lora_path, "a/b");
+  const AdaptedRequest unload = adapt_control({{"unload_lora", true}}, {string_input("lora_name", "mine")});
+  EXPECT_EQ(unload.lora_control.action, Action::kUnload);
+  EXPECT_EQ(unload.lora_control.lora_name, "mine");
+  EXPECT_EQ(adapt_control({{"list_loras", true}, {"x-header", std::string("y")}}).lora_control.action,
+            Action::kList);
+  const AdaptedRequest plain = adapt_control({{"load_lora", false}}, {string_input("text_input", "Once")});
+  EXPECT_EQ(plain.lora_control.action, Action::kNone);
+  EXPECT_EQ(plain.request.prompt, "Once");
+}
+
+TEST(RequestAdapterTest, ABadControlRequestIsRefused) {
+  const RequestParameter name{"lora_name", std::string("mine")};
+  const RequestParameter path{"lora_path", std::string("a/b")};
+  EXPECT_TRUE(mentions(control_error({{"load_lora", true}, path}), "needs lora_name"));
+  EXPECT_TRUE(mentions(control_error({{"load_lora", true}, name}), "needs lora_path"));
+  EXPECT_TRUE(mentions(control_error({{"unload_lora", true}}), "needs lora_name"));
+  EXPECT_TRUE(mentions(control_error({{"unload_lora", true}, name, path}), "'lora_path'"));
+  EXPECT_TRUE(mentions(control_error({{"unload_lora", true}, name, {"list_loras", true}}), "not both"));
+  EXPECT_TRUE(
+      mentions(control_error({{"list_loras", true}}, {string_input("text_input", "x")}), "'text_input'"));
+  EXPECT_TRUE(mentions(control_error({{"list_loras", true}, {"max_tokens", int64_t{1}}}), "'max_tokens'"));
+  EXPECT_TRUE(mentions(control_error({{"list_loras", std::string("true")}}), "true or false"));
+  EXPECT_TRUE(
+      mentions(control_error({path}, {string_input("text_input", "x")}), "lora_path goes with load_lora"));
+  EXPECT_TRUE(
+      mentions(control_error({{"load_lora", true}, path, {"lora_name", std::string("\xFF")}}), "UTF-8"));
+  EXPECT_TRUE(
+      mentions(control_error({{"load_lora", true}, name, {"lora_path", std::string("\xFF")}}), "UTF-8"));
+  ClientRequest request;
+  request.parameters = {{"list_loras", true}};
+  EXPECT_TRUE(mentions(error(request), "enable_lora_control")) << "not of any model";
 }
 
 TEST(RequestAdapterTest, AnIdIsUniqueOnlyWhenItIsAnInput) {

@@ -16,8 +16,8 @@ struct LoraModule {
   int64_t num_outputs = 0;
 };
 
-// One adapter's share of one linear. Matrices are as the backend's products read a LinearWeight's data, in the
-// dtype of the linear's inputs.
+// One adapter's share of one linear. Matrices are as the backend's products read a LinearWeight's data, in
+// the dtype of the linear's inputs.
 struct LoraSlot {
   const void* a = nullptr;              // [sum of ranks, K], a module's rows behind those of the one before
   const void* b[kMaxLoraModules] = {};  // of a module with a rank: [its outputs, its rank], scaled
@@ -27,8 +27,8 @@ struct LoraSlot {
 };
 
 // The rows of a batch that have an adapter, those of one adapter side by side: segment i is
-// rows[begin[i] .. begin[i + 1]), never empty and ascending, and its adapter lies in slots[i]. No two segments
-// have the same.
+// rows[begin[i] .. begin[i + 1]), never empty and ascending, and its adapter lies in slots[i]. No two
+// segments have the same.
 struct LoraBatch {
   const int32_t* rows = nullptr;   // [begin[num_segments]]
   const int32_t* begin = nullptr;  // [num_segments + 1]

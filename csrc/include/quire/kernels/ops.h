@@ -19,6 +19,7 @@
 #include "quire/kernels/batch_ops.h"
 #include "quire/kernels/expert_ops.h"
 #include "quire/kernels/launch_context.h"
+#include "quire/kernels/lora_ops.h"
 #include "quire/kernels/peer_ops.h"
 #include "quire/kernels/tensor_view.h"
 
@@ -230,6 +231,12 @@ struct KernelTable {
   // Tokens, top_k, expert_ids and weights are the same in both. Null: call them one by one.
   void (*routed_experts)(const LaunchContext& ctx, const ExpertRoutingArgs& routing,
                          const FusedExpertsArgs& args);
+
+  // ---- low-rank adapters (lora_ops.h) -------------------------------------------------------------
+  // Scratch that `add_lora` needs for any batch within `shape`.
+  size_t (*lora_workspace_bytes)(const LoraShape& shape);
+  // Null: the backend knows no adapters.
+  void (*add_lora)(const LaunchContext& ctx, const LoraArgs& args);
 
   // ---- attention ----------------------------------------------------------------------------------
   // Once for each layer, when it is built: sets layer.kernel to the backend's best kernel for the rest of it,

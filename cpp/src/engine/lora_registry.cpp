@@ -1,0 +1,315 @@
+#include "engine/lora_registry.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "quire/error.h"
+#include "util/nearest.h"
+#include "util/str.h"
+#include "util/thread_name.h"
+
+namespace quire {
+namespace {
+
+constexpr size_t kMaxNameBytes = 512;
+
+void check_name(const std::string& name) {
+  if (name.empty() || name.size() > kMaxNameBytes) {
+    throw InvalidArgument(str("lora_name must have 1 to ", kMaxNameBytes, " bytes, got ", name.size()));
+  }
+  if (std::ranges::any_of(name, [](char c) { return static_cast<unsigned char>(c) < ' ' || c == 127; }))
+    throw InvalidArgument("lora_name must not hold control characters");
+}
+
+}  // namespace
+
+LoraRegistry::Use::Use(LoraRegistry& registry, std::shared_ptr<Adapter> adapter)
+    : registry_(registry), adapter_(std::move(adapter)) {
+  ++adapter_->num_uses;
+  adapter_->last_used = ++registry_.num_uses_;
+}
+
+LoraRegistry::Use::~Use() {
+  const std::lock_guard lock(registry_.mutex_);
+  if (--adapter_->num_uses > 0) return;
+  if (adapter_->is_removed) registry_.forget(*adapter_);
+  registry_.changed_.notify_all();  // there may be room now
+}
+
+LoraId LoraRegistry::Use::id() const { return adapter_->id; }
+uint32_t LoraRegistry::Use::version() const { return adapter_->version; }
+
+LoraRegistry::LoraRegistry(LoraLoader& loader, int32_t max_cpu_loras)
+    : loader_(loader), max_cpu_loras_(max_cpu_loras) {}
+
+LoraRegistry::~LoraRegistry() { close(); }
+
+void LoraRegistry::close() {
+  {
+    const std::lock_guard lock(mutex_);
+    is_closed_ = true;
+  }
+  changed_.notify_all();
+  const std::lock_guard adds(adding_);
+  if (thread_.joinable()) thread_.join();
+  // What waits holds adapters in use, which hold what waits.
+  std::vector<std::function<void(const std::string&)>> never_called;
+  std::deque<std::shared_ptr<Adapter>> never_read;
+  const std::lock_guard lock(mutex_);
+  never_read.swap(to_read_);
+  for (const auto& adapter : never_read)
+    std::ranges::move(std::exchange(adapter->waiting, {}), std::back_inserter(never_called));
+}
+
+std::shared_ptr<LoraRegistry::Adapter> LoraRegistry::find(const std::string& name) const {
+  const auto found = std::ranges::find_if(adapters_, [&](const auto& adapter) {
+    return !adapter->is_removed && adapter->info.lora_name == name;
+  });
+  return found == adapters_.end() ? nullptr : *found;
+}
+
+void LoraRegistry::check_is_free(const LoraRequest& request) const {
+  if (const auto other = find(request.lora_name)) {
+    throw InvalidArgument(str("lora_name '", request.lora_name, "' is that of ", other->info.lora_path,
+                              ": remove that one first, or choose another name"));
+  }
+  if (request.lora_int_id == 0) return;
+  for (const auto& other : adapters_) {
+    if (other->is_removed || other->info.lora_int_id != request.lora_int_id) continue;
+    throw InvalidArgument(str("lora_int_id ", request.lora_int_id, " is that of '", other->info.lora_name,
+                              "': choose another number, or 0 for none"));
+  }
+}
+
+LoraRegistry::Adapter* LoraRegistry::least_recently_used() const {
+  Adapter* oldest = nullptr;
+  for (const auto& adapter : adapters_) {
+    if (adapter->place != Place::kInMemory || adapter->num_uses > 0 || adapter->info.is_pinned) continue;
+    if (oldest == nullptr || adapter->last_used < oldest->last_used) oldest = adapter.get();
+  }
+  return oldest;
+}
+
+bool LoraRegistry::has_room() const {
+  return num_in_memory_ < max_cpu_loras_ || least_recently_used() != nullptr;
+}
+
+void LoraRegistry::take_room() {
+  if (num_in_memory_ >= max_cpu_loras_) {
+    Adapter* const oldest = least_recently_used();
+    if (oldest == nullptr) {
+      throw ResourceExhausted(str("all ", max_cpu_loras_,
+                                  " adapters in memory are pinned, or unfinished requests have them: raise "
+                                  "max_cpu_loras, or wait"));
+    }
+    loader_.unload(oldest->id);
+    oldest->place = Place::kOnDisk;
+    --num_in_memory_;
+  }
+  ++num_in_memory_;
+}
+
+// Nobody can ask for it any more.
+void LoraRegistry::forget(Adapter& adapter) {
+  if (adapter.place == Place::kInMemory && !is_closed_) {
+    loader_.unload(adapter.id);
+    --num_in_memory_;
+  }
+  std::erase_if(adapters_, [&](const auto& each) { return each.get() == &adapter; });
+}
+
+bool LoraRegistry::add(const LoraRequest& request) {
+  check_name(request.lora_name);
+  if (request.lora_path.empty())
+    throw InvalidArgument("lora_path is empty; give a directory with adapter_config.json");
+  if (request.lora_int_id < 0)
+    throw InvalidArgument(str("lora_int_id must be at least 1, or 0 for none, got ", request.lora_int_id));
+  const std::lock_guard adds(adding_);
+  const auto adapter = std::make_shared<Adapter>();
+  {
+    const std::lock_guard lock(mutex_);
+    if (is_closed_) throw ResourceExhausted("the engine has ended");
+    const auto there = find(request.lora_name);
+    const bool is_same = there && there->info.lora_path == request.lora_path &&
+                         (request.lora_int_id == 0 || request.lora_int_id == there->info.lora_int_id);
+    if (is_same) return false;
+    check_is_free(request);
+    take_room();
+    adapter->id = ++last_id_;
+  }
+  adapter->info.lora_name = request.lora_name;
+  adapter->info.lora_int_id = request.lora_int_id;
+  adapter->info.lora_path = request.lora_path;
+  adapter->place = Place::kComing;
+  read(*adapter);
+  const std::lock_guard lock(mutex_);
+  const auto [name, is_new] = names_.try_emplace(request.lora_name, Name{0, adapter->stamp});
+  if (!is_new && name->second.stamp != adapter->stamp)
+    name->second = {name->second.version + 1, adapter->stamp};
+  adapter->version = name->second.version;
+  adapter->last_used = ++num_uses_;
+  adapters_.push_back(adapter);
+  return true;
+}
+
+// What it throws leaves the room free again.
+void LoraRegistry::read(Adapter& adapter) {
+  LoadedLora loaded;
+  try {
+    loaded = loader_.load(adapter.id, adapter.info.lora_path);
+    if (!adapter.stamp.empty() && adapter.stamp != loaded.stamp) {
+      loader_.unload(adapter.id);
+      throw InvalidArgument(str("lora_name '", adapter.info.lora_name, "': the files of ",
+                                adapter.info.lora_path,
+                                " have changed since it was added: remove it, and add it anew"));
+    }
+  } catch (...) {
+    const std::lock_guard lock(mutex_);
+    adapter.place = Place::kOnDisk;
+    --num_in_memory_;
+    changed_.notify_all();
+    throw;
+  }
+  const std::lock_guard lock(mutex_);
+  adapter.info.rank = loaded.rank;
+  adapter.stamp = loaded.stamp;
+  adapter.place = Place::kInMemory;
+  changed_.notify_all();
+}
+
+bool LoraRegistry::remove(const std::string& name) {
+  const std::lock_guard lock(mutex_);
+  const auto adapter = find(name);
+  if (!adapter) return false;
+  adapter->is_removed = true;
+  if (adapter->num_uses == 0) forget(*adapter);
+  changed_.notify_all();
+  return true;
+}
+
+bool LoraRegistry::pin(const std::string& name) {
+  std::shared_ptr<const Use> held;
+  {
+    const std::lock_guard lock(mutex_);
+    held = use_of(name);
+  }
+  if (!held) return false;
+  load_now(*held);
+  const std::lock_guard lock(mutex_);
+  held->adapter_->info.is_pinned = true;
+  return !held->adapter_->is_removed;
+}
+
+std::vector<LoraInfo> LoraRegistry::list() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<LoraInfo> all;
+  for (const auto& adapter : adapters_) {
+    if (adapter->is_removed) continue;
+    LoraInfo& info = all.emplace_back(adapter->info);
+    info.is_loaded = adapter->place == Place::kInMemory;
+    info.num_requests = adapter->num_uses;
+  }
+  return all;
+}
+
+bool LoraRegistry::has(const std::string& name) const {
+  const std::lock_guard lock(mutex_);
+  return find(name) != nullptr;
+}
+
+std::shared_ptr<const LoraRegistry::Use> LoraRegistry::use_of(const std::string& name) {
+  auto adapter = find(name);
+  return adapter ? std::make_shared<const Use>(*this, std::move(adapter)) : nullptr;
+}
+
+std::shared_ptr<const LoraRegistry::Use> LoraRegistry::use(const std::string& name) {
+  const std::lock_guard lock(mutex_);
+  if (auto found = use_of(name)) return found;
+  std::vector<std::string> known;
+  for (const auto& adapter : adapters_)
+    if (!adapter->is_removed) known.push_back(adapter->info.lora_name);
+  const std::string shown = name.substr(0, 200);  // a request's may be long, and who is nearest a long search
+  if (known.empty())
+    throw InvalidArgument(str("lora_name '", shown, "': no adapter was added; add_lora does"));
+  throw InvalidArgument(str("lora_name '", shown, "' is no adapter's; the nearest is '",
+                            nearest_name(shown, known), "', and add_lora adds others"));
+}
+
+bool LoraRegistry::is_loaded(const Use& use, std::function<void(const std::string& error)> then) {
+  const std::lock_guard lock(mutex_);
+  Adapter& adapter = *use.adapter_;
+  if (adapter.place == Place::kInMemory) return true;
+  if (is_closed_) throw ResourceExhausted("the engine has ended");
+  if (!thread_.joinable()) {
+    thread_ = std::thread([this] {
+      name_this_thread("quire-lora");
+      run();
+    });
+  }
+  adapter.waiting.push_back(std::move(then));
+  if (adapter.waiting.size() > 1) return false;
+  to_read_.push_back(use.adapter_);
+  changed_.notify_all();
+  return false;
+}
+
+// Room comes with the end of requests, but for what stays pinned.
+bool LoraRegistry::can_go_on(const Adapter& adapter) const {
+  if (adapter.place != Place::kOnDisk) return false;  // somebody reads it
+  return has_room() || std::ranges::count_if(adapters_, [](const auto& each) {
+                         return each->place == Place::kInMemory && each->info.is_pinned && !each->is_removed;
+                       }) >= max_cpu_loras_;
+}
+
+// Whoever waits for what others have read meanwhile is not kept waiting: the first may need its room.
+std::deque<std::shared_ptr<LoraRegistry::Adapter>>::iterator LoraRegistry::next_to_read() {
+  const auto is_there = [](const auto& adapter) { return adapter->place == Place::kInMemory; };
+  const auto found = std::ranges::find_if(to_read_, is_there);
+  return found == to_read_.end() && !to_read_.empty() && can_go_on(*to_read_.front()) ? to_read_.begin()
+                                                                                      : found;
+}
+
+void LoraRegistry::run() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    auto next = to_read_.end();
+    changed_.wait(lock, [&] { return is_closed_ || (next = next_to_read()) != to_read_.end(); });
+    if (is_closed_) return;
+    const std::shared_ptr<Adapter> adapter = std::move(*next);
+    to_read_.erase(next);
+    std::string error;
+    if (adapter->place == Place::kOnDisk) {
+      try {
+        take_room();
+        adapter->place = Place::kComing;
+        lock.unlock();
+        read(*adapter);
+      } catch (const std::exception& failure) {
+        error = failure.what();
+      }
+      if (!lock.owns_lock()) lock.lock();
+    }
+    auto waiting = std::exchange(adapter->waiting, {});
+    lock.unlock();
+    for (const auto& then : waiting) then(error);
+    waiting.clear();  // and with them what they hold
+    lock.lock();
+  }
+}
+
+void LoraRegistry::load_now(const Use& use) {
+  Adapter& adapter = *use.adapter_;
+  const std::lock_guard adds(adding_);
+  {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return is_closed_ || adapter.place != Place::kComing; });
+    if (is_closed_) throw ResourceExhausted("the engine has ended");
+    if (adapter.place == Place::kInMemory) return;
+    take_room();
+    adapter.place = Place::kComing;
+  }
+  read(adapter);
+}
+
+}  // namespace quire

@@ -1,0 +1,122 @@
+// The adapters that an engine knows, by name, and which of them are in the host's memory.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "executor/lora_loader.h"
+#include "quire/lora.h"
+
+namespace quire {
+
+// On the client's side of the engine core. Thread-safe; reading files stalls nobody but who asked for it.
+class LoraRegistry {
+  struct Adapter;
+
+ public:
+  // At most `max_cpu_loras` are in memory. `loader` lives until `close`.
+  LoraRegistry(LoraLoader& loader, int32_t max_cpu_loras);
+  ~LoraRegistry();
+
+  // Reads an adapter, which has the name from now on. Returns false, and does nothing, when it has it
+  // already. Throws InvalidArgument for a name or a number that another one has and for what is wrong with
+  // the directory, ResourceExhausted when all adapters in memory are in use or pinned.
+  bool add(const LoraRequest& request);
+  // Nobody can name it any more; it goes when the last request that has it is over. False when there is none.
+  bool remove(const std::string& name);
+  // It stays in memory until it is removed; it is read first where it is not there. False when there is none.
+  // Throws as `add`.
+  bool pin(const std::string& name);
+  std::vector<LoraInfo> list() const;
+  bool has(const std::string& name) const;
+
+  // What a request holds while it is unfinished: the adapter stays in memory, once it is there. The registry
+  // lives longer.
+  class Use {
+   public:
+    Use(LoraRegistry& registry, std::shared_ptr<Adapter> adapter);
+    ~Use();
+    Use(const Use&) = delete;
+    Use& operator=(const Use&) = delete;
+
+    LoraId id() const;
+    uint32_t version() const;  // of what had the name
+
+   private:
+    friend LoraRegistry;
+    LoraRegistry& registry_;
+    std::shared_ptr<Adapter> adapter_;
+  };
+  // Throws InvalidArgument for a name that nobody has.
+  std::shared_ptr<const Use> use(const std::string& name);
+
+  // Whether it is in memory. If not it is read, as soon as there is room, and `then` is called on another
+  // thread: with what went wrong, or nothing. It must return soon, close nothing, and hold the use. Adapters
+  // are read in the order of their first calls. Throws ResourceExhausted when it is not there, and never will
+  // be: the registry was closed.
+  bool is_loaded(const Use& use, std::function<void(const std::string& error)> then);
+  // Reads it on this thread where it is not in memory. Throws as `add`.
+  void load_now(const Use& use);
+
+  // Nothing is read, the loader not used, and nobody called, any more; whoever reads is waited for. Before
+  // the loader goes.
+  void close();
+
+ private:
+  enum class Place : uint8_t { kOnDisk, kComing, kInMemory };
+  struct Adapter {
+    LoraInfo info;
+    LoraId id = 0;
+    uint32_t version = 0;
+    std::string stamp;  // of its files when it was added
+    Place place = Place::kOnDisk;
+    bool is_removed = false;
+    int64_t num_uses = 0;
+    uint64_t last_used = 0;
+    std::vector<std::function<void(const std::string&)>> waiting;
+  };
+  // What had a name last: cached keys and values are found again as long as they are good.
+  struct Name {
+    uint32_t version = 0;
+    std::string stamp;
+  };
+
+  // With mutex_ held.
+  std::shared_ptr<Adapter> find(const std::string& name) const;
+  std::shared_ptr<const Use> use_of(const std::string& name);  // null: nobody has the name
+  void check_is_free(const LoraRequest& request) const;
+  bool has_room() const;
+  void take_room();  // of the adapter used least recently, where all is taken
+  Adapter* least_recently_used() const;
+  bool can_go_on(const Adapter& adapter) const;
+  std::deque<std::shared_ptr<Adapter>>::iterator next_to_read();  // end: none yet
+  void forget(Adapter& adapter);
+  // Without it: from the disk, where room was taken.
+  void read(Adapter& adapter);
+  void run();
+
+  LoraLoader& loader_;
+  const int32_t max_cpu_loras_;
+  std::mutex adding_;  // held by who reads on the caller's thread, and who closes; taken before mutex_
+  mutable std::mutex mutex_;
+  std::vector<std::shared_ptr<Adapter>> adapters_;  // those that were removed and are in use, too
+  std::unordered_map<std::string, Name> names_;
+  int32_t num_in_memory_ = 0;  // or coming
+  LoraId last_id_ = 0;
+  uint64_t num_uses_ = 0;
+
+  std::deque<std::shared_ptr<Adapter>> to_read_;
+  std::condition_variable changed_;
+  bool is_closed_ = false;
+  std::thread thread_;  // made when it is first needed
+};
+
+}  // namespace quire

@@ -1,0 +1,56 @@
+// A LoRA adapter of a model, as PEFT (huggingface/peft) saves it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "quire/export.h"
+#include "quire/kernels/tensor_view.h"
+#include "weights/checkpoint.h"
+
+namespace quire QUIRE_MODEL_API {
+
+// What is added to the output of one of the model's linears for an input x: scale * b (a x).
+struct LoraAdapterModule {
+  std::string name;  // of the linear: "model.layers.0.self_attn.q_proj"
+  int32_t rank = 0;  // at least 1
+  float scale = 0;   // finite and above zero
+  // [rank, inputs] and [outputs, rank], not empty, in float32, float16 or bfloat16. Where they lie, as
+  // Checkpoint::take gives it: the values are to be had from Checkpoint::read.
+  TensorView a, b;
+};
+
+// A directory with adapter_config.json and adapter_model.safetensors. What it adds to a model is what PEFT
+// would: an adapter that does anything else as well is refused. Whether the model has such modules, of these
+// shapes, and whether a rank is too large, is for the caller to say.
+//
+// Immutable. The modules' values lie in the checkpoint, which goes with the object.
+class LoraAdapter {
+ public:
+  // Throws InvalidArgument naming the file, and the key or the tensor, for what is missing, contradictory or
+  // not supported. No value of a tensor is read.
+  static LoraAdapter open(const std::string& directory);
+
+  // At least one; sorted by name, and no name twice.
+  const std::vector<LoraAdapterModule>& modules() const { return modules_; }
+  int32_t max_rank() const { return max_rank_; }
+  // The model it was trained for, as its config has it: a name or a path, or empty.
+  const std::string& base_model() const { return base_model_; }
+  // Of the modules' tensors and no others.
+  const Checkpoint& checkpoint() const { return checkpoint_; }
+  // The same as long as nobody has changed the config or written the tensors' file.
+  const std::string& stamp() const { return stamp_; }
+
+ private:
+  explicit LoraAdapter(Checkpoint checkpoint) : checkpoint_(std::move(checkpoint)) {}
+
+  Checkpoint checkpoint_;
+  std::vector<LoraAdapterModule> modules_;
+  int32_t max_rank_ = 0;
+  std::string base_model_;
+  std::string stamp_;
+};
+
+}  // namespace quire

@@ -1,0 +1,55 @@
+// The adapters that a rank has in the host's memory, as its linears multiply with them.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "device/buffer.h"
+#include "layers/lora.h"
+#include "messages/scheduler_output.h"
+#include "weights/lora_adapter.h"
+
+namespace quire {
+
+// One adapter; does not change.
+class LoraWeights {
+ public:
+  // Reads all of it. Throws InvalidArgument, naming the adapter's file and the module, for what does not
+  // fit the model: a module that it has not, or of other dimensions, and a rank above targets.max_rank(); and
+  // for values that cannot be read or are not finite.
+  LoraWeights(const LoraAdapter& adapter, const LoraTargets& targets, const KernelTable& ops, DType dtype);
+
+  const LoraSlot& at(size_t target) const { return slots_[target]; }
+  size_t bytes() const { return memory_.size(); }
+
+ private:
+  std::vector<LoraSlot> slots_;  // by target
+  Buffer memory_;
+};
+
+// Thread-safe: adapters come and go while steps run.
+class LoraStore {
+ public:
+  // `targets` and `ops` live longer.
+  LoraStore(const LoraTargets& targets, const KernelTable& ops, DType dtype)
+      : targets_(targets), ops_(ops), dtype_(dtype) {}
+
+  // Throws as LoraWeights.
+  void load(LoraId id, const LoraAdapter& adapter);
+  // Who uses it keeps it until it is used no more. An unknown one is ignored.
+  void unload(LoraId id);
+  // Throws InternalError for one that is not there.
+  std::shared_ptr<const LoraWeights> find(LoraId id) const;
+
+ private:
+  const LoraTargets& targets_;
+  const KernelTable& ops_;
+  DType dtype_;
+  mutable std::mutex mutex_;
+  std::unordered_map<LoraId, std::shared_ptr<const LoraWeights>> adapters_;
+};
+
+}  // namespace quire

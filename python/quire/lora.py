@@ -1,0 +1,57 @@
+"""Adapters (LoRA), as requests give them and as an engine knows them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from quire.values import describe, int32_value, path_value, text_value
+
+
+@dataclass(frozen=True)
+class LoRARequest:
+    """An adapter and where it is: a directory as PEFT saves them.
+
+    ``lora_name`` is what requests call it. ``lora_int_id`` is a number of the caller's that no other adapter
+    has; 0: none.
+    """
+
+    lora_name: str
+    lora_int_id: int = 0
+    lora_path: str | os.PathLike[str] = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "lora_name", text_value("lora_name", self.lora_name))
+        object.__setattr__(self, "lora_int_id", int32_value("lora_int_id", self.lora_int_id))
+        object.__setattr__(self, "lora_path", path_value("lora_path", self.lora_path))
+
+
+@dataclass(frozen=True)
+class LoRAInfo:
+    """What an engine knows of an adapter."""
+
+    lora_name: str
+    lora_int_id: int  # 0: none was given
+    lora_path: str
+    rank: int  # the highest of its modules
+    is_loaded: bool  # in the host's memory; else it is read again when a request wants it
+    is_pinned: bool  # it stays there
+    num_requests: int  # unfinished ones that have it
+
+
+def lora_request_value(value: object) -> LoRARequest | None:
+    """One, or None for none. Raises TypeError for anything else."""
+    if value is None or isinstance(value, LoRARequest):
+        return value
+    raise TypeError(f"lora_request must be a LoRARequest, got {describe(value)}")
+
+
+def lora_request_list(value: object, num_prompts: int) -> list[LoRARequest | None]:
+    """One for all prompts, or one for each."""
+    if value is None or isinstance(value, (LoRARequest, str)) or not isinstance(value, Iterable):
+        return [lora_request_value(value)] * num_prompts
+    values = [lora_request_value(each) for each in value]
+    if len(values) != num_prompts:
+        raise ValueError(f"lora_request has {len(values)} entries for {num_prompts} prompts")
+    return values

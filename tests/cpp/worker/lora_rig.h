@@ -1,0 +1,107 @@
+// Linears with adapters, without a model.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "device/buffer.h"
+#include "device/device_arena.h"
+#include "distributed/communicator.h"
+#include "layers/linear_method.h"
+#include "layers/lora.h"
+#include "quire/kernels/backend_registry.h"
+#include "util/str.h"
+#include "weights/lora_adapter.h"
+#include "weights/model_directory.h"
+#include "weights/weight_loader.h"
+
+namespace quire {
+
+// A module of an adapter: its values, and what it is of.
+struct LoraValues {
+  std::string name;
+  int64_t inputs = 0, outputs = 0;
+  int64_t rank = 0;
+  std::vector<float> a, b;  // [rank, inputs], [outputs, rank]
+};
+
+// In [-1, 1), in steps of 1/8: exact in every dtype.
+inline std::vector<float> eighths(int64_t count, uint32_t seed) {
+  std::mt19937 rng(seed);
+  std::vector<float> values(static_cast<size_t>(count));
+  for (float& value : values) value = static_cast<float>(static_cast<int32_t>(rng() % 16) - 8) / 8;
+  return values;
+}
+
+inline LoraValues random_lora(const std::string& name, int64_t inputs, int64_t outputs, int64_t rank,
+                              uint32_t seed = 1) {
+  return {name, inputs, outputs, rank, eighths(rank * inputs, seed), eighths(outputs * rank, seed + 1)};
+}
+
+// Of rank r and alpha 2 r: what it adds is taken twice.
+inline LoraAdapter make_adapter(const ModelDirectory& directory, const std::vector<LoraValues>& modules) {
+  constexpr float kScale = 2;
+  std::vector<NamedTensor> tensors;
+  std::string ranks, alphas;
+  const auto tensor = [](const std::string& name, int64_t rows, int64_t columns,
+                         const std::vector<float>& values) {
+    return NamedTensor{
+        name,
+        "F32",
+        {rows, columns},
+        std::string(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float))};
+  };
+  for (const LoraValues& module : modules) {
+    const std::string name = "base_model.model." + module.name;
+    tensors.push_back(tensor(name + ".lora_A.weight", module.rank, module.inputs, module.a));
+    tensors.push_back(tensor(name + ".lora_B.weight", module.outputs, module.rank, module.b));
+    const char* comma = ranks.empty() ? "" : ", ";
+    ranks += str(comma, '"', module.name, "\": ", module.rank);
+    alphas += str(comma, '"', module.name, "\": ", static_cast<float>(module.rank) * kScale);
+  }
+  directory.write("adapter_config.json",
+                  str(R"({"peft_type": "LORA", "r": 1, "lora_alpha": 1, )", R"("rank_pattern": {)", ranks,
+                      R"(}, "alpha_pattern": {)", alphas, "}}"));
+  write_safetensors(directory, tensors, "adapter_model.safetensors");
+  return LoraAdapter::open(directory.path());
+}
+
+struct LoraRig {
+  explicit LoraRig(int32_t max_loras = 1, int32_t max_rank = 8, DType type = DType::kFloat32)
+      : dtype(type), targets(max_loras, max_rank) {
+    model.write("config.json", "{}");
+  }
+
+  // A linear; its rows' names are those of the checkpoint.
+  int32_t add_target(std::vector<LinearPart> parts, int64_t total_k, int64_t k_begin = 0, int64_t k = 0) {
+    Checkpoint checkpoint = Checkpoint::dummy(model.path());
+    const auto loader = make_host_loader();
+    BuildContext build{ops, launch, checkpoint, *arena, *loader, dtype};
+    LinearShard shard;
+    shard.parts = std::move(parts);
+    shard.total_k = total_k;
+    shard.k_begin = k_begin;
+    shard.k = k > 0 ? k : total_k;
+    shard.max_rows = kMaxRows;
+    const int32_t place = targets.add(build, shard);
+    workspace_bytes = std::max(workspace_bytes, build.workspace_bytes);
+    return place;
+  }
+
+  static constexpr int64_t kMaxRows = 1;
+  DType dtype;
+  const KernelTable& ops = *find_kernel_table("cpu");
+  ModelDirectory model;
+  LaunchContext launch;
+  std::unique_ptr<DeviceArena> arena = make_host_arena();
+  size_t workspace_bytes = 0;
+  LoraTargets targets;
+};
+
+}  // namespace quire

@@ -1,0 +1,370 @@
+// What adapters add to a linear.
+#include <array>
+#include <functional>
+
+#include "kernel_test.h"
+
+namespace quire {
+namespace {
+
+using Ranks = std::array<int32_t, kMaxLoraModules>;
+
+// The inputs of a linear, what it computed of them, and adapters.
+struct Shape {
+  int64_t tokens = 0, n = 0, k = 0;
+  std::vector<LoraModule> modules;
+  std::vector<Ranks> ranks;  // of each adapter
+  int64_t padding = 0;       // of rows, in elements
+};
+
+struct Adapter {
+  std::vector<double> a, b[kMaxLoraModules];
+  std::vector<Memory> memory;
+  LoraSlot slot;
+};
+
+class LoraTest : public KernelTest {
+ protected:
+  static constexpr size_t kGuardBytes = 4096;
+
+  void SetUp() override {
+    KernelTest::SetUp();
+    if (GetParam()->add_lora == nullptr) GTEST_SKIP() << "the backend knows no adapters";
+  }
+  // The matrix as products of the table read it.
+  const void* pack(const Tensor& rows, std::vector<Memory>& memory) {
+    const DType dtype = rows.view().dtype;
+    const int64_t n = rows.view().shape[0], k = rows.view().shape[1];
+    memory.emplace_back(kernels().linear_weight_bytes(n, k, dtype), 0);
+    std::byte* data = memory.back().data();
+    if (kernels().linear_pack_rows != nullptr) {
+      kernels().linear_pack_rows(context(), {.data = data, .n = n, .k = k, .dtype = dtype, .packed = true}, 0,
+                                 rows);
+    } else {
+      const auto bytes = static_cast<int64_t>(dtype_bytes(dtype));
+      for (int64_t i = 0; i < n * k; ++i) store_float(dtype, data + i * bytes, rows.get(i / k, i % k));
+    }
+    return data;
+  }
+  Adapter make_adapter(const Shape& shape, const Ranks& ranks, DType dtype, uint32_t seed) {
+    Adapter adapter;
+    std::copy(ranks.begin(), ranks.end(), adapter.slot.ranks);
+    if (adapter.slot.total_rank() == 0) return adapter;
+    const Tensor a = std::move(Tensor(dtype, adapter.slot.total_rank(), shape.k).randomize(seed, 0.1F));
+    adapter.a = a.values();
+    adapter.slot.a = pack(a, adapter.memory);
+    for (size_t m = 0; m < shape.modules.size(); ++m) {
+      if (ranks[m] == 0) continue;
+      const auto module_seed = seed + 1 + static_cast<uint32_t>(m);
+      const Tensor b =
+          std::move(Tensor(dtype, shape.modules[m].num_outputs, ranks[m]).randomize(module_seed, 0.3F));
+      adapter.b[m] = b.values();
+      adapter.slot.b[m] = pack(b, adapter.memory);
+    }
+    return adapter;
+  }
+  std::vector<Adapter> make_adapters(const Shape& shape, DType dtype) {
+    std::vector<Adapter> adapters;
+    for (const Ranks& ranks : shape.ranks)
+      adapters.push_back(
+          make_adapter(shape, ranks, dtype, 100 + 10 * static_cast<uint32_t>(adapters.size())));
+    return adapters;
+  }
+  void reserve(const Shape& shape, DType dtype) {
+    LoraShape bounds = {.max_tokens = shape.tokens,
+                        .n = shape.n,
+                        .k = shape.k,
+                        .max_segments = static_cast<int32_t>(shape.ranks.size()),
+                        .dtype = dtype};
+    for (const Ranks& ranks : shape.ranks) {
+      const LoraSlot slot = {.ranks = {ranks[0], ranks[1], ranks[2], ranks[3]}};
+      bounds.max_total_rank = std::max(bounds.max_total_rank, slot.total_rank());
+    }
+    reserved_ = kernels().lora_workspace_bytes(bounds);
+    set_workspace(reserved_ + kGuardBytes);
+  }
+  // Of row t, adapter_of[t]; -1: none. Segments are in the order of adapters, or in the opposite one.
+  void add(const Tensor& out, const Tensor& x, const Shape& shape, const std::vector<Adapter>& adapters,
+           const std::vector<int32_t>& adapter_of, ThreadPool* pool, bool backwards = false) {
+    Array<LoraSlot> slots;
+    for (const Adapter& adapter : adapters) slots.push_back(adapter.slot);
+    Array<int32_t> rows, begin = {0}, segments;
+    for (size_t i = 0; i < adapters.size(); ++i) {
+      const auto adapter = static_cast<int32_t>(backwards ? adapters.size() - 1 - i : i);
+      for (size_t t = 0; t < adapter_of.size(); ++t) {
+        if (adapter_of[t] == adapter) rows.push_back(static_cast<int32_t>(t));
+      }
+      if (static_cast<int32_t>(rows.size()) == begin.back()) continue;
+      begin.push_back(static_cast<int32_t>(rows.size()));
+      segments.push_back(adapter);
+    }
+    kernels().add_lora(context(pool), {.out = out,
+                                       .x = x,
+                                       .slots = slots.data(),
+                                       .modules = shape.modules.data(),
+                                       .num_modules = static_cast<int32_t>(shape.modules.size()),
+                                       .batch = {.rows = rows.data(),
+                                                 .begin = begin.data(),
+                                                 .slots = segments.data(),
+                                                 .num_segments = static_cast<int32_t>(segments.size())}});
+    wait_for_device();
+    if (is_cuda()) return;
+    const auto* guard = static_cast<const std::byte*>(context().workspace) + reserved_;
+    for (size_t i = 0; i < kGuardBytes; ++i) ASSERT_EQ(guard[i], std::byte{0xFF}) << "beyond the workspace";
+  }
+
+ private:
+  size_t reserved_ = 0;
+};
+
+// What out becomes, and how far from it rounding may lead.
+struct Expected {
+  std::vector<double> value, bound;
+};
+
+Expected expect(const Tensor& out, const Tensor& x, const Shape& shape, const std::vector<Adapter>& adapters,
+                const std::vector<int32_t>& adapter_of) {
+  const double h_rounding = x.view().dtype == DType::kFloat32 ? 1e-5 : std::ldexp(1.0, -8);
+  const double out_rounding = out.view().dtype == DType::kFloat32 ? 1e-6 : std::ldexp(1.0, -8);
+  Expected expected{out.values(), {}};
+  expected.bound.resize(expected.value.size());
+  const std::vector<double> inputs = x.values();
+  const auto k = static_cast<size_t>(shape.k), n = static_cast<size_t>(shape.n);
+  for (size_t t = 0; t < adapter_of.size(); ++t) {
+    if (adapter_of[t] < 0) continue;
+    const Adapter& adapter = adapters[static_cast<size_t>(adapter_of[t])];
+    if (adapter.a.empty()) continue;
+    const auto begin = inputs.begin() + static_cast<int64_t>(t * k);
+    const std::vector<double> h =
+        reference::linear({begin, begin + static_cast<int64_t>(k)}, adapter.a, {}, k);
+    size_t rank_before = 0;
+    for (size_t m = 0; m < shape.modules.size(); ++m) {
+      const auto rank = static_cast<size_t>(adapter.slot.ranks[m]);
+      for (size_t o = 0; rank > 0 && o < static_cast<size_t>(shape.modules[m].num_outputs); ++o) {
+        const size_t at = t * n + static_cast<size_t>(shape.modules[m].first_output) + o;
+        double magnitude = 0;
+        for (size_t r = 0; r < rank; ++r) {
+          const double product = h[rank_before + r] * adapter.b[m][o * rank + r];
+          expected.value[at] += product;
+          magnitude += std::abs(product);
+        }
+        expected.bound[at] = h_rounding * magnitude + out_rounding * std::abs(expected.value[at]);
+      }
+      rank_before += rank;
+    }
+  }
+  return expected;
+}
+
+// A row in `num` has none.
+std::vector<int32_t> spread(int64_t tokens, int32_t num) {
+  std::vector<int32_t> adapter_of;
+  for (int64_t t = 0; t < tokens; ++t)
+    adapter_of.push_back(static_cast<int32_t>((t * 7 + 1) % (num + 1)) - 1);
+  return adapter_of;
+}
+
+std::vector<Shape> shapes() {
+  return {
+      // One row, one adapter.
+      {.tokens = 2, .n = 1, .k = 1, .modules = {{0, 1}}, .ranks = {{1}}},
+      {.tokens = 2, .n = 64, .k = 96, .modules = {{0, 64}}, .ranks = {{8}}, .padding = 8},
+      // Ranks, widths and depths that are a multiple of nothing; rows that lie scattered.
+      {.tokens = 23, .n = 97, .k = 45, .modules = {{0, 97}}, .ranks = {{1}, {3}, {100}, {33}}, .padding = 3},
+      // Modules of unequal widths, in no order, with outputs between them that none has. Ranks that differ,
+      // some of
+      // them 0; an adapter that has nothing here, and one that has nothing for any but the last.
+      {.tokens = 40,
+       .n = 160,
+       .k = 70,
+       .modules = {{3, 61}, {120, 33}, {70, 40}},
+       .ranks = {{8, 3, 5}, {0, 16, 0}, {0, 0, 0}, {0, 0, 64}, {33, 1, 31}},
+       .padding = 5},
+      {.tokens = 5,
+       .n = 256,
+       .k = 256,
+       .modules = {{0, 64}, {64, 64}, {128, 64}, {192, 64}},
+       .ranks = {{16, 16, 16, 16}, {256, 0, 8, 1}}},
+      // More rows than a tile and than a product have.
+      {.tokens = 600, .n = 80, .k = 33, .modules = {{0, 16}, {16, 64}}, .ranks = {{4, 40}}, .padding = 1},
+      // More rows than are computed at once: of one adapter, and of many.
+      {.tokens = 4500, .n = 33, .k = 16, .modules = {{0, 33}}, .ranks = {{5}, {2}}},
+      {.tokens = 300, .n = 40, .k = 24, .modules = {{8, 32}}, .ranks = std::vector<Ranks>(140, Ranks{6})},
+  };
+}
+
+TEST_P(LoraTest, MatchesTheReference) {
+  ThreadPool pool(2);
+  for (const DType dtype : float_types()) {
+    for (const Shape& shape : shapes()) {
+      const std::vector<Adapter> adapters = make_adapters(shape, dtype);
+      const Tensor x = std::move(Tensor(dtype, shape.tokens, shape.k, shape.padding).randomize(1));
+      const auto num = static_cast<int32_t>(adapters.size());
+      reserve(shape, dtype);
+      for (const DType out_dtype : {DType::kFloat32, dtype}) {
+        SCOPED_TRACE(testing::Message() << dtype_name(dtype) << " to " << dtype_name(out_dtype)
+                                        << " T=" << shape.tokens << " N=" << shape.n << " K=" << shape.k);
+        const Tensor out = std::move(Tensor(out_dtype, shape.tokens, shape.n, shape.padding).randomize(2));
+        const std::vector<int32_t> adapter_of = spread(shape.tokens, num);
+        const Expected expected = expect(out, x, shape, adapters, adapter_of);
+        add(out, x, shape, adapters, adapter_of, shape.tokens % 2 == 0 ? &pool : nullptr);
+        const std::vector<double> values = out.values();
+        for (size_t i = 0; i < values.size(); ++i) {
+          ASSERT_LE(std::abs(values[i] - expected.value[i]), expected.bound[i])
+              << values[i] << " for " << expected.value[i] << " in row " << i / static_cast<size_t>(shape.n)
+              << ", output " << i % static_cast<size_t>(shape.n);
+        }
+        const auto size = static_cast<int64_t>(dtype_bytes(out_dtype));
+        for (int64_t t = 0; t < shape.tokens; ++t) {
+          for (int64_t i = 0; i < shape.padding * size; ++i)
+            ASSERT_EQ(out.view().at(t)[shape.n * size + i], std::byte{0xFF}) << "beyond row " << t;
+        }
+      }
+    }
+  }
+}
+
+// Also where only they are finite, and in outputs that no module has.
+TEST_P(LoraTest, RowsWithoutAnAdapterStayAsTheyAre) {
+  const Shape shape = {.tokens = 50, .n = 64, .k = 40, .modules = {{0, 30}, {40, 20}}, .ranks = {{8, 2}}};
+  for (const DType dtype : float_types()) {
+    const std::vector<Adapter> adapters = make_adapters(shape, dtype);
+    Tensor x = std::move(Tensor(dtype, shape.tokens, shape.k).randomize(1));
+    const Tensor out = std::move(Tensor(dtype, shape.tokens, shape.n).randomize(2));
+    const Tensor before = std::move(Tensor(dtype, shape.tokens, shape.n).randomize(2));
+    std::vector<int32_t> adapter_of(static_cast<size_t>(shape.tokens), -1);
+    for (const int64_t t : {3, 4, 47}) {
+      adapter_of[static_cast<size_t>(t)] = 0;
+      x.set(t, 5, std::numeric_limits<float>::quiet_NaN());
+    }
+    reserve(shape, dtype);
+    add(out, x, shape, adapters, adapter_of, nullptr);
+    for (int64_t t = 0; t < shape.tokens; ++t) {
+      if (adapter_of[static_cast<size_t>(t)] < 0) {
+        ASSERT_EQ(out.row_bytes(t), before.row_bytes(t)) << t;
+        continue;
+      }
+      for (int64_t i = 0; i < shape.n; ++i) {
+        const bool has_module = i < 30 || (i >= 40 && i < 60);
+        ASSERT_EQ(std::isnan(out.get(t, i)), has_module) << t << " " << i;
+        if (!has_module) {
+          ASSERT_EQ(out.get(t, i), before.get(t, i)) << t << " " << i;
+        }
+      }
+    }
+  }
+}
+
+// h = (257, 1, 2^-9 + 2^-18) becomes (256, 1, 2^-9) in bf16; 256 + 1 + 2^-9 is nearer to 258 than to 256, and
+// 1 + 2^-9, rounded by itself, would have been 1.
+TEST_P(LoraTest, RoundsWhatAMakesAndThenTheSumOnce) {
+  const Shape shape = {.tokens = 1, .n = 2, .k = 2, .modules = {{0, 1}, {1, 1}}, .ranks = {{1, 2}}};
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    Adapter adapter;
+    Tensor a(dtype, 3, 2), b0(dtype, 1, 1), b1(dtype, 1, 2);
+    const float tiny = std::ldexp(1.0F, -9), tinier = std::ldexp(1.0F, -18);
+    const float rows[3][2] = {{256, 1}, {1, 0}, {tiny, tinier}};
+    for (int64_t r = 0; r < 3; ++r)
+      for (int64_t i = 0; i < 2; ++i) a.set(r, i, rows[r][i]);
+    b0.set(0, 0, 1);
+    b1.set(0, 0, 1);
+    b1.set(0, 1, 1);
+    adapter.slot.a = pack(a, adapter.memory);
+    adapter.slot.b[0] = pack(b0, adapter.memory);
+    adapter.slot.b[1] = pack(b1, adapter.memory);
+    adapter.slot.ranks[0] = 1;
+    adapter.slot.ranks[1] = 2;
+    std::vector<Adapter> adapters;
+    adapters.push_back(std::move(adapter));
+    Tensor x(dtype, 1, 2), out(DType::kFloat32, 1, 2), rounded(dtype, 1, 2);
+    for (int64_t i = 0; i < 2; ++i) {
+      x.set(0, i, 1);
+      out.set(0, i, 256);
+      rounded.set(0, i, 256);
+    }
+    reserve(shape, dtype);
+    add(out, x, shape, adapters, {0}, nullptr);
+    add(rounded, x, shape, adapters, {0}, nullptr);
+    if (dtype == DType::kFloat32) {
+      EXPECT_EQ(out.get(0, 0), 513.0F);
+      EXPECT_EQ(out.get(0, 1), 257 + tiny);  // the tinier one is lost
+    } else {
+      EXPECT_EQ(out.get(0, 0), 512.0F);
+      EXPECT_EQ(out.get(0, 1), 257 + tiny);
+      EXPECT_EQ(rounded.get(0, 1), 258.0F);
+    }
+  }
+}
+
+// Alone and in company, of few rows or of more than are computed at once, with segments in any order, on one
+// thread and on four.
+TEST_P(LoraTest, ARowDependsOnItselfAlone) {
+  if (is_cuda()) GTEST_SKIP() << "the quickest kernel for a shape is taken";
+  ThreadPool pool(4);
+  const Shape shape = {.tokens = 2500,
+                       .n = 150,
+                       .k = 72,
+                       .modules = {{0, 70}, {80, 70}},
+                       .ranks = {{8, 3}, {0, 40}, {100, 16}},
+                       .padding = 2};
+  for (const DType dtype : float_types()) {
+    const std::vector<Adapter> adapters = make_adapters(shape, dtype);
+    const Tensor x = std::move(Tensor(dtype, shape.tokens, shape.k, shape.padding).randomize(1));
+    reserve(shape, dtype);
+    const auto run = [&](const std::vector<int32_t>& adapter_of, ThreadPool* threads, bool backwards) {
+      Tensor out = std::move(Tensor(dtype, shape.tokens, shape.n, shape.padding).randomize(2));
+      add(out, x, shape, adapters, adapter_of, threads, backwards);
+      return out;
+    };
+    // Most rows have the first adapter; those without any come between them.
+    std::vector<int32_t> adapter_of = spread(shape.tokens, 3);
+    for (size_t t = 300; t < adapter_of.size(); ++t) adapter_of[t] = t % 13 == 0 ? -1 : 0;
+    const Tensor all = run(adapter_of, nullptr, false);
+    const std::function<bool(int64_t)> kept[] = {
+        [](int64_t) { return true; },
+        [](int64_t t) { return t == 1; },
+        [](int64_t t) { return t == 2; },
+        [](int64_t t) { return t == 5 || t == 2499; },
+        [](int64_t t) { return t < 41; },
+        [](int64_t t) { return t % 11 == 0; },
+        [](int64_t t) { return t >= 100 && t < 900; },
+    };
+    for (size_t i = 0; i < std::size(kept); ++i) {
+      std::vector<int32_t> some = adapter_of;
+      for (size_t t = 0; t < some.size(); ++t) {
+        if (!kept[i](static_cast<int64_t>(t))) some[t] = -1;
+      }
+      for (const bool backwards : {false, true}) {
+        const Tensor out = run(some, backwards ? nullptr : &pool, backwards);
+        for (int64_t t = 0; t < shape.tokens; ++t) {
+          if (!kept[i](t)) continue;
+          ASSERT_EQ(out.row_bytes(t), all.row_bytes(t)) << "row " << t << " of " << i;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(LoraTest, ABatchWithoutAdaptersDoesNothing) {
+  const Shape shape = {.tokens = 3, .n = 8, .k = 8, .modules = {{0, 8}}, .ranks = {{0}}};
+  std::vector<Adapter> adapters = make_adapters(shape, DType::kFloat32);
+  const Tensor x = std::move(Tensor(DType::kFloat32, 3, 8).randomize(1));
+  const Tensor out = std::move(Tensor(DType::kFloat32, 3, 8).randomize(2));
+  const std::vector<double> before = out.values();
+  reserve(shape, DType::kFloat32);
+  add(out, x, shape, adapters, {0, 0, 0}, nullptr);  // one that has nothing for this linear
+  EXPECT_EQ(out.values(), before);
+  adapters[0].slot.ranks[0] = 8;  // without `a` they say nothing
+  add(out, x, shape, adapters, {0, 0, 0}, nullptr);
+  EXPECT_EQ(out.values(), before);
+  LaunchContext ctx = context();
+  ctx.workspace = nullptr;
+  kernels().add_lora(ctx,
+                     {.out = out, .x = x, .modules = shape.modules.data(), .num_modules = 1, .batch = {}});
+  EXPECT_EQ(out.values(), before);
+}
+
+QUIRE_FOR_EVERY_TABLE(LoraTest);
+
+}  // namespace
+}  // namespace quire
