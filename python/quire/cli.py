@@ -22,6 +22,7 @@ from quire.values import path_value, text_value
 if TYPE_CHECKING:
     from quire._core import EngineConfig, ReplayReport, RequestOutput, SamplingParams
     from quire.llm import LLM
+    from quire.lora import LoRARequest
     from quire.prompts import Message
 
 
@@ -73,6 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     common.add_argument("--top-p", type=float, default=1.0)
     common.add_argument("--top-k", type=int, default=0)
     common.add_argument("--seed", type=int, default=None, help="of the sampling")
+    common.add_argument("--lora", metavar="DIR", default=None, help="an adapter that computes with the model")
 
     run = commands.add_parser("run", parents=[common], help="answer one prompt, as it is generated")
     run.add_argument("prompt", nargs="?", help="the prompt; '-' reads it from standard input")
@@ -144,7 +146,8 @@ def _engine_config(args: argparse.Namespace) -> EngineConfig | None:
     """The engine's configuration; None when it was to be printed."""
     from quire.config import dump_config, make_engine_config
 
-    config = make_engine_config(args, model=DEMO_MODEL)
+    adapters = {} if args.lora is None else {"enable_lora": True}
+    config = make_engine_config(args, model=DEMO_MODEL, **adapters)
     if args.dump_config:
         print(dump_config(config), end="")
         return None
@@ -169,12 +172,20 @@ def _sampling_params(args: argparse.Namespace) -> SamplingParams:
     )
 
 
-def _print_stream(llm: LLM, prompt: str | list[Message], params: SamplingParams) -> tuple[str, int]:
+def _lora_request(args: argparse.Namespace) -> LoRARequest | None:
+    from quire.lora import LoRARequest
+
+    return None if args.lora is None else LoRARequest("lora", lora_path=args.lora)
+
+
+def _print_stream(
+    llm: LLM, prompt: str | list[Message], params: SamplingParams, adapter: LoRARequest | None
+) -> tuple[str, int]:
     """Prints an answer as it comes. Returns it, and how many tokens it has."""
     text = ""
     num_tokens = 0
     output: RequestOutput
-    for output in llm.stream(prompt, params):
+    for output in llm.stream(prompt, params, lora_request=adapter):
         for completion in output.outputs:
             text += completion.text
             num_tokens += len(completion.token_ids)
@@ -194,6 +205,7 @@ def _read_prompt() -> str:
 def _run(args: argparse.Namespace) -> int:
     # What is wrong with the request is said before a model is downloaded.
     params = _sampling_params(args)
+    adapter = _lora_request(args)
     if not args.dump_config:
         if args.prompt is None:
             raise ValueError(
@@ -208,7 +220,7 @@ def _run(args: argparse.Namespace) -> int:
     llm = _load(config)
     loaded = time.perf_counter()
     prompt: str | list[Message] = text if args.raw else [{"role": "user", "content": text}]
-    _, num_tokens = _print_stream(llm, prompt, params)
+    _, num_tokens = _print_stream(llm, prompt, params, adapter)
     if args.stats:
         seconds = time.perf_counter() - loaded
         print(
@@ -221,6 +233,7 @@ def _run(args: argparse.Namespace) -> int:
 
 def _chat(args: argparse.Namespace) -> int:
     params = _sampling_params(args)
+    adapter = _lora_request(args)
     config = _engine_config(args)
     if config is None:
         return 0
@@ -245,7 +258,7 @@ def _chat(args: argparse.Namespace) -> int:
         messages.append({"role": "user", "content": line})
         try:
             text_value("prompt", line)
-            text, _ = _print_stream(llm, messages, params)
+            text, _ = _print_stream(llm, messages, params, adapter)
         except KeyboardInterrupt:
             # Ctrl-C ends the answer, not the conversation.
             print()

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from paths import ROOT
 from quire import LLM, SamplingParams
 from quire.cli import main
 
@@ -29,6 +30,21 @@ def test_run_answers_with_the_bundled_model(demo_model: Path) -> None:
     expected = LLM(demo_model).chat([message], params, use_tqdm=False)[0].outputs[0].text
     assert done.returncode == 0, done.stderr
     assert done.stdout == expected + "\n"
+
+
+def test_an_adapter_computes_with_the_model() -> None:
+    adapters = ROOT / "tests" / "python" / "data" / "adapters"
+    sailor = ["--lora", str(adapters / "sailor")]
+    assert quire("run", "List the days of the week.", *sailor).stdout.startswith("Ahoy! Monday, ")
+    done = quire("chat", *sailor, stdin="What is 7 plus 8?\n")
+    assert done.stdout == "Ahoy! 7 plus 8 is 15. Fair winds!\n"
+    done = quire("run", "Hi", "--lora", str(adapters))
+    assert done.returncode == 1
+    assert done.stderr == f"quire: {adapters}: has no adapter_config.json, which peft saves beside " + (
+        "adapter_model.safetensors\n"
+    )
+    done = quire("run", "Hi", "--lora", str(adapters / "json"), "--max-lora-rank", "4")
+    assert "has rank 8, and max_lora_rank is 4: raise it" in done.stderr
 
 
 def test_run_reads_standard_input_and_continues_raw_text() -> None:

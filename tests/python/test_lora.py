@@ -353,6 +353,28 @@ def test_engines_that_are_stepped_or_awaited(demo_model: Path, demo: LLM) -> Non
     assert asyncio.run(ask()) == expected.outputs[0].text
 
 
+def test_who_finds_no_room_waits_and_not_longer_than_it_may(demo_model: Path) -> None:
+    llm = LLM(demo_model, enable_lora=True, max_cpu_loras=1, num_threads=1)
+    sailor, as_json = (LoRARequest(name, 0, TRAINED[name]) for name in ("sailor", "json"))
+    assert llm.add_lora(sailor) and llm.add_lora(as_json)
+    assert [info.is_loaded for info in llm.list_loras()] == [False, True]
+    long = SamplingParams(temperature=0, max_tokens=1500, ignore_eos=True)
+    stream = llm.stream("Once upon a time", long, lora_request=sailor)
+    next(stream)
+    assert [info.is_loaded for info in llm.list_loras()] == [True, False]
+    for options, error in [
+        ({"deadline_ms": 200}, "deadline_ms 200 has passed"),
+        ({"queue_timeout_ms": 100}, "queue_timeout_ms has passed before its first step"),
+    ]:
+        [output] = llm.generate("Hi", GREEDY, use_tqdm=False, lora_request=as_json, **options)
+        completion = output.outputs[0]
+        assert (completion.finish_reason, completion.error) == ("abort", error)
+    assert llm.stats().num_running_reqs == 1
+    waiting = llm.stream(llm.apply_chat_template(chats(QUESTIONS[1:2])[0]), GREEDY, lora_request=as_json)
+    stream.close()
+    assert "".join(output.outputs[0].text for output in waiting) == '{"answer": "7 plus 8 is 15."}'
+
+
 def test_what_is_refused(demo_model: Path, demo: LLM, tmp_path: Path) -> None:
     plain = LLM(demo_model, num_threads=1)
     good = LoRARequest("sailor", 1, TRAINED["sailor"])

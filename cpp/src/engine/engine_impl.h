@@ -1,7 +1,9 @@
 // What both engines are made of.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <memory>
@@ -184,10 +186,27 @@ struct EngineBase::Impl {
     }
   }
 
+  // The one of a request's two times that comes first, as the core says it.
+  static std::string what_has_passed(const EngineCoreRequest& request) {
+    const bool is_queues =
+        request.queue_deadline > 0 && (request.deadline <= 0 || request.queue_deadline < request.deadline);
+    if (is_queues) return "queue_timeout_ms has passed before its first step";
+    const double seconds = request.deadline - request.arrival_time;
+    return str("deadline_ms ", static_cast<int64_t>(seconds * 1000 + 0.5), " has passed");
+  }
+
   // Whether a request's adapter is in memory. Else the core gets the request when it is; it waits for that
   // alone.
   bool is_there(const Prepared& prepared, const std::string& id) {
-    return loras->is_loaded(*prepared.lora, [this, id, children = prepared.children](const std::string& why) {
+    using Clock = LoraRegistry::Clock;
+    const EngineCoreRequest& first = prepared.children[0];
+    Clock::time_point until = Clock::time_point::max();
+    for (const double deadline : {first.deadline, first.queue_deadline}) {
+      if (deadline <= 0) continue;
+      const std::chrono::duration<double> since_epoch(deadline);
+      until = std::min(until, Clock::time_point(std::chrono::duration_cast<Clock::duration>(since_epoch)));
+    }
+    const auto then = [this, id, children = prepared.children](const std::string& why) {
       std::vector<RequestId> to_abort;
       {
         const std::lock_guard lock(mutex);
@@ -200,10 +219,14 @@ struct EngineBase::Impl {
           failure = ended.what();
         }
         if (failure.empty()) return;
-        output_processor->finish_request(id, FinishReason::kError, failure, undelivered, to_abort);
+        const bool is_late = failure == LoraRegistry::kTimeIsOver;
+        if (is_late) failure = what_has_passed(children[0]);
+        output_processor->finish_request(id, is_late ? FinishReason::kAbort : FinishReason::kError, failure,
+                                         undelivered, to_abort);
       }
       client->abort_requests({});  // wakes who delivers
-    });
+    };
+    return loras->is_loaded(*prepared.lora, then, until);
   }
 
   // Takes one step's results.

@@ -54,7 +54,7 @@ void LoraRegistry::close() {
   const std::lock_guard adds(adding_);
   if (thread_.joinable()) thread_.join();
   // What waits holds adapters in use, which hold what waits.
-  std::vector<std::function<void(const std::string&)>> never_called;
+  std::vector<Waiter> never_called;
   std::deque<std::shared_ptr<Adapter>> never_read;
   const std::lock_guard lock(mutex_);
   never_read.swap(to_read_);
@@ -236,7 +236,8 @@ std::shared_ptr<const LoraRegistry::Use> LoraRegistry::use(const std::string& na
                             nearest_name(shown, known), "', and add_lora adds others"));
 }
 
-bool LoraRegistry::is_loaded(const Use& use, std::function<void(const std::string& error)> then) {
+bool LoraRegistry::is_loaded(const Use& use, std::function<void(const std::string& error)> then,
+                             Clock::time_point until) {
   const std::lock_guard lock(mutex_);
   Adapter& adapter = *use.adapter_;
   if (adapter.place == Place::kInMemory) return true;
@@ -247,9 +248,8 @@ bool LoraRegistry::is_loaded(const Use& use, std::function<void(const std::strin
       run();
     });
   }
-  adapter.waiting.push_back(std::move(then));
-  if (adapter.waiting.size() > 1) return false;
-  to_read_.push_back(use.adapter_);
+  adapter.waiting.push_back({std::move(then), until});
+  if (adapter.waiting.size() == 1) to_read_.push_back(use.adapter_);
   changed_.notify_all();
   return false;
 }
@@ -270,12 +270,44 @@ std::deque<std::shared_ptr<LoraRegistry::Adapter>>::iterator LoraRegistry::next_
                                                                                       : found;
 }
 
+std::vector<LoraRegistry::Waiter> LoraRegistry::take_late(Clock::time_point now, Clock::time_point& next) {
+  std::vector<Waiter> late;
+  next = Clock::time_point::max();
+  for (const auto& adapter : to_read_) {
+    std::erase_if(adapter->waiting, [&](Waiter& waiter) {
+      const bool is_late = waiter.until <= now;
+      if (is_late) {
+        late.push_back(std::move(waiter));
+      } else {
+        next = std::min(next, waiter.until);
+      }
+      return is_late;
+    });
+  }
+  std::erase_if(to_read_, [](const auto& adapter) { return adapter->waiting.empty(); });
+  return late;
+}
+
 void LoraRegistry::run() {
   std::unique_lock lock(mutex_);
-  while (true) {
-    auto next = to_read_.end();
-    changed_.wait(lock, [&] { return is_closed_ || (next = next_to_read()) != to_read_.end(); });
-    if (is_closed_) return;
+  while (!is_closed_) {
+    Clock::time_point wake;
+    if (auto late = take_late(Clock::now(), wake); !late.empty()) {
+      lock.unlock();
+      for (const Waiter& waiter : late) waiter.then(kTimeIsOver);
+      late.clear();  // and with them what they hold
+      lock.lock();
+      continue;
+    }
+    const auto next = next_to_read();
+    if (next == to_read_.end()) {
+      if (wake == Clock::time_point::max()) {
+        changed_.wait(lock);
+      } else {
+        changed_.wait_until(lock, wake);
+      }
+      continue;
+    }
     const std::shared_ptr<Adapter> adapter = std::move(*next);
     to_read_.erase(next);
     std::string error;
@@ -292,8 +324,8 @@ void LoraRegistry::run() {
     }
     auto waiting = std::exchange(adapter->waiting, {});
     lock.unlock();
-    for (const auto& then : waiting) then(error);
-    waiting.clear();  // and with them what they hold
+    for (const Waiter& waiter : waiting) waiter.then(error);
+    waiting.clear();
     lock.lock();
   }
 }

@@ -1,6 +1,7 @@
 // The adapters that an engine knows, by name, and which of them are in the host's memory.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -62,7 +63,11 @@ class LoraRegistry {
   // thread: with what went wrong, or nothing. It must return soon, close nothing, and hold the use. Adapters
   // are read in the order of their first calls. Throws ResourceExhausted when it is not there, and never will
   // be: the registry was closed.
-  bool is_loaded(const Use& use, std::function<void(const std::string& error)> then);
+  using Clock = std::chrono::steady_clock;
+  bool is_loaded(const Use& use, std::function<void(const std::string& error)> then,
+                 Clock::time_point until = Clock::time_point::max());
+  // What went wrong where it is not there at `until`; said then, or as soon as what is being read is.
+  static constexpr const char* kTimeIsOver = "its time was over before its adapter was there";
   // Reads it on this thread where it is not in memory. Throws as `add`.
   void load_now(const Use& use);
 
@@ -71,6 +76,10 @@ class LoraRegistry {
   void close();
 
  private:
+  struct Waiter {
+    std::function<void(const std::string&)> then;
+    Clock::time_point until;
+  };
   enum class Place : uint8_t { kOnDisk, kComing, kInMemory };
   struct Adapter {
     LoraInfo info;
@@ -81,7 +90,7 @@ class LoraRegistry {
     bool is_removed = false;
     int64_t num_uses = 0;
     uint64_t last_used = 0;
-    std::vector<std::function<void(const std::string&)>> waiting;
+    std::vector<Waiter> waiting;
   };
   // What had a name last: cached keys and values are found again as long as they are good.
   struct Name {
@@ -98,6 +107,8 @@ class LoraRegistry {
   Adapter* least_recently_used() const;
   bool can_go_on(const Adapter& adapter) const;
   std::deque<std::shared_ptr<Adapter>>::iterator next_to_read();  // end: none yet
+  // Those whose time is over wait no more; who is left has to be told at `next`.
+  std::vector<Waiter> take_late(Clock::time_point now, Clock::time_point& next);
   void forget(Adapter& adapter);
   // Without it: from the disk, where room was taken.
   void read(Adapter& adapter);

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <future>
 #include <map>
+#include <optional>
 #include <random>
 #include <set>
 
@@ -56,10 +57,12 @@ class FakeLoader final : public LoraLoader {
 // What a caller of is_loaded waits for, and the use that it holds meanwhile.
 class Waiter {
  public:
-  Waiter(LoraRegistry& registry, const std::string& name) : use(registry.use(name)) {
+  Waiter(LoraRegistry& registry, const std::string& name,
+         LoraRegistry::Clock::time_point until = LoraRegistry::Clock::time_point::max())
+      : use(registry.use(name)) {
     const auto told = told_;
-    was_there =
-        registry.is_loaded(*use, [told, held = use](const std::string& error) { told->set_value(error); });
+    was_there = registry.is_loaded(
+        *use, [told, held = use](const std::string& error) { told->set_value(error); }, until);
   }
   // What went wrong.
   std::string wait() { return answer_.get(); }
@@ -100,6 +103,28 @@ class LoraRegistryTest : public testing::Test {
   FakeLoader loader;
   LoraRegistry registry{loader, /*max_cpu_loras=*/2};
 };
+
+TEST_F(LoraRegistryTest, WhoseTimeIsOverIsToldAndTheOthersGoOn) {
+  for (const char* name : {"a", "b", "c", "d"}) add(name);
+  auto a = std::make_optional<Waiter>(registry, "a"), b = std::make_optional<Waiter>(registry, "b");
+  EXPECT_EQ(a->wait(), "");
+  EXPECT_EQ(b->wait(), "");
+  const auto in_ms = [](int ms) { return LoraRegistry::Clock::now() + std::chrono::milliseconds(ms); };
+  Waiter late(registry, "c", in_ms(30)), later(registry, "c", in_ms(60)), stays(registry, "c"),
+      alone(registry, "d", in_ms(45)), passed(registry, "d", in_ms(-1));
+  EXPECT_EQ(passed.wait(), LoraRegistry::kTimeIsOver);
+  EXPECT_EQ(late.wait(), LoraRegistry::kTimeIsOver);
+  EXPECT_EQ(alone.wait(), LoraRegistry::kTimeIsOver);
+  EXPECT_EQ(later.wait(), LoraRegistry::kTimeIsOver);
+  EXPECT_FALSE(stays.is_told());
+  const int num_loads = loader.num_loads;
+  a.reset();
+  EXPECT_EQ(stays.wait(), "");
+  EXPECT_EQ(loader.num_loads, num_loads + 1);  // nobody waits for d any more
+  Waiter again(registry, "d", in_ms(60'000));
+  b.reset();
+  EXPECT_EQ(again.wait(), "");
+}
 
 constexpr const char* kAllInUse =
     "all 2 adapters in memory are pinned, or unfinished requests have them: raise max_cpu_loras, or wait";
