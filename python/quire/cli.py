@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from quire.argument_parser import FlexibleArgumentParser
 from quire.bench.command import add_bench_arguments, run_bench
@@ -146,8 +146,8 @@ def _engine_config(args: argparse.Namespace) -> EngineConfig | None:
     """The engine's configuration; None when it was to be printed."""
     from quire.config import dump_config, make_engine_config
 
-    adapters = {} if args.lora is None else {"enable_lora": True}
-    config = make_engine_config(args, model=DEMO_MODEL, **adapters)
+    defaults: dict[str, Any] = {} if args.lora is None else {"enable_lora": True}
+    config = make_engine_config(args, model=DEMO_MODEL, **defaults)
     if args.dump_config:
         print(dump_config(config), end="")
         return None

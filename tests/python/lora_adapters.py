@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
+from quire import LoRARequest
 from transformers import AutoModelForCausalLM
 
 
@@ -63,3 +65,8 @@ def merged_logits(model: Path, adapter: Path, token_ids: list[int]) -> torch.Ten
     with torch.no_grad():
         logits: torch.Tensor = merged.eval()(torch.tensor([token_ids])).logits[0].float()
     return logits
+
+
+def requests(adapters: Mapping[str, Path], names: Sequence[str | None]) -> list[LoRARequest | None]:
+    """With each of these adapters, where one is named."""
+    return [None if name is None else LoRARequest(name, 0, adapters[name]) for name in names]
