@@ -14,6 +14,14 @@ constexpr int32_t kMaxPassedOverForLora = 128;
 
 }  // namespace
 
+// Whether steps in flight sample all that it may still have.
+bool Scheduler::is_all_in_flight(const Request& request) const {
+  const int32_t num_coming = request.num_output_placeholders();
+  return num_coming > 0 &&
+         (request.num_output_tokens() + num_coming >= request.sampling_params().max_tokens ||
+          request.num_tokens() + num_coming >= config_.max_model_len);
+}
+
 bool Scheduler::schedule(SchedulerOutput& out) {
   drop_finished();
   kv_cache_manager_.begin_schedule();
@@ -49,7 +57,7 @@ void Scheduler::schedule_running(SchedulerOutput& out) {
     if (!request.mm_features().empty())
       num_new_tokens = limit_by_encoder(request, request.num_computed_tokens(), num_new_tokens);
     if (num_new_tokens <= 0) {
-      end_lora(request);  // what it may compute is in flight
+      if (is_all_in_flight(request)) end_lora(request);
       continue;
     }
     if (request.lora_id() != 0 && !request.holds_lora()) {

@@ -151,6 +151,7 @@ class Scheduler {
   bool give_back_youngest_load();
   int32_t limit_chunk(int32_t start, int32_t num_left) const;
   int32_t num_running_tokens(const Request& request) const;
+  bool is_all_in_flight(const Request& request) const;
   int32_t limit_by_encoder(Request& request, int32_t start, int32_t num_new_tokens);
   Request& choose_victim() const;
   void preempt(Request& request, SchedulerOutput& out);
