@@ -57,6 +57,7 @@ void Scheduler::schedule_running(SchedulerOutput& out) {
     if (!request.mm_features().empty())
       num_new_tokens = limit_by_encoder(request, request.num_computed_tokens(), num_new_tokens);
     if (num_new_tokens <= 0) {
+      // Only what stays so: a call that schedules nothing is in no recording, and must decide nothing.
       if (is_all_in_flight(request)) end_lora(request);
       continue;
     }

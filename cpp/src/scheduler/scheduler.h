@@ -179,8 +179,8 @@ class Scheduler {
   void finish(Request& request, RequestStatus status);
   void report_finish(Request& request, RequestStatus status, std::string error, EngineCoreOutputs& outputs);
   void start_over(Request& queued);
-  // A request is to compute something, or nothing more for now. What holds its adapter's slot is that it
-  // computes.
+  // The adapter's slot is the request's from before its first step until all that it may compute is under
+  // way, or it runs no more.
   void begin_lora(Request& request);
   void end_lora(Request& request);
   // A request that awaits forks has all its output.
