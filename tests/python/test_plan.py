@@ -138,6 +138,13 @@ def test_a_large_model_on_devices_that_are_not_there(
     assert "would fit with one of: max_model_len" in capsys.readouterr().out
 
 
+def test_a_device_computes_no_adapters(capsys: pytest.CaptureFixture[str]) -> None:
+    if not _core.build_info()["has_cuda"]:
+        pytest.skip("this build has no CUDA code")
+    assert main(["plan", "--device-name", "H100", "--enable-lora"]) == 1
+    assert "enable_lora: cuda:0 (sm_90) computes no adapters" in capsys.readouterr().err
+
+
 def test_what_a_host_cannot_hold_is_named(demo_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", str(demo_model), "--device", "cpu", "--device-memory", "1KiB"]) == 1
     text = capsys.readouterr().out
