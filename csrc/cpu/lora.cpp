@@ -1,6 +1,7 @@
 // Adapters: the rows of each are multiplied with its `a`, what that makes with its `b`, which adds to the
 // output as it leaves the kernel. Each of the two is one go over all adapters of the batch.
 #include <algorithm>
+#include <span>
 
 #include "grouped_linear.h"
 #include "ops.h"
@@ -52,12 +53,20 @@ LoraPlaces place(const Isa& isa, Workspace& memory, const LoraBounds& bounds) {
   return p;
 }
 
-LoraBounds bounds_of(const LoraArgs& args) {
+std::span<const LoraSegment> segments_of(const LoraArgs& args) {
   const LoraBatch& batch = args.batch;
+  return {batch.segments, batch.num_segments != nullptr ? static_cast<size_t>(*batch.num_segments) : 0};
+}
+
+const LoraSlot& slot_of(const LoraArgs& args, const LoraSegment& segment) {
+  return args.slots[segment.slot * args.slot_stride];
+}
+
+LoraBounds bounds_of(const LoraArgs& args) {
   LoraBounds bounds = {.blocks = 0, .k = args.x.shape[1], .total_rank = 0, .dtype = args.x.dtype};
-  for (int32_t i = 0; i < batch.num_segments; ++i) {
-    bounds.blocks += blocks_of(batch.begin[i + 1] - batch.begin[i]);
-    const LoraSlot& slot = args.slots[batch.slots[i]];
+  for (const LoraSegment& segment : segments_of(args)) {
+    bounds.blocks += blocks_of(segment.end - segment.begin);
+    const LoraSlot& slot = slot_of(args, segment);
     if (slot.a != nullptr) bounds.total_rank = std::max(bounds.total_rank, slot.total_rank());
   }
   bounds.blocks = std::min(bounds.blocks, kMaxBlocksAtOnce);
@@ -66,29 +75,28 @@ LoraBounds bounds_of(const LoraArgs& args) {
 
 // Where in a batch the next piece begins.
 struct LoraCursor {
-  int32_t segment = 0;
-  int32_t row = 0;  // an index of LoraBatch::rows
+  size_t segment = 0;
+  int32_t taken = 0;  // of its rows
 };
 
 // Takes what fits, of adapters that have something for the linear.
 int64_t take_pieces(const LoraArgs& args, const LoraBounds& bounds, const LoraPlaces& p, LoraCursor& at) {
-  const LoraBatch& batch = args.batch;
   const auto size = static_cast<int64_t>(dtype_bytes(bounds.dtype));
+  const auto segments = segments_of(args);
   std::byte* h = p.h;
   int64_t count = 0;
-  for (int64_t blocks = bounds.blocks; blocks > 0 && at.segment < batch.num_segments;) {
-    const LoraSlot& slot = args.slots[batch.slots[at.segment]];
-    const int32_t end = batch.begin[at.segment + 1];
+  for (int64_t blocks = bounds.blocks; blocks > 0 && at.segment < segments.size();) {
+    const LoraSegment& segment = segments[at.segment];
+    const LoraSlot& slot = slot_of(args, segment);
+    const int32_t begin = segment.begin + at.taken;
     if (slot.a != nullptr) {
-      const int64_t num_rows = std::min<int64_t>(end - at.row, blocks * kStagedBlock);
-      p.pieces[count++] = {&slot, batch.rows + at.row, num_rows, h};
+      const int64_t num_rows = std::min<int64_t>(segment.end - begin, blocks * kStagedBlock);
+      p.pieces[count++] = {&slot, args.batch.rows + begin, num_rows, h};
       h += num_rows * slot.total_rank() * size;
       blocks -= blocks_of(num_rows);
-      at.row += static_cast<int32_t>(num_rows);
-    } else {
-      at.row = end;
+      at.taken += static_cast<int32_t>(num_rows);
     }
-    if (at.row == end) ++at.segment;
+    if (slot.a == nullptr || segment.begin + at.taken == segment.end) at = {at.segment + 1, 0};
   }
   return count;
 }
@@ -169,7 +177,7 @@ int64_t list_expanding(const LoraArgs& args, const LoraPlaces& p, int64_t num_pi
 size_t lora_workspace_bytes(const Isa& isa, const LoraShape& shape) {
   // Each segment's rows begin a block of their own.
   const int64_t blocks =
-      shape.max_tokens / kStagedBlock + std::min<int64_t>(shape.max_segments, shape.max_tokens);
+      shape.max_tokens / kStagedBlock + std::min<int64_t>(shape.max_loras, shape.max_tokens);
   Workspace memory(nullptr);
   place(isa, memory,
         {.blocks = std::min(blocks, kMaxBlocksAtOnce),
@@ -183,7 +191,7 @@ void add_lora(const Isa& isa, const LaunchContext& ctx, const LoraArgs& args) {
   const LoraBounds bounds = bounds_of(args);
   Workspace memory(ctx.workspace);
   const LoraPlaces p = place(isa, memory, bounds);
-  for (LoraCursor at; at.segment < args.batch.num_segments;) {
+  for (LoraCursor at; at.segment < segments_of(args).size();) {
     const int64_t num_pieces = take_pieces(args, bounds, p, at);
     multiply_each(isa, ctx, bounds.dtype, p.products, list_shrinking(args, p, num_pieces), p.staged);
     multiply_each(isa, ctx, bounds.dtype, p.products, list_expanding(args, p, num_pieces), p.staged);

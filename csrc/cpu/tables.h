@@ -1,6 +1,8 @@
 // The kernel table of one instruction set.
 #pragma once
 
+#include <limits>
+
 #include "ops.h"
 
 namespace quire::cpu {
@@ -55,6 +57,8 @@ constexpr KernelTable make_table(const char* variant) {
       .routed_experts = nullptr,
       .lora_workspace_bytes = [](const LoraShape& shape) { return lora_workspace_bytes(kIsa, shape); },
       .add_lora = [](const LaunchContext& ctx, const LoraArgs& args) { add_lora(kIsa, ctx, args); },
+      .lora_segment_rows = std::numeric_limits<int32_t>::max(),
+      .lora_rank_multiple = 1,
       .select_attention = select_attention,
       .kv_page_bytes = kv_page_bytes,
       .attention_workspace_bytes = attention_workspace_bytes,

@@ -123,6 +123,9 @@ constexpr DeviceRuntime kRuntime = {
       return code(cudaEventRecord(as_event(event), as_stream(stream)));
     },
     .synchronize_event = [](void* event) -> int { return code(cudaEventSynchronize(as_event(event))); },
+    .wait_event = [](void* event, void* stream) -> int {
+      return code(cudaStreamWaitEvent(as_stream(stream), as_event(event)));
+    },
     .query_event = [](void* event, bool* done) -> int {
       const cudaError_t error = cudaEventQuery(as_event(event));
       *done = error == cudaSuccess;

@@ -62,6 +62,12 @@ void linear(const LaunchContext& ctx, TensorView out, TensorView x, const Linear
 void linear_activate_and_mul(const LaunchContext& ctx, TensorView out, TensorView y, TensorView x,
                              const LinearWeight& weight, const float* bias, Activation activation);
 
+// lora/
+inline constexpr int32_t kLoraSegmentRows = 16;  // of a tensor core's product
+inline constexpr int32_t kLoraRankMultiple = 8;
+size_t lora_workspace_bytes(const LoraShape& shape);
+void add_lora(const LaunchContext& ctx, const LoraArgs& args);
+
 // logits_ops.cu
 void apply_logit_bias(const LaunchContext& ctx, const LogitBiasArgs& args);
 void apply_bitmask(const LaunchContext& ctx, TensorView logits, TensorView rows, TensorView bitmask);

@@ -81,9 +81,9 @@ const char* dtype_of(const CpuArray& array) {
   return dtype.bits == 8 ? "int8" : dtype.bits == 32 ? "int32" : dtype.bits == 64 ? "int64" : "";
 }
 
-std::array<int64_t, 7> memory_as_array(const RankMemory& memory) {
-  return {memory.weights, memory.activations, memory.workspace, memory.batch,
-          memory.graphs,  memory.exchange,    memory.kv_cache};
+std::array<int64_t, 8> memory_as_array(const RankMemory& memory) {
+  return {memory.weights,  memory.activations, memory.workspace, memory.batch,
+          memory.adapters, memory.graphs,      memory.exchange,  memory.kv_cache};
 }
 
 UpdateWeightsOptions update_options(bool partial, UnfinishedRequests mode) {

@@ -64,6 +64,7 @@ nb::dict memory_as_dict(const RankMemory& memory) {
   items["activations"] = memory.activations;
   items["workspace"] = memory.workspace;
   items["batch"] = memory.batch;
+  items["adapters"] = memory.adapters;
   items["graphs"] = memory.graphs;
   items["exchange"] = memory.exchange;
   items["kv_cache"] = memory.kv_cache;

@@ -29,7 +29,6 @@ class LoraTest : public KernelTest {
 
   void SetUp() override {
     KernelTest::SetUp();
-    if (is_cuda()) GTEST_SKIP() << "the backend knows no adapters";
     ASSERT_NE(GetParam()->add_lora, nullptr);
   }
   // The matrix as products of the table read it.
@@ -47,22 +46,47 @@ class LoraTest : public KernelTest {
     }
     return data;
   }
-  Adapter make_adapter(const Shape& shape, const Ranks& ranks, DType dtype, uint32_t seed) {
+  // As slots have it.
+  int32_t padded(int32_t rank) {
+    const int32_t multiple = kernels().lora_rank_multiple;
+    return (rank + multiple - 1) / multiple * multiple;
+  }
+  // Of the first ranks of each module; the others are zeros, or what `a` has of them.
+  Adapter make_adapter(const Ranks& ranks, const std::vector<Tensor>& a, const std::vector<Tensor>& b,
+                       int64_t k, DType dtype) {
     Adapter adapter;
-    std::copy(ranks.begin(), ranks.end(), adapter.slot.ranks);
+    std::transform(ranks.begin(), ranks.end(), adapter.slot.ranks, [&](int32_t r) { return padded(r); });
     if (adapter.slot.total_rank() == 0) return adapter;
-    const Tensor a = std::move(Tensor(dtype, adapter.slot.total_rank(), shape.k).randomize(seed, 0.1F));
-    adapter.a = a.values();
-    adapter.slot.a = pack(a, adapter.memory);
-    for (size_t m = 0; m < shape.modules.size(); ++m) {
+    Tensor all(dtype, adapter.slot.total_rank(), k);
+    int64_t row = 0;
+    for (size_t m = 0; m < a.size(); ++m) {
+      for (int64_t r = 0; r < adapter.slot.ranks[m]; ++r, ++row)
+        for (int64_t i = 0; i < k; ++i)
+          all.set(row, i, r < ranks[m] ? static_cast<float>(a[m].get(r, i)) : 0.0F);
+    }
+    adapter.a = all.values();
+    adapter.slot.a = pack(all, adapter.memory);
+    for (size_t m = 0; m < b.size(); ++m) {
       if (ranks[m] == 0) continue;
-      const auto module_seed = seed + 1 + static_cast<uint32_t>(m);
-      const Tensor b =
-          std::move(Tensor(dtype, shape.modules[m].num_outputs, ranks[m]).randomize(module_seed, 0.3F));
-      adapter.b[m] = b.values();
-      adapter.slot.b[m] = pack(b, adapter.memory);
+      const int64_t n = b[m].view().shape[0];
+      Tensor rows(dtype, n, adapter.slot.ranks[m]);
+      for (int64_t o = 0; o < n; ++o)
+        for (int64_t r = 0; r < adapter.slot.ranks[m]; ++r)
+          rows.set(o, r, r < ranks[m] ? static_cast<float>(b[m].get(o, r)) : 0.0F);
+      adapter.b[m] = rows.values();
+      adapter.slot.b[m] = pack(rows, adapter.memory);
     }
     return adapter;
+  }
+  Adapter make_adapter(const Shape& shape, const Ranks& ranks, DType dtype, uint32_t seed) {
+    std::vector<Tensor> a, b;
+    for (size_t m = 0; m < shape.modules.size(); ++m) {
+      const auto module_seed = seed + static_cast<uint32_t>(m);
+      const int64_t rank = std::max(ranks[m], 1);
+      a.push_back(std::move(Tensor(dtype, rank, shape.k).randomize(module_seed, 0.1F)));
+      b.push_back(std::move(Tensor(dtype, shape.modules[m].num_outputs, rank).randomize(module_seed + 5, 0.3F)));
+    }
+    return make_adapter(ranks, a, b, shape.k, dtype);
   }
   std::vector<Adapter> make_adapters(const Shape& shape, DType dtype) {
     std::vector<Adapter> adapters;
@@ -71,16 +95,22 @@ class LoraTest : public KernelTest {
           make_adapter(shape, ranks, dtype, 100 + 10 * static_cast<uint32_t>(adapters.size())));
     return adapters;
   }
+  int32_t max_total_rank(const Shape& shape) {
+    int32_t most = 0;
+    for (const Ranks& ranks : shape.ranks) {
+      int32_t total = 0;
+      for (const int32_t rank : ranks) total += padded(rank);
+      most = std::max(most, total);
+    }
+    return most;
+  }
   void reserve(const Shape& shape, DType dtype) {
     LoraShape bounds = {.max_tokens = shape.tokens,
                         .n = shape.n,
                         .k = shape.k,
-                        .max_segments = static_cast<int32_t>(shape.ranks.size()),
+                        .max_total_rank = max_total_rank(shape),
+                        .max_loras = static_cast<int32_t>(shape.ranks.size()),
                         .dtype = dtype};
-    for (const Ranks& ranks : shape.ranks) {
-      const LoraSlot slot = {.ranks = {ranks[0], ranks[1], ranks[2], ranks[3]}};
-      bounds.max_total_rank = std::max(bounds.max_total_rank, slot.total_rank());
-    }
     reserved_ = kernels().lora_workspace_bytes(bounds);
     set_workspace(reserved_ + kGuardBytes);
   }
@@ -89,25 +119,34 @@ class LoraTest : public KernelTest {
            const std::vector<int32_t>& adapter_of, ThreadPool* pool, bool backwards = false) {
     Array<LoraSlot> slots;
     for (const Adapter& adapter : adapters) slots.push_back(adapter.slot);
-    Array<int32_t> rows, begin = {0}, segments;
+    Array<int32_t> rows, num_segments;
+    Array<LoraSegment> segments;
     for (size_t i = 0; i < adapters.size(); ++i) {
       const auto adapter = static_cast<int32_t>(backwards ? adapters.size() - 1 - i : i);
+      int32_t in_segment = kernels().lora_segment_rows;
       for (size_t t = 0; t < adapter_of.size(); ++t) {
-        if (adapter_of[t] == adapter) rows.push_back(static_cast<int32_t>(t));
+        if (adapter_of[t] != adapter) continue;
+        const auto place = static_cast<int32_t>(rows.size());
+        if (in_segment == kernels().lora_segment_rows || segments.back().slot != adapter) {
+          segments.push_back({adapter, place, place});
+          in_segment = 0;
+        }
+        rows.push_back(static_cast<int32_t>(t));
+        ++segments.back().end;
+        ++in_segment;
       }
-      if (static_cast<int32_t>(rows.size()) == begin.back()) continue;
-      begin.push_back(static_cast<int32_t>(rows.size()));
-      segments.push_back(adapter);
     }
+    num_segments.push_back(static_cast<int32_t>(segments.size()));
     kernels().add_lora(context(pool), {.out = out,
                                        .x = x,
                                        .slots = slots.data(),
                                        .modules = shape.modules.data(),
                                        .num_modules = static_cast<int32_t>(shape.modules.size()),
+                                       .max_total_rank = max_total_rank(shape),
+                                       .max_segments = num_segments[0] + 3,  // and the device counts
                                        .batch = {.rows = rows.data(),
-                                                 .begin = begin.data(),
-                                                 .slots = segments.data(),
-                                                 .num_segments = static_cast<int32_t>(segments.size())}});
+                                                 .segments = segments.data(),
+                                                 .num_segments = num_segments.data()}});
     wait_for_device();
     if (is_cuda()) return;
     const auto* guard = static_cast<const std::byte*>(context().workspace) + reserved_;
@@ -123,9 +162,14 @@ struct Expected {
   std::vector<double> value, bound;
 };
 
+std::vector<double> magnitudes(std::vector<double> values) {
+  for (double& value : values) value = std::abs(value);
+  return values;
+}
+
 Expected expect(const Tensor& out, const Tensor& x, const Shape& shape, const std::vector<Adapter>& adapters,
                 const std::vector<int32_t>& adapter_of) {
-  const double h_rounding = x.view().dtype == DType::kFloat32 ? 1e-5 : std::ldexp(1.0, -8);
+  const double h_rounding = x.view().dtype == DType::kFloat32 ? 1e-6 : std::ldexp(1.0, -8);
   const double out_rounding = out.view().dtype == DType::kFloat32 ? 1e-6 : std::ldexp(1.0, -8);
   Expected expected{out.values(), {}};
   expected.bound.resize(expected.value.size());
@@ -136,20 +180,23 @@ Expected expect(const Tensor& out, const Tensor& x, const Shape& shape, const st
     const Adapter& adapter = adapters[static_cast<size_t>(adapter_of[t])];
     if (adapter.a.empty()) continue;
     const auto begin = inputs.begin() + static_cast<int64_t>(t * k);
-    const std::vector<double> h =
-        reference::linear({begin, begin + static_cast<int64_t>(k)}, adapter.a, {}, k);
+    const std::vector<double> row(begin, begin + static_cast<int64_t>(k));
+    const std::vector<double> h = reference::linear(row, adapter.a, {}, k);
+    const std::vector<double> terms = reference::linear(magnitudes(row), magnitudes(adapter.a), {}, k);
     size_t rank_before = 0;
     for (size_t m = 0; m < shape.modules.size(); ++m) {
       const auto rank = static_cast<size_t>(adapter.slot.ranks[m]);
       for (size_t o = 0; rank > 0 && o < static_cast<size_t>(shape.modules[m].num_outputs); ++o) {
         const size_t at = t * n + static_cast<size_t>(shape.modules[m].first_output) + o;
-        double magnitude = 0;
+        double magnitude = 0, sums = 0;
         for (size_t r = 0; r < rank; ++r) {
           const double product = h[rank_before + r] * adapter.b[m][o * rank + r];
           expected.value[at] += product;
           magnitude += std::abs(product);
+          sums += terms[rank_before + r] * std::abs(adapter.b[m][o * rank + r]);
         }
-        expected.bound[at] = h_rounding * magnitude + out_rounding * std::abs(expected.value[at]);
+        expected.bound[at] =
+            h_rounding * magnitude + 1e-6 * sums + out_rounding * std::abs(expected.value[at]);
       }
       rank_before += rank;
     }
@@ -188,6 +235,11 @@ std::vector<Shape> shapes() {
        .ranks = {{16, 16, 16, 16}, {256, 0, 8, 1}}},
       // More rows than a tile and than a product have.
       {.tokens = 600, .n = 80, .k = 33, .modules = {{0, 16}, {16, 64}}, .ranks = {{4, 40}}, .padding = 1},
+      // The same of dimensions that lie in vectors.
+      {.tokens = 600, .n = 384, .k = 648, .modules = {{0, 256}, {256, 40}, {296, 88}}, .ranks = {{16, 8, 40}, {80, 256, 1}}, .padding = 8},
+      {.tokens = 200, .n = 2304, .k = 4096, .modules = {{0, 2048}, {2048, 128}, {2176, 128}}, .ranks = {{16, 16, 16}, {8, 0, 64}, {0, 0, 0}}},
+      {.tokens = 1, .n = 2304, .k = 4104, .modules = {{0, 2048}, {2048, 256}}, .ranks = {{16, 24}}},
+      {.tokens = 256, .n = 200, .k = 64, .modules = {{0, 200}}, .ranks = std::vector<Ranks>(70, Ranks{16})},
       // More rows than are computed at once: of one adapter, and of many.
       {.tokens = 4500, .n = 33, .k = 16, .modules = {{0, 33}}, .ranks = {{5}, {2}}},
       {.tokens = 300, .n = 40, .k = 24, .modules = {{8, 32}}, .ranks = std::vector<Ranks>(140, Ranks{6})},
@@ -261,20 +313,19 @@ TEST_P(LoraTest, RowsWithoutAnAdapterStayAsTheyAre) {
 TEST_P(LoraTest, RoundsWhatAMakesAndThenTheSumOnce) {
   const Shape shape = {.tokens = 1, .n = 2, .k = 2, .modules = {{0, 1}, {1, 1}}, .ranks = {{1, 2}}};
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
-    Adapter adapter;
-    Tensor a(dtype, 3, 2), b0(dtype, 1, 1), b1(dtype, 1, 2);
+    std::vector<Tensor> a, b;
+    for (const int64_t rank : {1, 2}) {
+      a.emplace_back(dtype, rank, 2);
+      b.emplace_back(dtype, 1, rank);
+      for (int64_t r = 0; r < rank; ++r) b.back().set(0, r, 1);
+    }
     const float tiny = std::ldexp(1.0F, -9), tinier = std::ldexp(1.0F, -18);
     const float rows[3][2] = {{256, 1}, {1, 0}, {tiny, tinier}};
-    for (int64_t r = 0; r < 3; ++r)
-      for (int64_t i = 0; i < 2; ++i) a.set(r, i, rows[r][i]);
-    b0.set(0, 0, 1);
-    b1.set(0, 0, 1);
-    b1.set(0, 1, 1);
-    adapter.slot.a = pack(a, adapter.memory);
-    adapter.slot.b[0] = pack(b0, adapter.memory);
-    adapter.slot.b[1] = pack(b1, adapter.memory);
-    adapter.slot.ranks[0] = 1;
-    adapter.slot.ranks[1] = 2;
+    for (int64_t i = 0; i < 2; ++i) {
+      a[0].set(0, i, rows[0][i]);
+      for (int64_t r = 0; r < 2; ++r) a[1].set(r, i, rows[1 + r][i]);
+    }
+    Adapter adapter = make_adapter(shape.ranks[0], a, b, 2, dtype);
     std::vector<Adapter> adapters;
     adapters.push_back(std::move(adapter));
     Tensor x(dtype, 1, 2), out(DType::kFloat32, 1, 2), rounded(dtype, 1, 2);
@@ -360,8 +411,14 @@ TEST_P(LoraTest, ABatchWithoutAdaptersDoesNothing) {
   EXPECT_EQ(out.values(), before);
   LaunchContext ctx = context();
   ctx.workspace = nullptr;
-  kernels().add_lora(ctx,
-                     {.out = out, .x = x, .modules = shape.modules.data(), .num_modules = 1, .batch = {}});
+  const Array<int32_t> none = {0};
+  kernels().add_lora(ctx, {.out = out,
+                           .x = x,
+                           .modules = shape.modules.data(),
+                           .num_modules = 1,
+                           .max_segments = 1,
+                           .batch = {.num_segments = none.data()}});
+  wait_for_device();
   EXPECT_EQ(out.values(), before);
 }
 

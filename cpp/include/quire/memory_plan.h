@@ -16,11 +16,12 @@ struct RankMemory {
   int64_t activations = 0;  // of the largest step, its logits included
   int64_t workspace = 0;    // scratch of the kernels
   int64_t batch = 0;        // a device's tables, inputs and results
+  int64_t adapters = 0;     // a device's slots of low-rank adapters
   int64_t graphs = 0;       // set aside for a device's captured graphs, which the driver keeps
   int64_t exchange = 0;     // what ranks of devices exchange through
   int64_t kv_cache = 0;     // the CPU's takes it as blocks are used
 
-  int64_t total() const { return weights + activations + workspace + batch + graphs + exchange + kv_cache; }
+  int64_t total() const { return weights + activations + workspace + batch + adapters + graphs + exchange + kv_cache; }
   bool operator==(const RankMemory&) const = default;
 };
 

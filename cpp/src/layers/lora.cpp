@@ -27,12 +27,28 @@ int32_t LoraTargets::add(BuildContext& build, const LinearShard& shard) {
   shape.max_tokens = shard.max_rows;
   shape.n = target.n;
   shape.k = target.k;
-  shape.max_total_rank = num_modules * max_rank_;
-  shape.max_segments = static_cast<int32_t>(std::min<int64_t>(max_loras_, shard.max_rows));
+  shape.max_total_rank = max_total_rank(target);
+  shape.max_loras = max_loras_;
   shape.dtype = build.dtype;
   build.workspace_bytes = std::max(build.workspace_bytes, build.ops.lora_workspace_bytes(shape));
   targets_.push_back(std::move(target));
   return static_cast<int32_t>(targets_.size()) - 1;
+}
+
+size_t LoraTargets::matrix_bytes(int64_t n, int64_t k, DType dtype) const {
+  constexpr size_t kAlignment = 64;
+  const size_t bytes = ops_.linear_weight_bytes(n, k, dtype);
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+size_t LoraTargets::max_adapter_bytes(DType dtype) const {
+  size_t bytes = 0;
+  for (const LoraTarget& target : targets_) {
+    bytes += matrix_bytes(max_total_rank(target), target.k, dtype);
+    for (const LoraModule& module : target.outputs)
+      bytes += matrix_bytes(module.num_outputs, padded(max_rank_), dtype);
+  }
+  return bytes;
 }
 
 void LoraStep::add(const ForwardContext& ctx, int32_t target, TensorView out, TensorView x) const {
@@ -41,9 +57,12 @@ void LoraStep::add(const ForwardContext& ctx, int32_t target, TensorView out, Te
   LoraArgs args;
   args.out = out;
   args.x = x;
-  args.slots = slots + static_cast<ptrdiff_t>(target) * targets->max_loras();
+  args.slots = slots + target;
+  args.slot_stride = static_cast<int64_t>(targets->all().size());
   args.modules = what.outputs.data();
   args.num_modules = static_cast<int32_t>(what.outputs.size());
+  args.max_total_rank = targets->max_total_rank(what);
+  args.max_segments = targets->max_segments(x.shape[0]);
   args.batch = batch;
   ctx.ops.add_lora(ctx.launch, args);
 }

@@ -10,11 +10,12 @@
 namespace quire {
 namespace {
 
-std::array<std::pair<const char*, int64_t>, 7> items_of(const RankMemory& memory) {
+std::array<std::pair<const char*, int64_t>, 8> items_of(const RankMemory& memory) {
   return {{{"weights", memory.weights},
            {"activations", memory.activations},
            {"workspace", memory.workspace},
            {"batch", memory.batch},
+           {"adapters", memory.adapters},
            {"graphs", memory.graphs},
            {"exchange", memory.exchange},
            {"KV cache", memory.kv_cache}}};

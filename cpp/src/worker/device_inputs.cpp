@@ -10,11 +10,23 @@
 namespace quire {
 namespace {
 
+// Rows with adapters, as one table: how many segments, the segments, the rows.
+constexpr int32_t kLoraSegmentInts = static_cast<int32_t>(sizeof(LoraSegment) / sizeof(int32_t));
+
+constexpr int32_t lora_rows_begin(const StepInputsConfig& config) {
+  return 1 + kLoraSegmentInts * config.max_lora_segments;
+}
+
+constexpr size_t lora_ints(const StepInputsConfig& config) {
+  if (config.max_lora_segments == 0) return 0;
+  return static_cast<size_t>(lora_rows_begin(config)) + static_cast<size_t>(config.max_num_batched_tokens);
+}
+
 // Tokens and block ids that a step may send without waiting: those of its tokens, of many rows that go on,
 // and all of the longest row, which may just have come with a cached prefix.
 size_t max_staged_values(const StepInputsConfig& config) {
   return static_cast<size_t>(config.max_num_batched_tokens) + 4096 +
-         2 * static_cast<size_t>(config.max_model_len);
+         2 * static_cast<size_t>(config.max_model_len) + lora_ints(config);
 }
 
 // More would keep the one block that brings it busy for longer than a copy takes.
@@ -71,12 +83,17 @@ class DeviceInputs final : public StepInputs {
   TensorView logits_index() const override {
     return {rows_.logits_index.device, DType::kInt32, static_cast<int64_t>(num_logits_)};
   }
+  LoraBatch lora_batch() const override {
+    return {memory_.loras + lora_rows_begin(config_), reinterpret_cast<const LoraSegment*>(memory_.loras + 1),
+            memory_.loras};
+  }
   int32_t* token_ids(const CachedRequestState& request) const override {
     return memory_.tokens + int64_t{request.state_index} * config_.max_model_len;
   }
 
  private:
-  // Table 0 is the tokens', those of the groups follow. Their rows are state indices.
+  // Table 0 is the tokens', those of the groups follow, whose rows are state indices; then that of the
+  // adapters, which is one row.
   void write_row(const LaunchContext& launch, size_t table, int32_t row, int32_t begin,
                  std::span<const int32_t> values);
   void flush_writes(const LaunchContext& launch);
@@ -85,6 +102,7 @@ class DeviceInputs final : public StepInputs {
   // What prepare_inputs is to bring, after a copy when that is too much for it.
   PinnedBytes bring(const LaunchContext& launch);
   void stage_changes(const LaunchContext& launch, const StepShape& step);
+  void write_loras(const LaunchContext& launch, const LoraRows& loras);
 
   StepInputsConfig config_;
   const BatchOps& ops_;
@@ -172,6 +190,7 @@ void DeviceInputs::stage_changes(const LaunchContext& launch, const StepShape& s
     row_writes_.tables[group + 1] = memory_.groups[group].block_table;
     row_writes_.strides[group + 1] = memory_.groups[group].max_blocks;
   }
+  row_writes_.tables[memory_.groups.size() + 1] = memory_.loras;
   for (int32_t row = 0; row < batch.size(); ++row) {
     CachedRequestState& request = batch.request(row);
     const int32_t end = request.num_computed_tokens + step.num_scheduled[static_cast<size_t>(row)];
@@ -198,7 +217,17 @@ void DeviceInputs::stage_changes(const LaunchContext& launch, const StepShape& s
       write_row(launch, group + 1, request.state_index, first, ids);
     }
   }
+  if (!step.loras.segments.empty()) write_loras(launch, step.loras);
   stage_writes();
+}
+
+void DeviceInputs::write_loras(const LaunchContext& launch, const LoraRows& loras) {
+  const size_t table = memory_.groups.size() + 1;
+  const auto num_segments = static_cast<int32_t>(loras.segments.size());
+  write_row(launch, table, 0, 0, {&num_segments, 1});
+  write_row(launch, table, 0, 1,
+            {reinterpret_cast<const int32_t*>(loras.segments.data()), loras.segments.size() * kLoraSegmentInts});
+  write_row(launch, table, 0, lora_rows_begin(config_), loras.rows);
 }
 
 void DeviceInputs::stage(const LaunchContext& launch, const StepShape& step) {
@@ -289,6 +318,7 @@ DeviceInputsMemory::DeviceInputsMemory(const StepInputsConfig& config, DeviceAre
   seq_lens = arena.take<int32_t>(rows);
   state_indices = arena.take<int32_t>(rows);
   num_tokens = arena.take<int32_t>(1);
+  loras = config.max_lora_segments > 0 ? arena.take<int32_t>(lora_ints(config)) : nullptr;
   for (int32_t block_size : config.block_sizes) {
     const int32_t max_blocks = (config.max_model_len + block_size - 1) / block_size;
     groups.push_back({.block_table = arena.take<int32_t>(rows * static_cast<size_t>(max_blocks)),

@@ -71,6 +71,14 @@ class DevicePlatform final : public Platform {
     move(arena.device_memory().data(), copy.data(), copy.size(), "copying weights to the device");
   }
 
+  size_t lora_memory_bytes(const LoraTargets& targets, DType dtype) const override {
+    return device_lora_memory_bytes(targets, dtype);
+  }
+  std::unique_ptr<LoraMemory> make_lora_memory(const LoraTargets& targets, DType dtype,
+                                               DeviceArena& arena) override {
+    return make_device_lora_memory(targets, runtime_, launch_.stream, dtype, arena);
+  }
+
   size_t step_buffers_bytes(const StepBuffersConfig& config) const override {
     return device_step_buffers_bytes(config);
   }
@@ -170,6 +178,10 @@ class PlanningPlatform final : public Platform {
   void restore_kv_cache(WorkerMemory&) override {}
   Buffer copy_to_host(const DeviceArena&) override { refuse(); }
   void copy_from_host(const DeviceArena&, const Buffer&) override {}
+  size_t lora_memory_bytes(const LoraTargets& targets, DType dtype) const override {
+    return device_lora_memory_bytes(targets, dtype);
+  }
+  std::unique_ptr<LoraMemory> make_lora_memory(const LoraTargets&, DType, DeviceArena&) override { refuse(); }
   size_t step_buffers_bytes(const StepBuffersConfig& config) const override {
     return device_step_buffers_bytes(config);
   }

@@ -27,6 +27,11 @@ class DeviceStepBuffers final : public StepBuffers {
       : runtime_(runtime),
         launch_(launch),
         staging_(runtime, memory.staging, memory.staging_bytes_per_step, config.sampler.ring_size) {
+    // Steps of padding come first, and have none.
+    if (memory.inputs.loras != nullptr) {
+      check_device(runtime, runtime.fill(memory.inputs.loras, 0, sizeof(int32_t), launch.stream),
+                   "clearing the adapters' rows");
+    }
     inputs_ = make_device_inputs(config.inputs, *ops.batch, memory.inputs, staging_);
     sampler_ = make_device_sampler(ops, config.sampler, memory.sampler, staging_, launch.stream);
     for (int32_t i = 0; i < config.sampler.ring_size; ++i) done_.push_back(make_event(runtime));

@@ -16,6 +16,7 @@ struct GraphKey {
   uint64_t compute_hash = 0;
   int32_t num_tokens = 0;  // with padding
   int32_t query_len = 1;   // of every row of a full one
+  bool has_loras = false;
 
   auto operator<=>(const GraphKey&) const = default;
 };

@@ -69,6 +69,11 @@ class HostPlatform final : public Platform {
   Buffer copy_to_host(const DeviceArena&) override { return {}; }
   void copy_from_host(const DeviceArena&, const Buffer&) override {}
 
+  size_t lora_memory_bytes(const LoraTargets&, DType) const override { return 0; }
+  std::unique_ptr<LoraMemory> make_lora_memory(const LoraTargets& targets, DType, DeviceArena&) override {
+    return make_host_lora_memory(targets);
+  }
+
   size_t step_buffers_bytes(const StepBuffersConfig&) const override { return 0; }
   std::unique_ptr<StepBuffers> make_step_buffers(const StepBuffersConfig& config, DeviceArena&) override {
     return make_host_step_buffers(ops(), config);

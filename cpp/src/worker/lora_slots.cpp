@@ -7,34 +7,30 @@
 
 namespace quire {
 
-LoraSlots::LoraSlots(const LoraTargets& targets, const LoraStore& store, int32_t max_num_batched_tokens)
+LoraSlots::LoraSlots(const LoraTargets& targets, const LoraStore& store, std::unique_ptr<LoraMemory> memory,
+                     int32_t max_num_batched_tokens)
     : targets_(targets),
       store_(store),
-      slots_(static_cast<size_t>(targets.max_loras())),
-      table_(targets.all().size() * slots_.size()),
-      num_tokens_(slots_.size()) {
+      memory_(std::move(memory)),
+      ids_(static_cast<size_t>(targets.max_loras())),
+      num_tokens_(ids_.size()) {
   rows_.reserve(static_cast<size_t>(max_num_batched_tokens));
-  begin_.reserve(slots_.size() + 1);
-  segment_slots_.reserve(slots_.size());
-  step_.targets = &targets_;
-  step_.slots = table_.data();
+  segments_.reserve(static_cast<size_t>(targets.max_segments(max_num_batched_tokens)));
 }
 
 void LoraSlots::apply(std::span<const LoraLoad> loads) {
   for (const LoraLoad& load : loads) {
     const auto index = static_cast<size_t>(load.slot);
-    QUIRE_CHECK(load.slot >= 0 && index < slots_.size(), "slot ", load.slot);
+    QUIRE_CHECK(load.slot >= 0 && index < ids_.size(), "slot ", load.slot);
     auto weights = store_.find(load.lora_id);
-    Slot& slot = slots_[index];
-    if (slot.id != 0) slot_by_id_.erase(slot.id);
-    slot = {load.lora_id, std::move(weights)};
+    if (ids_[index] != 0) slot_by_id_.erase(ids_[index]);
+    ids_[index] = load.lora_id;
     slot_by_id_[load.lora_id] = load.slot;
-    for (size_t target = 0; target < targets_.all().size(); ++target)
-      table_[target * slots_.size() + index] = slot.weights->at(target);
+    memory_->bring(load.slot, std::move(weights));
   }
 }
 
-const LoraStep* LoraSlots::prepare(InputBatch& batch, std::span<const int32_t> num_scheduled) {
+LoraRows LoraSlots::prepare(InputBatch& batch, std::span<const int32_t> num_scheduled) {
   row_slots_.assign(num_scheduled.size(), -1);
   std::fill(num_tokens_.begin(), num_tokens_.end(), 0);
   for (int32_t row = 0; row < batch.size(); ++row) {
@@ -45,17 +41,18 @@ const LoraStep* LoraSlots::prepare(InputBatch& batch, std::span<const int32_t> n
     row_slots_[static_cast<size_t>(row)] = found->second;
     num_tokens_[static_cast<size_t>(found->second)] += num_scheduled[static_cast<size_t>(row)];
   }
-  begin_.assign(1, 0);
-  segment_slots_.clear();
-  for (size_t slot = 0; slot < slots_.size(); ++slot) {
-    const int32_t count = num_tokens_[slot];
-    if (count == 0) continue;
-    num_tokens_[slot] = begin_.back();
-    segment_slots_.push_back(static_cast<int32_t>(slot));
-    begin_.push_back(begin_.back() + count);
+  segments_.clear();
+  int32_t num_rows = 0;
+  for (size_t slot = 0; slot < ids_.size(); ++slot) {
+    const int32_t end = num_rows + num_tokens_[slot];
+    num_tokens_[slot] = num_rows;
+    while (num_rows < end) {
+      const int32_t count = std::min(end - num_rows, targets_.segment_rows());
+      segments_.push_back({static_cast<int32_t>(slot), num_rows, num_rows + count});
+      num_rows += count;
+    }
   }
-  if (segment_slots_.empty()) return nullptr;
-  rows_.resize(static_cast<size_t>(begin_.back()));
+  rows_.resize(static_cast<size_t>(num_rows));
   int32_t token = 0;
   for (size_t row = 0; row < row_slots_.size(); ++row) {
     const int32_t slot = row_slots_[row];
@@ -63,9 +60,7 @@ const LoraStep* LoraSlots::prepare(InputBatch& batch, std::span<const int32_t> n
       if (slot >= 0) rows_[static_cast<size_t>(num_tokens_[static_cast<size_t>(slot)]++)] = token;
     }
   }
-  step_.batch = {rows_.data(), begin_.data(), segment_slots_.data(),
-                 static_cast<int32_t>(segment_slots_.size())};
-  return &step_;
+  return {segments_, rows_};
 }
 
 }  // namespace quire

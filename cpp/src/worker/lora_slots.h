@@ -9,39 +9,41 @@
 
 #include "layers/lora.h"
 #include "worker/input_batch.h"
+#include "worker/lora_memory.h"
 #include "worker/lora_store.h"
 
 namespace quire {
 
-// One per worker, on its thread. Where the kernels' memory is the host's, an adapter lies in a slot as it
-// lies in the store.
+// One per worker, on its thread.
 class LoraSlots {
  public:
   // `targets` and `store` live longer. `max_num_batched_tokens`: rows of the largest step.
-  LoraSlots(const LoraTargets& targets, const LoraStore& store, int32_t max_num_batched_tokens);
+  LoraSlots(const LoraTargets& targets, const LoraStore& store, std::unique_ptr<LoraMemory> memory,
+            int32_t max_num_batched_tokens);
 
   // Throws InternalError for an adapter that the store has not.
   void apply(std::span<const LoraLoad> loads);
-  // Which adapters the rows of the batch have, with so many tokens each. Null when none has one; else valid
-  // until the next call.
-  const LoraStep* prepare(InputBatch& batch, std::span<const int32_t> num_scheduled);
+  // Which adapters the rows of the batch have, with so many tokens each; valid until the next call.
+  LoraRows prepare(InputBatch& batch, std::span<const int32_t> num_scheduled);
+  // When all of the step that was prepared last was enqueued.
+  void end_step() {
+    if (!segments_.empty()) memory_->end_step(segments_);
+  }
+  // A step that has them where `batch` says.
+  LoraStep step(const LoraBatch& batch) const { return {&targets_, memory_->table(), batch}; }
 
  private:
-  struct Slot {
-    LoraId id = 0;
-    std::shared_ptr<const LoraWeights> weights;
-  };
   const LoraTargets& targets_;
   const LoraStore& store_;
-  std::vector<Slot> slots_;
+  std::unique_ptr<LoraMemory> memory_;
+  std::vector<LoraId> ids_;  // by slot; 0: nothing lies there
   std::unordered_map<LoraId, int32_t> slot_by_id_;
-  std::vector<LoraSlot> table_;  // [targets, slots]
-  LoraStep step_;
 
   // Of the step at hand.
   std::vector<int32_t> row_slots_;   // of each row of the batch; -1: none
   std::vector<int32_t> num_tokens_;  // of each slot, then where its next one goes
-  std::vector<int32_t> rows_, begin_, segment_slots_;
+  std::vector<int32_t> rows_;
+  std::vector<LoraSegment> segments_;
 };
 
 }  // namespace quire

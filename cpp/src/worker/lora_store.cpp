@@ -1,7 +1,13 @@
 #include "worker/lora_store.h"
 
 #include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <exception>
+#include <mutex>
 #include <string_view>
+#include <system_error>
+#include <thread>
 #include <utility>
 
 #include "util/check.h"
@@ -10,8 +16,6 @@
 namespace quire {
 namespace {
 
-constexpr size_t kAlignment = 64;
-
 // Checkpoints and adapters agree in a name but for what stands before it: some checkpoints were saved without
 // the head, and call a layer "h.0" that is "transformer.h.0" in the whole.
 bool is_same_module(std::string_view a, std::string_view b) {
@@ -19,47 +23,82 @@ bool is_same_module(std::string_view a, std::string_view b) {
   return a.ends_with(b) && (a.size() == b.size() || a[a.size() - b.size() - 1] == '.');
 }
 
-struct Place {
-  size_t target, module;
-};
-
+// Brings the modules of an adapter to the linears that they change.
 class Packer {
  public:
   Packer(const LoraAdapter& adapter, const LoraTargets& targets, const KernelTable& ops, DType dtype)
-      : adapter_(adapter), targets_(targets.all()), ops_(ops), dtype_(dtype), max_rank_(targets.max_rank()) {
-    found_.resize(targets_.size());
-    for (const LoraAdapterModule& module : adapter.modules()) place(module);
+      : adapter_(adapter), targets_(targets), ops_(ops), dtype_(dtype) {
+    found_.resize(targets.all().size());
+    for (const LoraAdapterModule& module : adapter.modules()) find_target(module);
   }
 
-  // The first time without memory: how much it takes.
-  size_t pack(std::vector<LoraSlot>& slots, std::byte* memory) {
-    slots.assign(targets_.size(), {});
-    memory_ = memory;
-    used_ = 0;
-    for (size_t t = 0; t < targets_.size(); ++t) {
-      if (!found_[t].empty()) pack_target(t, slots[t]);
+  // Says where everything will lie, from `memory` on, and how many bytes that is.
+  size_t place(std::vector<LoraSlot>& slots, const std::byte* memory) const {
+    slots.assign(found_.size(), {});
+    size_t used = 0;
+    const auto take = [&](int64_t n, int64_t k) {
+      return memory + std::exchange(used, used + targets_.matrix_bytes(n, k, dtype_));
+    };
+    for (size_t t = 0; t < found_.size(); ++t) {
+      if (found_[t].empty()) continue;
+      const LoraTarget& target = targets_.all()[t];
+      LoraSlot& slot = slots[t];
+      for (size_t m = 0; m < found_[t].size(); ++m) {
+        if (found_[t][m] != nullptr) slot.ranks[m] = targets_.padded(found_[t][m]->rank);
+      }
+      slot.a = take(slot.total_rank(), target.k);
+      for (size_t m = 0; m < found_[t].size(); ++m) {
+        if (slot.ranks[m] > 0) slot.b[m] = take(target.outputs[m].num_outputs, slot.ranks[m]);
+      }
     }
-    return used_;
+    return used;
+  }
+
+  // Fills one of them. Thread-safe for different ones.
+  void pack(size_t t, const LoraSlot& slot) const {
+    const LoraTarget& target = targets_.all()[t];
+    int64_t first = 0;
+    for (size_t m = 0; m < found_[t].size(); ++m) {
+      if (found_[t][m] == nullptr) continue;
+      const LoraMatrix a = {slot.a, slot.total_rank(), target.k};
+      const LoraMatrix b = {slot.b[m], target.outputs[m].num_outputs, slot.ranks[m]};
+      pack_a(*found_[t][m], target, a, first);
+      pack_b(*found_[t][m], target.modules[m], b);
+      for (int64_t row = first + found_[t][m]->rank; row < first + slot.ranks[m]; ++row)
+        std::memset(a.row(row, dtype_), 0, static_cast<size_t>(a.k) * dtype_bytes(dtype_));
+      first += slot.ranks[m];
+    }
   }
 
  private:
+  struct LoraMatrix {
+    const void* data;
+    int64_t n, k;
+    // Where rows lie one behind the other.
+    std::byte* row(int64_t i, DType dtype) const {
+      return const_cast<std::byte*>(static_cast<const std::byte*>(data)) +
+             static_cast<size_t>(i * k) * dtype_bytes(dtype);
+    }
+  };
+
   [[noreturn]] void fail(const LoraAdapterModule& module, const auto&... why) const {
     throw InvalidArgument(str(adapter_.checkpoint().directory(), ": '", module.name, "' ", why...));
   }
 
-  void place(const LoraAdapterModule& module) {
-    if (module.rank > max_rank_)
-      fail(module, "has rank ", module.rank, ", and max_lora_rank is ", max_rank_, ": raise it");
+  void find_target(const LoraAdapterModule& module) {
+    if (module.rank > targets_.max_rank())
+      fail(module, "has rank ", module.rank, ", and max_lora_rank is ", targets_.max_rank(), ": raise it");
     bool is_there = false;
-    for (size_t t = 0; t < targets_.size(); ++t) {
-      for (size_t m = 0; m < targets_[t].modules.size(); ++m) {
-        if (!is_same_module(targets_[t].modules[m].name, module.name)) continue;
-        const int64_t inputs = targets_[t].total_k, outputs = targets_[t].modules[m].total_rows;
+    for (size_t t = 0; t < found_.size(); ++t) {
+      const LoraTarget& target = targets_.all()[t];
+      for (size_t m = 0; m < target.modules.size(); ++m) {
+        if (!is_same_module(target.modules[m].name, module.name)) continue;
+        const int64_t inputs = target.total_k, outputs = target.modules[m].total_rows;
         if (module.a.shape[1] != inputs || module.b.shape[0] != outputs) {
           fail(module, "goes from ", module.a.shape[1], " inputs to ", module.b.shape[0],
                " outputs, in this model from ", inputs, " to ", outputs, ": it was made for another");
         }
-        found_[t].resize(targets_[t].modules.size());
+        found_[t].resize(target.modules.size());
         if (found_[t][m] != nullptr) fail(module, "is the same linear as '", found_[t][m]->name, "'");
         found_[t][m] = &module;
         is_there = true;
@@ -68,25 +107,7 @@ class Packer {
     if (!is_there) fail(module, "is no linear of this model that adapters may change");
   }
 
-  std::byte* take(int64_t n, int64_t k) {
-    const size_t bytes = ops_.linear_pack_rows != nullptr ? ops_.linear_weight_bytes(n, k, dtype_)
-                                                          : static_cast<size_t>(n * k) * dtype_bytes(dtype_);
-    std::byte* data = memory_ != nullptr ? memory_ + used_ : nullptr;
-    used_ += (bytes + kAlignment - 1) / kAlignment * kAlignment;
-    return data;
-  }
-
-  void write(std::byte* to, int64_t n, int64_t k, int64_t row_begin, const TensorView& rows) const {
-    if (ops_.linear_pack_rows != nullptr) {
-      ops_.linear_pack_rows({}, {to, n, k, dtype_, /*packed=*/true}, row_begin, rows);
-      return;
-    }
-    for (int64_t row = 0; row < rows.shape[0]; ++row) {
-      convert(to + static_cast<size_t>((row_begin + row) * k) * dtype_bytes(dtype_), dtype_, rows.at(row),
-              rows.dtype, k);
-    }
-  }
-
+  // A matrix of the adapter, in fp32.
   std::vector<float> read(const LoraAdapterModule& module, const TensorView& tensor, float scale) const {
     const int64_t count = tensor.numel();
     std::vector<float> values(static_cast<size_t>(count));
@@ -102,59 +123,99 @@ class Packer {
     return values;
   }
 
-  void pack_target(size_t t, LoraSlot& slot) {
-    const LoraTarget& target = targets_[t];
-    int64_t total_rank = 0;
-    for (size_t m = 0; m < found_[t].size(); ++m) {
-      if (found_[t][m] == nullptr) continue;
-      slot.ranks[m] = found_[t][m]->rank;
-      total_rank += slot.ranks[m];
+  // From row `first` of a matrix on; what a row has more of is zeros.
+  void write(const LoraMatrix& to, int64_t first, const TensorView& rows) const {
+    if (ops_.linear_pack_rows != nullptr) {
+      ops_.linear_pack_rows({}, {const_cast<void*>(to.data), to.n, to.k, dtype_, /*packed=*/true}, first, rows);
+      return;
     }
-    std::byte* a = take(total_rank, target.k);
-    slot.a = a;
-    int64_t row = 0;
-    for (size_t m = 0; m < found_[t].size(); ++m) {
-      const LoraAdapterModule* module = found_[t][m];
-      if (module == nullptr) continue;
-      const int64_t rank = module->rank, num_outputs = target.outputs[m].num_outputs;
-      std::byte* b = take(num_outputs, rank);
-      slot.b[m] = b;
-      if (memory_ == nullptr) continue;
-      std::vector<float> values = read(*module, module->a, 1.0F);
-      const TensorView whole(values.data(), DType::kFloat32, rank, target.total_k);
-      write(a, total_rank, target.k, row, slice_columns(whole, target.k_begin, target.k));
-      row += rank;
-      values = read(*module, module->b, module->scale);
-      const TensorView all(values.data(), DType::kFloat32, target.modules[m].total_rows, rank);
-      int64_t output = 0;
-      for (const LoraTargetModule::Rows& rows : target.modules[m].rows) {
-        if (rows.count > 0) write(b, num_outputs, rank, output, slice_rows(all, rows.begin, rows.count));
-        output += rows.count;
-      }
+    const auto bytes = dtype_bytes(dtype_);
+    const int64_t k = rows.shape[1];
+    for (int64_t row = 0; row < rows.shape[0]; ++row) {
+      std::byte* place = to.row(first + row, dtype_);
+      convert(place, dtype_, rows.at(row), rows.dtype, k);
+      std::memset(place + static_cast<size_t>(k) * bytes, 0, static_cast<size_t>(to.k - k) * bytes);
+    }
+  }
+
+  void pack_a(const LoraAdapterModule& module, const LoraTarget& target, const LoraMatrix& a,
+              int64_t first) const {
+    const bool is_as_published =
+        ops_.linear_pack_rows == nullptr && module.a.dtype == dtype_ && target.k == target.total_k;
+    if (is_as_published) {
+      adapter_.checkpoint().read(module.a.as<std::byte>(), dtype_, module.a.numel(), a.row(first, dtype_));
+      return;
+    }
+    std::vector<float> values = read(module, module.a, 1.0F);
+    const TensorView whole(values.data(), DType::kFloat32, module.rank, target.total_k);
+    write(a, first, slice_columns(whole, target.k_begin, target.k));
+  }
+
+  void pack_b(const LoraAdapterModule& module, const LoraTargetModule& which, const LoraMatrix& b) const {
+    std::vector<float> values = read(module, module.b, module.scale);
+    const TensorView all(values.data(), DType::kFloat32, which.total_rows, module.rank);
+    int64_t output = 0;
+    for (const LoraTargetModule::Rows& rows : which.rows) {
+      if (rows.count > 0) write(b, output, slice_rows(all, rows.begin, rows.count));
+      output += rows.count;
     }
   }
 
   const LoraAdapter& adapter_;
-  const std::vector<LoraTarget>& targets_;
+  const LoraTargets& targets_;
   const KernelTable& ops_;
   DType dtype_;
-  int32_t max_rank_;
   std::vector<std::vector<const LoraAdapterModule*>> found_;  // by target and module; null: none
-  std::byte* memory_ = nullptr;
-  size_t used_ = 0;
 };
+
+// On so many threads of its own: a device's host has little else to do.
+template <typename Task>
+void for_each(size_t count, size_t num_threads, const Task& task) {
+  std::atomic<size_t> next{0};
+  std::exception_ptr error;
+  std::mutex mutex;
+  const auto work = [&] {
+    try {
+      for (size_t i = next++; i < count; i = next++) task(i);
+    } catch (...) {
+      const std::lock_guard lock(mutex);
+      if (!error) error = std::current_exception();
+      next = count;
+    }
+  };
+  std::vector<std::jthread> threads;
+  try {
+    while (threads.size() + 1 < std::min(num_threads, count)) threads.emplace_back(work);
+  } catch (const std::system_error&) {  // those that there are do it
+  }
+  work();
+  threads.clear();
+  if (error) std::rethrow_exception(error);
+}
+
+constexpr size_t kMaxLoadThreads = 8;
 
 }  // namespace
 
 LoraWeights::LoraWeights(const LoraAdapter& adapter, const LoraTargets& targets, const KernelTable& ops,
-                         DType dtype) {
-  Packer packer(adapter, targets, ops, dtype);
-  memory_ = Buffer(packer.pack(slots_, nullptr));
-  packer.pack(slots_, memory_.data());
+                         const DeviceRuntime* runtime, DType dtype) {
+  const Packer packer(adapter, targets, ops, dtype);
+  bytes_ = packer.place(slots_, nullptr);
+  if (runtime != nullptr) {
+    pinned_ = make_pinned(*runtime, bytes_);
+    data_ = static_cast<std::byte*>(pinned_.get());
+  } else {
+    memory_ = Buffer(bytes_);
+    data_ = memory_.data();
+  }
+  packer.place(slots_, data_);
+  const size_t num_threads =
+      runtime != nullptr ? std::min<size_t>(kMaxLoadThreads, std::thread::hardware_concurrency() / 2) : 1;
+  for_each(slots_.size(), num_threads, [&](size_t target) { packer.pack(target, slots_[target]); });
 }
 
 void LoraStore::load(LoraId id, const LoraAdapter& adapter) {
-  auto weights = std::make_shared<const LoraWeights>(adapter, targets_, ops_, dtype_);
+  auto weights = std::make_shared<const LoraWeights>(adapter, targets_, ops_, runtime_, dtype_);
   const std::lock_guard lock(mutex_);
   adapters_[id] = std::move(weights);
 }

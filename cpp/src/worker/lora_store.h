@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "device/buffer.h"
+#include "device/runtime_handles.h"
 #include "layers/lora.h"
 #include "messages/scheduler_output.h"
 #include "weights/lora_adapter.h"
@@ -20,24 +21,31 @@ class LoraWeights {
   // Reads all of it. Throws InvalidArgument, naming the adapter's file and the module, for what does not
   // fit the model: a module that it has not, or of other dimensions, and a rank above targets.max_rank(); and
   // for values that cannot be read or are not finite.
-  LoraWeights(const LoraAdapter& adapter, const LoraTargets& targets, const KernelTable& ops, DType dtype);
+  // Null `runtime`: the kernels' memory is the host's.
+  LoraWeights(const LoraAdapter& adapter, const LoraTargets& targets, const KernelTable& ops,
+              const DeviceRuntime* runtime, DType dtype);
 
   const LoraSlot& at(size_t target) const { return slots_[target]; }
-  size_t bytes() const { return memory_.size(); }
+  // Of all targets, as one run.
+  const std::byte* data() const { return data_; }
+  size_t bytes() const { return bytes_; }
 
  private:
   std::vector<LoraSlot> slots_;  // by target
-  Buffer memory_;
+  Buffer memory_;                // or, for a device's copies:
+  PinnedMemory pinned_;
+  std::byte* data_ = nullptr;
+  size_t bytes_ = 0;
 };
 
 // Thread-safe: adapters come and go while steps run.
 class LoraStore {
  public:
   // `targets` and `ops` live longer.
-  LoraStore(const LoraTargets& targets, const KernelTable& ops, DType dtype)
-      : targets_(targets), ops_(ops), dtype_(dtype) {}
+  LoraStore(const LoraTargets& targets, const KernelTable& ops, const DeviceRuntime* runtime, DType dtype)
+      : targets_(targets), ops_(ops), runtime_(runtime), dtype_(dtype) {}
 
-  // Throws as LoraWeights.
+  // Throws as LoraWeights. The device is selected on this thread.
   void load(LoraId id, const LoraAdapter& adapter);
   // Who uses it keeps it until it is used no more. An unknown one is ignored.
   void unload(LoraId id);
@@ -47,6 +55,7 @@ class LoraStore {
  private:
   const LoraTargets& targets_;
   const KernelTable& ops_;
+  const DeviceRuntime* runtime_;
   DType dtype_;
   mutable std::mutex mutex_;
   std::unordered_map<LoraId, std::shared_ptr<const LoraWeights>> adapters_;

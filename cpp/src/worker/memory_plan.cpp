@@ -27,7 +27,8 @@ void DeviceMemoryPlan::set_budget(const EngineConfig& config, size_t free, size_
     throw ResourceExhausted(
         str("the model does not fit: ", memory_text(rank_memory()), ", and the budget is ",
             gib_text(static_cast<int64_t>(budget)),
-            ": raise gpu_memory_utilization, or lower max_num_batched_tokens or max_num_seqs"));
+            ": raise gpu_memory_utilization, or lower max_num_batched_tokens or max_num_seqs",
+            adapters > 0 ? ", or max_loras or max_lora_rank" : ""));
   }
 }
 
@@ -42,7 +43,7 @@ void DeviceMemoryPlan::check_host(size_t free) const {
 RankMemory DeviceMemoryPlan::rank_memory() const {
   const auto bytes = [](size_t value) { return static_cast<int64_t>(value); };
   return {bytes(weights), bytes(activations), bytes(workspace), bytes(batch),
-          bytes(graphs),  bytes(exchange),    bytes(kv_cache)};
+          bytes(adapters), bytes(graphs),  bytes(exchange),    bytes(kv_cache)};
 }
 
 std::vector<int32_t> group_block_sizes(std::span<const KVCacheSpec> layers) {

@@ -21,6 +21,7 @@ struct DeviceMemoryPlan {
   size_t workspace = 0;    // scratch of the ops
   size_t activations = 0;  // of the largest step, logits included
   size_t batch = 0;        // tables, inputs and results
+  size_t adapters = 0;     // slots of them
   size_t graphs = 0;       // the driver's
   size_t exchange = 0;     // the communicator's, taken before
   size_t kv_cache = 0;     // the rest
@@ -35,7 +36,7 @@ struct DeviceMemoryPlan {
   // more than is free: else the system would find out when most of the weights are loaded.
   void check_host(size_t free) const;
 
-  size_t step_bytes() const { return workspace + activations + batch; }
+  size_t step_bytes() const { return workspace + activations + batch + adapters; }
   // What is taken at once: everything but the graphs and the exchange.
   size_t arena_bytes() const { return weights + step_bytes() + kv_cache; }
   RankMemory rank_memory() const;

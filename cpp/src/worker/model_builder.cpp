@@ -19,10 +19,6 @@ ModelBuilder::ModelBuilder(const EngineConfig& config, const HfConfig& hf_config
       block_size_(config.block_size),
       platform_(platform),
       communicator_(communicator) {
-  if (runner_config.max_loras > 0 && platform.ops().add_lora == nullptr) {
-    throw InvalidArgument(
-        str("enable_lora: ", platform.name(), " computes no adapters; leave it out, or set device to 'cpu'"));
-  }
 }
 
 BuiltModel ModelBuilder::build(DType dtype, Checkpoint& checkpoint, DeviceArena& arena,
@@ -39,7 +35,7 @@ BuiltModel ModelBuilder::build(DType dtype, Checkpoint& checkpoint, DeviceArena&
   BuiltModel built;
   if (runner_config_.max_loras > 0) {
     built.lora_targets =
-        std::make_unique<LoraTargets>(runner_config_.max_loras, runner_config_.max_lora_rank);
+        std::make_unique<LoraTargets>(ops, runner_config_.max_loras, runner_config_.max_lora_rank);
     build.lora_targets = built.lora_targets.get();
   }
   built.model = build_model(build, hf_config_);
@@ -67,7 +63,9 @@ ModelBuilder::Measure ModelBuilder::measure(DType dtype, Checkpoint& checkpoint)
   plan.workspace = DeviceArena::rounded(built.workspace_bytes);
   plan.activations = DeviceArena::rounded(runner.activation_bytes());
   plan.batch = runner.batch_bytes(group_block_sizes(measure.kv_cache_specs));
-  plan.graphs = platform_.runtime() != nullptr && runner_config_.use_graphs ? kGraphBytes : 0;
+  if (built.lora_targets) plan.adapters = platform_.lora_memory_bytes(*built.lora_targets, dtype);
+  if (platform_.runtime() != nullptr && runner_config_.use_graphs)
+    plan.graphs = (built.lora_targets ? 2 : 1) * kGraphBytes;  // each size with adapters and without
   plan.exchange = communicator_.device_bytes();
   return measure;
 }

@@ -209,7 +209,7 @@ ForwardContext ModelRunner::forward_context() {
           .attention_metadata = buffers_->inputs().attention_metadata(),
           .planning_layers = planning_layers_,
           .expert_counts = expert_counters_.data(),
-          .lora = lora_step_};
+          .lora = has_loras_ ? &lora_step_ : nullptr};
 }
 
 // Fills sampled_rows_ and sampling_rows_, in the rows' order, and the step's record.
@@ -271,9 +271,10 @@ void ModelRunner::execute_model(const SchedulerOutput& scheduler_output) {
   prepare_sampling(scheduler_output);
   prepare_prompt_logprobs();
   const auto counts = std::span(num_scheduled_).first(static_cast<size_t>(batch_->size()));
-  lora_step_ = loras_ ? loras_->prepare(*batch_, counts) : nullptr;
   StepShape step;
   step.batch = batch_.get();
+  if (loras_) step.loras = loras_->prepare(*batch_, counts);
+  has_loras_ = !step.loras.segments.empty();
   step.num_scheduled = counts;
   step.sampling_rows = sampled_rows_;
   step.num_tokens = scheduler_output.total_num_scheduled_tokens;
@@ -288,6 +289,7 @@ void ModelRunner::execute_model(const SchedulerOutput& scheduler_output) {
   StepInputs& inputs = buffers_->inputs();
   buffers_->begin_step();
   inputs.stage(launch_, step);
+  if (has_loras_) lora_step_ = loras_->step(inputs.lora_batch());
   auto row = sampling_rows_.begin();
   for (int32_t sampled_row : sampled_rows_) {
     const CachedRequestState& request = batch_->request(sampled_row);
@@ -304,6 +306,7 @@ void ModelRunner::execute_model(const SchedulerOutput& scheduler_output) {
   inputs.build(launch_, pads_rows ? choice.num_tokens / choice.query_len : batch_->size(), choice.num_tokens,
                choice.query_len);
   run_forward(choice);
+  if (has_loras_) loras_->end_step();
 }
 
 void ModelRunner::run_forward(const CudagraphDispatcher::Choice& choice) {
@@ -312,7 +315,7 @@ void ModelRunner::run_forward(const CudagraphDispatcher::Choice& choice) {
   QUIRE_CHECK(choice.mode != CudagraphMode::kFull || prompt_chunks_.empty(),
               "a graph has no prompts' logits");
   if (choice.mode == CudagraphMode::kFull) {
-    full_graphs_.at({compute_hash_, choice.num_tokens, choice.query_len}).replay(launch_.stream);
+    full_graphs_.at({compute_hash_, choice.num_tokens, choice.query_len, has_loras_}).replay(launch_.stream);
     return;
   }
   arena_->release(activations_begin_);
@@ -320,7 +323,7 @@ void ModelRunner::run_forward(const CudagraphDispatcher::Choice& choice) {
   ctx.kv_connector = layer_hooks_;
   TensorView hidden;
   if (choice.mode == CudagraphMode::kPiecewise) {
-    const PiecewiseGraph& graph = piecewise_graphs_.at({compute_hash_, choice.num_tokens});
+    const PiecewiseGraph& graph = piecewise_graphs_.at({compute_hash_, choice.num_tokens, 1, has_loras_});
     hidden = graph.replay(ctx);
     arena_->reserve(hidden);
   } else {

@@ -154,7 +154,18 @@ class ModelRunner {
   void warm_up_sampling();
   void capture_graphs(std::span<const int32_t> full, std::span<const int32_t> piecewise,
                       std::span<const int32_t> with_drafts);
+  // Runs `run` for steps without adapters and, where there are any, once more for steps with them.
+  template <typename Run>
+  void with_and_without_loras(const Run& run) {
+    run();
+    if (!loras_) return;
+    lora_step_ = loras_->step(buffers_->inputs().lora_batch());
+    has_loras_ = true;
+    run();
+    has_loras_ = false;
+  }
   void capture_full_graph(int32_t num_tokens, int32_t query_len);
+  void capture_piecewise_graph(int32_t num_tokens);
   int32_t draft_query_len() const { return 1 + config_.speculation.num_speculative_tokens; }
 
   ModelRunnerConfig config_;
@@ -204,7 +215,8 @@ class ModelRunner {
   std::vector<PromptChunk> prompt_chunks_;
   std::vector<LogitsProcessors::Row> processor_rows_;
   std::vector<int64_t> changed_rows_;    // of logits: theirs
-  const LoraStep* lora_step_ = nullptr;  // null: no row has an adapter
+  bool has_loras_ = false;  // some rows have an adapter
+  LoraStep lora_step_;      // of steps that have
   TensorView all_logits_, logits_;
 };
 

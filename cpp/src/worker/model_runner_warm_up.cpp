@@ -31,14 +31,15 @@ void ModelRunner::warm_up() {
   if (max_tokens > kMaxWarmUpTokens) sizes.push_back(max_tokens);
   std::reverse(sizes.begin(), sizes.end());
   communicator_.set_rehearsal(true);
-  for (int32_t size : sizes) warm_up_size(size);
+  for (int32_t size : sizes) with_and_without_loras([&] { warm_up_size(size); });
   // What graphs of rows with drafts hold.
   const int32_t query_len = draft_query_len();
   std::vector<int32_t> with_drafts;
   if (query_len > 1 && max_tokens >= query_len) {
     with_drafts = CudagraphDispatcher::default_sizes(std::min(config_.max_num_seqs, max_tokens / query_len));
     for (int32_t& size : with_drafts) size *= query_len;
-    for (auto size = with_drafts.rbegin(); size != with_drafts.rend(); ++size) warm_up_size(*size, query_len);
+    for (auto size = with_drafts.rbegin(); size != with_drafts.rend(); ++size)
+      with_and_without_loras([&] { warm_up_size(*size, query_len); });
   }
   Drafter* const drafter = std::exchange(drafter_, nullptr);
   auto processors = std::exchange(logits_processors_, nullptr);
@@ -122,13 +123,23 @@ void ModelRunner::warm_up_sampling() {
 
 void ModelRunner::capture_full_graph(int32_t num_tokens, int32_t query_len) {
   buffers_->inputs().build(launch_, num_tokens / query_len, num_tokens, query_len);
-  full_graphs_.emplace(GraphKey{compute_hash_, num_tokens, query_len},
+  full_graphs_.emplace(GraphKey{compute_hash_, num_tokens, query_len, has_loras_},
                        FullGraph(*platform_.runtime(), launch_.stream, [&] {
                          arena_->release(activations_begin_);
                          const ForwardContext ctx = forward_context();
                          const TensorView hidden = model_.forward(ctx, buffers_->inputs().model_input());
                          model_.compute_logits(ctx, all_logits_.rows(0, num_tokens), hidden);
                        }));
+}
+
+void ModelRunner::capture_piecewise_graph(int32_t num_tokens) {
+  buffers_->inputs().build(launch_, 0, num_tokens);
+  arena_->release(activations_begin_);
+  const ForwardContext ctx = forward_context();
+  piecewise_graphs_.emplace(GraphKey{compute_hash_, num_tokens, 1, has_loras_},
+                            PiecewiseGraph(*platform_.runtime(), ctx, [&](const ForwardContext& pieces) {
+                              return model_.forward(pieces, buffers_->inputs().model_input());
+                            }));
 }
 
 void ModelRunner::capture_graphs(std::span<const int32_t> full, std::span<const int32_t> piecewise,
@@ -139,22 +150,16 @@ void ModelRunner::capture_graphs(std::span<const int32_t> full, std::span<const 
   check_device(runtime, runtime.memory_info(&free_before, &total), "asking for the free memory");
   compute_hash_ = compute_hash();
   // The largest first: the driver uses their memory again for the smaller ones.
-  for (auto size = with_drafts.rbegin(); size != with_drafts.rend(); ++size)
-    capture_full_graph(*size, draft_query_len());
-  for (auto size = full.rbegin(); size != full.rend(); ++size) capture_full_graph(*size, /*query_len=*/1);
-  for (auto size = piecewise.rbegin(); size != piecewise.rend(); ++size) {
-    buffers_->inputs().build(launch_, 0, *size);
-    arena_->release(activations_begin_);
-    const ForwardContext ctx = forward_context();
-    piecewise_graphs_.emplace(GraphKey{compute_hash_, *size},
-                              PiecewiseGraph(runtime, ctx, [&](const ForwardContext& pieces) {
-                                return model_.forward(pieces, buffers_->inputs().model_input());
-                              }));
-  }
+  with_and_without_loras([&] {
+    for (auto size = with_drafts.rbegin(); size != with_drafts.rend(); ++size)
+      capture_full_graph(*size, draft_query_len());
+    for (auto size = full.rbegin(); size != full.rend(); ++size) capture_full_graph(*size, /*query_len=*/1);
+    for (auto size = piecewise.rbegin(); size != piecewise.rend(); ++size) capture_piecewise_graph(*size);
+  });
   arena_->release(activations_begin_);
   check_device(runtime, runtime.synchronize_stream(launch_.stream), "capturing graphs");
   check_device(runtime, runtime.memory_info(&free_after, &total), "asking for the free memory");
-  log(LogLevel::kInfo, "captured ", full.size() + with_drafts.size(), " full and ", piecewise.size(),
+  log(LogLevel::kInfo, "captured ", full_graphs_.size(), " full and ", piecewise_graphs_.size(),
       " piecewise graphs in ", seconds_since(begin), " s, ",
       (free_before - std::min(free_after, free_before)) >> 20, " MiB");
 }
@@ -164,6 +169,7 @@ uint64_t ModelRunner::compute_hash() const {
   hash.add(ops_.backend).add(ops_.variant).add(config_.model_hash);
   hash.add(config_.max_num_seqs).add(config_.max_num_batched_tokens).add(config_.max_model_len);
   hash.add(config_.speculation.num_speculative_tokens);
+  hash.add(config_.max_loras).add(config_.max_lora_rank);
   hash.add(model_.vocab_size()).add(model_.hidden_size());
   hash.add(launch_.workspace).add(all_logits_.data);
   for (size_t layer = 0; layer < kv_caches_.size(); ++layer) {

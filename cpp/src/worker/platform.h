@@ -19,6 +19,7 @@
 #include "weights/packed_file.h"
 #include "weights/weight_loader.h"
 #include "worker/backend.h"
+#include "worker/lora_memory.h"
 #include "worker/memory_plan.h"
 #include "worker/step_buffers.h"
 
@@ -89,6 +90,11 @@ class Platform {
   virtual Buffer copy_to_host(const DeviceArena& arena) = 0;
   // Its way back.
   virtual void copy_from_host(const DeviceArena& arena, const Buffer& copy) = 0;
+
+  // What make_lora_memory takes of its arena.
+  virtual size_t lora_memory_bytes(const LoraTargets& targets, DType dtype) const = 0;
+  virtual std::unique_ptr<LoraMemory> make_lora_memory(const LoraTargets& targets, DType dtype,
+                                                       DeviceArena& arena) = 0;
 
   // What make_step_buffers takes of its arena.
   virtual size_t step_buffers_bytes(const StepBuffersConfig& config) const = 0;

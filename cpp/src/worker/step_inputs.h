@@ -9,6 +9,7 @@
 #include "device/device_arena.h"
 #include "device/staging_ring.h"
 #include "layers/context.h"
+#include "layers/lora.h"
 #include "models/model.h"
 #include "worker/input_batch.h"
 
@@ -21,6 +22,7 @@ struct StepShape {
   std::span<const int32_t> sampling_rows;  // ascending: the rows that are sampled from
   int32_t num_tokens = 0;                  // of all rows
   int32_t num_decode_rows = 0;             // the first ones, with one token each
+  LoraRows loras;
 };
 
 // One per worker, on its thread.
@@ -45,6 +47,9 @@ class StepInputs {
   virtual std::span<const AttentionMetadata> attention_metadata() const = 0;
   // [sampling rows and their drafts] int32: the last token of each row that is not a draft, and its drafts.
   virtual TensorView logits_index() const = 0;
+  // The rows with an adapter of the step that was staged last and had any, in the kernels' memory. At addresses
+  // that stay, on a device.
+  virtual LoraBatch lora_batch() const = 0;
 
   // The tokens of a request in the batch, prompt first, in the kernels' memory: max_model_len places. A
   // device's sampler writes the next one there.
@@ -59,6 +64,7 @@ struct StepInputsConfig {
   std::vector<int32_t> block_sizes;    // of each KV cache group
   size_t attention_plan_bytes = 0;     // of the backend, for one group
   int32_t num_speculative_tokens = 0;  // drafts of a row
+  int32_t max_lora_segments = 0;       // of a step; 0: there are no adapters
 };
 
 std::unique_ptr<StepInputs> make_host_inputs(const StepInputsConfig& config);
@@ -80,6 +86,7 @@ struct DeviceInputsMemory {
   int32_t* query_start_loc;           // [max_num_seqs + 1]
   int32_t *seq_lens, *state_indices;  // [max_num_seqs]
   int32_t* num_tokens;                // [1]
+  int32_t* loras;                     // lora_ints(config); null: there are no adapters
   std::vector<Group> groups;
 };
 // Bytes of the staging ring that a step takes at most; what changed beyond that goes in several rounds, with

@@ -82,9 +82,12 @@ Worker::Worker(const EngineConfig& config, const Backend& backend, const HfConfi
   runner_ = std::make_unique<ModelRunner>(runner_config_, *model_, *platform_, *communicator_);
   if (built.lora_targets) {
     lora_targets_ = std::move(built.lora_targets);
-    loras_ = std::make_unique<LoraStore>(*lora_targets_, platform_->ops(), dtype_);
-    runner_->set_loras(
-        std::make_unique<LoraSlots>(*lora_targets_, *loras_, runner_config_.max_num_batched_tokens));
+    loras_ = std::make_unique<LoraStore>(*lora_targets_, platform_->ops(), platform_->runtime(), dtype_);
+    const size_t before = memory_.steps->used();
+    auto lora_memory = platform_->make_lora_memory(*lora_targets_, dtype_, *memory_.steps);
+    lora_memory_bytes_ = memory_.steps->used() - before;
+    runner_->set_loras(std::make_unique<LoraSlots>(*lora_targets_, *loras_, std::move(lora_memory),
+                                                   runner_config_.max_num_batched_tokens));
   }
   if (auto processors = logits_processors_of(config); !processors.empty()) {
     LogitsProcessorConfig made_for;
@@ -132,7 +135,8 @@ RankMemory Worker::memory() const {
   taken.weights = memory_.weights->used();
   taken.activations = DeviceArena::rounded(runner_->activation_bytes());
   taken.workspace = DeviceArena::rounded(workspace_bytes_);
-  if (!kv_groups_.empty()) taken.batch = memory_.steps->used() - taken.activations - taken.workspace;
+  if (!kv_groups_.empty()) taken.batch = memory_.steps->used() - taken.activations - taken.workspace - lora_memory_bytes_;
+  taken.adapters = lora_memory_bytes_;
   taken.graphs = set_aside_for_graphs_;
   taken.exchange = communicator_->device_bytes();
   // A device's memory for it is taken at once, whether blocks use all of it or not.

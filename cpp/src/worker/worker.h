@@ -76,7 +76,10 @@ class Worker {
   void meet_other_ranks();
 
   // An adapter comes to the host's memory, or goes; from any thread, while steps run. Throw as LoraWeights.
-  void load_lora(LoraId id, const LoraAdapter& adapter) { loras_->load(id, adapter); }
+  void load_lora(LoraId id, const LoraAdapter& adapter) {
+    platform_->select();
+    loras_->load(id, adapter);
+  }
   void unload_lora(LoraId id) { loras_->unload(id); }
 
   // The three parts of a step; see ModelRunner. They never throw: an exception becomes output.error.
@@ -130,6 +133,7 @@ class Worker {
   size_t workspace_bytes_ = 0;
   std::unique_ptr<LoraTargets> lora_targets_;  // null: there are no adapters
   std::unique_ptr<LoraStore> loras_;           // null: likewise
+  size_t lora_memory_bytes_ = 0;
   std::unique_ptr<Model> model_;
   std::unique_ptr<KVCopier> kv_copier_;
   struct GroupMemory {

@@ -6,39 +6,10 @@
 #pragma once
 
 #include "attention/decode_warp.cuh"
+#include "common/cluster.cuh"
 #include "common/dependent_launch.cuh"
 
 namespace quire::cuda {
-
-namespace cluster {
-
-__device__ __forceinline__ void arrive() {
-  asm volatile("barrier.cluster.arrive.release.aligned;\n" ::: "memory");
-}
-__device__ __forceinline__ void wait() {
-  asm volatile("barrier.cluster.wait.acquire.aligned;\n" ::: "memory");
-}
-
-// Of the block of that rank, from where this one has `p` in its shared memory.
-__device__ __forceinline__ uint32_t address_of(const void* p, int rank) {
-  uint32_t out;
-  asm("mapa.shared::cluster.u32 %0, %1, %2;\n" : "=r"(out) : "r"(shared_address(p)), "r"(rank));
-  return out;
-}
-__device__ __forceinline__ float4 load4(uint32_t address) {
-  float4 x;
-  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];\n"
-               : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
-               : "r"(address));
-  return x;
-}
-__device__ __forceinline__ float2 load2(uint32_t address) {
-  float2 x;
-  asm volatile("ld.shared::cluster.v2.f32 {%0, %1}, [%2];\n" : "=f"(x.x), "=f"(x.y) : "r"(address));
-  return x;
-}
-
-}  // namespace cluster
 
 // Four columns of a head, of all parts so far.
 struct Columns {

@@ -74,7 +74,7 @@ inline LoraAdapter make_adapter(const ModelDirectory& directory, const std::vect
 
 struct LoraRig {
   explicit LoraRig(int32_t max_loras = 1, int32_t max_rank = 8, DType type = DType::kFloat32)
-      : dtype(type), targets(max_loras, max_rank) {
+      : dtype(type), targets(ops, max_loras, max_rank) {
     model.write("config.json", "{}");
   }
 

@@ -23,7 +23,8 @@ class LoraSlotsTest : public testing::Test {
       if (id == 2) modules.push_back(random_lora(kNames[1], 3, 4, 5));
       store.load(id, make_adapter(directory, modules));
     }
-    slots = std::make_unique<LoraSlots>(rig.targets, store, /*max_num_batched_tokens=*/16);
+    slots = std::make_unique<LoraSlots>(rig.targets, store, make_host_lora_memory(rig.targets),
+                                        /*max_num_batched_tokens=*/16);
   }
   void add(LoraId lora) {
     CachedRequestState& request = requests.emplace_back();
@@ -33,28 +34,26 @@ class LoraSlotsTest : public testing::Test {
     request.lora_id = lora;
     batch.add(request);
   }
-  const LoraStep* prepare(const std::vector<int32_t>& num_scheduled) {
+  LoraRows prepare(const std::vector<int32_t>& num_scheduled) {
     return slots->prepare(batch, num_scheduled);
   }
   // "slot: rows ..." of each segment.
-  static std::string text_of(const LoraStep* step) {
-    if (step == nullptr) return "none";
+  static std::string text_of(const LoraRows& loras) {
     std::string text;
-    for (int32_t i = 0; i < step->batch.num_segments; ++i) {
-      text += str(i == 0 ? "" : "; ", step->batch.slots[i], ":");
-      for (int32_t r = step->batch.begin[i]; r < step->batch.begin[i + 1]; ++r)
-        text += str(" ", step->batch.rows[r]);
+    for (const LoraSegment& segment : loras.segments) {
+      text += str(text.empty() ? "" : "; ", segment.slot, ":");
+      for (int32_t r = segment.begin; r < segment.end; ++r) text += str(" ", loras.rows[static_cast<size_t>(r)]);
     }
-    return text;
+    return text.empty() ? "none" : text;
   }
   // What lies in a slot, as the ranks of the targets.
-  static std::string ranks_of(const LoraStep& step, int32_t slot) {
-    const int32_t max_loras = step.targets->max_loras();
-    return str(step.slots[slot].ranks[0], " ", step.slots[max_loras + slot].ranks[0]);
+  std::string ranks_of(int32_t slot) const {
+    const LoraSlot* targets = slots->step({}).slots + slot * 2;
+    return str(targets[0].ranks[0], " ", targets[1].ranks[0]);
   }
 
   LoraRig rig{/*max_loras=*/2};
-  LoraStore store{rig.targets, rig.ops, rig.dtype};
+  LoraStore store{rig.targets, rig.ops, nullptr, rig.dtype};
   std::unique_ptr<LoraSlots> slots;
   InputBatch batch{/*max_num_seqs=*/6, /*max_model_len=*/8, std::vector{16}};
   std::deque<CachedRequestState> requests;
@@ -63,12 +62,11 @@ class LoraSlotsTest : public testing::Test {
 TEST_F(LoraSlotsTest, RowsAreSideBySideBySlotAndThoseWithoutAnAdapterLeftOut) {
   slots->apply(std::vector<LoraLoad>{{2, 0}, {1, 1}});
   for (const LoraId id : {1, 0, 2, 1, 2}) add(id);
-  const LoraStep* step = prepare({2, 3, 1, 1, 2});
-  EXPECT_EQ(text_of(step), "0: 5 7 8; 1: 0 1 6");
-  EXPECT_EQ(ranks_of(*step, 0), "2 5");
-  EXPECT_EQ(ranks_of(*step, 1), "1 0");
-  EXPECT_EQ(step->slots[0].a, store.find(2)->at(0).a);
-  EXPECT_EQ(step->targets, &rig.targets);
+  EXPECT_EQ(text_of(prepare({2, 3, 1, 1, 2})), "0: 5 7 8; 1: 0 1 6");
+  EXPECT_EQ(ranks_of(0), "2 5");
+  EXPECT_EQ(ranks_of(1), "1 0");
+  EXPECT_EQ(slots->step({}).slots[0].a, store.find(2)->at(0).a);
+  EXPECT_EQ(slots->step({}).targets, &rig.targets);
 }
 
 TEST_F(LoraSlotsTest, ASlotThatNoRowHasIsNoSegment) {
@@ -79,13 +77,13 @@ TEST_F(LoraSlotsTest, ASlotThatNoRowHasIsNoSegment) {
   EXPECT_EQ(text_of(prepare({0, 1})), "0: 0");
 }
 
-TEST_F(LoraSlotsTest, ABatchWithoutAdaptersHasNoStep) {
+TEST_F(LoraSlotsTest, ABatchWithoutAdaptersHasNoSegments) {
   slots->apply(std::vector<LoraLoad>{{1, 0}});
-  EXPECT_EQ(prepare({}), nullptr);
+  EXPECT_EQ(text_of(prepare({})), "none");
   add(0);
-  EXPECT_EQ(prepare({3}), nullptr);
+  EXPECT_EQ(text_of(prepare({3})), "none");
   add(1);
-  EXPECT_EQ(prepare({3, 0}), nullptr);
+  EXPECT_EQ(text_of(prepare({3, 0})), "none");
   EXPECT_EQ(text_of(prepare({3, 1})), "0: 3");
 }
 
@@ -94,9 +92,8 @@ TEST_F(LoraSlotsTest, AnAdapterComesInsteadOfAnother) {
   slots->apply(std::vector<LoraLoad>{{3, 0}});
   add(3);
   add(1);
-  const LoraStep* step = prepare({1, 1});
-  EXPECT_EQ(text_of(step), "0: 0; 1: 1");
-  EXPECT_EQ(ranks_of(*step, 0), "3 0");  // nothing of the other is left
+  EXPECT_EQ(text_of(prepare({1, 1})), "0: 0; 1: 1");
+  EXPECT_EQ(ranks_of(0), "3 0");  // nothing of the other is left
   add(2);
   const std::string error = error_of<InternalError>([&] { prepare({1, 1, 1}); });
   EXPECT_NE(error.find("adapter 2 is in no slot"), std::string::npos) << error;

@@ -27,11 +27,12 @@ class LoraStoreTest : public testing::Test {
     rig.launch.workspace_bytes = rig.workspace_bytes;
     std::vector<LoraSlot> slots;
     for (size_t t = 0; t < rig.targets.all().size(); ++t) slots.push_back(weights.at(t));
-    const int32_t row = 0, begin[] = {0, 1}, slot_of_segment = 0;
+    const int32_t row = 0, num_segments = 1;
+    const LoraSegment segment = {0, 0, 1};
     LoraStep step;
     step.targets = &rig.targets;
     step.slots = slots.data();
-    step.batch = {&row, begin, &slot_of_segment, 1};
+    step.batch = {&row, &segment, &num_segments};
     ActivationArena arena(0);
     const auto communicator = make_single_communicator();
     const ForwardContext ctx{rig.ops, rig.launch, *communicator, arena, {}, {}, {}, {}};
@@ -71,13 +72,13 @@ class LoraStoreTest : public testing::Test {
   }
   LoraWeights load(const LoraRig& rig, const std::vector<LoraValues>& modules) const {
     const ModelDirectory directory;
-    return LoraWeights(make_adapter(directory, modules), rig.targets, rig.ops, rig.dtype);
+    return LoraWeights(make_adapter(directory, modules), rig.targets, rig.ops, nullptr, rig.dtype);
   }
   // How an adapter is refused, with its directory as "D".
   std::string refusal(const LoraRig& rig, const std::vector<LoraValues>& modules) const {
     const ModelDirectory directory;
     std::string error =
-        error_of([&] { LoraWeights(make_adapter(directory, modules), rig.targets, rig.ops, rig.dtype); });
+        error_of([&] { LoraWeights(make_adapter(directory, modules), rig.targets, rig.ops, nullptr, rig.dtype); });
     for (size_t at = 0; (at = error.find(directory.path(), at)) != error.npos;)
       error.replace(at, directory.path().size(), "D");
     return error;
@@ -230,7 +231,7 @@ TEST_F(LoraStoreTest, ValuesBeyondTheModelsDtypeAreRefused) {
 TEST_F(LoraStoreTest, WhoFoundAnAdapterKeepsItWhenItGoes) {
   LoraRig rig;
   rig.add_target({{kQ, 6, 0, 6}}, 5);
-  LoraStore store(rig.targets, rig.ops, rig.dtype);
+  LoraStore store(rig.targets, rig.ops, nullptr, rig.dtype);
   const ModelDirectory directory;
   EXPECT_THROW(store.find(3), InternalError);
   store.load(3, make_adapter(directory, {random_lora(kQ, 5, 6, 2)}));

@@ -21,7 +21,7 @@ struct RowWrite {
 
 // Writes do not overlap, and the values of each follow those of the one before.
 struct RowWriteArgs {
-  static constexpr int32_t kMaxTables = 8;
+  static constexpr int32_t kMaxTables = 9;
   int32_t* tables[kMaxTables] = {};
   int64_t strides[kMaxTables] = {};
   const RowWrite* writes = nullptr;  // [num_writes]
@@ -48,7 +48,7 @@ struct GroupInputs {
 // In this order: `bytes` are brought, `row_writes` written, the inputs made. What the first brings may hold
 // whatever the others read.
 struct PrepareInputsArgs {
-  static constexpr int32_t kMaxGroups = RowWriteArgs::kMaxTables - 1;
+  static constexpr int32_t kMaxGroups = RowWriteArgs::kMaxTables - 2;  // one is the tokens', one the adapters'
   PinnedBytes bytes;
   RowWriteArgs row_writes;
   // From the host, for this step. Rows beyond num_rows have no tokens.

@@ -49,6 +49,7 @@ struct DeviceRuntime {
   int (*destroy_event)(void* event);
   int (*record_event)(void* event, void* stream);
   int (*synchronize_event)(void* event);
+  int (*wait_event)(void* event, void* stream);  // what `stream` is given from now on waits for it
   int (*query_event)(void* event, bool* done);
   int (*elapsed_ms)(float* ms, void* begin, void* end);
 

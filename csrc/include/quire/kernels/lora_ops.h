@@ -17,8 +17,9 @@ struct LoraModule {
 };
 
 // One adapter's share of one linear. Matrices are as the backend's products read a LinearWeight's data, in
-// the dtype of the linear's inputs.
-struct LoraSlot {
+// the dtype of the linear's inputs. Ranks are multiples of KernelTable::lora_rank_multiple: what an adapter has
+// less of is zeros.
+struct alignas(16) LoraSlot {
   const void* a = nullptr;              // [sum of ranks, K], a module's rows behind those of the one before
   const void* b[kMaxLoraModules] = {};  // of a module with a rank: [its outputs, its rank], scaled
   int32_t ranks[kMaxLoraModules] = {};  // 0: the adapter has nothing for this module
@@ -26,14 +27,18 @@ struct LoraSlot {
   int32_t total_rank() const { return ranks[0] + ranks[1] + ranks[2] + ranks[3]; }
 };
 
-// The rows of a batch that have an adapter, those of one adapter side by side: segment i is
-// rows[begin[i] .. begin[i + 1]), never empty and ascending, and its adapter lies in slots[i]. No two
-// segments have the same.
+// Rows of one adapter: rows[begin .. end) of a batch.
+struct LoraSegment {
+  int32_t slot = 0;
+  int32_t begin = 0, end = 0;
+};
+
+// The rows of a batch that have an adapter, those of one adapter side by side and ascending. A segment is never
+// empty, and has at most KernelTable::lora_segment_rows; what follows in the next one may have the same slot.
 struct LoraBatch {
-  const int32_t* rows = nullptr;   // [begin[num_segments]]
-  const int32_t* begin = nullptr;  // [num_segments + 1]
-  const int32_t* slots = nullptr;  // [num_segments]
-  int32_t num_segments = 0;
+  const int32_t* rows = nullptr;
+  const LoraSegment* segments = nullptr;  // [*num_segments]
+  const int32_t* num_segments = nullptr;
 };
 
 // Of each module m and each row t with an adapter: out[t, m's outputs] += b[m] (a[m] x[t]). What `a` makes is
@@ -41,9 +46,12 @@ struct LoraBatch {
 struct LoraArgs {
   TensorView out;                       // [T, N] fp32 | 16-bit, rows strided; other rows stay as they are
   TensorView x;                         // [T, K] fp32 | 16-bit, rows strided
-  const LoraSlot* slots = nullptr;      // by LoraBatch::slots
+  const LoraSlot* slots = nullptr;      // that of segment s: slots[s.slot * slot_stride]
+  int64_t slot_stride = 1;
   const LoraModule* modules = nullptr;  // [num_modules] on the host; their outputs are disjoint
   int32_t num_modules = 0;
+  int32_t max_total_rank = 0;           // of any slot
+  int32_t max_segments = 0;             // of any batch of T rows
   LoraBatch batch;
 };
 
@@ -52,7 +60,7 @@ struct LoraShape {
   int64_t max_tokens = 0;
   int64_t n = 0, k = 0;
   int32_t max_total_rank = 0;  // of one adapter
-  int32_t max_segments = 0;
+  int32_t max_loras = 0;       // in a batch
   DType dtype = DType::kFloat32;  // of x
 };
 

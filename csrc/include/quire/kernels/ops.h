@@ -235,8 +235,9 @@ struct KernelTable {
   // ---- low-rank adapters (lora_ops.h) -------------------------------------------------------------
   // Scratch that `add_lora` needs for any batch within `shape`.
   size_t (*lora_workspace_bytes)(const LoraShape& shape);
-  // Null: the backend knows no adapters.
   void (*add_lora)(const LaunchContext& ctx, const LoraArgs& args);
+  int32_t lora_segment_rows;   // the most that a LoraSegment may have
+  int32_t lora_rank_multiple;  // of a LoraSlot
 
   // ---- attention ----------------------------------------------------------------------------------
   // Once for each layer, when it is built: sets layer.kernel to the backend's best kernel for the rest of it,

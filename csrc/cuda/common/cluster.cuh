@@ -1,0 +1,43 @@
+// Blocks of a cluster: their barrier, and each other's shared memory. For sm_90 and later.
+#pragma once
+
+#include "common/tensor_core.cuh"
+
+namespace quire::cuda {
+
+namespace cluster {
+
+__device__ __forceinline__ void arrive() {
+  asm volatile("barrier.cluster.arrive.release.aligned;\n" ::: "memory");
+}
+__device__ __forceinline__ void wait() {
+  asm volatile("barrier.cluster.wait.acquire.aligned;\n" ::: "memory");
+}
+
+// Of the block of that rank, from where this one has `p` in its shared memory.
+__device__ __forceinline__ uint32_t address_of(const void* p, int rank) {
+  uint32_t out;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;\n" : "=r"(out) : "r"(shared_address(p)), "r"(rank));
+  return out;
+}
+__device__ __forceinline__ float4 load4(uint32_t address) {
+  float4 x;
+  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];\n"
+               : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
+               : "r"(address));
+  return x;
+}
+__device__ __forceinline__ float2 load2(uint32_t address) {
+  float2 x;
+  asm volatile("ld.shared::cluster.v2.f32 {%0, %1}, [%2];\n" : "=f"(x.x), "=f"(x.y) : "r"(address));
+  return x;
+}
+__device__ __forceinline__ float load(uint32_t address) {
+  float x;
+  asm volatile("ld.shared::cluster.f32 %0, [%1];\n" : "=f"(x) : "r"(address));
+  return x;
+}
+
+}  // namespace cluster
+
+}  // namespace quire::cuda

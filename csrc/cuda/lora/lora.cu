@@ -1,0 +1,109 @@
+// Adapters: which kernels add them to a linear's outputs.
+#include <algorithm>
+#include <type_traits>
+
+#include "lora/any_rows.cuh"
+#include "lora/few_rows.cuh"
+#include "lora/many_rows.cuh"
+
+namespace quire::cuda {
+namespace {
+
+// Up to so many rows both products are one kernel.
+constexpr int64_t kFewRows = 256;
+// Blocks of the kernel of few rows: one for each multiprocessor while the rows are one segment, then two, of
+// which one reads while the other computes.
+constexpr unsigned kClustersOfOne = 16, kClustersOfMany = 32;
+// What shared_memory_fits leaves.
+constexpr int kStaticBytes = 256;
+
+bool lies_in_vectors(const LoraArgs& args) {
+  return reinterpret_cast<uintptr_t>(args.x.data) % 16 == 0 && args.x.stride[0] % 8 == 0 &&
+         args.x.shape[1] % 8 == 0 && args.out.dtype == args.x.dtype;
+}
+
+LoraParams params_of(const LaunchContext& ctx, const LoraArgs& args) {
+  LoraParams p{};
+  p.out = args.out.data;
+  p.x = args.x.data;
+  p.rows = args.batch.rows;
+  p.segments = args.batch.segments;
+  p.num_segments = args.batch.num_segments;
+  p.slots = args.slots;
+  p.h = ctx.workspace;
+  p.out_stride = args.out.stride[0];
+  p.x_stride = args.x.stride[0];
+  p.slot_stride = args.slot_stride;
+  p.h_stride = args.max_total_rank;
+  p.k = static_cast<int>(args.x.shape[1]);
+  p.num_modules = args.num_modules;
+  std::copy_n(args.modules, args.num_modules, p.modules);
+  return p;
+}
+
+template <typename T>
+void launch_few_rows(const LaunchContext& ctx, const LoraArgs& args, const LoraParams& p, int shared_bytes) {
+  static std::atomic<uint64_t> prepared{0};
+  constexpr auto kernel = lora_few_rows_kernel<T>;
+  // As much as any linear's ranks may take.
+  const int most = device_limits().max_shared_bytes_per_block - kStaticBytes;
+  if (allow_shared_bytes(prepared, reinterpret_cast<const void*>(kernel), most) != cudaSuccess) return;
+  const unsigned clusters = args.x.shape[0] <= kLoraSegmentRows / 2 ? kClustersOfOne : kClustersOfMany;
+  launch_dependent(ctx, kernel, Grid(clusters * kLoraClusterBlocks, kLoraClusterBlocks), kLoraThreads,
+                   static_cast<size_t>(shared_bytes), p, args.max_total_rank);
+}
+
+template <typename T>
+void launch_many_rows(const LaunchContext& ctx, const LoraArgs& args, const LoraParams& p) {
+  const auto segments = static_cast<unsigned>(args.max_segments);
+  launch_dependent(ctx, lora_shrink_kernel<T>, segments, kLoraThreads,
+                   static_cast<size_t>(shrink_floats(args.max_total_rank)) * sizeof(float), p);
+  unsigned units = 0;
+  for (int m = 0; m < args.num_modules; ++m)
+    units += static_cast<unsigned>(ceil_div<int64_t>(args.modules[m].num_outputs, kExpandOutputs));
+  launch_dependent(ctx, lora_expand_kernel<T>,
+                   dim3(ceil_div<unsigned>(units, kLoraWarps), ceil_div<unsigned>(segments, kExpandSegments)),
+                   kLoraThreads, 0, p);
+}
+
+template <typename T>
+void launch_any_rows(const LaunchContext& ctx, const LoraArgs& args, const LoraParams& p) {
+  const auto segments = static_cast<unsigned>(args.max_segments);
+  launch_dependent(ctx, lora_shrink_any_kernel<T>,
+                   dim3(segments, static_cast<unsigned>(ceil_div(args.max_total_rank, kLoraAnyWarps))),
+                   kLoraAnyThreads, 0, p);
+  int64_t outputs = 0;
+  for (int m = 0; m < args.num_modules; ++m) outputs += args.modules[m].num_outputs;
+  const dim3 grid(segments, static_cast<unsigned>(ceil_div<int64_t>(outputs, kLoraAnyThreads)));
+  if (args.out.dtype == DType::kFloat32) {
+    launch_dependent(ctx, lora_expand_any_kernel<T, float>, grid, kLoraAnyThreads, 0, p);
+  } else {
+    launch_dependent(ctx, lora_expand_any_kernel<T, T>, grid, kLoraAnyThreads, 0, p);
+  }
+}
+
+}  // namespace
+
+size_t lora_workspace_bytes(const LoraShape& shape) {
+  return static_cast<size_t>(shape.max_tokens * shape.max_total_rank) * dtype_bytes(shape.dtype);
+}
+
+void add_lora(const LaunchContext& ctx, const LoraArgs& args) {
+  if (args.max_segments == 0 || args.max_total_rank == 0) return;
+  const LoraParams p = params_of(ctx, args);
+  const int few_rows_bytes = LoraFewRowsShared(args.max_total_rank).bytes;
+  dispatch_float(args.x.dtype, [&](auto type) {
+    using T = decltype(type);
+    if constexpr (!std::is_same_v<T, float>) {
+      if (lies_in_vectors(args)) {
+        const bool is_few = args.x.shape[0] <= kFewRows && has_clusters() &&
+                            shared_memory_fits(few_rows_bytes, device_limits().max_shared_bytes_per_block);
+        return is_few ? launch_few_rows<T>(ctx, args, p, few_rows_bytes) : launch_many_rows<T>(ctx, args, p);
+      }
+    }
+    launch_any_rows<T>(ctx, args, p);
+  });
+  check_launch(ctx, "add_lora", args.out);
+}
+
+}  // namespace quire::cuda
