@@ -137,13 +137,14 @@ class LoraTest : public KernelTest {
       }
     }
     num_segments.push_back(static_cast<int32_t>(segments.size()));
+    for (int i = 0; i < 3; ++i) segments.push_back({1 << 20, 1 << 20, 1 << 21});  // are no part of it
     kernels().add_lora(context(pool), {.out = out,
                                        .x = x,
                                        .slots = slots.data(),
                                        .modules = shape.modules.data(),
                                        .num_modules = static_cast<int32_t>(shape.modules.size()),
                                        .max_total_rank = max_total_rank(shape),
-                                       .max_segments = num_segments[0] + 3,  // and the device counts
+                                       .max_segments = static_cast<int32_t>(segments.size()),
                                        .batch = {.rows = rows.data(),
                                                  .segments = segments.data(),
                                                  .num_segments = num_segments.data()}});
@@ -412,12 +413,14 @@ TEST_P(LoraTest, ABatchWithoutAdaptersDoesNothing) {
   LaunchContext ctx = context();
   ctx.workspace = nullptr;
   const Array<int32_t> none = {0};
+  const Array<LoraSegment> unused = {{}};
   kernels().add_lora(ctx, {.out = out,
                            .x = x,
                            .modules = shape.modules.data(),
                            .num_modules = 1,
+                           .max_total_rank = 8,
                            .max_segments = 1,
-                           .batch = {.num_segments = none.data()}});
+                           .batch = {.segments = unused.data(), .num_segments = none.data()}});
   wait_for_device();
   EXPECT_EQ(out.values(), before);
 }

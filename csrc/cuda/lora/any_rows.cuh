@@ -16,12 +16,14 @@ __global__ void __launch_bounds__(kLoraAnyThreads)
   wait_for_inputs();
   const int index = static_cast<int>(blockIdx.x);
   if (index >= __ldcg(p.num_segments)) return;
-  const LoraShare share(p, index);
+  const LoraSegment segment = load_segment(p, index);
+  const LoraSlot slot = load_slot(p, segment.slot);
+  const int ranks = total_rank(slot);
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-  for (int rank = static_cast<int>(blockIdx.y) * kLoraAnyWarps + warp; rank < share.total_rank;
+  for (int rank = static_cast<int>(blockIdx.y) * kLoraAnyWarps + warp; rank < ranks;
        rank += static_cast<int>(gridDim.y) * kLoraAnyWarps) {
-    const T* a = static_cast<const T*>(share.a) + static_cast<int64_t>(rank) * p.k;
-    for (int i = share.segment.begin; i < share.segment.end; ++i) {
+    const T* a = static_cast<const T*>(slot.a) + static_cast<int64_t>(rank) * p.k;
+    for (int i = segment.begin; i < segment.end; ++i) {
       const T* x = static_cast<const T*>(p.x) + __ldcg(p.rows + i) * p.x_stride;
       float sum = 0.0F;
       for (int at = lane; at < p.k; at += 32) sum = fmaf(to_float(a[at]), to_float(x[at]), sum);
@@ -39,17 +41,18 @@ __global__ void __launch_bounds__(kLoraAnyThreads)
   wait_for_inputs();
   const int index = static_cast<int>(blockIdx.x);
   if (index >= __ldcg(p.num_segments)) return;
-  const LoraShare share(p, index);
+  const LoraSegment segment = load_segment(p, index);
+  const LoraSlot slot = load_slot(p, segment.slot);
   int64_t output = int64_t{blockIdx.y} * kLoraAnyThreads + threadIdx.x;
   int rank_before = 0, which = 0;
   while (which < p.num_modules && output >= p.modules[which].num_outputs) {
     output -= p.modules[which].num_outputs;
-    rank_before += share.ranks[which++];
+    rank_before += slot.ranks[which++];
   }
-  if (which == p.num_modules || share.ranks[which] == 0) return;
-  const int rank = share.ranks[which];
-  const T* b = share.b<T>(which) + output * rank;
-  for (int i = share.segment.begin; i < share.segment.end; ++i) {
+  if (which == p.num_modules || slot.ranks[which] == 0) return;
+  const int rank = slot.ranks[which];
+  const T* b = static_cast<const T*>(slot.b[which]) + output * rank;
+  for (int i = segment.begin; i < segment.end; ++i) {
     const T* h = static_cast<const T*>(p.h) + static_cast<int64_t>(i) * p.h_stride + rank_before;
     float sum = 0.0F;
     for (int r = 0; r < rank; ++r) sum = fmaf(to_float(b[r]), to_float(h[r]), sum);

@@ -34,6 +34,7 @@ LoraParams params_of(const LaunchContext& ctx, const LoraArgs& args) {
   p.out_stride = args.out.stride[0];
   p.x_stride = args.x.stride[0];
   p.slot_stride = args.slot_stride;
+  p.max_segments = args.max_segments;
   p.h_stride = args.max_total_rank;
   p.k = static_cast<int>(args.x.shape[1]);
   p.num_modules = args.num_modules;
@@ -41,13 +42,17 @@ LoraParams params_of(const LaunchContext& ctx, const LoraArgs& args) {
   return p;
 }
 
+// Lets it have as much shared memory as the ranks of any linear may take.
+bool allow_most_shared_bytes(std::atomic<uint64_t>& prepared, const void* kernel) {
+  const int most = device_limits().max_shared_bytes_per_block - kStaticBytes;
+  return allow_shared_bytes(prepared, kernel, most) == cudaSuccess;
+}
+
 template <typename T>
 void launch_few_rows(const LaunchContext& ctx, const LoraArgs& args, const LoraParams& p, int shared_bytes) {
   static std::atomic<uint64_t> prepared{0};
   constexpr auto kernel = lora_few_rows_kernel<T>;
-  // As much as any linear's ranks may take.
-  const int most = device_limits().max_shared_bytes_per_block - kStaticBytes;
-  if (allow_shared_bytes(prepared, reinterpret_cast<const void*>(kernel), most) != cudaSuccess) return;
+  if (!allow_most_shared_bytes(prepared, reinterpret_cast<const void*>(kernel))) return;
   const unsigned clusters = args.x.shape[0] <= kLoraSegmentRows / 2 ? kClustersOfOne : kClustersOfMany;
   launch_dependent(ctx, kernel, Grid(clusters * kLoraClusterBlocks, kLoraClusterBlocks), kLoraThreads,
                    static_cast<size_t>(shared_bytes), p, args.max_total_rank);
@@ -55,12 +60,13 @@ void launch_few_rows(const LaunchContext& ctx, const LoraArgs& args, const LoraP
 
 template <typename T>
 void launch_many_rows(const LaunchContext& ctx, const LoraArgs& args, const LoraParams& p) {
+  static std::atomic<uint64_t> prepared{0};
+  constexpr auto shrink = lora_shrink_kernel<T>;
+  if (!allow_most_shared_bytes(prepared, reinterpret_cast<const void*>(shrink))) return;
   const auto segments = static_cast<unsigned>(args.max_segments);
-  launch_dependent(ctx, lora_shrink_kernel<T>, segments, kLoraThreads,
-                   static_cast<size_t>(shrink_floats(args.max_total_rank)) * sizeof(float), p);
-  unsigned units = 0;
-  for (int m = 0; m < args.num_modules; ++m)
-    units += static_cast<unsigned>(ceil_div<int64_t>(args.modules[m].num_outputs, kExpandOutputs));
+  launch_dependent(ctx, shrink, ceil_div<unsigned>(segments, kShrinkSegments), kLoraThreads,
+                   static_cast<size_t>(shrink_floats(args.max_total_rank, kShrinkSegments)) * sizeof(float), p);
+  const auto units = static_cast<unsigned>(expand_units(p));
   launch_dependent(ctx, lora_expand_kernel<T>,
                    dim3(ceil_div<unsigned>(units, kLoraWarps), ceil_div<unsigned>(segments, kExpandSegments)),
                    kLoraThreads, 0, p);

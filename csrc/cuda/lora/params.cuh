@@ -10,43 +10,44 @@ struct LoraParams {
   void* out;  // [T, *]
   const void* x;
   const int32_t* rows;
-  const LoraSegment* segments;
+  const LoraSegment* segments;  // [max_segments]
   const int32_t* num_segments;
   const LoraSlot* slots;
   void* h;  // [rows of the batch, h_stride], where what `a` makes goes through memory
   int64_t out_stride, x_stride, slot_stride;
+  int max_segments;
   int h_stride;
   int k;
   int num_modules;
   LoraModule modules[kMaxLoraModules];
 };
 
-// An adapter's share of a linear. What lies in which slot, and which rows have it, does not change within a
-// step, and may be read before the inputs are there (dependent_launch.cuh).
-struct LoraShare {
-  LoraSegment segment;
-  const LoraSlot* slot;
-  const void* a;
-  int ranks[kMaxLoraModules];
-  int total_rank;  // 0: it has nothing for this linear
+// What lies in which slot, and which rows have it, does not change within a step, and may be read before the
+// inputs are there (dependent_launch.cuh). A kernel's first reads wait for each other: each of these functions
+// is one of them, however much it reads.
+__device__ __forceinline__ LoraSegment load_segment(const LoraParams& p, int index) {
+  const auto* from = reinterpret_cast<const int32_t*>(p.segments + index);
+  return {__ldcg(from), __ldcg(from + 1), __ldcg(from + 2)};
+}
 
-  __device__ LoraShare(const LoraParams& p, int index) {
-    const auto* from = reinterpret_cast<const int32_t*>(p.segments + index);
-    segment = {__ldcg(from), __ldcg(from + 1), __ldcg(from + 2)};
-    slot = p.slots + segment.slot * p.slot_stride;
-    a = reinterpret_cast<const void*>(__ldcg(reinterpret_cast<const uint64_t*>(&slot->a)));
-    total_rank = 0;
-#pragma unroll
-    for (int m = 0; m < kMaxLoraModules; ++m) {
-      ranks[m] = a != nullptr ? __ldcg(slot->ranks + m) : 0;
-      total_rank += ranks[m];
-    }
-  }
-  __device__ int num_rows() const { return segment.end - segment.begin; }
-  template <typename T>
-  __device__ const T* b(int module) const {
-    return reinterpret_cast<const T*>(__ldcg(reinterpret_cast<const uint64_t*>(slot->b + module)));
-  }
-};
+__device__ __forceinline__ LoraSlot load_slot(const LoraParams& p, int slot) {
+  static_assert(sizeof(LoraSlot) == 4 * sizeof(int4));
+  const auto* from = reinterpret_cast<const int4*>(p.slots + slot * p.slot_stride);
+  union {
+    int4 parts[4];
+    LoraSlot slot;
+  } out = {.parts = {__ldcg(from), __ldcg(from + 1), __ldcg(from + 2), __ldcg(from + 3)}};
+  if (out.slot.a == nullptr) out.slot = {};
+  return out.slot;
+}
+
+__device__ __forceinline__ int total_rank(const LoraSlot& slot) {
+  return slot.ranks[0] + slot.ranks[1] + slot.ranks[2] + slot.ranks[3];
+}
+
+// Of a batch, the row that is at this place of a segment; -1: it has none there.
+__device__ __forceinline__ int load_row(const LoraParams& p, const LoraSegment& segment, int place) {
+  return segment.begin + place < segment.end ? __ldcg(p.rows + segment.begin + place) : -1;
+}
 
 }  // namespace quire::cuda

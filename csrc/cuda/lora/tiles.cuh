@@ -1,6 +1,6 @@
-// Products of up to 16 rows with an adapter's matrices on tensor cores, which have those rows for the 16 of
-// their first operand. All operands come from memory in 8 or 16 bytes a lane and go to the registers that they
-// lie in: an element's place in the depth of a product is anyone's, as long as both operands agree.
+// Products of 16 rows with an adapter's matrices on tensor cores, which have those rows for the 16 of their
+// first operand. All operands come from memory in 8 or 16 bytes a lane and go to the registers that they lie
+// in: an element's place in the depth of a product is anyone's, as long as both operands agree.
 #pragma once
 
 #include "common/tensor_core.cuh"
@@ -9,26 +9,7 @@
 namespace quire::cuda {
 
 constexpr int kLoraThreads = 256, kLoraWarps = kLoraThreads / 32;
-constexpr int kShrinkDepth = 32;        // of k, in a step of one warp
-constexpr int kShrinkTiles = 8;         // of 8 ranks, at once
-constexpr int kExpandOutputs = 32;      // of a warp at once
 static_assert(kLoraSegmentRows == 16 && kLoraRankMultiple == 8);
-
-// Rows of x that a lane has of each operand: lane / 4, and eight more.
-template <typename T>
-struct LoraInputs {
-  const T* row[2];  // null: there is none
-
-  __device__ LoraInputs(const LoraParams& p, const LoraSegment& segment) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int index = segment.begin + (static_cast<int>(threadIdx.x) % 32) / 4 + 8 * i;
-      row[i] = index < segment.end
-                   ? static_cast<const T*>(p.x) + __ldcg(p.rows + index) * p.x_stride
-                   : nullptr;
-    }
-  }
-};
 
 __device__ __forceinline__ uint4 load_streamed(const void* p) {
   uint4 v;
@@ -37,245 +18,286 @@ __device__ __forceinline__ uint4 load_streamed(const void* p) {
                : "l"(p));
   return v;
 }
-
 __device__ __forceinline__ void prefetch_line(const void* p) {
   asm volatile("prefetch.global.L2 [%0];\n" ::"l"(p));
 }
 
-// Adds up steps [begin, end) of a x for ranks from `first` on, 8 * kTiles of them.
-template <typename T, int kTiles>
-__device__ __forceinline__ void shrink_steps(float (&sums)[kTiles][4], const T* a, int first, int total_rank,
-                                             int k, const LoraInputs<T>& x, int begin, int end) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int row = first + lane / 4;
-#pragma unroll 2
-  for (int step = begin; step < end; ++step) {
-    const int at = step * kShrinkDepth + lane % 4 * 8;
-    const bool inside = at < k;
-    uint4 in[2], w[kTiles];
-#pragma unroll
-    for (int i = 0; i < kTiles; ++i) {
-      w[i] = inside && row + 8 * i < total_rank ? load_streamed(a + static_cast<int64_t>(row + 8 * i) * k + at)
-                                                : uint4{};
-    }
-#pragma unroll
-    for (int i = 0; i < 2; ++i)
-      in[i] = inside && x.row[i] != nullptr ? *reinterpret_cast<const uint4*>(x.row[i] + at) : uint4{};
-    const uint32_t low[4] = {in[0].x, in[1].x, in[0].y, in[1].y};
-    const uint32_t high[4] = {in[0].z, in[1].z, in[0].w, in[1].w};
-#pragma unroll
-    for (int i = 0; i < kTiles; ++i) {
-      multiply_add<T>(sums[i], low, w[i].x, w[i].y);
-      multiply_add<T>(sums[i], high, w[i].z, w[i].w);
-    }
+// ---- h = a x --------------------------------------------------------------------------------------
+
+constexpr int kShrinkDepth = 32;  // of k, in a step of a warp
+constexpr int kShrinkTiles = 8;   // of 8 ranks, at once
+constexpr int kShrinkRanks = 8 * kShrinkTiles;
+// Vectors of `a` that a lane has under way.
+constexpr int kShrinkLoads = 16;
+
+// A warp's share of the depth, in steps.
+struct ShrinkSteps {
+  int begin, end;
+
+  // Worker `i` of `num`.
+  __device__ ShrinkSteps(int k, int i, int num) {
+    const int steps = (k + kShrinkDepth - 1) / kShrinkDepth, each = (steps + num - 1) / num;
+    begin = i * each < steps ? i * each : steps;
+    end = begin + each < steps ? begin + each : steps;
   }
-}
+};
 
-// Floats of shared memory that `shrink` needs for ranks up to this.
-__host__ __device__ constexpr int shrink_floats(int max_total_rank) {
-  const int ranks = max_total_rank < 8 * kShrinkTiles ? max_total_rank : 8 * kShrinkTiles;
-  return kLoraWarps * kLoraSegmentRows * ranks;
-}
+// kTiles times 8 ranks of `a`, a few steps of them.
+template <typename T, int kTiles>
+struct ShrinkMatrix {
+  static constexpr int kSteps = kShrinkLoads / kTiles;
+  uint4 values[kSteps][kTiles];
 
-// What the block makes of its share of the depth, block `part` of `num_parts`: calls put(row, rank, sum) for all
-// rows and ranks, each by one thread. `parts` is free again behind the next barrier.
-template <typename T, typename Put>
-__device__ __forceinline__ void shrink(const LoraParams& p, const LoraShare& share, int part, int num_parts,
-                                       float* parts, const Put& put) {
-  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
-  const LoraInputs<T> x(p, share.segment);
-  const int steps = (p.k + kShrinkDepth - 1) / kShrinkDepth;
-  const int workers = num_parts * kLoraWarps, worker = part * kLoraWarps + warp;
-  const int each = (steps + workers - 1) / workers;
-  const int begin = worker * each, end = begin + each < steps ? begin + each : steps;
-  const int num_rows = share.num_rows();
-  for (int first = 0; first < share.total_rank; first += 8 * kShrinkTiles) {
-    const int left = share.total_rank - first;
-    const int ranks = left < 8 * kShrinkTiles ? left : 8 * kShrinkTiles;
-    const auto run = [&]<int kTiles>() {
-      float sums[kTiles][4] = {};
-      shrink_steps<T, kTiles>(sums, static_cast<const T*>(share.a), first, share.total_rank, p.k, x, begin,
-                              end);
-      if (first > 0) __syncthreads();  // the ranks before have been read
+  // From step `begin` on, and rank `first`.
+  __device__ __forceinline__ void load(const void* a, int k, int first, int ranks, int begin, int end) {
+    const int lane = static_cast<int>(threadIdx.x) % 32, row = first + lane / 4;
+#pragma unroll
+    for (int s = 0; s < kSteps; ++s) {
+      const int at = (begin + s) * kShrinkDepth + lane % 4 * 8;
+      const T* from = static_cast<const T*>(a) + static_cast<int64_t>(row) * k + at;
 #pragma unroll
       for (int i = 0; i < kTiles; ++i) {
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const int row = lane / 4 + 8 * half, rank = 8 * i + lane % 4 * 2;
-          if (row < num_rows && rank < ranks) {
-            *reinterpret_cast<float2*>(parts + (warp * kLoraSegmentRows + row) * ranks + rank) =
-                float2{sums[i][2 * half], sums[i][2 * half + 1]};
-          }
-        }
+        values[s][i] = begin + s < end && at < k && row + 8 * i < ranks
+                           ? load_streamed(from + static_cast<int64_t>(8 * i) * k)
+                           : uint4{};
       }
-    };
-    if (ranks <= 8) {
-      run.template operator()<1>();
-    } else if (ranks <= 16) {
-      run.template operator()<2>();
-    } else if (ranks <= 32) {
-      run.template operator()<4>();
-    } else {
-      run.template operator()<8>();
     }
-    __syncthreads();
-    for (int i = thread; i < num_rows * ranks; i += kLoraThreads) {
-      float sum = 0.0F;
+  }
+};
+
+// Adds up what these steps make of rows of x: x[2 j + i] is of row lane / 4 + 8 i of tile j, null where there is
+// none.
+template <typename T, int kTiles, int kRowTiles>
+__device__ __forceinline__ void shrink_steps(float (&sums)[kRowTiles][kTiles][4],
+                                             const ShrinkMatrix<T, kTiles>& a,
+                                             const T* const (&x)[2 * kRowTiles], int k, int begin, int end) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
-      for (int w = 0; w < kLoraWarps; ++w) sum += parts[w * kLoraSegmentRows * ranks + i];
-      put(i / ranks, first + i % ranks, sum);
+  for (int s = 0; s < ShrinkMatrix<T, kTiles>::kSteps; ++s) {
+    const int at = (begin + s) * kShrinkDepth + lane % 4 * 8;
+    if (begin + s >= end) break;
+#pragma unroll
+    for (int j = 0; j < kRowTiles; ++j) {
+      uint4 in[2];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        in[i] = at < k && x[2 * j + i] != nullptr ? *reinterpret_cast<const uint4*>(x[2 * j + i] + at)
+                                                  : uint4{};
+      }
+      const uint32_t low[4] = {in[0].x, in[1].x, in[0].y, in[1].y};
+      const uint32_t high[4] = {in[0].z, in[1].z, in[0].w, in[1].w};
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i) {
+        const uint4 w = a.values[s][i];
+        multiply_add<T>(sums[j][i], low, w.x, w.y);
+        multiply_add<T>(sums[j][i], high, w.z, w.w);
+      }
     }
   }
 }
 
-// How many units of outputs all modules have.
-__device__ __forceinline__ int expand_units(const LoraParams& p) {
+// Floats of shared memory for the sums of all warps.
+__host__ __device__ constexpr int shrink_floats(int max_total_rank, int row_tiles) {
+  const int ranks = max_total_rank < kShrinkRanks ? max_total_rank : kShrinkRanks;
+  return kLoraWarps * row_tiles * kLoraSegmentRows * ranks;
+}
+
+// To shared memory, [warps][rows of all tiles][ranks].
+template <int kTiles, int kRowTiles>
+__device__ __forceinline__ void store_sums(float* parts, const float (&sums)[kRowTiles][kTiles][4], int ranks,
+                                           int num_rows) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+#pragma unroll
+  for (int j = 0; j < kRowTiles; ++j) {
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int row = j * kLoraSegmentRows + lane / 4 + 8 * half, rank = 8 * i + lane % 4 * 2;
+        if (row < num_rows && rank < ranks) {
+          *reinterpret_cast<float2*>(parts + (warp * kRowTiles * kLoraSegmentRows + row) * ranks + rank) =
+              float2{sums[j][i][2 * half], sums[j][i][2 * half + 1]};
+        }
+      }
+    }
+  }
+}
+
+// Calls f with the fewest tiles for so many ranks, as a type's value.
+template <typename F>
+__device__ __forceinline__ void with_shrink_tiles(int ranks, const F& f) {
+  if (ranks <= 8) {
+    f(std::integral_constant<int, 1>{});
+  } else if (ranks <= 16) {
+    f(std::integral_constant<int, 2>{});
+  } else if (ranks <= 32) {
+    f(std::integral_constant<int, 4>{});
+  } else {
+    f(std::integral_constant<int, 8>{});
+  }
+}
+
+// The rest of a product whose first loads are in `matrix`: calls put(row, rank, sum) for ranks
+// [first, first + ranks) of all rows, each by one thread. `parts` may be written behind the barrier that the
+// caller has after this.
+template <typename T, int kTiles, int kRowTiles, typename Put>
+__device__ __forceinline__ void shrink(ShrinkMatrix<T, kTiles>& matrix, const void* a, int k, int first,
+                                       int all_ranks, ShrinkSteps steps, const T* const (&x)[2 * kRowTiles],
+                                       int num_rows, float* parts, const Put& put) {
+  constexpr int kSteps = ShrinkMatrix<T, kTiles>::kSteps;
+  float sums[kRowTiles][kTiles][4] = {};
+  for (int step = steps.begin;;) {
+    shrink_steps<T, kTiles, kRowTiles>(sums, matrix, x, k, step, steps.end);
+    step += kSteps;
+    if (step >= steps.end) break;
+    matrix.load(a, k, first, all_ranks, step, steps.end);
+  }
+  const int ranks = all_ranks - first < 8 * kTiles ? all_ranks - first : 8 * kTiles;
+  store_sums<kTiles, kRowTiles>(parts, sums, ranks, num_rows);
+  __syncthreads();
+  for (int i = static_cast<int>(threadIdx.x); i < num_rows * ranks; i += kLoraThreads) {
+    float sum = 0.0F;
+#pragma unroll
+    for (int w = 0; w < kLoraWarps; ++w) sum += parts[w * kRowTiles * kLoraSegmentRows * ranks + i];
+    put(i / ranks, first + i % ranks, sum);
+  }
+}
+
+// ---- out += b h -----------------------------------------------------------------------------------
+
+constexpr int kExpandOutputs = 32;  // of a warp at once, eight side by side in each lane
+
+__host__ __device__ __forceinline__ int expand_units(const LoraModule& which) {
+  return (static_cast<int>(which.num_outputs) + kExpandOutputs - 1) / kExpandOutputs;
+}
+__host__ __device__ __forceinline__ int expand_units(const LoraParams& p) {
   int units = 0;
 #pragma unroll
-  for (int m = 0; m < kMaxLoraModules; ++m) {
-    if (m < p.num_modules)
-      units += (static_cast<int>(p.modules[m].num_outputs) + kExpandOutputs - 1) / kExpandOutputs;
-  }
+  for (int m = 0; m < kMaxLoraModules; ++m) units += m < p.num_modules ? expand_units(p.modules[m]) : 0;
   return units;
 }
 
-// One unit of an adapter's outputs: up to 32 of one module, of which a lane has eight side by side, for rows
-// lane / 4 and eight more.
+// Up to 32 outputs of one module.
 template <typename T>
-class ExpandUnit {
- public:
-  __device__ __forceinline__ ExpandUnit(const LoraParams& p, const LoraShare& share, int unit) : p_(p) {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-    int which = 0;
-    rank_before_ = 0;
-#pragma unroll
-    for (int m = 0; m < kMaxLoraModules - 1; ++m) {
-      const int units = (static_cast<int>(p.modules[m].num_outputs) + kExpandOutputs - 1) / kExpandOutputs;
-      if (which == m && m + 1 < p.num_modules && unit >= units) {
-        unit -= units;
-        rank_before_ += share.ranks[m];
-        which = m + 1;
-      }
-    }
-    rank_ = share.ranks[0];
-    LoraModule outputs = p.modules[0];
+struct ExpandUnit {
+  const T* b = nullptr;
+  int64_t column = 0;  // of the lane's first output
+  int rank = 0, rank_before = 0;
+  int num_outputs = 0;
+
+  // `unit` is below expand_units.
+  __device__ __forceinline__ ExpandUnit(const LoraParams& p, const LoraSlot& slot, int unit) {
+    int64_t first_output = p.modules[0].first_output, outputs = p.modules[0].num_outputs;
+    const void* from = slot.b[0];
+    rank = slot.ranks[0];
 #pragma unroll
     for (int m = 1; m < kMaxLoraModules; ++m) {
-      if (which == m) {
-        rank_ = share.ranks[m];
-        outputs = p.modules[m];
-      }
+      const int before = expand_units(p.modules[m - 1]);
+      if (m >= p.num_modules || unit < before) break;
+      unit -= before;
+      rank_before += slot.ranks[m - 1];
+      rank = slot.ranks[m];
+      from = slot.b[m];
+      first_output = p.modules[m].first_output;
+      outputs = p.modules[m].num_outputs;
     }
-    if (rank_ == 0) return;
-    b_ = share.b<T>(which);
     const int first = unit * kExpandOutputs;
-    num_outputs_ = static_cast<int>(outputs.num_outputs) - first;
-    b_ += static_cast<int64_t>(first) * rank_;
-    column_ = outputs.first_output + first + lane % 4 * 8;
-  }
-  __device__ __forceinline__ int rank() const { return rank_; }
-
-  // Its rows of `b`, on their way to the L2 cache.
-  __device__ __forceinline__ void prefetch_b() const {
-    if (rank_ == 0) return;
-    const int outputs = num_outputs_ < kExpandOutputs ? num_outputs_ : kExpandOutputs;
-    constexpr int kLine = 128 / sizeof(T);
-    for (int i = static_cast<int>(threadIdx.x) % 32 * kLine; i < outputs * rank_; i += 32 * kLine)
-      prefetch_line(b_ + i);
+    b = static_cast<const T*>(from) + static_cast<int64_t>(first) * rank;
+    num_outputs = static_cast<int>(outputs) - first;
+    column = first_output + first + static_cast<int>(threadIdx.x) % 4 * 8;
   }
 
-  // 16 ranks from `first` on, of the outputs that the lane's quarter of each product has.
-  __device__ __forceinline__ void load_b(uint2 (&b)[4], int first) const {
+  // 16 ranks from `first` on, of the outputs that the lane has in the second operands of four products.
+  __device__ __forceinline__ void load(uint2 (&to)[4], int first) const {
     const int lane = static_cast<int>(threadIdx.x) % 32, group = lane / 4;
     const int at = first + lane % 4 * 4;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int output = group / 2 * 8 + 2 * i + group % 2;
-      b[i] = at < rank_ && output < num_outputs_
-                 ? __ldg(reinterpret_cast<const uint2*>(b_ + static_cast<int64_t>(output) * rank_ + at))
-                 : uint2{};
+      to[i] = at < rank && output < num_outputs
+                  ? __ldg(reinterpret_cast<const uint2*>(b + static_cast<int64_t>(output) * rank + at))
+                  : uint2{};
     }
   }
-  // h: of row 0 of the segment; its rows are `stride` apart.
-  template <typename Load>
-  __device__ __forceinline__ void add_up(float (&sums)[4][4], const uint2 (&b)[4], const T* h, int stride,
-                                         int num_rows, int first, const Load& load) const {
-    const int lane = static_cast<int>(threadIdx.x) % 32, row = lane / 4;
-    const int at = first + lane % 4 * 4;
-    const T* from = h + row * stride + rank_before_ + at;
-    const uint2 low = at < rank_ && row < num_rows ? load(from) : uint2{};
-    const uint2 high = at < rank_ && row + 8 < num_rows ? load(from + 8 * stride) : uint2{};
-    const uint32_t operand[4] = {low.x, high.x, low.y, high.y};
-#pragma unroll
-    for (int i = 0; i < 4; ++i) multiply_add<T>(sums[i], operand, b[i].x, b[i].y);
+  // On its way to the L2 cache.
+  __device__ __forceinline__ void prefetch() const {
+    constexpr int kLine = 128 / sizeof(T);
+    const int elements = (num_outputs < kExpandOutputs ? num_outputs : kExpandOutputs) * rank;
+    for (int i = static_cast<int>(threadIdx.x) % 32 * kLine; i < elements; i += 32 * kLine) prefetch_line(b + i);
   }
-  // Of the lane's place in a row.
-  __device__ __forceinline__ T* place(int row) const {
-    return static_cast<T*>(p_.out) + static_cast<int64_t>(row) * p_.out_stride + column_;
+  // How many of the lane's outputs there are, at most 8.
+  __device__ __forceinline__ int num_mine() const {
+    return num_outputs - static_cast<int>(threadIdx.x) % 4 * 8;
   }
-  // Whether all eight are there, and lie as one vector.
-  __device__ __forceinline__ bool is_vector(const T* place) const {
-    return reinterpret_cast<uintptr_t>(place) % 16 == 0 &&
-           static_cast<int>(threadIdx.x) % 4 * 8 + 8 <= num_outputs_;
-  }
-  // `before` is what a vector held.
-  __device__ __forceinline__ void add_to(T* place, const float (&sums)[4][4], int half, Vec<T> before) const {
-    if (is_vector(place)) {
-      Vec<T> after;
-#pragma unroll
-      for (int i = 0; i < 8; ++i)
-        after.x[i] = from_float<T>(to_float(before.x[i]) + sums[i / 2][2 * half + i % 2]);
-      after.store(place);
-      return;
-    }
-    const int left = num_outputs_ - static_cast<int>(threadIdx.x) % 4 * 8;
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      if (i < left) place[i] = from_float<T>(to_float(place[i]) + sums[i / 2][2 * half + i % 2]);
-    }
-  }
-
- private:
-  const LoraParams& p_;
-  const T* b_ = nullptr;
-  int64_t column_ = 0;
-  int rank_, rank_before_, num_outputs_ = 0;
 };
 
-// What is read of a unit before h is known: the first ranks of `b`, and the outputs.
+// What a lane has of the outputs of rows lane / 4 and eight more.
 template <typename T>
-struct ExpandHead {
-  uint2 b[4];
+struct ExpandOutputs {
   T* place[2];  // null: no such row
   Vec<T> before[2];
 
-  __device__ __forceinline__ ExpandHead(const LoraParams& p, const LoraShare& share,
-                                        const ExpandUnit<T>& unit) {
-    if (unit.rank() == 0) return;
-    unit.load_b(b, 0);
+  __device__ __forceinline__ bool is_vector(const ExpandUnit<T>& unit, int i) const {
+    return reinterpret_cast<uintptr_t>(place[i]) % 16 == 0 && unit.num_mine() >= 8;
+  }
+  __device__ __forceinline__ void load(const LoraParams& p, const ExpandUnit<T>& unit, const int (&rows)[2]) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      place[i] = rows[i] >= 0 && unit.rank > 0
+                     ? static_cast<T*>(p.out) + static_cast<int64_t>(rows[i]) * p.out_stride + unit.column
+                     : nullptr;
+      if (place[i] != nullptr && is_vector(unit, i)) before[i] = Vec<T>::load(place[i]);
+    }
+  }
+  __device__ __forceinline__ void add(const ExpandUnit<T>& unit, const float (&sums)[4][4]) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int index = share.segment.begin + (static_cast<int>(threadIdx.x) % 32) / 4 + 8 * half;
-      place[half] = index < share.segment.end ? unit.place(__ldcg(p.rows + index)) : nullptr;
-      if (place[half] != nullptr && unit.is_vector(place[half])) before[half] = Vec<T>::load(place[half]);
+      if (place[half] == nullptr) continue;
+      if (is_vector(unit, half)) {
+        Vec<T> after;
+#pragma unroll
+        for (int i = 0; i < 8; ++i)
+          after.x[i] = from_float<T>(to_float(before[half].x[i]) + sums[i / 2][2 * half + i % 2]);
+        after.store(place[half]);
+        continue;
+      }
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        if (i < unit.num_mine())
+          place[half][i] = from_float<T>(to_float(place[half][i]) + sums[i / 2][2 * half + i % 2]);
+      }
     }
   }
 };
 
-template <typename T, typename Load>
-__device__ __forceinline__ void expand(const ExpandUnit<T>& unit, ExpandHead<T>& head, const T* h, int stride,
-                                       int num_rows, const Load& load) {
-  if (unit.rank() == 0) return;
-  float sums[4][4] = {};
-  unit.add_up(sums, head.b, h, stride, num_rows, 0, load);
-  for (int first = 16; first < unit.rank(); first += 16) {
-    unit.load_b(head.b, first);
-    unit.add_up(sums, head.b, h, stride, num_rows, first, load);
-  }
+// Adds up 16 ranks from `first` on. h: of the segment's first row; its rows are `stride` apart.
+template <typename T>
+__device__ __forceinline__ void expand_ranks(float (&sums)[4][4], const ExpandUnit<T>& unit,
+                                             const uint2 (&b)[4], const T* h, int64_t stride, int num_rows,
+                                             int first) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, row = lane / 4;
+  const int at = first + lane % 4 * 4;
+  const T* from = h + row * stride + unit.rank_before + at;
+  const uint2 low = at < unit.rank && row < num_rows ? *reinterpret_cast<const uint2*>(from) : uint2{};
+  const uint2 high =
+      at < unit.rank && row + 8 < num_rows ? *reinterpret_cast<const uint2*>(from + 8 * stride) : uint2{};
+  const uint32_t operand[4] = {low.x, high.x, low.y, high.y};
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    if (head.place[half] != nullptr) unit.add_to(head.place[half], sums, half, head.before[half]);
+  for (int i = 0; i < 4; ++i) multiply_add<T>(sums[i], operand, b[i].x, b[i].y);
+}
+
+// Of a unit whose first 16 ranks are in `b`.
+template <typename T>
+__device__ __forceinline__ void expand(const ExpandUnit<T>& unit, uint2 (&b)[4],
+                                       const ExpandOutputs<T>& outputs, const T* h, int64_t stride,
+                                       int num_rows) {
+  float sums[4][4] = {};
+  expand_ranks(sums, unit, b, h, stride, num_rows, 0);
+  for (int first = 16; first < unit.rank; first += 16) {
+    unit.load(b, first);
+    expand_ranks(sums, unit, b, h, stride, num_rows, first);
   }
+  outputs.add(unit, sums);
 }
 
 }  // namespace quire::cuda

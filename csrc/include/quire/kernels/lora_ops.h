@@ -51,7 +51,7 @@ struct LoraArgs {
   const LoraModule* modules = nullptr;  // [num_modules] on the host; their outputs are disjoint
   int32_t num_modules = 0;
   int32_t max_total_rank = 0;           // of any slot
-  int32_t max_segments = 0;             // of any batch of T rows
+  int32_t max_segments = 0;  // of any batch of T rows; so many may be read
   LoraBatch batch;
 };
 
