@@ -22,6 +22,7 @@ struct Shape {
   const char* name;
   int64_t k;
   std::vector<LoraModule> modules;
+  bool is_gated = false;  // and what follows is its activation
   int64_t n() const { return modules.back().first_output + modules.back().num_outputs; }
 };
 
@@ -42,7 +43,7 @@ struct Batch {
     count = static_cast<int32_t>(segments.size());
     rows_ = std::make_unique<Values<int32_t>>(rows);
     segments_ = std::make_unique<Values<LoraSegment>>(segments);
-    count_ = std::make_unique<Values<int32_t>>(std::vector<int32_t>{count});
+    count_ = std::make_unique<Values<int32_t>>(std::vector<int32_t>{count, count});
   }
   LoraBatch batch() const { return {rows_->data(), segments_->data(), count_->data()}; }
   int32_t count = 0;
@@ -72,7 +73,7 @@ void bench(const Shape& s, int64_t tokens, int32_t num_adapters) {
   const auto num_modules = static_cast<int64_t>(s.modules.size());
   const int64_t a_elements = num_modules * kRank * s.k, b_elements = n * kRank;
   const int copies = copies_of(static_cast<double>(n * s.k) * 2 + static_cast<double>((a_elements + b_elements) * num_adapters * 2));
-  const Matrices weights(copies, kType, n, s.k, 0.02F), x(copies, kType, tokens, s.k), out(copies, kType, tokens, n),
+  const Matrices weights(copies, kType, n, s.k, 0.02F), x(copies, kType, tokens, s.k), out(copies, kType, tokens, n), gated(copies, kType, tokens, n / 2),
       a(copies * num_adapters, kType, num_modules * kRank, s.k, 0.02F), b(copies * num_adapters, kType, n, kRank, 0.02F);
   std::vector<LoraSlot> slots;
   for (int i = 0; i < copies * num_adapters; ++i) {
@@ -85,23 +86,36 @@ void bench(const Shape& s, int64_t tokens, int32_t num_adapters) {
   }
   const Values<LoraSlot> table(slots);
   const Batch batch(tokens, num_adapters);
+  bool has_adapters = false;
   const auto linear = [&](int i) {
     const LinearWeight weight = {.data = weights[i % copies].data, .n = n, .k = s.k, .dtype = kType};
-    kernels().linear(context, out[i % copies], x[i % copies], weight, nullptr);
+    if (s.is_gated && !has_adapters) {
+      kernels().linear_activate_and_mul(context, gated[i % copies], out[i % copies], x[i % copies], weight, nullptr,
+                                        Activation::kSilu);
+    } else {
+      kernels().linear(context, out[i % copies], x[i % copies], weight, nullptr);
+    }
   };
   const auto both = [&](int i) {
     linear(i);
-    kernels().add_lora(context, {.out = out[i % copies],
+    const LoraArgs args = {.out = out[i % copies],
                                  .x = x[i % copies],
                                  .slots = table.data() + i % copies * num_adapters,
                                  .modules = s.modules.data(),
                                  .num_modules = static_cast<int32_t>(num_modules),
                                  .max_total_rank = static_cast<int32_t>(num_modules) * kRank,
                                  .max_segments = batch.count,
-                                 .batch = batch.batch()});
+                                 .batch = batch.batch()};
+    if (s.is_gated) {
+      kernels().add_lora_activate_and_mul(context, gated[i % copies], args, Activation::kSilu);
+    } else {
+      kernels().add_lora(context, args);
+    }
   };
   const int calls = tokens > 1024 ? 4 : 32;
-  const double alone = graph_us(calls, linear), with = graph_us(calls, both);
+  const double alone = graph_us(calls, linear);
+  has_adapters = true;
+  const double with = graph_us(calls, both);
   const double bytes = static_cast<double>((a_elements + b_elements) * num_adapters * 2) +
                        static_cast<double>(tokens * (s.k + 2 * n) * 2);
   std::printf("%-36s %9.2f us alone %9.2f with adapters %8.2f more, bytes %8.2f us\n", name.c_str(), alone, with,
@@ -121,7 +135,7 @@ int main(int argc, char** argv) {
   context.workspace = workspace.data();
   const std::vector<Shape> shapes = {{"qkv", 4096, {{0, 4096}, {4096, 1024}, {5120, 1024}}},
                                      {"o", 4096, {{0, 4096}}},
-                                     {"gate_up", 4096, {{0, 14336}, {14336, 14336}}},
+                                     {"gate_up", 4096, {{0, 14336}, {14336, 14336}}, true},
                                      {"down", 14336, {{0, 4096}}}};
   for (const auto& [tokens, num_adapters] :
        std::vector<std::pair<int64_t, int32_t>>{{1, 1}, {64, 1}, {64, 8}, {64, 64}, {256, 8}, {512, 8}, {8192, 1}})

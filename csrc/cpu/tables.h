@@ -57,6 +57,7 @@ constexpr KernelTable make_table(const char* variant) {
       .routed_experts = nullptr,
       .lora_workspace_bytes = [](const LoraShape& shape) { return lora_workspace_bytes(kIsa, shape); },
       .add_lora = [](const LaunchContext& ctx, const LoraArgs& args) { add_lora(kIsa, ctx, args); },
+      .add_lora_activate_and_mul = nullptr,
       .lora_segment_rows = std::numeric_limits<int32_t>::max(),
       .lora_rank_multiple = 1,
       .select_attention = select_attention,

@@ -39,6 +39,7 @@ constexpr KernelTable make_table(const char* variant) {
       .routed_experts = cuda::routed_experts,
       .lora_workspace_bytes = cuda::lora_workspace_bytes,
       .add_lora = cuda::add_lora,
+      .add_lora_activate_and_mul = cuda::add_lora_activate_and_mul,
       .lora_segment_rows = cuda::kLoraSegmentRows,
       .lora_rank_multiple = cuda::kLoraRankMultiple,
       .select_attention = cuda::select_attention,

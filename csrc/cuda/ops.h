@@ -67,6 +67,8 @@ inline constexpr int32_t kLoraSegmentRows = 16;  // of a tensor core's product
 inline constexpr int32_t kLoraRankMultiple = 8;
 size_t lora_workspace_bytes(const LoraShape& shape);
 void add_lora(const LaunchContext& ctx, const LoraArgs& args);
+void add_lora_activate_and_mul(const LaunchContext& ctx, TensorView out, const LoraArgs& args,
+                               Activation activation);
 
 // logits_ops.cu
 void apply_logit_bias(const LaunchContext& ctx, const LogitBiasArgs& args);

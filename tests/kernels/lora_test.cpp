@@ -116,7 +116,8 @@ class LoraTest : public KernelTest {
   }
   // Of row t, adapter_of[t]; -1: none. Segments are in the order of adapters, or in the opposite one.
   void add(const Tensor& out, const Tensor& x, const Shape& shape, const std::vector<Adapter>& adapters,
-           const std::vector<int32_t>& adapter_of, ThreadPool* pool, bool backwards = false) {
+           const std::vector<int32_t>& adapter_of, ThreadPool* pool, bool backwards = false,
+           const Tensor* gated = nullptr) {
     Array<LoraSlot> slots;
     for (const Adapter& adapter : adapters) slots.push_back(adapter.slot);
     Array<int32_t> rows, num_segments;
@@ -137,8 +138,18 @@ class LoraTest : public KernelTest {
       }
     }
     num_segments.push_back(static_cast<int32_t>(segments.size()));
+    for (size_t t = 0; t < adapter_of.size() && gated != nullptr; ++t) {
+      if (adapter_of[t] >= 0) continue;
+      const auto place = static_cast<int32_t>(rows.size());
+      if (segments.empty() || segments.back().slot >= 0 ||
+          place - segments.back().begin == kernels().lora_segment_rows)
+        segments.push_back({-1, place, place});
+      rows.push_back(static_cast<int32_t>(t));
+      ++segments.back().end;
+    }
+    num_segments.push_back(static_cast<int32_t>(segments.size()));
     for (int i = 0; i < 3; ++i) segments.push_back({1 << 20, 1 << 20, 1 << 21});  // are no part of it
-    kernels().add_lora(context(pool), {.out = out,
+    const LoraArgs args = {.out = out,
                                        .x = x,
                                        .slots = slots.data(),
                                        .modules = shape.modules.data(),
@@ -147,7 +158,12 @@ class LoraTest : public KernelTest {
                                        .max_segments = static_cast<int32_t>(segments.size()),
                                        .batch = {.rows = rows.data(),
                                                  .segments = segments.data(),
-                                                 .num_segments = num_segments.data()}});
+                                                 .num_segments = num_segments.data()}};
+    if (gated != nullptr) {
+      kernels().add_lora_activate_and_mul(context(pool), *gated, args, Activation::kSilu);
+    } else {
+      kernels().add_lora(context(pool), args);
+    }
     wait_for_device();
     if (is_cuda()) return;
     const auto* guard = static_cast<const std::byte*>(context().workspace) + reserved_;
@@ -412,7 +428,7 @@ TEST_P(LoraTest, ABatchWithoutAdaptersDoesNothing) {
   EXPECT_EQ(out.values(), before);
   LaunchContext ctx = context();
   ctx.workspace = nullptr;
-  const Array<int32_t> none = {0};
+  const Array<int32_t> none = {0, 0};
   const Array<LoraSegment> unused = {{}};
   kernels().add_lora(ctx, {.out = out,
                            .x = x,
@@ -423,6 +439,43 @@ TEST_P(LoraTest, ABatchWithoutAdaptersDoesNothing) {
                            .batch = {.segments = unused.data(), .num_segments = none.data()}});
   wait_for_device();
   EXPECT_EQ(out.values(), before);
+}
+
+// What stays in between is rounded alike, so that nothing but the order of two roundings may differ.
+TEST_P(LoraTest, TheActivationIsThatOfTheSum) {
+  if (kernels().add_lora_activate_and_mul == nullptr) GTEST_SKIP() << "one after the other";
+  const Shape shapes[] = {
+      {.tokens = 50, .n = 128, .k = 64, .modules = {{0, 64}, {64, 64}}, .ranks = {{16, 8}, {0, 40}, {0, 0}}},
+      {.tokens = 1, .n = 1024, .k = 256, .modules = {{0, 1024}}, .ranks = {{16}}},
+      {.tokens = 400, .n = 192, .k = 72, .modules = {{0, 96}, {96, 96}}, .ranks = {{8, 16}, {80, 1}}, .padding = 8},
+      {.tokens = 300, .n = 64, .k = 40, .modules = {{0, 64}}, .ranks = {{24}, {3}}},
+      // Not in whole units, and not in vectors.
+      {.tokens = 20, .n = 48, .k = 40, .modules = {{0, 24}, {24, 24}}, .ranks = {{8, 8}}},
+      {.tokens = 300, .n = 64, .k = 40, .modules = {{32, 32}, {0, 32}}, .ranks = {{8, 8}}},
+      {.tokens = 20, .n = 64, .k = 33, .modules = {{0, 32}, {32, 32}}, .ranks = {{8, 8}}, .padding = 3},
+  };
+  for (const DType dtype : float_types()) {
+    for (const Shape& shape : shapes) {
+      SCOPED_TRACE(testing::Message() << dtype_name(dtype) << " T=" << shape.tokens << " N=" << shape.n);
+      const std::vector<Adapter> adapters = make_adapters(shape, dtype);
+      const Tensor x = std::move(Tensor(dtype, shape.tokens, shape.k, shape.padding).randomize(1));
+      const std::vector<int32_t> adapter_of =
+          shape.tokens == 1 ? std::vector<int32_t>{0}
+                            : spread(shape.tokens, static_cast<int32_t>(adapters.size()));
+      const auto make_out = [&] {
+        return std::move(Tensor(dtype, shape.tokens, shape.n, shape.padding).randomize(2));
+      };
+      const Tensor out = make_out(), added = make_out();
+      const Tensor gated(dtype, shape.tokens, shape.n / 2, shape.padding),
+          expected(dtype, shape.tokens, shape.n / 2, shape.padding);
+      reserve(shape, dtype);
+      add(added, x, shape, adapters, adapter_of, nullptr);
+      kernels().activate_and_mul(context(), expected, added, Activation::kSilu);
+      add(out, x, shape, adapters, adapter_of, nullptr, false, &gated);
+      wait_for_device();
+      for (int64_t t = 0; t < shape.tokens; ++t) ASSERT_EQ(gated.row_bytes(t), expected.row_bytes(t)) << t;
+    }
+  }
 }
 
 QUIRE_FOR_EVERY_TABLE(LoraTest);

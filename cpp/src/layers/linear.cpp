@@ -71,8 +71,8 @@ void Linear::forward_gated(const ForwardContext& ctx, TensorView out, TensorView
                            Activation activation) const {
   QUIRE_CHECK(!reduce_);
   if (ctx.lora == nullptr || lora_target_ < 0) return method_->apply_gated(ctx, out, y, x, bias_, activation);
-  forward(ctx, y, x);
-  ctx.ops.activate_and_mul(ctx.launch, out, y, activation);
+  method_->apply(ctx, y, x, bias_);
+  ctx.lora->add_and_activate(ctx, lora_target_, out, y, x, activation);
 }
 
 void Linear::add_lora(const ForwardContext& ctx, TensorView out, TensorView x) const {

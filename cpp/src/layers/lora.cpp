@@ -51,7 +51,7 @@ size_t LoraTargets::max_adapter_bytes(DType dtype) const {
   return bytes;
 }
 
-void LoraStep::add(const ForwardContext& ctx, int32_t target, TensorView out, TensorView x) const {
+LoraArgs LoraStep::args_of(int32_t target, TensorView out, TensorView x) const {
   const LoraTarget& what = targets->all()[static_cast<size_t>(target)];
   QUIRE_CHECK(out.shape[1] >= what.n && x.shape[1] == what.k && x.shape[0] == out.shape[0]);
   LoraArgs args;
@@ -64,7 +64,19 @@ void LoraStep::add(const ForwardContext& ctx, int32_t target, TensorView out, Te
   args.max_total_rank = targets->max_total_rank(what);
   args.max_segments = targets->max_segments(x.shape[0]);
   args.batch = batch;
-  ctx.ops.add_lora(ctx.launch, args);
+  return args;
+}
+
+void LoraStep::add(const ForwardContext& ctx, int32_t target, TensorView out, TensorView x) const {
+  ctx.ops.add_lora(ctx.launch, args_of(target, out, x));
+}
+
+void LoraStep::add_and_activate(const ForwardContext& ctx, int32_t target, TensorView out, TensorView y,
+                                TensorView x, Activation activation) const {
+  if (ctx.ops.add_lora_activate_and_mul != nullptr)
+    return ctx.ops.add_lora_activate_and_mul(ctx.launch, out, args_of(target, y, x), activation);
+  add(ctx, target, y, x);
+  ctx.ops.activate_and_mul(ctx.launch, out, y, activation);
 }
 
 }  // namespace quire

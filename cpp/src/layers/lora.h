@@ -34,7 +34,8 @@ struct LoraTarget {
 
 // How many segments rows of up to so many adapters come to.
 inline int32_t max_lora_segments(const KernelTable& ops, int32_t max_loras, int64_t num_rows) {
-  return static_cast<int32_t>(num_rows / ops.lora_segment_rows + std::min<int64_t>(max_loras, num_rows));
+  const int64_t slots = int64_t{max_loras} + 1;  // and rows that have none
+  return static_cast<int32_t>(num_rows / ops.lora_segment_rows + std::min(slots, num_rows));
 }
 
 // While a model with adapters is built: the linears say what they are. Afterwards it does not change.
@@ -57,6 +58,8 @@ class LoraTargets {
   // Of a batch with so many rows.
   int32_t max_segments(int64_t num_rows) const { return max_lora_segments(ops_, max_loras_, num_rows); }
   int32_t segment_rows() const { return ops_.lora_segment_rows; }
+  // Whether batches have rows without an adapter, too.
+  bool lists_all_rows() const { return ops_.add_lora_activate_and_mul != nullptr; }
 
   // Bytes of a matrix of an adapter, and what all of them take of the largest.
   size_t matrix_bytes(int64_t n, int64_t k, DType dtype) const;
@@ -73,10 +76,11 @@ class LoraTargets {
   int32_t max_loras_, max_rank_;
 };
 
-// Rows of a step that have an adapter, on the host, as LoraBatch has them.
+// Rows of a step, on the host, as LoraBatch has them.
 struct LoraRows {
-  std::span<const LoraSegment> segments;
   std::span<const int32_t> rows;
+  std::span<const LoraSegment> segments;
+  int32_t num_with_adapter = 0;  // segments
 };
 
 // A step in which some rows have an adapter.
@@ -88,6 +92,13 @@ struct LoraStep {
   // out[t, :] += what t's adapter makes of x[t, :], at the target with this place.
   //   out [T, n], x [T, k]
   void add(const ForwardContext& ctx, int32_t target, TensorView out, TensorView x) const;
+  // activate_and_mul of that.
+  //   out [T, n / 2], y [T, n], x [T, k]
+  void add_and_activate(const ForwardContext& ctx, int32_t target, TensorView out, TensorView y, TensorView x,
+                        Activation activation) const;
+
+ private:
+  LoraArgs args_of(int32_t target, TensorView out, TensorView x) const;
 };
 
 }  // namespace quire

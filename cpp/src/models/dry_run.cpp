@@ -32,6 +32,7 @@ KernelTable silent(KernelTable table) {
   silence(table.fused_experts);
   silence(table.routed_experts);
   silence(table.add_lora);
+  silence(table.add_lora_activate_and_mul);
   silence(table.plan_attention);
   silence(table.write_kv_cache);
   silence(table.paged_attention);

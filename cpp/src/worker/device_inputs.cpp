@@ -11,10 +11,11 @@ namespace quire {
 namespace {
 
 // Rows with adapters, as one table: how many segments, the segments, the rows.
+constexpr int32_t kLoraCounts = 2;
 constexpr int32_t kLoraSegmentInts = static_cast<int32_t>(sizeof(LoraSegment) / sizeof(int32_t));
 
 constexpr int32_t lora_rows_begin(const StepInputsConfig& config) {
-  return 1 + kLoraSegmentInts * config.max_lora_segments;
+  return kLoraCounts + kLoraSegmentInts * config.max_lora_segments;
 }
 
 constexpr size_t lora_ints(const StepInputsConfig& config) {
@@ -84,8 +85,8 @@ class DeviceInputs final : public StepInputs {
     return {rows_.logits_index.device, DType::kInt32, static_cast<int64_t>(num_logits_)};
   }
   LoraBatch lora_batch() const override {
-    return {memory_.loras + lora_rows_begin(config_), reinterpret_cast<const LoraSegment*>(memory_.loras + 1),
-            memory_.loras};
+    return {memory_.loras + lora_rows_begin(config_),
+            reinterpret_cast<const LoraSegment*>(memory_.loras + kLoraCounts), memory_.loras};
   }
   int32_t* token_ids(const CachedRequestState& request) const override {
     return memory_.tokens + int64_t{request.state_index} * config_.max_model_len;
@@ -223,9 +224,9 @@ void DeviceInputs::stage_changes(const LaunchContext& launch, const StepShape& s
 
 void DeviceInputs::write_loras(const LaunchContext& launch, const LoraRows& loras) {
   const size_t table = memory_.groups.size() + 1;
-  const auto num_segments = static_cast<int32_t>(loras.segments.size());
-  write_row(launch, table, 0, 0, {&num_segments, 1});
-  write_row(launch, table, 0, 1,
+  const int32_t counts[kLoraCounts] = {loras.num_with_adapter, static_cast<int32_t>(loras.segments.size())};
+  write_row(launch, table, 0, 0, counts);
+  write_row(launch, table, 0, kLoraCounts,
             {reinterpret_cast<const int32_t*>(loras.segments.data()), loras.segments.size() * kLoraSegmentInts});
   write_row(launch, table, 0, lora_rows_begin(config_), loras.rows);
 }

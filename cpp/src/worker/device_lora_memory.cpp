@@ -58,7 +58,8 @@ class DeviceLoraMemory final : public LoraMemory {
 
   void end_step(std::span<const LoraSegment> segments) override {
     ++num_steps_;
-    for (const LoraSegment& segment : segments) slots_[static_cast<size_t>(segment.slot)].last_step = num_steps_;
+    for (const LoraSegment& segment : segments)
+      if (segment.slot >= 0) slots_[static_cast<size_t>(segment.slot)].last_step = num_steps_;
     check(runtime_.record_event(steps_[num_steps_ % kSteps].get(), stream_), "recording an event");
   }
 

@@ -29,7 +29,7 @@ class DeviceStepBuffers final : public StepBuffers {
         staging_(runtime, memory.staging, memory.staging_bytes_per_step, config.sampler.ring_size) {
     // Steps of padding come first, and have none.
     if (memory.inputs.loras != nullptr) {
-      check_device(runtime, runtime.fill(memory.inputs.loras, 0, sizeof(int32_t), launch.stream),
+      check_device(runtime, runtime.fill(memory.inputs.loras, 0, 2 * sizeof(int32_t), launch.stream),
                    "clearing the adapters' rows");
     }
     inputs_ = make_device_inputs(config.inputs, *ops.batch, memory.inputs, staging_);

@@ -42,14 +42,14 @@ class HostInputs final : public StepInputs {
     return {const_cast<int32_t*>(logits_index_.data()), DType::kInt32,
             static_cast<int64_t>(logits_index_.size())};
   }
-  LoraBatch lora_batch() const override { return {loras_.rows.data(), loras_.segments.data(), &num_lora_segments_}; }
+  LoraBatch lora_batch() const override { return {loras_.rows.data(), loras_.segments.data(), num_lora_segments_}; }
   int32_t* token_ids(const CachedRequestState& request) const override { return batch_->token_ids(request); }
 
  private:
   InputBatch* batch_ = nullptr;
   int32_t num_tokens_ = 0;
   LoraRows loras_;
-  int32_t num_lora_segments_ = 0;
+  int32_t num_lora_segments_[2] = {};
   std::vector<int32_t> input_ids_, positions_, query_start_loc_, seq_lens_, logits_index_;
   std::vector<std::vector<int64_t>> slot_mappings_;  // per group
   std::vector<AttentionMetadata> metadata_;
@@ -62,7 +62,8 @@ void HostInputs::stage(const LaunchContext&, const StepShape& step) {
   const auto num_tokens = static_cast<size_t>(step.num_tokens);
   num_tokens_ = step.num_tokens;
   loras_ = step.loras;
-  num_lora_segments_ = static_cast<int32_t>(loras_.segments.size());
+  num_lora_segments_[0] = loras_.num_with_adapter;
+  num_lora_segments_[1] = static_cast<int32_t>(loras_.segments.size());
   input_ids_.resize(num_tokens);
   positions_.resize(num_tokens);
   query_start_loc_.resize(num_rows + 1);

@@ -1,6 +1,7 @@
 #include "worker/lora_slots.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "util/check.h"
@@ -46,21 +47,37 @@ LoraRows LoraSlots::prepare(InputBatch& batch, std::span<const int32_t> num_sche
   for (size_t slot = 0; slot < ids_.size(); ++slot) {
     const int32_t end = num_rows + num_tokens_[slot];
     num_tokens_[slot] = num_rows;
-    while (num_rows < end) {
-      const int32_t count = std::min(end - num_rows, targets_.segment_rows());
-      segments_.push_back({static_cast<int32_t>(slot), num_rows, num_rows + count});
-      num_rows += count;
-    }
+    add_segments(static_cast<int32_t>(slot), num_rows, end);
+    num_rows = end;
+  }
+  const auto num_with_adapter = static_cast<int32_t>(segments_.size());
+  if (num_with_adapter == 0) return {};
+  int32_t without = num_rows;  // where the next row goes that has none
+  if (targets_.lists_all_rows()) {
+    num_rows = std::accumulate(num_scheduled.begin(), num_scheduled.end(), 0);
+    add_segments(-1, without, num_rows);
   }
   rows_.resize(static_cast<size_t>(num_rows));
   int32_t token = 0;
   for (size_t row = 0; row < row_slots_.size(); ++row) {
     const int32_t slot = row_slots_[row];
     for (const int32_t end = token + num_scheduled[row]; token < end; ++token) {
-      if (slot >= 0) rows_[static_cast<size_t>(num_tokens_[static_cast<size_t>(slot)]++)] = token;
+      if (slot >= 0) {
+        rows_[static_cast<size_t>(num_tokens_[static_cast<size_t>(slot)]++)] = token;
+      } else if (targets_.lists_all_rows()) {
+        rows_[static_cast<size_t>(without++)] = token;
+      }
     }
   }
-  return {segments_, rows_};
+  return {rows_, segments_, num_with_adapter};
+}
+
+void LoraSlots::add_segments(int32_t slot, int32_t begin, int32_t end) {
+  while (begin < end) {
+    const int32_t count = std::min(end - begin, targets_.segment_rows());
+    segments_.push_back({slot, begin, begin + count});
+    begin += count;
+  }
 }
 
 }  // namespace quire

@@ -33,6 +33,8 @@ class LoraSlots {
   LoraStep step(const LoraBatch& batch) const { return {&targets_, memory_->table(), batch}; }
 
  private:
+  void add_segments(int32_t slot, int32_t begin, int32_t end);
+
   const LoraTargets& targets_;
   const LoraStore& store_;
   std::unique_ptr<LoraMemory> memory_;

@@ -11,15 +11,15 @@ namespace {
 
 // Up to so many rows both products are one kernel.
 constexpr int64_t kFewRows = 256;
-// Blocks of the kernel of few rows: one for each multiprocessor while the rows are one segment, then two, of
-// which one reads while the other computes.
+// Of that kernel: a block for each multiprocessor while the rows are one segment, then two, of which one reads
+// while the other computes.
 constexpr unsigned kClustersOfOne = 16, kClustersOfMany = 32;
 // What shared_memory_fits leaves.
 constexpr int kStaticBytes = 256;
 
 bool lies_in_vectors(const LoraArgs& args) {
   return reinterpret_cast<uintptr_t>(args.x.data) % 16 == 0 && args.x.stride[0] % 8 == 0 &&
-         args.x.shape[1] % 8 == 0 && args.out.dtype == args.x.dtype;
+         args.x.shape[1] % 8 == 0 && args.out.dtype == args.x.dtype && args.x.dtype != DType::kFloat32;
 }
 
 LoraParams params_of(const LaunchContext& ctx, const LoraArgs& args) {
@@ -48,27 +48,31 @@ bool allow_most_shared_bytes(std::atomic<uint64_t>& prepared, const void* kernel
   return allow_shared_bytes(prepared, kernel, most) == cudaSuccess;
 }
 
-template <typename T>
-void launch_few_rows(const LaunchContext& ctx, const LoraArgs& args, const LoraParams& p, int shared_bytes) {
-  static std::atomic<uint64_t> prepared{0};
-  constexpr auto kernel = lora_few_rows_kernel<T>;
-  if (!allow_most_shared_bytes(prepared, reinterpret_cast<const void*>(kernel))) return;
-  const unsigned clusters = args.x.shape[0] <= kLoraSegmentRows / 2 ? kClustersOfOne : kClustersOfMany;
-  launch_dependent(ctx, kernel, Grid(clusters * kLoraClusterBlocks, kLoraClusterBlocks), kLoraThreads,
-                   static_cast<size_t>(shared_bytes), p, args.max_total_rank);
+LoraFewRowsShared few_rows_shared(const LoraArgs& args) {
+  return {static_cast<int>(std::min<int64_t>(args.x.shape[0], kLoraSegmentRows)), args.max_total_rank};
 }
 
-template <typename T>
+template <typename T, bool kGated>
+void launch_few_rows(const LaunchContext& ctx, const LoraArgs& args, const LoraParams& p) {
+  static std::atomic<uint64_t> prepared{0};
+  constexpr auto kernel = lora_few_rows_kernel<T, kGated>;
+  if (!allow_most_shared_bytes(prepared, reinterpret_cast<const void*>(kernel))) return;
+  const unsigned clusters = args.x.shape[0] <= kLoraSegmentRows / 2 ? kClustersOfOne : kClustersOfMany;
+  const LoraFewRowsShared shared = few_rows_shared(args);
+  launch_dependent(ctx, kernel, Grid(clusters * kLoraClusterBlocks, kLoraClusterBlocks), kLoraThreads,
+                   static_cast<size_t>(shared.bytes), p, shared.rows, args.max_total_rank);
+}
+
+template <typename T, bool kGated>
 void launch_many_rows(const LaunchContext& ctx, const LoraArgs& args, const LoraParams& p) {
   static std::atomic<uint64_t> prepared{0};
   constexpr auto shrink = lora_shrink_kernel<T>;
   if (!allow_most_shared_bytes(prepared, reinterpret_cast<const void*>(shrink))) return;
-  const auto segments = static_cast<unsigned>(args.max_segments);
-  launch_dependent(ctx, shrink, ceil_div<unsigned>(segments, kShrinkSegments), kLoraThreads,
-                   static_cast<size_t>(shrink_floats(args.max_total_rank, kShrinkSegments)) * sizeof(float), p);
+  const auto blocks = ceil_div(static_cast<unsigned>(args.max_segments), unsigned{kManyRowsSegments});
+  launch_dependent(ctx, shrink, blocks, kLoraThreads,
+                   static_cast<size_t>(shrink_shared_bytes(args.max_total_rank)), p);
   const auto units = static_cast<unsigned>(expand_units(p));
-  launch_dependent(ctx, lora_expand_kernel<T>,
-                   dim3(ceil_div<unsigned>(units, kLoraWarps), ceil_div<unsigned>(segments, kExpandSegments)),
+  launch_dependent(ctx, lora_expand_kernel<T, kGated>, dim3(ceil_div(units, unsigned{kLoraWarps}), blocks),
                    kLoraThreads, 0, p);
 }
 
@@ -94,22 +98,63 @@ size_t lora_workspace_bytes(const LoraShape& shape) {
   return static_cast<size_t>(shape.max_tokens * shape.max_total_rank) * dtype_bytes(shape.dtype);
 }
 
-void add_lora(const LaunchContext& ctx, const LoraArgs& args) {
-  if (args.max_segments == 0 || args.max_total_rank == 0) return;
-  const LoraParams p = params_of(ctx, args);
-  const int few_rows_bytes = LoraFewRowsShared(args.max_total_rank).bytes;
+namespace {
+
+template <bool kGated>
+void launch(const LaunchContext& ctx, const LoraArgs& args, const LoraParams& p) {
   dispatch_float(args.x.dtype, [&](auto type) {
     using T = decltype(type);
     if constexpr (!std::is_same_v<T, float>) {
-      if (lies_in_vectors(args)) {
-        const bool is_few = args.x.shape[0] <= kFewRows && has_clusters() &&
-                            shared_memory_fits(few_rows_bytes, device_limits().max_shared_bytes_per_block);
-        return is_few ? launch_few_rows<T>(ctx, args, p, few_rows_bytes) : launch_many_rows<T>(ctx, args, p);
-      }
+      const bool is_few =
+          args.x.shape[0] <= kFewRows && has_clusters() &&
+          shared_memory_fits(few_rows_shared(args).bytes, device_limits().max_shared_bytes_per_block);
+      return is_few ? launch_few_rows<T, kGated>(ctx, args, p) : launch_many_rows<T, kGated>(ctx, args, p);
     }
-    launch_any_rows<T>(ctx, args, p);
   });
+}
+
+// Whether the outputs are a gate's and then those of what it is a gate of, in whole units.
+bool are_gated(const LoraArgs& args, TensorView gated) {
+  const int64_t n = gated.shape[1];
+  const LoraModule* m = args.modules;
+  const bool are_halves =
+      args.num_modules == 1
+          ? m[0].first_output == 0 && m[0].num_outputs == 2 * n
+          : args.num_modules == 2 && m[0].first_output == 0 && m[0].num_outputs == n && m[1].first_output == n &&
+                m[1].num_outputs == n;
+  const auto is_aligned = [](TensorView view) {
+    return reinterpret_cast<uintptr_t>(view.data) % 16 == 0 && view.stride[0] % 8 == 0;
+  };
+  return are_halves && n % kExpandOutputs == 0 && is_aligned(args.out) && is_aligned(gated) &&
+         gated.dtype == args.out.dtype;
+}
+
+}  // namespace
+
+void add_lora(const LaunchContext& ctx, const LoraArgs& args) {
+  if (args.max_segments == 0 || args.max_total_rank == 0) return;
+  const LoraParams p = params_of(ctx, args);
+  if (lies_in_vectors(args)) {
+    launch<false>(ctx, args, p);
+  } else {
+    dispatch_float(args.x.dtype, [&](auto type) { launch_any_rows<decltype(type)>(ctx, args, p); });
+  }
   check_launch(ctx, "add_lora", args.out);
+}
+
+void add_lora_activate_and_mul(const LaunchContext& ctx, TensorView out, const LoraArgs& args,
+                               Activation activation) {
+  if (!lies_in_vectors(args) || !are_gated(args, out)) {
+    add_lora(ctx, args);
+    activate_and_mul(ctx, out, args.out, activation);
+    return;
+  }
+  LoraParams p = params_of(ctx, args);
+  p.gated = out.data;
+  p.gated_stride = out.stride[0];
+  p.activation = activation;
+  launch<true>(ctx, args, p);
+  check_launch(ctx, "add_lora_activate_and_mul", out);
 }
 
 }  // namespace quire::cuda

@@ -27,12 +27,12 @@ class LoraStoreTest : public testing::Test {
     rig.launch.workspace_bytes = rig.workspace_bytes;
     std::vector<LoraSlot> slots;
     for (size_t t = 0; t < rig.targets.all().size(); ++t) slots.push_back(weights.at(t));
-    const int32_t row = 0, num_segments = 1;
+    const int32_t row = 0, num_segments[] = {1, 1};
     const LoraSegment segment = {0, 0, 1};
     LoraStep step;
     step.targets = &rig.targets;
     step.slots = slots.data();
-    step.batch = {&row, &segment, &num_segments};
+    step.batch = {&row, &segment, num_segments};
     ActivationArena arena(0);
     const auto communicator = make_single_communicator();
     const ForwardContext ctx{rig.ops, rig.launch, *communicator, arena, {}, {}, {}, {}};

@@ -33,12 +33,13 @@ struct LoraSegment {
   int32_t begin = 0, end = 0;
 };
 
-// The rows of a batch that have an adapter, those of one adapter side by side and ascending. A segment is never
-// empty, and has at most KernelTable::lora_segment_rows; what follows in the next one may have the same slot.
+// The rows of a batch that have an adapter, those of one adapter side by side and ascending; behind them, where
+// the table has add_lora_activate_and_mul, those that have none, in slot -1. A segment is never empty, and has at
+// most KernelTable::lora_segment_rows; what follows in the next one may have the same slot.
 struct LoraBatch {
   const int32_t* rows = nullptr;
-  const LoraSegment* segments = nullptr;  // [*num_segments]
-  const int32_t* num_segments = nullptr;
+  const LoraSegment* segments = nullptr;
+  const int32_t* num_segments = nullptr;  // [2]: those with an adapter, and all
 };
 
 // Of each module m and each row t with an adapter: out[t, m's outputs] += b[m] (a[m] x[t]). What `a` makes is
