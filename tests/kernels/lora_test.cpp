@@ -423,9 +423,6 @@ TEST_P(LoraTest, ABatchWithoutAdaptersDoesNothing) {
   reserve(shape, DType::kFloat32);
   add(out, x, shape, adapters, {0, 0, 0}, nullptr);  // one that has nothing for this linear
   EXPECT_EQ(out.values(), before);
-  adapters[0].slot.ranks[0] = 8;  // without `a` they say nothing
-  add(out, x, shape, adapters, {0, 0, 0}, nullptr);
-  EXPECT_EQ(out.values(), before);
   LaunchContext ctx = context();
   ctx.workspace = nullptr;
   const Array<int32_t> none = {0, 0};

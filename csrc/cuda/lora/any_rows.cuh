@@ -17,12 +17,13 @@ __global__ void __launch_bounds__(kLoraAnyThreads)
   const int index = static_cast<int>(blockIdx.x);
   if (index >= __ldcg(p.num_segments)) return;
   const LoraSegment segment = load_segment(p, index);
-  const LoraSlot slot = load_slot(p, segment.slot);
-  const int ranks = total_rank(slot);
+  const LoraSlot* slot = slot_of(p, segment);
+  const int4 all = load_ranks(slot);
+  const int ranks = all.x + all.y + all.z + all.w;
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   for (int rank = static_cast<int>(blockIdx.y) * kLoraAnyWarps + warp; rank < ranks;
        rank += static_cast<int>(gridDim.y) * kLoraAnyWarps) {
-    const T* a = static_cast<const T*>(slot.a) + static_cast<int64_t>(rank) * p.k;
+    const T* a = static_cast<const T*>(load_pointer(&slot->a)) + static_cast<int64_t>(rank) * p.k;
     for (int i = segment.begin; i < segment.end; ++i) {
       const T* x = static_cast<const T*>(p.x) + __ldcg(p.rows + i) * p.x_stride;
       float sum = 0.0F;
@@ -42,16 +43,16 @@ __global__ void __launch_bounds__(kLoraAnyThreads)
   const int index = static_cast<int>(blockIdx.x);
   if (index >= __ldcg(p.num_segments)) return;
   const LoraSegment segment = load_segment(p, index);
-  const LoraSlot slot = load_slot(p, segment.slot);
+  const LoraSlot* slot = slot_of(p, segment);
   int64_t output = int64_t{blockIdx.y} * kLoraAnyThreads + threadIdx.x;
   int rank_before = 0, which = 0;
   while (which < p.num_modules && output >= p.modules[which].num_outputs) {
     output -= p.modules[which].num_outputs;
-    rank_before += slot.ranks[which++];
+    rank_before += __ldcg(slot->ranks + which++);
   }
-  if (which == p.num_modules || slot.ranks[which] == 0) return;
-  const int rank = slot.ranks[which];
-  const T* b = static_cast<const T*>(slot.b[which]) + output * rank;
+  if (which == p.num_modules || __ldcg(slot->ranks + which) == 0) return;
+  const int rank = __ldcg(slot->ranks + which);
+  const T* b = static_cast<const T*>(load_pointer(slot->b + which)) + output * rank;
   for (int i = segment.begin; i < segment.end; ++i) {
     const T* h = static_cast<const T*>(p.h) + static_cast<int64_t>(i) * p.h_stride + rank_before;
     float sum = 0.0F;

@@ -3,17 +3,18 @@
 #include <type_traits>
 
 #include "lora/any_rows.cuh"
-#include "lora/few_rows.cuh"
-#include "lora/many_rows.cuh"
+#include "lora/expand.cuh"
+#include "lora/shrink.cuh"
 
 namespace quire::cuda {
 namespace {
 
-// Up to so many rows both products are one kernel.
+// Up to so many rows, blocks share the depth of `a`.
 constexpr int64_t kFewRows = 256;
-// Of that kernel: a block for each multiprocessor while the rows are one segment, then two, of which one reads
-// while the other computes.
-constexpr unsigned kClustersOfOne = 16, kClustersOfMany = 32;
+// Segments that a grid has beside each other: of few rows there are mostly fewer than there may be.
+constexpr int kFewSegments = 16;
+// One after the other in a warp, of many rows.
+constexpr int kSegmentsInTurn = 8;
 // What shared_memory_fits leaves.
 constexpr int kStaticBytes = 256;
 
@@ -34,7 +35,6 @@ LoraParams params_of(const LaunchContext& ctx, const LoraArgs& args) {
   p.out_stride = args.out.stride[0];
   p.x_stride = args.x.stride[0];
   p.slot_stride = args.slot_stride;
-  p.max_segments = args.max_segments;
   p.h_stride = args.max_total_rank;
   p.k = static_cast<int>(args.x.shape[1]);
   p.num_modules = args.num_modules;
@@ -48,32 +48,28 @@ bool allow_most_shared_bytes(std::atomic<uint64_t>& prepared, const void* kernel
   return allow_shared_bytes(prepared, kernel, most) == cudaSuccess;
 }
 
-LoraFewRowsShared few_rows_shared(const LoraArgs& args) {
-  return {static_cast<int>(std::min<int64_t>(args.x.shape[0], kLoraSegmentRows)), args.max_total_rank};
-}
-
-template <typename T, bool kGated>
-void launch_few_rows(const LaunchContext& ctx, const LoraArgs& args, const LoraParams& p) {
-  static std::atomic<uint64_t> prepared{0};
-  constexpr auto kernel = lora_few_rows_kernel<T, kGated>;
-  if (!allow_most_shared_bytes(prepared, reinterpret_cast<const void*>(kernel))) return;
-  const unsigned clusters = args.x.shape[0] <= kLoraSegmentRows / 2 ? kClustersOfOne : kClustersOfMany;
-  const LoraFewRowsShared shared = few_rows_shared(args);
-  launch_dependent(ctx, kernel, Grid(clusters * kLoraClusterBlocks, kLoraClusterBlocks), kLoraThreads,
-                   static_cast<size_t>(shared.bytes), p, shared.rows, args.max_total_rank);
-}
-
-template <typename T, bool kGated>
-void launch_many_rows(const LaunchContext& ctx, const LoraArgs& args, const LoraParams& p) {
-  static std::atomic<uint64_t> prepared{0};
-  constexpr auto shrink = lora_shrink_kernel<T>;
-  if (!allow_most_shared_bytes(prepared, reinterpret_cast<const void*>(shrink))) return;
-  const auto blocks = ceil_div(static_cast<unsigned>(args.max_segments), unsigned{kManyRowsSegments});
-  launch_dependent(ctx, shrink, blocks, kLoraThreads,
-                   static_cast<size_t>(shrink_shared_bytes(args.max_total_rank)), p);
+// Of `a` and `b`, in vectors.
+template <typename T, typename Gate>
+void launch_products(const LaunchContext& ctx, const LoraArgs& args, const LoraParams& p) {
+  const auto segments = static_cast<unsigned>(args.max_segments);
+  const bool is_few = args.x.shape[0] <= kFewRows;
+  if (is_few && has_clusters()) {
+    const unsigned tiles = ceil_div(static_cast<unsigned>(args.max_total_rank), 8U);
+    Grid grid(tiles * kShrinkSplits, kShrinkSplits);
+    grid.blocks.y = std::min(segments, unsigned{kFewSegments});
+    launch_dependent(ctx, lora_shrink_few_rows_kernel<T>, grid, kLoraThreads, 0, p);
+  } else {
+    static std::atomic<uint64_t> prepared{0};
+    constexpr auto shrink = lora_shrink_many_rows_kernel<T>;
+    if (!allow_most_shared_bytes(prepared, reinterpret_cast<const void*>(shrink))) return;
+    launch_dependent(ctx, shrink, ceil_div(segments, unsigned{kShrinkSegments}), kLoraThreads,
+                     static_cast<size_t>(shrink_shared_bytes(args.max_total_rank)), p);
+  }
   const auto units = static_cast<unsigned>(expand_units(p));
-  launch_dependent(ctx, lora_expand_kernel<T, kGated>, dim3(ceil_div(units, unsigned{kLoraWarps}), blocks),
-                   kLoraThreads, 0, p);
+  const unsigned rows = is_few ? std::min(segments, unsigned{kFewSegments})
+                               : ceil_div(segments, unsigned{kSegmentsInTurn});
+  launch_dependent(ctx, lora_expand_kernel<T, Gate>, dim3(ceil_div(units, unsigned{kExpandWarps}), rows),
+                   kExpandThreads, 0, p);
 }
 
 template <typename T>
@@ -100,17 +96,22 @@ size_t lora_workspace_bytes(const LoraShape& shape) {
 
 namespace {
 
-template <bool kGated>
+template <typename Gate>
 void launch(const LaunchContext& ctx, const LoraArgs& args, const LoraParams& p) {
   dispatch_float(args.x.dtype, [&](auto type) {
     using T = decltype(type);
-    if constexpr (!std::is_same_v<T, float>) {
-      const bool is_few =
-          args.x.shape[0] <= kFewRows && has_clusters() &&
-          shared_memory_fits(few_rows_shared(args).bytes, device_limits().max_shared_bytes_per_block);
-      return is_few ? launch_few_rows<T, kGated>(ctx, args, p) : launch_many_rows<T, kGated>(ctx, args, p);
-    }
+    if constexpr (!std::is_same_v<T, float>) launch_products<T, Gate>(ctx, args, p);
   });
+}
+
+// With the activations that gated models have; null: this is none of them.
+auto launch_gated(Activation activation) -> void (*)(const LaunchContext&, const LoraArgs&, const LoraParams&) {
+  switch (activation) {
+    case Activation::kSilu: return launch<std::integral_constant<Activation, Activation::kSilu>>;
+    case Activation::kGelu: return launch<std::integral_constant<Activation, Activation::kGelu>>;
+    case Activation::kGeluTanh: return launch<std::integral_constant<Activation, Activation::kGeluTanh>>;
+    default: return nullptr;
+  }
 }
 
 // Whether the outputs are a gate's and then those of what it is a gate of, in whole units.
@@ -135,7 +136,7 @@ void add_lora(const LaunchContext& ctx, const LoraArgs& args) {
   if (args.max_segments == 0 || args.max_total_rank == 0) return;
   const LoraParams p = params_of(ctx, args);
   if (lies_in_vectors(args)) {
-    launch<false>(ctx, args, p);
+    launch<NotGated>(ctx, args, p);
   } else {
     dispatch_float(args.x.dtype, [&](auto type) { launch_any_rows<decltype(type)>(ctx, args, p); });
   }
@@ -144,7 +145,8 @@ void add_lora(const LaunchContext& ctx, const LoraArgs& args) {
 
 void add_lora_activate_and_mul(const LaunchContext& ctx, TensorView out, const LoraArgs& args,
                                Activation activation) {
-  if (!lies_in_vectors(args) || !are_gated(args, out)) {
+  const auto fused = launch_gated(activation);
+  if (fused == nullptr || !lies_in_vectors(args) || !are_gated(args, out)) {
     add_lora(ctx, args);
     activate_and_mul(ctx, out, args.out, activation);
     return;
@@ -152,8 +154,7 @@ void add_lora_activate_and_mul(const LaunchContext& ctx, TensorView out, const L
   LoraParams p = params_of(ctx, args);
   p.gated = out.data;
   p.gated_stride = out.stride[0];
-  p.activation = activation;
-  launch<true>(ctx, args, p);
+  fused(ctx, args, p);
   check_launch(ctx, "add_lora_activate_and_mul", out);
 }
 

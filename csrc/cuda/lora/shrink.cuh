@@ -1,8 +1,13 @@
 // h = a x, of up to 16 rows at a time. Operands come from memory in 16 bytes a lane and go to the registers of
 // tensor cores that they lie in: an element's place in the depth of a product is anyone's, as long as both
 // operands agree.
+//
+// These kernels are short, and what they mostly wait for is memory, and their own code, which nobody has run
+// since the last linear: it is kept small.
 #pragma once
 
+#include "common/cluster.cuh"
+#include "common/dependent_launch.cuh"
 #include "common/tensor_core.cuh"
 #include "lora/params.cuh"
 
@@ -10,18 +15,6 @@ namespace quire::cuda {
 
 constexpr int kLoraThreads = 256, kLoraWarps = kLoraThreads / 32;
 constexpr int kShrinkDepth = 32;  // of k, in a step of a warp
-
-// A warp's share of the depth, in steps.
-struct ShrinkSteps {
-  int begin, end;
-
-  // Worker `i` of `num`.
-  __device__ ShrinkSteps(int k, int i, int num) {
-    const int steps = (k + kShrinkDepth - 1) / kShrinkDepth, each = (steps + num - 1) / num;
-    begin = i * each < steps ? i * each : steps;
-    end = begin + each < steps ? begin + each : steps;
-  }
-};
 
 __device__ __forceinline__ uint4 load_streamed(const void* p) {
   uint4 v;
@@ -31,53 +24,207 @@ __device__ __forceinline__ uint4 load_streamed(const void* p) {
   return v;
 }
 
-// Of `a`, what a lane has of a step and 8 * kTiles ranks from `first` on.
-template <typename T, int kTiles>
-__device__ __forceinline__ void load_a(uint4 (&to)[kTiles], const void* a, int k, int first, int ranks,
-                                       int step, int end) {
-  const int lane = static_cast<int>(threadIdx.x) % 32, row = first + lane / 4;
-  const int at = step * kShrinkDepth + lane % 4 * 8;
-  const T* from = static_cast<const T*>(a) + static_cast<int64_t>(row) * k + at;
-#pragma unroll
-  for (int i = 0; i < kTiles; ++i) {
-    to[i] = step < end && at < k && row + 8 * i < ranks ? load_streamed(from + static_cast<int64_t>(8 * i) * k)
-                                                        : uint4{};
-  }
-}
-
-// Of rows lane / 4 and eight more, null where there is none.
+// A step: rows x [16, 32] of which a lane has 16 bytes of rows lane / 4 and eight more, times a [8, 32].
 template <typename T>
-__device__ __forceinline__ void load_x(uint4 (&to)[2], const T* const* rows, int k, int step, int end) {
-  const int at = step * kShrinkDepth + static_cast<int>(threadIdx.x) % 4 * 8;
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    to[i] = step < end && at < k && rows[i] != nullptr ? *reinterpret_cast<const uint4*>(rows[i] + at)
-                                                       : uint4{};
-  }
-}
-
-template <typename T, int kTiles>
-__device__ __forceinline__ void shrink_step(float (&sums)[kTiles][4], const uint4 (&a)[kTiles],
-                                            const uint4 (&x)[2]) {
+__device__ __forceinline__ void shrink_step(float (&sums)[4], const uint4& a, const uint4 (&x)[2]) {
   const uint32_t low[4] = {x[0].x, x[1].x, x[0].y, x[1].y};
   const uint32_t high[4] = {x[0].z, x[1].z, x[0].w, x[1].w};
+  multiply_add<T>(sums, low, a.x, a.y);
+  multiply_add<T>(sums, high, a.z, a.w);
+}
+
+// ---- few rows -------------------------------------------------------------------------------------
+
+constexpr int kShrinkSplits = 4;  // blocks of a cluster, which share the depth
+constexpr int kShrinkAtOnce = 4;  // steps whose reads are under way
+constexpr int kShrinkSums = kLoraSegmentRows * 8;
+
+// A cluster has eight ranks of a segment, and all segments that are gridDim.y further.
+template <typename T>
+__global__ void __launch_bounds__(kLoraThreads, 3)
+    lora_shrink_few_rows_kernel(const __grid_constant__ LoraParams p) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  __shared__ float parts[kLoraWarps][kShrinkSums];
+  __shared__ float sums[2][kShrinkSums];  // for this segment and the next
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
+  const int first = static_cast<int>(blockIdx.x) / kShrinkSplits * 8;
+  const int split = static_cast<int>(blockIdx.x) % kShrinkSplits;
+  let_next_start();
+  const int steps = (p.k + kShrinkDepth - 1) / kShrinkDepth;
+  const int each = (steps + kShrinkSplits * kLoraWarps - 1) / (kShrinkSplits * kLoraWarps);
+  const int begin = (split * kLoraWarps + warp) * each * kShrinkDepth + lane % 4 * 8;
+  const int end = min(begin - lane % 4 * 8 + each * kShrinkDepth, p.k);
+  const int num_segments = __ldcg(p.num_segments);
+  bool has_waited = false;
+  int buffer = 0;
+  for (int index = static_cast<int>(blockIdx.y); index < num_segments; index += static_cast<int>(gridDim.y)) {
+    const LoraSegment segment = load_segment(p, index);
+    const LoraSlot* slot = slot_of(p, segment);
+    const int4 ranks = load_ranks(slot);
+    if (first >= ranks.x + ranks.y + ranks.z + ranks.w) continue;  // as the whole cluster
+    const T* a = static_cast<const T*>(load_pointer(&slot->a)) + static_cast<int64_t>(first + lane / 4) * p.k;
+    const T* x[2];
 #pragma unroll
-  for (int i = 0; i < kTiles; ++i) {
-    multiply_add<T>(sums[i], low, a[i].x, a[i].y);
-    multiply_add<T>(sums[i], high, a[i].z, a[i].w);
+    for (int i = 0; i < 2; ++i) {
+      const int row = load_row(p, segment, lane / 4 + 8 * i);
+      x[i] = row >= 0 ? static_cast<const T*>(p.x) + row * p.x_stride : nullptr;
+    }
+    float made[4] = {};
+#pragma unroll 1
+    for (int at = begin; at < end || at == begin; at += kShrinkAtOnce * kShrinkDepth) {
+      uint4 w[kShrinkAtOnce], in[kShrinkAtOnce][2];
+#pragma unroll
+      for (int s = 0; s < kShrinkAtOnce; ++s)
+        w[s] = at + s * kShrinkDepth < end ? load_streamed(a + at + s * kShrinkDepth) : uint4{};
+      if (!has_waited) wait_for_inputs();
+      has_waited = true;
+#pragma unroll
+      for (int s = 0; s < kShrinkAtOnce; ++s) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          in[s][i] = at + s * kShrinkDepth < end && x[i] != nullptr
+                         ? *reinterpret_cast<const uint4*>(x[i] + at + s * kShrinkDepth)
+                         : uint4{};
+        }
+      }
+#pragma unroll
+      for (int s = 0; s < kShrinkAtOnce; ++s) shrink_step<T>(made, w[s], in[s]);
+    }
+    *reinterpret_cast<float2*>(&parts[warp][lane / 4 * 8 + lane % 4 * 2]) = float2{made[0], made[1]};
+    *reinterpret_cast<float2*>(&parts[warp][(lane / 4 + 8) * 8 + lane % 4 * 2]) = float2{made[2], made[3]};
+    __syncthreads();
+    if (thread < kShrinkSums) {
+      float sum = 0.0F;
+#pragma unroll
+      for (int w = 0; w < kLoraWarps; ++w) sum += parts[w][thread];
+      sums[buffer][thread] = sum;
+    }
+    cluster::arrive();
+    cluster::wait();
+    // Each block finishes a part of the rows.
+    const int i = split * (kShrinkSums / kShrinkSplits) + thread;
+    if (thread < kShrinkSums / kShrinkSplits && segment.begin + i / 8 < segment.end) {
+      float sum = 0.0F;
+#pragma unroll
+      for (int j = 0; j < kShrinkSplits; ++j) sum += cluster::load(cluster::address_of(&sums[buffer][i], j));
+      static_cast<T*>(p.h)[static_cast<int64_t>(segment.begin + i / 8) * p.h_stride + first + i % 8] =
+          from_float<T>(sum);
+    }
+    buffer ^= 1;
+  }
+  if (!has_waited) wait_for_inputs();
+  cluster::arrive();  // has read what others have
+  cluster::wait();    // before this block's shared memory is gone
+#endif
+}
+
+// ---- many rows ------------------------------------------------------------------------------------
+
+constexpr int kShrinkSegments = 2;  // of a block; mostly of one adapter, which is then read once for both
+constexpr int kShrinkTiles = 8;     // of eight ranks, at once
+
+// Ranks [first, first + 8 * kTiles) of up to 16 * kRowTiles rows.
+template <typename T, int kTiles, int kRowTiles>
+__device__ __forceinline__ void shrink_many_rows(const LoraParams& p, const LoraSegment& segment, int first,
+                                                 int ranks, const T* a, float* parts) {
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
+  const int steps = (p.k + kShrinkDepth - 1) / kShrinkDepth, each = (steps + kLoraWarps - 1) / kLoraWarps;
+  const int begin = warp * each * kShrinkDepth + lane % 4 * 8;
+  const int end = min(begin - lane % 4 * 8 + each * kShrinkDepth, p.k);
+  const T* x[kRowTiles][2];
+#pragma unroll
+  for (int i = 0; i < 2 * kRowTiles; ++i) {
+    const int row = load_row(p, segment, lane / 4 + 8 * i);
+    x[i / 2][i % 2] = row >= 0 ? static_cast<const T*>(p.x) + row * p.x_stride : nullptr;
+  }
+  a += static_cast<int64_t>(first + lane / 4) * p.k;
+  float sums[kRowTiles][kTiles][4] = {};
+#pragma unroll 2
+  for (int at = begin; at < end; at += kShrinkDepth) {
+    uint4 w[kTiles], in[kRowTiles][2];
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) {
+      w[i] = first + 8 * i < ranks ? load_streamed(a + at + static_cast<int64_t>(8 * i) * p.k) : uint4{};
+    }
+#pragma unroll
+    for (int i = 0; i < 2 * kRowTiles; ++i) {
+      in[i / 2][i % 2] = x[i / 2][i % 2] != nullptr ? *reinterpret_cast<const uint4*>(x[i / 2][i % 2] + at)
+                                                    : uint4{};
+    }
+#pragma unroll
+    for (int j = 0; j < kRowTiles; ++j) {
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i) shrink_step<T>(sums[j][i], w[i], in[j]);
+    }
+  }
+  // [warps][rows][8 * kTiles]
+  constexpr int kRanks = 8 * kTiles, kRows = kLoraSegmentRows * kRowTiles;
+#pragma unroll
+  for (int j = 0; j < kRowTiles; ++j) {
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int row = j * kLoraSegmentRows + lane / 4 + 8 * half;
+        *reinterpret_cast<float2*>(parts + (warp * kRows + row) * kRanks + 8 * i + lane % 4 * 2) =
+            float2{sums[j][i][2 * half], sums[j][i][2 * half + 1]};
+      }
+    }
+  }
+  __syncthreads();
+  T* h = static_cast<T*>(p.h) + static_cast<int64_t>(segment.begin) * p.h_stride + first;
+  for (int i = thread; i < kRows * kRanks; i += kLoraThreads) {
+    const int row = i / kRanks, rank = i % kRanks;
+    if (segment.begin + row >= segment.end || first + rank >= ranks) continue;
+    float sum = 0.0F;
+#pragma unroll
+    for (int w = 0; w < kLoraWarps; ++w) sum += parts[w * kRows * kRanks + i];
+    h[static_cast<int64_t>(row) * p.h_stride + rank] = from_float<T>(sum);
+  }
+  __syncthreads();
+}
+
+template <typename T, int kRowTiles>
+__device__ __forceinline__ void shrink_all_ranks(const LoraParams& p, const LoraSegment& segment,
+                                                 float* parts) {
+  const LoraSlot* slot = slot_of(p, segment);
+  const int4 all = load_ranks(slot);
+  const int ranks = all.x + all.y + all.z + all.w;
+  const T* a = static_cast<const T*>(load_pointer(&slot->a));
+  for (int first = 0; first < ranks; first += 8 * kShrinkTiles) {
+    const int left = ranks - first;
+    if (left <= 16) {
+      shrink_many_rows<T, 2, kRowTiles>(p, segment, first, ranks, a, parts);
+    } else if (left <= 32) {
+      shrink_many_rows<T, 4, kRowTiles>(p, segment, first, ranks, a, parts);
+    } else {
+      shrink_many_rows<T, kShrinkTiles, kRowTiles>(p, segment, first, ranks, a, parts);
+    }
   }
 }
 
-// Calls f(row, rank, sum of rank, sum of the next) for what a lane has of those sums.
-template <int kTiles, typename F>
-__device__ __forceinline__ void for_each_sum(const float (&sums)[kTiles][4], const F& f) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-#pragma unroll
-  for (int i = 0; i < kTiles; ++i) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half)
-      f(lane / 4 + 8 * half, 8 * i + lane % 4 * 2, sums[i][2 * half], sums[i][2 * half + 1]);
-  }
+// Of dynamic shared memory.
+inline int shrink_shared_bytes(int max_total_rank) {
+  const int ranks = max_total_rank <= 16 ? 16 : max_total_rank <= 32 ? 32 : 8 * kShrinkTiles;
+  return kLoraWarps * kShrinkSegments * kLoraSegmentRows * ranks * static_cast<int>(sizeof(float));
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kLoraThreads, 1)
+    lora_shrink_many_rows_kernel(const __grid_constant__ LoraParams p) {
+  extern __shared__ __align__(16) std::byte shared[];
+  float* parts = reinterpret_cast<float*>(shared);
+  let_next_start();
+  const int first = static_cast<int>(blockIdx.x) * kShrinkSegments;
+  const int num_segments = __ldcg(p.num_segments);
+  wait_for_inputs();
+  if (first >= num_segments) return;
+  const LoraSegment one = load_segment(p, first);
+  if (first + 1 == num_segments) return shrink_all_ranks<T, 1>(p, one, parts);
+  const LoraSegment other = load_segment(p, first + 1);
+  if (one.slot == other.slot && one.end == other.begin && one.end - one.begin == kLoraSegmentRows)
+    return shrink_all_ranks<T, 2>(p, {one.slot, one.begin, other.end}, parts);
+  for (int i = 0; i < kShrinkSegments; ++i) shrink_all_ranks<T, 1>(p, load_segment(p, first + i), parts);
 }
 
 }  // namespace quire::cuda

@@ -20,9 +20,9 @@ struct LoraModule {
 // the dtype of the linear's inputs. Ranks are multiples of KernelTable::lora_rank_multiple: what an adapter has
 // less of is zeros.
 struct alignas(16) LoraSlot {
+  int32_t ranks[kMaxLoraModules] = {};  // 0: the adapter has nothing for this module
   const void* a = nullptr;              // [sum of ranks, K], a module's rows behind those of the one before
   const void* b[kMaxLoraModules] = {};  // of a module with a rank: [its outputs, its rank], scaled
-  int32_t ranks[kMaxLoraModules] = {};  // 0: the adapter has nothing for this module
 
   int32_t total_rank() const { return ranks[0] + ranks[1] + ranks[2] + ranks[3]; }
 };
@@ -52,7 +52,7 @@ struct LoraArgs {
   const LoraModule* modules = nullptr;  // [num_modules] on the host; their outputs are disjoint
   int32_t num_modules = 0;
   int32_t max_total_rank = 0;           // of any slot
-  int32_t max_segments = 0;  // of any batch of T rows; so many may be read
+  int32_t max_segments = 0;  // of any batch of T rows
   LoraBatch batch;
 };
 
