@@ -44,10 +44,10 @@ struct ExpandUnit {
 // What an adapter has of a unit.
 template <typename T>
 struct ExpandMatrix {
-  const T* b;  // of the lane's first row and rank
-  int rank, rank_before;
+  const T* b = nullptr;  // of the lane's first row and rank
+  int rank = 0, rank_before = 0;
 
-  __device__ __forceinline__ ExpandMatrix(const LoraSlot* slot, const ExpandUnit& unit) {
+  __device__ __forceinline__ void find(const LoraSlot* slot, const ExpandUnit& unit) {
     const int4 ranks = load_ranks(slot);
     rank = unit.which == 0 ? ranks.x : unit.which == 1 ? ranks.y : unit.which == 2 ? ranks.z : ranks.w;
     rank_before = (unit.which > 0 ? ranks.x : 0) + (unit.which > 1 ? ranks.y : 0) + (unit.which > 2 ? ranks.z : 0);
@@ -74,18 +74,13 @@ __device__ __forceinline__ bool is_vector(const T* place, int count) {
   return reinterpret_cast<uintptr_t>(place) % 16 == 0 && count >= 8;
 }
 
-// A lane's sum of row lane / 4 + 8 half, and output i of its eight.
-__device__ __forceinline__ float sum_of(const float (&sums)[4][4], int half, int i) {
-  return sums[i / 2][2 * half + i % 2];
-}
-
 // What is made of the outputs: nothing more.
 struct NotGated {};
 
-// A warp has a unit of a segment, and of all that are gridDim.y further. Gate: NotGated, or an activation as a
-// type's value.
-template <typename T, typename Gate>
-__global__ void __launch_bounds__(kExpandThreads, 3)
+// A warp has a unit of kBatch segments, and of all that are gridDim.y of these further. Gate: NotGated, or an
+// activation as a type's value.
+template <typename T, typename Gate, int kBatch>
+__global__ void __launch_bounds__(kExpandThreads, kBatch == 1 && std::is_same_v<Gate, NotGated> ? 3 : 2)
     lora_expand_kernel(const __grid_constant__ LoraParams p) {
   constexpr bool kGated = !std::is_same_v<Gate, NotGated>;
   constexpr int kUnits = kGated ? 2 : 1;
@@ -93,76 +88,112 @@ __global__ void __launch_bounds__(kExpandThreads, 3)
   const int index = static_cast<int>(blockIdx.x) * kExpandWarps + thread / 32, num_units = expand_units(p);
   let_next_start();
   const int num_segments = __ldcg(p.num_segments + (kGated ? 1 : 0));
-  if (index >= num_units) return wait_for_inputs();
+  const int step = static_cast<int>(gridDim.y) * kBatch;
+  const bool is_idle = static_cast<int>(blockIdx.y) * kBatch >= num_segments;
+  if (is_idle && !is_first_block()) return;
+  if (is_idle || index >= num_units) return wait_for_inputs();
   const ExpandUnit units[] = {ExpandUnit(p, index), ExpandUnit(p, kGated ? index + num_units : index)};
   const int mine = units[0].num_outputs - lane % 4 * 8;
   bool has_waited = false;
 #pragma unroll 1
-  for (int s = static_cast<int>(blockIdx.y); s < num_segments; s += static_cast<int>(gridDim.y)) {
-    const LoraSegment segment = load_segment(p, s);
-    const int num_rows = segment.end - segment.begin;
-    float sums[kUnits][4][4] = {};
-    if (segment.slot >= 0) {
-      const LoraSlot* slot = slot_of(p, segment);
-      const T* h = static_cast<const T*>(p.h) + static_cast<int64_t>(segment.begin + row) * p.h_stride;
+  for (int s = static_cast<int>(blockIdx.y) * kBatch; s < num_segments; s += step) {
+    LoraSegment segments[kBatch];
+    int rows[kBatch][2];
+    uint2 b[kBatch][kUnits][4];
+    int ranks[kBatch][kUnits], ranks_before[kBatch][kUnits];
+    int most = 0;
+#pragma unroll
+    for (int j = 0; j < kBatch; ++j)
+      segments[j] = s + j < num_segments ? load_segment(p, s + j) : LoraSegment{-1, 0, 0};
+#pragma unroll
+    for (int j = 0; j < kBatch; ++j) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) rows[j][i] = load_row(p, segments[j], row + 8 * i);
 #pragma unroll
       for (int u = 0; u < kUnits; ++u) {
-        const ExpandMatrix<T> matrix(slot, units[u]);
-        uint2 b[4];
-        matrix.load(b, units[u].num_outputs, 0);
-        if (!has_waited) wait_for_inputs();
-        has_waited = true;
-#pragma unroll 1
-        for (int first = 0; first < matrix.rank; first += 16) {
-          const int at = first + lane % 4 * 4;
-          uint2 in[2] = {};
-#pragma unroll
-          for (int i = 0; i < 2; ++i) {
-            if (at < matrix.rank && row + 8 * i < num_rows)
-              in[i] = *reinterpret_cast<const uint2*>(h + 8 * i * p.h_stride + matrix.rank_before + at);
-          }
-          if (first > 0) matrix.load(b, units[u].num_outputs, first);
-          const uint32_t operand[4] = {in[0].x, in[1].x, in[0].y, in[1].y};
-#pragma unroll
-          for (int i = 0; i < 4; ++i) multiply_add<T>(sums[u][i], operand, b[i].x, b[i].y);
-        }
-        if (!kGated && matrix.rank == 0) goto next;
+        ExpandMatrix<T> matrix;
+        if (segments[j].slot >= 0) matrix.find(slot_of(p, segments[j]), units[u]);
+        matrix.load(b[j][u], units[u].num_outputs, 0);
+        ranks[j][u] = matrix.rank;
+        ranks_before[j][u] = matrix.rank_before;
+        most = max(most, matrix.rank);
       }
     }
     if (!has_waited) wait_for_inputs();
     has_waited = true;
+    if (!kGated && most == 0) continue;
+    Vec<T> before[kBatch][kUnits][2];
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int at = load_row(p, segment, row + 8 * half);
-      if (at < 0) continue;
-      T* out = static_cast<T*>(p.out) + at * p.out_stride;
-      T* place = out + units[0].column;
-      if constexpr (kGated) {  // which lies in vectors
-        const Vec<T> gate = Vec<T>::load(place), up = Vec<T>::load(out + units[1].column);
-        Vec<T> made;
+    for (int j = 0; j < kBatch; ++j) {
 #pragma unroll
-        for (int i = 0; i < 8; ++i) {
-          // Rounded in between as if there were two kernels.
-          const float g = to_float(from_float<T>(to_float(gate.x[i]) + sum_of(sums[0], half, i)));
-          const float v = to_float(from_float<T>(to_float(up.x[i]) + sum_of(sums[1], half, i)));
-          made.x[i] = from_float<T>(activate_gated<Gate::value>(g, v));
-        }
-        made.store(static_cast<T*>(p.gated) + at * p.gated_stride + units[0].column);
-      } else if (is_vector(place, mine)) {
-        Vec<T> made = Vec<T>::load(place);
+      for (int u = 0; u < kUnits; ++u) {
 #pragma unroll
-        for (int i = 0; i < 8; ++i) made.x[i] = from_float<T>(to_float(made.x[i]) + sum_of(sums[0], half, i));
-        made.store(place);
-      } else {
-#pragma unroll
-        for (int i = 0; i < 8; ++i) {
-          if (i < mine) place[i] = from_float<T>(to_float(place[i]) + sum_of(sums[0], half, i));
+        for (int i = 0; i < 2; ++i) {
+          const T* place = static_cast<const T*>(p.out) + rows[j][i] * p.out_stride + units[u].column;
+          if (rows[j][i] >= 0 && (kGated || is_vector(place, mine))) before[j][u][i] = Vec<T>::load(place);
         }
       }
     }
-  next:;
+    float sums[kBatch][kUnits][4][4] = {};
+#pragma unroll 1
+    for (int first = 0; first < most; first += 16) {
+      const int at = first + lane % 4 * 4;
+#pragma unroll
+      for (int j = 0; j < kBatch; ++j) {
+        const T* h = static_cast<const T*>(p.h) + static_cast<int64_t>(segments[j].begin + row) * p.h_stride + at;
+#pragma unroll
+        for (int u = 0; u < kUnits; ++u) {
+          uint2 in[2] = {};
+#pragma unroll
+          for (int i = 0; i < 2; ++i) {
+            if (at < ranks[j][u] && rows[j][i] >= 0)
+              in[i] = *reinterpret_cast<const uint2*>(h + 8 * i * p.h_stride + ranks_before[j][u]);
+          }
+          if (first > 0) {
+            ExpandMatrix<T> matrix;
+            if (segments[j].slot >= 0) matrix.find(slot_of(p, segments[j]), units[u]);
+            matrix.load(b[j][u], units[u].num_outputs, first);
+          }
+          const uint32_t operand[4] = {in[0].x, in[1].x, in[0].y, in[1].y};
+#pragma unroll
+          for (int i = 0; i < 4; ++i) multiply_add<T>(sums[j][u][i], operand, b[j][u][i].x, b[j][u][i].y);
+        }
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < kBatch; ++j) {
+      if (!kGated && ranks[j][0] == 0) continue;
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int at = rows[j][half];
+        if (at < 0) continue;
+        T* place = static_cast<T*>(p.out) + at * p.out_stride + units[0].column;
+        const Vec<T>& gate = before[j][0][half];
+        const auto sum = [&](int u, int i) { return sums[j][u][i / 2][2 * half + i % 2]; };
+        Vec<T> made;
+        if constexpr (kGated) {  // which lies in vectors
+          const Vec<T>& up = before[j][1][half];
+#pragma unroll
+          for (int i = 0; i < 8; ++i) {
+            // Rounded in between as if there were two kernels.
+            const float g = to_float(from_float<T>(to_float(gate.x[i]) + sum(0, i)));
+            const float v = to_float(from_float<T>(to_float(up.x[i]) + sum(1, i)));
+            made.x[i] = from_float<T>(activate_gated<Gate::value>(g, v));
+          }
+          made.store(static_cast<T*>(p.gated) + at * p.gated_stride + units[0].column);
+        } else if (is_vector(place, mine)) {
+#pragma unroll
+          for (int i = 0; i < 8; ++i) made.x[i] = from_float<T>(to_float(gate.x[i]) + sum(0, i));
+          made.store(place);
+        } else {
+#pragma unroll
+          for (int i = 0; i < 8; ++i) {
+            if (i < mine) place[i] = from_float<T>(to_float(place[i]) + sum(0, i));
+          }
+        }
+      }
+    }
   }
-  if (!has_waited) wait_for_inputs();
 }
 
 }  // namespace quire::cuda

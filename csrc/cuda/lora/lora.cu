@@ -11,10 +11,10 @@ namespace {
 
 // Up to so many rows, blocks share the depth of `a`.
 constexpr int64_t kFewRows = 256;
-// Segments that a grid has beside each other: of few rows there are mostly fewer than there may be.
-constexpr int kFewSegments = 16;
-// One after the other in a warp, of many rows.
-constexpr int kSegmentsInTurn = 8;
+// Segments that a grid has beside each other, of few rows.
+constexpr unsigned kMostSegments = 128;
+// Of many rows, what a warp has under way.
+constexpr int kBatch = 2;
 // What shared_memory_fits leaves.
 constexpr int kStaticBytes = 256;
 
@@ -56,8 +56,8 @@ void launch_products(const LaunchContext& ctx, const LoraArgs& args, const LoraP
   if (is_few && has_clusters()) {
     const unsigned tiles = ceil_div(static_cast<unsigned>(args.max_total_rank), 8U);
     Grid grid(tiles * kShrinkSplits, kShrinkSplits);
-    grid.blocks.y = std::min(segments, unsigned{kFewSegments});
-    launch_dependent(ctx, lora_shrink_few_rows_kernel<T>, grid, kLoraThreads, 0, p);
+    grid.blocks.y = std::min(segments, kMostSegments);
+    launch_dependent(ctx, lora_shrink_few_rows_kernel<T>, grid, kFewRowsThreads, 0, p);
   } else {
     static std::atomic<uint64_t> prepared{0};
     constexpr auto shrink = lora_shrink_many_rows_kernel<T>;
@@ -65,11 +65,15 @@ void launch_products(const LaunchContext& ctx, const LoraArgs& args, const LoraP
     launch_dependent(ctx, shrink, ceil_div(segments, unsigned{kShrinkSegments}), kLoraThreads,
                      static_cast<size_t>(shrink_shared_bytes(args.max_total_rank)), p);
   }
-  const auto units = static_cast<unsigned>(expand_units(p));
-  const unsigned rows = is_few ? std::min(segments, unsigned{kFewSegments})
-                               : ceil_div(segments, unsigned{kSegmentsInTurn});
-  launch_dependent(ctx, lora_expand_kernel<T, Gate>, dim3(ceil_div(units, unsigned{kExpandWarps}), rows),
-                   kExpandThreads, 0, p);
+  const unsigned blocks = ceil_div(static_cast<unsigned>(expand_units(p)), unsigned{kExpandWarps});
+  constexpr int kAtOnce = std::is_same_v<Gate, NotGated> ? kBatch : 1;  // a gate's are twice as many
+  if (is_few) {
+    launch_dependent(ctx, lora_expand_kernel<T, Gate, 1>, dim3(blocks, std::min(segments, kMostSegments)),
+                     kExpandThreads, 0, p);
+  } else {
+    launch_dependent(ctx, lora_expand_kernel<T, Gate, kAtOnce>,
+                     dim3(blocks, ceil_div(segments, unsigned{kAtOnce})), kExpandThreads, 0, p);
+  }
 }
 
 template <typename T>

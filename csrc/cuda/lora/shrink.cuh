@@ -35,26 +35,30 @@ __device__ __forceinline__ void shrink_step(float (&sums)[4], const uint4& a, co
 
 // ---- few rows -------------------------------------------------------------------------------------
 
-constexpr int kShrinkSplits = 4;  // blocks of a cluster, which share the depth
+// Blocks are small enough to run beside those of a linear of one row (row_slots_layout.h).
+constexpr int kFewRowsThreads = 128, kFewRowsWarps = kFewRowsThreads / 32;
+constexpr int kShrinkSplits = 8;  // blocks of a cluster, which share the depth
 constexpr int kShrinkAtOnce = 4;  // steps whose reads are under way
 constexpr int kShrinkSums = kLoraSegmentRows * 8;
+static_assert(kShrinkSums == kFewRowsThreads);
 
 // A cluster has eight ranks of a segment, and all segments that are gridDim.y further.
 template <typename T>
-__global__ void __launch_bounds__(kLoraThreads, 3)
+__global__ void __launch_bounds__(kFewRowsThreads)
     lora_shrink_few_rows_kernel(const __grid_constant__ LoraParams p) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  __shared__ float parts[kLoraWarps][kShrinkSums];
+  __shared__ float parts[kFewRowsWarps][kShrinkSums];
   __shared__ float sums[2][kShrinkSums];  // for this segment and the next
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
   const int first = static_cast<int>(blockIdx.x) / kShrinkSplits * 8;
   const int split = static_cast<int>(blockIdx.x) % kShrinkSplits;
   let_next_start();
   const int steps = (p.k + kShrinkDepth - 1) / kShrinkDepth;
-  const int each = (steps + kShrinkSplits * kLoraWarps - 1) / (kShrinkSplits * kLoraWarps);
-  const int begin = (split * kLoraWarps + warp) * each * kShrinkDepth + lane % 4 * 8;
-  const int end = min(begin - lane % 4 * 8 + each * kShrinkDepth, p.k);
+  const int each = (steps + kShrinkSplits * kFewRowsWarps - 1) / (kShrinkSplits * kFewRowsWarps);
+  const int begin = (split * kFewRowsWarps + warp) * each * kShrinkDepth;
+  const int end = min(begin + each * kShrinkDepth, p.k);
   const int num_segments = __ldcg(p.num_segments);
+  if (static_cast<int>(blockIdx.y) >= num_segments && !is_first_block()) return;  // as its whole cluster
   bool has_waited = false;
   int buffer = 0;
   for (int index = static_cast<int>(blockIdx.y); index < num_segments; index += static_cast<int>(gridDim.y)) {
@@ -71,7 +75,8 @@ __global__ void __launch_bounds__(kLoraThreads, 3)
     }
     float made[4] = {};
 #pragma unroll 1
-    for (int at = begin; at < end || at == begin; at += kShrinkAtOnce * kShrinkDepth) {
+    for (int from = begin; from < end || from == begin; from += kShrinkAtOnce * kShrinkDepth) {
+      const int at = from + lane % 4 * 8;
       uint4 w[kShrinkAtOnce], in[kShrinkAtOnce][2];
 #pragma unroll
       for (int s = 0; s < kShrinkAtOnce; ++s)
@@ -93,12 +98,10 @@ __global__ void __launch_bounds__(kLoraThreads, 3)
     *reinterpret_cast<float2*>(&parts[warp][lane / 4 * 8 + lane % 4 * 2]) = float2{made[0], made[1]};
     *reinterpret_cast<float2*>(&parts[warp][(lane / 4 + 8) * 8 + lane % 4 * 2]) = float2{made[2], made[3]};
     __syncthreads();
-    if (thread < kShrinkSums) {
-      float sum = 0.0F;
+    float part = 0.0F;
 #pragma unroll
-      for (int w = 0; w < kLoraWarps; ++w) sum += parts[w][thread];
-      sums[buffer][thread] = sum;
-    }
+    for (int w = 0; w < kFewRowsWarps; ++w) part += parts[w][thread];
+    sums[buffer][thread] = part;
     cluster::arrive();
     cluster::wait();
     // Each block finishes a part of the rows.
@@ -113,6 +116,7 @@ __global__ void __launch_bounds__(kLoraThreads, 3)
     buffer ^= 1;
   }
   if (!has_waited) wait_for_inputs();
+  if (static_cast<int>(blockIdx.y) >= num_segments) return;
   cluster::arrive();  // has read what others have
   cluster::wait();    // before this block's shared memory is gone
 #endif
@@ -129,8 +133,7 @@ __device__ __forceinline__ void shrink_many_rows(const LoraParams& p, const Lora
                                                  int ranks, const T* a, float* parts) {
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
   const int steps = (p.k + kShrinkDepth - 1) / kShrinkDepth, each = (steps + kLoraWarps - 1) / kLoraWarps;
-  const int begin = warp * each * kShrinkDepth + lane % 4 * 8;
-  const int end = min(begin - lane % 4 * 8 + each * kShrinkDepth, p.k);
+  const int begin = warp * each * kShrinkDepth, end = min(begin + each * kShrinkDepth, p.k);
   const T* x[kRowTiles][2];
 #pragma unroll
   for (int i = 0; i < 2 * kRowTiles; ++i) {
@@ -139,16 +142,17 @@ __device__ __forceinline__ void shrink_many_rows(const LoraParams& p, const Lora
   }
   a += static_cast<int64_t>(first + lane / 4) * p.k;
   float sums[kRowTiles][kTiles][4] = {};
-#pragma unroll 2
-  for (int at = begin; at < end; at += kShrinkDepth) {
+#pragma unroll(kTiles <= 2 ? 2 : 1)
+  for (int from = begin; from < end; from += kShrinkDepth) {
+    const int at = from + lane % 4 * 8;
     uint4 w[kTiles], in[kRowTiles][2];
 #pragma unroll
     for (int i = 0; i < kTiles; ++i) {
-      w[i] = first + 8 * i < ranks ? load_streamed(a + at + static_cast<int64_t>(8 * i) * p.k) : uint4{};
+      w[i] = at < p.k && first + 8 * i < ranks ? load_streamed(a + at + static_cast<int64_t>(8 * i) * p.k) : uint4{};
     }
 #pragma unroll
     for (int i = 0; i < 2 * kRowTiles; ++i) {
-      in[i / 2][i % 2] = x[i / 2][i % 2] != nullptr ? *reinterpret_cast<const uint4*>(x[i / 2][i % 2] + at)
+      in[i / 2][i % 2] = at < p.k && x[i / 2][i % 2] != nullptr ? *reinterpret_cast<const uint4*>(x[i / 2][i % 2] + at)
                                                     : uint4{};
     }
 #pragma unroll
@@ -197,6 +201,8 @@ __device__ __forceinline__ void shrink_all_ranks(const LoraParams& p, const Lora
       shrink_many_rows<T, 2, kRowTiles>(p, segment, first, ranks, a, parts);
     } else if (left <= 32) {
       shrink_many_rows<T, 4, kRowTiles>(p, segment, first, ranks, a, parts);
+    } else if (left <= 48) {
+      shrink_many_rows<T, 6, kRowTiles>(p, segment, first, ranks, a, parts);
     } else {
       shrink_many_rows<T, kShrinkTiles, kRowTiles>(p, segment, first, ranks, a, parts);
     }
@@ -205,12 +211,12 @@ __device__ __forceinline__ void shrink_all_ranks(const LoraParams& p, const Lora
 
 // Of dynamic shared memory.
 inline int shrink_shared_bytes(int max_total_rank) {
-  const int ranks = max_total_rank <= 16 ? 16 : max_total_rank <= 32 ? 32 : 8 * kShrinkTiles;
+  const int ranks = max_total_rank <= 32 ? 32 : max_total_rank <= 48 ? 48 : 8 * kShrinkTiles;
   return kLoraWarps * kShrinkSegments * kLoraSegmentRows * ranks * static_cast<int>(sizeof(float));
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kLoraThreads, 1)
+__global__ void __launch_bounds__(kLoraThreads, 2)
     lora_shrink_many_rows_kernel(const __grid_constant__ LoraParams p) {
   extern __shared__ __align__(16) std::byte shared[];
   float* parts = reinterpret_cast<float*>(shared);
