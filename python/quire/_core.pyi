@@ -1603,6 +1603,10 @@ class HttpExchange:
         """What its first prompt was asked with."""
 
     @property
+    def lora_name(self) -> str:
+        """The adapter that it is computed with; empty: none."""
+
+    @property
     def finish_reasons(self) -> list[str]:
         """Of each choice that has ended, in the order in which they did."""
 

@@ -18,7 +18,7 @@ from quire import LLM, AsyncLLM, LoRARequest, SamplingParams
 from quire.cli import main
 from quire.serve.app import Server
 from quire.serve.config import ServeConfig
-from serving import RunningServer, metric, running_server
+from serving import RunningServer, metric, running_server, wait_until
 
 PROMPT = "Once upon a time"
 MESSAGES = [{"role": "user", "content": "Who are you?"}]
@@ -43,7 +43,7 @@ def server(root: Path) -> Iterator[RunningServer]:
     module = json.dumps({"name": "poem", "path": str(root / "poem"), "base_model_name": "quire-demo"})
     with running_server(
         "--enable-lora", "--max-loras", "2", "--max-cpu-loras", "4", "--enable-admin",
-        "--lora-root", str(root), "--lora-modules", f"sql={root / 'sql'}", module,
+        "--lora-root", str(root), "--lora-modules", f"sql={root / 'sql'}", module, "--log-requests",
     ) as server:  # fmt: skip
         yield server
 
@@ -99,6 +99,26 @@ def test_adapters_are_models_of_openais_client(
 
     assert len(set(texts.values())) == 3
     asyncio.run(ask())
+
+
+def test_metrics_and_the_log_tell_of_adapters(server: RunningServer, http: httpx.Client) -> None:
+    answer = http.post("/v1/completions", json={"model": "sql", **GREEDY}, headers={"X-Request-Id": "told"})
+    assert answer.status_code == 200
+    http.post("/v1/completions", json=GREEDY, headers={"X-Request-Id": "plain"})
+
+    def line(request_id: str) -> dict[str, Any]:
+        lines = [json.loads(text) for text in list(server.log) if f'"request_id":"{request_id}"' in text]
+        return lines[0] if lines else {}
+
+    wait_until(lambda: bool(line("plain")))
+    assert line("told")["lora_name"] == "sql" and "lora_name" not in line("plain")
+    body = {"model": "poem", "prompt": PROMPT, "max_tokens": 1500, "ignore_eos": True, "stream": True}
+    with http.stream("POST", "/v1/completions", json=body) as stream:
+        parts = stream.iter_bytes()
+        next(parts)
+        text = httpx.get(server.url + "/metrics").text
+    labels = 'max_lora="2",waiting_lora_adapters="",running_lora_adapters="poem"} '
+    assert text.count("quire:lora_requests_info{") == text.count(labels) == 1
 
 
 def test_every_route_computes_with_the_adapter_that_is_named(http: httpx.Client) -> None:

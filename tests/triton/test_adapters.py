@@ -303,6 +303,29 @@ def test_a_load_may_bring_the_file_along(
     server.unload("brought")
 
 
+def test_metrics_tell_which_adapters_requests_have(ship: TritonServer) -> None:
+    def told() -> list[str]:
+        lines = ship.metrics().splitlines()
+        return [line for line in lines if line.startswith("quire:lora_requests_info{") and '"ship"' in line]
+
+    def shows(running: str) -> bool:
+        [line] = told()
+        labels = ('max_lora="2"', 'waiting_lora_adapters=""', f'running_lora_adapters="{running}"')
+        return all(label in line for label in labels)
+
+    poll("no adapter", lambda: shows(""))
+    sampling = {"max_tokens": 2000, "ignore_eos": True}
+    with open_stream(ship.grpc_address) as stream:
+        for name in ("sailor", "json"):
+            fields = {"text_input": PROMPT, "lora_name": name, "stream": True, "request_id": name}
+            stream.send("ship", {**fields, "sampling_parameters": sampling})
+        poll("two adapters", lambda: shows("json,sailor"))
+        for name in ("sailor", "json"):
+            assert ship.cancel("ship", name).status == 200
+        poll("none again", lambda: shows(""))
+    assert 1.7e9 < float(told()[0].split()[-1]) < 1e11  # seconds since 1970
+
+
 # ---- Control ----
 
 

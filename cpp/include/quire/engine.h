@@ -88,7 +88,7 @@ struct ModelDescription {
 struct EngineStats {
   uint64_t num_steps = 0;
   int32_t num_running_reqs = 0;
-  int32_t num_waiting_reqs = 0;
+  int32_t num_waiting_reqs = 0;    // those whose adapter is being read included
   int64_t num_waiting_tokens = 0;  // prompt tokens of waiting requests
   int32_t num_free_blocks = 0;     // memory that other engines could lend counts as free
   int32_t num_total_blocks = 0;

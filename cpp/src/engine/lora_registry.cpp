@@ -236,6 +236,11 @@ std::shared_ptr<const LoraRegistry::Use> LoraRegistry::use(const std::string& na
                             nearest_name(shown, known), "', and add_lora adds others"));
 }
 
+bool LoraRegistry::is_in_memory(const Use& use) const {
+  const std::lock_guard lock(mutex_);
+  return use.adapter_->place == Place::kInMemory;
+}
+
 bool LoraRegistry::is_loaded(const Use& use, std::function<void(const std::string& error)> then,
                              Clock::time_point until) {
   const std::lock_guard lock(mutex_);

@@ -59,6 +59,7 @@ class LoraRegistry {
   // Throws InvalidArgument for a name that nobody has.
   std::shared_ptr<const Use> use(const std::string& name);
 
+  bool is_in_memory(const Use& use) const;
   // Whether it is in memory. If not it is read, as soon as there is room, and `then` is called on another
   // thread: with what went wrong, or nothing. It must return soon, close nothing, and hold the use. Adapters
   // are read in the order of their first calls. Throws ResourceExhausted when it is not there, and never will

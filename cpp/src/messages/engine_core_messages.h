@@ -171,6 +171,17 @@ struct SchedulerStats {
   }
 };
 
+// Requests that run with an adapter.
+struct RunningLora {
+  LoraId lora_id = 0;
+  int32_t num_reqs = 0;
+
+  template <class A>
+  void fields(A& a) {
+    a(lora_id, num_reqs);
+  }
+};
+
 // All that one step produced. `engine_error` says that the engine core has ended, and why. The buffers of one
 // that is used again keep their memory.
 struct EngineCoreOutputs {
@@ -179,6 +190,7 @@ struct EngineCoreOutputs {
   std::vector<PromptLogprobsOutput> prompt_logprobs;
   std::vector<KVCacheEvent> kv_events;  // when they are asked for
   SchedulerStats scheduler_stats;
+  std::vector<RunningLora> running_loras;  // after the step; each adapter once
   double timestamp = 0.0;  // when the step had ended, of the clock of arrival_time; 0: there was none
   std::string engine_error;
 
@@ -188,6 +200,7 @@ struct EngineCoreOutputs {
     token_ids.clear();
     prompt_logprobs.clear();
     kv_events.clear();
+    running_loras.clear();
     engine_error.clear();
   }
   std::span<const int32_t> new_token_ids(const EngineCoreOutput& output) const {
@@ -196,7 +209,8 @@ struct EngineCoreOutputs {
 
   template <class A>
   void fields(A& a) {
-    a(outputs, token_ids, prompt_logprobs, kv_events, scheduler_stats, timestamp, engine_error);
+    a(outputs, token_ids, prompt_logprobs, kv_events, scheduler_stats, running_loras, timestamp,
+      engine_error);
   }
 };
 

@@ -331,6 +331,20 @@ SchedulerStats Scheduler::stats() const {
   return stats;
 }
 
+void Scheduler::count_running_loras(std::vector<RunningLora>& out) const {
+  out.clear();
+  if (loras_.max_loras() == 0) return;  // there are no adapters, and nothing to look for
+  for (const Request* request : running_) {
+    if (request->lora_id() == 0 || !request->is_running()) continue;
+    const auto found = std::ranges::find(out, request->lora_id(), &RunningLora::lora_id);
+    if (found == out.end()) {
+      out.push_back({request->lora_id(), 1});
+    } else {
+      ++found->num_reqs;
+    }
+  }
+}
+
 namespace {
 
 void require(bool ok, const auto&... parts) {

@@ -121,6 +121,7 @@ TEST(ArchiveTest, EveryMessageRoundTrips) {
   outputs.prompt_logprobs = {{0, {{}, {{4, -2.0F, 7}}}}};
   outputs.kv_events.push_back({KVCacheEventKind::kBlockStored, 1, {{1, 2}}, {3, 4}, {5, 6}, 2, "lora"});
   outputs.scheduler_stats.num_steps = 9;
+  outputs.running_loras = {{7, 2}};
   outputs.engine_error = "gone";
   expect_round_trip(outputs);
 }
