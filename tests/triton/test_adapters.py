@@ -371,6 +371,9 @@ def test_an_adapter_is_loaded_and_unloaded(
     other = {**load, "lora_path": str(harbour / "json")}
     assert "remove that one first" in error_of(client, "harbour_sync", {}, other)
     assert len(json.loads(infer(client, "harbour_sync", {}, {"list_loras": True}).text)) == 1
+    [lora] = json.loads(infer(client, "harbour_sync", {}, {**other, "load_inplace": True}).text)
+    assert lora["lora_path"] == str(harbour / "json")
+    assert infer(client, "harbour_sync", generate).text == expected["json"]
     unload = {"unload_lora": True, "lora_name": "ahoy"}
     assert infer(client, "harbour_sync", {}, unload).text == "[]"
     assert "404" in (error := error_of(client, "harbour_sync", {}, unload)) or "NOT_FOUND" in error
@@ -395,6 +398,14 @@ REFUSED: dict[str, tuple[dict[str, Any], list[str]]] = {
     "no name": ({"load_lora": True, "lora_path": "sailor"}, ["load_lora needs lora_name"]),
     "no path": ({"load_lora": True, "lora_name": "x"}, ["load_lora needs lora_path"]),
     "a path to unload": ({"unload_lora": True, "lora_name": "x", "lora_path": "y"}, ["'lora_path'"]),
+    "in place to unload": (
+        {"unload_lora": True, "lora_name": "x", "load_inplace": True},
+        ["'load_inplace'"],
+    ),
+    "no bool": (
+        {"load_lora": True, "lora_name": "x", "lora_path": "sailor", "load_inplace": "yes"},
+        ["'load_inplace' must be true"],
+    ),
     "a name to list": ({"list_loras": True, "lora_name": "x"}, ["'lora_name'"]),
     "a prompt": ({"list_loras": True, "text_input": "x"}, ["request of its own", "'text_input'"]),
     "a field": ({"list_loras": True, "max_tokens": 3}, ["'max_tokens'"]),

@@ -28,8 +28,10 @@ class LoraRegistry {
   ~LoraRegistry();
 
   // Reads an adapter, which has the name from now on. Returns false, and does nothing, when it has it
-  // already. Throws InvalidArgument for a name or a number that another one has and for what is wrong with
-  // the directory, ResourceExhausted when all adapters in memory are in use or pinned.
+  // already. With load_inplace it takes the place of the one that has the name, when it has been read: that
+  // one goes as `remove` says, and what it has of a number and of being pinned is the new one's. Throws
+  // InvalidArgument for a name or a number that another one has and for what is wrong with the directory,
+  // ResourceExhausted when all adapters in memory are in use or pinned.
   bool add(const LoraRequest& request);
   // Nobody can name it any more; it goes when the last request that has it is over. False when there is none.
   bool remove(const std::string& name);
@@ -102,14 +104,18 @@ class LoraRegistry {
   // With mutex_ held.
   std::shared_ptr<Adapter> find(const std::string& name) const;
   std::shared_ptr<const Use> use_of(const std::string& name);  // null: nobody has the name
-  void check_is_free(const LoraRequest& request) const;
+  // Throws InvalidArgument where another one than `replaced` has the name or the number.
+  void check_is_free(const LoraRequest& request, const Adapter* replaced) const;
   bool has_room() const;
-  void take_room();  // of the adapter used least recently, where all is taken
-  Adapter* least_recently_used() const;
+  // Of the adapter used least recently, where all is taken; of `replaced`, which may be pinned, if no other
+  // has any to give.
+  void take_room(Adapter* replaced = nullptr);
+  Adapter* least_recently_used(const Adapter* except = nullptr) const;
   bool can_go_on(const Adapter& adapter) const;
   std::deque<std::shared_ptr<Adapter>>::iterator next_to_read();  // end: none yet
   // Those whose time is over wait no more; who is left has to be told at `next`.
   std::vector<Waiter> take_late(Clock::time_point now, Clock::time_point& next);
+  void retire(Adapter& adapter);
   void forget(Adapter& adapter);
   // Without it: from the disk, where room was taken.
   void read(Adapter& adapter);

@@ -79,6 +79,22 @@ TEST_P(LoraEngineTest, WhoWaitsForAnAdapterTakesAPlaceInTheQueueAndGivesItBack) 
   engine.abort_request(json.id);
 }
 
+TEST_P(LoraEngineTest, ARequestKeepsTheAdapterThatIsReplaced) {
+  config.max_loras = config.max_cpu_loras = 2;
+  Engine engine(config);
+  engine.add_lora({"mine", 0, trained_adapter("sailor")});
+  const EngineRequest asked = lora_request("mine", 200);
+  const std::string sailor = Asked(engine, asked).wait().text;
+  Asked under_way(engine, asked);
+  under_way.wait_for_begin();
+  EXPECT_TRUE(engine.add_lora({"mine", 0, trained_adapter("json"), /*load_inplace=*/true}));
+  Asked now(engine, asked);
+  EXPECT_EQ(under_way.wait().text, sailor);
+  EXPECT_NE(now.wait().text, sailor);
+  EXPECT_TRUE(comes_true([&] { return engine.list_loras().at(0).num_requests == 0; }));
+  EXPECT_EQ(engine.list_loras().size(), 1U);
+}
+
 TEST_P(LoraEngineTest, AnEngineWithoutAdaptersTellsOfNone) {
   config.enable_lora = false;
   Engine engine(config);

@@ -440,6 +440,9 @@ TEST(RequestAdapterTest, AdaptersAreLoadedUnloadedAndListedWithoutAPrompt) {
   EXPECT_EQ(load.lora_control.action, Action::kLoad);
   EXPECT_EQ(load.lora_control.lora_name, "mine");
   EXPECT_EQ(load.lora_control.lora_path, "a/b");
+  EXPECT_FALSE(load.lora_control.load_inplace);
+  EXPECT_TRUE(
+      adapt_control({{"load_lora", true}, name, path, {"load_inplace", true}}).lora_control.load_inplace);
   const AdaptedRequest unload = adapt_control({{"unload_lora", true}}, {string_input("lora_name", "mine")});
   EXPECT_EQ(unload.lora_control.action, Action::kUnload);
   EXPECT_EQ(unload.lora_control.lora_name, "mine");
