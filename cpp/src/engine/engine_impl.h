@@ -46,7 +46,9 @@ struct EngineBase::Impl {
       auto executor = make_local_executor(config);
       if (LoraLoader* loader = executor->lora_loader()) {
         loras = std::make_unique<LoraRegistry>(
-            *loader, config.max_cpu_loras > 0 ? config.max_cpu_loras : config.max_loras);
+            *loader, config.max_cpu_loras > 0 ? config.max_cpu_loras : config.max_loras,
+            // Names of prefixes are compared with those of other engines.
+            !config.kv_connector.empty() || !config.prefix_caching_hash_seed.empty());
       }
       parts.structured_output_manager = make_grammars(executor->model_info());
       return std::make_unique<EngineCore>(config, std::move(executor), std::move(parts));
@@ -118,7 +120,7 @@ struct EngineBase::Impl {
       if (!lora) break;
       child.lora_name = request.lora_name;
       child.lora_id = lora->id();
-      child.lora_version = lora->version();
+      child.lora_fingerprint = lora->fingerprint();
       child.lora_use = lora;
     }
     const std::vector<std::string>& stop = request.sampling_params.stop;

@@ -38,10 +38,10 @@ LoraRegistry::Use::~Use() {
 }
 
 LoraId LoraRegistry::Use::id() const { return adapter_->id; }
-uint32_t LoraRegistry::Use::version() const { return adapter_->version; }
+const std::string& LoraRegistry::Use::fingerprint() const { return adapter_->fingerprint; }
 
-LoraRegistry::LoraRegistry(LoraLoader& loader, int32_t max_cpu_loras)
-    : loader_(loader), max_cpu_loras_(max_cpu_loras) {}
+LoraRegistry::LoraRegistry(LoraLoader& loader, int32_t max_cpu_loras, bool takes_fingerprints)
+    : loader_(loader), max_cpu_loras_(max_cpu_loras), takes_fingerprints_(takes_fingerprints) {}
 
 LoraRegistry::~LoraRegistry() { close(); }
 
@@ -150,10 +150,12 @@ bool LoraRegistry::add(const LoraRequest& request) {
   adapter->place = Place::kComing;
   read(*adapter);
   const std::lock_guard lock(mutex_);
-  const auto [name, is_new] = names_.try_emplace(request.lora_name, Name{0, adapter->stamp});
-  if (!is_new && name->second.stamp != adapter->stamp)
-    name->second = {name->second.version + 1, adapter->stamp};
-  adapter->version = name->second.version;
+  if (!takes_fingerprints_) {
+    const auto [name, is_new] = names_.try_emplace(request.lora_name, Name{0, adapter->stamp});
+    if (!is_new && name->second.stamp != adapter->stamp)
+      name->second = {name->second.version + 1, adapter->stamp};
+    if (name->second.version > 0) adapter->fingerprint = std::to_string(name->second.version);
+  }
   adapter->last_used = ++num_uses_;
   auto place = adapters_.end();
   if (replaced && !replaced->is_removed) {  // nor was it meanwhile
@@ -178,8 +180,9 @@ void LoraRegistry::retire(Adapter& adapter) {
 void LoraRegistry::read(Adapter& adapter) {
   LoadedLora loaded;
   try {
-    loaded = loader_.load(adapter.id, adapter.info.lora_path);
-    if (!adapter.stamp.empty() && adapter.stamp != loaded.stamp) {
+    const bool is_first = adapter.stamp.empty();
+    loaded = loader_.load(adapter.id, adapter.info.lora_path, takes_fingerprints_ && is_first);
+    if (!is_first && adapter.stamp != loaded.stamp) {
       loader_.unload(adapter.id);
       throw InvalidArgument(str("lora_name '", adapter.info.lora_name, "': the files of ",
                                 adapter.info.lora_path,
@@ -195,6 +198,7 @@ void LoraRegistry::read(Adapter& adapter) {
   const std::lock_guard lock(mutex_);
   adapter.info.rank = loaded.rank;
   adapter.stamp = loaded.stamp;
+  if (!loaded.fingerprint.empty()) adapter.fingerprint = loaded.fingerprint;
   adapter.place = Place::kInMemory;
   changed_.notify_all();
 }

@@ -23,8 +23,9 @@ class LoraRegistry {
   struct Adapter;
 
  public:
-  // At most `max_cpu_loras` are in memory. `loader` lives until `close`.
-  LoraRegistry(LoraLoader& loader, int32_t max_cpu_loras);
+  // At most `max_cpu_loras` are in memory. `loader` lives until `close`. With `takes_fingerprints` adapters
+  // are known by what they compute, which other processes know too.
+  LoraRegistry(LoraLoader& loader, int32_t max_cpu_loras, bool takes_fingerprints = false);
   ~LoraRegistry();
 
   // Reads an adapter, which has the name from now on. Returns false, and does nothing, when it has it
@@ -51,7 +52,9 @@ class LoraRegistry {
     Use& operator=(const Use&) = delete;
 
     LoraId id() const;
-    uint32_t version() const;  // of what had the name
+    // Tells what has the name from what had it: its fingerprint, or else a number of this engine's, where the
+    // first to have a name has none.
+    const std::string& fingerprint() const;
 
    private:
     friend LoraRegistry;
@@ -87,7 +90,7 @@ class LoraRegistry {
   struct Adapter {
     LoraInfo info;
     LoraId id = 0;
-    uint32_t version = 0;
+    std::string fingerprint;
     std::string stamp;  // of its files when it was added
     Place place = Place::kOnDisk;
     bool is_removed = false;
@@ -95,7 +98,8 @@ class LoraRegistry {
     uint64_t last_used = 0;
     std::vector<Waiter> waiting;
   };
-  // What had a name last: cached keys and values are found again as long as they are good.
+  // What had a name last, without fingerprints: cached keys and values are found again as long as they are
+  // good.
   struct Name {
     uint32_t version = 0;
     std::string stamp;
@@ -123,6 +127,7 @@ class LoraRegistry {
 
   LoraLoader& loader_;
   const int32_t max_cpu_loras_;
+  const bool takes_fingerprints_;
   std::mutex adding_;  // held by who reads on the caller's thread, and who closes; taken before mutex_
   mutable std::mutex mutex_;
   std::vector<std::shared_ptr<Adapter>> adapters_;  // those that were removed and are in use, too

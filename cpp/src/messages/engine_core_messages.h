@@ -78,8 +78,10 @@ struct EngineCoreRequest {
   std::string user;             // whose share it counts to, under the "fair" policy
   std::string cache_salt;       // prefix blocks are shared only between equal salts
   std::string lora_name;
-  LoraId lora_id = 0;         // what computes with it besides the model; 0: nothing
-  uint32_t lora_version = 0;  // of what had this name: keys and values of others are not its own
+  LoraId lora_id = 0;  // what computes with it besides the model; 0: nothing
+  // Tells what has this name from what had it, or has it elsewhere: keys and values of others are not its
+  // own.
+  std::string lora_fingerprint;
   // Keeps the adapter where the workers find it; of this process.
   std::shared_ptr<const void> lora_use = {};
   std::vector<MultiModalFeature> mm_features;  // by offset, not overlapping
@@ -93,7 +95,7 @@ struct EngineCoreRequest {
   void fields(A& a) {
     a(request_id, prompt_token_ids, output_token_ids, sampling_params, seed, eos_token_ids,
       bad_words_token_ids, num_prompt_logprobs, priority, arrival_time, deadline, queue_deadline, user,
-      cache_salt, lora_name, lora_id, lora_version, mm_features, fork_of, awaits_forks);
+      cache_salt, lora_name, lora_id, lora_fingerprint, mm_features, fork_of, awaits_forks);
   }
 };
 

@@ -289,6 +289,7 @@ KVConnectorRequest Scheduler::connector_view(const Request& request) {
   view.token_ids = request.token_ids();
   view.num_prompt_tokens = request.num_prompt_tokens();
   view.lora_name = request.lora_name();
+  view.lora_fingerprint = request.lora_fingerprint();
   view.cache_salt = request.cache_salt();
   view.mm_features = request.mm_features();
   view.block_hashes = connector_hashes_;

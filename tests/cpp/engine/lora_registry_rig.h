@@ -23,7 +23,7 @@ namespace quire {
 // Files are stamps by directory; what is loaded is counted.
 class FakeLoader final : public LoraLoader {
  public:
-  LoadedLora load(LoraId id, const std::string& directory) override {
+  LoadedLora load(LoraId id, const std::string& directory, bool with_fingerprint) override {
     if (before_load) before_load();
     const std::lock_guard lock(mutex_);
     ++num_loads;
@@ -32,7 +32,10 @@ class FakeLoader final : public LoraLoader {
     EXPECT_TRUE(loaded_.insert(id).second) << "adapter " << id << " is loaded twice";
     most = std::max(most, loaded_.size());
     const auto stamp = stamps.find(directory);
-    return {.rank = 8, .stamp = stamp == stamps.end() ? "of " + directory : stamp->second};
+    LoadedLora loaded{8, stamp == stamps.end() ? "of " + directory : stamp->second, ""};
+    num_fingerprints += with_fingerprint;
+    if (with_fingerprint) loaded.fingerprint = "print of " + loaded.stamp;
+    return loaded;
   }
   void unload(LoraId id) override {
     const std::lock_guard lock(mutex_);
@@ -48,7 +51,7 @@ class FakeLoader final : public LoraLoader {
   std::map<std::string, std::string> stamps;
   std::string failure;
   std::atomic<bool> is_gone = false;
-  int num_loads = 0;
+  int num_loads = 0, num_fingerprints = 0;
   size_t most = 0;  // at a time
 
  private:

@@ -171,16 +171,36 @@ TEST_F(LoraRegistryTest, ANameHasItsVersionAsLongAsItsFilesAreTheSame) {
     registry.remove("a");
     loader.stamps[path] = stamp;
     registry.add({"a", 0, path});
-    return registry.use("a")->version();
+    return registry.use("a")->fingerprint();
   };
-  EXPECT_EQ(version("/d", "monday"), 0U);
-  EXPECT_EQ(version("/d", "monday"), 0U);
-  EXPECT_EQ(version("/d", "tuesday"), 1U);
-  EXPECT_EQ(version("/e", "tuesday"), 1U);
+  EXPECT_EQ(version("/d", "monday"), "");
+  EXPECT_EQ(version("/d", "monday"), "");
+  EXPECT_EQ(version("/d", "tuesday"), "1");
+  EXPECT_EQ(version("/e", "tuesday"), "1");
   // Nobody remembers what was there before that.
-  EXPECT_EQ(version("/d", "monday"), 2U);
+  EXPECT_EQ(version("/d", "monday"), "2");
   add("b");
-  EXPECT_EQ(registry.use("b")->version(), 0U);
+  EXPECT_EQ(registry.use("b")->fingerprint(), "");
+  EXPECT_EQ(loader.num_fingerprints, 0);
+}
+
+TEST_F(LoraRegistryTest, WhereFingerprintsAreTakenTheyAreTheVersion) {
+  LoraRegistry other(loader, 1, /*takes_fingerprints=*/true);
+  const auto fingerprint = [&](const std::string& stamp) {
+    other.remove("a");
+    loader.stamps["/d"] = stamp;
+    other.add({"a", 0, "/d"});
+    return other.use("a")->fingerprint();
+  };
+  EXPECT_EQ(fingerprint("monday"), "print of monday");
+  EXPECT_EQ(fingerprint("tuesday"), "print of tuesday");
+  EXPECT_EQ(fingerprint("monday"), "print of monday");
+  EXPECT_EQ(loader.num_fingerprints, 3);
+  // One that is read again has the one that it had.
+  other.add({"b", 0, "/e"});
+  other.load_now(*other.use("a"));
+  EXPECT_EQ(other.use("a")->fingerprint(), "print of monday");
+  EXPECT_EQ(loader.num_fingerprints, 4);
 }
 
 TEST_F(LoraRegistryTest, FilesThatChangedSinceTheyWereAddedAreRefused) {
@@ -195,7 +215,7 @@ TEST_F(LoraRegistryTest, FilesThatChangedSinceTheyWereAddedAreRefused) {
   settle();
   registry.remove("a");
   EXPECT_TRUE(add("a"));
-  EXPECT_EQ(registry.use("a")->version(), 1U);
+  EXPECT_EQ(registry.use("a")->fingerprint(), "1");
   EXPECT_EQ(loader.loaded().size(), 2U);
 }
 

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <filesystem>
 #include <limits>
+#include <set>
 
 #include "quire/error.h"
 #include "util/error_of.h"
@@ -473,6 +474,45 @@ TEST(LoraAdapterTest, AStampTellsWhetherEitherFileIsAnother) {
   EXPECT_NE(second, first);
   write_safetensors(directory, pair(kQ, 4) + pair("lm_head", 4), kTensors);
   EXPECT_NE(stamp(), second);
+}
+
+TEST(LoraAdapterTest, AFingerprintTellsWhatAnAdapterComputesWhereverItLies) {
+  const auto fingerprint = [](const std::string& config, const std::vector<NamedTensor>& tensors) {
+    const ModelDirectory directory;
+    write_adapter(directory, config, tensors);
+    return LoraAdapter::open(directory.path()).fingerprint();
+  };
+  const std::vector<NamedTensor> tensors = pair(kQ, 4) + pair("lm_head", 4);
+  const std::string one = fingerprint(config_with(), tensors);
+  EXPECT_EQ(one.size(), 64U);
+  EXPECT_EQ(one.find_first_not_of("0123456789abcdef"), std::string::npos);
+  EXPECT_EQ(fingerprint(config_with(), pair("lm_head", 4) + pair(kQ, 4)), one);
+  EXPECT_EQ(fingerprint(config_with(R"("task_type": "CAUSAL_LM")"), tensors), one);
+  std::set<std::string> others = {one};
+  others.insert(fingerprint(config_with(R"("use_rslora": true)"), tensors));
+  others.insert(fingerprint(config_with(), pair(kQ, 4)));
+  others.insert(fingerprint(config_with(), pair(kQ, 4, "BF16") + pair("lm_head", 4)));
+  others.insert(fingerprint(config_with(), pair(kQ, 4) + pair("model.lm_head", 4)));
+  for (size_t tensor = 0; tensor < tensors.size(); ++tensor) {
+    std::vector<NamedTensor> changed = tensors;
+    changed[tensor].bytes[changed[tensor].bytes.size() - 2] ^= 1;
+    others.insert(fingerprint(config_with(), changed));
+  }
+  EXPECT_EQ(others.size(), 9U);
+}
+
+// It is read in pieces.
+TEST(LoraAdapterTest, AFingerprintIsOfAllOfALargeTensor) {
+  const ModelDirectory directory;
+  std::vector<NamedTensor> tensors = {matrix(str("base_model.model.", kQ, ".lora_A.weight"), 4, 150'000),
+                                      matrix(str("base_model.model.", kQ, ".lora_B.weight"), 2, 4)};
+  std::set<std::string> fingerprints;
+  for (const size_t place : {size_t{0}, size_t{1 << 20}, size_t{4 * 600'000 - 4}}) {
+    tensors[0].bytes[place] ^= 1;
+    write_adapter(directory, config_with(), tensors);
+    fingerprints.insert(LoraAdapter::open(directory.path()).fingerprint());
+  }
+  EXPECT_EQ(fingerprints.size(), 3U);
 }
 
 }  // namespace
