@@ -9,7 +9,7 @@
 namespace quire {
 namespace {
 
-using Names = std::vector<std::string>;
+using LoraNames = std::vector<std::string>;
 
 // One adapter is in memory at a time, and while a request has it others wait to be read.
 struct LoraEngineTest : testing::TestWithParam<bool> {
@@ -20,7 +20,7 @@ struct LoraEngineTest : testing::TestWithParam<bool> {
   void add_adapters(Engine& engine) const {
     for (const char* name : {"sailor", "json"}) engine.add_lora({name, 0, trained_adapter(name)});
   }
-  bool tells(double num_waiting, const Names& waiting, const Names& running) const {
+  bool tells(double num_waiting, const LoraNames& waiting, const LoraNames& running) const {
     return comes_true([&] {
       return sink->gauge(Metric::kNumRequestsWaiting) == num_waiting &&
              sink->lora_requests() == LoraRequestsInfo{1, waiting, running};

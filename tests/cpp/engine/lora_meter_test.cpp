@@ -5,7 +5,7 @@
 namespace quire {
 namespace {
 
-using Names = std::vector<std::string>;
+using LoraNames = std::vector<std::string>;
 
 TEST(LoraMeterTest, WhatDoesNotRunWaits) {
   LoraMeter meter(/*max_loras=*/4);
@@ -16,18 +16,18 @@ TEST(LoraMeterTest, WhatDoesNotRunWaits) {
   auto info = meter.take_change();
   ASSERT_TRUE(info);
   EXPECT_EQ(info->max_lora, 4);
-  EXPECT_EQ(info->waiting_lora_adapters, (Names{"a", "b"}));
-  EXPECT_EQ(info->running_lora_adapters, Names{"b"});
+  EXPECT_EQ(info->waiting_lora_adapters, (LoraNames{"a", "b"}));
+  EXPECT_EQ(info->running_lora_adapters, LoraNames{"b"});
   meter.set_running(std::vector<RunningLora>{{1, 1}, {2, 2}});
   info = meter.take_change();
   ASSERT_TRUE(info);
-  EXPECT_EQ(info->waiting_lora_adapters, Names{});
-  EXPECT_EQ(info->running_lora_adapters, (Names{"a", "b"}));
+  EXPECT_EQ(info->waiting_lora_adapters, LoraNames{});
+  EXPECT_EQ(info->running_lora_adapters, (LoraNames{"a", "b"}));
   meter.remove(1, 1);
   meter.remove(2, 2);
   info = meter.take_change();
   ASSERT_TRUE(info);
-  EXPECT_EQ(info->running_lora_adapters, Names{});
+  EXPECT_EQ(info->running_lora_adapters, LoraNames{});
 }
 
 TEST(LoraMeterTest, OnlyChangesAreTold) {
@@ -53,8 +53,8 @@ TEST(LoraMeterTest, WhatRunsWithoutARequestIsNotToldAndAnotherOfTheSameNameIsNot
   meter.set_running(std::vector<RunningLora>{{1, 1}});
   const auto info = meter.take_change();
   ASSERT_TRUE(info);
-  EXPECT_EQ(info->waiting_lora_adapters, Names{"a"});
-  EXPECT_EQ(info->running_lora_adapters, Names{});
+  EXPECT_EQ(info->waiting_lora_adapters, LoraNames{"a"});
+  EXPECT_EQ(info->running_lora_adapters, LoraNames{});
 }
 
 }  // namespace

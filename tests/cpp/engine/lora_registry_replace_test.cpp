@@ -87,7 +87,7 @@ TEST_F(LoraRegistryReplaceTest, OthersGiveRoomFirstAndThenTheOneThatIsReplaced) 
   replace("a");
   EXPECT_EQ(names(), "a+b+");
   const auto a = registry.use("a");
-  EXPECT_EQ(error_of<ResourceExhausted>([&] { replace("a"); }), kAllInUse);
+  EXPECT_EQ(error_of<ResourceExhausted>([&] { replace("a"); }), kAllLorasInUse);
   EXPECT_EQ(registry.use("a")->id(), a->id());
   EXPECT_EQ(loader.most, 2U);
 }
@@ -100,7 +100,7 @@ TEST_F(LoraRegistryReplaceTest, WhatWasPinnedIsPinned) {
   replace("a");
   EXPECT_TRUE(info("a").is_pinned);
   EXPECT_EQ(names(), "a+b+");
-  EXPECT_EQ(error_of<ResourceExhausted>([&] { add("c"); }), kAllInUse);
+  EXPECT_EQ(error_of<ResourceExhausted>([&] { add("c"); }), kAllLorasInUse);
 }
 
 TEST_F(LoraRegistryReplaceTest, OneThatIsRemovedMeanwhileIsJustAdded) {

@@ -21,7 +21,7 @@
 namespace quire {
 
 // Files are stamps by directory; what is loaded is counted.
-class FakeLoader final : public LoraLoader {
+class FakeLoraLoader final : public LoraLoader {
  public:
   LoadedLora load(LoraId id, const std::string& directory, bool with_fingerprint) override {
     if (before_load) before_load();
@@ -60,10 +60,10 @@ class FakeLoader final : public LoraLoader {
 };
 
 // What a caller of is_loaded waits for, and the use that it holds meanwhile.
-class Waiter {
+class LoraWaiter {
  public:
-  Waiter(LoraRegistry& registry, const std::string& name,
-         LoraRegistry::Clock::time_point until = LoraRegistry::Clock::time_point::max())
+  LoraWaiter(LoraRegistry& registry, const std::string& name,
+             LoraRegistry::Clock::time_point until = LoraRegistry::Clock::time_point::max())
       : use(registry.use(name)) {
     const auto told = told_;
     was_there = registry.is_loaded(
@@ -105,11 +105,11 @@ class LoraRegistryTest : public testing::Test {
     return error_of([&] { registry.add(request); });
   }
 
-  FakeLoader loader;
+  FakeLoraLoader loader;
   LoraRegistry registry{loader, /*max_cpu_loras=*/2};
 };
 
-inline constexpr const char* kAllInUse =
+inline constexpr const char* kAllLorasInUse =
     "all 2 adapters in memory are pinned, or unfinished requests have them: raise max_cpu_loras, or wait";
 
 }  // namespace quire

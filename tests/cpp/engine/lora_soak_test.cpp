@@ -14,16 +14,6 @@
 namespace quire {
 namespace {
 
-constexpr int32_t kMaxLoras = 2, kMaxCpuLoras = 4, kMaxTokens = 20;
-constexpr size_t kNumNames = 6, kNumFamilies = 4, kMaxUnfinished = 24;
-constexpr size_t kWithout = ~size_t{0};  // what computes: no adapter
-
-// QUIRE_LORA_OPERATIONS makes it a long run.
-int num_operations() {
-  const char* wanted = std::getenv("QUIRE_LORA_OPERATIONS");
-  return wanted != nullptr ? std::atoi(wanted) : kSanitized ? 300 : 10'000;
-}
-
 class EngineWithInsight : public Engine {
  public:
   using Engine::Engine;
@@ -37,6 +27,12 @@ class EngineWithInsight : public Engine {
 
 class LoraSoak {
  public:
+  // QUIRE_LORA_OPERATIONS makes it a long run.
+  static int num_operations() {
+    const char* wanted = std::getenv("QUIRE_LORA_OPERATIONS");
+    return wanted != nullptr ? std::atoi(wanted) : kSanitized ? 300 : 10'000;
+  }
+
   LoraSoak(bool async_scheduling, int num_operations) : model_(8), num_operations_(num_operations) {
     config_ = model_.config(kMaxLoras, kMaxCpuLoras);
     config_.async_scheduling = async_scheduling;
@@ -82,6 +78,10 @@ class LoraSoak {
   }
 
  private:
+  static constexpr int32_t kMaxLoras = 2, kMaxCpuLoras = 4, kMaxTokens = 20;
+  static constexpr size_t kNumNames = 6, kNumFamilies = 4, kMaxUnfinished = 24;
+  static constexpr size_t kWithout = ~size_t{0};  // what computes: no adapter
+
   // One on its way.
   struct Sent {
     size_t computes = kWithout;
@@ -227,7 +227,7 @@ INSTANTIATE_TEST_SUITE_P(Scheduling, LoraSoakTest, testing::Bool(),
                          [](const auto& info) { return info.param ? "async" : "sync"; });
 
 TEST_P(LoraSoakTest, EveryAnswerIsItsAdaptersAndEveryBlockAndSlotComesBack) {
-  LoraSoak(GetParam(), num_operations()).run();
+  LoraSoak(GetParam(), LoraSoak::num_operations()).run();
 }
 
 }  // namespace
