@@ -43,22 +43,18 @@ bool is_engines(std::string_view name) {
 
 }  // namespace
 
-namespace {
-
-// One series, whose labels are what it tells.
-struct InfoSeries {
-  void append(std::string& text, std::string name, std::string_view help) const {
-    if (labels.empty()) return;  // nothing was told
-    append_header(text, name, help, MetricKind::kGauge);
-    append_sample(text, name, labels, value);
-  }
-  std::string labels;
-  double value = 1.0;
-};
-
-}  // namespace
-
 struct PrometheusMetrics::Impl {
+  // One series, whose labels are what it tells.
+  struct InfoSeries {
+    void append(std::string& text, const std::string& name, std::string_view help) const {
+      if (labels.empty()) return;  // nothing was told
+      append_header(text, name, help, MetricKind::kGauge);
+      append_sample(text, name, labels, value);
+    }
+    std::string labels;
+    double value = 1.0;
+  };
+
   explicit Impl(const PrometheusOptions& given) : options(given) {
     const std::vector<std::string> names = {"model_name", "engine"};
     const std::vector<std::string> values = {options.model_name, options.engine};
@@ -120,7 +116,7 @@ PrometheusMetrics::PrometheusMetrics(const PrometheusOptions& options) : impl_(n
 PrometheusMetrics::~PrometheusMetrics() = default;
 
 std::string PrometheusMetrics::render() const {
-  InfoSeries cache_config, lora_requests;
+  Impl::InfoSeries cache_config, lora_requests;
   std::vector<std::shared_ptr<PrometheusFamily>> families;
   {
     const std::lock_guard lock(impl_->mutex);
