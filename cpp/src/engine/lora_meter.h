@@ -30,9 +30,16 @@ class LoraMeter {
 
  private:
   struct Adapter {
+    bool runs() const { return num_running > 0; }
+    bool waits() const { return num_running < num_reqs; }
     std::string name;
     int32_t num_reqs = 0, num_running = 0;
+    bool ran = false, waited = false;  // as last taken
   };
+  // After a change of it: whether it is told of otherwise than before.
+  void note(const Adapter& adapter) {
+    may_have_changed_ |= adapter.runs() != adapter.ran || adapter.waits() != adapter.waited;
+  }
   std::unordered_map<LoraId, Adapter> adapters_;
   bool may_have_changed_ = false;
   LoraRequestsInfo info_;  // as last taken

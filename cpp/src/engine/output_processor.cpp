@@ -41,7 +41,7 @@ void OutputProcessor::add_request(EngineRequest&& request, const std::vector<Eng
 
 void OutputProcessor::process_outputs(EngineCoreOutputs&& outputs, std::vector<RequestId>& to_abort) {
   metrics_.record_stats(outputs.scheduler_stats);
-  loras_.set_running(outputs.running_loras);
+  if (metrics_.has_sink()) loras_.set_running(outputs.running_loras);
   for (PromptLogprobsOutput& given : outputs.prompt_logprobs) {
     const auto found = children_.find(outputs.outputs.at(given.output_index).request_id);
     if (found == children_.end()) continue;
