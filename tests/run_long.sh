@@ -62,6 +62,11 @@ serve() {
   QUIRE_TESTS=full "$python" -m pytest tests/python/test_serve_fuzz.py tests/python/test_serve_faults.py -n 0 --durations=0
 }
 
+# A million loads, unloads, requests and aborts of adapters in one engine, twice.
+adapters() {
+  QUIRE_LORA_OPERATIONS=1000000 "$build/tests/cpp/quire_cpp_tests" --gtest_filter='*LoraSoakTest*'
+}
+
 # A million tiny requests to a server, whose memory does not grow. Takes some ten minutes.
 serve_million() {
   QUIRE_TESTS=million "$python" -m pytest tests/python/test_serve_faults.py -k tiny -n 0 --durations=0
@@ -87,7 +92,7 @@ sanitizers() {
   ctest --preset asan-all -j "$(nproc)"
 }
 
-readonly all_sections=(conformance simulation fuzz triton everything serve serve_million large sanitizers)
+readonly all_sections=(conformance simulation fuzz triton everything adapters serve serve_million large sanitizers)
 
 if (($# > 0)); then sections=("$@"); else sections=("${all_sections[@]}"); fi
 changes=$(git status --porcelain --untracked-files=no | wc -l)

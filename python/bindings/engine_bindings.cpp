@@ -299,10 +299,10 @@ void bind_engine(nb::module_& m) {
                    "partial: bool, mode: UnfinishedRequests) -> None"))
       .def(
           "add_lora",
-          [](EngineBase& engine, std::string name, int32_t int_id, std::string path) {
-            return engine.add_lora({std::move(name), int_id, std::move(path)});
+          [](EngineBase& engine, std::string name, int32_t int_id, std::string path, bool load_inplace) {
+            return engine.add_lora({std::move(name), int_id, std::move(path), load_inplace});
           },
-          "lora_name"_a, "lora_int_id"_a, "lora_path"_a, ReleaseGil())
+          "lora_name"_a, "lora_int_id"_a, "lora_path"_a, "load_inplace"_a, ReleaseGil())
       .def("remove_lora", &EngineBase::remove_lora, "lora_name"_a, ReleaseGil())
       .def("pin_lora", &EngineBase::pin_lora, "lora_name"_a, ReleaseGil())
       .def(

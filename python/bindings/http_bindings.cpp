@@ -92,6 +92,9 @@ void bind_http(nb::module_& m) {
           "sampling_params", [](const HttpExchange& self) { return self.sampling_params(); },
           "What its first prompt was asked with.")
       .def_prop_ro(
+          "lora_name", [](const HttpExchange& self) { return self.lora_name(); },
+          "The adapter that it is computed with; empty: none.")
+      .def_prop_ro(
           "finish_reasons",
           [](const HttpExchange& self) {
             std::vector<std::string> names;

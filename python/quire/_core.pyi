@@ -1462,7 +1462,7 @@ class EngineBase:
 
     def update_weights_from_tensors(self, named_tensors: list[tuple[str, object]], partial: bool, mode: UnfinishedRequests) -> None: ...
 
-    def add_lora(self, lora_name: str, lora_int_id: int, lora_path: str) -> bool: ...
+    def add_lora(self, lora_name: str, lora_int_id: int, lora_path: str, load_inplace: bool) -> bool: ...
 
     def remove_lora(self, lora_name: str) -> bool: ...
 
@@ -1601,6 +1601,10 @@ class HttpExchange:
     @property
     def sampling_params(self) -> SamplingParams:
         """What its first prompt was asked with."""
+
+    @property
+    def lora_name(self) -> str:
+        """The adapter that it is computed with; empty: none."""
 
     @property
     def finish_reasons(self) -> list[str]:

@@ -221,16 +221,18 @@ class EngineOperations(Generic[EngineT]):
     def add_lora(self, lora_request: LoRARequest) -> bool:
         """Reads an adapter and checks all of it against the model; requests may name it from then on.
 
-        Returns False, and does nothing, if it is there already. With ``enable_lora``. At most
-        ``max_cpu_loras`` are held in memory: the one used least recently goes, and is read again when a
-        request wants it. Raises ValueError, naming the file, for an adapter that does not fit, and for a name
-        or number that another one has; MemoryError if unfinished requests have, or ``pin_lora`` holds, all
-        that are in memory.
+        Returns False, and does nothing, if it is there already; with its ``load_inplace`` it takes the place
+        of the one that is there, or leaves it when it cannot: requests that compute with that one go on with
+        it. With ``enable_lora``. At most ``max_cpu_loras`` are held in memory: the one used least recently
+        goes, and is read again when a request wants it. Raises ValueError, naming the file, for an adapter
+        that does not fit, and for a name or number that another one has; MemoryError if unfinished requests
+        have, or ``pin_lora`` holds, all that are in memory.
         """
         given = lora_request_value(lora_request)
         if given is None:
             raise TypeError("lora_request must be a LoRARequest, got None")
-        return self._engine.add_lora(given.lora_name, given.lora_int_id, str(given.lora_path))
+        path = str(given.lora_path)
+        return self._engine.add_lora(given.lora_name, given.lora_int_id, path, given.load_inplace)
 
     def remove_lora(self, lora: str | int) -> bool:
         """Takes an adapter, by its name or its ``lora_int_id``, from those that requests may name.

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from quire.values import describe, int32_value, path_value, text_value
+from quire.values import bool_value, describe, int32_value, path_value, text_value
 
 
 @dataclass(frozen=True)
@@ -14,17 +14,20 @@ class LoRARequest:
     """An adapter and where it is: a directory as PEFT saves them.
 
     ``lora_name`` is what requests call it. ``lora_int_id`` is a number of the caller's that no other adapter
-    has; 0: none.
+    has; 0: none. With ``load_inplace`` an adapter that has the name already is replaced by what its path has
+    now, each time that this is given.
     """
 
     lora_name: str
     lora_int_id: int = 0
     lora_path: str | os.PathLike[str] = ""
+    load_inplace: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "lora_name", text_value("lora_name", self.lora_name))
         object.__setattr__(self, "lora_int_id", int32_value("lora_int_id", self.lora_int_id))
         object.__setattr__(self, "lora_path", path_value("lora_path", self.lora_path))
+        bool_value("load_inplace", self.load_inplace)
 
 
 @dataclass(frozen=True)

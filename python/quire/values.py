@@ -48,6 +48,13 @@ def path_value(name: str, value: Any) -> str:
     return path
 
 
+def bool_value(name: str, value: object) -> bool:
+    """Raises TypeError for what is none."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be a bool, got {describe(value)}")
+    return value
+
+
 def int32_value(name: str, value: object) -> int:
     """A whole number that fits. Raises TypeError or ValueError for anything else."""
     if isinstance(value, bool) or not isinstance(value, Integral):

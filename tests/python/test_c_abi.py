@@ -17,9 +17,9 @@ from quire import LLM, SamplingParams
 
 HEADER = ROOT / "cpp" / "include" / "quire" / "quire.h"
 SYMBOLS = {
-    "quire_abi_version", "quire_cancel", "quire_engine_create", "quire_engine_destroy",
-    "quire_engine_get_stats", "quire_last_error", "quire_poll", "quire_release", "quire_submit",
-    "quire_version",
+    "quire_abi_version", "quire_add_lora", "quire_cancel", "quire_engine_create", "quire_engine_destroy",
+    "quire_engine_get_stats", "quire_last_error", "quire_list_loras", "quire_pin_lora", "quire_poll",
+    "quire_release", "quire_remove_lora", "quire_submit", "quire_version",
 }  # fmt: skip
 OK, INVALID_ARGUMENT, END = 0, 1, 4
 
@@ -117,7 +117,7 @@ def test_structs_have_the_sizes_of_the_first_version() -> None:
 
 def test_the_versions_are_the_packages(library: Any) -> None:
     assert library.quire_version().decode() == quire.__version__
-    assert library.quire_abi_version() == 1
+    assert library.quire_abi_version() == 2
 
 
 def test_an_answer_by_ctypes(library: Any, demo_model: Path) -> None:

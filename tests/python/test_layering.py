@@ -135,6 +135,7 @@ TIME_OF_DAY = re.compile(
 TOLD = {
     "cpp/src/c_api/request_handle.cpp",  # "created" of an answer
     "cpp/src/engine/engine_core.cpp",  # the head of a recording
+    "cpp/src/observability/metric_families.cpp",  # the value of lora_requests_info
     "python/quire/serve/answers.py",  # "created" of an answer
     "python/quire/serve/tracing.py",  # the times of spans, from those of the engine's clock
 }

@@ -99,6 +99,32 @@ def test_adapters_come_and_go_while_requests_run(demo: LLM) -> None:
     assert again[0].outputs[0].text == text
 
 
+def test_an_adapter_is_replaced_in_place(demo: LLM, tmp_path: Path) -> None:
+    prompt = "User: List the days of the week.\nAssistant:"
+    mine = tmp_path / "mine"
+    shutil.copytree(TRAINED["sailor"], mine)
+    given = LoRARequest("mine", 7, mine)
+    [sailor] = demo.generate(prompt, GREEDY, use_tqdm=False, lora_request=given)
+    stream = demo.stream(prompt, GREEDY, lora_request=given)
+    text = next(stream).outputs[0].text
+    shutil.rmtree(mine)
+    shutil.copytree(TRAINED["json"], mine)
+    assert not demo.add_lora(given)
+    assert demo.add_lora(LoRARequest("mine", 7, mine, load_inplace=True))
+    [as_json] = demo.generate(prompt, GREEDY, use_tqdm=False, lora_request=given)
+    assert as_json.outputs[0].text.startswith('{"answer"')
+    text += "".join(output.outputs[0].text for output in stream)
+    assert text == sailor.outputs[0].text
+    # A broken one replaces nothing.
+    (mine / "adapter_config.json").write_text("{")
+    with pytest.raises(ValueError, match=r"adapter_config\.json"):
+        demo.add_lora(LoRARequest("mine", 7, mine, load_inplace=True))
+    [again] = demo.generate(prompt, GREEDY, use_tqdm=False, lora_request=given)
+    assert again.outputs[0].text == as_json.outputs[0].text
+    with pytest.raises(TypeError, match="load_inplace must be a bool, got 1"):
+        LoRARequest("mine", 7, mine, 1)  # type: ignore[arg-type]
+
+
 def test_searches_and_several_answers_have_the_adapter(demo: LLM) -> None:
     adapter = LoRARequest("json", 0, TRAINED["json"])
     prompt = demo.apply_chat_template(chats(QUESTIONS[1:2])[0])

@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from paths import ROOT
 from prometheus_samples import Samples
-from quire import LLM, EngineConfig, LLMEngine, PrometheusMetrics, RequestOutput, SamplingParams
+from quire import (
+    LLM,
+    EngineConfig,
+    LLMEngine,
+    LoRARequest,
+    PrometheusMetrics,
+    RequestOutput,
+    SamplingParams,
+)
 from quire.serve.http_metrics import HttpMetrics
+from serving import wait_until
+
+ADAPTERS = ROOT / "tests" / "python" / "data" / "adapters"
 
 # Families of vLLM 0.26's vllm/v1/metrics/loggers.py and spec_decode/metrics.py that Quire has, as shown.
 OF_VLLM = {
@@ -183,6 +196,30 @@ def test_how_the_cache_was_made_is_told_before_the_first_step(demo_model: Path) 
     labels = info.samples[0].labels
     assert labels["num_gpu_blocks"] == "80" and labels["block_size"] == "32"
     assert labels["cache_dtype"] == engine.model.dtype
+
+
+def test_adapters_of_an_engine_that_has_any_are_labels(demo_model: Path) -> None:
+    metrics = PrometheusMetrics(model_name="demo", alias_vllm=True)
+
+    def told(name: str = "quire:lora_requests_info") -> dict[str, str]:
+        families = [family for family in Samples(metrics.render()).families if family.name == name]
+        [sample] = families[0].samples if families else [None]
+        if sample is None:
+            return {}
+        assert abs(sample.value - time.time()) < 60
+        return {k: v for k, v in sample.labels.items() if k not in ("model_name", "engine")}
+
+    llm = LLM(demo_model, metric_sink=metrics, enable_lora=True, max_loras=3)
+    idle = {"max_lora": "3", "waiting_lora_adapters": "", "running_lora_adapters": ""}
+    assert told() == told("vllm:lora_requests_info") == idle
+    adapters = [LoRARequest(name, 0, ADAPTERS / name) for name in ("sailor", "json")]
+    params = SamplingParams(max_tokens=1500, ignore_eos=True)
+    streams = [llm.stream("Once", params, lora_request=adapter) for adapter in adapters]
+    for stream in streams:
+        next(stream)
+    assert told() == {**idle, "running_lora_adapters": "json,sailor"}
+    del stream, streams
+    wait_until(lambda: told() == idle)
 
 
 def test_what_is_no_sink_is_refused() -> None:

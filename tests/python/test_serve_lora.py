@@ -18,7 +18,7 @@ from quire import LLM, AsyncLLM, LoRARequest, SamplingParams
 from quire.cli import main
 from quire.serve.app import Server
 from quire.serve.config import ServeConfig
-from serving import RunningServer, metric, running_server
+from serving import RunningServer, metric, running_server, wait_until
 
 PROMPT = "Once upon a time"
 MESSAGES = [{"role": "user", "content": "Who are you?"}]
@@ -43,7 +43,7 @@ def server(root: Path) -> Iterator[RunningServer]:
     module = json.dumps({"name": "poem", "path": str(root / "poem"), "base_model_name": "quire-demo"})
     with running_server(
         "--enable-lora", "--max-loras", "2", "--max-cpu-loras", "4", "--enable-admin",
-        "--lora-root", str(root), "--lora-modules", f"sql={root / 'sql'}", module,
+        "--lora-root", str(root), "--lora-modules", f"sql={root / 'sql'}", module, "--log-requests",
     ) as server:  # fmt: skip
         yield server
 
@@ -101,6 +101,26 @@ def test_adapters_are_models_of_openais_client(
     asyncio.run(ask())
 
 
+def test_metrics_and_the_log_tell_of_adapters(server: RunningServer, http: httpx.Client) -> None:
+    answer = http.post("/v1/completions", json={"model": "sql", **GREEDY}, headers={"X-Request-Id": "told"})
+    assert answer.status_code == 200
+    http.post("/v1/completions", json=GREEDY, headers={"X-Request-Id": "plain"})
+
+    def line(request_id: str) -> dict[str, Any]:
+        lines = [json.loads(text) for text in list(server.log) if f'"request_id":"{request_id}"' in text]
+        return lines[0] if lines else {}
+
+    wait_until(lambda: bool(line("plain")))
+    assert line("told")["lora_name"] == "sql" and "lora_name" not in line("plain")
+    body = {"model": "poem", "prompt": PROMPT, "max_tokens": 1500, "ignore_eos": True, "stream": True}
+    with http.stream("POST", "/v1/completions", json=body) as stream:
+        parts = stream.iter_bytes()
+        next(parts)
+        text = httpx.get(server.url + "/metrics").text
+    labels = 'max_lora="2",waiting_lora_adapters="",running_lora_adapters="poem"} '
+    assert text.count("quire:lora_requests_info{") == text.count(labels) == 1
+
+
 def test_every_route_computes_with_the_adapter_that_is_named(http: httpx.Client) -> None:
     said = {}
     for model in ("quire-demo", "sql"):
@@ -154,6 +174,27 @@ def test_a_model_that_is_not_there_is_not_found(http: httpx.Client) -> None:
     assert len(long["message"]) < 400
 
 
+def test_an_adapter_is_replaced_in_place(http: httpx.Client, root: Path, texts: dict[str, str]) -> None:
+    def text() -> str:
+        answer = http.post("/v1/completions", json={**GREEDY, "model": "changes"}).json()
+        return str(answer["choices"][0]["text"])
+
+    def root_of() -> str:
+        return str(http.get("/v1/models/changes").json()["root"])
+
+    load: dict[str, Any] = {"lora_name": "changes", "lora_path": "sql", "load_inplace": True}
+    assert http.post(LOAD, json=load).status_code == 200  # there was none
+    assert text() == texts["sql"]
+    assert http.post(LOAD, json={**load, "lora_path": "poem"}).status_code == 200
+    assert (text(), root_of()) == (texts["poem"], "poem")
+    # What cannot be loaded replaces nothing.
+    assert error(http.post(LOAD, json={**load, "lora_path": "bad"}))["param"] == "lora_path"
+    assert error(http.post(LOAD, json={**load, "lora_path": "nowhere"}), 404)["param"] == "lora_path"
+    assert (text(), root_of()) == (texts["poem"], "poem")
+    assert names(http).count("changes") == 1
+    assert http.post(UNLOAD, json={"lora_name": "changes"}).status_code == 200
+
+
 def test_adapters_come_and_go_while_answers_are_under_way(
     server: RunningServer, http: httpx.Client, texts: dict[str, str]
 ) -> None:
@@ -166,7 +207,7 @@ def test_adapters_come_and_go_while_answers_are_under_way(
     assert loaded.text == "Success: 'mine' is loaded."
     card = http.get("/v1/models/mine").json()
     assert (card["root"], card["parent"]) == ("sql", "quire-demo")
-    said = "lora_name 'mine' is loaded already; unload it first"
+    said = "lora_name 'mine' is loaded already; unload it first, or set load_inplace"
     assert error(http.post(LOAD, json={"lora_name": "mine", "lora_path": "poem"}))["message"] == said
 
     text = ""
@@ -252,7 +293,6 @@ GOOD = {"lora_name": "mine", "lora_path": "sql"}
         (LOAD, {**GOOD, "lora_path": "sql\0"}, "lora_path must be a path"),
         (LOAD, {**GOOD, "lora_path": "bad"}, "lora_path bad/adapter_model.safetensors"),
         (LOAD, {**GOOD, "lora_path": "."}, "lora_path .: has no adapter_config.json"),
-        (LOAD, {**GOOD, "load_inplace": True}, "load_inplace is not supported: unload the adapter"),
         (LOAD, {**GOOD, "load_inplace": 1}, "load_inplace must be a bool"),
         (LOAD, {**GOOD, "is_3d_lora_weight": True}, "is_3d_lora_weight is not supported"),
         (LOAD, {**GOOD, "lora_nam": "a"}, "'lora_nam' is not a field we know"),

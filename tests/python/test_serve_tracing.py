@@ -20,6 +20,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
+from paths import ROOT
 from quire import LLM, LLMEngine, SamplingParams
 from quire.serve.tracing import RequestTracer, make_provider
 from serving import running_server, wait_until
@@ -169,6 +170,9 @@ def test_what_failed_says_why_and_what_was_never_answered_has_its_arrival(llm: L
     assert seconds(spans.by_name()["llm_request"]) == pytest.approx(2.0)
 
 
+SAILOR = ROOT / "tests" / "python" / "data" / "adapters" / "sailor"
+
+
 class Collector:
     """An OTLP collector: its URL, and what came."""
 
@@ -232,21 +236,23 @@ def test_a_servers_requests_are_spans_and_a_collector_that_goes_costs_nothing(
 ) -> None:
     url, received = collector.url, collector.received
     settings = {"OTEL_SERVICE_NAME": "my-server", "OTEL_BSP_SCHEDULE_DELAY": "50"}
-    with running_server("--otlp-traces-endpoint", url, env=settings) as server:
+    flags = ("--otlp-traces-endpoint", url, "--enable-lora", "--lora-modules", f"sailor={SAILOR}")
+    with running_server(*flags, env=settings) as server:
         path = server.url + "/v1/completions"
         body = {"prompt": "Once", "max_tokens": 7, "ignore_eos": True, "temperature": 0.5}
         whole = httpx.post(path, json=body, headers={"traceparent": PARENT, "tracestate": "vendor=x"})
         headers = {"traceparent": "00-nonsense", "X-Request-Id": "streamed"}
         httpx.post(path, json={**body, "stream": True, "n": 2}, headers=headers)
         httpx.post(path, json=body, headers={"traceparent": PARENT[:-1] + "0"})  # none is recorded
+        httpx.post(path, json={**body, "model": "sailor"}, headers={"X-Request-Id": "adapted"})
         assert httpx.post(path, json={"prompt": 3}).status_code == 400
         long = {"prompt": "Once", "max_tokens": 1500, "ignore_eos": True, "stream": True}
         with httpx.stream("POST", path, json=long, headers={"X-Request-Id": "left"}) as answer:
             next(answer.iter_bytes())
         wait_until(lambda: any("left" in str(s) for s in spans_of(received, "llm_request")))
         requests = {attributes(s)["gen_ai.request.id"]: s for s in spans_of(received, "llm_request")}
-        of_whole, streamed, left = (
-            requests.pop(name) for name in (whole.json()["id"], "cmpl-streamed", "cmpl-left")
+        of_whole, streamed, left, adapted = (
+            requests.pop(name) for name in (whole.json()["id"], "cmpl-streamed", "cmpl-left", "cmpl-adapted")
         )
         assert not requests
         assert of_whole.trace_id.hex() == "0af7651916cd43dd8448eb211c80319c"
@@ -255,7 +261,9 @@ def test_a_servers_requests_are_spans_and_a_collector_that_goes_costs_nothing(
         told = attributes(of_whole)
         assert told["http.route"] == "/v1/completions" and told["gen_ai.response.model"] == "quire-demo"
         assert told["gen_ai.usage.completion_tokens"] == told["gen_ai.request.max_tokens"] == 7
-        assert told["gen_ai.request.temperature"] == 0.5
+        assert told["gen_ai.request.temperature"] == 0.5 and "gen_ai.request.lora_name" not in told
+        told = attributes(adapted)
+        assert told["gen_ai.request.lora_name"] == told["gen_ai.response.model"] == "sailor"
         assert attributes(streamed)["gen_ai.usage.num_sequences"] == 2
         assert [v.string_value for v in attributes(streamed)["gen_ai.response.finish_reasons"].values] == [
             "length"

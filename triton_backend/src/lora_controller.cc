@@ -107,8 +107,9 @@ void LoraController::answer(InFlightRequest& in_flight, const LoraControl& contr
 std::string LoraController::carry_out(const LoraControl& control) {
   switch (control.action) {
     case LoraControl::Action::kLoad:
-      return load(
-          {control.lora_name, 0, find_lora(control.lora_path, settings_.lora_base, settings_.has_lora_root)});
+      return load({control.lora_name, 0,
+                   find_lora(control.lora_path, settings_.lora_base, settings_.has_lora_root),
+                   control.load_inplace});
     case LoraControl::Action::kUnload: return unload(control.lora_name);
     case LoraControl::Action::kList:
     case LoraControl::Action::kNone: break;
@@ -116,18 +117,23 @@ std::string LoraController::carry_out(const LoraControl& control) {
   return {};
 }
 
-// On all engines or on none.
+// On all engines or on none. What was replaced in place is gone: an engine that fails after another one has
+// replaced it goes on with what it had.
 std::string LoraController::load(const LoraRequest& lora) {
   const std::lock_guard lock(engines_mutex_);
-  std::vector<Engine*> added;
+  std::vector<Engine*> added, replaced;
   try {
-    for (Engine* engine : engines_)
-      if (engine->add_lora(lora)) added.push_back(engine);
+    for (Engine* engine : engines_) {
+      const bool is_there = engine->has_lora(lora.lora_name);
+      if (engine->add_lora(lora)) (is_there ? replaced : added).push_back(engine);
+    }
   } catch (...) {
     for (Engine* engine : added) engine->remove_lora(lora.lora_name);
     throw;
   }
-  return added.empty() ? "" : "adapter '" + excerpt(lora.lora_name) + "': loaded from " + lora.lora_path;
+  return added.empty() && replaced.empty()
+             ? ""
+             : "adapter '" + excerpt(lora.lora_name) + "': loaded from " + lora.lora_path;
 }
 
 std::string LoraController::unload(const std::string& name) {

@@ -1,5 +1,7 @@
 #include "metric_reporter.h"
 
+#include <utility>
+
 #include "process_exit.h"
 
 namespace quire::triton {
@@ -29,6 +31,17 @@ struct DeleteArgs {
   }
 };
 
+// What every metric of an engine has.
+std::vector<Label> base_labels(const std::string& model, const std::string& version,
+                               const std::string& engine) {
+  std::vector<Label> labels;
+  labels.push_back(make_label("model", model));
+  labels.push_back(make_label("version", version));
+  labels.push_back(make_label("model_name", model));  // vLLM's, which its dashboards filter by
+  labels.push_back(make_label("engine", engine));
+  return labels;
+}
+
 TRITONSERVER_Metric* make_metric(TRITONSERVER_MetricFamily* family, const std::vector<Label>& labels,
                                  const std::vector<double>& buckets) {
   std::unique_ptr<TRITONSERVER_MetricArgs, DeleteArgs> args;
@@ -49,10 +62,10 @@ TRITONSERVER_Metric* make_metric(TRITONSERVER_MetricFamily* family, const std::v
 }  // namespace
 
 MetricFamilies::MetricFamilies() {
-  for (const MetricFamily& family : metric_families()) {
+  const auto add = [this](MetricKind kind, const char* name, const char* help) {
     TRITONSERVER_MetricFamily* made = nullptr;
     TRITONSERVER_Error* error =
-        server_api().TRITONSERVER_MetricFamilyNew(&made, server_kind(family.kind), family.name, family.help);
+        server_api().TRITONSERVER_MetricFamilyNew(&made, server_kind(kind), name, help);
     if (error) {
       for (TRITONSERVER_MetricFamily* earlier : families_) {
         log_failure(server_api().TRITONSERVER_MetricFamilyDelete(earlier), "deleting a metric family");
@@ -60,7 +73,9 @@ MetricFamilies::MetricFamilies() {
       check(error);
     }
     families_.push_back(made);
-  }
+  };
+  for (const MetricFamily& family : metric_families()) add(family.kind, family.name, family.help);
+  add(MetricKind::kGauge, LoraRequestsInfo::kName, LoraRequestsInfo::kHelp);
 }
 
 MetricFamilies::~MetricFamilies() {
@@ -72,16 +87,17 @@ MetricFamilies::~MetricFamilies() {
 MetricReporter::MetricReporter(std::shared_ptr<const MetricFamilies> families, const std::string& model,
                                uint64_t version, size_t engine,
                                std::shared_ptr<const std::atomic<bool>> is_current)
-    : families_(std::move(families)), is_current_(std::move(is_current)), metrics_(metric_families().size()) {
+    : model_(model),
+      version_(std::to_string(version)),
+      engine_(std::to_string(engine)),
+      families_(std::move(families)),
+      is_current_(std::move(is_current)),
+      metrics_(metric_families().size()) {
   try {
     for (const MetricFamily& family : metric_families()) {
       const size_t num_series = family.label_values.empty() ? 1 : family.label_values.size();
       for (size_t i = 0; i < num_series; ++i) {
-        std::vector<Label> labels;
-        labels.push_back(make_label("model", model));
-        labels.push_back(make_label("version", std::to_string(version)));
-        labels.push_back(make_label("model_name", model));  // vLLM's, which its dashboards filter by
-        labels.push_back(make_label("engine", std::to_string(engine)));
+        std::vector<Label> labels = base_labels(model_, version_, engine_);
         if (!family.label_values.empty())
           labels.push_back(make_label(family.label_name, family.label_values[i]));
         metrics_[static_cast<size_t>(family.metric)].push_back(
@@ -102,6 +118,7 @@ void MetricReporter::delete_metrics() {
       log_failure(server_api().TRITONSERVER_MetricDelete(metric), "deleting a metric");
     }
   }
+  if (lora_series_) log_failure(server_api().TRITONSERVER_MetricDelete(lora_series_), "deleting a metric");
 }
 
 void MetricReporter::add(Metric metric, size_t label, double amount) {
@@ -114,6 +131,28 @@ void MetricReporter::reset_gauges(int32_t num_kv_cache_blocks) {
     if (family.kind != MetricKind::kGauge) continue;
     set(family.metric, family.metric == Metric::kNumKVCacheBlocks ? num_kv_cache_blocks : 0.0);
   }
+  const auto guard = enter_server();
+  const std::lock_guard lock(lora_mutex_);
+  show_lora_requests();
+}
+
+void MetricReporter::set_lora_requests(const LoraRequestsInfo& info) {
+  const auto guard = enter_server();
+  const std::lock_guard lock(lora_mutex_);
+  lora_requests_ = info;
+  show_lora_requests();
+}
+
+// The adapters are labels, so that other adapters are another series. The former goes first: an engine that a
+// reload replaced may have one with the same labels, and the server has one metric for both then.
+void MetricReporter::show_lora_requests() {
+  if (lora_series_) check(server_api().TRITONSERVER_MetricDelete(std::exchange(lora_series_, nullptr)));
+  if (!*is_current_ || !lora_requests_) return;
+  std::vector<Label> labels = base_labels(model_, version_, engine_);
+  for (const auto& [name, value] : lora_requests_->labels())
+    labels.push_back(make_label(name.c_str(), value));
+  lora_series_ = make_metric(families_->lora_requests(), labels, {});
+  check(server_api().TRITONSERVER_MetricSet(lora_series_, LoraRequestsInfo::time_of_day()));
 }
 
 void MetricReporter::set(Metric metric, double value) {

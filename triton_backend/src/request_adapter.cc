@@ -124,13 +124,15 @@ LoraControl read_lora_control(const IncomingRequest& incoming, const RequestValu
   const bool has_name = control.action != LoraControl::Action::kList;
   const auto check = [&](const std::string& name) {
     if (is_lora_action(name) || name == "request_id" || is_ignored(name, model)) return;
-    if ((has_name && name == "lora_name") || (has_path && name == "lora_path")) return;
+    if ((has_name && name == "lora_name") || (has_path && (name == "lora_path" || name == "load_inplace")))
+      return;
     throw InvalidArgument(chosen + " is a request of its own; leave out '" + excerpt(name) + "'");
   };
   for (const InputTensor& tensor : incoming.inputs) check(tensor.name);
   for (const RequestParameter& parameter : incoming.parameters) check(parameter.name);
   control.lora_name = utf8_text(values, "lora_name");
   control.lora_path = checked_utf8("lora_path", values.parameter_text("lora_path"));
+  control.load_inplace = values.flag("load_inplace").value_or(false);
   if (has_name && control.lora_name.empty())
     throw InvalidArgument(chosen + " needs lora_name: what requests call the adapter");
   if (has_path && control.lora_path.empty())

@@ -41,7 +41,8 @@ struct LoraControl {
   enum class Action : uint8_t { kNone, kLoad, kUnload, kList };
   Action action = Action::kNone;
   std::string lora_name;
-  std::string lora_path;  // as the client has written it
+  std::string lora_path;      // as the client has written it
+  bool load_inplace = false;  // one of this name may be there, and is replaced
 };
 
 struct AdaptedRequest {

@@ -88,7 +88,7 @@ struct ModelDescription {
 struct EngineStats {
   uint64_t num_steps = 0;
   int32_t num_running_reqs = 0;
-  int32_t num_waiting_reqs = 0;
+  int32_t num_waiting_reqs = 0;    // those whose adapter is being read included
   int64_t num_waiting_tokens = 0;  // prompt tokens of waiting requests
   int32_t num_free_blocks = 0;     // memory that other engines could lend counts as free
   int32_t num_total_blocks = 0;
@@ -209,10 +209,12 @@ class QUIRE_API EngineBase {
   //
   // Reads an adapter, and all of it is checked against the model: names, shapes, ranks, that no value is
   // infinite or NaN. Requests may name it from then on. Returns false, and does nothing, when it is there
-  // already. At most max_cpu_loras are held in memory: the one used least recently goes, and is read again,
-  // from the same files, when a request wants it, which waits for that alone. Throws InvalidArgument for what
-  // is wrong with the directory or does not fit the model, and for a name or number of another adapter;
-  // ResourceExhausted when unfinished requests have, or pin_lora holds, all that are in memory.
+  // already. With load_inplace one of the name is replaced by what its path has now, or stays when that
+  // fails: requests that compute with it go on with it, requests to come have the new one. At most
+  // max_cpu_loras are held in memory: the one used least recently goes, and is read again, from the same
+  // files, when a request wants it, which waits for that alone. Throws InvalidArgument for what is wrong with
+  // the directory or does not fit the model, and for a name or number of another adapter; ResourceExhausted
+  // when unfinished requests have, or pin_lora holds, all that are in memory.
   bool add_lora(const LoraRequest& request);
   // Requests cannot name it any more; it goes when the last one that has it is over. False when there is
   // none.

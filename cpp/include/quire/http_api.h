@@ -102,6 +102,8 @@ class QUIRE_API HttpExchange {
   virtual RequestMetrics metrics() const = 0;
   // What its first prompt was asked with; for traces.
   virtual const SamplingParams& sampling_params() const = 0;
+  // The adapter that it is computed with; empty: none.
+  virtual const std::string& lora_name() const = 0;
   // Of each choice that has ended, in the order in which they did.
   virtual std::vector<FinishReason> finish_reasons() const = 0;
   // Why it failed; empty: it has not.

@@ -34,10 +34,15 @@ struct KVConnectorRequest {
   uint64_t request_id = 0;
   std::span<const int32_t> token_ids;  // prompt, then output
   int32_t num_prompt_tokens = 0;
+  // Names are given anew: under one name engines may have different adapters, and one engine another one
+  // later. What tells them apart is the fingerprint, 64 digits that are the same wherever an adapter has the
+  // same modules, scales and values. Both are empty for a request without an adapter.
   std::string_view lora_name;
+  std::string_view lora_fingerprint;
   std::string_view cache_salt;
   std::span<const MultiModalFeature> mm_features;  // by offset, not overlapping
-  // The i-th names the first (i + 1) * KVConnectorConfig::hash_block_size tokens with LoRA, salt and inputs.
+  // The i-th names the first (i + 1) * KVConnectorConfig::hash_block_size tokens with LoRA (its name and its
+  // fingerprint), salt and inputs.
   std::span<const KVBlockHash> block_hashes;
   // The first ones, whose keys and values are in its blocks once the steps launched so far have run; at most
   // token_ids.size(). 0 when nothing in them is to be used.

@@ -12,6 +12,7 @@ struct LoraRequest {
   std::string lora_name;    // what requests call it
   int32_t lora_int_id = 0;  // of the caller's, if it has any: no two adapters have the same; 0: none
   std::string lora_path;
+  bool load_inplace = false;  // where there is one of this name already, it takes its place
 };
 
 // What an engine knows of an adapter.

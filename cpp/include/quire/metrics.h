@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "quire/export.h"
@@ -43,7 +44,7 @@ enum class Metric : uint8_t {
   kIterationTokens,
   // Gauges: after the last step.
   kNumRequestsRunning,
-  kNumRequestsWaiting,    // preempted ones included
+  kNumRequestsWaiting,    // preempted ones included, and those whose adapter is being read
   kKVCacheUsage,          // [0, 1]: part of the blocks that this engine's requests hold
   kNumKVCacheBlocks,      // all there are; of a shared arena, as many as it could hold
   kNumKVCacheBlocksUsed,  // that this engine's requests hold; what is only cached is free
@@ -88,6 +89,27 @@ struct CacheConfigInfo {
   double gpu_memory_utilization = 0.0;  // what was asked for; means nothing on the CPU
 };
 
+// Which adapters unfinished requests have. One of which some requests run and some wait is in both lists,
+// which are in the order of their bytes.
+//
+// Exporters show it as vLLM does: a gauge of one series with labels for it, whose value is when that was so,
+// in seconds since 1970.
+struct QUIRE_API LoraRequestsInfo {
+  static constexpr const char* kName = "quire:lora_requests_info";
+  static constexpr const char* kHelp =
+      "Adapters of unfinished requests, as labels; the value is when they were told";
+
+  int32_t max_lora = 0;  // EngineConfig::max_loras
+  std::vector<std::string> waiting_lora_adapters;
+  std::vector<std::string> running_lora_adapters;
+
+  bool operator==(const LoraRequestsInfo&) const = default;
+  // Names and values of the labels: names of adapters are joined by commas.
+  std::vector<std::pair<std::string, std::string>> labels() const;
+  // The value of a series that begins now.
+  static double time_of_day();
+};
+
 // Takes what an engine measures, through EngineConfig::metric_sink.
 //
 // Called on the engine's output thread (of LLMEngine: on the thread that calls step), never on two threads at
@@ -106,6 +128,9 @@ class QUIRE_API MetricSink {
   virtual void detach() noexcept;
   // Once, before the engine can be given a request; on the thread that makes it. By default nothing.
   virtual void set_cache_config(const CacheConfigInfo& info);
+  // With enable_lora: on the thread that makes the engine, before it can be given a request, and then when it
+  // has changed, as gauges are. By default nothing.
+  virtual void set_lora_requests(const LoraRequestsInfo& info);
 
   // A counter grows by amount > 0. `label` is an index into label_values; 0 without a label.
   virtual void add(Metric metric, size_t label, double amount) = 0;

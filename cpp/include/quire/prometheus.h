@@ -65,7 +65,8 @@ struct PrometheusOptions {
 
 // The metrics of one engine at a time (EngineConfig::metric_sink), and of the server around it.
 //
-// What the engine tells is kept without locks and without allocating, on one thread at a time; render() may
+// What the engine tells is kept without locks and without allocating (but for the names of adapters), on one
+// thread at a time; render() may
 // be called on any thread and holds up nobody: of what is told meanwhile it may show a part, so a histogram's
 // sum may lack what its last bucket counts, or the other way round, until it is rendered again. Counters stay
 // when an engine ends, and the next one goes on with them; gauges are 0 then.
@@ -89,6 +90,7 @@ class QUIRE_API PrometheusMetrics final : public MetricSink {
   void attach() override;
   void detach() noexcept override;
   void set_cache_config(const CacheConfigInfo& info) override;
+  void set_lora_requests(const LoraRequestsInfo& info) override;
   void add(Metric metric, size_t label, double amount) override;
   void set(Metric metric, double value) override;
   void observe(Metric metric, double value, uint64_t count) override;

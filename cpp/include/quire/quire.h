@@ -35,7 +35,7 @@ extern "C" {
 #endif
 
 // Counts what has been added to this header. See quire_abi_version().
-#define QUIRE_ABI_VERSION 1
+#define QUIRE_ABI_VERSION 2
 
 typedef uint64_t quire_engine;
 typedef uint64_t quire_request;
@@ -114,6 +114,16 @@ typedef struct quire_engine_stats {
   double kv_cache_usage;  // [0, 1]
 } quire_engine_stats;
 
+// An adapter (LoRA): a directory as PEFT saves them. Since version 2 of the ABI, like the functions that take
+// it. The engine's config_json has "enable_lora": true.
+typedef struct quire_lora {
+  size_t struct_size;
+  const char* name;  // what requests call it, as "lora_name" or "model" of their parameters
+  const char* path;
+  int32_t int_id;        // a number of the caller's that no other adapter has; 0: none
+  int32_t load_inplace;  // not 0: one that has the name is replaced; requests that compute with it keep it
+} quire_lora;
+
 // The library's version, "0.1.0", for ever. Never null.
 QUIRE_API const char* quire_version(void);
 // QUIRE_ABI_VERSION of the library that runs: what a header of at most this version declares is there.
@@ -127,6 +137,18 @@ QUIRE_API quire_status quire_engine_create(const quire_engine_options* options, 
 // QUIRE_ERROR. Handles of requests stay until they are released, and what has arrived can be polled.
 QUIRE_API quire_status quire_engine_destroy(quire_engine engine);
 QUIRE_API quire_status quire_engine_get_stats(quire_engine engine, quire_engine_stats* stats);
+
+// Reads an adapter, on this thread: requests may name it from then on. Does nothing when it is there already.
+QUIRE_API quire_status quire_add_lora(quire_engine engine, const quire_lora* lora);
+// Requests cannot name it any more; it goes when the last one that has it is over. An adapter that is not
+// there is QUIRE_INVALID_ARGUMENT, here and in the next.
+QUIRE_API quire_status quire_remove_lora(quire_engine engine, const char* name);
+// It stays in memory until it is removed.
+QUIRE_API quire_status quire_pin_lora(quire_engine engine, const char* name);
+// *json is an array of objects, in the order in which the adapters were added: "lora_name", "lora_int_id",
+// "lora_path", "rank", "is_loaded" (in memory), "is_pinned", "num_requests" (unfinished ones that have it).
+// It lives until the next call of this function on this thread.
+QUIRE_API quire_status quire_list_loras(quire_engine engine, const char** json);
 
 // Queues a request: *request is to be given to quire_release at some time. Where it fails, *request is 0,
 // nothing was queued and no callback is called.

@@ -76,6 +76,34 @@ EngineSettings engine_settings(const quire_engine_options& options) {
   return settings;
 }
 
+std::string lora_name(const char* name) {
+  if (name == nullptr || *name == '\0')
+    throw InvalidArgument("name is missing; give what requests call the adapter");
+  if (const size_t invalid = find_invalid_utf8(name); invalid != std::string_view::npos)
+    throw InvalidArgument(str("name is not valid UTF-8 at byte ", invalid));
+  return name;
+}
+
+LoraRequest lora_request(const quire_lora& lora) {
+  if (lora.path == nullptr)
+    throw InvalidArgument("path is missing; give a directory with adapter_config.json");
+  return {lora_name(lora.name), lora.int_id, lora.path, lora.load_inplace != 0};
+}
+
+std::string list_text(const std::vector<LoraInfo>& loras) {
+  OrderedJson list = OrderedJson::array();
+  for (const LoraInfo& info : loras) {
+    list.push_back({{"lora_name", info.lora_name},
+                    {"lora_int_id", info.lora_int_id},
+                    {"lora_path", info.lora_path},
+                    {"rank", info.rank},
+                    {"is_loaded", info.is_loaded},
+                    {"is_pinned", info.is_pinned},
+                    {"num_requests", info.num_requests}});
+  }
+  return list.dump(-1, ' ', /*ensure_ascii=*/false, OrderedJson::error_handler_t::replace);
+}
+
 RequestBody request_body(const quire_submission& submission) {
   const int num_prompts = (submission.text != nullptr ? 1 : 0) +
                           (submission.messages_json != nullptr ? 1 : 0) +

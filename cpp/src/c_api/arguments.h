@@ -9,6 +9,7 @@
 #include "quire/engine_config.h"
 #include "quire/error.h"
 #include "quire/http_api.h"
+#include "quire/lora.h"
 #include "quire/quire.h"
 #include "util/str.h"
 
@@ -16,7 +17,7 @@ namespace quire::c_api {
 
 // Sizes of the structs of the first version: no caller has shorter ones.
 inline constexpr size_t kFirstOptionsSize = 24, kFirstEventSize = 40, kFirstSubmissionSize = 72,
-                        kFirstStatsSize = 88;
+                        kFirstStatsSize = 88, kFirstLoraSize = 32;
 // Longer ones are none: their size was not set.
 inline constexpr size_t kMaxStructSize = 4096;
 
@@ -64,6 +65,12 @@ struct EngineSettings {
 };
 // Throws InvalidArgument.
 EngineSettings engine_settings(const quire_engine_options& options);
+
+// Throws InvalidArgument for what is missing or no UTF-8; the rest is the engine's to check.
+LoraRequest lora_request(const quire_lora& lora);
+std::string lora_name(const char* name);
+// The text of quire_list_loras.
+std::string list_text(const std::vector<LoraInfo>& loras);
 
 struct RequestBody {
   HttpRoute route = HttpRoute::kCompletions;

@@ -45,6 +45,10 @@ void clear_result(Handle* result, const char* name) {
   *result = 0;
 }
 
+void check_is_there(bool found, const std::string& lora_name) {
+  if (!found) throw InvalidArgument(str("name '", lora_name, "' is no adapter's; quire_list_loras has them"));
+}
+
 quire_engine_stats stats_of(const Engine& engine) {
   const EngineStats stats = engine.stats();
   quire_engine_stats c{};
@@ -103,6 +107,49 @@ quire_status quire_engine_get_stats(quire_engine engine, quire_engine_stats* sta
     const auto handle = Handles::of_this_process().find_engine(engine);
     const EngineHandle::Use use = handle->use("quire_engine_get_stats");
     write_struct(stats_of(use.engine()), stats);
+    return QUIRE_OK;
+  });
+}
+
+quire_status quire_add_lora(quire_engine engine, const quire_lora* lora) {
+  return guarded([&] {
+    const quire::LoraRequest given = lora_request(read_struct(lora, kFirstLoraSize, "lora"));
+    const auto handle = Handles::of_this_process().find_engine(engine);
+    const EngineHandle::Use use = handle->use("quire_add_lora");
+    use.engine().add_lora(given);
+    return QUIRE_OK;
+  });
+}
+
+quire_status quire_remove_lora(quire_engine engine, const char* name) {
+  return guarded([&] {
+    const std::string given = lora_name(name);
+    const auto handle = Handles::of_this_process().find_engine(engine);
+    const EngineHandle::Use use = handle->use("quire_remove_lora");
+    check_is_there(use.engine().remove_lora(given), given);
+    return QUIRE_OK;
+  });
+}
+
+quire_status quire_pin_lora(quire_engine engine, const char* name) {
+  return guarded([&] {
+    const std::string given = lora_name(name);
+    const auto handle = Handles::of_this_process().find_engine(engine);
+    const EngineHandle::Use use = handle->use("quire_pin_lora");
+    check_is_there(use.engine().pin_lora(given), given);
+    return QUIRE_OK;
+  });
+}
+
+quire_status quire_list_loras(quire_engine engine, const char** json) {
+  return guarded([&] {
+    if (json == nullptr) throw InvalidArgument("json is null; give a place for the text's address");
+    *json = nullptr;
+    const auto handle = Handles::of_this_process().find_engine(engine);
+    const EngineHandle::Use use = handle->use("quire_list_loras");
+    thread_local std::string text;
+    text = list_text(use.engine().list_loras());
+    *json = text.c_str();
     return QUIRE_OK;
   });
 }

@@ -20,14 +20,18 @@ void check_waiting(const EngineConfig& config, const AdmissionState& state,
                    std::span<const AdmissionRequest> requests) {
   if (config.max_waiting_requests == 0) return;
   const int64_t num_new = num_completions(requests);
+  int64_t num_new_without_lora = 0;
+  for (const AdmissionRequest& request : requests)
+    if (request.waits_for_lora) num_new_without_lora += request.n;
   const int64_t num_free =
       state.stats.num_waiting_reqs > 0 ? 0 : std::max(config.max_num_seqs - state.stats.num_running_reqs, 0);
   const auto num_pending = static_cast<int64_t>(state.num_submitted_reqs - state.stats.num_added_reqs);
-  const int64_t num_after =
-      state.stats.num_waiting_reqs + std::max<int64_t>(num_pending + num_new - num_free, 0);
+  const int64_t num_waiting = state.stats.num_waiting_reqs + state.num_waiting_for_lora;
+  const int64_t num_after = num_waiting + num_new_without_lora +
+                            std::max<int64_t>(num_pending + num_new - num_new_without_lora - num_free, 0);
   if (num_after <= config.max_waiting_requests) return;
   throw ResourceExhausted(str("the queue is full: ", state.stats.num_running_reqs, " requests run, ",
-                              state.stats.num_waiting_reqs + num_pending, " wait, ", num_new,
+                              num_waiting + num_pending, " wait, ", num_new,
                               " more would exceed max_waiting_requests ", config.max_waiting_requests,
                               "; try again later"));
 }
@@ -57,9 +61,11 @@ void check_admission(const EngineConfig& config, const AdmissionState& state,
   TtftQuestion question;
   question.max_num_seqs = config.max_num_seqs;
   question.max_num_batched_tokens = config.max_num_batched_tokens;
-  question.num_pending_reqs = static_cast<int32_t>(state.num_submitted_reqs - state.stats.num_added_reqs);
+  question.num_pending_reqs = static_cast<int32_t>(state.num_submitted_reqs - state.stats.num_added_reqs) +
+                              state.num_waiting_for_lora;
   question.num_pending_tokens =
-      static_cast<int64_t>(state.num_submitted_tokens - state.stats.num_added_tokens);
+      static_cast<int64_t>(state.num_submitted_tokens - state.stats.num_added_tokens) +
+      state.num_tokens_waiting_for_lora;
   for (const AdmissionRequest& request : requests) {
     question.num_prompt_tokens = static_cast<int32_t>(request.num_prompt_tokens);
     const auto predicted_ms = static_cast<int64_t>(std::ceil(predict_ttft(state.stats, question) * 1000.0));

@@ -14,7 +14,8 @@ namespace quire {
 struct AdmissionRequest {
   int64_t num_prompt_tokens = 0;
   int32_t n = 1;
-  int64_t deadline_ms = 0;  // 0: none
+  int64_t deadline_ms = 0;      // 0: none
+  bool waits_for_lora = false;  // its adapter is not in memory: it does not begin at once, whoever runs
 };
 
 // What the front end knows when requests come.
@@ -23,6 +24,9 @@ struct AdmissionState {
   std::string closed;                 // why nothing is accepted, and what would help; empty: it is
   int64_t num_unfinished_reqs = 0;    // one for each completion
   int64_t num_unfinished_tokens = 0;  // of their prompts, once for each completion
+  // Those that the engine core does not have yet, since their adapters are being read.
+  int32_t num_waiting_for_lora = 0;
+  int64_t num_tokens_waiting_for_lora = 0;
   // Ever sent to the engine core, one for each completion, and their prompt tokens: what `stats` has not seen
   // yet is on the way.
   uint64_t num_submitted_reqs = 0;

@@ -29,12 +29,17 @@ std::string EngineBase::apply_chat_template(const std::string& messages_json,
 }
 
 EngineStats EngineBase::stats() const {
+  impl_->owner.check();
+  std::unique_lock lock(impl_->mutex);
+  const int32_t num_waiting_for_lora = impl_->output_processor->num_waiting_for_lora();
+  const int64_t num_tokens_waiting_for_lora = impl_->output_processor->num_tokens_waiting_for_lora();
+  lock.unlock();
   const SchedulerStats s = impl_->core().stats();
   EngineStats stats;
   stats.num_steps = s.num_steps;
   stats.num_running_reqs = s.num_running_reqs;
-  stats.num_waiting_reqs = s.num_waiting_reqs;
-  stats.num_waiting_tokens = s.num_waiting_tokens;
+  stats.num_waiting_reqs = s.num_waiting_reqs + num_waiting_for_lora;
+  stats.num_waiting_tokens = s.num_waiting_tokens + num_tokens_waiting_for_lora;
   stats.num_free_blocks = s.num_free_blocks;
   stats.num_total_blocks = s.num_total_blocks;
   stats.kv_cache_usage = static_cast<double>(s.num_used_blocks) / std::max(s.num_total_blocks, 1);

@@ -222,6 +222,7 @@ bool EngineCore::step_once(EngineCoreOutputs& outputs) {
     apply_beam_actions();
   }
   outputs.scheduler_stats = stats();
+  scheduler_->count_running_loras(outputs.running_loras);
   return launched || collects || !outputs.outputs.empty();
 }
 

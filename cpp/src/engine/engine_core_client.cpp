@@ -250,6 +250,7 @@ class ThreadedClient final : public EngineCoreClient {
         const std::lock_guard lock(mutex_);
         const bool changed = reports_stats_ && shows_change(stats_, outputs.scheduler_stats);
         stats_ = outputs.scheduler_stats;
+        running_loras_ = outputs.running_loras;
         if (changed || !outputs.outputs.empty() || !outputs.kv_events.empty())
           std::swap(push_outputs(), outputs);
       }
@@ -294,6 +295,7 @@ class ThreadedClient final : public EngineCoreClient {
     EngineCoreOutputs& outputs = outputs_.push();
     outputs.clear();
     outputs.scheduler_stats = stats_;
+    outputs.running_loras = running_loras_;
     produced_.notify_all();
     return outputs;
   }
@@ -387,7 +389,8 @@ class ThreadedClient final : public EngineCoreClient {
 
   std::unique_ptr<EngineCore> core_;  // the thread's, once it runs
   const ModelInfo model_info_;
-  SchedulerStats stats_;  // guarded by the mutex
+  SchedulerStats stats_;  // guarded by the mutex, like the next
+  std::vector<RunningLora> running_loras_;
 
   std::vector<EngineCoreRequest> taken_requests_;  // the thread's, like what follows
   std::vector<RequestId> taken_aborts_;

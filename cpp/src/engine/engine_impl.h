@@ -46,7 +46,9 @@ struct EngineBase::Impl {
       auto executor = make_local_executor(config);
       if (LoraLoader* loader = executor->lora_loader()) {
         loras = std::make_unique<LoraRegistry>(
-            *loader, config.max_cpu_loras > 0 ? config.max_cpu_loras : config.max_loras);
+            *loader, config.max_cpu_loras > 0 ? config.max_cpu_loras : config.max_loras,
+            // Names of prefixes are compared with those of other engines.
+            !config.kv_connector.empty() || !config.prefix_caching_hash_seed.empty());
       }
       parts.structured_output_manager = make_grammars(executor->model_info());
       return std::make_unique<EngineCore>(config, std::move(executor), std::move(parts));
@@ -60,8 +62,9 @@ struct EngineBase::Impl {
     input_processor = std::make_unique<InputProcessor>(info, eos, tokenizer, grammar_compiler, config);
     output_processor = std::make_unique<OutputProcessor>(
         tokenizer, config.metric_sink,
-        ReasoningTokens{config.think_start_token_ids, config.think_end_token_ids});
+        ReasoningTokens{config.think_start_token_ids, config.think_end_token_ids}, config.max_loras);
     if (config.metric_sink) {
+      if (loras) config.metric_sink->set_lora_requests({config.max_loras, {}, {}});
       config.metric_sink->set_cache_config({config.block_size, client->stats().num_total_blocks + 1,
                                             info.dtype, config.enable_prefix_caching,
                                             config.kv_arena != nullptr, config.gpu_memory_utilization});
@@ -117,7 +120,7 @@ struct EngineBase::Impl {
       if (!lora) break;
       child.lora_name = request.lora_name;
       child.lora_id = lora->id();
-      child.lora_version = lora->version();
+      child.lora_fingerprint = lora->fingerprint();
       child.lora_use = lora;
     }
     const std::vector<std::string>& stop = request.sampling_params.stop;
@@ -137,13 +140,15 @@ struct EngineBase::Impl {
   void admit(const std::vector<Prepared>& batch) {
     admission.num_unfinished_reqs = static_cast<int64_t>(output_processor->num_unfinished_completions());
     admission.num_unfinished_tokens = output_processor->num_unfinished_tokens();
+    admission.num_waiting_for_lora = output_processor->num_waiting_for_lora();
+    admission.num_tokens_waiting_for_lora = output_processor->num_tokens_waiting_for_lora();
     admission.stats = client->stats();
     std::vector<AdmissionRequest> requests;
     for (const Prepared& prepared : batch) {
       requests.push_back(
           {static_cast<int64_t>(prepared.children.at(0).prompt_token_ids->size()),
            std::max(prepared.request.sampling_params.n, prepared.request.sampling_params.beam_width),
-           prepared.request.deadline_ms});
+           prepared.request.deadline_ms, prepared.lora && !loras->is_in_memory(*prepared.lora)});
     }
     check_admission(config, admission, requests);
   }
@@ -163,6 +168,7 @@ struct EngineBase::Impl {
     }
     admit(batch);
     size_t num_registered = 0;
+    bool has_to_wait = false;
     try {
       for (Prepared& prepared : batch) {
         for (EngineCoreRequest& child : prepared.children) child.request_id = ++num_children;
@@ -172,17 +178,28 @@ struct EngineBase::Impl {
         ++num_registered;
         // A search is one request to the engine core, whose answers have the ids that follow.
         if (prepared.children[0].sampling_params->beam_width > 1) prepared.children.resize(1);
-        for (const EngineCoreRequest& child : prepared.children) {
-          ++admission.num_submitted_reqs;
-          admission.num_submitted_tokens += child.prompt_token_ids->size();
+        if (prepared.lora && !is_there(prepared, id)) {
+          output_processor->begin_wait_for_lora(id);
+          has_to_wait = true;
+          continue;
         }
-        if (prepared.lora && !is_there(prepared, id)) continue;
-        for (EngineCoreRequest& child : prepared.children) client->add_request(std::move(child));
+        send(std::move(prepared.children));
       }
+      // Nothing that the core does tells the sink of them.
+      if (has_to_wait && config.metric_sink) client->abort_requests({});
     } catch (...) {
       // The engine core ended in between. Nobody hears of what was registered.
       for (size_t i = 0; i < num_registered; ++i) output_processor->drop_request(batch[i].request.request_id);
       throw;
+    }
+  }
+
+  // To the engine core, with the mutex held.
+  void send(std::vector<EngineCoreRequest> children) {
+    for (EngineCoreRequest& child : children) {
+      ++admission.num_submitted_reqs;
+      admission.num_submitted_tokens += child.prompt_token_ids->size();
+      client->add_request(std::move(child));
     }
   }
 
@@ -213,8 +230,10 @@ struct EngineBase::Impl {
         if (!output_processor->has_completion(children[0].request_id)) return;  // it was aborted
         std::string failure = why;
         try {
-          for (size_t i = 0; i < children.size() && failure.empty(); ++i)
-            client->add_request(EngineCoreRequest(children[i]));
+          if (failure.empty()) {
+            output_processor->end_wait_for_lora(id);
+            send(children);
+          }
         } catch (const std::exception& ended) {
           failure = ended.what();
         }
@@ -266,7 +285,7 @@ struct EngineBase::Impl {
       for (auto& delivery : undelivered) deliveries.push_back(std::move(delivery));
       undelivered.clear();
       delivering = !deliveries.empty();
-      output_processor->metrics().begin_report();
+      output_processor->begin_report();
     }
     output_processor->metrics().report();
     if (died_of.empty()) return false;

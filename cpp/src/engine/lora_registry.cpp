@@ -38,10 +38,10 @@ LoraRegistry::Use::~Use() {
 }
 
 LoraId LoraRegistry::Use::id() const { return adapter_->id; }
-uint32_t LoraRegistry::Use::version() const { return adapter_->version; }
+const std::string& LoraRegistry::Use::fingerprint() const { return adapter_->fingerprint; }
 
-LoraRegistry::LoraRegistry(LoraLoader& loader, int32_t max_cpu_loras)
-    : loader_(loader), max_cpu_loras_(max_cpu_loras) {}
+LoraRegistry::LoraRegistry(LoraLoader& loader, int32_t max_cpu_loras, bool takes_fingerprints)
+    : loader_(loader), max_cpu_loras_(max_cpu_loras), takes_fingerprints_(takes_fingerprints) {}
 
 LoraRegistry::~LoraRegistry() { close(); }
 
@@ -69,22 +69,24 @@ std::shared_ptr<LoraRegistry::Adapter> LoraRegistry::find(const std::string& nam
   return found == adapters_.end() ? nullptr : *found;
 }
 
-void LoraRegistry::check_is_free(const LoraRequest& request) const {
-  if (const auto other = find(request.lora_name)) {
+void LoraRegistry::check_is_free(const LoraRequest& request, const Adapter* replaced) const {
+  if (const auto other = find(request.lora_name); other && other.get() != replaced) {
     throw InvalidArgument(str("lora_name '", request.lora_name, "' is that of ", other->info.lora_path,
-                              ": remove that one first, or choose another name"));
+                              ": remove that one first, choose another name, or set load_inplace"));
   }
   if (request.lora_int_id == 0) return;
   for (const auto& other : adapters_) {
-    if (other->is_removed || other->info.lora_int_id != request.lora_int_id) continue;
+    if (other->is_removed || other.get() == replaced || other->info.lora_int_id != request.lora_int_id)
+      continue;
     throw InvalidArgument(str("lora_int_id ", request.lora_int_id, " is that of '", other->info.lora_name,
                               "': choose another number, or 0 for none"));
   }
 }
 
-LoraRegistry::Adapter* LoraRegistry::least_recently_used() const {
+LoraRegistry::Adapter* LoraRegistry::least_recently_used(const Adapter* except) const {
   Adapter* oldest = nullptr;
   for (const auto& adapter : adapters_) {
+    if (adapter.get() == except) continue;
     if (adapter->place != Place::kInMemory || adapter->num_uses > 0 || adapter->info.is_pinned) continue;
     if (oldest == nullptr || adapter->last_used < oldest->last_used) oldest = adapter.get();
   }
@@ -95,9 +97,11 @@ bool LoraRegistry::has_room() const {
   return num_in_memory_ < max_cpu_loras_ || least_recently_used() != nullptr;
 }
 
-void LoraRegistry::take_room() {
+void LoraRegistry::take_room(Adapter* replaced) {
   if (num_in_memory_ >= max_cpu_loras_) {
-    Adapter* const oldest = least_recently_used();
+    Adapter* oldest = least_recently_used(replaced);
+    if (oldest == nullptr && replaced && replaced->place == Place::kInMemory && replaced->num_uses == 0)
+      oldest = replaced;
     if (oldest == nullptr) {
       throw ResourceExhausted(str("all ", max_cpu_loras_,
                                   " adapters in memory are pinned, or unfinished requests have them: raise "
@@ -127,15 +131,17 @@ bool LoraRegistry::add(const LoraRequest& request) {
     throw InvalidArgument(str("lora_int_id must be at least 1, or 0 for none, got ", request.lora_int_id));
   const std::lock_guard adds(adding_);
   const auto adapter = std::make_shared<Adapter>();
+  std::shared_ptr<Adapter> replaced;
   {
     const std::lock_guard lock(mutex_);
     if (is_closed_) throw ResourceExhausted("the engine has ended");
     const auto there = find(request.lora_name);
+    if (request.load_inplace) replaced = there;
     const bool is_same = there && there->info.lora_path == request.lora_path &&
                          (request.lora_int_id == 0 || request.lora_int_id == there->info.lora_int_id);
-    if (is_same) return false;
-    check_is_free(request);
-    take_room();
+    if (is_same && !replaced) return false;
+    check_is_free(request, replaced.get());
+    take_room(replaced.get());
     adapter->id = ++last_id_;
   }
   adapter->info.lora_name = request.lora_name;
@@ -144,21 +150,39 @@ bool LoraRegistry::add(const LoraRequest& request) {
   adapter->place = Place::kComing;
   read(*adapter);
   const std::lock_guard lock(mutex_);
-  const auto [name, is_new] = names_.try_emplace(request.lora_name, Name{0, adapter->stamp});
-  if (!is_new && name->second.stamp != adapter->stamp)
-    name->second = {name->second.version + 1, adapter->stamp};
-  adapter->version = name->second.version;
+  if (!takes_fingerprints_) {
+    const auto [name, is_new] = names_.try_emplace(request.lora_name, Name{0, adapter->stamp});
+    if (!is_new && name->second.stamp != adapter->stamp)
+      name->second = {name->second.version + 1, adapter->stamp};
+    if (name->second.version > 0) adapter->fingerprint = std::to_string(name->second.version);
+  }
   adapter->last_used = ++num_uses_;
-  adapters_.push_back(adapter);
+  auto place = adapters_.end();
+  if (replaced && !replaced->is_removed) {  // nor was it meanwhile
+    if (request.lora_int_id == 0) adapter->info.lora_int_id = replaced->info.lora_int_id;
+    adapter->info.is_pinned = replaced->info.is_pinned;
+    place = std::ranges::find(adapters_, replaced);
+  }
+  adapters_.insert(place, adapter);
+  if (replaced) retire(*replaced);
   return true;
+}
+
+// Nobody can name it from now on.
+void LoraRegistry::retire(Adapter& adapter) {
+  if (adapter.is_removed) return;
+  adapter.is_removed = true;
+  if (adapter.num_uses == 0) forget(adapter);
+  changed_.notify_all();
 }
 
 // What it throws leaves the room free again.
 void LoraRegistry::read(Adapter& adapter) {
   LoadedLora loaded;
   try {
-    loaded = loader_.load(adapter.id, adapter.info.lora_path);
-    if (!adapter.stamp.empty() && adapter.stamp != loaded.stamp) {
+    const bool is_first = adapter.stamp.empty();
+    loaded = loader_.load(adapter.id, adapter.info.lora_path, takes_fingerprints_ && is_first);
+    if (!is_first && adapter.stamp != loaded.stamp) {
       loader_.unload(adapter.id);
       throw InvalidArgument(str("lora_name '", adapter.info.lora_name, "': the files of ",
                                 adapter.info.lora_path,
@@ -174,6 +198,7 @@ void LoraRegistry::read(Adapter& adapter) {
   const std::lock_guard lock(mutex_);
   adapter.info.rank = loaded.rank;
   adapter.stamp = loaded.stamp;
+  if (!loaded.fingerprint.empty()) adapter.fingerprint = loaded.fingerprint;
   adapter.place = Place::kInMemory;
   changed_.notify_all();
 }
@@ -182,9 +207,7 @@ bool LoraRegistry::remove(const std::string& name) {
   const std::lock_guard lock(mutex_);
   const auto adapter = find(name);
   if (!adapter) return false;
-  adapter->is_removed = true;
-  if (adapter->num_uses == 0) forget(*adapter);
-  changed_.notify_all();
+  retire(*adapter);
   return true;
 }
 
@@ -234,6 +257,11 @@ std::shared_ptr<const LoraRegistry::Use> LoraRegistry::use(const std::string& na
     throw InvalidArgument(str("lora_name '", shown, "': no adapter was added; add_lora does"));
   throw InvalidArgument(str("lora_name '", shown, "' is no adapter's; the nearest is '",
                             nearest_name(shown, known), "', and add_lora adds others"));
+}
+
+bool LoraRegistry::is_in_memory(const Use& use) const {
+  const std::lock_guard lock(mutex_);
+  return use.adapter_->place == Place::kInMemory;
 }
 
 bool LoraRegistry::is_loaded(const Use& use, std::function<void(const std::string& error)> then,

@@ -23,13 +23,16 @@ class LoraRegistry {
   struct Adapter;
 
  public:
-  // At most `max_cpu_loras` are in memory. `loader` lives until `close`.
-  LoraRegistry(LoraLoader& loader, int32_t max_cpu_loras);
+  // At most `max_cpu_loras` are in memory. `loader` lives until `close`. With `takes_fingerprints` adapters
+  // are known by what they compute, which other processes know too.
+  LoraRegistry(LoraLoader& loader, int32_t max_cpu_loras, bool takes_fingerprints = false);
   ~LoraRegistry();
 
   // Reads an adapter, which has the name from now on. Returns false, and does nothing, when it has it
-  // already. Throws InvalidArgument for a name or a number that another one has and for what is wrong with
-  // the directory, ResourceExhausted when all adapters in memory are in use or pinned.
+  // already. With load_inplace it takes the place of the one that has the name, when it has been read: that
+  // one goes as `remove` says, and what it has of a number and of being pinned is the new one's. Throws
+  // InvalidArgument for a name or a number that another one has and for what is wrong with the directory,
+  // ResourceExhausted when all adapters in memory are in use or pinned.
   bool add(const LoraRequest& request);
   // Nobody can name it any more; it goes when the last request that has it is over. False when there is none.
   bool remove(const std::string& name);
@@ -49,7 +52,9 @@ class LoraRegistry {
     Use& operator=(const Use&) = delete;
 
     LoraId id() const;
-    uint32_t version() const;  // of what had the name
+    // Tells what has the name from what had it: its fingerprint, or else a number of this engine's, where the
+    // first to have a name has none.
+    const std::string& fingerprint() const;
 
    private:
     friend LoraRegistry;
@@ -59,6 +64,7 @@ class LoraRegistry {
   // Throws InvalidArgument for a name that nobody has.
   std::shared_ptr<const Use> use(const std::string& name);
 
+  bool is_in_memory(const Use& use) const;
   // Whether it is in memory. If not it is read, as soon as there is room, and `then` is called on another
   // thread: with what went wrong, or nothing. It must return soon, close nothing, and hold the use. Adapters
   // are read in the order of their first calls. Throws ResourceExhausted when it is not there, and never will
@@ -84,7 +90,7 @@ class LoraRegistry {
   struct Adapter {
     LoraInfo info;
     LoraId id = 0;
-    uint32_t version = 0;
+    std::string fingerprint;
     std::string stamp;  // of its files when it was added
     Place place = Place::kOnDisk;
     bool is_removed = false;
@@ -92,7 +98,8 @@ class LoraRegistry {
     uint64_t last_used = 0;
     std::vector<Waiter> waiting;
   };
-  // What had a name last: cached keys and values are found again as long as they are good.
+  // What had a name last, without fingerprints: cached keys and values are found again as long as they are
+  // good.
   struct Name {
     uint32_t version = 0;
     std::string stamp;
@@ -101,14 +108,18 @@ class LoraRegistry {
   // With mutex_ held.
   std::shared_ptr<Adapter> find(const std::string& name) const;
   std::shared_ptr<const Use> use_of(const std::string& name);  // null: nobody has the name
-  void check_is_free(const LoraRequest& request) const;
+  // Throws InvalidArgument where another one than `replaced` has the name or the number.
+  void check_is_free(const LoraRequest& request, const Adapter* replaced) const;
   bool has_room() const;
-  void take_room();  // of the adapter used least recently, where all is taken
-  Adapter* least_recently_used() const;
+  // Of the adapter used least recently, where all is taken; of `replaced`, which may be pinned, if no other
+  // has any to give.
+  void take_room(Adapter* replaced = nullptr);
+  Adapter* least_recently_used(const Adapter* except = nullptr) const;
   bool can_go_on(const Adapter& adapter) const;
   std::deque<std::shared_ptr<Adapter>>::iterator next_to_read();  // end: none yet
   // Those whose time is over wait no more; who is left has to be told at `next`.
   std::vector<Waiter> take_late(Clock::time_point now, Clock::time_point& next);
+  void retire(Adapter& adapter);
   void forget(Adapter& adapter);
   // Without it: from the disk, where room was taken.
   void read(Adapter& adapter);
@@ -116,6 +127,7 @@ class LoraRegistry {
 
   LoraLoader& loader_;
   const int32_t max_cpu_loras_;
+  const bool takes_fingerprints_;
   std::mutex adding_;  // held by who reads on the caller's thread, and who closes; taken before mutex_
   mutable std::mutex mutex_;
   std::vector<std::shared_ptr<Adapter>> adapters_;  // those that were removed and are in use, too

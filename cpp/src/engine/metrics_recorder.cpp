@@ -66,7 +66,7 @@ void MetricsRecorder::record_request_end(const SamplingParams& params, int32_t m
 void MetricsRecorder::record_stats(const SchedulerStats& stats) {
   if (!sink_ || has_ended_) return;
   value(Metric::kNumRequestsRunning) = stats.num_running_reqs;
-  value(Metric::kNumRequestsWaiting) = stats.num_waiting_reqs;
+  value(Metric::kNumRequestsWaiting) = stats.num_waiting_reqs + num_waiting_for_lora_;
   value(Metric::kKVCacheUsage) =
       static_cast<double>(stats.num_used_blocks) / std::max(stats.num_total_blocks, 1);
   value(Metric::kNumKVCacheBlocks) = stats.num_total_blocks;
@@ -87,6 +87,15 @@ void MetricsRecorder::record_stats(const SchedulerStats& stats) {
   recorded_.num_graph_steps[1] += since(stats_.num_piecewise_graph_steps, stats.num_piecewise_graph_steps);
   recorded_.num_graph_steps[2] += since(stats_.num_eager_steps, stats.num_eager_steps);
   stats_ = stats;
+}
+
+void MetricsRecorder::record_waiting_for_lora(int32_t num_reqs) {
+  num_waiting_for_lora_ = num_reqs;
+  if (sink_ && !has_ended_) value(Metric::kNumRequestsWaiting) = stats_.num_waiting_reqs + num_reqs;
+}
+
+void MetricsRecorder::record_lora_requests(LoraRequestsInfo&& info) {
+  if (sink_) recorded_.lora_requests = std::move(info);
 }
 
 void MetricsRecorder::record_end() {
@@ -114,6 +123,7 @@ void MetricsRecorder::begin_report() {
   recorded_.observations.clear();
   recorded_.num_finished.fill(0.0);
   recorded_.num_graph_steps.fill(0.0);
+  recorded_.lora_requests.reset();
   for (const MetricFamily& family : metric_families()) {
     const auto i = static_cast<size_t>(family.metric);
     recorded_.values[i] = family.kind == MetricKind::kGauge ? reported_.values[i] : 0.0;
@@ -133,6 +143,7 @@ void MetricsRecorder::report() {
       tell([&] { sink_->add(family.metric, 0, value); });
     }
   }
+  if (reported_.lora_requests) tell([&] { sink_->set_lora_requests(*reported_.lora_requests); });
   for (size_t i = 0; i < reported_.num_finished.size(); ++i) {
     const double num_finished = reported_.num_finished[i];
     if (num_finished > 0.0) tell([&] { sink_->add(Metric::kRequestSuccess, finish_label(i), num_finished); });

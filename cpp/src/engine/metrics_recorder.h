@@ -3,6 +3,7 @@
 
 #include <array>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "messages/engine_core_messages.h"
@@ -17,6 +18,8 @@ class MetricsRecorder {
  public:
   explicit MetricsRecorder(std::shared_ptr<MetricSink> sink) : sink_(std::move(sink)) {}
 
+  bool has_sink() const { return sink_ != nullptr; }
+
   // A completion got `num_tokens` tokens, perhaps none, in a step that ended at `now`: its timings advance.
   void record_output(RequestMetrics& metrics, const EngineCoreOutput& output, int32_t num_tokens,
                      int32_t num_prompt_tokens, double now);
@@ -27,6 +30,10 @@ class MetricsRecorder {
   void record_request_end(const SamplingParams& params, int32_t max_num_generation_tokens);
   // How the engine core stands after a step; nothing counts after its end.
   void record_stats(const SchedulerStats& stats);
+  // How many wait besides, for adapters that are being read.
+  void record_waiting_for_lora(int32_t num_reqs);
+  // Which adapters unfinished requests have.
+  void record_lora_requests(LoraRequestsInfo&& info);
   // The engine core has ended, and with it all that ran or waited.
   void record_end();
 
@@ -46,6 +53,7 @@ class MetricsRecorder {
     std::array<double, 5> num_finished{};      // by FinishReason
     std::array<double, 3> num_graph_steps{};   // by the metric's label
     std::vector<Observation> observations;
+    std::optional<LoraRequestsInfo> lora_requests;  // what has changed
   };
 
   double& value(Metric metric) { return recorded_.values[static_cast<size_t>(metric)]; }
@@ -54,8 +62,9 @@ class MetricsRecorder {
   void tell(const Call& call);
 
   const std::shared_ptr<MetricSink> sink_;
-  Record recorded_;       // since the last report; guarded by the front end's lock, like the next two
+  Record recorded_;       // since the last report; guarded by the front end's lock, like the next three
   SchedulerStats stats_;  // as last recorded
+  int32_t num_waiting_for_lora_ = 0;
   bool has_ended_ = false;
   Record reported_;                           // the reporting thread's, like what follows
   std::array<double, kNumMetrics> gauges_{};  // as the sink knows them

@@ -32,12 +32,16 @@ void OutputProcessor::add_request(EngineRequest&& request, const std::vector<Eng
   }
   for (size_t i = 0; i < state->children.size(); ++i) children_[state->children[i].id] = {state.get(), i};
   num_unfinished_tokens_ += state->num_tokens();
+  state->lora_id = children[0].lora_id;
+  if (state->lora_id != 0)
+    loras_.add(state->lora_id, children[0].lora_name, static_cast<int32_t>(children.size()));
   const auto [entry, inserted] = requests_.try_emplace(request.request_id, std::move(state));
   QUIRE_CHECK(inserted, "request ", request.request_id, " is already there");
 }
 
 void OutputProcessor::process_outputs(EngineCoreOutputs&& outputs, std::vector<RequestId>& to_abort) {
   metrics_.record_stats(outputs.scheduler_stats);
+  if (metrics_.has_sink()) loras_.set_running(outputs.running_loras);
   for (PromptLogprobsOutput& given : outputs.prompt_logprobs) {
     const auto found = children_.find(outputs.outputs.at(given.output_index).request_id);
     if (found == children_.end()) continue;
@@ -93,7 +97,7 @@ void OutputProcessor::append(State& state, Child& child, EngineCoreOutput& outpu
     }
     // Tokens past a stop string are dropped and not counted.
     if (find_stop_string(state, child)) {
-      children_.erase(child.id);
+      forget(state, child);
       if (output.finish_reason == FinishReason::kNone) to_abort.push_back(child.id);
       return;
     }
@@ -108,7 +112,12 @@ void OutputProcessor::append(State& state, Child& child, EngineCoreOutput& outpu
     out.error = std::move(output.error);
     if (output.stop_token_id) out.stop_reason = *output.stop_token_id;
   }
+  forget(state, child);
+}
+
+void OutputProcessor::forget(const State& state, const Child& child) {
   children_.erase(child.id);
+  if (state.lora_id != 0) loras_.remove(state.lora_id, 1);
 }
 
 // Looks for the earliest stop string in what is new. Found: cuts the text and finishes the completion.
@@ -242,10 +251,11 @@ bool OutputProcessor::finish_request(const std::string& request_id, FinishReason
     child.output.finish_reason = reason;
     child.output.error = error;
     child.changed = true;
-    children_.erase(child.id);
+    forget(state, child);
     to_abort.push_back(child.id);
     metrics_.record_finish(child.metrics, reason, state.num_prompt_tokens(), state.params, now);
   }
+  set_waits_for_lora(state, false);
   if (was_unfinished) record_end_of(state);
   deliver(state, deliveries);
   return true;
@@ -254,9 +264,33 @@ bool OutputProcessor::finish_request(const std::string& request_id, FinishReason
 void OutputProcessor::drop_request(const std::string& request_id) {
   const auto found = requests_.find(request_id);
   QUIRE_CHECK(found != requests_.end() && !found->second->changed, "request ", request_id, " is accepted");
-  for (const Child& child : found->second->children) children_.erase(child.id);
+  for (const Child& child : found->second->children) forget(*found->second, child);
+  set_waits_for_lora(*found->second, false);
   num_unfinished_tokens_ -= found->second->num_tokens();
   requests_.erase(found);
+}
+
+void OutputProcessor::begin_wait_for_lora(const std::string& request_id) {
+  set_waits_for_lora(*requests_.at(request_id), true);
+}
+
+void OutputProcessor::end_wait_for_lora(const std::string& request_id) {
+  set_waits_for_lora(*requests_.at(request_id), false);
+}
+
+void OutputProcessor::set_waits_for_lora(State& state, bool waits) {
+  if (state.waits_for_lora == waits) return;
+  state.waits_for_lora = waits;
+  const int32_t num_reqs = waits ? state.num_core_requests() : -state.num_core_requests();
+  num_waiting_for_lora_ += num_reqs;
+  num_tokens_waiting_for_lora_ += int64_t{num_reqs} * state.num_prompt_tokens();
+  metrics_.record_waiting_for_lora(num_waiting_for_lora_);
+}
+
+void OutputProcessor::begin_report() {
+  if (!metrics_.has_sink()) return;
+  if (auto changed = loras_.take_change()) metrics_.record_lora_requests(std::move(*changed));
+  metrics_.begin_report();
 }
 
 size_t OutputProcessor::num_kept_logprobs() const {

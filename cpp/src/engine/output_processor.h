@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "engine/lora_meter.h"
 #include "engine/metrics_recorder.h"
 #include "engine/reasoning_counter.h"
 #include "engine/stop_strings.h"
@@ -24,9 +25,10 @@ class OutputProcessor {
   // Null: no text, and nobody who is told what was measured.
   explicit OutputProcessor(std::shared_ptr<const Tokenizer> tokenizer,
                            std::shared_ptr<MetricSink> metric_sink = nullptr,
-                           ReasoningTokens reasoning_tokens = {})
+                           ReasoningTokens reasoning_tokens = {}, int32_t max_loras = 0)
       : tokenizer_(std::move(tokenizer)),
         reasoning_tokens_(std::move(reasoning_tokens)),
+        loras_(max_loras),
         metrics_(std::move(metric_sink)) {}
 
   // Opens a request, of which all but its id is taken, with one child in the engine core for each completion.
@@ -53,6 +55,16 @@ class OutputProcessor {
   void drop_request(const std::string& request_id);
 
   MetricsRecorder& metrics() { return metrics_; }
+  // Takes what was recorded since the last call, for metrics().report().
+  void begin_report();
+
+  // The engine core does not have a request yet: its adapter is being read. Until `end_wait_for_lora`, or its
+  // end.
+  void begin_wait_for_lora(const std::string& request_id);
+  void end_wait_for_lora(const std::string& request_id);
+  // Requests that the engine core does not have yet, and their prompt tokens.
+  int32_t num_waiting_for_lora() const { return num_waiting_for_lora_; }
+  int64_t num_tokens_waiting_for_lora() const { return num_tokens_waiting_for_lora_; }
 
   bool has_request(const std::string& request_id) const { return requests_.contains(request_id); }
   // Whether the request is there that it is one of.
@@ -81,6 +93,10 @@ class OutputProcessor {
   struct State {
     int32_t num_prompt_tokens() const { return static_cast<int32_t>(prompt_token_ids->size()); }
     int64_t num_tokens() const { return static_cast<int64_t>(prompt_token_ids->size() * children.size()); }
+    // What it is to the engine core at first: a search is one request there.
+    int32_t num_core_requests() const {
+      return params.beam_width > 1 ? 1 : static_cast<int32_t>(children.size());
+    }
     std::string request_id;
     std::shared_ptr<const std::string> prompt;
     std::shared_ptr<const std::vector<int32_t>> prompt_token_ids;
@@ -90,9 +106,14 @@ class OutputProcessor {
     int32_t num_cached_tokens = 0;
     std::shared_ptr<const std::vector<PositionLogprobs>> prompt_logprobs;  // what is to be delivered
     std::unique_ptr<const StopStrings> stop_strings;                       // of params.stop; null without any
+    LoraId lora_id = 0;
+    bool waits_for_lora = false;
     bool changed = false;
   };
 
+  // A completion ended.
+  void forget(const State& state, const Child& child);
+  void set_waits_for_lora(State& state, bool waits);
   void append(State& state, Child& child, EngineCoreOutput& output, std::span<const int32_t> new_token_ids,
               std::vector<RequestId>& to_abort);
   bool find_stop_string(State& state, Child& child);
@@ -109,6 +130,9 @@ class OutputProcessor {
   std::unordered_map<RequestId, std::pair<State*, size_t>> children_;
   std::vector<State*> changed_;  // since the last deliver()
   int64_t num_unfinished_tokens_ = 0;
+  int32_t num_waiting_for_lora_ = 0;
+  int64_t num_tokens_waiting_for_lora_ = 0;
+  LoraMeter loras_;
   MetricsRecorder metrics_;
 };
 

@@ -288,15 +288,17 @@ class LocalExecutor final : public Executor, private LoraLoader {
   std::vector<ExpertLoad> expert_loads() override { return ranks_[0]->worker().expert_loads(); }
 
  private:
-  LoadedLora load(LoraId id, const std::string& directory) override {
+  LoadedLora load(LoraId id, const std::string& directory, bool with_fingerprint) override {
     const LoraAdapter adapter = LoraAdapter::open(directory);
+    LoadedLora loaded{adapter.max_rank(), adapter.stamp(), ""};
     try {
       for (auto& rank : ranks_) rank->worker().load_lora(id, adapter);
+      if (with_fingerprint) loaded.fingerprint = adapter.fingerprint();
     } catch (...) {
       unload(id);
       throw;
     }
-    return {adapter.max_rank(), adapter.stamp()};
+    return loaded;
   }
   void unload(LoraId id) override {
     for (auto& rank : ranks_) rank->worker().unload_lora(id);

@@ -17,12 +17,14 @@ namespace {
 class Exchange final : public HttpExchange {
  public:
   Exchange(Engine& engine, std::shared_ptr<OutputQueue> queue, std::unique_ptr<HttpAnswer> answer,
-           std::vector<std::string> request_ids, SamplingParams sampling_params, bool is_stream)
+           std::vector<std::string> request_ids, SamplingParams sampling_params, std::string lora_name,
+           bool is_stream)
       : engine_(engine),
         queue_(std::move(queue)),
         answer_(std::move(answer)),
         request_ids_(std::move(request_ids)),
         sampling_params_(std::move(sampling_params)),
+        lora_name_(std::move(lora_name)),
         is_stream_(is_stream) {}
 
   bool is_stream() const override { return is_stream_; }
@@ -41,6 +43,7 @@ class Exchange final : public HttpExchange {
   RequestUsage usage() const override { return answer_->usage(); }
   RequestMetrics metrics() const override { return answer_->metrics(); }
   const SamplingParams& sampling_params() const override { return sampling_params_; }
+  const std::string& lora_name() const override { return lora_name_; }
   std::vector<FinishReason> finish_reasons() const override { return answer_->finish_reasons(); }
   std::string error() const override { return answer_->error(); }
 
@@ -50,6 +53,7 @@ class Exchange final : public HttpExchange {
   const std::unique_ptr<HttpAnswer> answer_;
   const std::vector<std::string> request_ids_;
   const SamplingParams sampling_params_;
+  const std::string lora_name_;
   const bool is_stream_;
 };
 
@@ -209,6 +213,7 @@ std::unique_ptr<HttpExchange> HttpApi::begin(HttpRoute route, std::string_view b
   const bool is_stream = options.body.stream;
   std::vector<std::string> ids = options.request_ids;
   SamplingParams params = requests.front().sampling_params;
+  std::string lora_name = requests.front().lora_name;
   const std::string other_model = options.body.other_model;
   auto answer = make_answer(route, std::move(options));
   try {
@@ -220,7 +225,7 @@ std::unique_ptr<HttpExchange> HttpApi::begin(HttpRoute route, std::string_view b
     throw;
   }
   return std::make_unique<Exchange>(engine, std::move(queue), std::move(answer), std::move(ids),
-                                    std::move(params), is_stream);
+                                    std::move(params), std::move(lora_name), is_stream);
 }
 
 std::string HttpApi::count_tokens(std::string_view body) const {

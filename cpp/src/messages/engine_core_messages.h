@@ -78,8 +78,10 @@ struct EngineCoreRequest {
   std::string user;             // whose share it counts to, under the "fair" policy
   std::string cache_salt;       // prefix blocks are shared only between equal salts
   std::string lora_name;
-  LoraId lora_id = 0;         // what computes with it besides the model; 0: nothing
-  uint32_t lora_version = 0;  // of what had this name: keys and values of others are not its own
+  LoraId lora_id = 0;  // what computes with it besides the model; 0: nothing
+  // Tells what has this name from what had it, or has it elsewhere: keys and values of others are not its
+  // own.
+  std::string lora_fingerprint;
   // Keeps the adapter where the workers find it; of this process.
   std::shared_ptr<const void> lora_use = {};
   std::vector<MultiModalFeature> mm_features;  // by offset, not overlapping
@@ -93,7 +95,7 @@ struct EngineCoreRequest {
   void fields(A& a) {
     a(request_id, prompt_token_ids, output_token_ids, sampling_params, seed, eos_token_ids,
       bad_words_token_ids, num_prompt_logprobs, priority, arrival_time, deadline, queue_deadline, user,
-      cache_salt, lora_name, lora_id, lora_version, mm_features, fork_of, awaits_forks);
+      cache_salt, lora_name, lora_id, lora_fingerprint, mm_features, fork_of, awaits_forks);
   }
 };
 
@@ -171,6 +173,17 @@ struct SchedulerStats {
   }
 };
 
+// Requests that run with an adapter.
+struct RunningLora {
+  LoraId lora_id = 0;
+  int32_t num_reqs = 0;
+
+  template <class A>
+  void fields(A& a) {
+    a(lora_id, num_reqs);
+  }
+};
+
 // All that one step produced. `engine_error` says that the engine core has ended, and why. The buffers of one
 // that is used again keep their memory.
 struct EngineCoreOutputs {
@@ -179,6 +192,7 @@ struct EngineCoreOutputs {
   std::vector<PromptLogprobsOutput> prompt_logprobs;
   std::vector<KVCacheEvent> kv_events;  // when they are asked for
   SchedulerStats scheduler_stats;
+  std::vector<RunningLora> running_loras;  // after the step; each adapter once
   double timestamp = 0.0;  // when the step had ended, of the clock of arrival_time; 0: there was none
   std::string engine_error;
 
@@ -188,6 +202,7 @@ struct EngineCoreOutputs {
     token_ids.clear();
     prompt_logprobs.clear();
     kv_events.clear();
+    running_loras.clear();
     engine_error.clear();
   }
   std::span<const int32_t> new_token_ids(const EngineCoreOutput& output) const {
@@ -196,7 +211,8 @@ struct EngineCoreOutputs {
 
   template <class A>
   void fields(A& a) {
-    a(outputs, token_ids, prompt_logprobs, kv_events, scheduler_stats, timestamp, engine_error);
+    a(outputs, token_ids, prompt_logprobs, kv_events, scheduler_stats, running_loras, timestamp,
+      engine_error);
   }
 };
 

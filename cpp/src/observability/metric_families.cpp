@@ -1,5 +1,7 @@
 #include "quire/metrics.h"
 
+#include <chrono>
+
 namespace quire {
 namespace {
 
@@ -248,10 +250,26 @@ std::vector<MetricFamily> make_families() {
 
 }  // namespace
 
+std::vector<std::pair<std::string, std::string>> LoraRequestsInfo::labels() const {
+  const auto joined = [](const std::vector<std::string>& names) {
+    std::string text;
+    for (const std::string& name : names) text.append(text.empty() ? "" : ",").append(name);
+    return text;
+  };
+  return {{"max_lora", std::to_string(max_lora)},
+          {"waiting_lora_adapters", joined(waiting_lora_adapters)},
+          {"running_lora_adapters", joined(running_lora_adapters)}};
+}
+
+double LoraRequestsInfo::time_of_day() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
 MetricSink::~MetricSink() = default;
 void MetricSink::attach() {}
 void MetricSink::detach() noexcept {}
 void MetricSink::set_cache_config(const CacheConfigInfo& /*info*/) {}
+void MetricSink::set_lora_requests(const LoraRequestsInfo& /*info*/) {}
 
 const std::vector<MetricFamily>& metric_families() {
   // Never destroyed: an engine that is still running when the process exits may look at it.

@@ -16,6 +16,7 @@ namespace {
 constexpr std::string_view kPrefix = "quire:";
 constexpr std::string_view kVLLMPrefix = "vllm:";
 constexpr std::string_view kCacheConfigInfo = "cache_config_info";
+const std::string_view kLoraRequestsInfo = std::string_view(LoraRequestsInfo::kName).substr(kPrefix.size());
 
 // Cells of a family: a counter's or a gauge's series, or a histogram's buckets, what is above them, and the
 // sum.
@@ -24,7 +25,7 @@ size_t num_cells(const MetricFamily& family) {
   return std::max<size_t>(family.label_values.size(), 1);
 }
 
-// Whether a name is one of metric_families(), or of what is told once, with either prefix.
+// Whether a name is one of metric_families(), or of what labels tell, with either prefix.
 bool is_engines(std::string_view name) {
   if (name.starts_with(kPrefix)) {
     name.remove_prefix(kPrefix.size());
@@ -34,7 +35,8 @@ bool is_engines(std::string_view name) {
     return false;
   }
   const auto& families = metric_families();
-  return name == kCacheConfigInfo || std::any_of(families.begin(), families.end(), [&](const auto& family) {
+  return name == kCacheConfigInfo || name == kLoraRequestsInfo ||
+         std::any_of(families.begin(), families.end(), [&](const auto& family) {
            return name == std::string_view(family.name).substr(kPrefix.size());
          });
 }
@@ -42,6 +44,17 @@ bool is_engines(std::string_view name) {
 }  // namespace
 
 struct PrometheusMetrics::Impl {
+  // One series, whose labels are what it tells.
+  struct InfoSeries {
+    void append(std::string& text, const std::string& name, std::string_view help) const {
+      if (labels.empty()) return;  // nothing was told
+      append_header(text, name, help, MetricKind::kGauge);
+      append_sample(text, name, labels, value);
+    }
+    std::string labels;
+    double value = 1.0;
+  };
+
   explicit Impl(const PrometheusOptions& given) : options(given) {
     const std::vector<std::string> names = {"model_name", "engine"};
     const std::vector<std::string> values = {options.model_name, options.engine};
@@ -92,7 +105,7 @@ struct PrometheusMetrics::Impl {
   std::atomic<bool> is_attached{false};
 
   mutable std::mutex mutex;  // guards what follows
-  std::string cache_config_labels;
+  InfoSeries cache_config, lora_requests;
   std::vector<std::shared_ptr<PrometheusFamily>> families;
 };
 
@@ -103,11 +116,12 @@ PrometheusMetrics::PrometheusMetrics(const PrometheusOptions& options) : impl_(n
 PrometheusMetrics::~PrometheusMetrics() = default;
 
 std::string PrometheusMetrics::render() const {
-  std::string cache_config_labels;
+  Impl::InfoSeries cache_config, lora_requests;
   std::vector<std::shared_ptr<PrometheusFamily>> families;
   {
     const std::lock_guard lock(impl_->mutex);
-    cache_config_labels = impl_->cache_config_labels;
+    cache_config = impl_->cache_config;
+    lora_requests = impl_->lora_requests;
     families = impl_->families;
   }
   std::string text;
@@ -115,10 +129,8 @@ std::string PrometheusMetrics::render() const {
   for (const std::string_view prefix : {kPrefix, kVLLMPrefix}) {
     if (!(prefix == kPrefix ? impl_->options.quire_names : impl_->options.alias_vllm)) continue;
     impl_->render_engine(text, prefix);
-    if (cache_config_labels.empty()) continue;
-    const std::string name = std::string(prefix).append(kCacheConfigInfo);
-    append_header(text, name, "How the KV cache was made", MetricKind::kGauge);
-    append_sample(text, name, cache_config_labels, 1.0);
+    cache_config.append(text, std::string(prefix).append(kCacheConfigInfo), "How the KV cache was made");
+    lora_requests.append(text, std::string(prefix).append(kLoraRequestsInfo), LoraRequestsInfo::kHelp);
   }
   for (const auto& family : families) family->render(text);
   return text;
@@ -153,7 +165,8 @@ void PrometheusMetrics::detach() noexcept {
     if (family.kind == MetricKind::kGauge) set(family.metric, 0.0);
   {
     const std::lock_guard lock(impl_->mutex);
-    impl_->cache_config_labels.clear();
+    impl_->cache_config = {};
+    impl_->lora_requests = {};
   }
   impl_->is_attached = false;
 }
@@ -169,7 +182,18 @@ void PrometheusMetrics::set_cache_config(const CacheConfigInfo& info) {
       std::to_string(info.block_size),     info.cache_dtype,        std::to_string(info.num_gpu_blocks),
       boolean(info.enable_prefix_caching), boolean(info.is_shared), utilization};
   const std::lock_guard lock(impl_->mutex);
-  impl_->cache_config_labels = impl_->base_labels + ',' + label_text(names, values);
+  impl_->cache_config.labels = impl_->base_labels + ',' + label_text(names, values);
+}
+
+void PrometheusMetrics::set_lora_requests(const LoraRequestsInfo& info) {
+  std::vector<std::string> names, values;
+  for (auto& [name, value] : info.labels()) {
+    names.push_back(name);
+    values.push_back(value);
+  }
+  const std::lock_guard lock(impl_->mutex);
+  impl_->lora_requests = {impl_->base_labels + ',' + label_text(names, values),
+                          LoraRequestsInfo::time_of_day()};
 }
 
 void PrometheusMetrics::add(Metric metric, size_t label, double amount) {

@@ -11,8 +11,8 @@ namespace quire {
 namespace {
 
 // What blocks of a prefix are named by beside its tokens. What had a name before is not what has it now.
-std::string lora_key(const std::string& name, uint32_t version) {
-  return version == 0 ? name : name + '\0' + std::to_string(version);
+std::string lora_key(const std::string& name, const std::string& fingerprint) {
+  return fingerprint.empty() ? name : name + '\0' + fingerprint;
 }
 
 }  // namespace
@@ -59,6 +59,7 @@ Request::Request(EngineCoreRequest&& request, int32_t hash_block_size, const Has
       seed_(request.seed),
       mm_features_(std::move(request.mm_features)),
       lora_name_(std::move(request.lora_name)),
+      lora_fingerprint_(std::move(request.lora_fingerprint)),
       lora_id_(request.lora_id),
       lora_use_(std::move(request.lora_use)),
       cache_salt_(std::move(request.cache_salt)),
@@ -68,7 +69,7 @@ Request::Request(EngineCoreRequest&& request, int32_t hash_block_size, const Has
       priority_(request.priority),
       arrival_time_(request.arrival_time),
       deadline_(request.deadline),
-      hash_chain_(hash_seed, lora_key(lora_name_, request.lora_version), cache_salt_),
+      hash_chain_(hash_seed, lora_key(lora_name_, lora_fingerprint_), cache_salt_),
       root_hash_(hash_chain_.name()),
       recorded_hashes_(std::move(recorded_hashes)) {
   if (request.num_prompt_logprobs) {

@@ -64,6 +64,7 @@ class Request {
   const std::vector<int32_t>& eos_token_ids() const { return *eos_token_ids_; }
   const std::vector<MultiModalFeature>& mm_features() const { return mm_features_; }
   const std::string& lora_name() const { return lora_name_; }
+  const std::string& lora_fingerprint() const { return lora_fingerprint_; }
   LoraId lora_id() const { return lora_id_; }  // 0: none
   // Whether its adapter has to stay in its slot.
   bool holds_lora() const { return holds_lora_; }
@@ -275,7 +276,7 @@ class Request {
   std::unique_ptr<PromptLogprobs> prompt_logprobs_;  // null: not wanted, or given
   uint64_t seed_;
   std::vector<MultiModalFeature> mm_features_;
-  std::string lora_name_;
+  std::string lora_name_, lora_fingerprint_;
   LoraId lora_id_;
   std::shared_ptr<const void> lora_use_;
   std::string cache_salt_;

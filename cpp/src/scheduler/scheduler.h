@@ -114,6 +114,8 @@ class Scheduler {
   const LoraManager& lora_manager() const { return loras_; }
   const SchedulerConfig& config() const { return config_; }
   SchedulerStats stats() const;
+  // By adapter, in the order in which the first request of each began. `out` is overwritten.
+  void count_running_loras(std::vector<RunningLora>& out) const;
 
   // For the flight recorder: everything the scheduler knows. Grammars are no part of it but that a request
   // waits for one, nor is what a KV connector knows.

@@ -289,6 +289,7 @@ KVConnectorRequest Scheduler::connector_view(const Request& request) {
   view.token_ids = request.token_ids();
   view.num_prompt_tokens = request.num_prompt_tokens();
   view.lora_name = request.lora_name();
+  view.lora_fingerprint = request.lora_fingerprint();
   view.cache_salt = request.cache_salt();
   view.mm_features = request.mm_features();
   view.block_hashes = connector_hashes_;
@@ -329,6 +330,20 @@ SchedulerStats Scheduler::stats() const {
   stats.time_per_step = step_time_model_.time_per_step();
   stats.time_per_token = step_time_model_.time_per_token();
   return stats;
+}
+
+void Scheduler::count_running_loras(std::vector<RunningLora>& out) const {
+  out.clear();
+  if (loras_.max_loras() == 0) return;  // there are no adapters, and nothing to look for
+  for (const Request* request : running_) {
+    if (request->lora_id() == 0 || !request->is_running()) continue;
+    const auto found = std::ranges::find(out, request->lora_id(), &RunningLora::lora_id);
+    if (found == out.end()) {
+      out.push_back({request->lora_id(), 1});
+    } else {
+      ++found->num_reqs;
+    }
+  }
 }
 
 namespace {

@@ -8,6 +8,7 @@
 #include <limits>
 #include <map>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <utility>
 
@@ -304,6 +305,25 @@ void check_files(const std::string& directory, const fs::path& config, const fs:
                                        : ""));
 }
 
+constexpr int64_t kPieceBytes = 1 << 20;
+
+void add_number(Sha256& hash, int64_t number) { hash.add(std::as_bytes(std::span(&number, 1))); }
+
+void add_values(Sha256& hash, const Checkpoint& checkpoint, const TensorView& tensor) {
+  for (int i = 0; i < tensor.rank; ++i) add_number(hash, tensor.shape[i]);
+  hash.add_field(dtype_name(tensor.dtype));
+  const auto value_bytes = static_cast<int64_t>(dtype_bytes(tensor.dtype));
+  std::vector<std::byte> piece(static_cast<size_t>(std::min(kPieceBytes, tensor.numel() * value_bytes)));
+  const std::byte* from = tensor.as<std::byte>();
+  for (int64_t left = tensor.numel(); left > 0;) {
+    const int64_t count = std::min(left, kPieceBytes / value_bytes);
+    checkpoint.read(from, tensor.dtype, count, piece.data());
+    hash.add(std::span(piece).first(static_cast<size_t>(count * value_bytes)));
+    from += count * value_bytes;
+    left -= count;
+  }
+}
+
 std::string hash_text(const std::string& text) {
   std::string words;
   for (const uint32_t word : Sha256().add(text).finish()) words += std::to_string(word) + ' ';
@@ -311,6 +331,21 @@ std::string hash_text(const std::string& text) {
 }
 
 }  // namespace
+
+std::string LoraAdapter::fingerprint() const {
+  Sha256 hash;
+  for (const LoraAdapterModule& module : modules_) {
+    hash.add_field(module.name);
+    hash.add(std::as_bytes(std::span(&module.scale, 1)));
+    add_values(hash, checkpoint_, module.a);
+    add_values(hash, checkpoint_, module.b);
+  }
+  std::string text;
+  constexpr const char* kDigits = "0123456789abcdef";
+  for (const uint32_t word : hash.finish())
+    for (int shift = 28; shift >= 0; shift -= 4) text += kDigits[word >> shift & 15];
+  return text;
+}
 
 LoraAdapter LoraAdapter::open(const std::string& directory) {
   const fs::path config_path = fs::path(directory) / "adapter_config.json";

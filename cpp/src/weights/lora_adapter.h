@@ -42,6 +42,9 @@ class LoraAdapter {
   const Checkpoint& checkpoint() const { return checkpoint_; }
   // The same as long as nobody has changed the config or written the tensors' file.
   const std::string& stamp() const { return stamp_; }
+  // What it computes, as text: the same for the same modules, scales and values, wherever they lie. Reads all
+  // of it, and throws as Checkpoint::read.
+  std::string fingerprint() const;
 
  private:
   explicit LoraAdapter(Checkpoint checkpoint) : checkpoint_(std::move(checkpoint)) {}

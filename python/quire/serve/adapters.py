@@ -13,7 +13,7 @@ from quire.async_llm import AsyncLLM
 from quire.engine_operations import EngineOperations
 from quire.lora import LoRARequest
 from quire.serve.config import ServeConfig
-from quire.values import describe, path_value, text_value
+from quire.values import bool_value, describe, path_value, text_value
 
 _LOGGER = logging.getLogger("quire.serve")
 
@@ -55,22 +55,27 @@ class Adapters:
             path = path_value("lora_path", _given_text(body, "lora_path", "a directory as PEFT saves them"))
             if len(path.encode()) > _MAX_PATH_BYTES:
                 raise ValueError(f"lora_path must have at most {_MAX_PATH_BYTES} bytes")
-            _check_is_false(body, "load_inplace", "unload the adapter, and load it anew")
-            _check_is_false(body, "is_3d_lora_weight", "adapters do not change experts")
+            in_place = _given_flag(body, "load_inplace")
+            if _given_flag(body, "is_3d_lora_weight"):
+                raise ValueError("is_3d_lora_weight is not supported: adapters do not change experts")
             self._check_is_enabled()
             if name in self._model_names:
                 raise ValueError(f"lora_name '{name:.200}' is the model's own; choose another")
         except (ValueError, TypeError) as error:
             return _refusal(error)
         async with self._loading:
-            if name in self.paths():
-                return _refusal(ValueError(f"lora_name '{name:.200}' is loaded already; unload it first"))
-            self._paths[name] = path
+            is_there = name in self.paths()
+            if is_there and not in_place:
+                text = f"lora_name '{name:.200}' is loaded already; unload it first, or set load_inplace"
+                return _refusal(ValueError(text))
+            if not is_there:
+                self._paths[name] = path
             is_loaded = False
             try:
                 loop = asyncio.get_running_loop()
-                await loop.run_in_executor(None, self._load, name, path)
+                await loop.run_in_executor(None, self._load, name, path, in_place)
                 is_loaded = True
+                self._paths[name] = path
             except FileNotFoundError as error:
                 return _core.HttpError(404, str(error), param="lora_path", code="adapter_not_found")
             except ValueError as error:
@@ -78,17 +83,18 @@ class Adapters:
             except MemoryError as error:
                 return _core.HttpError(503, str(error))
             finally:
-                if not is_loaded:
+                if not is_loaded and not is_there:
                     del self._paths[name]
         _LOGGER.info("adapter '%s' loaded", name)
         return f"Success: '{name}' is loaded."
 
-    def _load(self, name: str, path: str) -> None:
+    def _load(self, name: str, path: str, in_place: bool) -> None:
         directory = self._resolve(path)
         if not os.path.isdir(directory):
             raise FileNotFoundError(f"lora_path '{path:.200}' is no directory that there is")
         try:
-            EngineOperations.add_lora(self._llm, LoRARequest(name, lora_path=directory))
+            adapter = LoRARequest(name, lora_path=directory, load_inplace=in_place)
+            EngineOperations.add_lora(self._llm, adapter)
         except ValueError as error:
             text = str(error).replace(directory, path)  # the root is nobody's business
             raise ValueError(text if text.startswith("lora_") else f"lora_path {text}") from None
@@ -141,12 +147,9 @@ def _given_text(body: Mapping[str, Any], name: str, meaning: str) -> str:
     return text_value(name, value)
 
 
-def _check_is_false(body: Mapping[str, Any], name: str, instead: str) -> None:
+def _given_flag(body: Mapping[str, Any], name: str) -> bool:
     value = body.get(name)
-    if value is not None and not isinstance(value, bool):
-        raise TypeError(f"{name} must be a bool, got {describe(value)}")
-    if value:
-        raise ValueError(f"{name} is not supported: {instead}")
+    return value is not None and bool_value(name, value)
 
 
 def _refusal(error: Exception) -> _core.HttpError:

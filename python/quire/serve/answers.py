@@ -115,6 +115,8 @@ def _fields_of(exchange: _core.HttpExchange) -> dict[str, Any]:
         "num_cached_tokens": usage.num_cached_tokens,
         "num_generation_tokens": usage.num_generation_tokens,
     }
+    if exchange.lora_name:
+        fields["lora_name"] = exchange.lora_name
     if metrics.first_token_time > 0:
         fields["queue_seconds"] = metrics.queued_time
         fields["time_to_first_token_seconds"] = metrics.first_token_latency

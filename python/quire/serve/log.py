@@ -36,6 +36,7 @@ FIELDS = (
     "route",
     "status",
     "model",
+    "lora_name",
     "stream",
     "duration_seconds",
     "queue_seconds",

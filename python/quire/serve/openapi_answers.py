@@ -138,7 +138,7 @@ _BODIES = {
         "lora_name lora_path",
         lora_name=_TEXT,
         lora_path=_TEXT,
-        load_inplace={"const": False},
+        load_inplace={"type": "boolean"},
         is_3d_lora_weight={"const": False},
     ),
     "/v1/unload_lora_adapter": _object("lora_name", lora_name=_TEXT, lora_int_id={"type": "integer"}),

@@ -199,7 +199,7 @@ class RequestTracer:
             tracestate=headers.get("tracestate"),
             arrival_time=arrival_time,
             finish_time=time.monotonic(),
-            attributes={"http.route": route},
+            attributes={"http.route": route, **_attributes_of_lora(exchange.lora_name)},
         )
 
     def shutdown(self, timeout: float | None = None) -> None:
@@ -278,6 +278,13 @@ def _attributes_of_params(params: SamplingParams | None) -> dict[str, Any]:
     if params.max_tokens is not None and params.max_tokens < _NO_LIMIT:
         values["gen_ai.request.max_tokens"] = params.max_tokens
     return values
+
+
+def _attributes_of_lora(lora_name: str) -> dict[str, str]:
+    if not lora_name:
+        return {}
+    # Answers have the adapter's name as their model's.
+    return {"gen_ai.request.lora_name": lora_name, "gen_ai.response.model": lora_name}
 
 
 def _import_api() -> tuple[Any, Any]:

@@ -26,6 +26,7 @@ TEST(CApiTest, TheFirstVersionsStructsStayAsTheyAre) {
   EXPECT_EQ(kFirstEventSize, offsetof(quire_event, finished) + sizeof(int32_t));
   EXPECT_EQ(kFirstSubmissionSize, offsetof(quire_submission, user_data) + sizeof(void*));
   EXPECT_EQ(kFirstStatsSize, offsetof(quire_engine_stats, kv_cache_usage) + sizeof(double));
+  EXPECT_EQ(kFirstLoraSize, offsetof(quire_lora, load_inplace) + sizeof(int32_t));
   EXPECT_EQ(offsetof(quire_event, json), 16U);
   EXPECT_EQ(offsetof(quire_submission, callback), 56U);
   EXPECT_EQ(offsetof(quire_engine_stats, kv_cache_usage), 80U);

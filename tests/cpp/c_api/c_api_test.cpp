@@ -137,6 +137,77 @@ TEST(CApiEngineTest, MessagesAndIdsAreAnsweredToo) {
   EXPECT_EQ(quire_engine_destroy(engine), QUIRE_OK);
 }
 
+quire_lora lora_of(const char* name, const char* path) {
+  quire_lora lora{};
+  lora.struct_size = sizeof lora;
+  lora.name = name;
+  lora.path = path;
+  return lora;
+}
+
+Json loras_of(quire_engine engine) {
+  const char* json = nullptr;
+  EXPECT_EQ(quire_list_loras(engine, &json), QUIRE_OK) << quire_last_error();
+  return Json::parse(json);
+}
+
+TEST(CApiEngineTest, AdaptersComeAndGo) {
+  const quire_engine engine = make_engine(R"({"num_threads": 1, "enable_lora": true})");
+  quire_lora lora = lora_of("mine", "tests/python/data/adapters/sailor");
+  lora.int_id = 5;
+  const auto answer = [&] {
+    const char* params = R"({"temperature": 0, "max_tokens": 16, "lora_name": "mine"})";
+    const Answer whole = poll_all(submit(engine, submission_of("Once upon a time", params)));
+    return text_in(Json::parse(whole.events.at(0)));
+  };
+  EXPECT_EQ(quire_add_lora(engine, &lora), QUIRE_OK) << quire_last_error();
+  const std::string sailor = answer();
+  EXPECT_EQ(quire_pin_lora(engine, "mine"), QUIRE_OK);
+  const Json expected = {{"lora_name", "mine"}, {"lora_int_id", 5},  {"lora_path", lora.path}, {"rank", 4},
+                         {"is_loaded", true},   {"is_pinned", true}, {"num_requests", 0}};
+  for (int i = 0; i < 1000 && loras_of(engine).at(0) != expected; ++i)  // until the request has let go
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  EXPECT_EQ(loras_of(engine), Json::array({expected}));
+  EXPECT_EQ(quire_add_lora(engine, &lora), QUIRE_OK) << "once more is nothing";
+
+  lora.path = "tests/python/data/adapters/json";
+  EXPECT_EQ(quire_add_lora(engine, &lora), QUIRE_INVALID_ARGUMENT);
+  lora.load_inplace = 1;
+  EXPECT_EQ(quire_add_lora(engine, &lora), QUIRE_OK) << quire_last_error();
+  EXPECT_NE(answer(), sailor);
+  EXPECT_EQ(quire_remove_lora(engine, "mine"), QUIRE_OK);
+  EXPECT_EQ(loras_of(engine), Json::array());
+  EXPECT_EQ(quire_engine_destroy(engine), QUIRE_OK);
+}
+
+TEST(CApiEngineTest, AnAdapterThatCannotBeIsRefused) {
+  const quire_engine engine = make_engine(R"({"num_threads": 1, "enable_lora": true})");
+  const auto refused = [&](const quire_lora& lora, const char* said) {
+    EXPECT_EQ(quire_add_lora(engine, &lora), QUIRE_INVALID_ARGUMENT);
+    EXPECT_NE(std::string_view(quire_last_error()).find(said), std::string_view::npos) << quire_last_error();
+  };
+  refused(lora_of(nullptr, "x"), "name is missing");
+  refused(lora_of("", "x"), "name is missing");
+  refused(lora_of("\xFF", "x"), "name is not valid UTF-8 at byte 0");
+  refused(lora_of("x", nullptr), "path is missing");
+  refused(lora_of("x", ""), "lora_path is empty");
+  refused(lora_of("x", "/no/such/directory"), "there is no such directory");
+  EXPECT_EQ(quire_add_lora(engine, nullptr), QUIRE_INVALID_ARGUMENT);
+  EXPECT_EQ(quire_list_loras(engine, nullptr), QUIRE_INVALID_ARGUMENT);
+  for (const auto call : {quire_remove_lora, quire_pin_lora}) {
+    EXPECT_EQ(call(engine, "x"), QUIRE_INVALID_ARGUMENT);
+    EXPECT_STREQ(quire_last_error(), "name 'x' is no adapter's; quire_list_loras has them");
+    EXPECT_EQ(call(engine, nullptr), QUIRE_INVALID_ARGUMENT);
+    EXPECT_EQ(call(0, "x"), QUIRE_INVALID_ARGUMENT);
+  }
+  EXPECT_EQ(loras_of(engine), Json::array());
+  const quire_engine plain = make_engine();
+  const quire_lora lora = lora_of("x", "tests/python/data/adapters/sailor");
+  EXPECT_EQ(quire_add_lora(plain, &lora), QUIRE_INVALID_ARGUMENT);
+  EXPECT_STREQ(quire_last_error(), "the engine has no adapters: set enable_lora");
+  for (const quire_engine each : {engine, plain}) EXPECT_EQ(quire_engine_destroy(each), QUIRE_OK);
+}
+
 TEST(CApiEngineTest, WhatIsWrongIsSaidAndChangesNothing) {
   const quire_engine engine = make_engine();
   quire_request request = 7;

@@ -30,6 +30,20 @@ TEST(AdmissionTest, RequestsAreCountedTogether) {
   EXPECT_SAYS(refusal(config, state, {{5, 4}}), "ask for fewer at once");
 }
 
+TEST(AdmissionTest, WhoWaitsForAnAdapterWaitsWhoeverRuns) {
+  EngineConfig config;
+  config.max_waiting_requests = 2;
+  config.max_num_seqs = 8;
+  AdmissionState state;
+  state.num_waiting_for_lora = 1;
+  const AdmissionRequest begins{5}, waits{5, 1, 0, /*waits_for_lora=*/true};
+  EXPECT_EQ(refusal(config, state, {begins, waits, begins}), "");
+  EXPECT_SAYS(refusal(config, state, {waits, waits}), "0 requests run, 1 wait, 2 more would exceed");
+  state.num_waiting_for_lora = 2;
+  EXPECT_EQ(refusal(config, state, {}), "");
+  EXPECT_SAYS(refusal(config, state, {waits}), "2 wait, 1 more would exceed max_waiting_requests 2");
+}
+
 TEST(AdmissionTest, PromptTokensAreCountedOnceForEachCompletion) {
   EngineConfig config;
   config.max_queued_tokens = 100;

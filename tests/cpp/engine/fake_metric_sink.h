@@ -6,6 +6,7 @@
 #include <array>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <utility>
 
 #include "quire/metrics.h"
@@ -38,7 +39,16 @@ class FakeMetricSink : public MetricSink {
     histogram.count += count;
     ++histogram.num_calls;
   }
+  void set_lora_requests(const LoraRequestsInfo& info) override {
+    const std::lock_guard lock(mutex_);
+    EXPECT_NE(lora_requests_, info) << "it has not changed";
+    lora_requests_ = info;
+  }
 
+  std::optional<LoraRequestsInfo> lora_requests() const {
+    const std::lock_guard lock(mutex_);
+    return lora_requests_;
+  }
   double counter(Metric metric, size_t label = 0) const { return find(counters_, {metric, label}); }
   double finished(const std::string& reason) const {
     const auto& labels = metric_families()[static_cast<size_t>(Metric::kRequestSuccess)].label_values;
@@ -71,6 +81,7 @@ class FakeMetricSink : public MetricSink {
   std::map<std::pair<Metric, size_t>, double> counters_;
   std::map<Metric, Gauge> gauges_;
   std::map<Metric, Histogram> histograms_;
+  std::optional<LoraRequestsInfo> lora_requests_;
 };
 
 }  // namespace quire

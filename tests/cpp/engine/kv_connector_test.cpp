@@ -34,6 +34,7 @@ constexpr int kNumRounds = kSanitized ? 1 : 2;
 struct SharedWithConnectors {
   std::shared_ptr<HostMemoryStore> store;
   std::atomic<int> num_questions{0}, num_loads{0}, num_layers_saved{0};
+  std::string fingerprint;            // of the request that was asked about last
   std::atomic<int> failing_load{-1};  // this one does not find what it was to load; counted from 0
 };
 SharedWithConnectors& shared() {
@@ -46,6 +47,7 @@ class CountingScheduler final : public HostMemoryScheduler {
   using HostMemoryScheduler::HostMemoryScheduler;
   std::optional<KVConnectorMatch> get_num_new_matched_tokens(const KVConnectorRequest& request,
                                                              int32_t num_computed_tokens) override {
+    shared().fingerprint = request.lora_fingerprint;
     // Every third question is answered at the next step.
     if (++shared().num_questions % 3 == 0) return std::nullopt;
     return HostMemoryScheduler::get_num_new_matched_tokens(request, num_computed_tokens);
@@ -194,6 +196,39 @@ class KVConnectorTest : public testing::Test {
     EXPECT_EQ(shared().num_loads, static_cast<int>(4 * ranks));
   }
 };
+
+// A store has the blocks of all of them; what a name stands for differs.
+TEST_F(KVConnectorTest, BlocksOfAnAdapterAreThoseOfItsFilesAndNotOfItsName) {
+  EngineConfig with_adapters = config();
+  with_adapters.enable_lora = true;
+  EngineRequest prompt = request(70);
+  prompt.lora_name = "mine";
+  const auto hits = [&](const std::string& directory, std::string* told = nullptr) {
+    Engine engine(with_adapters);
+    engine.add_lora({"mine", 0, directory});
+    run(engine, prompt);
+    if (told != nullptr) *told = shared().fingerprint;
+    return engine.stats().external_prefix_cache_hits;
+  };
+  const std::string trained = "tests/python/data/adapters/";
+  const auto copy = std::filesystem::path(testing::TempDir()) / "copy_of_sailor";
+  std::filesystem::remove_all(copy);
+  std::filesystem::copy(trained + "sailor", copy);
+  std::string sailor, json, copied;
+  EXPECT_EQ(hits(trained + "sailor", &sailor), 0U);
+  wait_for_blocks(5);
+  EXPECT_EQ(hits(trained + "json", &json), 0U);
+  wait_for_blocks(10);
+  EXPECT_EQ(hits(copy.string(), &copied), 64U);
+  EXPECT_EQ(sailor.size(), 64U);
+  EXPECT_EQ(sailor, copied);
+  EXPECT_NE(sailor, json);
+  prompt.lora_name.clear();
+  std::string none = "?";
+  EXPECT_EQ(hits(trained + "sailor", &none), 0U);
+  EXPECT_EQ(none, "");
+  std::filesystem::remove_all(copy);
+}
 
 class KVConnectorCasesTest : public KVConnectorTest, public testing::WithParamInterface<Case> {
  protected:

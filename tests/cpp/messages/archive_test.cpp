@@ -31,7 +31,7 @@ EngineCoreRequest sample_request() {
   request.cache_salt = "salt";
   request.lora_name = "lora";
   request.lora_id = 6;
-  request.lora_version = 2;
+  request.lora_fingerprint = "2f";
   return request;
 }
 
@@ -63,7 +63,7 @@ TEST(ArchiveTest, ARequestComesBackAsItWas) {
   EXPECT_EQ(received.cache_salt, "salt");
   EXPECT_EQ(received.lora_name, "lora");
   EXPECT_EQ(received.lora_id, 6U);
-  EXPECT_EQ(received.lora_version, 2U);
+  EXPECT_EQ(received.lora_fingerprint, "2f");
 }
 
 TEST(ArchiveTest, EverySamplingFieldRoundTrips) {
@@ -121,6 +121,7 @@ TEST(ArchiveTest, EveryMessageRoundTrips) {
   outputs.prompt_logprobs = {{0, {{}, {{4, -2.0F, 7}}}}};
   outputs.kv_events.push_back({KVCacheEventKind::kBlockStored, 1, {{1, 2}}, {3, 4}, {5, 6}, 2, "lora"});
   outputs.scheduler_stats.num_steps = 9;
+  outputs.running_loras = {{7, 2}};
   outputs.engine_error = "gone";
   expect_round_trip(outputs);
 }

@@ -230,7 +230,7 @@ void ScenarioRunner::add(const ScenarioLine& line) {
   request.cache_salt = line.text("cache_salt");
   request.lora_name = line.text("lora_name");
   request.lora_id = static_cast<LoraId>(line.number("lora", 0));
-  request.lora_version = static_cast<uint32_t>(line.number("lora_version", 0));
+  request.lora_fingerprint = line.text("lora_fingerprint");
   // images=cat@4+6: an input called cat, at token 4, of 6 embeddings.
   for (const std::string& image : split(line.text("images"), ',')) {
     const size_t at = image.find('@');

@@ -306,8 +306,8 @@ TRITONSERVER_Error* TRITONBACKEND_OutputBuffer(TRITONBACKEND_Output* output, voi
   const int refused_from = response->factory->client->refused_from;
   if (refused_from >= 0 && response->index >= refused_from) {
     response->refused = true;
-    return new_error(TRITONSERVER_ERROR_INVALID_ARG,
-                     "shared memory is too small for output '" + output->name + "'");
+    return make_error(TRITONSERVER_ERROR_INVALID_ARG,
+                      "shared memory is too small for output '" + output->name + "'");
   }
   if (TRITONSERVER_Error* injected = Faults::instance().hit(__func__)) {
     response->refused = true;

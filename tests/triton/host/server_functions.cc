@@ -25,7 +25,7 @@ extern "C" {
 // ---- errors, logs, messages ----
 
 TRITONSERVER_Error* TRITONSERVER_ErrorNew(TRITONSERVER_Error_Code code, const char* message) {
-  return new_error(code, message);
+  return make_error(code, message);
 }
 
 void TRITONSERVER_ErrorDelete(TRITONSERVER_Error* error) { ledger().end(error, __func__); }
@@ -183,7 +183,7 @@ TRITONSERVER_Error* TRITONSERVER_ServerUnloadModel(TRITONSERVER_Server* server, 
 
 TRITONSERVER_Error* TRITONSERVER_ServerIsLive(TRITONSERVER_Server* server, bool* live) {
   ledger().use(server, __func__);
-  if (!server->live) return new_error(TRITONSERVER_ERROR_UNAVAILABLE, "the server exits");
+  if (!server->live) return make_error(TRITONSERVER_ERROR_UNAVAILABLE, "the server exits");
   *live = true;
   return nullptr;
 }

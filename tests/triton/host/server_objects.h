@@ -124,7 +124,7 @@ struct ClientEnd {
   std::atomic<int> refused_from{-1};
 };
 
-inline TRITONSERVER_Error* new_error(TRITONSERVER_Error_Code code, const std::string& message) {
+inline TRITONSERVER_Error* make_error(TRITONSERVER_Error_Code code, const std::string& message) {
   return ledger().make<TRITONSERVER_Error>(code, message);
 }
 

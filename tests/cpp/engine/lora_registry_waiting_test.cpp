@@ -1,0 +1,148 @@
+// Who waits for an adapter to be read.
+#include <optional>
+
+#include "engine/lora_registry_rig.h"
+
+namespace quire {
+namespace {
+
+using LoraRegistryWaitingTest = LoraRegistryTest;
+
+TEST_F(LoraRegistryWaitingTest, WhoseTimeIsOverIsToldAndTheOthersGoOn) {
+  for (const char* name : {"a", "b", "c", "d"}) add(name);
+  auto a = std::make_optional<LoraWaiter>(registry, "a"), b = std::make_optional<LoraWaiter>(registry, "b");
+  EXPECT_EQ(a->wait(), "");
+  EXPECT_EQ(b->wait(), "");
+  const auto in_ms = [](int ms) { return LoraRegistry::Clock::now() + std::chrono::milliseconds(ms); };
+  LoraWaiter late(registry, "c", in_ms(30)), later(registry, "c", in_ms(60)), stays(registry, "c"),
+      alone(registry, "d", in_ms(45)), passed(registry, "d", in_ms(-1));
+  EXPECT_EQ(passed.wait(), LoraRegistry::kTimeIsOver);
+  EXPECT_EQ(late.wait(), LoraRegistry::kTimeIsOver);
+  EXPECT_EQ(alone.wait(), LoraRegistry::kTimeIsOver);
+  EXPECT_EQ(later.wait(), LoraRegistry::kTimeIsOver);
+  EXPECT_FALSE(stays.is_told());
+  const int num_loads = loader.num_loads;
+  a.reset();
+  EXPECT_EQ(stays.wait(), "");
+  EXPECT_EQ(loader.num_loads, num_loads + 1);  // nobody waits for d any more
+  LoraWaiter again(registry, "d", in_ms(60'000));
+  b.reset();
+  EXPECT_EQ(again.wait(), "");
+}
+
+TEST_F(LoraRegistryWaitingTest, WhatIsInMemoryIsNotWaitedFor) {
+  add("a");
+  const LoraWaiter waiter(registry, "a");
+  EXPECT_TRUE(waiter.was_there);
+  EXPECT_FALSE(waiter.is_told());
+  EXPECT_EQ(loader.num_loads, 1);
+}
+
+TEST_F(LoraRegistryWaitingTest, WhoWaitsForTheSameIsToldAtTheSameTimeInOrder) {
+  for (const char* name : {"a", "b", "c"}) add(name);
+  auto b = registry.use("b"), c = registry.use("c");
+  std::vector<int> order;
+  std::promise<void> last;
+  const auto a = registry.use("a");
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_FALSE(registry.is_loaded(*a, [&, i](const std::string& error) {
+      EXPECT_EQ(error, "");
+      order.push_back(i);
+      if (i == 2) last.set_value();
+    }));
+  }
+  b.reset();
+  last.get_future().wait();
+  EXPECT_EQ(order, (std::vector{0, 1, 2}));
+  EXPECT_EQ(loader.num_loads, 4);
+}
+
+TEST_F(LoraRegistryWaitingTest, WhoWaitsForRoomGetsItsTurnWhenAnotherEnds) {
+  for (const char* name : {"a", "b", "c", "d"}) add(name);
+  auto c = registry.use("c"), d = registry.use("d");
+  LoraWaiter a(registry, "a"), b(registry, "b");
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_FALSE(a.was_there || a.is_told());
+  c.reset();
+  EXPECT_EQ(a.wait(), "");
+  EXPECT_FALSE(b.is_told());
+  EXPECT_EQ(names(), "a+b-c-d+");
+  d.reset();
+  EXPECT_EQ(b.wait(), "");
+  EXPECT_EQ(loader.most, 2U);
+}
+
+// The first waits for room that has who waits behind it.
+TEST_F(LoraRegistryWaitingTest, WhoWaitsForWhatSomebodyElseHasReadIsToldAtOnce) {
+  for (const char* name : {"z", "a", "b", "c"}) add(name);
+  auto c = registry.use("c");
+  std::promise<void> begun, go_on;
+  loader.before_load = [&, is_first = std::make_shared<std::atomic<bool>>(true)] {
+    if (!is_first->exchange(false)) return;
+    begun.set_value();
+    go_on.get_future().wait();
+  };
+  LoraWaiter z(registry, "z");
+  begun.get_future().wait();
+  LoraWaiter a(registry, "a");
+  auto b = std::make_unique<LoraWaiter>(registry, "b");
+  c.reset();
+  registry.load_now(*b->use);
+  go_on.set_value();
+  EXPECT_EQ(z.wait(), "");
+  EXPECT_EQ(b->wait(), "");
+  EXPECT_FALSE(a.is_told());
+  b.reset();
+  EXPECT_EQ(a.wait(), "");
+}
+
+TEST_F(LoraRegistryWaitingTest, OneThatIsRemovedWhileItIsAwaitedComesAndGoes) {
+  for (const char* name : {"a", "b", "c"}) add(name);
+  auto b = registry.use("b"), c = registry.use("c");
+  {
+    LoraWaiter a(registry, "a");
+    registry.remove("a");
+    b.reset();
+    EXPECT_EQ(a.wait(), "");
+    EXPECT_TRUE(loader.loaded().contains(a.use->id()));
+  }
+  while (loader.loaded().size() > 1) std::this_thread::yield();
+  EXPECT_EQ(loader.loaded(), std::set{c->id()});
+}
+
+TEST_F(LoraRegistryWaitingTest, OthersAreUsedWhileOneIsRead) {
+  add("a");
+  std::promise<void> begun, go_on;
+  loader.before_load = [&] {
+    begun.set_value();
+    go_on.get_future().wait();
+  };
+  auto adding = std::async(std::launch::async, [&] { return add("b"); });
+  begun.get_future().wait();
+  EXPECT_FALSE(registry.has("b"));
+  EXPECT_TRUE(LoraWaiter(registry, "a").was_there);
+  EXPECT_EQ(names(), "a+");
+  go_on.set_value();
+  EXPECT_TRUE(adding.get());
+  loader.before_load = nullptr;
+}
+
+TEST_F(LoraRegistryWaitingTest, WhoLoadsNowWaitsForWhoReadsItAlready) {
+  for (const char* name : {"a", "b", "c"}) add(name);
+  std::promise<void> begun, go_on;
+  loader.before_load = [&] {
+    begun.set_value();
+    go_on.get_future().wait();
+  };
+  LoraWaiter waiter(registry, "a");
+  begun.get_future().wait();
+  auto loading = std::async(std::launch::async, [&] { registry.load_now(*registry.use("a")); });
+  go_on.set_value();
+  loading.get();
+  EXPECT_EQ(waiter.wait(), "");
+  EXPECT_EQ(loader.num_loads, 4);
+  loader.before_load = nullptr;
+}
+
+}  // namespace
+}  // namespace quire
