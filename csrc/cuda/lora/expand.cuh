@@ -77,9 +77,13 @@ __device__ __forceinline__ bool is_vector(const T* place, int count) {
 // What is made of the outputs: nothing more.
 struct NotGated {};
 
-// A warp has a unit of kBatch segments, and of all that are gridDim.y of these further. Gate: NotGated, or an
+// Segments that a block of many rows has one after the other.
+constexpr int kExpandSegments = 8;
+
+// A warp has a unit of kBatch segments, and then of the next: of the block's kExpandSegments where there are many,
+// else of those that are gridDim.y further. Gate: NotGated, or an
 // activation as a type's value.
-template <typename T, typename Gate, int kBatch>
+template <typename T, typename Gate, int kBatch, bool kIsMany>
 __global__ void __launch_bounds__(kExpandThreads, kBatch == 1 && std::is_same_v<Gate, NotGated> ? 3 : 2)
     lora_expand_kernel(const __grid_constant__ LoraParams p) {
   constexpr bool kGated = !std::is_same_v<Gate, NotGated>;
@@ -88,27 +92,46 @@ __global__ void __launch_bounds__(kExpandThreads, kBatch == 1 && std::is_same_v<
   const int index = static_cast<int>(blockIdx.x) * kExpandWarps + thread / 32, num_units = expand_units(p);
   let_next_start();
   const int num_segments = __ldcg(p.num_segments + (kGated ? 1 : 0));
-  const int step = static_cast<int>(gridDim.y) * kBatch;
-  const bool is_idle = static_cast<int>(blockIdx.y) * kBatch >= num_segments;
+  const int step = kIsMany ? kBatch : static_cast<int>(gridDim.y);
+  const int first_segment = static_cast<int>(blockIdx.y) * (kIsMany ? kExpandSegments : 1);
+  const int end_segment = kIsMany ? min(first_segment + kExpandSegments, num_segments) : num_segments;
+  const bool is_idle = first_segment >= num_segments;
   if (is_idle && !is_first_block()) return;
-  if (is_idle || index >= num_units) return wait_for_inputs();
+  if (is_idle) return wait_for_inputs();
+  // Of many, what each of a warp's reads would wait for is read once for all.
+  __shared__ LoraSegment shared_segments[kIsMany ? kExpandSegments : 1];
+  __shared__ int shared_rows[kIsMany ? kExpandSegments : 1][kLoraSegmentRows];
+  if constexpr (kIsMany) {
+    static_assert(kExpandSegments * kLoraSegmentRows <= kExpandThreads);
+    if (thread < kExpandSegments * kLoraSegmentRows) {
+      const int i = thread / kLoraSegmentRows;
+      const LoraSegment segment =
+          first_segment + i < num_segments ? load_segment(p, first_segment + i) : LoraSegment{-1, 0, 0};
+      if (thread % kLoraSegmentRows == 0) shared_segments[i] = segment;
+      shared_rows[i][thread % kLoraSegmentRows] = load_row(p, segment, thread % kLoraSegmentRows);
+    }
+    __syncthreads();
+  }
+  if (index >= num_units) return wait_for_inputs();
   const ExpandUnit units[] = {ExpandUnit(p, index), ExpandUnit(p, kGated ? index + num_units : index)};
   const int mine = units[0].num_outputs - lane % 4 * 8;
   bool has_waited = false;
 #pragma unroll 1
-  for (int s = static_cast<int>(blockIdx.y) * kBatch; s < num_segments; s += step) {
+  for (int s = first_segment; s < end_segment; s += step) {
     LoraSegment segments[kBatch];
     int rows[kBatch][2];
     uint2 b[kBatch][kUnits][4];
     int ranks[kBatch][kUnits], ranks_before[kBatch][kUnits];
     int most = 0;
+    static_assert(kExpandSegments % kBatch == 0 && (kIsMany || kBatch == 1));
 #pragma unroll
     for (int j = 0; j < kBatch; ++j)
-      segments[j] = s + j < num_segments ? load_segment(p, s + j) : LoraSegment{-1, 0, 0};
+      segments[j] = kIsMany ? shared_segments[s - first_segment + j] : load_segment(p, s + j);
 #pragma unroll
     for (int j = 0; j < kBatch; ++j) {
 #pragma unroll
-      for (int i = 0; i < 2; ++i) rows[j][i] = load_row(p, segments[j], row + 8 * i);
+      for (int i = 0; i < 2; ++i)
+        rows[j][i] = kIsMany ? shared_rows[s - first_segment + j][row + 8 * i] : load_row(p, segments[j], row + 8 * i);
 #pragma unroll
       for (int u = 0; u < kUnits; ++u) {
         ExpandMatrix<T> matrix;

@@ -11,6 +11,9 @@ namespace {
 
 // Up to so many rows, blocks share the depth of `a`.
 constexpr int64_t kFewRows = 256;
+// Blocks for each segment, of rows that are so few that there is little else to do, and of more.
+constexpr int64_t kTinyRows = 8;
+constexpr unsigned kTinyBlocks = 32, kFewBlocks = 8;
 // Segments that a grid has beside each other, of few rows.
 constexpr unsigned kMostSegments = 128;
 // Of many rows, what a warp has under way.
@@ -55,9 +58,14 @@ void launch_products(const LaunchContext& ctx, const LoraArgs& args, const LoraP
   const bool is_few = args.x.shape[0] <= kFewRows;
   if (is_few && has_clusters()) {
     const unsigned tiles = ceil_div(static_cast<unsigned>(args.max_total_rank), 8U);
-    Grid grid(tiles * kShrinkSplits, kShrinkSplits);
+    const bool is_tiny = args.x.shape[0] <= kTinyRows;
+    unsigned splits = 1;
+    while (splits < kMaxShrinkSplits && splits * tiles < (is_tiny ? kTinyBlocks : kFewBlocks)) splits *= 2;
+    const unsigned threads = is_tiny ? kLoraThreads / 2 : kLoraThreads;
+    Grid grid(tiles * splits, splits);
     grid.blocks.y = std::min(segments, kMostSegments);
-    launch_dependent(ctx, lora_shrink_few_rows_kernel<T>, grid, kFewRowsThreads, 0, p);
+    launch_dependent(ctx, lora_shrink_few_rows_kernel<T>, grid, threads, shrink_few_rows_shared_bytes(threads), p,
+                     static_cast<int>(splits));
   } else {
     static std::atomic<uint64_t> prepared{0};
     constexpr auto shrink = lora_shrink_many_rows_kernel<T>;
@@ -68,11 +76,11 @@ void launch_products(const LaunchContext& ctx, const LoraArgs& args, const LoraP
   const unsigned blocks = ceil_div(static_cast<unsigned>(expand_units(p)), unsigned{kExpandWarps});
   constexpr int kAtOnce = std::is_same_v<Gate, NotGated> ? kBatch : 1;  // a gate's are twice as many
   if (is_few) {
-    launch_dependent(ctx, lora_expand_kernel<T, Gate, 1>, dim3(blocks, std::min(segments, kMostSegments)),
+    launch_dependent(ctx, lora_expand_kernel<T, Gate, 1, false>, dim3(blocks, std::min(segments, kMostSegments)),
                      kExpandThreads, 0, p);
   } else {
-    launch_dependent(ctx, lora_expand_kernel<T, Gate, kAtOnce>,
-                     dim3(blocks, ceil_div(segments, unsigned{kAtOnce})), kExpandThreads, 0, p);
+    launch_dependent(ctx, lora_expand_kernel<T, Gate, kAtOnce, true>,
+                     dim3(blocks, ceil_div(segments, unsigned{kExpandSegments})), kExpandThreads, 0, p);
   }
 }
 

@@ -35,37 +35,41 @@ __device__ __forceinline__ void shrink_step(float (&sums)[4], const uint4& a, co
 
 // ---- few rows -------------------------------------------------------------------------------------
 
-// Blocks are small enough to run beside those of a linear of one row (row_slots_layout.h).
-constexpr int kFewRowsThreads = 128, kFewRowsWarps = kFewRowsThreads / 32;
-constexpr int kShrinkSplits = 8;  // blocks of a cluster, which share the depth
-constexpr int kShrinkAtOnce = 4;  // steps whose reads are under way
+// A cluster has eight ranks of a segment, its blocks a share of the depth each, and its warps of that. For one
+// row blocks are small enough to run beside those of its linear (row_slots_layout.h).
+constexpr int kMaxShrinkSplits = 8;  // blocks of a cluster
+constexpr int kShrinkAtOnce = 8;     // steps whose reads are under way
 constexpr int kShrinkSums = kLoraSegmentRows * 8;
-static_assert(kShrinkSums == kFewRowsThreads);
 
-// A cluster has eight ranks of a segment, and all segments that are gridDim.y further.
+inline unsigned shrink_few_rows_shared_bytes(unsigned threads) {
+  return (threads / 32 + 2) * kShrinkSums * static_cast<unsigned>(sizeof(float));
+}
+
 template <typename T>
-__global__ void __launch_bounds__(kFewRowsThreads)
-    lora_shrink_few_rows_kernel(const __grid_constant__ LoraParams p) {
+__global__ void __launch_bounds__(kLoraThreads, 2)
+    lora_shrink_few_rows_kernel(const __grid_constant__ LoraParams p, int num_splits) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  __shared__ float parts[kFewRowsWarps][kShrinkSums];
-  __shared__ float sums[2][kShrinkSums];  // for this segment and the next
+  extern __shared__ __align__(16) float few_rows_shared[];
+  float* parts = few_rows_shared;  // [warps][kShrinkSums]
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
-  const int first = static_cast<int>(blockIdx.x) / kShrinkSplits * 8;
-  const int split = static_cast<int>(blockIdx.x) % kShrinkSplits;
+  const int warps = static_cast<int>(blockDim.x) / 32;
+  float* sums = parts + warps * kShrinkSums;  // of this segment, and of the next
+  const int split = static_cast<int>(blockIdx.x) & (num_splits - 1);
+  const int first = static_cast<int>(blockIdx.x) / num_splits * 8;
   let_next_start();
-  const int steps = (p.k + kShrinkDepth - 1) / kShrinkDepth;
-  const int each = (steps + kShrinkSplits * kFewRowsWarps - 1) / (kShrinkSplits * kFewRowsWarps);
-  const int begin = (split * kFewRowsWarps + warp) * each * kShrinkDepth;
-  const int end = min(begin + each * kShrinkDepth, p.k);
   const int num_segments = __ldcg(p.num_segments);
-  if (static_cast<int>(blockIdx.y) >= num_segments && !is_first_block()) return;  // as its whole cluster
+  const bool is_idle = static_cast<int>(blockIdx.y) >= num_segments;  // as its whole cluster
+  if (is_idle && !is_first_block()) return;
+  if (is_idle) return wait_for_inputs();
+  const int steps = (p.k + kShrinkDepth - 1) / kShrinkDepth;
+  const int each = (steps + num_splits * warps - 1) / (num_splits * warps) * kShrinkDepth;
+  const int begin = (split * warps + warp) * each, end = min(begin + each, p.k);
   bool has_waited = false;
-  int buffer = 0;
   for (int index = static_cast<int>(blockIdx.y); index < num_segments; index += static_cast<int>(gridDim.y)) {
     const LoraSegment segment = load_segment(p, index);
     const LoraSlot* slot = slot_of(p, segment);
     const int4 ranks = load_ranks(slot);
-    if (first >= ranks.x + ranks.y + ranks.z + ranks.w) continue;  // as the whole cluster
+    if (first >= ranks.x + ranks.y + ranks.z + ranks.w) continue;  // as its whole cluster
     const T* a = static_cast<const T*>(load_pointer(&slot->a)) + static_cast<int64_t>(first + lane / 4) * p.k;
     const T* x[2];
 #pragma unroll
@@ -77,46 +81,51 @@ __global__ void __launch_bounds__(kFewRowsThreads)
 #pragma unroll 1
     for (int from = begin; from < end || from == begin; from += kShrinkAtOnce * kShrinkDepth) {
       const int at = from + lane % 4 * 8;
-      uint4 w[kShrinkAtOnce], in[kShrinkAtOnce][2];
+      uint4 w[kShrinkAtOnce];
 #pragma unroll
       for (int s = 0; s < kShrinkAtOnce; ++s)
         w[s] = at + s * kShrinkDepth < end ? load_streamed(a + at + s * kShrinkDepth) : uint4{};
       if (!has_waited) wait_for_inputs();
       has_waited = true;
 #pragma unroll
-      for (int s = 0; s < kShrinkAtOnce; ++s) {
+      for (int half = 0; half < kShrinkAtOnce; half += kShrinkAtOnce / 2) {
+        uint4 in[kShrinkAtOnce / 2][2];
 #pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          in[s][i] = at + s * kShrinkDepth < end && x[i] != nullptr
-                         ? *reinterpret_cast<const uint4*>(x[i] + at + s * kShrinkDepth)
-                         : uint4{};
+        for (int s = 0; s < kShrinkAtOnce / 2; ++s) {
+#pragma unroll
+          for (int i = 0; i < 2; ++i) {
+            in[s][i] = at + (half + s) * kShrinkDepth < end && x[i] != nullptr
+                           ? *reinterpret_cast<const uint4*>(x[i] + at + (half + s) * kShrinkDepth)
+                           : uint4{};
+          }
         }
+#pragma unroll
+        for (int s = 0; s < kShrinkAtOnce / 2; ++s) shrink_step<T>(made, w[half + s], in[s]);
+        if (from + (half + kShrinkAtOnce / 2) * kShrinkDepth >= end) break;
       }
-#pragma unroll
-      for (int s = 0; s < kShrinkAtOnce; ++s) shrink_step<T>(made, w[s], in[s]);
     }
-    *reinterpret_cast<float2*>(&parts[warp][lane / 4 * 8 + lane % 4 * 2]) = float2{made[0], made[1]};
-    *reinterpret_cast<float2*>(&parts[warp][(lane / 4 + 8) * 8 + lane % 4 * 2]) = float2{made[2], made[3]};
+    float* part = parts + warp * kShrinkSums + lane / 4 * 8 + lane % 4 * 2;
+    *reinterpret_cast<float2*>(part) = float2{made[0], made[1]};
+    *reinterpret_cast<float2*>(part + 8 * 8) = float2{made[2], made[3]};
     __syncthreads();
-    float part = 0.0F;
-#pragma unroll
-    for (int w = 0; w < kFewRowsWarps; ++w) part += parts[w][thread];
-    sums[buffer][thread] = part;
+    if (thread < kShrinkSums) {
+      float sum = 0.0F;
+      for (int w = 0; w < warps; ++w) sum += parts[w * kShrinkSums + thread];
+      sums[thread] = sum;
+    }
     cluster::arrive();
     cluster::wait();
     // Each block finishes a part of the rows.
-    const int i = split * (kShrinkSums / kShrinkSplits) + thread;
-    if (thread < kShrinkSums / kShrinkSplits && segment.begin + i / 8 < segment.end) {
+    const int count = kShrinkSums / num_splits, i = split * count + thread;
+    if (thread < count && segment.begin + i / 8 < segment.end) {
       float sum = 0.0F;
-#pragma unroll
-      for (int j = 0; j < kShrinkSplits; ++j) sum += cluster::load(cluster::address_of(&sums[buffer][i], j));
+      for (int j = 0; j < num_splits; ++j) sum += cluster::load(cluster::address_of(sums + i, j));
       static_cast<T*>(p.h)[static_cast<int64_t>(segment.begin + i / 8) * p.h_stride + first + i % 8] =
           from_float<T>(sum);
     }
-    buffer ^= 1;
+    sums = parts + warps * kShrinkSums + (sums == parts + warps * kShrinkSums ? kShrinkSums : 0);
   }
   if (!has_waited) wait_for_inputs();
-  if (static_cast<int>(blockIdx.y) >= num_segments) return;
   cluster::arrive();  // has read what others have
   cluster::wait();    // before this block's shared memory is gone
 #endif
