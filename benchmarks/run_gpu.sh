@@ -10,6 +10,7 @@
 #   attention   paged attention alone
 #   ops         the other kernels
 #   experts     the experts of a layer of published mixtures
+#   adapters    low-rank adapters: the linears of a layer with them, and the Llama-3.1-8B shape
 #   weights     from the page cache to the device
 #   gaps        the device's idle time between steps, the host's time for a step
 #
@@ -52,13 +53,17 @@ peers() {
 attention() { run_part attention 300 "$(gpu_program benchmarks/kernels quire_cuda_attention_bench)"; }
 ops() { run_part ops 300 "$(gpu_program benchmarks/kernels quire_cuda_ops_bench)"; }
 experts() { run_part experts 300 "$(gpu_program benchmarks/kernels quire_cuda_experts_bench)"; }
+adapters() {
+  run_part "adapters, kernels" 120 "$(gpu_program benchmarks/kernels quire_cuda_lora_bench)"
+  run_part adapters 300 "$(gpu_program benchmarks/serving adapters_bench)"
+}
 weights() {
   run_part weights 300 "$(gpu_program benchmarks/overheads weight_loading_bench)" "${QUIRE_BENCH_DIR:-$scratch}"
 }
 gaps() { run_part gaps 300 "$(gpu_program benchmarks/overheads step_gap_bench)"; }
 
-readonly all_parts=(engine models peers attention ops experts weights gaps)
-if (($# > 0)); then parts=("$@"); else parts=(engine models attention ops experts weights gaps); fi
+readonly all_parts=(engine models peers attention ops experts adapters weights gaps)
+if (($# > 0)); then parts=("$@"); else parts=(engine models attention ops experts adapters weights gaps); fi
 for part in "${parts[@]}"; do
   if [[ " ${all_parts[*]} " != *" $part "* ]]; then
     echo "no such part: $part (there are: ${all_parts[*]})" >&2
@@ -68,7 +73,7 @@ done
 
 need_gpu
 build_gpu_programs engine_bench model_bench quire_cuda_attention_bench quire_cuda_ops_bench quire_cuda_experts_bench \
-  weight_loading_bench step_gap_bench
+  quire_cuda_lora_bench adapters_bench weight_loading_bench step_gap_bench
 print_machine
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT

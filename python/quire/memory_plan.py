@@ -26,8 +26,8 @@ def plan(
 ) -> dict[str, Any]:
     """What an engine of ``LLM``'s arguments would take: a dict of JSON values, sizes in bytes.
 
-    ``memory`` holds each rank's weights, activations, workspace, batch, graphs, exchange and kv_cache,
-    ``total_bytes`` their sum and ``peak_bytes`` that of the host's ranks together; ``kv_bytes_per_token``,
+    ``memory`` holds each rank's weights, activations, workspace, batch, adapters, graphs, exchange
+    and kv_cache, ``total_bytes`` their sum and ``peak_bytes`` that of the host's ranks together; ``kv_bytes_per_token``,
     ``kv_bytes_per_block``, ``num_blocks``, ``max_concurrency`` (sequences of ``max_model_len`` at once) are
     the KV cache's. ``fits`` says whether the engine would start, ``problem`` why not, and ``suggestions`` are
     changes (``field``, ``value``), each of which would help. ``text`` is all of it to be read.

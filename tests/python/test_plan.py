@@ -138,11 +138,33 @@ def test_a_large_model_on_devices_that_are_not_there(
     assert "would fit with one of: max_model_len" in capsys.readouterr().out
 
 
-def test_a_device_computes_no_adapters(capsys: pytest.CaptureFixture[str]) -> None:
+def test_slots_of_adapters_are_planned(demo_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each has room for the largest adapter: of every linear, both matrices at the highest rank."""
     if not _core.build_info()["has_cuda"]:
         pytest.skip("this build has no CUDA code")
-    assert main(["plan", "--device-name", "H100", "--enable-lora"]) == 1
-    assert "enable_lora: cuda:0 (sm_90) computes no adapters" in capsys.readouterr().err
+
+    def adapters(*flags: str) -> int:
+        assert main(["plan", "--device-name", "H100", "--dtype", "bfloat16", "--json", *flags]) == 0
+        return json.loads(capsys.readouterr().out)["memory"]["adapters"]
+
+    config = json.loads((demo_model / "config.json").read_text())
+    hidden, intermediate = config["hidden_size"], config["intermediate_size"]
+    head = config.get("head_dim") or hidden // config["num_attention_heads"]
+    queries, keys = (head * config[name] for name in ("num_attention_heads", "num_key_value_heads"))
+    linears = [
+        (hidden, queries),
+        (hidden, keys),
+        (hidden, keys),
+        (queries, hidden),
+        (hidden, intermediate),
+        (hidden, intermediate),
+        (intermediate, hidden),
+    ]
+    of_one = 2 * config["num_hidden_layers"] * 32 * sum(n + k for n, k in linears)
+    assert adapters() == 0
+    for count in (1, 6):
+        taken = adapters("--enable-lora", "--max-lora-rank", "32", "--max-loras", str(count))
+        assert count * of_one <= taken < 1.05 * count * of_one
 
 
 def test_what_a_host_cannot_hold_is_named(demo_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
