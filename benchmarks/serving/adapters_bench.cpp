@@ -1,11 +1,11 @@
-// Low-rank adapters on a device: the Llama-3.1-8B shape with weights made there, and adapters of random values
-// on all of its linears.
+// Low-rank adapters on a device: the Llama-3.1-8B shape with weights made there, and adapters of random
+// values on all of its linears.
 //
 //   adapters_bench [--rows decode,prefill,load,zipf] [--set field=JSON]...
 //
-// Each figure is beside that of an engine without adapters, of the same run. Definitions are engine_bench's. The
-// adapters of a run are links to one file: they take their own memory, and are read each by itself, from the
-// page cache. The Zipf rows draw the adapter of each request from 1,000, the i-th with a probability in
+// Each figure is beside that of an engine without adapters, of the same run. Definitions are engine_bench's.
+// The adapters of a run are links to one file: they take their own memory, and are read each by itself, from
+// the page cache. The Zipf rows draw the adapter of each request from 1,000, the i-th with a probability in
 // proportion to 1 / i.
 #include <quire/engine.h>
 #include <quire/fields.h>
@@ -52,9 +52,10 @@ size_t write_adapter(const fs::path& directory, int32_t rank) {
         const size_t begin = size;
         size += static_cast<size_t>(rows * columns) * 2;
         header += std::string(header.size() > 1 ? "," : "") + R"("base_model.model.model.layers.)" +
-                  std::to_string(layer) + "." + module.name + "." + which + R"(.weight":{"dtype":"BF16","shape":[)" +
-                  std::to_string(rows) + "," + std::to_string(columns) + R"(],"data_offsets":[)" +
-                  std::to_string(begin) + "," + std::to_string(size) + "]}";
+                  std::to_string(layer) + "." + module.name + "." + which +
+                  R"(.weight":{"dtype":"BF16","shape":[)" + std::to_string(rows) + "," +
+                  std::to_string(columns) + R"(],"data_offsets":[)" + std::to_string(begin) + "," +
+                  std::to_string(size) + "]}";
       };
       tensor("lora_A", rank, module.inputs);
       tensor("lora_B", module.outputs, rank);
@@ -97,7 +98,8 @@ std::vector<std::string> write_adapters(const std::string& name, int32_t rank, i
 std::string name_of(int64_t adapter) { return "a" + std::to_string(adapter); }
 
 // Requests of a batch, with so many adapters in turn.
-std::vector<EngineRequest> batch_of(int32_t batch, int32_t context, int32_t max_tokens, int32_t num_adapters) {
+std::vector<EngineRequest> batch_of(int32_t batch, int32_t context, int32_t max_tokens,
+                                    int32_t num_adapters) {
   std::vector<EngineRequest> requests;
   for (int32_t i = 0; i < batch; ++i) {
     requests.push_back(request(random_prompt(context, kLlama8BVocabSize), max_tokens));
@@ -132,8 +134,8 @@ double tokens_per_second(Engine& engine, const std::vector<int32_t>& adapters) {
 
 // Beside the figure of an engine without adapters.
 void beside(const std::string& name, double ms, double without, double bound) {
-  std::printf("%-44s %10.2f ms %10.2f without %8.3f of it, bound %.2f\n", name.c_str(), ms, without, ms / without,
-              bound);
+  std::printf("%-44s %10.2f ms %10.2f without %8.3f of it, bound %.2f\n", name.c_str(), ms, without,
+              ms / without, bound);
   std::fflush(stdout);
 }
 
@@ -149,7 +151,8 @@ void zipf_rows(EngineConfig config) {
   config.max_cpu_loras = kZipfAdapters;
   Engine engine(config);
   const double begin = now();
-  for (int32_t i = 0; i < kZipfAdapters; ++i) engine.add_lora({name_of(i), i + 1, paths[static_cast<size_t>(i)]});
+  for (int32_t i = 0; i < kZipfAdapters; ++i)
+    engine.add_lora({name_of(i), i + 1, paths[static_cast<size_t>(i)]});
   std::printf("%d adapters of rank %d added in %.1f s\n", kZipfAdapters, kZipfRank, now() - begin);
   std::vector<double> weights;
   for (int i = 1; i <= kZipfAdapters; ++i) weights.push_back(1.0 / i);
@@ -158,8 +161,8 @@ void zipf_rows(EngineConfig config) {
   for (size_t i = 0; i < one.size(); ++i) drawn.push_back(draw(random_ids));
   tokens_per_second(engine, one);
   const double alone = tokens_per_second(engine, one), mixed = tokens_per_second(engine, drawn);
-  std::printf("%zu requests, one adapter: %.0f tok/s; by Zipf's law: %.0f, %.3f of it, bound 0.8\n", one.size(),
-              alone, mixed, mixed / alone);
+  std::printf("%zu requests, one adapter: %.0f tok/s; by Zipf's law: %.0f, %.3f of it, bound 0.8\n",
+              one.size(), alone, mixed, mixed / alone);
   std::fflush(stdout);
 }
 
@@ -191,8 +194,8 @@ int main(int argc, char** argv) {
     }
     config.model = make_llama_8b_directory();
     const auto wants = [&rows](const char* name) { return rows.find(name) != std::string::npos; };
-    const std::vector<DecodeCase> cases = {{1, 0, 1}, {1, 1, 1.12}, {64, 0, 1}, {64, 1, 1.10}, {64, 8, 1.15},
-                                           {64, 64, 1.30}};
+    const std::vector<DecodeCase> cases = {{1, 0, 1},     {1, 1, 1.12},  {64, 0, 1},
+                                           {64, 1, 1.10}, {64, 8, 1.15}, {64, 64, 1.30}};
     double decode_without[2] = {}, prefill_without = 0;
     const bool measures = wants("decode") || wants("prefill") || wants("load");
     if (measures) {

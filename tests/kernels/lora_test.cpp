@@ -84,7 +84,8 @@ class LoraTest : public KernelTest {
       const auto module_seed = seed + static_cast<uint32_t>(m);
       const int64_t rank = std::max(ranks[m], 1);
       a.push_back(std::move(Tensor(dtype, rank, shape.k).randomize(module_seed, 0.1F)));
-      b.push_back(std::move(Tensor(dtype, shape.modules[m].num_outputs, rank).randomize(module_seed + 5, 0.3F)));
+      b.push_back(
+          std::move(Tensor(dtype, shape.modules[m].num_outputs, rank).randomize(module_seed + 5, 0.3F)));
     }
     return make_adapter(ranks, a, b, shape.k, dtype);
   }
@@ -149,16 +150,15 @@ class LoraTest : public KernelTest {
     }
     num_segments.push_back(static_cast<int32_t>(segments.size()));
     for (int i = 0; i < 3; ++i) segments.push_back({1 << 20, 1 << 20, 1 << 21});  // are no part of it
-    const LoraArgs args = {.out = out,
-                                       .x = x,
-                                       .slots = slots.data(),
-                                       .modules = shape.modules.data(),
-                                       .num_modules = static_cast<int32_t>(shape.modules.size()),
-                                       .max_total_rank = max_total_rank(shape),
-                                       .max_segments = static_cast<int32_t>(segments.size()),
-                                       .batch = {.rows = rows.data(),
-                                                 .segments = segments.data(),
-                                                 .num_segments = num_segments.data()}};
+    const LoraArgs args = {
+        .out = out,
+        .x = x,
+        .slots = slots.data(),
+        .modules = shape.modules.data(),
+        .num_modules = static_cast<int32_t>(shape.modules.size()),
+        .max_total_rank = max_total_rank(shape),
+        .max_segments = static_cast<int32_t>(segments.size()),
+        .batch = {.rows = rows.data(), .segments = segments.data(), .num_segments = num_segments.data()}};
     if (gated != nullptr) {
       kernels().add_lora_activate_and_mul(context(pool), *gated, args, Activation::kSilu);
     } else {
@@ -253,8 +253,17 @@ std::vector<Shape> shapes() {
       // More rows than a tile and than a product have.
       {.tokens = 600, .n = 80, .k = 33, .modules = {{0, 16}, {16, 64}}, .ranks = {{4, 40}}, .padding = 1},
       // The same of dimensions that lie in vectors.
-      {.tokens = 600, .n = 384, .k = 648, .modules = {{0, 256}, {256, 40}, {296, 88}}, .ranks = {{16, 8, 40}, {80, 256, 1}}, .padding = 8},
-      {.tokens = 200, .n = 2304, .k = 4096, .modules = {{0, 2048}, {2048, 128}, {2176, 128}}, .ranks = {{16, 16, 16}, {8, 0, 64}, {0, 0, 0}}},
+      {.tokens = 600,
+       .n = 384,
+       .k = 648,
+       .modules = {{0, 256}, {256, 40}, {296, 88}},
+       .ranks = {{16, 8, 40}, {80, 256, 1}},
+       .padding = 8},
+      {.tokens = 200,
+       .n = 2304,
+       .k = 4096,
+       .modules = {{0, 2048}, {2048, 128}, {2176, 128}},
+       .ranks = {{16, 16, 16}, {8, 0, 64}, {0, 0, 0}}},
       {.tokens = 1, .n = 2304, .k = 4104, .modules = {{0, 2048}, {2048, 256}}, .ranks = {{16, 24}}},
       {.tokens = 256, .n = 200, .k = 64, .modules = {{0, 200}}, .ranks = std::vector<Ranks>(70, Ranks{16})},
       // More rows than are computed at once: of one adapter, and of many.
@@ -444,7 +453,12 @@ TEST_P(LoraTest, TheActivationIsThatOfTheSum) {
   const Shape shapes[] = {
       {.tokens = 50, .n = 128, .k = 64, .modules = {{0, 64}, {64, 64}}, .ranks = {{16, 8}, {0, 40}, {0, 0}}},
       {.tokens = 1, .n = 1024, .k = 256, .modules = {{0, 1024}}, .ranks = {{16}}},
-      {.tokens = 400, .n = 192, .k = 72, .modules = {{0, 96}, {96, 96}}, .ranks = {{8, 16}, {80, 1}}, .padding = 8},
+      {.tokens = 400,
+       .n = 192,
+       .k = 72,
+       .modules = {{0, 96}, {96, 96}},
+       .ranks = {{8, 16}, {80, 1}},
+       .padding = 8},
       {.tokens = 300, .n = 64, .k = 40, .modules = {{0, 64}}, .ranks = {{24}, {3}}},
       // Not in whole units, and not in vectors.
       {.tokens = 20, .n = 48, .k = 40, .modules = {{0, 24}, {24, 24}}, .ranks = {{8, 8}}},

@@ -21,7 +21,9 @@ struct RankMemory {
   int64_t exchange = 0;     // what ranks of devices exchange through
   int64_t kv_cache = 0;     // the CPU's takes it as blocks are used
 
-  int64_t total() const { return weights + activations + workspace + batch + adapters + graphs + exchange + kv_cache; }
+  int64_t total() const {
+    return weights + activations + workspace + batch + adapters + graphs + exchange + kv_cache;
+  }
   bool operator==(const RankMemory&) const = default;
 };
 

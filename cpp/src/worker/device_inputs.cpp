@@ -226,8 +226,9 @@ void DeviceInputs::write_loras(const LaunchContext& launch, const LoraRows& lora
   const size_t table = memory_.groups.size() + 1;
   const int32_t counts[kLoraCounts] = {loras.num_with_adapter, static_cast<int32_t>(loras.segments.size())};
   write_row(launch, table, 0, 0, counts);
-  write_row(launch, table, 0, kLoraCounts,
-            {reinterpret_cast<const int32_t*>(loras.segments.data()), loras.segments.size() * kLoraSegmentInts});
+  write_row(
+      launch, table, 0, kLoraCounts,
+      {reinterpret_cast<const int32_t*>(loras.segments.data()), loras.segments.size() * kLoraSegmentInts});
   write_row(launch, table, 0, lora_rows_begin(config_), loras.rows);
 }
 

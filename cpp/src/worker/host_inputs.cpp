@@ -42,7 +42,9 @@ class HostInputs final : public StepInputs {
     return {const_cast<int32_t*>(logits_index_.data()), DType::kInt32,
             static_cast<int64_t>(logits_index_.size())};
   }
-  LoraBatch lora_batch() const override { return {loras_.rows.data(), loras_.segments.data(), num_lora_segments_}; }
+  LoraBatch lora_batch() const override {
+    return {loras_.rows.data(), loras_.segments.data(), num_lora_segments_};
+  }
   int32_t* token_ids(const CachedRequestState& request) const override { return batch_->token_ids(request); }
 
  private:

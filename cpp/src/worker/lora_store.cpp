@@ -126,7 +126,8 @@ class Packer {
   // From row `first` of a matrix on; what a row has more of is zeros.
   void write(const LoraMatrix& to, int64_t first, const TensorView& rows) const {
     if (ops_.linear_pack_rows != nullptr) {
-      ops_.linear_pack_rows({}, {const_cast<void*>(to.data), to.n, to.k, dtype_, /*packed=*/true}, first, rows);
+      ops_.linear_pack_rows({}, {const_cast<void*>(to.data), to.n, to.k, dtype_, /*packed=*/true}, first,
+                            rows);
       return;
     }
     const auto bytes = dtype_bytes(dtype_);

@@ -42,8 +42,8 @@ void DeviceMemoryPlan::check_host(size_t free) const {
 
 RankMemory DeviceMemoryPlan::rank_memory() const {
   const auto bytes = [](size_t value) { return static_cast<int64_t>(value); };
-  return {bytes(weights), bytes(activations), bytes(workspace), bytes(batch),
-          bytes(adapters), bytes(graphs),  bytes(exchange),    bytes(kv_cache)};
+  return {bytes(weights),  bytes(activations), bytes(workspace), bytes(batch),
+          bytes(adapters), bytes(graphs),      bytes(exchange),  bytes(kv_cache)};
 }
 
 std::vector<int32_t> group_block_sizes(std::span<const KVCacheSpec> layers) {

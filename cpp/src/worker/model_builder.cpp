@@ -18,8 +18,7 @@ ModelBuilder::ModelBuilder(const EngineConfig& config, const HfConfig& hf_config
       runner_config_(runner_config),
       block_size_(config.block_size),
       platform_(platform),
-      communicator_(communicator) {
-}
+      communicator_(communicator) {}
 
 BuiltModel ModelBuilder::build(DType dtype, Checkpoint& checkpoint, DeviceArena& arena,
                                WeightLoader& loader) const {

@@ -214,9 +214,9 @@ class ModelRunner {
   std::vector<SamplingRow> sampling_rows_;  // of each of those: its last token, then its drafts
   std::vector<PromptChunk> prompt_chunks_;
   std::vector<LogitsProcessors::Row> processor_rows_;
-  std::vector<int64_t> changed_rows_;    // of logits: theirs
-  bool has_loras_ = false;  // some rows have an adapter
-  LoraStep lora_step_;      // of steps that have
+  std::vector<int64_t> changed_rows_;  // of logits: theirs
+  bool has_loras_ = false;             // some rows have an adapter
+  LoraStep lora_step_;                 // of steps that have
   TensorView all_logits_, logits_;
 };
 

@@ -47,8 +47,8 @@ class StepInputs {
   virtual std::span<const AttentionMetadata> attention_metadata() const = 0;
   // [sampling rows and their drafts] int32: the last token of each row that is not a draft, and its drafts.
   virtual TensorView logits_index() const = 0;
-  // The rows with an adapter of the step that was staged last and had any, in the kernels' memory. At addresses
-  // that stay, on a device.
+  // The rows with an adapter of the step that was staged last and had any, in the kernels' memory. At
+  // addresses that stay, on a device.
   virtual LoraBatch lora_batch() const = 0;
 
   // The tokens of a request in the batch, prompt first, in the kernels' memory: max_model_len places. A

@@ -135,7 +135,8 @@ RankMemory Worker::memory() const {
   taken.weights = memory_.weights->used();
   taken.activations = DeviceArena::rounded(runner_->activation_bytes());
   taken.workspace = DeviceArena::rounded(workspace_bytes_);
-  if (!kv_groups_.empty()) taken.batch = memory_.steps->used() - taken.activations - taken.workspace - lora_memory_bytes_;
+  if (!kv_groups_.empty())
+    taken.batch = memory_.steps->used() - taken.activations - taken.workspace - lora_memory_bytes_;
   taken.adapters = lora_memory_bytes_;
   taken.graphs = set_aside_for_graphs_;
   taken.exchange = communicator_->device_bytes();

@@ -57,7 +57,8 @@ __global__ void __launch_bounds__(kLoraAnyThreads)
     const T* h = static_cast<const T*>(p.h) + static_cast<int64_t>(i) * p.h_stride + rank_before;
     float sum = 0.0F;
     for (int r = 0; r < rank; ++r) sum = fmaf(to_float(b[r]), to_float(h[r]), sum);
-    Out* out = static_cast<Out*>(p.out) + __ldcg(p.rows + i) * p.out_stride + p.modules[which].first_output + output;
+    Out* out =
+        static_cast<Out*>(p.out) + __ldcg(p.rows + i) * p.out_stride + p.modules[which].first_output + output;
     *out = from_float<Out>(to_float(*out) + sum);
   }
 }

@@ -1,5 +1,5 @@
-// out += b h, of 16 rows at a time on tensor cores, or, of a gate and what it is a gate of, their activation of
-// that. A warp has 32 outputs side by side, each lane eight of them, of rows lane / 4 and eight more.
+// out += b h, of 16 rows at a time on tensor cores, or, of a gate and what it is a gate of, their activation
+// of that. A warp has 32 outputs side by side, each lane eight of them, of rows lane / 4 and eight more.
 #pragma once
 
 #include <type_traits>
@@ -50,7 +50,8 @@ struct ExpandMatrix {
   __device__ __forceinline__ void find(const LoraSlot* slot, const ExpandUnit& unit) {
     const int4 ranks = load_ranks(slot);
     rank = unit.which == 0 ? ranks.x : unit.which == 1 ? ranks.y : unit.which == 2 ? ranks.z : ranks.w;
-    rank_before = (unit.which > 0 ? ranks.x : 0) + (unit.which > 1 ? ranks.y : 0) + (unit.which > 2 ? ranks.z : 0);
+    rank_before =
+        (unit.which > 0 ? ranks.x : 0) + (unit.which > 1 ? ranks.y : 0) + (unit.which > 2 ? ranks.z : 0);
     const int lane = static_cast<int>(threadIdx.x) % 32, group = lane / 4;
     b = static_cast<const T*>(load_pointer(slot->b + unit.which)) +
         static_cast<int64_t>(unit.first + group / 2 * 8 + group % 2) * rank + lane % 4 * 4;
@@ -80,9 +81,8 @@ struct NotGated {};
 // Segments that a block of many rows has one after the other.
 constexpr int kExpandSegments = 8;
 
-// A warp has a unit of kBatch segments, and then of the next: of the block's kExpandSegments where there are many,
-// else of those that are gridDim.y further. Gate: NotGated, or an
-// activation as a type's value.
+// A warp has a unit of kBatch segments, and then of the next: of the block's kExpandSegments where there are
+// many, else of those that are gridDim.y further. Gate: NotGated, or an activation as a type's value.
 template <typename T, typename Gate, int kBatch, bool kIsMany>
 __global__ void __launch_bounds__(kExpandThreads, kBatch == 1 && std::is_same_v<Gate, NotGated> ? 3 : 2)
     lora_expand_kernel(const __grid_constant__ LoraParams p) {
@@ -131,7 +131,8 @@ __global__ void __launch_bounds__(kExpandThreads, kBatch == 1 && std::is_same_v<
     for (int j = 0; j < kBatch; ++j) {
 #pragma unroll
       for (int i = 0; i < 2; ++i)
-        rows[j][i] = kIsMany ? shared_rows[s - first_segment + j][row + 8 * i] : load_row(p, segments[j], row + 8 * i);
+        rows[j][i] =
+            kIsMany ? shared_rows[s - first_segment + j][row + 8 * i] : load_row(p, segments[j], row + 8 * i);
 #pragma unroll
       for (int u = 0; u < kUnits; ++u) {
         ExpandMatrix<T> matrix;
@@ -163,7 +164,8 @@ __global__ void __launch_bounds__(kExpandThreads, kBatch == 1 && std::is_same_v<
       const int at = first + lane % 4 * 4;
 #pragma unroll
       for (int j = 0; j < kBatch; ++j) {
-        const T* h = static_cast<const T*>(p.h) + static_cast<int64_t>(segments[j].begin + row) * p.h_stride + at;
+        const T* h =
+            static_cast<const T*>(p.h) + static_cast<int64_t>(segments[j].begin + row) * p.h_stride + at;
 #pragma unroll
         for (int u = 0; u < kUnits; ++u) {
           uint2 in[2] = {};

@@ -14,8 +14,8 @@ constexpr int64_t kFewRows = 256;
 // Blocks for each segment, of rows that are so few that there is little else to do, and of more.
 constexpr int64_t kTinyRows = 8;
 constexpr unsigned kTinyBlocks = 32, kFewBlocks = 8;
-// Segments that a grid has beside each other, of few rows.
-constexpr unsigned kMostSegments = 128;
+// Segments that a grid has beside each other, of few rows: idle blocks are not for nothing either.
+constexpr unsigned kMostSegments = 32;
 // Of many rows, what a warp has under way.
 constexpr int kBatch = 2;
 // What shared_memory_fits leaves.
@@ -64,8 +64,8 @@ void launch_products(const LaunchContext& ctx, const LoraArgs& args, const LoraP
     const unsigned threads = is_tiny ? kLoraThreads / 2 : kLoraThreads;
     Grid grid(tiles * splits, splits);
     grid.blocks.y = std::min(segments, kMostSegments);
-    launch_dependent(ctx, lora_shrink_few_rows_kernel<T>, grid, threads, shrink_few_rows_shared_bytes(threads), p,
-                     static_cast<int>(splits));
+    launch_dependent(ctx, lora_shrink_few_rows_kernel<T>, grid, threads,
+                     shrink_few_rows_shared_bytes(threads), p, static_cast<int>(splits));
   } else {
     static std::atomic<uint64_t> prepared{0};
     constexpr auto shrink = lora_shrink_many_rows_kernel<T>;
@@ -76,8 +76,8 @@ void launch_products(const LaunchContext& ctx, const LoraArgs& args, const LoraP
   const unsigned blocks = ceil_div(static_cast<unsigned>(expand_units(p)), unsigned{kExpandWarps});
   constexpr int kAtOnce = std::is_same_v<Gate, NotGated> ? kBatch : 1;  // a gate's are twice as many
   if (is_few) {
-    launch_dependent(ctx, lora_expand_kernel<T, Gate, 1, false>, dim3(blocks, std::min(segments, kMostSegments)),
-                     kExpandThreads, 0, p);
+    launch_dependent(ctx, lora_expand_kernel<T, Gate, 1, false>,
+                     dim3(blocks, std::min(segments, kMostSegments)), kExpandThreads, 0, p);
   } else {
     launch_dependent(ctx, lora_expand_kernel<T, Gate, kAtOnce, true>,
                      dim3(blocks, ceil_div(segments, unsigned{kExpandSegments})), kExpandThreads, 0, p);
@@ -117,7 +117,8 @@ void launch(const LaunchContext& ctx, const LoraArgs& args, const LoraParams& p)
 }
 
 // With the activations that gated models have; null: this is none of them.
-auto launch_gated(Activation activation) -> void (*)(const LaunchContext&, const LoraArgs&, const LoraParams&) {
+auto launch_gated(Activation activation)
+    -> void (*)(const LaunchContext&, const LoraArgs&, const LoraParams&) {
   switch (activation) {
     case Activation::kSilu: return launch<std::integral_constant<Activation, Activation::kSilu>>;
     case Activation::kGelu: return launch<std::integral_constant<Activation, Activation::kGelu>>;
@@ -130,11 +131,10 @@ auto launch_gated(Activation activation) -> void (*)(const LaunchContext&, const
 bool are_gated(const LoraArgs& args, TensorView gated) {
   const int64_t n = gated.shape[1];
   const LoraModule* m = args.modules;
-  const bool are_halves =
-      args.num_modules == 1
-          ? m[0].first_output == 0 && m[0].num_outputs == 2 * n
-          : args.num_modules == 2 && m[0].first_output == 0 && m[0].num_outputs == n && m[1].first_output == n &&
-                m[1].num_outputs == n;
+  const bool are_halves = args.num_modules == 1
+                              ? m[0].first_output == 0 && m[0].num_outputs == 2 * n
+                              : args.num_modules == 2 && m[0].first_output == 0 && m[0].num_outputs == n &&
+                                    m[1].first_output == n && m[1].num_outputs == n;
   const auto is_aligned = [](TensorView view) {
     return reinterpret_cast<uintptr_t>(view.data) % 16 == 0 && view.stride[0] % 8 == 0;
   };

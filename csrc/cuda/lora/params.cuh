@@ -44,8 +44,8 @@ __device__ __forceinline__ int load_row(const LoraParams& p, const LoraSegment& 
   return segment.begin + place < segment.end ? __ldcg(p.rows + segment.begin + place) : -1;
 }
 
-// Where some blocks of a kernel have nothing to do, these end at once, and take no room from those in front of
-// them; one of all waits for the inputs, and with it the kernel.
+// Where some blocks of a kernel have nothing to do, these end at once, and take no room from those in front
+// of them; one of all waits for the inputs, and with it the kernel.
 __device__ __forceinline__ bool is_first_block() { return blockIdx.x == 0 && blockIdx.y == 0; }
 
 }  // namespace quire::cuda

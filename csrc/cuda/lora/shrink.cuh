@@ -1,5 +1,5 @@
-// h = a x, of up to 16 rows at a time. Operands come from memory in 16 bytes a lane and go to the registers of
-// tensor cores that they lie in: an element's place in the depth of a product is anyone's, as long as both
+// h = a x, of up to 16 rows at a time. Operands come from memory in 16 bytes a lane and go to the registers
+// of tensor cores that they lie in: an element's place in the depth of a product is anyone's, as long as both
 // operands agree.
 //
 // These kernels are short, and what they mostly wait for is memory, and their own code, which nobody has run
@@ -35,8 +35,8 @@ __device__ __forceinline__ void shrink_step(float (&sums)[4], const uint4& a, co
 
 // ---- few rows -------------------------------------------------------------------------------------
 
-// A cluster has eight ranks of a segment, its blocks a share of the depth each, and its warps of that. For one
-// row blocks are small enough to run beside those of its linear (row_slots_layout.h).
+// A cluster has eight ranks of a segment, its blocks a share of the depth each, and its warps of that. For
+// one row blocks are small enough to run beside those of its linear (row_slots_layout.h).
 constexpr int kMaxShrinkSplits = 8;  // blocks of a cluster
 constexpr int kShrinkAtOnce = 8;     // steps whose reads are under way
 constexpr int kShrinkSums = kLoraSegmentRows * 8;
@@ -157,12 +157,14 @@ __device__ __forceinline__ void shrink_many_rows(const LoraParams& p, const Lora
     uint4 w[kTiles], in[kRowTiles][2];
 #pragma unroll
     for (int i = 0; i < kTiles; ++i) {
-      w[i] = at < p.k && first + 8 * i < ranks ? load_streamed(a + at + static_cast<int64_t>(8 * i) * p.k) : uint4{};
+      w[i] = at < p.k && first + 8 * i < ranks ? load_streamed(a + at + static_cast<int64_t>(8 * i) * p.k)
+                                               : uint4{};
     }
 #pragma unroll
     for (int i = 0; i < 2 * kRowTiles; ++i) {
-      in[i / 2][i % 2] = at < p.k && x[i / 2][i % 2] != nullptr ? *reinterpret_cast<const uint4*>(x[i / 2][i % 2] + at)
-                                                    : uint4{};
+      in[i / 2][i % 2] = at < p.k && x[i / 2][i % 2] != nullptr
+                             ? *reinterpret_cast<const uint4*>(x[i / 2][i % 2] + at)
+                             : uint4{};
     }
 #pragma unroll
     for (int j = 0; j < kRowTiles; ++j) {

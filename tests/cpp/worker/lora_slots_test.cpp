@@ -34,15 +34,14 @@ class LoraSlotsTest : public testing::Test {
     request.lora_id = lora;
     batch.add(request);
   }
-  LoraRows prepare(const std::vector<int32_t>& num_scheduled) {
-    return slots->prepare(batch, num_scheduled);
-  }
+  LoraRows prepare(const std::vector<int32_t>& num_scheduled) { return slots->prepare(batch, num_scheduled); }
   // "slot: rows ..." of each segment.
   static std::string text_of(const LoraRows& loras) {
     std::string text;
     for (const LoraSegment& segment : loras.segments) {
       text += str(text.empty() ? "" : "; ", segment.slot, ":");
-      for (int32_t r = segment.begin; r < segment.end; ++r) text += str(" ", loras.rows[static_cast<size_t>(r)]);
+      for (int32_t r = segment.begin; r < segment.end; ++r)
+        text += str(" ", loras.rows[static_cast<size_t>(r)]);
     }
     return text.empty() ? "none" : text;
   }

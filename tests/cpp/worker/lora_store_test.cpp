@@ -77,8 +77,8 @@ class LoraStoreTest : public testing::Test {
   // How an adapter is refused, with its directory as "D".
   std::string refusal(const LoraRig& rig, const std::vector<LoraValues>& modules) const {
     const ModelDirectory directory;
-    std::string error =
-        error_of([&] { LoraWeights(make_adapter(directory, modules), rig.targets, rig.ops, nullptr, rig.dtype); });
+    std::string error = error_of(
+        [&] { LoraWeights(make_adapter(directory, modules), rig.targets, rig.ops, nullptr, rig.dtype); });
     for (size_t at = 0; (at = error.find(directory.path(), at)) != error.npos;)
       error.replace(at, directory.path().size(), "D");
     return error;

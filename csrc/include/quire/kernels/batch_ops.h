@@ -48,7 +48,8 @@ struct GroupInputs {
 // In this order: `bytes` are brought, `row_writes` written, the inputs made. What the first brings may hold
 // whatever the others read.
 struct PrepareInputsArgs {
-  static constexpr int32_t kMaxGroups = RowWriteArgs::kMaxTables - 2;  // one is the tokens', one the adapters'
+  static constexpr int32_t kMaxGroups =
+      RowWriteArgs::kMaxTables - 2;  // one is the tokens', one the adapters'
   PinnedBytes bytes;
   RowWriteArgs row_writes;
   // From the host, for this step. Rows beyond num_rows have no tokens.

@@ -17,8 +17,8 @@ struct LoraModule {
 };
 
 // One adapter's share of one linear. Matrices are as the backend's products read a LinearWeight's data, in
-// the dtype of the linear's inputs. Ranks are multiples of KernelTable::lora_rank_multiple: what an adapter has
-// less of is zeros.
+// the dtype of the linear's inputs. Ranks are multiples of KernelTable::lora_rank_multiple: what an adapter
+// has less of is zeros.
 struct alignas(16) LoraSlot {
   int32_t ranks[kMaxLoraModules] = {};  // 0: the adapter has nothing for this module
   const void* a = nullptr;              // [sum of ranks, K], a module's rows behind those of the one before
@@ -33,9 +33,9 @@ struct LoraSegment {
   int32_t begin = 0, end = 0;
 };
 
-// The rows of a batch that have an adapter, those of one adapter side by side and ascending; behind them, where
-// the table has add_lora_activate_and_mul, those that have none, in slot -1. A segment is never empty, and has at
-// most KernelTable::lora_segment_rows; what follows in the next one may have the same slot.
+// The rows of a batch that have an adapter, those of one adapter side by side and ascending; behind them,
+// where the table has add_lora_activate_and_mul, those that have none, in slot -1. A segment is never empty,
+// and has at most KernelTable::lora_segment_rows; what follows in the next one may have the same slot.
 struct LoraBatch {
   const int32_t* rows = nullptr;
   const LoraSegment* segments = nullptr;
@@ -45,14 +45,14 @@ struct LoraBatch {
 // Of each module m and each row t with an adapter: out[t, m's outputs] += b[m] (a[m] x[t]). What `a` makes is
 // rounded to x's dtype; sums are in fp32, that with `out` too, which then is rounded once.
 struct LoraArgs {
-  TensorView out;                       // [T, N] fp32 | 16-bit, rows strided; other rows stay as they are
-  TensorView x;                         // [T, K] fp32 | 16-bit, rows strided
-  const LoraSlot* slots = nullptr;      // that of segment s: slots[s.slot * slot_stride]
+  TensorView out;                   // [T, N] fp32 | 16-bit, rows strided; other rows stay as they are
+  TensorView x;                     // [T, K] fp32 | 16-bit, rows strided
+  const LoraSlot* slots = nullptr;  // that of segment s: slots[s.slot * slot_stride]
   int64_t slot_stride = 1;
   const LoraModule* modules = nullptr;  // [num_modules] on the host; their outputs are disjoint
   int32_t num_modules = 0;
-  int32_t max_total_rank = 0;           // of any slot
-  int32_t max_segments = 0;  // of any batch of T rows
+  int32_t max_total_rank = 0;  // of any slot
+  int32_t max_segments = 0;    // of any batch of T rows
   LoraBatch batch;
 };
 
@@ -60,8 +60,8 @@ struct LoraArgs {
 struct LoraShape {
   int64_t max_tokens = 0;
   int64_t n = 0, k = 0;
-  int32_t max_total_rank = 0;  // of one adapter
-  int32_t max_loras = 0;       // in a batch
+  int32_t max_total_rank = 0;     // of one adapter
+  int32_t max_loras = 0;          // in a batch
   DType dtype = DType::kFloat32;  // of x
 };
 
