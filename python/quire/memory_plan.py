@@ -26,11 +26,12 @@ def plan(
 ) -> dict[str, Any]:
     """What an engine of ``LLM``'s arguments would take: a dict of JSON values, sizes in bytes.
 
-    ``memory`` holds each rank's weights, activations, workspace, batch, adapters, graphs, exchange
-    and kv_cache, ``total_bytes`` their sum and ``peak_bytes`` that of the host's ranks together; ``kv_bytes_per_token``,
-    ``kv_bytes_per_block``, ``num_blocks``, ``max_concurrency`` (sequences of ``max_model_len`` at once) are
-    the KV cache's. ``fits`` says whether the engine would start, ``problem`` why not, and ``suggestions`` are
-    changes (``field``, ``value``), each of which would help. ``text`` is all of it to be read.
+    ``memory`` holds each rank's weights, activations, workspace, batch, adapters, graphs, exchange and
+    kv_cache, ``total_bytes`` their sum and ``peak_bytes`` that of the host's ranks together;
+    ``kv_bytes_per_token``, ``kv_bytes_per_block``, ``num_blocks``, ``max_concurrency`` (sequences of
+    ``max_model_len`` at once) are the KV cache's. ``fits`` says whether the engine would start, ``problem``
+    why not, and ``suggestions`` are changes (``field``, ``value``), each of which would help. ``text`` is all
+    of it to be read.
 
     It is the engine's own plan. With ``device="cuda"`` it is for the device that is there, or for one of the
     kind that ``device_name`` says (``"A100"``, ``"H100"``, ``"H200"``, ``"L40S"``), with ``device_memory``
