@@ -158,7 +158,7 @@ void bind_engine(nb::module_& m) {
           nb::sig("def memory(self) -> dict[str, int]"),
           "Bytes that each rank has taken, or set aside; see quire/memory_plan.h.");
   using ModelState = std::tuple<std::string, std::string, std::string, int32_t, int32_t, std::vector<int32_t>,
-                                std::array<int64_t, 7>>;
+                                std::array<int64_t, 8>>;
   def_value(
       model, {"architecture", "dtype", "backend", "vocab_size", "max_model_len", "eos_token_ids", "memory"},
       +[](const ModelDescription& self) {
@@ -167,10 +167,11 @@ void bind_engine(nb::module_& m) {
       },
       +[](const ModelState& state) {
         ModelDescription self;
-        std::array<int64_t, 7> memory;
+        std::array<int64_t, 8> memory;
         std::tie(self.architecture, self.dtype, self.backend, self.vocab_size, self.max_model_len,
                  self.eos_token_ids, memory) = state;
-        self.memory = {memory[0], memory[1], memory[2], memory[3], memory[4], memory[5], memory[6]};
+        self.memory = {memory[0], memory[1], memory[2], memory[3],
+                       memory[4], memory[5], memory[6], memory[7]};
         return self;
       });
 

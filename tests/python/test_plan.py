@@ -145,7 +145,8 @@ def test_slots_of_adapters_are_planned(demo_model: Path, capsys: pytest.CaptureF
 
     def adapters(*flags: str) -> int:
         assert main(["plan", "--device-name", "H100", "--dtype", "bfloat16", "--json", *flags]) == 0
-        return json.loads(capsys.readouterr().out)["memory"]["adapters"]
+        taken: int = json.loads(capsys.readouterr().out)["memory"]["adapters"]
+        return taken
 
     config = json.loads((demo_model / "config.json").read_text())
     hidden, intermediate = config["hidden_size"], config["intermediate_size"]
