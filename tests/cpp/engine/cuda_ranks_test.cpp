@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "engine/cuda_fixture.h"
+#include "engine/lora_engine_rig.h"
 #include "quire/error.h"
 #include "quire/kernels/cuda_device.h"
 #include "quire/kernels/device_runtime.h"
@@ -59,6 +60,32 @@ TEST_F(CudaRanksTest, TwoDevicesGiveTheTokensOfOne) {
       EXPECT_EQ(generate(two), expected) << "again, from the prefix cache";
     }
   }
+}
+
+TEST_F(CudaRanksTest, EachDeviceHasItsShareOfAdapters) {
+  const auto with_adapters = [](int32_t num_ranks, int32_t max_loras) {
+    EngineConfig config = on_ranks(num_ranks);
+    config.enable_lora = true;
+    config.max_loras = max_loras;
+    config.max_cpu_loras = 2;
+    Engine engine(config);
+    std::vector<EngineRequest> mixed = requests();
+    for (const char* name : {"sailor", "json"}) engine.add_lora({name, 0, trained_adapter(name)});
+    for (size_t i = 0; i < mixed.size(); ++i) {
+      const char* names[] = {"sailor", "", "json"};
+      mixed[i].lora_name = names[i % 3];
+      mixed[i].sampling_params.temperature = 0;
+    }
+    std::vector<std::vector<int32_t>> tokens;
+    for (const RequestOutput& output : engine.generate(std::move(mixed))) {
+      EXPECT_EQ(output.outputs.at(0).error, "");
+      tokens.push_back(output.outputs.at(0).token_ids);
+    }
+    return tokens;
+  };
+  const auto expected = with_adapters(1, 2);
+  EXPECT_EQ(with_adapters(2, 2), expected);
+  EXPECT_EQ(with_adapters(2, 1), expected) << "in one slot";
 }
 
 // Nothing else has the same sums.
