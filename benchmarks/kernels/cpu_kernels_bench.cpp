@@ -163,35 +163,33 @@ void AddLora(benchmark::State& state, DType dtype) {
   std::vector<LoraSlot> slots(static_cast<size_t>(num_adapters) * copies);
   for (size_t i = 0; i < slots.size(); ++i) {
     const std::byte* a = weights.data() + adapter_bytes * i;
-    slots[i] = {.a = a, .b = {a + a_bytes}, .ranks = {rank}};
+    slots[i] = {.ranks = {rank}, .a = a, .b = {a + a_bytes}};
   }
-  std::vector<int32_t> rows, begin = {0}, segments;
+  std::vector<int32_t> rows;
+  std::vector<LoraSegment> segments;
   for (int32_t adapter = 0; adapter < num_adapters; ++adapter) {
+    const auto begin = static_cast<int32_t>(rows.size());
     for (int64_t t = adapter; t < m; t += num_adapters) rows.push_back(static_cast<int32_t>(t));
-    begin.push_back(static_cast<int32_t>(rows.size()));
-    segments.push_back(adapter);
+    segments.push_back({adapter, begin, static_cast<int32_t>(rows.size())});
   }
+  const int32_t num_segments[] = {num_adapters, num_adapters};
   const LoraModule module = {.first_output = 0, .num_outputs = n};
-  const size_t workspace_bytes = kernels().lora_workspace_bytes({.max_tokens = m,
-                                                                 .n = n,
-                                                                 .k = k,
-                                                                 .max_total_rank = rank,
-                                                                 .max_segments = num_adapters,
-                                                                 .dtype = dtype});
+  const size_t workspace_bytes = kernels().lora_workspace_bytes(
+      {.max_tokens = m, .n = n, .k = k, .max_total_rank = rank, .max_loras = num_adapters, .dtype = dtype});
   const Memory workspace(workspace_bytes);
   const LaunchContext ctx = {
       .host = pool().host_parallel(), .workspace = workspace.data(), .workspace_bytes = workspace_bytes};
   size_t copy = 0;
   for (auto _ : state) {
-    kernels().add_lora(ctx, {.out = TensorView(out.data(), dtype, m, n),
-                             .x = TensorView(x.data(), dtype, m, k),
-                             .slots = slots.data() + static_cast<size_t>(num_adapters) * (copy++ % copies),
-                             .modules = &module,
-                             .num_modules = 1,
-                             .batch = {.rows = rows.data(),
-                                       .begin = begin.data(),
-                                       .slots = segments.data(),
-                                       .num_segments = num_adapters}});
+    kernels().add_lora(
+        ctx, {.out = TensorView(out.data(), dtype, m, n),
+              .x = TensorView(x.data(), dtype, m, k),
+              .slots = slots.data() + static_cast<size_t>(num_adapters) * (copy++ % copies),
+              .modules = &module,
+              .num_modules = 1,
+              .max_total_rank = rank,
+              .max_segments = num_adapters,
+              .batch = {.rows = rows.data(), .segments = segments.data(), .num_segments = num_segments}});
   }
   state.SetBytesProcessed(state.iterations() * static_cast<int64_t>(batch_bytes));
 }
