@@ -66,9 +66,9 @@ struct PrometheusOptions {
 // The metrics of one engine at a time (EngineConfig::metric_sink), and of the server around it.
 //
 // What the engine tells is kept without locks and without allocating (but for the names of adapters), on one
-// thread at a time; render() may
-// be called on any thread and holds up nobody: of what is told meanwhile it may show a part, so a histogram's
-// sum may lack what its last bucket counts, or the other way round, until it is rendered again. Counters stay
+// thread at a time; render() may be called on any thread and holds up nobody: of what is told meanwhile it
+// may show a part, so a histogram's sum may lack what its last bucket counts, or the other way round, until
+// it is rendered again. Counters stay
 // when an engine ends, and the next one goes on with them; gauges are 0 then.
 class QUIRE_API PrometheusMetrics final : public MetricSink {
  public:
