@@ -94,10 +94,9 @@ void bench(const Shape& s, int64_t tokens, int32_t num_adapters) {
   }
   const Values<LoraSlot> table(slots);
   const Batch batch(tokens, num_adapters);
-  bool has_adapters = false;
   const auto linear = [&](int i) {
     const LinearWeight weight = {.data = weights[i % copies].data, .n = n, .k = s.k, .dtype = kType};
-    if (s.is_gated && !has_adapters) {
+    if (s.is_gated) {
       kernels().linear_activate_and_mul(context, gated[i % copies], out[i % copies], x[i % copies], weight,
                                         nullptr, Activation::kSilu);
     } else {
@@ -105,7 +104,7 @@ void bench(const Shape& s, int64_t tokens, int32_t num_adapters) {
     }
   };
   const auto both = [&](int i) {
-    linear(i);
+    const LinearWeight weight = {.data = weights[i % copies].data, .n = n, .k = s.k, .dtype = kType};
     const LoraArgs args = {.out = out[i % copies],
                            .x = x[i % copies],
                            .slots = table.data() + i % copies * num_adapters,
@@ -115,14 +114,14 @@ void bench(const Shape& s, int64_t tokens, int32_t num_adapters) {
                            .max_segments = batch.max_segments,
                            .batch = batch.batch()};
     if (s.is_gated) {
-      kernels().add_lora_activate_and_mul(context, gated[i % copies], args, Activation::kSilu);
+      kernels().linear_add_lora_activate_and_mul(context, gated[i % copies], weight, nullptr, args,
+                                                 Activation::kSilu);
     } else {
-      kernels().add_lora(context, args);
+      kernels().linear_add_lora(context, weight, nullptr, args);
     }
   };
   const int calls = tokens > 1024 ? 4 : 32;
   const double alone = graph_us(calls, linear);
-  has_adapters = true;
   const double with = graph_us(calls, both);
   const double bytes = static_cast<double>((a_elements + b_elements) * num_adapters * 2) +
                        static_cast<double>(tokens * (s.k + 2 * n) * 2);
@@ -139,14 +138,16 @@ int main(int argc, char** argv) {
   begin_benchmark(argc, argv);
   if (context.state == nullptr) return 1;
   const LinearWeight widest = {.n = 28672, .k = 14336, .dtype = kType};
-  const Memory workspace(kernels().linear_workspace_bytes(8192, widest));
+  const LoraShape most = {.max_tokens = 8192, .max_total_rank = 3 * kRank, .dtype = kType};
+  const Memory workspace(
+      std::max(kernels().linear_workspace_bytes(8192, widest), kernels().lora_workspace_bytes(most)));
   context.workspace = workspace.data();
   const std::vector<Shape> shapes = {{"qkv", 4096, {{0, 4096}, {4096, 1024}, {5120, 1024}}},
                                      {"o", 4096, {{0, 4096}}},
                                      {"gate_up", 4096, {{0, 14336}, {14336, 14336}}, true},
                                      {"down", 14336, {{0, 4096}}}};
   for (const auto& [tokens, num_adapters] : std::vector<std::pair<int64_t, int32_t>>{
-           {1, 1}, {64, 1}, {64, 8}, {64, 64}, {256, 8}, {512, 8}, {8192, 1}})
+           {1, 1}, {64, 1}, {64, 8}, {64, 64}, {4, 1}, {256, 64}, {512, 8}, {8192, 1}})
     for (const Shape& shape : shapes) bench(shape, tokens, num_adapters);
   return 0;
 }

@@ -18,7 +18,6 @@
 namespace quire::cuda {
 namespace {
 
-constexpr size_t kWorkspaceBytes = size_t{32} << 20;
 constexpr int kNumCandidates = 16;
 // Above this, the library's first choice is within a few per cent, and measuring would cost more than it
 // gives.
@@ -104,7 +103,7 @@ size_t linear_weight_bytes(int64_t n, int64_t k, DType dtype) {
 }
 
 size_t linear_workspace_bytes(int64_t, const LinearWeight& weight) {
-  return kWorkspaceBytes + (weight.scales != nullptr ? dequantized_bytes(weight) : 0);
+  return kLinearWorkspaceBytes + (weight.scales != nullptr ? dequantized_bytes(weight) : 0);
 }
 
 namespace {
@@ -115,20 +114,20 @@ bool choose(const LaunchContext& ctx, CudaState& state, GemmPlan& plan, const Ge
   GemmShape key = shape;
   key.m = representative_rows(shape.m);
   if (const LtMatmulAlgo* known = state.cache.find(key);
-      known != nullptr && plan.permits(state.handle, *known, kWorkspaceBytes)) {
+      known != nullptr && plan.permits(state.handle, *known, kLinearWorkspaceBytes)) {
     plan.algo = *known;
     return true;
   }
   cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
   cudaStreamIsCapturing(stream_of(ctx), &capture);
   const bool measures = shape.m <= kMaxMeasuredRows && capture == cudaStreamCaptureStatusNone;
-  const auto candidates = plan.candidates(state.handle, kWorkspaceBytes, measures ? kNumCandidates : 1);
+  const auto candidates = plan.candidates(state.handle, kLinearWorkspaceBytes, measures ? kNumCandidates : 1);
   if (candidates.empty()) return false;
   plan.algo = candidates[0].algo;
   if (!measures) return true;
   if (candidates.size() > 1) {
     const auto best = quickest(plan, candidates, state.handle, out.data, x.data, weight.data, ctx.workspace,
-                               kWorkspaceBytes, stream_of(ctx));
+                               kLinearWorkspaceBytes, stream_of(ctx));
     if (!best) return true;  // the first one's error will say why
     plan.algo = *best;
   }
@@ -161,7 +160,7 @@ void linear_by_library(const LaunchContext& ctx, TensorView out, TensorView x, c
   }
   if (bias != nullptr) broadcast_bias(ctx, out, bias);
   const int status = found->second.run(state.handle, found->second.algo, out.data, x.data, weight.data,
-                                       /*adds=*/bias != nullptr, ctx.workspace, kWorkspaceBytes, ctx.stream);
+                                       /*adds=*/bias != nullptr, ctx.workspace, kLinearWorkspaceBytes, ctx.stream);
   if (status != 0) {
     note_error(ctx, "linear", describe(), state.lt.status_string(status));
     return;
@@ -174,7 +173,7 @@ void linear_by_library(const LaunchContext& ctx, TensorView out, TensorView x, c
 void linear_dequantized(const LaunchContext& ctx, TensorView out, TensorView x, const LinearWeight& weight,
                         const float* bias) {
   const int64_t at_once = dequantized_rows(weight);
-  void* place = static_cast<std::byte*>(ctx.workspace) + kWorkspaceBytes;
+  void* place = static_cast<std::byte*>(ctx.workspace) + kLinearWorkspaceBytes;
   for (int64_t row = 0; row < weight.n; row += at_once) {
     const LinearWeight part = {place, std::min(at_once, weight.n - row), weight.k, weight.dtype};
     dequantize_rows(ctx, TensorView(place, weight.dtype, part.n, weight.k), weight, row);

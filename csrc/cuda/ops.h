@@ -53,6 +53,7 @@ void paged_attention(const LaunchContext& ctx, TensorView out, TensorView query,
                      const AttentionMetadata& batch, const AttentionLayer& layer);
 
 // linear.cpp
+inline constexpr size_t kLinearWorkspaceBytes = size_t{32} << 20;  // of 16-bit and float32 weights
 void* create_state(LaunchError* error);
 void destroy_state(void* state);
 size_t linear_weight_bytes(int64_t n, int64_t k, DType dtype);
@@ -67,8 +68,10 @@ inline constexpr int32_t kLoraSegmentRows = 16;  // of a tensor core's product
 inline constexpr int32_t kLoraRankMultiple = 8;
 size_t lora_workspace_bytes(const LoraShape& shape);
 void add_lora(const LaunchContext& ctx, const LoraArgs& args);
-void add_lora_activate_and_mul(const LaunchContext& ctx, TensorView out, const LoraArgs& args,
-                               Activation activation);
+void linear_add_lora(const LaunchContext& ctx, const LinearWeight& weight, const float* bias,
+                     const LoraArgs& args);
+void linear_add_lora_activate_and_mul(const LaunchContext& ctx, TensorView out, const LinearWeight& weight,
+                                      const float* bias, const LoraArgs& args, Activation activation);
 
 // logits_ops.cu
 void apply_logit_bias(const LaunchContext& ctx, const LogitBiasArgs& args);

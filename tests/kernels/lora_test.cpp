@@ -115,10 +115,11 @@ class LoraTest : public KernelTest {
     reserved_ = kernels().lora_workspace_bytes(bounds);
     set_workspace(reserved_ + kGuardBytes);
   }
-  // Of row t, adapter_of[t]; -1: none. Segments are in the order of adapters, or in the opposite one.
+  // Of row t, adapter_of[t]; -1: none. Segments are in the order of adapters, or in the opposite one. `op`:
+  // instead of add_lora, and lists all rows.
   void add(const Tensor& out, const Tensor& x, const Shape& shape, const std::vector<Adapter>& adapters,
            const std::vector<int32_t>& adapter_of, ThreadPool* pool, bool backwards = false,
-           const Tensor* gated = nullptr) {
+           const std::function<void(const LoraArgs&)>& op = {}) {
     Array<LoraSlot> slots;
     for (const Adapter& adapter : adapters) slots.push_back(adapter.slot);
     Array<int32_t> rows, num_segments;
@@ -139,7 +140,7 @@ class LoraTest : public KernelTest {
       }
     }
     num_segments.push_back(static_cast<int32_t>(segments.size()));
-    for (size_t t = 0; t < adapter_of.size() && gated != nullptr; ++t) {
+    for (size_t t = 0; t < adapter_of.size() && op; ++t) {
       if (adapter_of[t] >= 0) continue;
       const auto place = static_cast<int32_t>(rows.size());
       if (segments.empty() || segments.back().slot >= 0 ||
@@ -159,8 +160,8 @@ class LoraTest : public KernelTest {
         .max_total_rank = max_total_rank(shape),
         .max_segments = static_cast<int32_t>(segments.size()),
         .batch = {.rows = rows.data(), .segments = segments.data(), .num_segments = num_segments.data()}};
-    if (gated != nullptr) {
-      kernels().add_lora_activate_and_mul(context(pool), *gated, args, Activation::kSilu);
+    if (op) {
+      op(args);
     } else {
       kernels().add_lora(context(pool), args);
     }
@@ -447,13 +448,17 @@ TEST_P(LoraTest, ABatchWithoutAdaptersDoesNothing) {
   EXPECT_EQ(out.values(), before);
 }
 
-// What stays in between is rounded alike, so that nothing but the order of two roundings may differ.
-TEST_P(LoraTest, TheActivationIsThatOfTheSum) {
+// One after the other. What stays in between is rounded alike, but of one row, which is rounded once.
+TEST_P(LoraTest, WithItsLinearAndActivation) {
   if (!is_cuda()) GTEST_SKIP() << "one after the other";
-  ASSERT_NE(kernels().add_lora_activate_and_mul, nullptr);
+  ASSERT_NE(kernels().linear_add_lora, nullptr);
   const Shape shapes[] = {
       {.tokens = 50, .n = 128, .k = 64, .modules = {{0, 64}, {64, 64}}, .ranks = {{16, 8}, {0, 40}, {0, 0}}},
       {.tokens = 1, .n = 1024, .k = 256, .modules = {{0, 1024}}, .ranks = {{16}}},
+      {.tokens = 1, .n = 3072, .k = 1024, .modules = {{0, 1536}, {1536, 1536}}, .ranks = {{8, 40}}},
+      {.tokens = 1, .n = 256, .k = 640, .modules = {{160, 96}, {0, 128}}, .ranks = {{0, 250}}},
+      {.tokens = 1, .n = 256, .k = 640, .modules = {{0, 256}}, .ranks = {{0}}},
+      {.tokens = 9, .n = 512, .k = 4096, .modules = {{0, 256}, {256, 256}}, .ranks = {{16, 16}, {64, 0}}},
       {.tokens = 400,
        .n = 192,
        .k = 72,
@@ -468,24 +473,51 @@ TEST_P(LoraTest, TheActivationIsThatOfTheSum) {
   };
   for (const DType dtype : float_types()) {
     for (const Shape& shape : shapes) {
-      SCOPED_TRACE(testing::Message() << dtype_name(dtype) << " T=" << shape.tokens << " N=" << shape.n);
+      SCOPED_TRACE(testing::Message()
+                   << dtype_name(dtype) << " T=" << shape.tokens << " N=" << shape.n << " K=" << shape.k);
       const std::vector<Adapter> adapters = make_adapters(shape, dtype);
       const Tensor x = std::move(Tensor(dtype, shape.tokens, shape.k, shape.padding).randomize(1));
+      const Tensor matrix = std::move(Tensor(dtype, shape.n, shape.k).randomize(3, 0.1F));
+      const LinearWeight weight = {.data = matrix.view().data, .n = shape.n, .k = shape.k, .dtype = dtype};
+      Array<float> bias;
+      for (int64_t i = 0; i < shape.n; ++i) bias.push_back(0.25F * static_cast<float>(i % 7));
       const std::vector<int32_t> adapter_of =
           shape.tokens == 1 ? std::vector<int32_t>{0}
                             : spread(shape.tokens, static_cast<int32_t>(adapters.size()));
-      const auto make_out = [&] {
-        return std::move(Tensor(dtype, shape.tokens, shape.n, shape.padding).randomize(2));
+      const auto make = [&](int64_t columns) {
+        return std::move(Tensor(dtype, shape.tokens, columns, shape.padding).randomize(2));
       };
-      const Tensor out = make_out(), added = make_out();
-      const Tensor gated(dtype, shape.tokens, shape.n / 2, shape.padding),
-          expected(dtype, shape.tokens, shape.n / 2, shape.padding);
+      const Tensor out = make(shape.n), expected = make(shape.n), alone = make(shape.n),
+                   scratch = make(shape.n);
+      const Tensor gated = make(shape.n / 2), expected_gated = make(shape.n / 2);
       reserve(shape, dtype);
-      add(added, x, shape, adapters, adapter_of, nullptr);
-      kernels().activate_and_mul(context(), expected, added, Activation::kSilu);
-      add(out, x, shape, adapters, adapter_of, nullptr, false, &gated);
+      kernels().linear(context(), alone, x, weight, bias.data());
+      kernels().linear(context(), expected, x, weight, bias.data());
+      add(expected, x, shape, adapters, adapter_of, nullptr);
+      kernels().activate_and_mul(context(), expected_gated, expected, Activation::kSilu);
+      add(out, x, shape, adapters, adapter_of, nullptr, false,
+          [&](const LoraArgs& args) { kernels().linear_add_lora(context(), weight, bias.data(), args); });
+      add(scratch, x, shape, adapters, adapter_of, nullptr, false, [&](const LoraArgs& args) {
+        kernels().linear_add_lora_activate_and_mul(context(), gated, weight, bias.data(), args,
+                                                   Activation::kSilu);
+      });
       wait_for_device();
-      for (int64_t t = 0; t < shape.tokens; ++t) ASSERT_EQ(gated.row_bytes(t), expected.row_bytes(t)) << t;
+      if (shape.tokens > 1) {
+        for (int64_t t = 0; t < shape.tokens; ++t) {
+          ASSERT_EQ(out.row_bytes(t), expected.row_bytes(t)) << t;
+          ASSERT_EQ(gated.row_bytes(t), expected_gated.row_bytes(t)) << t;
+        }
+        continue;
+      }
+      const double rounding = dtype == DType::kFloat32 ? 0.0 : std::ldexp(1.0, -7);
+      const auto size = [&](int64_t i) {
+        return 1.0 + std::abs(double{alone.get(0, i)}) + std::abs(double{expected.get(0, i)});
+      };
+      const int64_t half = shape.n / 2;
+      for (int64_t i = 0; i < shape.n; ++i)
+        ASSERT_NEAR(out.get(0, i), expected.get(0, i), rounding * size(i)) << i;
+      for (int64_t i = 0; i < half; ++i)
+        ASSERT_NEAR(gated.get(0, i), expected_gated.get(0, i), 2 * rounding * size(i) * size(half + i)) << i;
     }
   }
 }

@@ -60,6 +60,9 @@ class Int8LinearMethod final : public LinearMethod {
     ctx.ops.linear(ctx.launch, out, x, weight_, bias);
   }
 
+ protected:
+  const LinearWeight* weight() const override { return &weight_; }
+
  private:
   static constexpr std::initializer_list<DType> kFloatTypes = {DType::kFloat32, DType::kFloat16,
                                                                DType::kBFloat16};

@@ -62,21 +62,21 @@ Linear Linear::row_parallel(BuildContext& build, const std::string& name, int64_
 }
 
 void Linear::forward(const ForwardContext& ctx, TensorView out, TensorView x) const {
-  method_->apply(ctx, out, x, bias_);
-  add_lora(ctx, out, x);
+  if (has_lora(ctx)) {
+    method_->apply_lora(ctx, ctx.lora->args_of(lora_target_, out, x), bias_);
+  } else {
+    method_->apply(ctx, out, x, bias_);
+  }
   if (reduce_) ctx.communicator.all_reduce_sum(ctx.launch, out);
 }
 
 void Linear::forward_gated(const ForwardContext& ctx, TensorView out, TensorView y, TensorView x,
                            Activation activation) const {
   QUIRE_CHECK(!reduce_);
-  if (ctx.lora == nullptr || lora_target_ < 0) return method_->apply_gated(ctx, out, y, x, bias_, activation);
-  method_->apply(ctx, y, x, bias_);
-  ctx.lora->add_and_activate(ctx, lora_target_, out, y, x, activation);
+  if (!has_lora(ctx)) return method_->apply_gated(ctx, out, y, x, bias_, activation);
+  method_->apply_lora_gated(ctx, out, ctx.lora->args_of(lora_target_, y, x), bias_, activation);
 }
 
-void Linear::add_lora(const ForwardContext& ctx, TensorView out, TensorView x) const {
-  if (ctx.lora != nullptr && lora_target_ >= 0) ctx.lora->add(ctx, lora_target_, out, x);
-}
+bool Linear::has_lora(const ForwardContext& ctx) const { return ctx.lora != nullptr && lora_target_ >= 0; }
 
 }  // namespace quire

@@ -43,7 +43,7 @@ class Linear {
   Linear(BuildContext& build, const LinearShard& shard, bool bias, bool reduce);
 
   // Of what the weight made: adapters' share.
-  void add_lora(const ForwardContext& ctx, TensorView out, TensorView x) const;
+  bool has_lora(const ForwardContext& ctx) const;
 
   int64_t n_ = 0;
   int32_t lora_target_ = -1;  // in LoraTargets; -1: there are no adapters

@@ -38,6 +38,9 @@ class UnquantizedLinearMethod final : public LinearMethod {
     ctx.ops.linear_activate_and_mul(ctx.launch, out, y, x, weight, bias, activation);
   }
 
+ protected:
+  const LinearWeight* weight() const override { return &weight_.view(); }
+
  private:
   static TensorView take(BuildContext& build, const LinearPart& part, int64_t k) {
     const std::string name = part.name + ".weight";
@@ -54,6 +57,21 @@ void LinearMethod::apply_gated(const ForwardContext& ctx, TensorView out, Tensor
                                const float* bias, Activation activation) const {
   apply(ctx, y, x, bias);
   ctx.ops.activate_and_mul(ctx.launch, out, y, activation);
+}
+
+void LinearMethod::apply_lora(const ForwardContext& ctx, const LoraArgs& args, const float* bias) const {
+  if (ctx.ops.linear_add_lora != nullptr && weight() != nullptr)
+    return ctx.ops.linear_add_lora(ctx.launch, *weight(), bias, args);
+  apply(ctx, args.out, args.x, bias);
+  ctx.ops.add_lora(ctx.launch, args);
+}
+
+void LinearMethod::apply_lora_gated(const ForwardContext& ctx, TensorView out, const LoraArgs& args,
+                                    const float* bias, Activation activation) const {
+  if (ctx.ops.linear_add_lora != nullptr && weight() != nullptr)
+    return ctx.ops.linear_add_lora_activate_and_mul(ctx.launch, out, *weight(), bias, args, activation);
+  apply_lora(ctx, args, bias);
+  ctx.ops.activate_and_mul(ctx.launch, out, args.out, activation);
 }
 
 int64_t LinearShard::n() const {

@@ -47,6 +47,14 @@ class LinearMethod {
   // activate_and_mul of that, in `out` [T, n / 2]; y [T, n] is scratch.
   virtual void apply_gated(const ForwardContext& ctx, TensorView out, TensorView y, TensorView x,
                            const float* bias, Activation activation) const;
+  // The same two with what adapters add to y: apply makes it in args.out, of args.x.
+  void apply_lora(const ForwardContext& ctx, const LoraArgs& args, const float* bias) const;
+  void apply_lora_gated(const ForwardContext& ctx, TensorView out, const LoraArgs& args, const float* bias,
+                        Activation activation) const;
+
+ protected:
+  // What KernelTable::linear takes, where that is all it does; or null.
+  virtual const LinearWeight* weight() const { return nullptr; }
 };
 
 // The method that build.quantization has for the parts' names, else the model's dtype. Takes the parts'

@@ -67,16 +67,4 @@ LoraArgs LoraStep::args_of(int32_t target, TensorView out, TensorView x) const {
   return args;
 }
 
-void LoraStep::add(const ForwardContext& ctx, int32_t target, TensorView out, TensorView x) const {
-  ctx.ops.add_lora(ctx.launch, args_of(target, out, x));
-}
-
-void LoraStep::add_and_activate(const ForwardContext& ctx, int32_t target, TensorView out, TensorView y,
-                                TensorView x, Activation activation) const {
-  if (ctx.ops.add_lora_activate_and_mul != nullptr)
-    return ctx.ops.add_lora_activate_and_mul(ctx.launch, out, args_of(target, y, x), activation);
-  add(ctx, target, y, x);
-  ctx.ops.activate_and_mul(ctx.launch, out, y, activation);
-}
-
 }  // namespace quire

@@ -59,7 +59,7 @@ class LoraTargets {
   int32_t max_segments(int64_t num_rows) const { return max_lora_segments(ops_, max_loras_, num_rows); }
   int32_t segment_rows() const { return ops_.lora_segment_rows; }
   // Whether batches have rows without an adapter, too.
-  bool lists_all_rows() const { return ops_.add_lora_activate_and_mul != nullptr; }
+  bool lists_all_rows() const { return ops_.linear_add_lora != nullptr; }
 
   // Bytes of a matrix of an adapter, and what all of them take of the largest.
   size_t matrix_bytes(int64_t n, int64_t k, DType dtype) const;
@@ -89,15 +89,8 @@ struct LoraStep {
   const LoraSlot* slots = nullptr;  // [max_loras, targets] in the backend's memory
   LoraBatch batch;
 
-  // out[t, :] += what t's adapter makes of x[t, :], at the target with this place.
+  // What adapters add to the target with this place.
   //   out [T, n], x [T, k]
-  void add(const ForwardContext& ctx, int32_t target, TensorView out, TensorView x) const;
-  // activate_and_mul of that.
-  //   out [T, n / 2], y [T, n], x [T, k]
-  void add_and_activate(const ForwardContext& ctx, int32_t target, TensorView out, TensorView y, TensorView x,
-                        Activation activation) const;
-
- private:
   LoraArgs args_of(int32_t target, TensorView out, TensorView x) const;
 };
 

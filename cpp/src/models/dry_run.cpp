@@ -32,7 +32,8 @@ KernelTable silent(KernelTable table) {
   silence(table.fused_experts);
   silence(table.routed_experts);
   silence(table.add_lora);
-  silence(table.add_lora_activate_and_mul);
+  silence(table.linear_add_lora);
+  silence(table.linear_add_lora_activate_and_mul);
   silence(table.plan_attention);
   silence(table.write_kv_cache);
   silence(table.paged_attention);

@@ -286,6 +286,7 @@ __device__ __forceinline__ void multiply_slots(const Block<Rows>& block, float* 
   const int first = block.first + static_cast<int>(threadIdx.x);
   if (first < block.last) constants = block.rows.constants(block.shared, first);
   wait_barrier(block.has_values(), 0);
+  if (first < block.last) complete(block.rows, block.shared, first, constants);
   float sums[kEights][kRegisters] = {}, totals[kEights][kRegisters] = {};
   const auto multiply = [&](const auto& part, const Turn& turn) {
     wait_barrier(block.full(turn.slot), turn.round);
@@ -320,7 +321,10 @@ __device__ __forceinline__ void multiply_slots(const Block<Rows>& block, float* 
   sync_256(1);
 #pragma unroll 1
   for (int o = first; o < block.last; o += kMultipliers) {
-    if (o > first) constants = block.rows.constants(block.shared, o);
+    if (o > first) {
+      constants = block.rows.constants(block.shared, o);
+      complete(block.rows, block.shared, o, constants);
+    }
     float out[Rows::kRowsOfOutput] = {};
 #pragma unroll
     for (int r = 0; r < Rows::kRowsOfOutput; ++r) {

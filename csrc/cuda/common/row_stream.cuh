@@ -146,7 +146,9 @@ __global__ void __launch_bounds__(row_stream::kThreads, row_stream::kBlocksPerSm
       float sums_of_output[Rows::kRowsOfOutput];
 #pragma unroll
       for (int r = 0; r < Rows::kRowsOfOutput; ++r) sums_of_output[r] = out[i * Rows::kRowsOfOutput + r];
-      rows.finish(shared, output, sums_of_output, rows.constants(shared, output));
+      auto constants = rows.constants(shared, output);
+      complete(rows, shared, output, constants);
+      rows.finish(shared, output, sums_of_output, constants);
     }
   }
 }

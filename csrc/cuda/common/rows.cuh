@@ -17,6 +17,8 @@
 //   const T* values()               [segments, depth], what rows are multiplied by
 //   float scale(shared, s)          of a segment's sum
 //   Constants constants(shared, o)  what is added to the sums, which is read early
+//   void complete(shared, o, constants)
+//                                   where it is there: adds to these what kernels in front have made
 //   void finish(shared, o, sums, constants)
 //                                   with kRowsOfOutput sums, by one thread
 //

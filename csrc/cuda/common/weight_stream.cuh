@@ -33,6 +33,14 @@ __device__ __forceinline__ float dot(float sum, const uint4& weights, const Vec<
   return sum;
 }
 
+// Of rows that have it (rows.cuh).
+template <typename Rows>
+__device__ __forceinline__ void complete(const Rows& rows, const typename Rows::Shared& shared, int output,
+                                         typename Rows::Constants& constants) {
+  if constexpr (requires { rows.complete(shared, output, constants); })
+    rows.complete(shared, output, constants);
+}
+
 // launch_dependent, with what it takes of the L1 cache. `most_shared_bytes`: of all launches of the kernel.
 template <auto kKernel, typename... Args>
 void launch_weight_stream(const LaunchContext& ctx, dim3 grid, unsigned threads, size_t shared_bytes,

@@ -1,5 +1,6 @@
-// out += b h, of 16 rows at a time on tensor cores, or, of a gate and what it is a gate of, their activation
-// of that. A warp has 32 outputs side by side, each lane eight of them, of rows lane / 4 and eight more.
+// out += b h, of up to 16 rows at a time on tensor cores, or, of a gate and what it is a gate of, their
+// activation of that. A warp has 32 outputs side by side, each lane eight of them, of rows lane / 4 and eight
+// more.
 #pragma once
 
 #include <type_traits>
@@ -14,30 +15,152 @@ namespace quire::cuda {
 constexpr int kExpandThreads = 256, kExpandWarps = kExpandThreads / 32;
 constexpr int kExpandOutputs = 32;
 
-__host__ __device__ __forceinline__ int expand_units(const LoraModule& which) {
-  return (static_cast<int>(which.num_outputs) + kExpandOutputs - 1) / kExpandOutputs;
+// What is made of the outputs: nothing more.
+struct NotGated {};
+
+// The module that a unit belongs to, and the first of its outputs there.
+__device__ __forceinline__ void find_unit(const LoraParams& p, int unit, int& which, int& first) {
+  int begin = 0;
+  which = 0;
+#pragma unroll
+  for (int next = 1; next < kMaxLoraModules; ++next) {
+    if (unit < p.first_unit[next]) continue;
+    which = next;
+    begin = p.first_unit[next];
+  }
+  first = (unit - begin) * kExpandOutputs;
 }
-// Of all modules; with a gate, of its outputs alone.
-__host__ __device__ inline int expand_units(const LoraParams& p) {
-  int units = 0;
-  for (int m = 0; m < p.num_modules; ++m) units += expand_units(p.modules[m]);
-  return p.gated != nullptr ? units / 2 : units;
+
+// A lane's eight outputs of a row, once what is added to each is known.
+template <typename T, typename Gate, typename Sum>
+__device__ __forceinline__ Vec<T> finish_outputs(const Vec<T>* before, Sum sum) {
+  Vec<T> made;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    if constexpr (std::is_same_v<Gate, NotGated>) {
+      made.x[i] = from_float<T>(to_float(before[0].x[i]) + sum(0, i));
+    } else {
+      // Rounded in between as if there were two kernels.
+      const float g = to_float(from_float<T>(to_float(before[0].x[i]) + sum(0, i)));
+      const float v = to_float(from_float<T>(to_float(before[1].x[i]) + sum(1, i)));
+      made.x[i] = from_float<T>(activate_gated<Gate::value>(g, v));
+    }
+  }
+  return made;
 }
+
+// ---- few rows -------------------------------------------------------------------------------------
+
+// A warp has a unit of a segment, and of those that are gridDim.y further. Modules are whole units, at
+// multiples of eight outputs.
+template <typename T, typename Gate>
+__global__ void __launch_bounds__(kExpandThreads, std::is_same_v<Gate, NotGated> ? 3 : 2)
+    lora_expand_few_rows_kernel(const __grid_constant__ LoraParams p, int num_units) {
+  constexpr int kUnits = std::is_same_v<Gate, NotGated> ? 1 : 2;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int unit = static_cast<int>(blockIdx.x) * kExpandWarps + static_cast<int>(threadIdx.x) / 32;
+  let_next_start();
+  // Read beside how many there are, not behind it.
+  int index = static_cast<int>(blockIdx.y);
+  LoraSegment segment = load_segment(p, index);
+  const int num_segments = __ldcg(p.num_segments + kUnits - 1);
+  if (index >= num_segments && index + static_cast<int>(blockIdx.x) > 0) return;
+  if (index >= num_segments || unit >= num_units) return wait_for_inputs();
+  // Where the lane's outputs are, and in which rows of `b`.
+  int which[kUnits], column[kUnits];
+  int64_t b_row[kUnits];
+#pragma unroll
+  for (int u = 0; u < kUnits; ++u) {
+    int first;
+    find_unit(p, unit + u * num_units, which[u], first);
+    column[u] = static_cast<int>(p.modules[which[u]].first_output) + first + lane % 4 * 8;
+    b_row[u] = first + lane / 8 * 8 + lane / 4 % 2;
+  }
+#pragma unroll 1
+  while (true) {
+    const int last = segment.end - segment.begin - 1;
+    const T* h = static_cast<const T*>(p.h) + static_cast<int64_t>(segment.begin) * p.h_stride + lane % 4 * 4;
+    const int h_rows[2] = {min(lane / 4, last) * p.h_stride, min(lane / 4 + 8, last) * p.h_stride};
+    // A row that the segment has not is another one, whose outputs stay where they are made.
+    const int rows[2] = {load_row(p, segment, min(lane / 4, last)),
+                         load_row(p, segment, min(lane / 4 + 8, last))};
+    int rank[kUnits] = {}, before_it[kUnits] = {};
+    const T* b[kUnits] = {};
+    if (segment.slot >= 0) {
+      const LoraSlot* slot = slot_of(p, segment);
+      const int4 ranks = load_ranks(slot);
+#pragma unroll
+      for (int u = 0; u < kUnits; ++u) {
+        const int m = which[u];
+        b[u] = static_cast<const T*>(load_pointer(slot->b + m));
+        rank[u] = m == 0 ? ranks.x : m == 1 ? ranks.y : m == 2 ? ranks.z : ranks.w;
+        before_it[u] = (m > 0 ? ranks.x : 0) + (m > 1 ? ranks.y : 0) + (m > 2 ? ranks.z : 0);
+        b[u] += b_row[u] * rank[u] + lane % 4 * 4;
+      }
+    }
+    float sums[kUnits][4][4] = {};
+    Vec<T> before[2][kUnits];
+    int first = 0;
+    do {
+      uint2 in[kUnits][2] = {}, matrix[kUnits][4] = {};
+#pragma unroll
+      for (int u = 0; u < kUnits; ++u) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          if (first + lane % 4 * 4 < rank[u])
+            matrix[u][i] = __ldg(reinterpret_cast<const uint2*>(b[u] + first + 2 * i * rank[u]));
+        }
+      }
+      wait_for_inputs();
+#pragma unroll
+      for (int u = 0; u < kUnits; ++u) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          if (first + lane % 4 * 4 < rank[u])
+            in[u][i] = *reinterpret_cast<const uint2*>(h + h_rows[i] + before_it[u] + first);
+          if (first == 0)
+            before[i][u] = Vec<T>::load(static_cast<const T*>(p.out) + rows[i] * p.out_stride + column[u]);
+        }
+      }
+#pragma unroll
+      for (int u = 0; u < kUnits; ++u) {
+        const uint32_t operand[4] = {in[u][0].x, in[u][1].x, in[u][0].y, in[u][1].y};
+#pragma unroll
+        for (int i = 0; i < 4; ++i) multiply_add<T>(sums[u][i], operand, matrix[u][i].x, matrix[u][i].y);
+      }
+      first += 16;
+    } while (first < max(rank[0], rank[kUnits - 1]));
+    index += static_cast<int>(gridDim.y);
+    if (index < num_segments) segment = load_segment(p, index);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const Vec<T> made = finish_outputs<T, Gate>(
+          before[half], [&](int u, int i) { return sums[u][i / 2][2 * half + i % 2]; });
+      if (lane / 4 + 8 * half > last) continue;
+      if constexpr (kUnits == 1) {
+        made.store(static_cast<T*>(p.out) + rows[half] * p.out_stride + column[0]);
+      } else {
+        made.store(static_cast<T*>(p.gated) + rows[half] * p.gated_stride + column[0]);
+      }
+    }
+    if (index >= num_segments) break;
+  }
+}
+
+// ---- many rows ------------------------------------------------------------------------------------
 
 // Up to 32 outputs of one module.
 struct ExpandUnit {
-  int which = 0;    // module
+  int which;        // module
   int first;        // of its outputs
   int num_outputs;  // from there on; more than 32 are 32
-  int64_t column;   // of the lane's first one
+  int column;       // of the lane's first one
 
+  ExpandUnit() = default;
   __device__ __forceinline__ ExpandUnit(const LoraParams& p, int unit) {
-#pragma unroll 1
-    while (which + 1 < p.num_modules && unit >= expand_units(p.modules[which]))
-      unit -= expand_units(p.modules[which++]);
-    first = unit * kExpandOutputs;
+    find_unit(p, unit, which, first);
     num_outputs = static_cast<int>(p.modules[which].num_outputs) - first;
-    column = p.modules[which].first_output + first + static_cast<int>(threadIdx.x) % 4 * 8;
+    column = static_cast<int>(p.modules[which].first_output) + first + static_cast<int>(threadIdx.x) % 4 * 8;
   }
 };
 
@@ -75,145 +198,145 @@ __device__ __forceinline__ bool is_vector(const T* place, int count) {
   return reinterpret_cast<uintptr_t>(place) % 16 == 0 && count >= 8;
 }
 
-// What is made of the outputs: nothing more.
-struct NotGated {};
+// Of a segment's rows, a unit's outputs before, and what is added to them.
+template <typename T, int kUnits>
+struct ExpandTask {
+  LoraSegment segment;
+  ExpandUnit units[kUnits];
+  int rows[2];  // of the batch; -1: none
+  int rank[kUnits], rank_before[kUnits];
+  uint2 b[kUnits][4];  // of the first 16 ranks
+  uint2 h[kUnits][2];
+  Vec<T> before[2][kUnits];
+  int most_ranks = 0;
 
-// Segments that a block of many rows has one after the other.
+  __device__ __forceinline__ int outputs() const {  // from the lane's first one on
+    return units[0].num_outputs - static_cast<int>(threadIdx.x) % 4 * 8;
+  }
+  __device__ __forceinline__ void load_b(const LoraParams& p, int first_rank) {
+#pragma unroll
+    for (int u = 0; u < kUnits; ++u) {
+      ExpandMatrix<T> matrix;
+      if (segment.slot >= 0) matrix.find(slot_of(p, segment), units[u]);
+      matrix.load(b[u], units[u].num_outputs, first_rank);
+      rank[u] = matrix.rank;
+      rank_before[u] = matrix.rank_before;
+      most_ranks = max(most_ranks, matrix.rank);
+    }
+  }
+  __device__ __forceinline__ void load_h(const LoraParams& p, int first) {
+    const int lane = static_cast<int>(threadIdx.x) % 32, at = first + lane % 4 * 4;
+    const T* from =
+        static_cast<const T*>(p.h) + static_cast<int64_t>(segment.begin + lane / 4) * p.h_stride + at;
+#pragma unroll
+    for (int u = 0; u < kUnits; ++u) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        h[u][i] = at < rank[u] && rows[i] >= 0
+                      ? *reinterpret_cast<const uint2*>(from + 8 * i * p.h_stride + rank_before[u])
+                      : uint2{};
+      }
+    }
+  }
+  __device__ __forceinline__ const T* place(const LoraParams& p, int u, int i) const {
+    return static_cast<const T*>(p.out) + rows[i] * p.out_stride + units[u].column;
+  }
+  __device__ __forceinline__ void load_before(const LoraParams& p) {
+#pragma unroll
+    for (int u = 0; u < kUnits; ++u) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        if (rows[i] >= 0 && (kUnits > 1 || is_vector(place(p, u, i), outputs())))
+          before[i][u] = Vec<T>::load(place(p, u, i));
+      }
+    }
+  }
+  __device__ __forceinline__ void multiply(const LoraParams& p, float (&sums)[kUnits][4][4]) {
+#pragma unroll 1
+    for (int first = 0; first < most_ranks; first += 16) {
+      if (first > 0) {
+        load_b(p, first);
+        load_h(p, first);
+      }
+#pragma unroll
+      for (int u = 0; u < kUnits; ++u) {
+        const uint32_t operand[4] = {h[u][0].x, h[u][1].x, h[u][0].y, h[u][1].y};
+#pragma unroll
+        for (int i = 0; i < 4; ++i) multiply_add<T>(sums[u][i], operand, b[u][i].x, b[u][i].y);
+      }
+    }
+  }
+};
+
+// Segments that a block has one after the other.
 constexpr int kExpandSegments = 8;
 
-// A warp has a unit of kBatch segments, and then of the next: of the block's kExpandSegments where there are
-// many, else of those that are gridDim.y further. Gate: NotGated, or an activation as a type's value.
-template <typename T, typename Gate, int kBatch, bool kIsMany>
-__global__ void __launch_bounds__(kExpandThreads, kBatch == 1 && std::is_same_v<Gate, NotGated> ? 3 : 2)
-    lora_expand_kernel(const __grid_constant__ LoraParams p) {
+// A warp has one unit of the block's kExpandSegments, kBatch of them at a time. Gate: NotGated, or an
+// activation as a type's value.
+template <typename T, typename Gate, int kBatch>
+__global__ void __launch_bounds__(kExpandThreads, 2)
+    lora_expand_many_rows_kernel(const __grid_constant__ LoraParams p, int num_units) {
   constexpr bool kGated = !std::is_same_v<Gate, NotGated>;
   constexpr int kUnits = kGated ? 2 : 1;
-  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, row = lane / 4;
-  const int index = static_cast<int>(blockIdx.x) * kExpandWarps + thread / 32, num_units = expand_units(p);
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
+  const int unit = static_cast<int>(blockIdx.x) * kExpandWarps + thread / 32;
+  const int first_segment = static_cast<int>(blockIdx.y) * kExpandSegments;
   let_next_start();
   const int num_segments = __ldcg(p.num_segments + (kGated ? 1 : 0));
-  const int step = kIsMany ? kBatch : static_cast<int>(gridDim.y);
-  const int first_segment = static_cast<int>(blockIdx.y) * (kIsMany ? kExpandSegments : 1);
-  const int end_segment = kIsMany ? min(first_segment + kExpandSegments, num_segments) : num_segments;
-  const bool is_idle = first_segment >= num_segments;
-  if (is_idle && !is_first_block()) return;
-  if (is_idle) return wait_for_inputs();
-  // Of many, what each of a warp's reads would wait for is read once for all.
-  __shared__ LoraSegment shared_segments[kIsMany ? kExpandSegments : 1];
-  __shared__ int shared_rows[kIsMany ? kExpandSegments : 1][kLoraSegmentRows];
-  if constexpr (kIsMany) {
-    static_assert(kExpandSegments * kLoraSegmentRows <= kExpandThreads);
-    if (thread < kExpandSegments * kLoraSegmentRows) {
-      const int i = thread / kLoraSegmentRows;
-      const LoraSegment segment =
-          first_segment + i < num_segments ? load_segment(p, first_segment + i) : LoraSegment{-1, 0, 0};
-      if (thread % kLoraSegmentRows == 0) shared_segments[i] = segment;
-      shared_rows[i][thread % kLoraSegmentRows] = load_row(p, segment, thread % kLoraSegmentRows);
-    }
-    __syncthreads();
+  if (first_segment >= num_segments && !is_first_block()) return;
+  if (first_segment >= num_segments) return wait_for_inputs();
+  // What each of a warp's reads would wait for is read once for all.
+  __shared__ LoraSegment segments[kExpandSegments];
+  __shared__ int rows[kExpandSegments][kLoraSegmentRows];
+  static_assert(kExpandSegments * kLoraSegmentRows <= kExpandThreads && kExpandSegments % kBatch == 0);
+  if (thread < kExpandSegments * kLoraSegmentRows) {
+    const int i = thread / kLoraSegmentRows, place = thread % kLoraSegmentRows;
+    const LoraSegment segment =
+        first_segment + i < num_segments ? load_segment(p, first_segment + i) : LoraSegment{-1, 0, 0};
+    if (place == 0) segments[i] = segment;
+    rows[i][place] = load_row(p, segment, place);
   }
-  if (index >= num_units) return wait_for_inputs();
-  const ExpandUnit units[] = {ExpandUnit(p, index), ExpandUnit(p, kGated ? index + num_units : index)};
-  const int mine = units[0].num_outputs - lane % 4 * 8;
-  bool has_waited = false;
+  __syncthreads();
+  if (unit >= num_units) return wait_for_inputs();
+  const int count = min(kExpandSegments, num_segments - first_segment);
 #pragma unroll 1
-  for (int s = first_segment; s < end_segment; s += step) {
-    LoraSegment segments[kBatch];
-    int rows[kBatch][2];
-    uint2 b[kBatch][kUnits][4];
-    int ranks[kBatch][kUnits], ranks_before[kBatch][kUnits];
-    int most = 0;
-    static_assert(kExpandSegments % kBatch == 0 && (kIsMany || kBatch == 1));
-#pragma unroll
-    for (int j = 0; j < kBatch; ++j)
-      segments[j] = kIsMany ? shared_segments[s - first_segment + j] : load_segment(p, s + j);
+  for (int s = 0; s < count; s += kBatch) {
+    ExpandTask<T, kUnits> tasks[kBatch];
 #pragma unroll
     for (int j = 0; j < kBatch; ++j) {
+      tasks[j].segment = segments[s + j];
 #pragma unroll
-      for (int i = 0; i < 2; ++i)
-        rows[j][i] =
-            kIsMany ? shared_rows[s - first_segment + j][row + 8 * i] : load_row(p, segments[j], row + 8 * i);
+      for (int u = 0; u < kUnits; ++u) tasks[j].units[u] = ExpandUnit(p, unit + u * num_units);
 #pragma unroll
-      for (int u = 0; u < kUnits; ++u) {
-        ExpandMatrix<T> matrix;
-        if (segments[j].slot >= 0) matrix.find(slot_of(p, segments[j]), units[u]);
-        matrix.load(b[j][u], units[u].num_outputs, 0);
-        ranks[j][u] = matrix.rank;
-        ranks_before[j][u] = matrix.rank_before;
-        most = max(most, matrix.rank);
-      }
+      for (int i = 0; i < 2; ++i) tasks[j].rows[i] = rows[s + j][lane / 4 + 8 * i];
+      tasks[j].load_b(p, 0);
     }
-    if (!has_waited) wait_for_inputs();
-    has_waited = true;
-    if (!kGated && most == 0) continue;
-    Vec<T> before[kBatch][kUnits][2];
+    wait_for_inputs();
 #pragma unroll
     for (int j = 0; j < kBatch; ++j) {
-#pragma unroll
-      for (int u = 0; u < kUnits; ++u) {
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          const T* place = static_cast<const T*>(p.out) + rows[j][i] * p.out_stride + units[u].column;
-          if (rows[j][i] >= 0 && (kGated || is_vector(place, mine))) before[j][u][i] = Vec<T>::load(place);
-        }
-      }
-    }
-    float sums[kBatch][kUnits][4][4] = {};
-#pragma unroll 1
-    for (int first = 0; first < most; first += 16) {
-      const int at = first + lane % 4 * 4;
-#pragma unroll
-      for (int j = 0; j < kBatch; ++j) {
-        const T* h =
-            static_cast<const T*>(p.h) + static_cast<int64_t>(segments[j].begin + row) * p.h_stride + at;
-#pragma unroll
-        for (int u = 0; u < kUnits; ++u) {
-          uint2 in[2] = {};
-#pragma unroll
-          for (int i = 0; i < 2; ++i) {
-            if (at < ranks[j][u] && rows[j][i] >= 0)
-              in[i] = *reinterpret_cast<const uint2*>(h + 8 * i * p.h_stride + ranks_before[j][u]);
-          }
-          if (first > 0) {
-            ExpandMatrix<T> matrix;
-            if (segments[j].slot >= 0) matrix.find(slot_of(p, segments[j]), units[u]);
-            matrix.load(b[j][u], units[u].num_outputs, first);
-          }
-          const uint32_t operand[4] = {in[0].x, in[1].x, in[0].y, in[1].y};
-#pragma unroll
-          for (int i = 0; i < 4; ++i) multiply_add<T>(sums[j][u][i], operand, b[j][u][i].x, b[j][u][i].y);
-        }
-      }
+      tasks[j].load_h(p, 0);
+      tasks[j].load_before(p);
     }
 #pragma unroll
     for (int j = 0; j < kBatch; ++j) {
-      if (!kGated && ranks[j][0] == 0) continue;
+      ExpandTask<T, kUnits>& task = tasks[j];
+      if (!kGated && task.most_ranks == 0) continue;
+      float sums[kUnits][4][4] = {};
+      task.multiply(p, sums);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const int at = rows[j][half];
-        if (at < 0) continue;
-        T* place = static_cast<T*>(p.out) + at * p.out_stride + units[0].column;
-        const Vec<T>& gate = before[j][0][half];
-        const auto sum = [&](int u, int i) { return sums[j][u][i / 2][2 * half + i % 2]; };
-        Vec<T> made;
-        if constexpr (kGated) {  // which lies in vectors
-          const Vec<T>& up = before[j][1][half];
-#pragma unroll
-          for (int i = 0; i < 8; ++i) {
-            // Rounded in between as if there were two kernels.
-            const float g = to_float(from_float<T>(to_float(gate.x[i]) + sum(0, i)));
-            const float v = to_float(from_float<T>(to_float(up.x[i]) + sum(1, i)));
-            made.x[i] = from_float<T>(activate_gated<Gate::value>(g, v));
-          }
-          made.store(static_cast<T*>(p.gated) + at * p.gated_stride + units[0].column);
-        } else if (is_vector(place, mine)) {
-#pragma unroll
-          for (int i = 0; i < 8; ++i) made.x[i] = from_float<T>(to_float(gate.x[i]) + sum(0, i));
-          made.store(place);
+        if (task.rows[half] < 0) continue;
+        const auto sum = [&](int u, int i) { return sums[u][i / 2][2 * half + i % 2]; };
+        T* place = const_cast<T*>(task.place(p, 0, half));
+        if (kGated || is_vector(place, task.outputs())) {
+          const Vec<T> made = finish_outputs<T, Gate>(task.before[half], sum);
+          made.store(kGated
+                         ? static_cast<T*>(p.gated) + task.rows[half] * p.gated_stride + task.units[0].column
+                         : place);
         } else {
 #pragma unroll
           for (int i = 0; i < 8; ++i) {
-            if (i < mine) place[i] = from_float<T>(to_float(place[i]) + sum(0, i));
+            if (i < task.outputs()) place[i] = from_float<T>(to_float(place[i]) + sum(0, i));
           }
         }
       }

@@ -1,29 +1,33 @@
 // Adapters: which kernels add them to a linear's outputs.
 #include <algorithm>
+#include <limits>
 #include <type_traits>
 
+#include "linear_one_row.h"
 #include "lora/any_rows.cuh"
 #include "lora/expand.cuh"
+#include "lora/one_row.h"
 #include "lora/shrink.cuh"
 
 namespace quire::cuda {
 namespace {
 
-// Up to so many rows, blocks share the depth of `a`.
+// Up to so many rows, which segments there are decides who has what.
 constexpr int64_t kFewRows = 256;
-// Blocks for each segment, of rows that are so few that there is little else to do, and of more.
-constexpr int64_t kTinyRows = 8;
-constexpr unsigned kTinyBlocks = 32, kFewBlocks = 8;
-// Segments that a grid has beside each other, of few rows: idle blocks are not for nothing either.
+constexpr unsigned kShrinkBlocksPerSm = 2;
+// Segments that a grid of `b` has beside each other, of few rows: idle blocks are not for nothing either.
 constexpr unsigned kMostSegments = 32;
-// Of many rows, what a warp has under way.
-constexpr int kBatch = 2;
-// What shared_memory_fits leaves.
-constexpr int kStaticBytes = 256;
+// Of many, those that a warp has under way; of a gate each is twice as much.
+template <typename Gate>
+constexpr int kBatch = std::is_same_v<Gate, NotGated> ? 2 : 1;
 
 bool lies_in_vectors(const LoraArgs& args) {
   return reinterpret_cast<uintptr_t>(args.x.data) % 16 == 0 && args.x.stride[0] % 8 == 0 &&
          args.x.shape[1] % 8 == 0 && args.out.dtype == args.x.dtype && args.x.dtype != DType::kFloat32;
+}
+
+int expand_units(const LoraModule& module) {
+  return static_cast<int>(ceil_div<int64_t>(module.num_outputs, kExpandOutputs));
 }
 
 LoraParams params_of(const LaunchContext& ctx, const LoraArgs& args) {
@@ -34,53 +38,78 @@ LoraParams params_of(const LaunchContext& ctx, const LoraArgs& args) {
   p.segments = args.batch.segments;
   p.num_segments = args.batch.num_segments;
   p.slots = args.slots;
-  p.h = ctx.workspace;
+  // Not where the linear's own scratch is, which may come between.
+  p.h = static_cast<std::byte*>(ctx.workspace) + kLinearWorkspaceBytes;
   p.out_stride = args.out.stride[0];
   p.x_stride = args.x.stride[0];
   p.slot_stride = args.slot_stride;
   p.h_stride = args.max_total_rank;
   p.k = static_cast<int>(args.x.shape[1]);
   p.num_modules = args.num_modules;
+  p.max_segments = args.max_segments;
   std::copy_n(args.modules, args.num_modules, p.modules);
+  std::fill_n(p.first_unit, kMaxLoraModules, std::numeric_limits<int>::max());
+  for (int m = 0, units = 0; m < args.num_modules; units += expand_units(args.modules[m++]))
+    p.first_unit[m] = units;
   return p;
 }
 
-// Lets it have as much shared memory as the ranks of any linear may take.
-bool allow_most_shared_bytes(std::atomic<uint64_t>& prepared, const void* kernel) {
-  const int most = device_limits().max_shared_bytes_per_block - kStaticBytes;
-  return allow_shared_bytes(prepared, kernel, most) == cudaSuccess;
+// Of `a`, in vectors.
+template <typename T>
+void launch_shrink(const LaunchContext& ctx, const LoraArgs& args, const LoraParams& p) {
+  const auto segments = static_cast<unsigned>(args.max_segments);
+  if (args.x.shape[0] == 1) {
+    launch_dependent(ctx, lora_shrink_one_row_kernel<T>, static_cast<unsigned>(args.max_total_rank),
+                     kOneRowThreads, 0, p);
+    return;
+  }
+  if (args.x.shape[0] <= kFewRows && has_clusters() && p.k % kShrinkDepth == 0) {
+    const unsigned tiles =
+        std::min(ceil_div(static_cast<unsigned>(args.max_total_rank), 8U), unsigned{kMaxShrinkTiles});
+    const unsigned most = kShrinkBlocksPerSm * static_cast<unsigned>(device_limits().num_sms) / kShrinkSplits;
+    launch_dependent(ctx, lora_shrink_few_rows_kernel<T>,
+                     Grid(std::min(tiles * segments, most) * kShrinkSplits, kShrinkSplits), kLoraThreads, 0,
+                     p, static_cast<int>(tiles));
+    return;
+  }
+  const auto launch = [&]<int kRing>() {
+    static std::atomic<uint64_t> prepared{0};
+    constexpr auto kernel = lora_shrink_many_rows_kernel<T, kRing>;
+    if (allow_shared_bytes(prepared, reinterpret_cast<const void*>(kernel), kRing) != cudaSuccess) return;
+    launch_dependent(ctx, kernel, ceil_div(segments, unsigned{kShrinkSegments<kRing>}), kLoraThreads, kRing,
+                     p);
+  };
+  if (device_limits().max_shared_bytes_per_block >= kLargeRing) {
+    launch.template operator()<kLargeRing>();
+  } else {
+    launch.template operator()<kSmallRing>();
+  }
 }
 
-// Of `a` and `b`, in vectors.
+// Whether modules are whole units, and their outputs lie in vectors.
+bool has_whole_units(const LoraArgs& args) {
+  const auto is_whole = [](const LoraModule& m) {
+    return m.first_output % 8 == 0 && m.num_outputs % kExpandOutputs == 0;
+  };
+  return reinterpret_cast<uintptr_t>(args.out.data) % 16 == 0 && args.out.stride[0] % 8 == 0 &&
+         std::all_of(args.modules, args.modules + args.num_modules, is_whole);
+}
+
+// Of `b`.
 template <typename T, typename Gate>
-void launch_products(const LaunchContext& ctx, const LoraArgs& args, const LoraParams& p) {
+void launch_expand(const LaunchContext& ctx, const LoraArgs& args, const LoraParams& p) {
   const auto segments = static_cast<unsigned>(args.max_segments);
-  const bool is_few = args.x.shape[0] <= kFewRows;
-  if (is_few && has_clusters()) {
-    const unsigned tiles = ceil_div(static_cast<unsigned>(args.max_total_rank), 8U);
-    const bool is_tiny = args.x.shape[0] <= kTinyRows;
-    unsigned splits = 1;
-    while (splits < kMaxShrinkSplits && splits * tiles < (is_tiny ? kTinyBlocks : kFewBlocks)) splits *= 2;
-    const unsigned threads = is_tiny ? kLoraThreads / 2 : kLoraThreads;
-    Grid grid(tiles * splits, splits);
-    grid.blocks.y = std::min(segments, kMostSegments);
-    launch_dependent(ctx, lora_shrink_few_rows_kernel<T>, grid, threads,
-                     shrink_few_rows_shared_bytes(threads), p, static_cast<int>(splits));
+  int units = 0;
+  for (int m = 0; m < args.num_modules; ++m) units += expand_units(args.modules[m]);
+  if (!std::is_same_v<Gate, NotGated>) units /= 2;  // those of the gate alone
+  const unsigned blocks = ceil_div(static_cast<unsigned>(units), unsigned{kExpandWarps});
+  if (args.x.shape[0] <= kFewRows && has_whole_units(args)) {
+    launch_dependent(ctx, lora_expand_few_rows_kernel<T, Gate>,
+                     dim3(blocks, std::min(segments, kMostSegments)), kExpandThreads, 0, p, units);
   } else {
-    static std::atomic<uint64_t> prepared{0};
-    constexpr auto shrink = lora_shrink_many_rows_kernel<T>;
-    if (!allow_most_shared_bytes(prepared, reinterpret_cast<const void*>(shrink))) return;
-    launch_dependent(ctx, shrink, ceil_div(segments, unsigned{kShrinkSegments}), kLoraThreads,
-                     static_cast<size_t>(shrink_shared_bytes(args.max_total_rank)), p);
-  }
-  const unsigned blocks = ceil_div(static_cast<unsigned>(expand_units(p)), unsigned{kExpandWarps});
-  constexpr int kAtOnce = std::is_same_v<Gate, NotGated> ? kBatch : 1;  // a gate's are twice as many
-  if (is_few) {
-    launch_dependent(ctx, lora_expand_kernel<T, Gate, 1, false>,
-                     dim3(blocks, std::min(segments, kMostSegments)), kExpandThreads, 0, p);
-  } else {
-    launch_dependent(ctx, lora_expand_kernel<T, Gate, kAtOnce, true>,
-                     dim3(blocks, ceil_div(segments, unsigned{kExpandSegments})), kExpandThreads, 0, p);
+    launch_dependent(ctx, lora_expand_many_rows_kernel<T, Gate, kBatch<Gate>>,
+                     dim3(blocks, ceil_div(segments, unsigned{kExpandSegments})), kExpandThreads, 0, p,
+                     units);
   }
 }
 
@@ -100,29 +129,29 @@ void launch_any_rows(const LaunchContext& ctx, const LoraArgs& args, const LoraP
   }
 }
 
-}  // namespace
-
-size_t lora_workspace_bytes(const LoraShape& shape) {
-  return static_cast<size_t>(shape.max_tokens * shape.max_total_rank) * dtype_bytes(shape.dtype);
+// Calls f with a value of the 16-bit type.
+template <typename F>
+void dispatch_16_bit(DType dtype, F f) {
+  if (dtype == DType::kFloat16) return f(fp16{});
+  f(bf16{});
 }
 
-namespace {
+void shrink(const LaunchContext& ctx, const LoraArgs& args, const LoraParams& p) {
+  dispatch_16_bit(args.x.dtype, [&](auto type) { launch_shrink<decltype(type)>(ctx, args, p); });
+}
 
 template <typename Gate>
-void launch(const LaunchContext& ctx, const LoraArgs& args, const LoraParams& p) {
-  dispatch_float(args.x.dtype, [&](auto type) {
-    using T = decltype(type);
-    if constexpr (!std::is_same_v<T, float>) launch_products<T, Gate>(ctx, args, p);
-  });
+void expand(const LaunchContext& ctx, const LoraArgs& args, const LoraParams& p) {
+  dispatch_16_bit(args.x.dtype, [&](auto type) { launch_expand<decltype(type), Gate>(ctx, args, p); });
 }
 
 // With the activations that gated models have; null: this is none of them.
-auto launch_gated(Activation activation)
+auto gated_expand(Activation activation)
     -> void (*)(const LaunchContext&, const LoraArgs&, const LoraParams&) {
   switch (activation) {
-    case Activation::kSilu: return launch<std::integral_constant<Activation, Activation::kSilu>>;
-    case Activation::kGelu: return launch<std::integral_constant<Activation, Activation::kGelu>>;
-    case Activation::kGeluTanh: return launch<std::integral_constant<Activation, Activation::kGeluTanh>>;
+    case Activation::kSilu: return expand<std::integral_constant<Activation, Activation::kSilu>>;
+    case Activation::kGelu: return expand<std::integral_constant<Activation, Activation::kGelu>>;
+    case Activation::kGeluTanh: return expand<std::integral_constant<Activation, Activation::kGeluTanh>>;
     default: return nullptr;
   }
 }
@@ -142,32 +171,69 @@ bool are_gated(const LoraArgs& args, TensorView gated) {
          gated.dtype == args.out.dtype;
 }
 
+bool is_empty(const LoraArgs& args) { return args.max_segments == 0 || args.max_total_rank == 0; }
+
+// Whether `a` may be multiplied before the linear, whose weights are read meanwhile. Of an int8 weight the
+// linear's own scratch may lie where what comes of it does.
+bool goes_first(const LinearWeight& weight, const LoraArgs& args) {
+  return !is_empty(args) && weight.scales == nullptr && lies_in_vectors(args);
+}
+
 }  // namespace
 
+size_t lora_workspace_bytes(const LoraShape& shape) {
+  return kLinearWorkspaceBytes +
+         static_cast<size_t>(shape.max_tokens * shape.max_total_rank) * dtype_bytes(shape.dtype);
+}
+
 void add_lora(const LaunchContext& ctx, const LoraArgs& args) {
-  if (args.max_segments == 0 || args.max_total_rank == 0) return;
+  if (is_empty(args)) return;
   const LoraParams p = params_of(ctx, args);
   if (lies_in_vectors(args)) {
-    launch<NotGated>(ctx, args, p);
+    shrink(ctx, args, p);
+    expand<NotGated>(ctx, args, p);
   } else {
     dispatch_float(args.x.dtype, [&](auto type) { launch_any_rows<decltype(type)>(ctx, args, p); });
   }
   check_launch(ctx, "add_lora", args.out);
 }
 
-void add_lora_activate_and_mul(const LaunchContext& ctx, TensorView out, const LoraArgs& args,
-                               Activation activation) {
-  const auto fused = launch_gated(activation);
-  if (fused == nullptr || !lies_in_vectors(args) || !are_gated(args, out)) {
-    add_lora(ctx, args);
-    activate_and_mul(ctx, out, args.out, activation);
-    return;
+void linear_add_lora(const LaunchContext& ctx, const LinearWeight& weight, const float* bias,
+                     const LoraArgs& args) {
+  if (!goes_first(weight, args)) {
+    linear(ctx, args.out, args.x, weight, bias);
+    return add_lora(ctx, args);
   }
+  const LoraParams p = params_of(ctx, args);
+  shrink(ctx, args, p);
+  if (has_one_row_kernel(args.out, args.x, weight)) {
+    linear_one_row_lora(ctx, args.out, args.x, weight, bias, p);
+  } else {
+    linear(ctx, args.out, args.x, weight, bias);
+    expand<NotGated>(ctx, args, p);
+  }
+  check_launch(ctx, "linear_add_lora", args.out);
+}
+
+void linear_add_lora_activate_and_mul(const LaunchContext& ctx, TensorView out, const LinearWeight& weight,
+                                      const float* bias, const LoraArgs& args, Activation activation) {
+  const bool first = goes_first(weight, args);
   LoraParams p = params_of(ctx, args);
+  if (first && has_one_row_kernel(out, args.x, weight)) {
+    shrink(ctx, args, p);
+    return linear_one_row_gated_lora(ctx, out, args.x, weight, bias, activation, p);
+  }
+  const auto fused = gated_expand(activation);
+  if (!first || fused == nullptr || !are_gated(args, out)) {
+    linear_add_lora(ctx, weight, bias, args);
+    return activate_and_mul(ctx, out, args.out, activation);
+  }
   p.gated = out.data;
   p.gated_stride = out.stride[0];
+  shrink(ctx, args, p);
+  linear(ctx, args.out, args.x, weight, bias);
   fused(ctx, args, p);
-  check_launch(ctx, "add_lora_activate_and_mul", out);
+  check_launch(ctx, "linear_add_lora_activate_and_mul", out);
 }
 
 }  // namespace quire::cuda

@@ -6,9 +6,12 @@
 // since the last linear: it is kept small.
 #pragma once
 
+#include <algorithm>
+
 #include "common/cluster.cuh"
 #include "common/dependent_launch.cuh"
 #include "common/tensor_core.cuh"
+#include "common/weight_stream.cuh"
 #include "lora/params.cuh"
 
 namespace quire::cuda {
@@ -33,147 +36,242 @@ __device__ __forceinline__ void shrink_step(float (&sums)[4], const uint4& a, co
   multiply_add<T>(sums, high, a.z, a.w);
 }
 
-// ---- few rows -------------------------------------------------------------------------------------
+// ---- one row --------------------------------------------------------------------------------------
 
-// A cluster has eight ranks of a segment, its blocks a share of the depth each, and its warps of that. For
-// one row blocks are small enough to run beside those of its linear (row_slots_layout.h).
-constexpr int kMaxShrinkSplits = 8;  // blocks of a cluster
-constexpr int kShrinkAtOnce = 8;     // steps whose reads are under way
-constexpr int kShrinkSums = kLoraSegmentRows * 8;
+constexpr int kOneRowThreads = 128, kOneRowWarps = kOneRowThreads / 32;
+constexpr int kOneRowStep = kOneRowThreads * 8;  // elements that a block multiplies at once
+constexpr int kOneRowAtOnce = 4;
 
-inline unsigned shrink_few_rows_shared_bytes(unsigned threads) {
-  return (threads / 32 + 2) * kShrinkSums * static_cast<unsigned>(sizeof(float));
+// A block has one rank, and is small enough to run beside those of the linear (row_slots_layout.h), which
+// waits for it: all that it reads of `a`, or the first of it, is there when the row is.
+template <typename T>
+__global__ void __launch_bounds__(kOneRowThreads)
+    lora_shrink_one_row_kernel(const __grid_constant__ LoraParams p) {
+  __shared__ float parts[kOneRowWarps];
+  const int thread = static_cast<int>(threadIdx.x), rank = static_cast<int>(blockIdx.x);
+  let_next_start();
+  const LoraSegment segment = load_segment(p, 0);
+  const int num_segments = __ldcg(p.num_segments);
+  if (num_segments == 0) return wait_for_inputs();
+  const LoraSlot* slot = slot_of(p, segment);
+  const int4 ranks = load_ranks(slot);
+  const T* a = static_cast<const T*>(load_pointer(&slot->a)) + static_cast<int64_t>(rank) * p.k;
+  if (rank >= ranks.x + ranks.y + ranks.z + ranks.w) return wait_for_inputs();
+  const T* x = static_cast<const T*>(p.x);
+  float sum = 0.0F;
+#pragma unroll 1
+  for (int from = 8 * thread; from < p.k; from += kOneRowAtOnce * kOneRowStep) {
+    uint4 w[kOneRowAtOnce];
+#pragma unroll
+    for (int i = 0; i < kOneRowAtOnce; ++i) {
+      if (from + i * kOneRowStep < p.k) w[i] = load_streamed(a + from + i * kOneRowStep);
+    }
+    wait_for_inputs();
+#pragma unroll
+    for (int i = 0; i < kOneRowAtOnce; ++i) {
+      if (from + i * kOneRowStep < p.k) sum = dot(sum, w[i], Vec<T>::load(x + from + i * kOneRowStep));
+    }
+  }
+  wait_for_inputs();
+  sum = warp_sum(sum);
+  if (thread % 32 == 0) parts[thread / 32] = sum;
+  __syncthreads();
+  if (thread == 0) {
+    sum = 0.0F;
+#pragma unroll
+    for (const float part : parts) sum += part;
+    static_cast<T*>(p.h)[rank] = from_float<T>(sum);
+  }
 }
 
+// ---- few rows -------------------------------------------------------------------------------------
+
+// A unit is up to eight ranks at a time of a segment. While there are no more of them than clusters, a
+// cluster's blocks share the depth of its unit, and its warps that; else each block has units of its own, one
+// after the other. The grid is the same for both: how many adapters a step has is known on the device alone.
+constexpr int kShrinkSplits = 4;  // blocks of a cluster
+constexpr int kShrinkAtOnce = 6;  // steps whose reads are under way
+constexpr int kShrinkSums = kLoraSegmentRows * 8;
+// Units of a segment: where it has more ranks than these take, they go on behind each other.
+constexpr int kMaxShrinkTiles = 8;
+
+// `tiles`: of a segment. Depths are whole steps.
 template <typename T>
 __global__ void __launch_bounds__(kLoraThreads, 2)
-    lora_shrink_few_rows_kernel(const __grid_constant__ LoraParams p, int num_splits) {
+    lora_shrink_few_rows_kernel(const __grid_constant__ LoraParams p, int tiles) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  extern __shared__ __align__(16) float few_rows_shared[];
-  float* parts = few_rows_shared;  // [warps][kShrinkSums]
+  __shared__ float parts[kLoraWarps][kShrinkSums], sums[kShrinkSums];
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
-  const int warps = static_cast<int>(blockDim.x) / 32;
-  float* sums = parts + warps * kShrinkSums;  // of this segment, and of the next
-  const int split = static_cast<int>(blockIdx.x) & (num_splits - 1);
-  const int first = static_cast<int>(blockIdx.x) / num_splits * 8;
+  const int block = static_cast<int>(blockIdx.x), my_cluster = block / kShrinkSplits;
+  const int clusters = static_cast<int>(gridDim.x) / kShrinkSplits;
   let_next_start();
-  const int num_segments = __ldcg(p.num_segments);
-  const bool is_idle = static_cast<int>(blockIdx.y) >= num_segments;  // as its whole cluster
-  if (is_idle && !is_first_block()) return;
-  if (is_idle) return wait_for_inputs();
-  const int steps = (p.k + kShrinkDepth - 1) / kShrinkDepth;
-  const int each = (steps + num_splits * warps - 1) / (num_splits * warps) * kShrinkDepth;
-  const int begin = (split * warps + warp) * each, end = min(begin + each, p.k);
-  bool has_waited = false;
-  for (int index = static_cast<int>(blockIdx.y); index < num_segments; index += static_cast<int>(gridDim.y)) {
-    const LoraSegment segment = load_segment(p, index);
+  // Read beside how many there are, not behind it: if that is few, this is what the cluster has.
+  LoraSegment segment = load_segment(p, min(my_cluster / tiles, p.max_segments - 1));
+  const int units = __ldcg(p.num_segments) * tiles;
+  const bool is_shared = units <= clusters;
+  int index = is_shared ? my_cluster : block;
+  if (index >= units && block > 0) return;  // if it is shared, as its whole cluster
+  if (index >= units) return wait_for_inputs();
+  const int num_parts = is_shared ? kShrinkSplits : 1, part = block & (num_parts - 1);
+  const int steps = p.k / kShrinkDepth,
+            each = (steps + num_parts * kLoraWarps - 1) / (num_parts * kLoraWarps);
+  const int begin = min((part * kLoraWarps + warp) * each, steps), end = min(begin + each, steps);
+  if (!is_shared) segment = load_segment(p, index / tiles);
+#pragma unroll 1
+  while (true) {
     const LoraSlot* slot = slot_of(p, segment);
     const int4 ranks = load_ranks(slot);
-    if (first >= ranks.x + ranks.y + ranks.z + ranks.w) continue;  // as its whole cluster
-    const T* a = static_cast<const T*>(load_pointer(&slot->a)) + static_cast<int64_t>(first + lane / 4) * p.k;
-    const T* x[2];
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int row = load_row(p, segment, lane / 4 + 8 * i);
-      x[i] = row >= 0 ? static_cast<const T*>(p.x) + row * p.x_stride : nullptr;
-    }
-    float made[4] = {};
+    const T* a = static_cast<const T*>(load_pointer(&slot->a));
+    // A row that the segment has not is another one, whose products nobody asks for.
+    const int last = segment.end - segment.begin - 1, first_row = segment.begin;
+    const int64_t offset = lane % 4 * 8;
+    const T* x0 =
+        static_cast<const T*>(p.x) + offset + load_row(p, segment, min(lane / 4, last)) * p.x_stride;
+    const T* x1 =
+        static_cast<const T*>(p.x) + offset + load_row(p, segment, min(lane / 4 + 8, last)) * p.x_stride;
+    const int tile = index % tiles;
+    index += is_shared ? units : static_cast<int>(gridDim.x);
+    if (index < units) segment = load_segment(p, index / tiles);
 #pragma unroll 1
-    for (int from = begin; from < end || from == begin; from += kShrinkAtOnce * kShrinkDepth) {
-      const int at = from + lane % 4 * 8;
-      uint4 w[kShrinkAtOnce];
+    for (int first = tile * 8; first < ranks.x + ranks.y + ranks.z + ranks.w; first += tiles * 8) {
+      const T* of_lane = a + static_cast<int64_t>(first + lane / 4) * p.k + offset;
+      float made[4] = {};
+#pragma unroll 1
+      for (int step = begin; step < end; step += kShrinkAtOnce) {
+        const int count = end - step, at = step * kShrinkDepth;
+        uint4 w[kShrinkAtOnce], in[kShrinkAtOnce][2];
 #pragma unroll
-      for (int s = 0; s < kShrinkAtOnce; ++s)
-        w[s] = at + s * kShrinkDepth < end ? load_streamed(a + at + s * kShrinkDepth) : uint4{};
-      if (!has_waited) wait_for_inputs();
-      has_waited = true;
+        for (int s = 0; s < kShrinkAtOnce; ++s) {
+          if (s < count) w[s] = load_streamed(of_lane + at + s * kShrinkDepth);
+        }
+        wait_for_inputs();
 #pragma unroll
-      for (int half = 0; half < kShrinkAtOnce; half += kShrinkAtOnce / 2) {
-        uint4 in[kShrinkAtOnce / 2][2];
-#pragma unroll
-        for (int s = 0; s < kShrinkAtOnce / 2; ++s) {
-#pragma unroll
-          for (int i = 0; i < 2; ++i) {
-            in[s][i] = at + (half + s) * kShrinkDepth < end && x[i] != nullptr
-                           ? *reinterpret_cast<const uint4*>(x[i] + at + (half + s) * kShrinkDepth)
-                           : uint4{};
-          }
+        for (int s = 0; s < kShrinkAtOnce; ++s) {
+          if (s >= count) continue;
+          in[s][0] = *reinterpret_cast<const uint4*>(x0 + at + s * kShrinkDepth);
+          in[s][1] = *reinterpret_cast<const uint4*>(x1 + at + s * kShrinkDepth);
         }
 #pragma unroll
-        for (int s = 0; s < kShrinkAtOnce / 2; ++s) shrink_step<T>(made, w[half + s], in[s]);
-        if (from + (half + kShrinkAtOnce / 2) * kShrinkDepth >= end) break;
+        for (int s = 0; s < kShrinkAtOnce; ++s) {
+          if (s >= count) break;
+          shrink_step<T>(made, w[s], in[s]);
+        }
+      }
+      wait_for_inputs();
+      float* mine = &parts[warp][lane / 4 * 8 + lane % 4 * 2];
+      *reinterpret_cast<float2*>(mine) = float2{made[0], made[1]};
+      *reinterpret_cast<float2*>(mine + 8 * 8) = float2{made[2], made[3]};
+      __syncthreads();
+      // Each block finishes a part of the rows.
+      const int sums_of_part = kShrinkSums / num_parts, i = part * sums_of_part + thread;
+      float sum = 0.0F;
+      if (thread < kShrinkSums) {
+#pragma unroll
+        for (const auto& of_warp : parts) sum += of_warp[thread];
+      }
+      if (is_shared) {
+        if (thread < kShrinkSums) sums[thread] = sum;
+        cluster::arrive();
+        cluster::wait();
+        sum = 0.0F;
+#pragma unroll
+        for (int j = 0; j < kShrinkSplits && thread < sums_of_part; ++j)
+          sum += cluster::load(cluster::address_of(sums + i, j));
+        cluster::arrive();
+      }
+      if (thread < sums_of_part && i / 8 <= last)
+        static_cast<T*>(p.h)[static_cast<int64_t>(first_row + i / 8) * p.h_stride + first + i % 8] =
+            from_float<T>(sum);
+      if (is_shared) {
+        cluster::wait();  // before what others read is written again, or gone
+      } else {
+        __syncthreads();
       }
     }
-    float* part = parts + warp * kShrinkSums + lane / 4 * 8 + lane % 4 * 2;
-    *reinterpret_cast<float2*>(part) = float2{made[0], made[1]};
-    *reinterpret_cast<float2*>(part + 8 * 8) = float2{made[2], made[3]};
-    __syncthreads();
-    if (thread < kShrinkSums) {
-      float sum = 0.0F;
-      for (int w = 0; w < warps; ++w) sum += parts[w * kShrinkSums + thread];
-      sums[thread] = sum;
-    }
-    cluster::arrive();
-    cluster::wait();
-    // Each block finishes a part of the rows.
-    const int count = kShrinkSums / num_splits, i = split * count + thread;
-    if (thread < count && segment.begin + i / 8 < segment.end) {
-      float sum = 0.0F;
-      for (int j = 0; j < num_splits; ++j) sum += cluster::load(cluster::address_of(sums + i, j));
-      static_cast<T*>(p.h)[static_cast<int64_t>(segment.begin + i / 8) * p.h_stride + first + i % 8] =
-          from_float<T>(sum);
-    }
-    sums = parts + warps * kShrinkSums + (sums == parts + warps * kShrinkSums ? kShrinkSums : 0);
+    if (index >= units) break;
   }
-  if (!has_waited) wait_for_inputs();
-  cluster::arrive();  // has read what others have
-  cluster::wait();    // before this block's shared memory is gone
+  wait_for_inputs();
 #endif
 }
 
 // ---- many rows ------------------------------------------------------------------------------------
 
-constexpr int kShrinkSegments = 2;  // of a block; mostly of one adapter, which is then read once for both
-constexpr int kShrinkTiles = 8;     // of eight ranks, at once
+constexpr int kShrinkTiles = 8;  // of eight ranks, at once
 
-// Ranks [first, first + 8 * kTiles) of up to 16 * kRowTiles rows.
-template <typename T, int kTiles, int kRowTiles>
+// Of dynamic shared memory: what is on its way to a block, and then what its warps made.
+constexpr int kLargeRing = 192 << 10, kSmallRing = 96 << 10;
+
+// Segments that a block takes at once if they are one adapter's, which is then read once for all.
+template <int kRing>
+constexpr int kShrinkSegments = kRing == kLargeRing ? 4 : 2;
+
+// Ranks [first, first + 8 * kTiles) of up to 16 * kRowTiles rows. Each warp has every eighth step of the
+// depth, which comes through slots of its own.
+template <typename T, int kRing, int kTiles, int kRowTiles>
 __device__ __forceinline__ void shrink_many_rows(const LoraParams& p, const LoraSegment& segment, int first,
-                                                 int ranks, const T* a, float* parts) {
+                                                 int ranks, const T* a, std::byte* ring) {
+  constexpr int kRowBytes = kShrinkDepth * static_cast<int>(sizeof(T)), kEightBytes = 8 * kRowBytes;
+  constexpr int kSlotBytes = (2 * kRowTiles + kTiles) * kEightBytes;
+  constexpr int kSlots = std::min(kRing / kLoraWarps / kSlotBytes, 8);
+  static_assert(kSlots >= 2);
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
-  const int steps = (p.k + kShrinkDepth - 1) / kShrinkDepth, each = (steps + kLoraWarps - 1) / kLoraWarps;
-  const int begin = warp * each * kShrinkDepth, end = min(begin + each * kShrinkDepth, p.k);
-  const T* x[kRowTiles][2];
+  const T* x[2 * kRowTiles];
 #pragma unroll
   for (int i = 0; i < 2 * kRowTiles; ++i) {
     const int row = load_row(p, segment, lane / 4 + 8 * i);
-    x[i / 2][i % 2] = row >= 0 ? static_cast<const T*>(p.x) + row * p.x_stride : nullptr;
+    x[i] = row >= 0 ? static_cast<const T*>(p.x) + row * p.x_stride : nullptr;
   }
   a += static_cast<int64_t>(first + lane / 4) * p.k;
-  float sums[kRowTiles][kTiles][4] = {};
-#pragma unroll(kTiles <= 2 ? 2 : 1)
-  for (int from = begin; from < end; from += kShrinkDepth) {
-    const int at = from + lane % 4 * 8;
-    uint4 w[kTiles], in[kRowTiles][2];
-#pragma unroll
-    for (int i = 0; i < kTiles; ++i) {
-      w[i] = at < p.k && first + 8 * i < ranks ? load_streamed(a + at + static_cast<int64_t>(8 * i) * p.k)
-                                               : uint4{};
-    }
+  const uint32_t mine = shared_address(ring) + static_cast<uint32_t>(warp * kSlots * kSlotBytes + 16 * lane);
+  const int stride = kLoraWarps * kShrinkDepth;
+  int asked = warp * kShrinkDepth + lane % 4 * 8;
+  const auto ask = [&](int slot) {
+    const uint32_t to = mine + static_cast<uint32_t>(slot * kSlotBytes);
+    const bool is_there = asked < p.k;
 #pragma unroll
     for (int i = 0; i < 2 * kRowTiles; ++i) {
-      in[i / 2][i % 2] = at < p.k && x[i / 2][i % 2] != nullptr
-                             ? *reinterpret_cast<const uint4*>(x[i / 2][i % 2] + at)
-                             : uint4{};
+      const bool is_row = is_there && x[i] != nullptr;
+      copy_async(to + i * kEightBytes, is_row ? x[i] + asked : p.x, is_row);
     }
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) {
+      const bool is_rank = is_there && first + 8 * i < ranks;
+      copy_async(to + (2 * kRowTiles + i) * kEightBytes,
+                 is_rank ? a + asked + static_cast<int64_t>(8 * i) * p.k : p.x, is_rank);
+    }
+    commit_copies();
+    asked += stride;
+  };
+  float sums[kRowTiles][kTiles][4] = {};
+#pragma unroll
+  for (int i = 0; i < kSlots - 1; ++i) ask(i);
+  int slot = 0;
+#pragma unroll 1
+  for (int at = warp * kShrinkDepth; at < p.k; at += stride) {
+    wait_copies<kSlots - 2>();
+    __syncwarp();
+    ask(slot == 0 ? kSlots - 1 : slot - 1);
+    const std::byte* from = ring + (warp * kSlots + slot) * kSlotBytes + 16 * lane;
+    uint4 w[kTiles], in[kRowTiles][2];
+#pragma unroll
+    for (int i = 0; i < 2 * kRowTiles; ++i)
+      in[i / 2][i % 2] = *reinterpret_cast<const uint4*>(from + i * kEightBytes);
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i)
+      w[i] = *reinterpret_cast<const uint4*>(from + (2 * kRowTiles + i) * kEightBytes);
 #pragma unroll
     for (int j = 0; j < kRowTiles; ++j) {
 #pragma unroll
       for (int i = 0; i < kTiles; ++i) shrink_step<T>(sums[j][i], w[i], in[j]);
     }
+    slot = slot + 1 == kSlots ? 0 : slot + 1;
   }
+  wait_copies<0>();
+  __syncthreads();
   // [warps][rows][8 * kTiles]
   constexpr int kRanks = 8 * kTiles, kRows = kLoraSegmentRows * kRowTiles;
+  static_assert(kLoraWarps * kRows * kRanks * sizeof(float) <= kRing);
+  auto* parts = reinterpret_cast<float*>(ring);
 #pragma unroll
   for (int j = 0; j < kRowTiles; ++j) {
 #pragma unroll
@@ -199,9 +297,9 @@ __device__ __forceinline__ void shrink_many_rows(const LoraParams& p, const Lora
   __syncthreads();
 }
 
-template <typename T, int kRowTiles>
+template <typename T, int kRing, int kRowTiles>
 __device__ __forceinline__ void shrink_all_ranks(const LoraParams& p, const LoraSegment& segment,
-                                                 float* parts) {
+                                                 std::byte* ring) {
   const LoraSlot* slot = slot_of(p, segment);
   const int4 all = load_ranks(slot);
   const int ranks = all.x + all.y + all.z + all.w;
@@ -209,39 +307,36 @@ __device__ __forceinline__ void shrink_all_ranks(const LoraParams& p, const Lora
   for (int first = 0; first < ranks; first += 8 * kShrinkTiles) {
     const int left = ranks - first;
     if (left <= 16) {
-      shrink_many_rows<T, 2, kRowTiles>(p, segment, first, ranks, a, parts);
+      shrink_many_rows<T, kRing, 2, kRowTiles>(p, segment, first, ranks, a, ring);
     } else if (left <= 32) {
-      shrink_many_rows<T, 4, kRowTiles>(p, segment, first, ranks, a, parts);
+      shrink_many_rows<T, kRing, 4, kRowTiles>(p, segment, first, ranks, a, ring);
     } else if (left <= 48) {
-      shrink_many_rows<T, 6, kRowTiles>(p, segment, first, ranks, a, parts);
+      shrink_many_rows<T, kRing, 6, kRowTiles>(p, segment, first, ranks, a, ring);
     } else {
-      shrink_many_rows<T, kShrinkTiles, kRowTiles>(p, segment, first, ranks, a, parts);
+      shrink_many_rows<T, kRing, kShrinkTiles, kRowTiles>(p, segment, first, ranks, a, ring);
     }
   }
 }
 
-// Of dynamic shared memory.
-inline int shrink_shared_bytes(int max_total_rank) {
-  const int ranks = max_total_rank <= 32 ? 32 : max_total_rank <= 48 ? 48 : 8 * kShrinkTiles;
-  return kLoraWarps * kShrinkSegments * kLoraSegmentRows * ranks * static_cast<int>(sizeof(float));
-}
-
-template <typename T>
-__global__ void __launch_bounds__(kLoraThreads, 2)
+template <typename T, int kRing>
+__global__ void __launch_bounds__(kLoraThreads, 1)
     lora_shrink_many_rows_kernel(const __grid_constant__ LoraParams p) {
-  extern __shared__ __align__(16) std::byte shared[];
-  float* parts = reinterpret_cast<float*>(shared);
+  extern __shared__ __align__(16) std::byte ring[];
+  constexpr int kSegments = kShrinkSegments<kRing>;
   let_next_start();
-  const int first = static_cast<int>(blockIdx.x) * kShrinkSegments;
-  const int num_segments = __ldcg(p.num_segments);
+  const int first = static_cast<int>(blockIdx.x) * kSegments;
+  const int count = min(__ldcg(p.num_segments) - first, kSegments);
   wait_for_inputs();
-  if (first >= num_segments) return;
-  const LoraSegment one = load_segment(p, first);
-  if (first + 1 == num_segments) return shrink_all_ranks<T, 1>(p, one, parts);
-  const LoraSegment other = load_segment(p, first + 1);
-  if (one.slot == other.slot && one.end == other.begin && one.end - one.begin == kLoraSegmentRows)
-    return shrink_all_ranks<T, 2>(p, {one.slot, one.begin, other.end}, parts);
-  for (int i = 0; i < kShrinkSegments; ++i) shrink_all_ranks<T, 1>(p, load_segment(p, first + i), parts);
+  if (count <= 0) return;
+  LoraSegment all = load_segment(p, first);
+  bool is_one = true;
+  for (int i = 1; i < count; ++i) {
+    const LoraSegment next = load_segment(p, first + i);
+    is_one = is_one && next.slot == all.slot && next.begin == all.begin + i * kLoraSegmentRows;
+    all.end = is_one ? next.end : all.end;
+  }
+  if (is_one) return shrink_all_ranks<T, kRing, kSegments>(p, all, ring);
+  for (int i = 0; i < count; ++i) shrink_all_ranks<T, kRing, 1>(p, load_segment(p, first + i), ring);
 }
 
 }  // namespace quire::cuda

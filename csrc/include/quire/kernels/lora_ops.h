@@ -34,7 +34,7 @@ struct LoraSegment {
 };
 
 // The rows of a batch that have an adapter, those of one adapter side by side and ascending; behind them,
-// where the table has add_lora_activate_and_mul, those that have none, in slot -1. A segment is never empty,
+// where the table has linear_add_lora, those that have none, in slot -1. A segment is never empty,
 // and has at most KernelTable::lora_segment_rows; what follows in the next one may have the same slot.
 struct LoraBatch {
   const int32_t* rows = nullptr;

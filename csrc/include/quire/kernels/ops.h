@@ -236,10 +236,14 @@ struct KernelTable {
   // Scratch that `add_lora` needs for any batch within `shape`.
   size_t (*lora_workspace_bytes)(const LoraShape& shape);
   void (*add_lora)(const LaunchContext& ctx, const LoraArgs& args);
-  // activate_and_mul of what add_lora makes of args.out, [T, 2 n] and overwritten or not, to out [T, n], of
-  // all rows that the batch lists. Null: call them one by one.
-  void (*add_lora_activate_and_mul)(const LaunchContext& ctx, TensorView out, const LoraArgs& args,
-                                    Activation activation);
+  // args.out = linear(args.x), and add_lora to it; all rows are listed. Null: call them one by one.
+  void (*linear_add_lora)(const LaunchContext& ctx, const LinearWeight& weight, const float* bias,
+                          const LoraArgs& args);
+  // activate_and_mul of that, to out [T, N / 2]. It is computed in args.out, or nowhere. There when
+  // linear_add_lora is.
+  void (*linear_add_lora_activate_and_mul)(const LaunchContext& ctx, TensorView out,
+                                           const LinearWeight& weight, const float* bias,
+                                           const LoraArgs& args, Activation activation);
   int32_t lora_segment_rows;   // the most that a LoraSegment may have
   int32_t lora_rank_multiple;  // of a LoraSlot
 
