@@ -51,10 +51,45 @@ __device__ __forceinline__ Vec<T> finish_outputs(const Vec<T>* before, Sum sum) 
 
 // ---- few rows -------------------------------------------------------------------------------------
 
-// A warp has a unit of a segment, and of those that are gridDim.y further. Modules are whole units, at
-// multiples of eight outputs.
+// A unit of a segment: what is read of it before its matrix.
+template <typename T, int kUnits>
+struct ExpandTask {
+  int rows[2];  // of the lane. One that the segment has not is another one, whose outputs nobody stores.
+  int last;     // of the segment's rows
+  const T* h[2];
+  int rank[kUnits], rank_before[kUnits];
+  const T* b[kUnits];
+
+  __device__ __forceinline__ void find(const LoraParams& p, const LoraSegment& segment,
+                                       const int (&which)[kUnits], const int (&b_row)[kUnits]) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    last = segment.end - segment.begin - 1;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int place = segment.begin + min(lane / 4 + 8 * i, last);
+      rows[i] = __ldcg(p.rows + place);
+      h[i] = static_cast<const T*>(p.h) + static_cast<int64_t>(place) * p.h_stride + lane % 4 * 4;
+    }
+#pragma unroll
+    for (int u = 0; u < kUnits; ++u) rank[u] = 0;
+    if (segment.slot < 0) return;
+    const LoraSlot* slot = slot_of(p, segment);
+    const int4 ranks = load_ranks(slot);
+#pragma unroll
+    for (int u = 0; u < kUnits; ++u) {
+      const int m = which[u];
+      const void* matrix = load_pointer(slot->b + m);
+      rank[u] = m == 0 ? ranks.x : m == 1 ? ranks.y : m == 2 ? ranks.z : ranks.w;
+      rank_before[u] = (m > 0 ? ranks.x : 0) + (m > 1 ? ranks.y : 0) + (m > 2 ? ranks.z : 0);
+      b[u] = static_cast<const T*>(matrix) + static_cast<int64_t>(b_row[u]) * rank[u] + lane % 4 * 4;
+    }
+  }
+};
+
+// A warp has a unit of a segment, and of those that are gridDim.y further; of the next one it finds what it
+// reads while that of this one is on its way. Modules are whole units, at multiples of eight outputs.
 template <typename T, typename Gate>
-__global__ void __launch_bounds__(kExpandThreads, std::is_same_v<Gate, NotGated> ? 3 : 2)
+__global__ void __launch_bounds__(kExpandThreads, 2)
     lora_expand_few_rows_kernel(const __grid_constant__ LoraParams p, int num_units) {
   constexpr int kUnits = std::is_same_v<Gate, NotGated> ? 1 : 2;
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -67,8 +102,7 @@ __global__ void __launch_bounds__(kExpandThreads, std::is_same_v<Gate, NotGated>
   if (index >= num_segments && index + static_cast<int>(blockIdx.x) > 0) return;
   if (index >= num_segments || unit >= num_units) return wait_for_inputs();
   // Where the lane's outputs are, and in which rows of `b`.
-  int which[kUnits], column[kUnits];
-  int64_t b_row[kUnits];
+  int which[kUnits], column[kUnits], b_row[kUnits];
 #pragma unroll
   for (int u = 0; u < kUnits; ++u) {
     int first;
@@ -76,74 +110,76 @@ __global__ void __launch_bounds__(kExpandThreads, std::is_same_v<Gate, NotGated>
     column[u] = static_cast<int>(p.modules[which[u]].first_output) + first + lane % 4 * 8;
     b_row[u] = first + lane / 8 * 8 + lane / 4 % 2;
   }
+  ExpandTask<T, kUnits> task, next;
+  bool has_task = false;
 #pragma unroll 1
   while (true) {
-    const int last = segment.end - segment.begin - 1;
-    const T* h = static_cast<const T*>(p.h) + static_cast<int64_t>(segment.begin) * p.h_stride + lane % 4 * 4;
-    const int h_rows[2] = {min(lane / 4, last) * p.h_stride, min(lane / 4 + 8, last) * p.h_stride};
-    // A row that the segment has not is another one, whose outputs stay where they are made.
-    const int rows[2] = {load_row(p, segment, min(lane / 4, last)),
-                         load_row(p, segment, min(lane / 4 + 8, last))};
-    int rank[kUnits] = {}, before_it[kUnits] = {};
-    const T* b[kUnits] = {};
-    if (segment.slot >= 0) {
-      const LoraSlot* slot = slot_of(p, segment);
-      const int4 ranks = load_ranks(slot);
-#pragma unroll
-      for (int u = 0; u < kUnits; ++u) {
-        const int m = which[u];
-        b[u] = static_cast<const T*>(load_pointer(slot->b + m));
-        rank[u] = m == 0 ? ranks.x : m == 1 ? ranks.y : m == 2 ? ranks.z : ranks.w;
-        before_it[u] = (m > 0 ? ranks.x : 0) + (m > 1 ? ranks.y : 0) + (m > 2 ? ranks.z : 0);
-        b[u] += b_row[u] * rank[u] + lane % 4 * 4;
-      }
-    }
-    float sums[kUnits][4][4] = {};
+    uint2 matrix[kUnits][4], in[kUnits][2];
     Vec<T> before[2][kUnits];
-    int first = 0;
-    do {
-      uint2 in[kUnits][2] = {}, matrix[kUnits][4] = {};
+    const auto load = [&](int first) {
 #pragma unroll
       for (int u = 0; u < kUnits; ++u) {
+        const bool is_rank = first + lane % 4 * 4 < task.rank[u];
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          if (first + lane % 4 * 4 < rank[u])
-            matrix[u][i] = __ldg(reinterpret_cast<const uint2*>(b[u] + first + 2 * i * rank[u]));
+          matrix[u][i] = is_rank
+                             ? __ldg(reinterpret_cast<const uint2*>(task.b[u] + first + 2 * i * task.rank[u]))
+                             : uint2{};
         }
       }
       wait_for_inputs();
 #pragma unroll
       for (int u = 0; u < kUnits; ++u) {
+        const bool is_rank = first + lane % 4 * 4 < task.rank[u];
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          if (first + lane % 4 * 4 < rank[u])
-            in[u][i] = *reinterpret_cast<const uint2*>(h + h_rows[i] + before_it[u] + first);
-          if (first == 0)
-            before[i][u] = Vec<T>::load(static_cast<const T*>(p.out) + rows[i] * p.out_stride + column[u]);
+          in[u][i] =
+              is_rank ? *reinterpret_cast<const uint2*>(task.h[i] + task.rank_before[u] + first) : uint2{};
+        }
+      }
+    };
+    if (has_task) {
+      load(0);
+#pragma unroll
+      for (int u = 0; u < kUnits; ++u) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i)
+          before[i][u] = Vec<T>::load(static_cast<const T*>(p.out) + task.rows[i] * p.out_stride + column[u]);
+      }
+    }
+    const bool has_more = index < num_segments;
+    if (has_more) {
+      next.find(p, segment, which, b_row);
+      index += static_cast<int>(gridDim.y);
+      if (index < num_segments) segment = load_segment(p, index);
+    }
+    if (has_task) {
+      float sums[kUnits][4][4] = {};
+#pragma unroll 1
+      for (int first = 0; first < max(task.rank[0], task.rank[kUnits - 1]); first += 16) {
+        if (first > 0) load(first);
+#pragma unroll
+        for (int u = 0; u < kUnits; ++u) {
+          const uint32_t operand[4] = {in[u][0].x, in[u][1].x, in[u][0].y, in[u][1].y};
+#pragma unroll
+          for (int i = 0; i < 4; ++i) multiply_add<T>(sums[u][i], operand, matrix[u][i].x, matrix[u][i].y);
         }
       }
 #pragma unroll
-      for (int u = 0; u < kUnits; ++u) {
-        const uint32_t operand[4] = {in[u][0].x, in[u][1].x, in[u][0].y, in[u][1].y};
-#pragma unroll
-        for (int i = 0; i < 4; ++i) multiply_add<T>(sums[u][i], operand, matrix[u][i].x, matrix[u][i].y);
-      }
-      first += 16;
-    } while (first < max(rank[0], rank[kUnits - 1]));
-    index += static_cast<int>(gridDim.y);
-    if (index < num_segments) segment = load_segment(p, index);
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const Vec<T> made = finish_outputs<T, Gate>(
-          before[half], [&](int u, int i) { return sums[u][i / 2][2 * half + i % 2]; });
-      if (lane / 4 + 8 * half > last) continue;
-      if constexpr (kUnits == 1) {
-        made.store(static_cast<T*>(p.out) + rows[half] * p.out_stride + column[0]);
-      } else {
-        made.store(static_cast<T*>(p.gated) + rows[half] * p.gated_stride + column[0]);
+      for (int half = 0; half < 2; ++half) {
+        const Vec<T> made = finish_outputs<T, Gate>(
+            before[half], [&](int u, int i) { return sums[u][i / 2][2 * half + i % 2]; });
+        if (lane / 4 + 8 * half > task.last) continue;
+        if constexpr (kUnits == 1) {
+          made.store(static_cast<T*>(p.out) + task.rows[half] * p.out_stride + column[0]);
+        } else {
+          made.store(static_cast<T*>(p.gated) + task.rows[half] * p.gated_stride + column[0]);
+        }
       }
     }
-    if (index >= num_segments) break;
+    if (!has_more) break;
+    task = next;
+    has_task = true;
   }
 }
 
@@ -200,7 +236,7 @@ __device__ __forceinline__ bool is_vector(const T* place, int count) {
 
 // Of a segment's rows, a unit's outputs before, and what is added to them.
 template <typename T, int kUnits>
-struct ExpandTask {
+struct ManyRowsTask {
   LoraSegment segment;
   ExpandUnit units[kUnits];
   int rows[2];  // of the batch; -1: none
@@ -301,7 +337,7 @@ __global__ void __launch_bounds__(kExpandThreads, 2)
   const int count = min(kExpandSegments, num_segments - first_segment);
 #pragma unroll 1
   for (int s = 0; s < count; s += kBatch) {
-    ExpandTask<T, kUnits> tasks[kBatch];
+    ManyRowsTask<T, kUnits> tasks[kBatch];
 #pragma unroll
     for (int j = 0; j < kBatch; ++j) {
       tasks[j].segment = segments[s + j];
@@ -319,7 +355,7 @@ __global__ void __launch_bounds__(kExpandThreads, 2)
     }
 #pragma unroll
     for (int j = 0; j < kBatch; ++j) {
-      ExpandTask<T, kUnits>& task = tasks[j];
+      ManyRowsTask<T, kUnits>& task = tasks[j];
       if (!kGated && task.most_ranks == 0) continue;
       float sums[kUnits][4][4] = {};
       task.multiply(p, sums);

@@ -14,9 +14,8 @@ namespace {
 
 // Up to so many rows, which segments there are decides who has what.
 constexpr int64_t kFewRows = 256;
-constexpr unsigned kShrinkBlocksPerSm = 2;
-// Segments that a grid of `b` has beside each other, of few rows: idle blocks are not for nothing either.
-constexpr unsigned kMostSegments = 32;
+// Their blocks: a wave, as many idle ones are not for nothing either.
+constexpr unsigned kBlocksPerSm = 2;
 // Of many, those that a warp has under way; of a gate each is twice as much.
 template <typename Gate>
 constexpr int kBatch = std::is_same_v<Gate, NotGated> ? 2 : 1;
@@ -66,7 +65,7 @@ void launch_shrink(const LaunchContext& ctx, const LoraArgs& args, const LoraPar
   if (args.x.shape[0] <= kFewRows && has_clusters() && p.k % kShrinkDepth == 0) {
     const unsigned tiles =
         std::min(ceil_div(static_cast<unsigned>(args.max_total_rank), 8U), unsigned{kMaxShrinkTiles});
-    const unsigned most = kShrinkBlocksPerSm * static_cast<unsigned>(device_limits().num_sms) / kShrinkSplits;
+    const unsigned most = kBlocksPerSm * static_cast<unsigned>(device_limits().num_sms) / kShrinkSplits;
     launch_dependent(ctx, lora_shrink_few_rows_kernel<T>,
                      Grid(std::min(tiles * segments, most) * kShrinkSplits, kShrinkSplits), kLoraThreads, 0,
                      p, static_cast<int>(tiles));
@@ -104,8 +103,9 @@ void launch_expand(const LaunchContext& ctx, const LoraArgs& args, const LoraPar
   if (!std::is_same_v<Gate, NotGated>) units /= 2;  // those of the gate alone
   const unsigned blocks = ceil_div(static_cast<unsigned>(units), unsigned{kExpandWarps});
   if (args.x.shape[0] <= kFewRows && has_whole_units(args)) {
+    const unsigned at_once = kBlocksPerSm * static_cast<unsigned>(device_limits().num_sms) / blocks;
     launch_dependent(ctx, lora_expand_few_rows_kernel<T, Gate>,
-                     dim3(blocks, std::min(segments, kMostSegments)), kExpandThreads, 0, p, units);
+                     dim3(blocks, std::clamp(at_once, 1U, segments)), kExpandThreads, 0, p, units);
   } else {
     launch_dependent(ctx, lora_expand_many_rows_kernel<T, Gate, kBatch<Gate>>,
                      dim3(blocks, ceil_div(segments, unsigned{kExpandSegments})), kExpandThreads, 0, p,

@@ -95,7 +95,33 @@ constexpr int kShrinkSums = kLoraSegmentRows * 8;
 // Units of a segment: where it has more ranks than these take, they go on behind each other.
 constexpr int kMaxShrinkTiles = 8;
 
-// `tiles`: of a segment. Depths are whole steps.
+// What is read of a unit before its matrix.
+template <typename T>
+struct ShrinkTask {
+  const T* a;     // of the lane's rank of the first eight, and element
+  const T* x[2];  // the lane's rows. One that the segment has not is another one, whose sums nobody stores.
+  int ranks, first;
+  int begin, last;  // rows of the batch; of the segment
+
+  __device__ __forceinline__ void find(const LoraParams& p, const LoraSegment& segment, int tile) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const LoraSlot* slot = slot_of(p, segment);
+    const int4 each = load_ranks(slot);
+    const void* matrix = load_pointer(&slot->a);
+    begin = segment.begin;
+    last = segment.end - segment.begin - 1;
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+      x[i] = static_cast<const T*>(p.x) + __ldcg(p.rows + begin + min(lane / 4 + 8 * i, last)) * p.x_stride +
+             lane % 4 * 8;
+    first = tile * 8;
+    ranks = each.x + each.y + each.z + each.w;
+    a = static_cast<const T*>(matrix) + static_cast<int64_t>(first + lane / 4) * p.k + lane % 4 * 8;
+  }
+};
+
+// `tiles`: of a segment. Depths are whole steps. Of the next unit a block finds what it reads while that of
+// this one is on its way.
 template <typename T>
 __global__ void __launch_bounds__(kLoraThreads, 2)
     lora_shrink_few_rows_kernel(const __grid_constant__ LoraParams p, int tiles) {
@@ -113,28 +139,23 @@ __global__ void __launch_bounds__(kLoraThreads, 2)
   if (index >= units && block > 0) return;  // if it is shared, as its whole cluster
   if (index >= units) return wait_for_inputs();
   const int num_parts = is_shared ? kShrinkSplits : 1, part = block & (num_parts - 1);
+  const int stride = is_shared ? clusters : static_cast<int>(gridDim.x);
   const int steps = p.k / kShrinkDepth,
             each = (steps + num_parts * kLoraWarps - 1) / (num_parts * kLoraWarps);
   const int begin = min((part * kLoraWarps + warp) * each, steps), end = min(begin + each, steps);
   if (!is_shared) segment = load_segment(p, index / tiles);
+  ShrinkTask<T> task, next;
+  bool has_task = false;
 #pragma unroll 1
   while (true) {
-    const LoraSlot* slot = slot_of(p, segment);
-    const int4 ranks = load_ranks(slot);
-    const T* a = static_cast<const T*>(load_pointer(&slot->a));
-    // A row that the segment has not is another one, whose products nobody asks for.
-    const int last = segment.end - segment.begin - 1, first_row = segment.begin;
-    const int64_t offset = lane % 4 * 8;
-    const T* x0 =
-        static_cast<const T*>(p.x) + offset + load_row(p, segment, min(lane / 4, last)) * p.x_stride;
-    const T* x1 =
-        static_cast<const T*>(p.x) + offset + load_row(p, segment, min(lane / 4 + 8, last)) * p.x_stride;
-    const int tile = index % tiles;
-    index += is_shared ? units : static_cast<int>(gridDim.x);
-    if (index < units) segment = load_segment(p, index / tiles);
-#pragma unroll 1
-    for (int first = tile * 8; first < ranks.x + ranks.y + ranks.z + ranks.w; first += tiles * 8) {
-      const T* of_lane = a + static_cast<int64_t>(first + lane / 4) * p.k + offset;
+    const bool has_more = index < units;
+    if (has_more) {
+      next.find(p, segment, index % tiles);
+      index += stride;
+      if (index < units) segment = load_segment(p, index / tiles);
+    }
+    for (; has_task && task.first < task.ranks;
+         task.first += tiles * 8, task.a += static_cast<int64_t>(tiles * 8) * p.k) {
       float made[4] = {};
 #pragma unroll 1
       for (int step = begin; step < end; step += kShrinkAtOnce) {
@@ -142,14 +163,14 @@ __global__ void __launch_bounds__(kLoraThreads, 2)
         uint4 w[kShrinkAtOnce], in[kShrinkAtOnce][2];
 #pragma unroll
         for (int s = 0; s < kShrinkAtOnce; ++s) {
-          if (s < count) w[s] = load_streamed(of_lane + at + s * kShrinkDepth);
+          if (s < count) w[s] = load_streamed(task.a + at + s * kShrinkDepth);
         }
         wait_for_inputs();
 #pragma unroll
         for (int s = 0; s < kShrinkAtOnce; ++s) {
           if (s >= count) continue;
-          in[s][0] = *reinterpret_cast<const uint4*>(x0 + at + s * kShrinkDepth);
-          in[s][1] = *reinterpret_cast<const uint4*>(x1 + at + s * kShrinkDepth);
+          in[s][0] = *reinterpret_cast<const uint4*>(task.x[0] + at + s * kShrinkDepth);
+          in[s][1] = *reinterpret_cast<const uint4*>(task.x[1] + at + s * kShrinkDepth);
         }
 #pragma unroll
         for (int s = 0; s < kShrinkAtOnce; ++s) {
@@ -179,8 +200,8 @@ __global__ void __launch_bounds__(kLoraThreads, 2)
           sum += cluster::load(cluster::address_of(sums + i, j));
         cluster::arrive();
       }
-      if (thread < sums_of_part && i / 8 <= last)
-        static_cast<T*>(p.h)[static_cast<int64_t>(first_row + i / 8) * p.h_stride + first + i % 8] =
+      if (thread < sums_of_part && i / 8 <= task.last)
+        static_cast<T*>(p.h)[static_cast<int64_t>(task.begin + i / 8) * p.h_stride + task.first + i % 8] =
             from_float<T>(sum);
       if (is_shared) {
         cluster::wait();  // before what others read is written again, or gone
@@ -188,7 +209,9 @@ __global__ void __launch_bounds__(kLoraThreads, 2)
         __syncthreads();
       }
     }
-    if (index >= units) break;
+    if (!has_more) break;
+    task = next;
+    has_task = true;
   }
   wait_for_inputs();
 #endif
