@@ -31,156 +31,123 @@ __device__ __forceinline__ void find_unit(const LoraParams& p, int unit, int& wh
   first = (unit - begin) * kExpandOutputs;
 }
 
-// A lane's eight outputs of a row, once what is added to each is known.
-template <typename T, typename Gate, typename Sum>
-__device__ __forceinline__ Vec<T> finish_outputs(const Vec<T>* before, Sum sum) {
-  Vec<T> made;
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    if constexpr (std::is_same_v<Gate, NotGated>) {
-      made.x[i] = from_float<T>(to_float(before[0].x[i]) + sum(0, i));
-    } else {
-      // Rounded in between as if there were two kernels.
-      const float g = to_float(from_float<T>(to_float(before[0].x[i]) + sum(0, i)));
-      const float v = to_float(from_float<T>(to_float(before[1].x[i]) + sum(1, i)));
-      made.x[i] = from_float<T>(activate_gated<Gate::value>(g, v));
-    }
-  }
-  return made;
-}
-
 // ---- few rows -------------------------------------------------------------------------------------
 
-// A unit of a segment: what is read of it before its matrix.
-template <typename T, int kUnits>
-struct ExpandTask {
-  int rows[2];  // of the lane. One that the segment has not is another one, whose outputs nobody stores.
-  int last;     // of the segment's rows
-  const T* h[2];
-  int rank[kUnits], rank_before[kUnits];
-  const T* b[kUnits];
+// A warp has units of one segment that follow each other, as many as there are segments: with few of these
+// all warps of a device have something to do, with many what is read of each is worth its way. A row alone is
+// multiplied by each lane with a row of `b`, several units at a time; more rows by tensor cores.
+constexpr int kExpandAtOnce = 4;  // units of a row alone
 
-  __device__ __forceinline__ void find(const LoraParams& p, const LoraSegment& segment,
-                                       const int (&which)[kUnits], const int (&b_row)[kUnits]) {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-    last = segment.end - segment.begin - 1;
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int place = segment.begin + min(lane / 4 + 8 * i, last);
-      rows[i] = __ldcg(p.rows + place);
-      h[i] = static_cast<const T*>(p.h) + static_cast<int64_t>(place) * p.h_stride + lane % 4 * 4;
-    }
-#pragma unroll
-    for (int u = 0; u < kUnits; ++u) rank[u] = 0;
-    if (segment.slot < 0) return;
+// Modules are whole units, at multiples of eight outputs.
+template <typename T>
+__global__ void __launch_bounds__(kExpandThreads, 2)
+    lora_expand_few_rows_kernel(const __grid_constant__ LoraParams p, int num_units, int most_at_once) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int warp =
+      static_cast<int>(threadIdx.x) / 32 * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x);
+  const int warps = static_cast<int>(gridDim.x) * kExpandWarps;
+  let_next_start();
+  const int num_segments = __ldcg(p.num_segments);
+  if (num_segments == 0) return wait_for_inputs();
+  // Stretches of units of a segment.
+  const int stretch = min((num_segments * num_units + warps - 1) / warps, most_at_once);
+  const int stretches = (num_units + stretch - 1) / stretch;
+  if (warp >= stretches * num_segments && warp > 0) return;
+#pragma unroll 1
+  for (int at = warp; at < stretches * num_segments; at += warps) {
+    const int index = at / stretches;
+    const LoraSegment segment = load_segment(p, index);
+    int unit = (at - index * stretches) * stretch;
+    const int end = min(unit + stretch, num_units), last = segment.end - segment.begin - 1;
     const LoraSlot* slot = slot_of(p, segment);
     const int4 ranks = load_ranks(slot);
-#pragma unroll
-    for (int u = 0; u < kUnits; ++u) {
-      const int m = which[u];
-      const void* matrix = load_pointer(slot->b + m);
-      rank[u] = m == 0 ? ranks.x : m == 1 ? ranks.y : m == 2 ? ranks.z : ranks.w;
-      rank_before[u] = (m > 0 ? ranks.x : 0) + (m > 1 ? ranks.y : 0) + (m > 2 ? ranks.z : 0);
-      b[u] = static_cast<const T*>(matrix) + static_cast<int64_t>(b_row[u]) * rank[u] + lane % 4 * 4;
-    }
-  }
-};
-
-// A warp has a unit of a segment, and of those that are gridDim.y further; of the next one it finds what it
-// reads while that of this one is on its way. Modules are whole units, at multiples of eight outputs.
-template <typename T, typename Gate>
-__global__ void __launch_bounds__(kExpandThreads, 2)
-    lora_expand_few_rows_kernel(const __grid_constant__ LoraParams p, int num_units) {
-  constexpr int kUnits = std::is_same_v<Gate, NotGated> ? 1 : 2;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int unit = static_cast<int>(blockIdx.x) * kExpandWarps + static_cast<int>(threadIdx.x) / 32;
-  let_next_start();
-  // Read beside how many there are, not behind it.
-  int index = static_cast<int>(blockIdx.y);
-  LoraSegment segment = load_segment(p, index);
-  const int num_segments = __ldcg(p.num_segments + kUnits - 1);
-  if (index >= num_segments && index + static_cast<int>(blockIdx.x) > 0) return;
-  if (index >= num_segments || unit >= num_units) return wait_for_inputs();
-  // Where the lane's outputs are, and in which rows of `b`.
-  int which[kUnits], column[kUnits], b_row[kUnits];
-#pragma unroll
-  for (int u = 0; u < kUnits; ++u) {
-    int first;
-    find_unit(p, unit + u * num_units, which[u], first);
-    column[u] = static_cast<int>(p.modules[which[u]].first_output) + first + lane % 4 * 8;
-    b_row[u] = first + lane / 8 * 8 + lane / 4 % 2;
-  }
-  ExpandTask<T, kUnits> task, next;
-  bool has_task = false;
+    const int rows[2] = {__ldcg(p.rows + segment.begin + min(lane / 4, last)),
+                         __ldcg(p.rows + segment.begin + min(lane / 4 + 8, last))};
+    const T* const h = static_cast<const T*>(p.h) + static_cast<int64_t>(segment.begin) * p.h_stride;
 #pragma unroll 1
-  while (true) {
-    uint2 matrix[kUnits][4], in[kUnits][2];
-    Vec<T> before[2][kUnits];
-    const auto load = [&](int first) {
+    while (unit < end) {
+      int which, first;
+      find_unit(p, unit, which, first);
+      const T* matrix = static_cast<const T*>(load_pointer(slot->b + which));
+      const int rank = which == 0 ? ranks.x : which == 1 ? ranks.y : which == 2 ? ranks.z : ranks.w;
+      const int rank_before =
+          (which > 0 ? ranks.x : 0) + (which > 1 ? ranks.y : 0) + (which > 2 ? ranks.z : 0);
+      const int count =
+          min(min(end, p.first_unit[which + 1]) - unit, kExpandAtOnce);
+      T* const out = static_cast<T*>(p.out) + p.modules[which].first_output + first;
+      if (last == 0) {
+        const T* b = matrix + static_cast<int64_t>(first + lane) * rank;
+        T* const place = out + rows[0] * p.out_stride + lane;
+        float sums[kExpandAtOnce] = {};
+        T before[kExpandAtOnce];
+#pragma unroll 1
+        for (int r = 0; r < rank; r += 8) {
+          uint4 w[kExpandAtOnce];
 #pragma unroll
-      for (int u = 0; u < kUnits; ++u) {
-        const bool is_rank = first + lane % 4 * 4 < task.rank[u];
+          for (int i = 0; i < kExpandAtOnce; ++i) {
+            if (i < count) w[i] = __ldg(reinterpret_cast<const uint4*>(b + i * kExpandOutputs * rank + r));
+          }
+          wait_for_inputs();
+          const Vec<T> in = Vec<T>::load(h + rank_before + r);
+          if (r == 0) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          matrix[u][i] = is_rank
-                             ? __ldg(reinterpret_cast<const uint2*>(task.b[u] + first + 2 * i * task.rank[u]))
-                             : uint2{};
+            for (int i = 0; i < kExpandAtOnce; ++i) {
+              if (i < count) before[i] = place[i * kExpandOutputs];
+            }
+          }
+          float x[8];
+#pragma unroll
+          for (int e = 0; e < 8; ++e) x[e] = to_float(in.x[e]);
+#pragma unroll
+          for (int i = 0; i < kExpandAtOnce; ++i) {
+            const Vec<T> weights = __builtin_bit_cast(Vec<T>, w[i]);
+#pragma unroll
+            for (int e = 0; e < 8; ++e) sums[i] = fmaf(to_float(weights.x[e]), x[e], sums[i]);
+          }
         }
-      }
-      wait_for_inputs();
 #pragma unroll
-      for (int u = 0; u < kUnits; ++u) {
-        const bool is_rank = first + lane % 4 * 4 < task.rank[u];
+        for (int i = 0; i < kExpandAtOnce; ++i) {
+          if (i < count && rank > 0) place[i * kExpandOutputs] = from_float<T>(to_float(before[i]) + sums[i]);
+        }
+        unit += count;
+        continue;
+      }
+      const T* b = matrix + static_cast<int64_t>(first + lane / 8 * 8 + lane / 4 % 2) * rank + lane % 4 * 4;
+      const T* from = h + rank_before + lane % 4 * 4;
+      float sums[4][4] = {};
+      Vec<T> before[2];
+#pragma unroll 1
+      for (int r = 0; r < rank; r += 16) {
+        const bool is_rank = r + lane % 4 * 4 < rank;
+        uint2 in[2], w[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          w[i] = is_rank ? __ldg(reinterpret_cast<const uint2*>(b + 2 * i * rank + r)) : uint2{};
+        wait_for_inputs();
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          in[u][i] =
-              is_rank ? *reinterpret_cast<const uint2*>(task.h[i] + task.rank_before[u] + first) : uint2{};
+          in[i] = is_rank
+                      ? *reinterpret_cast<const uint2*>(from + min(lane / 4 + 8 * i, last) * p.h_stride + r)
+                      : uint2{};
+          if (r == 0) before[i] = Vec<T>::load(out + rows[i] * p.out_stride + lane % 4 * 8);
         }
-      }
-    };
-    if (has_task) {
-      load(0);
+        const uint32_t operand[4] = {in[0].x, in[1].x, in[0].y, in[1].y};
 #pragma unroll
-      for (int u = 0; u < kUnits; ++u) {
-#pragma unroll
-        for (int i = 0; i < 2; ++i)
-          before[i][u] = Vec<T>::load(static_cast<const T*>(p.out) + task.rows[i] * p.out_stride + column[u]);
-      }
-    }
-    const bool has_more = index < num_segments;
-    if (has_more) {
-      next.find(p, segment, which, b_row);
-      index += static_cast<int>(gridDim.y);
-      if (index < num_segments) segment = load_segment(p, index);
-    }
-    if (has_task) {
-      float sums[kUnits][4][4] = {};
-#pragma unroll 1
-      for (int first = 0; first < max(task.rank[0], task.rank[kUnits - 1]); first += 16) {
-        if (first > 0) load(first);
-#pragma unroll
-        for (int u = 0; u < kUnits; ++u) {
-          const uint32_t operand[4] = {in[u][0].x, in[u][1].x, in[u][0].y, in[u][1].y};
-#pragma unroll
-          for (int i = 0; i < 4; ++i) multiply_add<T>(sums[u][i], operand, matrix[u][i].x, matrix[u][i].y);
-        }
+        for (int i = 0; i < 4; ++i) multiply_add<T>(sums[i], operand, w[i].x, w[i].y);
       }
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const Vec<T> made = finish_outputs<T, Gate>(
-            before[half], [&](int u, int i) { return sums[u][i / 2][2 * half + i % 2]; });
-        if (lane / 4 + 8 * half > task.last) continue;
-        if constexpr (kUnits == 1) {
-          made.store(static_cast<T*>(p.out) + task.rows[half] * p.out_stride + column[0]);
-        } else {
-          made.store(static_cast<T*>(p.gated) + task.rows[half] * p.gated_stride + column[0]);
-        }
+        if (8 * half > last || rank == 0) break;
+        Vec<T> made;
+#pragma unroll
+        for (int i = 0; i < 8; ++i)
+          made.x[i] = from_float<T>(to_float(before[half].x[i]) + sums[i / 2][2 * half + i % 2]);
+        if (lane / 4 + 8 * half <= last) made.store(out + rows[half] * p.out_stride + lane % 4 * 8);
       }
+      ++unit;
     }
-    if (!has_more) break;
-    task = next;
-    has_task = true;
   }
+  wait_for_inputs();
 }
 
 // ---- many rows ------------------------------------------------------------------------------------
@@ -303,6 +270,24 @@ struct ManyRowsTask {
     }
   }
 };
+
+// A lane's eight outputs of a row, once what is added to each is known.
+template <typename T, typename Gate, typename Sum>
+__device__ __forceinline__ Vec<T> finish_outputs(const Vec<T>* before, Sum sum) {
+  Vec<T> made;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    if constexpr (std::is_same_v<Gate, NotGated>) {
+      made.x[i] = from_float<T>(to_float(before[0].x[i]) + sum(0, i));
+    } else {
+      // Rounded in between as if there were two kernels.
+      const float g = to_float(from_float<T>(to_float(before[0].x[i]) + sum(0, i)));
+      const float v = to_float(from_float<T>(to_float(before[1].x[i]) + sum(1, i)));
+      made.x[i] = from_float<T>(activate_gated<Gate::value>(g, v));
+    }
+  }
+  return made;
+}
 
 // Segments that a block has one after the other.
 constexpr int kExpandSegments = 8;

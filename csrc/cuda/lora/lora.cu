@@ -15,7 +15,7 @@ namespace {
 // Up to so many rows, which segments there are decides who has what.
 constexpr int64_t kFewRows = 256;
 // Their blocks: a wave, as many idle ones are not for nothing either.
-constexpr unsigned kBlocksPerSm = 2;
+constexpr unsigned kShrinkBlocksPerSm = 3, kBlocksPerSm = 2;
 // Of many, those that a warp has under way; of a gate each is twice as much.
 template <typename Gate>
 constexpr int kBatch = std::is_same_v<Gate, NotGated> ? 2 : 1;
@@ -23,6 +23,10 @@ constexpr int kBatch = std::is_same_v<Gate, NotGated> ? 2 : 1;
 bool lies_in_vectors(const LoraArgs& args) {
   return reinterpret_cast<uintptr_t>(args.x.data) % 16 == 0 && args.x.stride[0] % 8 == 0 &&
          args.x.shape[1] % 8 == 0 && args.out.dtype == args.x.dtype && args.x.dtype != DType::kFloat32;
+}
+
+bool has_few_rows(const LoraArgs& args) {
+  return args.x.shape[0] <= kFewRows && has_clusters() && args.x.shape[1] % kShrinkDepth == 0;
 }
 
 int expand_units(const LoraModule& module) {
@@ -47,7 +51,7 @@ LoraParams params_of(const LaunchContext& ctx, const LoraArgs& args) {
   p.num_modules = args.num_modules;
   p.max_segments = args.max_segments;
   std::copy_n(args.modules, args.num_modules, p.modules);
-  std::fill_n(p.first_unit, kMaxLoraModules, std::numeric_limits<int>::max());
+  std::fill_n(p.first_unit, kMaxLoraModules + 1, std::numeric_limits<int>::max());
   for (int m = 0, units = 0; m < args.num_modules; units += expand_units(args.modules[m++]))
     p.first_unit[m] = units;
   return p;
@@ -59,16 +63,21 @@ void launch_shrink(const LaunchContext& ctx, const LoraArgs& args, const LoraPar
   const auto segments = static_cast<unsigned>(args.max_segments);
   if (args.x.shape[0] == 1) {
     launch_dependent(ctx, lora_shrink_one_row_kernel<T>, static_cast<unsigned>(args.max_total_rank),
-                     kOneRowThreads, 0, p);
+                     one_row_threads(p.k), 0, p);
     return;
   }
-  if (args.x.shape[0] <= kFewRows && has_clusters() && p.k % kShrinkDepth == 0) {
+  if (has_few_rows(args)) {
     const unsigned tiles =
         std::min(ceil_div(static_cast<unsigned>(args.max_total_rank), 8U), unsigned{kMaxShrinkTiles});
-    const unsigned most = kBlocksPerSm * static_cast<unsigned>(device_limits().num_sms) / kShrinkSplits;
-    launch_dependent(ctx, lora_shrink_few_rows_kernel<T>,
-                     Grid(std::min(tiles * segments, most) * kShrinkSplits, kShrinkSplits), kLoraThreads, 0,
-                     p, static_cast<int>(tiles));
+    const unsigned most = kShrinkBlocksPerSm * static_cast<unsigned>(device_limits().num_sms) / kShrinkSplits;
+    static std::atomic<uint64_t> prepared{0};
+    constexpr auto kernel = lora_shrink_few_rows_kernel<T>;
+    if (allow_shared_bytes(prepared, reinterpret_cast<const void*>(kernel), kShrinkFewRowsBytes) !=
+        cudaSuccess)
+      return;
+    launch_dependent(ctx, kernel, Grid(std::min(tiles * segments, most) * kShrinkSplits, kShrinkSplits),
+                     kLoraThreads, kShrinkFewRowsBytes, p, static_cast<int>(tiles),
+                     Divisor(static_cast<int>(tiles)));
     return;
   }
   const auto launch = [&]<int kRing>() {
@@ -94,23 +103,32 @@ bool has_whole_units(const LoraArgs& args) {
          std::all_of(args.modules, args.modules + args.num_modules, is_whole);
 }
 
-// Of `b`.
-template <typename T, typename Gate>
-void launch_expand(const LaunchContext& ctx, const LoraArgs& args, const LoraParams& p) {
-  const auto segments = static_cast<unsigned>(args.max_segments);
+int expand_units(const LoraArgs& args) {
   int units = 0;
   for (int m = 0; m < args.num_modules; ++m) units += expand_units(args.modules[m]);
-  if (!std::is_same_v<Gate, NotGated>) units /= 2;  // those of the gate alone
+  return units;
+}
+
+// Of `b`, of few rows.
+template <typename T>
+void launch_expand_few_rows(const LaunchContext& ctx, const LoraArgs& args, const LoraParams& p) {
+  const auto units = static_cast<unsigned>(expand_units(args));
+  const unsigned most = kBlocksPerSm * static_cast<unsigned>(device_limits().num_sms);
+  const unsigned blocks =
+      std::min(ceil_div(units * static_cast<unsigned>(args.max_segments), unsigned{kExpandWarps}), most);
+  launch_dependent(ctx, lora_expand_few_rows_kernel<T>, blocks, kExpandThreads, 0, p, static_cast<int>(units),
+                   8);
+}
+
+// Of many.
+template <typename T, typename Gate>
+void launch_expand_many_rows(const LaunchContext& ctx, const LoraArgs& args, const LoraParams& p) {
+  const int units = std::is_same_v<Gate, NotGated> ? expand_units(args) : expand_units(args) / 2;
   const unsigned blocks = ceil_div(static_cast<unsigned>(units), unsigned{kExpandWarps});
-  if (args.x.shape[0] <= kFewRows && has_whole_units(args)) {
-    const unsigned at_once = kBlocksPerSm * static_cast<unsigned>(device_limits().num_sms) / blocks;
-    launch_dependent(ctx, lora_expand_few_rows_kernel<T, Gate>,
-                     dim3(blocks, std::clamp(at_once, 1U, segments)), kExpandThreads, 0, p, units);
-  } else {
-    launch_dependent(ctx, lora_expand_many_rows_kernel<T, Gate, kBatch<Gate>>,
-                     dim3(blocks, ceil_div(segments, unsigned{kExpandSegments})), kExpandThreads, 0, p,
-                     units);
-  }
+  launch_dependent(
+      ctx, lora_expand_many_rows_kernel<T, Gate, kBatch<Gate>>,
+      dim3(blocks, ceil_div(static_cast<unsigned>(args.max_segments), unsigned{kExpandSegments})),
+      kExpandThreads, 0, p, units);
 }
 
 template <typename T>
@@ -140,18 +158,28 @@ void shrink(const LaunchContext& ctx, const LoraArgs& args, const LoraParams& p)
   dispatch_16_bit(args.x.dtype, [&](auto type) { launch_shrink<decltype(type)>(ctx, args, p); });
 }
 
-template <typename Gate>
 void expand(const LaunchContext& ctx, const LoraArgs& args, const LoraParams& p) {
-  dispatch_16_bit(args.x.dtype, [&](auto type) { launch_expand<decltype(type), Gate>(ctx, args, p); });
+  dispatch_16_bit(args.x.dtype, [&](auto type) {
+    using T = decltype(type);
+    if (has_few_rows(args) && has_whole_units(args)) return launch_expand_few_rows<T>(ctx, args, p);
+    launch_expand_many_rows<T, NotGated>(ctx, args, p);
+  });
+}
+
+template <typename Gate>
+void expand_gated(const LaunchContext& ctx, const LoraArgs& args, const LoraParams& p) {
+  dispatch_16_bit(args.x.dtype,
+                  [&](auto type) { launch_expand_many_rows<decltype(type), Gate>(ctx, args, p); });
 }
 
 // With the activations that gated models have; null: this is none of them.
 auto gated_expand(Activation activation)
     -> void (*)(const LaunchContext&, const LoraArgs&, const LoraParams&) {
   switch (activation) {
-    case Activation::kSilu: return expand<std::integral_constant<Activation, Activation::kSilu>>;
-    case Activation::kGelu: return expand<std::integral_constant<Activation, Activation::kGelu>>;
-    case Activation::kGeluTanh: return expand<std::integral_constant<Activation, Activation::kGeluTanh>>;
+    case Activation::kSilu: return expand_gated<std::integral_constant<Activation, Activation::kSilu>>;
+    case Activation::kGelu: return expand_gated<std::integral_constant<Activation, Activation::kGelu>>;
+    case Activation::kGeluTanh:
+      return expand_gated<std::integral_constant<Activation, Activation::kGeluTanh>>;
     default: return nullptr;
   }
 }
@@ -191,7 +219,7 @@ void add_lora(const LaunchContext& ctx, const LoraArgs& args) {
   const LoraParams p = params_of(ctx, args);
   if (lies_in_vectors(args)) {
     shrink(ctx, args, p);
-    expand<NotGated>(ctx, args, p);
+    expand(ctx, args, p);
   } else {
     dispatch_float(args.x.dtype, [&](auto type) { launch_any_rows<decltype(type)>(ctx, args, p); });
   }
@@ -210,7 +238,7 @@ void linear_add_lora(const LaunchContext& ctx, const LinearWeight& weight, const
     linear_one_row_lora(ctx, args.out, args.x, weight, bias, p);
   } else {
     linear(ctx, args.out, args.x, weight, bias);
-    expand<NotGated>(ctx, args, p);
+    expand(ctx, args, p);
   }
   check_launch(ctx, "linear_add_lora", args.out);
 }
@@ -224,7 +252,8 @@ void linear_add_lora_activate_and_mul(const LaunchContext& ctx, TensorView out, 
     return linear_one_row_gated_lora(ctx, out, args.x, weight, bias, activation, p);
   }
   const auto fused = gated_expand(activation);
-  if (!first || fused == nullptr || !are_gated(args, out)) {
+  // Of few rows two short kernels are quicker than a long one.
+  if (!first || has_few_rows(args) || fused == nullptr || !are_gated(args, out)) {
     linear_add_lora(ctx, weight, bias, args);
     return activate_and_mul(ctx, out, args.out, activation);
   }

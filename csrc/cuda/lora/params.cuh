@@ -21,7 +21,7 @@ struct LoraParams {
   int num_modules;
   int max_segments;
   LoraModule modules[kMaxLoraModules];
-  int first_unit[kMaxLoraModules];  // of a module (expand.cuh); of none, more than there are
+  int first_unit[kMaxLoraModules + 1];  // of a module (expand.cuh); of none, more than there are
 };
 
 // What lies in which slot, and which rows have it, does not change within a step, and may be read before the

@@ -10,6 +10,7 @@
 
 #include "common/cluster.cuh"
 #include "common/dependent_launch.cuh"
+#include "common/divisor.h"
 #include "common/tensor_core.cuh"
 #include "common/weight_stream.cuh"
 #include "lora/params.cuh"
@@ -38,17 +39,23 @@ __device__ __forceinline__ void shrink_step(float (&sums)[4], const uint4& a, co
 
 // ---- one row --------------------------------------------------------------------------------------
 
-constexpr int kOneRowThreads = 128, kOneRowWarps = kOneRowThreads / 32;
-constexpr int kOneRowStep = kOneRowThreads * 8;  // elements that a block multiplies at once
-constexpr int kOneRowAtOnce = 4;
+constexpr int kMinOneRowThreads = 128, kMaxOneRowThreads = 512;
+constexpr int kOneRowAtOnce = 4;  // of eight elements
+
+// As many as read all of a row at once.
+inline unsigned one_row_threads(int k) {
+  return static_cast<unsigned>(
+      std::clamp(ceil_div(k, 8 * kOneRowAtOnce * 32) * 32, kMinOneRowThreads, kMaxOneRowThreads));
+}
 
 // A block has one rank, and is small enough to run beside those of the linear (row_slots_layout.h), which
 // waits for it: all that it reads of `a`, or the first of it, is there when the row is.
 template <typename T>
-__global__ void __launch_bounds__(kOneRowThreads)
+__global__ void __launch_bounds__(kMaxOneRowThreads)
     lora_shrink_one_row_kernel(const __grid_constant__ LoraParams p) {
-  __shared__ float parts[kOneRowWarps];
-  const int thread = static_cast<int>(threadIdx.x), rank = static_cast<int>(blockIdx.x);
+  __shared__ float parts[kMaxOneRowThreads / 32];
+  const int thread = static_cast<int>(threadIdx.x), step = 8 * static_cast<int>(blockDim.x),
+            rank = static_cast<int>(blockIdx.x);
   let_next_start();
   const LoraSegment segment = load_segment(p, 0);
   const int num_segments = __ldcg(p.num_segments);
@@ -60,16 +67,16 @@ __global__ void __launch_bounds__(kOneRowThreads)
   const T* x = static_cast<const T*>(p.x);
   float sum = 0.0F;
 #pragma unroll 1
-  for (int from = 8 * thread; from < p.k; from += kOneRowAtOnce * kOneRowStep) {
+  for (int from = 8 * thread; from < p.k; from += kOneRowAtOnce * step) {
     uint4 w[kOneRowAtOnce];
 #pragma unroll
     for (int i = 0; i < kOneRowAtOnce; ++i) {
-      if (from + i * kOneRowStep < p.k) w[i] = load_streamed(a + from + i * kOneRowStep);
+      if (from + i * step < p.k) w[i] = load_streamed(a + from + i * step);
     }
     wait_for_inputs();
 #pragma unroll
     for (int i = 0; i < kOneRowAtOnce; ++i) {
-      if (from + i * kOneRowStep < p.k) sum = dot(sum, w[i], Vec<T>::load(x + from + i * kOneRowStep));
+      if (from + i * step < p.k) sum = dot(sum, w[i], Vec<T>::load(x + from + i * step));
     }
   }
   wait_for_inputs();
@@ -78,19 +85,23 @@ __global__ void __launch_bounds__(kOneRowThreads)
   __syncthreads();
   if (thread == 0) {
     sum = 0.0F;
-#pragma unroll
-    for (const float part : parts) sum += part;
+    for (int w = 0; w < static_cast<int>(blockDim.x) / 32; ++w) sum += parts[w];
     static_cast<T*>(p.h)[rank] = from_float<T>(sum);
   }
 }
 
 // ---- few rows -------------------------------------------------------------------------------------
 
-// A unit is up to eight ranks at a time of a segment. While there are no more of them than clusters, a
-// cluster's blocks share the depth of its unit, and its warps that; else each block has units of its own, one
-// after the other. The grid is the same for both: how many adapters a step has is known on the device alone.
+// A unit is up to eight ranks at a time of a segment. While there are few of them a cluster's four blocks
+// share the depth of a unit, or two of them that of one, and their warps that; else each block has units of
+// its own, one after the other. The grid is the same: how many adapters a step has is known on the device
+// alone.
 constexpr int kShrinkSplits = 4;  // blocks of a cluster
-constexpr int kShrinkAtOnce = 6;  // steps whose reads are under way
+// Steps of a warp whose reads of `a` are under way: each lane's come to shared memory, as registers would not
+// do; and whose reads of x are, which the L2 cache has.
+constexpr int kShrinkSteps = 16, kShrinkAtOnce = 4;
+constexpr int kShrinkStepBytes = 32 * static_cast<int>(sizeof(uint4));
+constexpr int kShrinkFewRowsBytes = kLoraWarps * kShrinkSteps * kShrinkStepBytes;
 constexpr int kShrinkSums = kLoraSegmentRows * 8;
 // Units of a segment: where it has more ranks than these take, they go on behind each other.
 constexpr int kMaxShrinkTiles = 8;
@@ -123,87 +134,97 @@ struct ShrinkTask {
 // `tiles`: of a segment. Depths are whole steps. Of the next unit a block finds what it reads while that of
 // this one is on its way.
 template <typename T>
-__global__ void __launch_bounds__(kLoraThreads, 2)
-    lora_shrink_few_rows_kernel(const __grid_constant__ LoraParams p, int tiles) {
+__global__ void __launch_bounds__(kLoraThreads, 3)
+    lora_shrink_few_rows_kernel(const __grid_constant__ LoraParams p, int tiles, Divisor by_tiles) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  extern __shared__ __align__(16) std::byte staged[];
   __shared__ float parts[kLoraWarps][kShrinkSums], sums[kShrinkSums];
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
-  const int block = static_cast<int>(blockIdx.x), my_cluster = block / kShrinkSplits;
-  const int clusters = static_cast<int>(gridDim.x) / kShrinkSplits;
+  const std::byte* mine = staged + warp * kShrinkSteps * kShrinkStepBytes + lane * sizeof(uint4);
+  const int block = static_cast<int>(blockIdx.x), blocks = static_cast<int>(gridDim.x);
   let_next_start();
   // Read beside how many there are, not behind it: if that is few, this is what the cluster has.
-  LoraSegment segment = load_segment(p, min(my_cluster / tiles, p.max_segments - 1));
+  LoraSegment segment = load_segment(p, min(by_tiles.quotient(block / kShrinkSplits), p.max_segments - 1));
   const int units = __ldcg(p.num_segments) * tiles;
-  const bool is_shared = units <= clusters;
-  int index = is_shared ? my_cluster : block;
-  if (index >= units && block > 0) return;  // if it is shared, as its whole cluster
+  const int shift = units <= blocks / kShrinkSplits ? 2 : units <= blocks / 2 ? 1 : 0, num_parts = 1 << shift;
+  int index = block >> shift;
+  const int part = block & (num_parts - 1), stride = blocks >> shift;
+  if (index >= units && block > 0) return;  // as those that share it
   if (index >= units) return wait_for_inputs();
-  const int num_parts = is_shared ? kShrinkSplits : 1, part = block & (num_parts - 1);
-  const int stride = is_shared ? clusters : static_cast<int>(gridDim.x);
-  const int steps = p.k / kShrinkDepth,
-            each = (steps + num_parts * kLoraWarps - 1) / (num_parts * kLoraWarps);
+  const int steps = p.k / kShrinkDepth, each = (steps + kLoraWarps * num_parts - 1) >> (shift + 3);
+  static_assert(kShrinkSplits == 4 && kLoraWarps == 8);
   const int begin = min((part * kLoraWarps + warp) * each, steps), end = min(begin + each, steps);
-  if (!is_shared) segment = load_segment(p, index / tiles);
+  if (shift < 2) segment = load_segment(p, by_tiles.quotient(index));
   ShrinkTask<T> task, next;
   bool has_task = false;
 #pragma unroll 1
   while (true) {
     const bool has_more = index < units;
     if (has_more) {
-      next.find(p, segment, index % tiles);
+      next.find(p, segment, by_tiles.rest(index));
       index += stride;
-      if (index < units) segment = load_segment(p, index / tiles);
+      if (index < units) segment = load_segment(p, by_tiles.quotient(index));
     }
     for (; has_task && task.first < task.ranks;
          task.first += tiles * 8, task.a += static_cast<int64_t>(tiles * 8) * p.k) {
-      float made[4] = {};
+      float made[4] = {}, other[4] = {};  // two, as a product waits for the one before
 #pragma unroll 1
-      for (int step = begin; step < end; step += kShrinkAtOnce) {
-        const int count = end - step, at = step * kShrinkDepth;
-        uint4 w[kShrinkAtOnce], in[kShrinkAtOnce][2];
-#pragma unroll
-        for (int s = 0; s < kShrinkAtOnce; ++s) {
-          if (s < count) w[s] = load_streamed(task.a + at + s * kShrinkDepth);
-        }
+      for (int chunk = begin; chunk < end; chunk += kShrinkSteps) {
+        const int chunk_end = min(chunk + kShrinkSteps, end);
+#pragma unroll 4
+        for (int step = chunk; step < chunk_end; ++step)
+          copy_async(shared_address(mine + (step - chunk) * kShrinkStepBytes), task.a + step * kShrinkDepth,
+                     true);
+        commit_copies();
         wait_for_inputs();
+        const std::byte* from = mine;
+#pragma unroll 1
+        for (int step = chunk; step < chunk_end; step += kShrinkAtOnce) {
+          const int count = chunk_end - step;
+          uint4 in[kShrinkAtOnce][2];
 #pragma unroll
-        for (int s = 0; s < kShrinkAtOnce; ++s) {
-          if (s >= count) continue;
-          in[s][0] = *reinterpret_cast<const uint4*>(task.x[0] + at + s * kShrinkDepth);
-          in[s][1] = *reinterpret_cast<const uint4*>(task.x[1] + at + s * kShrinkDepth);
-        }
+          for (int s = 0; s < kShrinkAtOnce; ++s) {
+            if (s >= count) continue;
+            in[s][0] = *reinterpret_cast<const uint4*>(task.x[0] + (step + s) * kShrinkDepth);
+            if (task.last >= 8)
+              in[s][1] = *reinterpret_cast<const uint4*>(task.x[1] + (step + s) * kShrinkDepth);
+          }
+          wait_copies<0>();
 #pragma unroll
-        for (int s = 0; s < kShrinkAtOnce; ++s) {
-          if (s >= count) break;
-          shrink_step<T>(made, w[s], in[s]);
+          for (int s = 0; s < kShrinkAtOnce; ++s) {
+            if (s >= count) break;
+            shrink_step<T>(s % 2 == 0 ? made : other,
+                           *reinterpret_cast<const uint4*>(from + s * kShrinkStepBytes), in[s]);
+          }
+          from += kShrinkAtOnce * kShrinkStepBytes;
         }
       }
       wait_for_inputs();
-      float* mine = &parts[warp][lane / 4 * 8 + lane % 4 * 2];
-      *reinterpret_cast<float2*>(mine) = float2{made[0], made[1]};
-      *reinterpret_cast<float2*>(mine + 8 * 8) = float2{made[2], made[3]};
+      float* sum_of_lane = &parts[warp][lane / 4 * 8 + lane % 4 * 2];
+      *reinterpret_cast<float2*>(sum_of_lane) = float2{made[0] + other[0], made[1] + other[1]};
+      *reinterpret_cast<float2*>(sum_of_lane + 8 * 8) = float2{made[2] + other[2], made[3] + other[3]};
       __syncthreads();
       // Each block finishes a part of the rows.
-      const int sums_of_part = kShrinkSums / num_parts, i = part * sums_of_part + thread;
+      const int sums_of_part = kShrinkSums >> shift, i = part * sums_of_part + thread;
       float sum = 0.0F;
       if (thread < kShrinkSums) {
 #pragma unroll
         for (const auto& of_warp : parts) sum += of_warp[thread];
       }
-      if (is_shared) {
+      if (num_parts > 1) {
         if (thread < kShrinkSums) sums[thread] = sum;
         cluster::arrive();
         cluster::wait();
         sum = 0.0F;
-#pragma unroll
-        for (int j = 0; j < kShrinkSplits && thread < sums_of_part; ++j)
-          sum += cluster::load(cluster::address_of(sums + i, j));
+        const int first_part = block % kShrinkSplits - part;
+        for (int j = 0; j < num_parts && thread < sums_of_part; ++j)
+          sum += cluster::load(cluster::address_of(sums + i, first_part + j));
         cluster::arrive();
       }
       if (thread < sums_of_part && i / 8 <= task.last)
         static_cast<T*>(p.h)[static_cast<int64_t>(task.begin + i / 8) * p.h_stride + task.first + i % 8] =
             from_float<T>(sum);
-      if (is_shared) {
+      if (num_parts > 1) {
         cluster::wait();  // before what others read is written again, or gone
       } else {
         __syncthreads();
