@@ -72,8 +72,7 @@ __global__ void __launch_bounds__(kExpandThreads, 2)
       const int rank = which == 0 ? ranks.x : which == 1 ? ranks.y : which == 2 ? ranks.z : ranks.w;
       const int rank_before =
           (which > 0 ? ranks.x : 0) + (which > 1 ? ranks.y : 0) + (which > 2 ? ranks.z : 0);
-      const int count =
-          min(min(end, p.first_unit[which + 1]) - unit, kExpandAtOnce);
+      const int count = min(min(end, p.first_unit[which + 1]) - unit, kExpandAtOnce);
       T* const out = static_cast<T*>(p.out) + p.modules[which].first_output + first;
       if (last == 0) {
         const T* b = matrix + static_cast<int64_t>(first + lane) * rank;

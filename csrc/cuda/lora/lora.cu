@@ -15,7 +15,7 @@ namespace {
 // Up to so many rows, which segments there are decides who has what.
 constexpr int64_t kFewRows = 256;
 // Their blocks: a wave, as many idle ones are not for nothing either.
-constexpr unsigned kShrinkBlocksPerSm = 3, kBlocksPerSm = 2;
+constexpr unsigned kBlocksPerSm = 2;
 // Of many, those that a warp has under way; of a gate each is twice as much.
 template <typename Gate>
 constexpr int kBatch = std::is_same_v<Gate, NotGated> ? 2 : 1;
@@ -68,16 +68,12 @@ void launch_shrink(const LaunchContext& ctx, const LoraArgs& args, const LoraPar
   }
   if (has_few_rows(args)) {
     const unsigned tiles =
-        std::min(ceil_div(static_cast<unsigned>(args.max_total_rank), 8U), unsigned{kMaxShrinkTiles});
-    const unsigned most = kShrinkBlocksPerSm * static_cast<unsigned>(device_limits().num_sms) / kShrinkSplits;
-    static std::atomic<uint64_t> prepared{0};
-    constexpr auto kernel = lora_shrink_few_rows_kernel<T>;
-    if (allow_shared_bytes(prepared, reinterpret_cast<const void*>(kernel), kShrinkFewRowsBytes) !=
-        cudaSuccess)
-      return;
-    launch_dependent(ctx, kernel, Grid(std::min(tiles * segments, most) * kShrinkSplits, kShrinkSplits),
-                     kLoraThreads, kShrinkFewRowsBytes, p, static_cast<int>(tiles),
-                     Divisor(static_cast<int>(tiles)));
+        std::min(ceil_div(static_cast<unsigned>(args.max_total_rank), unsigned{kShrinkRanks}),
+                 unsigned{kMaxShrinkTiles});
+    const unsigned most = kBlocksPerSm * static_cast<unsigned>(device_limits().num_sms) / kShrinkSplits;
+    launch_dependent(ctx, lora_shrink_few_rows_kernel<T>,
+                     Grid(std::min(tiles * segments, most) * kShrinkSplits, kShrinkSplits), kLoraThreads, 0,
+                     p, static_cast<int>(tiles), Divisor(static_cast<int>(tiles)));
     return;
   }
   const auto launch = [&]<int kRing>() {

@@ -20,14 +20,6 @@ namespace quire::cuda {
 constexpr int kLoraThreads = 256, kLoraWarps = kLoraThreads / 32;
 constexpr int kShrinkDepth = 32;  // of k, in a step of a warp
 
-__device__ __forceinline__ uint4 load_streamed(const void* p) {
-  uint4 v;
-  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];\n"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(p));
-  return v;
-}
-
 // A step: rows x [16, 32] of which a lane has 16 bytes of rows lane / 4 and eight more, times a [8, 32].
 template <typename T>
 __device__ __forceinline__ void shrink_step(float (&sums)[4], const uint4& a, const uint4 (&x)[2]) {
@@ -71,7 +63,7 @@ __global__ void __launch_bounds__(kMaxOneRowThreads)
     uint4 w[kOneRowAtOnce];
 #pragma unroll
     for (int i = 0; i < kOneRowAtOnce; ++i) {
-      if (from + i * step < p.k) w[i] = load_streamed(a + from + i * step);
+      if (from + i * step < p.k) w[i] = load_weight(a + from + i * step);
     }
     wait_for_inputs();
 #pragma unroll
@@ -92,19 +84,14 @@ __global__ void __launch_bounds__(kMaxOneRowThreads)
 
 // ---- few rows -------------------------------------------------------------------------------------
 
-// A unit is up to eight ranks at a time of a segment. While there are few of them a cluster's four blocks
-// share the depth of a unit, or two of them that of one, and their warps that; else each block has units of
-// its own, one after the other. The grid is the same: how many adapters a step has is known on the device
-// alone.
+// A unit is 16 ranks at a time of a segment. While there are few of them a cluster's four blocks share the
+// depth of a unit, or two of them that of one, and their warps that; else each block has units of its own,
+// one after the other. The grid is the same: how many adapters a step has is known on the device alone.
 constexpr int kShrinkSplits = 4;  // blocks of a cluster
-// Steps of a warp whose reads of `a` are under way: each lane's come to shared memory, as registers would not
-// do; and whose reads of x are, which the L2 cache has.
-constexpr int kShrinkSteps = 16, kShrinkAtOnce = 4;
-constexpr int kShrinkStepBytes = 32 * static_cast<int>(sizeof(uint4));
-constexpr int kShrinkFewRowsBytes = kLoraWarps * kShrinkSteps * kShrinkStepBytes;
-constexpr int kShrinkSums = kLoraSegmentRows * 8;
+constexpr int kShrinkRanks = 16;
+constexpr int kShrinkSums = kLoraSegmentRows * kShrinkRanks;
 // Units of a segment: where it has more ranks than these take, they go on behind each other.
-constexpr int kMaxShrinkTiles = 8;
+constexpr int kMaxShrinkTiles = 4;
 
 // What is read of a unit before its matrix.
 template <typename T>
@@ -125,22 +112,48 @@ struct ShrinkTask {
     for (int i = 0; i < 2; ++i)
       x[i] = static_cast<const T*>(p.x) + __ldcg(p.rows + begin + min(lane / 4 + 8 * i, last)) * p.x_stride +
              lane % 4 * 8;
-    first = tile * 8;
+    first = tile * kShrinkRanks;
     ranks = each.x + each.y + each.z + each.w;
     a = static_cast<const T*>(matrix) + static_cast<int64_t>(first + lane / 4) * p.k + lane % 4 * 8;
   }
 };
 
+// kSteps of a unit, all of whose reads are under way at once, of up to eight rows, or of more. `next`: from
+// the first eight ranks to the others.
+template <int kSteps, bool kIsMore, typename T>
+__device__ __forceinline__ void multiply_steps(float (&sums)[2][4], const T* a, int64_t next, const T* x0,
+                                               const T* x1) {
+  uint4 w[kSteps][2], in[kSteps][2];
+#pragma unroll
+  for (int s = 0; s < kSteps; ++s) {
+    w[s][0] = load_weight(a + s * kShrinkDepth);
+    w[s][1] = load_weight(a + s * kShrinkDepth + next);
+  }
+  wait_for_inputs();
+#pragma unroll
+  for (int s = 0; s < kSteps; ++s) {
+    in[s][0] = *reinterpret_cast<const uint4*>(x0 + s * kShrinkDepth);
+    if constexpr (kIsMore) {
+      in[s][1] = *reinterpret_cast<const uint4*>(x1 + s * kShrinkDepth);
+    } else {
+      in[s][1] = in[s][0];
+    }
+  }
+#pragma unroll
+  for (int s = 0; s < kSteps; ++s) {
+    shrink_step<T>(sums[0], w[s][0], in[s]);
+    shrink_step<T>(sums[1], w[s][1], in[s]);
+  }
+}
+
 // `tiles`: of a segment. Depths are whole steps. Of the next unit a block finds what it reads while that of
 // this one is on its way.
 template <typename T>
-__global__ void __launch_bounds__(kLoraThreads, 3)
+__global__ void __launch_bounds__(kLoraThreads, 2)
     lora_shrink_few_rows_kernel(const __grid_constant__ LoraParams p, int tiles, Divisor by_tiles) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  extern __shared__ __align__(16) std::byte staged[];
   __shared__ float parts[kLoraWarps][kShrinkSums], sums[kShrinkSums];
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
-  const std::byte* mine = staged + warp * kShrinkSteps * kShrinkStepBytes + lane * sizeof(uint4);
   const int block = static_cast<int>(blockIdx.x), blocks = static_cast<int>(gridDim.x);
   let_next_start();
   // Read beside how many there are, not behind it: if that is few, this is what the cluster has.
@@ -151,87 +164,83 @@ __global__ void __launch_bounds__(kLoraThreads, 3)
   const int part = block & (num_parts - 1), stride = blocks >> shift;
   if (index >= units && block > 0) return;  // as those that share it
   if (index >= units) return wait_for_inputs();
-  const int steps = p.k / kShrinkDepth, each = (steps + kLoraWarps * num_parts - 1) >> (shift + 3);
-  static_assert(kShrinkSplits == 4 && kLoraWarps == 8);
+  // Of a warp, in fours: these are read at once.
+  const int steps = p.k / kShrinkDepth, each = ((steps + kLoraWarps * num_parts - 1) >> (shift + 3)) + 3 & ~3;
+  static_assert(kShrinkSplits == 4 && kLoraWarps == 8 && kShrinkSums == kLoraThreads);
   const int begin = min((part * kLoraWarps + warp) * each, steps), end = min(begin + each, steps);
   if (shift < 2) segment = load_segment(p, by_tiles.quotient(index));
-  ShrinkTask<T> task, next;
+  ShrinkTask<T> task, following;
   bool has_task = false;
 #pragma unroll 1
   while (true) {
     const bool has_more = index < units;
     if (has_more) {
-      next.find(p, segment, by_tiles.rest(index));
+      following.find(p, segment, by_tiles.rest(index));
       index += stride;
       if (index < units) segment = load_segment(p, by_tiles.quotient(index));
     }
-    for (; has_task && task.first < task.ranks;
-         task.first += tiles * 8, task.a += static_cast<int64_t>(tiles * 8) * p.k) {
-      float made[4] = {}, other[4] = {};  // two, as a product waits for the one before
 #pragma unroll 1
-      for (int chunk = begin; chunk < end; chunk += kShrinkSteps) {
-        const int chunk_end = min(chunk + kShrinkSteps, end);
-#pragma unroll 4
-        for (int step = chunk; step < chunk_end; ++step)
-          copy_async(shared_address(mine + (step - chunk) * kShrinkStepBytes), task.a + step * kShrinkDepth,
-                     true);
-        commit_copies();
-        wait_for_inputs();
-        const std::byte* from = mine;
+    for (; has_task && task.first < task.ranks; task.first += tiles * kShrinkRanks) {
+      float made[2][4] = {};
+      const T *a = task.a + begin * kShrinkDepth, *x0 = task.x[0] + begin * kShrinkDepth,
+              *x1 = task.x[1] + begin * kShrinkDepth;
+      // Ranks are multiples of eight; what there is none of is read twice, and not stored.
+      const int64_t next = task.first + 8 < task.ranks ? int64_t{8} * p.k : 0;
+      int left = end - begin;
+      const auto multiply = [&]<int kSteps, bool kIsMore>() {
+        multiply_steps<kSteps, kIsMore>(made, a, next, x0, x1);
+        a += kSteps * kShrinkDepth;
+        x0 += kSteps * kShrinkDepth;
+        x1 += kSteps * kShrinkDepth;
+        left -= kSteps;
+      };
+      if (task.last < 8) {
 #pragma unroll 1
-        for (int step = chunk; step < chunk_end; step += kShrinkAtOnce) {
-          const int count = chunk_end - step;
-          uint4 in[kShrinkAtOnce][2];
-#pragma unroll
-          for (int s = 0; s < kShrinkAtOnce; ++s) {
-            if (s >= count) continue;
-            in[s][0] = *reinterpret_cast<const uint4*>(task.x[0] + (step + s) * kShrinkDepth);
-            if (task.last >= 8)
-              in[s][1] = *reinterpret_cast<const uint4*>(task.x[1] + (step + s) * kShrinkDepth);
-          }
-          wait_copies<0>();
-#pragma unroll
-          for (int s = 0; s < kShrinkAtOnce; ++s) {
-            if (s >= count) break;
-            shrink_step<T>(s % 2 == 0 ? made : other,
-                           *reinterpret_cast<const uint4*>(from + s * kShrinkStepBytes), in[s]);
-          }
-          from += kShrinkAtOnce * kShrinkStepBytes;
-        }
+        while (left >= 8) multiply.template operator()<8, false>();
       }
+#pragma unroll 1
+      while (left >= 4) multiply.template operator()<4, true>();
+#pragma unroll 1
+      while (left > 0) multiply.template operator()<1, true>();
       wait_for_inputs();
-      float* sum_of_lane = &parts[warp][lane / 4 * 8 + lane % 4 * 2];
-      *reinterpret_cast<float2*>(sum_of_lane) = float2{made[0] + other[0], made[1] + other[1]};
-      *reinterpret_cast<float2*>(sum_of_lane + 8 * 8) = float2{made[2] + other[2], made[3] + other[3]};
+      float* of_lane = &parts[warp][lane / 4 * kShrinkRanks + lane % 4 * 2];
+#pragma unroll
+      for (int t = 0; t < 2; ++t) {
+        *reinterpret_cast<float2*>(of_lane + 8 * t) = float2{made[t][0], made[t][1]};
+        *reinterpret_cast<float2*>(of_lane + 8 * kShrinkRanks + 8 * t) = float2{made[t][2], made[t][3]};
+      }
       __syncthreads();
+      float sum = 0.0F;
+#pragma unroll
+      for (const auto& of_warp : parts) sum += of_warp[thread];
       // Each block finishes a part of the rows.
       const int sums_of_part = kShrinkSums >> shift, i = part * sums_of_part + thread;
-      float sum = 0.0F;
-      if (thread < kShrinkSums) {
-#pragma unroll
-        for (const auto& of_warp : parts) sum += of_warp[thread];
-      }
       if (num_parts > 1) {
-        if (thread < kShrinkSums) sums[thread] = sum;
+        sums[thread] = sum;
         cluster::arrive();
         cluster::wait();
-        sum = 0.0F;
-        const int first_part = block % kShrinkSplits - part;
-        for (int j = 0; j < num_parts && thread < sums_of_part; ++j)
-          sum += cluster::load(cluster::address_of(sums + i, first_part + j));
+        if (thread < sums_of_part) {
+          const int first_part = block % kShrinkSplits - part;
+          sum = cluster::load(cluster::address_of(sums + i, first_part)) +
+                cluster::load(cluster::address_of(sums + i, first_part + 1));
+          if (num_parts == 4)
+            sum += cluster::load(cluster::address_of(sums + i, 2)) +
+                   cluster::load(cluster::address_of(sums + i, 3));
+        }
         cluster::arrive();
       }
-      if (thread < sums_of_part && i / 8 <= task.last)
-        static_cast<T*>(p.h)[static_cast<int64_t>(task.begin + i / 8) * p.h_stride + task.first + i % 8] =
-            from_float<T>(sum);
+      const int row = i / kShrinkRanks, rank = task.first + i % kShrinkRanks;
+      if (thread < sums_of_part && row <= task.last && rank < task.ranks)
+        static_cast<T*>(p.h)[static_cast<int64_t>(task.begin + row) * p.h_stride + rank] = from_float<T>(sum);
       if (num_parts > 1) {
         cluster::wait();  // before what others read is written again, or gone
       } else {
         __syncthreads();
       }
+      task.a += static_cast<int64_t>(tiles * kShrinkRanks) * p.k;
     }
     if (!has_more) break;
-    task = next;
+    task = following;
     has_task = true;
   }
   wait_for_inputs();
