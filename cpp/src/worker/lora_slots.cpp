@@ -15,6 +15,7 @@ LoraSlots::LoraSlots(const LoraTargets& targets, const LoraStore& store, std::un
       memory_(std::move(memory)),
       ids_(static_cast<size_t>(targets.max_loras())),
       num_tokens_(ids_.size()) {
+  if (targets.lists_row_slots()) token_slots_.reserve(static_cast<size_t>(max_num_batched_tokens));
   rows_.reserve(static_cast<size_t>(max_num_batched_tokens));
   segments_.reserve(static_cast<size_t>(targets.max_segments(max_num_batched_tokens)));
 }
@@ -52,6 +53,7 @@ LoraRows LoraSlots::prepare(InputBatch& batch, std::span<const int32_t> num_sche
   }
   const auto num_with_adapter = static_cast<int32_t>(segments_.size());
   if (num_with_adapter == 0) return {};
+  token_slots_.clear();
   int32_t without = num_rows;  // where the next row goes that has none
   if (targets_.lists_all_rows()) {
     num_rows = std::accumulate(num_scheduled.begin(), num_scheduled.end(), 0);
@@ -61,6 +63,8 @@ LoraRows LoraSlots::prepare(InputBatch& batch, std::span<const int32_t> num_sche
   int32_t token = 0;
   for (size_t row = 0; row < row_slots_.size(); ++row) {
     const int32_t slot = row_slots_[row];
+    if (targets_.lists_row_slots())
+      token_slots_.insert(token_slots_.end(), static_cast<size_t>(num_scheduled[row]), slot);
     for (const int32_t end = token + num_scheduled[row]; token < end; ++token) {
       if (slot >= 0) {
         rows_[static_cast<size_t>(num_tokens_[static_cast<size_t>(slot)]++)] = token;
@@ -69,7 +73,7 @@ LoraRows LoraSlots::prepare(InputBatch& batch, std::span<const int32_t> num_sche
       }
     }
   }
-  return {rows_, segments_, num_with_adapter};
+  return {rows_, segments_, num_with_adapter, token_slots_};
 }
 
 void LoraSlots::add_segments(int32_t slot, int32_t begin, int32_t end) {

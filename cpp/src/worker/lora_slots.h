@@ -45,6 +45,7 @@ class LoraSlots {
   std::vector<int32_t> row_slots_;   // of each row of the batch; -1: none
   std::vector<int32_t> num_tokens_;  // of each slot, then where its next one goes
   std::vector<int32_t> rows_;
+  std::vector<int32_t> token_slots_;  // as LoraRows has them
   std::vector<LoraSegment> segments_;
 };
 

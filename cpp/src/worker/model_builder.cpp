@@ -33,8 +33,8 @@ BuiltModel ModelBuilder::build(DType dtype, Checkpoint& checkpoint, DeviceArena&
   build.quantization = quantization_;
   BuiltModel built;
   if (runner_config_.max_loras > 0) {
-    built.lora_targets =
-        std::make_unique<LoraTargets>(ops, runner_config_.max_loras, runner_config_.max_lora_rank);
+    built.lora_targets = std::make_unique<LoraTargets>(
+        ops, runner_config_.max_loras, runner_config_.max_lora_rank, runner_config_.have_lora_experts);
     build.lora_targets = built.lora_targets.get();
   }
   built.model = build_model(build, hf_config_);

@@ -19,6 +19,7 @@ ModelRunnerConfig model_runner_config(const EngineConfig& config, const Backend&
   if (config.enable_lora) {
     runner.max_loras = config.max_loras;
     runner.max_lora_rank = config.max_lora_rank;
+    runner.have_lora_experts = config.enable_lora_experts;
   }
   return runner;
 }

@@ -36,6 +36,7 @@ struct ModelRunnerConfig {
   std::vector<ExpertLoad> expert_loads = {};  // BuildContext's
   int32_t max_loras = 0;                      // adapters of one batch; 0: there are none
   int32_t max_lora_rank = 0;
+  bool have_lora_experts = false;  // adapters may change the experts of mixtures
 
   int32_t max_num_logits() const { return speculation.max_num_logits(max_num_seqs, max_num_batched_tokens); }
 };
