@@ -122,7 +122,7 @@ class Packer {
       for (size_t m = 0; m < target.modules.size(); ++m) {
         const LoraTargetModule& which = target.modules[m];
         const bool is_of_one = target.num_experts > 0 && !which.is_of_all;
-        if (!is_same_module(which.name, is_of_one ? any_expert : name)) continue;
+        if ((is_of_one && expert < 0) || !is_same_module(which.name, is_of_one ? any_expert : name)) continue;
         check_shapes(module, target, which);
         if (is_of_one && expert >= target.num_experts)
           fail(module, "is of an expert that this model has not: it has ", target.num_experts, ", from 0 on");
