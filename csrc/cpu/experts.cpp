@@ -180,7 +180,8 @@ void sort_by_adapter(const FusedExpertsArgs& args, int64_t first_token, int64_t 
     return of_a != of_b ? of_a < of_b : a < b;
   };
   for (int32_t e = 0; e < args.experts.num_experts; ++e)
-    std::sort(p.choice + p.begin[e], p.choice + p.begin[e + 1], is_before);
+    if (!std::is_sorted(p.choice + p.begin[e], p.choice + p.begin[e + 1], is_before))
+      std::sort(p.choice + p.begin[e], p.choice + p.begin[e + 1], is_before);
   for (int32_t s = 0; s < p.begin[args.experts.num_experts]; ++s) {
     p.slot[p.choice[s]] = s;
     p.token[s] = p.choice[s] / args.top_k;

@@ -58,7 +58,7 @@ class UnquantizedExpertsMethod final : public ExpertsMethod {
              const ExpertRoutingArgs& routing) const override {
     QUIRE_CHECK(x.shape[1] == gate_up_.k && out.shape[1] == down_.n && x.shape[0] == out.shape[0] &&
                 routing.top_k == top_k_);
-    const bool has_loras = ctx.lora != nullptr && lora_target_ >= 0;
+    const bool has_loras = ctx.lora != nullptr && ctx.lora->changes_experts && lora_target_ >= 0;
     const ExpertLoraArgs loras = has_loras ? ctx.lora->of_experts(lora_target_) : ExpertLoraArgs{};
     const FusedExpertsArgs args = {.out = out,
                                    .x = x,

@@ -66,8 +66,12 @@ class LoraTargets {
   const std::vector<LoraTarget>& all() const { return targets_; }
   int32_t max_loras() const { return max_loras_; }
   int32_t max_rank() const { return max_rank_; }
-  // Whether adapters may change those of mixtures.
+  // Whether adapters may change those of mixtures, should there be any.
   bool have_experts() const { return have_experts_; }
+  // Whether the model has some that they may.
+  bool has_mixtures() const {
+    return std::ranges::any_of(targets_, [](const LoraTarget& target) { return target.num_experts > 0; });
+  }
   // As a LoraSlot has it.
   int32_t padded(int32_t rank) const {
     return (rank + ops_.lora_rank_multiple - 1) / ops_.lora_rank_multiple * ops_.lora_rank_multiple;
@@ -75,10 +79,6 @@ class LoraTargets {
   // Of a batch with so many rows.
   int32_t max_segments(int64_t num_rows) const { return max_lora_segments(ops_, max_loras_, num_rows); }
   int32_t segment_rows() const { return ops_.lora_segment_rows; }
-  // Whether batches say of each row which slot it has.
-  bool lists_row_slots() const {
-    return std::ranges::any_of(targets_, [](const LoraTarget& target) { return target.num_experts > 0; });
-  }
   // Whether batches have rows without an adapter, too.
   bool lists_all_rows() const { return ops_.add_lora_activate_and_mul != nullptr; }
 
@@ -102,14 +102,22 @@ struct LoraRows {
   std::span<const int32_t> rows;
   std::span<const LoraSegment> segments;
   int32_t num_with_adapter = 0;        // segments
-  std::span<const int32_t> row_slots;  // empty: there are no mixtures
+  std::span<const int32_t> row_slots;  // empty: no adapter of them changes experts
 };
+
+// What the adapters of a step change.
+enum class LoraUse : uint8_t { kNone, kLinears, kExperts };
+inline LoraUse lora_use_of(const LoraRows& rows) {
+  if (rows.segments.empty()) return LoraUse::kNone;
+  return rows.row_slots.empty() ? LoraUse::kLinears : LoraUse::kExperts;
+}
 
 // A step in which some rows have an adapter.
 struct LoraStep {
   const LoraTargets* targets = nullptr;
   const LoraSlot* slots = nullptr;  // [max_loras, targets] in the backend's memory
   LoraBatch batch;
+  bool changes_experts = false;  // else mixtures are as without adapters
 
   // out[t, :] += what t's adapter makes of x[t, :], at the target with this place.
   //   out [T, n], x [T, k]

@@ -236,7 +236,7 @@ void DeviceInputs::write_loras(const LaunchContext& launch, const LoraRows& lora
       launch, table, 0, kLoraCounts,
       {reinterpret_cast<const int32_t*>(loras.segments.data()), loras.segments.size() * kLoraSegmentInts});
   write_row(launch, table, 0, lora_rows_begin(config_), loras.rows);
-  if (config_.has_lora_row_slots) write_row(launch, table, 0, lora_row_slots_begin(config_), loras.row_slots);
+  write_row(launch, table, 0, lora_row_slots_begin(config_), loras.row_slots);
 }
 
 void DeviceInputs::stage(const LaunchContext& launch, const StepShape& step) {

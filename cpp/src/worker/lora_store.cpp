@@ -313,6 +313,8 @@ LoraWeights::LoraWeights(const LoraAdapter& adapter, const LoraTargets& targets,
     data_ = memory_.data();
   }
   packer.place(slots_, data_);
+  for (size_t t = 0; t < slots_.size(); ++t)
+    changes_experts_ |= targets.all()[t].num_experts > 0 && slots_[t].a != nullptr;
   const size_t num_threads =
       runtime != nullptr ? std::min<size_t>(kMaxLoadThreads, std::thread::hardware_concurrency() / 2) : 1;
   for_each(slots_.size(), num_threads, [&](size_t target) { packer.pack(target, slots_[target]); });

@@ -65,7 +65,7 @@ struct StepInputsConfig {
   size_t attention_plan_bytes = 0;     // of the backend, for one group
   int32_t num_speculative_tokens = 0;  // drafts of a row
   int32_t max_lora_segments = 0;       // of a step; 0: there are no adapters
-  bool has_lora_row_slots = false;     // whether LoraBatch says of each row which slot it has
+  bool has_lora_row_slots = false;     // whether adapters may change experts: LoraBatch::row_slots
 };
 
 std::unique_ptr<StepInputs> make_host_inputs(const StepInputsConfig& config);

@@ -150,6 +150,7 @@ TEST_F(CudaExpertLoraTest, ExpertsAreInTheMemoryThatIsPlanned) {
   const int64_t more = one.model().memory.adapters - other.model().memory.adapters;
   EXPECT_GE(more, 2 * each);
   EXPECT_LT(more, 2 * each + (64 << 10)) << "where it lies";
+  EXPECT_EQ(2 * one.model().memory.graphs, 3 * other.model().memory.graphs);
 }
 
 }  // namespace

@@ -175,7 +175,7 @@ TEST_F(LoraExpertsTest, TheLargestAdapterFitsItsRoom) {
   LoraRig without(1, kRank, DType::kFloat32, /*have_experts=*/false);
   EXPECT_EQ(add_mixture(without), -1);
   EXPECT_EQ(without.targets.max_adapter_bytes(without.dtype), 0U);
-  EXPECT_FALSE(without.targets.lists_row_slots());
+  EXPECT_FALSE(without.targets.has_mixtures());
 }
 
 TEST_F(LoraExpertsTest, OtherNamesOfAModelAreKnown) {
@@ -260,14 +260,17 @@ TEST_F(LoraExpertsTest, ValuesThatAreNotFiniteAreRefused) {
       std::string::npos);
 }
 
-TEST_F(LoraExpertsTest, BatchesSayOfEachRowWhichSlotItHas) {
+TEST_F(LoraExpertsTest, BatchesSayOfEachRowWhichSlotItHasWhereExpertsChange) {
   LoraRig rig(/*max_loras=*/2);
   add_mixture(rig);
+  rig.add_target({{"layers.0.q_proj", 4, 0, 4}}, kHidden);
   LoraStore store(rig.targets, rig.ops, nullptr, rig.dtype);
   for (const LoraId id : {1, 2}) {
     const ModelDirectory directory;
     store.load(id, make_adapter(directory, {down_of_all(id)}));
   }
+  const ModelDirectory directory;
+  store.load(3, make_adapter(directory, {random_lora("layers.0.q_proj", kHidden, 4, 2)}));
   LoraSlots slots(rig.targets, store, make_host_lora_memory(rig.targets), /*max_num_batched_tokens=*/16);
   slots.apply(std::vector<LoraLoad>{{2, 0}, {1, 1}});
   InputBatch batch(/*max_num_seqs=*/6, /*max_model_len=*/8, std::vector{16});
@@ -286,6 +289,17 @@ TEST_F(LoraExpertsTest, BatchesSayOfEachRowWhichSlotItHas) {
   EXPECT_EQ(row_slots({2, 3, 1, 1}), (std::vector<int32_t>{1, 1, -1, -1, -1, 0, 1}));
   EXPECT_EQ(row_slots({0, 1, 2, 0}), (std::vector<int32_t>{-1, 0, 0}));
   EXPECT_EQ(row_slots({0, 3, 0, 0}), std::vector<int32_t>{});
+  EXPECT_EQ(lora_use_of(slots.prepare(batch, std::vector{0, 3, 0, 0})), LoraUse::kNone);
+  EXPECT_EQ(lora_use_of(slots.prepare(batch, std::vector{1, 3, 1, 0})), LoraUse::kExperts);
+  // One that changes linears alone comes instead of adapter 1: where no other has rows, experts are as they
+  // are.
+  slots.apply(std::vector<LoraLoad>{{3, 1}});
+  for (CachedRequestState& request : requests)
+    if (request.lora_id == 1) request.lora_id = 3;
+  EXPECT_EQ(row_slots({1, 1, 1, 1}), (std::vector<int32_t>{1, -1, 0, 1}));
+  EXPECT_EQ(lora_use_of(slots.prepare(batch, std::vector{1, 1, 0, 1})), LoraUse::kLinears);
+  EXPECT_TRUE(slots.step({}, LoraUse::kExperts).changes_experts);
+  EXPECT_FALSE(slots.step({}, LoraUse::kLinears).changes_experts);
 }
 
 }  // namespace

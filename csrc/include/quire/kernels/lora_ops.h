@@ -41,7 +41,7 @@ struct LoraBatch {
   const int32_t* rows = nullptr;
   const LoraSegment* segments = nullptr;
   const int32_t* num_segments = nullptr;  // [2]: those with an adapter, and all
-  const int32_t* row_slots = nullptr;     // [T] of each row, -1: none; where there are mixtures, else null
+  const int32_t* row_slots = nullptr;     // [T] of each row, -1: none; where one of them changes experts
 };
 
 // Of each module m and each row t with an adapter: out[t, m's outputs] += b[m] (a[m] x[t]). What `a` makes is
