@@ -18,6 +18,7 @@ from lora_adapters import (
     write_adapter_of_each_expert,
 )
 from model_cases import CASES
+from mxfp4_models import quantize_mxfp4
 from peft import PeftModel
 from quire import LoRARequest
 from test_lora import assert_logits_agree, make_llm, make_prompts, prompt_logprobs
@@ -46,12 +47,14 @@ MODELS = {
     "granite-moe-gqa-64": ("block_sparse_moe", "router"),
 }
 # What older checkpoints, and adapters, call a mixture and the linears of its experts.
-QWEN_NAMES = ("gate_proj", "up_proj", "down_proj")
+# That of models that never had such linears is vLLM's.
+QWEN_NAMES, MIXTRAL_NAMES = ("gate_proj", "up_proj", "down_proj"), ("w1", "w3", "w2")
 FORMS = {
-    "mixtral-gqa-64": ("block_sparse_moe", ("w1", "w3", "w2")),
+    "mixtral-gqa-64": ("block_sparse_moe", MIXTRAL_NAMES),
     "qwen3-moe-gqa-64": ("mlp", QWEN_NAMES),
-    "gpt-oss-gqa-64": ("mlp", QWEN_NAMES),
+    "gpt-oss-gqa-64": ("mlp", MIXTRAL_NAMES),
     "glm4-moe-gqa-64": ("mlp", QWEN_NAMES),
+    "granite-moe-gqa-64": ("block_sparse_moe", MIXTRAL_NAMES),
 }
 
 
@@ -64,7 +67,8 @@ def kinds_of(name: str) -> list[dict[str, Any]]:
 
 def some_experts(expert: int, name: str) -> int:
     """Not all of them, nor all that one has; ranks differ."""
-    return 0 if expert % 3 == 2 or (expert, name[0]) == (1, "u") else 1 + (expert + len(name)) % 5
+    is_left_out = expert % 3 == 2 or (expert == 1 and name in ("up_proj", "w3"))
+    return 0 if is_left_out else 1 + (expert + len(name) + ord(name[-1])) % 5
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -164,6 +168,20 @@ def test_no_bit_depends_on_the_others(make_model: Callable[..., Path], tmp_path:
     for options in ({"enable_lora": False}, {"enable_lora_experts": False}):
         plain = make_llm(model, dtype="bfloat16", **options)
         np.testing.assert_array_equal(prompt_logprobs(plain, prompts[-1:], [None])[0], mixed[-1])
+
+
+def test_experts_in_mxfp4_have_adapters_too(make_model: Callable[..., Path], tmp_path: Path) -> None:
+    config = CASES["gpt-oss-gqa-64"]
+    plain = make_model(config)
+    adapter = write_adapter(plain, tmp_path / "a", 0, **kinds_of("gpt-oss-gqa-64")[0])
+    meant = quantize_mxfp4(plain, tmp_path / "quantized")
+    prompts = make_prompts(2, config.vocab_size, 60)
+    expected, found = (
+        prompt_logprobs(make_llm(model), prompts, requests({"a": adapter}, ["a", None]))
+        for model in (meant, tmp_path / "quantized")
+    )
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 def test_bfloat16_is_as_good_as_pefts(make_model: Callable[..., Path], tmp_path: Path) -> None:

@@ -45,8 +45,8 @@ class CudaExpertLoraTest : public CudaEngineTest {
         add(experts, kInter, kHidden, kExperts * kRank);
       }
       for (int expert = 0; expert < kExperts && !is_of_all; expert += 1 + expert % 2) {
-        add(str(experts, ".", expert, ".gate_proj"), kHidden, kInter, kRank);
-        add(str(experts, ".", expert, ".down_proj"), kInter, kHidden, kRank);
+        add(str(experts, ".", expert, ".w1"), kHidden, kInter, kRank);
+        add(str(experts, ".", expert, ".w2"), kInter, kHidden, kRank);
       }
     }
     directory.write("adapter_config.json",
