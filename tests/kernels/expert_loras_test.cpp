@@ -6,9 +6,9 @@
 namespace quire {
 namespace {
 
-using Ranks = std::array<int32_t, kMaxLoraModules>;
+using ModuleRanks = std::array<int32_t, kMaxLoraModules>;
 
-struct Shape {
+struct MixtureShape {
   int64_t tokens, experts, hidden, intermediate;
   int32_t top_k;
   bool biases;
@@ -18,7 +18,7 @@ struct Shape {
 
 // Of each adapter, for the modules of either product: of the gate, of up, of both at once; of down, twice.
 struct AdapterRanks {
-  Ranks gate_up, down;
+  ModuleRanks gate_up, down;
 };
 
 // Both matrices of every expert, for one product.
@@ -48,8 +48,8 @@ class ExpertLorasTest : public ExpertsTest {
     }
   }
   // Every third expert has zeros.
-  ProductAdapter make(const Ranks& ranks, const std::vector<LoraModule>& modules, int64_t k, int64_t experts,
-                      DType dtype, uint32_t seed) {
+  ProductAdapter make(const ModuleRanks& ranks, const std::vector<LoraModule>& modules, int64_t k,
+                      int64_t experts, DType dtype, uint32_t seed) {
     ProductAdapter adapter;
     LoraSlot& slot = adapter.slot;
     std::transform(ranks.begin(), ranks.end(), slot.ranks, [&](int32_t rank) { return padded(rank); });
@@ -93,7 +93,7 @@ class ExpertLorasTest : public ExpertsTest {
     Array<LoraSlot> slots;  // of gate_up and down in turns
     ExpertLoraArgs args;
   };
-  Adapters make_adapters(const Shape& s, const std::vector<AdapterRanks>& ranks, DType dtype) {
+  Adapters make_adapters(const MixtureShape& s, const std::vector<AdapterRanks>& ranks, DType dtype) {
     Adapters all;
     const int64_t inter = s.intermediate;
     all.gate_up_modules = {{0, inter}, {inter, inter}, {0, 2 * inter}};
@@ -138,8 +138,8 @@ class ExpertLorasTest : public ExpertsTest {
 };
 
 // out += b (a x) of an expert's.
-void add(const ProductAdapter& adapter, const std::vector<LoraModule>& modules, size_t expert,
-         const double* x, size_t k, std::vector<double>& out) {
+void add_product(const ProductAdapter& adapter, const std::vector<LoraModule>& modules, size_t expert,
+                 const double* x, size_t k, std::vector<double>& out) {
   const auto total = static_cast<size_t>(adapter.slot.total_rank());
   if (total == 0) return;
   std::vector<double> h(total);
@@ -165,13 +165,13 @@ TEST_P(ExpertLorasTest, MatchesTheReference) {
       {{1}, {}},
       {{0, 0, 40}, {}},
   };
-  std::vector<Shape> shapes = {{1, 8, 64, 48, 2, false, Activation::kSilu},
-                               {1, 4, 33, 17, 4, true, Activation::kClampedSwiglu, 3},
-                               {7, 16, 96, 40, 3, false, Activation::kSilu, 3},
-                               {40, 4, 128, 64, 2, true, Activation::kSilu, 8},
-                               {60, 16, 136, 72, 3, true, Activation::kClampedSwiglu, 8},
-                               {300, 6, 64, 96, 1, false, Activation::kSilu},
-                               {400, 3, 200, 64, 2, true, Activation::kGeluTanh, 8}};
+  std::vector<MixtureShape> shapes = {{1, 8, 64, 48, 2, false, Activation::kSilu},
+                                      {1, 4, 33, 17, 4, true, Activation::kClampedSwiglu, 3},
+                                      {7, 16, 96, 40, 3, false, Activation::kSilu, 3},
+                                      {40, 4, 128, 64, 2, true, Activation::kSilu, 8},
+                                      {60, 16, 136, 72, 3, true, Activation::kClampedSwiglu, 8},
+                                      {300, 6, 64, 96, 1, false, Activation::kSilu},
+                                      {400, 3, 200, 64, 2, true, Activation::kGeluTanh, 8}};
   if (is_cuda()) {
     shapes.push_back({16, 64, 520, 264, 4, true, Activation::kSilu, 8});
     shapes.push_back({1100, 9, 264, 136, 4, false, Activation::kClampedSwiglu, 8});
@@ -179,7 +179,7 @@ TEST_P(ExpertLorasTest, MatchesTheReference) {
   const std::vector<const char*> names =
       is_cuda() ? std::vector<const char*>{"", "plain", "few_rows", "wgmma"} : std::vector<const char*>{""};
   for (const DType dtype : float_types()) {
-    for (const Shape& s : shapes) {
+    for (const MixtureShape& s : shapes) {
       SCOPED_TRACE(testing::Message() << dtype_name(dtype) << " " << s.tokens << " of " << s.experts);
       const Experts experts(kernels(), context(), dtype, s.experts, s.hidden, s.intermediate, s.biases);
       Adapters adapters = make_adapters(s, kAdapters, dtype);
@@ -200,11 +200,11 @@ TEST_P(ExpertLorasTest, MatchesTheReference) {
           if (row_slots[t] < 0) return;
           const auto which = static_cast<size_t>(row_slots[t]);
           if (is_gate_up) {
-            add(adapters.gate_up[which], adapters.gate_up_modules, expert, row, static_cast<size_t>(s.hidden),
-                out);
+            add_product(adapters.gate_up[which], adapters.gate_up_modules, expert, row,
+                        static_cast<size_t>(s.hidden), out);
           } else {
-            add(adapters.down[which], adapters.down_modules, expert, row, static_cast<size_t>(s.intermediate),
-                out);
+            add_product(adapters.down[which], adapters.down_modules, expert, row,
+                        static_cast<size_t>(s.intermediate), out);
           }
         };
         const auto row =
@@ -241,7 +241,7 @@ TEST_P(ExpertLorasTest, MatchesTheReference) {
 TEST_P(ExpertLorasTest, ARowDependsOnItselfAlone) {
   if (is_cuda()) GTEST_SKIP() << "the quickest kernel for a shape is taken";
   ThreadPool pool(2);
-  const Shape s = {4300, 5, 48, 32, 2, true, Activation::kSilu};
+  const MixtureShape s = {4300, 5, 48, 32, 2, true, Activation::kSilu};
   for (const DType dtype : float_types()) {
     const Experts experts(kernels(), context(), dtype, s.experts, s.hidden, s.intermediate, s.biases);
     Adapters adapters = make_adapters(s, {{{3, 8}, {5}}, {{0, 0, 16}, {0, 9}}, {{}, {4}}}, dtype);
