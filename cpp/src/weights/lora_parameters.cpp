@@ -5,6 +5,7 @@
 
 #include "quire/error.h"
 #include "util/str.h"
+#include "util/utf8.h"
 
 namespace quire {
 namespace {
@@ -15,6 +16,11 @@ constexpr const char* kExperts = "experts";
 constexpr std::string_view kWeight = "weight";
 // In the order in which experts have the first two.
 constexpr std::array<std::string_view, 3> kParameters = {"gate_up_proj", "down_proj", kWeight};
+
+std::string short_name(const std::string& name) {
+  constexpr size_t kMaxBytes = 80;
+  return name.size() <= kMaxBytes ? name : name.substr(0, previous_utf8(name, kMaxBytes - 2)) + "...";
+}
 
 }  // namespace
 
@@ -29,7 +35,7 @@ LoraParameters::LoraParameters(const HfConfig& config) : path_(config.path()) {
     const bool has_experts = module == kExperts || module.ends_with(str(".", kExperts));
     if (!is_known || dot == 0 || has_experts == (parameter == kWeight)) {
       config.fail(
-          str("'", kKey, "' has '", name.substr(0, 80),
+          str("'", kKey, "' has '", short_name(name),
               "'; adapters may change the parameters gate_up_proj and down_proj of experts, and those "
               "called <module>.weight"));
     }

@@ -80,6 +80,9 @@ TEST_F(LoraParametersTest, OtherParametersAreRefused) {
                   "'; adapters may change the parameters gate_up_proj and down_proj of experts, and those "
                   "called <module>.weight"));
   }
+  const std::string text =
+      config_error(R"("target_parameters": [")" + std::string(77, 'x') + "\u00e4\u00e4\"]");
+  EXPECT_NE(text.find(std::string(77, 'x') + "...'; adapters"), text.npos) << text;
   for (const char* value : {"\"down_proj\"", "{\"a\": 1}", "[1]", "true"}) {
     EXPECT_TRUE(config_error(str(R"("target_parameters": )", value))
                     .starts_with("D/adapter_config.json: 'target_parameters' must be a list of strings"))
