@@ -76,7 +76,7 @@ void bench(const Shape& s, double flops_per_us, double bytes_per_us, const std::
     const double bytes = touched * static_cast<double>(3 * s.intermediate * s.hidden * 2);
     const double flops = static_cast<double>(choices) * static_cast<double>(6 * s.intermediate * s.hidden);
     const double floor = std::max(bytes / bytes_per_us, flops / flops_per_us);
-    const Memory workspace(kernels().fused_experts_workspace_bytes(tokens, s.top_k, experts));
+    const Memory workspace(kernels().fused_experts_workspace_bytes(tokens, s.top_k, experts, nullptr));
     LaunchContext launch = context;
     launch.workspace = workspace.data();
     const FusedExpertsArgs args = {.out = out[0],

@@ -7,6 +7,7 @@
 
 #include "convert.h"
 #include "grouped_linear.h"
+#include "lora_products.h"
 #include "ops.h"
 #include "parallel.h"
 
@@ -101,6 +102,9 @@ struct Places {
   std::byte* staged;           // as `stage` rewrote them
   std::byte* intermediate;     // [slots, 2 I]
   float* out;                  // [slots, H]
+  // Where there are adapters:
+  int32_t* choice = nullptr;  // [slots] of each slot; then its own place
+  Workspace loras{nullptr};   // for either product's
 };
 
 // Rows of the staged inputs: every expert's begin a block of their own.
@@ -108,7 +112,14 @@ int64_t max_blocks(int64_t slots, int32_t num_experts) {
   return slots / kStagedBlock + std::min<int64_t>(num_experts, slots);
 }
 
-Places place(const Isa& isa, Workspace& memory, int64_t tokens, int32_t top_k, const ExpertWeights& experts) {
+LoraBounds lora_bounds_of(const ExpertLoraArgs::Product& product, const LinearWeight& weight, int64_t slots,
+                          const ExpertLoraArgs& loras, int32_t num_experts) {
+  return lora_bounds(slots, int64_t{loras.max_loras} * num_experts, weight.k, product.max_total_rank,
+                     weight.dtype);
+}
+
+Places place(const Isa& isa, Workspace& memory, int64_t tokens, int32_t top_k, const ExpertWeights& experts,
+             const ExpertLoraArgs* loras) {
   const LinearWeight &gate_up = *experts.gate_up, &down = *experts.down;
   const LinearKernels& kernels = isa.matmul.linear[type_index(gate_up.dtype)];
   const int64_t slots = tokens * top_k, width = std::max(gate_up.k, down.k);
@@ -124,6 +135,15 @@ Places place(const Isa& isa, Workspace& memory, int64_t tokens, int32_t top_k, c
   p.staged = memory.take_bytes(kernels.staged_bytes(rows, width));
   p.intermediate = memory.take_bytes(static_cast<size_t>(slots * gate_up.n * size));
   p.out = memory.take<float>(slots * down.n);
+  if (loras == nullptr) return p;
+  p.choice = memory.take<int32_t>(slots);
+  p.loras = memory;
+  Workspace for_down = memory;
+  const LoraProducts first(isa, memory,
+                           lora_bounds_of(loras->gate_up, gate_up, slots, *loras, experts.num_experts));
+  const LoraProducts second(isa, for_down,
+                            lora_bounds_of(loras->down, down, slots, *loras, experts.num_experts));
+  if (for_down.used() > memory.used()) memory = for_down;
   return p;
 }
 
@@ -147,6 +167,51 @@ int64_t sort_by_expert(const FusedExpertsArgs& args, int64_t first_token, int64_
   for (int32_t e = num_experts; e > 0; --e) p.begin[e] = p.begin[e - 1];
   p.begin[0] = 0;
   return p.begin[num_experts];
+}
+
+// Each expert's slots by adapter.
+void sort_by_adapter(const FusedExpertsArgs& args, int64_t first_token, int64_t tokens, const Places& p) {
+  const int32_t* row_slots = args.loras->row_slots + first_token;
+  for (int64_t i = 0; i < tokens * args.top_k; ++i) {
+    if (p.slot[i] >= 0) p.choice[p.slot[i]] = static_cast<int32_t>(i);
+  }
+  const auto is_before = [&](int32_t a, int32_t b) {
+    const int32_t of_a = row_slots[a / args.top_k], of_b = row_slots[b / args.top_k];
+    return of_a != of_b ? of_a < of_b : a < b;
+  };
+  for (int32_t e = 0; e < args.experts.num_experts; ++e)
+    if (!std::is_sorted(p.choice + p.begin[e], p.choice + p.begin[e + 1], is_before))
+      std::sort(p.choice + p.begin[e], p.choice + p.begin[e + 1], is_before);
+  for (int32_t s = 0; s < p.begin[args.experts.num_experts]; ++s) {
+    p.slot[p.choice[s]] = s;
+    p.token[s] = p.choice[s] / args.top_k;
+    p.choice[s] = s;
+  }
+}
+
+// out += what adapters make of x, of rows that are slots.
+void add_loras(const Isa& isa, const LaunchContext& ctx, const FusedExpertsArgs& args, bool is_gate_up,
+               TensorView out, TensorView x, int64_t first_token, const Places& p) {
+  const ExpertLoraArgs& loras = *args.loras;
+  const ExpertLoraArgs::Product& which = is_gate_up ? loras.gate_up : loras.down;
+  const ExpertWeights& experts = args.experts;
+  Workspace memory = p.loras;
+  LoraProducts products(isa, memory,
+                        lora_bounds_of(which, is_gate_up ? *experts.gate_up : *experts.down, x.shape[0],
+                                       loras, experts.num_experts));
+  const LoraProduct product = {out, x, which.modules, which.num_modules};
+  const int32_t* row_slots = loras.row_slots + first_token;
+  for (int32_t e = 0; e < experts.num_experts; ++e) {
+    for (int32_t first = p.begin[e], end = first; first < p.begin[e + 1]; first = end) {
+      const int32_t adapter = row_slots[p.token[first]];
+      while (end < p.begin[e + 1] && row_slots[p.token[end]] == adapter) ++end;
+      if (adapter < 0) continue;
+      const LoraSlot& slot = which.slots[adapter * loras.slot_stride];
+      if (slot.a != nullptr)
+        products.add(ctx, product, {&slot, e * slot.expert_stride_bytes, p.choice + first, end - first});
+    }
+  }
+  products.multiply(ctx, product);
 }
 
 // The products of experts with slots, [out of each] = [x of each] * weight^T. Returns how many there are.
@@ -212,6 +277,7 @@ void compute_tokens(const Isa& isa, const LaunchContext& ctx, const FusedExperts
   const LinearWeight &gate_up = *args.experts.gate_up, &down = *args.experts.down;
   const DType dtype = gate_up.dtype;
   const int64_t slots = sort_by_expert(args, first_token, tokens, p);
+  if (args.loras != nullptr) sort_by_adapter(args, first_token, tokens, p);
   const size_t row_bytes = static_cast<size_t>(gate_up.k) * dtype_bytes(dtype);
   parallel_ranges(ctx, slots, std::max<int64_t>(1, 32768 / gate_up.k), [&](int64_t begin, int64_t end) {
     for (int64_t s = begin; s < end; ++s)
@@ -220,10 +286,18 @@ void compute_tokens(const Isa& isa, const LaunchContext& ctx, const FusedExperts
   });
   int64_t count = list_products(args, p, /*is_gate_up=*/true, p.gate_up);
   multiply_each(isa, ctx, dtype, p.gate_up, count, p.staged);
-  activate_and_mul(isa, ctx, TensorView(p.gathered, dtype, slots, down.k),
-                   TensorView(p.intermediate, dtype, slots, gate_up.n), args.activation);
+  const TensorView both(p.intermediate, dtype, slots, gate_up.n);
+  if (args.loras != nullptr) {
+    add_loras(isa, ctx, args, /*is_gate_up=*/true, both, TensorView(p.gathered, dtype, slots, gate_up.k),
+              first_token, p);
+  }
+  activate_and_mul(isa, ctx, TensorView(p.gathered, dtype, slots, down.k), both, args.activation);
   count = list_products(args, p, /*is_gate_up=*/false, p.down);
   multiply_each(isa, ctx, dtype, p.down, count, p.staged);
+  if (args.loras != nullptr) {
+    add_loras(isa, ctx, args, /*is_gate_up=*/false, TensorView(p.out, DType::kFloat32, slots, down.n),
+              TensorView(p.gathered, dtype, slots, down.k), first_token, p);
+  }
   if (dtype == DType::kBFloat16) {
     combine<uint16_t>(ctx, args, first_token, tokens, p);
   } else {
@@ -250,9 +324,9 @@ void route_to_experts(const LaunchContext& ctx, const ExpertRoutingArgs& args) {
 }
 
 size_t fused_experts_workspace_bytes(const Isa& isa, int64_t max_tokens, int32_t top_k,
-                                     const ExpertWeights& experts) {
+                                     const ExpertWeights& experts, const ExpertLoraArgs* loras) {
   Workspace memory(nullptr);
-  place(isa, memory, tokens_at_once(max_tokens, top_k), top_k, experts);
+  place(isa, memory, tokens_at_once(max_tokens, top_k), top_k, experts, loras);
   return memory.used();
 }
 
@@ -261,7 +335,8 @@ void fused_experts(const Isa& isa, const LaunchContext& ctx, const FusedExpertsA
   for (int64_t first = 0; first < rows; first += at_once) {
     const int64_t tokens = std::min(at_once, rows - first);
     Workspace memory(ctx.workspace);
-    compute_tokens(isa, ctx, args, first, tokens, place(isa, memory, tokens, args.top_k, args.experts));
+    compute_tokens(isa, ctx, args, first, tokens,
+                   place(isa, memory, tokens, args.top_k, args.experts, args.loras));
   }
 }
 

@@ -42,7 +42,7 @@ void linear(const Isa& isa, const LaunchContext& ctx, TensorView out, TensorView
 // experts.cpp
 void route_to_experts(const LaunchContext& ctx, const ExpertRoutingArgs& args);
 size_t fused_experts_workspace_bytes(const Isa& isa, int64_t max_tokens, int32_t top_k,
-                                     const ExpertWeights& experts);
+                                     const ExpertWeights& experts, const ExpertLoraArgs* loras);
 void fused_experts(const Isa& isa, const LaunchContext& ctx, const FusedExpertsArgs& args);
 
 // lora.cpp

@@ -49,8 +49,8 @@ constexpr KernelTable make_table(const char* variant) {
       .linear_activate_and_mul = nullptr,
       .route_to_experts = route_to_experts,
       .fused_experts_workspace_bytes =
-          [](int64_t max_tokens, int32_t top_k, const ExpertWeights& experts) {
-            return fused_experts_workspace_bytes(kIsa, max_tokens, top_k, experts);
+          [](int64_t max_tokens, int32_t top_k, const ExpertWeights& experts, const ExpertLoraArgs* loras) {
+            return fused_experts_workspace_bytes(kIsa, max_tokens, top_k, experts, loras);
           },
       .fused_experts = [](const LaunchContext& ctx,
                           const FusedExpertsArgs& args) { fused_experts(kIsa, ctx, args); },

@@ -19,7 +19,8 @@ void fill_random(const LaunchContext& ctx, TensorView out, float scale, uint64_t
 
 // experts/
 void route_to_experts(const LaunchContext& ctx, const ExpertRoutingArgs& args);
-size_t fused_experts_workspace_bytes(int64_t max_tokens, int32_t top_k, const ExpertWeights& experts);
+size_t fused_experts_workspace_bytes(int64_t max_tokens, int32_t top_k, const ExpertWeights& experts,
+                                     const ExpertLoraArgs* loras);
 void fused_experts(const LaunchContext& ctx, const FusedExpertsArgs& args);
 void routed_experts(const LaunchContext& ctx, const ExpertRoutingArgs& routing, const FusedExpertsArgs& args);
 

@@ -284,8 +284,8 @@ ENGINE_ARGS: dict[str, Made] = {
         "prompts are text or token ids; name an adapter for each request", neutral=({},)
     ),
     "enable_tower_connector_lora": Refused("prompts are text or token ids", neutral=(False,)),
-    "enable_mixed_moe_lora_format": Refused("adapters do not change experts", neutral=(False,)),
-    "enable_moe_shared_loras": Refused("adapters do not change experts", neutral=(False,)),
+    "enable_mixed_moe_lora_format": NoEffect("an adapter's file says which form it has of experts"),
+    "enable_moe_shared_loras": Refused("each expert has matrices of its own", neutral=(False,)),
     "fully_sharded_loras": NoEffect("each rank has the share of an adapter that its linears need"),
     "lora_dtype": Refused("adapters are computed in the model's dtype", neutral=("auto",)),
     "lora_target_modules": Refused("an adapter's own modules count", neutral=([],)),

@@ -103,8 +103,12 @@ class Experts {
   }
   const ExpertWeights& view() const { return view_; }
 
+  // What an adapter adds to the outputs of one product of one row.
+  using Addition = std::function<void(bool is_gate_up, const double* x, std::vector<double>& out)>;
+
   // One token's row at one expert.
-  std::vector<double> compute(size_t expert, const double* x, Activation activation) const {
+  std::vector<double> compute(size_t expert, const double* x, Activation activation,
+                              const Addition& add = {}) const {
     const auto hidden = static_cast<size_t>(gate_up_weight_.k), inter = static_cast<size_t>(down_weight_.k);
     if (gate_up_values_.empty()) {
       gate_up_values_ = gate_up_.values();
@@ -116,6 +120,7 @@ class Experts {
       both[i] = (biases_ ? static_cast<double>(gate_up_bias_[row]) : 0.0) +
                 reference::dot(&gate_up_values_[row * hidden], x, hidden);
     }
+    if (add) add(/*is_gate_up=*/true, x, both);
     for (size_t i = 0; i < inter; ++i) {
       const double g = both[i], u = both[inter + i];
       if (activation == Activation::kClampedSwiglu) {
@@ -130,6 +135,7 @@ class Experts {
       out[r] = (biases_ ? static_cast<double>(down_bias_[row]) : 0.0) +
                reference::dot(&down_values_[row * inter], inner.data(), inter);
     }
+    if (add) add(/*is_gate_up=*/false, inner.data(), out);
     return out;
   }
 

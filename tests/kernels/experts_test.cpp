@@ -148,7 +148,7 @@ TEST_P(ExpertsTest, MatchesTheReference) {
       for (const char* name : names) {
         SCOPED_TRACE(name);
         setenv("QUIRE_EXPERTS_KERNEL", name, 1);
-        set_workspace(kernels().fused_experts_workspace_bytes(c.tokens, c.top_k, experts.view()));
+        set_workspace(kernels().fused_experts_workspace_bytes(c.tokens, c.top_k, experts.view(), nullptr));
         const Tensor out(dtype, c.tokens, c.hidden, c.padding);
         kernels().fused_experts(context(&pool), {.out = out,
                                                  .x = x,
@@ -190,7 +190,7 @@ TEST_P(ExpertsTest, RoutingAndExpertsInOneAreTheSame) {
       for (size_t e = 0; e < correction.size(); ++e) correction[e] = 0.1F * std::sin(static_cast<float>(e));
       for (const int64_t tokens : {1, 3, 16}) {
         const Tensor x = std::move(Tensor(dtype, tokens, hidden).randomize(5));
-        set_workspace(kernels().fused_experts_workspace_bytes(tokens, /*top_k=*/8, experts.view()));
+        set_workspace(kernels().fused_experts_workspace_bytes(tokens, /*top_k=*/8, experts.view(), nullptr));
         for (int i = 0; i < static_cast<int>(std::size(kinds)) * kNumLogits * 2; ++i) {
           ExpertRoutingArgs args = kinds[i / 2 / kNumLogits];
           const int what = i / 2 % kNumLogits;
@@ -252,7 +252,7 @@ TEST_P(ExpertsTest, ARowDependsOnItselfAlone) {
     const Tensor x = std::move(Tensor(dtype, kTokens, kHidden).randomize(5));
     const Tensor logits = std::move(Tensor(DType::kFloat32, kTokens, kExperts).randomize(6));
     Routing routing = route(logits, {.top_k = 2, .renormalize = true});
-    set_workspace(kernels().fused_experts_workspace_bytes(kTokens, 2, experts.view()));
+    set_workspace(kernels().fused_experts_workspace_bytes(kTokens, 2, experts.view(), nullptr));
     const auto run = [&](const Tensor& out, int64_t first, int64_t count, ThreadPool* threads) {
       kernels().fused_experts(context(threads), {.out = out.view().rows(first, count),
                                                  .x = x.view().rows(first, count),

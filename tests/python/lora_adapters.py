@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from quire import LoRARequest
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 
@@ -65,6 +67,78 @@ def merged_logits(model: Path, adapter: Path, token_ids: list[int]) -> torch.Ten
     with torch.no_grad():
         logits: torch.Tensor = merged.eval()(torch.tensor([token_ids])).logits[0].float()
     return logits
+
+
+def write_adapter_of_each_expert(
+    model: Path,
+    directory: Path,
+    seed: int,
+    names: Sequence[str] = ("gate_proj", "up_proj", "down_proj"),
+    mixture: str = "mlp",
+    rank_of: Callable[[int, str], int] = lambda expert, name: 4,
+) -> Path:
+    """As PEFT had it when experts were linears, by their names in checkpoints; of rank 0 are none."""
+    generator = torch.Generator().manual_seed(seed)
+    tensors, ranks = {}, {}
+    for layer, experts in _experts_of(AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)):
+        hidden, inter = experts.gate_up_proj.shape[2], experts.down_proj.shape[2]
+        if experts.is_transposed:
+            hidden, inter = experts.down_proj.shape[2], experts.down_proj.shape[1]
+        for expert in range(experts.down_proj.shape[0]):
+            for name in names:
+                rank = rank_of(expert, name)
+                inputs, outputs = (inter, hidden) if name == names[2] else (hidden, inter)
+                module = f"model.layers.{layer}.{mixture}.experts.{expert}.{name}"
+                if rank == 0:
+                    continue
+                ranks[module] = rank
+                for matrix, shape in {"lora_A": (rank, inputs), "lora_B": (outputs, rank)}.items():
+                    values = torch.randn(shape, generator=generator) * shape[1] ** -0.5 * 0.7
+                    tensors[f"base_model.model.{module}.{matrix}.weight"] = values
+    directory.mkdir()
+    save_file(tensors, directory / "adapter_model.safetensors")
+    config = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": 4, "lora_alpha": 8}
+    pattern = {module: rank for module, rank in ranks.items() if rank != 4}
+    config |= {"target_modules": list(names), "rank_pattern": pattern}
+    (directory / "adapter_config.json").write_text(json.dumps(config))
+    return directory
+
+
+def logits_with_each_expert(
+    model: Path, adapter: Path, token_ids: list[int], names: Sequence[str], dtype: torch.dtype = torch.float32
+) -> torch.Tensor:
+    """Of the model with what `write_adapter_of_each_expert` wrote added to its weights."""
+    loaded = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32, attn_implementation="eager")
+    layers = dict(_experts_of(loaded))
+    tensors = load_file(adapter / "adapter_model.safetensors")
+    with torch.no_grad():
+        for key, a in tensors.items():
+            if not key.endswith(".lora_A.weight"):
+                continue
+            part = key.split(".")
+            experts, expert, name = layers[int(part[4])], int(part[7]), part[8]
+            delta = tensors[key.replace("lora_A", "lora_B")] @ a * (8 / a.shape[0])
+            if name == names[2]:
+                weight = experts.down_proj[expert]
+                weight += delta.T if experts.is_transposed else delta
+                continue
+            both = experts.gate_up_proj[expert]
+            which = names.index(name)
+            if experts.is_transposed:
+                both[:, which::2] += delta.T
+            else:
+                both[which * len(delta) : (which + 1) * len(delta)] += delta
+        logits: torch.Tensor = loaded.to(dtype).eval()(torch.tensor([token_ids])).logits[0].float()
+    return logits
+
+
+def _experts_of(model: Any) -> list[tuple[int, Any]]:
+    """By layer, the module that has them."""
+    return [
+        (int(name.split(".")[2]), module)
+        for name, module in model.named_modules()
+        if name.endswith(".experts") and hasattr(module, "gate_up_proj")
+    ]
 
 
 def requests(adapters: Mapping[str, Path], names: Sequence[str | None]) -> list[LoRARequest | None]:

@@ -168,6 +168,28 @@ def test_slots_of_adapters_are_planned(demo_model: Path, capsys: pytest.CaptureF
         assert count * of_one <= taken < 1.05 * count * of_one
 
 
+def test_slots_have_room_for_experts_where_adapters_may_change_them(
+    make_model: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    if not _core.build_info()["has_cuda"]:
+        pytest.skip("this build has no CUDA code")
+    config = CASES["qwen3-moe-gqa-64"]
+    model = make_model(config)
+
+    def planned(*flags: str) -> dict[str, int]:
+        flags = ("--enable-lora", "--max-lora-rank", "32", "--max-loras", "3", *flags)
+        assert main(["plan", str(model), "--device-name", "H100", "--json", *flags]) == 0
+        memory: dict[str, int] = json.loads(capsys.readouterr().out)["memory"]
+        return memory
+
+    experts = config.num_hidden_layers * config.num_experts
+    widths = config.hidden_size + config.moe_intermediate_size
+    of_three = 3 * 2 * experts * 3 * 32 * widths
+    with_experts, without = planned(), planned("--no-enable-lora-experts")
+    assert of_three <= with_experts["adapters"] - without["adapters"] < 1.01 * of_three
+    assert 2 * with_experts["graphs"] == 3 * without["graphs"]
+
+
 def test_what_a_host_cannot_hold_is_named(demo_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", str(demo_model), "--device", "cpu", "--device-memory", "1KiB"]) == 1
     text = capsys.readouterr().out

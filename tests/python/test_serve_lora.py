@@ -294,7 +294,7 @@ GOOD = {"lora_name": "mine", "lora_path": "sql"}
         (LOAD, {**GOOD, "lora_path": "bad"}, "lora_path bad/adapter_model.safetensors"),
         (LOAD, {**GOOD, "lora_path": "."}, "lora_path .: has no adapter_config.json"),
         (LOAD, {**GOOD, "load_inplace": 1}, "load_inplace must be a bool"),
-        (LOAD, {**GOOD, "is_3d_lora_weight": True}, "is_3d_lora_weight is not supported"),
+        (LOAD, {**GOOD, "is_3d_lora_weight": 1}, "is_3d_lora_weight must be a bool"),
         (LOAD, {**GOOD, "lora_nam": "a"}, "'lora_nam' is not a field we know"),
         (LOAD, {**GOOD, "\ud800": 1}, r"'\ud800' is not a field we know"),
         (LOAD, {**GOOD, "a" * 1_000_000: 1}, "'aaa"),

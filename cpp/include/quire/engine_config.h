@@ -73,6 +73,7 @@ struct QUIRE_API EngineConfig {
   int32_t max_loras = 1;
   int32_t max_lora_rank = 16;
   int32_t max_cpu_loras = 0;
+  bool enable_lora_experts = true;
 
   // Limits of one request: what exceeds them is refused.
   int32_t max_logprobs = 20;
@@ -239,6 +240,10 @@ inline constexpr std::tuple kEngineConfigFields{
         "adapters held in the host's memory; the one used least recently goes when another comes, and comes "
         "back from its directory when it is asked for; 0: as many as max_loras",
         at_least(0, "at least max_loras, or 0 for as many as that")},
+    Field{"enable_lora_experts", &EngineConfig::enable_lora_experts,
+          "adapters may change the experts of mixtures, for which a device then keeps room: max_loras times "
+          "that "
+          "of rank max_lora_rank at every expert"},
     Field{"max_logprobs", &EngineConfig::max_logprobs,
           "the most that logprobs and prompt_logprobs may be; -1: the whole vocabulary",
           at_least(-1, "at least 0, or -1 for the whole vocabulary")},

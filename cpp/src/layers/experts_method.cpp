@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "layers/dense_weight.h"
+#include "layers/lora.h"
 #include "layers/quantization.h"
 #include "util/check.h"
 
@@ -31,8 +32,12 @@ class UnquantizedExpertsMethod final : public ExpertsMethod {
       if (build.rank == 0)
         experts_.down_bias = down_bias = allocate_floats(build, shard.num_experts * hidden);
     }
+    ExpertLoraArgs loras;
+    if (build.lora_targets != nullptr) lora_target_ = build.lora_targets->add_experts(shard);
+    if (lora_target_ >= 0) loras = LoraStep{build.lora_targets, nullptr, {}}.of_experts(lora_target_);
     build.workspace_bytes = std::max(
-        build.workspace_bytes, build.ops.fused_experts_workspace_bytes(shard.max_rows, top_k_, experts_));
+        build.workspace_bytes, build.ops.fused_experts_workspace_bytes(shard.max_rows, top_k_, experts_,
+                                                                       lora_target_ >= 0 ? &loras : nullptr));
     for (int32_t e = 0; e < shard.num_experts; ++e) {
       const ExpertTensors all = shard.source(build.checkpoint, shard.name, e);
       DenseWeight one = gate_up[static_cast<size_t>(e)];
@@ -53,13 +58,16 @@ class UnquantizedExpertsMethod final : public ExpertsMethod {
              const ExpertRoutingArgs& routing) const override {
     QUIRE_CHECK(x.shape[1] == gate_up_.k && out.shape[1] == down_.n && x.shape[0] == out.shape[0] &&
                 routing.top_k == top_k_);
+    const bool has_loras = ctx.lora != nullptr && ctx.lora->changes_experts && lora_target_ >= 0;
+    const ExpertLoraArgs loras = has_loras ? ctx.lora->of_experts(lora_target_) : ExpertLoraArgs{};
     const FusedExpertsArgs args = {.out = out,
                                    .x = x,
                                    .expert_ids = routing.expert_ids,
                                    .weights = routing.weights,
                                    .top_k = top_k_,
                                    .experts = experts_,
-                                   .activation = activation_};
+                                   .activation = activation_,
+                                   .loras = has_loras ? &loras : nullptr};
     if (ctx.ops.routed_experts != nullptr) return ctx.ops.routed_experts(ctx.launch, routing, args);
     ctx.ops.route_to_experts(ctx.launch, routing);
     ctx.ops.fused_experts(ctx.launch, args);
@@ -78,6 +86,7 @@ class UnquantizedExpertsMethod final : public ExpertsMethod {
   Activation activation_;
   LinearWeight gate_up_, down_;  // of the first expert
   ExpertWeights experts_;
+  int32_t lora_target_ = -1;  // of gate_up; -1: none
 };
 
 }  // namespace

@@ -24,6 +24,13 @@ struct ExpertTensors {
 using ExpertSource =
     std::function<ExpertTensors(Checkpoint& checkpoint, const std::string& name, int32_t expert)>;
 
+// What adapters call the linears of one expert, "<name>.experts.<expert>.<gate>"; those of all experts are
+// "<name>.experts.gate_up_proj" and "<name>.experts.down_proj".
+struct ExpertNames {
+  std::string gate = "gate_proj", up = "up_proj", down = "down_proj";
+  bool take_turns = false;  // outputs of gate_up_proj: one of the gate's, one of up's
+};
+
 struct ExpertsShard {
   std::string name;  // of the mixture
   int32_t num_experts = 0;
@@ -34,6 +41,7 @@ struct ExpertsShard {
   Shard mine;  // which of intermediate_size are this rank's
   Activation activation = Activation::kSilu;
   ExpertSource source;
+  ExpertNames names;
   bool source_knows_mxfp4 = false;  // as QuantizationConfig::has_mxfp4_experts has them
   int64_t max_rows = 0;
 };

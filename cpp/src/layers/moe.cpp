@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "layers/lora.h"
 #include "util/str.h"
 
 namespace quire {
@@ -25,6 +26,9 @@ void MoEConfig::check(const HfConfig& config) const {
 
 MoE::MoE(BuildContext& build, const std::string& name, const MoEConfig& config)
     : config_(config), first_count_(build.add_expert_counts(name, config.num_experts)) {
+  if (build.lora_targets != nullptr) {
+    for (const auto& [from, to] : config.aliases) build.lora_targets->add_alias(from, to);
+  }
   const Shard mine = exact_shard(build, config.intermediate_size, "the intermediate size of experts,");
   router_ = Linear::replicated(build, name + "." + config.router, config.num_experts, config.hidden_size,
                                config.router_bias);
@@ -44,6 +48,7 @@ MoE::MoE(BuildContext& build, const std::string& name, const MoEConfig& config)
                                          .mine = mine,
                                          .activation = config.activation,
                                          .source = config.experts,
+                                         .names = config.expert_names,
                                          .source_knows_mxfp4 = config.knows_mxfp4,
                                          .max_rows = build.max_num_tokens});
   if (config.shared.empty()) return;

@@ -6,6 +6,8 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "formats/hf_config.h"
 #include "layers/experts_method.h"
@@ -30,6 +32,9 @@ struct MoEConfig {
   std::string correction = {};  // "<name>.<correction>" [E]; empty: none
 
   ExpertSource experts;
+  ExpertNames expert_names;  // of adapters
+  // Parts of names that adapters have for the mixture's, and what is meant.
+  std::vector<std::pair<std::string, std::string>> aliases;
   bool expert_bias = false;
   bool knows_mxfp4 = false;  // whether `experts` takes what QuantizationConfig::has_mxfp4_experts speaks of
 

@@ -63,6 +63,7 @@ MoEConfig read_gpt_oss_moe(const HfConfig& hf_config, const TransformerConfig& c
   moe.router_bias = moe.expert_bias = true;
   moe.experts = gpt_oss_experts(moe.num_experts, config.hidden_size, config.intermediate_size, is_mxfp4);
   moe.knows_mxfp4 = true;
+  moe.expert_names = {.gate = "w1", .up = "w3", .down = "w2", .take_turns = true};
   moe.check(hf_config);
   return moe;
 }

@@ -103,6 +103,10 @@ std::unique_ptr<Model> make_granite_moe(BuildContext& build, const HfConfig& hf_
   moe.experts = experts_in_one(moe.num_experts, config.hidden_size, config.intermediate_size,
                                in_memory ? "experts.gate_up_proj" : "input_linear.weight",
                                in_memory ? "experts.down_proj" : "output_linear.weight");
+  moe.expert_names = {.gate = "w1", .up = "w3", .down = "w2"};
+  moe.aliases = {{".block_sparse_moe.input_linear", ".block_sparse_moe.experts.gate_up_proj"},
+                 {".block_sparse_moe.output_linear", ".block_sparse_moe.experts.down_proj"},
+                 {".block_sparse_moe.router.layer", ".block_sparse_moe.router"}};
   moe.check(hf_config);
   return make_granite_of<MoE>(build, hf_config, config, moe, {.feed_forward = "block_sparse_moe"});
 }

@@ -17,6 +17,8 @@ std::unique_ptr<Model> make_mixtral(BuildContext& build, const HfConfig& hf_conf
   moe.activation = read_activation(hf_config, "hidden_act", "silu");
   moe.experts =
       experts_by_number(moe.num_experts, config.hidden_size, config.intermediate_size, "w1", "w3", "w2");
+  moe.expert_names = {.gate = "w1", .up = "w3", .down = "w2"};
+  moe.aliases = {{".block_sparse_moe.", ".mlp."}};
   moe.check(hf_config);
   // As transformers calls it in memory, or as checkpoints do.
   const std::string feed_forward =

@@ -19,6 +19,7 @@
 #include "util/sha256.h"
 #include "util/str.h"
 #include "util/utf8.h"
+#include "weights/lora_parameters.h"
 #include "weights/shape_text.h"
 
 namespace quire {
@@ -46,7 +47,6 @@ constexpr UnsupportedKey kUnsupportedKeys[] = {
     {"lora_bias", "a bias in the adapter", kMerge},
     {"modules_to_save", "an adapter that replaces modules of the model", kMerge},
     {"trainable_token_indices", "an adapter that replaces embeddings of tokens", kMerge},
-    {"target_parameters", "an adapter of parameters that are no linear's", kMerge},
     {"layer_replication", "an adapter that repeats layers of the model", kMerge},
     {"kasa_config", "KaSA, which changes the model's own weights,", kMerge},
     {"use_bdlora", "BD-LoRA, whose matrices are block-diagonal,", kMerge},
@@ -120,7 +120,10 @@ class Patterns {
     if (!values) return;
     for (const auto& [pattern, unused] : *tree.find(key)->object()) {
       const bool is_whole = pattern.starts_with('^');
-      const std::optional<std::string> name = plain_name(std::string_view(pattern).substr(is_whole ? 1 : 0));
+      // What peft makes of an older adapter of experts has any names before its own.
+      constexpr std::string_view kAny = R"(.*\.)";
+      const size_t begin = is_whole ? 1 : pattern.starts_with(kAny) ? kAny.size() : 0;
+      const std::optional<std::string> name = plain_name(std::string_view(pattern).substr(begin));
       if (!name) {
         config.fail(str("'", key, "' has the pattern '", shorten(pattern),
                         "', which is not a module's name nor the end of one from a dot on, like "
@@ -337,6 +340,7 @@ std::string LoraAdapter::fingerprint() const {
   for (const LoraAdapterModule& module : modules_) {
     hash.add_field(module.name);
     hash.add(std::as_bytes(std::span(&module.scale, 1)));
+    if (module.num_experts > 0) add_number(hash, module.num_experts);
     add_values(hash, checkpoint_, module.a);
     add_values(hash, checkpoint_, module.b);
   }
@@ -370,18 +374,30 @@ LoraAdapter LoraAdapter::open(const std::string& directory) {
   adapter.base_model_ = config.get_string("base_model_name_or_path", "");
   adapter.stamp_ = adapter.checkpoint_.stamp() + hash_text(text);
   const std::vector<TensorEntry> tensors = adapter.checkpoint_.described_tensors();
-  for (const auto& [name, pair] : find_pairs(tensors, path.string())) {
+  const std::map<std::string, Pair> pairs = find_pairs(tensors, path.string());
+  std::vector<std::string> names;
+  for (const auto& [name, pair] : pairs) names.push_back(name);
+  const auto parameters = LoraParameters(config).find(names, path.string());
+  for (const auto& [name_in_file, pair] : pairs) {
+    const auto parameter = parameters.find(name_in_file);
+    const bool is_linear = parameter == parameters.end();
+    const std::string& name = is_linear ? name_in_file : parameter->second.module;
+    const std::string& pattern = is_linear ? name_in_file : parameter->second.pattern;
     LoraAdapterModule module;
     module.name = name;
     module.rank = rank_of(name, pair, path.string());
-    const std::optional<double> own_rank = ranks.find(name);
+    const std::optional<double> own_rank = ranks.find(pattern);
     const int32_t wanted = own_rank ? static_cast<int32_t>(*own_rank) : common_rank;
+    if (!is_linear && module.rank % wanted == 0) {
+      module.num_experts = module.rank / wanted;
+      module.rank = wanted;
+    }
     if (module.rank != wanted) {
       throw InvalidArgument(str(path.string(), ": module '", name, "' has rank ", module.rank, ", but '",
                                 own_rank ? "rank_pattern" : "r", "' of ", config_path.string(), " says ",
-                                wanted));
+                                wanted, is_linear ? "" : " of each expert"));
     }
-    const double alpha = alphas.find(name).value_or(common_alpha);
+    const double alpha = alphas.find(pattern).value_or(common_alpha);
     module.scale = static_cast<float>(alpha / (is_stabilized ? std::sqrt(module.rank) : module.rank));
     if (!(module.scale > 0)) {
       config.fail(str("module '", name, "' of rank ", module.rank, " has an alpha of ", alpha,
@@ -392,6 +408,10 @@ LoraAdapter LoraAdapter::open(const std::string& directory) {
     adapter.max_rank_ = std::max(adapter.max_rank_, module.rank);
     adapter.modules_.push_back(std::move(module));
   }
+  std::ranges::sort(adapter.modules_, {}, &LoraAdapterModule::name);
+  const auto twice = std::ranges::adjacent_find(adapter.modules_, {}, &LoraAdapterModule::name);
+  if (twice != adapter.modules_.end())
+    throw InvalidArgument(str(path.string(), ": has '", twice->name, "' as a module and as a parameter"));
   return adapter;
 }
 

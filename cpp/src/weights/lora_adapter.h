@@ -12,13 +12,17 @@
 
 namespace quire QUIRE_MODEL_API {
 
-// What is added to the output of one of the model's linears for an input x: scale * b (a x).
+// What is added to the output of one of the model's linears for an input x: scale * b (a x); or to one of
+// each expert of a mixture, where these are one parameter. Expert e has of `a` rank rows from e * rank on,
+// and of `b` every num_experts-th column from e on.
 struct LoraAdapterModule {
-  std::string name;  // of the linear: "model.layers.0.self_attn.q_proj"
-  int32_t rank = 0;  // at least 1
-  float scale = 0;   // finite and above zero
-  // [rank, inputs] and [outputs, rank], not empty, in float32, float16 or bfloat16. Where they lie, as
-  // Checkpoint::take gives it: the values are to be had from Checkpoint::read.
+  std::string name;         // of the linear, "model.layers.0.self_attn.q_proj", or the parameter
+  int32_t rank = 0;         // at least 1; of one expert
+  int32_t num_experts = 0;  // 0: it is of a linear; 1: of a linear, or of a mixture of one
+  float scale = 0;          // finite and above zero
+  // [rank, inputs] and [outputs, rank], of a parameter num_experts times the ranks; not empty, in float32,
+  // float16 or bfloat16. Where they lie, as Checkpoint::take gives it: the values are to be had from
+  // Checkpoint::read.
   TensorView a, b;
 };
 

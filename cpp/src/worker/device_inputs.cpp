@@ -10,7 +10,7 @@
 namespace quire {
 namespace {
 
-// Rows with adapters, as one table: how many segments, the segments, the rows.
+// Rows with adapters, as one table: how many segments, the segments, the rows, each row's slot.
 constexpr int32_t kLoraCounts = 2;
 constexpr int32_t kLoraSegmentInts = static_cast<int32_t>(sizeof(LoraSegment) / sizeof(int32_t));
 
@@ -18,9 +18,14 @@ constexpr int32_t lora_rows_begin(const StepInputsConfig& config) {
   return kLoraCounts + kLoraSegmentInts * config.max_lora_segments;
 }
 
+constexpr int32_t lora_row_slots_begin(const StepInputsConfig& config) {
+  return lora_rows_begin(config) + config.max_num_batched_tokens;
+}
+
 constexpr size_t lora_ints(const StepInputsConfig& config) {
   if (config.max_lora_segments == 0) return 0;
-  return static_cast<size_t>(lora_rows_begin(config)) + static_cast<size_t>(config.max_num_batched_tokens);
+  return static_cast<size_t>(lora_row_slots_begin(config)) +
+         (config.has_lora_row_slots ? static_cast<size_t>(config.max_num_batched_tokens) : 0);
 }
 
 // Tokens and block ids that a step may send without waiting: those of its tokens, of many rows that go on,
@@ -86,7 +91,8 @@ class DeviceInputs final : public StepInputs {
   }
   LoraBatch lora_batch() const override {
     return {memory_.loras + lora_rows_begin(config_),
-            reinterpret_cast<const LoraSegment*>(memory_.loras + kLoraCounts), memory_.loras};
+            reinterpret_cast<const LoraSegment*>(memory_.loras + kLoraCounts), memory_.loras,
+            config_.has_lora_row_slots ? memory_.loras + lora_row_slots_begin(config_) : nullptr};
   }
   int32_t* token_ids(const CachedRequestState& request) const override {
     return memory_.tokens + int64_t{request.state_index} * config_.max_model_len;
@@ -230,6 +236,7 @@ void DeviceInputs::write_loras(const LaunchContext& launch, const LoraRows& lora
       launch, table, 0, kLoraCounts,
       {reinterpret_cast<const int32_t*>(loras.segments.data()), loras.segments.size() * kLoraSegmentInts});
   write_row(launch, table, 0, lora_rows_begin(config_), loras.rows);
+  write_row(launch, table, 0, lora_row_slots_begin(config_), loras.row_slots);
 }
 
 void DeviceInputs::stage(const LaunchContext& launch, const StepShape& step) {
@@ -330,6 +337,8 @@ DeviceInputsMemory::DeviceInputsMemory(const StepInputsConfig& config, DeviceAre
                       .max_blocks = max_blocks});
   }
 }
+
+size_t lora_inputs_bytes(const StepInputsConfig& config) { return lora_ints(config) * sizeof(int32_t); }
 
 size_t device_inputs_staging_bytes(const StepInputsConfig& config) {
   const auto rows = static_cast<size_t>(config.max_num_seqs);

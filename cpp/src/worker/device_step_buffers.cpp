@@ -27,8 +27,11 @@ class DeviceStepBuffers final : public StepBuffers {
       : runtime_(runtime),
         launch_(launch),
         staging_(runtime, memory.staging, memory.staging_bytes_per_step, config.sampler.ring_size) {
-    // Steps of padding come first, and have none.
+    // Steps of padding come first, and have none: no segments, and no row has a slot.
     if (memory.inputs.loras != nullptr) {
+      check_device(runtime,
+                   runtime.fill(memory.inputs.loras, 0xFF, lora_inputs_bytes(config.inputs), launch.stream),
+                   "clearing the adapters' rows");
       check_device(runtime, runtime.fill(memory.inputs.loras, 0, 2 * sizeof(int32_t), launch.stream),
                    "clearing the adapters' rows");
     }

@@ -8,6 +8,7 @@
 
 #include "device/runtime_handles.h"
 #include "layers/context.h"
+#include "layers/lora.h"
 
 namespace quire {
 
@@ -16,7 +17,7 @@ struct GraphKey {
   uint64_t compute_hash = 0;
   int32_t num_tokens = 0;  // with padding
   int32_t query_len = 1;   // of every row of a full one
-  bool has_loras = false;
+  LoraUse loras = LoraUse::kNone;
 
   auto operator<=>(const GraphKey&) const = default;
 };

@@ -43,7 +43,7 @@ class HostInputs final : public StepInputs {
             static_cast<int64_t>(logits_index_.size())};
   }
   LoraBatch lora_batch() const override {
-    return {loras_.rows.data(), loras_.segments.data(), num_lora_segments_};
+    return {loras_.rows.data(), loras_.segments.data(), num_lora_segments_, loras_.row_slots.data()};
   }
   int32_t* token_ids(const CachedRequestState& request) const override { return batch_->token_ids(request); }
 

@@ -14,7 +14,9 @@ LoraSlots::LoraSlots(const LoraTargets& targets, const LoraStore& store, std::un
       store_(store),
       memory_(std::move(memory)),
       ids_(static_cast<size_t>(targets.max_loras())),
+      slot_changes_experts_(ids_.size()),
       num_tokens_(ids_.size()) {
+  if (targets.has_mixtures()) token_slots_.reserve(static_cast<size_t>(max_num_batched_tokens));
   rows_.reserve(static_cast<size_t>(max_num_batched_tokens));
   segments_.reserve(static_cast<size_t>(targets.max_segments(max_num_batched_tokens)));
 }
@@ -27,6 +29,7 @@ void LoraSlots::apply(std::span<const LoraLoad> loads) {
     if (ids_[index] != 0) slot_by_id_.erase(ids_[index]);
     ids_[index] = load.lora_id;
     slot_by_id_[load.lora_id] = load.slot;
+    slot_changes_experts_[index] = weights->changes_experts();
     memory_->bring(load.slot, std::move(weights));
   }
 }
@@ -44,14 +47,17 @@ LoraRows LoraSlots::prepare(InputBatch& batch, std::span<const int32_t> num_sche
   }
   segments_.clear();
   int32_t num_rows = 0;
+  bool changes_experts = false;
   for (size_t slot = 0; slot < ids_.size(); ++slot) {
     const int32_t end = num_rows + num_tokens_[slot];
+    changes_experts |= end > num_rows && slot_changes_experts_[slot];
     num_tokens_[slot] = num_rows;
     add_segments(static_cast<int32_t>(slot), num_rows, end);
     num_rows = end;
   }
   const auto num_with_adapter = static_cast<int32_t>(segments_.size());
   if (num_with_adapter == 0) return {};
+  token_slots_.clear();
   int32_t without = num_rows;  // where the next row goes that has none
   if (targets_.lists_all_rows()) {
     num_rows = std::accumulate(num_scheduled.begin(), num_scheduled.end(), 0);
@@ -61,6 +67,8 @@ LoraRows LoraSlots::prepare(InputBatch& batch, std::span<const int32_t> num_sche
   int32_t token = 0;
   for (size_t row = 0; row < row_slots_.size(); ++row) {
     const int32_t slot = row_slots_[row];
+    if (changes_experts)
+      token_slots_.insert(token_slots_.end(), static_cast<size_t>(num_scheduled[row]), slot);
     for (const int32_t end = token + num_scheduled[row]; token < end; ++token) {
       if (slot >= 0) {
         rows_[static_cast<size_t>(num_tokens_[static_cast<size_t>(slot)]++)] = token;
@@ -69,7 +77,7 @@ LoraRows LoraSlots::prepare(InputBatch& batch, std::span<const int32_t> num_sche
       }
     }
   }
-  return {rows_, segments_, num_with_adapter};
+  return {rows_, segments_, num_with_adapter, token_slots_};
 }
 
 void LoraSlots::add_segments(int32_t slot, int32_t begin, int32_t end) {

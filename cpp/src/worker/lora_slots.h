@@ -29,8 +29,12 @@ class LoraSlots {
   void end_step() {
     if (!segments_.empty()) memory_->end_step(segments_);
   }
-  // A step that has them where `batch` says.
-  LoraStep step(const LoraBatch& batch) const { return {&targets_, memory_->table(), batch}; }
+  // A step that has them where `batch` says, and changes so much.
+  LoraStep step(const LoraBatch& batch, LoraUse use) const {
+    return {&targets_, memory_->table(), batch, use == LoraUse::kExperts};
+  }
+  // The most that a step changes.
+  LoraUse max_use() const { return targets_.has_mixtures() ? LoraUse::kExperts : LoraUse::kLinears; }
 
  private:
   void add_segments(int32_t slot, int32_t begin, int32_t end);
@@ -38,13 +42,15 @@ class LoraSlots {
   const LoraTargets& targets_;
   const LoraStore& store_;
   std::unique_ptr<LoraMemory> memory_;
-  std::vector<LoraId> ids_;  // by slot; 0: nothing lies there
+  std::vector<LoraId> ids_;                 // by slot; 0: nothing lies there
+  std::vector<bool> slot_changes_experts_;  // by slot
   std::unordered_map<LoraId, int32_t> slot_by_id_;
 
   // Of the step at hand.
   std::vector<int32_t> row_slots_;   // of each row of the batch; -1: none
   std::vector<int32_t> num_tokens_;  // of each slot, then where its next one goes
   std::vector<int32_t> rows_;
+  std::vector<int32_t> token_slots_;  // as LoraRows has them
   std::vector<LoraSegment> segments_;
 };
 

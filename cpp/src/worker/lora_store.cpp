@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <charconv>
 #include <cstring>
 #include <exception>
 #include <mutex>
@@ -21,6 +22,18 @@ namespace {
 bool is_same_module(std::string_view a, std::string_view b) {
   if (a.size() < b.size()) std::swap(a, b);
   return a.ends_with(b) && (a.size() == b.size() || a[a.size() - b.size() - 1] == '.');
+}
+
+// An expert's number in a name, "mlp.experts.3.up_proj", and the name with '*' there; -1: none.
+std::pair<int32_t, std::string> expert_of(const std::string& name) {
+  constexpr std::string_view kExperts = ".experts.";
+  const size_t at = name.find(kExperts);
+  if (at == name.npos) return {-1, name};
+  const size_t begin = at + kExperts.size();
+  int32_t expert = 0;
+  const auto [end, error] = std::from_chars(name.data() + begin, name.data() + name.size(), expert);
+  if (error != std::errc() || expert < 0 || *end != '.') return {-1, name};
+  return {expert, name.substr(0, begin) + '*' + end};
 }
 
 // Brings the modules of an adapter to the linears that they change.
@@ -44,12 +57,18 @@ class Packer {
       const LoraTarget& target = targets_.all()[t];
       LoraSlot& slot = slots[t];
       for (size_t m = 0; m < found_[t].size(); ++m) {
-        if (found_[t][m] != nullptr) slot.ranks[m] = targets_.padded(found_[t][m]->rank);
+        for (const LoraAdapterModule* module : found_[t][m]) {
+          if (module != nullptr) slot.ranks[m] = std::max(slot.ranks[m], targets_.padded(module->rank));
+        }
       }
+      const size_t begin = used;
       slot.a = take(slot.total_rank(), target.k);
       for (size_t m = 0; m < found_[t].size(); ++m) {
         if (slot.ranks[m] > 0) slot.b[m] = take(target.outputs[m].num_outputs, slot.ranks[m]);
       }
+      if (target.num_experts == 0) continue;
+      slot.expert_stride_bytes = static_cast<int64_t>(used - begin);
+      used = begin + (used - begin) * static_cast<size_t>(target.num_experts);
     }
     return used;
   }
@@ -59,13 +78,17 @@ class Packer {
     const LoraTarget& target = targets_.all()[t];
     int64_t first = 0;
     for (size_t m = 0; m < found_[t].size(); ++m) {
-      if (found_[t][m] == nullptr) continue;
+      if (slot.ranks[m] == 0) continue;
       const LoraMatrix a = {slot.a, slot.total_rank(), target.k};
       const LoraMatrix b = {slot.b[m], target.outputs[m].num_outputs, slot.ranks[m]};
-      pack_a(*found_[t][m], target, a, first);
-      pack_b(*found_[t][m], target.modules[m], b);
-      for (int64_t row = first + found_[t][m]->rank; row < first + slot.ranks[m]; ++row)
-        std::memset(a.row(row, dtype_), 0, static_cast<size_t>(a.k) * dtype_bytes(dtype_));
+      if (target.num_experts == 0) {
+        const LoraAdapterModule& module = *found_[t][m].front();
+        pack_a(module, target, a, first);
+        pack_b(module, target.modules[m], b);
+        write_zeros(a, first + module.rank, slot.ranks[m] - module.rank);
+      } else {
+        pack_experts(found_[t][m], target, target.modules[m], slot.expert_stride_bytes, a, b, first);
+      }
       first += slot.ranks[m];
     }
   }
@@ -79,7 +102,10 @@ class Packer {
       return const_cast<std::byte*>(static_cast<const std::byte*>(data)) +
              static_cast<size_t>(i * k) * dtype_bytes(dtype);
     }
+    LoraMatrix behind(int64_t bytes) const { return {static_cast<const std::byte*>(data) + bytes, n, k}; }
   };
+  // By expert, null: the adapter has nothing for that one; of a linear, or of a parameter of all, one.
+  using Modules = std::vector<const LoraAdapterModule*>;
 
   [[noreturn]] void fail(const LoraAdapterModule& module, const auto&... why) const {
     throw InvalidArgument(str(adapter_.checkpoint().directory(), ": '", module.name, "' ", why...));
@@ -88,23 +114,57 @@ class Packer {
   void find_target(const LoraAdapterModule& module) {
     if (module.rank > targets_.max_rank())
       fail(module, "has rank ", module.rank, ", and max_lora_rank is ", targets_.max_rank(), ": raise it");
+    const std::string name = targets_.known_name(module.name);
+    const auto [expert, any_expert] = expert_of(name);
     bool is_there = false;
     for (size_t t = 0; t < found_.size(); ++t) {
       const LoraTarget& target = targets_.all()[t];
       for (size_t m = 0; m < target.modules.size(); ++m) {
-        if (!is_same_module(target.modules[m].name, module.name)) continue;
-        const int64_t inputs = target.total_k, outputs = target.modules[m].total_rows;
-        if (module.a.shape[1] != inputs || module.b.shape[0] != outputs) {
-          fail(module, "goes from ", module.a.shape[1], " inputs to ", module.b.shape[0],
-               " outputs, in this model from ", inputs, " to ", outputs, ": it was made for another");
-        }
+        const LoraTargetModule& which = target.modules[m];
+        const bool is_of_one = target.num_experts > 0 && !which.is_of_all;
+        if ((is_of_one && expert < 0) || !is_same_module(which.name, is_of_one ? any_expert : name)) continue;
+        check_shapes(module, target, which);
+        if (is_of_one && expert >= target.num_experts)
+          fail(module, "is of an expert that this model has not: it has ", target.num_experts, ", from 0 on");
         found_[t].resize(target.modules.size());
-        if (found_[t][m] != nullptr) fail(module, "is the same linear as '", found_[t][m]->name, "'");
-        found_[t][m] = &module;
+        check_is_one_form(module, t, which.is_of_all);
+        Modules& modules = found_[t][m];
+        modules.resize(is_of_one ? static_cast<size_t>(target.num_experts) : 1);
+        const LoraAdapterModule*& place = modules[is_of_one ? static_cast<size_t>(expert) : 0];
+        if (place != nullptr) fail(module, "is the same linear as '", place->name, "'");
+        place = &module;
         is_there = true;
       }
     }
-    if (!is_there) fail(module, "is no linear of this model that adapters may change");
+    if (is_there) return;
+    if (!targets_.have_experts() && name.find(".experts.") != name.npos)
+      fail(module, "is of a mixture's experts, and enable_lora_experts is false");
+    fail(module, "is no linear of this model that adapters may change");
+  }
+
+  void check_shapes(const LoraAdapterModule& module, const LoraTarget& target,
+                    const LoraTargetModule& which) const {
+    if (which.is_of_all && module.num_experts == 0)
+      fail(module, "is a parameter of all experts, and not among 'target_parameters'");
+    const int32_t has = std::max(1, module.num_experts), wanted = which.is_of_all ? target.num_experts : 1;
+    if (has != wanted)
+      fail(module, "has ", has, " experts, in this model ", wanted, ": it was made for another");
+    const int64_t inputs = target.total_k, outputs = which.total_rows;
+    if (module.a.shape[1] == inputs && module.b.shape[0] == outputs) return;
+    fail(module, "goes from ", module.a.shape[1], " inputs to ", module.b.shape[0],
+         " outputs, in this model from ", inputs, " to ", outputs, ": it was made for another");
+  }
+
+  // Of a mixture.
+  void check_is_one_form(const LoraAdapterModule& module, size_t t, bool is_of_all) const {
+    const LoraTarget& target = targets_.all()[t];
+    for (size_t m = 0; m < found_[t].size(); ++m) {
+      if (target.modules[m].is_of_all == is_of_all) continue;
+      for (const LoraAdapterModule* other : found_[t][m]) {
+        if (other != nullptr)
+          fail(module, "and '", other->name, "' are of the same experts: all of them, and one by itself");
+      }
+    }
   }
 
   // A matrix of the adapter, in fp32.
@@ -139,6 +199,12 @@ class Packer {
     }
   }
 
+  void write_zeros(const LoraMatrix& to, int64_t first, int64_t count) const {
+    if (count == 0) return;
+    std::vector<float> zeros(static_cast<size_t>(count * to.k));
+    write(to, first, TensorView(zeros.data(), DType::kFloat32, count, to.k));
+  }
+
   void pack_a(const LoraAdapterModule& module, const LoraTarget& target, const LoraMatrix& a,
               int64_t first) const {
     const bool is_as_published =
@@ -162,11 +228,48 @@ class Packer {
     }
   }
 
+  // Of all experts, from the first one's `a` and `b` on. `first`: the module's row of `a`.
+  void pack_experts(const Modules& modules, const LoraTarget& target, const LoraTargetModule& which,
+                    int64_t stride, const LoraMatrix& a, const LoraMatrix& b, int64_t first) const {
+    const LoraAdapterModule* module = nullptr;
+    std::vector<float> a_values, b_values, rows(static_cast<size_t>(b.n * b.k));
+    for (int32_t expert = 0; expert < target.num_experts; ++expert) {
+      const LoraMatrix to_a = a.behind(expert * stride), to_b = b.behind(expert * stride);
+      if (expert == 0 || !which.is_of_all) {
+        module = modules[static_cast<size_t>(which.is_of_all ? 0 : expert)];
+        if (module != nullptr) {
+          a_values = read(*module, module->a, 1.0F);
+          b_values = read(*module, module->b, module->scale);
+        }
+      }
+      const int64_t rank = module != nullptr ? module->rank : 0;
+      write_zeros(to_a, first + rank, b.k - rank);
+      if (module == nullptr) {
+        write_zeros(to_b, 0, b.n);
+        continue;
+      }
+      // Those of a parameter lie by expert in `a`, and take turns in `b`.
+      const int64_t turns = which.is_of_all ? target.num_experts : 1, turn = which.is_of_all ? expert : 0;
+      const TensorView all(a_values.data(), DType::kFloat32, turns * rank, target.total_k);
+      write(to_a, first, slice_columns(slice_rows(all, turn * rank, rank), target.k_begin, target.k));
+      std::ranges::fill(rows, 0.0F);
+      float* row = rows.data();
+      for (const LoraTargetModule::Rows& run : which.rows) {
+        for (int64_t i = 0; i < run.count; ++i, row += b.k) {
+          const float* from =
+              &b_values[static_cast<size_t>((run.begin + i * run.step) * rank * turns + turn)];
+          for (int64_t r = 0; r < rank; ++r) row[r] = from[r * turns];
+        }
+      }
+      write(to_b, 0, TensorView(rows.data(), DType::kFloat32, b.n, b.k));
+    }
+  }
+
   const LoraAdapter& adapter_;
   const LoraTargets& targets_;
   const KernelTable& ops_;
   DType dtype_;
-  std::vector<std::vector<const LoraAdapterModule*>> found_;  // by target and module; null: none
+  std::vector<std::vector<Modules>> found_;  // by target and module; empty: none
 };
 
 // On so many threads of its own: a device's host has little else to do.
@@ -210,6 +313,8 @@ LoraWeights::LoraWeights(const LoraAdapter& adapter, const LoraTargets& targets,
     data_ = memory_.data();
   }
   packer.place(slots_, data_);
+  for (size_t t = 0; t < slots_.size(); ++t)
+    changes_experts_ |= targets.all()[t].num_experts > 0 && slots_[t].a != nullptr;
   const size_t num_threads =
       runtime != nullptr ? std::min<size_t>(kMaxLoadThreads, std::thread::hardware_concurrency() / 2) : 1;
   for_each(slots_.size(), num_threads, [&](size_t target) { packer.pack(target, slots_[target]); });

@@ -29,6 +29,8 @@ class LoraWeights {
   // Of all targets, as one run.
   const std::byte* data() const { return data_; }
   size_t bytes() const { return bytes_; }
+  // Whether it has something for a mixture.
+  bool changes_experts() const { return changes_experts_; }
 
  private:
   std::vector<LoraSlot> slots_;  // by target
@@ -36,6 +38,7 @@ class LoraWeights {
   PinnedMemory pinned_;
   std::byte* data_ = nullptr;
   size_t bytes_ = 0;
+  bool changes_experts_ = false;
 };
 
 // Thread-safe: adapters come and go while steps run.

@@ -28,7 +28,7 @@ void DeviceMemoryPlan::set_budget(const EngineConfig& config, size_t free, size_
         str("the model does not fit: ", memory_text(rank_memory()), ", and the budget is ",
             gib_text(static_cast<int64_t>(budget)),
             ": raise gpu_memory_utilization, or lower max_num_batched_tokens or max_num_seqs",
-            adapters > 0 ? ", or max_loras or max_lora_rank" : ""));
+            adapters > 0 ? ", or max_loras or max_lora_rank, or clear enable_lora_experts" : ""));
   }
 }
 

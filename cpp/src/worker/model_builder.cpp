@@ -9,6 +9,14 @@
 #include "util/str.h"
 
 namespace quire {
+namespace {
+
+// Without adapters, with them, and with those of experts.
+size_t num_graphs_of_a_size(const LoraTargets* targets) {
+  return targets == nullptr ? 1 : targets->has_mixtures() ? 3 : 2;
+}
+
+}  // namespace
 
 ModelBuilder::ModelBuilder(const EngineConfig& config, const HfConfig& hf_config,
                            const ModelRunnerConfig& runner_config, Platform& platform,
@@ -33,8 +41,8 @@ BuiltModel ModelBuilder::build(DType dtype, Checkpoint& checkpoint, DeviceArena&
   build.quantization = quantization_;
   BuiltModel built;
   if (runner_config_.max_loras > 0) {
-    built.lora_targets =
-        std::make_unique<LoraTargets>(ops, runner_config_.max_loras, runner_config_.max_lora_rank);
+    built.lora_targets = std::make_unique<LoraTargets>(
+        ops, runner_config_.max_loras, runner_config_.max_lora_rank, runner_config_.have_lora_experts);
     build.lora_targets = built.lora_targets.get();
   }
   built.model = build_model(build, hf_config_);
@@ -64,7 +72,7 @@ ModelBuilder::Measure ModelBuilder::measure(DType dtype, Checkpoint& checkpoint)
   plan.batch = runner.batch_bytes(group_block_sizes(measure.kv_cache_specs));
   if (built.lora_targets) plan.adapters = platform_.lora_memory_bytes(*built.lora_targets, dtype);
   if (platform_.runtime() != nullptr && runner_config_.use_graphs)
-    plan.graphs = (built.lora_targets ? 2 : 1) * kGraphBytes;  // each size with adapters and without
+    plan.graphs = num_graphs_of_a_size(built.lora_targets.get()) * kGraphBytes;
   plan.exchange = communicator_.device_bytes();
   return measure;
 }

@@ -19,6 +19,7 @@ ModelRunnerConfig model_runner_config(const EngineConfig& config, const Backend&
   if (config.enable_lora) {
     runner.max_loras = config.max_loras;
     runner.max_lora_rank = config.max_lora_rank;
+    runner.have_lora_experts = config.enable_lora_experts;
   }
   return runner;
 }
@@ -209,7 +210,7 @@ ForwardContext ModelRunner::forward_context() {
           .attention_metadata = buffers_->inputs().attention_metadata(),
           .planning_layers = planning_layers_,
           .expert_counts = expert_counters_.data(),
-          .lora = has_loras_ ? &lora_step_ : nullptr};
+          .lora = lora_use_ != LoraUse::kNone ? &lora_step_ : nullptr};
 }
 
 // Fills sampled_rows_ and sampling_rows_, in the rows' order, and the step's record.
@@ -274,7 +275,7 @@ void ModelRunner::execute_model(const SchedulerOutput& scheduler_output) {
   StepShape step;
   step.batch = batch_.get();
   if (loras_) step.loras = loras_->prepare(*batch_, counts);
-  has_loras_ = !step.loras.segments.empty();
+  lora_use_ = lora_use_of(step.loras);
   step.num_scheduled = counts;
   step.sampling_rows = sampled_rows_;
   step.num_tokens = scheduler_output.total_num_scheduled_tokens;
@@ -289,7 +290,7 @@ void ModelRunner::execute_model(const SchedulerOutput& scheduler_output) {
   StepInputs& inputs = buffers_->inputs();
   buffers_->begin_step();
   inputs.stage(launch_, step);
-  if (has_loras_) lora_step_ = loras_->step(inputs.lora_batch());
+  if (lora_use_ != LoraUse::kNone) lora_step_ = loras_->step(inputs.lora_batch(), lora_use_);
   auto row = sampling_rows_.begin();
   for (int32_t sampled_row : sampled_rows_) {
     const CachedRequestState& request = batch_->request(sampled_row);
@@ -306,7 +307,7 @@ void ModelRunner::execute_model(const SchedulerOutput& scheduler_output) {
   inputs.build(launch_, pads_rows ? choice.num_tokens / choice.query_len : batch_->size(), choice.num_tokens,
                choice.query_len);
   run_forward(choice);
-  if (has_loras_) loras_->end_step();
+  if (lora_use_ != LoraUse::kNone) loras_->end_step();
 }
 
 void ModelRunner::run_forward(const CudagraphDispatcher::Choice& choice) {
@@ -315,7 +316,7 @@ void ModelRunner::run_forward(const CudagraphDispatcher::Choice& choice) {
   QUIRE_CHECK(choice.mode != CudagraphMode::kFull || prompt_chunks_.empty(),
               "a graph has no prompts' logits");
   if (choice.mode == CudagraphMode::kFull) {
-    full_graphs_.at({compute_hash_, choice.num_tokens, choice.query_len, has_loras_}).replay(launch_.stream);
+    full_graphs_.at({compute_hash_, choice.num_tokens, choice.query_len, lora_use_}).replay(launch_.stream);
     return;
   }
   arena_->release(activations_begin_);
@@ -323,7 +324,7 @@ void ModelRunner::run_forward(const CudagraphDispatcher::Choice& choice) {
   ctx.kv_connector = layer_hooks_;
   TensorView hidden;
   if (choice.mode == CudagraphMode::kPiecewise) {
-    const PiecewiseGraph& graph = piecewise_graphs_.at({compute_hash_, choice.num_tokens, 1, has_loras_});
+    const PiecewiseGraph& graph = piecewise_graphs_.at({compute_hash_, choice.num_tokens, 1, lora_use_});
     hidden = graph.replay(ctx);
     arena_->reserve(hidden);
   } else {

@@ -36,6 +36,7 @@ struct ModelRunnerConfig {
   std::vector<ExpertLoad> expert_loads = {};  // BuildContext's
   int32_t max_loras = 0;                      // adapters of one batch; 0: there are none
   int32_t max_lora_rank = 0;
+  bool have_lora_experts = false;  // adapters may change the experts of mixtures
 
   int32_t max_num_logits() const { return speculation.max_num_logits(max_num_seqs, max_num_batched_tokens); }
 };
@@ -154,15 +155,19 @@ class ModelRunner {
   void warm_up_sampling();
   void capture_graphs(std::span<const int32_t> full, std::span<const int32_t> piecewise,
                       std::span<const int32_t> with_drafts);
-  // Runs `run` for steps without adapters and, where there are any, once more for steps with them.
+  // Runs `run` for steps without adapters and, where there are any, once more for steps with them, and once
+  // more for steps with those of experts.
   template <typename Run>
   void with_and_without_loras(const Run& run) {
     run();
     if (!loras_) return;
-    lora_step_ = loras_->step(buffers_->inputs().lora_batch());
-    has_loras_ = true;
-    run();
-    has_loras_ = false;
+    for (const LoraUse use : {LoraUse::kLinears, LoraUse::kExperts}) {
+      if (use > loras_->max_use()) break;
+      lora_use_ = use;
+      lora_step_ = loras_->step(buffers_->inputs().lora_batch(), use);
+      run();
+    }
+    lora_use_ = LoraUse::kNone;
   }
   void capture_full_graph(int32_t num_tokens, int32_t query_len);
   void capture_piecewise_graph(int32_t num_tokens);
@@ -215,7 +220,7 @@ class ModelRunner {
   std::vector<PromptChunk> prompt_chunks_;
   std::vector<LogitsProcessors::Row> processor_rows_;
   std::vector<int64_t> changed_rows_;  // of logits: theirs
-  bool has_loras_ = false;             // some rows have an adapter
+  LoraUse lora_use_ = LoraUse::kNone;  // of the step at hand
   LoraStep lora_step_;                 // of steps that have
   TensorView all_logits_, logits_;
 };

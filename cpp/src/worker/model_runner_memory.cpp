@@ -29,9 +29,11 @@ StepBuffersConfig ModelRunner::step_buffers_config(std::span<const int32_t> bloc
     config.inputs.attention_plan_bytes =
         ops_.attention_plan_bytes(config_.max_num_seqs, config_.max_num_batched_tokens);
   }
-  if (config_.max_loras > 0)
+  if (config_.max_loras > 0) {
     config.inputs.max_lora_segments =
         max_lora_segments(ops_, config_.max_loras, config_.max_num_batched_tokens);
+    config.inputs.has_lora_row_slots = config_.have_lora_experts && !config_.expert_loads.empty();
+  }
   config.inputs.num_speculative_tokens = config_.speculation.num_speculative_tokens;
   config.sampler = sampler_config();
   return config;

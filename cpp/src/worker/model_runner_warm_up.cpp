@@ -123,7 +123,7 @@ void ModelRunner::warm_up_sampling() {
 
 void ModelRunner::capture_full_graph(int32_t num_tokens, int32_t query_len) {
   buffers_->inputs().build(launch_, num_tokens / query_len, num_tokens, query_len);
-  full_graphs_.emplace(GraphKey{compute_hash_, num_tokens, query_len, has_loras_},
+  full_graphs_.emplace(GraphKey{compute_hash_, num_tokens, query_len, lora_use_},
                        FullGraph(*platform_.runtime(), launch_.stream, [&] {
                          arena_->release(activations_begin_);
                          const ForwardContext ctx = forward_context();
@@ -136,7 +136,7 @@ void ModelRunner::capture_piecewise_graph(int32_t num_tokens) {
   buffers_->inputs().build(launch_, 0, num_tokens);
   arena_->release(activations_begin_);
   const ForwardContext ctx = forward_context();
-  piecewise_graphs_.emplace(GraphKey{compute_hash_, num_tokens, 1, has_loras_},
+  piecewise_graphs_.emplace(GraphKey{compute_hash_, num_tokens, 1, lora_use_},
                             PiecewiseGraph(*platform_.runtime(), ctx, [&](const ForwardContext& pieces) {
                               return model_.forward(pieces, buffers_->inputs().model_input());
                             }));

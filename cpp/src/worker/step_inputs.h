@@ -65,10 +65,13 @@ struct StepInputsConfig {
   size_t attention_plan_bytes = 0;     // of the backend, for one group
   int32_t num_speculative_tokens = 0;  // drafts of a row
   int32_t max_lora_segments = 0;       // of a step; 0: there are no adapters
+  bool has_lora_row_slots = false;     // whether adapters may change experts: LoraBatch::row_slots
 };
 
 std::unique_ptr<StepInputs> make_host_inputs(const StepInputsConfig& config);
 
+// Bytes of DeviceInputsMemory::loras.
+size_t lora_inputs_bytes(const StepInputsConfig& config);
 // What a device's inputs keep on the device: tables for every request, and the inputs at addresses that never
 // change. A measuring arena says how much that is.
 struct DeviceInputsMemory {
@@ -86,7 +89,7 @@ struct DeviceInputsMemory {
   int32_t* query_start_loc;           // [max_num_seqs + 1]
   int32_t *seq_lens, *state_indices;  // [max_num_seqs]
   int32_t* num_tokens;                // [1]
-  int32_t* loras;                     // lora_ints(config); null: there are no adapters
+  int32_t* loras;                     // lora_inputs_bytes(config); null: there are no adapters
   std::vector<Group> groups;
 };
 // Bytes of the staging ring that a step takes at most; what changed beyond that goes in several rounds, with

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "common/dependent_launch.cuh"
+#include "experts/expert_loras.h"
 #include "experts/few_rows.cuh"
 #include "experts/grouped_wgmma.h"
 #include "experts/one_token.cuh"
@@ -28,10 +29,13 @@ struct Places {
   ExpertPlan plan;
   void* inner;  // [slots, I] T
   void* outer;  // [slots, H] T
+  // Where there are adapters:
+  void* both;  // [slots, 2 I] T
+  void* h;     // [slots, the highest rank] T
 };
 
-Places place(std::byte* memory, int64_t tokens, int top_k, const ExpertWeights& experts, int item_slots,
-             size_t* bytes) {
+Places place(std::byte* memory, int64_t tokens, int top_k, const ExpertWeights& experts,
+             const ExpertLoraArgs* loras, int item_slots, size_t* bytes) {
   const int64_t choices = tokens * top_k;
   const size_t element = dtype_bytes(experts.down->dtype);
   const int items = max_expert_items(choices, experts.num_experts, item_slots);
@@ -43,6 +47,13 @@ Places place(std::byte* memory, int64_t tokens, int top_k, const ExpertWeights& 
   used += rounded(static_cast<size_t>(choices * experts.down->k) * element);
   p.outer = memory + used;
   used += rounded(static_cast<size_t>(choices * experts.down->n) * element);
+  if (loras != nullptr) {
+    const int32_t rank = std::max(loras->gate_up.max_total_rank, loras->down.max_total_rank);
+    p.both = memory + used;
+    used += rounded(static_cast<size_t>(choices * experts.gate_up->n) * element);
+    p.h = memory + used;
+    used += rounded(static_cast<size_t>(choices * rank) * element);
+  }
   if (bytes != nullptr) *bytes = used;
   return p;
 }
@@ -152,7 +163,7 @@ Products choose(const FusedExpertsArgs& args) {
   if (!vectors || wants("plain")) return Products::kPlain;
   if (wants("few_rows")) return Products::kFewRows;
   if (has_grouped_wgmma() && wants("wgmma")) return Products::kWgmma;
-  if (args.x.shape[0] == 1 &&
+  if (args.x.shape[0] == 1 && args.loras == nullptr &&
       Divisor::is_exact(args.top_k * experts.down->k, static_cast<int>(experts.down->k)))
     return Products::kOneToken;
   return has_grouped_wgmma() ? Products::kWgmma : Products::kFewRows;
@@ -246,14 +257,16 @@ void compute(const LaunchContext& ctx, const FusedExpertsArgs& args, int64_t fir
   if constexpr (sizeof(T) == 2) {
     if (products == Products::kOneToken) return compute_one<T>(ctx, args, routing);
   }
-  const Places p = place(static_cast<std::byte*>(ctx.workspace), tokens, args.top_k, experts,
+  const Places p = place(static_cast<std::byte*>(ctx.workspace), tokens, args.top_k, experts, args.loras,
                          item_slots_of(products, choices, experts.num_experts), nullptr);
   const auto elements = [](int64_t bytes) { return bytes / static_cast<int64_t>(sizeof(T)); };
   const int32_t* expert_ids = args.expert_ids + first * args.top_k;
   TensorView x = args.x.rows(first, tokens);
   const TensorView out = args.out.rows(first, tokens);
   const auto hidden = static_cast<int>(experts.gate_up->k);
-  const bool spreads = products == Products::kWgmma && !wgmma_gathers(p.plan.item_slots);
+  const bool has_vectors = products != Products::kPlain;
+  const bool spreads =
+      args.loras != nullptr || (products == Products::kWgmma && !wgmma_gathers(p.plan.item_slots));
   // Where the second product's rows will be: nobody reads these any more by then.
   auto* slots = static_cast<T*>(p.outer);
   const SpreadRows rows = {.out = reinterpret_cast<uint4*>(slots),
@@ -261,7 +274,7 @@ void compute(const LaunchContext& ctx, const FusedExpertsArgs& args, int64_t fir
                            .x_stride = x.stride[0] / Vec<T>::kSize,
                            .n = hidden / Vec<T>::kSize};
   const bool in_one =
-      routing == nullptr && spreads &&
+      routing == nullptr && spreads && has_vectors &&
       sort_and_spread(ctx, p.plan, expert_ids, choices, args.top_k, experts.num_experts, rows);
   if (routing != nullptr) {
     choose_and_sort(ctx, p.plan, *routing);
@@ -269,22 +282,41 @@ void compute(const LaunchContext& ctx, const FusedExpertsArgs& args, int64_t fir
     sort_by_expert(ctx, p.plan, expert_ids, choices, args.top_k, experts.num_experts);
   }
   if (spreads) {
+    const TensorView spread(slots, x.dtype, choices, hidden);
     const dim3 grid(static_cast<unsigned>(tokens), static_cast<unsigned>(ceil_div(rows.n, 256)));
-    if (!in_one) launch_dependent(ctx, spread_kernel, grid, 256, 0, rows, p.plan.slot, args.top_k);
-    x = TensorView(slots, x.dtype, choices, hidden);
+    if (!has_vectors) {
+      spread_to_slots(ctx, p.plan, spread, x, args.top_k);
+    } else if (!in_one) {
+      launch_dependent(ctx, spread_kernel, grid, 256, 0, rows, p.plan.slot, args.top_k);
+    }
+    x = spread;
   }
-  multiply<T, true>(ctx, products, experts.num_experts,
-                    {.plan = p.plan,
-                     .x = static_cast<const T*>(x.data),
-                     .x_stride = x.stride[0],
-                     .x_rows = x.shape[0],
-                     .weight = static_cast<const T*>(experts.gate_up->data),
-                     .weight_stride = elements(experts.gate_up_stride_bytes),
-                     .bias = experts.gate_up_bias,
-                     .out = static_cast<T*>(p.inner),
-                     .n = static_cast<int>(experts.down->k),
-                     .k = hidden,
-                     .activation = args.activation});
+  ExpertProduct<T> gate_up = {.plan = p.plan,
+                              .x = static_cast<const T*>(x.data),
+                              .x_stride = x.stride[0],
+                              .x_rows = x.shape[0],
+                              .weight = static_cast<const T*>(experts.gate_up->data),
+                              .weight_stride = elements(experts.gate_up_stride_bytes),
+                              .bias = experts.gate_up_bias,
+                              .out = static_cast<T*>(p.inner),
+                              .n = static_cast<int>(experts.down->k),
+                              .k = hidden,
+                              .activation = args.activation};
+  const TensorView inner(p.inner, x.dtype, choices, experts.down->k);
+  const auto add_loras = [&](const ExpertLoraArgs::Product& product, TensorView to, TensorView from) {
+    add_expert_loras(ctx, product, args.loras->slot_stride, args.loras->row_slots + first, p.plan, to, from,
+                     p.h);
+  };
+  if (args.loras == nullptr) {
+    multiply<T, true>(ctx, products, experts.num_experts, gate_up);
+  } else {
+    const TensorView both(p.both, x.dtype, choices, experts.gate_up->n);
+    gate_up.out = static_cast<T*>(p.both);
+    gate_up.n = static_cast<int>(experts.gate_up->n);
+    multiply<T, false>(ctx, products, experts.num_experts, gate_up);
+    add_loras(args.loras->gate_up, both, x);
+    activate_and_mul(ctx, inner, both, args.activation);
+  }
   multiply<T, false>(ctx, products, experts.num_experts,
                      {.plan = p.plan,
                       .x = static_cast<const T*>(p.inner),
@@ -297,6 +329,8 @@ void compute(const LaunchContext& ctx, const FusedExpertsArgs& args, int64_t fir
                       .n = static_cast<int>(experts.down->n),
                       .k = static_cast<int>(experts.down->k),
                       .activation = args.activation});
+  if (args.loras != nullptr)
+    add_loras(args.loras->down, TensorView(p.outer, x.dtype, choices, experts.down->n), inner);
   const auto n = static_cast<int>(experts.down->n);
   const auto* outer = static_cast<const T*>(p.outer);
   const float* weights = args.weights + first * args.top_k;
@@ -314,10 +348,11 @@ void compute(const LaunchContext& ctx, const FusedExpertsArgs& args, int64_t fir
 
 }  // namespace
 
-size_t fused_experts_workspace_bytes(int64_t max_tokens, int32_t top_k, const ExpertWeights& experts) {
+size_t fused_experts_workspace_bytes(int64_t max_tokens, int32_t top_k, const ExpertWeights& experts,
+                                     const ExpertLoraArgs* loras) {
   size_t bytes = 0;
   // Of as few slots to an item as there can be: the most items.
-  place(nullptr, tokens_at_once(max_tokens, top_k), top_k, experts, /*item_slots=*/8, &bytes);
+  place(nullptr, tokens_at_once(max_tokens, top_k), top_k, experts, loras, /*item_slots=*/8, &bytes);
   return bytes;
 }
 

@@ -56,8 +56,7 @@ class Adapters:
             if len(path.encode()) > _MAX_PATH_BYTES:
                 raise ValueError(f"lora_path must have at most {_MAX_PATH_BYTES} bytes")
             in_place = _given_flag(body, "load_inplace")
-            if _given_flag(body, "is_3d_lora_weight"):
-                raise ValueError("is_3d_lora_weight is not supported: adapters do not change experts")
+            _given_flag(body, "is_3d_lora_weight")  # the adapter's file says so itself
             self._check_is_enabled()
             if name in self._model_names:
                 raise ValueError(f"lora_name '{name:.200}' is the model's own; choose another")

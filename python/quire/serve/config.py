@@ -207,8 +207,9 @@ def _lora_module(text: str) -> LoRARequest:
         # There is one model, whatever it is called in vLLM's.
         if key == "base_model_name" and not isinstance(value, str | None):
             raise ValueError(f"{expected}{text[:200]!r}: base_model_name must be a text")
-        if key == "is_3d_lora_weight" and value not in (False, None):
-            raise ValueError(f"{expected}{text[:200]!r}: is_3d_lora_weight: adapters do not change experts")
+        # The adapter's file says so itself.
+        if key == "is_3d_lora_weight" and not isinstance(value, bool | None):
+            raise ValueError(f"{expected}{text[:200]!r}: is_3d_lora_weight must be true or false")
     for key in ("name", "path"):
         if not isinstance(values.get(key), str) or not values[key]:
             raise ValueError(f"{expected}{text[:200]!r}, whose {key} is missing")

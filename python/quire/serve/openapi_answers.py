@@ -139,7 +139,7 @@ _BODIES = {
         lora_name=_TEXT,
         lora_path=_TEXT,
         load_inplace={"type": "boolean"},
-        is_3d_lora_weight={"const": False},
+        is_3d_lora_weight={"type": "boolean"},
     ),
     "/v1/unload_lora_adapter": _object("lora_name", lora_name=_TEXT, lora_int_id={"type": "integer"}),
 }

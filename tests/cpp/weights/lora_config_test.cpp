@@ -95,11 +95,10 @@ TEST_F(LoraConfigTest, WhatIsNeutralOrUnknownInTheConfigIsFine) {
 TEST_F(LoraConfigTest, WhatIsMoreThanProductsOfMatricesIsRefusedByItsKey) {
   for (const char* member :
        {R"("use_dora": true)", R"("lora_bias": true)", R"("modules_to_save": ["lm_head"])",
-        R"("trainable_token_indices": [1])", R"("target_parameters": ["mlp.experts.down_proj"])",
-        R"("layer_replication": [[0, 4], [2, 5]])", R"("kasa_config": {"beta": 1})",
-        R"("use_bdlora": {"nblocks": 2})", R"("velora_config": {"num_groups": 64})",
-        R"("monteclora_config": {"num_samples": 8})", R"("use_qalora": true)",
-        R"("alora_invocation_tokens": [1, 2])", R"("arrow_config": {"top_k": 3})",
+        R"("trainable_token_indices": [1])", R"("layer_replication": [[0, 4], [2, 5]])",
+        R"("kasa_config": {"beta": 1})", R"("use_bdlora": {"nblocks": 2})",
+        R"("velora_config": {"num_groups": 64})", R"("monteclora_config": {"num_samples": 8})",
+        R"("use_qalora": true)", R"("alora_invocation_tokens": [1, 2])", R"("arrow_config": {"top_k": 3})",
         R"("megatron_config": {"x": 1})", R"("use_dora": "yes")", R"("use_dora": 0)"}) {
     const std::string key = std::string(member).substr(1, std::string(member).find('"', 1) - 1);
     const std::string text = config_error(member);

@@ -24,21 +24,22 @@ struct DeviceInputsShape {
   std::vector<int32_t> block_sizes;
   double penalized;  // share of the requests
   bool hurried;
+  bool has_lora_row_slots = false;
 };
 
 // Both sides of each bound on what a step sends at once.
 inline auto device_inputs_shapes() {
   using Shape = DeviceInputsShape;
   return testing::Values(Shape{"one_group", 6, 40, 50, {4}, 0.2, false},
-                         Shape{"groups", 6, 40, 50, {4, 16, 3}, 0.2, false},
+                         Shape{"groups", 6, 40, 50, {4, 16, 3}, 0.2, false, true},
                          Shape{"groups_hurried", 6, 40, 50, {4, 16, 3}, 0.2, true},
                          // A row of each table at once is more writes than a step stages.
-                         Shape{"most_groups", 5, 64, 70, {1, 2, 3, 4, 5, 6, 7}, 0.5, false},
+                         Shape{"most_groups", 5, 64, 70, {1, 2, 3, 4, 5, 6, 7}, 0.5, false, true},
                          // All tokens of some rows are more values than a step stages.
                          Shape{"long", 9, 300, 4000, {8, 32}, 0.8, false},
                          Shape{"long_hurried", 9, 300, 4000, {8, 32, 1}, 0.8, true},
                          // More than one kernel is to bring: it is copied.
-                         Shape{"copied", 3, 60000, 40000, {64}, 0.5, true});
+                         Shape{"copied", 3, 60000, 40000, {64}, 0.5, true, true});
 }
 inline std::string name_of_shape(const testing::TestParamInfo<DeviceInputsShape>& info) {
   return info.param.name;
@@ -80,7 +81,7 @@ class DeviceInputsTest : public testing::TestWithParam<DeviceInputsShape> {
   }
   ~DeviceInputsTest() override { synchronize(); }
 
-  static constexpr int32_t kNumSteps = 3, kNumDrafts = 2;
+  static constexpr int32_t kNumSteps = 3, kNumDrafts = 2, kMaxLoraSegments = 5;
   static constexpr size_t kPlanBytes = 100;
 
   void synchronize() { check_device(runtime_, runtime_.synchronize(), "synchronize"); }
@@ -164,13 +165,35 @@ class DeviceInputsTest : public testing::TestWithParam<DeviceInputsShape> {
       ++num_compared_;
     });
   }
+  // Rows with adapters, as if there were no batch.
+  struct Loras {
+    std::vector<int32_t> rows, row_slots;
+    std::vector<LoraSegment> segments;
+  };
+  Loras some_loras(int32_t num_tokens) {
+    Loras loras;
+    if (chance(0.3)) return loras;
+    const int32_t num_rows = uniform(1, num_tokens);
+    for (int32_t i = 0; i < num_rows; ++i) loras.rows.push_back(uniform(0, num_tokens - 1));
+    for (int32_t i = uniform(1, kMaxLoraSegments); i > 0; --i)
+      loras.segments.push_back({uniform(-1, 9), uniform(0, num_rows), uniform(0, num_rows)});
+    for (int32_t i = 0; i < num_tokens && shape_.has_lora_row_slots; ++i)
+      loras.row_slots.push_back(uniform(-1, 9));
+    return loras;
+  }
   void expect_same_as_host(const StepShape& step, int32_t padded_rows, int32_t padded_tokens);
+  void expect_loras(const LoraRows& loras);
   void run_step();
 
   DeviceInputsShape shape_ = GetParam();
-  StepInputsConfig config_{
-      shape_.max_num_seqs, shape_.max_num_batched_tokens, shape_.max_model_len, shape_.block_sizes, 0,
-      kNumDrafts};
+  StepInputsConfig config_{shape_.max_num_seqs,
+                           shape_.max_num_batched_tokens,
+                           shape_.max_model_len,
+                           shape_.block_sizes,
+                           0,
+                           kNumDrafts,
+                           kMaxLoraSegments,
+                           shape_.has_lora_row_slots};
   FakeDevice& device_ = FakeDeviceRuntime::reset();
   const DeviceRuntime& runtime_ = FakeDeviceRuntime::table();
   LaunchContext launch_;
@@ -239,6 +262,25 @@ inline void DeviceInputsTest::expect_same_as_host(const StepShape& step, int32_t
   }
 }
 
+// Of a step that has any.
+inline void DeviceInputsTest::expect_loras(const LoraRows& loras) {
+  const auto view = [](const void* data, size_t size) {
+    return TensorView(const_cast<void*>(data), DType::kInt32, static_cast<int64_t>(size));
+  };
+  const LoraBatch batch = inputs_->lora_batch();
+  EXPECT_EQ(batch.row_slots != nullptr, shape_.has_lora_row_slots);
+  const auto expect = [&](const auto& values, const void* data) {
+    const auto* first = reinterpret_cast<const int32_t*>(values.data());
+    const std::vector<int32_t> ints(first, first + values.size() * sizeof(values[0]) / sizeof(int32_t));
+    expect_later(ints, view(data, ints.size()));
+  };
+  expect(std::vector{loras.num_with_adapter, static_cast<int32_t>(loras.segments.size())},
+         batch.num_segments);
+  expect(loras.segments, batch.segments);
+  expect(loras.rows, batch.rows);
+  if (shape_.has_lora_row_slots) expect(loras.row_slots, batch.row_slots);
+}
+
 inline void DeviceInputsTest::run_step() {
   std::vector<Sequence*> chosen;
   for (Sequence& sequence : sequences_) chosen.push_back(&sequence);
@@ -296,6 +338,9 @@ inline void DeviceInputsTest::run_step() {
       sampling_rows.push_back(static_cast<int32_t>(row));
   }
   step.sampling_rows = sampling_rows;
+  const Loras loras = some_loras(step.num_tokens);
+  const auto num_segments = static_cast<int32_t>(loras.segments.size());
+  step.loras = {loras.rows, loras.segments, num_segments / 2, loras.row_slots};
 
   step.batch = &host_batch_;
   host_inputs_->stage(launch_, step);
@@ -313,6 +358,7 @@ inline void DeviceInputsTest::run_step() {
       chance(0.5) ? step.num_tokens : uniform(step.num_tokens, shape_.max_num_batched_tokens);
   inputs_->build(launch_, padded_rows, padded_tokens);
   expect_same_as_host(step, padded_rows, padded_tokens);
+  if (num_segments > 0) expect_loras(step.loras);
 
   for (Sequence* sequence : by_row) {
     host_batch_.accept_drafts(sequence->host, 0);

@@ -13,6 +13,7 @@
 #include "device/buffer.h"
 #include "device/device_arena.h"
 #include "distributed/communicator.h"
+#include "layers/experts_method.h"
 #include "layers/linear_method.h"
 #include "layers/lora.h"
 #include "quire/kernels/backend_registry.h"
@@ -29,6 +30,10 @@ struct LoraValues {
   int64_t inputs = 0, outputs = 0;
   int64_t rank = 0;
   std::vector<float> a, b;  // [rank, inputs], [outputs, rank]
+  int64_t num_experts = 0;  // of a parameter, that many times as many ranks
+  std::string name_in_file = name;
+
+  int64_t total_rank() const { return rank * std::max<int64_t>(1, num_experts); }
 };
 
 // In [-1, 1), in steps of 1/8: exact in every dtype.
@@ -44,11 +49,27 @@ inline LoraValues random_lora(const std::string& name, int64_t inputs, int64_t o
   return {name, inputs, outputs, rank, eighths(rank * inputs, seed), eighths(outputs * rank, seed + 1)};
 }
 
-// Of rank r and alpha 2 r: what it adds is taken twice.
-inline LoraAdapter make_adapter(const ModelDirectory& directory, const std::vector<LoraValues>& modules) {
+// Of a parameter of all experts.
+inline LoraValues random_lora_of_all(const std::string& name, const std::string& name_in_file,
+                                     int64_t num_experts, int64_t inputs, int64_t outputs, int64_t rank,
+                                     uint32_t seed = 1) {
+  const int64_t ranks = num_experts * rank;
+  return {name,
+          inputs,
+          outputs,
+          rank,
+          eighths(ranks * inputs, seed),
+          eighths(outputs * ranks, seed + 1),
+          num_experts,
+          name_in_file};
+}
+
+// Of rank r and alpha 2 r: what it adds is taken twice. Without patterns all are of rank 1.
+inline LoraAdapter make_adapter(const ModelDirectory& directory, const std::vector<LoraValues>& modules,
+                                bool has_patterns = true) {
   constexpr float kScale = 2;
   std::vector<NamedTensor> tensors;
-  std::string ranks, alphas;
+  std::string ranks, alphas, parameters;
   const auto tensor = [](const std::string& name, int64_t rows, int64_t columns,
                          const std::vector<float>& values) {
     return NamedTensor{
@@ -58,23 +79,27 @@ inline LoraAdapter make_adapter(const ModelDirectory& directory, const std::vect
         std::string(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float))};
   };
   for (const LoraValues& module : modules) {
-    const std::string name = "base_model.model." + module.name;
-    tensors.push_back(tensor(name + ".lora_A.weight", module.rank, module.inputs, module.a));
-    tensors.push_back(tensor(name + ".lora_B.weight", module.outputs, module.rank, module.b));
+    const std::string name = "base_model.model." + module.name_in_file;
+    tensors.push_back(tensor(name + ".lora_A.weight", module.total_rank(), module.inputs, module.a));
+    tensors.push_back(tensor(name + ".lora_B.weight", module.outputs, module.total_rank(), module.b));
+    if (module.num_experts > 0) parameters += str(parameters.empty() ? "" : ", ", '"', module.name, '"');
     const char* comma = ranks.empty() ? "" : ", ";
     ranks += str(comma, '"', module.name, "\": ", module.rank);
     alphas += str(comma, '"', module.name, "\": ", static_cast<float>(module.rank) * kScale);
   }
   directory.write("adapter_config.json",
                   str(R"({"peft_type": "LORA", "r": 1, "lora_alpha": 1, )", R"("rank_pattern": {)", ranks,
-                      R"(}, "alpha_pattern": {)", alphas, "}}"));
+                      R"(}, "alpha_pattern": {)", alphas, R"(}, "target_parameters": [)", parameters, "]}"));
+  if (!has_patterns)
+    directory.write("adapter_config.json", R"({"peft_type": "LORA", "r": 1, "lora_alpha": 2})");
   write_safetensors(directory, tensors, "adapter_model.safetensors");
   return LoraAdapter::open(directory.path());
 }
 
 struct LoraRig {
-  explicit LoraRig(int32_t max_loras = 1, int32_t max_rank = 8, DType type = DType::kFloat32)
-      : dtype(type), targets(ops, max_loras, max_rank) {
+  explicit LoraRig(int32_t max_loras = 1, int32_t max_rank = 8, DType type = DType::kFloat32,
+                   bool have_experts = true)
+      : dtype(type), targets(ops, max_loras, max_rank, have_experts) {
     model.write("config.json", "{}");
   }
 

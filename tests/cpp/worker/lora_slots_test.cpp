@@ -47,7 +47,7 @@ class LoraSlotsTest : public testing::Test {
   }
   // What lies in a slot, as the ranks of the targets.
   std::string ranks_of(int32_t slot) const {
-    const LoraSlot* targets = slots->step({}).slots + slot * 2;
+    const LoraSlot* targets = slots->step({}, LoraUse::kLinears).slots + slot * 2;
     return str(targets[0].ranks[0], " ", targets[1].ranks[0]);
   }
 
@@ -64,8 +64,8 @@ TEST_F(LoraSlotsTest, RowsAreSideBySideBySlotAndThoseWithoutAnAdapterLeftOut) {
   EXPECT_EQ(text_of(prepare({2, 3, 1, 1, 2})), "0: 5 7 8; 1: 0 1 6");
   EXPECT_EQ(ranks_of(0), "2 5");
   EXPECT_EQ(ranks_of(1), "1 0");
-  EXPECT_EQ(slots->step({}).slots[0].a, store.find(2)->at(0).a);
-  EXPECT_EQ(slots->step({}).targets, &rig.targets);
+  EXPECT_EQ(slots->step({}, LoraUse::kLinears).slots[0].a, store.find(2)->at(0).a);
+  EXPECT_EQ(slots->step({}, LoraUse::kLinears).targets, &rig.targets);
 }
 
 TEST_F(LoraSlotsTest, ASlotThatNoRowHasIsNoSegment) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "quire/kernels/lora_ops.h"
 #include "quire/kernels/tensor_view.h"
 
 namespace quire {
@@ -48,6 +49,22 @@ struct ExpertWeights {
   int32_t num_experts = 0;
 };
 
+// What adapters add to both products of each expert, as LoraArgs has it of a linear: to gate_up's before the
+// activation, to down's before the sum over experts.
+struct ExpertLoraArgs {
+  struct Product {
+    const LoraSlot* slots = nullptr;  // that of slot s: slots[s * slot_stride]
+    const LoraModule* modules =
+        nullptr;  // [num_modules] on the host; those that one adapter has are disjoint
+    int32_t num_modules = 0;
+    int32_t max_total_rank = 0;  // of any slot
+  };
+  Product gate_up, down;
+  int64_t slot_stride = 1;
+  int32_t max_loras = 0;               // in a batch
+  const int32_t* row_slots = nullptr;  // [T] as LoraBatch has them
+};
+
 // out[t] = sum over j of weights[t, j] * down(activation(gate(x[t])) * up(x[t])) of expert expert_ids[t, j],
 // where that is not negative. Sums over j are in fp32, in the order of j.
 struct FusedExpertsArgs {
@@ -57,6 +74,7 @@ struct FusedExpertsArgs {
   int32_t top_k = 0;
   ExpertWeights experts;
   Activation activation;
+  const ExpertLoraArgs* loras = nullptr;  // null: no row has an adapter
 };
 
 }  // namespace quire

@@ -23,6 +23,7 @@ struct alignas(16) LoraSlot {
   int32_t ranks[kMaxLoraModules] = {};  // 0: the adapter has nothing for this module
   const void* a = nullptr;              // [sum of ranks, K], a module's rows behind those of the one before
   const void* b[kMaxLoraModules] = {};  // of a module with a rank: [its outputs, its rank], scaled
+  int64_t expert_stride_bytes = 0;      // of a mixture: from all matrices of one expert to those of the next
 
   int32_t total_rank() const { return ranks[0] + ranks[1] + ranks[2] + ranks[3]; }
 };
@@ -40,6 +41,7 @@ struct LoraBatch {
   const int32_t* rows = nullptr;
   const LoraSegment* segments = nullptr;
   const int32_t* num_segments = nullptr;  // [2]: those with an adapter, and all
+  const int32_t* row_slots = nullptr;     // [T] of each row, -1: none; where one of them changes experts
 };
 
 // Of each module m and each row t with an adapter: out[t, m's outputs] += b[m] (a[m] x[t]). What `a` makes is

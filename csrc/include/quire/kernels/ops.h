@@ -223,9 +223,10 @@ struct KernelTable {
 
   // ---- mixtures of experts (expert_ops.h) ---------------------------------------------------------
   void (*route_to_experts)(const LaunchContext& ctx, const ExpertRoutingArgs& args);
-  // Scratch that `fused_experts` and `routed_experts` need for up to max_tokens rows. The weights' data is
-  // not looked at.
-  size_t (*fused_experts_workspace_bytes)(int64_t max_tokens, int32_t top_k, const ExpertWeights& experts);
+  // Scratch that `fused_experts` and `routed_experts` need for up to max_tokens rows, with adapters within
+  // the numbers in `loras`, or none where that is null. No weights are looked at.
+  size_t (*fused_experts_workspace_bytes)(int64_t max_tokens, int32_t top_k, const ExpertWeights& experts,
+                                          const ExpertLoraArgs* loras);
   void (*fused_experts)(const LaunchContext& ctx, const FusedExpertsArgs& args);
   // route_to_experts and then fused_experts of what it chose, bitwise the same, in one where that is quicker.
   // Tokens, top_k, expert_ids and weights are the same in both. Null: call them one by one.
