@@ -218,6 +218,7 @@ class LocalExecutor final : public Executor, private LoraLoader {
       available = std::min(available, rank->worker().available_kv_cache_bytes());
     return available;
   }
+  bool copies_loras() const override { return has_loras_ && backend_.is_device(); }
   bool maps_kv_cache_on_demand() const override { return ranks_[0]->worker().maps_kv_cache_on_demand(); }
   void initialize_kv_cache(const KVCacheConfig& config) override {
     const auto worker = [this](int32_t rank) -> Worker& {
