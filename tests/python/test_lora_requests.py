@@ -246,6 +246,15 @@ def test_an_adapter_of_another_model_is_refused_by_what_differs(
         demo.add_lora(LoRARequest("other", 0, gpt2))
 
 
+def test_kv_events_tell_whose_blocks_these_are(demo_model: Path) -> None:
+    llm = LLM(demo_model, dtype="float32", enable_lora=True, enable_kv_cache_events=True, max_model_len=64)
+    given = [LoRARequest("sailor", 7, TRAINED["sailor"]), None]
+    salted = SamplingParams(max_tokens=1)
+    llm.generate([list(range(5, 25))] * 2, salted, lora_request=given, cache_salt="mine", use_tqdm=False)
+    told = {(event.lora_id, event.lora_name, event.cache_salt) for event in llm.take_kv_events()}
+    assert told == {(7, "sailor", "mine"), (0, "", "mine")}
+
+
 def test_a_prefix_is_shared_within_an_adapter_only(demo_model: Path, tmp_path: Path) -> None:
     llm = LLM(demo_model, dtype="float32", enable_lora=True, max_loras=3)
     prompt = "User: Tell me a story about a lighthouse and a keeper who could not sleep.\nAssistant: Once"

@@ -38,6 +38,7 @@ LoraRegistry::Use::~Use() {
 }
 
 LoraId LoraRegistry::Use::id() const { return adapter_->id; }
+int32_t LoraRegistry::Use::lora_int_id() const { return adapter_->info.lora_int_id; }
 const std::string& LoraRegistry::Use::fingerprint() const { return adapter_->fingerprint; }
 
 LoraRegistry::LoraRegistry(LoraLoader& loader, int32_t max_cpu_loras, bool takes_fingerprints)

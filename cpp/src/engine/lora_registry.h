@@ -52,6 +52,7 @@ class LoraRegistry {
     Use& operator=(const Use&) = delete;
 
     LoraId id() const;
+    int32_t lora_int_id() const;
     // Tells what has the name from what had it: its fingerprint, or else a number of this engine's, where the
     // first to have a name has none.
     const std::string& fingerprint() const;
