@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <condition_variable>
 #include <exception>
+#include <future>
 #include <limits>
 #include <map>
 #include <mutex>
@@ -163,6 +164,8 @@ class Unanimous {
   std::map<RequestId, size_t> num_ranks_;
 };
 
+constexpr size_t kMaxHashThreads = 8;
+
 class LocalExecutor final : public Executor, private LoraLoader {
  public:
   LocalExecutor(const EngineConfig& config, const Backend& backend)
@@ -292,9 +295,16 @@ class LocalExecutor final : public Executor, private LoraLoader {
   LoadedLora load(LoraId id, const std::string& directory, bool with_fingerprint) override {
     const LoraAdapter adapter = LoraAdapter::open(directory);
     LoadedLora loaded{adapter.max_rank(), adapter.stamp(), ""};
+    // Beside the packing. A device's host has little else to do.
+    std::future<std::string> fingerprint;
+    if (with_fingerprint) {
+      const size_t num_threads = backend_.is_device() ? kMaxHashThreads : 1;
+      fingerprint = std::async(std::launch::async | std::launch::deferred,
+                               [&adapter, num_threads] { return adapter.fingerprint(num_threads); });
+    }
     try {
       for (auto& rank : ranks_) rank->worker().load_lora(id, adapter);
-      if (with_fingerprint) loaded.fingerprint = adapter.fingerprint();
+      if (with_fingerprint) loaded.fingerprint = fingerprint.get();
     } catch (...) {
       unload(id);
       throw;
