@@ -185,7 +185,8 @@ LoraWeights::LoraWeights(const LoraAdapter& adapter, const LoraTargets& targets,
   packer.place(slots_, data_);
   const size_t num_threads =
       runtime != nullptr ? std::min<size_t>(kMaxLoadThreads, std::thread::hardware_concurrency() / 2) : 1;
-  for_each_on_threads(slots_.size(), num_threads, [&](size_t target) { packer.pack(target, slots_[target]); });
+  for_each_on_threads(slots_.size(), num_threads,
+                      [&](size_t target) { packer.pack(target, slots_[target]); });
 }
 
 void LoraStore::load(LoraId id, const LoraAdapter& adapter) {
