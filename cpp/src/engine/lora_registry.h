@@ -124,6 +124,7 @@ class LoraRegistry {
   void forget(Adapter& adapter);
   // Without it: from the disk, where room was taken.
   void read(Adapter& adapter);
+  void start_thread();
   void run();
 
   LoraLoader& loader_;

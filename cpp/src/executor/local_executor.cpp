@@ -305,6 +305,7 @@ class LocalExecutor final : public Executor, private LoraLoader {
     try {
       for (auto& rank : ranks_) rank->worker().load_lora(id, adapter);
       if (with_fingerprint) loaded.fingerprint = fingerprint.get();
+      adapter.checkpoint().check_unchanged();  // or it may be some of this and some of that
     } catch (...) {
       unload(id);
       throw;
