@@ -14,7 +14,7 @@ from browser import Browser, find_chromium
 from paths import ROOT
 
 if "PYTEST_XDIST_WORKER" in os.environ:
-    # Threads of torch's and of engines, as many as cores in each worker, would wait for each other's, spinning.
+    # Threads of torch's and of engines, as many as cores in each worker, would wait for others', spinning.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     cores = sorted(os.sched_getaffinity(0))
     first = int(os.environ["PYTEST_XDIST_WORKER"].removeprefix("gw")) % len(cores)
