@@ -6,7 +6,8 @@
 #   kernels       each op of the CUDA table against the reference
 #   engine        engines against the CPU's and against themselves; weights
 #   ranks         engines whose ranks have a device each (needs two that read each other's memory)
-#   logits        transformers' logits, for each architecture (needs pytest, torch and transformers)
+#   logits        transformers' logits, for each architecture, and PEFT's, of adapters (needs pytest, torch and
+#                 transformers; PEFT, else adapters are skipped)
 #   doors         `quire run`, scripts and a Triton server, with the package that is installed (needs pytest)
 #   memcheck, racecheck
 #                 compute-sanitizer's, on some of the kernels' tests
@@ -60,10 +61,13 @@ ranks() {
 }
 
 logits() {
+  local program
   mkdir -p "$scratch/tests/tools"
-  ln -sf "$(gpu_program tests/tools quire_logits)" "$scratch/tests/tools/quire_logits"
-  run_part logits 480 env QUIRE_BUILD_DIR="$scratch" QUIRE_TEST_DEVICE=cuda \
-    "$(gpu_python)" -m pytest -p no:cacheprovider tests/python/test_device_logits.py
+  for program in quire_logits quire_lora_logprobs; do
+    ln -sf "$(gpu_program tests/tools $program)" "$scratch/tests/tools/$program"
+  done
+  run_part logits 540 env QUIRE_BUILD_DIR="$scratch" QUIRE_TEST_DEVICE=cuda \
+    "$(gpu_python)" -m pytest -p no:cacheprovider -rs tests/python/test_device_logits.py tests/python/test_device_lora.py
 }
 
 # The package brings its own libraries. No conftest: it wants the clients that the other tests of the backend use.
@@ -117,7 +121,7 @@ done
 ((${#parts[@]} > 0)) || parts=("${default_parts[@]}")
 
 need_gpu
-build_gpu_programs quire_kernel_tests quire_cpp_tests quire_logits
+build_gpu_programs quire_kernel_tests quire_cpp_tests quire_logits quire_lora_logprobs
 print_machine
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT

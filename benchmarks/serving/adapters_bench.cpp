@@ -8,7 +8,6 @@
 // the page cache. The Zipf rows draw the adapter of each request from 1,000, the i-th with a probability in
 // proportion to 1 / i.
 #include <quire/engine.h>
-#include <quire/fields.h>
 
 #include <cmath>
 #include <cstdint>
@@ -169,41 +168,20 @@ void zipf_rows(EngineConfig config) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  EngineConfig config;
-  std::string rows = "decode,prefill,load,zipf";
-  config.device = "cuda";
-  config.dtype = "bfloat16";
-  config.load_format = "dummy";
-  config.skip_tokenizer_init = true;
-  config.enable_prefix_caching = false;
-  config.max_num_seqs = 256;
-  config.max_num_batched_tokens = 8192;
-  config.max_model_len = 16384;
+  EngineConfig config = device_rows_config(/*max_model_len=*/16384);
   try {
-    for (int i = 1; i + 1 < argc; i += 2) {
-      const std::string option = argv[i], value = argv[i + 1];
-      if (option == "--rows") {
-        rows = value;
-      } else if (option == "--set") {
-        const size_t equals = value.find('=');
-        set_field(config, value.substr(0, equals), value.substr(equals + 1));
-      } else {
-        std::fprintf(stderr, "unknown option %s\n", option.c_str());
-        return 2;
-      }
-    }
+    const RowOptions options(argc, argv, "decode,prefill,load,zipf", config);
     config.model = make_llama_8b_directory();
-    const auto wants = [&rows](const char* name) { return rows.find(name) != std::string::npos; };
     const std::vector<DecodeCase> cases = {{1, 0, 1},     {1, 1, 1.12},  {64, 0, 1},
                                            {64, 1, 1.10}, {64, 8, 1.15}, {64, 64, 1.30}};
     double decode_without[2] = {}, prefill_without = 0;
-    const bool measures = wants("decode") || wants("prefill") || wants("load");
+    const bool measures = options.wants("decode") || options.wants("prefill") || options.wants("load");
     if (measures) {
       Engine engine(config);
       generate_seconds(engine, {request(random_prompt(16, kLlama8BVocabSize), 1)});
       for (const int32_t batch : {1, 64})
-        if (wants("decode")) decode_without[batch > 1] = decode_ms(engine, batch, 0);
-      if (wants("prefill")) prefill_without = prefill_ms(engine, 0);
+        if (options.wants("decode")) decode_without[batch > 1] = decode_ms(engine, batch, 0);
+      if (options.wants("prefill")) prefill_without = prefill_ms(engine, 0);
     }
     config.enable_lora = true;
     config.max_loras = kSlots;
@@ -222,17 +200,17 @@ int main(int argc, char** argv) {
                   loads[loads.size() / 2], loads.front(), loads.back());
       generate_seconds(engine, batch_of(kSlots, 16, 1, kSlots));
       for (const DecodeCase& one : cases) {
-        if (!wants("decode")) break;
+        if (!options.wants("decode")) break;
         beside("decode batch " + std::to_string(one.batch) + " @1024, adapters " +
                    std::to_string(one.num_adapters),
                decode_ms(engine, one.batch, one.num_adapters), decode_without[one.batch > 1], one.bound);
       }
-      if (wants("prefill")) {
+      if (options.wants("prefill")) {
         beside("prefill 8192, adapters 0", prefill_ms(engine, 0), prefill_without, 1);
         beside("prefill 8192, adapters 1", prefill_ms(engine, 1), prefill_without, 1.08);
       }
     }
-    if (wants("zipf")) zipf_rows(config);
+    if (options.wants("zipf")) zipf_rows(config);
   } catch (const Error& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 1;

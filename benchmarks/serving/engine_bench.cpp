@@ -11,7 +11,6 @@
 // requests alone. --grammar takes the place of their cases: one, greedy, of BATCH requests with prompts of
 // CONTEXT tokens and answers of SHORT and of LONG, which a CPU is through with.
 #include <quire/engine.h>
-#include <quire/fields.h>
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -199,60 +198,45 @@ void grammar_rows(const EngineConfig& base, const std::string& tokenizer,
   }
 }
 
+bool take_grammar_case(const std::string& value, std::vector<GrammarCase>& cases) {
+  GrammarCase one{0, 0};
+  if (std::sscanf(value.c_str(), "%d,%d,%d,%d,%f", &one.batch, &one.context, &one.short_answer,
+                  &one.long_answer, &one.temperature) < 4) {
+    std::fprintf(stderr, "--grammar wants BATCH,CONTEXT,SHORT,LONG or that and TEMPERATURE\n");
+    return false;
+  }
+  cases = {one};
+  return true;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  EngineConfig config;
   std::vector<GrammarCase> grammar_cases = {{2, 0}, {128, 0}, {128, 1}};
-  std::string model, tokenizer, rows = "start,decode,prefill,throughput,beams,prefix";
-  config.device = "cuda";
-  config.dtype = "bfloat16";
-  config.load_format = "dummy";
-  config.skip_tokenizer_init = true;
-  config.enable_prefix_caching = false;
-  config.max_num_seqs = 256;
-  config.max_num_batched_tokens = 8192;
-  config.max_model_len = 32768;
+  std::string model, tokenizer;
+  EngineConfig config = device_rows_config(/*max_model_len=*/32768);
   try {
-    for (int i = 1; i + 1 < argc; i += 2) {
-      const std::string option = argv[i], value = argv[i + 1];
-      if (option == "--model") {
-        model = value;
-      } else if (option == "--tokenizer") {
-        tokenizer = value;
-      } else if (option == "--grammar") {
-        GrammarCase one{0, 0};
-        if (std::sscanf(value.c_str(), "%d,%d,%d,%d,%f", &one.batch, &one.context, &one.short_answer,
-                        &one.long_answer, &one.temperature) < 4) {
-          std::fprintf(stderr, "--grammar wants BATCH,CONTEXT,SHORT,LONG or that and TEMPERATURE\n");
-          return 2;
-        }
-        grammar_cases = {one};
-      } else if (option == "--rows") {
-        rows = value;
-      } else if (option == "--set") {
-        const size_t equals = value.find('=');
-        set_field(config, value.substr(0, equals), value.substr(equals + 1));
-      } else {
-        std::fprintf(stderr, "unknown option %s\n", option.c_str());
-        return 2;
-      }
-    }
+    const RowOptions options(argc, argv, "start,decode,prefill,throughput,beams,prefix", config,
+                             [&](const std::string& option, const std::string& value) {
+                               if (option == "--model") model = value;
+                               if (option == "--tokenizer") tokenizer = value;
+                               if (option == "--grammar") return take_grammar_case(value, grammar_cases);
+                               return option == "--model" || option == "--tokenizer";
+                             });
     if (model.empty()) model = make_llama_8b_directory();
     config.model = model;
-    const auto wants = [&rows](const char* name) { return rows.find(name) != std::string::npos; };
     heading();
     const double begin = now();
     auto engine = std::make_unique<Engine>(config);
     generate_seconds(*engine, {request(random_prompt(16), 1)});
-    if (wants("start")) row("engine start to first token", now() - begin, 51, 4, 0, "s");
-    if (wants("decode")) decode_rows(*engine);
-    if (wants("prefill")) prefill_rows(*engine);
-    if (wants("throughput")) throughput_rows(*engine);
-    if (wants("beams")) beam_rows(*engine);
+    if (options.wants("start")) row("engine start to first token", now() - begin, 51, 4, 0, "s");
+    if (options.wants("decode")) decode_rows(*engine);
+    if (options.wants("prefill")) prefill_rows(*engine);
+    if (options.wants("throughput")) throughput_rows(*engine);
+    if (options.wants("beams")) beam_rows(*engine);
     engine.reset();
-    if (wants("prefix")) prefix_rows(config);
-    if (wants("grammar") && !tokenizer.empty()) grammar_rows(config, tokenizer, grammar_cases);
+    if (options.wants("prefix")) prefix_rows(config);
+    if (options.wants("grammar") && !tokenizer.empty()) grammar_rows(config, tokenizer, grammar_cases);
   } catch (const Error& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 1;

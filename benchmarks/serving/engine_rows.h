@@ -2,11 +2,13 @@
 #pragma once
 
 #include <quire/engine.h>
+#include <quire/fields.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 #include <random>
 #include <string>
 #include <utility>
@@ -58,6 +60,46 @@ double median_of(int repeats, F measure) {
   std::sort(values.begin(), values.end());
   return values[values.size() / 2];
 }
+
+// The engine of a device's rows, but for its model.
+inline EngineConfig device_rows_config(int32_t max_model_len) {
+  EngineConfig config;
+  config.device = "cuda";
+  config.dtype = "bfloat16";
+  config.load_format = "dummy";
+  config.skip_tokenizer_init = true;
+  config.enable_prefix_caching = false;
+  config.max_num_seqs = 256;
+  config.max_num_batched_tokens = 8192;
+  config.max_model_len = max_model_len;
+  return config;
+}
+
+// What the command line says: --rows NAME,..., --set field=JSON, and what `take` knows besides, which returns
+// false for what it does not. Ends the program for what nobody knows.
+class RowOptions {
+ public:
+  using Take = std::function<bool(const std::string& option, const std::string& value)>;
+  RowOptions(int argc, char** argv, std::string rows, EngineConfig& config, const Take& take = {})
+      : rows_(std::move(rows)) {
+    for (int i = 1; i < argc; i += 2) {
+      const std::string option = argv[i], value = i + 1 < argc ? argv[i + 1] : "";
+      const size_t equals = value.find('=');
+      if (option == "--rows") {
+        rows_ = value;
+      } else if (option == "--set" && equals != std::string::npos) {
+        set_field(config, value.substr(0, equals), value.substr(equals + 1));
+      } else if (!take || !take(option, value)) {
+        std::fprintf(stderr, "unknown option %s %s\n", option.c_str(), value.c_str());
+        std::exit(2);
+      }
+    }
+  }
+  bool wants(const char* row) const { return rows_.find(row) != std::string::npos; }
+
+ private:
+  std::string rows_;
+};
 
 inline void heading() {
   std::printf("%-44s %10s %10s %10s %10s %8s\n", "row", "quire", "vLLM 0.26", "target", "floor", "x vLLM");

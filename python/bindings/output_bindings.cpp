@@ -132,11 +132,19 @@ void bind_outputs(nb::module_& m) {
                    [](const KVCacheEvent& event) { return hash_bytes(event.parent_block_hash); })
       .def_ro("token_ids", &KVCacheEvent::token_ids)
       .def_ro("block_size", &KVCacheEvent::block_size)
-      .def_ro("lora_name", &KVCacheEvent::lora_name);
+      .def_ro("lora_id", &KVCacheEvent::lora_id, "The lora_int_id that the adapter was added with; 0: none.")
+      .def_ro("lora_name", &KVCacheEvent::lora_name)
+      .def_ro("cache_salt", &KVCacheEvent::cache_salt)
+      .def_ro("kv_cache_spec_kind", &KVCacheEvent::kv_cache_spec_kind,
+              "'full_attention', 'sliding_window', 'mla_attention' or 'mamba'.")
+      .def_ro("kv_cache_spec_sliding_window", &KVCacheEvent::kv_cache_spec_sliding_window,
+              "In tokens; 0: there is none.");
   def_plain_value<&KVCacheEvent::kind, &KVCacheEvent::group, &KVCacheEvent::block_hashes,
                   &KVCacheEvent::parent_block_hash, &KVCacheEvent::token_ids, &KVCacheEvent::block_size,
-                  &KVCacheEvent::lora_name>(
-      event, {"kind", "group", "block_hashes", "parent_block_hash", "token_ids", "block_size", "lora_name"});
+                  &KVCacheEvent::lora_id, &KVCacheEvent::lora_name, &KVCacheEvent::cache_salt,
+                  &KVCacheEvent::kv_cache_spec_kind, &KVCacheEvent::kv_cache_spec_sliding_window>(
+      event, {"kind", "group", "block_hashes", "parent_block_hash", "token_ids", "block_size", "lora_id",
+              "lora_name", "cache_salt", "kv_cache_spec_kind", "kv_cache_spec_sliding_window"});
 
   nb::class_<Logprob> logprob(
       m, "Logprob", "A token's log-probability under the model, and its rank (1 is the likeliest).");

@@ -883,11 +883,26 @@ class KVCacheEvent:
     def block_size(self) -> int: ...
 
     @property
+    def lora_id(self) -> int:
+        """The lora_int_id that the adapter was added with; 0: none."""
+
+    @property
     def lora_name(self) -> str: ...
 
-    def __getstate__(self) -> tuple[KVCacheEventKind, int, list[list[int]], list[int], list[int], int, str]: ...
+    @property
+    def cache_salt(self) -> str: ...
 
-    def __setstate__(self, arg: tuple[KVCacheEventKind, int, Sequence[Sequence[int]], Sequence[int], Sequence[int], int, str], /) -> None: ...
+    @property
+    def kv_cache_spec_kind(self) -> str:
+        """'full_attention', 'sliding_window', 'mla_attention' or 'mamba'."""
+
+    @property
+    def kv_cache_spec_sliding_window(self) -> int:
+        """In tokens; 0: there is none."""
+
+    def __getstate__(self) -> tuple[KVCacheEventKind, int, list[list[int]], list[int], list[int], int, int, str, str, str, int]: ...
+
+    def __setstate__(self, arg: tuple[KVCacheEventKind, int, Sequence[Sequence[int]], Sequence[int], Sequence[int], int, int, str, str, str, int], /) -> None: ...
 
     def __eq__(self, other: object, /) -> bool: ...
 

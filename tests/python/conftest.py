@@ -13,8 +13,12 @@ import pytest
 from browser import Browser, find_chromium
 from paths import ROOT
 
-if "PYTEST_XDIST_WORKER" in os.environ:  # torch's threads would wait for each other's cores, spinning
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # Threads of torch's and of engines, as many as cores in each worker, would wait for others', spinning.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    cores = sorted(os.sched_getaffinity(0))
+    first = int(os.environ["PYTEST_XDIST_WORKER"].removeprefix("gw")) % len(cores)
+    os.sched_setaffinity(0, cores[first :: int(os.environ["PYTEST_XDIST_WORKER_COUNT"])])
 
 # No test asks the hub for a model: what looks like a name and is none ends there.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")

@@ -1,17 +1,57 @@
-"""Adapters with random values that PEFT writes, and what PEFT makes of them."""
+"""Adapters with random values that PEFT writes, what PEFT makes of them, and what is compared with it."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from peft import LoraConfig, PeftModel, get_peft_model
-from quire import LoRARequest
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
+
+if TYPE_CHECKING:
+    from quire import LoRARequest
+
+FLOAT32_ERROR = 1e-4  # of the largest logit
+NUM_TOKENS = 300
+# What a config's adapters are: ranks, scales and modules that differ.
+KINDS: list[dict[str, Any]] = [
+    {"r": 8},
+    {"r": 1, "lora_alpha": 3},
+    {"r": 16, "use_rslora": True},
+    {"r": 12, "lora_alpha": 5},
+]
+ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
+LLAMA_KINDS: list[dict[str, Any]] = [
+    *KINDS,
+    {"r": 16, "target_modules": ["q_proj"]},
+    {"r": 4, "target_modules": ["k_proj", "v_proj", "up_proj"]},
+    {"r": 32, "target_modules": ["o_proj", "down_proj"]},
+    {"r": 5, "target_modules": ["gate_proj", "q_proj"], "rank_pattern": {"q_proj": 9}},
+    {"r": 3, "alpha_pattern": {"model.layers.0.mlp.up_proj": 1, "down_proj": 24}},
+    {"r": 64, "lora_alpha": 64, "layers_to_transform": [1], "target_modules": [*ATTENTION, "up_proj"]},
+]
+# Of each way in which a checkpoint has its linears.
+MODELS: dict[str, list[dict[str, Any]]] = {
+    "llama-biases": KINDS,
+    "qwen3-gqa-128": KINDS,
+    "gemma3-gqa-64": KINDS,
+    "phi3-mha-64": KINDS,
+    "gpt-neox-mha-64": KINDS,
+    "gpt2-mha-64": KINDS,
+    "opt-mha-64": KINDS,
+    "bloom-mha-64": KINDS,
+    "mixtral-gqa-64": [kind | {"target_modules": ATTENTION} for kind in KINDS],
+    "qwen2-moe-gqa-64": [
+        kind | {"target_modules": [*ATTENTION, "shared_expert.gate_proj", "shared_expert.down_proj"]}
+        for kind in KINDS
+    ],
+}
 
 
 def write_adapter(model: Path, directory: Path, seed: int, **changes: Any) -> Path:
@@ -141,6 +181,29 @@ def _experts_of(model: Any) -> list[tuple[int, Any]]:
     ]
 
 
+def make_adapters(model: Path, root: Path, kinds: Sequence[dict[str, Any]]) -> dict[str, Path]:
+    return {f"a{i}": write_adapter(model, root / f"a{i}", i, **kind) for i, kind in enumerate(kinds)}
+
+
+def make_prompts(count: int, vocab_size: int, longest: int = NUM_TOKENS) -> list[list[int]]:
+    rng = np.random.default_rng(3)
+    return [
+        [int(t) for t in rng.integers(0, vocab_size, longest - longest * i // (count + 1))]
+        for i in range(count)
+    ]
+
+
+def assert_logits_agree(ours: NDArray[np.float64], theirs: torch.Tensor) -> None:
+    """Ours are log-probabilities: up to what a row has in common, they are logits."""
+    assert theirs.abs().max() > 5
+    expected = torch.log_softmax(theirs.double(), -1).numpy()[:-1]
+    difference = ours - expected
+    difference -= difference.mean(axis=1, keepdims=True)
+    assert np.abs(difference).max() <= FLOAT32_ERROR * max(1.0, float(theirs.abs().max()))
+
+
 def requests(adapters: Mapping[str, Path], names: Sequence[str | None]) -> list[LoRARequest | None]:
     """With each of these adapters, where one is named."""
+    from quire import LoRARequest  # not above: on devices, adapters are tested without the package
+
     return [None if name is None else LoRARequest(name, 0, adapters[name]) for name in names]

@@ -2,65 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from lora_adapters import Peft, merged_logits, requests, write_adapter
+from lora_adapters import (
+    KINDS,
+    LLAMA_KINDS,
+    MODELS,
+    Peft,
+    assert_logits_agree,
+    make_adapters,
+    make_prompts,
+    merged_logits,
+    requests,
+)
 from model_cases import CASES
 from numpy.typing import NDArray
 from quire import LLM, LoRARequest, RequestOutput, SamplingParams
-
-FLOAT32_ERROR = 1e-4  # of the largest logit
-NUM_TOKENS = 300
-# What a config's adapters are: ranks, scales and modules that differ.
-KINDS: list[dict[str, Any]] = [
-    {"r": 8},
-    {"r": 1, "lora_alpha": 3},
-    {"r": 16, "use_rslora": True},
-    {"r": 12, "lora_alpha": 5},
-]
-ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
-LLAMA_KINDS: list[dict[str, Any]] = [
-    *KINDS,
-    {"r": 16, "target_modules": ["q_proj"]},
-    {"r": 4, "target_modules": ["k_proj", "v_proj", "up_proj"]},
-    {"r": 32, "target_modules": ["o_proj", "down_proj"]},
-    {"r": 5, "target_modules": ["gate_proj", "q_proj"], "rank_pattern": {"q_proj": 9}},
-    {"r": 3, "alpha_pattern": {"model.layers.0.mlp.up_proj": 1, "down_proj": 24}},
-    {"r": 64, "lora_alpha": 64, "layers_to_transform": [1], "target_modules": [*ATTENTION, "up_proj"]},
-]
-# Of each way in which a checkpoint has its linears.
-MODELS: dict[str, list[dict[str, Any]]] = {
-    "llama-biases": KINDS,
-    "qwen3-gqa-128": KINDS,
-    "gemma3-gqa-64": KINDS,
-    "phi3-mha-64": KINDS,
-    "gpt-neox-mha-64": KINDS,
-    "gpt2-mha-64": KINDS,
-    "opt-mha-64": KINDS,
-    "bloom-mha-64": KINDS,
-    "mixtral-gqa-64": [kind | {"target_modules": ATTENTION} for kind in KINDS],
-    "qwen2-moe-gqa-64": [
-        kind | {"target_modules": [*ATTENTION, "shared_expert.gate_proj", "shared_expert.down_proj"]}
-        for kind in KINDS
-    ],
-}
-
-
-def make_adapters(model: Path, root: Path, kinds: Sequence[dict[str, Any]]) -> dict[str, Path]:
-    return {f"a{i}": write_adapter(model, root / f"a{i}", i, **kind) for i, kind in enumerate(kinds)}
-
-
-def make_prompts(count: int, vocab_size: int, longest: int = NUM_TOKENS) -> list[list[int]]:
-    rng = np.random.default_rng(3)
-    return [
-        [int(t) for t in rng.integers(0, vocab_size, longest - longest * i // (count + 1))]
-        for i in range(count)
-    ]
 
 
 def make_llm(model: Path, **changes: Any) -> LLM:
@@ -94,15 +56,6 @@ def prompt_logprobs(
                 row[token] = entry.logprob
         found.append(rows)
     return found
-
-
-def assert_logits_agree(ours: NDArray[np.float64], theirs: torch.Tensor) -> None:
-    """Ours are log-probabilities: up to what a row has in common, they are logits."""
-    assert theirs.abs().max() > 5
-    expected = torch.log_softmax(theirs.double(), -1).numpy()[:-1]
-    difference = ours - expected
-    difference -= difference.mean(axis=1, keepdims=True)
-    assert np.abs(difference).max() <= FLOAT32_ERROR * max(1.0, float(theirs.abs().max()))
 
 
 def test_ten_adapters_and_none_in_one_batch(make_model: Callable[..., Path], tmp_path: Path) -> None:

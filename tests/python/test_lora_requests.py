@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -244,6 +246,44 @@ def test_an_adapter_of_another_model_is_refused_by_what_differs(
     gpt2 = write_adapter(make_model(CASES["gpt2-mha-64"]), tmp_path / "gpt2", 1)
     with pytest.raises(ValueError, match=r"'transformer.h.0.*' is no linear of this model"):
         demo.add_lora(LoRARequest("other", 0, gpt2))
+
+
+def test_a_request_is_refused_where_no_thread_can_be_started_to_read_its_adapter_again(
+    demo_model: Path,
+) -> None:
+    """In a process of its own, whose address space ends before a thread's stack does."""
+    script = f"""
+import resource
+from quire import LLM, LoRARequest, SamplingParams
+llm = LLM({str(demo_model)!r}, enable_lora=True, max_model_len=64, kv_cache_memory_bytes=1 << 24)
+adapters = [LoRARequest(name, 0, {str(DATA / "adapters")!r} + "/" + name) for name in ("sailor", "json")]
+for adapter in adapters:
+    llm.add_lora(adapter)  # there is room for one
+params = SamplingParams(max_tokens=2)
+llm.generate("a", params, use_tqdm=False)
+pages = int(open("/proc/self/statm").read().split()[0])
+resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (1 << 20), resource.RLIM_INFINITY))
+try:
+    llm.generate("a", params, lora_request=adapters[0], use_tqdm=False)
+except MemoryError as error:
+    print(error)
+resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+print(len(llm.generate("a", params, lora_request=adapters[0], use_tqdm=False)[0].outputs[0].token_ids))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    refused, answered = done.stdout.splitlines()
+    assert refused.startswith("no thread can be started that reads adapters again: ")
+    assert answered == "2"
+
+
+def test_kv_events_tell_whose_blocks_these_are(demo_model: Path) -> None:
+    llm = LLM(demo_model, dtype="float32", enable_lora=True, enable_kv_cache_events=True, max_model_len=64)
+    given = [LoRARequest("sailor", 7, TRAINED["sailor"]), None]
+    salted = SamplingParams(max_tokens=1)
+    llm.generate([list(range(5, 25))] * 2, salted, lora_request=given, cache_salt="mine", use_tqdm=False)
+    told = {(event.lora_id, event.lora_name, event.cache_salt) for event in llm.take_kv_events()}
+    assert told == {(7, "sailor", "mine"), (0, "", "mine")}
 
 
 def test_a_prefix_is_shared_within_an_adapter_only(demo_model: Path, tmp_path: Path) -> None:

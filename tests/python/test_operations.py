@@ -113,6 +113,8 @@ def test_kv_events_name_what_can_be_found(demo_model: Path) -> None:
     assert stored.kind == KVCacheEventKind.BLOCK_STORED
     assert stored.token_ids == prompt[:32]
     assert len(stored.block_hashes) == 2
+    assert (stored.lora_id, stored.lora_name, stored.cache_salt) == (0, "", "")
+    assert (stored.kv_cache_spec_kind, stored.kv_cache_spec_sliding_window) == ("full_attention", 0)
     assert llm.take_kv_events() == []
     llm.generate([[7] * 50], SamplingParams(max_tokens=1), use_tqdm=False)  # needs all four blocks
     removed = [

@@ -15,13 +15,12 @@ namespace {
 // In a row: an engine that answers nothing but errors is no engine, and whoever watches it should know.
 constexpr int32_t kMaxFailedSteps = 8;
 
-SchedulerConfig scheduler_config(const EngineConfig& config, int32_t max_model_len,
-                                 int32_t max_in_flight_steps) {
+SchedulerConfig scheduler_config(const EngineConfig& config, const Executor& executor) {
   SchedulerConfig scheduler;
   scheduler.max_num_seqs = config.max_num_seqs;
   scheduler.max_num_batched_tokens = config.max_num_batched_tokens;
-  scheduler.max_model_len = max_model_len;
-  scheduler.max_in_flight_steps = max_in_flight_steps;
+  scheduler.max_model_len = executor.model_info().max_model_len;
+  scheduler.max_in_flight_steps = executor.max_in_flight_steps();
   scheduler.policy = config.scheduling_policy;
   scheduler.enable_chunked_prefill = config.enable_chunked_prefill;
   scheduler.long_prefill_token_threshold = config.long_prefill_token_threshold;
@@ -32,6 +31,8 @@ SchedulerConfig scheduler_config(const EngineConfig& config, int32_t max_model_l
   scheduler.scheduler_reserve_full_isl = config.scheduler_reserve_full_isl;
   scheduler.watermark = config.watermark;
   scheduler.max_loras = config.enable_lora ? config.max_loras : 0;
+  // Behind a step in flight, one copy is over when it is needed.
+  if (executor.copies_loras()) scheduler.max_awaited_lora_loads = scheduler.max_in_flight_steps - 1;
   return scheduler;
 }
 
@@ -57,8 +58,7 @@ EngineCore::EngineCore(const EngineConfig& config, std::unique_ptr<Executor> exe
                        std::function<double()> clock)
     : clock_(std::move(clock)), executor_(std::move(executor)) {
   const ModelInfo& model = executor_->model_info();
-  const SchedulerConfig scheduler =
-      scheduler_config(config, model.max_model_len, executor_->max_in_flight_steps());
+  const SchedulerConfig scheduler = scheduler_config(config, *executor_);
   const auto specs = executor_->kv_cache_specs();
   int32_t largest_block = 0;
   for (const KVCacheSpec& spec : specs) largest_block = std::max(largest_block, spec.block_size);

@@ -121,6 +121,7 @@ struct EngineBase::Impl {
       child.lora_name = request.lora_name;
       child.lora_id = lora->id();
       child.lora_fingerprint = lora->fingerprint();
+      child.lora_int_id = lora->lora_int_id();
       child.lora_use = lora;
     }
     const std::vector<std::string>& stop = request.sampling_params.stop;

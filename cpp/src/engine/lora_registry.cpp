@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <system_error>
 #include <utility>
 
 #include "quire/error.h"
@@ -38,6 +39,7 @@ LoraRegistry::Use::~Use() {
 }
 
 LoraId LoraRegistry::Use::id() const { return adapter_->id; }
+int32_t LoraRegistry::Use::lora_int_id() const { return adapter_->info.lora_int_id; }
 const std::string& LoraRegistry::Use::fingerprint() const { return adapter_->fingerprint; }
 
 LoraRegistry::LoraRegistry(LoraLoader& loader, int32_t max_cpu_loras, bool takes_fingerprints)
@@ -270,16 +272,22 @@ bool LoraRegistry::is_loaded(const Use& use, std::function<void(const std::strin
   Adapter& adapter = *use.adapter_;
   if (adapter.place == Place::kInMemory) return true;
   if (is_closed_) throw ResourceExhausted("the engine has ended");
-  if (!thread_.joinable()) {
-    thread_ = std::thread([this] {
-      name_this_thread("quire-lora");
-      run();
-    });
-  }
+  if (!thread_.joinable()) start_thread();
   adapter.waiting.push_back({std::move(then), until});
   if (adapter.waiting.size() == 1) to_read_.push_back(use.adapter_);
   changed_.notify_all();
   return false;
+}
+
+void LoraRegistry::start_thread() {
+  try {
+    thread_ = std::thread([this] {
+      name_this_thread("quire-lora");
+      run();
+    });
+  } catch (const std::system_error& error) {
+    throw ResourceExhausted(str("no thread can be started that reads adapters again: ", error.what()));
+  }
 }
 
 // Room comes with the end of requests, but for what stays pinned.

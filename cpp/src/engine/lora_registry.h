@@ -52,6 +52,7 @@ class LoraRegistry {
     Use& operator=(const Use&) = delete;
 
     LoraId id() const;
+    int32_t lora_int_id() const;
     // Tells what has the name from what had it: its fingerprint, or else a number of this engine's, where the
     // first to have a name has none.
     const std::string& fingerprint() const;
@@ -123,6 +124,7 @@ class LoraRegistry {
   void forget(Adapter& adapter);
   // Without it: from the disk, where room was taken.
   void read(Adapter& adapter);
+  void start_thread();
   void run();
 
   LoraLoader& loader_;

@@ -59,6 +59,8 @@ class Executor {
   // steps to come: hand the same one back and nothing is allocated.
   virtual void collect(StepId step_id, ModelRunnerOutput& output) = 0;
 
+  // Whether adapters are copied to where they are computed with, which a step may have to wait for.
+  virtual bool copies_loras() const { return false; }
   // Null without enable_lora. As long as the executor.
   virtual LoraLoader* lora_loader() { return nullptr; }
 

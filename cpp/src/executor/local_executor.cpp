@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <condition_variable>
 #include <exception>
+#include <future>
 #include <limits>
 #include <map>
 #include <mutex>
@@ -163,6 +164,8 @@ class Unanimous {
   std::map<RequestId, size_t> num_ranks_;
 };
 
+constexpr size_t kMaxHashThreads = 8;
+
 class LocalExecutor final : public Executor, private LoraLoader {
  public:
   LocalExecutor(const EngineConfig& config, const Backend& backend)
@@ -218,6 +221,7 @@ class LocalExecutor final : public Executor, private LoraLoader {
       available = std::min(available, rank->worker().available_kv_cache_bytes());
     return available;
   }
+  bool copies_loras() const override { return has_loras_ && backend_.is_device(); }
   bool maps_kv_cache_on_demand() const override { return ranks_[0]->worker().maps_kv_cache_on_demand(); }
   void initialize_kv_cache(const KVCacheConfig& config) override {
     const auto worker = [this](int32_t rank) -> Worker& {
@@ -291,9 +295,17 @@ class LocalExecutor final : public Executor, private LoraLoader {
   LoadedLora load(LoraId id, const std::string& directory, bool with_fingerprint) override {
     const LoraAdapter adapter = LoraAdapter::open(directory);
     LoadedLora loaded{adapter.max_rank(), adapter.stamp(), ""};
+    // Beside the packing. A device's host has little else to do.
+    std::future<std::string> fingerprint;
+    if (with_fingerprint) {
+      const size_t num_threads = backend_.is_device() ? kMaxHashThreads : 1;
+      fingerprint = std::async(std::launch::async | std::launch::deferred,
+                               [&adapter, num_threads] { return adapter.fingerprint(num_threads); });
+    }
     try {
       for (auto& rank : ranks_) rank->worker().load_lora(id, adapter);
-      if (with_fingerprint) loaded.fingerprint = adapter.fingerprint();
+      if (with_fingerprint) loaded.fingerprint = fingerprint.get();
+      adapter.checkpoint().check_unchanged();  // or it may be some of this and some of that
     } catch (...) {
       unload(id);
       throw;

@@ -18,6 +18,8 @@ class GroupPolicy {
   }
 
   int32_t block_size() const { return block_size_; }
+  KVCacheKind kind() const { return kind_; }
+  int32_t sliding_window() const { return kind_ == KVCacheKind::kSlidingWindow ? window_ : 0; }
   bool keeps_everything() const { return window_ == kEverything; }
   bool is_state() const { return kind_ == KVCacheKind::kState; }
 

@@ -342,6 +342,19 @@ void KVCacheManager::publish_states() {
   held_states_.clear();
 }
 
+namespace {
+
+const char* name_of(KVCacheKind kind) {
+  switch (kind) {
+    case KVCacheKind::kSlidingWindow: return "sliding_window";
+    case KVCacheKind::kMlaLatent: return "mla_attention";
+    case KVCacheKind::kState: return "mamba";
+    default: return "full_attention";
+  }
+}
+
+}  // namespace
+
 void KVCacheManager::store_event(const Group& group, const Request& request, int32_t block) {
   const auto to_event = [](const BlockHash& hash) { return KVBlockHash{hash.high, hash.low}; };
   const BlockHash& parent = block == 0 ? request.root_hash() : hash_of(group, request, block - 1);
@@ -355,7 +368,11 @@ void KVCacheManager::store_event(const Group& group, const Request& request, int
     event.group = index;
     event.parent_block_hash = to_event(parent);
     event.block_size = block_size;
+    event.lora_id = request.lora_int_id();
     event.lora_name = request.lora_name();
+    event.cache_salt = request.cache_salt();
+    event.kv_cache_spec_kind = name_of(group.policy.kind());
+    event.kv_cache_spec_sliding_window = group.policy.sliding_window();
   }
   KVCacheEvent& event = events_.back();
   event.block_hashes.push_back(to_event(hash_of(group, request, block)));

@@ -24,7 +24,7 @@
 
 namespace quire {
 
-inline constexpr uint32_t kMessageVersion = 15;
+inline constexpr uint32_t kMessageVersion = 16;
 
 template <typename T>
 concept PlainField = std::is_arithmetic_v<T> || std::is_enum_v<T>;

@@ -43,7 +43,8 @@ void visit_fields(A& a, JsonText& json) {
 template <class A>
 void visit_fields(A& a, KVCacheEvent& event) {
   a(event.kind, event.group, event.block_hashes, event.parent_block_hash, event.token_ids, event.block_size,
-    event.lora_name);
+    event.lora_id, event.lora_name, event.cache_salt, event.kv_cache_spec_kind,
+    event.kv_cache_spec_sliding_window);
 }
 template <class A>
 void visit_fields(A& a, MultiModalFeature& feature) {
@@ -90,12 +91,13 @@ struct EngineCoreRequest {
   // When it has all its output it keeps its blocks until all forks of it have begun, or it is finished by
   // name.
   uint8_t awaits_forks = 0;
+  int32_t lora_int_id = 0;  // the caller's number of the adapter, for KV events
 
   template <class A>
   void fields(A& a) {
     a(request_id, prompt_token_ids, output_token_ids, sampling_params, seed, eos_token_ids,
       bad_words_token_ids, num_prompt_logprobs, priority, arrival_time, deadline, queue_deadline, user,
-      cache_salt, lora_name, lora_id, lora_fingerprint, mm_features, fork_of, awaits_forks);
+      cache_salt, lora_name, lora_id, lora_fingerprint, mm_features, fork_of, awaits_forks, lora_int_id);
   }
 };
 

@@ -19,7 +19,7 @@
 namespace quire {
 
 inline constexpr std::array<char, 8> kRecordingMagic = {'Q', 'U', 'I', 'R', 'E', 'R', 'E', 'C'};
-inline constexpr uint32_t kRecordingVersion = 7;
+inline constexpr uint32_t kRecordingVersion = 8;
 
 // The token that ends a replayed request.
 inline constexpr int32_t kRecordedStop = -1;

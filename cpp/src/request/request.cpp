@@ -61,6 +61,7 @@ Request::Request(EngineCoreRequest&& request, int32_t hash_block_size, const Has
       lora_name_(std::move(request.lora_name)),
       lora_fingerprint_(std::move(request.lora_fingerprint)),
       lora_id_(request.lora_id),
+      lora_int_id_(request.lora_int_id),
       lora_use_(std::move(request.lora_use)),
       cache_salt_(std::move(request.cache_salt)),
       user_(std::move(request.user)),

@@ -66,6 +66,8 @@ class Request {
   const std::string& lora_name() const { return lora_name_; }
   const std::string& lora_fingerprint() const { return lora_fingerprint_; }
   LoraId lora_id() const { return lora_id_; }  // 0: none
+  int32_t lora_int_id() const { return lora_int_id_; }
+  const std::shared_ptr<const void>& lora_use() const { return lora_use_; }
   // Whether its adapter has to stay in its slot.
   bool holds_lora() const { return holds_lora_; }
   void hold_lora(bool holds) { holds_lora_ = holds; }
@@ -278,6 +280,7 @@ class Request {
   std::vector<MultiModalFeature> mm_features_;
   std::string lora_name_, lora_fingerprint_;
   LoraId lora_id_;
+  int32_t lora_int_id_;
   std::shared_ptr<const void> lora_use_;
   std::string cache_salt_;
   std::string user_;

@@ -15,20 +15,38 @@ bool LoraManager::is_running(LoraId id) const {
 
 void LoraManager::begin(LoraId id) {
   QUIRE_CHECK(has_room(id), "no slot for adapter ", id);
+  place(id);
+  resume(id);
+}
+
+// Into the slot that was used least recently, unless it has one.
+void LoraManager::place(LoraId id) {
   if (!slot_by_id_.contains(id)) {
     auto oldest = slots_.end();
     for (auto slot = slots_.begin(); slot != slots_.end(); ++slot) {
-      if (slot->num_running == 0 && (oldest == slots_.end() || slot->last_used < oldest->last_used))
+      if (slot->num_running == 0 && !slot->is_coming &&
+          (oldest == slots_.end() || slot->last_used < oldest->last_used))
         oldest = slot;
     }
+    QUIRE_CHECK(oldest != slots_.end(), "no slot for adapter ", id);
     const auto index = static_cast<int32_t>(oldest - slots_.begin());
     slot_by_id_.erase(oldest->id);
     slot_by_id_.emplace(id, index);
     oldest->id = id;
     loads_.push_back({.lora_id = id, .slot = index});
   }
-  resume(id);
   slot_of(id).last_used = ++num_uses_;
+}
+
+bool LoraManager::bring(LoraId id) {
+  if (is_running(id)) return true;
+  const bool is_there = slot_by_id_.contains(id);
+  if (is_there && slot_of(id).is_coming) return true;
+  if (!is_there && num_coming_ == num_idle_) return false;
+  place(id);
+  slot_of(id).is_coming = true;
+  ++num_coming_;
+  return true;
 }
 
 void LoraManager::end(LoraId id) {
@@ -41,6 +59,9 @@ void LoraManager::end(LoraId id) {
 void LoraManager::take_loads(std::vector<LoraLoad>& out) {
   out.clear();
   out.swap(loads_);
+  if (num_coming_ == 0) return;
+  for (Slot& slot : slots_) slot.is_coming = false;
+  num_coming_ = 0;
 }
 
 void LoraManager::save(LoraSlotsSnapshot& out) const {

@@ -18,12 +18,18 @@ class LoraManager {
 
   // Whether a request with this adapter may begin to run: it has a slot, or there is one to be had.
   bool has_room(LoraId id) const { return num_idle_ > 0 || is_running(id); }
+  bool has_slot(LoraId id) const { return slot_by_id_.contains(id); }
   // A request with it begins to run; there is room. What the workers must do is kept for take_loads.
   void begin(LoraId id);
   // It runs no more.
   void end(LoraId id);
+  // A request with it is going to run: it gets a slot, or keeps the one that it has, until take_loads.
+  // Returns false, and changes nothing, when those of running requests and of others that come have all
+  // slots.
+  bool bring(LoraId id);
   // What has to be done before the next step, in order. `out` is overwritten.
   void take_loads(std::vector<LoraLoad>& out);
+  int32_t num_loads() const { return static_cast<int32_t>(loads_.size()); }
 
   int32_t max_loras() const { return static_cast<int32_t>(slots_.size()); }
   // With running requests.
@@ -41,12 +47,15 @@ class LoraManager {
     LoraId id = 0;  // 0: nothing lies there
     int32_t num_running = 0;
     uint64_t last_used = 0;
+    bool is_coming = false;  // by `bring`; not running
   };
+  void place(LoraId id);
   Slot& slot_of(LoraId id) { return slots_[static_cast<size_t>(slot_by_id_.at(id))]; }
 
   std::vector<Slot> slots_;
   std::unordered_map<LoraId, int32_t> slot_by_id_;
-  int32_t num_idle_;  // slots without running requests
+  int32_t num_idle_;        // slots without running requests
+  int32_t num_coming_ = 0;  // of these
   uint64_t num_uses_ = 0;
   std::vector<LoraLoad> loads_;
 };

@@ -15,7 +15,8 @@ void visit_fields(A& a, SchedulerConfig& c) {
     c.enable_chunked_prefill, c.long_prefill_token_threshold, c.max_num_partial_prefills,
     c.max_long_partial_prefills, c.enable_prefix_caching, c.enable_kv_cache_events,
     c.scheduler_reserve_full_isl, c.watermark, c.num_lookahead_tokens, c.max_num_encoder_input_tokens,
-    c.encoder_cache_size, c.disable_chunked_mm_input, c.kv_load_failure_policy, c.max_loras);
+    c.encoder_cache_size, c.disable_chunked_mm_input, c.kv_load_failure_policy, c.max_loras,
+    c.max_awaited_lora_loads);
 }
 
 struct RecordingHeader {

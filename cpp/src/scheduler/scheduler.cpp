@@ -5,15 +5,6 @@
 #include "util/check.h"
 
 namespace quire {
-namespace {
-
-// So many others begin at most before a request whose adapter has no slot: then none does until it has run.
-constexpr int32_t kMaxOvertakenForLora = 128;
-// So many are passed over in one step.
-constexpr int32_t kMaxPassedOverForLora = 128;
-
-}  // namespace
-
 // Whether steps in flight sample all that it may still have.
 bool Scheduler::is_all_in_flight(const Request& request) const {
   const int32_t num_coming = request.num_output_placeholders();
@@ -163,9 +154,7 @@ void Scheduler::schedule_waiting(SchedulerOutput& out) {
     if (!request || request->num_output_placeholders() > 0) break;
     const Admission admission = admit(*request, out);
     if (admission == Admission::kStop) break;
-    if (admission != Admission::kAdmitted || !first_without_lora_) continue;
-    first_without_lora_->overtake();
-    if (first_without_lora_->num_overtaken() >= kMaxOvertakenForLora) break;
+    if (admission == Admission::kAdmitted && first_without_lora_ && !overtake_for_lora()) break;
   }
   for (Request* request : asked_later_) waiting_->put_back(*request);
   // Nothing runs, and nothing is on its way: what the first in the queue lacks is held by others that wait.
@@ -191,21 +180,12 @@ bool Scheduler::give_back_youngest_load() {
   return youngest != nullptr;
 }
 
-// The request is passed over while the adapters of running ones have all slots: those behind it may begin
-// that need none, or one of these. Not for ever, and nobody looks through a long queue in each step.
-Scheduler::Admission Scheduler::wait_for_lora(Request& request) {
-  if (!first_without_lora_) first_without_lora_ = &request;
-  if (first_without_lora_->num_overtaken() >= kMaxOvertakenForLora ||
-      ++num_without_lora_ > kMaxPassedOverForLora) {
-    return Admission::kStop;
-  }
-  waiting_->set_aside(request);
-  asked_later_.push_back(&request);
-  return Admission::kWaitsElsewhere;
-}
-
 Scheduler::Admission Scheduler::admit(Request& request, SchedulerOutput& out) {
   if (request.lora_id() != 0 && !loras_.has_room(request.lora_id())) return wait_for_lora(request);
+  if (begins_when_its_lora_is_there(request)) {
+    bring_loras_of_next_step(request);
+    return Admission::kStop;
+  }
   int32_t num_external = 0;
   const int32_t own_computed = request.num_computed_tokens();
   const Request* parent = find_parent(request);
@@ -426,6 +406,7 @@ bool Scheduler::finish_schedule(SchedulerOutput& out) {
   InFlightStep& step = in_flight_.push();
   step.step_id = next_step_id_++;
   step.requests.assign(scheduled_.begin(), scheduled_.end());
+  step.lora_uses.swap(lora_uses_);
   step.lent_bytes = lent_bytes;
   ++stats_.num_steps;
   stats_.num_scheduled_tokens += static_cast<uint64_t>(out.total_num_scheduled_tokens);

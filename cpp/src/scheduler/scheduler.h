@@ -139,6 +139,7 @@ class Scheduler {
   struct InFlightStep {
     StepId step_id = 0;
     std::vector<Request*> requests;
+    std::vector<std::shared_ptr<const void>> lora_uses;  // of requests whose adapters it may bring
     int64_t lent_bytes = 0;
   };
   enum class Admission { kAdmitted, kWaitsElsewhere, kStop };
@@ -147,7 +148,6 @@ class Scheduler {
   void schedule_running(SchedulerOutput& out);
   void schedule_waiting(SchedulerOutput& out);
   Admission admit(Request& request, SchedulerOutput& out);
-  Admission wait_for_lora(Request& request);
   bool load_remote(Request& request, int32_t num_external_tokens);
   void tell_connector_of_blocks(const Request& request, int32_t num_external_tokens);
   bool give_back_youngest_load();
@@ -161,6 +161,15 @@ class Scheduler {
   void unschedule(Request& request, SchedulerOutput& out);
   void schedule_request(Request& request, int32_t num_new_tokens, bool was_waiting, SchedulerOutput& out);
   bool finish_schedule(SchedulerOutput& out);
+
+  // scheduler_loras.cpp: adapters. A slot is the request's from before its first step until all that it may
+  // compute is under way, or it runs no more.
+  void begin_lora(Request& request);
+  void end_lora(Request& request);
+  Admission wait_for_lora(Request& request);
+  bool overtake_for_lora();
+  bool begins_when_its_lora_is_there(const Request& request) const;
+  void bring_loras_of_next_step(Request& first);
 
   // scheduler_update.cpp: results.
   void take_result(Request& request, const ScheduledRequest& scheduled, const RequestResult& result,
@@ -181,10 +190,6 @@ class Scheduler {
   void finish(Request& request, RequestStatus status);
   void report_finish(Request& request, RequestStatus status, std::string error, EngineCoreOutputs& outputs);
   void start_over(Request& queued);
-  // The adapter's slot is the request's from before its first step until all that it may compute is under
-  // way, or it runs no more.
-  void begin_lora(Request& request);
-  void end_lora(Request& request);
   // A request that awaits forks has all its output.
   void stay(Request& request);
   // That one while its blocks are there; null when `fork` is no fork.
@@ -241,10 +246,11 @@ class Scheduler {
   const std::vector<int32_t> padding_drafts_;
   std::vector<int32_t> encoder_inputs_;  // that the request at hand needs computed
   ComputedBlocks computed_;
-  std::vector<Request*>
-      asked_later_;  // the connector does not know yet, or no slot is to be had for its adapter
+  // The connector does not know yet, no slot is to be had for the adapter, or that is only coming.
+  std::vector<Request*> asked_later_;
   Request* first_without_lora_ = nullptr;  // of the latter; null: none
   int32_t num_without_lora_ = 0;
+  std::vector<std::shared_ptr<const void>> lora_uses_;
   std::vector<KVConnectorScheduled> connector_scheduled_;
   std::vector<KVBlockHash> connector_hashes_;
   std::vector<std::span<const int32_t>> connector_blocks_;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <string>
 
@@ -42,6 +43,9 @@ struct SchedulerConfig {
   bool disable_chunked_mm_input = false;     // a multimodal input is computed in one step or waits
 
   int32_t max_loras = 0;  // adapters of running requests
+  // That a step brings and computes with, and so may wait for. With others, requests begin a step later, in
+  // which their adapters are there; with no other work in a step, one request begins all the same.
+  int32_t max_awaited_lora_loads = std::numeric_limits<int32_t>::max();
 
   enum class KVLoadFailure { kRecompute, kFail };
   KVLoadFailure kv_load_failure_policy = KVLoadFailure::kRecompute;

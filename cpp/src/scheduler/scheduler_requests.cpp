@@ -194,18 +194,6 @@ void Scheduler::finish(Request& request, RequestStatus status) {
   }
 }
 
-void Scheduler::begin_lora(Request& request) {
-  if (request.lora_id() == 0 || request.holds_lora()) return;
-  loras_.begin(request.lora_id());
-  request.hold_lora(true);
-}
-
-void Scheduler::end_lora(Request& request) {
-  if (!request.holds_lora()) return;
-  loras_.end(request.lora_id());
-  request.hold_lora(false);
-}
-
 void Scheduler::stay(Request& request) {
   if (request.is_running()) {
     running_has_left_ = true;
@@ -330,20 +318,6 @@ SchedulerStats Scheduler::stats() const {
   stats.time_per_step = step_time_model_.time_per_step();
   stats.time_per_token = step_time_model_.time_per_token();
   return stats;
-}
-
-void Scheduler::count_running_loras(std::vector<RunningLora>& out) const {
-  out.clear();
-  if (loras_.max_loras() == 0) return;  // there are no adapters, and nothing to look for
-  for (const Request* request : running_) {
-    if (request->lora_id() == 0 || !request->is_running()) continue;
-    const auto found = std::ranges::find(out, request->lora_id(), &RunningLora::lora_id);
-    if (found == out.end()) {
-      out.push_back({request->lora_id(), 1});
-    } else {
-      ++found->num_reqs;
-    }
-  }
 }
 
 namespace {

@@ -26,6 +26,7 @@ void Scheduler::update_from_output(const SchedulerOutput& scheduler_output, cons
       take_result(request, scheduler_output.scheduled_reqs[i], result.results[i], result, outputs);
     }
   }
+  step.lora_uses.clear();
   in_flight_.pop();
   finish_forked();
   drop_finished();

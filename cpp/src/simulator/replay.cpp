@@ -171,8 +171,8 @@ class Replay {
         !within(config.max_in_flight_steps, 1) || !within(config.long_prefill_token_threshold, 0) ||
         !within(config.max_num_partial_prefills, 0) || !within(config.max_long_partial_prefills, 0) ||
         !within(config.num_lookahead_tokens, 0) || !within(config.num_padding_drafts, 0) ||
-        !within(config.max_num_encoder_input_tokens, 0) || !within(config.encoder_cache_size, 0) ||
-        !(config.watermark >= 0 && config.watermark < 1)) {
+        config.max_awaited_lora_loads < 0 || !within(config.max_num_encoder_input_tokens, 0) ||
+        !within(config.encoder_cache_size, 0) || !(config.watermark >= 0 && config.watermark < 1)) {
       damaged(event.offset, "a configuration that no engine has");
     }
     if (config.max_loras < 0 || snapshot.loras.ids.size() != static_cast<size_t>(config.max_loras))

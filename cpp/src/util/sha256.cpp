@@ -100,8 +100,22 @@ void Sha256::add_byte(uint8_t byte) {
   if (++num_bytes_ % 64 == 0) sha256_compress(state_, block_);
 }
 
+void Sha256::add_block(const uint8_t* bytes) {
+  Sha256Block block;
+  for (uint32_t& word : block) {
+    word = uint32_t{bytes[0]} << 24 | uint32_t{bytes[1]} << 16 | uint32_t{bytes[2]} << 8 | bytes[3];
+    bytes += 4;
+  }
+  num_bytes_ += 64;
+  sha256_compress(state_, block);
+}
+
 Sha256& Sha256::add(std::span<const std::byte> bytes) {
-  for (const std::byte byte : bytes) add_byte(static_cast<uint8_t>(byte));
+  const auto* next = reinterpret_cast<const uint8_t*>(bytes.data());
+  const uint8_t* const end = next + bytes.size();
+  while (next != end && num_bytes_ % 64 != 0) add_byte(*next++);
+  for (; end - next >= 64; next += 64) add_block(next);
+  while (next != end) add_byte(*next++);
   return *this;
 }
 

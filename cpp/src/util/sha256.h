@@ -31,6 +31,7 @@ class Sha256 {
 
  private:
   void add_byte(uint8_t byte);
+  void add_block(const uint8_t* bytes);
 
   Sha256State state_{0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
                      0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};

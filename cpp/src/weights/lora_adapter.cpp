@@ -16,6 +16,7 @@
 #include "formats/json.h"
 #include "formats/json_tree.h"
 #include "quire/error.h"
+#include "util/for_each_on_threads.h"
 #include "util/sha256.h"
 #include "util/str.h"
 #include "util/utf8.h"
@@ -335,15 +336,21 @@ std::string hash_text(const std::string& text) {
 
 }  // namespace
 
-std::string LoraAdapter::fingerprint() const {
-  Sha256 hash;
-  for (const LoraAdapterModule& module : modules_) {
+std::string LoraAdapter::fingerprint(size_t num_threads) const {
+  // Each module by itself, and then these.
+  std::vector<Sha256State> hashes(modules_.size());
+  for_each_on_threads(modules_.size(), num_threads, [&](size_t i) {
+    const LoraAdapterModule& module = modules_[i];
+    Sha256 hash;
     hash.add_field(module.name);
     hash.add(std::as_bytes(std::span(&module.scale, 1)));
     if (module.num_experts > 0) add_number(hash, module.num_experts);
     add_values(hash, checkpoint_, module.a);
     add_values(hash, checkpoint_, module.b);
-  }
+    hashes[i] = hash.finish();
+  });
+  Sha256 hash;
+  for (const Sha256State& module : hashes) hash.add(std::as_bytes(std::span(module)));
   std::string text;
   constexpr const char* kDigits = "0123456789abcdef";
   for (const uint32_t word : hash.finish())

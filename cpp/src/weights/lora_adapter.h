@@ -1,6 +1,7 @@
 // A LoRA adapter of a model, as PEFT (huggingface/peft) saves it.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -47,8 +48,8 @@ class LoraAdapter {
   // The same as long as nobody has changed the config or written the tensors' file.
   const std::string& stamp() const { return stamp_; }
   // What it computes, as text: the same for the same modules, scales and values, wherever they lie. Reads all
-  // of it, and throws as Checkpoint::read.
-  std::string fingerprint() const;
+  // of it, on so many threads, and throws as Checkpoint::read.
+  std::string fingerprint(size_t num_threads) const;
 
  private:
   explicit LoraAdapter(Checkpoint checkpoint) : checkpoint_(std::move(checkpoint)) {}

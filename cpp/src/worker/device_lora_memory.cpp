@@ -29,9 +29,11 @@ class DeviceLoraMemory final : public LoraMemory {
         places_(targets, dtype, arena),
         copies_(make_stream(runtime)),
         entries_(make_pinned(runtime, places_.slots.size() * entries_bytes())) {
-    for (size_t slot = 0; slot < places_.slots.size(); ++slot) slots_.push_back({{}, make_event(runtime), 0});
+    for (size_t slot = 0; slot < places_.slots.size(); ++slot) slots_.push_back({{}, make_event(runtime)});
     for (DeviceEvent& event : steps_) event = make_event(runtime);
     check(runtime.fill(places_.table, 0, places_.slots.size() * entries_bytes(), stream), "clearing slots");
+    // Copies do not wait for that stream.
+    check(runtime.synchronize_stream(stream), "clearing slots");
   }
   // Copies read what goes now.
   ~DeviceLoraMemory() override { runtime_.synchronize_stream(copies_.get()); }
@@ -39,7 +41,7 @@ class DeviceLoraMemory final : public LoraMemory {
   void bring(int32_t slot, std::shared_ptr<const LoraWeights> weights) override {
     const auto index = static_cast<size_t>(slot);
     Slot& to = slots_[index];
-    // What came there before has long come: but what it is copied from is about to change.
+    // What came there before has most likely come: but what it is copied from is about to change.
     if (to.weights) check(runtime_.synchronize_event(to.is_there.get()), "waiting for an adapter");
     to.weights = std::move(weights);
     LoraSlot* entries = static_cast<LoraSlot*>(entries_.get()) + index * num_targets_;
@@ -53,7 +55,17 @@ class DeviceLoraMemory final : public LoraMemory {
     copy(places_.slots[index], to.weights->data(), to.weights->bytes());
     copy(places_.table + index * num_targets_, entries, entries_bytes());
     check(runtime_.record_event(to.is_there.get(), copies_.get()), "bringing an adapter");
-    check(runtime_.wait_event(to.is_there.get(), stream_), "bringing an adapter");
+    to.is_awaited = false;
+  }
+
+  void begin_step(std::span<const LoraSegment> segments) override {
+    for (const LoraSegment& segment : segments) {
+      if (segment.slot < 0) continue;
+      Slot& slot = slots_[static_cast<size_t>(segment.slot)];
+      if (!slot.is_awaited)
+        check(runtime_.wait_event(slot.is_there.get(), stream_), "waiting for an adapter");
+      slot.is_awaited = true;
+    }
   }
 
   void end_step(std::span<const LoraSegment> segments) override {
@@ -69,6 +81,7 @@ class DeviceLoraMemory final : public LoraMemory {
   struct Slot {
     std::shared_ptr<const LoraWeights> weights;  // which are copied, or were
     DeviceEvent is_there;
+    bool is_awaited = true;  // by the stream of the steps
     uint64_t last_step = 0;  // that read it; steps are counted from 1
   };
   // A step's event stands for those before it too.

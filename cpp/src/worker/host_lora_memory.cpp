@@ -19,6 +19,7 @@ class HostLoraMemory final : public LoraMemory {
     for (size_t target = 0; target < num_targets_; ++target)
       table_[index * num_targets_ + target] = weights_[index]->at(target);
   }
+  void begin_step(std::span<const LoraSegment>) override {}
   void end_step(std::span<const LoraSegment>) override {}
   const LoraSlot* table() const override { return table_.data(); }
 

@@ -20,6 +20,9 @@ class LoraMemory {
   // Every step that is enqueued from now on finds this adapter in the slot; those that were go on with what
   // lay there.
   virtual void bring(int32_t slot, std::shared_ptr<const LoraWeights> weights) = 0;
+  // Before anything of a step that reads these slots is enqueued: it waits for what is still on its way
+  // there.
+  virtual void begin_step(std::span<const LoraSegment> segments) = 0;
   // When all of a step that reads these slots was enqueued.
   virtual void end_step(std::span<const LoraSegment> segments) = 0;
   // [max_loras, targets] in the kernels' memory, at an address that stays.

@@ -77,6 +77,7 @@ LoraRows LoraSlots::prepare(InputBatch& batch, std::span<const int32_t> num_sche
       }
     }
   }
+  memory_->begin_step(segments_);
   return {rows_, segments_, num_with_adapter, token_slots_};
 }
 

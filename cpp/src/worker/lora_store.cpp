@@ -1,17 +1,15 @@
 #include "worker/lora_store.h"
 
 #include <algorithm>
-#include <atomic>
 #include <charconv>
 #include <cstring>
-#include <exception>
 #include <mutex>
 #include <string_view>
-#include <system_error>
 #include <thread>
 #include <utility>
 
 #include "util/check.h"
+#include "util/for_each_on_threads.h"
 #include "weights/convert.h"
 
 namespace quire {
@@ -272,31 +270,6 @@ class Packer {
   std::vector<std::vector<Modules>> found_;  // by target and module; empty: none
 };
 
-// On so many threads of its own: a device's host has little else to do.
-template <typename Task>
-void for_each(size_t count, size_t num_threads, const Task& task) {
-  std::atomic<size_t> next{0};
-  std::exception_ptr error;
-  std::mutex mutex;
-  const auto work = [&] {
-    try {
-      for (size_t i = next++; i < count; i = next++) task(i);
-    } catch (...) {
-      const std::lock_guard lock(mutex);
-      if (!error) error = std::current_exception();
-      next = count;
-    }
-  };
-  std::vector<std::jthread> threads;
-  try {
-    while (threads.size() + 1 < std::min(num_threads, count)) threads.emplace_back(work);
-  } catch (const std::system_error&) {  // those that there are do it
-  }
-  work();
-  threads.clear();
-  if (error) std::rethrow_exception(error);
-}
-
 constexpr size_t kMaxLoadThreads = 8;
 
 }  // namespace
@@ -317,7 +290,8 @@ LoraWeights::LoraWeights(const LoraAdapter& adapter, const LoraTargets& targets,
     changes_experts_ |= targets.all()[t].num_experts > 0 && slots_[t].a != nullptr;
   const size_t num_threads =
       runtime != nullptr ? std::min<size_t>(kMaxLoadThreads, std::thread::hardware_concurrency() / 2) : 1;
-  for_each(slots_.size(), num_threads, [&](size_t target) { packer.pack(target, slots_[target]); });
+  for_each_on_threads(slots_.size(), num_threads,
+                      [&](size_t target) { packer.pack(target, slots_[target]); });
 }
 
 void LoraStore::load(LoraId id, const LoraAdapter& adapter) {

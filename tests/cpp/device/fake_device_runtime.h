@@ -288,6 +288,14 @@ class FakeDeviceRuntime {
       if (event.stream != nullptr) wait(*event.stream, event.at);
       return 0;
     };
+    table.wait_event = [](void* handle, void* stream_handle) {
+      const std::lock_guard lock(mutex());
+      const Event event = *static_cast<Event*>(handle);
+      push(*static_cast<Stream*>(stream_handle), [event] {
+        if (event.stream != nullptr) run(*event.stream, event.at);
+      });
+      return 0;
+    };
     table.query_event = [](void* handle, bool* done) {
       const std::lock_guard lock(mutex());
       hurry();

@@ -73,6 +73,7 @@ struct Mix {
   int num_drafts = 0;
   int64_t recorder_bytes = 16 << 20;
   int32_t max_loras = 0;  // of seven
+  bool has_lora_copies = false;
 };
 void PrintTo(const Mix& mix, std::ostream* out) { *out << mix.name; }
 
@@ -114,8 +115,10 @@ TEST_P(RandomOperationsTest, OutputsAreRightEveryBlockComesBackAndTheRecordingRe
   config.max_loras = std::max(mix.max_loras, 1);
   config.flight_recorder_minutes = 1e6;
   constexpr int32_t kMaxModelLen = 200;
-  Harness harness(
-      config, std::make_unique<ShadowExecutor>(mix.layers, kMaxModelLen, mix.max_in_flight, mix.num_drafts));
+  auto executor =
+      std::make_unique<ShadowExecutor>(mix.layers, kMaxModelLen, mix.max_in_flight, mix.num_drafts);
+  executor->has_lora_copies = mix.has_lora_copies;
+  Harness harness(config, std::move(executor));
   std::mt19937 rng(7);
   const auto uniform = [&](int32_t low, int32_t high) {
     return std::uniform_int_distribution<int32_t>(low, high)(rng);
@@ -256,6 +259,9 @@ std::vector<Mix> mixes() {
       {"loras_in_flight", 3, "priority", true, 24, {full}, 3, kSmall, 1},
       {"loras_cache_aware", 2, "cache_aware", true, 0, {full}, 0, kSmall, 3},
       {"loras_fair", 2, "fair", true, 24, {full, window}, 0, kSmall, 2},
+      {"copied_loras", 1, "fcfs", true, 0, {full}, 0, kSmall, 3, true},
+      {"copied_loras_in_flight", 2, "fcfs", true, 0, {full}, 0, kSmall, 4, true},
+      {"copied_loras_cache_aware", 2, "cache_aware", true, 24, {full}, 0, kSmall, 2, true},
   };
 }
 
@@ -274,6 +280,29 @@ TEST(EngineCoreTest, LongPromptsAreComputedInChunks) {
   harness.run();
   EXPECT_EQ(harness.produced[1], shadow_output(std::vector<int32_t>(100, 5), 3, true));
   EXPECT_EQ(harness.finished[1], FinishReason::kLength);
+}
+
+TEST(EngineCoreTest, NoStepWaitsForAnAdapterThatComesWhileOthersCompute) {
+  for (const int max_in_flight : {1, 2}) {
+    EngineConfig config = small_config(/*usable_blocks=*/14);
+    config.enable_lora = true;
+    config.max_loras = 3;
+    auto executor = std::make_unique<ShadowExecutor>(kBlockSize, /*max_model_len=*/200, max_in_flight);
+    executor->has_lora_copies = true;
+    Harness harness(config, std::move(executor));
+    for (RequestId id = 1; id <= 3; ++id) {
+      auto request = make_request(id, {1, 2, 3}, /*max_tokens=*/8);
+      request.lora_id = static_cast<LoraId>(id);
+      harness.core->add_request(std::move(request));
+    }
+    // The first one would be alone in its step, and waits; the others do not.
+    for (int i = 0; i < max_in_flight; ++i) harness.step();
+    EXPECT_EQ(harness.produced.size(), 1U);
+    harness.step();
+    EXPECT_EQ(harness.produced.size(), 3U);
+    harness.run();
+    for (RequestId id = 1; id <= 3; ++id) EXPECT_EQ(harness.produced[id], shadow_output({1, 2, 3}, 8, true));
+  }
 }
 
 TEST(EngineCoreTest, AnAbortFreesItsBlocksAtOnceEvenInFlight) {

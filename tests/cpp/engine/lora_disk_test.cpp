@@ -1,8 +1,11 @@
 // What becomes of an adapter's files while an engine has it: read again, they are not what they were.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <filesystem>
 #include <optional>
+#include <system_error>
+#include <thread>
 
 #include "engine/lora_engine_rig.h"
 #include "engine/tiny_lora_model.h"
@@ -79,6 +82,32 @@ class LoraDiskTest : public testing::TestWithParam<bool> {
 };
 INSTANTIATE_TEST_SUITE_P(Scheduling, LoraDiskTest, testing::Bool(),
                          [](const auto& info) { return info.param ? "async" : "sync"; });
+
+// What was read of it may be of before and of after.
+TEST_P(LoraDiskTest, AFileThatIsWrittenWhileItIsRead) {
+  std::atomic<bool> stops = false;
+  std::thread writer([&] {
+    for (int i = 1; !stops; ++i) {
+      std::error_code gone;
+      fs::last_write_time(tensors(), fs::file_time_type(std::chrono::seconds(i)), gone);
+    }
+  });
+  std::string error;
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (error.empty() && std::chrono::steady_clock::now() < until) {
+    engine->remove_lora("mine");
+    try {
+      engine->add_lora({"mine", 0, mine()});
+    } catch (const InvalidArgument& refused) {
+      error = refused.what();
+    }
+  }
+  stops = true;
+  writer.join();
+  EXPECT_NE(error.find("was written while it was read"), std::string::npos) << error;
+  engine->add_lora({"mine", 0, mine()});
+  EXPECT_EQ(answer("mine").token_ids, alone());
+}
 
 TEST_P(LoraDiskTest, AFileThatIsCutOff) {
   for (const uintmax_t size : {fs::file_size(tensors()) - 4, uintmax_t{100}, uintmax_t{0}}) {

@@ -103,6 +103,7 @@ class ShadowExecutor : public Executor {
     for (const KVCacheGroup& group : config.groups) groups_.emplace_back(group);
   }
   int32_t max_in_flight_steps() const override { return max_in_flight_steps_; }
+  bool copies_loras() const override { return has_lora_copies; }
 
   // Computes at once; the result waits until it is collected.
   void launch(const SchedulerOutput& scheduler_output) override {
@@ -149,6 +150,7 @@ class ShadowExecutor : public Executor {
     EXPECT_EQ(output.step_id, step_id);
   }
 
+  bool has_lora_copies = false;    // said before an engine is made with it
   uint64_t fail_step = 0;          // the first step that fails as a whole; 0: none
   uint64_t num_failing_steps = 1;  // steps that fail, from fail_step on
   RequestId failing_request = 0;   // has an error instead of what it samples

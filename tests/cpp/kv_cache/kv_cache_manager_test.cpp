@@ -358,6 +358,8 @@ TEST(KVCacheManagerTest, EventsTellARouterWhatIsCached) {
   ASSERT_EQ(events[0].block_hashes.size(), 2U);
   const KVBlockHash root{a.root_hash().high, a.root_hash().low};
   EXPECT_EQ(events[0].parent_block_hash, root);
+  EXPECT_EQ(events[0].kv_cache_spec_kind, "full_attention");
+  EXPECT_EQ(events[0].kv_cache_spec_sliding_window, 0);
   const auto hashes = events[0].block_hashes;
 
   manager.free(a);

@@ -119,7 +119,8 @@ TEST(ArchiveTest, EveryMessageRoundTrips) {
   outputs.outputs.push_back({1, 0, 2, {{{2, -1.0F, 2}}}, FinishReason::kStop, 3, 16, 0.5, ""});
   outputs.token_ids = {2, 3};
   outputs.prompt_logprobs = {{0, {{}, {{4, -2.0F, 7}}}}};
-  outputs.kv_events.push_back({KVCacheEventKind::kBlockStored, 1, {{1, 2}}, {3, 4}, {5, 6}, 2, "lora"});
+  outputs.kv_events.push_back(
+      {KVCacheEventKind::kBlockStored, 1, {{1, 2}}, {3, 4}, {5, 6}, 2, 9, "lora", "salt", "mamba", 8});
   outputs.scheduler_stats.num_steps = 9;
   outputs.running_loras = {{7, 2}};
   outputs.engine_error = "gone";

@@ -79,6 +79,22 @@ TEST(LoraManagerTest, TheAdapterThatBeganLongestAgoGoesOfThoseThatDoNotRun) {
   EXPECT_TRUE(manager.is_running(8));
 }
 
+TEST(LoraManagerTest, WhatComesForALaterStepKeepsItsSlotUntilThisOneIsSent) {
+  LoraManager manager(3);
+  manager.begin(7);
+  run(manager, 8);
+  EXPECT_TRUE(manager.bring(7));  // which it has
+  EXPECT_TRUE(manager.bring(8));  // which lies there
+  EXPECT_TRUE(manager.bring(9));
+  EXPECT_FALSE(manager.bring(10));
+  EXPECT_TRUE(manager.has_slot(9));
+  EXPECT_FALSE(manager.has_slot(10));
+  EXPECT_EQ(manager.num_running(), 1);
+  EXPECT_EQ(loads_of(manager), (Loads{{7, 0}, {8, 1}, {9, 2}}));
+  EXPECT_TRUE(manager.bring(10));
+  EXPECT_EQ(loads_of(manager), (Loads{{10, 1}}));  // for 8 came first
+}
+
 TEST(LoraManagerTest, WhatDoesNotRunCannotEnd) {
   LoraManager manager(1);
   EXPECT_THROW(manager.end(7), InternalError);

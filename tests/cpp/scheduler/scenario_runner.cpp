@@ -158,6 +158,7 @@ void ScenarioRunner::make_engine(const ScenarioLine& line) {
   config.encoder_cache_size = number("encoder_cache_size", 0);
   config.disable_chunked_mm_input = number("disable_chunked_mm_input", 0) != 0;
   config.max_loras = number("max_loras", 0);
+  config.max_awaited_lora_loads = number("max_awaited_lora_loads", config.max_awaited_lora_loads);
   if (line.text("kv_load_failure_policy") == "fail")
     config.kv_load_failure_policy = SchedulerConfig::KVLoadFailure::kFail;
 

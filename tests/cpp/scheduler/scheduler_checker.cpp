@@ -83,8 +83,8 @@ std::string SchedulerChecker::describe() const {
           " isl=", c.scheduler_reserve_full_isl, " watermark=", c.watermark,
           " lookahead=", c.num_lookahead_tokens, " drafts=", num_drafts_, " padding=", c.num_padding_drafts,
           " encoder=", c.max_num_encoder_input_tokens, "/", c.encoder_cache_size, "/",
-          c.disable_chunked_mm_input, " loras=", c.max_loras, " connector=", connector_ != nullptr,
-          " blocks=", num_free_at_start_, " groups=", policies_.size());
+          c.disable_chunked_mm_input, " loras=", c.max_loras, " awaited_loads=", c.max_awaited_lora_loads,
+          " connector=", connector_ != nullptr, " blocks=", num_free_at_start_, " groups=", policies_.size());
   for (const auto& [id, model] : live_) {
     const Request& r = *scheduler_->find_request(id);
     text += str("\n  ", id, " ", status_name(r.status()), " tokens=", r.num_tokens(),
@@ -152,6 +152,7 @@ void SchedulerChecker::make_scheduler() {
     config_.num_padding_drafts = 0;
   }
   if (choose_(3) == 0) config_.max_loras = pick({1, 2, 4});
+  if (choose_(2) == 0) config_.max_awaited_lora_loads = pick({0, 1});
   lora_slots_.resize(static_cast<size_t>(config_.max_loras));
   for (const KVCacheGroup& group : kv_cache.groups) policies_.emplace_back(group.spec);
   scheduler_ = std::make_unique<Scheduler>(config_, kv_cache, std::move(parts));

@@ -132,8 +132,21 @@ void SchedulerChecker::check_loras(const SchedulerOutput& scheduler_output) {
             " is scheduled without its adapter ", id);
     used.insert(id);
   }
-  for (const LoraLoad& load : scheduler_output.lora_loads)
-    require(used.contains(load.lora_id), "adapter ", load.lora_id, " is loaded for nobody");
+  const auto waits_with = [this](LoraId id) {
+    return std::ranges::any_of(live_, [&](const auto& entry) {
+      const Request* request = scheduler_->find_request(entry.first);
+      return request->is_queued() && request->lora_id() == id;
+    });
+  };
+  int32_t num_awaited = 0;
+  for (const LoraLoad& load : scheduler_output.lora_loads) {
+    num_awaited += used.contains(load.lora_id);
+    require(used.contains(load.lora_id) ||
+                (waits_with(load.lora_id) && num_awaited >= config_.max_awaited_lora_loads),
+            "adapter ", load.lora_id, " is loaded for nobody");
+  }
+  // Of a step with nothing else to do, one.
+  require(num_awaited <= std::max(config_.max_awaited_lora_loads, 1), num_awaited, " adapters are awaited");
   for (const NewRequestData& data : scheduler_output.scheduled_new_reqs) {
     require(data.lora_id == scheduler_->find_request(data.request_id)->lora_id(), "request ", data.request_id,
             " is told with adapter ", data.lora_id);
@@ -160,6 +173,11 @@ void SchedulerChecker::check_admission(const SchedulerOutput& scheduler_output) 
       continue;
     }
     if (!oldest || request->arrival_order() < oldest->arrival_order()) oldest = request;
+  }
+  // A step later, when its adapter is there.
+  if (oldest && std::ranges::find(scheduler_output.lora_loads, oldest->lora_id(), &LoraLoad::lora_id) !=
+                    scheduler_output.lora_loads.end()) {
+    return;
   }
   if (!oldest || oldest->num_output_placeholders() > 0 ||
       num_running >= static_cast<size_t>(config_.max_num_seqs) ||

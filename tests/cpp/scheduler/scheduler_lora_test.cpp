@@ -30,12 +30,14 @@ class SchedulerLoraTest : public testing::Test {
     kv_cache_ = plan_kv_cache({spec}, demand);
     scheduler_ = std::make_unique<Scheduler>(config_, kv_cache_);
   }
-  void add(RequestId id, LoraId lora, int32_t max_tokens = 1, int32_t prompt = 4) {
+  void add(RequestId id, LoraId lora, int32_t max_tokens = 1, int32_t prompt = 4,
+           std::shared_ptr<const void> lora_use = nullptr) {
     EngineCoreRequest request =
         make_request(id, std::vector<int32_t>(static_cast<size_t>(prompt), static_cast<int32_t>(id)));
     request.sampling_params.edit().max_tokens = max_tokens;
     request.lora_id = lora;
     request.lora_name = lora == 0 ? "" : "adapter" + std::to_string(lora);
+    request.lora_use = std::move(lora_use);
     scheduler_->add_request(std::move(request));
   }
   // The requests of the next step, which then has run.
@@ -167,6 +169,45 @@ TEST_F(SchedulerLoraTest, WithoutSlotsARequestWithAnAdapterWaits) {
   add(2, 0);
   EXPECT_EQ(step(), std::vector<RequestId>{2});
   EXPECT_EQ(step(), std::vector<RequestId>{});
+}
+
+// The workers look for it when they begin the step, which may be long after the request has gone.
+TEST_F(SchedulerLoraTest, AnAdapterIsKeptUntilTheStepThatBringsItHasReturned) {
+  SchedulerConfig config;
+  config.max_awaited_lora_loads = 0;
+  config.max_in_flight_steps = 2;
+  make(config, /*max_loras=*/2);
+  add(1, 0, 100);
+  auto use = std::make_shared<int>();
+  const std::weak_ptr<int> is_used = use;
+  add(2, 7, 1, 4, std::move(use));
+  ASSERT_TRUE(scheduler_->schedule(out_));
+  EXPECT_EQ(out_.lora_loads, (std::vector<LoraLoad>{{7, 0}}));
+  scheduler_->finish_request(2, RequestStatus::kFinishedAborted);
+  SchedulerOutput next;
+  ASSERT_TRUE(scheduler_->schedule(next));
+  EXPECT_FALSE(is_used.expired());
+  ModelRunnerOutput result;
+  result.reset(out_.step_id);
+  result.add(1, std::vector<int32_t>{7});
+  EngineCoreOutputs outputs;
+  scheduler_->update_from_output(out_, result, outputs);
+  EXPECT_TRUE(is_used.expired());
+}
+
+// Each adapter comes once, for as many as may begin.
+TEST_F(SchedulerLoraTest, ABurstOfAdaptersBeginsAStepLaterInItsOrder) {
+  SchedulerConfig config;
+  config.max_awaited_lora_loads = 1;
+  config.max_num_seqs = 12;
+  make(config, /*max_loras=*/20);
+  add(1, 0, 100);
+  step();
+  for (RequestId id = 2; id < 22; ++id) add(id, static_cast<LoraId>(id), 100);
+  EXPECT_EQ(step(), (std::vector<RequestId>{1, 2}));
+  EXPECT_EQ(out_.lora_loads.size(), 11U);
+  EXPECT_EQ(step(), (std::vector<RequestId>{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}));
+  EXPECT_EQ(out_.lora_loads, std::vector<LoraLoad>());
 }
 
 SchedulerSnapshot snapshot_of(const Scheduler& scheduler) {

@@ -30,6 +30,20 @@ TEST(Sha256Test, KnownAnswers) {
             "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
 }
 
+TEST(Sha256Test, AMessageIsTheSameHoweverItIsCut) {
+  std::string message;
+  for (int i = 0; i < 300; ++i) message += static_cast<char>(i * 7 + i / 11);
+  const std::string whole = hex(Sha256().add(message).finish());
+  for (size_t first = 0; first <= message.size(); first += 3) {
+    for (size_t second : {size_t{0}, size_t{1}, size_t{63}, size_t{64}, size_t{129}}) {
+      Sha256 hash;
+      hash.add(message.substr(0, first)).add(message.substr(first, second));
+      if (first + second < message.size()) hash.add(message.substr(first + second));
+      ASSERT_EQ(hex(hash.finish()), whole) << first << " and " << second;
+    }
+  }
+}
+
 TEST(Sha256Test, InstructionsAndPlainCodeAgree) {
   std::mt19937 random(1);
   Sha256State state{}, plain{};

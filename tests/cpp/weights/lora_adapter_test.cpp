@@ -200,7 +200,9 @@ TEST_F(LoraAdapterTest, AFingerprintTellsWhatAnAdapterComputesWhereverItLies) {
   const auto fingerprint = [](const std::string& config, const std::vector<NamedTensor>& tensors) {
     const ModelDirectory directory;
     write_adapter(directory, config, tensors);
-    return LoraAdapter::open(directory.path()).fingerprint();
+    const LoraAdapter adapter = LoraAdapter::open(directory.path());
+    EXPECT_EQ(adapter.fingerprint(3), adapter.fingerprint(1));
+    return adapter.fingerprint(1);
   };
   const std::vector<NamedTensor> tensors = pair(kQ, 4) + pair("lm_head", 4);
   const std::string one = fingerprint(config_with(), tensors);
@@ -230,7 +232,7 @@ TEST_F(LoraAdapterTest, AFingerprintIsOfAllOfALargeTensor) {
   for (const size_t place : {size_t{0}, size_t{1 << 20}, size_t{4 * 600'000 - 4}}) {
     tensors[0].bytes[place] ^= 1;
     write_adapter(directory, config_with(), tensors);
-    fingerprints.insert(LoraAdapter::open(directory.path()).fingerprint());
+    fingerprints.insert(LoraAdapter::open(directory.path()).fingerprint(1));
   }
   EXPECT_EQ(fingerprints.size(), 3U);
 }
