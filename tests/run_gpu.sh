@@ -43,7 +43,8 @@ readonly racecheck_tests='*ElementOpsTest.FusedAddIsAddThenNormBitwise/*sm_*:'\
 '*SamplingTest.WhatTheHostKnowsChangesNoToken/*sm_*:*SamplingTest.DrawsFromTheSoftmax/*sm_*:'\
 '*CudaAttentionTest.DecodeRowsComeBeforeChunks/*sm_*:*CudaAttentionTest.PaddingRowsWriteNothing/*sm_*:'\
 '*QuantizedLinearTest.MatchesTheReference/*sm_*:*/ExpertsTest.RoutingCountsWhatEachExpertWasChosenBy/*sm_*:'\
-'*/ExpertsTest.ARowDependsOnItselfAlone/*sm_*:*LoraTest.TheActivationIsThatOfTheSum/*sm_*'
+'*/ExpertsTest.ARowDependsOnItselfAlone/*sm_*:*LoraTest.WithItsLinearAndActivation/*sm_*:'\
+'*ExpertLorasTest.*sm_*'
 
 kernels() {
   run_part kernels 300 tests/gtest_some.sh "$(gpu_program tests/kernels quire_kernel_tests)" \

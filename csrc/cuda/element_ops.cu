@@ -88,6 +88,15 @@ void copy_rows(const LaunchContext& ctx, Lookup a, int64_t rows, int64_t element
 
 // ---- activations ----------------------------------------------------------------------------------
 
+template <Activation kActivation, bool kMul>
+__device__ __forceinline__ float activate_one(float x, float factor) {
+  if constexpr (kMul) {
+    return activate_gated<kActivation>(x, factor);
+  } else {
+    return activated<kActivation>(x);
+  }
+}
+
 // With kMul the factors are n columns beyond what they are multiplied with. x and out may be the same.
 template <typename T, Activation kActivation, bool kMul>
 __global__ void __launch_bounds__(kThreads)
@@ -97,13 +106,12 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t i = at.unit * kSize;
   if (i >= n) return;
   const Vec<T> value = Vec<T>::load(x + at.row * x_stride + i);
-  Vec<T> factor;
+  Vec<T> factor = value;
   if constexpr (kMul) factor = Vec<T>::load(x + at.row * x_stride + n + i);
   Vec<T> result;
 #pragma unroll
   for (int j = 0; j < kSize; ++j) {
-    const float active = activated<kActivation>(to_float(value.x[j]));
-    result.x[j] = from_float<T>(kMul ? active * to_float(factor.x[j]) : active);
+    result.x[j] = from_float<T>(activate_one<kActivation, kMul>(to_float(value.x[j]), to_float(factor.x[j])));
   }
   result.store(out + at.row * out_stride + i);
 }
@@ -115,8 +123,9 @@ __global__ void __launch_bounds__(kThreads)
   const Place at(chunks);
   if (at.unit >= n) return;
   const T* row = x + at.row * x_stride;
-  const float active = activated<kActivation>(to_float(row[at.unit]));
-  out[at.row * out_stride + at.unit] = from_float<T>(kMul ? active * to_float(row[n + at.unit]) : active);
+  const float factor = kMul ? to_float(row[n + at.unit]) : 1.0F;
+  out[at.row * out_stride + at.unit] =
+      from_float<T>(activate_one<kActivation, kMul>(to_float(row[at.unit]), factor));
 }
 
 template <Activation kActivation, bool kMul>
@@ -138,7 +147,7 @@ void activate(const LaunchContext& ctx, const char* name, TensorView out, Tensor
               Activation activation) {
   dispatch_activation(activation, [&](auto kind) {
     constexpr Activation kActivation = decltype(kind)::value;
-    if constexpr (kActivation != Activation::kClampedSwiglu)
+    if constexpr (kMul || kActivation != Activation::kClampedSwiglu)
       launch_activation<kActivation, kMul>(ctx, out, x);
   });
   check_launch(ctx, name, x);

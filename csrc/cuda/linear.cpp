@@ -159,8 +159,9 @@ void linear_by_library(const LaunchContext& ctx, TensorView out, TensorView x, c
     found = state.plans.emplace(shape, std::move(plan)).first;
   }
   if (bias != nullptr) broadcast_bias(ctx, out, bias);
-  const int status = found->second.run(state.handle, found->second.algo, out.data, x.data, weight.data,
-                                       /*adds=*/bias != nullptr, ctx.workspace, kLinearWorkspaceBytes, ctx.stream);
+  const int status =
+      found->second.run(state.handle, found->second.algo, out.data, x.data, weight.data,
+                        /*adds=*/bias != nullptr, ctx.workspace, kLinearWorkspaceBytes, ctx.stream);
   if (status != 0) {
     note_error(ctx, "linear", describe(), state.lt.status_string(status));
     return;

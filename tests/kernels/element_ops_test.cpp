@@ -219,6 +219,26 @@ TEST_P(ElementOpsTest, ActivationsMatchTheReference) {
   }
 }
 
+// Which is none without a factor.
+TEST_P(ElementOpsTest, TheClampedActivationMatchesTheReference) {
+  for (const DType dtype : float_types()) {
+    for (const int64_t n : {int64_t{17}, int64_t{2880}}) {
+      const Tensor x = std::move(Tensor(dtype, 5, 2 * n, n % 2).randomize(1, 6.0F));
+      std::vector<double> expected;
+      for (int64_t r = 0; r < 5; ++r) {
+        for (int64_t i = 0; i < n; ++i) {
+          const double gate = std::min(static_cast<double>(x.get(r, i)), 7.0);
+          const double up = std::clamp(static_cast<double>(x.get(r, n + i)), -7.0, 7.0);
+          expected.push_back(gate / (1 + std::exp(-1.702 * gate)) * (up + 1));
+        }
+      }
+      const Tensor out(dtype, 5, n, 1);
+      kernels().activate_and_mul(context(), out, x, Activation::kClampedSwiglu);
+      expect_close(out, expected, 1e-5, relative_tolerance(dtype));
+    }
+  }
+}
+
 TEST_P(ElementOpsTest, AddMatchesTheReference) {
   ThreadPool pool(2);
   for (const DType dtype : float_types()) {

@@ -12,7 +12,9 @@ import pytest
 import torch
 from lora_adapters import (
     Peft,
+    assert_logits_agree,
     logits_with_each_expert,
+    make_prompts,
     requests,
     write_adapter,
     write_adapter_of_each_expert,
@@ -21,7 +23,7 @@ from model_cases import CASES
 from mxfp4_models import quantize_mxfp4
 from peft import PeftModel
 from quire import LoRARequest
-from test_lora import assert_logits_agree, make_llm, make_prompts, prompt_logprobs
+from test_lora import make_llm, prompt_logprobs
 from transformers import AutoModelForCausalLM
 
 NUM_TOKENS = 130

@@ -1,12 +1,13 @@
-// out += b h, of up to 16 rows at a time on tensor cores, or, of a gate and what it is a gate of, their
-// activation of that. A warp has 32 outputs side by side, each lane eight of them, of rows lane / 4 and eight
-// more.
+// out += b h, of up to 16 rows at a time on tensor cores, or, of many rows of a gate and what it is a gate
+// of, their activation of that. A unit is 32 outputs side by side, of which a lane of a warp has eight, of
+// rows lane / 4 and eight more.
 #pragma once
 
 #include <type_traits>
 
 #include "common/activation.cuh"
 #include "common/dependent_launch.cuh"
+#include "common/divisor.h"
 #include "common/tensor_core.cuh"
 #include "lora/params.cuh"
 
@@ -33,30 +34,35 @@ __device__ __forceinline__ void find_unit(const LoraParams& p, int unit, int& wh
 
 // ---- few rows -------------------------------------------------------------------------------------
 
-// A warp has units of one segment that follow each other, as many as there are segments: with few of these
-// all warps of a device have something to do, with many what is read of each is worth its way. A row alone is
-// multiplied by each lane with a row of `b`, several units at a time; more rows by tensor cores.
-constexpr int kExpandAtOnce = 4;  // units of a row alone
+// A warp has units of one segment that follow each other: one, while there are few segments, so that all
+// warps of a device have something to do; and with many of these so many that what is read of a segment is
+// worth its way. What decides is how many instructions a warp has one after the other, as there are few
+// warps. So a row alone is multiplied by each lane with a row of `b`, several units at a time; more rows by
+// tensor cores.
+constexpr int kMaxStretch = 8;    // units
+constexpr int kExpandAtOnce = 4;  // of a row alone
 
 // Modules are whole units, at multiples of eight outputs.
 template <typename T>
 __global__ void __launch_bounds__(kExpandThreads, 2)
-    lora_expand_few_rows_kernel(const __grid_constant__ LoraParams p, int num_units, int most_at_once) {
+    lora_expand_few_rows_kernel(const __grid_constant__ LoraParams p, int num_units, Divisor by_units) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp =
       static_cast<int>(threadIdx.x) / 32 * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x);
   const int warps = static_cast<int>(gridDim.x) * kExpandWarps;
   let_next_start();
+  // Read beside how many there are, not behind it: if that is few, this is what the warp has first.
+  const int likely = by_units.quotient(warp);
+  const LoraSegment likely_segment = load_segment(p, min(likely, p.max_segments - 1));
   const int num_segments = __ldcg(p.num_segments);
   if (num_segments == 0) return wait_for_inputs();
-  // Stretches of units of a segment.
-  const int stretch = min((num_segments * num_units + warps - 1) / warps, most_at_once);
+  const int stretch = min((num_segments * num_units + warps - 1) / warps, kMaxStretch);
   const int stretches = (num_units + stretch - 1) / stretch;
   if (warp >= stretches * num_segments && warp > 0) return;
 #pragma unroll 1
   for (int at = warp; at < stretches * num_segments; at += warps) {
     const int index = at / stretches;
-    const LoraSegment segment = load_segment(p, index);
+    const LoraSegment segment = index == likely ? likely_segment : load_segment(p, index);
     int unit = (at - index * stretches) * stretch;
     const int end = min(unit + stretch, num_units), last = segment.end - segment.begin - 1;
     const LoraSlot* slot = slot_of(p, segment);

@@ -12,11 +12,11 @@
 namespace quire::cuda {
 namespace {
 
-// Up to so many rows, which segments there are decides who has what.
+// Up to so many rows, how many segments there are decides who has what.
 constexpr int64_t kFewRows = 256;
-// Their blocks: a wave, as many idle ones are not for nothing either.
+// Their blocks: one wave. Idle ones are not for nothing, and nobody here knows how many segments there are.
 constexpr unsigned kBlocksPerSm = 2;
-// Of many, those that a warp has under way; of a gate each is twice as much.
+// Of many rows, segments that a warp of `b` has under way; of a gate each is twice as much.
 template <typename Gate>
 constexpr int kBatch = std::is_same_v<Gate, NotGated> ? 2 : 1;
 
@@ -113,7 +113,7 @@ void launch_expand_few_rows(const LaunchContext& ctx, const LoraArgs& args, cons
   const unsigned blocks =
       std::min(ceil_div(units * static_cast<unsigned>(args.max_segments), unsigned{kExpandWarps}), most);
   launch_dependent(ctx, lora_expand_few_rows_kernel<T>, blocks, kExpandThreads, 0, p, static_cast<int>(units),
-                   8);
+                   Divisor(static_cast<int>(units)));
 }
 
 // Of many.

@@ -2,8 +2,8 @@
 // of tensor cores that they lie in: an element's place in the depth of a product is anyone's, as long as both
 // operands agree.
 //
-// These kernels are short, and what they mostly wait for is memory, and their own code, which nobody has run
-// since the last linear: it is kept small.
+// These kernels are short. Of few rows, what decides is how many reads of a warp wait for each other, and how
+// many of its instructions do: there are few warps to take turns.
 #pragma once
 
 #include <algorithm>
@@ -165,7 +165,8 @@ __global__ void __launch_bounds__(kLoraThreads, 2)
   if (index >= units && block > 0) return;  // as those that share it
   if (index >= units) return wait_for_inputs();
   // Of a warp, in fours: these are read at once.
-  const int steps = p.k / kShrinkDepth, each = ((steps + kLoraWarps * num_parts - 1) >> (shift + 3)) + 3 & ~3;
+  const int steps = p.k / kShrinkDepth,
+            each = (((steps + kLoraWarps * num_parts - 1) >> (shift + 3)) + 3) & ~3;
   static_assert(kShrinkSplits == 4 && kLoraWarps == 8 && kShrinkSums == kLoraThreads);
   const int begin = min((part * kLoraWarps + warp) * each, steps), end = min(begin + each, steps);
   if (shift < 2) segment = load_segment(p, by_tiles.quotient(index));

@@ -128,7 +128,7 @@ TEST_F(LoraParametersTest, AFingerprintTellsHowManyExpertsThereAre) {
     write_adapter(directory,
                   config_with(str(R"("use_rslora": true, "target_parameters": ["down_proj"])", more)),
                   stack(kExperts, 4));
-    return LoraAdapter::open(directory.path()).fingerprint();
+    return LoraAdapter::open(directory.path()).fingerprint(1);
   };
   EXPECT_NE(fingerprint(""),
             fingerprint(R"(, "rank_pattern": {"down_proj": 16}, "alpha_pattern": {"down_proj": 16})"));

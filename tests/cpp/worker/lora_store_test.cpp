@@ -36,9 +36,8 @@ class LoraStoreTest : public testing::Test {
     ActivationArena arena(0);
     const auto communicator = make_single_communicator();
     const ForwardContext ctx{rig.ops, rig.launch, *communicator, arena, {}, {}, {}, {}};
-    ctx.ops.add_lora(ctx.launch,
-                     step.args_of(target, {out.data(), DType::kFloat32, 1, what.n},
-                                  {inputs.data(), rig.dtype, 1, static_cast<int64_t>(x.size())}));
+    ctx.ops.add_lora(ctx.launch, step.args_of(target, {out.data(), DType::kFloat32, 1, what.n},
+                                              {inputs.data(), rig.dtype, 1, static_cast<int64_t>(x.size())}));
     const std::byte* guard = workspace.data() + rig.workspace_bytes;
     EXPECT_TRUE(std::all_of(guard, guard + kGuardBytes, [](std::byte b) { return b == std::byte{0xFF}; }))
         << "beyond the workspace";
