@@ -7,7 +7,6 @@
 
 #include "common/activation.cuh"
 #include "common/dependent_launch.cuh"
-#include "common/divisor.h"
 #include "common/tensor_core.cuh"
 #include "lora/params.cuh"
 
@@ -45,15 +44,12 @@ constexpr int kExpandAtOnce = 4;  // of a row alone
 // Modules are whole units, at multiples of eight outputs.
 template <typename T>
 __global__ void __launch_bounds__(kExpandThreads, 2)
-    lora_expand_few_rows_kernel(const __grid_constant__ LoraParams p, int num_units, Divisor by_units) {
+    lora_expand_few_rows_kernel(const __grid_constant__ LoraParams p, int num_units) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp =
       static_cast<int>(threadIdx.x) / 32 * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x);
   const int warps = static_cast<int>(gridDim.x) * kExpandWarps;
   let_next_start();
-  // Read beside how many there are, not behind it: if that is few, this is what the warp has first.
-  const int likely = by_units.quotient(warp);
-  const LoraSegment likely_segment = load_segment(p, min(likely, p.max_segments - 1));
   const int num_segments = __ldcg(p.num_segments);
   if (num_segments == 0) return wait_for_inputs();
   const int stretch = min((num_segments * num_units + warps - 1) / warps, kMaxStretch);
@@ -62,7 +58,7 @@ __global__ void __launch_bounds__(kExpandThreads, 2)
 #pragma unroll 1
   for (int at = warp; at < stretches * num_segments; at += warps) {
     const int index = at / stretches;
-    const LoraSegment segment = index == likely ? likely_segment : load_segment(p, index);
+    const LoraSegment segment = load_segment(p, index);
     int unit = (at - index * stretches) * stretch;
     const int end = min(unit + stretch, num_units), last = segment.end - segment.begin - 1;
     const LoraSlot* slot = slot_of(p, segment);
@@ -216,7 +212,7 @@ struct ManyRowsTask {
   uint2 b[kUnits][4];  // of the first 16 ranks
   uint2 h[kUnits][2];
   Vec<T> before[2][kUnits];
-  int most_ranks = 0;
+  int most_ranks;
 
   __device__ __forceinline__ int outputs() const {  // from the lane's first one on
     return units[0].num_outputs - static_cast<int>(threadIdx.x) % 4 * 8;
@@ -297,10 +293,9 @@ __device__ __forceinline__ Vec<T> finish_outputs(const Vec<T>* before, Sum sum) 
 // Segments that a block has one after the other.
 constexpr int kExpandSegments = 8;
 
-// A warp has one unit of the block's kExpandSegments, kBatch of them at a time. Gate: NotGated, or an
-// activation as a type's value.
-template <typename T, typename Gate, int kBatch>
-__global__ void __launch_bounds__(kExpandThreads, 2)
+// A warp has one unit of the block's kExpandSegments. Gate: NotGated, or an activation as a type's value.
+template <typename T, typename Gate>
+__global__ void __launch_bounds__(kExpandThreads, std::is_same_v<Gate, NotGated> ? 3 : 2)
     lora_expand_many_rows_kernel(const __grid_constant__ LoraParams p, int num_units) {
   constexpr bool kGated = !std::is_same_v<Gate, NotGated>;
   constexpr int kUnits = kGated ? 2 : 1;
@@ -314,7 +309,7 @@ __global__ void __launch_bounds__(kExpandThreads, 2)
   // What each of a warp's reads would wait for is read once for all.
   __shared__ LoraSegment segments[kExpandSegments];
   __shared__ int rows[kExpandSegments][kLoraSegmentRows];
-  static_assert(kExpandSegments * kLoraSegmentRows <= kExpandThreads && kExpandSegments % kBatch == 0);
+  static_assert(kExpandSegments * kLoraSegmentRows <= kExpandThreads);
   if (thread < kExpandSegments * kLoraSegmentRows) {
     const int i = thread / kLoraSegmentRows, place = thread % kLoraSegmentRows;
     const LoraSegment segment =
@@ -324,46 +319,40 @@ __global__ void __launch_bounds__(kExpandThreads, 2)
   }
   __syncthreads();
   if (unit >= num_units) return wait_for_inputs();
+  ManyRowsTask<T, kUnits> task;
+#pragma unroll
+  for (int u = 0; u < kUnits; ++u) task.units[u] = ExpandUnit(p, unit + u * num_units);
   const int count = min(kExpandSegments, num_segments - first_segment);
 #pragma unroll 1
-  for (int s = 0; s < count; s += kBatch) {
-    ManyRowsTask<T, kUnits> tasks[kBatch];
+  for (int s = 0; s < count; ++s) {
+    // Mostly that of the segment before.
+    const bool has_b = s > 0 && segments[s].slot == task.segment.slot && task.most_ranks <= 16;
+    task.segment = segments[s];
 #pragma unroll
-    for (int j = 0; j < kBatch; ++j) {
-      tasks[j].segment = segments[s + j];
-#pragma unroll
-      for (int u = 0; u < kUnits; ++u) tasks[j].units[u] = ExpandUnit(p, unit + u * num_units);
-#pragma unroll
-      for (int i = 0; i < 2; ++i) tasks[j].rows[i] = rows[s + j][lane / 4 + 8 * i];
-      tasks[j].load_b(p, 0);
+    for (int i = 0; i < 2; ++i) task.rows[i] = rows[s][lane / 4 + 8 * i];
+    if (!has_b) {
+      task.most_ranks = 0;
+      task.load_b(p, 0);
     }
     wait_for_inputs();
+    if (!kGated && task.most_ranks == 0) continue;
+    task.load_h(p, 0);
+    task.load_before(p);
+    float sums[kUnits][4][4] = {};
+    task.multiply(p, sums);
 #pragma unroll
-    for (int j = 0; j < kBatch; ++j) {
-      tasks[j].load_h(p, 0);
-      tasks[j].load_before(p);
-    }
+    for (int half = 0; half < 2; ++half) {
+      if (task.rows[half] < 0) continue;
+      const auto sum = [&](int u, int i) { return sums[u][i / 2][2 * half + i % 2]; };
+      T* place = const_cast<T*>(task.place(p, 0, half));
+      if (kGated || is_vector(place, task.outputs())) {
+        const Vec<T> made = finish_outputs<T, Gate>(task.before[half], sum);
+        made.store(kGated ? static_cast<T*>(p.gated) + task.rows[half] * p.gated_stride + task.units[0].column
+                          : place);
+      } else {
 #pragma unroll
-    for (int j = 0; j < kBatch; ++j) {
-      ManyRowsTask<T, kUnits>& task = tasks[j];
-      if (!kGated && task.most_ranks == 0) continue;
-      float sums[kUnits][4][4] = {};
-      task.multiply(p, sums);
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        if (task.rows[half] < 0) continue;
-        const auto sum = [&](int u, int i) { return sums[u][i / 2][2 * half + i % 2]; };
-        T* place = const_cast<T*>(task.place(p, 0, half));
-        if (kGated || is_vector(place, task.outputs())) {
-          const Vec<T> made = finish_outputs<T, Gate>(task.before[half], sum);
-          made.store(kGated
-                         ? static_cast<T*>(p.gated) + task.rows[half] * p.gated_stride + task.units[0].column
-                         : place);
-        } else {
-#pragma unroll
-          for (int i = 0; i < 8; ++i) {
-            if (i < task.outputs()) place[i] = from_float<T>(to_float(place[i]) + sum(0, i));
-          }
+        for (int i = 0; i < 8; ++i) {
+          if (i < task.outputs()) place[i] = from_float<T>(to_float(place[i]) + sum(0, i));
         }
       }
     }

@@ -16,10 +16,6 @@ namespace {
 constexpr int64_t kFewRows = 256;
 // Their blocks: one wave. Idle ones are not for nothing, and nobody here knows how many segments there are.
 constexpr unsigned kBlocksPerSm = 2;
-// Of many rows, segments that a warp of `b` has under way; of a gate each is twice as much.
-template <typename Gate>
-constexpr int kBatch = std::is_same_v<Gate, NotGated> ? 2 : 1;
-
 bool lies_in_vectors(const LoraArgs& args) {
   return reinterpret_cast<uintptr_t>(args.x.data) % 16 == 0 && args.x.stride[0] % 8 == 0 &&
          args.x.shape[1] % 8 == 0 && args.out.dtype == args.x.dtype && args.x.dtype != DType::kFloat32;
@@ -112,8 +108,8 @@ void launch_expand_few_rows(const LaunchContext& ctx, const LoraArgs& args, cons
   const unsigned most = kBlocksPerSm * static_cast<unsigned>(device_limits().num_sms);
   const unsigned blocks =
       std::min(ceil_div(units * static_cast<unsigned>(args.max_segments), unsigned{kExpandWarps}), most);
-  launch_dependent(ctx, lora_expand_few_rows_kernel<T>, blocks, kExpandThreads, 0, p, static_cast<int>(units),
-                   Divisor(static_cast<int>(units)));
+  launch_dependent(ctx, lora_expand_few_rows_kernel<T>, blocks, kExpandThreads, 0, p,
+                   static_cast<int>(units));
 }
 
 // Of many.
@@ -122,7 +118,7 @@ void launch_expand_many_rows(const LaunchContext& ctx, const LoraArgs& args, con
   const int units = std::is_same_v<Gate, NotGated> ? expand_units(args) : expand_units(args) / 2;
   const unsigned blocks = ceil_div(static_cast<unsigned>(units), unsigned{kExpandWarps});
   launch_dependent(
-      ctx, lora_expand_many_rows_kernel<T, Gate, kBatch<Gate>>,
+      ctx, lora_expand_many_rows_kernel<T, Gate>,
       dim3(blocks, ceil_div(static_cast<unsigned>(args.max_segments), unsigned{kExpandSegments})),
       kExpandThreads, 0, p, units);
 }

@@ -156,8 +156,6 @@ __global__ void __launch_bounds__(kLoraThreads, 2)
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
   const int block = static_cast<int>(blockIdx.x), blocks = static_cast<int>(gridDim.x);
   let_next_start();
-  // Read beside how many there are, not behind it: if that is few, this is what the cluster has.
-  LoraSegment segment = load_segment(p, min(by_tiles.quotient(block / kShrinkSplits), p.max_segments - 1));
   const int units = __ldcg(p.num_segments) * tiles;
   const int shift = units <= blocks / kShrinkSplits ? 2 : units <= blocks / 2 ? 1 : 0, num_parts = 1 << shift;
   int index = block >> shift;
@@ -169,7 +167,7 @@ __global__ void __launch_bounds__(kLoraThreads, 2)
             each = (((steps + kLoraWarps * num_parts - 1) >> (shift + 3)) + 3) & ~3;
   static_assert(kShrinkSplits == 4 && kLoraWarps == 8 && kShrinkSums == kLoraThreads);
   const int begin = min((part * kLoraWarps + warp) * each, steps), end = min(begin + each, steps);
-  if (shift < 2) segment = load_segment(p, by_tiles.quotient(index));
+  LoraSegment segment = load_segment(p, by_tiles.quotient(index));
   ShrinkTask<T> task, following;
   bool has_task = false;
 #pragma unroll 1
@@ -198,6 +196,9 @@ __global__ void __launch_bounds__(kLoraThreads, 2)
       if (task.last < 8) {
 #pragma unroll 1
         while (left >= 8) multiply.template operator()<8, false>();
+      } else {
+#pragma unroll 1
+        while (left >= 6) multiply.template operator()<6, true>();
       }
 #pragma unroll 1
       while (left >= 4) multiply.template operator()<4, true>();
