@@ -19,8 +19,8 @@ std::vector<int32_t> spread(int64_t tokens, int32_t num) {
   return adapter_of;
 }
 
-std::vector<Shape> shapes() {
-  return {
+std::vector<Shape> shapes(bool is_cuda) {
+  std::vector<Shape> all = {
       // One row, one adapter.
       {.tokens = 2, .n = 1, .k = 1, .modules = {{0, 1}}, .ranks = {{1}}},
       {.tokens = 2, .n = 64, .k = 96, .modules = {{0, 64}}, .ranks = {{8}}, .padding = 8},
@@ -60,12 +60,27 @@ std::vector<Shape> shapes() {
       {.tokens = 4500, .n = 33, .k = 16, .modules = {{0, 33}}, .ranks = {{5}, {2}}},
       {.tokens = 300, .n = 40, .k = 24, .modules = {{8, 32}}, .ranks = std::vector<Ranks>(140, Ranks{6})},
   };
+  if (is_cuda) {
+    // More units of either product than a device has blocks and warps: rows alone, whose stretches of units
+    // cross modules, and several of each adapter.
+    all.push_back({.tokens = 65,
+                   .n = 6144,
+                   .k = 512,
+                   .modules = {{0, 4096}, {4096, 1024}, {5120, 1024}},
+                   .ranks = std::vector<Ranks>(64, Ranks{16, 24, 8})});
+    all.push_back({.tokens = 256,
+                   .n = 1024,
+                   .k = 1056,
+                   .modules = {{0, 704}, {704, 320}},
+                   .ranks = std::vector<Ranks>(100, Ranks{16, 40})});
+  }
+  return all;
 }
 
 TEST_P(LoraTest, MatchesTheReference) {
   ThreadPool pool(2);
   for (const DType dtype : float_types()) {
-    for (const Shape& shape : shapes()) {
+    for (const Shape& shape : shapes(is_cuda())) {
       const std::vector<Adapter> adapters = make_adapters(shape, dtype);
       const Tensor x = std::move(Tensor(dtype, shape.tokens, shape.k, shape.padding).randomize(1));
       const auto num = static_cast<int32_t>(adapters.size());

@@ -42,7 +42,7 @@ class Linear {
  private:
   Linear(BuildContext& build, const LinearShard& shard, bool bias, bool reduce);
 
-  // Of what the weight made: adapters' share.
+  // Whether the step has adapters, and this is a target of theirs.
   bool has_lora(const ForwardContext& ctx) const;
 
   int64_t n_ = 0;

@@ -39,7 +39,7 @@ Scheduler::Admission Scheduler::wait_for_lora(Request& request) {
   return Admission::kWaitsElsewhere;
 }
 
-// Another one began. False: it is the last for now.
+// Another one began. False: nobody else does in this step.
 bool Scheduler::overtake_for_lora() {
   first_without_lora_->overtake();
   return first_without_lora_->num_overtaken() < kMaxOvertakenForLora;
