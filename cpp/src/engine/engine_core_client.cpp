@@ -66,10 +66,10 @@ class InlineClient final : public EngineCoreClient {
  public:
   explicit InlineClient(std::unique_ptr<EngineCore> core) : core_(std::move(core)) {}
 
-  void add_request(EngineCoreRequest&& request) override {
+  void add_requests(std::vector<EngineCoreRequest>&& requests) override {
     const std::lock_guard lock(mutex_);
     check_alive();
-    core_->add_request(std::move(request));
+    for (EngineCoreRequest& request : requests) core_->add_request(std::move(request));
   }
   // What has failed is left alone.
   void abort_requests(std::vector<RequestId> request_ids) override {
@@ -173,10 +173,10 @@ class ThreadedClient final : public EngineCoreClient {
         }) {}
   ~ThreadedClient() override { close(); }
 
-  void add_request(EngineCoreRequest&& request) override {
+  void add_requests(std::vector<EngineCoreRequest>&& requests) override {
     const std::lock_guard lock(mutex_);
     if (!error_.empty()) throw ResourceExhausted("the engine has ended: " + error_);
-    new_requests_.push_back(std::move(request));
+    std::ranges::move(requests, std::back_inserter(new_requests_));
     arrived_.notify_one();
   }
   void abort_requests(std::vector<RequestId> request_ids) override {

@@ -14,9 +14,9 @@ class EngineCoreClient {
  public:
   virtual ~EngineCoreClient() = default;
 
-  // Thread-safe, like all but get_outputs; the inline client waits for the step that runs. Throws
-  // ResourceExhausted when the engine has ended.
-  virtual void add_request(EngineCoreRequest&& request) = 0;
+  // All before the same step, or none. Thread-safe, like all but get_outputs; the inline client waits for the
+  // step that runs. Throws ResourceExhausted when the engine has ended.
+  virtual void add_requests(std::vector<EngineCoreRequest>&& requests) = 0;
   // Wakes get_outputs, perhaps with nothing to give.
   virtual void abort_requests(std::vector<RequestId> request_ids) = 0;
   virtual bool reset_prefix_cache() = 0;

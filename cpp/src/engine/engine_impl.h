@@ -170,6 +170,7 @@ struct EngineBase::Impl {
     admit(batch);
     size_t num_registered = 0;
     bool has_to_wait = false;
+    std::vector<EngineCoreRequest> ready;
     try {
       for (Prepared& prepared : batch) {
         for (EngineCoreRequest& child : prepared.children) child.request_id = ++num_children;
@@ -184,8 +185,9 @@ struct EngineBase::Impl {
           has_to_wait = true;
           continue;
         }
-        send(std::move(prepared.children));
+        std::ranges::move(prepared.children, std::back_inserter(ready));
       }
+      send(std::move(ready));
       // Nothing that the core does tells the sink of them.
       if (has_to_wait && config.metric_sink) client->abort_requests({});
     } catch (...) {
@@ -197,11 +199,11 @@ struct EngineBase::Impl {
 
   // To the engine core, with the mutex held.
   void send(std::vector<EngineCoreRequest> children) {
-    for (EngineCoreRequest& child : children) {
+    for (const EngineCoreRequest& child : children) {
       ++admission.num_submitted_reqs;
       admission.num_submitted_tokens += child.prompt_token_ids->size();
-      client->add_request(std::move(child));
     }
+    if (!children.empty()) client->add_requests(std::move(children));
   }
 
   // The one of a request's two times that comes first, as the core says it.

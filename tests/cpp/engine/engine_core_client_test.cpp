@@ -73,7 +73,7 @@ size_t run_to_end(EngineCoreClient& client, size_t num_requests) {
 
 TEST(ThreadedClientTest, SleepsWhileThereIsNothingToDo) {
   const auto client = shadow_client();
-  client->add_request(greedy_request(1, 5, 3));
+  client->add_requests({greedy_request(1, 5, 3)});
   EXPECT_EQ(run_to_end(*client, 1), 3U);
   EXPECT_LT(cpu_seconds_in(std::chrono::milliseconds(200)), 0.01);
 }
@@ -81,7 +81,7 @@ TEST(ThreadedClientTest, SleepsWhileThereIsNothingToDo) {
 TEST(ThreadedClientTest, RequestsThatCannotBeScheduledCostLittle) {
   const auto client = shadow_client();
   client->set_pause_state(PauseState::kPausedAll);
-  client->add_request(greedy_request(1, 5, 3));
+  client->add_requests({greedy_request(1, 5, 3)});
   EXPECT_LT(cpu_seconds_in(std::chrono::milliseconds(300)), 0.1);
   EXPECT_EQ(client->stats().num_steps, 0U);
   client->set_pause_state(PauseState::kUnpaused);
@@ -108,12 +108,12 @@ TEST(EngineCoreClientTest, AnEngineThatFailsLeavesARecordingAndIsLeftAlone) {
     auto core =
         std::make_unique<EngineCore>(config, std::make_unique<BrokenExecutor>(16, config.max_model_len, 1));
     auto client = threaded ? make_threaded_client(std::move(core)) : make_inline_client(std::move(core));
-    client->add_request(greedy_request(1, 8, 8));
+    client->add_requests({greedy_request(1, 8, 8)});
     EngineCoreOutputs outputs;
     while (client->get_outputs(outputs) && outputs.engine_error.empty()) {
     }
     EXPECT_EQ(outputs.engine_error, "broken");
-    EXPECT_THROW(client->add_request(greedy_request(2, 8, 8)), ResourceExhausted);
+    EXPECT_THROW(client->add_requests({greedy_request(2, 8, 8)}), ResourceExhausted);
     EXPECT_FALSE(client->reset_prefix_cache());
     EXPECT_THROW(client->call([](EngineCore&) { ADD_FAILURE() << "it has ended"; }), ResourceExhausted);
     EXPECT_EQ(client->seconds_since_progress(), 0.0);
@@ -152,7 +152,7 @@ TEST(EngineCoreClientTest, AStepThatHangsShowsAndAnIdleEngineMakesProgress) {
     const auto client =
         threaded ? make_threaded_client(std::move(core)) : make_inline_client(std::move(core));
     EXPECT_EQ(client->seconds_since_progress(), 0.0);
-    client->add_request(greedy_request(1, 5, 3));
+    client->add_requests({greedy_request(1, 5, 3)});
     std::thread runs([&] { EXPECT_EQ(run_to_end(*client, 1), 3U); });
     while (client->seconds_since_progress() < 0.1) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     let_go.set_value();
@@ -161,12 +161,26 @@ TEST(EngineCoreClientTest, AStepThatHangsShowsAndAnIdleEngineMakesProgress) {
   }
 }
 
+TEST(EngineCoreClientTest, RequestsThatComeTogetherAreInTheSameFirstStep) {
+  for (int round = 0; round < 50; ++round) {
+    const auto client = make_threaded_client(
+        std::make_unique<EngineCore>(small_config(), std::make_unique<ShadowExecutor>(16, 256, 2)));
+    std::vector<EngineCoreRequest> together;
+    for (RequestId id = 1; id <= 4; ++id) together.push_back(greedy_request(id, 2, 3));
+    client->add_requests(std::move(together));
+    EngineCoreOutputs outputs;
+    do client->get_outputs(outputs);
+    while (outputs.outputs.empty());
+    EXPECT_EQ(outputs.outputs.size(), 4U);
+  }
+}
+
 TEST(EngineCoreClientTest, ACallFindsNoStepInFlightAndChangesNoToken) {
   for (const bool threaded : {false, true}) {
     auto core = std::make_unique<EngineCore>(small_config(), std::make_unique<ShadowExecutor>(16, 256, 2));
     const auto client =
         threaded ? make_threaded_client(std::move(core)) : make_inline_client(std::move(core));
-    for (RequestId id = 1; id <= 4; ++id) client->add_request(greedy_request(id, 5, 40));
+    for (RequestId id = 1; id <= 4; ++id) client->add_requests({greedy_request(id, 5, 40)});
     EngineCoreOutputs outputs;
     size_t num_tokens = 0, num_finished = 0;
     for (int i = 0; num_finished < 4; ++i) {
@@ -210,7 +224,7 @@ TEST(EngineCoreClientTest, NoStepIsInFlightWhenItIsClosed) {
         std::make_unique<EngineCore>(small_config(), std::make_unique<CountingExecutor>(num_in_flight));
     const auto client =
         threaded ? make_threaded_client(std::move(core)) : make_inline_client(std::move(core));
-    client->add_request(greedy_request(1, 5, 200));
+    client->add_requests({greedy_request(1, 5, 200)});
     EngineCoreOutputs outputs;
     for (int i = 0; i < 3; ++i) ASSERT_TRUE(client->get_outputs(outputs));
     client->close();
@@ -231,7 +245,7 @@ TEST(ThreadedClientTest, StepsThatWaitCanBeTakenWithoutWaiting) {
   const auto client = shadow_client();
   EngineCoreOutputs outputs;
   EXPECT_FALSE(client->try_get_outputs(outputs));
-  client->add_request(greedy_request(1, 5, 3));
+  client->add_requests({greedy_request(1, 5, 3)});
   size_t num_tokens = 0;
   while (num_tokens < 3) {
     if (client->try_get_outputs(outputs)) num_tokens += outputs.token_ids.size();
@@ -251,14 +265,14 @@ TEST(ThreadedClientTest, ReportsStatsOfStepsWithoutOutputs) {
       },
       /*reports_stats=*/true);
   client->set_pause_state(PauseState::kPausedAll);
-  client->add_request(greedy_request(1, 200, 50));
+  client->add_requests({greedy_request(1, 200, 50)});
   EngineCoreOutputs outputs;
   ASSERT_TRUE(client->get_outputs(outputs));
   EXPECT_EQ(outputs.scheduler_stats.num_waiting_reqs, 1);
   client->abort_requests({1});
   while (outputs.scheduler_stats.num_waiting_reqs > 0) ASSERT_TRUE(client->get_outputs(outputs));
   EXPECT_FALSE(client->try_get_outputs(outputs)) << "once";
-  client->add_request(greedy_request(2, 200, 50));
+  client->add_requests({greedy_request(2, 200, 50)});
   client->set_pause_state(PauseState::kUnpaused);
   do ASSERT_TRUE(client->get_outputs(outputs));
   while (outputs.scheduler_stats.num_running_reqs == 0);
@@ -281,7 +295,7 @@ TEST(ThreadedClientTest, AWakeMayComeUntilTheCoreIsGone) {
     std::thread other([&] {
       for (int i = 0; i < 1000; ++i) wake();
     });
-    client->add_request(greedy_request(1, 5, 20));
+    client->add_requests({greedy_request(1, 5, 20)});
     EXPECT_EQ(run_to_end(*client, 1), 20U);
     other.join();
   }
@@ -297,7 +311,7 @@ TEST_P(SteadyStateTest, AStepAllocatesNothing) {
   const uint64_t at_start = num_allocations();
   const auto client = make_threaded_client(std::make_unique<EngineCore>(config, make_local_executor(config)));
   EXPECT_GT(num_allocations(), at_start + 100) << "nothing is counted";
-  for (RequestId id = 1; id <= 4; ++id) client->add_request(greedy_request(id, 10, 220));
+  for (RequestId id = 1; id <= 4; ++id) client->add_requests({greedy_request(id, 10, 220)});
   EngineCoreOutputs outputs;
   for (int i = 0; i < 40; ++i) ASSERT_TRUE(client->get_outputs(outputs));
   // A queue grows once when this thread is kept from reading, so the best of several stretches counts. In

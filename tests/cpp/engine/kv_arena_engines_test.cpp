@@ -142,7 +142,7 @@ TEST(KVArenaEnginesTest, EnginesOnThreadsOfTheirOwnWakeOneAnother) {
       for (RequestId id = first; id < first + num_left; ++id) {
         EngineCoreRequest request = numbered_request(id, 60 + static_cast<int32_t>(id) % 50, 30);
         expected[id] = shadow_output(*request.prompt_token_ids, 30, true);
-        client->add_request(std::move(request));
+        client->add_requests({request});
       }
       first += num_left;
       EngineCoreOutputs outputs;
