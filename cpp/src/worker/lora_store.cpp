@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cstring>
 #include <mutex>
+#include <span>
 #include <string_view>
 #include <thread>
 #include <utility>
@@ -165,19 +166,38 @@ class Packer {
     }
   }
 
-  // A matrix of the adapter, in fp32.
+  // Rows [begin, begin + count) of a matrix of the adapter, times `scale`, in the dtype that is computed in:
+  // calls take(first, rows) for some of them after the other, so that what is in between stays in a cache.
+  template <typename Take>
+  void read_rows(const LoraAdapterModule& module, const TensorView& tensor, float scale, int64_t begin,
+                 int64_t count, const Take& take) const {
+    constexpr int64_t kValues = 16384;
+    const int64_t columns = tensor.shape[1], at_once = std::clamp(kValues / columns, int64_t{1}, count);
+    const size_t row_bytes = static_cast<size_t>(columns) * dtype_bytes(tensor.dtype);
+    std::vector<float> values(static_cast<size_t>(at_once * columns));
+    std::vector<std::byte> raw(values.size() * std::max(dtype_bytes(tensor.dtype), dtype_bytes(dtype_)));
+    for (int64_t first = begin; first < begin + count; first += at_once) {
+      const int64_t rows = std::min(at_once, begin + count - first), size = rows * columns;
+      adapter_.checkpoint().read(tensor.as<std::byte>() + static_cast<size_t>(first) * row_bytes,
+                                 tensor.dtype, size, raw.data());
+      convert(values.data(), DType::kFloat32, raw.data(), tensor.dtype, size);
+      for (float& value : std::span(values).first(static_cast<size_t>(size))) value *= scale;
+      // Finite as they were, they may leave the range of the dtype that is computed in.
+      convert(raw.data(), dtype_, values.data(), DType::kFloat32, size);
+      if (!all_finite(raw.data(), dtype_, size))
+        fail(module, "times its scale ", scale, " has values that ", dtype_name(dtype_), " cannot hold");
+      take(first, TensorView(raw.data(), dtype_, rows, columns));
+    }
+  }
+
+  // All of them, in fp32.
   std::vector<float> read(const LoraAdapterModule& module, const TensorView& tensor, float scale) const {
-    const int64_t count = tensor.numel();
-    std::vector<float> values(static_cast<size_t>(count));
-    std::vector<std::byte> raw(static_cast<size_t>(count) * dtype_bytes(tensor.dtype));
-    adapter_.checkpoint().read(tensor.as<std::byte>(), tensor.dtype, count, raw.data());
-    convert(values.data(), DType::kFloat32, raw.data(), tensor.dtype, count);
-    for (float& value : values) value *= scale;
-    // Finite as they were, they may leave the range of the dtype that is computed in.
-    raw.resize(static_cast<size_t>(count) * dtype_bytes(dtype_));
-    convert(raw.data(), dtype_, values.data(), DType::kFloat32, count);
-    if (!all_finite(raw.data(), dtype_, count))
-      fail(module, "times its scale ", scale, " has values that ", dtype_name(dtype_), " cannot hold");
+    const int64_t columns = tensor.shape[1];
+    std::vector<float> values(static_cast<size_t>(tensor.numel()));
+    read_rows(module, tensor, scale, 0, tensor.shape[0], [&](int64_t first, const TensorView& rows) {
+      convert(&values[static_cast<size_t>(first * columns)], DType::kFloat32, rows.data, dtype_,
+              rows.numel());
+    });
     return values;
   }
 
@@ -211,18 +231,18 @@ class Packer {
       adapter_.checkpoint().read(module.a.as<std::byte>(), dtype_, module.a.numel(), a.row(first, dtype_));
       return;
     }
-    std::vector<float> values = read(module, module.a, 1.0F);
-    const TensorView whole(values.data(), DType::kFloat32, module.rank, target.total_k);
-    write(a, first, slice_columns(whole, target.k_begin, target.k));
+    read_rows(module, module.a, 1.0F, 0, module.rank, [&](int64_t row, const TensorView& rows) {
+      write(a, first + row, slice_columns(rows, target.k_begin, target.k));
+    });
   }
 
   void pack_b(const LoraAdapterModule& module, const LoraTargetModule& which, const LoraMatrix& b) const {
-    std::vector<float> values = read(module, module.b, module.scale);
-    const TensorView all(values.data(), DType::kFloat32, which.total_rows, module.rank);
     int64_t output = 0;
-    for (const LoraTargetModule::Rows& rows : which.rows) {
-      if (rows.count > 0) write(b, output, slice_rows(all, rows.begin, rows.count));
-      output += rows.count;
+    for (const LoraTargetModule::Rows& run : which.rows) {
+      if (run.count == 0) continue;
+      read_rows(module, module.b, module.scale, run.begin, run.count,
+                [&](int64_t row, const TensorView& rows) { write(b, output + row - run.begin, rows); });
+      output += run.count;
     }
   }
 
