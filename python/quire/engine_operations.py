@@ -226,7 +226,7 @@ class EngineOperations(Generic[EngineT]):
         it. With ``enable_lora``. At most ``max_cpu_loras`` are held in memory: the one used least recently
         goes, and is read again when a request wants it. Raises ValueError, naming the file, for an adapter
         that does not fit, and for a name or number that another one has; MemoryError if unfinished requests
-        have, or ``pin_lora`` holds, all that are in memory.
+        have, or ``pin_lora`` holds, all that are in memory, or there is no memory for it.
         """
         given = lora_request_value(lora_request)
         if given is None:

@@ -259,7 +259,7 @@ llm = LLM({str(demo_model)!r}, enable_lora=True, max_model_len=64, kv_cache_memo
 adapters = [LoRARequest(name, 0, {str(DATA / "adapters")!r} + "/" + name) for name in ("sailor", "json")]
 for adapter in adapters:
     llm.add_lora(adapter)  # there is room for one
-params = SamplingParams(max_tokens=2)
+params = SamplingParams(max_tokens=2, ignore_eos=True)
 llm.generate("a", params, use_tqdm=False)
 pages = int(open("/proc/self/statm").read().split()[0])
 resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (1 << 20), resource.RLIM_INFINITY))
@@ -275,6 +275,37 @@ print(len(llm.generate("a", params, lora_request=adapters[0], use_tqdm=False)[0]
     refused, answered = done.stdout.splitlines()
     assert refused.startswith("no thread can be started that reads adapters again: ")
     assert answered == "2"
+
+
+@pytest.mark.parametrize("kilobytes", [500, 2000])  # too few for the file, and for what is made of it
+def test_an_adapter_that_memory_has_no_room_for_fails_alone(demo_model: Path, kilobytes: int) -> None:
+    """In a process of its own, whose address space ends there."""
+    script = f"""
+import resource
+from quire import LLM, LoRARequest, SamplingParams
+llm = LLM(
+    {str(demo_model)!r}, enable_lora=True, max_loras=2, max_model_len=64, kv_cache_memory_bytes=1 << 24
+)
+params = SamplingParams(max_tokens=2, ignore_eos=True)
+first, second = [LoRARequest(name, 0, {str(DATA / "adapters")!r} + "/json") for name in ("first", "second")]
+llm.generate("a", params, lora_request=first, use_tqdm=False)
+pages = int(open("/proc/self/statm").read().split()[0])
+end = pages * resource.getpagesize() + {kilobytes} * 1000
+resource.setrlimit(resource.RLIMIT_AS, (end, resource.RLIM_INFINITY))
+try:
+    llm.add_lora(second)
+except MemoryError as error:
+    print(error)
+print(len(llm.generate("a", params, lora_request=first, use_tqdm=False)[0].outputs[0].token_ids))
+resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+print(llm.add_lora(second))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    refused, answered, added = done.stdout.splitlines()
+    assert refused.startswith("there is no memory for adapter 'second': ")
+    assert refused.endswith("; remove others, or lower max_cpu_loras")
+    assert (answered, added) == ("2", "True")
 
 
 def test_kv_events_tell_whose_blocks_these_are(demo_model: Path) -> None:

@@ -214,7 +214,7 @@ class QUIRE_API EngineBase {
   // max_cpu_loras are held in memory: the one used least recently goes, and is read again, from the same
   // files, when a request wants it, which waits for that alone. Throws InvalidArgument for what is wrong with
   // the directory or does not fit the model, and for a name or number of another adapter; ResourceExhausted
-  // when unfinished requests have, or pin_lora holds, all that are in memory.
+  // when unfinished requests have, or pin_lora holds, all that are in memory, or there is no memory for it.
   bool add_lora(const LoraRequest& request);
   // Requests cannot name it any more; it goes when the last one that has it is over. False when there is
   // none.

@@ -1,11 +1,14 @@
 #include "engine/lora_registry.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <iterator>
+#include <new>
 #include <system_error>
 #include <utility>
 
 #include "quire/error.h"
+#include "quire/utf8.h"
 #include "util/nearest.h"
 #include "util/str.h"
 #include "util/thread_name.h"
@@ -14,6 +17,7 @@ namespace quire {
 namespace {
 
 constexpr size_t kMaxNameBytes = 512;
+constexpr size_t kMaxPathBytes = 4096;  // Linux's
 
 void check_name(const std::string& name) {
   if (name.empty() || name.size() > kMaxNameBytes) {
@@ -21,6 +25,29 @@ void check_name(const std::string& name) {
   }
   if (std::ranges::any_of(name, [](char c) { return static_cast<unsigned char>(c) < ' ' || c == 127; }))
     throw InvalidArgument("lora_name must not hold control characters");
+  // Metrics and JSON tell it, and are UTF-8.
+  if (const size_t at = find_invalid_utf8(name); at != name.npos)
+    throw InvalidArgument(str("lora_name must be valid UTF-8; byte ", at, " is not"));
+}
+
+void check_path(const std::string& path) {
+  if (path.empty()) throw InvalidArgument("lora_path is empty; give a directory with adapter_config.json");
+  if (path.size() > kMaxPathBytes)
+    throw InvalidArgument(str("lora_path must have at most ", kMaxPathBytes, " bytes, got ", path.size()));
+  if (path.find('\0') != path.npos) throw InvalidArgument("lora_path must not hold null characters");
+}
+
+// Where a path leads now. What it is relative to may be another directory when the adapter is read again.
+std::string absolute(const std::string& path) {
+  std::error_code error;
+  const std::string found = std::filesystem::absolute(path, error).string();
+  return error ? path : found;
+}
+
+std::string replace_all(std::string text, const std::string& from, const std::string& to) {
+  for (size_t at = text.find(from); at != text.npos; at = text.find(from, at + to.size()))
+    text.replace(at, from.size(), to);
+  return text;
 }
 
 }  // namespace
@@ -73,7 +100,13 @@ std::shared_ptr<LoraRegistry::Adapter> LoraRegistry::find(const std::string& nam
 
 void LoraRegistry::check_is_free(const LoraRequest& request, const Adapter* replaced) const {
   if (const auto other = find(request.lora_name); other && other.get() != replaced) {
-    throw InvalidArgument(str("lora_name '", request.lora_name, "' is that of ", other->info.lora_path,
+    if (other->directory == absolute(request.lora_path)) {
+      throw InvalidArgument(str("lora_name '", request.lora_name, "' was added with lora_int_id ",
+                                other->info.lora_int_id, ", got ", request.lora_int_id,
+                                ": give 0 for the one that is there, remove that one first, or set "
+                                "load_inplace"));
+    }
+    throw InvalidArgument(str("lora_name '", request.lora_name, "' is that of ", other->directory,
                               ": remove that one first, choose another name, or set load_inplace"));
   }
   if (request.lora_int_id == 0) return;
@@ -127,19 +160,19 @@ void LoraRegistry::forget(Adapter& adapter) {
 
 bool LoraRegistry::add(const LoraRequest& request) {
   check_name(request.lora_name);
-  if (request.lora_path.empty())
-    throw InvalidArgument("lora_path is empty; give a directory with adapter_config.json");
+  check_path(request.lora_path);
   if (request.lora_int_id < 0)
     throw InvalidArgument(str("lora_int_id must be at least 1, or 0 for none, got ", request.lora_int_id));
   const std::lock_guard adds(adding_);
   const auto adapter = std::make_shared<Adapter>();
+  adapter->directory = absolute(request.lora_path);
   std::shared_ptr<Adapter> replaced;
   {
     const std::lock_guard lock(mutex_);
     if (is_closed_) throw ResourceExhausted("the engine has ended");
     const auto there = find(request.lora_name);
     if (request.load_inplace) replaced = there;
-    const bool is_same = there && there->info.lora_path == request.lora_path &&
+    const bool is_same = there && there->directory == adapter->directory &&
                          (request.lora_int_id == 0 || request.lora_int_id == there->info.lora_int_id);
     if (is_same && !replaced) return false;
     check_is_free(request, replaced.get());
@@ -178,24 +211,47 @@ void LoraRegistry::retire(Adapter& adapter) {
   changed_.notify_all();
 }
 
+// The exception at hand, saying which adapter it is about. Who adds one knows the directory by the path that
+// was given; requests that it is read again for are of clients who know its name.
+void LoraRegistry::rethrow_for(const Adapter& adapter, bool is_first) {
+  const std::string& name = adapter.info.lora_name;
+  const auto told = [&](const std::exception& error) {
+    return replace_all(error.what(), adapter.directory, is_first ? adapter.info.lora_path : "lora_path");
+  };
+  const auto no_memory = [&](const std::string& why) {
+    return ResourceExhausted(
+        str("there is no memory for adapter '", name, "': ", why, "; remove others, or lower max_cpu_loras"));
+  };
+  try {
+    throw;
+  } catch (const InvalidArgument& error) {
+    if (is_first) throw InvalidArgument(told(error));
+    throw InvalidArgument(str("lora_name '", name, "' cannot be read again: ", told(error)));
+  } catch (const ResourceExhausted& error) {
+    throw no_memory(told(error));
+  } catch (const std::bad_alloc&) {
+    throw no_memory("none can be allocated");
+  }
+}
+
 // What it throws leaves the room free again.
 void LoraRegistry::read(Adapter& adapter) {
+  const bool is_first = adapter.stamp.empty();
   LoadedLora loaded;
   try {
-    const bool is_first = adapter.stamp.empty();
-    loaded = loader_.load(adapter.id, adapter.info.lora_path, takes_fingerprints_ && is_first);
+    loaded = loader_.load(adapter.id, adapter.directory, takes_fingerprints_ && is_first);
     if (!is_first && adapter.stamp != loaded.stamp) {
       loader_.unload(adapter.id);
-      throw InvalidArgument(str("lora_name '", adapter.info.lora_name, "': the files of ",
-                                adapter.info.lora_path,
-                                " have changed since it was added: remove it, and add it anew"));
+      throw InvalidArgument("its files have changed since it was added: remove it, and add it anew");
     }
   } catch (...) {
-    const std::lock_guard lock(mutex_);
-    adapter.place = Place::kOnDisk;
-    --num_in_memory_;
-    changed_.notify_all();
-    throw;
+    {
+      const std::lock_guard lock(mutex_);
+      adapter.place = Place::kOnDisk;
+      --num_in_memory_;
+      changed_.notify_all();
+    }
+    rethrow_for(adapter, is_first);
   }
   const std::lock_guard lock(mutex_);
   adapter.info.rank = loaded.rank;

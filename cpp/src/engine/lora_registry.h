@@ -32,7 +32,7 @@ class LoraRegistry {
   // already. With load_inplace it takes the place of the one that has the name, when it has been read: that
   // one goes as `remove` says, and what it has of a number and of being pinned is the new one's. Throws
   // InvalidArgument for a name or a number that another one has and for what is wrong with the directory,
-  // ResourceExhausted when all adapters in memory are in use or pinned.
+  // ResourceExhausted when all adapters in memory are in use or pinned, or there is no memory for it.
   bool add(const LoraRequest& request);
   // Nobody can name it any more; it goes when the last request that has it is over. False when there is none.
   bool remove(const std::string& name);
@@ -90,6 +90,7 @@ class LoraRegistry {
   enum class Place : uint8_t { kOnDisk, kComing, kInMemory };
   struct Adapter {
     LoraInfo info;
+    std::string directory;  // info.lora_path, wherever the process goes
     LoraId id = 0;
     std::string fingerprint;
     std::string stamp;  // of its files when it was added
@@ -124,6 +125,7 @@ class LoraRegistry {
   void forget(Adapter& adapter);
   // Without it: from the disk, where room was taken.
   void read(Adapter& adapter);
+  [[noreturn]] static void rethrow_for(const Adapter& adapter, bool is_first);
   void start_thread();
   void run();
 

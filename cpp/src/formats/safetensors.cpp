@@ -128,7 +128,9 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
     entries_ = parse_safetensors_header(header, data_bytes_, path);
     mapped_bytes_ = file_bytes;
     mapped_ = ::mmap(nullptr, mapped_bytes_, PROT_READ, MAP_PRIVATE, fd_, 0);
-    if (mapped_ == MAP_FAILED) fail(path, "cannot be mapped into memory");
+    if (mapped_ == MAP_FAILED && errno == ENOMEM)
+      throw ResourceExhausted(str(path, ": its ", file_bytes, " bytes cannot be mapped into memory"));
+    if (mapped_ == MAP_FAILED) fail(path, str("cannot be mapped into memory: ", std::strerror(errno)));
     data_ = static_cast<const std::byte*>(mapped_) + 8 + header_bytes;
   } catch (...) {
     ::close(fd_);

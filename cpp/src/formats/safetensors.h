@@ -28,7 +28,8 @@ std::vector<SafetensorsEntry> parse_safetensors_header(std::span<const char> hea
 // with an error, but a load from its mapped memory with SIGBUS.
 class SafetensorsFile final : public TensorFile {
  public:
-  // Throws InvalidArgument naming the file for anything unreadable, truncated or contradictory.
+  // Throws InvalidArgument naming the file for anything unreadable, truncated or contradictory,
+  // ResourceExhausted where the address space has no room for it.
   explicit SafetensorsFile(const std::string& path);
   ~SafetensorsFile() override;
   SafetensorsFile(const SafetensorsFile&) = delete;

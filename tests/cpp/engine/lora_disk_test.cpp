@@ -9,6 +9,7 @@
 
 #include "engine/lora_engine_rig.h"
 #include "engine/tiny_lora_model.h"
+#include "util/working_directory.h"
 
 namespace quire {
 namespace {
@@ -44,7 +45,9 @@ class LoraDiskTest : public testing::TestWithParam<bool> {
       for (Asked* each : {&fails, &fails_too}) {
         const CompletionOutput failed = each->wait();
         EXPECT_EQ(failed.finish_reason, FinishReason::kError);
+        EXPECT_TRUE(failed.error.starts_with("lora_name 'mine' cannot be read again: ")) << failed.error;
         EXPECT_NE(failed.error.find(said), std::string::npos) << failed.error;
+        EXPECT_EQ(failed.error.find(mine()), std::string::npos) << failed.error;
         EXPECT_TRUE(failed.token_ids.empty());
       }
       EXPECT_EQ(under_way.wait().token_ids, other);
@@ -130,6 +133,19 @@ TEST_P(LoraDiskTest, ADirectoryThatIsGoneAndComesBack) {
   fs::rename(mine(), mine() + "_away");
   expect_that_mine_fails_alone("there is no such directory");
   fs::rename(mine() + "_away", mine());
+  EXPECT_EQ(answer("mine").token_ids, expected);
+}
+
+TEST_P(LoraDiskTest, ARelativePathWhileTheProcessGoesElsewhere) {
+  const auto expected = answer("mine").token_ids;
+  EXPECT_TRUE(engine->remove_lora("mine"));
+  {
+    const fs::path path = mine();
+    const WorkingDirectory beside(path.parent_path());
+    EXPECT_TRUE(engine->add_lora({"mine", 0, path.filename().string()}));
+  }
+  EXPECT_EQ(answer("other").token_ids.size() + answer("third").token_ids.size(), 48U);
+  EXPECT_TRUE(comes_true([&] { return !is_loaded("mine"); }));
   EXPECT_EQ(answer("mine").token_ids, expected);
 }
 

@@ -65,7 +65,8 @@ TEST_F(LoraRegistryMemoryTest, FilesThatChangedSinceTheyWereAddedAreRefused) {
   for (const char* name : {"a", "b", "c"}) add(name);
   loader.stamps["/adapters/a"] = "another";
   const std::string expected =
-      "lora_name 'a': the files of /adapters/a have changed since it was added: remove it, and add it anew";
+      "lora_name 'a' cannot be read again: its files have changed since it was added: remove it, and add it "
+      "anew";
   EXPECT_EQ(LoraWaiter(registry, "a").wait(), expected);
   EXPECT_EQ(error_of([&] { registry.load_now(*registry.use("a")); }), expected);
   EXPECT_EQ(error_of([&] { registry.pin("a"); }), expected);
@@ -85,11 +86,29 @@ TEST_F(LoraRegistryMemoryTest, WhatFailsToLoadLeavesItsRoom) {
   loader.failure.clear();
   add("b");
   add("c");
-  loader.failure = "torn";
-  for (int i = 0; i < 3; ++i) EXPECT_EQ(LoraWaiter(registry, "a").wait(), "torn");
+  // A request's client has a name, and no path.
+  loader.failure = "/adapters/a/file: torn";
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(LoraWaiter(registry, "a").wait(), "lora_name 'a' cannot be read again: lora_path/file: torn");
+  }
   loader.failure.clear();
   EXPECT_EQ(LoraWaiter(registry, "a").wait(), "");
   const auto a = registry.use("a");
+  EXPECT_EQ(LoraWaiter(registry, "b").wait(), "");
+  EXPECT_EQ(loader.loaded().size(), 2U);
+}
+
+TEST_F(LoraRegistryMemoryTest, WhatMemoryHasNoRoomForIsToldByName) {
+  for (const char* name : {"a", "b", "c"}) add(name);
+  loader.before_load = [] { throw ResourceExhausted("/adapters/a/file: has no room"); };
+  const std::string told = "; remove others, or lower max_cpu_loras";
+  EXPECT_EQ(LoraWaiter(registry, "a").wait(),
+            "there is no memory for adapter 'a': lora_path/file: has no room" + told);
+  loader.before_load = [] { throw std::bad_alloc(); };
+  EXPECT_EQ(error_of<ResourceExhausted>([&] { registry.add({"d", 0, "/adapters/d"}); }),
+            "there is no memory for adapter 'd': none can be allocated" + told);
+  loader.before_load = nullptr;
+  EXPECT_EQ(LoraWaiter(registry, "a").wait(), "");
   EXPECT_EQ(LoraWaiter(registry, "b").wait(), "");
   EXPECT_EQ(loader.loaded().size(), 2U);
 }

@@ -1,5 +1,6 @@
 // What has which name.
 #include "engine/lora_registry_rig.h"
+#include "util/working_directory.h"
 
 namespace quire {
 namespace {
@@ -34,9 +35,10 @@ TEST_F(LoraRegistryTest, NamesAndNumbersOfOthersAreRefused) {
   EXPECT_EQ(add_error({"a", 5, "/elsewhere"}),
             "lora_name 'a' is that of /adapters/a: remove that one first, choose another name, or set "
             "load_inplace");
-  EXPECT_EQ(add_error({"a", 6, "/adapters/a"}),
-            "lora_name 'a' is that of /adapters/a: remove that one first, choose another name, or set "
-            "load_inplace");
+  EXPECT_EQ(
+      add_error({"a", 6, "/adapters/a"}),
+      "lora_name 'a' was added with lora_int_id 5, got 6: give 0 for the one that is there, remove that "
+      "one first, or set load_inplace");
   EXPECT_EQ(add_error({"c", 5, "/adapters/c"}),
             "lora_int_id 5 is that of 'a': choose another number, or 0 for none");
   EXPECT_EQ(loader.num_loads, 2);
@@ -49,10 +51,24 @@ TEST_F(LoraRegistryTest, WhatIsNoNameIsRefused) {
   EXPECT_EQ(add_error({std::string(513, 'a'), 0, "/d"}), "lora_name must have 1 to 512 bytes, got 513");
   EXPECT_EQ(add_error({std::string("a\0b", 3), 0, "/d"}), "lora_name must not hold control characters");
   EXPECT_EQ(add_error({"a\x7F", 0, "/d"}), "lora_name must not hold control characters");
+  EXPECT_EQ(add_error({"a\xFF", 0, "/d"}), "lora_name must be valid UTF-8; byte 1 is not");
   EXPECT_EQ(add_error({"a", -1, "/d"}), "lora_int_id must be at least 1, or 0 for none, got -1");
   EXPECT_EQ(add_error({"a", 0, ""}), "lora_path is empty; give a directory with adapter_config.json");
+  EXPECT_EQ(add_error({"a", 0, std::string(4097, 'd')}), "lora_path must have at most 4096 bytes, got 4097");
+  EXPECT_EQ(add_error({"a", 0, std::string("/d\0e", 4)}), "lora_path must not hold null characters");
   EXPECT_TRUE(registry.add({std::string(512, 'a'), 0, "/d"}));
   EXPECT_TRUE(registry.add({"é", 0, "/d"}));
+}
+
+// Whoever gives a relative path means the directory that it leads to then.
+TEST_F(LoraRegistryTest, ARelativePathIsAnotherOneInAnotherDirectory) {
+  const WorkingDirectory root("/");
+  EXPECT_TRUE(registry.add({"a", 0, "d"}));
+  EXPECT_FALSE(registry.add({"a", 0, "/d"}));
+  const WorkingDirectory other("/proc");
+  EXPECT_EQ(add_error({"a", 0, "d"}),
+            "lora_name 'a' is that of /d: remove that one first, choose another name, or set load_inplace");
+  EXPECT_EQ(info("a").lora_path, "d");
 }
 
 TEST_F(LoraRegistryTest, ANameThatNobodyHasIsRefusedWithTheNearest) {
