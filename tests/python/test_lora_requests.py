@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import shutil
 import subprocess
@@ -222,8 +223,14 @@ def test_what_is_refused(demo_model: Path, demo: LLM, tmp_path: Path) -> None:
             narrow.add_lora(LoRARequest(name, 0, path))
     with pytest.raises(TypeError, match="lora_request must be a LoRARequest, got 'sailor'"):
         demo.generate("Hi", GREEDY, use_tqdm=False, lora_request="sailor")  # type: ignore[arg-type]
+    # What has no order is no list; what never ends is not read to its end.
+    for unordered in ({"lora_name": "sailor"}, {good, None}, frozenset({good}), b"sailor"):
+        with pytest.raises(TypeError, match=r"lora_request must be a LoRARequest, got [{fb]"):
+            demo.generate(["Hi", "Ho"], GREEDY, use_tqdm=False, lora_request=unordered)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="lora_request has 1 entries for 2 prompts"):
         demo.generate(["Hi", "Ho"], GREEDY, use_tqdm=False, lora_request=[None])
+    with pytest.raises(ValueError, match="lora_request has more than 2 entries for 2 prompts"):
+        demo.generate(["Hi", "Ho"], GREEDY, use_tqdm=False, lora_request=itertools.repeat(None, 1000))
     with pytest.raises(TypeError, match="lora_int_id must be an int, got True"):
         LoRARequest("x", True, "y")
     with pytest.raises(TypeError, match="lora_name must be a string, got None"):
