@@ -35,6 +35,7 @@ def root(demo_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(root / "sql", root.parent / "outside")
     shutil.copytree(root / "sql", root / "bad")
     (root / "bad" / "adapter_model.safetensors").write_bytes(b"\x08\0\0\0\0\0\0\0{}      ")
+    (root / "lora_empty").mkdir()
     return root
 
 
@@ -293,12 +294,13 @@ GOOD = {"lora_name": "mine", "lora_path": "sql"}
         (LOAD, {**GOOD, "lora_path": "sql\0"}, "lora_path must be a path"),
         (LOAD, {**GOOD, "lora_path": "bad"}, "lora_path bad/adapter_model.safetensors"),
         (LOAD, {**GOOD, "lora_path": "."}, "lora_path .: has no adapter_config.json"),
+        (LOAD, {**GOOD, "lora_path": "lora_empty"}, "lora_path lora_empty: has no adapter_config.json"),
         (LOAD, {**GOOD, "load_inplace": 1}, "load_inplace must be a bool"),
         (LOAD, {**GOOD, "is_3d_lora_weight": 1}, "is_3d_lora_weight must be a bool"),
         (LOAD, {**GOOD, "lora_nam": "a"}, "'lora_nam' is not a field we know"),
         (LOAD, {**GOOD, "\ud800": 1}, r"'\ud800' is not a field we know"),
         (LOAD, {**GOOD, "a" * 1_000_000: 1}, "'aaa"),
-        (LOAD, {**GOOD, "lora_path": "a/" * 1_000_000}, "lora_path must have at most 4096 bytes"),
+        (LOAD, {**GOOD, "lora_path": "a/" * 1_000_000}, "lora_path must have at most 4096 bytes, got"),
         (UNLOAD, {}, "lora_name is missing"),
         (UNLOAD, {"lora_int_id": 1}, "lora_name is missing"),
         (UNLOAD, {"lora_name": {}}, "lora_name must be a string"),

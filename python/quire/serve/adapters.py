@@ -54,7 +54,8 @@ class Adapters:
             name = _given_text(body, "lora_name", "what requests shall call the adapter")
             path = path_value("lora_path", _given_text(body, "lora_path", "a directory as PEFT saves them"))
             if len(path.encode()) > _MAX_PATH_BYTES:
-                raise ValueError(f"lora_path must have at most {_MAX_PATH_BYTES} bytes")
+                size = len(path.encode())
+                raise ValueError(f"lora_path must have at most {_MAX_PATH_BYTES} bytes, got {size}")
             in_place = _given_flag(body, "load_inplace")
             _given_flag(body, "is_3d_lora_weight")  # the adapter's file says so itself
             self._check_is_enabled()
@@ -96,7 +97,9 @@ class Adapters:
             EngineOperations.add_lora(self._llm, adapter)
         except ValueError as error:
             text = str(error).replace(directory, path)  # the root is nobody's business
-            raise ValueError(text if text.startswith("lora_") else f"lora_path {text}") from None
+            # A directory may be called "lora_", too.
+            names_field = text.startswith(("lora_name ", "lora_path ", "lora_int_id "))
+            raise ValueError(text if names_field else f"lora_path {text}") from None
 
     def _resolve(self, path: str) -> str:
         """The directory that a client means. Raises ValueError where it or a file of it is outside."""
