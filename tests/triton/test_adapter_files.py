@@ -72,7 +72,7 @@ def test_the_file_needs_enable_lora(server: TritonServer, demo_model: Path) -> N
         ({**LORA, "enable_lora_control": "yes"}, ["enable_lora_control", "yes"]),
         ({**LORA, "enable_lora_control": "true", "lora_root": "nowhere"}, ["lora_root", "/1/nowhere"]),
         ({**LORA, "multi_lora": "nowhere.json"}, ["/1/nowhere.json", "no such file"]),
-        ({**LORA, "multi_lora": "."}, ["no such file"]),
+        ({**LORA, "multi_lora": "."}, ["is not a file"]),
     ],
 )
 def test_bad_parameters_fail_the_load(

@@ -103,7 +103,8 @@ std::vector<LoraRequest> parse_multi_lora(const std::string& json, const std::st
 
 std::vector<LoraRequest> read_multi_lora(const std::string& file) {
   std::error_code error;
-  if (!fs::is_regular_file(file, error)) throw InvalidArgument(file + ": there is no such file");
+  if (!fs::exists(file, error)) throw InvalidArgument(file + ": there is no such file");
+  if (!fs::is_regular_file(file, error)) throw InvalidArgument(file + " is not a file");
   if (fs::file_size(file, error) > kMaxMultiLoraBytes || error)
     throw InvalidArgument(file + " is larger than " + std::to_string(kMaxMultiLoraBytes >> 20) + " MiB");
   std::ifstream stream(file, std::ios::binary);

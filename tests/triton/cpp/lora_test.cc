@@ -1,4 +1,5 @@
 // Adapters: where they are found, that every engine of a model has them, and that requests may change them.
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -99,6 +100,14 @@ TEST_F(LoraTest, PathsAreRelativeToTheirFile) {
   const auto loras = read_multi_lora(version() / kMultiLoraFile);
   EXPECT_EQ(loras[0].lora_path, kAdapters + "/sailor");
   EXPECT_EQ(loras[1].lora_path, kAdapters + "/json");
+}
+
+TEST_F(LoraTest, WhatIsNoFileIsRefusedUnopened) {
+  fs::create_directory(version() / kMultiLoraFile);
+  EXPECT_NE(load_error().find("multi_lora.json is not a file"), std::string::npos);
+  fs::remove(version() / kMultiLoraFile);
+  ASSERT_EQ(::mkfifo((version() / kMultiLoraFile).c_str(), 0600), 0);  // to open it would take for ever
+  EXPECT_NE(load_error().find("multi_lora.json is not a file"), std::string::npos);
 }
 
 TEST_F(LoraTest, ALinkThatLeadsNowhereIsAFileThatIsNotThere) {
