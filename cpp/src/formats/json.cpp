@@ -1,9 +1,15 @@
 #include "formats/json.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <iterator>
+#include <memory>
 #include <unordered_set>
 
 #include "quire/error.h"
@@ -119,18 +125,26 @@ bool is_present(const std::string& path) {
 }
 
 std::string read_text_file(const std::string& path, int64_t max_bytes) {
-  // Asked before it is opened: a FIFO would wait for a writer, a device might never end.
-  std::error_code error;
-  const auto type = std::filesystem::status(path, error).type();
-  if (!error && type != std::filesystem::file_type::regular)
-    throw InvalidArgument(str(path, ": is not a file"));
-  std::ifstream file(path, std::ios::binary | std::ios::ate);
-  if (!file) throw InvalidArgument(str(path, ": no such file, or it cannot be read"));
-  const std::streamoff size = file.tellg();
-  if (size > max_bytes) throw InvalidArgument(str(path, ": has ", size, " bytes, more than ", max_bytes));
-  std::string text(size > 0 ? static_cast<size_t>(size) : 0, '\0');
-  file.seekg(0);
-  if (size < 0 || !file.read(text.data(), size)) throw InvalidArgument(str(path, ": cannot be read"));
+  // A FIFO would wait for a writer, also one that has just come into a file's place.
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  const bool is_socket = descriptor < 0 && errno == ENXIO;
+  if (descriptor < 0 && (errno == EMFILE || errno == ENFILE))
+    throw InvalidArgument(str(path, ": cannot be read: ", std::strerror(errno)));
+  if (descriptor < 0 && !is_socket) throw InvalidArgument(str(path, ": no such file, or it cannot be read"));
+  const auto close = [](const int* open) { ::close(*open); };
+  const std::unique_ptr<const int, decltype(close)> closed(is_socket ? nullptr : &descriptor, close);
+  struct stat status{};
+  if (is_socket || ::fstat(descriptor, &status) != 0 || !S_ISREG(status.st_mode))
+    throw InvalidArgument(str(path, ": is not a file"));  // a device might never end
+  if (status.st_size > max_bytes)
+    throw InvalidArgument(str(path, ": has ", status.st_size, " bytes, more than ", max_bytes));
+  std::string text(static_cast<size_t>(status.st_size), '\0');
+  for (size_t size = 0; size < text.size();) {
+    const ssize_t count = ::read(descriptor, text.data() + size, text.size() - size);
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) throw InvalidArgument(str(path, ": cannot be read"));
+    size += static_cast<size_t>(count);
+  }
   return text;
 }
 

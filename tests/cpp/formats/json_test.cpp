@@ -1,11 +1,16 @@
 #include "formats/json.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
 #include "formats/hf_config.h"
 #include "formats/safetensors.h"
@@ -66,6 +71,41 @@ TEST(JsonTest, WhatIsNoFileIsNotWaitedFor) {
   }
   EXPECT_EQ(error_of([&] { read_text_file("/nowhere"); }), "/nowhere: no such file, or it cannot be read");
   std::filesystem::remove(fifo);
+}
+
+// Whoever may write to a directory of files that are read.
+TEST(JsonTest, AFifoThatComesIntoAFilesPlaceIsNotWaitedFor) {
+  constexpr int kReads = 20'000;
+  const std::string path = testing::TempDir() + "json_test-place-" + std::to_string(getpid());
+  const std::string fifo = path + "-fifo", next = path + "-next";
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+  std::atomic<int> num_reads = 0;
+  std::thread reader([&] {
+    for (; num_reads < kReads; ++num_reads) error_of([&] { read_text_file(path); });
+  });
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  while (num_reads < kReads && std::chrono::steady_clock::now() < until) {
+    std::ofstream(next) << "{}";
+    std::filesystem::rename(next, path);
+    std::filesystem::create_hard_link(fifo, next);
+    std::filesystem::rename(next, path);
+  }
+  EXPECT_EQ(num_reads, kReads);
+  while (num_reads < kReads) {  // it waits for a writer, and gets one
+    if (const int writer = ::open(fifo.c_str(), O_WRONLY | O_NONBLOCK); writer >= 0) ::close(writer);
+  }
+  reader.join();
+  for (const std::string& each : {path, fifo}) std::filesystem::remove(each);
+}
+
+TEST(JsonTest, AFileThatThereIsIsNotMissingWhereDescriptorsAre) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none = {.rlim_cur = 0, .rlim_max = before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  const std::string refused = error_of([] { read_text_file("/etc/passwd"); });
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(refused, "/etc/passwd: cannot be read: Too many open files");
 }
 
 TEST(JsonTest, AFileHasAtMostSoManyBytes) {
