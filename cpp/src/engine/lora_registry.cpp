@@ -185,12 +185,7 @@ bool LoraRegistry::add(const LoraRequest& request) {
   adapter->place = Place::kComing;
   read(*adapter);
   const std::lock_guard lock(mutex_);
-  if (!takes_fingerprints_) {
-    const auto [name, is_new] = names_.try_emplace(request.lora_name, Name{0, adapter->stamp});
-    if (!is_new && name->second.stamp != adapter->stamp)
-      name->second = {name->second.version + 1, adapter->stamp};
-    if (name->second.version > 0) adapter->fingerprint = std::to_string(name->second.version);
-  }
+  if (!takes_fingerprints_) adapter->fingerprint = version_of(request.lora_name, adapter->stamp);
   adapter->last_used = ++num_uses_;
   auto place = adapters_.end();
   if (replaced && !replaced->is_removed) {  // nor was it meanwhile
@@ -201,6 +196,16 @@ bool LoraRegistry::add(const LoraRequest& request) {
   adapters_.insert(place, adapter);
   if (replaced) retire(*replaced);
   return true;
+}
+
+std::string LoraRegistry::version_of(const std::string& lora_name, const std::string& stamp) {
+  if (names_.size() >= kMaxNames && !names_.contains(lora_name)) {
+    for (const auto& [other, name] : names_) first_version_ = std::max(first_version_, name.version + 1);
+    names_.clear();
+  }
+  Name& name = names_.try_emplace(lora_name, Name{first_version_, stamp}).first->second;
+  if (name.stamp != stamp) name = {name.version + 1, stamp};
+  return name.version > 0 ? std::to_string(name.version) : "";
 }
 
 // Nobody can name it from now on.

@@ -73,6 +73,8 @@ class LoraRegistry {
   using Clock = std::chrono::steady_clock;
   bool is_loaded(const Use& use, std::function<void(const std::string& error)> then,
                  Clock::time_point until = Clock::time_point::max());
+  // Names whose versions are remembered, where there are no fingerprints.
+  static constexpr size_t kMaxNames = size_t{1} << 14;
   // What went wrong where it is not there at `until`; said then, or as soon as what is being read is.
   static constexpr const char* kTimeIsOver = "its time was over before its adapter was there";
   // Reads it on this thread where it is not in memory. Throws as `add`.
@@ -108,6 +110,7 @@ class LoraRegistry {
   };
 
   // With mutex_ held.
+  std::string version_of(const std::string& lora_name, const std::string& stamp);
   std::shared_ptr<Adapter> find(const std::string& name) const;
   std::shared_ptr<const Use> use_of(const std::string& name);  // null: nobody has the name
   // Throws InvalidArgument where another one than `replaced` has the name or the number.
@@ -136,7 +139,8 @@ class LoraRegistry {
   mutable std::mutex mutex_;
   std::vector<std::shared_ptr<Adapter>> adapters_;  // those that were removed and are in use, too
   std::unordered_map<std::string, Name> names_;
-  int32_t num_in_memory_ = 0;  // or coming
+  uint32_t first_version_ = 0;  // of a name; higher than those of all names that were forgotten
+  int32_t num_in_memory_ = 0;   // or coming
   LoraId last_id_ = 0;
   uint64_t num_uses_ = 0;
 

@@ -117,6 +117,24 @@ TEST_F(LoraRegistryTest, ANameHasItsVersionAsLongAsItsFilesAreTheSame) {
   EXPECT_EQ(loader.num_fingerprints, 0);
 }
 
+// Nothing that was cached is taken for what another adapter of the name has computed.
+TEST_F(LoraRegistryTest, NamesOfLongAgoAreForgottenAndTheirVersionsNotGivenAgain) {
+  const auto version = [&](const std::string& name, const std::string& stamp) {
+    loader.stamps["/d"] = stamp;
+    registry.add({name, 0, "/d"});
+    const std::string found = registry.use(name)->fingerprint();
+    registry.remove(name);
+    return found;
+  };
+  EXPECT_EQ(version("a", "monday"), "");
+  EXPECT_EQ(version("a", "tuesday"), "1");
+  for (size_t i = 1; i < LoraRegistry::kMaxNames; ++i) EXPECT_EQ(version(std::to_string(i), "monday"), "");
+  EXPECT_EQ(version("a", "tuesday"), "1");
+  EXPECT_EQ(version("b", "monday"), "2");
+  EXPECT_EQ(version("a", "tuesday"), "2");
+  EXPECT_EQ(version("a", "monday"), "3");
+}
+
 TEST_F(LoraRegistryTest, WhereFingerprintsAreTakenTheyAreTheVersion) {
   LoraRegistry other(loader, 1, /*takes_fingerprints=*/true);
   const auto fingerprint = [&](const std::string& stamp) {
