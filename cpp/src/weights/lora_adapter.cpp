@@ -294,8 +294,13 @@ int32_t rank_of(const std::string& module, const Pair& pair, const std::string& 
 void check_files(const std::string& directory, const fs::path& config, const fs::path& tensors) {
   std::error_code error;
   if (!fs::is_directory(directory, error)) {
+    const bool was_followed =
+        !error || error == std::errc::no_such_file_or_directory || error == std::errc::not_a_directory;
+    const std::string why = !was_followed           ? error.message()
+                            : is_present(directory) ? "is not a directory"
+                                                    : "there is no such directory";
     throw InvalidArgument(
-        str(directory, is_present(directory) ? ": is not a directory" : ": there is no such directory",
+        str(directory, ": ", why,
             "; an adapter is one with adapter_config.json and adapter_model.safetensors, as peft saves it"));
   }
   if (!is_present(config.string()))

@@ -166,6 +166,11 @@ TEST_F(LoraAdapterTest, MissingFilesAreNamed) {
   directory.write("file", "");
   EXPECT_EQ(error_of([&] { LoraAdapter::open(directory.path() + "/file"); }),
             directory.path() + "/file: is not a directory" + advice);
+  // Whoever may read everything, as root may, can still not follow this.
+  const std::string link = directory.path() + "/link";
+  std::filesystem::create_symlink(link, link);
+  EXPECT_EQ(error_of([&] { LoraAdapter::open(link); }),
+            link + ": Too many levels of symbolic links" + advice);
   EXPECT_EQ(open_error(directory),
             "D: has no adapter_config.json, which peft saves beside adapter_model.safetensors");
   directory.write(kConfig, config_with());
