@@ -8,7 +8,7 @@ from typing import Any
 from quire import _core
 from quire._core import SamplingParams
 from quire.prompts import Message
-from quire.values import describe, sampling_params_value, text_value, to_json
+from quire.values import describe, sampling_params_value, text_value, to_json, values_for_each
 
 
 class ChatFormats:
@@ -94,7 +94,5 @@ def params_list(
     expected = "SamplingParams, one or one for each prompt"
     if not isinstance(given, Iterable):
         return [sampling_params_value(given, default, expected)] * num_prompts
-    params = [sampling_params_value(p, default, expected) for p in given]
-    if len(params) != num_prompts:
-        raise ValueError(f"sampling_params has {len(params)} entries for {num_prompts} prompts")
-    return params
+    values = values_for_each("sampling_params", given, num_prompts)
+    return [sampling_params_value(value, default, expected) for value in values]

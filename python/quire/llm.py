@@ -23,7 +23,7 @@ from quire.prompts import (
     prompt_content,
     prompt_list,
 )
-from quire.values import describe, sampling_params_value, seconds_value
+from quire.values import describe, sampling_params_value, seconds_value, values_for_each
 
 # How long a wait goes on before Python looks for signals, so that Ctrl-C returns at once.
 _POLL_MS = 50
@@ -299,11 +299,7 @@ def _options(num_prompts: int, **given: Any) -> list[dict[str, Any]]:
     for name, value in given.items():
         if value is None:
             continue
-        one_for_all = isinstance(value, (str, int)) or not isinstance(value, Iterable)
-        values = [value] * num_prompts if one_for_all else list(value)
-        if len(values) != num_prompts:
-            raise ValueError(f"{name} has {len(values)} entries for {num_prompts} prompts")
-        for option, entry in zip(options, values, strict=True):
+        for option, entry in zip(options, values_for_each(name, value, num_prompts), strict=True):
             option[name] = entry
     return options
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import islice
 
-from quire.values import bool_value, describe, int32_value, path_value, text_value
+from quire.values import bool_value, describe, int32_value, path_value, text_value, values_for_each
 
 
 @dataclass(frozen=True)
@@ -44,10 +42,6 @@ class LoRAInfo:
     num_requests: int  # unfinished ones that have it
 
 
-# One adapter, or what has no entries in an order.
-_NO_LISTS = (LoRARequest, str, bytes, Mapping, set, frozenset)
-
-
 def lora_request_value(value: object) -> LoRARequest | None:
     """One, or None for none. Raises TypeError for anything else."""
     if value is None or isinstance(value, LoRARequest):
@@ -56,11 +50,5 @@ def lora_request_value(value: object) -> LoRARequest | None:
 
 
 def lora_request_list(value: object, num_prompts: int) -> list[LoRARequest | None]:
-    """One for all prompts, or one for each, in their order. An iterable that never ends is refused."""
-    if value is None or isinstance(value, _NO_LISTS) or not isinstance(value, Iterable):
-        return [lora_request_value(value)] * num_prompts
-    values = [lora_request_value(each) for each in islice(value, num_prompts + 1)]
-    if len(values) != num_prompts:
-        count = len(values) if len(values) < num_prompts else f"more than {num_prompts}"
-        raise ValueError(f"lora_request has {count} entries for {num_prompts} prompts; give one for each")
-    return values
+    """One for all prompts, or one for each, in their order."""
+    return [lora_request_value(each) for each in values_for_each("lora_request", value, num_prompts)]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
 from numbers import Integral, Real
 from typing import Any
 
@@ -21,6 +22,21 @@ def describe(value: object) -> str:
     except Exception:  # a repr of the caller's, or an int of more digits than Python prints
         text = "something that cannot be printed"
     return f"{text} ({type(value).__name__})"
+
+
+def values_for_each(name: str, value: object, num_prompts: int) -> list[Any]:
+    """One value for all prompts, or one for each, in their order.
+
+    What has no order, or is text, is one value. An iterable that never ends is refused like any that has more
+    than there are prompts.
+    """
+    if isinstance(value, (str, bytes, Mapping, set, frozenset)) or not isinstance(value, Iterable):
+        return [value] * num_prompts
+    values = list(islice(value, num_prompts + 1))
+    if len(values) != num_prompts:
+        count = len(values) if len(values) < num_prompts else f"more than {num_prompts}"
+        raise ValueError(f"{name} has {count} entries for {num_prompts} prompts; give one for each")
+    return values
 
 
 def text_value(name: str, value: object) -> str:

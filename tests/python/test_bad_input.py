@@ -6,6 +6,7 @@ import json
 import re
 import struct
 from collections.abc import Callable, Iterator
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -234,6 +235,12 @@ def test_parameters_out_of_range_are_refused_where_they_are_made() -> None:
 def test_mismatched_lists_are_refused(llm: LLM) -> None:
     with pytest.raises(ValueError, match="sampling_params has 1 entries for 2 prompts"):
         llm.generate(["a", "b"], [SamplingParams()], use_tqdm=False)
+    with pytest.raises(ValueError, match="sampling_params has more than 2 entries for 2 prompts; give"):
+        llm.generate(["a", "b"], repeat(SamplingParams()), use_tqdm=False)  # which never ends
+    with pytest.raises(ValueError, match="cache_salt has more than 1 entries for 1 prompts"):
+        llm.generate("a", use_tqdm=False, cache_salt=repeat("salt"))
+    with pytest.raises(TypeError, match="cache_salt"):
+        llm.generate(["a", "b"], use_tqdm=False, cache_salt={"a", "b"})  # in any order
 
 
 def test_a_request_id_in_use_is_refused(demo_model: Path) -> None:
