@@ -30,8 +30,6 @@ struct ProductAdapter {
 
 class ExpertLorasTest : public ExpertsTest {
  protected:
-  static constexpr size_t kGuardBytes = 4096;
-
   int32_t padded(int32_t rank) {
     const int32_t multiple = kernels().lora_rank_multiple;
     return (rank + multiple - 1) / multiple * multiple;
@@ -122,19 +120,13 @@ class ExpertLorasTest : public ExpertsTest {
     return all;
   }
   void reserve(int64_t tokens, int32_t top_k, const Experts& experts, const ExpertLoraArgs& loras) {
-    reserved_ = kernels().fused_experts_workspace_bytes(tokens, top_k, experts.view(), &loras);
-    set_workspace(reserved_ + kGuardBytes);
+    set_guarded_workspace(kernels().fused_experts_workspace_bytes(tokens, top_k, experts.view(), &loras));
   }
   void compute(const FusedExpertsArgs& args, ThreadPool* pool) {
     kernels().fused_experts(context(pool), args);
     wait_for_device();
-    if (is_cuda()) return;
-    const auto* guard = static_cast<const std::byte*>(context().workspace) + reserved_;
-    for (size_t i = 0; i < kGuardBytes; ++i) ASSERT_EQ(guard[i], std::byte{0xFF}) << "beyond the workspace";
+    expect_whole_guard();
   }
-
- private:
-  size_t reserved_ = 0;
 };
 
 // out += b (a x) of an expert's.

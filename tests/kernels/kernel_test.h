@@ -146,10 +146,23 @@ class KernelTest : public testing::TestWithParam<const KernelTable*> {
     workspace_.reset();
     workspace_ = std::make_unique<ScratchMemory>(bytes);
   }
+  // The same with bytes behind it that no op may write, which are looked at where the host can.
+  void set_guarded_workspace(size_t bytes) {
+    guard_ = bytes;
+    set_workspace(bytes + kGuardBytes);
+  }
+  void expect_whole_guard() const {
+    if (is_cuda()) return;
+    const auto* guard = static_cast<const std::byte*>(workspace_->data()) + guard_;
+    for (size_t i = 0; i < kGuardBytes; ++i) ASSERT_EQ(guard[i], std::byte{0xFF}) << "beyond the workspace";
+  }
   static void sync() { wait_for_device(); }
 
  private:
+  static constexpr size_t kGuardBytes = 4096;
+
   std::unique_ptr<ScratchMemory> workspace_;
+  size_t guard_ = 0;  // where it begins
 };
 
 inline std::string table_name(const testing::TestParamInfo<const KernelTable*>& info) {

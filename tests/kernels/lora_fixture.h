@@ -31,8 +31,6 @@ struct TestAdapter {
 
 class LoraTest : public KernelTest {
  protected:
-  static constexpr size_t kGuardBytes = 4096;
-
   void SetUp() override {
     KernelTest::SetUp();
     ASSERT_NE(GetParam()->add_lora, nullptr);
@@ -118,8 +116,7 @@ class LoraTest : public KernelTest {
                         .max_total_rank = max_total_rank(shape),
                         .max_loras = static_cast<int32_t>(shape.ranks.size()),
                         .dtype = dtype};
-    reserved_ = kernels().lora_workspace_bytes(bounds);
-    set_workspace(reserved_ + kGuardBytes);
+    set_guarded_workspace(kernels().lora_workspace_bytes(bounds));
   }
   // Of row t, adapter_of[t]; -1: none. Segments are in the order of adapters, or in the opposite one. `op`:
   // instead of add_lora, and lists all rows.
@@ -172,13 +169,8 @@ class LoraTest : public KernelTest {
       kernels().add_lora(context(pool), args);
     }
     wait_for_device();
-    if (is_cuda()) return;
-    const auto* guard = static_cast<const std::byte*>(context().workspace) + reserved_;
-    for (size_t i = 0; i < kGuardBytes; ++i) ASSERT_EQ(guard[i], std::byte{0xFF}) << "beyond the workspace";
+    expect_whole_guard();
   }
-
- private:
-  size_t reserved_ = 0;
 };
 
 // What out becomes, and how far from it rounding may lead.

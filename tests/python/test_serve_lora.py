@@ -376,6 +376,22 @@ def test_without_enable_lora_nothing_is_said_of_adapters(root: Path) -> None:
     asyncio.run(ask())
 
 
+def test_where_there_is_no_memory_the_root_is_not_told(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def add_lora(llm: AsyncLLM, request: LoRARequest) -> bool:
+        raise MemoryError(f"there is no memory: {request.lora_path}/adapter_model.safetensors")
+
+    async def ask() -> None:
+        llm = AsyncLLM(num_threads=1, enable_lora=True)
+        app = Server(llm, ServeConfig(enable_admin=True, lora_root=str(root))).app
+        monkeypatch.setattr("quire.engine_operations.EngineOperations.add_lora", add_lora)
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://a") as client:
+            said = error(await client.post(LOAD, json={**GOOD, "lora_path": "sql"}), 503)["message"]
+            assert said == "there is no memory: sql/adapter_model.safetensors"
+        await llm.shutdown()
+
+    asyncio.run(ask())
+
+
 def test_an_adapter_that_cannot_be_loaded_is_said_before_the_server_listens(
     root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

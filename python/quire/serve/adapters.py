@@ -95,8 +95,10 @@ class Adapters:
         try:
             adapter = LoRARequest(name, lora_path=directory, load_inplace=in_place)
             EngineOperations.add_lora(self._llm, adapter)
-        except ValueError as error:
+        except (ValueError, MemoryError) as error:
             text = str(error).replace(directory, path)  # the root is nobody's business
+            if isinstance(error, MemoryError):
+                raise MemoryError(text) from None
             # A directory may be called "lora_", too.
             names_field = text.startswith(("lora_name ", "lora_path ", "lora_int_id "))
             raise ValueError(text if names_field else f"lora_path {text}") from None

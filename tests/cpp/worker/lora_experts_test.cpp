@@ -38,20 +38,6 @@ class LoraExpertsTest : public testing::Test {
   static LoraValues down_of_all(int64_t rank = 3) {
     return random_lora_of_all(kMixture + ".down_proj", kMixture, kExperts, kInter, kHidden, rank, 7);
   }
-  LoraWeights load(const LoraRig& rig, const std::vector<LoraValues>& modules) const {
-    const ModelDirectory directory;
-    return LoraWeights(make_adapter(directory, modules), rig.targets, rig.ops, nullptr, rig.dtype);
-  }
-  // How an adapter is refused, with its directory as "D".
-  static std::string refusal(const LoraRig& rig, const std::vector<LoraValues>& modules) {
-    const ModelDirectory directory;
-    std::string error = error_of(
-        [&] { LoraWeights(make_adapter(directory, modules), rig.targets, rig.ops, nullptr, rig.dtype); });
-    for (size_t at = 0; (at = error.find(directory.path(), at)) != error.npos;)
-      error.replace(at, directory.path().size(), "D");
-    return error;
-  }
-
   // What an adapter adds to the outputs of one product of an expert for one row, as to those of a linear.
   static std::vector<float> added(const LoraRig& rig, const LoraWeights& weights, int32_t target,
                                   int32_t expert, const std::vector<float>& x) {

@@ -17,10 +17,12 @@
 #include "layers/linear_method.h"
 #include "layers/lora.h"
 #include "quire/kernels/backend_registry.h"
+#include "util/error_of.h"
 #include "util/str.h"
 #include "weights/lora_adapter.h"
 #include "weights/model_directory.h"
 #include "weights/weight_loader.h"
+#include "worker/lora_store.h"
 
 namespace quire {
 
@@ -128,5 +130,20 @@ struct LoraRig {
   size_t workspace_bytes = 0;
   LoraTargets targets;
 };
+
+// What of such an adapter lies in a slot.
+inline LoraWeights load(const LoraRig& rig, const std::vector<LoraValues>& modules) {
+  const ModelDirectory directory;
+  return LoraWeights(make_adapter(directory, modules), rig.targets, rig.ops, nullptr, rig.dtype);
+}
+// How it is refused, with its directory as "D".
+inline std::string refusal(const LoraRig& rig, const std::vector<LoraValues>& modules) {
+  const ModelDirectory directory;
+  std::string error = error_of(
+      [&] { LoraWeights(make_adapter(directory, modules), rig.targets, rig.ops, nullptr, rig.dtype); });
+  for (size_t at = 0; (at = error.find(directory.path(), at)) != error.npos;)
+    error.replace(at, directory.path().size(), "D");
+  return error;
+}
 
 }  // namespace quire

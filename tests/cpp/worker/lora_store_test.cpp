@@ -5,7 +5,6 @@
 #include <cmath>
 #include <limits>
 
-#include "util/error_of.h"
 #include "weights/convert.h"
 #include "worker/lora_rig.h"
 
@@ -69,19 +68,6 @@ class LoraStoreTest : public testing::Test {
                           double tolerance = 1e-4) {
     ASSERT_EQ(found.size(), expected.size());
     for (size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], expected[i], tolerance) << i;
-  }
-  LoraWeights load(const LoraRig& rig, const std::vector<LoraValues>& modules) const {
-    const ModelDirectory directory;
-    return LoraWeights(make_adapter(directory, modules), rig.targets, rig.ops, nullptr, rig.dtype);
-  }
-  // How an adapter is refused, with its directory as "D".
-  std::string refusal(const LoraRig& rig, const std::vector<LoraValues>& modules) const {
-    const ModelDirectory directory;
-    std::string error = error_of(
-        [&] { LoraWeights(make_adapter(directory, modules), rig.targets, rig.ops, nullptr, rig.dtype); });
-    for (size_t at = 0; (at = error.find(directory.path(), at)) != error.npos;)
-      error.replace(at, directory.path().size(), "D");
-    return error;
   }
 };
 
