@@ -192,6 +192,24 @@ TEST(EngineStartTest, ACallbackThatThrowsLosesOnlyItsOwnOutput) {
   EXPECT_EQ(engine.generate({request("B", 3)})[0].outputs[0].token_ids.size(), 3U);
 }
 
+// So many that the core would begin before the last of them, came they one by one.
+TEST(EngineStartTest, RequestsOfACallTakeTheSameStepsEachTime) {
+  constexpr int kRequests = 500;
+  EngineConfig config = demo_config();
+  config.max_num_seqs = kRequests;
+  config.max_num_batched_tokens = kRequests;
+  config.kv_cache_memory_bytes = 64 << 20;  // a block for each
+  config.async_scheduling = false;          // else a step may be scheduled before the end is known
+  Engine engine(config);
+  EngineRequest one = request("", 1);
+  one.prompt_token_ids = {20};
+  for (int round = 0; round < 5; ++round) {
+    const uint64_t before = engine.stats().num_steps;
+    engine.generate(std::vector<EngineRequest>(kRequests, one));
+    EXPECT_EQ(engine.stats().num_steps - before, 1U) << round;
+  }
+}
+
 TEST(EngineStartTest, BatchesAreAcceptedWholeOrNotAtAll) {
   Engine engine(demo_config());
   std::vector<EngineRequest> batch = {request("fine", 3), request("", 3)};
