@@ -10,6 +10,7 @@
 #include "quire/error.h"
 #include "quire/utf8.h"
 #include "util/nearest.h"
+#include "util/replace_all.h"
 #include "util/str.h"
 #include "util/thread_name.h"
 
@@ -42,12 +43,6 @@ std::string absolute(const std::string& path) {
   std::error_code error;
   const std::string found = std::filesystem::absolute(path, error).string();
   return error ? path : found;
-}
-
-std::string replace_all(std::string text, const std::string& from, const std::string& to) {
-  for (size_t at = text.find(from); at != text.npos; at = text.find(from, at + to.size()))
-    text.replace(at, from.size(), to);
-  return text;
 }
 
 }  // namespace

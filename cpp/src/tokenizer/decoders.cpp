@@ -6,6 +6,7 @@
 #include "tokenizer/pattern.h"
 #include "tokenizer/pipeline.h"
 #include "tokenizer/prepend_scheme.h"
+#include "util/replace_all.h"
 #include "util/str.h"
 #include "util/utf8.h"
 
@@ -32,15 +33,6 @@ class PlainDecoder final : public Decoder {
   std::string token_bytes(std::string_view token) const override { return std::string(token); }
   std::string_view separator() const override { return " "; }
 };
-
-std::string replace_all(std::string_view text, std::string_view what, std::string_view by) {
-  std::string out;
-  for (size_t found; !what.empty() && (found = text.find(what)) != text.npos;) {
-    out.append(text.substr(0, found)).append(by);
-    text.remove_prefix(found + what.size());
-  }
-  return out.append(text);
-}
 
 // Takes out the spaces that English does not have in front of punctuation and contractions.
 std::string clean_up(std::string token) {

@@ -18,6 +18,7 @@
 #include "layers/lora.h"
 #include "quire/kernels/backend_registry.h"
 #include "util/error_of.h"
+#include "util/replace_all.h"
 #include "util/str.h"
 #include "weights/lora_adapter.h"
 #include "weights/model_directory.h"
@@ -139,11 +140,9 @@ inline LoraWeights load(const LoraRig& rig, const std::vector<LoraValues>& modul
 // How it is refused, with its directory as "D".
 inline std::string refusal(const LoraRig& rig, const std::vector<LoraValues>& modules) {
   const ModelDirectory directory;
-  std::string error = error_of(
+  const std::string error = error_of(
       [&] { LoraWeights(make_adapter(directory, modules), rig.targets, rig.ops, nullptr, rig.dtype); });
-  for (size_t at = 0; (at = error.find(directory.path(), at)) != error.npos;)
-    error.replace(at, directory.path().size(), "D");
-  return error;
+  return replace_all(error, directory.path(), "D");
 }
 
 }  // namespace quire
