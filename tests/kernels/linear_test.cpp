@@ -167,6 +167,49 @@ TEST_P(LinearTest, FewRowsMatchTheReference) {
   }
 }
 
+// A Hopper device has a kernel for 9 to 64 rows: clusters of one, two, four and eight blocks have one unit
+// of up to 256 outputs, or some blocks several, and steps of 64 of the depth go through a ring once and more
+// often. What lies beside the outputs stays.
+TEST_P(LinearTest, SomeTensOfRowsMatchTheReference) {
+  if (!is_cuda()) GTEST_SKIP() << "all numbers of rows have one kernel";
+  constexpr int64_t kMaxRows = 64, kGap = 8;
+  for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+    for (const auto& [n, k] : {std::pair<int64_t, int64_t>{16, 8},
+                               {48, 200},
+                               {272, 72},
+                               {1040, 4104},
+                               {4096, 1032},
+                               {6160, 520},
+                               {16912, 200},
+                               {33600, 136},
+                               {70016, 72}}) {
+      const Tensor x = std::move(Tensor(dtype, kMaxRows, k, 8).randomize(1));
+      const Tensor rows = std::move(Tensor(dtype, n, k).randomize(2, 0.1F));
+      const Packed packed = pack(rows, dtype);
+      reserve(kMaxRows, n, k, dtype);
+      Array<float> bias(static_cast<size_t>(n));
+      for (size_t i = 0; i < bias.size(); ++i) bias[i] = static_cast<float>(i % 7) - 3;
+      const auto expected =
+          reference::linear(x.values(), rows.values(), {bias.begin(), bias.end()}, static_cast<size_t>(k));
+      for (const int64_t m : {9, 16, 17, 32, 33, 63, 64}) {
+        for (const DType out_dtype : {DType::kFloat32, dtype}) {
+          SCOPED_TRACE(testing::Message() << dtype_name(dtype) << " to " << dtype_name(out_dtype)
+                                          << " m=" << m << " n=" << n << " k=" << k);
+          const Tensor out(out_dtype, m, n, kGap);
+          run(context(), out, x.view().rows(0, m), packed.weight, bias.data());
+          expect_close(out, {expected.begin(), expected.begin() + m * n}, 2e-6 * static_cast<double>(k),
+                       relative_tolerance(out_dtype));
+          for (int64_t r = 0; r < m; ++r) {
+            const auto* end = out.view().at(r) + n * static_cast<int64_t>(dtype_bytes(out_dtype));
+            for (size_t i = 0; i < kGap * dtype_bytes(out_dtype); ++i)
+              ASSERT_EQ(end[i], std::byte{0xFF}) << "beyond row " << r;
+          }
+        }
+      }
+    }
+  }
+}
+
 // Neither how many other rows there are nor what they hold changes a bit of a row; and an infinite weight
 // stays with its output.
 TEST_P(LinearTest, OneOfFewRowsDependsOnItselfAlone) {
@@ -207,10 +250,13 @@ TEST_P(LinearTest, OneOfFewRowsDependsOnItselfAlone) {
 TEST_P(LinearTest, ActivatedAndMultipliedIsItsOps) {
   if (kernels().linear_activate_and_mul == nullptr) GTEST_SKIP() << "its ops are called one by one";
   for (const DType dtype : float_types()) {
-    for (const int64_t m : {1, 3}) {
+    for (const int64_t m : {1, 3, 10, 17, 40, 64}) {
       for (const auto& [n, k] : {std::pair<int64_t, int64_t>{2, 64},
                                  {26, 31},
                                  {134, 80},
+                                 {2208, 2048},
+                                 {12304, 520},
+                                 {70016, 72},
                                  {6000, 264},
                                  {1006, 576},
                                  {2200, 2048},

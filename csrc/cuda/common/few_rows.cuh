@@ -15,7 +15,7 @@ constexpr int kTileTokens = 8;  // of one product of the tensor cores
 constexpr int kStepDepth = 64;  // of one warp: two times 16 bytes of a row for each of four lanes
 
 // Half a step of one tile: lane 4 g + t has depths 8 t to 8 t + 7 of rows g (`upper`) and g + 8 (`lower`) and
-// of token g (`x`). As in linear_int8.cu the tensor cores do not mind which depths meet: product s takes of
+// of token g (`x`). As in linear/int8.cu the tensor cores do not mind which depths meet: product s takes of
 // each lane's eight the depths 4 s to 4 s + 3.
 template <typename T>
 __device__ __forceinline__ void multiply_half_step(float (&sums)[4], const uint4& upper, const uint4& lower,

@@ -3,7 +3,7 @@
 #include <limits>
 #include <type_traits>
 
-#include "linear_one_row.h"
+#include "linear/one_row.h"
 #include "lora/any_rows.cuh"
 #include "lora/expand.cuh"
 #include "lora/one_row.h"

@@ -2,7 +2,7 @@
 // meanwhile, and what it makes is added as a bias is.
 #include "lora/one_row.h"
 
-#include "linear_one_row.cuh"
+#include "linear/one_row.cuh"
 
 namespace quire::cuda {
 namespace {

@@ -1,6 +1,6 @@
-#include "linear_one_row.h"
+#include "linear/one_row.h"
 
-#include "linear_one_row.cuh"
+#include "linear/one_row.cuh"
 
 namespace quire::cuda {
 bool has_one_row_kernel(TensorView out, TensorView x, const LinearWeight& weight) {

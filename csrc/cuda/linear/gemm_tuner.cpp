@@ -1,4 +1,4 @@
-#include "gemm_tuner.h"
+#include "linear/gemm_tuner.h"
 
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-#include "linear_few_rows.h"
+#include "linear/few_rows.h"
 
 #include <algorithm>
 

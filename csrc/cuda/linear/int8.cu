@@ -1,5 +1,5 @@
 // Linears whose weights are int8.
-#include "linear_int8.h"
+#include "linear/int8.h"
 
 #include "common/launch.h"
 #include "common/tensor_core.cuh"

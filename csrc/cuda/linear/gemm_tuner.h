@@ -9,7 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "cublaslt.h"
+#include "linear/cublaslt.h"
 
 namespace quire::cuda {
 

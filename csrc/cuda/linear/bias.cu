@@ -1,4 +1,4 @@
-#include "linear_bias.h"
+#include "linear/bias.h"
 
 #include "common/launch.h"
 #include "common/types.cuh"

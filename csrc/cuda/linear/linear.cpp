@@ -8,11 +8,12 @@
 #include <unordered_map>
 
 #include "common/launch.h"
-#include "gemm_tuner.h"
-#include "linear_bias.h"
-#include "linear_few_rows.h"
-#include "linear_int8.h"
-#include "linear_one_row.h"
+#include "linear/bias.h"
+#include "linear/few_rows.h"
+#include "linear/gemm_tuner.h"
+#include "linear/int8.h"
+#include "linear/one_row.h"
+#include "linear/wgmma.h"
 #include "ops.h"
 
 namespace quire::cuda {
@@ -192,6 +193,7 @@ void linear(const LaunchContext& ctx, TensorView out, TensorView x, const Linear
                                           : linear_dequantized(ctx, out, x, weight, bias);
   }
   if (has_one_row_kernel(out, x, weight)) return linear_one_row(ctx, out, x, weight, bias);
+  if (has_wgmma_linear(out, x, weight)) return linear_wgmma(ctx, out, x, weight, bias);
   if (has_few_rows_linear(out, x, weight)) return linear_few_rows(ctx, out, x, weight, bias);
   linear_by_library(ctx, out, x, weight, bias);
 }
@@ -199,6 +201,7 @@ void linear(const LaunchContext& ctx, TensorView out, TensorView x, const Linear
 void linear_activate_and_mul(const LaunchContext& ctx, TensorView out, TensorView y, TensorView x,
                              const LinearWeight& weight, const float* bias, Activation activation) {
   if (has_one_row_kernel(out, x, weight)) return linear_one_row_gated(ctx, out, x, weight, bias, activation);
+  if (has_wgmma_linear(out, x, weight)) return linear_wgmma_gated(ctx, out, x, weight, bias, activation);
   linear(ctx, y, x, weight, bias);
   activate_and_mul(ctx, out, y, activation);
 }

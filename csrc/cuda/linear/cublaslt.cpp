@@ -1,4 +1,4 @@
-#include "cublaslt.h"
+#include "linear/cublaslt.h"
 
 #include <dlfcn.h>
 

@@ -1,0 +1,455 @@
+// A weight's rows stream through a ring of shared memory, 64 columns a step, beside the same columns of all
+// rows of x; two warpgroups multiply them, the weight's rows as the tensor cores' rows, so that few rows of x
+// cost no more than there are.
+//
+// What limits it is how much comes into a multiprocessor: the weight, which is read once, and x, which each
+// unit of the weight's rows reads again. So a unit has 256 rows where the weight has enough; where it has
+// not, blocks of a cluster have one unit together, each a stretch of the columns, and add their sums up from
+// each other's shared memory, each those of its rows of x. Rows are divided evenly among clusters, 16 by 16.
+//
+// The weight of a block's first steps is on its way before the kernel in front has ended.
+#pragma once
+
+#include "common/activation.cuh"
+#include "common/cluster.cuh"
+#include "common/dependent_launch.cuh"
+#include "common/fragments.cuh"
+#include "common/hopper.cuh"
+#include "common/tensor_map.h"
+#include "common/weight_stream.cuh"
+#include "linear/wgmma_division.h"
+
+namespace quire::cuda::wgmma_linear {
+
+// Threads: a warpgroup of which one thread sends for what is read, and two that multiply.
+constexpr int kThreads = 384, kFetchers = 128, kConsumers = kThreads - kFetchers;
+
+// Registers of a thread: as it starts, and as it multiplies, when the first warpgroup has given back most of
+// its own. So few that blocks of the short kernels in front have room beside.
+constexpr int kRegisters = 128, kRegistersToMultiply = 168, kRegistersToFetch = 40;
+static_assert(kFetchers * kRegistersToFetch + kConsumers * kRegistersToMultiply <= kThreads * kRegisters);
+
+template <typename T>
+struct Parameters {
+  CUtensorMap weight;  // boxes of half a unit
+  CUtensorMap x;       // boxes of all rows
+  const float* bias;   // of the weight's rows, or null
+  void* out;
+  int64_t out_stride;
+  bool out_is_fp32;
+  Activation activation;
+  int m, n;       // of out: n is half of the weight's rows where it is gated
+  int to_second;  // rows of the weight from the first half of a unit to the second
+  int outputs;    // of a unit
+  int steps;
+  Division division;
+};
+
+// What a block has to do.
+struct Share {
+  int cluster, rank;  // of the block in it
+  int first_step, num_steps;
+  int num_units;
+
+  template <typename T>
+  __device__ explicit Share(const Parameters<T>& p) {
+    const int blocks = p.division.cluster_blocks;
+    cluster = static_cast<int>(blockIdx.x) / blocks;
+    rank = static_cast<int>(blockIdx.x) % blocks;
+    const int each = p.steps / blocks, longer = p.steps % blocks;
+    first_step = rank * each + min(rank, longer);
+    num_steps = each + (rank < longer ? 1 : 0);
+    num_units = 0;
+    while (num_units < p.division.units && first_output(p, num_units) < p.n) ++num_units;
+  }
+  template <typename T>
+  __device__ __forceinline__ int first_output(const Parameters<T>& p, int unit) const {
+    return (unit * p.division.clusters + cluster) * p.outputs;
+  }
+};
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+// In front of a block's shared memory.
+struct Barriers {
+  uint32_t base;
+  __device__ uint32_t full(int stage) const { return base + static_cast<uint32_t>(stage) * 8; }
+  __device__ uint32_t empty(int stage) const { return full(kMaxStages + stage); }
+  // A unit's sums have been written to where stages were, and been read.
+  __device__ uint32_t written() const { return full(2 * kMaxStages); }
+};
+static_assert((2 * kMaxStages + 1) * 8 <= kBarrierBytes);
+
+struct Stages {
+  int count, stage = 0;
+  uint32_t parity = 0;
+  __device__ __forceinline__ void advance() {
+    if (++stage == count) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+// A thread's work: sends for the steps of all units, one after the other.
+template <typename T, int kSlots, bool kWritesSums>
+__device__ __forceinline__ void fetch(const Parameters<T>& p, uint32_t shared, Barriers barriers) {
+  const Share share(p);
+  const int half_rows = p.division.half_rows, stage_size = stage_bytes(half_rows, kSlots);
+  const auto half_bytes = static_cast<uint32_t>(half_rows * kRowBytes);
+  const uint64_t once = read_once_policy();
+  const auto send_weight = [&](int row, int i, int stage) {
+    const uint32_t full = barriers.full(stage), to = shared + static_cast<uint32_t>(stage * stage_size);
+    const int column = (share.first_step + i) * kDepth;
+    arrive_expecting(full, static_cast<uint32_t>(stage_size));
+    copy_tensor(to, &p.weight, column, row, 0, full, once);
+    copy_tensor(to + half_bytes, &p.weight, column, row + p.to_second, 0, full, once);
+  };
+  // Of the first unit only: it has steps enough, or there is nothing more to read.
+  const int early = share.num_units > 0 ? min(share.num_steps, p.division.stages) : 0;
+  for (int i = 0; i < early; ++i) send_weight(share.first_output(p, 0), i, i);
+  wait_for_inputs();
+  let_next_start();
+  Stages ring{p.division.stages};
+  for (int unit = 0; unit < share.num_units; ++unit) {
+    const int row = share.first_output(p, unit);
+    if (kWritesSums && unit > 0) wait_barrier(barriers.written(), static_cast<uint32_t>(unit - 1) & 1);
+    for (int i = 0; i < share.num_steps; ++i, ring.advance()) {
+      if (unit > 0 || i >= early) {
+        wait_barrier(barriers.empty(ring.stage), ring.parity ^ 1);
+        send_weight(row, i, ring.stage);
+      }
+      const int to = ring.stage * stage_size + weight_bytes(half_rows);
+      copy_tensor(shared + static_cast<uint32_t>(to), &p.x, (share.first_step + i) * kDepth, 0, 0,
+                  barriers.full(ring.stage));
+    }
+  }
+}
+
+// sums[h]: of row lane / 4 and the one eight on of the warp's 16 in half h of a unit, rows of x 8 j + 2 (lane
+// % 4) and the next one at 4 j. From registers, so that the next unit is on its way meanwhile.
+template <typename T, int kSlots>
+__device__ __forceinline__ void write(const Parameters<T>& p, int first_output, int first_row,
+                                      const float (&sums)[2][kSlots / 2]) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, t = lane % 4;
+  if (first_row >= p.division.half_rows) return;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int first = first_output + half * p.division.half_rows + first_row;
+    float biases[2] = {};  // of the lane's rows
+    bool is_there[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      is_there[r] = first_row + 8 * r < p.division.half_rows && first + 8 * r < p.n;
+      if (p.bias != nullptr && is_there[r]) biases[r] = __ldg(p.bias + first + 8 * r + g);
+    }
+    if (p.out_is_fp32) {
+      float* out = static_cast<float*>(p.out) + first + g;
+#pragma unroll
+      for (int i = 0; i < kSlots / 2; ++i) {
+        const int row = i / 4 * 8 + 2 * t + i % 2, r = i % 4 / 2;
+        if (is_there[r] && row < p.m) out[row * p.out_stride + 8 * r] = sums[half][i] + biases[r];
+      }
+      continue;
+    }
+    T* out = static_cast<T*>(p.out) + first;
+    const int to = t % 2 * 8;
+#pragma unroll
+    for (int j = 0; j < kSlots / 8; j += 2) {
+      if (8 * j >= p.m) break;
+      uint32_t words[4];  // eight outputs of either eight rows of x: two blocks of eight each
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int at = 4 * j + 2 * i;
+        words[i] = transposed(pack<T>(sums[half][at] + biases[i % 2], sums[half][at + 1] + biases[i % 2]));
+      }
+      const uint4 eight = gather_block(words[0], words[1], words[2], words[3], t);
+      const int row = 8 * (j + t / 2) + g;
+      if (row < p.m && (t % 2 == 0 ? is_there[0] : is_there[1]))
+        *reinterpret_cast<uint4*>(out + static_cast<int64_t>(row) * p.out_stride + to) = eight;
+    }
+  }
+}
+
+// The sums of a block to its shared memory.
+template <int kSlots>
+__device__ __forceinline__ void keep_sums(float* kept, int half_rows, int first_row,
+                                          const float (&sums)[2][kSlots / 2]) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, t = lane % 4;
+  if (first_row >= half_rows) return;
+  kept += 2 * t * sums_stride(half_rows) + first_row + g;
+  const bool has_eight_more = first_row + 8 < half_rows;
+#pragma unroll
+  for (int i = 0; i < kSlots / 2; ++i) {
+    if (i % 4 / 2 == 1 && !has_eight_more) continue;
+    float* place = kept + (i / 4 * 8 + i % 2) * sums_stride(half_rows) + i % 4 / 2 * 8;
+    place[0] = sums[0][i];
+    place[half_rows] = sums[1][i];
+  }
+}
+
+// Four sums that the blocks of a cluster have at the same place, added, with the bias.
+__device__ __forceinline__ float4 sum_of_blocks(const float* place, int blocks, const float* bias) {
+  float4 sum =
+      bias != nullptr ? float4{__ldg(bias), __ldg(bias + 1), __ldg(bias + 2), __ldg(bias + 3)} : float4{};
+  float4 x[kMaxClusterBlocks];
+#pragma unroll
+  for (int b = 0; b < kMaxClusterBlocks; ++b)
+    x[b] = b < blocks ? cluster::load4(cluster::address_of(place, b)) : float4{};
+#pragma unroll
+  for (const float4& of_block : x) {
+    sum.x += of_block.x;
+    sum.y += of_block.y;
+    sum.z += of_block.z;
+    sum.w += of_block.w;
+  }
+  return sum;
+}
+
+// Calls f with the activation, or with any where there is none.
+template <bool kGated, typename F>
+__device__ __forceinline__ void with_activation(Activation activation, F f) {
+  if constexpr (kGated) {
+    dispatch_activation(activation, [&](auto kind) { f.template operator()<decltype(kind)::value>(); });
+  } else {
+    f.template operator()<Activation::kSilu>();
+  }
+}
+
+// What the blocks of the cluster have kept, of the rows of x that are this block's.
+template <typename T, bool kGated>
+__device__ __forceinline__ void write_kept(const Parameters<T>& p, int first_output, int rank,
+                                           const float* kept) {
+  const int half_rows = p.division.half_rows, blocks = p.division.cluster_blocks;
+  const int fours = p.outputs / 4, rows = (p.m - rank + blocks - 1) / blocks;
+  with_activation<kGated>(p.activation, [&]<Activation kActivation>() {
+#pragma unroll 1
+    for (int i = static_cast<int>(threadIdx.x) - kFetchers; i < rows * fours; i += kConsumers) {
+      const int row = rank + i / fours * blocks, in_unit = i % fours * 4, output = first_output + in_unit;
+      if (output >= p.n) continue;
+      const float* place = kept + row * sums_stride(half_rows) + in_unit;
+      const float* bias = p.bias != nullptr ? p.bias + output : nullptr;
+      float4 x = sum_of_blocks(place, blocks, bias);
+      if constexpr (kGated) {
+        const float4 up = sum_of_blocks(place + half_rows, blocks, bias != nullptr ? bias + p.n : nullptr);
+        const auto combine = [](float a, float b) {
+          return activate_gated<kActivation>(to_float(from_float<T>(a)), to_float(from_float<T>(b)));
+        };
+        x = {combine(x.x, up.x), combine(x.y, up.y), combine(x.z, up.z), combine(x.w, up.w)};
+      }
+      const int64_t at = row * p.out_stride + output;
+      if (p.out_is_fp32) {
+        *reinterpret_cast<float4*>(static_cast<float*>(p.out) + at) = x;
+      } else {
+        *reinterpret_cast<uint2*>(static_cast<T*>(p.out) + at) = {pack<T>(x.x, x.y), pack<T>(x.z, x.w)};
+      }
+    }
+  });
+}
+
+template <typename T, int kSlots, bool kGated>
+__device__ __forceinline__ void multiply(const Parameters<T>& p, uint32_t shared, Barriers barriers,
+                                         float* kept) {
+  const int warpgroup = static_cast<int>(threadIdx.x) / 128 - 1,
+            warp = static_cast<int>(threadIdx.x) % 128 / 32;
+  const int first_row = warpgroup * 64 + warp * 16;  // of either half
+  const Share share(p);
+  const int half_rows = p.division.half_rows, stage_size = stage_bytes(half_rows, kSlots);
+  Stages ring{p.division.stages};
+  float sums[2][kSlots / 2];
+  const auto hold_sums = [&] {
+    hold(sums[0]);
+    hold(sums[1]);
+  };
+  const auto release = [&](int stage) {
+    if (threadIdx.x % 32 == 0) arrive(barriers.empty(stage));
+  };
+  // Enqueues the products of a stage; `adds` is 0 for a unit's first. Where half a unit has fewer rows than
+  // both warpgroups take, they multiply what lies behind it, and nothing comes of that.
+  const auto multiply_stage = [&](int adds) {
+    wait_barrier(barriers.full(ring.stage), ring.parity);
+    const uint32_t at = shared + static_cast<uint32_t>(ring.stage * stage_size);
+    const uint64_t first =
+        matrix_descriptor(at + static_cast<uint32_t>(warpgroup * 64 * kRowBytes), 16, 8 * kRowBytes);
+    const uint64_t second = advanced(first, static_cast<uint32_t>(half_rows * kRowBytes));
+    const uint64_t x =
+        matrix_descriptor(at + static_cast<uint32_t>(weight_bytes(half_rows)), 16, 8 * kRowBytes);
+    wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < kDepth / 16; ++i) {
+      const auto bytes = static_cast<uint32_t>(i * 32);
+      wgmma_rows<T>(sums[0], advanced(first, bytes), advanced(x, bytes), i > 0 ? 1 : adds);
+      wgmma_rows<T>(sums[1], advanced(second, bytes), advanced(x, bytes), i > 0 ? 1 : adds);
+    }
+    wgmma_commit();
+  };
+  for (int unit = 0; unit < share.num_units; ++unit) {
+    hold_sums();
+    multiply_stage(0);
+    for (int i = 1; i < share.num_steps; ++i) {
+      const int before = ring.stage;
+      ring.advance();
+      multiply_stage(1);
+      wgmma_wait<1>();
+      release(before);
+    }
+    wgmma_wait<0>();
+    hold_sums();
+    release(ring.stage);
+    ring.advance();
+    const int first_output = share.first_output(p, unit);
+    const bool is_shared = p.division.cluster_blocks > 1;
+    if (!kGated && !is_shared) {
+      write<T, kSlots>(p, first_output, first_row, sums);
+      continue;
+    }
+    sync_256(1);  // the other warpgroup has multiplied too
+    keep_sums<kSlots>(kept, half_rows, first_row, sums);
+    if (is_shared) {
+      cluster::arrive();
+      cluster::wait();
+    } else {
+      sync_256(1);
+    }
+    write_kept<T, kGated>(p, first_output, share.rank, kept);
+    if (is_shared) {  // the others may still read what is here
+      cluster::arrive();
+      cluster::wait();
+    } else {
+      __syncwarp();
+      fence_for_async();
+      if (threadIdx.x % 32 == 0) arrive(barriers.written());
+    }
+  }
+}
+
+#endif
+
+template <typename T, int kSlots, bool kGated>
+__global__ void __launch_bounds__(65536 / kRegisters / 128 * 128, 1)
+    linear_wgmma_kernel(const __grid_constant__ Parameters<T> p) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  extern __shared__ std::byte unaligned[];
+  std::byte* aligned = unaligned + (kAlignment - shared_address(unaligned) % kAlignment) % kAlignment;
+  std::byte* stages = aligned + kBarrierBytes;
+  const Barriers barriers{shared_address(aligned)};
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < p.division.stages; ++i) {
+      init_barrier(barriers.full(i), 1);
+      init_barrier(barriers.empty(i), kConsumers / 32);
+    }
+    init_barrier(barriers.written(), kConsumers / 32);
+    fence_for_async();
+    prefetch_map(&p.weight);
+    prefetch_map(&p.x);
+  }
+  __syncthreads();
+  if (threadIdx.x < kFetchers) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"(kRegistersToFetch));
+    if (threadIdx.x == 0) fetch<T, kSlots, kGated>(p, shared_address(stages), barriers);
+    __syncwarp();
+    if (p.division.cluster_blocks > 1) {  // as those who multiply
+      for (int i = 0; i < 2; ++i) {
+        cluster::arrive();
+        cluster::wait();
+      }
+    }
+  } else {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(kRegistersToMultiply));
+    wait_for_inputs();
+    let_next_start();
+    multiply<T, kSlots, kGated>(p, shared_address(stages), barriers, reinterpret_cast<float*>(stages));
+  }
+#endif
+}
+
+// ---- launches -----------------------------------------------------------------------------------------
+
+// Of the current device. Asks for each number of blocks once, of any of the kernels: they take the same.
+inline Device device_for(const void* kernel) {
+  constexpr int kMaxDevices = 64;
+  static std::atomic<int> known[kMaxDevices][kClusterBlocks.size()];  // one more; 0: not asked yet
+  // What the system takes, and two blocks of the short kernels in front, which run beside.
+  constexpr int kOthers = 1024 + (20 << 10);
+  Device device{.most_shared_bytes = device_limits().max_shared_bytes_per_block - kOthers,
+                .most_clusters = {}};
+  int index = 0;
+  cudaGetDevice(&index);
+  for (size_t i = 0; i < kClusterBlocks.size(); ++i) {
+    std::atomic<int>& answer = known[index % kMaxDevices][i];
+    int clusters = answer.load(std::memory_order_relaxed) - 1;
+    if (clusters < 0) {
+      cudaLaunchAttribute attribute{};
+      attribute.id = cudaLaunchAttributeClusterDimension;
+      attribute.val.clusterDim = {static_cast<unsigned>(kClusterBlocks[i]), 1, 1};
+      cudaLaunchConfig_t config{};
+      config.gridDim = dim3(static_cast<unsigned>(kClusterBlocks[i]));
+      config.blockDim = dim3(kThreads);
+      config.dynamicSmemBytes = static_cast<size_t>(device.most_shared_bytes);
+      config.attrs = &attribute;
+      config.numAttrs = 1;
+      if (cudaOccupancyMaxActiveClusters(&clusters, kernel, &config) != cudaSuccess) clusters = 0;
+      answer.store(clusters + 1, std::memory_order_relaxed);
+    }
+    device.most_clusters[i] = clusters;
+  }
+  return device;
+}
+
+// What is multiplied. `activation`: where it is gated.
+struct Product {
+  TensorView out, x;
+  const LinearWeight& weight;
+  const float* bias;
+  Activation activation;
+};
+
+template <typename T, int kSlots, bool kGated>
+void launch(const LaunchContext& ctx, const Product& product) {
+  constexpr auto kernel = linear_wgmma_kernel<T, kSlots, kGated>;
+  constexpr bool kIsBf16 = std::is_same_v<T, bf16>;
+  const auto& [out, x, weight, bias, activation] = product;
+  const auto* address = reinterpret_cast<const void*>(kernel);
+  const auto fail = [&](const char* why) { note_error(ctx, "linear_wgmma", "", why); };
+  static std::atomic<uint64_t> prepared{0};
+  const cudaError_t error =
+      allow_shared_bytes(prepared, address, device_limits().max_shared_bytes_per_block - 1024);
+  if (error != cudaSuccess) return fail(cudaGetErrorString(error));
+  const auto n = static_cast<int>(kGated ? weight.n / 2 : weight.n);
+  const auto steps = static_cast<int>(ceil_div<int64_t>(weight.k, kDepth));
+  const auto division = divide({n, kGated, kSlots, steps}, device_for(address));
+  if (!division) return fail("it fits no block");
+  Parameters<T> p{.weight = {},
+                  .x = {},
+                  .bias = bias,
+                  .out = out.data,
+                  .out_stride = out.stride[0],
+                  .out_is_fp32 = out.dtype == DType::kFloat32,
+                  .activation = activation,
+                  .m = static_cast<int>(x.shape[0]),
+                  .n = n,
+                  .to_second = kGated ? n : division->half_rows,
+                  .outputs = division->outputs_of_unit(kGated),
+                  .steps = steps,
+                  .division = *division};
+  if (!make_tensor_map(p.weight, weight.data, kIsBf16, weight.k, weight.n, weight.k * 2, 1, 0,
+                       division->half_rows) ||
+      !make_tensor_map(p.x, x.data, kIsBf16, weight.k, x.shape[0], x.stride[0] * 2, 1, 0, kSlots))
+    return fail("the driver makes no tensor map of it");
+  const auto blocks = static_cast<unsigned>(division->clusters * division->cluster_blocks);
+  launch_dependent(ctx, kernel, Grid(blocks, static_cast<unsigned>(division->cluster_blocks)), kThreads,
+                   static_cast<size_t>(division->shared_bytes), p);
+  check_launch(ctx, "linear_wgmma", out);
+}
+
+template <bool kGated>
+void launch(const LaunchContext& ctx, const Product& product) {
+  const auto with_type = [&]<typename T>() {
+    if (slots_for(product.x.shape[0]) == 32) return launch<T, 32, kGated>(ctx, product);
+    launch<T, 64, kGated>(ctx, product);
+  };
+  product.x.dtype == DType::kBFloat16 ? with_type.template operator()<bf16>()
+                                      : with_type.template operator()<fp16>();
+}
+
+}  // namespace quire::cuda::wgmma_linear
