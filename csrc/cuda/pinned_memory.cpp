@@ -26,7 +26,7 @@ std::map<void*, size_t>& sizes() {
 // Makes the system clear the pages, which takes longer than all else that is done to them: on a few threads,
 // where there are some to share. Where no thread is to be had, registering them does it.
 void touch_pages(std::byte* begin, size_t bytes) {
-  constexpr size_t kMaxThreads = 4;
+  constexpr size_t kMaxThreads = 8;
   const size_t num_threads = std::min(kMaxThreads, bytes / kHugePageBytes);
   if (num_threads < 2) return;
   std::vector<std::thread> threads;

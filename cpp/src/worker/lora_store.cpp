@@ -210,6 +210,10 @@ class Packer {
     }
     const auto bytes = dtype_bytes(dtype_);
     const int64_t k = rows.shape[1];
+    if (k == to.k && rows.stride[0] == k) {
+      convert(to.row(first, dtype_), dtype_, rows.data, rows.dtype, rows.numel());
+      return;
+    }
     for (int64_t row = 0; row < rows.shape[0]; ++row) {
       std::byte* place = to.row(first + row, dtype_);
       convert(place, dtype_, rows.at(row), rows.dtype, k);

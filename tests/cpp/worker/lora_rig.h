@@ -101,8 +101,8 @@ inline LoraAdapter make_adapter(const ModelDirectory& directory, const std::vect
 
 struct LoraRig {
   explicit LoraRig(int32_t max_loras = 1, int32_t max_rank = 8, DType type = DType::kFloat32,
-                   bool have_experts = true)
-      : dtype(type), targets(ops, max_loras, max_rank, have_experts) {
+                   bool have_experts = true, const KernelTable& table = *find_kernel_table("cpu"))
+      : dtype(type), ops(table), targets(ops, max_loras, max_rank, have_experts) {
     model.write("config.json", "{}");
   }
 
@@ -124,7 +124,7 @@ struct LoraRig {
 
   static constexpr int64_t kMaxRows = 1;
   DType dtype;
-  const KernelTable& ops = *find_kernel_table("cpu");
+  const KernelTable& ops;
   ModelDirectory model;
   LaunchContext launch;
   std::unique_ptr<DeviceArena> arena = make_host_arena();

@@ -90,6 +90,36 @@ TEST_F(LoraStoreTest, StackedModulesHaveRanksOfTheirOwn) {
   }
 }
 
+// As a device's kernels read them: rows one behind the other, ranks filled up with zeros.
+TEST_F(LoraStoreTest, WhereNothingIsPackedRowsLieOneBehindTheOther) {
+  KernelTable plain = *find_kernel_table("cpu");
+  plain.linear_pack_rows = nullptr;
+  plain.linear_weight_bytes = [](int64_t n, int64_t k, DType dtype) {
+    return static_cast<size_t>(n * k) * dtype_bytes(dtype);
+  };
+  plain.lora_rank_multiple = 8;
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    LoraRig rig(1, 8, dtype, true, plain);
+    rig.add_target({{kQ, 6, 0, 6}, {kK, 3, 0, 3}}, /*total_k=*/5);
+    const LoraValues q = random_lora(kQ, 5, 6, 8), k = random_lora(kK, 5, 3, 3, 7);
+    const LoraWeights weights = load(rig, {q, k});
+    const auto values = [&](const void* data, size_t count) {
+      std::vector<float> out(count);
+      convert(out.data(), DType::kFloat32, data, dtype, static_cast<int64_t>(count));
+      return out;
+    };
+    std::vector<float> a = q.a, b_of_q, b_of_k(3 * 8);
+    a.insert(a.end(), k.a.begin(), k.a.end());
+    a.resize(16 * 5);
+    for (const float value : q.b) b_of_q.push_back(2 * value);
+    for (size_t i = 0; i < k.b.size(); ++i) b_of_k[i / 3 * 8 + i % 3] = 2 * k.b[i];
+    EXPECT_EQ(weights.at(0).total_rank(), 16);
+    EXPECT_EQ(values(weights.at(0).a, a.size()), a);
+    EXPECT_EQ(values(weights.at(0).b[0], b_of_q.size()), b_of_q);
+    EXPECT_EQ(values(weights.at(0).b[1], b_of_k.size()), b_of_k);
+  }
+}
+
 TEST_F(LoraStoreTest, TheWorkspaceIsEnoughForTheHighestRanks) {
   LoraRig rig(1, /*max_rank=*/64);
   const int32_t target = rig.add_target({{kQ, 6, 0, 6}, {kK, 3, 0, 3}, {kV, 3, 0, 3}}, 5);
