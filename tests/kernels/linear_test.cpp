@@ -1,5 +1,8 @@
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <utility>
+#include <vector>
 
 #include "kernel_test.h"
 
@@ -33,6 +36,40 @@ class LinearTest : public KernelTest {
   }
   void reserve(int64_t m, int64_t n, int64_t k, DType dtype) {
     set_workspace(kernels().linear_workspace_bytes(m, {.n = n, .k = k, .dtype = dtype}));
+  }
+  // With weights [n, k], all these numbers of rows, which are parts of wider ones. What lies beside the
+  // outputs, `gap` elements, stays.
+  void expect_rows_match(const std::vector<std::pair<int64_t, int64_t>>& weights,
+                         const std::vector<int64_t>& numbers_of_rows, int64_t gap) {
+    const int64_t max_rows = *std::max_element(numbers_of_rows.begin(), numbers_of_rows.end());
+    for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+      for (const auto& [n, k] : weights) {
+        const Tensor x = std::move(Tensor(dtype, max_rows, k, 8).randomize(1));
+        const Tensor rows = std::move(Tensor(dtype, n, k).randomize(2, 0.1F));
+        const Packed packed = pack(rows, dtype);
+        reserve(max_rows, n, k, dtype);
+        Array<float> bias(static_cast<size_t>(n));
+        for (size_t i = 0; i < bias.size(); ++i) bias[i] = static_cast<float>(i % 7) - 3;
+        const auto expected =
+            reference::linear(x.values(), rows.values(), {bias.begin(), bias.end()}, static_cast<size_t>(k));
+        for (const int64_t m : numbers_of_rows) {
+          for (const DType out_dtype : {DType::kFloat32, dtype}) {
+            SCOPED_TRACE(testing::Message() << dtype_name(dtype) << " to " << dtype_name(out_dtype)
+                                            << " m=" << m << " n=" << n << " k=" << k);
+            const Tensor out(out_dtype, m, n, gap);
+            run(context(), out, x.view().rows(0, m), packed.weight, bias.data());
+            expect_close(out, {expected.begin(), expected.begin() + m * n}, 2e-6 * static_cast<double>(k),
+                         relative_tolerance(out_dtype));
+            const auto bytes = static_cast<int64_t>(dtype_bytes(out_dtype));
+            for (int64_t r = 0; r < m; ++r) {
+              const auto* end = out.view().at(r) + n * bytes;
+              for (int64_t i = 0; i < gap * bytes; ++i)
+                ASSERT_EQ(end[i], std::byte{0xFF}) << "beyond row " << r;
+            }
+          }
+        }
+      }
+    }
   }
 };
 
@@ -126,88 +163,36 @@ TEST_P(LinearTest, ARowAloneMatchesTheReference) {
 // 128 of them at once, and the depth among warps. Rows of x and of the output are parts of wider ones.
 TEST_P(LinearTest, FewRowsMatchTheReference) {
   if (!is_cuda()) GTEST_SKIP() << "all numbers of rows have one kernel";
-  constexpr int64_t kMaxRows = 17;
-  for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
-    for (const auto& [n, k] : {std::pair<int64_t, int64_t>{1, 8},
-                               {7, 200},
-                               {264, 520},
-                               {5003, 72},
-                               {9001, 136},
-                               {17001, 64},
-                               {128, 2048},
-                               {70, 4104},
-                               {2005, 1032},
-                               {4003, 1032},
-                               {6007, 1032},
-                               {70001, 24}}) {
-      const Tensor x = std::move(Tensor(dtype, kMaxRows, k, 8).randomize(1));
-      const Tensor rows = std::move(Tensor(dtype, n, k).randomize(2, 0.1F));
-      const Packed packed = pack(rows, dtype);
-      reserve(kMaxRows, n, k, dtype);
-      Array<float> bias(static_cast<size_t>(n));
-      for (size_t i = 0; i < bias.size(); ++i) bias[i] = static_cast<float>(i % 7) - 3;
-      const auto expected =
-          reference::linear(x.values(), rows.values(), {bias.begin(), bias.end()}, static_cast<size_t>(k));
-      for (const int64_t m : {2, 3, 7, 8, 9, 15, 16, 17}) {
-        for (const DType out_dtype : {DType::kFloat32, dtype}) {
-          SCOPED_TRACE(testing::Message() << dtype_name(dtype) << " to " << dtype_name(out_dtype)
-                                          << " m=" << m << " n=" << n << " k=" << k);
-          const Tensor out(out_dtype, m, n, 3);
-          run(context(), out, x.view().rows(0, m), packed.weight, bias.data());
-          expect_close(out, {expected.begin(), expected.begin() + m * n}, 2e-6 * static_cast<double>(k),
-                       relative_tolerance(out_dtype));
-          const size_t gap = 3 * dtype_bytes(out_dtype);
-          for (int64_t r = 0; r < m; ++r) {
-            const auto* end = out.view().at(r) + n * static_cast<int64_t>(dtype_bytes(out_dtype));
-            for (size_t i = 0; i < gap; ++i) ASSERT_EQ(end[i], std::byte{0xFF}) << "beyond row " << r;
-          }
-        }
-      }
-    }
-  }
+  expect_rows_match({{1, 8},
+                     {7, 200},
+                     {264, 520},
+                     {5003, 72},
+                     {9001, 136},
+                     {17001, 64},
+                     {128, 2048},
+                     {70, 4104},
+                     {2005, 1032},
+                     {4003, 1032},
+                     {6007, 1032},
+                     {70001, 24}},
+                    {2, 3, 7, 8, 9, 15, 16, 17}, /*gap=*/3);
 }
 
 // A Hopper device has a kernel for 9 to 64 rows: clusters of one, two, four and eight blocks have one unit
 // of up to 256 outputs, or some blocks several, and steps of 64 of the depth go through a ring once and more
-// often. What lies beside the outputs stays.
+// often.
 TEST_P(LinearTest, SomeTensOfRowsMatchTheReference) {
   if (!is_cuda()) GTEST_SKIP() << "all numbers of rows have one kernel";
-  constexpr int64_t kMaxRows = 64, kGap = 8;
-  for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
-    for (const auto& [n, k] : {std::pair<int64_t, int64_t>{16, 8},
-                               {48, 200},
-                               {272, 72},
-                               {1040, 4104},
-                               {4096, 1032},
-                               {6160, 520},
-                               {16912, 200},
-                               {33600, 136},
-                               {70016, 72}}) {
-      const Tensor x = std::move(Tensor(dtype, kMaxRows, k, 8).randomize(1));
-      const Tensor rows = std::move(Tensor(dtype, n, k).randomize(2, 0.1F));
-      const Packed packed = pack(rows, dtype);
-      reserve(kMaxRows, n, k, dtype);
-      Array<float> bias(static_cast<size_t>(n));
-      for (size_t i = 0; i < bias.size(); ++i) bias[i] = static_cast<float>(i % 7) - 3;
-      const auto expected =
-          reference::linear(x.values(), rows.values(), {bias.begin(), bias.end()}, static_cast<size_t>(k));
-      for (const int64_t m : {9, 16, 17, 32, 33, 63, 64}) {
-        for (const DType out_dtype : {DType::kFloat32, dtype}) {
-          SCOPED_TRACE(testing::Message() << dtype_name(dtype) << " to " << dtype_name(out_dtype)
-                                          << " m=" << m << " n=" << n << " k=" << k);
-          const Tensor out(out_dtype, m, n, kGap);
-          run(context(), out, x.view().rows(0, m), packed.weight, bias.data());
-          expect_close(out, {expected.begin(), expected.begin() + m * n}, 2e-6 * static_cast<double>(k),
-                       relative_tolerance(out_dtype));
-          for (int64_t r = 0; r < m; ++r) {
-            const auto* end = out.view().at(r) + n * static_cast<int64_t>(dtype_bytes(out_dtype));
-            for (size_t i = 0; i < kGap * dtype_bytes(out_dtype); ++i)
-              ASSERT_EQ(end[i], std::byte{0xFF}) << "beyond row " << r;
-          }
-        }
-      }
-    }
-  }
+  expect_rows_match({{16, 8},
+                     {48, 200},
+                     {272, 72},
+                     {1040, 4104},
+                     {4096, 1032},
+                     {6160, 520},
+                     {16912, 200},
+                     {33600, 136},
+                     {70016, 72}},
+                    {9, 16, 17, 32, 33, 63, 64}, /*gap=*/8);
 }
 
 // Neither how many other rows there are nor what they hold changes a bit of a row; and an infinite weight
