@@ -1,12 +1,107 @@
 #include "linear/wgmma.h"
 
+#include "common/tensor_map.h"
 #include "linear/wgmma.cuh"
 
 namespace quire::cuda {
 namespace {
 
+using namespace wgmma_linear;
+
 // Of fewer rows the kernel of few_rows.cu is as quick, of more the library's.
 constexpr int kMinRows = 9, kMaxRows = 64;
+
+// Of the current device. Asks for each number of blocks once, of any of the kernels: they take the same. One
+// alone is no cluster, and a multiprocessor has one.
+Device device_for(const void* kernel) {
+  constexpr int kMaxDevices = 64;
+  static std::atomic<int> known[kMaxDevices][kClusterBlocks.size()];  // one more; 0: not asked yet
+  // What the system takes, and two blocks of the short kernels in front, which run beside.
+  constexpr int kOthers = 1024 + (20 << 10);
+  Device device{.most_shared_bytes = device_limits().max_shared_bytes_per_block - kOthers,
+                .most_clusters = {device_limits().num_sms}};
+  static_assert(kClusterBlocks[0] == 1);
+  int index = 0;
+  cudaGetDevice(&index);
+  for (size_t i = 1; i < kClusterBlocks.size(); ++i) {
+    std::atomic<int>& answer = known[index % kMaxDevices][i];
+    int clusters = answer.load(std::memory_order_relaxed) - 1;
+    if (clusters < 0) {
+      cudaLaunchAttribute attribute{};
+      attribute.id = cudaLaunchAttributeClusterDimension;
+      attribute.val.clusterDim = {static_cast<unsigned>(kClusterBlocks[i]), 1, 1};
+      cudaLaunchConfig_t config{};
+      config.gridDim = dim3(static_cast<unsigned>(kClusterBlocks[i]));
+      config.blockDim = dim3(kThreads);
+      config.dynamicSmemBytes = static_cast<size_t>(device.most_shared_bytes);
+      config.attrs = &attribute;
+      config.numAttrs = 1;
+      if (cudaOccupancyMaxActiveClusters(&clusters, kernel, &config) != cudaSuccess) {
+        clusters = 0;
+        cudaGetLastError();  // is no launch's
+      }
+      answer.store(clusters + 1, std::memory_order_relaxed);
+    }
+    device.most_clusters[i] = clusters;
+  }
+  return device;
+}
+
+// What is multiplied. `activation`: where it is gated.
+struct Product {
+  TensorView out, x;
+  const LinearWeight& weight;
+  const float* bias;
+  Activation activation;
+};
+
+template <typename T, int kSlots, bool kGated>
+void launch(const LaunchContext& ctx, const Product& product) {
+  constexpr auto kernel = linear_wgmma_kernel<T, kSlots, kGated>;
+  constexpr bool kIsBf16 = std::is_same_v<T, bf16>;
+  const auto& [out, x, weight, bias, activation] = product;
+  const auto* address = reinterpret_cast<const void*>(kernel);
+  const auto fail = [&](const char* why) { note_error(ctx, "linear_wgmma", "", why); };
+  static std::atomic<uint64_t> prepared{0};
+  const cudaError_t error =
+      allow_shared_bytes(prepared, address, device_limits().max_shared_bytes_per_block - 1024);
+  if (error != cudaSuccess) return fail(cudaGetErrorString(error));
+  const auto n = static_cast<int>(kGated ? weight.n / 2 : weight.n);
+  const auto steps = static_cast<int>(ceil_div<int64_t>(weight.k, kDepth));
+  const auto division = divide({n, kGated, kSlots, steps}, device_for(address));
+  if (!division) return fail("it fits no block");
+  Parameters<T> p{.weight = {},
+                  .x = {},
+                  .bias = bias,
+                  .out = out.data,
+                  .out_stride = out.stride[0],
+                  .out_is_fp32 = out.dtype == DType::kFloat32,
+                  .activation = activation,
+                  .m = static_cast<int>(x.shape[0]),
+                  .n = n,
+                  .to_second = kGated ? n : division->half_rows,
+                  .outputs = division->outputs_of_unit(kGated),
+                  .steps = steps,
+                  .division = *division};
+  if (!make_tensor_map(p.weight, weight.data, kIsBf16, weight.k, weight.n, weight.k * 2, 1, 0,
+                       division->half_rows) ||
+      !make_tensor_map(p.x, x.data, kIsBf16, weight.k, x.shape[0], x.stride[0] * 2, 1, 0, kSlots))
+    return fail("the driver makes no tensor map of it");
+  const auto blocks = static_cast<unsigned>(division->clusters * division->cluster_blocks);
+  launch_dependent(ctx, kernel, Grid(blocks, static_cast<unsigned>(division->cluster_blocks)), kThreads,
+                   static_cast<size_t>(division->shared_bytes), p);
+  check_launch(ctx, "linear_wgmma", out);
+}
+
+template <bool kGated>
+void launch(const LaunchContext& ctx, const Product& product) {
+  const auto with_type = [&]<typename T>() {
+    if (slots_for(product.x.shape[0]) == 32) return launch<T, 32, kGated>(ctx, product);
+    launch<T, 64, kGated>(ctx, product);
+  };
+  product.x.dtype == DType::kBFloat16 ? with_type.template operator()<bf16>()
+                                      : with_type.template operator()<fp16>();
+}
 
 }  // namespace
 
@@ -21,12 +116,12 @@ bool has_wgmma_linear(TensorView out, TensorView x, const LinearWeight& weight) 
 
 void linear_wgmma(const LaunchContext& ctx, TensorView out, TensorView x, const LinearWeight& weight,
                   const float* bias) {
-  wgmma_linear::launch<false>(ctx, {out, x, weight, bias, Activation::kSilu});
+  launch<false>(ctx, {out, x, weight, bias, Activation::kSilu});
 }
 
 void linear_wgmma_gated(const LaunchContext& ctx, TensorView out, TensorView x, const LinearWeight& weight,
                         const float* bias, Activation activation) {
-  wgmma_linear::launch<true>(ctx, {out, x, weight, bias, activation});
+  launch<true>(ctx, {out, x, weight, bias, activation});
 }
 
 }  // namespace quire::cuda
