@@ -26,7 +26,7 @@ constexpr int kThreads = 384, kFetchers = 128, kConsumers = kThreads - kFetchers
 
 // Registers of a thread: as it starts, and as it multiplies, when the first warpgroup has given back most of
 // its own. So few that blocks of the short kernels in front have room beside.
-constexpr int kRegisters = 128, kRegistersToMultiply = 168, kRegistersToFetch = 40;
+constexpr int kRegisters = 96, kRegistersToMultiply = 128, kRegistersToFetch = 32;
 static_assert(kFetchers * kRegistersToFetch + kConsumers * kRegistersToMultiply <= kThreads * kRegisters);
 
 template <typename T>

@@ -4,10 +4,13 @@
 #include <type_traits>
 
 #include "linear/one_row.h"
+#include "linear/wgmma.h"
 #include "lora/any_rows.cuh"
 #include "lora/expand.cuh"
+#include "lora/expand_beside.cuh"
 #include "lora/one_row.h"
 #include "lora/shrink.cuh"
+#include "lora/shrink_beside.cuh"
 
 namespace quire::cuda {
 namespace {
@@ -112,6 +115,43 @@ void launch_expand_few_rows(const LaunchContext& ctx, const LoraArgs& args, cons
                    static_cast<int>(units));
 }
 
+// Of the depth, where `a` is multiplied beside the linear.
+int beside_splits(const LoraParams& p) {
+  constexpr int kLeast = 8 * kBesideWarps * kShrinkDepth;  // a warp's reads at once
+  return std::clamp(p.k / kLeast, 1, kMaxBesideSplits);
+}
+int beside_split_stride(const LoraArgs& args) {
+  return static_cast<int>(args.x.shape[0]) * args.max_total_rank;
+}
+
+// Behind a linear, of its inputs and outputs.
+template <typename T>
+void launch_shrink_beside(const LaunchContext& ctx, const LoraArgs& args, const LoraParams& p) {
+  const auto segments = static_cast<unsigned>(args.max_segments);
+  const unsigned tiles =
+      std::min(ceil_div(static_cast<unsigned>(args.max_total_rank), unsigned{kShrinkRanks}),
+               unsigned{kMaxShrinkTiles});
+  const int splits = beside_splits(p);
+  launch_dependent(ctx, lora_shrink_beside_kernel<T>,
+                   std::min(tiles * segments * static_cast<unsigned>(splits),
+                            static_cast<unsigned>(device_limits().num_sms)),
+                   kBesideThreads, 0, p, static_cast<int>(tiles), Divisor(static_cast<int>(tiles)), splits,
+                   beside_split_stride(args));
+}
+
+template <typename T, typename Gate>
+void launch_expand_beside(const LaunchContext& ctx, const LoraArgs& args, const LoraParams& p) {
+  const auto units =
+      static_cast<unsigned>(std::is_same_v<Gate, NotGated> ? expand_units(args) : expand_units(args) / 2);
+  const auto num_sms = static_cast<unsigned>(device_limits().num_sms);
+  const unsigned most = unsigned{kExpandBesideBlocks<Gate>} * num_sms;
+  launch_dependent(
+      ctx, lora_expand_beside_kernel<T, Gate>,
+      std::min(ceil_div(units * static_cast<unsigned>(args.max_segments), unsigned{kBesideWarps}), most),
+      kBesideThreads, 0, p, static_cast<int>(units), Divisor(static_cast<int>(units)), beside_splits(p),
+      beside_split_stride(args), /*early_blocks=*/static_cast<int>(2 * num_sms));
+}
+
 // Of many.
 template <typename T, typename Gate>
 void launch_expand_many_rows(const LaunchContext& ctx, const LoraArgs& args, const LoraParams& p) {
@@ -158,20 +198,42 @@ void expand(const LaunchContext& ctx, const LoraArgs& args, const LoraParams& p)
   });
 }
 
+// Whether `a` is multiplied beside the linear of that weight.
+bool goes_beside(const LinearWeight& weight, const LoraArgs& args) {
+  return args.x.shape[0] <= kMaxBesideRows && has_wgmma_linear(args.out, args.x, weight) &&
+         has_few_rows(args) && has_whole_units(args);
+}
+
+// linear_wgmma has been launched. With the activation if p.gated.
+template <typename Gate>
+void add_beside(const LaunchContext& ctx, const LoraArgs& args, const LoraParams& p) {
+  dispatch_16_bit(args.x.dtype, [&](auto type) {
+    launch_shrink_beside<decltype(type)>(ctx, args, p);
+    launch_expand_beside<decltype(type), Gate>(ctx, args, p);
+  });
+}
+
 template <typename Gate>
 void expand_gated(const LaunchContext& ctx, const LoraArgs& args, const LoraParams& p) {
   dispatch_16_bit(args.x.dtype,
                   [&](auto type) { launch_expand_many_rows<decltype(type), Gate>(ctx, args, p); });
 }
 
+// What follows a linear with adapters and an activation.
+using GatedExpand = void (*)(const LaunchContext&, const LoraArgs&, const LoraParams&);
+
+template <Activation kActivation>
+GatedExpand gated_expand(bool beside) {
+  using Gate = std::integral_constant<Activation, kActivation>;
+  return beside ? add_beside<Gate> : expand_gated<Gate>;
+}
+
 // With the activations that gated models have; null: this is none of them.
-auto gated_expand(Activation activation)
-    -> void (*)(const LaunchContext&, const LoraArgs&, const LoraParams&) {
+GatedExpand gated_expand(Activation activation, bool beside) {
   switch (activation) {
-    case Activation::kSilu: return expand_gated<std::integral_constant<Activation, Activation::kSilu>>;
-    case Activation::kGelu: return expand_gated<std::integral_constant<Activation, Activation::kGelu>>;
-    case Activation::kGeluTanh:
-      return expand_gated<std::integral_constant<Activation, Activation::kGeluTanh>>;
+    case Activation::kSilu: return gated_expand<Activation::kSilu>(beside);
+    case Activation::kGelu: return gated_expand<Activation::kGelu>(beside);
+    case Activation::kGeluTanh: return gated_expand<Activation::kGeluTanh>(beside);
     default: return nullptr;
   }
 }
@@ -202,8 +264,11 @@ bool goes_first(const LinearWeight& weight, const LoraArgs& args) {
 }  // namespace
 
 size_t lora_workspace_bytes(const LoraShape& shape) {
+  const size_t beside =
+      std::min<int64_t>(shape.max_tokens, kMaxBesideRows) * kMaxBesideSplits * sizeof(float);
   return kLinearWorkspaceBytes +
-         static_cast<size_t>(shape.max_tokens * shape.max_total_rank) * dtype_bytes(shape.dtype);
+         static_cast<size_t>(shape.max_total_rank) *
+             std::max(static_cast<size_t>(shape.max_tokens) * dtype_bytes(shape.dtype), beside);
 }
 
 void add_lora(const LaunchContext& ctx, const LoraArgs& args) {
@@ -225,6 +290,11 @@ void linear_add_lora(const LaunchContext& ctx, const LinearWeight& weight, const
     return add_lora(ctx, args);
   }
   const LoraParams p = params_of(ctx, args);
+  if (goes_beside(weight, args)) {
+    linear_wgmma(ctx, args.out, args.x, weight, bias);
+    add_beside<NotGated>(ctx, args, p);
+    return check_launch(ctx, "linear_add_lora", args.out);
+  }
   shrink(ctx, args, p);
   if (has_one_row_kernel(args.out, args.x, weight)) {
     linear_one_row_lora(ctx, args.out, args.x, weight, bias, p);
@@ -243,15 +313,16 @@ void linear_add_lora_activate_and_mul(const LaunchContext& ctx, TensorView out, 
     shrink(ctx, args, p);
     return linear_one_row_gated_lora(ctx, out, args.x, weight, bias, activation, p);
   }
-  const auto fused = gated_expand(activation);
+  const bool beside = first && goes_beside(weight, args);
+  const GatedExpand fused = gated_expand(activation, beside);
   // Of few rows two short kernels are quicker than a long one.
-  if (!first || has_few_rows(args) || fused == nullptr || !are_gated(args, out)) {
+  if (!first || (has_few_rows(args) && !beside) || fused == nullptr || !are_gated(args, out)) {
     linear_add_lora(ctx, weight, bias, args);
     return activate_and_mul(ctx, out, args.out, activation);
   }
   p.gated = out.data;
   p.gated_stride = out.stride[0];
-  shrink(ctx, args, p);
+  if (!beside) shrink(ctx, args, p);
   linear(ctx, args.out, args.x, weight, bias);
   fused(ctx, args, p);
   check_launch(ctx, "linear_add_lora_activate_and_mul", out);
