@@ -6,8 +6,10 @@
 // its median time are the bytes that must be read of the experts that are touched, per second of it, the
 // operations per second, and the time over its floor, whichever is longer: these bytes at the rate of a
 // copy's reads, or these operations at the rate of one large product of the library's in the same run. One
-// token's come with their routing too, by two ops and in one.
+// token's come with their routing too, by two ops and in one. Behind them is the time with adapters of rank
+// 16 of all experts, which tokens have in turns, as chosen.
 #include <cstring>
+#include <memory>
 #include <set>
 
 #include "cuda_bench.h"
@@ -40,6 +42,64 @@ double read_bytes_per_us() {
   const double us = median_us(1, [&](int) { kernels().linear(context, out[0], w[0], weight, nullptr); }, 4);
   return static_cast<double>(kRows * kColumns) * 2 / us;
 }
+
+// Adapters of all experts, of random values: of an expert `a` and behind it each module's `b`.
+class Adapters {
+ public:
+  Adapters(const Shape& s, int32_t num, int64_t tokens)
+      : gate_up_modules_{{0, s.intermediate}, {s.intermediate, s.intermediate}},
+        down_modules_{{0, s.hidden}},
+        gate_up_(num, kType, s.num_experts, elements(gate_up_modules_, s.hidden), 0.02F),
+        down_(num, kType, s.num_experts, elements(down_modules_, s.intermediate), 0.02F) {
+    std::vector<LoraSlot> slots;
+    for (int i = 0; i < num; ++i) {
+      slots.push_back(slot(gate_up_[i], gate_up_modules_, s.hidden));
+      slots.push_back(slot(down_[i], down_modules_, s.intermediate));
+    }
+    slots_ = std::make_unique<Values<LoraSlot>>(slots);
+    std::vector<int32_t> rows;
+    for (int64_t t = 0; t < tokens; ++t) rows.push_back(static_cast<int32_t>(t % num));
+    rows_ = std::make_unique<Values<int32_t>>(rows);
+    const auto product = [&](const std::vector<LoraModule>& modules, int first) {
+      const auto count = static_cast<int32_t>(modules.size());
+      return ExpertLoraArgs::Product{slots_->data() + first, modules.data(), count, count * kRank};
+    };
+    args_ = {.gate_up = product(gate_up_modules_, 0),
+             .down = product(down_modules_, 1),
+             .slot_stride = 2,
+             .max_loras = num,
+             .row_slots = rows_->data()};
+  }
+  const ExpertLoraArgs& args() const { return args_; }
+
+ private:
+  static constexpr int32_t kRank = 16;
+
+  static int64_t elements(const std::vector<LoraModule>& modules, int64_t k) {
+    int64_t sum = 0;
+    for (const LoraModule& module : modules) sum += kRank * (k + module.num_outputs);
+    return sum;
+  }
+  static LoraSlot slot(TensorView matrices, const std::vector<LoraModule>& modules, int64_t k) {
+    LoraSlot slot;
+    auto* at = static_cast<std::byte*>(matrices.data);
+    slot.a = at;
+    at += static_cast<int64_t>(modules.size()) * kRank * k * 2;
+    for (size_t m = 0; m < modules.size(); ++m) {
+      slot.ranks[m] = kRank;
+      slot.b[m] = at;
+      at += modules[m].num_outputs * kRank * 2;
+    }
+    slot.expert_stride_bytes = matrices.shape[1] * 2;
+    return slot;
+  }
+
+  std::vector<LoraModule> gate_up_modules_, down_modules_;
+  Matrices gate_up_, down_;
+  std::unique_ptr<Values<LoraSlot>> slots_;
+  std::unique_ptr<Values<int32_t>> rows_;
+  ExpertLoraArgs args_;
+};
 
 void bench(const Shape& s, double flops_per_us, double bytes_per_us, const std::vector<const char*>& names) {
   if (std::strstr(s.name, filter) == nullptr) return;
@@ -96,6 +156,19 @@ void bench(const Shape& s, double flops_per_us, double bytes_per_us, const std::
       std::fflush(stdout);
     }
     unsetenv("QUIRE_EXPERTS_KERNEL");
+    for (const int32_t num : {1, 8}) {
+      if (num > tokens) continue;
+      const Adapters adapters(s, num, tokens);
+      const Memory scratch(
+          kernels().fused_experts_workspace_bytes(tokens, s.top_k, experts, &adapters.args()));
+      LaunchContext with = context;
+      with.workspace = scratch.data();
+      FusedExpertsArgs adapted = args;
+      adapted.loras = &adapters.args();
+      std::printf("  with %d adapters %.2f us\n", num,
+                  median_us(1, [&](int) { kernels().fused_experts(with, adapted); }, tokens > 1024 ? 4 : 10));
+      std::fflush(stdout);
+    }
     if (tokens > 1) continue;
     const double two = median_us(1, [&](int) {
       kernels().route_to_experts(launch, routing);

@@ -147,7 +147,7 @@ int main(int argc, char** argv) {
                                      {"gate_up", 4096, {{0, 14336}, {14336, 14336}}, true},
                                      {"down", 14336, {{0, 4096}}}};
   for (const auto& [tokens, num_adapters] : std::vector<std::pair<int64_t, int32_t>>{
-           {1, 1}, {64, 1}, {64, 8}, {64, 64}, {4, 1}, {256, 64}, {512, 8}, {8192, 1}})
+           {1, 1}, {4, 1}, {64, 1}, {64, 8}, {64, 64}, {128, 64}, {256, 1}, {256, 64}, {512, 8}, {8192, 1}})
     for (const Shape& shape : shapes) bench(shape, tokens, num_adapters);
   return 0;
 }
