@@ -10,6 +10,8 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
+#include <random>
+#include <string>
 #include <vector>
 
 #include "engine/scheduler_recorder.h"
@@ -65,8 +67,10 @@ double median(std::vector<double>& samples) {
 
 // A scheduler whose requests all decode, and the model that answers it.
 struct Decoding {
+  Decoding(const SchedulerConfig& config, int32_t num_blocks)
+      : kv_cache_config(kv_cache(num_blocks)), scheduler(config, kv_cache_config) {}
   Decoding(int32_t num_running, int32_t num_waiting, int32_t max_num_seqs)
-      : kv_cache_config(kv_cache(1 << 17)), scheduler(scheduler_config(max_num_seqs), kv_cache_config) {
+      : Decoding(scheduler_config(max_num_seqs), 1 << 17) {
     for (int32_t i = 0; i < num_running + num_waiting; ++i)
       scheduler.add_request(make_request(static_cast<RequestId>(i + 1), kPromptTokens));
     while (scheduler.stats().num_running_reqs < num_running || scheduler.stats().num_prefill_tokens > 0)
@@ -132,6 +136,42 @@ void decode_step_with_queue(benchmark::State& state) {
   measure_steps(state, decoding);
 }
 BENCHMARK(decode_step_with_queue)->Arg(0)->Arg(100)->Arg(100000)->UseManualTime()->Iterations(2000);
+
+// 2,000 requests of 256 + 128 tokens that are there from the beginning, with so many adapters by Zipf's law,
+// of which 64 have slots: how many requests compute at a time, and what deciding costs.
+void many_adapters(benchmark::State& state) {
+  constexpr int32_t kRequests = 2000, kPrompt = 256, kAnswer = 128, kSeats = 256, kSlots = 64;
+  SchedulerConfig config = scheduler_config(kSeats);
+  config.max_loras = kSlots;
+  std::vector<double> weights, schedule_us;
+  for (int i = 1; i <= state.range(0); ++i) weights.push_back(1.0 / i);
+  int64_t num_steps = 0, num_scheduled = 0;
+  for (auto _ : state) {
+    std::discrete_distribution<int> draw(weights.begin(), weights.end());
+    std::mt19937 random(1);
+    Decoding decoding(config, 1 << 17);
+    for (int32_t i = 0; i < kRequests; ++i) {
+      EngineCoreRequest request = make_request(static_cast<RequestId>(i + 1), kPrompt);
+      request.sampling_params.edit().max_tokens = kAnswer;
+      request.lora_id = draw(random) + 1;
+      request.lora_name = "adapter" + std::to_string(request.lora_id);
+      decoding.scheduler.add_request(std::move(request));
+    }
+    while (decoding.scheduler.stats().num_running_reqs + decoding.scheduler.stats().num_waiting_reqs > 0) {
+      const auto start = std::chrono::steady_clock::now();
+      decoding.schedule_step();
+      schedule_us.push_back(microseconds_since(start));
+      ++num_steps;
+      num_scheduled += static_cast<int64_t>(decoding.scheduler_output.scheduled_reqs.size());
+      decoding.update();
+    }
+  }
+  std::ranges::sort(schedule_us);
+  state.counters["requests_a_step"] = static_cast<double>(num_scheduled) / static_cast<double>(num_steps);
+  state.counters["schedule_p50_us"] = schedule_us[schedule_us.size() / 2];
+  state.counters["schedule_p99_us"] = schedule_us[schedule_us.size() * 99 / 100];
+}
+BENCHMARK(many_adapters)->Arg(1)->Arg(1000)->Iterations(3);
 
 // All blocks of the prompt are cached; the pool is large, and most of it was touched long ago.
 void prefix_lookup(benchmark::State& state) {

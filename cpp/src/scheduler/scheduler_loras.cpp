@@ -8,8 +8,9 @@ namespace {
 
 // So many others begin at most before a request whose adapter has no slot: then none does until it has run.
 constexpr int32_t kMaxOvertakenForLora = 128;
-// So many are passed over in one step, or have their adapters brought.
-constexpr int32_t kMaxPassedOverForLora = 128;
+// So many are passed over in one step: a batch is filled from a queue in which most wait for slots, and a
+// step does not go through all of a long one.
+int32_t most_passed_over(const SchedulerConfig& config) { return std::max(128, 2 * config.max_num_seqs); }
 
 }  // namespace
 
@@ -31,7 +32,7 @@ void Scheduler::end_lora(Request& request) {
 Scheduler::Admission Scheduler::wait_for_lora(Request& request) {
   if (!first_without_lora_) first_without_lora_ = &request;
   if (first_without_lora_->num_overtaken() >= kMaxOvertakenForLora ||
-      ++num_without_lora_ > kMaxPassedOverForLora) {
+      ++num_without_lora_ > most_passed_over(config_)) {
     return Admission::kStop;
   }
   waiting_->set_aside(request);
@@ -55,7 +56,7 @@ bool Scheduler::begins_when_its_lora_is_there(const Request& request) const {
 void Scheduler::bring_loras_of_next_step(Request& first) {
   const auto num_seats = static_cast<int32_t>(static_cast<size_t>(config_.max_num_seqs) - running_.size());
   Request* request = &first;
-  for (int32_t i = 0; request && i < std::min(num_seats, kMaxPassedOverForLora); ++i) {
+  for (int32_t i = 0; request && i < num_seats; ++i) {
     if (request->lora_id() != 0) {
       if (!loras_.bring(request->lora_id())) return;
       lora_uses_.push_back(request->lora_use());

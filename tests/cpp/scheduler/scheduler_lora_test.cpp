@@ -101,13 +101,17 @@ TEST_F(SchedulerLoraTest, ARequestOfTheRunningAdapterOvertakesLikeAnyOther) {
   EXPECT_FALSE(is_running(kWaiter));
 }
 
-TEST_F(SchedulerLoraTest, AHundredAndTwentyEightArePassedOverInAStep) {
-  for (const RequestId num_waiting : {128, 129}) {
-    make({});
-    add(kRunner, 1, 100);
-    for (RequestId id = 2; id < 2 + num_waiting; ++id) add(id, id);
-    add(1000, 0);
-    EXPECT_EQ(step().size(), num_waiting == 128 ? 2U : 1U) << num_waiting;
+TEST_F(SchedulerLoraTest, TwiceAsManyAsMayRunArePassedOverInAStep) {
+  for (const auto& [seats, most] : {std::pair{8, 128}, {64, 128}, {100, 200}}) {
+    for (const int32_t num_waiting : {most, most + 1}) {
+      SchedulerConfig config;
+      config.max_num_seqs = seats;
+      make(config);
+      add(kRunner, 1, 100);
+      for (int32_t i = 0; i < num_waiting; ++i) add(static_cast<RequestId>(2 + i), 2 + i);
+      add(1000, 0);
+      EXPECT_EQ(step().size(), num_waiting == most ? 2U : 1U) << num_waiting << " of " << seats;
+    }
   }
 }
 
