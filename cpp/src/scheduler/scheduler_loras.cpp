@@ -6,7 +6,8 @@
 namespace quire {
 namespace {
 
-// So many others begin at most before a request whose adapter has no slot: then none does until it has run.
+// So many others begin at most before the oldest request whose adapter has no slot: then none does until it
+// has run.
 constexpr int32_t kMaxOvertakenForLora = 128;
 // So many are passed over in one step: a batch is filled from a queue in which most wait for slots, and a
 // step does not go through all of a long one.
