@@ -14,6 +14,7 @@ struct MixtureShape {
   bool biases;
   Activation activation;
   int64_t padding = 0;  // of rows, in elements
+  int repeats = 1;      // of the adapters
 };
 
 // Of each adapter, for the modules of either product: of the gate, of up, of both at once; of down, twice.
@@ -147,7 +148,12 @@ void add_product(const ProductAdapter& adapter, const std::vector<LoraModule>& m
   }
 }
 
-TEST_P(ExpertLorasTest, MatchesTheReference) {
+class ExpertLorasReferenceTest : public ExpertLorasTest {
+ protected:
+  void compare(const std::vector<MixtureShape>& shapes);
+};
+
+void ExpertLorasReferenceTest::compare(const std::vector<MixtureShape>& shapes) {
   ThreadPool pool(2);
   const std::vector<AdapterRanks> kAdapters = {
       {{8, 3}, {5}},         // of single experts, gate and up by themselves
@@ -157,31 +163,23 @@ TEST_P(ExpertLorasTest, MatchesTheReference) {
       {{1}, {}},
       {{0, 0, 40}, {}},
   };
-  std::vector<MixtureShape> shapes = {{1, 8, 64, 48, 2, false, Activation::kSilu},
-                                      {1, 4, 33, 17, 4, true, Activation::kClampedSwiglu, 3},
-                                      {7, 16, 96, 40, 3, false, Activation::kSilu, 3},
-                                      {40, 4, 128, 64, 2, true, Activation::kSilu, 8},
-                                      {60, 16, 136, 72, 3, true, Activation::kClampedSwiglu, 8},
-                                      {300, 6, 64, 96, 1, false, Activation::kSilu},
-                                      {400, 3, 200, 64, 2, true, Activation::kGeluTanh, 8}};
-  if (is_cuda()) {
-    shapes.push_back({16, 64, 520, 264, 4, true, Activation::kSilu, 8});
-    shapes.push_back({1100, 9, 264, 136, 4, false, Activation::kClampedSwiglu, 8});
-  }
   const std::vector<const char*> names =
       is_cuda() ? std::vector<const char*>{"", "plain", "few_rows", "wgmma"} : std::vector<const char*>{""};
   for (const DType dtype : float_types()) {
     for (const MixtureShape& s : shapes) {
       SCOPED_TRACE(testing::Message() << dtype_name(dtype) << " " << s.tokens << " of " << s.experts);
       const Experts experts(kernels(), context(), dtype, s.experts, s.hidden, s.intermediate, s.biases);
-      Adapters adapters = make_adapters(s, kAdapters, dtype);
+      std::vector<AdapterRanks> ranks;
+      for (int i = 0; i < s.repeats; ++i) ranks.insert(ranks.end(), kAdapters.begin(), kAdapters.end());
+      Adapters adapters = make_adapters(s, ranks, dtype);
       const Tensor x = std::move(Tensor(dtype, s.tokens, s.hidden, s.padding).randomize(5));
       const Tensor logits = std::move(Tensor(DType::kFloat32, s.tokens, s.experts).randomize(6));
       Routing routing = route(logits, {.top_k = s.top_k, .renormalize = true});
       if (s.tokens > 1) routing.ids[routing.ids.size() - 1] = -1;  // goes nowhere
       Array<int32_t> row_slots;
       for (int64_t t = 0; t < s.tokens; ++t)
-        row_slots.push_back(static_cast<int32_t>((t * 5 + t / 7) % 7 - (s.tokens > 1 ? 1 : 0)));
+        row_slots.push_back(static_cast<int32_t>((t * 5 + t / 7) % static_cast<int64_t>(ranks.size() + 1) -
+                                                 (s.tokens > 1 ? 1 : 0)));
       adapters.args.row_slots = row_slots.data();
       const std::vector<double> inputs = x.values();
       std::vector<double> expected(static_cast<size_t>(s.tokens * s.hidden));
@@ -228,6 +226,25 @@ TEST_P(ExpertLorasTest, MatchesTheReference) {
   }
 }
 
+TEST_P(ExpertLorasReferenceTest, OfFewTokens) {
+  compare({{1, 8, 64, 48, 2, false, Activation::kSilu},
+           {1, 4, 33, 17, 4, true, Activation::kClampedSwiglu, 3},
+           {7, 16, 96, 40, 3, false, Activation::kSilu, 3},
+           {40, 4, 128, 64, 2, true, Activation::kSilu, 8},
+           {60, 16, 136, 72, 3, true, Activation::kClampedSwiglu, 8}});
+}
+
+TEST_P(ExpertLorasReferenceTest, OfManyTokens) {
+  std::vector<MixtureShape> shapes = {{300, 6, 64, 96, 1, false, Activation::kSilu},
+                                      {400, 3, 200, 64, 2, true, Activation::kGeluTanh, 8}};
+  if (is_cuda()) {
+    shapes.push_back({16, 64, 520, 264, 4, true, Activation::kSilu, 8});
+    shapes.push_back({1100, 9, 264, 136, 4, false, Activation::kClampedSwiglu, 8});
+    shapes.push_back({1100, 3, 128, 64, 2, false, Activation::kSilu, 0, 7});
+  }
+  compare(shapes);
+}
+
 // Alone, in company, and among so many that they are not computed at once; a row without an adapter as if
 // there were none.
 TEST_P(ExpertLorasTest, ARowDependsOnItselfAlone) {
@@ -270,6 +287,7 @@ TEST_P(ExpertLorasTest, ARowDependsOnItselfAlone) {
 }
 
 QUIRE_FOR_EVERY_TABLE(ExpertLorasTest);
+QUIRE_FOR_EVERY_TABLE(ExpertLorasReferenceTest);
 
 }  // namespace
 }  // namespace quire

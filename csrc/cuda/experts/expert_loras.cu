@@ -1,149 +1,118 @@
-// Adapters of experts: two products of each slot's row with matrices that few rows share, so that what they
-// wait for is memory. A block has an item of the plan, and a part of the ranks or of the outputs; rows of it
-// that follow each other and have one adapter are taken together, up to four, and what they are multiplied by
-// is read once for them.
+#include "experts/expert_loras.h"
+
 #include <algorithm>
 
 #include "common/dependent_launch.cuh"
 #include "common/types.cuh"
-#include "experts/expert_loras.h"
+#include "lora/lora.h"
 #include "ops.h"
 
 namespace quire::cuda {
 namespace {
 
-constexpr int kThreads = 256, kWarps = kThreads / 32;
-constexpr int kRows = 4;
+constexpr int kThreads = 256;
+constexpr int kMostSortingThreads = 1024;
+// Up to so many slots, segments of experts are short, and many.
+constexpr int64_t kFewSlots = 2048;
 
-template <typename T>
-struct ExpertLoraParams {
-  ExpertPlan plan;
+int max_segments_of(int64_t choices, int num_experts, int max_loras) {
+  const int64_t groups = std::min(choices, int64_t{num_experts} * max_loras);
+  return static_cast<int>(std::min(choices, choices / kLoraSegmentRows + groups));
+}
+
+size_t rounded(size_t bytes) { return (bytes + 255) / 256 * 256; }
+
+struct Sources {
+  const LoraSlot *gate_up, *down;
+  int64_t stride;
   const int32_t* row_slots;
-  const LoraSlot* slots;
-  int64_t slot_stride;
-  const T* x;  // [slots, k]
-  T* h;        // [slots, h_stride]
-  T* out;      // [slots, n]
-  int k, h_stride, n;
-  int num_modules;
-  LoraModule modules[kMaxLoraModules] = {};
+  int max_loras;
 };
 
-// kSize elements at a time, where rows begin at multiples of what these take; else one.
-template <typename T, bool kVectors>
-struct Elements {
-  static constexpr int kSize = kVectors ? Vec<T>::kSize : 1;
-  T x[kSize];
-
-  static __device__ __forceinline__ Elements load(const T* p) {
-    if constexpr (kVectors) {
-      return __builtin_bit_cast(Elements, *reinterpret_cast<const uint4*>(p));
-    } else {
-      return {*p};
-    }
-  }
-};
-
-template <typename E>
-__device__ __forceinline__ float add_products(const E& a, const E& b, float sum) {
+// That of one expert.
+__device__ __forceinline__ LoraSlot slot_of_expert(const LoraSlot& from, int expert) {
+  LoraSlot slot = from;
+  const int64_t offset = expert * slot.expert_stride_bytes;
+  const auto advance = [offset](const void*& p) {
+    if (p != nullptr) p = static_cast<const char*>(p) + offset;
+  };
+  advance(slot.a);
 #pragma unroll
-  for (int i = 0; i < E::kSize; ++i) sum = fmaf(to_float(a.x[i]), to_float(b.x[i]), sum);
-  return sum;
+  for (const void*& b : slot.b) advance(b);
+  return slot;
 }
 
-// Calls f(adapter's slot, first row, rows) for what the item's rows are taken in.
-template <typename T, typename F>
-__device__ __forceinline__ void for_each_run(const ExpertLoraParams<T>& p, const ExpertItem& item, F f) {
-  const auto adapter_of = [&](int i) { return p.row_slots[p.plan.token[item.first_slot + i]]; };
-  for (int first = 0, end = 0; first < item.count; first = end) {
-    const int adapter = adapter_of(first);
-    for (end = first + 1; end < min(first + kRows, item.count) && adapter_of(end) == adapter;) ++end;
+// Exclusive sums over a warp; returns their total too.
+__device__ __forceinline__ int exclusive_sum(int x, int& total) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  int sum = x;
+#pragma unroll
+  for (int offset = 1; offset < 32; offset *= 2) {
+    const int below = __shfl_up_sync(0xFFFFFFFFU, sum, offset);
+    if (lane >= offset) sum += below;
+  }
+  total = __shfl_sync(0xFFFFFFFFU, sum, 31);
+  return sum - x;
+}
+
+// Rows of one expert and adapter.
+struct Group {
+  int next;           // place of the next row, among the expert's
+  int begin, end;     // places
+  int first_segment;  // of the batch
+};
+
+// A block has an expert: it counts the rows of each adapter, and then places each.
+__global__ void __launch_bounds__(kMostSortingThreads)
+    segment_kernel(const __grid_constant__ ExpertPlan plan, const __grid_constant__ ExpertLoraBatch batch,
+                   const __grid_constant__ Sources sources) {
+  extern __shared__ Group groups[];  // [max_loras]
+  const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
+  const int expert = static_cast<int>(blockIdx.x), num_loras = sources.max_loras;
+  for (int i = thread; i < num_loras; i += threads) groups[i].next = 0;
+  wait_for_inputs();
+  let_next_start();
+  const int first = __ldcg(plan.first_slot + expert), end = __ldcg(plan.first_slot + expert + 1);
+  if (first == end) return;
+  const auto adapter_of = [&](int slot) { return sources.row_slots[plan.token[slot]]; };
+  __syncthreads();
+  for (int slot = first + thread; slot < end; slot += threads) {
+    const int adapter = adapter_of(slot);
+    if (adapter >= 0) atomicAdd(&groups[adapter].next, 1);
+  }
+  __syncthreads();
+  if (thread < 32) {
+    int rows = 0, segments = 0;
+    for (int i = thread; i - thread < num_loras; i += 32) {
+      const int count = i < num_loras ? groups[i].next : 0;
+      int all_rows, all_segments;
+      const int begin = rows + exclusive_sum(count, all_rows);
+      const int segment =
+          segments + exclusive_sum((count + kLoraSegmentRows - 1) / kLoraSegmentRows, all_segments);
+      if (i < num_loras) groups[i] = {begin, begin, begin + count, segment};
+      rows += all_rows;
+      segments += all_segments;
+    }
+    int before = 0;
+    if (thread == 0 && segments > 0) before = atomicAdd(plan.num_segments, segments);
+    before = __shfl_sync(0xFFFFFFFFU, before, 0);
+    for (int i = thread; i < num_loras; i += 32) groups[i].first_segment += before;
+  }
+  __syncthreads();
+  for (int slot = first + thread; slot < end; slot += threads) {
+    const int adapter = adapter_of(slot);
     if (adapter < 0) continue;
-    const LoraSlot& slot = p.slots[adapter * p.slot_stride];
-    if (slot.a != nullptr) f(slot, item.first_slot + first, end - first);
+    Group& group = groups[adapter];
+    const int place = atomicAdd(&group.next, 1), in_group = place - group.begin;
+    batch.rows[first + place] = slot;
+    if (in_group % kLoraSegmentRows != 0) continue;
+    batch.segments[group.first_segment + in_group / kLoraSegmentRows] = {
+        group.first_segment, first + place, first + min(place + kLoraSegmentRows, group.end)};
+    if (in_group > 0) continue;
+    const int64_t at = adapter * sources.stride;
+    batch.gate_up[group.first_segment] = slot_of_expert(sources.gate_up[at], expert);
+    batch.down[group.first_segment] = slot_of_expert(sources.down[at], expert);
   }
-}
-
-template <typename T>
-__device__ __forceinline__ const T* matrix_of(const void* first, const LoraSlot& slot, int expert) {
-  return reinterpret_cast<const T*>(static_cast<const char*>(first) + expert * slot.expert_stride_bytes);
-}
-
-__device__ __forceinline__ int total_rank(const LoraSlot& slot) {
-  const int4 ranks = *reinterpret_cast<const int4*>(slot.ranks);
-  return ranks.x + ranks.y + ranks.z + ranks.w;
-}
-
-// A warp has a rank, lanes along the depth.
-template <typename T, bool kVectors>
-__global__ void __launch_bounds__(kThreads)
-    shrink_experts_kernel(const __grid_constant__ ExpertLoraParams<T> p) {
-  using E = Elements<T, kVectors>;
-  wait_for_inputs();
-  let_next_start();
-  const ExpertItem item = p.plan.items[blockIdx.x];
-  if (item.expert < 0) return;
-  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-  const int rank = static_cast<int>(blockIdx.y) * kWarps + warp;
-  for_each_run(p, item, [&](const LoraSlot& slot, int first, int count) {
-    if (rank >= total_rank(slot)) return;
-    const T* a = matrix_of<T>(slot.a, slot, item.expert) + static_cast<int64_t>(rank) * p.k;
-    const T* x[kRows];
-#pragma unroll
-    for (int i = 0; i < kRows; ++i) x[i] = p.x + static_cast<int64_t>(first + min(i, count - 1)) * p.k;
-    float sums[kRows] = {};
-    for (int at = lane * E::kSize; at < p.k; at += 32 * E::kSize) {
-      const E w = E::load(a + at);
-#pragma unroll
-      for (int i = 0; i < kRows; ++i) {
-        if (i < count) sums[i] = add_products(w, E::load(x[i] + at), sums[i]);
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-      const float sum = warp_sum(sums[i]);
-      if (lane == 0 && i < count)
-        p.h[static_cast<int64_t>(first + i) * p.h_stride + rank] = from_float<T>(sum);
-    }
-  });
-}
-
-// A thread has an output. Ranks are multiples of a vector.
-template <typename T>
-__global__ void __launch_bounds__(kThreads)
-    expand_experts_kernel(const __grid_constant__ ExpertLoraParams<T> p) {
-  using E = Elements<T, true>;
-  wait_for_inputs();
-  let_next_start();
-  const ExpertItem item = p.plan.items[blockIdx.x];
-  const int64_t output = int64_t{blockIdx.y} * kThreads + threadIdx.x;
-  if (item.expert < 0 || output >= p.n) return;
-  for_each_run(p, item, [&](const LoraSlot& slot, int first, int count) {
-    int rank_before = 0;
-    for (int m = 0; m < p.num_modules; ++m) {
-      const int rank = slot.ranks[m];
-      const int64_t row = output - p.modules[m].first_output;
-      if (rank > 0 && row >= 0 && row < p.modules[m].num_outputs) {
-        const T* b = matrix_of<T>(slot.b[m], slot, item.expert) + row * rank;
-        const T* h = p.h + static_cast<int64_t>(first) * p.h_stride + rank_before;
-        float sums[kRows] = {};
-        for (int r = 0; r < rank; r += E::kSize) {
-          const E w = E::load(b + r);
-#pragma unroll
-          for (int i = 0; i < kRows; ++i) {
-            if (i < count) sums[i] = add_products(w, E::load(h + i * p.h_stride + r), sums[i]);
-          }
-        }
-#pragma unroll
-        for (int i = 0; i < kRows; ++i) {
-          if (i >= count) break;
-          T* out = p.out + static_cast<int64_t>(first + i) * p.n + output;
-          *out = from_float<T>(to_float(*out) + sums[i]);
-        }
-      }
-      rank_before += rank;
-    }
-  });
 }
 
 template <typename T>
@@ -161,35 +130,28 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-template <typename T>
-void launch_products(const LaunchContext& ctx, const ExpertLoraArgs::Product& product, int64_t slot_stride,
-                     const int32_t* row_slots, const ExpertPlan& plan, TensorView out, TensorView x,
-                     void* h) {
-  static_assert(kLoraRankMultiple % Vec<T>::kSize == 0);
-  ExpertLoraParams<T> p{.plan = plan,
-                        .row_slots = row_slots,
-                        .slots = product.slots,
-                        .slot_stride = slot_stride,
-                        .x = x.as<T>(),
-                        .h = static_cast<T*>(h),
-                        .out = out.as<T>(),
-                        .k = static_cast<int>(x.shape[1]),
-                        .h_stride = product.max_total_rank,
-                        .n = static_cast<int>(out.shape[1]),
-                        .num_modules = product.num_modules};
-  std::copy_n(product.modules, product.num_modules, p.modules);
-  const auto items = static_cast<unsigned>(plan.max_items);
-  const dim3 by_rank(items, static_cast<unsigned>(ceil_div(product.max_total_rank, kWarps)));
-  const dim3 by_output(items, static_cast<unsigned>(ceil_div(p.n, kThreads)));
-  if (p.k % Vec<T>::kSize == 0 && reinterpret_cast<uintptr_t>(x.data) % 16 == 0) {
-    launch_dependent(ctx, shrink_experts_kernel<T, true>, by_rank, kThreads, 0, p);
-  } else {
-    launch_dependent(ctx, shrink_experts_kernel<T, false>, by_rank, kThreads, 0, p);
-  }
-  launch_dependent(ctx, expand_experts_kernel<T>, by_output, kThreads, 0, p);
+}  // namespace
+
+size_t expert_lora_batch_bytes(int64_t choices, int num_experts, int max_loras) {
+  const auto segments = static_cast<size_t>(max_segments_of(choices, num_experts, max_loras));
+  return rounded(static_cast<size_t>(choices) * sizeof(int32_t)) + rounded(segments * sizeof(LoraSegment)) +
+         2 * rounded(segments * sizeof(LoraSlot));
 }
 
-}  // namespace
+ExpertLoraBatch place_expert_lora_batch(void* memory, int64_t choices, int num_experts, int max_loras) {
+  auto* at = static_cast<std::byte*>(memory);
+  const auto take = [&at]<typename T>(T*& place, int64_t count) {
+    place = reinterpret_cast<T*>(at);
+    at += rounded(static_cast<size_t>(count) * sizeof(T));
+  };
+  ExpertLoraBatch batch{};
+  batch.max_segments = max_segments_of(choices, num_experts, max_loras);
+  take(batch.rows, choices);
+  take(batch.segments, batch.max_segments);
+  take(batch.gate_up, batch.max_segments);
+  take(batch.down, batch.max_segments);
+  return batch;
+}
 
 void spread_to_slots(const LaunchContext& ctx, const ExpertPlan& plan, TensorView slots, TensorView x,
                      int top_k) {
@@ -203,14 +165,41 @@ void spread_to_slots(const LaunchContext& ctx, const ExpertPlan& plan, TensorVie
   check_launch(ctx, "spread_to_slots", x);
 }
 
-void add_expert_loras(const LaunchContext& ctx, const ExpertLoraArgs::Product& product, int64_t slot_stride,
-                      const int32_t* row_slots, const ExpertPlan& plan, TensorView out, TensorView x,
-                      void* h) {
-  if (product.max_total_rank == 0) return;
-  dispatch_float(x.dtype, [&](auto type) {
-    launch_products<decltype(type)>(ctx, product, slot_stride, row_slots, plan, out, x, h);
-  });
-  check_launch(ctx, "add_expert_loras", out);
+void segment_by_adapter(const LaunchContext& ctx, const ExpertPlan& plan, const ExpertLoraBatch& batch,
+                        const ExpertLoraArgs& loras, const int32_t* row_slots, int num_experts) {
+  const Sources sources = {.gate_up = loras.gate_up.slots,
+                           .down = loras.down.slots,
+                           .stride = loras.slot_stride,
+                           .row_slots = row_slots,
+                           .max_loras = loras.max_loras};
+  const auto shared_bytes = static_cast<size_t>(loras.max_loras) * sizeof(Group);
+  static std::atomic<uint64_t> prepared{0};
+  if (shared_bytes > (48 << 10)) {
+    const cudaError_t error = allow_shared_bytes(prepared, reinterpret_cast<const void*>(segment_kernel),
+                                                 device_limits().max_shared_bytes_per_block);
+    if (error != cudaSuccess) return note_error(ctx, "segment_by_adapter", "", cudaGetErrorString(error));
+  }
+  const int mean = static_cast<int>(plan.num_slots / num_experts);
+  launch_dependent(ctx, segment_kernel, static_cast<unsigned>(num_experts),
+                   static_cast<unsigned>(std::clamp(ceil_div(mean, 32) * 32, kThreads, kMostSortingThreads)),
+                   shared_bytes, plan, batch, sources);
+  check_launch(ctx, "segment_by_adapter", "%d slots, %d experts, %d adapters", plan.num_slots, num_experts,
+               loras.max_loras);
+}
+
+void add_expert_loras(const LaunchContext& ctx, const ExpertLoraArgs::Product& product,
+                      const ExpertPlan& plan, const ExpertLoraBatch& batch, const LoraSlot* slots,
+                      TensorView out, TensorView x, void* h) {
+  add_lora(ctx,
+           {.out = out,
+            .x = x,
+            .slots = slots,
+            .modules = product.modules,
+            .num_modules = product.num_modules,
+            .max_total_rank = product.max_total_rank,
+            .max_segments = batch.max_segments,
+            .batch = {.rows = batch.rows, .segments = batch.segments, .num_segments = plan.num_segments}},
+           h, kFewSlots);
 }
 
 }  // namespace quire::cuda

@@ -30,6 +30,7 @@ struct Places {
   void* inner;  // [slots, I] T
   void* outer;  // [slots, H] T
   // Where there are adapters:
+  ExpertLoraBatch batch;
   void* both;  // [slots, 2 I] T
   void* h;     // [slots, the highest rank] T
 };
@@ -49,6 +50,8 @@ Places place(std::byte* memory, int64_t tokens, int top_k, const ExpertWeights& 
   used += rounded(static_cast<size_t>(choices * experts.down->n) * element);
   if (loras != nullptr) {
     const int32_t rank = std::max(loras->gate_up.max_total_rank, loras->down.max_total_rank);
+    p.batch = place_expert_lora_batch(memory + used, choices, experts.num_experts, loras->max_loras);
+    used += expert_lora_batch_bytes(choices, experts.num_experts, loras->max_loras);
     p.both = memory + used;
     used += rounded(static_cast<size_t>(choices * experts.gate_up->n) * element);
     p.h = memory + used;
@@ -291,6 +294,8 @@ void compute(const LaunchContext& ctx, const FusedExpertsArgs& args, int64_t fir
     }
     x = spread;
   }
+  if (args.loras != nullptr)
+    segment_by_adapter(ctx, p.plan, p.batch, *args.loras, args.loras->row_slots + first, experts.num_experts);
   ExpertProduct<T> gate_up = {.plan = p.plan,
                               .x = static_cast<const T*>(x.data),
                               .x_stride = x.stride[0],
@@ -303,10 +308,6 @@ void compute(const LaunchContext& ctx, const FusedExpertsArgs& args, int64_t fir
                               .k = hidden,
                               .activation = args.activation};
   const TensorView inner(p.inner, x.dtype, choices, experts.down->k);
-  const auto add_loras = [&](const ExpertLoraArgs::Product& product, TensorView to, TensorView from) {
-    add_expert_loras(ctx, product, args.loras->slot_stride, args.loras->row_slots + first, p.plan, to, from,
-                     p.h);
-  };
   if (args.loras == nullptr) {
     multiply<T, true>(ctx, products, experts.num_experts, gate_up);
   } else {
@@ -314,7 +315,7 @@ void compute(const LaunchContext& ctx, const FusedExpertsArgs& args, int64_t fir
     gate_up.out = static_cast<T*>(p.both);
     gate_up.n = static_cast<int>(experts.gate_up->n);
     multiply<T, false>(ctx, products, experts.num_experts, gate_up);
-    add_loras(args.loras->gate_up, both, x);
+    add_expert_loras(ctx, args.loras->gate_up, p.plan, p.batch, p.batch.gate_up, both, x, p.h);
     activate_and_mul(ctx, inner, both, args.activation);
   }
   multiply<T, false>(ctx, products, experts.num_experts,
@@ -330,7 +331,8 @@ void compute(const LaunchContext& ctx, const FusedExpertsArgs& args, int64_t fir
                       .k = static_cast<int>(experts.down->k),
                       .activation = args.activation});
   if (args.loras != nullptr)
-    add_loras(args.loras->down, TensorView(p.outer, x.dtype, choices, experts.down->n), inner);
+    add_expert_loras(ctx, args.loras->down, p.plan, p.batch, p.batch.down,
+                     TensorView(p.outer, x.dtype, choices, experts.down->n), inner, p.h);
   const auto n = static_cast<int>(experts.down->n);
   const auto* outer = static_cast<const T*>(p.outer);
   const float* weights = args.weights + first * args.top_k;

@@ -130,6 +130,9 @@ __device__ __forceinline__ void write_plan(const ExpertPlan& plan, const Choices
                                     static_cast<int16_t>(i), static_cast<int16_t>(items)};
     }
     if (e == 0) *plan.num_items = Packed::items(total);
+    if (e < choices.num_experts) plan.first_slot[e] = first;
+    if (e == 0) plan.first_slot[choices.num_experts] = Packed::choices(total);
+    if (e < 2) plan.num_segments[e] = 0;
     for (int i = Packed::items(total) + e; i < plan.max_items; i += kThreads) plan.items[i].expert = -1;
   }
   __syncthreads();
@@ -244,6 +247,7 @@ int max_expert_items(int64_t choices, int num_experts, int item_slots) {
 size_t expert_plan_bytes(int64_t choices, int num_experts, int max_items) {
   return 2 * rounded(static_cast<size_t>(choices) * sizeof(int32_t)) +
          rounded(static_cast<size_t>(max_items) * sizeof(ExpertItem)) + rounded(sizeof(int32_t)) +
+         rounded(static_cast<size_t>(num_experts + 1) * sizeof(int32_t)) + rounded(2 * sizeof(int32_t)) +
          rounded(static_cast<size_t>(sorting_blocks(choices) * num_experts) * sizeof(int32_t));
 }
 
@@ -258,6 +262,8 @@ ExpertPlan place_expert_plan(void* memory, int64_t choices, int num_experts, int
   take(plan.slot, choices);
   take(plan.items, max_items);
   take(plan.num_items, 1);
+  take(plan.first_slot, num_experts + 1);
+  take(plan.num_segments, 2);
   take(plan.block_counts, static_cast<int64_t>(sorting_blocks(choices)) * num_experts);
   plan.num_slots = static_cast<int>(choices);
   plan.max_items = max_items;

@@ -24,6 +24,8 @@ struct ExpertPlan {
   int32_t* slot;          // [choices] of each choice; -1: none
   ExpertItem* items;      // [max_items]
   int32_t* num_items;     // [1]
+  int32_t* first_slot;    // [E + 1] of each expert
+  int32_t* num_segments;  // [2] 0: for who counts on (expert_loras.h)
   int32_t* block_counts;  // [sorting blocks, E] choices of each expert
   int num_slots;          // room for so many
   int max_items;

@@ -8,6 +8,7 @@
 #include "lora/any_rows.cuh"
 #include "lora/expand.cuh"
 #include "lora/expand_beside.cuh"
+#include "lora/lora.h"
 #include "lora/one_row.h"
 #include "lora/shrink.cuh"
 #include "lora/shrink_beside.cuh"
@@ -24,15 +25,20 @@ bool lies_in_vectors(const LoraArgs& args) {
          args.x.shape[1] % 8 == 0 && args.out.dtype == args.x.dtype && args.x.dtype != DType::kFloat32;
 }
 
-bool has_few_rows(const LoraArgs& args) {
-  return args.x.shape[0] <= kFewRows && has_clusters() && args.x.shape[1] % kShrinkDepth == 0;
+bool has_few_rows(const LoraArgs& args, int64_t most = kFewRows) {
+  return args.x.shape[0] <= most && has_clusters() && args.x.shape[1] % kShrinkDepth == 0;
 }
 
 int expand_units(const LoraModule& module) {
   return static_cast<int>(ceil_div<int64_t>(module.num_outputs, kExpandOutputs));
 }
 
-LoraParams params_of(const LaunchContext& ctx, const LoraArgs& args) {
+// Not where the linear's own scratch is, which may come between.
+void* products_of_a(const LaunchContext& ctx) {
+  return static_cast<std::byte*>(ctx.workspace) + kLinearWorkspaceBytes;
+}
+
+LoraParams params_of(const LoraArgs& args, void* h) {
   LoraParams p{};
   p.out = args.out.data;
   p.x = args.x.data;
@@ -40,8 +46,7 @@ LoraParams params_of(const LaunchContext& ctx, const LoraArgs& args) {
   p.segments = args.batch.segments;
   p.num_segments = args.batch.num_segments;
   p.slots = args.slots;
-  // Not where the linear's own scratch is, which may come between.
-  p.h = static_cast<std::byte*>(ctx.workspace) + kLinearWorkspaceBytes;
+  p.h = h;
   p.out_stride = args.out.stride[0];
   p.x_stride = args.x.stride[0];
   p.slot_stride = args.slot_stride;
@@ -58,14 +63,14 @@ LoraParams params_of(const LaunchContext& ctx, const LoraArgs& args) {
 
 // Of `a`, in vectors.
 template <typename T>
-void launch_shrink(const LaunchContext& ctx, const LoraArgs& args, const LoraParams& p) {
+void launch_shrink(const LaunchContext& ctx, const LoraArgs& args, const LoraParams& p, int64_t few_rows) {
   const auto segments = static_cast<unsigned>(args.max_segments);
   if (args.x.shape[0] == 1) {
     launch_dependent(ctx, lora_shrink_one_row_kernel<T>, static_cast<unsigned>(args.max_total_rank),
                      one_row_threads(p.k), 0, p);
     return;
   }
-  if (has_few_rows(args)) {
+  if (has_few_rows(args, few_rows)) {
     const unsigned tiles =
         std::min(ceil_div(static_cast<unsigned>(args.max_total_rank), unsigned{kShrinkRanks}),
                  unsigned{kMaxShrinkTiles});
@@ -186,14 +191,16 @@ void dispatch_16_bit(DType dtype, F f) {
   f(bf16{});
 }
 
-void shrink(const LaunchContext& ctx, const LoraArgs& args, const LoraParams& p) {
-  dispatch_16_bit(args.x.dtype, [&](auto type) { launch_shrink<decltype(type)>(ctx, args, p); });
+void shrink(const LaunchContext& ctx, const LoraArgs& args, const LoraParams& p,
+            int64_t few_rows = kFewRows) {
+  dispatch_16_bit(args.x.dtype, [&](auto type) { launch_shrink<decltype(type)>(ctx, args, p, few_rows); });
 }
 
-void expand(const LaunchContext& ctx, const LoraArgs& args, const LoraParams& p) {
+void expand(const LaunchContext& ctx, const LoraArgs& args, const LoraParams& p,
+            int64_t few_rows = kFewRows) {
   dispatch_16_bit(args.x.dtype, [&](auto type) {
     using T = decltype(type);
-    if (has_few_rows(args) && has_whole_units(args)) return launch_expand_few_rows<T>(ctx, args, p);
+    if (has_few_rows(args, few_rows) && has_whole_units(args)) return launch_expand_few_rows<T>(ctx, args, p);
     launch_expand_many_rows<T, NotGated>(ctx, args, p);
   });
 }
@@ -271,16 +278,20 @@ size_t lora_workspace_bytes(const LoraShape& shape) {
              std::max(static_cast<size_t>(shape.max_tokens) * dtype_bytes(shape.dtype), beside);
 }
 
-void add_lora(const LaunchContext& ctx, const LoraArgs& args) {
+void add_lora(const LaunchContext& ctx, const LoraArgs& args, void* h, int64_t few_rows) {
   if (is_empty(args)) return;
-  const LoraParams p = params_of(ctx, args);
+  const LoraParams p = params_of(args, h);
   if (lies_in_vectors(args)) {
-    shrink(ctx, args, p);
-    expand(ctx, args, p);
+    shrink(ctx, args, p, few_rows);
+    expand(ctx, args, p, few_rows);
   } else {
     dispatch_float(args.x.dtype, [&](auto type) { launch_any_rows<decltype(type)>(ctx, args, p); });
   }
   check_launch(ctx, "add_lora", args.out);
+}
+
+void add_lora(const LaunchContext& ctx, const LoraArgs& args) {
+  add_lora(ctx, args, products_of_a(ctx), kFewRows);
 }
 
 void linear_add_lora(const LaunchContext& ctx, const LinearWeight& weight, const float* bias,
@@ -289,7 +300,7 @@ void linear_add_lora(const LaunchContext& ctx, const LinearWeight& weight, const
     linear(ctx, args.out, args.x, weight, bias);
     return add_lora(ctx, args);
   }
-  const LoraParams p = params_of(ctx, args);
+  const LoraParams p = params_of(args, products_of_a(ctx));
   if (goes_beside(weight, args)) {
     linear_wgmma(ctx, args.out, args.x, weight, bias);
     add_beside<NotGated>(ctx, args, p);
@@ -308,7 +319,7 @@ void linear_add_lora(const LaunchContext& ctx, const LinearWeight& weight, const
 void linear_add_lora_activate_and_mul(const LaunchContext& ctx, TensorView out, const LinearWeight& weight,
                                       const float* bias, const LoraArgs& args, Activation activation) {
   const bool first = goes_first(weight, args);
-  LoraParams p = params_of(ctx, args);
+  LoraParams p = params_of(args, products_of_a(ctx));
   if (first && has_one_row_kernel(out, args.x, weight)) {
     shrink(ctx, args, p);
     return linear_one_row_gated_lora(ctx, out, args.x, weight, bias, activation, p);
