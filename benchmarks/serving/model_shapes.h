@@ -47,6 +47,19 @@ struct ModelShape {
 };
 
 inline constexpr ModelShape kModelShapes[] = {
+    {.name = "llama-3.1-8b",
+     .config = R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 4096,
+"intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
+"vocab_size": 128256, "max_position_embeddings": 131072, "rms_norm_eps": 1e-05, "hidden_act": "silu",
+"rope_theta": 500000.0, "tie_word_embeddings": false, "dtype": "bfloat16", "eos_token_id": 128001})",
+     .vocab_size = 128256,
+     .layers = 32,
+     .hidden = 4096,
+     .heads = 32,
+     .kv_heads = 8,
+     .head_size = 128,
+     .intermediate = 14336,
+     .full_layers = 32},
     {.name = "mixtral-8x7b",
      .config = R"({"architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "hidden_size": 4096,
 "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
