@@ -104,8 +104,8 @@ sanitize-%: $(VENV)/.system
 alone: $(VENV)/.system
 	@$(PHASE) "Each file by itself" $(WITH_TOOLS) sh -c 'cmake --preset cpu && $(BIN)/python tools/compile_alone.py'
 
-# Regenerates the committed type stubs, and the pages of what they and all doors know of requests, arguments, models
-# and checkpoints.
+# Regenerates the committed type stubs, the pages of what they and all doors know of requests, arguments, models and
+# checkpoints, and the pictures of performance.
 stubs: $(VENV)/.package $(VENV)/.tests
 	$(BIN)/python -m nanobind.stubgen -q -m quire._core -o python/quire/_core.pyi
 	$(BIN)/python tools/request_fields.py
@@ -113,6 +113,7 @@ stubs: $(VENV)/.package $(VENV)/.tests
 	$(BIN)/python tools/from_vllm.py
 	$(BIN)/python tools/models_page.py
 	$(BIN)/python tools/checkpoints_page.py
+	$(BIN)/python tools/performance_page.py
 
 clean:
 	rm -rf build $(VENV)

@@ -29,7 +29,7 @@ class Chart:
 
 def page(title: str, drawn: Sequence[Chart], head: str = "") -> str:
     """A whole page: ``head`` (HTML), and below it the charts."""
-    body = "\n".join([*([head] if head else []), *(_svg(chart) for chart in drawn)])
+    body = "\n".join([*([head] if head else []), *(svg(chart) for chart in drawn)])
     return (
         f'<!doctype html>\n<html lang="en"><meta charset="utf-8"><title>{html.escape(title)}</title>\n'
         "<style>body{font:14px system-ui,sans-serif;margin:2em;max-width:46em}"
@@ -39,7 +39,8 @@ def page(title: str, drawn: Sequence[Chart], head: str = "") -> str:
     )
 
 
-def _svg(chart: Chart) -> str:
+def svg(chart: Chart) -> str:
+    """One chart, to stand in HTML."""
     xs = [x for line in chart.lines for x in line.xs]
     ys = [y for line in chart.lines for y in line.ys]
     x_ticks = _log_ticks(min(xs), max(xs)) if chart.log_x and xs else _ticks(max(xs, default=1.0))
