@@ -6,6 +6,7 @@ import atexit
 import os
 import weakref
 from collections.abc import Callable, Iterable, Mapping
+from numbers import Integral
 from typing import Any, Generic, TypeVar
 
 from quire import _core
@@ -260,8 +261,10 @@ class EngineOperations(Generic[EngineT]):
         return ["" if adapter is None else adapter.lora_name for adapter in given]
 
     def _lora_name(self, lora: object) -> str | None:
-        if isinstance(lora, int) and not isinstance(lora, bool):
+        if isinstance(lora, Integral) and not isinstance(lora, bool):
             return next((info.lora_name for info in self.list_loras() if lora == info.lora_int_id != 0), None)
+        if not isinstance(lora, str):
+            raise TypeError(f"lora must be a name or a lora_int_id, got {describe(lora)}")
         return text_value("lora", lora)
 
     def pause(self, mode: _core.PauseMode = _core.PauseMode.KEEP) -> None:

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 from lora_adapters import Peft, requests, write_adapter
 from model_cases import CASES
@@ -86,8 +87,12 @@ def test_greedy_answers_of_trained_adapters_equal_pefts(demo: LLM, demo_model: P
 def test_adapters_come_and_go_while_requests_run(demo: LLM) -> None:
     assert demo.add_lora(LoRARequest("sailor", 7, TRAINED["sailor"]))
     assert not demo.add_lora(LoRARequest("sailor", 7, TRAINED["sailor"]))
+    assert demo.pin_lora(np.int64(7))
     assert demo.remove_lora(7) and not demo.remove_lora(7) and not demo.remove_lora("sailor")
     assert not demo.pin_lora("sailor")
+    for other in (True, 7.0, None, b"sailor"):
+        with pytest.raises(TypeError, match="lora must be a name or a lora_int_id, got"):
+            demo.remove_lora(other)  # type: ignore[arg-type]
     given = LoRARequest("sailor", 7, TRAINED["sailor"])
     stream = demo.stream("User: List the days of the week.\nAssistant:", GREEDY, lora_request=given)
     text = next(stream).outputs[0].text

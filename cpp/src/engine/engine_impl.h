@@ -10,6 +10,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <unordered_map>
 #include <vector>
 
 #include "engine/admission.h"
@@ -149,7 +150,7 @@ struct EngineBase::Impl {
       requests.push_back(
           {static_cast<int64_t>(prepared.children.at(0).prompt_token_ids->size()),
            std::max(prepared.request.sampling_params.n, prepared.request.sampling_params.beam_width),
-           prepared.request.deadline_ms, prepared.lora && !loras->is_in_memory(*prepared.lora)});
+           prepared.request.deadline_ms, prepared.lora && !loras->has_not_to_wait(*prepared.lora)});
     }
     check_admission(config, admission, requests);
   }
@@ -182,6 +183,7 @@ struct EngineBase::Impl {
         if (prepared.children[0].sampling_params->beam_width > 1) prepared.children.resize(1);
         if (prepared.lora && !is_there(prepared, id)) {
           output_processor->begin_wait_for_lora(id);
+          waiting_for_lora[id] = prepared.lora;
           has_to_wait = true;
           continue;
         }
@@ -192,7 +194,10 @@ struct EngineBase::Impl {
       if (has_to_wait && config.metric_sink) client->abort_requests({});
     } catch (...) {
       // The engine core ended in between. Nobody hears of what was registered.
-      for (size_t i = 0; i < num_registered; ++i) output_processor->drop_request(batch[i].request.request_id);
+      for (size_t i = 0; i < num_registered; ++i) {
+        output_processor->drop_request(batch[i].request.request_id);
+        waiting_for_lora.erase(batch[i].request.request_id);
+      }
       throw;
     }
   }
@@ -231,6 +236,7 @@ struct EngineBase::Impl {
       {
         const std::lock_guard lock(mutex);
         if (!output_processor->has_completion(children[0].request_id)) return;  // it was aborted
+        waiting_for_lora.erase(id);
         std::string failure = why;
         try {
           if (failure.empty()) {
@@ -324,13 +330,16 @@ struct EngineBase::Impl {
   bool abort(const std::string& request_id) {
     owner.check();
     std::vector<RequestId> to_abort;
+    std::shared_ptr<const LoraRegistry::Use> awaited;
     {
       const std::lock_guard lock(mutex);
       if (!output_processor->finish_request(request_id, FinishReason::kAbort, "", undelivered, to_abort)) {
         ++num_unknown_aborts;
         return false;
       }
+      if (auto waits = waiting_for_lora.extract(request_id)) awaited = std::move(waits.mapped());
     }
+    if (awaited) loras->stop_waiting(*awaited);
     client->abort_requests(std::move(to_abort));
     return true;
   }
@@ -392,6 +401,7 @@ struct EngineBase::Impl {
   std::shared_ptr<const Tokenizer> tokenizer;
   std::shared_ptr<GrammarCompiler> grammar_compiler;  // null: none
   std::unique_ptr<LoraRegistry> loras;                // null: there are none
+  std::unordered_map<std::string, std::shared_ptr<const LoraRegistry::Use>> waiting_for_lora;
   std::unique_ptr<EngineCoreClient> client;
   ModelDescription description;
   std::unique_ptr<InputProcessor> input_processor;

@@ -12,7 +12,6 @@
 #include "util/nearest.h"
 #include "util/replace_all.h"
 #include "util/str.h"
-#include "util/thread_name.h"
 
 namespace quire {
 namespace {
@@ -41,8 +40,12 @@ void check_path(const std::string& path) {
 // Where a path leads now. What it is relative to may be another directory when the adapter is read again.
 std::string absolute(const std::string& path) {
   std::error_code error;
-  const std::string found = std::filesystem::absolute(path, error).string();
-  return error ? path : found;
+  const std::filesystem::path found = std::filesystem::absolute(path, error);
+  if (error) return path;
+  std::filesystem::path plain;
+  for (const auto& part : found)
+    if (!part.empty() && part != ".") plain /= part;  // not "..", which a link decides
+  return plain.string();
 }
 
 }  // namespace
@@ -76,7 +79,8 @@ void LoraRegistry::close() {
   }
   changed_.notify_all();
   const std::lock_guard adds(adding_);
-  if (thread_.joinable()) thread_.join();
+  for (std::thread* thread : {&reader_, &clock_})
+    if (thread->joinable()) thread->join();
   // What waits holds adapters in use, which hold what waits.
   std::vector<Waiter> never_called;
   std::deque<std::shared_ptr<Adapter>> never_read;
@@ -117,7 +121,9 @@ LoraRegistry::Adapter* LoraRegistry::least_recently_used(const Adapter* except) 
   Adapter* oldest = nullptr;
   for (const auto& adapter : adapters_) {
     if (adapter.get() == except) continue;
-    if (adapter->place != Place::kInMemory || adapter->num_uses > 0 || adapter->info.is_pinned) continue;
+    const bool is_free = adapter->place == Place::kInMemory && !adapter->info.is_pinned &&
+                         !adapter->is_being_replaced && adapter->num_uses == adapter->num_waiting_uses;
+    if (!is_free) continue;
     if (oldest == nullptr || adapter->last_used < oldest->last_used) oldest = adapter.get();
   }
   return oldest;
@@ -127,19 +133,21 @@ bool LoraRegistry::has_room() const {
   return num_in_memory_ < max_cpu_loras_ || least_recently_used() != nullptr;
 }
 
-void LoraRegistry::take_room(Adapter* replaced) {
+void LoraRegistry::take_room(const Adapter* replaced) {
   if (num_in_memory_ >= max_cpu_loras_) {
     Adapter* oldest = least_recently_used(replaced);
-    if (oldest == nullptr && replaced && replaced->place == Place::kInMemory && replaced->num_uses == 0)
-      oldest = replaced;
-    if (oldest == nullptr) {
+    const bool gives_its_own =
+        replaced != nullptr && replaced->place == Place::kInMemory && replaced->num_uses == 0;
+    if (oldest == nullptr && !gives_its_own) {
       throw ResourceExhausted(str("all ", max_cpu_loras_,
                                   " adapters in memory are pinned, or unfinished requests have them: raise "
                                   "max_cpu_loras, or wait"));
     }
-    loader_.unload(oldest->id);
-    oldest->place = Place::kOnDisk;
-    --num_in_memory_;
+    if (oldest != nullptr) {
+      loader_.unload(oldest->id);
+      oldest->place = Place::kOnDisk;
+      --num_in_memory_;
+    }
   }
   ++num_in_memory_;
 }
@@ -161,6 +169,10 @@ bool LoraRegistry::add(const LoraRequest& request) {
   const std::lock_guard adds(adding_);
   const auto adapter = std::make_shared<Adapter>();
   adapter->directory = absolute(request.lora_path);
+  adapter->info.lora_name = request.lora_name;
+  adapter->info.lora_int_id = request.lora_int_id;
+  adapter->info.lora_path = request.lora_path;
+  adapter->place = Place::kComing;
   std::shared_ptr<Adapter> replaced;
   {
     const std::lock_guard lock(mutex_);
@@ -172,14 +184,20 @@ bool LoraRegistry::add(const LoraRequest& request) {
     if (is_same && !replaced) return false;
     check_is_free(request, replaced.get());
     take_room(replaced.get());
+    // It stays until the new one is there: its files may be those that are read now.
+    if (replaced) replaced->is_being_replaced = true;
     adapter->id = ++last_id_;
   }
-  adapter->info.lora_name = request.lora_name;
-  adapter->info.lora_int_id = request.lora_int_id;
-  adapter->info.lora_path = request.lora_path;
-  adapter->place = Place::kComing;
-  read(*adapter);
+  try {
+    read(*adapter);
+  } catch (...) {
+    const std::lock_guard lock(mutex_);
+    if (replaced) replaced->is_being_replaced = false;
+    changed_.notify_all();
+    throw;
+  }
   const std::lock_guard lock(mutex_);
+  if (replaced) replaced->is_being_replaced = false;
   if (!takes_fingerprints_) adapter->fingerprint = version_of(request.lora_name, adapter->stamp);
   adapter->last_used = ++num_uses_;
   auto place = adapters_.end();
@@ -315,125 +333,6 @@ std::shared_ptr<const LoraRegistry::Use> LoraRegistry::use(const std::string& na
     throw InvalidArgument(str("lora_name '", shown, "': no adapter was added; add_lora does"));
   throw InvalidArgument(str("lora_name '", shown, "' is no adapter's; the nearest is '",
                             nearest_name(shown, known), "', and add_lora adds others"));
-}
-
-bool LoraRegistry::is_in_memory(const Use& use) const {
-  const std::lock_guard lock(mutex_);
-  return use.adapter_->place == Place::kInMemory;
-}
-
-bool LoraRegistry::is_loaded(const Use& use, std::function<void(const std::string& error)> then,
-                             Clock::time_point until) {
-  const std::lock_guard lock(mutex_);
-  Adapter& adapter = *use.adapter_;
-  if (adapter.place == Place::kInMemory) return true;
-  if (is_closed_) throw ResourceExhausted("the engine has ended");
-  if (!thread_.joinable()) start_thread();
-  adapter.waiting.push_back({std::move(then), until});
-  if (adapter.waiting.size() == 1) to_read_.push_back(use.adapter_);
-  changed_.notify_all();
-  return false;
-}
-
-void LoraRegistry::start_thread() {
-  try {
-    thread_ = std::thread([this] {
-      name_this_thread("quire-lora");
-      run();
-    });
-  } catch (const std::system_error& error) {
-    throw ResourceExhausted(str("no thread can be started that reads adapters again: ", error.what()));
-  }
-}
-
-// Room comes with the end of requests, but for what stays pinned.
-bool LoraRegistry::can_go_on(const Adapter& adapter) const {
-  if (adapter.place != Place::kOnDisk) return false;  // somebody reads it
-  return has_room() || std::ranges::count_if(adapters_, [](const auto& each) {
-                         return each->place == Place::kInMemory && each->info.is_pinned && !each->is_removed;
-                       }) >= max_cpu_loras_;
-}
-
-// Whoever waits for what others have read meanwhile is not kept waiting: the first may need its room.
-std::deque<std::shared_ptr<LoraRegistry::Adapter>>::iterator LoraRegistry::next_to_read() {
-  const auto is_there = [](const auto& adapter) { return adapter->place == Place::kInMemory; };
-  const auto found = std::ranges::find_if(to_read_, is_there);
-  return found == to_read_.end() && !to_read_.empty() && can_go_on(*to_read_.front()) ? to_read_.begin()
-                                                                                      : found;
-}
-
-std::vector<LoraRegistry::Waiter> LoraRegistry::take_late(Clock::time_point now, Clock::time_point& next) {
-  std::vector<Waiter> late;
-  next = Clock::time_point::max();
-  for (const auto& adapter : to_read_) {
-    std::erase_if(adapter->waiting, [&](Waiter& waiter) {
-      const bool is_late = waiter.until <= now;
-      if (is_late) {
-        late.push_back(std::move(waiter));
-      } else {
-        next = std::min(next, waiter.until);
-      }
-      return is_late;
-    });
-  }
-  std::erase_if(to_read_, [](const auto& adapter) { return adapter->waiting.empty(); });
-  return late;
-}
-
-void LoraRegistry::run() {
-  std::unique_lock lock(mutex_);
-  while (!is_closed_) {
-    Clock::time_point wake;
-    if (auto late = take_late(Clock::now(), wake); !late.empty()) {
-      lock.unlock();
-      for (const Waiter& waiter : late) waiter.then(kTimeIsOver);
-      late.clear();  // and with them what they hold
-      lock.lock();
-      continue;
-    }
-    const auto next = next_to_read();
-    if (next == to_read_.end()) {
-      if (wake == Clock::time_point::max()) {
-        changed_.wait(lock);
-      } else {
-        changed_.wait_until(lock, wake);
-      }
-      continue;
-    }
-    const std::shared_ptr<Adapter> adapter = std::move(*next);
-    to_read_.erase(next);
-    std::string error;
-    if (adapter->place == Place::kOnDisk) {
-      try {
-        take_room();
-        adapter->place = Place::kComing;
-        lock.unlock();
-        read(*adapter);
-      } catch (const std::exception& failure) {
-        error = failure.what();
-      }
-      if (!lock.owns_lock()) lock.lock();
-    }
-    auto waiting = std::exchange(adapter->waiting, {});
-    lock.unlock();
-    for (const Waiter& waiter : waiting) waiter.then(error);
-    waiting.clear();
-    lock.lock();
-  }
-}
-
-void LoraRegistry::load_now(const Use& use) {
-  Adapter& adapter = *use.adapter_;
-  const std::lock_guard adds(adding_);
-  {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return is_closed_ || adapter.place != Place::kComing; });
-    if (is_closed_) throw ResourceExhausted("the engine has ended");
-    if (adapter.place == Place::kInMemory) return;
-    take_room();
-    adapter.place = Place::kComing;
-  }
-  read(adapter);
 }
 
 }  // namespace quire

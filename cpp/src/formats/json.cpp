@@ -14,6 +14,7 @@
 
 #include "quire/error.h"
 #include "util/str.h"
+#include "util/utf8.h"
 
 namespace quire {
 namespace {
@@ -36,7 +37,10 @@ class SaxAdapter final : public nlohmann::json_sax<Json> {
   }
   bool string(std::string& value) override { return handler_.on_string(std::move(value)), true; }
   bool binary(Json::binary_t&) override { return false; }  // JSON text has none
-  bool key(std::string& value) override { return handler_.on_key(std::move(value)), true; }
+  bool key(std::string& value) override {
+    key_ = shorten(value);
+    return handler_.on_key(std::move(value)), true;
+  }
   bool start_object(size_t) override { return handler_.on_object_start(), true; }
   bool end_object() override { return handler_.on_object_end(), true; }
   bool start_array(size_t) override { return handler_.on_array_start(), true; }
@@ -47,11 +51,13 @@ class SaxAdapter final : public nlohmann::json_sax<Json> {
 
  private:
   [[noreturn]] void fail_large(const std::string& number) const {
-    throw InvalidArgument(str(where_, ": the integer ", number, " does not fit 64 bits"));
+    const std::string of = key_.empty() ? "" : str(" of '", key_, "'");
+    throw InvalidArgument(str(where_, ": the integer ", number, of, " does not fit 64 bits"));
   }
 
   const std::string& where_;
   JsonHandler& handler_;
+  std::string key_;  // the latest
 };
 
 // The members on the way to where the parser is, and those that the objects on it have had.

@@ -199,6 +199,7 @@ class Scheduler {
   // Takes the blocks of the youngest that stay for forks. False when there are none.
   bool take_blocks_kept_for_forks();
   void drop_finished();
+  void drop_finished_if_idle();
   // Valid until the next of their kind.
   KVConnectorRequest connector_view(const Request& request);
   KVConnectorBlocks connector_blocks(const Request& request);

@@ -100,6 +100,7 @@ bool Scheduler::finish_request(RequestId id, RequestStatus status) {
   }
   finish(*found->second, status);
   finish_forked();
+  drop_finished_if_idle();
   return true;
 }
 
@@ -141,6 +142,7 @@ void Scheduler::advance(double now, EngineCoreOutputs& outputs) {
     }
   }
   finish_forked();
+  drop_finished_if_idle();
 }
 
 void Scheduler::take_from_grammar(Request& request) {
@@ -267,6 +269,11 @@ void Scheduler::drop_finished() {
   if (!finished_.empty()) {
     std::erase_if(finished_, [](const auto& request) { return request->num_steps_in_flight() == 0; });
   }
+}
+
+// No step may follow, and what they hold, an adapter in use, others wait for.
+void Scheduler::drop_finished_if_idle() {
+  if (in_flight_.empty()) drop_finished();
 }
 
 KVConnectorRequest Scheduler::connector_view(const Request& request) {

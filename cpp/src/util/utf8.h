@@ -34,6 +34,12 @@ inline size_t previous_utf8(std::string_view text, size_t pos) {
   return pos;
 }
 
+// As much of a text as a message should have.
+inline std::string shorten(const std::string& text) {
+  constexpr size_t kMaxBytes = 80;
+  return text.size() <= kMaxBytes ? text : text.substr(0, previous_utf8(text, kMaxBytes - 2)) + "...";
+}
+
 void append_utf8(char32_t code_point, std::string& out);
 
 }  // namespace quire

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <utility>
 
+#include "formats/file_stamp.h"
 #include "formats/hf_config.h"
 #include "formats/json.h"
 #include "formats/json_tree.h"
@@ -57,12 +58,6 @@ constexpr UnsupportedKey kUnsupportedKeys[] = {
     {"alora_invocation_tokens", "aLoRA, which begins at certain tokens,", kTrain},
     {"arrow_config", "Arrow, which chooses among adapters,", kTrain},
     {"megatron_config", "an adapter of Megatron's layers", "convert the model, and train it on that"}};
-
-// As much of a text as a message should have.
-std::string shorten(const std::string& text) {
-  constexpr size_t kMaxBytes = 80;
-  return text.size() <= kMaxBytes ? text : text.substr(0, previous_utf8(text, kMaxBytes - 2)) + "...";
-}
 
 void check_supported(const HfConfig& config) {
   const std::string type = config.get_string("peft_type");
@@ -215,8 +210,10 @@ struct Pair {
 std::pair<const char*, const char*> reason_of_other(const std::string& name) {
   const auto has = [&](const char* part) { return name.find(part) != name.npos; };
   if (name.ends_with(".base_layer.weight")) {
-    return {"is a copy of the model's own weights",
-            "save the adapter with save_embedding_layers=False of peft's save_pretrained"};
+    return {
+        "is a copy of the model's own weights",
+        "save the adapter with save_embedding_layers=False of peft's save_pretrained, or, if it changes that "
+        "layer, merge it into its model with merge_and_unload"};
   }
   if (has("lora_embedding_A") || has("lora_embedding_B"))
     return {"is of an embedding's adapter, which is not supported", kMerge};
@@ -382,9 +379,11 @@ LoraAdapter LoraAdapter::open(const std::string& directory) {
       config, tree, "alpha_pattern",
       [](const HfConfig& values, const std::string& pattern) { return values.get_positive(pattern); });
 
+  // Adapters of one configuration have files of one size, and tools that copy them keep their times.
+  const std::string changed = change_stamp(path.string());
   LoraAdapter adapter(Checkpoint::open_file(path.string()));
   adapter.base_model_ = config.get_string("base_model_name_or_path", "");
-  adapter.stamp_ = adapter.checkpoint_.stamp() + hash_text(text);
+  adapter.stamp_ = adapter.checkpoint_.stamp() + changed + hash_text(text);
   const std::vector<TensorEntry> tensors = adapter.checkpoint_.described_tensors();
   const std::map<std::string, Pair> pairs = find_pairs(tensors, path.string());
   std::vector<std::string> names;

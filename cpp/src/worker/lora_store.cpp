@@ -138,6 +138,12 @@ class Packer {
     if (is_there) return;
     if (!targets_.have_experts() && name.find(".experts.") != name.npos)
       fail(module, "is of a mixture's experts, and enable_lora_experts is false");
+    if (name.ends_with("lm_head")) {
+      fail(
+          module,
+          "is the head, which adapters may not change: train without it, or merge the adapter into its model "
+          "with peft's merge_and_unload, and give that model");
+    }
     fail(module, "is no linear of this model that adapters may change");
   }
 

@@ -173,12 +173,6 @@ void segment_by_adapter(const LaunchContext& ctx, const ExpertPlan& plan, const 
                            .row_slots = row_slots,
                            .max_loras = loras.max_loras};
   const auto shared_bytes = static_cast<size_t>(loras.max_loras) * sizeof(Group);
-  static std::atomic<uint64_t> prepared{0};
-  if (shared_bytes > (48 << 10)) {
-    const cudaError_t error = allow_shared_bytes(prepared, reinterpret_cast<const void*>(segment_kernel),
-                                                 device_limits().max_shared_bytes_per_block);
-    if (error != cudaSuccess) return note_error(ctx, "segment_by_adapter", "", cudaGetErrorString(error));
-  }
   const int mean = static_cast<int>(plan.num_slots / num_experts);
   launch_dependent(ctx, segment_kernel, static_cast<unsigned>(num_experts),
                    static_cast<unsigned>(std::clamp(ceil_div(mean, 32) * 32, kThreads, kMostSortingThreads)),

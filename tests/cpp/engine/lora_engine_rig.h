@@ -54,6 +54,7 @@ class Asked {
   }
   // The first output is there.
   void wait_for_begin() const { begun_.wait(); }
+  bool is_over() const { return ended_.wait_for(std::chrono::seconds(0)) == std::future_status::ready; }
   CompletionOutput wait() { return ended_.get().outputs.at(0); }
 
   std::string id;

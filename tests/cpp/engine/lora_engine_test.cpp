@@ -1,8 +1,11 @@
 // Adapters through a whole engine: what is counted of requests that have one.
 #include <gtest/gtest.h>
 
+#include <deque>
+
 #include "engine/fake_metric_sink.h"
 #include "engine/lora_engine_rig.h"
+#include "engine/lora_registry.h"
 #include "quire/prometheus.h"
 #include "util/error_of.h"
 
@@ -19,6 +22,11 @@ struct LoraEngineTest : testing::TestWithParam<bool> {
   }
   void add_adapters(Engine& engine) const {
     for (const char* name : {"sailor", "json"}) engine.add_lora({name, 0, trained_adapter(name)});
+  }
+  static int64_t uses(const Engine& engine, const std::string& name) {
+    for (const LoraInfo& info : engine.list_loras())
+      if (info.lora_name == name) return info.num_requests;
+    return -1;
   }
   bool tells(double num_waiting, const LoraNames& waiting, const LoraNames& running) const {
     return comes_true([&] {
@@ -53,6 +61,8 @@ TEST_P(LoraEngineTest, WhoseAdapterIsNotInMemoryWaitsInEveryCount) {
   engine.abort_request(aborted.id);
   EXPECT_EQ(aborted.wait().finish_reason, FinishReason::kAbort);
   EXPECT_TRUE(tells(0, {}, {"json"}));
+  EXPECT_TRUE(comes_true([&] { return uses(engine, "sailor") == 0; }));  // nothing is kept of it
+  EXPECT_EQ(uses(engine, "json"), 1);
   EXPECT_EQ(engine.stats().num_waiting_reqs, 0);
   Asked sailor(engine, lora_request("sailor", 4));
   EXPECT_TRUE(tells(1, {"sailor"}, {"json"}));
@@ -93,6 +103,39 @@ TEST_P(LoraEngineTest, ARequestKeepsTheAdapterThatIsReplaced) {
   EXPECT_NE(now.wait().text, sailor);
   EXPECT_TRUE(comes_true([&] { return engine.list_loras().at(0).num_requests == 0; }));
   EXPECT_EQ(engine.list_loras().size(), 1U);
+}
+
+// No step follows in which they could.
+TEST_P(LoraEngineTest, ASearchLetsGoOfItsAdapterWhenItEnds) {
+  Engine engine(config);
+  add_adapters(engine);
+  EngineRequest search = lora_request("sailor", 8);
+  search.sampling_params.beam_width = search.sampling_params.n = 3;
+  Asked(engine, search).wait();
+  ASSERT_TRUE(comes_true([&] { return uses(engine, "sailor") == 0; }));
+  EXPECT_EQ(Asked(engine, lora_request("json", 4)).wait().finish_reason, FinishReason::kLength);
+}
+
+TEST_P(LoraEngineTest, ARequestIsPassedOverByNoMoreThanSoManyThatNeedNotWait) {
+  Engine engine(config);
+  add_adapters(engine);
+  // Three at a time, so that one of them is always unfinished.
+  std::deque<Asked> busy;
+  for (int i = 0; i < 3; ++i) busy.emplace_back(engine, lora_request("json", 8 + 3 * i));
+  auto waits = std::make_unique<Asked>(engine, lora_request("sailor", 2));
+  int num_later = 0;
+  while (!waits->is_over() && num_later < 4 * LoraRegistry::kMostPassedOver) {
+    busy.emplace_back(engine, lora_request("json", 10));
+    busy.front().wait();
+    busy.pop_front();
+    ++num_later;
+  }
+  EXPECT_TRUE(waits->is_over());
+  EXPECT_GT(num_later, 3);
+  while (!busy.empty()) {
+    EXPECT_EQ(busy.front().wait().finish_reason, FinishReason::kLength);
+    busy.pop_front();
+  }
 }
 
 TEST_P(LoraEngineTest, AnEngineWithoutAdaptersTellsOfNone) {

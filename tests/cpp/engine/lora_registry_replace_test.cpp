@@ -1,4 +1,6 @@
 // An adapter takes the place of another one of its name: LoraRequest::load_inplace.
+#include <optional>
+
 #include "engine/lora_registry_rig.h"
 
 namespace quire {
@@ -89,7 +91,43 @@ TEST_F(LoraRegistryReplaceTest, OthersGiveRoomFirstAndThenTheOneThatIsReplaced) 
   const auto a = registry.use("a");
   EXPECT_EQ(error_of<ResourceExhausted>([&] { replace("a"); }), kAllLorasInUse);
   EXPECT_EQ(registry.use("a")->id(), a->id());
-  EXPECT_EQ(loader.most, 2U);
+  EXPECT_EQ(loader.most, 3U);  // the old a, the new one and b
+}
+
+// Its files may be what replaced them: it could not be read again.
+TEST_F(LoraRegistryReplaceTest, WhatCannotBeReadReplacesNothingWhereThereIsNoRoomForBoth) {
+  add("a");
+  add("b");
+  const auto b = registry.use("b");
+  const LoraId id = registry.use("a")->id();
+  for (const bool is_pinned : {false, true}) {
+    if (is_pinned) registry.pin("a");
+    loader.failure = "torn";
+    EXPECT_EQ(error_of([&] { replace("a"); }), "torn");
+    loader.failure.clear();
+    EXPECT_EQ(names(), "a+b+");
+    EXPECT_EQ(loader.loaded(), (std::set{id, b->id()}));
+    EXPECT_EQ(info("a").is_pinned, is_pinned);
+  }
+  EXPECT_TRUE(replace("a"));
+  EXPECT_EQ(loader.loaded().size(), 2U);
+  EXPECT_EQ(error_of<ResourceExhausted>([&] { add("c"); }), kAllLorasInUse);
+}
+
+// Nobody else takes its place while the new one is read.
+TEST_F(LoraRegistryReplaceTest, TheOldOneStaysUntilTheNewOneIsThere) {
+  for (const char* name : {"c", "a", "b"}) add(name);
+  auto b = registry.use("b");
+  std::optional<LoraWaiter> c;
+  loader.before_load = [&, is_first = std::make_shared<bool>(true)] {
+    if (!std::exchange(*is_first, false)) return;
+    c.emplace(registry, "c");
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    EXPECT_FALSE(c->is_told());
+  };
+  EXPECT_TRUE(replace("a"));
+  EXPECT_EQ(c->wait(), "");  // in the place of the new one, which nobody has
+  EXPECT_EQ(names(), "c+a-b+");
 }
 
 TEST_F(LoraRegistryReplaceTest, WhatWasPinnedIsPinned) {

@@ -71,6 +71,13 @@ TEST_F(LoraRegistryTest, ARelativePathIsAnotherOneInAnotherDirectory) {
   EXPECT_EQ(info("a").lora_path, "d");
 }
 
+TEST_F(LoraRegistryTest, ADirectoryIsTheSameHoweverItIsWritten) {
+  EXPECT_TRUE(registry.add({"a", 0, "/d/e"}));
+  for (const char* path : {"/d/e/", "/d//e", "/./d/e/.", "//d/e"})
+    EXPECT_FALSE(registry.add({"a", 0, path})) << path;
+  EXPECT_NE(add_error({"a", 0, "/d/x/../e"}), "");  // x may be a link
+}
+
 TEST_F(LoraRegistryTest, ANameThatNobodyHasIsRefusedWithTheNearest) {
   EXPECT_EQ(error_of([&] { registry.use("a"); }), "lora_name 'a': no adapter was added; add_lora does");
   add("pirate");

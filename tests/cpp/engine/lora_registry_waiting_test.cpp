@@ -30,6 +30,89 @@ TEST_F(LoraRegistryWaitingTest, WhoseTimeIsOverIsToldAndTheOthersGoOn) {
   EXPECT_EQ(again.wait(), "");
 }
 
+// Also while somebody reads, which may take long.
+TEST_F(LoraRegistryWaitingTest, WhoseTimeIsOverIsToldWhileAnotherIsRead) {
+  for (const char* name : {"a", "b", "c", "d"}) add(name);
+  std::promise<void> begun, go_on;
+  loader.before_load = [&, is_first = std::make_shared<std::atomic<bool>>(true)] {
+    if (!is_first->exchange(false)) return;
+    begun.set_value();
+    go_on.get_future().wait();
+  };
+  const auto until = LoraRegistry::Clock::now() + std::chrono::milliseconds(20);
+  LoraWaiter of_what_is_read(registry, "a", until);
+  begun.get_future().wait();
+  LoraWaiter behind(registry, "b", until);
+  EXPECT_EQ(of_what_is_read.wait(), LoraRegistry::kTimeIsOver);
+  EXPECT_EQ(behind.wait(), LoraRegistry::kTimeIsOver);
+  // Nobody wants it any more, and nobody can name it: it goes when it has come.
+  const LoraId id = of_what_is_read.use->id();
+  of_what_is_read.use.reset();
+  registry.remove("a");
+  go_on.set_value();
+  EXPECT_EQ(LoraWaiter(registry, "b").wait(), "");
+  while (loader.loaded().contains(id)) std::this_thread::yield();
+  behind.use.reset();
+  settle();
+  for (const char* name : {"e", "f"}) add(name);
+  EXPECT_EQ(loader.loaded().size(), 2U);
+  EXPECT_EQ(loader.most, 2U);
+}
+
+TEST_F(LoraRegistryWaitingTest, WhoStopsWaitingIsForgottenAndNothingIsReadForIt) {
+  for (const char* name : {"a", "b", "c"}) add(name);
+  auto b = registry.use("b"), c = registry.use("c");
+  const LoraWaiter gone(registry, "a"), gone_too(registry, "a");
+  EXPECT_EQ(gone.use.use_count(), 2);  // here, and in what it would be told with
+  registry.stop_waiting(*gone.use);
+  EXPECT_EQ(gone.use.use_count(), 1);
+  EXPECT_EQ(gone_too.use.use_count(), 2);
+  registry.stop_waiting(*gone_too.use);
+  registry.stop_waiting(*b);  // does not wait
+  b.reset();
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_FALSE(gone.is_told() || gone_too.is_told());
+  EXPECT_EQ(names(), "a-b+c+");
+}
+
+// While others have all of the memory, and new ones come all the time.
+TEST_F(LoraRegistryWaitingTest, WhoWaitsForRoomIsPassedOverByNoMoreThanSoMany) {
+  for (const char* name : {"cold", "a", "b"}) add(name);
+  auto a = registry.use("a"), b = registry.use("b");
+  LoraWaiter cold(registry, "cold");
+  for (int i = 0; i < LoraRegistry::kMostPassedOver; ++i) {
+    auto next = std::make_unique<LoraWaiter>(registry, i % 2 == 0 ? "a" : "b");
+    ASSERT_TRUE(next->was_there) << i;
+    (i % 2 == 0 ? a : b) = next->use;  // one of each is always unfinished
+  }
+  EXPECT_FALSE(registry.has_not_to_wait(*a));
+  auto kept = std::make_unique<LoraWaiter>(registry, "a"),
+       behind = std::make_unique<LoraWaiter>(registry, "b");
+  EXPECT_FALSE(kept->was_there || behind->was_there || cold.is_told());
+  a.reset();  // that one waits does not keep what it waits for
+  EXPECT_EQ(cold.wait(), "");
+  EXPECT_EQ(behind->wait(), "");  // is there
+  EXPECT_FALSE(kept->is_told());
+  EXPECT_EQ(names(), "cold+a-b+");
+  behind.reset();
+  b.reset();
+  EXPECT_EQ(kept->wait(), "");
+  EXPECT_EQ(loader.most, 2U);
+}
+
+// It has no room to give.
+TEST_F(LoraRegistryWaitingTest, WhoHasAPinnedOneWaitsForNobody) {
+  for (const char* name : {"cold", "a", "b"}) add(name);
+  registry.pin("a");
+  const auto b = registry.use("b");
+  const LoraWaiter cold(registry, "cold");
+  for (int i = 0; i < 2 * LoraRegistry::kMostPassedOver; ++i)
+    ASSERT_TRUE(LoraWaiter(registry, "a").was_there) << i;
+  EXPECT_FALSE(LoraWaiter(registry, "b").was_there);
+  registry.stop_waiting(*cold.use);
+  while (info("b").num_requests > 1) std::this_thread::yield();  // it is first by now, and there
+}
+
 TEST_F(LoraRegistryWaitingTest, WhatIsInMemoryIsNotWaitedFor) {
   add("a");
   const LoraWaiter waiter(registry, "a");

@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "formats/hf_config.h"
+#include "formats/json_tree.h"
 #include "formats/safetensors.h"
 #include "quire/error.h"
 #include "util/error_of.h"
@@ -51,6 +52,13 @@ TEST(JsonTest, NoReaderFollowsNestingToTheEndOfItsStack) {
     EXPECT_EQ(error_of([&] { parse_safetensors_header(header, 4, "f"); }),
               "f: the header: nested more than 200 deep");
   }
+}
+
+TEST(JsonTest, AnIntegerThatIsTooLargeIsNamed) {
+  EXPECT_EQ(error_of([] { parse_json_tree(R"({"a": {"b": [1, 100000000000000000000]}})", "f"); }),
+            "f: the integer 100000000000000000000 of 'b' does not fit 64 bits");
+  EXPECT_EQ(error_of([] { parse_json_tree("18446744073709551615", "f"); }),
+            "f: the integer 18446744073709551615 does not fit 64 bits");
 }
 
 TEST(JsonTest, MembersThatAreThereTwiceAreNamedWithTheirPlace) {

@@ -152,7 +152,8 @@ TEST_F(LoraAdapterTest, OtherTensorsAreRefusedByName) {
   EXPECT_EQ(
       error("base_model.model.lm_head.base_layer.weight"),
       "D/adapter_model.safetensors: tensor 'base_model.model.lm_head.base_layer.weight' is a copy of the "
-      "model's own weights; save the adapter with save_embedding_layers=False of peft's save_pretrained");
+      "model's own weights; save the adapter with save_embedding_layers=False of peft's save_pretrained, "
+      "or, if it changes that layer, merge it into its model with merge_and_unload");
   const std::string text = error(std::string(1001, '.'));
   EXPECT_NE(text.find("...' has a name of 1001 bytes; names have at most 1000"), text.npos) << text;
 }
@@ -199,6 +200,22 @@ TEST_F(LoraAdapterTest, AStampTellsWhetherEitherFileIsAnother) {
   EXPECT_NE(second, first);
   write_safetensors(directory, pair(kQ, 4) + pair("lm_head", 4), kTensors);
   EXPECT_NE(stamp(), second);
+}
+
+// As tools that copy files, or make them reproducible, leave them.
+TEST_F(LoraAdapterTest, AStampTellsFilesOfOneSizeAndTimeApart) {
+  const ModelDirectory directory;
+  const auto stamp = [&] { return LoraAdapter::open(directory.path()).stamp(); };
+  write_adapter(directory, config_with(), pair(kQ, 4));
+  const std::filesystem::path path = directory.path() + "/" + kTensors;
+  const auto size = std::filesystem::file_size(path);
+  const auto time = std::filesystem::last_write_time(path);
+  const std::string first = stamp();
+  std::fstream(path, std::ios::in | std::ios::out).seekp(-1, std::ios::end).put('x');
+  std::filesystem::last_write_time(path, time);
+  ASSERT_EQ(std::filesystem::file_size(path), size);
+  ASSERT_EQ(std::filesystem::last_write_time(path), time);
+  EXPECT_NE(stamp(), first);
 }
 
 TEST_F(LoraAdapterTest, AFingerprintTellsWhatAnAdapterComputesWhereverItLies) {
