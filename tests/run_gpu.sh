@@ -44,7 +44,7 @@ readonly racecheck_tests='*ElementOpsTest.FusedAddIsAddThenNormBitwise/*sm_*:'\
 '*CudaAttentionTest.DecodeRowsComeBeforeChunks/*sm_*:*CudaAttentionTest.PaddingRowsWriteNothing/*sm_*:'\
 '*QuantizedLinearTest.MatchesTheReference/*sm_*:*/ExpertsTest.RoutingCountsWhatEachExpertWasChosenBy/*sm_*:'\
 '*/ExpertsTest.ARowDependsOnItselfAlone/*sm_*:*LoraTest.WithItsLinearAndActivation/*sm_*:'\
-'*ExpertLorasReferenceTest.OfFewTokens/*sm_*'
+'*ExpertLorasReferenceTest.OfFewTokensWithTheQuickestKernel/*sm_*'
 
 kernels() {
   run_part kernels 300 tests/gtest_some.sh "$(gpu_program tests/kernels quire_kernel_tests)" \
