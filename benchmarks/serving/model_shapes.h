@@ -4,6 +4,8 @@
 #include <cmath>
 #include <cstdint>
 
+#include "../llama_8b.h"
+
 namespace quire {
 
 struct ModelShape {
@@ -48,11 +50,8 @@ struct ModelShape {
 
 inline constexpr ModelShape kModelShapes[] = {
     {.name = "llama-3.1-8b",
-     .config = R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 4096,
-"intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
-"vocab_size": 128256, "max_position_embeddings": 131072, "rms_norm_eps": 1e-05, "hidden_act": "silu",
-"rope_theta": 500000.0, "tie_word_embeddings": false, "dtype": "bfloat16", "eos_token_id": 128001})",
-     .vocab_size = 128256,
+     .config = kLlama8B,
+     .vocab_size = kLlama8BVocabSize,
      .layers = 32,
      .hidden = 4096,
      .heads = 32,
