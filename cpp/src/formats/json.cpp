@@ -38,7 +38,7 @@ class SaxAdapter final : public nlohmann::json_sax<Json> {
   bool string(std::string& value) override { return handler_.on_string(std::move(value)), true; }
   bool binary(Json::binary_t&) override { return false; }  // JSON text has none
   bool key(std::string& value) override {
-    key_ = shorten(value);
+    key_ = shorten_text(value);
     return handler_.on_key(std::move(value)), true;
   }
   bool start_object(size_t) override { return handler_.on_object_start(), true; }

@@ -35,7 +35,7 @@ inline size_t previous_utf8(std::string_view text, size_t pos) {
 }
 
 // As much of a text as a message should have.
-inline std::string shorten(const std::string& text) {
+inline std::string shorten_text(const std::string& text) {
   constexpr size_t kMaxBytes = 80;
   return text.size() <= kMaxBytes ? text : text.substr(0, previous_utf8(text, kMaxBytes - 2)) + "...";
 }

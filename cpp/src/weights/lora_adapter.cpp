@@ -61,16 +61,16 @@ constexpr UnsupportedKey kUnsupportedKeys[] = {
 
 void check_supported(const HfConfig& config) {
   const std::string type = config.get_string("peft_type");
-  if (type != "LORA") config.fail(str("'peft_type' must be 'LORA', got '", shorten(type), "'"));
+  if (type != "LORA") config.fail(str("'peft_type' must be 'LORA', got '", shorten_text(type), "'"));
   for (const UnsupportedKey& each : kUnsupportedKeys) {
     const std::string value = config.get_json(each.key);
     if (value == "null" || value == "false" || value == "[]" || value == "{}") continue;
-    config.fail(
-        str("'", each.key, "' is ", shorten(value), ": ", each.what, " is not supported; ", each.advice));
+    config.fail(str("'", each.key, "' is ", shorten_text(value), ": ", each.what, " is not supported; ",
+                    each.advice));
   }
   const std::string bias = config.get_string("bias", "none");
   if (bias != "none") {
-    config.fail(str("'bias' must be 'none', got '", shorten(bias),
+    config.fail(str("'bias' must be 'none', got '", shorten_text(bias),
                     "': an adapter that replaces biases of the model is not supported; ", kMerge));
   }
 }
@@ -89,7 +89,7 @@ void check_begun_beside_the_model(const HfConfig& config) {
   }
   const bool can_be_converted =
       value.starts_with("pissa") || value.starts_with("corda") || value == "olora" || value == "lora_ga";
-  const std::string is = str("'", kKey, "' is '", shorten(given), "'");
+  const std::string is = str("'", kKey, "' is '", shorten_text(given), "'");
   if (can_be_converted) {
     config.fail(str(is,
                     ": the adapter belongs to weights that were changed when training began; save it with "
@@ -121,7 +121,7 @@ class Patterns {
       const size_t begin = is_whole ? 1 : pattern.starts_with(kAny) ? kAny.size() : 0;
       const std::optional<std::string> name = plain_name(std::string_view(pattern).substr(begin));
       if (!name) {
-        config.fail(str("'", key, "' has the pattern '", shorten(pattern),
+        config.fail(str("'", key, "' has the pattern '", shorten_text(pattern),
                         "', which is not a module's name nor the end of one from a dot on, like "
                         "'layers.0.self_attn.q_proj'; list by name what it matches"));
       }
@@ -231,7 +231,7 @@ std::map<std::string, Pair> find_pairs(const std::vector<TensorEntry>& tensors, 
   std::optional<std::string> adapter;
   for (const TensorEntry& tensor : tensors) {
     if (tensor.name.size() > kMaxNameBytes) {
-      throw InvalidArgument(str(path, ": tensor '", shorten(tensor.name), "' has a name of ",
+      throw InvalidArgument(str(path, ": tensor '", shorten_text(tensor.name), "' has a name of ",
                                 tensor.name.size(), " bytes; names have at most ", kMaxNameBytes));
     }
     const std::optional<TensorName> name = parse_tensor_name(tensor.name);
