@@ -119,7 +119,12 @@ void MetricsRecorder::observe(Metric metric, double value) {
 
 void MetricsRecorder::begin_report() {
   if (!sink_) return;
-  std::swap(recorded_, reported_);
+  // One by one: of a swap of all, GCC 12 believes that adapters that are not there are read.
+  reported_.values = recorded_.values;
+  reported_.num_finished = recorded_.num_finished;
+  reported_.num_graph_steps = recorded_.num_graph_steps;
+  reported_.observations.swap(recorded_.observations);
+  reported_.lora_requests.swap(recorded_.lora_requests);
   recorded_.observations.clear();
   recorded_.num_finished.fill(0.0);
   recorded_.num_graph_steps.fill(0.0);
