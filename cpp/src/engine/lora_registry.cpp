@@ -58,8 +58,8 @@ LoraRegistry::Use::Use(LoraRegistry& registry, std::shared_ptr<Adapter> adapter)
 
 LoraRegistry::Use::~Use() {
   const std::lock_guard lock(registry_.mutex_);
-  if (--adapter_->num_uses > 0) return;
-  if (adapter_->is_removed) registry_.forget(*adapter_);
+  if (--adapter_->num_uses > adapter_->num_waiting_uses) return;
+  if (adapter_->num_uses == 0 && adapter_->is_removed) registry_.forget(*adapter_);
   registry_.changed_.notify_all();  // there may be room now
 }
 
