@@ -208,6 +208,7 @@ bool LoraRegistry::add(const LoraRequest& request) {
   }
   adapters_.insert(place, adapter);
   if (replaced) retire(*replaced);
+  changed_.notify_all();  // nobody has it yet: it may give its room
   return true;
 }
 
