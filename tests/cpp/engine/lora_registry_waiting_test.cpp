@@ -89,6 +89,7 @@ TEST_F(LoraRegistryWaitingTest, WhoWaitsForRoomIsPassedOverByNoMoreThanSoMany) {
   auto kept = std::make_unique<LoraWaiter>(registry, "a"),
        behind = std::make_unique<LoraWaiter>(registry, "b");
   EXPECT_FALSE(kept->was_there || behind->was_there || cold.is_told());
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // nothing else wakes who reads
   a.reset();  // that one waits does not keep what it waits for
   EXPECT_EQ(cold.wait(), "");
   EXPECT_EQ(behind->wait(), "");  // is there
@@ -98,6 +99,20 @@ TEST_F(LoraRegistryWaitingTest, WhoWaitsForRoomIsPassedOverByNoMoreThanSoMany) {
   b.reset();
   EXPECT_EQ(kept->wait(), "");
   EXPECT_EQ(loader.most, 2U);
+}
+
+TEST_F(LoraRegistryWaitingTest, WhoWaitsGetsTheRoomOfOneThatWasJustAdded) {
+  for (const char* name : {"cold", "a", "b"}) add(name);
+  const auto a = registry.use("a");
+  std::optional<LoraWaiter> cold;
+  loader.before_load = [&, is_first = std::make_shared<std::atomic<bool>>(true)] {
+    if (!is_first->exchange(false)) return;
+    cold.emplace(registry, "cold");
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  };
+  add("c");
+  EXPECT_EQ(cold->wait(), "");
+  EXPECT_EQ(names(), "cold+a+b-c-");
 }
 
 // It has no room to give.
