@@ -180,6 +180,7 @@ int main(int argc, char** argv) {
         options.decode.push_back(one);
       } else if (option == "--prefill") {
         options.prefill.push_back(std::stoi(value));
+        config.max_model_len = std::max(config.max_model_len, options.prefill.back() + 1);
       } else if (option == "--set" && value.find('=') != std::string::npos) {
         const size_t equals = value.find('=');
         set_field(config, value.substr(0, equals), value.substr(equals + 1));

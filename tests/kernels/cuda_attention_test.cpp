@@ -115,6 +115,40 @@ TEST_P(CudaAttentionTest, PromptsCrossTilesOfQueriesAndKeys) {
   }
 }
 
+// What is contiguous of a page, or of a tile, is copied in one go.
+TEST_P(CudaAttentionTest, PagesOfEverySizeFillTiles) {
+  for (const int head_size : {64, 128}) {
+    for (const int block_size : {16, 32, 64, 128, 256}) {
+      SCOPED_TRACE(testing::Message() << head_size << " " << block_size);
+      make_cache({DType::kBFloat16, 4, 2, head_size, block_size}, {600, 129, 40});
+      write_all(context());
+      const std::vector<Chunk> chunks = {{0, 520, 600}, {1, 0, 129}, {2, 39, 40}};
+      expect_matches(chunks, {});
+      expect_matches(chunks, {.window = 200});
+    }
+  }
+}
+
+// More items than a device has multiprocessors, so that blocks ask for further ones, layer after layer.
+TEST_P(CudaAttentionTest, PromptsOfManyItemsAreAttendedToInEveryLayer) {
+  make_cache({DType::kBFloat16, 32, 8, 64, 16}, {400, 120, 300});
+  write_all(context());
+  const std::vector<Chunk> chunks = {{0, 0, 400}, {1, 0, 120}, {2, 0, 300}};
+  expect_matches(chunks);
+  const auto batch = make_batch(chunks, {});
+  plan(context(), *batch);
+  attend(context(), *batch);
+  std::vector<std::string> first;
+  for (int64_t t = 0; t < batch->out.view().shape[0]; ++t) first.push_back(batch->out.row_bytes(t));
+  for (int layer = 1; layer < 4; ++layer) {
+    std::memset(batch->out.view().data, 0xFF, first.size() * (32 * 64 + 32) * 2);
+    attend(context(), *batch);
+    for (size_t t = 0; t < first.size(); ++t)
+      ASSERT_EQ(batch->out.row_bytes(static_cast<int64_t>(t)), first[t])
+          << "layer " << layer << " token " << t;
+  }
+}
+
 TEST_P(CudaAttentionTest, GroupsOfEverySizeFillTheTile) {
   for (const DType dtype : k16BitTypes) {
     for (const int group : {1, 2, 4, 7, 8, 16, 20, 40}) {

@@ -8,6 +8,8 @@
 // blocks: results do not depend on time. Few rows have clusters of blocks instead (decode_cluster.cuh).
 #pragma once
 
+#include <algorithm>
+
 #include "attention/decode_cluster.cuh"
 #include "common/dependent_launch.cuh"
 
@@ -189,6 +191,45 @@ void launch_decode_kernel(const LaunchContext& ctx, const AttentionParams& p, Gr
                p.num_heads, p.num_kv_heads, D);
 }
 
+// f.operator()<D, stages>() for the head size on the current device.
+template <typename F>
+auto with_decode_shape(int head_size, const F& f) {
+  return with_head_size(head_size, [&]<int D>() {
+    if constexpr (kFewDecodeStages<D> != kDecodeStages<D>) {
+      if (!shared_memory_fits(DecodeShared<D>::kBytes, device_limits().max_shared_bytes_per_block))
+        return f.template operator()<D, kFewDecodeStages<D>>();
+    }
+    return f.template operator()<D, kDecodeStages<D>>();
+  });
+}
+
+// How many clusters of that kernel are on the current device at the same time, found out once for each.
+template <auto kKernel, int D, int kStageCount>
+int resident_clusters() {
+  constexpr int bytes = DecodeShared<D, kStageCount>::kBytes, kDevices = 64;
+  static std::atomic<int> known[kDevices];
+  static std::atomic<uint64_t> prepared{0};
+  int device = 0, clusters = 0;
+  cudaGetDevice(&device);
+  std::atomic<int>& entry = known[device % kDevices];
+  if ((clusters = entry.load(std::memory_order_relaxed)) > 0) return clusters;
+  cudaLaunchAttribute in_clusters = {};
+  in_clusters.id = cudaLaunchAttributeClusterDimension;
+  in_clusters.val.clusterDim = {kClusterBlocks, 1, 1};
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(static_cast<unsigned>(decode_grid(D) / kClusterBlocks * kClusterBlocks));
+  config.blockDim = dim3(DecodeShared<D>::kThreads);
+  config.dynamicSmemBytes = bytes;
+  config.attrs = &in_clusters;
+  config.numAttrs = 1;
+  cudaError_t error = allow_shared_bytes(prepared, reinterpret_cast<const void*>(kKernel), bytes);
+  if (error == cudaSuccess) error = cudaOccupancyMaxActiveClusters(&clusters, kKernel, &config);
+  if (error != cudaSuccess) cudaGetLastError();  // without clusters it is the other kernel's
+  clusters = std::min(error == cudaSuccess ? clusters : 0, decode_grid(D) / kClusterBlocks);
+  if (clusters > 0) entry.store(clusters, std::memory_order_relaxed);
+  return clusters;
+}
+
 template <typename T>
 void launch_decode(const LaunchContext& ctx, const AttentionParams& p) {
   const auto with_options = [&]<int D, int kStageCount, bool kOptions>() {
@@ -207,14 +248,7 @@ void launch_decode(const LaunchContext& ctx, const AttentionParams& p) {
       with_options.template operator()<D, kStageCount, false>();
     }
   };
-  const auto with_size = [&]<int D>() {
-    if constexpr (kFewDecodeStages<D> != kDecodeStages<D>) {
-      if (!shared_memory_fits(DecodeShared<D>::kBytes, device_limits().max_shared_bytes_per_block))
-        return with_stages.template operator()<D, kFewDecodeStages<D>>();
-    }
-    with_stages.template operator()<D, kDecodeStages<D>>();
-  };
-  with_head_size(p.head_size, with_size);
+  with_decode_shape(p.head_size, with_stages);
 }
 
 }  // namespace quire::cuda

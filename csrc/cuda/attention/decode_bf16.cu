@@ -4,4 +4,10 @@ namespace quire::cuda {
 void launch_decode_bf16(const LaunchContext& ctx, const AttentionParams& params) {
   launch_decode<bf16>(ctx, params);
 }
+
+int resident_decode_clusters(int head_size) {
+  return with_decode_shape(head_size, []<int D, int kStageCount>() {
+    return resident_clusters<decode_cluster_kernel<bf16, D, false, kStageCount>, D, kStageCount>();
+  });
+}
 }  // namespace quire::cuda

@@ -25,6 +25,9 @@ constexpr int kClusterBlocks = 8;
 
 // Blocks of the decode kernel: the plan cuts the step's work into as many equal pieces.
 int decode_grid(int head_size);
+// How many clusters of decode blocks are on the current device at the same time: its multiprocessors are in
+// groups, which clusters do not span and seldom fill.
+int resident_decode_clusters(int head_size);
 // Clusters that few decode rows are divided among: each has a part of one (row, unit). 0 for more rows, which
 // would leave none to spare for long ones.
 int decode_clusters(int num_decode_rows, int units, int head_size);
@@ -63,6 +66,7 @@ struct alignas(64) AttentionPlan {
   int32_t decode_tiles;   // of all decode rows and units
   int32_t decode_chunk;   // a block's share
   int32_t prefill_tiles;  // of all prefill rows, for one KV head
+  int32_t prefill_next;   // zero between kernels: how many items blocks have asked for
 
   static constexpr size_t bytes(int max_blocks, int max_num_seqs) {
     return sizeof(AttentionPlan) + static_cast<size_t>(max_blocks) * (sizeof(DecodeStart) + sizeof(int32_t)) +

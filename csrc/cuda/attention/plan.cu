@@ -74,7 +74,7 @@ int captured_rows(int num_decode_rows) {
 constexpr int kClusterTiles = 3 * kClusterBlocks;
 
 // A (row, unit) has so many clusters that none of them has more than `most` tiles, which is chosen so that
-// they suffice: there are at most half as many (row, unit)s.
+// they suffice: there are at most two thirds as many (row, unit)s.
 template <typename Tiles>
 __device__ void plan_clusters(const PlanParams& p, int tiles, int* shared, Tiles tiles_of) {
   AttentionPlan& plan = *p.plan;
@@ -125,6 +125,7 @@ __global__ void __launch_bounds__(kThreads) plan_attention_kernel(const __grid_c
     plan.decode_tiles = total;
     plan.decode_chunk = chunk;
     plan.prefill_tiles = prefill_tiles;
+    plan.prefill_next = 0;
   }
   __syncthreads();  // tiles_before is written
   if (p.clusters > 0) return plan_clusters(p, tiles, shared, tiles_of);
@@ -150,10 +151,9 @@ int decode_grid(int head_size) {
 }
 
 int decode_clusters(int num_decode_rows, int units, int head_size) {
-  const int clusters = decode_grid(head_size) / kClusterBlocks;
-  return has_clusters() && num_decode_rows > 0 && 2 * captured_rows(num_decode_rows) * units <= clusters
-             ? clusters
-             : 0;
+  if (!has_clusters() || num_decode_rows == 0) return 0;
+  const int clusters = resident_decode_clusters(head_size);
+  return 3 * captured_rows(num_decode_rows) * units <= 2 * clusters ? clusters : 0;
 }
 
 size_t attention_plan_bytes(int32_t max_num_seqs, int32_t /*max_tokens*/) {

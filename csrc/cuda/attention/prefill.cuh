@@ -2,7 +2,7 @@
 //
 // An item is 128 query rows of one (row of the batch, KV head). The plan counts a batch row's items; within
 // it they go from the last queries, which have the most keys, to the first, all KV heads of a tile side by
-// side. Blocks take them in turns, every other turn backwards, so that heavy and light items balance.
+// side. Blocks ask for one after the other (Hopper), or take them in turns, every other turn backwards.
 #pragma once
 
 #include "attention/params.h"
@@ -32,7 +32,7 @@ class PrefillItems {
   __device__ __forceinline__ explicit PrefillItems(const AttentionParams& p)
       : total_(p.plan->prefill_tiles * p.num_kv_heads) {}
 
-  // False when there are no more.
+  // The next one in turn; false when there are no more.
   __device__ __forceinline__ bool next(const AttentionParams& p, PrefillItem& item) {
     const int blocks = static_cast<int>(gridDim.x), block = static_cast<int>(blockIdx.x);
     int index = total_;
@@ -40,12 +40,32 @@ class PrefillItems {
       index = turn_ * blocks + (turn_ % 2 == 0 ? block : blocks - 1 - block);
       ++turn_;
     }
-    if (index >= total_) return false;
+    return find(p, index, item);
+  }
 
+  // The first time the block's own, then one that nobody else has been given; false when there are no more,
+  // after which the block may not ask again.
+  __device__ __forceinline__ bool ask(const AttentionParams& p, PrefillItem& item) {
+    int index = static_cast<int>(blockIdx.x);
+    if (turn_++ > 0) {
+      int asked = 0;
+      if (threadIdx.x % 32 == 0) {
+        asked = atomicAdd(&p.plan->prefill_next, 1);
+        // Each item's block asks once after it: this was the last time, and the next layer begins anew.
+        if (asked == total_ - 1) p.plan->prefill_next = 0;
+      }
+      index = static_cast<int>(gridDim.x) + __shfl_sync(0xFFFFFFFFU, asked, 0);
+    }
+    return find(p, index, item);
+  }
+
+ private:
+  // Places only go forward, and so do their rows.
+  __device__ __forceinline__ bool find(const AttentionParams& p, int index, PrefillItem& item) {
+    if (index >= total_) return false;
     const int lane = static_cast<int>(threadIdx.x) % 32, rows = p.num_rows - p.num_decode_rows;
     const int32_t* tiles_before = p.plan->tiles_before(p.decode_blocks) + p.num_decode_rows + 1;
     const int tile = index / p.num_kv_heads;
-    // Items only go forward, and so do their rows.
     for (int passed = 32; passed == 32; row_ += passed) {
       const int i = row_ + 1 + lane;
       passed = __popc(__ballot_sync(0xFFFFFFFFU, i <= rows && __ldg(tiles_before + i) <= tile));
@@ -65,7 +85,6 @@ class PrefillItems {
     return true;
   }
 
- private:
   int total_, turn_ = 0, row_ = 0;
 };
 

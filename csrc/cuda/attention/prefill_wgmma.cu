@@ -1,11 +1,13 @@
 // Prefill on Hopper: warp-specialised, with asynchronous tensor cores.
 //
-// Warpgroup 0 fetches. Its warp 0 sends for keys and values, one bulk copy per group and 64 columns: pages
-// hold groups in the very order that wgmma takes from shared memory. Its other warps gather the next item's
-// queries. Warpgroups 1 and 2 have 64 query rows each. While one of them works out its softmax the other has
-// the tensor cores: they take turns at a pair of named barriers. Within a warpgroup the scores of a tile and
-// the output of the tile before are computed together, so that the output's wgmma run beside the softmax too.
+// Warpgroup 0 fetches. Its warp 0 sends for keys and values, one bulk copy per page and head: pages hold them
+// in the very order that wgmma takes from shared memory. Its other warps gather the next item's
+// queries; one of them asks for items. Warpgroups 1 and 2 have 64 query rows each. While one of them works
+// out its softmax the other has the tensor cores: they take turns at a pair of named barriers. Within a
+// warpgroup the scores of a tile and the output of the tile before are computed together, so that the
+// output's wgmma run beside the softmax too.
 #include "attention/prefill.cuh"
+#include "common/divisor.h"
 #include "common/hopper.cuh"
 #include "common/launch.h"
 
@@ -16,8 +18,9 @@ template <int D>
 struct WgmmaShared {
   static constexpr int kThreads = 384, kFetchQueryThreads = 96, kConsumerWarps = 8;
   static constexpr int kKeys = 128;                // of a tile
-  static constexpr int kPanels = D / 64;           // a tile lies as panels of 64 columns
-  static constexpr int kPanelBytes = kKeys * 128;  // keys, values and queries alike
+  static constexpr int kPanels = D / 64;           // of 64 columns
+  static constexpr int kPanelBytes = kKeys * 128;  // queries lie as panels
+  static constexpr int kAtomBytes = 1024;          // keys and values as their pages do: atoms, along D first
   static constexpr int kTileBytes = kPanels * kPanelBytes;
   static constexpr int kStages = D == 64 ? 4 : 2;
   static constexpr int kQueries = 0;  // two items'
@@ -26,43 +29,54 @@ struct WgmmaShared {
   static constexpr int kItems = kValueTiles + kStages * kTileBytes;
   static constexpr int kBarriers = kItems + 2 * 64;
   static constexpr int kAlignment = 1024;  // of swizzle atoms; not more is promised than 16
-  static constexpr int kBytes = kBarriers + (4 + 4 * kStages) * 8 + kAlignment;
+  static constexpr int kBytes = kBarriers + (6 + 4 * kStages) * 8 + kAlignment;
   static_assert(kThreads == 32 + kFetchQueryThreads + 32 * kConsumerWarps && kPrefillRows == kKeys &&
                 sizeof(PrefillItem) <= 64);
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// The addresses of the barriers: a ring each for queries, keys and values, "full" and "empty".
+// The addresses of the barriers: "full" and "empty" of keys and values, and of items, which are known before
+// their queries are there and "empty" together with them.
 template <int D>
 struct Barriers {
+  static constexpr int kStages = WgmmaShared<D>::kStages;
   uint32_t base;
-  __device__ uint32_t query_full(int i) const { return base + static_cast<uint32_t>(i) * 8; }
-  __device__ uint32_t query_empty(int i) const { return query_full(2 + i); }
-  __device__ uint32_t key_full(int i) const { return query_full(4 + i); }
-  __device__ uint32_t key_empty(int i) const { return query_full(4 + WgmmaShared<D>::kStages + i); }
-  __device__ uint32_t value_full(int i) const { return query_full(4 + 2 * WgmmaShared<D>::kStages + i); }
-  __device__ uint32_t value_empty(int i) const { return query_full(4 + 3 * WgmmaShared<D>::kStages + i); }
+  __device__ uint32_t at(int i) const { return base + static_cast<uint32_t>(i) * 8; }
+  __device__ uint32_t item_known(int i) const { return at(i); }
+  __device__ uint32_t query_full(int i) const { return at(2 + i); }
+  __device__ uint32_t query_empty(int i) const { return at(4 + i); }
+  __device__ uint32_t key_full(int i) const { return at(6 + i); }
+  __device__ uint32_t key_empty(int i) const { return at(6 + kStages + i); }
+  __device__ uint32_t value_full(int i) const { return at(6 + 2 * kStages + i); }
+  __device__ uint32_t value_empty(int i) const { return at(6 + 3 * kStages + i); }
 };
 
+// The item of a stage of the queries; a count of 0 says that there are no more.
 template <int D>
-__device__ __forceinline__ void fetch_keys_and_values(const AttentionParams& p, uint32_t shared,
+__device__ __forceinline__ PrefillItem& item_at(std::byte* shared, int stage) {
+  return *reinterpret_cast<PrefillItem*>(shared + WgmmaShared<D>::kItems + stage * 64);
+}
+
+template <int D>
+__device__ __forceinline__ void fetch_keys_and_values(const AttentionParams& p, std::byte* shared,
                                                       Barriers<D> barriers) {
   using Shared = WgmmaShared<D>;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int group = lane / Shared::kPanels, panel = lane % Shared::kPanels;  // this lane's part of a tile
+  // A copy each: what of a page, or of a tile, is contiguous. The fewer copies the faster they are.
+  const int piece_tokens = min(p.block_size, Shared::kKeys), pieces = Shared::kKeys / piece_tokens;
+  const uint32_t piece_bytes = static_cast<uint32_t>(piece_tokens) * (2 * D);
+  const uint32_t to = shared_address(shared) + static_cast<uint32_t>(lane) * piece_bytes;
   const int64_t to_values = static_cast<int64_t>(p.num_kv_heads) * p.block_size * (2 * D);
-  PrefillItems items(p);
-  PrefillItem item, next;
-  bool more = items.next(p, next);
+  Ring<2> items;
   Ring<Shared::kStages> ring;
-  while (more) {
-    item = next;
-    more = items.next(p, next);  // looked up while the copies of this item wait for room
+  for (;; items.advance()) {
+    wait_barrier(barriers.item_known(items.stage), items.parity);
+    const PrefillItem item = item_at<D>(shared, items.stage);
+    if (item.count == 0) return;
     for (int tile = item.tiles_end(Shared::kKeys) - 1; tile >= item.tiles_begin(Shared::kKeys); --tile) {
-      const int token = tile * Shared::kKeys + group * kGroupTokens;
-      const bool wanted =
-          group < Shared::kKeys / kGroupTokens && token < item.seq_len && token + kGroupTokens > item.low;
+      const int token = tile * Shared::kKeys + lane * piece_tokens;
+      const bool wanted = lane < pieces && token < item.seq_len && token + piece_tokens > item.low;
       const std::byte* from = p.cache;
       if (wanted) {
         // Asked for with every tile: it is in the cache, and these few registers have no room for it.
@@ -71,18 +85,14 @@ __device__ __forceinline__ void fetch_keys_and_values(const AttentionParams& p, 
         from += block * p.page_stride_bytes + kv_group_offset(0, item.kv_head, token & (p.block_size - 1),
                                                               p.num_kv_heads, p.block_size, 2 * D);
       }
-      constexpr uint32_t kCopyBytes = kGroupTokens * 128;
-      from += panel * kCopyBytes;
-      const uint32_t bytes = kCopyBytes * static_cast<uint32_t>(__popc(__ballot_sync(0xFFFFFFFFU, wanted)));
+      const uint32_t bytes = piece_bytes * static_cast<uint32_t>(__popc(__ballot_sync(0xFFFFFFFFU, wanted)));
       const auto fetch = [&](uint32_t full, uint32_t empty, int tiles, const std::byte* source) {
         wait_barrier(empty, ring.parity ^ 1);
         if (lane == 0) arrive_expecting(full, bytes);
         __syncwarp();
-        const uint32_t to =
-            shared +
-            static_cast<uint32_t>(tiles + ring.stage * Shared::kTileBytes + panel * Shared::kPanelBytes) +
-            static_cast<uint32_t>(group) * kCopyBytes;
-        if (wanted) copy_bulk(to, source, kCopyBytes, full);
+        if (wanted)
+          copy_bulk(to + static_cast<uint32_t>(tiles + ring.stage * Shared::kTileBytes), source, piece_bytes,
+                    full);
       };
       fetch(barriers.key_full(ring.stage), barriers.key_empty(ring.stage), Shared::kKeyTiles, from);
       fetch(barriers.value_full(ring.stage), barriers.value_empty(ring.stage), Shared::kValueTiles,
@@ -93,39 +103,47 @@ __device__ __forceinline__ void fetch_keys_and_values(const AttentionParams& p, 
 }
 
 template <typename T, int D>
-__device__ __forceinline__ void fetch_queries(const AttentionParams& p, std::byte* shared,
+__device__ __forceinline__ void fetch_queries(const AttentionParams& p, Divisor by_heads, std::byte* shared,
                                               Barriers<D> barriers) {
   using Shared = WgmmaShared<D>;
+  constexpr int kChunks = D / 8, kRowsAtOnce = Shared::kFetchQueryThreads / kChunks;
   const int thread = static_cast<int>(threadIdx.x) - 32;
+  const int chunk = thread % kChunks, first_row = thread / kChunks;
+  const uint32_t to =
+      shared_address(shared) + static_cast<uint32_t>(Shared::kQueries + chunk / 8 * Shared::kPanelBytes);
+  const bool asks = thread < 32;
   PrefillItems items(p);
-  Ring<2> ring;
-  for (bool more = true; more; ring.advance()) {
-    PrefillItem item{};
-    more = items.next(p, item);
+  PrefillItem next{};
+  if (asks) items.ask(p, next);
+  for (Ring<2> ring;; ring.advance()) {
     wait_barrier(barriers.query_empty(ring.stage), ring.parity ^ 1);
-    // A count of 0 tells the consumers that this is the end.
-    if (thread == 0) reinterpret_cast<PrefillItem*>(shared + Shared::kItems + ring.stage * 64)[0] = item;
-    if (more) {
-      const uint32_t to =
-          shared_address(shared) + static_cast<uint32_t>(Shared::kQueries + ring.stage * Shared::kTileBytes);
-      for (int i = thread; i < kPrefillRows * D / 8; i += Shared::kFetchQueryThreads) {
-        const int row = i / (D / 8), chunk = i % (D / 8), packed = item.first + row;
+    if (thread == 0) {
+      item_at<D>(shared, ring.stage) = next;
+      arrive(barriers.item_known(ring.stage));
+    }
+    wait_barrier(barriers.item_known(ring.stage), ring.parity);
+    const PrefillItem item = item_at<D>(shared, ring.stage);
+    if (item.count > 0) {
+      const int first_token = by_heads.quotient(item.first), first_head = by_heads.rest(item.first);
+      const T* from = static_cast<const T*>(p.query) + (item.query_begin + first_token) * p.query_stride +
+                      item.kv_head * p.num_queries_per_kv * p.query_head_stride + chunk * 8;
+      for (int row = first_row; row < kPrefillRows; row += kRowsAtOnce) {
+        const int token = by_heads.quotient(first_head + row), head = by_heads.rest(first_head + row);
         const bool valid = row < item.count;
-        const T* from = static_cast<const T*>(p.query);
-        if (valid)
-          from +=
-              (item.query_begin + packed / p.num_queries_per_kv) * p.query_stride +
-              (item.kv_head * p.num_queries_per_kv + packed % p.num_queries_per_kv) * p.query_head_stride +
-              chunk * 8;
-        copy_async(to + static_cast<uint32_t>(chunk / 8 * Shared::kPanelBytes + row * 128 +
+        copy_async(to + static_cast<uint32_t>(ring.stage * Shared::kTileBytes + row * 128 +
                                               (((chunk % 8) ^ (row % 8)) * 16)),
-                   from, valid);
+                   valid ? from + token * p.query_stride + head * p.query_head_stride : from, valid);
       }
       commit_copies();
       wait_copies<0>();
       fence_for_async();
     }
     arrive(barriers.query_full(ring.stage));
+    if (item.count == 0) return;
+    if (asks) {
+      next = {};
+      items.ask(p, next);
+    }
   }
 }
 
@@ -134,12 +152,15 @@ template <typename T, int D, bool kOptions>
 struct Consumer {
   using Shared = WgmmaShared<D>;
   // Named barriers; 0 is __syncthreads.
-  static constexpr int kTurn = 1, kZeroed = 3;
+  static constexpr int kTurn = 1, kZeroed = 3, kAttended = 4;
 
   const AttentionParams& p;
+  Divisor by_heads;
   std::byte* shared;
   Barriers<D> barriers;
-  int warpgroup, thread;  // 0 or 1; in it
+  int warpgroup, thread;        // 0 or 1; in it
+  int warp_row;                 // the warp's first query row, of 16
+  int first_token, first_head;  // of the item's first query row
   Ring<2> queries;
   Ring<Shared::kStages> keys, values;
 
@@ -162,23 +183,24 @@ struct Consumer {
   __device__ __forceinline__ void multiply_keys() {
     const uint64_t a = matrix_descriptor(
         address(Shared::kQueries + queries.stage * Shared::kTileBytes + warpgroup * 64 * 128), 16, 1024);
-    const uint64_t b =
-        matrix_descriptor(address(Shared::kKeyTiles + keys.stage * Shared::kTileBytes), 16, 1024);
+    const uint64_t b = matrix_descriptor(address(Shared::kKeyTiles + keys.stage * Shared::kTileBytes), 16,
+                                         Shared::kPanels * Shared::kAtomBytes);
 #pragma unroll
-    for (int k = 0; k < D / 16; ++k) {
-      const uint32_t offset = static_cast<uint32_t>(k / 4 * Shared::kPanelBytes + k % 4 * 32);
-      wgmma_rows<T>(scores, advanced(a, offset), advanced(b, offset), k > 0 ? 1 : 0);
-    }
+    for (int k = 0; k < D / 16; ++k)
+      wgmma_rows<T>(scores, advanced(a, static_cast<uint32_t>(k / 4 * Shared::kPanelBytes + k % 4 * 32)),
+                    advanced(b, static_cast<uint32_t>(k / 4 * Shared::kAtomBytes + k % 4 * 32)),
+                    k > 0 ? 1 : 0);
     wgmma_commit();
   }
 
   // Enqueues out += P V.
   __device__ __forceinline__ void multiply_values() {
     const uint64_t b = matrix_descriptor(address(Shared::kValueTiles + values.stage * Shared::kTileBytes),
-                                         Shared::kPanelBytes, 1024);
+                                         Shared::kAtomBytes, Shared::kPanels * Shared::kAtomBytes);
 #pragma unroll
     for (int k = 0; k < Shared::kKeys / 16; ++k)
-      wgmma_values<T>(out, weights[k], advanced(b, static_cast<uint32_t>(k * 16 * 128)));
+      wgmma_values<T>(out, weights[k],
+                      advanced(b, static_cast<uint32_t>(k * 2 * Shared::kPanels * Shared::kAtomBytes)));
     wgmma_commit();
   }
 
@@ -235,55 +257,79 @@ struct Consumer {
     wait_barrier(barriers.value_full(values.stage), values.parity);
     std::byte* base = shared + Shared::kValueTiles + values.stage * Shared::kTileBytes;
     for (int i = warpgroup * 128 + thread; i < Shared::kTileBytes / 16; i += 256) {
-      const int key = tile * Shared::kKeys + i % (Shared::kPanelBytes / 16) / 8;
+      const int key =
+          tile * Shared::kKeys + i / (Shared::kPanels * kAtomChunks) * kAtomTokens + i % kAtomChunks / 8;
       if (key < item.low || key >= item.seq_len) reinterpret_cast<uint4*>(base)[i] = {0U, 0U, 0U, 0U};
     }
     fence_for_async();
     sync_256(kZeroed);
   }
 
+  // The results go where the warpgroup's queries were, and from there as whole rows to memory.
   __device__ __forceinline__ void write(const PrefillItem& item) {
+    const int lane = thread % 32;
+    float weight[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const int row = warpgroup * 64 + thread / 32 * 16 + thread % 32 / 4 + 8 * r;
       float total = quad_sum(sum[r]);
-      if (row >= item.count) continue;
-      const int packed = item.first + row,
-                head = item.kv_head * p.num_queries_per_kv + packed % p.num_queries_per_kv;
-      float weight = 1.0F;
+      weight[r] = 1.0F;
       if (p.sinks != nullptr) {
+        const int head =
+            item.kv_head * p.num_queries_per_kv + by_heads.rest(first_head + warp_row + lane / 4 + 8 * r);
         const float sink = p.sinks[head] * kLog2E, highest = max[r] * scale, top = fmaxf(sink, highest);
-        weight = fast_exp2(highest - top);
-        total = total * weight + fast_exp2(sink - top);
+        weight[r] = fast_exp2(highest - top);
+        total = total * weight[r] + fast_exp2(sink - top);
       }
-      weight /= total;
-      T* to = static_cast<T*>(p.out) + (item.query_begin + packed / p.num_queries_per_kv) * p.out_stride +
-              head * p.out_head_stride + 2 * (thread % 4);
-#pragma unroll
-      for (int n = 0; n < D / 8; ++n)
-        *reinterpret_cast<uint32_t*>(to + 8 * n) =
-            pack<T>(out[4 * n + 2 * r] * weight, out[4 * n + 2 * r + 1] * weight);
+      weight[r] /= total;
     }
+    const int tile = Shared::kQueries + queries.stage * Shared::kTileBytes;
+    const auto stored = [&](int row, int chunk) {
+      return tile + chunk / 8 * Shared::kPanelBytes + row * 128 + ((chunk % 8) ^ (row % 8)) * 16;
+    };
+    sync_128(kAttended + warpgroup);  // nobody needs the queries any more
+#pragma unroll
+    for (int n = 0; n < D / 8; n += 2) {
+      uint32_t matrices[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int at = 4 * (n + i / 2) + 2 * (i % 2);
+        matrices[i] = pack<T>(out[at] * weight[i % 2], out[at + 1] * weight[i % 2]);
+      }
+      store_matrices(address(stored(warp_row + lane % 16, n + lane / 16)), matrices);
+    }
+    __syncwarp();
+    constexpr int kChunks = D / 8;
+    T* const to = static_cast<T*>(p.out) + (item.query_begin + first_token) * p.out_stride +
+                  item.kv_head * p.num_queries_per_kv * p.out_head_stride + lane % kChunks * 8;
+#pragma unroll 4
+    for (int row = warp_row + lane / kChunks; row < warp_row + 16; row += 32 / kChunks) {
+      if (row >= item.count) break;
+      const int token = by_heads.quotient(first_head + row), head = by_heads.rest(first_head + row);
+      *reinterpret_cast<uint4*>(to + token * p.out_stride + head * p.out_head_stride) =
+          *reinterpret_cast<const uint4*>(shared + stored(row, lane % kChunks));
+    }
+    release(barriers.query_empty(queries.stage));
   }
 
   __device__ __forceinline__ void attend(const PrefillItem& item) {
+    first_token = by_heads.quotient(item.first);
+    first_head = by_heads.rest(item.first);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const int row = warpgroup * 64 + thread / 32 * 16 + thread % 32 / 4 + 8 * r;
-      position[r] = item.position(row, p.num_queries_per_kv);
+      const int row = first_head + warp_row + thread % 32 / 4 + 8 * r;
+      position[r] =
+          item.seq_len - item.query_len + min(first_token + by_heads.quotient(row), item.query_len - 1);
       max[r] = kNegativeInfinity;
       sum[r] = 0.0F;
       slope[r] = 0.0F;
       if (kOptions && p.alibi_slopes != nullptr)
-        slope[r] =
-            p.alibi_slopes[item.kv_head * p.num_queries_per_kv + (item.first + row) % p.num_queries_per_kv];
+        slope[r] = p.alibi_slopes[item.kv_head * p.num_queries_per_kv + by_heads.rest(row)];
     }
 #pragma unroll
     for (float& x : out) x = 0.0F;
 
     const int first_tile = item.tiles_begin(Shared::kKeys);
     int tile = item.tiles_end(Shared::kKeys) - 1;
-    const uint32_t query_empty = barriers.query_empty(queries.stage);
     float rescale[2];
 
     wait_barrier(barriers.key_full(keys.stage), keys.parity);
@@ -296,7 +342,6 @@ struct Consumer {
     hold(scores);
     release(barriers.key_empty(keys.stage));
     keys.advance();
-    if (tile == first_tile) release(query_empty);
     softmax(item, tile, rescale);
     round_weights();
     clear_unseen_values(item, tile);
@@ -316,7 +361,6 @@ struct Consumer {
       hold(scores);
       release(barriers.key_empty(keys.stage));
       keys.advance();
-      if (tile == first_tile) release(query_empty);
       softmax(item, tile, rescale);
       wgmma_wait<0>();
       hold(out);
@@ -344,8 +388,7 @@ struct Consumer {
     if (warpgroup == 1) arrive_256(kTurn);  // warpgroup 0 is first
     while (true) {
       wait_barrier(barriers.query_full(queries.stage), queries.parity);
-      const PrefillItem item =
-          *reinterpret_cast<const PrefillItem*>(shared + Shared::kItems + queries.stage * 64);
+      const PrefillItem item = item_at<D>(shared, queries.stage);
       if (item.count == 0) return;
       attend(item);
       queries.advance();
@@ -357,7 +400,7 @@ struct Consumer {
 
 template <typename T, int D, bool kOptions>
 __global__ void __launch_bounds__(WgmmaShared<D>::kThreads, 1)
-    prefill_wgmma_kernel(const __grid_constant__ AttentionParams p) {
+    prefill_wgmma_kernel(const __grid_constant__ AttentionParams p, Divisor by_heads) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Shared = WgmmaShared<D>;
   extern __shared__ std::byte unaligned[];
@@ -366,6 +409,7 @@ __global__ void __launch_bounds__(WgmmaShared<D>::kThreads, 1)
   const Barriers<D> barriers{shared_address(shared) + Shared::kBarriers};
   if (threadIdx.x == 0) {
     for (int i = 0; i < 2; ++i) {
+      init_barrier(barriers.item_known(i), 1);
       init_barrier(barriers.query_full(i), Shared::kFetchQueryThreads);
       init_barrier(barriers.query_empty(i), Shared::kConsumerWarps);
     }
@@ -382,15 +426,16 @@ __global__ void __launch_bounds__(WgmmaShared<D>::kThreads, 1)
   if (threadIdx.x < 128) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 40;\n");
     if (threadIdx.x < 32) {
-      fetch_keys_and_values<D>(p, shared_address(shared), barriers);
+      fetch_keys_and_values<D>(p, shared, barriers);
     } else {
-      fetch_queries<T, D>(p, shared, barriers);
+      fetch_queries<T, D>(p, by_heads, shared, barriers);
     }
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 232;\n");
-    Consumer<T, D, kOptions> consumer{.p = p, .shared = shared, .barriers = barriers};
+    Consumer<T, D, kOptions> consumer{.p = p, .by_heads = by_heads, .shared = shared, .barriers = barriers};
     consumer.warpgroup = static_cast<int>(threadIdx.x) / 128 - 1;
     consumer.thread = static_cast<int>(threadIdx.x) % 128;
+    consumer.warp_row = static_cast<int>(threadIdx.x - 128) / 32 * 16;
     consumer.run();
   }
 #endif
@@ -404,7 +449,7 @@ void launch_kernel(const LaunchContext& ctx, const AttentionParams& p) {
   const cudaError_t error = allow_shared_bytes(prepared, reinterpret_cast<const void*>(kernel), bytes);
   if (error != cudaSuccess) return note_error(ctx, "prefill_wgmma_attention", "", cudaGetErrorString(error));
   const unsigned grid = prefill_grid(p, device_limits().num_sms);
-  kernel<<<grid, WgmmaShared<D>::kThreads, bytes, stream_of(ctx)>>>(p);
+  kernel<<<grid, WgmmaShared<D>::kThreads, bytes, stream_of(ctx)>>>(p, Divisor(p.num_queries_per_kv));
   check_launch(ctx, "prefill_wgmma_attention", "[%d tokens, %d heads, %d KV heads, %d]", p.num_tokens,
                p.num_heads, p.num_kv_heads, D);
 }

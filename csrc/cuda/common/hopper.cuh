@@ -80,6 +80,14 @@ __device__ __forceinline__ void fence_for_async() {
   asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
 }
 
+// Four 8 x 8 matrices of 16-bit elements to shared memory, from the layout of accumulators: lane i has the
+// address of row i % 8 of matrix i / 8.
+__device__ __forceinline__ void store_matrices(uint32_t to, const uint32_t (&matrices)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};\n" ::"r"(to),
+               "r"(matrices[0]), "r"(matrices[1]), "r"(matrices[2]), "r"(matrices[3])
+               : "memory");
+}
+
 // ---- threads and registers --------------------------------------------------------------------------
 // True for one thread of a warp, all of which come here. The compiler knows that it is one.
 __device__ __forceinline__ bool is_elected() {
@@ -112,7 +120,8 @@ struct Ring {
   }
 };
 
-// ---- named barriers of 256 threads ------------------------------------------------------------------
+// ---- named barriers -----------------------------------------------------------------------------------
+__device__ __forceinline__ void sync_128(int id) { asm volatile("bar.sync %0, 128;\n" ::"r"(id) : "memory"); }
 __device__ __forceinline__ void sync_256(int id) { asm volatile("bar.sync %0, 256;\n" ::"r"(id) : "memory"); }
 __device__ __forceinline__ void arrive_256(int id) {
   asm volatile("bar.arrive %0, 256;\n" ::"r"(id) : "memory");
