@@ -33,6 +33,9 @@ TEST(WgmmaDivisionTest, PublishedModelsKeepAllMultiprocessorsBusy) {
     EXPECT_EQ(division->half_rows, c.half_rows);
     EXPECT_GE(division->cluster_blocks * division->clusters, 116);
     EXPECT_GE(division->stages, 4);
+    const int on_the_way = division->on_the_way * weight_bytes(division->half_rows);
+    EXPECT_LE(on_the_way, kBytesOnTheWay);
+    EXPECT_GT(on_the_way, kBytesOnTheWay * 3 / 4);
   }
 }
 
@@ -73,6 +76,8 @@ TEST(WgmmaDivisionTest, EachOutputIsInOneUnitAndAllFits) {
           ASSERT_GT(units, d.clusters * (d.units - 1));
           ASSERT_GE(d.stages, 2);
           ASSERT_LE(d.stages, kMaxStages);
+          ASSERT_GE(d.on_the_way, 1);
+          ASSERT_LE(d.on_the_way, d.stages);
           ASSERT_LE(d.shared_bytes, kHopper.most_shared_bytes);
           // The first byte may be one behind a multiple.
           const int room = d.shared_bytes - (kAlignment - 1) - kBarrierBytes;

@@ -21,7 +21,7 @@
 
 namespace quire::cuda::wgmma_linear {
 
-// Threads: a warpgroup of which one thread sends for what is read, and two that multiply.
+// Threads: a warpgroup of which two threads send for what is read, and two that multiply.
 constexpr int kThreads = 384, kFetchers = 128, kConsumers = kThreads - kFetchers;
 
 // Registers of a thread: as it starts, and as it multiplies, when the first warpgroup has given back most of
@@ -73,12 +73,14 @@ struct Share {
 // In front of a block's shared memory.
 struct Barriers {
   uint32_t base;
-  __device__ uint32_t full(int stage) const { return base + static_cast<uint32_t>(stage) * 8; }
-  __device__ uint32_t empty(int stage) const { return full(kMaxStages + stage); }
+  // A stage's part of the weight is there, its part of x is, and it has been multiplied.
+  __device__ uint32_t has_weight(int stage) const { return base + static_cast<uint32_t>(stage) * 8; }
+  __device__ uint32_t has_x(int stage) const { return has_weight(kMaxStages + stage); }
+  __device__ uint32_t empty(int stage) const { return has_weight(2 * kMaxStages + stage); }
   // A unit's sums have been written to where stages were, and been read.
-  __device__ uint32_t written() const { return full(2 * kMaxStages); }
+  __device__ uint32_t written() const { return has_weight(3 * kMaxStages); }
 };
-static_assert((2 * kMaxStages + 1) * 8 <= kBarrierBytes);
+static_assert((3 * kMaxStages + 1) * 8 <= kBarrierBytes);
 
 struct Stages {
   int count, stage = 0;
@@ -91,39 +93,54 @@ struct Stages {
   }
 };
 
-// A thread's work: sends for the steps of all units, one after the other.
-template <typename T, int kSlots, bool kWritesSums>
-__device__ __forceinline__ void fetch(const Parameters<T>& p, uint32_t shared, Barriers barriers) {
+// Calls send(row, column, stage) for the steps of all units, one after the other, when their stage is empty.
+template <bool kWritesSums, typename T, typename F>
+__device__ __forceinline__ void for_each_step(const Parameters<T>& p, Barriers barriers, F send) {
   const Share share(p);
-  const int half_rows = p.division.half_rows, stage_size = stage_bytes(half_rows, kSlots);
-  const auto half_bytes = static_cast<uint32_t>(half_rows * kRowBytes);
-  const uint64_t once = read_once_policy();
-  const auto send_weight = [&](int row, int i, int stage) {
-    const uint32_t full = barriers.full(stage), to = shared + static_cast<uint32_t>(stage * stage_size);
-    const int column = (share.first_step + i) * kDepth;
-    arrive_expecting(full, static_cast<uint32_t>(stage_size));
-    copy_tensor(to, &p.weight, column, row, 0, full, once);
-    copy_tensor(to + half_bytes, &p.weight, column, row + p.to_second, 0, full, once);
-  };
-  // Of the first unit only: it has steps enough, or there is nothing more to read.
-  const int early = share.num_units > 0 ? min(share.num_steps, p.division.stages) : 0;
-  for (int i = 0; i < early; ++i) send_weight(share.first_output(p, 0), i, i);
-  wait_for_inputs();
-  let_next_start();
+  const int first = share.first_step * kDepth, end = first + share.num_steps * kDepth;
   Stages ring{p.division.stages};
+#pragma unroll 1
   for (int unit = 0; unit < share.num_units; ++unit) {
     const int row = share.first_output(p, unit);
     if (kWritesSums && unit > 0) wait_barrier(barriers.written(), static_cast<uint32_t>(unit - 1) & 1);
-    for (int i = 0; i < share.num_steps; ++i, ring.advance()) {
-      if (unit > 0 || i >= early) {
-        wait_barrier(barriers.empty(ring.stage), ring.parity ^ 1);
-        send_weight(row, i, ring.stage);
-      }
-      const int to = ring.stage * stage_size + weight_bytes(half_rows);
-      copy_tensor(shared + static_cast<uint32_t>(to), &p.x, (share.first_step + i) * kDepth, 0, 0,
-                  barriers.full(ring.stage));
+#pragma unroll 1
+    for (int column = first; column < end; column += kDepth, ring.advance()) {
+      wait_barrier(barriers.empty(ring.stage), ring.parity ^ 1);
+      send(row, column, ring.stage);
     }
   }
+}
+
+// A thread's work. Few bytes are on their way at a time, also while the inputs are not there: what the
+// kernels in front read waits behind them.
+template <typename T, int kSlots, bool kWritesSums>
+__device__ __forceinline__ void fetch_weight(const Parameters<T>& p, uint32_t shared, Barriers barriers) {
+  const int half_rows = p.division.half_rows, stage_size = stage_bytes(half_rows, kSlots);
+  const auto half_bytes = static_cast<uint32_t>(half_rows * kRowBytes);
+  const uint64_t once = read_once_policy();
+  Stages arriving{p.division.stages, -p.division.on_the_way};  // nothing to wait for before the first one
+  for_each_step<kWritesSums>(p, barriers, [&](int row, int column, int stage) {
+    if (arriving.stage >= 0) wait_barrier(barriers.has_weight(arriving.stage), arriving.parity);
+    arriving.advance();
+    const uint32_t full = barriers.has_weight(stage), to = shared + static_cast<uint32_t>(stage * stage_size);
+    arrive_expecting(full, 2 * half_bytes);
+    copy_tensor(to, &p.weight, column, row, 0, full, once);
+    copy_tensor(to + half_bytes, &p.weight, column, row + p.to_second, 0, full, once);
+  });
+}
+
+// Another thread's.
+template <typename T, int kSlots, bool kWritesSums>
+__device__ __forceinline__ void fetch_x(const Parameters<T>& p, uint32_t shared, Barriers barriers) {
+  const int half_rows = p.division.half_rows, stage_size = stage_bytes(half_rows, kSlots);
+  wait_for_inputs();
+  let_next_start();
+  for_each_step<kWritesSums>(p, barriers, [&](int, int column, int stage) {
+    const uint32_t full = barriers.has_x(stage);
+    const int to = stage * stage_size + weight_bytes(half_rows);
+    arrive_expecting(full, kSlots * kRowBytes);
+    copy_tensor(shared + static_cast<uint32_t>(to), &p.x, column, 0, 0, full);
+  });
 }
 
 // sums[h]: of row lane / 4 and the one eight on of the warp's 16 in half h of a unit, rows of x 8 j + 2 (lane
@@ -267,7 +284,8 @@ __device__ __forceinline__ void multiply(const Parameters<T>& p, uint32_t shared
   // Enqueues the products of a stage; `adds` is 0 for a unit's first. Where half a unit has fewer rows than
   // both warpgroups take, they multiply what lies behind it, and nothing comes of that.
   const auto multiply_stage = [&](int adds) {
-    wait_barrier(barriers.full(ring.stage), ring.parity);
+    wait_barrier(barriers.has_weight(ring.stage), ring.parity);
+    wait_barrier(barriers.has_x(ring.stage), ring.parity);
     const uint32_t at = shared + static_cast<uint32_t>(ring.stage * stage_size);
     const uint64_t first =
         matrix_descriptor(at + static_cast<uint32_t>(warpgroup * 64 * kRowBytes), 16, 8 * kRowBytes);
@@ -335,7 +353,8 @@ __global__ void __launch_bounds__(65536 / kRegisters / 128 * 128, 1)
   const Barriers barriers{shared_address(aligned)};
   if (threadIdx.x == 0) {
     for (int i = 0; i < p.division.stages; ++i) {
-      init_barrier(barriers.full(i), 1);
+      init_barrier(barriers.has_weight(i), 1);
+      init_barrier(barriers.has_x(i), 1);
       init_barrier(barriers.empty(i), kConsumers / 32);
     }
     init_barrier(barriers.written(), kConsumers / 32);
@@ -346,7 +365,8 @@ __global__ void __launch_bounds__(65536 / kRegisters / 128 * 128, 1)
   __syncthreads();
   if (threadIdx.x < kFetchers) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"(kRegistersToFetch));
-    if (threadIdx.x == 0) fetch<T, kSlots, kGated>(p, shared_address(stages), barriers);
+    if (threadIdx.x == 0) fetch_weight<T, kSlots, kGated>(p, shared_address(stages), barriers);
+    if (threadIdx.x == 32) fetch_x<T, kSlots, kGated>(p, shared_address(stages), barriers);
     __syncwarp();
     if (p.division.cluster_blocks > 1) {  // as those who multiply
       for (int i = 0; i < 2; ++i) {

@@ -16,6 +16,9 @@ constexpr int kRowBytes = kDepth * 2;
 constexpr int kMaxStages = 12;
 constexpr int kAlignment = 1024;     // of a stage
 constexpr int kBarrierBytes = 1024;  // in front of all stages
+// Of the weight to a multiprocessor, at once. What the short kernels in front read waits behind more, and
+// with less memory is not busy.
+constexpr int kBytesOnTheWay = 64 << 10;
 
 constexpr std::array kClusterBlocks = {1, 2, 4, 8};
 constexpr int kMaxClusterBlocks = 8;
@@ -38,9 +41,10 @@ struct Device {
 struct Division {
   int cluster_blocks = 1;
   int clusters = 1;
-  int units = 1;      // of each cluster at most, one after the other; one where blocks share it
-  int half_rows = 8;  // of the weight, of half a unit; a multiple of kRowMultiple
-  int stages = 2;     // of the ring
+  int units = 1;       // of each cluster at most, one after the other; one where blocks share it
+  int half_rows = 8;   // of the weight, of half a unit; a multiple of kRowMultiple
+  int stages = 2;      // of the ring
+  int on_the_way = 1;  // stages whose weight is, at most
   int shared_bytes = 0;
 
   constexpr int outputs_of_unit(bool is_gated) const { return (is_gated ? 1 : 2) * half_rows; }
@@ -64,6 +68,8 @@ constexpr bool lay_out(Division& division, const Shape& shape, int most_shared_b
   const int others = kAlignment + kBarrierBytes;
   division.stages =
       std::min({kMaxStages, std::max(shape.steps, 2), (most_shared_bytes - others - behind) / stage});
+  division.on_the_way =
+      std::clamp(kBytesOnTheWay / weight_bytes(division.half_rows), 1, std::max(division.stages, 1));
   const bool has_sums = shape.is_gated || division.cluster_blocks > 1;
   const int sums = has_sums ? sums_bytes(division.half_rows, shape.slots) : 0;
   division.shared_bytes = others + std::max(division.stages * stage + behind, sums);
