@@ -3,7 +3,7 @@
 #
 #   benchmarks/run_gpu.sh [PART ...]      all parts by default but peers
 #
-#   engine      decode, prefill, throughput, shared prefixes, start, of the Llama-3.1-8B shape
+#   engine      decode, prefill, throughput, long and shared prompts, start, of the Llama-3.1-8B shape
 #   models      decode and prefill of Gemma 3 12B's, GPT-OSS 20B's, Qwen3-30B-A3B's and Mixtral 8x7B's shapes beside
 #               what reading their bytes takes; a shape that is larger than the device is left out
 #   peers       the same rows in transformers, after models (needs torch and transformers)
@@ -16,7 +16,7 @@
 #
 #   QUIRE_BUILD        a build, or a folder of programs, to be used as it is; else build/cuda is built
 #   QUIRE_BENCH_DIR    where 4 GB of weights are written, once; default: a temporary folder
-#   QUIRE_ENGINE_ROWS  rows of engine_bench's: start,decode,prefill,throughput,prefix
+#   QUIRE_ENGINE_ROWS  rows of engine_bench's: start,decode,prefill,throughput,long,prefix
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -25,7 +25,7 @@ source tools/gpu_programs.sh
 
 engine() {
   run_part engine 1200 "$(gpu_program benchmarks/serving engine_bench)" \
-    --rows "${QUIRE_ENGINE_ROWS:-start,decode,prefill,throughput,prefix}"
+    --rows "${QUIRE_ENGINE_ROWS:-start,decode,prefill,throughput,long,prefix}"
 }
 models() {
   local shape gib memory_gib

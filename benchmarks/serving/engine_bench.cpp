@@ -1,15 +1,16 @@
 // The engine rows of the H200 tables: an engine of the Llama-3.1-8B shape with weights made on the device.
 //
-//   engine_bench [--model DIR] [--rows decode,prefill,throughput,beams,prefix,start,grammar]
+//   engine_bench [--model DIR] [--rows decode,prefill,throughput,beams,prefix,start,long,grammar]
 //   [--tokenizer DIR] [--grammar BATCH,CONTEXT,SHORT,LONG[,TEMPERATURE]] [--set field=JSON]...
 //
-// Prints a line for each row: what was measured, vLLM 0.26's figure, the target, the physical floor, and the
-// ratio to vLLM (above 1 is better than it). Definitions: a decode row's time per output token is the
-// difference of two generation lengths; a prefill row's is that of a prompt until its first token; throughput
-// counts output tokens. The grammar rows are decode rows, half of whose requests write JSON under a schema,
-// with the tokenizer.json of --tokenizer, which has the model's vocabulary; beside each is the same with free
-// requests alone. --grammar takes the place of their cases: one, greedy, of BATCH requests with prompts of
-// CONTEXT tokens and answers of SHORT and of LONG, which a CPU is through with.
+// Prints a line for each row: what was measured, vLLM 0.26's figure, what is required beside it, the target,
+// the physical floor, and the ratio to vLLM (above 1 is better than it). Definitions: a decode row's time per
+// output token is the difference of two generation lengths; a prefill row's is that of a prompt until its
+// first token; throughput counts output tokens. The long rows, of prompts up to 130,000 tokens, take a device
+// with 80 GB. The grammar rows are decode rows, half of whose requests write JSON under a schema, with the
+// tokenizer.json of --tokenizer, which has the model's vocabulary; beside each is the same with free requests
+// alone. --grammar takes the place of their cases: one, greedy, of BATCH requests with prompts of CONTEXT
+// tokens and answers of SHORT and of LONG, which a CPU is through with.
 #include <quire/engine.h>
 #include <sys/resource.h>
 
@@ -25,6 +26,7 @@
 
 #include "../llama_8b.h"
 #include "engine_rows.h"
+#include "generation.h"
 
 namespace {
 
@@ -44,14 +46,24 @@ double busy_seconds() {
 
 struct DecodeRow {
   int32_t batch, context;
+  Figures figures;
+};
+struct PrefillRow {
+  int32_t length;
   double vllm, target, floor;
 };
+constexpr double kBetterPrefill = 1.05;  // than vLLM, as is required
+
+std::string decode_name(const DecodeRow& r) {
+  return "decode batch " + std::to_string(r.batch) + ", context " + std::to_string(r.context);
+}
 
 void decode_rows(Engine& engine) {
-  for (const DecodeRow& r : {DecodeRow{1, 1024, 4.88, 3.90, 3.46}, DecodeRow{1, 8192, 5.14, 4.15, 3.67},
-                             DecodeRow{8, 1024, 5.16, 4.25, 3.71}, DecodeRow{32, 1024, 6.30, 5.25, 4.55},
-                             DecodeRow{64, 1024, 7.58, 6.5, 5.67}, DecodeRow{64, 4096, 13.5, 12.5, 11.6},
-                             DecodeRow{128, 1024, 10.6, 9.0, 8.0}, DecodeRow{256, 1024, 18.0, 15.5, 14.1}}) {
+  for (const DecodeRow& r :
+       {DecodeRow{1, 1024, {4.88, 3.90, 3.46}}, DecodeRow{1, 8192, {5.14, 4.15, 3.67}},
+        DecodeRow{8, 1024, {5.16, 4.25, 3.71}}, DecodeRow{32, 1024, {6.30, 5.25, 4.55}},
+        DecodeRow{64, 1024, {7.58, 6.5, 5.67}}, DecodeRow{64, 4096, {13.5, 12.5, 11.6}},
+        DecodeRow{128, 1024, {10.6, 9.0, 8.0}}, DecodeRow{256, 1024, {18.0, 15.5, 14.1}}}) {
     constexpr int32_t kShort = 50, kLong = 250;
     const auto run = [&](int32_t max_tokens) {
       std::vector<EngineRequest> requests;
@@ -61,21 +73,38 @@ void decode_rows(Engine& engine) {
     const double tpot =
         median_of(r.batch * r.context > 100000 ? 1 : 3, [&] { return run(kLong) - run(kShort); }) /
         (kLong - kShort);
-    row("decode batch " + std::to_string(r.batch) + ", context " + std::to_string(r.context), tpot * 1e3,
-        r.vllm, r.target, r.floor, "ms");
+    row(decode_name(r), tpot * 1e3, r.figures, "ms");
   }
 }
 
+void prefill_row(Engine& engine, const PrefillRow& r, int repeats) {
+  const double seconds =
+      median_of(repeats, [&] { return generate_seconds(engine, {request(random_prompt(r.length), 1)}); });
+  row("prefill " + std::to_string(r.length), seconds * 1e3, {r.vllm, r.target, r.floor, kBetterPrefill},
+      "ms");
+}
+
 void prefill_rows(Engine& engine) {
-  struct Prefill {
-    int32_t length;
-    double vllm, target, floor;
-  };
-  for (const Prefill& r : {Prefill{512, 17.7, 14, 10.1}, Prefill{2048, 52.5, 48, 41.6},
-                           Prefill{8192, 221, 205, 184}, Prefill{16384, 494, 450, 414}}) {
-    const double seconds =
-        median_of(5, [&] { return generate_seconds(engine, {request(random_prompt(r.length), 1)}); });
-    row("prefill " + std::to_string(r.length), seconds * 1e3, r.vllm, r.target, r.floor, "ms");
+  for (const PrefillRow& r : {PrefillRow{512, 17.7, 14, 10.1}, PrefillRow{2048, 52.5, 48, 41.6},
+                              PrefillRow{8192, 221, 205, 184}, PrefillRow{16384, 494, 450, 414}})
+    prefill_row(engine, r, 5);
+}
+
+// A token's time is that while all generate: of so long prompts the difference of two lengths would be lost.
+void long_rows(const EngineConfig& base) {
+  EngineConfig config = base;
+  config.max_model_len = 131072;
+  Engine engine(config);
+  for (const PrefillRow& r : {PrefillRow{32768, 1220, 1130, 1010}, PrefillRow{130000, 10210, 9000, 8340}})
+    prefill_row(engine, r, r.length > 100000 ? 1 : 3);
+  for (const DecodeRow& r : {DecodeRow{1, 32000, {5.92, 0, 4.38}}, DecodeRow{8, 32000, {0, 0, 11.1}},
+                             DecodeRow{1, 130000, {8.92, 0, 7.32}}}) {
+    std::vector<std::vector<int32_t>> prompts;
+    for (int32_t i = 0; i < r.batch; ++i) prompts.push_back(random_prompt(r.context));
+    // The first request has so many tokens by the time that the last one's prompt is read.
+    const int32_t reading = r.batch * r.context / config.max_num_batched_tokens + 2;
+    const Generation run(engine, prompts, reading + 100);
+    if (run.is_side_by_side()) row(decode_name(r), run.seconds_per_token() * 1e3, r.figures, "ms");
   }
 }
 
@@ -83,12 +112,12 @@ void throughput_rows(Engine& engine) {
   std::vector<EngineRequest> equal, mixed;
   for (int i = 0; i < 256; ++i) equal.push_back(request(random_prompt(512), 128));
   double seconds = generate_seconds(engine, std::move(equal));
-  row("256 requests, 512 in + 128 out", 256 * 128 / seconds, 6807, 8500, 0, "tok/s", true);
+  row("256 requests, 512 in + 128 out", 256 * 128 / seconds, {6807, 8500}, "tok/s", true);
   for (int i = 0; i < 1000; ++i) {
     mixed.push_back(request(random_prompt(64 + static_cast<int32_t>(random_ids() % 961)), 200));
   }
   seconds = generate_seconds(engine, std::move(mixed));
-  row("1,000 requests, 64-1,024 in + 200 out", 1000 * 200 / seconds, 8481, 11000, 0, "tok/s", true);
+  row("1,000 requests, 64-1,024 in + 200 out", 1000 * 200 / seconds, {8481, 11000}, "tok/s", true);
 }
 
 void prefix_rows(const EngineConfig& base) {
@@ -106,9 +135,9 @@ void prefix_rows(const EngineConfig& base) {
     }
     return requests;
   };
-  row("64 x (4,096 + 64), nothing shared", generate_seconds(engine, batch(false)), 6.6, 0, 0, "s");
+  row("64 x (4,096 + 64), nothing shared", generate_seconds(engine, batch(false)), {6.6}, "s");
   generate_seconds(engine, {request(shared, 1)});
-  row("64 x (4,096 shared + 64), warm", generate_seconds(engine, batch(true)), 0.26, 0.15, 0, "s");
+  row("64 x (4,096 shared + 64), warm", generate_seconds(engine, batch(true)), {0.26, 0.15}, "s");
 }
 
 // As many tokens a step either way: what it costs to choose among beams, and to go on with other ones.
@@ -124,7 +153,7 @@ void beam_rows(Engine& engine) {
       };
       const double seconds = median_of(3, [&] { return run(kLong) - run(kShort); });
       row((searches ? "8 beams, context " : "8 completions of a prompt, context ") + std::to_string(context),
-          seconds / (kLong - kShort) * 1e3, 0, 0, 0, "ms");
+          seconds / (kLong - kShort) * 1e3, {}, "ms");
     }
   }
 }
@@ -188,13 +217,13 @@ void grammar_rows(const EngineConfig& base, const std::string& tokenizer,
         "decode batch " + std::to_string(one.batch) + (one.temperature > 0 ? ", temperature 1" : ", greedy");
     for (const bool constrained : {false, true}) {
       row(name + (constrained ? ", half under grammars" : ", all free"),
-          seconds[constrained ? 1 : 0] / kTurns / (one.long_answer - one.short_answer) * 1e3, 0, 0, 0, "ms");
+          seconds[constrained ? 1 : 0] / kTurns / (one.long_answer - one.short_answer) * 1e3, {}, "ms");
     }
-    row("  the second to the first", seconds[1] / seconds[0], 0, 1.03, 0, "x");
+    row("  the second to the first", seconds[1] / seconds[0], {0, 1.03}, "x");
     std::ranges::sort(ratios);
-    row("  the same of processor time", busy[1] / busy[0], 0, 0, 0, "x");
-    row("  least of the turns", ratios.front(), 0, 0, 0, "x");
-    row("  most of the turns", ratios.back(), 0, 0, 0, "x");
+    row("  the same of processor time", busy[1] / busy[0], {}, "x");
+    row("  least of the turns", ratios.front(), {}, "x");
+    row("  most of the turns", ratios.back(), {}, "x");
   }
 }
 
@@ -229,12 +258,13 @@ int main(int argc, char** argv) {
     const double begin = now();
     auto engine = std::make_unique<Engine>(config);
     generate_seconds(*engine, {request(random_prompt(16), 1)});
-    if (options.wants("start")) row("engine start to first token", now() - begin, 51, 4, 0, "s");
+    if (options.wants("start")) row("engine start to first token", now() - begin, {51, 4}, "s");
     if (options.wants("decode")) decode_rows(*engine);
     if (options.wants("prefill")) prefill_rows(*engine);
     if (options.wants("throughput")) throughput_rows(*engine);
     if (options.wants("beams")) beam_rows(*engine);
     engine.reset();
+    if (options.wants("long")) long_rows(config);
     if (options.wants("prefix")) prefix_rows(config);
     if (options.wants("grammar") && !tokenizer.empty()) grammar_rows(config, tokenizer, grammar_cases);
   } catch (const Error& error) {
