@@ -1,0 +1,145 @@
+// What the warpgroup that fetches does in prefill on Hopper, and where it leaves it.
+#pragma once
+
+#include "attention/prefill.cuh"
+#include "common/divisor.h"
+#include "common/hopper.cuh"
+
+namespace quire::cuda {
+
+template <int D>
+struct WgmmaShared {
+  static constexpr int kThreads = 384, kFetchQueryThreads = 96, kConsumerWarps = 8;
+  static constexpr int kKeys = 128;                // of a tile
+  static constexpr int kPanels = D / 64;           // of 64 columns
+  static constexpr int kPanelBytes = kKeys * 128;  // queries lie as panels
+  static constexpr int kAtomBytes = 1024;          // keys and values as their pages do: atoms, along D first
+  static constexpr int kTileBytes = kPanels * kPanelBytes;
+  static constexpr int kStages = D == 64 ? 4 : 2;
+  static constexpr int kQueries = 0;  // two items'
+  static constexpr int kKeyTiles = kQueries + 2 * kTileBytes;
+  static constexpr int kValueTiles = kKeyTiles + kStages * kTileBytes;
+  static constexpr int kItems = kValueTiles + kStages * kTileBytes;
+  static constexpr int kBarriers = kItems + 2 * 64;
+  static constexpr int kAlignment = 1024;  // of swizzle atoms; not more is promised than 16
+  static constexpr int kBytes = kBarriers + (6 + 4 * kStages) * 8 + kAlignment;
+  static_assert(kThreads == 32 + kFetchQueryThreads + 32 * kConsumerWarps && kPrefillRows == kKeys &&
+                sizeof(PrefillItem) <= 64);
+};
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+// The addresses of the barriers: "full" and "empty" of keys and values, and of items, which are known before
+// their queries are there and "empty" together with them.
+template <int D>
+struct Barriers {
+  static constexpr int kStages = WgmmaShared<D>::kStages;
+  uint32_t base;
+  __device__ uint32_t at(int i) const { return base + static_cast<uint32_t>(i) * 8; }
+  __device__ uint32_t item_known(int i) const { return at(i); }
+  __device__ uint32_t query_full(int i) const { return at(2 + i); }
+  __device__ uint32_t query_empty(int i) const { return at(4 + i); }
+  __device__ uint32_t key_full(int i) const { return at(6 + i); }
+  __device__ uint32_t key_empty(int i) const { return at(6 + kStages + i); }
+  __device__ uint32_t value_full(int i) const { return at(6 + 2 * kStages + i); }
+  __device__ uint32_t value_empty(int i) const { return at(6 + 3 * kStages + i); }
+};
+
+// The item of a stage of the queries; a count of 0 says that there are no more.
+template <int D>
+__device__ __forceinline__ PrefillItem& item_at(std::byte* shared, int stage) {
+  return *reinterpret_cast<PrefillItem*>(shared + WgmmaShared<D>::kItems + stage * 64);
+}
+
+template <int D>
+__device__ __forceinline__ void fetch_keys_and_values(const AttentionParams& p, std::byte* shared,
+                                                      Barriers<D> barriers) {
+  using Shared = WgmmaShared<D>;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  // A copy each: what of a page, or of a tile, is contiguous. The fewer copies the faster they are.
+  const int piece_tokens = min(p.block_size, Shared::kKeys), pieces = Shared::kKeys / piece_tokens;
+  const uint32_t piece_bytes = static_cast<uint32_t>(piece_tokens) * (2 * D);
+  const uint32_t to = shared_address(shared) + static_cast<uint32_t>(lane) * piece_bytes;
+  const int64_t to_values = static_cast<int64_t>(p.num_kv_heads) * p.block_size * (2 * D);
+  Ring<2> items;
+  Ring<Shared::kStages> ring;
+  for (;; items.advance()) {
+    wait_barrier(barriers.item_known(items.stage), items.parity);
+    const PrefillItem item = item_at<D>(shared, items.stage);
+    if (item.count == 0) return;
+    for (int tile = item.tiles_end(Shared::kKeys) - 1; tile >= item.tiles_begin(Shared::kKeys); --tile) {
+      const int token = tile * Shared::kKeys + lane * piece_tokens;
+      const bool wanted = lane < pieces && token < item.seq_len && token + piece_tokens > item.low;
+      const std::byte* from = p.cache;
+      if (wanted) {
+        // Asked for with every tile: it is in the cache, and these few registers have no room for it.
+        const int64_t blocks = __ldg(p.state_indices + item.row) * p.block_table_stride;
+        const int block = __ldg(p.block_table + blocks + (token >> p.block_shift));
+        from += block * p.page_stride_bytes + kv_group_offset(0, item.kv_head, token & (p.block_size - 1),
+                                                              p.num_kv_heads, p.block_size, 2 * D);
+      }
+      const uint32_t bytes = piece_bytes * static_cast<uint32_t>(__popc(__ballot_sync(0xFFFFFFFFU, wanted)));
+      const auto fetch = [&](uint32_t full, uint32_t empty, int tiles, const std::byte* source) {
+        wait_barrier(empty, ring.parity ^ 1);
+        if (lane == 0) arrive_expecting(full, bytes);
+        __syncwarp();
+        if (wanted)
+          copy_bulk(to + static_cast<uint32_t>(tiles + ring.stage * Shared::kTileBytes), source, piece_bytes,
+                    full);
+      };
+      fetch(barriers.key_full(ring.stage), barriers.key_empty(ring.stage), Shared::kKeyTiles, from);
+      fetch(barriers.value_full(ring.stage), barriers.value_empty(ring.stage), Shared::kValueTiles,
+            from + to_values);
+      ring.advance();
+    }
+  }
+}
+
+template <typename T, int D>
+__device__ __forceinline__ void fetch_queries(const AttentionParams& p, Divisor by_heads, std::byte* shared,
+                                              Barriers<D> barriers) {
+  using Shared = WgmmaShared<D>;
+  constexpr int kChunks = D / 8, kRowsAtOnce = Shared::kFetchQueryThreads / kChunks;
+  const int thread = static_cast<int>(threadIdx.x) - 32;
+  const int chunk = thread % kChunks, first_row = thread / kChunks;
+  const uint32_t to =
+      shared_address(shared) + static_cast<uint32_t>(Shared::kQueries + chunk / 8 * Shared::kPanelBytes);
+  const bool asks = thread < 32;
+  PrefillItems items(p);
+  PrefillItem next{};
+  if (asks) items.ask(p, next);
+  for (Ring<2> ring;; ring.advance()) {
+    wait_barrier(barriers.query_empty(ring.stage), ring.parity ^ 1);
+    if (thread == 0) {
+      item_at<D>(shared, ring.stage) = next;
+      arrive(barriers.item_known(ring.stage));
+    }
+    wait_barrier(barriers.item_known(ring.stage), ring.parity);
+    const PrefillItem item = item_at<D>(shared, ring.stage);
+    if (item.count > 0) {
+      const int first_token = by_heads.quotient(item.first), first_head = by_heads.rest(item.first);
+      const T* from = static_cast<const T*>(p.query) + (item.query_begin + first_token) * p.query_stride +
+                      item.kv_head * p.num_queries_per_kv * p.query_head_stride + chunk * 8;
+      for (int row = first_row; row < kPrefillRows; row += kRowsAtOnce) {
+        const int token = by_heads.quotient(first_head + row), head = by_heads.rest(first_head + row);
+        const bool valid = row < item.count;
+        copy_async(to + static_cast<uint32_t>(ring.stage * Shared::kTileBytes + row * 128 +
+                                              (((chunk % 8) ^ (row % 8)) * 16)),
+                   valid ? from + token * p.query_stride + head * p.query_head_stride : from, valid);
+      }
+      commit_copies();
+      wait_copies<0>();
+      fence_for_async();
+    }
+    arrive(barriers.query_full(ring.stage));
+    if (item.count == 0) return;
+    if (asks) {
+      next = {};
+      items.ask(p, next);
+    }
+  }
+}
+
+#endif
+
+}  // namespace quire::cuda
