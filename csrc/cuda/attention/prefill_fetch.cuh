@@ -5,7 +5,7 @@
 #include "common/divisor.h"
 #include "common/hopper.cuh"
 
-namespace quire::cuda {
+namespace quire::cuda::wgmma_prefill {
 
 template <int D>
 struct WgmmaShared {
@@ -142,4 +142,4 @@ __device__ __forceinline__ void fetch_queries(const AttentionParams& p, Divisor 
 
 #endif
 
-}  // namespace quire::cuda
+}  // namespace quire::cuda::wgmma_prefill

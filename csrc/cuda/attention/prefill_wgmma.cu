@@ -12,6 +12,8 @@
 namespace quire::cuda {
 namespace {
 
+using namespace wgmma_prefill;
+
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 // One warpgroup's 64 query rows of every item.
