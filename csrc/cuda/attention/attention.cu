@@ -3,21 +3,10 @@
 
 #include "attention/params.h"
 #include "attention/selector.h"
-#include "common/divisor.h"
 #include "common/launch.h"
 #include "ops.h"
 
 namespace quire::cuda {
-namespace {
-
-// The kernel for wgmma divides a row's (token, head) pairs by products, which have to be exact.
-bool divides_query_rows(const AttentionParams& p) {
-  return Divisor::is_exact(static_cast<int64_t>(p.num_tokens) * p.num_queries_per_kv + kPrefillRows,
-                           p.num_queries_per_kv);
-}
-
-}  // namespace
-
 void paged_attention(const LaunchContext& ctx, TensorView out, TensorView query, const KVCacheView& cache,
                      const AttentionMetadata& batch, const AttentionLayer& layer) {
   AttentionParams p{};
@@ -65,8 +54,7 @@ void paged_attention(const LaunchContext& ctx, TensorView out, TensorView query,
                       p.plan == nullptr ? "no plan was given" : "no workspace was given");
   if (p.num_decode_rows > 0) (is_bf16 ? launch_decode_bf16 : launch_decode_fp16)(ctx, p);
   if (p.num_rows == p.num_decode_rows) return;
-  if (kernel == AttentionKernel::kWgmma && divides_query_rows(p))
-    return launch_prefill_wgmma(ctx, p, layer.dtype);
+  if (kernel == AttentionKernel::kWgmma) return launch_prefill_wgmma(ctx, p, layer.dtype);
   (is_bf16 ? launch_prefill_mma_bf16 : launch_prefill_mma_fp16)(ctx, p);
 }
 

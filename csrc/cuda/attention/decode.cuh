@@ -78,10 +78,10 @@ __device__ __forceinline__ bool all_parts_are_there(const AttentionParams& p, in
   return comes_last;
 }
 
-template <typename T, int D, bool kOptions, int kStageCount>
+template <typename T, int D, bool kOptions>
 __global__ void __launch_bounds__(DecodeShared<D>::kThreads, DecodeShared<D>::kBlocksPerSm)
     decode_attention_kernel(const __grid_constant__ AttentionParams p) {
-  using Shared = DecodeShared<D, kStageCount>;
+  using Shared = DecodeShared<D>;
   constexpr int kStages = Shared::kStages;
   extern __shared__ __align__(128) std::byte shared[];
   __shared__ bool comes_last;
@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(DecodeShared<D>::kThreads, DecodeShared<D>::kB
 
   const int units_per_head = (p.num_queries_per_kv + kDecodeHeads - 1) / kDecodeHeads;
   const int units = p.num_kv_heads * units_per_head;
-  GroupPipeline<D, kStageCount> pipeline{
+  GroupPipeline<D, kStages> pipeline{
       p,
       work,
       units,
@@ -127,7 +127,7 @@ __global__ void __launch_bounds__(DecodeShared<D>::kThreads, DecodeShared<D>::kB
   if (!waited) wait_for_inputs();
 
   uint4* shared_query = reinterpret_cast<uint4*>(shared + Shared::kQueryOffset) + lane;
-  WarpState<T, D, kOptions, kStageCount> state;
+  WarpState<T, D, kOptions, kStages> state;
   const float scale = kOptions ? p.scale : p.scale * kLog2E;
   int done = 0;  // tiles before this segment
   int stage = 0;
@@ -180,33 +180,21 @@ __global__ void __launch_bounds__(DecodeShared<D>::kThreads, DecodeShared<D>::kB
   }
 }
 
-template <auto kKernel, int D, int kStageCount>
+template <auto kKernel, typename Shared>
 void launch_decode_kernel(const LaunchContext& ctx, const AttentionParams& p, Grid grid) {
-  constexpr int bytes = DecodeShared<D, kStageCount>::kBytes;
+  constexpr int bytes = Shared::kBytes;
   static std::atomic<uint64_t> prepared{0};
   const cudaError_t error = allow_shared_bytes(prepared, reinterpret_cast<const void*>(kKernel), bytes);
   if (error != cudaSuccess) return note_error(ctx, "decode_attention", "", cudaGetErrorString(error));
-  launch_dependent(ctx, kKernel, grid, DecodeShared<D>::kThreads, bytes, p);
+  launch_dependent(ctx, kKernel, grid, Shared::kThreads, bytes, p);
   check_launch(ctx, "decode_attention", "[%d rows, %d heads, %d KV heads, %d]", p.num_decode_rows,
-               p.num_heads, p.num_kv_heads, D);
-}
-
-// f.operator()<D, stages>() for the head size on the current device.
-template <typename F>
-auto with_decode_shape(int head_size, const F& f) {
-  return with_head_size(head_size, [&]<int D>() {
-    if constexpr (kFewDecodeStages<D> != kDecodeStages<D>) {
-      if (!shared_memory_fits(DecodeShared<D>::kBytes, device_limits().max_shared_bytes_per_block))
-        return f.template operator()<D, kFewDecodeStages<D>>();
-    }
-    return f.template operator()<D, kDecodeStages<D>>();
-  });
+               p.num_heads, p.num_kv_heads, p.head_size);
 }
 
 // How many clusters of that kernel are on the current device at the same time, found out once for each.
-template <auto kKernel, int D, int kStageCount>
+template <auto kKernel, int D>
 int resident_clusters() {
-  constexpr int bytes = DecodeShared<D, kStageCount>::kBytes, kDevices = 64;
+  constexpr int bytes = ClusterShared<D>::kBytes, kDevices = 64;
   static std::atomic<int> known[kDevices];
   static std::atomic<uint64_t> prepared{0};
   int device = 0, clusters = 0;
@@ -218,7 +206,7 @@ int resident_clusters() {
   in_clusters.val.clusterDim = {kClusterBlocks, 1, 1};
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(static_cast<unsigned>(decode_grid(D) / kClusterBlocks * kClusterBlocks));
-  config.blockDim = dim3(DecodeShared<D>::kThreads);
+  config.blockDim = dim3(ClusterShared<D>::kThreads);
   config.dynamicSmemBytes = bytes;
   config.attrs = &in_clusters;
   config.numAttrs = 1;
@@ -232,23 +220,22 @@ int resident_clusters() {
 
 template <typename T>
 void launch_decode(const LaunchContext& ctx, const AttentionParams& p) {
-  const auto with_options = [&]<int D, int kStageCount, bool kOptions>() {
+  const auto with_options = [&]<int D, bool kOptions>() {
     if (p.decode_clusters > 0) {
-      launch_decode_kernel<decode_cluster_kernel<T, D, kOptions, kStageCount>, D, kStageCount>(
+      launch_decode_kernel<decode_cluster_kernel<T, D, kOptions>, ClusterShared<D>>(
           ctx, p, Grid(static_cast<unsigned>(p.decode_clusters * kClusterBlocks), kClusterBlocks));
     } else {
-      launch_decode_kernel<decode_attention_kernel<T, D, kOptions, kStageCount>, D, kStageCount>(
+      launch_decode_kernel<decode_attention_kernel<T, D, kOptions>, DecodeShared<D>>(
           ctx, p, static_cast<unsigned>(p.decode_blocks));
     }
   };
-  const auto with_stages = [&]<int D, int kStageCount>() {
+  with_head_size(p.head_size, [&]<int D>() {
     if (p.soft_cap > 0.0F || p.alibi_slopes != nullptr) {
-      with_options.template operator()<D, kStageCount, true>();
+      with_options.template operator()<D, true>();
     } else {
-      with_options.template operator()<D, kStageCount, false>();
+      with_options.template operator()<D, false>();
     }
-  };
-  with_decode_shape(p.head_size, with_stages);
+  });
 }
 
 }  // namespace quire::cuda

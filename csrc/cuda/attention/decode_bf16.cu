@@ -6,8 +6,8 @@ void launch_decode_bf16(const LaunchContext& ctx, const AttentionParams& params)
 }
 
 int resident_decode_clusters(int head_size) {
-  return with_decode_shape(head_size, [&]<int D, int kStageCount>() {
-    return resident_clusters<decode_cluster_kernel<bf16, D, false, kStageCount>, D, kStageCount>();
+  return with_head_size(head_size, [&]<int D>() {
+    return resident_clusters<decode_cluster_kernel<bf16, D, false>, D>();
   });
 }
 }  // namespace quire::cuda

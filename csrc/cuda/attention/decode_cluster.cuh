@@ -37,11 +37,14 @@ struct Columns {
   }
 };
 
-template <typename T, int D, bool kOptions, int kStageCount>
-__global__ void __launch_bounds__(DecodeShared<D>::kThreads, DecodeShared<D>::kBlocksPerSm)
+template <int D>
+using ClusterShared = DecodeShared<D, kClusterStages<D>>;
+
+template <typename T, int D, bool kOptions>
+__global__ void __launch_bounds__(ClusterShared<D>::kThreads, ClusterShared<D>::kBlocksPerSm)
     decode_cluster_kernel(const __grid_constant__ AttentionParams p) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  using Shared = DecodeShared<D, kStageCount>;
+  using Shared = ClusterShared<D>;
   constexpr int kStages = Shared::kStages, kThreads = Shared::kThreads, kVectors = D / 4;
   extern __shared__ __align__(128) std::byte shared[];
   __shared__ bool comes_last;
@@ -70,7 +73,7 @@ __global__ void __launch_bounds__(DecodeShared<D>::kThreads, DecodeShared<D>::kB
 
   const int units_per_head = (p.num_queries_per_kv + kDecodeHeads - 1) / kDecodeHeads;
   const int units = p.num_kv_heads * units_per_head;
-  GroupPipeline<D, kStageCount> pipeline{
+  GroupPipeline<D, kStages> pipeline{
       p,
       work,
       units,
@@ -98,7 +101,7 @@ __global__ void __launch_bounds__(DecodeShared<D>::kThreads, DecodeShared<D>::kB
   if (!waited) wait_for_inputs();
 
   uint4* shared_query = reinterpret_cast<uint4*>(shared + Shared::kQueryOffset) + lane;
-  WarpState<T, D, kOptions, kStageCount> state;
+  WarpState<T, D, kOptions, kStages> state;
   const float scale = kOptions ? p.scale : p.scale * kLog2E;
   state.load_queries(p, segment, shared_query, lane, warp);
   state.clear(p, segment, lane);

@@ -7,17 +7,16 @@
 
 namespace quire::cuda {
 
-// Stages of a warp's pipeline, and how many remain where a block may have 99 KiB of shared memory (compute
-// capability 8.6, 8.9 and 12.x).
+// Stages of a warp's pipeline: to a multiprocessor 128 KB are on their way, or a little less or more. With half
+// as much again some multiprocessors had much more of the bandwidth than others, which the last ones paid for.
+// Clusters have as many stages as there is room for: what they wait for is the first bytes.
 template <int D>
-constexpr int kDecodeStages = D <= 64    ? 6
-                              : D <= 80  ? 4
-                              : D <= 128 ? 3
-                                         : 2;
+constexpr int kDecodeStages = D <= 64 ? 4 : D <= 96 ? 3 : 2;
 template <int D>
-constexpr int kFewDecodeStages = D <= 64   ? 5
-                                 : D <= 96 ? 3
-                                           : 2;
+constexpr int kClusterStages = D <= 64    ? 6
+                               : D <= 80  ? 4
+                               : D <= 128 ? 3
+                                          : 2;
 
 template <int D, int kStageCount = kDecodeStages<D>>
 struct DecodeShared {

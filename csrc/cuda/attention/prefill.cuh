@@ -14,8 +14,9 @@ struct PrefillItem {
   int row, kv_head;
   int query_begin, query_len, seq_len;  // of the batch row
   int first, count;                     // packed query rows [first, first + count), count > 0
-  int first_position, last_position;    // of the query rows' tokens
-  int low;                              // the first key that any of them attends to
+  int first_token, first_head;        // of row `first`: the token in the batch row, the head of the KV head's
+  int first_position, last_position;  // of the query rows' tokens
+  int low;                            // the first key that any of them attends to
 
   // The tiles of `tile_keys` keys, [begin, end).
   __device__ __forceinline__ int tiles_begin(int tile_keys) const { return low / tile_keys; }
@@ -79,6 +80,8 @@ class PrefillItems {
     item.seq_len = __ldg(p.seq_lens + item.row);
     item.first = (row_tiles - 1 - inside / p.num_kv_heads) * kPrefillRows;
     item.count = min(kPrefillRows, item.query_len * p.num_queries_per_kv - item.first);
+    item.first_token = item.first / p.num_queries_per_kv;
+    item.first_head = item.first % p.num_queries_per_kv;
     item.first_position = item.position(0, p.num_queries_per_kv);
     item.last_position = item.position(item.count - 1, p.num_queries_per_kv);
     item.low = p.sliding_window > 0 ? max(0, item.first_position - p.sliding_window + 1) : 0;

@@ -20,35 +20,37 @@ struct WgmmaShared {
   static constexpr int kKeyTiles = kQueries + 2 * kTileBytes;
   static constexpr int kValueTiles = kKeyTiles + kStages * kTileBytes;
   static constexpr int kItems = kValueTiles + kStages * kTileBytes;
-  static constexpr int kBarriers = kItems + 2 * 64;
+  static constexpr int kItemRing = 3;  // the one that is next, and two whose queries are there
+  static constexpr int kBarriers = kItems + kItemRing * 64;
   static constexpr int kAlignment = 1024;  // of swizzle atoms; not more is promised than 16
-  static constexpr int kBytes = kBarriers + (6 + 4 * kStages) * 8 + kAlignment;
+  static constexpr int kBytes = kBarriers + (4 + kItemRing + 4 * kStages) * 8 + kAlignment;
   static_assert(kThreads == 32 + kFetchQueryThreads + 32 * kConsumerWarps && kPrefillRows == kKeys &&
                 sizeof(PrefillItem) <= 64);
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// The addresses of the barriers: "full" and "empty" of keys and values, and of items, which are known before
-// their queries are there and "empty" together with them.
+// The addresses of the barriers: "full" and "empty" of queries, keys and values. An item is known before
+// there is room for its queries; its place is free when the queries of the item two before it have been let
+// go, as whoever reads it has read it by then.
 template <int D>
 struct Barriers {
   static constexpr int kStages = WgmmaShared<D>::kStages;
   uint32_t base;
   __device__ uint32_t at(int i) const { return base + static_cast<uint32_t>(i) * 8; }
-  __device__ uint32_t item_known(int i) const { return at(i); }
-  __device__ uint32_t query_full(int i) const { return at(2 + i); }
-  __device__ uint32_t query_empty(int i) const { return at(4 + i); }
-  __device__ uint32_t key_full(int i) const { return at(6 + i); }
-  __device__ uint32_t key_empty(int i) const { return at(6 + kStages + i); }
-  __device__ uint32_t value_full(int i) const { return at(6 + 2 * kStages + i); }
-  __device__ uint32_t value_empty(int i) const { return at(6 + 3 * kStages + i); }
+  __device__ uint32_t query_full(int i) const { return at(i); }
+  __device__ uint32_t query_empty(int i) const { return at(2 + i); }
+  __device__ uint32_t key_full(int i) const { return at(4 + i); }
+  __device__ uint32_t key_empty(int i) const { return at(4 + kStages + i); }
+  __device__ uint32_t value_full(int i) const { return at(4 + 2 * kStages + i); }
+  __device__ uint32_t value_empty(int i) const { return at(4 + 3 * kStages + i); }
+  __device__ uint32_t item_known(int i) const { return at(4 + 4 * kStages + i); }
 };
 
-// The item of a stage of the queries; a count of 0 says that there are no more.
+// Places of items in their ring; a count of 0 says that there are no more.
 template <int D>
-__device__ __forceinline__ PrefillItem& item_at(std::byte* shared, int stage) {
-  return *reinterpret_cast<PrefillItem*>(shared + WgmmaShared<D>::kItems + stage * 64);
+__device__ __forceinline__ PrefillItem& item_at(std::byte* shared, int place) {
+  return *reinterpret_cast<PrefillItem*>(shared + WgmmaShared<D>::kItems + place * 64);
 }
 
 template <int D>
@@ -61,7 +63,7 @@ __device__ __forceinline__ void fetch_keys_and_values(const AttentionParams& p, 
   const uint32_t piece_bytes = static_cast<uint32_t>(piece_tokens) * (2 * D);
   const uint32_t to = shared_address(shared) + static_cast<uint32_t>(lane) * piece_bytes;
   const int64_t to_values = static_cast<int64_t>(p.num_kv_heads) * p.block_size * (2 * D);
-  Ring<2> items;
+  Ring<Shared::kItemRing> items;
   Ring<Shared::kStages> ring;
   for (;; items.advance()) {
     wait_barrier(barriers.item_known(items.stage), items.parity);
@@ -104,24 +106,29 @@ __device__ __forceinline__ void fetch_queries(const AttentionParams& p, Divisor 
   const int chunk = thread % kChunks, first_row = thread / kChunks;
   const uint32_t to =
       shared_address(shared) + static_cast<uint32_t>(Shared::kQueries + chunk / 8 * Shared::kPanelBytes);
-  const bool asks = thread < 32;
   PrefillItems items(p);
-  PrefillItem next{};
-  if (asks) items.ask(p, next);
+  Ring<Shared::kItemRing> known;
+  const auto ask = [&](int place) {
+    if (thread >= 32) return;
+    PrefillItem next{};
+    items.ask(p, next);
+    if (thread == 0) {
+      item_at<D>(shared, place) = next;
+      arrive(barriers.item_known(place));
+    }
+  };
+  ask(0);
   for (Ring<2> ring;; ring.advance()) {
     wait_barrier(barriers.query_empty(ring.stage), ring.parity ^ 1);
-    if (thread == 0) {
-      item_at<D>(shared, ring.stage) = next;
-      arrive(barriers.item_known(ring.stage));
-    }
-    wait_barrier(barriers.item_known(ring.stage), ring.parity);
-    const PrefillItem item = item_at<D>(shared, ring.stage);
+    wait_barrier(barriers.item_known(known.stage), known.parity);
+    const PrefillItem item = item_at<D>(shared, known.stage);
     if (item.count > 0) {
-      const int first_token = by_heads.quotient(item.first), first_head = by_heads.rest(item.first);
-      const T* from = static_cast<const T*>(p.query) + (item.query_begin + first_token) * p.query_stride +
+      const T* from = static_cast<const T*>(p.query) +
+                      (item.query_begin + item.first_token) * p.query_stride +
                       item.kv_head * p.num_queries_per_kv * p.query_head_stride + chunk * 8;
       for (int row = first_row; row < kPrefillRows; row += kRowsAtOnce) {
-        const int token = by_heads.quotient(first_head + row), head = by_heads.rest(first_head + row);
+        const int token = by_heads.quotient(item.first_head + row),
+                  head = by_heads.rest(item.first_head + row);
         const bool valid = row < item.count;
         copy_async(to + static_cast<uint32_t>(ring.stage * Shared::kTileBytes + row * 128 +
                                               (((chunk % 8) ^ (row % 8)) * 16)),
@@ -133,10 +140,8 @@ __device__ __forceinline__ void fetch_queries(const AttentionParams& p, Divisor 
     }
     arrive(barriers.query_full(ring.stage));
     if (item.count == 0) return;
-    if (asks) {
-      next = {};
-      items.ask(p, next);
-    }
+    known.advance();
+    ask(known.stage);
   }
 }
 

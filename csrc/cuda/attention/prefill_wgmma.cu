@@ -27,10 +27,10 @@ struct Consumer {
   Divisor by_heads;
   std::byte* shared;
   Barriers<D> barriers;
-  int warpgroup, thread;        // 0 or 1; in it
-  int warp_row;                 // the warp's first query row, of 16
-  int first_token, first_head;  // of the item's first query row
+  int warpgroup, thread;  // 0 or 1; in it
+  int warp_row;           // the warp's first query row, of 16
   Ring<2> queries;
+  Ring<Shared::kItemRing> items;
   Ring<Shared::kStages> keys, values;
 
   int position[2];
@@ -143,8 +143,8 @@ struct Consumer {
       float total = quad_sum(sum[r]);
       weight[r] = 1.0F;
       if (p.sinks != nullptr) {
-        const int head =
-            item.kv_head * p.num_queries_per_kv + by_heads.rest(first_head + warp_row + lane / 4 + 8 * r);
+        const int head = item.kv_head * p.num_queries_per_kv +
+                         by_heads.rest(item.first_head + warp_row + lane / 4 + 8 * r);
         const float sink = p.sinks[head] * kLog2E, highest = max[r] * scale, top = fmaxf(sink, highest);
         weight[r] = fast_exp2(highest - top);
         total = total * weight[r] + fast_exp2(sink - top);
@@ -168,12 +168,12 @@ struct Consumer {
     }
     __syncwarp();
     constexpr int kChunks = D / 8;
-    T* const to = static_cast<T*>(p.out) + (item.query_begin + first_token) * p.out_stride +
+    T* const to = static_cast<T*>(p.out) + (item.query_begin + item.first_token) * p.out_stride +
                   item.kv_head * p.num_queries_per_kv * p.out_head_stride + lane % kChunks * 8;
 #pragma unroll 4
     for (int row = warp_row + lane / kChunks; row < warp_row + 16; row += 32 / kChunks) {
       if (row >= item.count) break;
-      const int token = by_heads.quotient(first_head + row), head = by_heads.rest(first_head + row);
+      const int token = by_heads.quotient(item.first_head + row), head = by_heads.rest(item.first_head + row);
       *reinterpret_cast<uint4*>(to + token * p.out_stride + head * p.out_head_stride) =
           *reinterpret_cast<const uint4*>(shared + stored(row, lane % kChunks));
     }
@@ -181,13 +181,11 @@ struct Consumer {
   }
 
   __device__ __forceinline__ void attend(const PrefillItem& item) {
-    first_token = by_heads.quotient(item.first);
-    first_head = by_heads.rest(item.first);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const int row = first_head + warp_row + thread % 32 / 4 + 8 * r;
+      const int row = item.first_head + warp_row + thread % 32 / 4 + 8 * r;
       position[r] =
-          item.seq_len - item.query_len + min(first_token + by_heads.quotient(row), item.query_len - 1);
+          item.seq_len - item.query_len + min(item.first_token + by_heads.quotient(row), item.query_len - 1);
       max[r] = kNegativeInfinity;
       sum[r] = 0.0F;
       slope[r] = 0.0F;
@@ -257,10 +255,11 @@ struct Consumer {
     if (warpgroup == 1) arrive_256(kTurn);  // warpgroup 0 is first
     while (true) {
       wait_barrier(barriers.query_full(queries.stage), queries.parity);
-      const PrefillItem item = item_at<D>(shared, queries.stage);
+      const PrefillItem item = item_at<D>(shared, items.stage);
       if (item.count == 0) return;
       attend(item);
       queries.advance();
+      items.advance();
     }
   }
 };
@@ -278,10 +277,10 @@ __global__ void __launch_bounds__(WgmmaShared<D>::kThreads, 1)
   const Barriers<D> barriers{shared_address(shared) + Shared::kBarriers};
   if (threadIdx.x == 0) {
     for (int i = 0; i < 2; ++i) {
-      init_barrier(barriers.item_known(i), 1);
       init_barrier(barriers.query_full(i), Shared::kFetchQueryThreads);
       init_barrier(barriers.query_empty(i), Shared::kConsumerWarps);
     }
+    for (int i = 0; i < Shared::kItemRing; ++i) init_barrier(barriers.item_known(i), 1);
     for (int i = 0; i < Shared::kStages; ++i) {
       init_barrier(barriers.key_full(i), 1);
       init_barrier(barriers.value_full(i), 1);

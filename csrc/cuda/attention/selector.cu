@@ -15,13 +15,13 @@ namespace {
 
 bool is_power_of_two(int x) { return x > 0 && (x & (x - 1)) == 0; }
 
-// The least shared memory a block of the decode kernel does with, and what one of the mma prefill needs, for
+// The shared memory of a block of the decode kernel, and of one of the mma prefill, for
 // head sizes that they take.
 struct SharedBytes {
   int decode, prefill;
 };
 template <int D>
-constexpr SharedBytes kSharedBytes = {DecodeShared<D, kFewDecodeStages<D>>::kBytes, PrefillShared<D>::kBytes};
+constexpr SharedBytes kSharedBytes = {DecodeShared<D>::kBytes, PrefillShared<D>::kBytes};
 
 SharedBytes shared_bytes(int head_size) {
   return with_head_size(head_size, [&]<int D>() { return kSharedBytes<D>; });
