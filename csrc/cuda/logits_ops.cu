@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "common/launch.h"
-#include "common/ranking.cuh"
+#include "common/row_select.cuh"
 #include "common/types.cuh"
 #include "ops.h"
 
@@ -198,7 +198,8 @@ __global__ void __launch_bounds__(kRowThreads) top_logprobs_kernel(TopLogprobsAr
   Ranked bound = 0;
   if (last < 0)
     bound = select_bound(
-        row, vocab, bound, static_cast<Ranked>(num_top), [](float) { return Ranked{1}; }, memory.select);
+        RowTeam(0, 1, vocab), row, bound, static_cast<Ranked>(num_top), [](float) { return Ranked{1}; },
+        memory.select);
   for_each_logit(row, 0, vocab, [&](int i, float x) {
     const Ranked token = ranked(x, static_cast<uint32_t>(i));
     if (last >= 0 ? bin(x) > last : token < bound) return;

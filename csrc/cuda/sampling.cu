@@ -7,7 +7,8 @@
 //   histogram_kernel  counts tokens by their distance below the maximum, and sums the probabilities
 //   collect_kernel    decides by the counts how far down the filters can reach, and lists the tokens above
 //   resolve_kernel    sorts the list, cuts it at min-p, top-k and top-p, and draws from what is left
-// Where the list would be too long (flat or tied logits) resolve_kernel selects in the row itself.
+// Where the list would be too long (flat or tied logits) resolve_kernel selects in the row itself: of few
+// rows each has a cluster of blocks for that.
 //
 // Probabilities are summed in fixed point and ties go by id, so a row's token does not depend on how the row
 // was divided, nor on the rows around it. All of it is draw_math.h's arithmetic: the CPU draws the same
@@ -15,7 +16,7 @@
 #include <algorithm>
 
 #include "common/launch.h"
-#include "common/ranking.cuh"
+#include "common/row_select.cuh"
 #include "common/types.cuh"
 #include "ops.h"
 #include "quire/kernels/draw_math.h"
@@ -39,7 +40,7 @@ struct RowScratch {
   uint32_t bins[kBins];
   Ranked total;    // of all weights
   uint32_t count;  // in `list`
-  uint32_t unused;
+  int32_t last;    // bin of the list; -1: it would be too long
   Ranked list[kListSize];
 };
 
@@ -263,7 +264,10 @@ __global__ void __launch_bounds__(kThreads) collect_kernel(Args a) {
   load_bins(bins, a.scratch[r]);
   if (threadIdx.x < 32) {
     const int last = bin_of_list(a, r, bins);
-    if (threadIdx.x == 0) shared_last = last;
+    if (threadIdx.x == 0) {
+      shared_last = last;
+      if (blockIdx.x == 0) a.scratch[r].last = last;
+    }
   }
   const float highest = highest_logit(row, a.chunks, &shared_highest);  // also waits for shared_last
   const int last = shared_last;
@@ -279,13 +283,12 @@ __global__ void __launch_bounds__(kThreads) collect_kernel(Args a) {
 
 struct ResolveMemory {
   union {
-    uint32_t bins[kBins];
     Ranked list[kListSize];
     SelectMemory select;
   };
   Ranked reduce[32];
+  Ranked exchange;
   float highest;
-  int last;
 };
 
 // The sum of a value over the threads before this one, and over all.
@@ -345,57 +348,99 @@ __device__ Ranked draw_from_list(const Args& a, int r, const Row& row, float hig
   return block_reduce<true>(best, memory.reduce);
 }
 
-// Draws from the row itself rather than from a list.
-__device__ Ranked draw_from_row(const Args& a, int r, const Row& row, float highest, ResolveMemory& memory) {
-  const float top_p = a.rows.top_p[r], min_p = a.rows.min_p[r];
-  const auto mass = [&](float x) { return mass_of(distance_of(highest, x, row.scale), min_p); };
-  Ranked bound = 0;
-  if (Row::has_top_k(a, r))
-    bound = select_bound(
-        row.logits, a.vocab, bound, static_cast<Ranked>(a.rows.top_k[r]), [](float) { return Ranked{1}; },
-        memory.select);
-  if (top_p < 1.0F) {
-    Ranked total = 0;
-    for_each_logit(row.logits, 0, a.vocab, [&](int i, float x) {
-      if (ranked(x, static_cast<uint32_t>(i)) >= bound) total += mass(x);
-    });
-    total = block_reduce<false>(total, memory.reduce);
-    const auto target = static_cast<Ranked>(ceil(static_cast<double>(top_p) * static_cast<double>(total)));
-    bound = select_bound(row.logits, a.vocab, bound, max(target, Ranked{1}), mass, memory.select);
+// ---- rows too flat for a list -----------------------------------------------------------------------
+
+// A row that a team goes through, with what its filters compare with.
+struct FlatRow {
+  const Row& row;
+  const RowTeam& team;
+  float highest, min_p;
+  ResolveMemory& memory;
+
+  __device__ __forceinline__ Ranked mass(float x) const {
+    return mass_of(distance_of(highest, x, row.scale), min_p);
   }
-  Ranked best = 0;
-  for_each_logit(row.logits, 0, a.vocab, [&](int i, float x) {
-    const auto id = static_cast<uint32_t>(i);
-    const float distance = distance_of(highest, x, row.scale);
-    if (!(distance < INFINITY) || weight_of(distance) < min_p || ranked(x, id) < bound) return;
-    const float noise = draw_math::gumbel_of(row.seed, row.position, id);
-    best = max(best, ranked(draw_math::score_below(noise, distance), id));
-  });
-  return block_reduce<true>(best, memory.reduce);
+
+  // The token drawn from those of at least `bound`; 0 if there are none.
+  __device__ Ranked draw(Ranked bound) const {
+    Ranked best = 0;
+    for_each_four(row.logits, team.begin, team.end, [&](int first, float4 v) {
+      const draw_math::Words words =
+          draw_math::words_of_group(row.seed, row.position, static_cast<uint32_t>(first) / 4);
+      const float logits[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const auto id = static_cast<uint32_t>(first + j);
+        const float x = logits[j], distance = distance_of(highest, x, row.scale);
+        if (first + j >= team.end || !(distance < INFINITY) || weight_of(distance) < min_p ||
+            ranked(x, id) < bound)
+          continue;
+        best = max(best, ranked(draw_math::score_below(draw_math::gumbel(words.at[j]), distance), id));
+      }
+    });
+    return team.reduce<true>(best, memory.reduce, memory.exchange);
+  }
+
+  // Of the tokens of at least `bound`.
+  __device__ Ranked mass_from(Ranked bound) const {
+    Ranked sum = 0;
+    for_each_logit(row.logits, team.begin, team.end, [&](int i, float x) {
+      if (ranked(x, static_cast<uint32_t>(i)) >= bound) sum += mass(x);
+    });
+    return team.reduce<false>(sum, memory.reduce, memory.exchange);
+  }
+};
+
+// Draws from the row itself rather than from a list.
+//
+// The best score of all tokens is the best of those that top-p leaves, if it is one of these: the tokens above
+// it then weigh too little. If it is none, those that are left are all above it, and the next draw is from
+// what is. That takes 1 / top_p draws or fewer, nearly always; a row that has had kDraws is cut.
+__device__ Ranked draw_from_row(const Args& a, int r, const Row& row, const RowTeam& team, float highest,
+                                ResolveMemory& memory) {
+  constexpr int kDraws = 4;
+  const float top_p = a.rows.top_p[r];
+  const FlatRow flat{row, team, highest, a.rows.min_p[r], memory};
+  const bool has_top_k = Row::has_top_k(a, r);
+  Ranked bound = 0;
+  if (has_top_k)
+    bound = select_bound(
+        team, row.logits, bound, static_cast<Ranked>(a.rows.top_k[r]), [](float) { return Ranked{1}; },
+        memory.select);
+  if (top_p >= 1.0F) return flat.draw(bound);
+  const Ranked total = has_top_k ? flat.mass_from(bound) : __ldcg(&a.scratch[r].total);
+  const auto target =
+      max(static_cast<Ranked>(ceil(static_cast<double>(top_p) * static_cast<double>(total))), Ranked{1});
+  for (int i = 0; i < kDraws; ++i) {
+    const Ranked drawn = flat.draw(bound);
+    if (drawn == 0) return drawn;
+    const uint32_t id = id_of(drawn);
+    const Ranked above = ranked(__ldg(row.logits + id), id) + 1;
+    if (flat.mass_from(above) < target) return drawn;
+    bound = above;
+  }
+  return flat.draw(select_bound(
+      team, row.logits, bound, target, [&](float x) { return flat.mass(x); }, memory.select));
 }
 
-// One block per row.
-__global__ void __launch_bounds__(kResolveThreads) resolve_kernel(Args a) {
+// A team of blocks per row, of which the first does whatever one can.
+__global__ void __launch_bounds__(kResolveThreads) resolve_kernel(Args a, int team_size) {
   __shared__ ResolveMemory memory;
-  const int r = static_cast<int>(blockIdx.x);
+  const int r = static_cast<int>(blockIdx.x) / team_size;
+  const RowTeam team(static_cast<int>(blockIdx.x) % team_size, team_size, a.vocab);
   const Row row(a, r, false);
-  if (row.mode != Mode::kFilter && threadIdx.x >= 32) return;
   if (row.mode == Mode::kFilter) {
-    load_bins(memory.bins, a.scratch[r]);
-    if (threadIdx.x < 32) {
-      const int last = bin_of_list(a, r, memory.bins);
-      if (threadIdx.x == 0) memory.last = last;
-    }
     const float highest = highest_logit(row, a.chunks, &memory.highest);
-    const int last = memory.last;
     if (isfinite(highest)) {
-      const Ranked best =
-          last >= 0 ? draw_from_list(a, r, row, highest, memory) : draw_from_row(a, r, row, highest, memory);
-      if (threadIdx.x == 0) store_token(a, r, best);
+      const bool from_list = __ldcg(&a.scratch[r].last) >= 0;
+      if (from_list && team.rank != 0) return;
+      const Ranked best = from_list ? draw_from_list(a, r, row, highest, memory)
+                                    : draw_from_row(a, r, row, team, highest, memory);
+      if (threadIdx.x == 0 && team.rank == 0) store_token(a, r, best);
       return;
     }
-    if (threadIdx.x >= 32) return;
   }
+  if (team.rank != 0 || threadIdx.x >= 32) return;
   const Ranked best = best_of_chunks(row, a.chunks);
   if (threadIdx.x == 0) store_token(a, r, best);
 }
@@ -405,6 +450,27 @@ __global__ void __launch_bounds__(kResolveThreads) resolve_kernel(Args a) {
 size_t sampling_workspace_bytes(int64_t rows, int64_t) {
   return static_cast<size_t>(rows) * sizeof(RowScratch);
 }
+
+namespace {
+
+// Of many rows a block each keeps the device busy.
+constexpr int kMostRowsOfTeams = 32;
+
+void launch_resolve(const LaunchContext& ctx, const Args& a, int rows) {
+  const int team = has_clusters() && rows <= kMostRowsOfTeams ? kMaxTeam : 1;
+  cudaLaunchAttribute in_clusters = {};
+  in_clusters.id = cudaLaunchAttributeClusterDimension;
+  in_clusters.val.clusterDim = {static_cast<unsigned>(team), 1, 1};
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(static_cast<unsigned>(rows * team));
+  config.blockDim = dim3(kResolveThreads);
+  config.stream = stream_of(ctx);
+  config.attrs = &in_clusters;
+  config.numAttrs = team > 1 ? 1 : 0;
+  cudaLaunchKernelEx(&config, resolve_kernel, a, team);
+}
+
+}  // namespace
 
 void sample(const LaunchContext& ctx, const SamplingArgs& args) {
   const int rows = static_cast<int>(args.logits.shape[0]), vocab = static_cast<int>(args.logits.shape[1]);
@@ -430,7 +496,7 @@ void sample(const LaunchContext& ctx, const SamplingArgs& args) {
   if (a.filters) {
     histogram_kernel<<<grid, kThreads, 0, stream>>>(a);
     collect_kernel<<<grid, kThreads, 0, stream>>>(a);
-    resolve_kernel<<<static_cast<unsigned>(rows), kResolveThreads, 0, stream>>>(a);
+    launch_resolve(ctx, a, rows);
   }
   check_launch(ctx, "sample", args.logits);
 }

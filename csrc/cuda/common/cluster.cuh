@@ -32,6 +32,11 @@ __device__ __forceinline__ float2 load2(uint32_t address) {
   asm volatile("ld.shared::cluster.v2.f32 {%0, %1}, [%2];\n" : "=f"(x.x), "=f"(x.y) : "r"(address));
   return x;
 }
+__device__ __forceinline__ unsigned long long load_u64(uint32_t address) {
+  unsigned long long x;
+  asm volatile("ld.shared::cluster.u64 %0, [%1];\n" : "=l"(x) : "r"(address));
+  return x;
+}
 __device__ __forceinline__ float load(uint32_t address) {
   float x;
   asm volatile("ld.shared::cluster.f32 %0, [%1];\n" : "=f"(x) : "r"(address));
