@@ -453,11 +453,9 @@ size_t sampling_workspace_bytes(int64_t rows, int64_t) {
 
 namespace {
 
-// Of many rows a block each keeps the device busy.
-constexpr int kMostRowsOfTeams = 32;
-
 void launch_resolve(const LaunchContext& ctx, const Args& a, int rows) {
-  const int team = has_clusters() && rows <= kMostRowsOfTeams ? kMaxTeam : 1;
+  int team = has_clusters() ? kMaxTeam : 1;
+  while (team > 1 && rows * team > 2 * device_limits().num_sms) team /= 2;  // of which two are there at once
   cudaLaunchAttribute in_clusters = {};
   in_clusters.id = cudaLaunchAttributeClusterDimension;
   in_clusters.val.clusterDim = {static_cast<unsigned>(team), 1, 1};
