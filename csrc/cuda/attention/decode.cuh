@@ -133,15 +133,14 @@ __global__ void __launch_bounds__(DecodeShared<D>::kThreads, DecodeShared<D>::kB
   int stage = 0;
 
   for (bool fresh = true; work.remaining > 0;) {
-    pipeline.issue(stage == 0 ? kStages - 1 : stage - 1);
     if (fresh) {
       state.load_queries(p, segment, shared_query, lane, warp);
       state.clear(p, segment, lane);
       fresh = false;
     }
-    wait_copies<kStages - 1>();
+    wait_copies<kStages - 2>();
     __syncwarp();
-
+    pipeline.issue(stage == 0 ? kStages - 1 : stage - 1);
     if (work.group_counts(warp)) {
       state.add_group(p, work, shared_query, pipeline.stage_address(stage), scale, lane, warp);
     }
