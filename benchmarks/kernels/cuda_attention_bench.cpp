@@ -1,13 +1,16 @@
-// Paged attention alone on a CUDA device: each row of H200.md's two tables, beside FA3's figure and the
-// target.
+// Paged attention alone on a CUDA device, bf16, pages of 16.
 //
-//   quire_cuda_attention_bench [decode | prefill]      32 query heads, 8 KV heads, head size 128, bf16, pages
-//   of 16
+//   quire_cuda_attention_bench [decode | prefill | heads]
+//
+// decode, prefill: 32 query heads, 8 KV heads, head size 128, beside FA3's figure and the target. heads:
+// other head sizes and numbers of KV heads beside their floors, which are what an H200 reads, 4.38 TB/s, and
+// what its large products reach, 669 TFLOP/s.
 //
 // A row is a graph of launches, timed with events; the median of its replays counts. Pages lie in no order.
 // Where one batch's keys and values would stay in L2, the launches take turns at several. The plan, one small
 // kernel a step, is timed apart.
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <numeric>
@@ -21,9 +24,13 @@
 namespace quire {
 namespace {
 
-constexpr int kHeads = 32, kKVHeads = 8, kHeadSize = 128, kBlockSize = 16;
+constexpr int kBlockSize = 16;
 constexpr DType kDType = DType::kBFloat16;
-constexpr size_t kTokenBytes = 2UL * kKVHeads * kHeadSize * 2;  // keys and values
+
+struct Heads {
+  int queries = 32, kv = 8, size = 128;
+  size_t token_bytes() const { return 4 * static_cast<size_t>(kv) * static_cast<size_t>(size); }
+};
 constexpr size_t kMoreThanL2 = 512UL << 20;
 
 const DeviceRuntime* runtime;
@@ -97,24 +104,25 @@ struct Result {
 };
 
 // `batch` rows of `context` tokens, of which the last `query` are this step's.
-Result measure(int batch, int context, int query) {
+Result measure(const Heads& heads, int batch, int context, int query) {
   const int pages_per_row = (context + kBlockSize - 1) / kBlockSize;
-  const size_t batch_bytes = static_cast<size_t>(batch) * static_cast<size_t>(context) * kTokenBytes;
+  const size_t batch_bytes = static_cast<size_t>(batch) * static_cast<size_t>(context) * heads.token_bytes();
   const int sets = static_cast<int>(std::max<size_t>(1, std::min<size_t>(64, kMoreThanL2 / batch_bytes)));
   const int num_pages = sets * batch * pages_per_row;
-  const size_t page_bytes = kernels->kv_page_bytes(kBlockSize, kKVHeads, kHeadSize, kDType);
+  const size_t page_bytes = kernels->kv_page_bytes(kBlockSize, heads.kv, heads.size, kDType);
   const int64_t num_tokens = static_cast<int64_t>(batch) * query;
 
   const DeviceMemory pages(static_cast<size_t>(num_pages) * page_bytes);
-  const size_t query_bytes = static_cast<size_t>(num_tokens) * (kHeads + 2 * kKVHeads) * kHeadSize * 2;
-  const DeviceMemory qkv(query_bytes), out(static_cast<size_t>(num_tokens) * kHeads * kHeadSize * 2);
+  const int64_t columns = heads.queries * heads.size, all_columns = columns + 2 * heads.kv * heads.size;
+  const auto query_bytes = static_cast<size_t>(num_tokens * all_columns * 2);
+  const DeviceMemory qkv(query_bytes), out(static_cast<size_t>(num_tokens * columns * 2));
   const DeviceMemory table(static_cast<size_t>(num_pages) * sizeof(int32_t));
   const DeviceMemory starts(static_cast<size_t>(batch + 1) * 4), lengths(static_cast<size_t>(batch) * 4),
       states(static_cast<size_t>(batch) * 4);
   const auto tokens32 = static_cast<int32_t>(num_tokens);
   const DeviceMemory plan(kernels->attention_plan_bytes(batch, tokens32));
   const size_t workspace_bytes =
-      kernels->attention_workspace_bytes(tokens32, context, kHeads, kKVHeads, kHeadSize);
+      kernels->attention_workspace_bytes(tokens32, context, heads.queries, heads.kv, heads.size);
   const DeviceMemory workspace(workspace_bytes);
   const LaunchContext ctx = {.stream = stream,
                              .error = &launch_error,
@@ -136,17 +144,16 @@ Result measure(int batch, int context, int query) {
       ctx, TensorView(pages.data(), kDType, static_cast<int64_t>(num_pages * (page_bytes / 2))), 1.7F, 1);
   kernels->fill_random(ctx, TensorView(qkv.data(), kDType, static_cast<int64_t>(query_bytes / 2)), 1.7F, 2);
 
-  const TensorView out_view(out.data(), kDType, num_tokens, kHeads, kHeadSize);
-  const TensorView query_view =
-      TensorView(qkv.data(), kDType, num_tokens, (kHeads + 2 * kKVHeads) * kHeadSize)
-          .columns(0, kHeads * kHeadSize)
-          .heads(kHeads, kHeadSize);
+  const TensorView out_view(out.data(), kDType, num_tokens, heads.queries, heads.size);
+  const TensorView query_view = TensorView(qkv.data(), kDType, num_tokens, all_columns)
+                                    .columns(0, columns)
+                                    .heads(heads.queries, heads.size);
   const KVCacheView kv_cache = {.data = pages.data(),
                                 .page_stride_bytes = static_cast<int64_t>(page_bytes),
                                 .num_blocks = num_pages,
                                 .block_size = kBlockSize,
-                                .num_kv_heads = kKVHeads,
-                                .head_size = kHeadSize,
+                                .num_kv_heads = heads.kv,
+                                .head_size = heads.size,
                                 .dtype = kDType};
   AttentionMetadata metadata;
   metadata.state_indices = TensorView(states.data(), DType::kInt32, batch);
@@ -157,11 +164,11 @@ Result measure(int batch, int context, int query) {
   metadata.max_seq_len = context;
   metadata.plan = plan.data();
   AttentionLayer layer = {.dtype = kDType,
-                          .num_heads = kHeads,
-                          .num_kv_heads = kKVHeads,
-                          .head_size = kHeadSize,
+                          .num_heads = heads.queries,
+                          .num_kv_heads = heads.kv,
+                          .head_size = heads.size,
                           .block_size = kBlockSize,
-                          .scale = 0.088388F};
+                          .scale = 1.0F / std::sqrt(static_cast<float>(heads.size))};
   if (const char* reason = kernels->select_attention(layer)) {
     std::fprintf(stderr, "%s\n", reason);
     std::exit(1);
@@ -190,12 +197,18 @@ void decode() {
   std::printf("%-14s %9s %7s %8s %8s %9s %9s %8s\n", "decode", "us", "TB/s", "FA3 us", "target", "x of FA3",
               "x target", "plan us");
   for (const Row& row : kRows) {
-    const Result r = measure(row.batch, row.context, 1);
-    const double bytes = static_cast<double>(row.batch) * row.context * static_cast<double>(kTokenBytes);
+    const Result r = measure({}, row.batch, row.context, 1);
+    const double bytes =
+        static_cast<double>(row.batch) * row.context * static_cast<double>(Heads{}.token_bytes());
     std::printf("%4d x %-7d %9.2f %7.2f %8.1f %8.1f %9.3f %9.3f %8.2f\n", row.batch, row.context,
                 r.attention_us, bytes / r.attention_us * 1e-6, row.fa3_us, row.target_us,
                 r.attention_us / row.fa3_us, r.attention_us / row.target_us, r.plan_us);
   }
+}
+
+// Two products of which causality leaves half.
+double prompt_flops(const Heads& heads, int length) {
+  return 2.0 * length * length * heads.queries * heads.size;
 }
 
 void prefill() {
@@ -208,13 +221,33 @@ void prefill() {
   std::printf("%-14s %9s %7s %8s %8s %9s %9s %8s\n", "prefill", "us", "TFLOP/s", "FA3", "target", "of FA3",
               "of target", "plan us");
   for (const Row& row : kRows) {
-    const Result r = measure(row.batch, row.length, row.length);
-    // Two products of which causality leaves half.
-    const double flops = 2.0 * row.batch * row.length * row.length * kHeads * kHeadSize;
-    const double tflops = flops / r.attention_us * 1e-6;
+    const Result r = measure({}, row.batch, row.length, row.length);
+    const double tflops = row.batch * prompt_flops({}, row.length) / r.attention_us * 1e-6;
     std::printf("%4d x %-7d %9.1f %7.0f %8.0f %8.0f %9.3f %9.3f %8.2f\n", row.batch, row.length,
                 r.attention_us, tflops, row.fa3_tflops, row.target_tflops, tflops / row.fa3_tflops,
                 tflops / row.target_tflops, r.plan_us);
+  }
+}
+
+// Decode reads 1 GiB of keys and values, a prompt has 8,192 tokens.
+void head_sizes() {
+  constexpr double kBytesPerUs = 4.38e6, kFlopsPerUs = 669e6;
+  constexpr int kBatch = 64, kLength = 8192;
+  std::printf("%-10s %5s %9s %7s %9s %12s %8s %9s\n", "heads", "size", "decode us", "TB/s", "of floor",
+              "prompt us", "TFLOP/s", "of floor");
+  for (const int size : {64, 80, 96, 128, 256}) {
+    for (const int kv : {32, 16, 8, 4, 2}) {
+      const Heads heads{.kv = kv, .size = size};
+      const int context =
+          static_cast<int>((1UL << 30) / kBatch / heads.token_bytes()) / kBlockSize * kBlockSize;
+      const double bytes = static_cast<double>(kBatch * static_cast<size_t>(context) * heads.token_bytes());
+      const double flops = prompt_flops(heads, kLength);
+      const double decode_us = measure(heads, kBatch, context, 1).attention_us;
+      const double prompt_us = measure(heads, 1, kLength, kLength).attention_us;
+      std::printf("%4d, %-4d %5d %9.2f %7.2f %9.2f %12.1f %8.0f %9.2f\n", heads.queries, kv, size, decode_us,
+                  bytes / decode_us * 1e-6, decode_us / (bytes / kBytesPerUs), prompt_us,
+                  flops / prompt_us * 1e-6, prompt_us / (flops / kFlopsPerUs));
+    }
   }
 }
 
@@ -232,8 +265,9 @@ int main(int argc, char** argv) {
   check(runtime->select(0), "select");
   check(runtime->create_stream(&stream), "create_stream");
   const std::string_view what = argc > 1 ? argv[1] : "";
-  if (what != "prefill") decode();
-  if (what != "decode") prefill();
+  if (what.empty() || what == "decode") decode();
+  if (what.empty() || what == "prefill") prefill();
+  if (what.empty() || what == "heads") head_sizes();
   check(runtime->synchronize(), "synchronize");
   check_launches();
   return 0;

@@ -7,11 +7,14 @@
 
 namespace quire::cuda {
 
-// Stages of a warp's pipeline, of which one is multiplied: to a multiprocessor 64 KB are on their way, or as much
-// as half again. With more some multiprocessors have much more of the bandwidth than others, and the last ones
-// are late. Clusters have as many stages as there is room for: what they wait for is the first bytes.
+// Stages of a warp's pipeline, of which one is multiplied: to a multiprocessor 64 KB are on their way, or as
+// much as half again. With more some multiprocessors have much more of the bandwidth than others, and the
+// last ones are late. Clusters have as many stages as there is room for: what they wait for is the first
+// bytes.
 template <int D>
-constexpr int kDecodeStages = D <= 64 ? 4 : D <= 96 ? 3 : 2;
+constexpr int kDecodeStages = D <= 64   ? 4
+                              : D <= 96 ? 3
+                                        : 2;
 template <int D>
 constexpr int kClusterStages = D <= 64    ? 6
                                : D <= 80  ? 4

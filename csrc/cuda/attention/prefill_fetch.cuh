@@ -10,21 +10,22 @@ namespace quire::cuda::wgmma_prefill {
 template <int D>
 struct WgmmaShared {
   static constexpr int kThreads = 384, kFetchQueryThreads = 96, kConsumerWarps = 8;
-  static constexpr int kKeys = 128;                // of a tile
-  static constexpr int kPanels = D / 64;           // of 64 columns
-  static constexpr int kPanelBytes = kKeys * 128;  // queries lie as panels
-  static constexpr int kAtomBytes = 1024;          // keys and values as their pages do: atoms, along D first
-  static constexpr int kTileBytes = kPanels * kPanelBytes;
+  static constexpr int kKeys = D <= 128 ? 128 : 64;       // of a tile
+  static constexpr int kPanels = D / 64;                  // of 64 columns
+  static constexpr int kPanelBytes = kPrefillRows * 128;  // queries lie as panels
+  static constexpr int kAtomBytes = 1024;  // keys and values as their pages do: atoms, along D first
+  static constexpr int kQueryBytes = kPanels * kPanelBytes, kTileBytes = kKeys * D * 2;
   static constexpr int kStages = D == 64 ? 4 : 2;
-  static constexpr int kQueries = 0;  // two items'
-  static constexpr int kKeyTiles = kQueries + 2 * kTileBytes;
+  static constexpr int kQueryStages = D <= 128 ? 2 : 1;  // of an item each
+  static constexpr int kQueries = 0;
+  static constexpr int kKeyTiles = kQueries + kQueryStages * kQueryBytes;
   static constexpr int kValueTiles = kKeyTiles + kStages * kTileBytes;
   static constexpr int kItems = kValueTiles + kStages * kTileBytes;
-  static constexpr int kItemRing = 3;  // the one that is next, and two whose queries are there
+  static constexpr int kItemRing = 3;  // the one that is next, and those whose queries are there
   static constexpr int kBarriers = kItems + kItemRing * 64;
   static constexpr int kAlignment = 1024;  // of swizzle atoms; not more is promised than 16
   static constexpr int kBytes = kBarriers + (4 + kItemRing + 4 * kStages) * 8 + kAlignment;
-  static_assert(kThreads == 32 + kFetchQueryThreads + 32 * kConsumerWarps && kPrefillRows == kKeys &&
+  static_assert(kThreads == 32 + kFetchQueryThreads + 32 * kConsumerWarps && kQueryStages < kItemRing &&
                 sizeof(PrefillItem) <= 64);
 };
 
@@ -118,7 +119,7 @@ __device__ __forceinline__ void fetch_queries(const AttentionParams& p, Divisor 
     }
   };
   ask(0);
-  for (Ring<2> ring;; ring.advance()) {
+  for (Ring<Shared::kQueryStages> ring;; ring.advance()) {
     wait_barrier(barriers.query_empty(ring.stage), ring.parity ^ 1);
     wait_barrier(barriers.item_known(known.stage), known.parity);
     const PrefillItem item = item_at<D>(shared, known.stage);
@@ -130,7 +131,7 @@ __device__ __forceinline__ void fetch_queries(const AttentionParams& p, Divisor 
         const int token = by_heads.quotient(item.first_head + row),
                   head = by_heads.rest(item.first_head + row);
         const bool valid = row < item.count;
-        copy_async(to + static_cast<uint32_t>(ring.stage * Shared::kTileBytes + row * 128 +
+        copy_async(to + static_cast<uint32_t>(ring.stage * Shared::kQueryBytes + row * 128 +
                                               (((chunk % 8) ^ (row % 8)) * 16)),
                    valid ? from + token * p.query_stride + head * p.query_head_stride : from, valid);
       }

@@ -29,15 +29,17 @@ struct Consumer {
   Barriers<D> barriers;
   int warpgroup, thread;  // 0 or 1; in it
   int warp_row;           // the warp's first query row, of 16
-  Ring<2> queries;
+  Ring<Shared::kQueryStages> queries;
   Ring<Shared::kItemRing> items;
   Ring<Shared::kStages> keys, values;
 
   int position[2];
   float slope[2], max[2], sum[2];
-  float scale;  // of scores, to units of log2
-  float scores[64], out[D / 2];
-  uint32_t weights[8][4];
+  float scale;                                         // of scores, to units of log2
+  static constexpr int kScores = Shared::kKeys / 2;    // of a thread
+  static constexpr int kColumns = D <= 128 ? D : 128;  // that one instruction computes
+  float scores[kScores], out[D / kColumns][kColumns / 2];
+  uint32_t weights[Shared::kKeys / 16][4];
 
   __device__ __forceinline__ uint32_t address(int offset) const {
     return shared_address(shared) + static_cast<uint32_t>(offset);
@@ -48,10 +50,15 @@ struct Consumer {
     if (thread % 32 == 0) arrive(empty);
   }
 
+  __device__ __forceinline__ void hold_out() {
+#pragma unroll
+    for (auto& columns : out) hold(columns);
+  }
+
   // Enqueues scores = Q K^T.
   __device__ __forceinline__ void multiply_keys() {
     const uint64_t a = matrix_descriptor(
-        address(Shared::kQueries + queries.stage * Shared::kTileBytes + warpgroup * 64 * 128), 16, 1024);
+        address(Shared::kQueries + queries.stage * Shared::kQueryBytes + warpgroup * 64 * 128), 16, 1024);
     const uint64_t b = matrix_descriptor(address(Shared::kKeyTiles + keys.stage * Shared::kTileBytes), 16,
                                          Shared::kPanels * Shared::kAtomBytes);
 #pragma unroll
@@ -68,8 +75,11 @@ struct Consumer {
                                          Shared::kAtomBytes, Shared::kPanels * Shared::kAtomBytes);
 #pragma unroll
     for (int k = 0; k < Shared::kKeys / 16; ++k)
-      wgmma_values<T>(out, weights[k],
-                      advanced(b, static_cast<uint32_t>(k * 2 * Shared::kPanels * Shared::kAtomBytes)));
+#pragma unroll
+      for (int c = 0; c < D / kColumns; ++c)
+        wgmma_values<T>(out[c], weights[k],
+                        advanced(b, static_cast<uint32_t>((k * 2 * Shared::kPanels + c * kColumns / 64) *
+                                                          Shared::kAtomBytes)));
     wgmma_commit();
   }
 
@@ -78,7 +88,7 @@ struct Consumer {
     const int first_key = tile * Shared::kKeys + 2 * (thread % 4), last_key = (tile + 1) * Shared::kKeys - 1;
     if constexpr (kOptions) {
 #pragma unroll
-      for (int i = 0; i < 64; ++i) {
+      for (int i = 0; i < kScores; ++i) {
         const int key = first_key + i / 4 * 8 + i % 2, r = i / 2 % 2;
         scores[i] = scaled_score<true>(scores[i], p.scale, p.soft_cap, slope[r], key - position[r]);
       }
@@ -86,7 +96,7 @@ struct Consumer {
     if (last_key > item.first_position ||
         (p.sliding_window > 0 && tile * Shared::kKeys <= item.last_position - p.sliding_window)) {
 #pragma unroll
-      for (int i = 0; i < 64; ++i) {
+      for (int i = 0; i < kScores; ++i) {
         const int key = first_key + i / 4 * 8 + i % 2, at = position[i / 2 % 2];
         if (key > at || (p.sliding_window > 0 && key <= at - p.sliding_window)) scores[i] = kNegativeInfinity;
       }
@@ -95,14 +105,14 @@ struct Consumer {
     for (int r = 0; r < 2; ++r) {
       float top = max[r];
 #pragma unroll
-      for (int i = 2 * r; i < 64; i += 4) top = fmaxf(top, fmaxf(scores[i], scores[i + 1]));
+      for (int i = 2 * r; i < kScores; i += 4) top = fmaxf(top, fmaxf(scores[i], scores[i + 1]));
       top = quad_max(top);
       const float base = top == kNegativeInfinity ? 0.0F : top * scale;  // no key yet
       rescale[r] = fast_exp2(max[r] * scale - base);
       max[r] = top;
       float part = 0.0F;
 #pragma unroll
-      for (int i = 2 * r; i < 64; i += 4) {
+      for (int i = 2 * r; i < kScores; i += 4) {
         scores[i] = fast_exp2(scores[i] * scale - base);
         scores[i + 1] = fast_exp2(scores[i + 1] * scale - base);
         part += scores[i] + scores[i + 1];
@@ -151,7 +161,7 @@ struct Consumer {
       }
       weight[r] /= total;
     }
-    const int tile = Shared::kQueries + queries.stage * Shared::kTileBytes;
+    const int tile = Shared::kQueries + queries.stage * Shared::kQueryBytes;
     const auto stored = [&](int row, int chunk) {
       return tile + chunk / 8 * Shared::kPanelBytes + row * 128 + ((chunk % 8) ^ (row % 8)) * 16;
     };
@@ -161,8 +171,9 @@ struct Consumer {
       uint32_t matrices[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const int at = 4 * (n + i / 2) + 2 * (i % 2);
-        matrices[i] = pack<T>(out[at] * weight[i % 2], out[at + 1] * weight[i % 2]);
+        const int at = 4 * (n + i / 2) % (kColumns / 2) + 2 * (i % 2);
+        const float* two = out[8 * n / kColumns] + at;
+        matrices[i] = pack<T>(two[0] * weight[i % 2], two[1] * weight[i % 2]);
       }
       store_matrices(address(stored(warp_row + lane % 16, n + lane / 16)), matrices);
     }
@@ -193,7 +204,9 @@ struct Consumer {
         slope[r] = p.alibi_slopes[item.kv_head * p.num_queries_per_kv + by_heads.rest(row)];
     }
 #pragma unroll
-    for (float& x : out) x = 0.0F;
+    for (auto& columns : out)
+#pragma unroll
+      for (float& x : columns) x = 0.0F;
 
     const int first_tile = item.tiles_begin(Shared::kKeys);
     int tile = item.tiles_end(Shared::kKeys) - 1;
@@ -217,7 +230,7 @@ struct Consumer {
       wait_barrier(barriers.key_full(keys.stage), keys.parity);
       sync_256(kTurn + warpgroup);
       hold(scores);
-      hold(out);
+      hold_out();
       wgmma_fence();
       multiply_keys();
       wait_barrier(barriers.value_full(values.stage), values.parity);
@@ -230,21 +243,23 @@ struct Consumer {
       keys.advance();
       softmax(item, tile, rescale);
       wgmma_wait<0>();
-      hold(out);
+      hold_out();
       release(barriers.value_empty(values.stage));
       values.advance();
 #pragma unroll
-      for (int i = 0; i < D / 2; ++i) out[i] *= rescale[i / 2 % 2];
+      for (auto& columns : out)
+#pragma unroll
+        for (int i = 0; i < kColumns / 2; ++i) columns[i] *= rescale[i / 2 % 2];
       round_weights();
       clear_unseen_values(item, tile);
     }
 
     wait_barrier(barriers.value_full(values.stage), values.parity);
-    hold(out);
+    hold_out();
     wgmma_fence();
     multiply_values();
     wgmma_wait<0>();
-    hold(out);
+    hold_out();
     release(barriers.value_empty(values.stage));
     values.advance();
     write(item);
@@ -276,7 +291,7 @@ __global__ void __launch_bounds__(WgmmaShared<D>::kThreads, 1)
       unaligned + (Shared::kAlignment - shared_address(unaligned) % Shared::kAlignment) % Shared::kAlignment;
   const Barriers<D> barriers{shared_address(shared) + Shared::kBarriers};
   if (threadIdx.x == 0) {
-    for (int i = 0; i < 2; ++i) {
+    for (int i = 0; i < Shared::kQueryStages; ++i) {
       init_barrier(barriers.query_full(i), Shared::kFetchQueryThreads);
       init_barrier(barriers.query_empty(i), Shared::kConsumerWarps);
     }
@@ -322,12 +337,22 @@ void launch_kernel(const LaunchContext& ctx, const AttentionParams& p) {
                p.num_heads, p.num_kv_heads, D);
 }
 
+// f.operator()<D>() for a head size that the kernel takes.
+template <typename F>
+auto with_wgmma_size(int head_size, const F& f) {
+  switch (head_size) {
+    case 64: return f.template operator()<64>();
+    case 128: return f.template operator()<128>();
+    default: return f.template operator()<256>();
+  }
+}
+
 template <typename T>
 void launch(const LaunchContext& ctx, const AttentionParams& p) {
   const bool options = p.soft_cap > 0.0F || p.alibi_slopes != nullptr;
-  if (p.head_size == 64)
-    return options ? launch_kernel<T, 64, true>(ctx, p) : launch_kernel<T, 64, false>(ctx, p);
-  options ? launch_kernel<T, 128, true>(ctx, p) : launch_kernel<T, 128, false>(ctx, p);
+  with_wgmma_size(p.head_size, [&]<int D>() {
+    options ? launch_kernel<T, D, true>(ctx, p) : launch_kernel<T, D, false>(ctx, p);
+  });
 }
 
 }  // namespace
@@ -337,7 +362,7 @@ void launch_prefill_wgmma(const LaunchContext& ctx, const AttentionParams& param
 }
 
 int prefill_wgmma_shared_bytes(int head_size) {
-  return head_size == 64 ? WgmmaShared<64>::kBytes : WgmmaShared<128>::kBytes;
+  return with_wgmma_size(head_size, [&]<int D>() { return WgmmaShared<D>::kBytes; });
 }
 
 }  // namespace quire::cuda

@@ -65,7 +65,7 @@ const char* attention_kernel_refusal(AttentionKernel kernel, const AttentionLaye
     case AttentionKernel::kWgmma:
       if (!is_16_bit) return "dtype is not float16 or bfloat16";
       if (limits.compute_capability / 10 != 9) return "compute capability is not 9.x";
-      if (d != 64 && d != 128) return "head size is not 64 or 128";
+      if (d != 64 && d != 128 && d != 256) return "head size is not 64, 128 or 256";
       return shared_memory_refusal(shared_bytes(d).decode, prefill_wgmma_shared_bytes(d), limits);
   }
   return "unknown kernel";
