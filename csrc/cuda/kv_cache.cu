@@ -57,7 +57,7 @@ __device__ __forceinline__ T* cache_element(const RotateAndStore& p, int64_t slo
   std::byte* group = p.cache + block * p.page_stride_bytes +
                      kv_group_offset(values, kv_head, token, p.num_kv_heads, p.block_size,
                                      p.head_size * static_cast<int>(sizeof(T)));
-  const int chunk = kv_group_chunk(kv_swizzled(p.head_size, sizeof(T)), p.head_size / kChunk,
+  const int chunk = kv_group_chunk(kv_atom_shift(p.head_size, sizeof(T)), p.head_size / kChunk,
                                    token % kGroupTokens, d / kChunk);
   return reinterpret_cast<T*>(group) + chunk * kChunk + d % kChunk;
 }

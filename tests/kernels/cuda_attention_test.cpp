@@ -33,7 +33,7 @@ TEST(AttentionSelectorTest, TakesTheBestThatDoesNotRefuse) {
   EXPECT_EQ(cuda::select_attention_kernel(layer, limits(80)), AttentionKernel::kMma);
   EXPECT_EQ(cuda::select_attention_kernel(layer, limits(120)), AttentionKernel::kMma);
   layer.head_size = 96;
-  EXPECT_EQ(cuda::select_attention_kernel(layer, limits(90)), AttentionKernel::kMma);
+  EXPECT_EQ(cuda::select_attention_kernel(layer, limits(90)), AttentionKernel::kWgmma);
   layer.head_size = 48;
   EXPECT_EQ(cuda::select_attention_kernel(layer, limits(90)), AttentionKernel::kSimt);
   layer = {.dtype = DType::kFloat32, .head_size = 128, .block_size = 16};
@@ -47,8 +47,11 @@ TEST(AttentionSelectorTest, SaysWhyItRefusedTheOthers) {
     return std::string(text);
   };
   EXPECT_EQ(explain({.dtype = DType::kFloat16, .head_size = 64, .block_size = 32}, limits(90)), "wgmma");
-  EXPECT_EQ(explain({.dtype = DType::kFloat16, .head_size = 80, .block_size = 32}, limits(90)),
-            "mma (wgmma: head size is not 64 or 128)");
+  EXPECT_EQ(explain({.dtype = DType::kFloat16, .head_size = 80, .block_size = 32}, limits(80)),
+            "mma (wgmma: compute capability is not 9.x)");
+  EXPECT_EQ(explain({.dtype = DType::kFloat16, .head_size = 48, .block_size = 32}, limits(90)),
+            "simt (wgmma: head size is not 64, 80, 96, 128 or 256; mma: head size is not 64, 80, 96, 128 or "
+            "256)");
   EXPECT_EQ(explain({.dtype = DType::kFloat32, .head_size = 64, .block_size = 32}, limits(80)),
             "simt (wgmma: dtype is not float16 or bfloat16; mma: dtype is not float16 or bfloat16)");
   char few[8];
@@ -80,8 +83,8 @@ TEST(AttentionSelectorTest, TheEnvironmentNamesAKernelThatMustBeAbleTo) {
   const AttentionLayer layer = {.dtype = DType::kBFloat16, .head_size = 80, .block_size = 16};
   setenv("QUIRE_ATTENTION_KERNEL", "simt", 1);
   EXPECT_EQ(cuda::select_attention_kernel(layer, limits(90)), AttentionKernel::kSimt);
-  setenv("QUIRE_ATTENTION_KERNEL", "wgmma", 1);  // not with a head size of 80
-  EXPECT_EQ(cuda::select_attention_kernel(layer, limits(90)), AttentionKernel::kMma);
+  setenv("QUIRE_ATTENTION_KERNEL", "wgmma", 1);  // not on that device
+  EXPECT_EQ(cuda::select_attention_kernel(layer, limits(80)), AttentionKernel::kMma);
   unsetenv("QUIRE_ATTENTION_KERNEL");
 }
 

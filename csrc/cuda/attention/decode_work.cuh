@@ -112,8 +112,8 @@ struct GroupPipeline {
           const int i = 32 * j + lane;
           const int key = token + Group<D>::token_of(i);
           const bool valid = key >= cursor.low && key < cursor.seq_len;
-          copy_async(to + Group<D>::stored_offset(i), keys + i * 16, valid);
-          copy_async(to + Group<D>::kBytes + Group<D>::stored_offset(i), keys + to_values + i * 16, valid);
+          copy_async(to + i * 16, keys + i * 16, valid);
+          copy_async(to + Group<D>::kBytes + i * 16, keys + to_values + i * 16, valid);
         }
       }
       cursor.advance(p, units);

@@ -1,11 +1,12 @@
 // Where keys and values lie in a page of the CUDA backend.
 //
 // A page is [2: keys, values][KH][S / 16] groups: 16 tokens of one head, one contiguous piece. In a group,
-// rows of 16-bit elements whose D is a multiple of 64 lie as [2][D / 64][8][64], and the eight 16-byte chunks
-// of each row of 64 are permuted by chunk ^ (token % 8). These are atoms of the 128-byte swizzle of shared
-// memory, at one distance along the tokens and another along D, so a plain linear copy of a group, or of
-// several that follow each other, is what ldmatrix reads without bank conflicts and what wgmma takes. All
-// other rows lie as [16][D].
+// rows of 16-bit elements lie as [2][D / W][8][W], W the largest of 64, 32 and 16 that divides D, and the
+// 16-byte chunks of each row of W are permuted: of 64 by chunk ^ (token % 8), of 32 by chunk ^ (token % 8 /
+// 2), of 16 by chunk ^ (token % 8 / 4). These are atoms of the 128, 64 and 32-byte swizzles of shared memory,
+// at one distance along the tokens and another along D, so a plain linear copy of a group, or of several that
+// follow each other, is what ldmatrix reads without bank conflicts and what wgmma takes. All other rows lie
+// as [16][D].
 #pragma once
 
 #include <cstddef>
@@ -14,23 +15,30 @@
 namespace quire::cuda {
 
 constexpr int kGroupTokens = 16;
-constexpr int kAtomTokens = 8, kAtomChunks = 64;  // of the swizzle: 1 KiB
+constexpr int kAtomTokens = 8;
 
-constexpr bool kv_swizzled(int head_size, int element_bytes) {
-  return element_bytes == 2 && head_size % 64 == 0;
+// The 16-byte chunks of an atom's row are 2 to the power of it; -1: there are no atoms.
+__host__ __device__ constexpr int kv_atom_shift(int head_size, int element_bytes) {
+  if (element_bytes != 2 || head_size % 16 != 0) return -1;
+  return head_size % 64 == 0 ? 3 : head_size % 32 == 0 ? 2 : 1;
+}
+
+// Where a chunk of an atom's row lies in it. `row` counts from any atom's first.
+__host__ __device__ constexpr int kv_atom_chunk(int atom_shift, int row, int chunk) {
+  return (chunk & ((1 << atom_shift) - 1)) ^ (row % kAtomTokens >> (3 - atom_shift));
 }
 
 // The index, in 16-byte chunks, of a token's `chunk` in its group; `token` is in [0, 16).
-__host__ __device__ constexpr int kv_group_chunk(bool swizzled, int chunks_per_token, int token, int chunk) {
-  if (!swizzled) return token * chunks_per_token + chunk;
-  return (token / kAtomTokens * (chunks_per_token / 8) + chunk / 8) * kAtomChunks + token % kAtomTokens * 8 +
-         ((chunk % 8) ^ (token % 8));
+__host__ __device__ constexpr int kv_group_chunk(int atom_shift, int chunks_per_token, int token, int chunk) {
+  if (atom_shift < 0) return token * chunks_per_token + chunk;
+  const int atom = token / kAtomTokens * (chunks_per_token >> atom_shift) + (chunk >> atom_shift);
+  return ((atom * kAtomTokens + token % kAtomTokens) << atom_shift) + kv_atom_chunk(atom_shift, token, chunk);
 }
 
-// The token, in [0, 16), that owns 16-byte chunk `index` of a group.
-__host__ __device__ constexpr int kv_group_token(bool swizzled, int chunks_per_token, int index) {
-  return swizzled ? index / (chunks_per_token * kAtomTokens) * kAtomTokens + index % kAtomChunks / 8
-                  : index / chunks_per_token;
+// The token, counted from the group's first, that owns 16-byte chunk `index` of it or of groups behind it.
+__host__ __device__ constexpr int kv_group_token(int atom_shift, int chunks_per_token, int index) {
+  if (atom_shift < 0) return index / chunks_per_token;
+  return index / (chunks_per_token * kAtomTokens) * kAtomTokens + (index >> atom_shift) % kAtomTokens;
 }
 
 // Bytes from the start of a page to the group of `token` (of the page); `values` is 0 for keys, 1 for values.

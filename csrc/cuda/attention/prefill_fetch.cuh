@@ -10,12 +10,13 @@ namespace quire::cuda::wgmma_prefill {
 template <int D>
 struct WgmmaShared {
   static constexpr int kThreads = 384, kFetchQueryThreads = 96, kConsumerWarps = 8;
-  static constexpr int kKeys = D <= 128 ? 128 : 64;       // of a tile
-  static constexpr int kPanels = D / 64;                  // of 64 columns
-  static constexpr int kPanelBytes = kPrefillRows * 128;  // queries lie as panels
-  static constexpr int kAtomBytes = 1024;  // keys and values as their pages do: atoms, along D first
+  static constexpr int kKeys = D <= 128 ? 128 : 64;  // of a tile
+  // Keys and values lie as their pages do, atoms along D first, queries as panels of an atom's width.
+  static constexpr int kAtomShift = kv_atom_shift(D, 2), kAtomRowBytes = 16 << kAtomShift;
+  static constexpr int kAtomBytes = kAtomTokens * kAtomRowBytes, kPanelBytes = kPrefillRows * kAtomRowBytes;
+  static constexpr int kPanels = 2 * D / kAtomRowBytes;
   static constexpr int kQueryBytes = kPanels * kPanelBytes, kTileBytes = kKeys * D * 2;
-  static constexpr int kStages = D == 64 ? 4 : 2;
+  static constexpr int kStages = D <= 64 ? 4 : D <= 96 ? 3 : 2;
   static constexpr int kQueryStages = D <= 128 ? 2 : 1;  // of an item each
   static constexpr int kQueries = 0;
   static constexpr int kKeyTiles = kQueries + kQueryStages * kQueryBytes;
@@ -24,6 +25,11 @@ struct WgmmaShared {
   static constexpr int kItemRing = 3;  // the one that is next, and those whose queries are there
   static constexpr int kBarriers = kItems + kItemRing * 64;
   static constexpr int kAlignment = 1024;  // of swizzle atoms; not more is promised than 16
+  // Where a row's chunk lies in an item's queries.
+  static __device__ __forceinline__ int query_offset(int row, int chunk) {
+    return (chunk >> kAtomShift) * kPanelBytes + row * kAtomRowBytes +
+           kv_atom_chunk(kAtomShift, row, chunk) * 16;
+  }
   static constexpr int kBytes = kBarriers + (4 + kItemRing + 4 * kStages) * 8 + kAlignment;
   static_assert(kThreads == 32 + kFetchQueryThreads + 32 * kConsumerWarps && kQueryStages < kItemRing &&
                 sizeof(PrefillItem) <= 64);
@@ -104,9 +110,9 @@ __device__ __forceinline__ void fetch_queries(const AttentionParams& p, Divisor 
   using Shared = WgmmaShared<D>;
   constexpr int kChunks = D / 8, kRowsAtOnce = Shared::kFetchQueryThreads / kChunks;
   const int thread = static_cast<int>(threadIdx.x) - 32;
-  const int chunk = thread % kChunks, first_row = thread / kChunks;
-  const uint32_t to =
-      shared_address(shared) + static_cast<uint32_t>(Shared::kQueries + chunk / 8 * Shared::kPanelBytes);
+  const int chunk = thread % kChunks,
+            first_row = thread < kRowsAtOnce * kChunks ? thread / kChunks : kPrefillRows;
+  const uint32_t to = shared_address(shared) + Shared::kQueries;
   PrefillItems items(p);
   Ring<Shared::kItemRing> known;
   const auto ask = [&](int place) {
@@ -131,9 +137,9 @@ __device__ __forceinline__ void fetch_queries(const AttentionParams& p, Divisor 
         const int token = by_heads.quotient(item.first_head + row),
                   head = by_heads.rest(item.first_head + row);
         const bool valid = row < item.count;
-        copy_async(to + static_cast<uint32_t>(ring.stage * Shared::kQueryBytes + row * 128 +
-                                              (((chunk % 8) ^ (row % 8)) * 16)),
-                   valid ? from + token * p.query_stride + head * p.query_head_stride : from, valid);
+        copy_async(
+            to + static_cast<uint32_t>(ring.stage * Shared::kQueryBytes + Shared::query_offset(row, chunk)),
+            valid ? from + token * p.query_stride + head * p.query_head_stride : from, valid);
       }
       commit_copies();
       wait_copies<0>();

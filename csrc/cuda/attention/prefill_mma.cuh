@@ -65,9 +65,8 @@ __global__ void __launch_bounds__(PrefillShared<D>::kThreads)
         for (int i = static_cast<int>(threadIdx.x); i < Group<D>::kChunks; i += Shared::kThreads) {
           const int key = token + Group<D>::token_of(i);
           const bool valid = key >= item.low && key < item.seq_len;
-          copy_async(to + Group<D>::stored_offset(i), keys + i * 16, valid);
-          copy_async(to + Shared::kTileBytes + Group<D>::stored_offset(i),
-                     keys + (valid ? to_values : 0) + i * 16, valid);
+          copy_async(to + i * 16, keys + i * 16, valid);
+          copy_async(to + Shared::kTileBytes + i * 16, keys + (valid ? to_values : 0) + i * 16, valid);
         }
       }
       commit_copies();

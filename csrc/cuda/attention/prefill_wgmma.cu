@@ -57,28 +57,35 @@ struct Consumer {
 
   // Enqueues scores = Q K^T.
   __device__ __forceinline__ void multiply_keys() {
-    const uint64_t a = matrix_descriptor(
-        address(Shared::kQueries + queries.stage * Shared::kQueryBytes + warpgroup * 64 * 128), 16, 1024);
-    const uint64_t b = matrix_descriptor(address(Shared::kKeyTiles + keys.stage * Shared::kTileBytes), 16,
-                                         Shared::kPanels * Shared::kAtomBytes);
+    constexpr int kInAtom = 1 << (Shared::kAtomShift - 1);  // steps of 16 columns
+    const uint64_t a = matrix_descriptor<Shared::kAtomRowBytes>(
+        address(Shared::kQueries + queries.stage * Shared::kQueryBytes +
+                warpgroup * 64 * Shared::kAtomRowBytes),
+        16, Shared::kAtomBytes);
+    const uint64_t b =
+        matrix_descriptor<Shared::kAtomRowBytes>(address(Shared::kKeyTiles + keys.stage * Shared::kTileBytes),
+                                                 16, Shared::kPanels * Shared::kAtomBytes);
 #pragma unroll
     for (int k = 0; k < D / 16; ++k)
-      wgmma_rows<T>(scores, advanced(a, static_cast<uint32_t>(k / 4 * Shared::kPanelBytes + k % 4 * 32)),
-                    advanced(b, static_cast<uint32_t>(k / 4 * Shared::kAtomBytes + k % 4 * 32)),
+      wgmma_rows<T>(scores,
+                    advanced(a, static_cast<uint32_t>(k / kInAtom * Shared::kPanelBytes + k % kInAtom * 32)),
+                    advanced(b, static_cast<uint32_t>(k / kInAtom * Shared::kAtomBytes + k % kInAtom * 32)),
                     k > 0 ? 1 : 0);
     wgmma_commit();
   }
 
   // Enqueues out += P V.
   __device__ __forceinline__ void multiply_values() {
-    const uint64_t b = matrix_descriptor(address(Shared::kValueTiles + values.stage * Shared::kTileBytes),
-                                         Shared::kAtomBytes, Shared::kPanels * Shared::kAtomBytes);
+    constexpr int kAtomsAtOnce = 2 * kColumns / Shared::kAtomRowBytes;
+    const uint64_t b = matrix_descriptor<Shared::kAtomRowBytes>(
+        address(Shared::kValueTiles + values.stage * Shared::kTileBytes), Shared::kAtomBytes,
+        Shared::kPanels * Shared::kAtomBytes);
 #pragma unroll
     for (int k = 0; k < Shared::kKeys / 16; ++k)
 #pragma unroll
       for (int c = 0; c < D / kColumns; ++c)
         wgmma_values<T>(out[c], weights[k],
-                        advanced(b, static_cast<uint32_t>((k * 2 * Shared::kPanels + c * kColumns / 64) *
+                        advanced(b, static_cast<uint32_t>((k * 2 * Shared::kPanels + c * kAtomsAtOnce) *
                                                           Shared::kAtomBytes)));
     wgmma_commit();
   }
@@ -136,8 +143,7 @@ struct Consumer {
     wait_barrier(barriers.value_full(values.stage), values.parity);
     std::byte* base = shared + Shared::kValueTiles + values.stage * Shared::kTileBytes;
     for (int i = warpgroup * 128 + thread; i < Shared::kTileBytes / 16; i += 256) {
-      const int key =
-          tile * Shared::kKeys + i / (Shared::kPanels * kAtomChunks) * kAtomTokens + i % kAtomChunks / 8;
+      const int key = tile * Shared::kKeys + kv_group_token(Shared::kAtomShift, D / 8, i);
       if (key < item.low || key >= item.seq_len) reinterpret_cast<uint4*>(base)[i] = {0U, 0U, 0U, 0U};
     }
     fence_for_async();
@@ -162,9 +168,7 @@ struct Consumer {
       weight[r] /= total;
     }
     const int tile = Shared::kQueries + queries.stage * Shared::kQueryBytes;
-    const auto stored = [&](int row, int chunk) {
-      return tile + chunk / 8 * Shared::kPanelBytes + row * 128 + ((chunk % 8) ^ (row % 8)) * 16;
-    };
+    const auto stored = [&](int row, int chunk) { return tile + Shared::query_offset(row, chunk); };
     sync_128(kAttended + warpgroup);  // nobody needs the queries any more
 #pragma unroll
     for (int n = 0; n < D / 8; n += 2) {
@@ -178,15 +182,18 @@ struct Consumer {
       store_matrices(address(stored(warp_row + lane % 16, n + lane / 16)), matrices);
     }
     __syncwarp();
-    constexpr int kChunks = D / 8;
-    T* const to = static_cast<T*>(p.out) + (item.query_begin + item.first_token) * p.out_stride +
-                  item.kv_head * p.num_queries_per_kv * p.out_head_stride + lane % kChunks * 8;
+    constexpr int kChunks = D / 8, kRowsAtOnce = 32 / kChunks;
+    if (lane < kRowsAtOnce * kChunks) {
+      T* const to = static_cast<T*>(p.out) + (item.query_begin + item.first_token) * p.out_stride +
+                    item.kv_head * p.num_queries_per_kv * p.out_head_stride + lane % kChunks * 8;
 #pragma unroll 4
-    for (int row = warp_row + lane / kChunks; row < warp_row + 16; row += 32 / kChunks) {
-      if (row >= item.count) break;
-      const int token = by_heads.quotient(item.first_head + row), head = by_heads.rest(item.first_head + row);
-      *reinterpret_cast<uint4*>(to + token * p.out_stride + head * p.out_head_stride) =
-          *reinterpret_cast<const uint4*>(shared + stored(row, lane % kChunks));
+      for (int row = warp_row + lane / kChunks; row < warp_row + 16; row += kRowsAtOnce) {
+        if (row >= item.count) break;
+        const int token = by_heads.quotient(item.first_head + row),
+                  head = by_heads.rest(item.first_head + row);
+        *reinterpret_cast<uint4*>(to + token * p.out_stride + head * p.out_head_stride) =
+            *reinterpret_cast<const uint4*>(shared + stored(row, lane % kChunks));
+      }
     }
     release(barriers.query_empty(queries.stage));
   }
@@ -337,20 +344,10 @@ void launch_kernel(const LaunchContext& ctx, const AttentionParams& p) {
                p.num_heads, p.num_kv_heads, D);
 }
 
-// f.operator()<D>() for a head size that the kernel takes.
-template <typename F>
-auto with_wgmma_size(int head_size, const F& f) {
-  switch (head_size) {
-    case 64: return f.template operator()<64>();
-    case 128: return f.template operator()<128>();
-    default: return f.template operator()<256>();
-  }
-}
-
 template <typename T>
 void launch(const LaunchContext& ctx, const AttentionParams& p) {
   const bool options = p.soft_cap > 0.0F || p.alibi_slopes != nullptr;
-  with_wgmma_size(p.head_size, [&]<int D>() {
+  with_head_size(p.head_size, [&]<int D>() {
     options ? launch_kernel<T, D, true>(ctx, p) : launch_kernel<T, D, false>(ctx, p);
   });
 }
@@ -362,7 +359,7 @@ void launch_prefill_wgmma(const LaunchContext& ctx, const AttentionParams& param
 }
 
 int prefill_wgmma_shared_bytes(int head_size) {
-  return with_wgmma_size(head_size, [&]<int D>() { return WgmmaShared<D>::kBytes; });
+  return with_head_size(head_size, [&]<int D>() { return WgmmaShared<D>::kBytes; });
 }
 
 }  // namespace quire::cuda

@@ -27,6 +27,9 @@ SharedBytes shared_bytes(int head_size) {
   return with_head_size(head_size, [&]<int D>() { return kSharedBytes<D>; });
 }
 
+constexpr const char* kSizes = "head size is not 64, 80, 96, 128 or 256";
+bool has_tensor_core_size(int d) { return d == 64 || d == 80 || d == 96 || d == 128 || d == 256; }
+
 const char* shared_memory_refusal(int decode_bytes, int prefill_bytes, const DeviceLimits& limits) {
   return shared_memory_fits(std::max(decode_bytes, prefill_bytes), limits.max_shared_bytes_per_block)
              ? nullptr
@@ -59,13 +62,12 @@ const char* attention_kernel_refusal(AttentionKernel kernel, const AttentionLaye
     case AttentionKernel::kMma:
       if (!is_16_bit) return "dtype is not float16 or bfloat16";
       if (limits.compute_capability < 80) return "compute capability is below 8.0";
-      if (d != 64 && d != 80 && d != 96 && d != 128 && d != 256)
-        return "head size is not 64, 80, 96, 128 or 256";
+      if (!has_tensor_core_size(d)) return kSizes;
       return shared_memory_refusal(shared_bytes(d).decode, shared_bytes(d).prefill, limits);
     case AttentionKernel::kWgmma:
       if (!is_16_bit) return "dtype is not float16 or bfloat16";
       if (limits.compute_capability / 10 != 9) return "compute capability is not 9.x";
-      if (d != 64 && d != 128 && d != 256) return "head size is not 64, 128 or 256";
+      if (!has_tensor_core_size(d)) return kSizes;
       return shared_memory_refusal(shared_bytes(d).decode, prefill_wgmma_shared_bytes(d), limits);
   }
   return "unknown kernel";

@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(32 * kWarps)
   const int row = row_of_token(p, token, lane);
   if (head >= p.num_heads || row >= p.num_rows) return;
   const int d = p.head_size, kv_head = head / p.num_queries_per_kv;
-  const bool swizzled = kv_swizzled(d, sizeof(T));
+  const int atom_shift = kv_atom_shift(d, sizeof(T));
   const T* from = static_cast<const T*>(p.query) + token * p.query_stride + head * p.query_head_stride;
   float* query = shared_query[warp];
   for (int i = lane; i < d; i += 32) query[i] = to_float(from[i]);
@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(32 * kWarps)
       float dot = 0.0F;
       for (int chunk = 0; chunk < d / kVec; ++chunk) {
         const auto x =
-            Vec<T>::load(keys + kv_group_chunk(swizzled, d / kVec, key % kGroupTokens, chunk) * kVec);
+            Vec<T>::load(keys + kv_group_chunk(atom_shift, d / kVec, key % kGroupTokens, chunk) * kVec);
 #pragma unroll
         for (int i = 0; i < kVec; ++i) dot += query[chunk * kVec + i] * to_float(x.x[i]);
       }
@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(32 * kWarps)
       for (int i = 0; i < kMaxHeadSize / 32; ++i) {
         const int column = lane + 32 * i;
         if (column >= d) break;
-        const int chunk = kv_group_chunk(swizzled, d / kVec, (base + j) % kGroupTokens, column / kVec);
+        const int chunk = kv_group_chunk(atom_shift, d / kVec, (base + j) % kGroupTokens, column / kVec);
         out[i] += w * to_float(values[chunk * kVec + column % kVec]);
       }
     }

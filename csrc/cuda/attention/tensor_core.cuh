@@ -26,27 +26,21 @@ __device__ __forceinline__ float quad_sum(float x) {
   return x + __shfl_xor_sync(0xFFFFFFFFU, x, 2);
 }
 
-// A group (16 tokens of one head) in shared memory: as it lies in its page where that is swizzled, otherwise
-// with rows an odd number of 16-byte chunks apart, so that eight of them touch every bank once.
+// A group (16 tokens of one head) in shared memory, as it lies in its page.
 template <int D>
 struct Group {
-  static constexpr bool kSwizzled = kv_swizzled(D, 2);
+  static constexpr int kAtomShift = kv_atom_shift(D, 2);
   static constexpr int kChunksPerToken = D / 8;
   static constexpr int kChunks = kGroupTokens * kChunksPerToken;
-  static constexpr int kRowChunks = kSwizzled ? kChunksPerToken : (kChunksPerToken | 1);
-  static constexpr int kBytes = kGroupTokens * kRowChunks * 16;
+  static constexpr int kBytes = kChunks * 16;
 
   // Byte offset of a token's chunk.
   static __device__ __forceinline__ int offset(int token, int chunk) {
-    return 16 *
-           (kSwizzled ? kv_group_chunk(true, kChunksPerToken, token, chunk) : token * kRowChunks + chunk);
+    return 16 * kv_group_chunk(kAtomShift, kChunksPerToken, token, chunk);
   }
-  // Byte offset of chunk `index` of the group as it lies in its page, and the token it belongs to.
-  static __device__ __forceinline__ int stored_offset(int index) {
-    return 16 * (kSwizzled ? index : index / kChunksPerToken * kRowChunks + index % kChunksPerToken);
-  }
+  // The token that chunk `index` belongs to.
   static __device__ __forceinline__ int token_of(int index) {
-    return kv_group_token(kSwizzled, kChunksPerToken, index);
+    return kv_group_token(kAtomShift, kChunksPerToken, index);
   }
 
   // Operand B of Q K^T: for 16 elements of D, registers 0 and 1 are tokens 0 to 7, 2 and 3 the others.

@@ -128,12 +128,16 @@ __device__ __forceinline__ void arrive_256(int id) {
 }
 
 // ---- wgmma ------------------------------------------------------------------------------------------
-// Describes a matrix in shared memory with the 128-byte swizzle: rows of 128 bytes, eight to a 1024-byte
-// atom. `stride` is the distance in bytes between atoms along the rows (8 rows apart); `leading` that between
-// atoms along the 128 bytes, which matters only where the matrix is wider than that and transposed.
+// Describes a matrix in shared memory with a swizzle of 128, 64 or 32 bytes: rows of so many, eight to an
+// atom, which begins at a multiple of its size. `stride` is the distance in bytes between atoms along the
+// rows (8 rows apart); `leading` that between atoms along the rows' bytes, which matters only where the
+// matrix is wider than that and transposed.
+template <int kSwizzleBytes = 128>
 __device__ __forceinline__ uint64_t matrix_descriptor(uint32_t address, uint32_t leading, uint32_t stride) {
+  static_assert(kSwizzleBytes == 128 || kSwizzleBytes == 64 || kSwizzleBytes == 32);
+  constexpr uint64_t kSwizzle = kSwizzleBytes == 128 ? 1 : kSwizzleBytes == 64 ? 2 : 3;
   return static_cast<uint64_t>((address & 0x3FFFFU) >> 4) | static_cast<uint64_t>(leading >> 4) << 16 |
-         static_cast<uint64_t>(stride >> 4) << 32 | uint64_t{1} << 62;
+         static_cast<uint64_t>(stride >> 4) << 32 | kSwizzle << 62;
 }
 // The same of a matrix without a swizzle, in pieces of 8 x 8 16-bit elements: 128 bytes in a row, eight
 // elements after eight. `leading` is the distance in bytes between pieces along the sum, `stride` that
@@ -169,9 +173,8 @@ __device__ __forceinline__ void hold(float (&d)[N]) {
 #define QUIRE_R32 \
   QUIRE_R16       \
   ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define QUIRE_R48 \
-  QUIRE_R32       \
-  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+#define QUIRE_R40 QUIRE_R32 ", %32, %33, %34, %35, %36, %37, %38, %39"
+#define QUIRE_R48 QUIRE_R40 ", %40, %41, %42, %43, %44, %45, %46, %47"
 #define QUIRE_R64 \
   QUIRE_R48       \
   ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
@@ -179,6 +182,7 @@ __device__ __forceinline__ void hold(float (&d)[N]) {
 #define QUIRE_D8(i) QUIRE_D4(i), QUIRE_D4(i + 4)
 #define QUIRE_D16(i) QUIRE_D8(i), QUIRE_D8(i + 8)
 #define QUIRE_D32(i) QUIRE_D8(i), QUIRE_D8(i + 8), QUIRE_D8(i + 16), QUIRE_D8(i + 24)
+#define QUIRE_D40 QUIRE_D32(0), QUIRE_D8(32)
 #define QUIRE_D48 QUIRE_D32(0), QUIRE_D16(32)
 #define QUIRE_D64 QUIRE_D48, QUIRE_D16(48)
 // `shape` and `type` are the instruction's, `accumulates` the operand that says whether d is added to.
@@ -220,45 +224,44 @@ __device__ __forceinline__ void wgmma_rows(float (&d)[kRegisters], uint64_t a, u
 #undef QUIRE_ROWS
 }
 
-// d += a b: a in registers, b in shared memory with rows across the sum: 64 x 16 times 16 x 128.
-template <typename T>
-__device__ __forceinline__ void wgmma_values(float (&d)[64], const uint32_t (&a)[4], uint64_t b) {
-#define QUIRE_VALUES(type)                                                                                \
-  asm volatile(QUIRE_WGMMA("m64n128k16", type, "%69", QUIRE_R64, "{%64, %65, %66, %67}, %68, p, 1, 1, 1") \
-               : QUIRE_D64                                                                                \
+// d += a b: a in registers, b in shared memory with rows across the sum: 64 x 16 times 16 x 2 kRegisters.
+template <typename T, int kRegisters>
+__device__ __forceinline__ void wgmma_values(float (&d)[kRegisters], const uint32_t (&a)[4], uint64_t b) {
+#define QUIRE_VALUES(shape, type, accumulates, registers, operands, ...)                 \
+  asm volatile(QUIRE_WGMMA(shape, type, accumulates, registers, operands ", p, 1, 1, 1") \
+               : __VA_ARGS__                                                             \
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(1))
-  if constexpr (std::is_same_v<T, bf16>) {
-    QUIRE_VALUES("bf16");
-  } else {
-    QUIRE_VALUES("f16");
+#define QUIRE_VALUES_OF(type)                                                                     \
+  if constexpr (kRegisters == 32) {                                                               \
+    QUIRE_VALUES("m64n64k16", type, "%37", QUIRE_R32, "{%32, %33, %34, %35}, %36", QUIRE_D32(0)); \
+  } else if constexpr (kRegisters == 40) {                                                        \
+    QUIRE_VALUES("m64n80k16", type, "%45", QUIRE_R40, "{%40, %41, %42, %43}, %44", QUIRE_D40);    \
+  } else if constexpr (kRegisters == 48) {                                                        \
+    QUIRE_VALUES("m64n96k16", type, "%53", QUIRE_R48, "{%48, %49, %50, %51}, %52", QUIRE_D48);    \
+  } else {                                                                                        \
+    static_assert(kRegisters == 64);                                                              \
+    QUIRE_VALUES("m64n128k16", type, "%69", QUIRE_R64, "{%64, %65, %66, %67}, %68", QUIRE_D64);   \
   }
-#undef QUIRE_VALUES
-}
-
-// Multiplies 64 x 16 by 16 x 64.
-template <typename T>
-__device__ __forceinline__ void wgmma_values(float (&d)[32], const uint32_t (&a)[4], uint64_t b) {
-#define QUIRE_VALUES(type)                                                                               \
-  asm volatile(QUIRE_WGMMA("m64n64k16", type, "%37", QUIRE_R32, "{%32, %33, %34, %35}, %36, p, 1, 1, 1") \
-               : QUIRE_D32(0)                                                                            \
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(1))
   if constexpr (std::is_same_v<T, bf16>) {
-    QUIRE_VALUES("bf16");
+    QUIRE_VALUES_OF("bf16")
   } else {
-    QUIRE_VALUES("f16");
+    QUIRE_VALUES_OF("f16")
   }
+#undef QUIRE_VALUES_OF
 #undef QUIRE_VALUES
 }
 
 #undef QUIRE_WGMMA
 #undef QUIRE_D64
 #undef QUIRE_D48
+#undef QUIRE_D40
 #undef QUIRE_D32
 #undef QUIRE_D16
 #undef QUIRE_D8
 #undef QUIRE_D4
 #undef QUIRE_R64
 #undef QUIRE_R48
+#undef QUIRE_R40
 #undef QUIRE_R32
 #undef QUIRE_R16
 #undef QUIRE_R8
