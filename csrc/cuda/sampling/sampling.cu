@@ -7,8 +7,8 @@
 //   histogram_kernel  counts tokens by their distance below the maximum, and sums the probabilities
 //   collect_kernel    decides by the counts how far down the filters can reach, and lists the tokens above
 //   resolve_kernel    sorts the list, cuts it at min-p, top-k and top-p, and draws from what is left
-// Where the list would be too long (flat or tied logits) resolve_kernel selects in the row itself: of few
-// rows each has a cluster of blocks for that.
+// Where the list would be too long (flat or tied logits) resolve_kernel draws from the row itself: of few rows
+// each has a cluster of blocks for that.
 //
 // Probabilities are summed in fixed point and ties go by id, so a row's token does not depend on how the row
 // was divided, nor on the rows around it. All of it is draw_math.h's arithmetic: the CPU draws the same
@@ -16,99 +16,17 @@
 #include <algorithm>
 
 #include "common/launch.h"
-#include "common/row_select.cuh"
-#include "common/types.cuh"
 #include "ops.h"
-#include "quire/kernels/draw_math.h"
+#include "sampling/flat_row.cuh"
 
 namespace quire::cuda {
 namespace {
 
-using draw_math::distance_of, draw_math::weight_of;
+using namespace sampling;
 
-constexpr int kMaxChunks = 128;  // of a row
 constexpr int kChunkAlign = 1024;
 constexpr int kThreads = 256;
 constexpr int kResolveThreads = 1024;
-constexpr int kListSize = 4096;
-
-// More than any logit's rank: the row holds a NaN.
-constexpr Ranked kNotANumber = ~Ranked{0};
-
-struct RowScratch {
-  Ranked best[kMaxChunks];  // of each chunk
-  uint32_t bins[kBins];
-  Ranked total;    // of all weights
-  uint32_t count;  // in `list`
-  int32_t last;    // bin of the list; -1: it would be too long
-  Ranked list[kListSize];
-};
-
-struct Args {
-  SamplingArgs rows;
-  RowScratch* scratch = nullptr;  // [R]; without filters [R][kMaxChunks] of Ranked alone
-  float* logits = nullptr;
-  int64_t stride = 0;
-  int vocab = 0, chunk = 0, chunks = 0;
-  bool filters = false;
-};
-
-// ---- a row ----------------------------------------------------------------------------------------
-
-enum class Mode { kGreedy, kDraw, kFilter };
-
-struct Row {
-  Mode mode = Mode::kGreedy;
-  float scale = 1.0F;  // of logits
-  const float* logits;
-  Ranked* best;
-  uint64_t seed = 0;
-  int64_t position = 0;
-
-  __device__ Row(const Args& a, int r, bool greedy)
-      : logits(a.logits + r * a.stride),
-        best(a.filters ? a.scratch[r].best : reinterpret_cast<Ranked*>(a.scratch) + int64_t{r} * kMaxChunks) {
-    if (greedy) return;
-    const float temperature = a.rows.temperature[r];
-    if (draw_math::is_greedy(temperature)) return;
-    scale = 1.0F / temperature;
-    seed = a.rows.seed[r];
-    position = a.rows.position[r];
-    mode = a.filters && (has_top_k(a, r) || a.rows.top_p[r] < 1.0F || a.rows.min_p[r] > 0.0F) ? Mode::kFilter
-                                                                                              : Mode::kDraw;
-  }
-  static __device__ bool has_top_k(const Args& a, int r) {
-    return a.rows.top_k[r] > 0 && a.rows.top_k[r] < a.vocab;
-  }
-};
-
-// What a token counts for top-p: nothing where min-p has dropped it.
-__device__ __forceinline__ Ranked mass_of(float distance, float min_p) {
-  const float weight = weight_of(distance);
-  return weight >= min_p ? draw_math::mass_of(weight) : 0;
-}
-
-__device__ __forceinline__ int token_of(Ranked best) {
-  const uint32_t id = id_of(best);
-  return id > 0x7FFFFFFFU ? 0 : static_cast<int>(id);
-}
-
-__device__ __forceinline__ void store_token(const Args& a, int r, Ranked best) {
-  const int token = token_of(best);
-  a.rows.sampled_token_ids[r] = token;
-  if (a.rows.host_token_ids != nullptr) {
-    const int none = best == kNotANumber ? kNoToken : draw_math::kNoTokenLeft;
-    a.rows.host_token_ids[r] = best == kNotANumber || best == 0 ? none : token;
-  }
-  if (a.rows.token_places != nullptr && a.rows.token_places[r] != nullptr) *a.rows.token_places[r] = token;
-}
-
-// The best of a row's chunks. One warp, on every lane.
-__device__ __forceinline__ Ranked best_of_chunks(const Row& row, int chunks) {
-  Ranked best = 0;
-  for (int i = threadIdx.x % 32; i < chunks; i += 32) best = max(best, __ldcg(row.best + i));
-  return warp_max(best);
-}
 
 // ---- every row ------------------------------------------------------------------------------------
 
@@ -281,16 +199,6 @@ __global__ void __launch_bounds__(kThreads) collect_kernel(Args a) {
   });
 }
 
-struct ResolveMemory {
-  union {
-    Ranked list[kListSize];
-    SelectMemory select;
-  };
-  Ranked reduce[32];
-  Ranked exchange;
-  float highest;
-};
-
 // The sum of a value over the threads before this one, and over all.
 __device__ Ranked sum_before(Ranked x, Ranked* shared, Ranked* all) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -348,81 +256,6 @@ __device__ Ranked draw_from_list(const Args& a, int r, const Row& row, float hig
   return block_reduce<true>(best, memory.reduce);
 }
 
-// ---- rows too flat for a list -----------------------------------------------------------------------
-
-// A row that a team goes through, with what its filters compare with.
-struct FlatRow {
-  const Row& row;
-  const RowTeam& team;
-  float highest, min_p;
-  ResolveMemory& memory;
-
-  __device__ __forceinline__ Ranked mass(float x) const {
-    return mass_of(distance_of(highest, x, row.scale), min_p);
-  }
-
-  // The token drawn from those of at least `bound`; 0 if there are none.
-  __device__ Ranked draw(Ranked bound) const {
-    Ranked best = 0;
-    for_each_four(row.logits, team.begin, team.end, [&](int first, float4 v) {
-      const draw_math::Words words =
-          draw_math::words_of_group(row.seed, row.position, static_cast<uint32_t>(first) / 4);
-      const float logits[4] = {v.x, v.y, v.z, v.w};
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const auto id = static_cast<uint32_t>(first + j);
-        const float x = logits[j], distance = distance_of(highest, x, row.scale);
-        if (first + j >= team.end || !(distance < INFINITY) || weight_of(distance) < min_p ||
-            ranked(x, id) < bound)
-          continue;
-        best = max(best, ranked(draw_math::score_below(draw_math::gumbel(words.at[j]), distance), id));
-      }
-    });
-    return team.reduce<true>(best, memory.reduce, memory.exchange);
-  }
-
-  // Of the tokens of at least `bound`.
-  __device__ Ranked mass_from(Ranked bound) const {
-    Ranked sum = 0;
-    for_each_logit(row.logits, team.begin, team.end, [&](int i, float x) {
-      if (ranked(x, static_cast<uint32_t>(i)) >= bound) sum += mass(x);
-    });
-    return team.reduce<false>(sum, memory.reduce, memory.exchange);
-  }
-};
-
-// Draws from the row itself rather than from a list.
-//
-// The best score of all tokens is the best of those that top-p leaves, if it is one of these: the tokens above
-// it then weigh too little. If it is none, those that are left are all above it, and the next draw is from
-// what is. That takes 1 / top_p draws or fewer, nearly always; a row that has had kDraws is cut.
-__device__ Ranked draw_from_row(const Args& a, int r, const Row& row, const RowTeam& team, float highest,
-                                ResolveMemory& memory) {
-  constexpr int kDraws = 4;
-  const float top_p = a.rows.top_p[r];
-  const FlatRow flat{row, team, highest, a.rows.min_p[r], memory};
-  const bool has_top_k = Row::has_top_k(a, r);
-  Ranked bound = 0;
-  if (has_top_k)
-    bound = select_bound(
-        team, row.logits, bound, static_cast<Ranked>(a.rows.top_k[r]), [](float) { return Ranked{1}; },
-        memory.select);
-  if (top_p >= 1.0F) return flat.draw(bound);
-  const Ranked total = has_top_k ? flat.mass_from(bound) : __ldcg(&a.scratch[r].total);
-  const auto target =
-      max(static_cast<Ranked>(ceil(static_cast<double>(top_p) * static_cast<double>(total))), Ranked{1});
-  for (int i = 0; i < kDraws; ++i) {
-    const Ranked drawn = flat.draw(bound);
-    if (drawn == 0) return drawn;
-    const uint32_t id = id_of(drawn);
-    const Ranked above = ranked(__ldg(row.logits + id), id) + 1;
-    if (flat.mass_from(above) < target) return drawn;
-    bound = above;
-  }
-  return flat.draw(select_bound(
-      team, row.logits, bound, target, [&](float x) { return flat.mass(x); }, memory.select));
-}
-
 // A team of blocks per row, of which the first does whatever one can.
 __global__ void __launch_bounds__(kResolveThreads) resolve_kernel(Args a, int team_size) {
   __shared__ ResolveMemory memory;
@@ -445,14 +278,6 @@ __global__ void __launch_bounds__(kResolveThreads) resolve_kernel(Args a, int te
   if (threadIdx.x == 0) store_token(a, r, best);
 }
 
-}  // namespace
-
-size_t sampling_workspace_bytes(int64_t rows, int64_t) {
-  return static_cast<size_t>(rows) * sizeof(RowScratch);
-}
-
-namespace {
-
 void launch_resolve(const LaunchContext& ctx, const Args& a, int rows) {
   int team = has_clusters() ? kMaxTeam : 1;
   while (team > 1 && rows * team > 2 * device_limits().num_sms) team /= 2;  // of which two are there at once
@@ -469,6 +294,10 @@ void launch_resolve(const LaunchContext& ctx, const Args& a, int rows) {
 }
 
 }  // namespace
+
+size_t sampling_workspace_bytes(int64_t rows, int64_t) {
+  return static_cast<size_t>(rows) * sizeof(RowScratch);
+}
 
 void sample(const LaunchContext& ctx, const SamplingArgs& args) {
   const int rows = static_cast<int>(args.logits.shape[0]), vocab = static_cast<int>(args.logits.shape[1]);
