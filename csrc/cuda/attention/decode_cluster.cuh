@@ -107,9 +107,9 @@ __global__ void __launch_bounds__(ClusterShared<D>::kThreads, ClusterShared<D>::
   state.clear(p, segment, lane);
   int stage = 0;
   while (work.remaining > 0) {
-    pipeline.issue(stage == 0 ? kStages - 1 : stage - 1);
-    wait_copies<kStages - 1>();
+    wait_copies<kStages - 2>();
     __syncwarp();
+    pipeline.issue(stage == 0 ? kStages - 1 : stage - 1);
     if (work.group_counts(warp))
       state.add_group(p, work, shared_query, pipeline.stage_address(stage), scale, lane, warp);
     __syncwarp();  // the stage may be overwritten
