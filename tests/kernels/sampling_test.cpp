@@ -227,13 +227,17 @@ TEST_P(SamplingTest, FiltersOfALargeVocabulary) {
     int64_t vocab;
     float deviation;
     Filters filters;
-  } cases[] = {
-      {128256, 3.0F, {.top_k = 50}},     {128256, 3.0F, {.top_p = 0.9F}},
-      {128256, 3.0F, {.min_p = 0.01F}},  {128256, 3.0F, {.top_k = 1000, .top_p = 0.9F}},
-      {128256, 0.5F, {.top_k = 9000}},   {128256, 0.5F, {.top_p = 0.5F}},
-      {128256, 0.5F, {.min_p = 0.3F}},   {50021, 0.5F, {.top_k = 9000, .top_p = 0.6F, .min_p = 0.2F}},
-      {32003, 3.0F, {.top_p = 0.99999F}},  {128256, 0.1F, {.top_p = 0.1F}},
-      {128256, 0.1F, {.top_k = 60000, .top_p = 0.2F}}};
+  } cases[] = {{128256, 3.0F, {.top_k = 50}},
+               {128256, 3.0F, {.top_p = 0.9F}},
+               {128256, 3.0F, {.min_p = 0.01F}},
+               {128256, 3.0F, {.top_k = 1000, .top_p = 0.9F}},
+               {128256, 0.5F, {.top_k = 9000}},
+               {128256, 0.5F, {.top_p = 0.5F}},
+               {128256, 0.5F, {.min_p = 0.3F}},
+               {50021, 0.5F, {.top_k = 9000, .top_p = 0.6F, .min_p = 0.2F}},
+               {32003, 3.0F, {.top_p = 0.99999F}},
+               {128256, 0.1F, {.top_p = 0.1F}},
+               {128256, 0.1F, {.top_k = 60000, .top_p = 0.2F}}};
   for (const auto& [vocab, deviation, filters] : cases) {
     SCOPED_TRACE(testing::Message() << vocab << " top_k=" << filters.top_k << " top_p=" << filters.top_p
                                     << " min_p=" << filters.min_p);

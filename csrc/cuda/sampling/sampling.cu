@@ -7,8 +7,8 @@
 //   histogram_kernel  counts tokens by their distance below the maximum, and sums the probabilities
 //   collect_kernel    decides by the counts how far down the filters can reach, and lists the tokens above
 //   resolve_kernel    sorts the list, cuts it at min-p, top-k and top-p, and draws from what is left
-// Where the list would be too long (flat or tied logits) resolve_kernel draws from the row itself: of few rows
-// each has a cluster of blocks for that.
+// Where the list would be too long (flat or tied logits) resolve_kernel draws from the row itself: of few
+// rows each has a cluster of blocks for that.
 //
 // Probabilities are summed in fixed point and ties go by id, so a row's token does not depend on how the row
 // was divided, nor on the rows around it. All of it is draw_math.h's arithmetic: the CPU draws the same
