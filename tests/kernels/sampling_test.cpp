@@ -304,6 +304,43 @@ TEST_P(SamplingTest, ManyTiesAreCutByLowestId) {
   }
 }
 
+// How many blocks share a flat row depends on the number of rows, and its token does not.
+TEST_P(SamplingTest, FlatRowsDrawTheSameInAnyCompany) {
+  constexpr int64_t kVocab = 16381, kMostRows = 136;
+  const std::vector<float> logits = normal_logits(static_cast<size_t>(kVocab), 0.2F);
+  const auto rows_of = [&](int64_t count) {
+    Tensor rows(DType::kFloat32, count, kVocab, 2);
+    for (int64_t r = 0; r < count; ++r)
+      std::copy(logits.begin(), logits.end(), rows.view().rows(r, 1).as<float>());
+    return rows;
+  };
+  reserve(kMostRows, kVocab);
+  for (const Filters& filters : {Filters{.top_p = 0.9F}, Filters{.top_p = 0.4F},
+                                 Filters{.top_k = 12000, .top_p = 0.6F}, Filters{.min_p = 0.3F}}) {
+    SCOPED_TRACE(testing::Message() << "top_k=" << filters.top_k << " top_p=" << filters.top_p
+                                    << " min_p=" << filters.min_p);
+    // Row i of any batch is the same draw.
+    const auto draw = [&](int64_t first, int64_t count) {
+      const Tensor rows = rows_of(count);
+      Batch batch(rows);
+      const auto n = static_cast<size_t>(count);
+      batch.top_k.assign(n, filters.top_k);
+      batch.top_p.assign(n, filters.top_p);
+      batch.min_p.assign(n, filters.min_p);
+      batch.seed.assign(n, 7);
+      for (size_t i = 0; i < n; ++i) batch.position[i] = first + static_cast<int64_t>(i);
+      return batch.sample(kernels(), context());
+    };
+    const std::vector<int32_t> all = draw(0, kMostRows);
+    for (const int64_t count : {1, 40, 100}) {
+      for (int64_t first = 0; first < 5; first += count) {
+        const auto begin = all.begin() + first;
+        EXPECT_EQ(draw(first, count), std::vector<int32_t>(begin, begin + count)) << first << " " << count;
+      }
+    }
+  }
+}
+
 TEST_P(SamplingTest, WhatIsNotFiniteDoesNoHarm) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   constexpr int64_t kVocab = 5003;
