@@ -1,6 +1,6 @@
 // Paged attention alone on a CUDA device, bf16, pages of 16.
 //
-//   quire_cuda_attention_bench [decode | prefill | heads]
+//   quire_cuda_attention_bench [decode | prefill | heads | shared]
 //
 // decode, prefill: 32 query heads, 8 KV heads, head size 128, beside FA3's figure and the target. heads:
 // other head sizes and numbers of KV heads beside their floors, which are what an H200 reads, 4.38 TB/s, and
@@ -103,10 +103,18 @@ struct Result {
   double attention_us, plan_us;
 };
 
+// How many tokens in front all rows share, and whether the kernels are told.
+struct Shared {
+  int tokens = 0;
+  bool is_told = false;
+};
+
 // `batch` rows of `context` tokens, of which the last `query` are this step's.
-Result measure(const Heads& heads, int batch, int context, int query) {
+Result measure(const Heads& heads, int batch, int context, int query, Shared shared = {}) {
   const int pages_per_row = (context + kBlockSize - 1) / kBlockSize;
-  const size_t batch_bytes = static_cast<size_t>(batch) * static_cast<size_t>(context) * heads.token_bytes();
+  const size_t tokens = static_cast<size_t>(shared.tokens) +
+                        static_cast<size_t>(batch) * static_cast<size_t>(context - shared.tokens);
+  const size_t batch_bytes = tokens * heads.token_bytes();
   const int sets = static_cast<int>(std::max<size_t>(1, std::min<size_t>(64, kMoreThanL2 / batch_bytes)));
   const int num_pages = sets * batch * pages_per_row;
   const size_t page_bytes = kernels->kv_page_bytes(kBlockSize, heads.kv, heads.size, kDType);
@@ -132,6 +140,10 @@ Result measure(const Heads& heads, int batch, int context, int query) {
   std::vector<int32_t> ids(static_cast<size_t>(num_pages));
   std::iota(ids.begin(), ids.end(), 0);
   std::shuffle(ids.begin(), ids.end(), std::mt19937(1));
+  const int shared_pages = shared.tokens / kBlockSize;
+  for (int row = 0; row < sets * batch; ++row)
+    std::copy_n(ids.begin() + row / batch * batch * pages_per_row, shared_pages,
+                ids.begin() + row * pages_per_row);
   table.copy_from(ids);
   std::vector<int32_t> begins;
   for (int r = 0; r <= batch; ++r) begins.push_back(r * query);
@@ -163,6 +175,9 @@ Result measure(const Heads& heads, int batch, int context, int query) {
   metadata.max_query_len = query;
   metadata.max_seq_len = context;
   metadata.plan = plan.data();
+  const DeviceMemory shared_tokens(sizeof(int32_t));
+  shared_tokens.copy_from({shared.tokens});
+  if (shared.is_told) metadata.common_prefix_len = TensorView(shared_tokens.data(), DType::kInt32, 1);
   AttentionLayer layer = {.dtype = kDType,
                           .num_heads = heads.queries,
                           .num_kv_heads = heads.kv,
@@ -252,6 +267,21 @@ void head_sizes() {
 }
 
 }  // namespace
+void shared_keys() {
+  std::printf("%6s %8s %6s %12s %12s %8s\n", "rows", "shared", "own", "each, us", "apart, us", "times");
+  for (const int own : {128, 1024}) {
+    for (const int tokens : {256, 512, 1024, 4096, 16384}) {
+      for (const int rows : {4, 8, 16, 32, 64, 256}) {
+        const auto us = [&](bool is_told) {
+          return measure(Heads{}, rows, tokens + own, 1, {tokens, is_told}).attention_us;
+        };
+        const double each = us(false), apart = us(true);
+        std::printf("%6d %8d %6d %12.1f %12.1f %8.2f\n", rows, tokens, own, each, apart, each / apart);
+      }
+    }
+  }
+}
+
 }  // namespace quire
 
 int main(int argc, char** argv) {
@@ -268,6 +298,7 @@ int main(int argc, char** argv) {
   if (what.empty() || what == "decode") decode();
   if (what.empty() || what == "prefill") prefill();
   if (what.empty() || what == "heads") head_sizes();
+  if (what.empty() || what == "shared") shared_keys();
   check(runtime->synchronize(), "synchronize");
   check_launches();
   return 0;

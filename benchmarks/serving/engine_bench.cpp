@@ -120,6 +120,29 @@ void throughput_rows(Engine& engine) {
   row("1,000 requests, 64-1,024 in + 200 out", 1000 * 200 / seconds, {8481, 11000}, "tok/s", true);
 }
 
+// Requests that share what lies in front, with keys and values read for each and once for all.
+void shared_decode_rows(const EngineConfig& base) {
+  EngineConfig config = base;
+  config.enable_prefix_caching = true;
+  for (const bool each : {true, false}) {
+    config.disable_cascade_attn = each;
+    Engine engine(config);
+    for (const int32_t batch : {8, 64, 256}) {
+      const std::vector<int32_t> shared = random_prompt(4096);
+      generate_seconds(engine, {request(shared, 1)});
+      std::vector<std::vector<int32_t>> prompts;
+      for (int32_t i = 0; i < batch; ++i) {
+        std::vector<int32_t>& prompt = prompts.emplace_back(shared);
+        for (int32_t id : random_prompt(64)) prompt.push_back(id);
+      }
+      const Generation run(engine, prompts, 200);
+      if (run.is_side_by_side())
+        row("decode batch " + std::to_string(batch) + ", 4,096 shared + 64" + (each ? ", read by each" : ""),
+            run.seconds_per_token() * 1e3, {}, "ms");
+    }
+  }
+}
+
 void prefix_rows(const EngineConfig& base) {
   EngineConfig config = base;
   config.enable_prefix_caching = true;
@@ -265,7 +288,10 @@ int main(int argc, char** argv) {
     if (options.wants("beams")) beam_rows(*engine);
     engine.reset();
     if (options.wants("long")) long_rows(config);
-    if (options.wants("prefix")) prefix_rows(config);
+    if (options.wants("prefix")) {
+      prefix_rows(config);
+      shared_decode_rows(config);
+    }
     if (options.wants("grammar") && !tokenizer.empty()) grammar_rows(config, tokenizer, grammar_cases);
   } catch (const Error& error) {
     std::fprintf(stderr, "%s\n", error.what());

@@ -65,6 +65,7 @@ constexpr KernelTable make_table(const char* variant) {
       .kv_page_bytes = kv_page_bytes,
       .attention_workspace_bytes = attention_workspace_bytes,
       .attention_plan_bytes = nullptr,
+      .use_cascade_attention = nullptr,
       .plan_attention = nullptr,
       .write_kv_cache = write_kv_cache,
       .paged_attention =

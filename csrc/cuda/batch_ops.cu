@@ -35,6 +35,8 @@ __device__ void prepare_row(const PrepareInputsArgs& args, int i) {
   const int begin = real ? args.query_start_loc[i] : args.num_tokens;
   args.padded_query_start_loc[i] = begin;
   if (i == 0 && args.unpadded_tokens != nullptr) *args.unpadded_tokens = args.num_tokens;
+  if (i < args.num_groups && args.groups[i].common_prefix_len_out != nullptr)
+    *args.groups[i].common_prefix_len_out = args.groups[i].common_prefix_len;
   if (i >= args.padded_rows) return;
   args.seq_lens[i] = real ? args.num_computed[i] + args.query_start_loc[i + 1] - begin : 0;
   args.padded_state_indices[i] = real ? args.state_indices[i] : 0;

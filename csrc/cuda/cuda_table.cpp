@@ -47,6 +47,7 @@ constexpr KernelTable make_table(const char* variant) {
       .kv_page_bytes = cuda::kv_page_bytes,
       .attention_workspace_bytes = cuda::attention_workspace_bytes,
       .attention_plan_bytes = cuda::attention_plan_bytes,
+      .use_cascade_attention = cuda::use_cascade_attention,
       .plan_attention = cuda::plan_attention,
       .write_kv_cache = cuda::write_kv_cache,
       .paged_attention = cuda::paged_attention,

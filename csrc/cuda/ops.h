@@ -49,6 +49,7 @@ const char* select_attention(AttentionLayer& layer);
 size_t attention_workspace_bytes(int32_t max_tokens, int32_t max_seq_len, int32_t num_heads,
                                  int32_t num_kv_heads, int32_t head_size);
 size_t attention_plan_bytes(int32_t max_num_seqs, int32_t max_tokens);
+bool use_cascade_attention(const KVCacheView& kv_cache, int32_t num_decode_rows, int32_t common_prefix_len);
 void plan_attention(const LaunchContext& ctx, const AttentionMetadata& batch, const AttentionLayer& layer);
 void paged_attention(const LaunchContext& ctx, TensorView out, TensorView query, const KVCacheView& cache,
                      const AttentionMetadata& batch, const AttentionLayer& layer);

@@ -157,7 +157,6 @@ ENGINE_ARGS: dict[str, Made] = {
     "enable_flashinfer_autotune": NoEffect("kernels are chosen by the device"),
     "enable_bf16x3_router_gemm": NoEffect("kernels are chosen by the device"),
     "gdn_prefill_backend": NoEffect("kernels are chosen by the device"),
-    "disable_cascade_attn": NoEffect("kernels are chosen by the device"),
     "disable_custom_all_reduce": NoEffect("kernels are chosen by the device"),
     "kv_sharing_fast_prefill": NoEffect("kernels are chosen by the device"),
     "use_fp64_gumbel": NoEffect("kernels are chosen by the device"),

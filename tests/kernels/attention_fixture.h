@@ -22,6 +22,7 @@ struct AttentionTestOptions {
   int window = 0;
   bool alibi = false;
   bool sinks = false;
+  int common = 0;  // keys in front that decode rows are said to share
 };
 
 // Requests with random keys and values, cached in pages handed out in no particular order. Whatever lies
@@ -96,7 +97,7 @@ class AttentionTest : public KernelTest {
     Batch(DType dtype, int64_t tokens, int64_t width)
         : query(dtype, tokens, width, 24), out(dtype, tokens, width, 8) {}
     Tensor query, out;  // one row per token
-    Array<int32_t> starts, lengths, states, table;
+    Array<int32_t> starts, lengths, states, table, common;
     size_t table_stride = 0;
     std::unique_ptr<ScratchMemory> plan;
     AttentionMetadata metadata;
@@ -126,6 +127,8 @@ class AttentionTest : public KernelTest {
     metadata.state_indices = int_view(batch->states);
     metadata.query_start_loc = int_view(batch->starts);
     metadata.seq_lens = int_view(batch->lengths);
+    batch->common = {options.common};
+    if (options.common > 0) metadata.common_prefix_len = int_view(batch->common);
     while (metadata.num_decode_rows < static_cast<int>(chunks.size()) &&
            chunks[static_cast<size_t>(metadata.num_decode_rows)].length() == 1)
       ++metadata.num_decode_rows;
@@ -268,12 +271,26 @@ class AttentionTest : public KernelTest {
   void give_back_page(int request, int page) {
     requests_[static_cast<size_t>(request)].pages[static_cast<size_t>(page)] = 0;
   }
+  // All requests begin with the first one's `tokens` tokens, and have the same pages for them.
+  void share(int tokens) {
+    const Request& first = requests_.front();
+    for (Request& request : requests_) {
+      for (int t = 0; t < tokens; ++t) {
+        std::memcpy(request.keys.view().at(t), first.keys.view().at(t), bytes_of_token());
+        std::memcpy(request.values.view().at(t), first.values.view().at(t), bytes_of_token());
+      }
+      std::copy_n(first.pages.begin(), tokens / shape_.block_size, request.pages.begin());
+    }
+  }
   void set_pages(int request, const std::vector<int32_t>& pages) {
     requests_[static_cast<size_t>(request)].pages = pages;
   }
   void use_cache(const KVCacheView& cache) { cache_ = cache; }
 
  private:
+  size_t bytes_of_token() const {
+    return static_cast<size_t>(shape_.kv_heads * shape_.head_size) * dtype_bytes(shape_.dtype);
+  }
   reference::Matrix head_of(const Tensor& x, int kv_head) const {
     reference::Matrix head;
     for (int64_t t = 0; t < x.view().shape[0]; ++t)

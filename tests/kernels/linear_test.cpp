@@ -216,9 +216,9 @@ TEST_P(LinearTest, FewRowsMatchTheReference) {
                     {2, 3, 7, 8, 9, 15, 16, 17}, /*gap=*/3);
 }
 
-// A Hopper device has a kernel for 9 to 64 rows: clusters of one, two, four and eight blocks have one unit
-// of up to 256 outputs, or some blocks several, and steps of 64 of the depth go through a ring once and more
-// often.
+// A Hopper device has a kernel for 9 to 64 rows, and for less of a large weight: clusters of one, two, four
+// and eight blocks have one unit of up to 256 outputs, or some blocks several, and steps of 64 of the depth
+// go through a ring once and more often.
 TEST_P(LinearTest, SomeTensOfRowsMatchTheReference) {
   if (!is_cuda()) GTEST_SKIP() << "all numbers of rows have one kernel";
   expect_rows_match({{16, 8},
@@ -231,6 +231,7 @@ TEST_P(LinearTest, SomeTensOfRowsMatchTheReference) {
                      {33600, 136},
                      {70016, 72}},
                     {9, 16, 17, 32, 33, 63, 64}, /*gap=*/8);
+  expect_rows_match({{3088, 4104}}, {2, 8}, /*gap=*/8);
 }
 
 TEST_P(LinearTest, OneOfFewRowsDependsOnItselfAlone) {
@@ -241,8 +242,9 @@ TEST_P(LinearTest, OneOfFewRowsDependsOnItselfAlone) {
 // Of those that a kernel has as many slots for.
 TEST_P(LinearTest, OneOfSomeTensOfRowsDependsOnItselfAlone) {
   if (std::string_view(GetParam()->variant) != "sm_90") GTEST_SKIP() << "has no kernel for them";
-  for (const std::vector<int64_t>& numbers_of_rows : {std::vector<int64_t>{9, 16, 32}, {33, 64}})
+  for (const std::vector<int64_t>& numbers_of_rows : {std::vector<int64_t>{9, 16}, {17, 32}, {33, 64}})
     expect_rows_to_depend_on_themselves({{48, 72}, {304, 1032}, {2016, 1032}, {36016, 24}}, numbers_of_rows);
+  expect_rows_to_depend_on_themselves({{3088, 4104}}, {2, 7, 16});
 }
 
 // y is rounded alike, but for sums that another order brings to the other side.

@@ -50,7 +50,7 @@ TEST(WgmmaDivisionTest, WhatIsUnknownIsNotUsed) {
 
 // What the kernel takes for granted.
 TEST(WgmmaDivisionTest, EachOutputIsInOneUnitAndAllFits) {
-  for (const int slots : {32, 64}) {
+  for (const int slots : {16, 32, 64}) {
     for (const int steps : {1, 2, 3, 9, 64, 224}) {
       for (int outputs = 8; outputs < 300000; outputs += outputs < 4096 ? 8 : 5000) {
         for (const bool is_gated : {false, true}) {

@@ -44,6 +44,7 @@ struct QUIRE_API EngineConfig {
   double gpu_memory_utilization = 0.9;
   int64_t gpu_memory_bytes = 0;
   bool enforce_eager = false;
+  bool disable_cascade_attn = false;
 
   // KV cache.
   int32_t block_size = 16;
@@ -183,6 +184,8 @@ inline constexpr std::tuple kEngineConfigFields{
           at_least(0, "a number of bytes, or 0 to go by gpu_memory_utilization")},
     Field{"enforce_eager", &EngineConfig::enforce_eager,
           "no CUDA graphs: every kernel is launched by itself, which is slower"},
+    Field{"disable_cascade_attn", &EngineConfig::disable_cascade_attn,
+          "on a device, keys and values that requests share are read for each of them, not once for all"},
     Field{"block_size", &EngineConfig::block_size, "tokens a block of the KV cache", one_of("16 32 64")},
     Field{"kv_cache_memory_bytes", &EngineConfig::kv_cache_memory_bytes,
           "of the KV cache; 0: sized from the memory available (at most 4 GiB on the CPU)",

@@ -72,13 +72,14 @@ class DeviceInputs final : public StepInputs {
     QUIRE_CHECK(config.block_sizes.size() <= PrepareInputsArgs::kMaxGroups, config.block_sizes.size(),
                 " KV cache groups");
     metadata_.resize(memory_.groups.size());
+    common_prefix_lens_.resize(memory_.groups.size());
   }
 
   void bring_tokens(const LaunchContext& launch, InputBatch& batch,
                     const CachedRequestState& request) override;
   void stage(const LaunchContext& launch, const StepShape& step) override;
   void build(const LaunchContext& launch, int32_t padded_rows, int32_t padded_tokens,
-             int32_t uniform_query_len) override;
+             int32_t uniform_query_len, bool tells_common_prefix) override;
   ModelInput model_input() const override {
     return {{memory_.input_ids, DType::kInt32, padded_tokens_},
             {memory_.positions, DType::kInt32, padded_tokens_},
@@ -124,6 +125,7 @@ class DeviceInputs final : public StepInputs {
   RowColumns rows_;
   size_t num_logits_ = 0;
   int32_t num_rows_ = 0, num_tokens_ = 0, num_decode_rows_ = 0, max_query_len_ = 0, max_seq_len_ = 0;
+  std::vector<int32_t> common_prefix_lens_;
   int64_t padded_tokens_ = 0;
 };
 
@@ -245,6 +247,7 @@ void DeviceInputs::stage(const LaunchContext& launch, const StepShape& step) {
   num_rows_ = batch.size();
   num_tokens_ = step.num_tokens;
   num_decode_rows_ = step.num_decode_rows;
+  std::ranges::copy(step.common_prefix_lens, common_prefix_lens_.begin());
   const auto rows = static_cast<size_t>(num_rows_);
   num_logits_ = step.sampling_rows.size();
   for (int32_t row : step.sampling_rows) num_logits_ += static_cast<size_t>(batch.request(row).num_drafts);
@@ -270,7 +273,7 @@ void DeviceInputs::stage(const LaunchContext& launch, const StepShape& step) {
 }
 
 void DeviceInputs::build(const LaunchContext& launch, int32_t padded_rows, int32_t padded_tokens,
-                         int32_t uniform_query_len) {
+                         int32_t uniform_query_len, bool tells_common_prefix) {
   padded_tokens_ = padded_tokens;
   PrepareInputsArgs args;
   args.bytes = bring(launch);
@@ -294,13 +297,19 @@ void DeviceInputs::build(const LaunchContext& launch, int32_t padded_rows, int32
   const bool padded = padded_rows > num_rows_;
   for (size_t g = 0; g < memory_.groups.size(); ++g) {
     const DeviceInputsMemory::Group& group = memory_.groups[g];
-    args.groups[g] = {group.block_table, group.max_blocks, group.block_size, group.slot_mapping};
+    args.groups[g] = {.block_table = group.block_table,
+                      .block_table_stride = group.max_blocks,
+                      .block_size = group.block_size,
+                      .slot_mapping = group.slot_mapping,
+                      .common_prefix_len = common_prefix_lens_[g],
+                      .common_prefix_len_out = tells_common_prefix ? group.common_prefix_len : nullptr};
     AttentionMetadata& metadata = metadata_[g];
     metadata.block_table = {group.block_table, DType::kInt32, config_.max_num_seqs, group.max_blocks};
     metadata.state_indices = {memory_.state_indices, DType::kInt32, padded_rows};
     metadata.slot_mapping = {group.slot_mapping, DType::kInt64, padded_tokens};
     metadata.query_start_loc = {memory_.query_start_loc, DType::kInt32, int64_t{padded_rows} + 1};
     metadata.seq_lens = {memory_.seq_lens, DType::kInt32, padded_rows};
+    metadata.common_prefix_len = {tells_common_prefix ? group.common_prefix_len : nullptr, DType::kInt32, 1};
     metadata.plan = group.attention_plan;
     // Padding follows the rows: without others it counts as decodes, unless a graph's rows have drafts.
     const bool all_decode = num_decode_rows_ == num_rows_ && uniform_query_len == 1;
@@ -313,6 +322,7 @@ void DeviceInputs::build(const LaunchContext& launch, int32_t padded_rows, int32
   row_writes_.num_writes = row_writes_.num_values = 0;
   // A step of padding may follow.
   num_rows_ = num_tokens_ = num_decode_rows_ = max_query_len_ = max_seq_len_ = 0;
+  std::ranges::fill(common_prefix_lens_, 0);
 }
 
 }  // namespace
@@ -332,6 +342,7 @@ DeviceInputsMemory::DeviceInputsMemory(const StepInputsConfig& config, DeviceAre
     const int32_t max_blocks = (config.max_model_len + block_size - 1) / block_size;
     groups.push_back({.block_table = arena.take<int32_t>(rows * static_cast<size_t>(max_blocks)),
                       .slot_mapping = arena.take<int64_t>(max_tokens),
+                      .common_prefix_len = arena.take<int32_t>(1),
                       .attention_plan = arena.take<std::byte>(config.attention_plan_bytes),
                       .block_size = block_size,
                       .max_blocks = max_blocks});

@@ -18,6 +18,7 @@ struct GraphKey {
   int32_t num_tokens = 0;  // with padding
   int32_t query_len = 1;   // of every row of a full one
   LoraUse loras = LoraUse::kNone;
+  bool has_cascade = false;  // whether attention hears of keys that rows share
 
   auto operator<=>(const GraphKey&) const = default;
 };

@@ -25,7 +25,7 @@ class HostInputs final : public StepInputs {
 
   void bring_tokens(const LaunchContext&, InputBatch&, const CachedRequestState&) override {}
   void stage(const LaunchContext& launch, const StepShape& step) override;
-  void build(const LaunchContext&, int32_t padded_rows, int32_t padded_tokens, int32_t) override {
+  void build(const LaunchContext&, int32_t padded_rows, int32_t padded_tokens, int32_t, bool) override {
     QUIRE_CHECK(padded_rows == batch_->size() && padded_tokens == static_cast<int32_t>(input_ids_.size()),
                 "nothing is padded on the host");
   }

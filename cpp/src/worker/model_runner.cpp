@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "util/check.h"
+#include "worker/common_prefix.h"
 
 namespace quire {
 
@@ -15,6 +16,7 @@ ModelRunnerConfig model_runner_config(const EngineConfig& config, const Backend&
   runner.max_model_len = max_model_len;
   runner.max_in_flight_steps = uses_async_scheduling(config, backend) ? 2 : 1;
   runner.use_graphs = !config.enforce_eager;
+  runner.use_cascade = !config.disable_cascade_attn;
   runner.speculation.num_speculative_tokens = backend.speculation.num_speculative_tokens;
   if (config.enable_lora) {
     runner.max_loras = config.max_loras;
@@ -259,6 +261,17 @@ void ModelRunner::prepare_sampling(const SchedulerOutput& scheduler_output) {
   }
 }
 
+bool ModelRunner::find_common_prefixes(int32_t num_decode_rows) {
+  bool uses_cascade = false;
+  for (size_t group = 0; group < may_cascade_.size(); ++group) {
+    int32_t& length = common_prefix_lens_[group];
+    length = may_cascade_[group] ? common_prefix_len(*batch_, group, num_decode_rows) : 0;
+    const KVCacheView& cache = kv_caches_[static_cast<size_t>(planning_layers_[group])];
+    uses_cascade = uses_cascade || (length > 0 && ops_.use_cascade_attention(cache, num_decode_rows, length));
+  }
+  return uses_cascade;
+}
+
 void ModelRunner::execute_model(const SchedulerOutput& scheduler_output) {
   // There is a place for each in flight and one more, in which the host writes now.
   QUIRE_CHECK(num_unfinished_ <= config_.max_in_flight_steps, num_unfinished_.load(), " unfinished steps");
@@ -284,6 +297,8 @@ void ModelRunner::execute_model(const SchedulerOutput& scheduler_output) {
           ? static_cast<int32_t>(
                 std::find_if(counts.begin(), counts.end(), [](int32_t n) { return n != 1; }) - counts.begin())
           : 0;
+  uses_cascade_ = find_common_prefixes(step.num_decode_rows);
+  step.common_prefix_lens = common_prefix_lens_;
   const auto choice = dispatcher_.dispatch(step.num_tokens, uniform_query_len(scheduler_output));
   record(ring_index_).mode = choice.mode;
 
@@ -305,7 +320,7 @@ void ModelRunner::execute_model(const SchedulerOutput& scheduler_output) {
   buffers_->sampler().prompt_logprobs().stage(ring_index_, prompt_chunks_);
   const bool pads_rows = choice.mode == CudagraphMode::kFull;
   inputs.build(launch_, pads_rows ? choice.num_tokens / choice.query_len : batch_->size(), choice.num_tokens,
-               choice.query_len);
+               choice.query_len, uses_cascade_);
   run_forward(choice);
   if (lora_use_ != LoraUse::kNone) loras_->end_step();
 }
@@ -316,7 +331,11 @@ void ModelRunner::run_forward(const CudagraphDispatcher::Choice& choice) {
   QUIRE_CHECK(choice.mode != CudagraphMode::kFull || prompt_chunks_.empty(),
               "a graph has no prompts' logits");
   if (choice.mode == CudagraphMode::kFull) {
-    full_graphs_.at({compute_hash_, choice.num_tokens, choice.query_len, lora_use_}).replay(launch_.stream);
+    const GraphKey key{compute_hash_, choice.num_tokens, choice.query_len, lora_use_, uses_cascade_};
+    const auto captured = full_graphs_.find(key);
+    QUIRE_CHECK(captured != full_graphs_.end() || uses_cascade_, "no graph of ", choice.num_tokens,
+                " tokens");
+    (captured != full_graphs_.end() ? captured->second : capture_full_graph(key)).replay(launch_.stream);
     return;
   }
   arena_->release(activations_begin_);

@@ -37,6 +37,7 @@ struct ModelRunnerConfig {
   int32_t max_loras = 0;                      // adapters of one batch; 0: there are none
   int32_t max_lora_rank = 0;
   bool have_lora_experts = false;  // adapters may change the experts of mixtures
+  bool use_cascade = true;         // where attention may hear of what rows share
 
   int32_t max_num_logits() const { return speculation.max_num_logits(max_num_seqs, max_num_batched_tokens); }
 };
@@ -143,6 +144,8 @@ class ModelRunner {
   void move_logits();
   // What is wrong with a row that has this instead of a token (SamplingArgs::host_token_ids).
   static std::string why_no_token(int32_t token, bool is_processed);
+  // Finds out what the first rows share; whether attention is to hear of it.
+  bool find_common_prefixes(int32_t num_decode_rows);
   void run_forward(const CudagraphDispatcher::Choice& choice);
   ForwardContext forward_context();
   SamplerConfig sampler_config() const;
@@ -151,7 +154,7 @@ class ModelRunner {
   int32_t next_ring_index(int32_t ring_index) const {
     return (ring_index + 1) % static_cast<int32_t>(records_.size());
   }
-  void warm_up_size(int32_t num_tokens, int32_t query_len = 1);
+  void warm_up_size(int32_t num_tokens, int32_t query_len = 1, bool has_cascade = false);
   void warm_up_sampling();
   void capture_graphs(std::span<const int32_t> full, std::span<const int32_t> piecewise,
                       std::span<const int32_t> with_drafts);
@@ -169,7 +172,8 @@ class ModelRunner {
     }
     lora_use_ = LoraUse::kNone;
   }
-  void capture_full_graph(int32_t num_tokens, int32_t query_len);
+  // Of the inputs that were built.
+  const FullGraph& capture_full_graph(const GraphKey& key);
   void capture_piecewise_graph(int32_t num_tokens);
   int32_t draft_query_len() const { return 1 + config_.speculation.num_speculative_tokens; }
 
@@ -191,6 +195,7 @@ class ModelRunner {
   std::vector<KVCacheView> kv_caches_;
   std::vector<int32_t> kv_cache_groups_;  // per layer
   std::vector<int32_t> planning_layers_;  // per group
+  std::vector<bool> may_cascade_;         // per group
   CudagraphDispatcher dispatcher_;
   uint64_t compute_hash_ = 0;
   std::map<GraphKey, FullGraph> full_graphs_;
@@ -218,6 +223,8 @@ class ModelRunner {
   std::vector<int32_t> sampled_rows_;       // ascending
   std::vector<SamplingRow> sampling_rows_;  // of each of those: its last token, then its drafts
   std::vector<PromptChunk> prompt_chunks_;
+  std::vector<int32_t> common_prefix_lens_;  // per group
+  bool uses_cascade_ = false;
   std::vector<LogitsProcessors::Row> processor_rows_;
   std::vector<int64_t> changed_rows_;  // of logits: theirs
   LoraUse lora_use_ = LoraUse::kNone;  // of the step at hand

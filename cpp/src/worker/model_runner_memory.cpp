@@ -54,6 +54,8 @@ void ModelRunner::set_kv_cache(const KVCacheConfig& config, std::vector<KVCacheV
     }
     block_sizes.push_back(config.groups[group].spec.block_size);
     planning_layers_.push_back(config.groups[group].layers.front());
+    may_cascade_.push_back(config_.use_cascade && ops_.use_cascade_attention != nullptr &&
+                           config.groups[group].spec.kind == KVCacheKind::kFullAttention);
   }
   batch_ = std::make_unique<InputBatch>(config_.max_num_seqs, config_.max_model_len, block_sizes);
   const size_t activations = activation_bytes();
@@ -71,6 +73,7 @@ void ModelRunner::set_kv_cache(const KVCacheConfig& config, std::vector<KVCacheV
   scheduled_.reserve(max_seqs);
   scheduled_before_.reserve(max_seqs);
   num_scheduled_.resize(max_seqs);
+  common_prefix_lens_.resize(may_cascade_.size());
   result_index_.resize(max_seqs);
   sampling_rows_.reserve(max_seqs * (1 + proposed_.size()));
   sampled_rows_.reserve(max_seqs);

@@ -41,6 +41,8 @@ void ModelRunner::warm_up() {
     for (auto size = with_drafts.rbegin(); size != with_drafts.rend(); ++size)
       with_and_without_loras([&] { warm_up_size(*size, query_len); });
   }
+  if (std::ranges::count(may_cascade_, true) > 0)
+    warm_up_size(std::min(config_.max_num_seqs, max_tokens), /*query_len=*/1, /*has_cascade=*/true);
   Drafter* const drafter = std::exchange(drafter_, nullptr);
   auto processors = std::exchange(logits_processors_, nullptr);
   warm_up_sampling();
@@ -69,9 +71,9 @@ void ModelRunner::run_padding() {
 }
 
 // Runs what a step of this size would without graphs.
-void ModelRunner::warm_up_size(int32_t num_tokens, int32_t query_len) {
+void ModelRunner::warm_up_size(int32_t num_tokens, int32_t query_len, bool has_cascade) {
   buffers_->inputs().build(launch_, std::min(num_tokens / query_len, config_.max_num_seqs), num_tokens,
-                           query_len);
+                           query_len, has_cascade);
   arena_->release(activations_begin_);
   const ForwardContext ctx = forward_context();
   const TensorView hidden = model_.forward(ctx, buffers_->inputs().model_input());
@@ -121,15 +123,15 @@ void ModelRunner::warm_up_sampling() {
   finish_step(output);
 }
 
-void ModelRunner::capture_full_graph(int32_t num_tokens, int32_t query_len) {
-  buffers_->inputs().build(launch_, num_tokens / query_len, num_tokens, query_len);
-  full_graphs_.emplace(GraphKey{compute_hash_, num_tokens, query_len, lora_use_},
-                       FullGraph(*platform_.runtime(), launch_.stream, [&] {
-                         arena_->release(activations_begin_);
-                         const ForwardContext ctx = forward_context();
-                         const TensorView hidden = model_.forward(ctx, buffers_->inputs().model_input());
-                         model_.compute_logits(ctx, all_logits_.rows(0, num_tokens), hidden);
-                       }));
+const FullGraph& ModelRunner::capture_full_graph(const GraphKey& key) {
+  FullGraph graph(*platform_.runtime(), launch_.stream, [&] {
+    arena_->release(activations_begin_);
+    const ForwardContext ctx = forward_context();
+    const TensorView hidden = model_.forward(ctx, buffers_->inputs().model_input());
+    model_.compute_logits(ctx, all_logits_.rows(0, key.num_tokens), hidden);
+  });
+  arena_->release(activations_begin_);
+  return full_graphs_.emplace(key, std::move(graph)).first->second;
 }
 
 void ModelRunner::capture_piecewise_graph(int32_t num_tokens) {
@@ -150,10 +152,14 @@ void ModelRunner::capture_graphs(std::span<const int32_t> full, std::span<const 
   check_device(runtime, runtime.memory_info(&free_before, &total), "asking for the free memory");
   compute_hash_ = compute_hash();
   // The largest first: the driver uses their memory again for the smaller ones.
+  const auto capture_full = [&](int32_t num_tokens, int32_t query_len) {
+    buffers_->inputs().build(launch_, num_tokens / query_len, num_tokens, query_len);
+    capture_full_graph({compute_hash_, num_tokens, query_len, lora_use_});
+  };
   with_and_without_loras([&] {
     for (auto size = with_drafts.rbegin(); size != with_drafts.rend(); ++size)
-      capture_full_graph(*size, draft_query_len());
-    for (auto size = full.rbegin(); size != full.rend(); ++size) capture_full_graph(*size, /*query_len=*/1);
+      capture_full(*size, draft_query_len());
+    for (auto size = full.rbegin(); size != full.rend(); ++size) capture_full(*size, /*query_len=*/1);
     for (auto size = piecewise.rbegin(); size != piecewise.rend(); ++size) capture_piecewise_graph(*size);
   });
   arena_->release(activations_begin_);

@@ -22,6 +22,8 @@ struct StepShape {
   std::span<const int32_t> sampling_rows;  // ascending: the rows that are sampled from
   int32_t num_tokens = 0;                  // of all rows
   int32_t num_decode_rows = 0;             // the first ones, with one token each
+  // Of each KV cache group: how many tokens in front the decode rows have the same blocks for.
+  std::span<const int32_t> common_prefix_lens;
   LoraRows loras;
 };
 
@@ -39,8 +41,9 @@ class StepInputs {
   virtual void stage(const LaunchContext& launch, const StepShape& step) = 0;
   // Pads with rows without tokens, and tokens that are computed and belong to nobody. A step of padding alone
   // has staged nothing. `uniform_query_len`: what rows have in a graph that is captured or replayed.
+  // `tells_common_prefix`: whether attention hears of common_prefix_lens.
   virtual void build(const LaunchContext& launch, int32_t padded_rows, int32_t padded_tokens,
-                     int32_t uniform_query_len = 1) = 0;
+                     int32_t uniform_query_len = 1, bool tells_common_prefix = false) = 0;
 
   // The step built last.
   virtual ModelInput model_input() const = 0;
@@ -78,8 +81,9 @@ struct DeviceInputsMemory {
   DeviceInputsMemory(const StepInputsConfig& config, DeviceArena& arena);
 
   struct Group {
-    int32_t* block_table;   // [max_num_seqs, max_blocks] by state index
-    int64_t* slot_mapping;  // [max_num_batched_tokens]
+    int32_t* block_table;        // [max_num_seqs, max_blocks] by state index
+    int64_t* slot_mapping;       // [max_num_batched_tokens]
+    int32_t* common_prefix_len;  // [1]
     std::byte* attention_plan;
     int32_t block_size;
     int32_t max_blocks;

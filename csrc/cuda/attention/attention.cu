@@ -52,6 +52,14 @@ void paged_attention(const LaunchContext& ctx, TensorView out, TensorView query,
   if (p.plan == nullptr || (p.num_decode_rows > 0 && ctx.workspace == nullptr))
     return note_error(ctx, "paged_attention", "",
                       p.plan == nullptr ? "no plan was given" : "no workspace was given");
+  if (const int parts = common_prefix_parts(batch, layer)) {
+    float* memory = p.partial_max_sum + static_cast<int64_t>(2) * p.decode_blocks * kDecodeHeads * 2;
+    p.common_prefix = {
+        .out = memory, .parts = parts, .num_rows = p.num_decode_rows, .num_heads = p.num_heads};
+    p.common_prefix.max_sums =
+        reinterpret_cast<float2*>(memory + p.common_prefix.place(parts, 0, 0) * p.head_size);
+    launch_common_prefix(ctx, p, layer.dtype);
+  }
   if (p.num_decode_rows > 0) (is_bf16 ? launch_decode_bf16 : launch_decode_fp16)(ctx, p);
   if (p.num_rows == p.num_decode_rows) return;
   if (kernel == AttentionKernel::kWgmma) return launch_prefill_wgmma(ctx, p, layer.dtype);

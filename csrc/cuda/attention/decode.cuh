@@ -25,39 +25,24 @@ __device__ void combine_parts(const AttentionParams& p, int begin, int chunk, in
   const int first_part = 2 * first + (begin == first * chunk ? 0 : 1);
   for (int i = static_cast<int>(threadIdx.x) * 4; i < num_heads * D; i += DecodeShared<D>::kThreads * 4) {
     const int row = i / D, column = i % D;
-    MaxSum total;
-    float4 out = {0.0F, 0.0F, 0.0F, 0.0F};
+    Columns sum;
     for (int base = 0; base < parts; base += kBatch) {
-      float2 max_sum[kBatch];
+      float2 max_sums[kBatch];
       float4 values[kBatch];
-      float top = total.max;
 #pragma unroll
       for (int j = 0; j < kBatch; ++j) {
         const int part = base + j;
-        max_sum[j] = {kNegativeInfinity, 0.0F};
+        max_sums[j] = {kNegativeInfinity, 0.0F};
         values[j] = {0.0F, 0.0F, 0.0F, 0.0F};
         if (part < parts) {
           const int64_t at = (part == 0 ? first_part : 2 * (first + part)) * kDecodeHeads + row;
-          max_sum[j] = __ldcg(reinterpret_cast<const float2*>(p.partial_max_sum) + at);
+          max_sums[j] = __ldcg(reinterpret_cast<const float2*>(p.partial_max_sum) + at);
           values[j] = __ldcg(reinterpret_cast<const float4*>(p.partial_out + at * D + column));
         }
       }
-#pragma unroll
-      for (int j = 0; j < kBatch; ++j) top = fmaxf(top, max_sum[j].x);
-      const float old = part_weight(total.max, top);
-      total = {top, total.sum * old};
-      out = {out.x * old, out.y * old, out.z * old, out.w * old};
-#pragma unroll
-      for (int j = 0; j < kBatch; ++j) {
-        const float weight = part_weight(max_sum[j].x, top);
-        total.sum += max_sum[j].y * weight;
-        out.x += values[j].x * weight;
-        out.y += values[j].y * weight;
-        out.z += values[j].z * weight;
-        out.w += values[j].w * weight;
-      }
+      sum.add(max_sums, values);
     }
-    write_output<T>(p, token, head + row, column, total, out, sink_of(p, head + row));
+    write_output<T>(p, token, head + row, column, sum, sink_of(p, head + row));
   }
 }
 
@@ -100,7 +85,7 @@ __global__ void __launch_bounds__(DecodeShared<D>::kThreads, DecodeShared<D>::kB
       .row = begin.x, .state_index = __ldcg(&start->state_index), .unit = begin.y, .tile = begin.z};
   work.remaining = min(chunk, __ldcg(&p.plan->decode_tiles) - block * chunk);
   if (work.remaining <= 0) return wait_for_inputs();
-  work.set_row(p, begin.w);
+  work.set_row(p, begin.w, common_tokens(p));
 
   const int units_per_head = (p.num_queries_per_kv + kDecodeHeads - 1) / kDecodeHeads;
   const int units = p.num_kv_heads * units_per_head;
@@ -159,7 +144,7 @@ __global__ void __launch_bounds__(DecodeShared<D>::kThreads, DecodeShared<D>::kB
         segment.num_heads, merge, max_sums, lane, warp, [&](int row, int column, MaxSum sum, float4 values) {
           if (complete) {
             const int head = segment.head + row;
-            write_output<T>(p, segment.token, head, column, sum, values, sink_of(p, head));
+            write_output<T>(p, segment.token, head, column, {sum, values}, sink_of(p, head));
           } else {
             __stcg(reinterpret_cast<float4*>(p.partial_out + (part + row) * D + column), values);
             if (column == 0)

@@ -11,32 +11,6 @@
 
 namespace quire::cuda {
 
-// Four columns of a head, of all parts so far.
-struct Columns {
-  MaxSum total;
-  float4 values = {0.0F, 0.0F, 0.0F, 0.0F};
-
-  // Adds kCount parts, of which those that are none have a maximum of -infinity.
-  template <int kCount>
-  __device__ __forceinline__ void add(const float2 (&max_sums)[kCount], const float4 (&parts)[kCount]) {
-    float top = total.max;
-#pragma unroll
-    for (const float2& part : max_sums) top = fmaxf(top, part.x);
-    const float old = part_weight(total.max, top);
-    total = {top, total.sum * old};
-    values = {values.x * old, values.y * old, values.z * old, values.w * old};
-#pragma unroll
-    for (int j = 0; j < kCount; ++j) {
-      const float weight = part_weight(max_sums[j].x, top);
-      total.sum += max_sums[j].y * weight;
-      values.x += parts[j].x * weight;
-      values.y += parts[j].y * weight;
-      values.z += parts[j].z * weight;
-      values.w += parts[j].w * weight;
-    }
-  }
-};
-
 template <int D>
 using ClusterShared = DecodeShared<D, kClusterStages<D>>;
 
@@ -69,7 +43,7 @@ __global__ void __launch_bounds__(ClusterShared<D>::kThreads, ClusterShared<D>::
                     .unit = tiles.y,
                     .tile = tiles.z + begin,
                     .remaining = end - begin};
-  work.set_row(p, rest.x);
+  work.set_row(p, rest.x, common_tokens(p));
 
   const int units_per_head = (p.num_queries_per_kv + kDecodeHeads - 1) / kDecodeHeads;
   const int units = p.num_kv_heads * units_per_head;
@@ -127,8 +101,7 @@ __global__ void __launch_bounds__(ClusterShared<D>::kThreads, ClusterShared<D>::
   cluster::wait();
 
   const auto write = [&](int i, const Columns& sum) {
-    write_output<T>(p, segment.token, segment.head + i / kVectors, i % kVectors * 4, sum.total, sum.values,
-                    sink);
+    write_output<T>(p, segment.token, segment.head + i / kVectors, i % kVectors * 4, sum, sink);
   };
   // In the workspace: of a cluster's part, and of a head of it as one of its blocks needs it.
   const auto part_at = [&](int cluster, int i) {

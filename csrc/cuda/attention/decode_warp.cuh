@@ -16,15 +16,65 @@ __device__ __forceinline__ float part_weight(float max, float common_max) {
   return max == kNegativeInfinity ? 0.0F : fast_exp2(max - common_max);
 }
 
+// Four columns of a head, of all parts so far.
+struct Columns {
+  MaxSum total;
+  float4 values = {0.0F, 0.0F, 0.0F, 0.0F};
+
+  // Adds kCount parts, of which those that are none have a maximum of -infinity.
+  template <int kCount>
+  __device__ __forceinline__ void add(const float2 (&max_sums)[kCount], const float4 (&parts)[kCount]) {
+    float top = total.max;
+#pragma unroll
+    for (const float2& part : max_sums) top = fmaxf(top, part.x);
+    const float old = part_weight(total.max, top);
+    total = {top, total.sum * old};
+    values = {values.x * old, values.y * old, values.z * old, values.w * old};
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) {
+      const float weight = part_weight(max_sums[j].x, top);
+      total.sum += max_sums[j].y * weight;
+      values.x += parts[j].x * weight;
+      values.y += parts[j].y * weight;
+      values.z += parts[j].z * weight;
+      values.w += parts[j].w * weight;
+    }
+  }
+};
+
+// What the keys have that all rows share.
+__device__ __forceinline__ void add_common_prefix(const AttentionParams& p, int token, int head, int column,
+                                                  Columns& sum) {
+  constexpr int kAtOnce = 8;
+  const int count = __ldcg(&p.plan->common_parts);
+  for (int base = 0; base < count; base += kAtOnce) {
+    float2 max_sums[kAtOnce];
+    float4 parts[kAtOnce];
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      max_sums[j] = {kNegativeInfinity, 0.0F};
+      parts[j] = {0.0F, 0.0F, 0.0F, 0.0F};
+      if (base + j < count) {
+        const int64_t at = p.common_prefix.place(base + j, token, head);
+        max_sums[j] = __ldcg(p.common_prefix.max_sums + at);
+        parts[j] = __ldcg(reinterpret_cast<const float4*>(p.common_prefix.out + at * p.head_size + column));
+      }
+    }
+    sum.add(max_sums, parts);
+  }
+}
+
 // A head's sink, in units of log2; 0 where there are none.
 __device__ __forceinline__ float sink_of(const AttentionParams& p, int head) {
   return p.sinks != nullptr ? __ldg(p.sinks + head) * kLog2E : 0.0F;
 }
 
-// 1 / sum, with the sink's share, and 4 elements of the result.
+// Of four columns of a head's own parts: with what it shares and the sink, divided by the sum.
 template <typename T>
 __device__ __forceinline__ void write_output(const AttentionParams& p, int token, int head, int column,
-                                             MaxSum total, float4 out, float sink) {
+                                             Columns sum, float sink) {
+  if (p.common_prefix.parts > 0) add_common_prefix(p, token, head, column, sum);
+  auto& [total, out] = sum;
   if (p.sinks != nullptr) {
     const float top = fmaxf(sink, total.max);
     const float weight = part_weight(total.max, top);

@@ -36,13 +36,20 @@ struct DecodeShared {
   static constexpr int kBytes = kQueryOffset + (kSharedQuery ? kDecodeHeads * D * 2 : 0);
 };
 
+// Keys in front that are not the decode kernels'.
+__device__ __forceinline__ int common_tokens(const AttentionParams& p) {
+  return p.common_prefix.parts > 0 ? __ldcg(&p.plan->common_tokens) : 0;
+}
+
 // Walks a block's stretch of tiles; the same in all its threads.
 struct DecodeCursor {
   int row, state_index, unit, tile, remaining;
   int seq_len, low, first_tile, num_tiles;  // of the row; keys [low, seq_len) count
+  int common;                               // keys in front that are not this kernel's
 
-  __device__ __forceinline__ void set_row(const AttentionParams& p, int length) {
-    const TileRange tiles = last_token_tiles(length, p.sliding_window, kDecodeTokens);
+  __device__ __forceinline__ void set_row(const AttentionParams& p, int length, int common_tokens) {
+    common = common_tokens;
+    const TileRange tiles = last_token_tiles(length, p.sliding_window, kDecodeTokens, common);
     seq_len = length;
     low = p.sliding_window > 0 ? max(0, length - p.sliding_window) : 0;
     first_tile = tiles.begin;
@@ -59,7 +66,7 @@ struct DecodeCursor {
     do {
       ++row;
       state_index = __ldg(p.state_indices + row);  // on its way beside the length
-      set_row(p, __ldg(p.seq_lens + row));
+      set_row(p, __ldg(p.seq_lens + row), common);
     } while (num_tiles == 0);
   }
   // The first key of a warp's group, and whether any of the group counts.

@@ -20,6 +20,9 @@ constexpr int kDecodeTokens = 64;
 // "units".
 constexpr int kDecodeHeads = 16;
 
+// Keys that rows share count by as many.
+constexpr int kCommonTokens = 128;
+
 // Blocks of a cluster, which read each other's shared memory.
 constexpr int kClusterBlocks = 8;
 
@@ -34,6 +37,12 @@ int decode_clusters(int num_decode_rows, int units, int head_size);
 constexpr int decode_units(int num_heads, int num_kv_heads) {
   return num_kv_heads * ((num_heads / num_kv_heads + kDecodeHeads - 1) / kDecodeHeads);
 }
+
+// The most parts that keys which decode rows share are divided into, for work for all multiprocessors; 0
+// where they are not attended to apart: on other devices than Hopper, for few rows or too many.
+int common_prefix_parts(const AttentionMetadata& batch, const AttentionLayer& layer);
+// Bytes of CommonPrefix, at most.
+size_t common_prefix_bytes(int head_size);
 
 // f.operator()<D>() for the head size, which is one of those that the tensor cores' kernels are compiled for.
 template <typename F>
@@ -63,8 +72,10 @@ struct alignas(16) DecodeCluster {
 
 // plan_attention's result, in device memory: this header, then the arrays that the accessors name.
 struct alignas(64) AttentionPlan {
-  int32_t decode_tiles;   // of all decode rows and units
+  int32_t decode_tiles;   // of all decode rows and units, without the keys in front that these share
   int32_t decode_chunk;   // a block's share
+  int32_t common_tokens;  // the first keys of all decode rows, which are attended to apart; 0: none
+  int32_t common_parts;   // into which these are divided
   int32_t prefill_tiles;  // of all prefill rows, for one KV head
   int32_t prefill_next;   // zero between kernels: how many items blocks have asked for
 
@@ -81,6 +92,18 @@ struct alignas(64) AttentionPlan {
   // [R + 2] tiles of (one unit or KV head of) the rows before, counted apart for decode and for prefill rows:
   // the first num_decode_rows + 1 are the decode rows', the others' begin with another 0.
   __host__ __device__ int32_t* tiles_before(int blocks) { return counters(blocks) + blocks; }
+};
+
+// What decode rows have of the keys in front that all of them share (common_prefix.cuh).
+struct CommonPrefix {
+  float* out = nullptr;        // [parts][num_rows][num_heads][D], not yet divided by the sums
+  float2* max_sums = nullptr;  // [parts][num_rows][num_heads]: maximum, in units of log2, and sum
+  int parts = 0;               // at most; 0: all rows attend to all their keys
+  int num_rows = 0, num_heads = 0;
+
+  __host__ __device__ int64_t place(int part, int row, int head) const {
+    return (static_cast<int64_t>(part) * num_rows + row) * num_heads + head;
+  }
 };
 
 struct AttentionParams {
@@ -107,14 +130,17 @@ struct AttentionParams {
   int decode_blocks, decode_clusters;
   float* partial_out;      // [2 * decode_blocks][kDecodeHeads][D]
   float* partial_max_sum;  // [2 * decode_blocks][kDecodeHeads][2]
+  CommonPrefix common_prefix;
 };
 
 struct TileRange {
   int begin, count;
 };
-// The tiles of `tile_tokens` keys that the last token of a sequence attends to.
-__host__ __device__ inline TileRange last_token_tiles(int seq_len, int sliding_window, int tile_tokens) {
-  const int first = sliding_window > 0 && seq_len > sliding_window ? seq_len - sliding_window : 0;
+// The tiles of `tile_tokens` keys that the last token of a sequence attends to, behind the first `common`
+// ones.
+__host__ __device__ inline TileRange last_token_tiles(int seq_len, int sliding_window, int tile_tokens,
+                                                      int common) {
+  const int first = sliding_window > 0 && seq_len > sliding_window ? seq_len - sliding_window : common;
   const int begin = first / tile_tokens;
   return {begin, seq_len > 0 ? (seq_len + tile_tokens - 1) / tile_tokens - begin : 0};
 }
@@ -126,6 +152,7 @@ void launch_prefill_mma_bf16(const LaunchContext& ctx, const AttentionParams& pa
 void launch_prefill_mma_fp16(const LaunchContext& ctx, const AttentionParams& params);
 void launch_prefill_wgmma(const LaunchContext& ctx, const AttentionParams& params, DType dtype);
 int prefill_wgmma_shared_bytes(int head_size);  // of a block
+void launch_common_prefix(const LaunchContext& ctx, const AttentionParams& params, DType dtype);
 void launch_simt(const LaunchContext& ctx, const AttentionParams& params, DType dtype);
 
 }  // namespace quire::cuda

@@ -44,6 +44,8 @@ struct PlanParams {
   const int32_t* query_start_loc;
   const int32_t* seq_lens;
   const int32_t* state_indices;
+  const int32_t* common_prefix_len;  // of the decode rows, where these may share keys
+  int common_parts;                  // at most; 0: they do not
   int num_rows, num_decode_rows, num_queries_per_kv, units, sliding_window, blocks, clusters;
   int captured_rows;  // decode rows of the graph that these are padded for, if they are
 };
@@ -109,8 +111,10 @@ __global__ void __launch_bounds__(kThreads) plan_attention_kernel(const __grid_c
   __shared__ int shared[kThreads / 32];
   AttentionPlan& plan = *p.plan;
   int32_t* tiles_before = plan.tiles_before(p.blocks);
+  // Each row has keys of its own, the last one's at least.
+  const int common = p.common_parts > 0 ? *p.common_prefix_len / kCommonTokens * kCommonTokens : 0;
   const auto tiles_of = [&](int row) {
-    return last_token_tiles(p.seq_lens[row], p.sliding_window, kDecodeTokens).count;
+    return last_token_tiles(p.seq_lens[row], p.sliding_window, kDecodeTokens, common).count;
   };
   const int tiles = prefix_sums(tiles_before, p.num_decode_rows, shared, tiles_of);
   const int prefill_tiles =
@@ -124,6 +128,8 @@ __global__ void __launch_bounds__(kThreads) plan_attention_kernel(const __grid_c
   if (threadIdx.x == 0) {
     plan.decode_tiles = total;
     plan.decode_chunk = chunk;
+    plan.common_tokens = common;
+    plan.common_parts = min(p.common_parts, common / kCommonTokens);
     plan.prefill_tiles = prefill_tiles;
     plan.prefill_next = 0;
   }
@@ -163,7 +169,8 @@ size_t attention_plan_bytes(int32_t max_num_seqs, int32_t /*max_tokens*/) {
 size_t attention_workspace_bytes(int32_t /*max_tokens*/, int32_t /*max_seq_len*/, int32_t /*num_heads*/,
                                  int32_t /*num_kv_heads*/, int32_t head_size) {
   return static_cast<size_t>(decode_grid(head_size)) * 2 * kDecodeHeads *
-         (static_cast<size_t>(head_size) + 2) * sizeof(float);
+             (static_cast<size_t>(head_size) + 2) * sizeof(float) +
+         common_prefix_bytes(head_size);
 }
 
 void plan_attention(const LaunchContext& ctx, const AttentionMetadata& batch, const AttentionLayer& layer) {
@@ -174,6 +181,8 @@ void plan_attention(const LaunchContext& ctx, const AttentionMetadata& batch, co
                         .query_start_loc = batch.query_start_loc.as<int32_t>(),
                         .seq_lens = batch.seq_lens.as<int32_t>(),
                         .state_indices = batch.state_indices.as<int32_t>(),
+                        .common_prefix_len = batch.common_prefix_len.as<int32_t>(),
+                        .common_parts = common_prefix_parts(batch, layer),
                         .num_rows = num_rows,
                         .num_decode_rows = batch.num_decode_rows,
                         .num_queries_per_kv = layer.num_heads / layer.num_kv_heads,

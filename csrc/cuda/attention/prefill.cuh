@@ -17,6 +17,7 @@ struct PrefillItem {
   int first_token, first_head;        // of row `first`: the token in the batch row, the head of the KV head's
   int first_position, last_position;  // of the query rows' tokens
   int low;                            // the first key that any of them attends to
+  int part;                           // where Items::kParts, of the keys
 
   // The tiles of `tile_keys` keys, [begin, end).
   __device__ __forceinline__ int tiles_begin(int tile_keys) const { return low / tile_keys; }
@@ -30,6 +31,9 @@ struct PrefillItem {
 // A block's items, one after the other. Called by whole warps.
 class PrefillItems {
  public:
+  static constexpr bool kParts =
+      false;  // whether an item has a part of its rows' keys, and is one of several
+
   __device__ __forceinline__ explicit PrefillItems(const AttentionParams& p)
       : total_(p.plan->prefill_tiles * p.num_kv_heads) {}
 

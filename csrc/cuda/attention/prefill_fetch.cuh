@@ -2,6 +2,7 @@
 #pragma once
 
 #include "attention/prefill.cuh"
+#include "common/dependent_launch.cuh"
 #include "common/divisor.h"
 #include "common/hopper.cuh"
 
@@ -104,7 +105,7 @@ __device__ __forceinline__ void fetch_keys_and_values(const AttentionParams& p, 
   }
 }
 
-template <typename T, int D>
+template <typename T, int D, typename Items>
 __device__ __forceinline__ void fetch_queries(const AttentionParams& p, Divisor by_heads, std::byte* shared,
                                               Barriers<D> barriers) {
   using Shared = WgmmaShared<D>;
@@ -113,7 +114,7 @@ __device__ __forceinline__ void fetch_queries(const AttentionParams& p, Divisor 
   const int chunk = thread % kChunks,
             first_row = thread < kRowsAtOnce * kChunks ? thread / kChunks : kPrefillRows;
   const uint32_t to = shared_address(shared) + Shared::kQueries;
-  PrefillItems items(p);
+  Items items(p);
   Ring<Shared::kItemRing> known;
   const auto ask = [&](int place) {
     if (thread >= 32) return;
@@ -125,6 +126,7 @@ __device__ __forceinline__ void fetch_queries(const AttentionParams& p, Divisor 
     }
   };
   ask(0);
+  wait_for_inputs();  // keys and values in front of a batch's own may come before
   for (Ring<Shared::kQueryStages> ring;; ring.advance()) {
     wait_barrier(barriers.query_empty(ring.stage), ring.parity ^ 1);
     wait_barrier(barriers.item_known(known.stage), known.parity);

@@ -8,8 +8,15 @@ namespace {
 
 using namespace wgmma_linear;
 
-// Of fewer rows the kernel of few_rows.cu is as quick, of more the library's.
+// With more rows the library's kernels are as quick. With less than kMinRows of x that of few_rows.cu is
+// quicker where the weight is small, as there is little to be done before it begins.
 constexpr int kMinRows = 9, kMaxRows = 64;
+constexpr int64_t kLargeWeightBytes = 24 << 20;
+
+bool has_enough_rows(int64_t rows, const LinearWeight& weight) {
+  const bool is_large = weight.n * weight.k * 2 >= kLargeWeightBytes;
+  return rows >= (is_large ? 2 : kMinRows) && rows <= kMaxRows;
+}
 
 // Of the current device. Asks for each number of blocks once, of any of the kernels: they take the same. One
 // alone is no cluster, and a multiprocessor has one.
@@ -96,8 +103,11 @@ void launch(const LaunchContext& ctx, const Product& product) {
 template <bool kGated>
 void launch(const LaunchContext& ctx, const Product& product) {
   const auto with_type = [&]<typename T>() {
-    if (slots_for(product.x.shape[0]) == 32) return launch<T, 32, kGated>(ctx, product);
-    launch<T, 64, kGated>(ctx, product);
+    switch (slots_for(product.x.shape[0])) {
+      case 16: return launch<T, 16, kGated>(ctx, product);
+      case 32: return launch<T, 32, kGated>(ctx, product);
+      default: launch<T, 64, kGated>(ctx, product);
+    }
   };
   product.x.dtype == DType::kBFloat16 ? with_type.template operator()<bf16>()
                                       : with_type.template operator()<fp16>();
@@ -107,8 +117,8 @@ void launch(const LaunchContext& ctx, const Product& product) {
 
 bool has_wgmma_linear(TensorView out, TensorView x, const LinearWeight& weight) {
   const auto aligned = [](const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; };
-  return device_limits().compute_capability / 10 == 9 && has_clusters() && x.shape[0] >= kMinRows &&
-         x.shape[0] <= kMaxRows && weight.scales == nullptr && dtype_bytes(x.dtype) == 2 &&
+  return device_limits().compute_capability / 10 == 9 && has_clusters() &&
+         has_enough_rows(x.shape[0], weight) && weight.scales == nullptr && dtype_bytes(x.dtype) == 2 &&
          weight.dtype == x.dtype && (out.dtype == x.dtype || out.dtype == DType::kFloat32) &&
          weight.n % 16 == 0 && weight.k % 8 == 0 && x.stride[0] % 8 == 0 && out.stride[0] % 8 == 0 &&
          aligned(x.data) && aligned(out.data) && aligned(weight.data);

@@ -7,8 +7,8 @@
 
 namespace quire::cuda {
 
-// Whether linear_wgmma computes it on the current device: x [9 to 64, k], 16-bit weights of x's type, all
-// rows at multiples of 16 bytes.
+// Whether linear_wgmma computes it on the current device: x [9 to 64, k], or [2 to 64, k] where the
+// weight is large, 16-bit weights of x's type, all rows at multiples of 16 bytes.
 bool has_wgmma_linear(TensorView out, TensorView x, const LinearWeight& weight);
 
 // The weight does not change while kernels that were launched before may run: it is read before they have

@@ -24,7 +24,7 @@ constexpr std::array kClusterBlocks = {1, 2, 4, 8};
 constexpr int kMaxClusterBlocks = 8;
 
 // Rows of x that are multiplied where there are so many.
-constexpr int slots_for(int64_t rows) { return rows <= 32 ? 32 : 64; }
+constexpr int slots_for(int64_t rows) { return rows <= 16 ? 16 : rows <= 32 ? 32 : 64; }
 
 struct Shape {
   int outputs;    // rows of the weight, or half of them where these are gates and what they are gates of

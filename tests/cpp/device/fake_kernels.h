@@ -95,6 +95,9 @@ inline void prepare_inputs(const LaunchContext& ctx, const PrepareInputsArgs& ar
       args.padded_query_start_loc[row] = args.num_tokens;
       if (row < args.padded_rows) args.seq_lens[row] = args.padded_state_indices[row] = 0;
     }
+    for (const GroupInputs& group : args.groups) {
+      if (group.common_prefix_len_out != nullptr) *group.common_prefix_len_out = group.common_prefix_len;
+    }
     if (args.unpadded_tokens != nullptr) *args.unpadded_tokens = args.num_tokens;
     for (int32_t i = args.num_tokens; i < args.padded_tokens; ++i) {
       args.input_ids[i] = args.positions[i] = 0;

@@ -34,12 +34,19 @@ struct RunnerRig {
     const char* (*select_attention)(AttentionLayer& layer) = nullptr;  // null: the CPU's
     int32_t num_speculative_tokens = 0;
     std::vector<NamedLogitsProcessor> logits_processors = {};
+    // Null: the table's.
+    bool (*use_cascade_attention)(const KVCacheView&, int32_t, int32_t) = nullptr;
+    void (*paged_attention)(const LaunchContext&, TensorView, TensorView, const KVCacheView&,
+                            const AttentionMetadata&, const AttentionLayer&) = nullptr;
+    bool use_cascade = true;
   };
   explicit RunnerRig(const Options& options)
       : device(FakeDeviceRuntime::reset()), ops(options.on_device ? fake_kernel_table() : fake::cpu()) {
     if (options.hurried) device.hurries.emplace(options.in_flight);
     const Backend backend{&ops, options.on_device ? &FakeDeviceRuntime::table() : nullptr, 0};
     platform = make_platform(backend, /*num_threads=*/1);
+    if (options.use_cascade_attention != nullptr) ops.use_cascade_attention = options.use_cascade_attention;
+    if (options.paged_attention != nullptr) ops.paged_attention = options.paged_attention;
     if (options.select_attention != nullptr) ops.select_attention = options.select_attention;
     Checkpoint checkpoint = Checkpoint::open(QUIRE_DEMO_MODEL);
     const HfConfig hf_config = HfConfig::load(QUIRE_DEMO_MODEL "/config.json");
@@ -47,13 +54,14 @@ struct RunnerRig {
     BuildContext build{ops, platform->launch(), checkpoint, *weights, *loader, DType::kBFloat16};
     build.max_model_len = kMaxModelLen;
     build.max_num_tokens = kMaxTokens;
-    const ModelRunnerConfig config{kMaxSeqs,
-                                   kMaxTokens,
-                                   kMaxModelLen,
-                                   options.in_flight,
-                                   options.graphs,
-                                   0,
-                                   {options.num_speculative_tokens, nullptr}};
+    ModelRunnerConfig config{kMaxSeqs,
+                             kMaxTokens,
+                             kMaxModelLen,
+                             options.in_flight,
+                             options.graphs,
+                             0,
+                             {options.num_speculative_tokens, nullptr}};
+    config.use_cascade = options.use_cascade;
     build.max_num_seqs = config.max_num_logits();
     build.block_size = kBlockSize;
     model = build_model(build, hf_config);

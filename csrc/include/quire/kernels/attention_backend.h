@@ -31,6 +31,9 @@ struct AttentionMetadata {
   TensorView slot_mapping;     // [T] int64, for write_kv_cache
   TensorView query_start_loc;  // [R + 1] int32, ascending from 0
   TensorView seq_lens;         // [R] int32
+  // [1] int32, or none: how many keys in front all decode rows share, as the same blocks; less than any of
+  // these' seq_len. A backend may read them once for all rows.
+  TensorView common_prefix_len;
   // On the host, for launch shapes. A captured launch is replayed with other tensors behind the same
   // addresses: then these are upper bounds.
   int32_t num_decode_rows = 0;  // the first rows, which have one query row each (or none, with seq_len 0)

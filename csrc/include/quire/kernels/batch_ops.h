@@ -42,7 +42,9 @@ struct GroupInputs {
   const int32_t* block_table = nullptr;  // [*, stride]
   int64_t block_table_stride = 0;
   int32_t block_size = 0;
-  int64_t* slot_mapping = nullptr;  // [padded T] out; -1 for padding
+  int64_t* slot_mapping = nullptr;           // [padded T] out; -1 for padding
+  int32_t common_prefix_len = 0;             // AttentionMetadata's, of the host
+  int32_t* common_prefix_len_out = nullptr;  // [1]; null: nobody reads it
 };
 
 // In this order: `bytes` are brought, `row_writes` written, the inputs made. What the first brings may hold

@@ -261,6 +261,10 @@ struct KernelTable {
   // batch.plan is written by plan_attention, once a step with any of the layers that share the batch, and
   // read by paged_attention. Null: none.
   size_t (*attention_plan_bytes)(int32_t max_num_seqs, int32_t max_tokens);
+  // Whether attention is faster for being told that so many decode rows share so many keys in front
+  // (AttentionMetadata::common_prefix_len), in a layer that attends to all keys. Null: it never is.
+  bool (*use_cascade_attention)(const KVCacheView& kv_cache, int32_t num_decode_rows,
+                                int32_t common_prefix_len);
   void (*plan_attention)(const LaunchContext& ctx, const AttentionMetadata& batch,
                          const AttentionLayer& layer);
   // Stores keys and values of T tokens in slots slot_mapping[t] = block_id * block_size + offset; a
