@@ -1,6 +1,7 @@
 // What the rows of a batch share.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "worker/input_batch.h"
@@ -13,15 +14,18 @@ namespace quire {
 inline int32_t common_prefix_len(InputBatch& batch, size_t group, int32_t num_rows) {
   if (num_rows < 2) return 0;
   const BlockTable& table = batch.block_table(group);
-  const std::span<const BlockId> first = table.ids(batch.request(0).state_index);
-  auto count = static_cast<int32_t>(first.size());
-  for (int32_t row = 0; row < num_rows && count > 0; ++row) {
-    const CachedRequestState& request = batch.request(row);
-    const std::span<const BlockId> ids = table.ids(request.state_index);
-    count =
-        std::min({count, static_cast<int32_t>(ids.size()), request.num_computed_tokens / table.block_size()});
-    count = static_cast<int32_t>(std::mismatch(first.begin(), first.begin() + count, ids.begin()).first -
-                                 first.begin());
+  const auto ids_of = [&](int32_t row) { return table.ids(batch.request(row).state_index).data(); };
+  const auto computed_blocks = [&](int32_t row) {
+    return batch.request(row).num_computed_tokens / table.block_size();
+  };
+  const BlockId* first = ids_of(0);
+  int32_t count = computed_blocks(0);
+  for (int32_t row = 1; row < num_rows && count > 0; ++row) {
+    const BlockId* ids = ids_of(row);
+    count = std::min(count, computed_blocks(row));
+    // Where they are the same, which is compared in larger pieces, nothing more is asked.
+    if (!std::equal(first, first + count, ids))
+      count = static_cast<int32_t>(std::mismatch(first, first + count, ids).first - first);
   }
   return count * table.block_size();
 }
