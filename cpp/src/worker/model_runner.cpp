@@ -331,11 +331,8 @@ void ModelRunner::run_forward(const CudagraphDispatcher::Choice& choice) {
   QUIRE_CHECK(choice.mode != CudagraphMode::kFull || prompt_chunks_.empty(),
               "a graph has no prompts' logits");
   if (choice.mode == CudagraphMode::kFull) {
-    const GraphKey key{compute_hash_, choice.num_tokens, choice.query_len, lora_use_, uses_cascade_};
-    const auto captured = full_graphs_.find(key);
-    QUIRE_CHECK(captured != full_graphs_.end() || uses_cascade_, "no graph of ", choice.num_tokens,
-                " tokens");
-    (captured != full_graphs_.end() ? captured->second : capture_full_graph(key)).replay(launch_.stream);
+    full_graph({compute_hash_, choice.num_tokens, choice.query_len, lora_use_, uses_cascade_})
+        .replay(launch_.stream);
     return;
   }
   arena_->release(activations_begin_);

@@ -172,8 +172,9 @@ class ModelRunner {
     }
     lora_use_ = LoraUse::kNone;
   }
-  // Of the inputs that were built.
-  const FullGraph& capture_full_graph(const GraphKey& key);
+  // Of the inputs that were built; captured where there is none yet. Those of steps that share a prefix are
+  // not captured at the start.
+  const FullGraph& full_graph(const GraphKey& key);
   void capture_piecewise_graph(int32_t num_tokens);
   int32_t draft_query_len() const { return 1 + config_.speculation.num_speculative_tokens; }
 

@@ -123,7 +123,8 @@ void ModelRunner::warm_up_sampling() {
   finish_step(output);
 }
 
-const FullGraph& ModelRunner::capture_full_graph(const GraphKey& key) {
+const FullGraph& ModelRunner::full_graph(const GraphKey& key) {
+  if (const auto found = full_graphs_.find(key); found != full_graphs_.end()) return found->second;
   FullGraph graph(*platform_.runtime(), launch_.stream, [&] {
     arena_->release(activations_begin_);
     const ForwardContext ctx = forward_context();
@@ -154,7 +155,7 @@ void ModelRunner::capture_graphs(std::span<const int32_t> full, std::span<const 
   // The largest first: the driver uses their memory again for the smaller ones.
   const auto capture_full = [&](int32_t num_tokens, int32_t query_len) {
     buffers_->inputs().build(launch_, num_tokens / query_len, num_tokens, query_len);
-    capture_full_graph({compute_hash_, num_tokens, query_len, lora_use_});
+    full_graph({compute_hash_, num_tokens, query_len, lora_use_});
   };
   with_and_without_loras([&] {
     for (auto size = with_drafts.rbegin(); size != with_drafts.rend(); ++size)
