@@ -61,6 +61,23 @@ TEST_P(CudaCommonPrefixTest, WithTheOptionsOfALayer) {
   expect_matches(rows, {.sinks = true, .common = 384});
   expect_matches(rows, {.window = 100, .common = 384});
   expect_matches(rows, {.alibi = true, .common = 384});
+  for (const int head_size : {64, 256}) {
+    const auto others = make_rows({DType::kBFloat16, 8, 2, head_size, 16}, 20, 256);
+    expect_matches(others, {.soft_cap = 3.0F, .common = 256});
+  }
+}
+
+TEST_P(CudaCommonPrefixTest, IsUsedWhereItPays) {
+  const KVCacheView cache = {
+      .block_size = 16, .num_kv_heads = 8, .head_size = 128, .dtype = DType::kBFloat16};
+  const auto is_used = [&](int num_rows, int common) {
+    return kernels().use_cascade_attention(cache, num_rows, common);
+  };
+  EXPECT_EQ(is_used(32, 1024), attends_apart());
+  EXPECT_EQ(is_used(4, 8192), attends_apart());
+  EXPECT_FALSE(is_used(32, 1008)) << "too little in all";
+  EXPECT_FALSE(is_used(3, 100000)) << "too few rows";
+  EXPECT_FALSE(is_used(1000, 128)) << "too little shared";
 }
 
 // As it is read once for all rows, what others say of where it lies is not looked at.

@@ -132,6 +132,8 @@ const FullGraph& ModelRunner::full_graph(const GraphKey& key) {
     model_.compute_logits(ctx, all_logits_.rows(0, key.num_tokens), hidden);
   });
   arena_->release(activations_begin_);
+  if (key.has_cascade)
+    log(LogLevel::kInfo, "captured the graph of ", key.num_tokens, " requests that share what is in front");
   return full_graphs_.emplace(key, std::move(graph)).first->second;
 }
 

@@ -21,6 +21,9 @@ constexpr int kMinRows = 4;
 constexpr int64_t kMinBytes = 128 << 20;
 constexpr int kMinTokens = 256;
 
+// Kernels with soft caps are there for these: no model has them with smaller heads.
+constexpr int kMinSoftCapHeadSize = 128;
+
 // Items of a multiprocessor, at most: what they leave in memory is bounded so.
 constexpr int kMaxTurns = 2;
 
@@ -40,7 +43,10 @@ void launch_kernel(const LaunchContext& ctx, const AttentionParams& p) {
 template <typename T>
 void launch(const LaunchContext& ctx, const AttentionParams& p) {
   with_head_size(p.head_size, [&]<int D>() {
-    p.soft_cap > 0.0F ? launch_kernel<T, D, true>(ctx, p) : launch_kernel<T, D, false>(ctx, p);
+    if constexpr (D >= kMinSoftCapHeadSize) {
+      if (p.soft_cap > 0.0F) return launch_kernel<T, D, true>(ctx, p);
+    }
+    launch_kernel<T, D, false>(ctx, p);
   });
 }
 
@@ -49,7 +55,7 @@ void launch(const LaunchContext& ctx, const AttentionParams& p) {
 int common_prefix_parts(const AttentionMetadata& batch, const AttentionLayer& layer) {
   if (batch.common_prefix_len.data == nullptr || batch.num_decode_rows < kMinRows ||
       layer.kernel != static_cast<int32_t>(AttentionKernel::kWgmma) || layer.sliding_window > 0 ||
-      layer.alibi_slopes != nullptr)
+      layer.alibi_slopes != nullptr || (layer.soft_cap > 0.0F && layer.head_size < kMinSoftCapHeadSize))
     return 0;
   const int sms = device_limits().num_sms;
   const int items = layer.num_kv_heads *
