@@ -125,6 +125,7 @@ class DeviceInputs final : public StepInputs {
   RowColumns rows_;
   size_t num_logits_ = 0;
   int32_t num_rows_ = 0, num_tokens_ = 0, num_decode_rows_ = 0, max_query_len_ = 0, max_seq_len_ = 0;
+  bool has_new_prefixes_ = false;
   std::vector<int32_t> common_prefix_lens_;
   int64_t padded_tokens_ = 0;
 };
@@ -247,6 +248,7 @@ void DeviceInputs::stage(const LaunchContext& launch, const StepShape& step) {
   num_rows_ = batch.size();
   num_tokens_ = step.num_tokens;
   num_decode_rows_ = step.num_decode_rows;
+  has_new_prefixes_ = step.has_new_prefixes;
   std::ranges::copy(step.common_prefix_lens, common_prefix_lens_.begin());
   const auto rows = static_cast<size_t>(num_rows_);
   num_logits_ = step.sampling_rows.size();
@@ -317,11 +319,13 @@ void DeviceInputs::build(const LaunchContext& launch, int32_t padded_rows, int32
     metadata.max_query_len = std::max(max_query_len_, uniform_query_len);
     // Padding alone may be captured, and replayed with rows of any length.
     metadata.max_seq_len = num_rows_ == 0 ? config_.max_model_len : max_seq_len_;
+    metadata.has_new_prefixes = has_new_prefixes_;
   }
   ops_.prepare_inputs(launch, args);
   row_writes_.num_writes = row_writes_.num_values = 0;
   // A step of padding may follow.
   num_rows_ = num_tokens_ = num_decode_rows_ = max_query_len_ = max_seq_len_ = 0;
+  has_new_prefixes_ = false;
   std::ranges::fill(common_prefix_lens_, 0);
 }
 

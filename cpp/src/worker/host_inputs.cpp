@@ -108,6 +108,7 @@ void HostInputs::stage(const LaunchContext&, const StepShape& step) {
     metadata.num_decode_rows = step.num_decode_rows;
     metadata.max_query_len = max_query_len;
     metadata.max_seq_len = max_seq_len;
+    metadata.has_new_prefixes = step.has_new_prefixes;
   }
   logits_index_.clear();
   for (int32_t row : step.sampling_rows) {

@@ -155,10 +155,15 @@ void ModelRunner::update_batch(const SchedulerOutput& scheduler_output) {
   batch_->condense();
   remove_unscheduled();
 
+  has_new_prefixes_ = false;
   for (size_t i = 0; i < scheduled_.size(); ++i) {
     CachedRequestState& request = *scheduled_[i];
     const bool replaces = scheduler_output.scheduled_reqs[i].resumed_from_preemption != 0;
     if (replaces) request.num_sent = 0;  // some were not needed before
+    // Found blocks may be those of a request whose tokens this step computes: they are found when they are
+    // scheduled.
+    if ((replaces || scheduler_output.scheduled_reqs[i].is_new != 0) && request.num_computed_tokens > 0)
+      has_new_prefixes_ = true;
     for (size_t group = 0; group < num_groups; ++group) {
       const std::span<const BlockId> ids = scheduler_output.new_block_ids.at(i, group);
       if (request.row < 0) {
@@ -299,7 +304,10 @@ void ModelRunner::execute_model(const SchedulerOutput& scheduler_output) {
           : 0;
   uses_cascade_ = find_common_prefixes(step.num_decode_rows);
   step.common_prefix_lens = common_prefix_lens_;
-  const auto choice = dispatcher_.dispatch(step.num_tokens, uniform_query_len(scheduler_output));
+  step.has_new_prefixes = has_new_prefixes_;
+  // One graph would not hear of new prefixes; pieces do, as attention is between them.
+  const auto choice =
+      dispatcher_.dispatch(step.num_tokens, has_new_prefixes_ ? 0 : uniform_query_len(scheduler_output));
   record(ring_index_).mode = choice.mode;
 
   StepInputs& inputs = buffers_->inputs();

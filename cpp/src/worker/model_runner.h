@@ -226,6 +226,7 @@ class ModelRunner {
   std::vector<PromptChunk> prompt_chunks_;
   std::vector<int32_t> common_prefix_lens_;  // per group
   bool uses_cascade_ = false;
+  bool has_new_prefixes_ = false;  // AttentionMetadata's
   std::vector<LogitsProcessors::Row> processor_rows_;
   std::vector<int64_t> changed_rows_;  // of logits: theirs
   LoraUse lora_use_ = LoraUse::kNone;  // of the step at hand

@@ -22,6 +22,7 @@ struct StepShape {
   std::span<const int32_t> sampling_rows;  // ascending: the rows that are sampled from
   int32_t num_tokens = 0;                  // of all rows
   int32_t num_decode_rows = 0;             // the first ones, with one token each
+  bool has_new_prefixes = false;           // AttentionMetadata's
   // Of each KV cache group: how many tokens in front the decode rows have the same blocks for.
   std::span<const int32_t> common_prefix_lens;
   LoraRows loras;

@@ -33,6 +33,7 @@ void paged_attention(const LaunchContext& ctx, TensorView out, TensorView query,
   p.head_size = layer.head_size;
   p.block_size = layer.block_size;
   p.block_shift = std::countr_zero(static_cast<uint32_t>(layer.block_size));
+  p.waits_for_prefixes = batch.has_new_prefixes;
   p.scale = layer.scale;
   p.soft_cap = layer.soft_cap;
   p.sliding_window = layer.sliding_window;

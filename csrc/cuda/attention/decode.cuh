@@ -99,8 +99,10 @@ __global__ void __launch_bounds__(DecodeShared<D>::kThreads, DecodeShared<D>::kB
       warp};
   pipeline.find_block();
   Segment segment = begin_segment(p, work, units_per_head);
-  // Earlier steps wrote all keys and values but the last token's, which comes from the kernel in front.
-  bool waited = false;
+  // Earlier steps wrote all keys and values but the last token's, which comes from the kernel in front; or
+  // this one did.
+  bool waited = p.waits_for_prefixes;
+  if (waited) wait_for_inputs();
 #pragma unroll
   for (int stage = 0; stage < kStages - 1; ++stage) {
     if (!waited && pipeline.next_has_last_token()) {

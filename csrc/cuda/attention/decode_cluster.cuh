@@ -62,8 +62,10 @@ __global__ void __launch_bounds__(ClusterShared<D>::kThreads, ClusterShared<D>::
   const int first = vectors * rank / kClusterBlocks, last = vectors * (rank + 1) / kClusterBlocks;
   static_assert(kDecodeHeads * kVectors <= kClusterBlocks * kThreads);
   const float sink = first + thread < last ? sink_of(p, segment.head + (first + thread) / kVectors) : 0.0F;
-  // Earlier steps wrote all keys and values but the last token's, which comes from the kernel in front.
-  bool waited = false;
+  // Earlier steps wrote all keys and values but the last token's, which comes from the kernel in front; or
+  // this one did.
+  bool waited = p.waits_for_prefixes;
+  if (waited) wait_for_inputs();
 #pragma unroll
   for (int stage = 0; stage < kStages - 1; ++stage) {
     if (!waited && pipeline.next_has_last_token()) {

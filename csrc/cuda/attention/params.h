@@ -122,6 +122,7 @@ struct AttentionParams {
   int num_rows, num_decode_rows;
   int num_heads, num_kv_heads, num_queries_per_kv, head_size;
   int block_size, block_shift;  // block_size == 1 << block_shift
+  bool waits_for_prefixes;      // keys and values are not read ahead
   float scale, soft_cap;
   int sliding_window;  // 0: none
   const float* alibi_slopes;

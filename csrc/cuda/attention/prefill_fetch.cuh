@@ -73,6 +73,7 @@ __device__ __forceinline__ void fetch_keys_and_values(const AttentionParams& p, 
   const int64_t to_values = static_cast<int64_t>(p.num_kv_heads) * p.block_size * (2 * D);
   Ring<Shared::kItemRing> items;
   Ring<Shared::kStages> ring;
+  if (p.waits_for_prefixes) wait_for_inputs();
   for (;; items.advance()) {
     wait_barrier(barriers.item_known(items.stage), items.parity);
     const PrefillItem item = item_at<D>(shared, items.stage);

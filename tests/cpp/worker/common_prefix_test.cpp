@@ -52,9 +52,12 @@ TEST_F(CommonPrefixTest, LeaveEachRowATokenOfItsOwn) {
 
 // What a device's attention was told in each of its layers, when it ran; -1: nothing.
 std::vector<int32_t> told;
+// In which it was told not to read ahead.
+std::vector<bool> told_to_wait;
 
 void listening_attention(const LaunchContext& ctx, TensorView out, TensorView query, const KVCacheView& cache,
                          const AttentionMetadata& batch, const AttentionLayer& layer) {
+  told_to_wait.push_back(batch.has_new_prefixes);
   FakeDeviceRuntime::enqueue(ctx.stream, [batch] {
     const auto* length = static_cast<const int32_t*>(batch.common_prefix_len.data);
     told.push_back(length != nullptr ? *length : -1);
@@ -143,6 +146,43 @@ TEST_P(CascadeTest, IsNotUsedWhereItIsDisabled) {
   run(rig, script, GetParam().in_flight);
   EXPECT_EQ(told, std::vector(told.size(), -1));
   EXPECT_FALSE(told.empty());
+}
+
+// The scheduler lets a request find blocks in the step that fills them, so that whoever attends to them waits
+// for those who write. A graph that was captured before would not.
+TEST_P(CascadeTest, BlocksThatWereJustFoundAreNotReadAhead) {
+  constexpr int32_t kShared = RunnerRig::kBlockSize;
+  std::vector<int32_t> prompt = prompt_of(kShared + 1);
+  SchedulerOutputBuilder steps;
+  Script script;
+  script.push_back({steps.next().add(1, prompt, kShared + 1, {1, 11}).scheduler_output, {}});
+  script.push_back({steps.next()
+                        .compute(1, kShared + 1, kShared + 2)
+                        .add(2, prompt, kShared + 1, {1, 12}, /*num_cached=*/kShared)
+                        .scheduler_output,
+                    {}});
+  script.push_back({steps.next()
+                        .compute(1, kShared + 2, kShared + 3)
+                        .compute(2, kShared + 1, kShared + 2)
+                        .scheduler_output,
+                    {}});
+  RunnerRig::Options options = device();
+  options.use_cascade = false;
+  RunnerRig rig(options);
+  told_to_wait.clear();
+  const Outputs outputs = run(rig, script, GetParam().in_flight);
+  std::vector<CudagraphMode> modes;
+  for (const ModelRunnerOutput& output : outputs) modes.push_back(output.cudagraph_mode);
+  using enum CudagraphMode;
+  EXPECT_EQ(modes, GetParam().graphs ? (std::vector{kPiecewise, kPiecewise, kFull}) : std::vector(3, kNone));
+  // In a graph nothing is launched again.
+  const size_t layers = told_to_wait.size() / (GetParam().graphs ? 2 : 3);
+  std::vector<bool> expected(told_to_wait.size());
+  std::fill_n(expected.begin() + static_cast<long>(layers), layers, true);
+  EXPECT_EQ(told_to_wait, expected);
+  const Outputs host = run(RunnerRig::Options{}, script);
+  for (size_t i = 0; i < script.size(); ++i)
+    EXPECT_EQ(host[i].sampled_token_ids, outputs[i].sampled_token_ids) << i;
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, CascadeTest, testing::Values(Case{false, 1}, Case{true, 1}, Case{true, 2}),

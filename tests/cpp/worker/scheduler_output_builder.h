@@ -51,10 +51,10 @@ class SchedulerOutputBuilder {
                                            token_ids.end());
     return *this;
   }
-  // The first `end` tokens of a new one; greedy.
+  // The first `end` tokens of a new one, of which `num_cached` are in its blocks already; greedy.
   SchedulerOutputBuilder& add(RequestId id, std::vector<int32_t> prompt, int32_t end,
-                              std::vector<BlockId> blocks) {
-    compute(id, 0, end, end == static_cast<int32_t>(prompt.size()), blocks);
+                              std::vector<BlockId> blocks, int32_t num_cached = 0) {
+    compute(id, num_cached, end, end == static_cast<int32_t>(prompt.size()), blocks);
     scheduler_output.scheduled_reqs.back().is_new = 1;
     NewRequestData& data = scheduler_output.scheduled_new_reqs.emplace_back();
     data.request_id = id;

@@ -39,6 +39,10 @@ struct AttentionMetadata {
   int32_t num_decode_rows = 0;  // the first rows, which have one query row each (or none, with seq_len 0)
   int32_t max_query_len = 0;    // of all rows
   int32_t max_seq_len = 0;
+  // On the host, and not in a captured launch: whether a decode row attends to keys and values, besides its
+  // own token's, that this step writes. It has found another request's blocks as these were scheduled. Where
+  // it is false they may be read before the kernels in front have ended.
+  bool has_new_prefixes = false;
   void* plan = nullptr;  // attention_plan_bytes, 256-byte aligned, where the backend has one
 };
 
