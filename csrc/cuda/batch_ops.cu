@@ -35,8 +35,6 @@ __device__ void prepare_row(const PrepareInputsArgs& args, int i) {
   const int begin = real ? args.query_start_loc[i] : args.num_tokens;
   args.padded_query_start_loc[i] = begin;
   if (i == 0 && args.unpadded_tokens != nullptr) *args.unpadded_tokens = args.num_tokens;
-  if (i < args.num_groups && args.groups[i].common_prefix_len_out != nullptr)
-    *args.groups[i].common_prefix_len_out = args.groups[i].common_prefix_len;
   if (i >= args.padded_rows) return;
   args.seq_lens[i] = real ? args.num_computed[i] + args.query_start_loc[i + 1] - begin : 0;
   args.padded_state_indices[i] = real ? args.state_indices[i] : 0;
@@ -73,6 +71,8 @@ __global__ void __launch_bounds__(kThreads)
   __syncthreads();
   for (int i = thread; i < args.row_writes.num_values; i += kThreads) write_value(args.row_writes, i);
   for (int i = thread; i <= args.padded_rows; i += kThreads) prepare_row(args, i);
+  if (thread < args.num_groups && args.groups[thread].common_prefix_len_out != nullptr)
+    *args.groups[thread].common_prefix_len_out = args.groups[thread].common_prefix_len;
   __syncthreads();
   for (int i = thread; i < args.padded_tokens; i += kThreads) prepare_token(args, i);
   __threadfence();  // kernels of the step read it as soon as this one has ended
