@@ -12,7 +12,7 @@
 #   experts     the experts of a layer of published mixtures
 #   adapters    low-rank adapters: the linears of a layer with them, and the Llama-3.1-8B shape
 #   weights     from the page cache to the device
-#   gaps        the device's idle time between steps, the host's time for a step
+#   host        the host's time for a step
 #
 #   QUIRE_BUILD        a build, or a folder of programs, to be used as it is; else build/cuda is built
 #   QUIRE_BENCH_DIR    where 4 GB of weights are written, once; default: a temporary folder
@@ -60,10 +60,10 @@ adapters() {
 weights() {
   run_part weights 300 "$(gpu_program benchmarks/overheads weight_loading_bench)" "${QUIRE_BENCH_DIR:-$scratch}"
 }
-gaps() { run_part gaps 300 "$(gpu_program benchmarks/overheads step_gap_bench)"; }
+host() { run_part host 300 "$(gpu_program benchmarks/overheads step_host_bench)"; }
 
-readonly all_parts=(engine models peers attention ops experts adapters weights gaps)
-if (($# > 0)); then parts=("$@"); else parts=(engine models attention ops experts adapters weights gaps); fi
+readonly all_parts=(engine models peers attention ops experts adapters weights host)
+if (($# > 0)); then parts=("$@"); else parts=(engine models attention ops experts adapters weights host); fi
 for part in "${parts[@]}"; do
   if [[ " ${all_parts[*]} " != *" $part "* ]]; then
     echo "no such part: $part (there are: ${all_parts[*]})" >&2
@@ -73,7 +73,7 @@ done
 
 need_gpu
 build_gpu_programs engine_bench model_bench quire_cuda_attention_bench quire_cuda_ops_bench quire_cuda_experts_bench \
-  quire_cuda_lora_bench adapters_bench weight_loading_bench step_gap_bench
+  quire_cuda_lora_bench adapters_bench weight_loading_bench step_host_bench
 print_machine
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT

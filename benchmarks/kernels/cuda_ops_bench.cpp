@@ -54,9 +54,14 @@ void bench_rows(int64_t rows) {
           [&](int i) { kernels().activate_and_mul(context, out[i], x[i], Activation::kSilu); });
 }
 
-// One product with weights of 16 bits and of 8; bytes are the weights'.
+// A layer's products with weights of 16 bits and of 8, and gate and up with their activation; bytes are the
+// weights'.
 void bench_linear(int64_t rows) {
-  for (const auto& [n, k] : {std::pair<int64_t, int64_t>{kHidden, kHidden}, {2 * kIntermediate, kHidden}}) {
+  constexpr int64_t kQueriesKeysValues = 6144;
+  for (const auto& [n, k] : {std::pair<int64_t, int64_t>{kQueriesKeysValues, kHidden},
+                             {kHidden, kHidden},
+                             {2 * kIntermediate, kHidden},
+                             {kHidden, kIntermediate}}) {
     const auto name = [&](const std::string& kind) {
       const std::string op = "linear " + std::to_string(n) + " x " + std::to_string(k) + " " + kind;
       return label(op.c_str(), "T", rows);
@@ -71,6 +76,14 @@ void bench_linear(int64_t rows) {
       kernels().linear(context, out[0], x[0], weight, nullptr);
     };
     measure(name("bf16"), copies, 2 * bytes, run);
+    if (n == 2 * kIntermediate) {
+      const Matrices activated(1, kType, rows, n / 2);
+      measure(name("bf16, activated"), copies, 2 * bytes, [&](int i) {
+        weight.data = weights[i].data;
+        kernels().linear_activate_and_mul(context, activated[0], out[0], x[0], weight, nullptr,
+                                          Activation::kSilu);
+      });
+    }
     weight.scales = scales.data();
     measure(name("int8"), copies, bytes, run);
   }
@@ -211,7 +224,7 @@ int main(int argc, char** argv) {
   context.workspace_bytes = workspace_bytes;
   for (const int64_t rows : {1, 64, 256, 2048, 8192}) bench_rows(rows);
   if (context.state != nullptr) {
-    for (const int64_t rows : {1, 8, 16, 24, 32, 64, 256, 2048}) bench_linear(rows);
+    for (const int64_t rows : {1, 8, 16, 24, 32, 64, 128, 256, 2048}) bench_linear(rows);
   }
   for (const int64_t rows : {1, 64, 256}) bench_sampling(rows);
   for (const auto& [rows, tokens] : {std::pair{1, 1}, {256, 1}, {16, 128}, {8, 1024}, {1, 16384}})

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Which kernels a step of generation launches on a CUDA device, how long each takes, what lies between.
+"""What a step of generation has a CUDA device do: kernels, copies, how long each takes, what lies between.
 
     step_kernels.py LIBQUIRE MODEL [--batch 1] [--context 1024] [--rows 40] [--set field=JSON]...
 
@@ -22,7 +22,8 @@ from typing import Any
 
 import torch
 
-STEPS = 24
+# Tokens of a request. Before the first of them has ended the last ones have begun.
+STEPS = 48
 
 
 class Options(ctypes.Structure):
@@ -100,7 +101,7 @@ class Engine:
 
 
 def kernels_of(engine: Engine, prompts: list[list[int]]) -> list[dict[str, Any]]:
-    """The kernels of a generation, in order: of the chrome trace, with ts and dur in microseconds."""
+    """What the device does for a generation, in order: of the chrome trace, ts and dur in microseconds."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         engine.generate(prompts, STEPS)
         torch.cuda.synchronize()
@@ -108,7 +109,8 @@ def kernels_of(engine: Engine, prompts: list[list[int]]) -> list[dict[str, Any]]
         path = Path(directory) / "trace.json"
         profile.export_chrome_trace(str(path))
         events = json.loads(path.read_text())["traceEvents"]
-    return sorted((each for each in events if each.get("cat") == "kernel"), key=lambda each: each["ts"])
+    of_device = [each for each in events if each.get("cat") in ("kernel", "gpu_memset", "gpu_memcpy")]
+    return sorted(of_device, key=lambda each: each["ts"])
 
 
 def short(name: str) -> str:
@@ -166,11 +168,13 @@ def main() -> None:
     prompts = [[(7 * i + 13 * j) % 1000 + 5 for j in range(args.context)] for i in range(args.batch)]
     engine.generate(prompts, 2)
     kernels = kernels_of(engine, prompts)
-    # Steps begin with the kernel that prepares their inputs; the last whole ones are of one token a request.
-    starts = [i for i, each in enumerate(kernels) if "prepare_inputs" in each["name"]]
-    steps = [kernels[a:b] for a, b in zip(starts[-9:-1], starts[-8:], strict=True)]
+    # Steps begin with the kernel that prepares their inputs; these are of one token of each request.
+    starts = [i for i, each in enumerate(kernels) if "prepare_inputs" in each["name"]][STEPS - 12 :][:9]
+    steps = [kernels[a:b] for a, b in pairwise(starts)]
     times = sorted(b[0]["ts"] - a[0]["ts"] for a, b in pairwise(steps))
     print(f"{len(steps[-1])} kernels, {times[len(times) // 2] / 1e3:.3f} ms from step to step")
+    gaps = sorted(b[0]["ts"] - max(each["ts"] + each["dur"] for each in a) for a, b in pairwise(steps))
+    print(f"{gaps[len(gaps) // 2]:.1f} us between steps")
     print_totals(steps)
     print_in_order(steps[-1][len(steps[-1]) // 2 :][: args.rows])
 

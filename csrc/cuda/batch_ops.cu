@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(kThreads)
 
 // As an ordinary launch, which lets nothing start early: kernels of the step read ahead what it writes.
 void prepare_inputs(const LaunchContext& ctx, const PrepareInputsArgs& args) {
-  prepare_inputs_kernel<<<1, kThreads, 0, stream_of(ctx)>>>(args);
+  launch_or_set(ctx, prepare_inputs_kernel, 1, kThreads, args);
   check_launch(ctx, "prepare_inputs", "[%d rows, %d tokens]", args.num_rows, args.num_tokens);
 }
 

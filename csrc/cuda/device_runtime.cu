@@ -4,6 +4,7 @@
 
 #include <cstring>
 
+#include "common/captured_graph.h"
 #include "mapped_memory.h"
 #include "pinned_memory.h"
 
@@ -21,16 +22,46 @@ int code(cudaError_t error) {
 
 int end_capture(void* stream, void** out) {
   *out = nullptr;
-  cudaGraph_t graph = nullptr;
-  cudaError_t error = cudaStreamEndCapture(as_stream(stream), &graph);
-  cudaGraphExec_t executable = nullptr;
-  if (error == cudaSuccess) error = cudaGraphInstantiate(&executable, graph, 0);
-  if (graph != nullptr) cudaGraphDestroy(graph);
+  cuda::CapturedGraph captured;
+  cudaError_t error = cudaStreamEndCapture(as_stream(stream), &captured.graph);
+  if (error == cudaSuccess) error = cuda::fill_by_kernels(captured.graph);
+  if (error == cudaSuccess) error = cudaGraphInstantiate(&captured.executable, captured.graph, 0);
   if (error == cudaSuccess) {
     // Uploaded here, or the first launch would pay for it.
-    error = cudaGraphUpload(executable, as_stream(stream));
-    *out = executable;
+    error = cudaGraphUpload(captured.executable, as_stream(stream));
+    *out = new cuda::CapturedGraph(captured);
+  } else if (captured.graph != nullptr) {
+    cudaGraphDestroy(captured.graph);
   }
+  return code(error);
+}
+
+const cuda::CapturedGraph& as_graph(void* graph) { return *static_cast<const cuda::CapturedGraph*>(graph); }
+
+int captured_node(void* stream, void** out) {
+  *out = nullptr;
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  const cudaGraphNode_t* nodes = nullptr;
+  size_t count = 0;
+#if CUDART_VERSION >= 13000
+  const cudaError_t error =
+      cudaStreamGetCaptureInfo(as_stream(stream), &status, nullptr, nullptr, &nodes, nullptr, &count);
+#else
+  const cudaError_t error =
+      cudaStreamGetCaptureInfo_v2(as_stream(stream), &status, nullptr, nullptr, &nodes, &count);
+#endif
+  if (error != cudaSuccess) return code(error);
+  if (status != cudaStreamCaptureStatusActive || count != 1) return cudaErrorInvalidValue;
+  *out = nodes[0];
+  return 0;
+}
+
+int destroy_graph(void* graph) {
+  const auto* captured = static_cast<const cuda::CapturedGraph*>(graph);
+  if (captured == nullptr) return 0;
+  const cudaError_t error = cudaGraphExecDestroy(captured->executable);
+  cudaGraphDestroy(captured->graph);
+  delete captured;
   return code(error);
 }
 
@@ -140,11 +171,14 @@ constexpr DeviceRuntime kRuntime = {
     },
     .end_capture = end_capture,
     .launch_graph = [](void* graph, void* stream) -> int {
-      return code(cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph), as_stream(stream)));
+      return code(cudaGraphLaunch(as_graph(graph).executable, as_stream(stream)));
     },
-    .destroy_graph = [](void* graph) -> int {
-      return cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph));
+    .captured_node = captured_node,
+    .enable_node = [](void* graph, void* node, bool enabled) -> int {
+      return code(cudaGraphNodeSetEnabled(as_graph(graph).executable, static_cast<cudaGraphNode_t>(node),
+                                          enabled ? 1U : 0U));
     },
+    .destroy_graph = destroy_graph,
 };
 
 }  // namespace

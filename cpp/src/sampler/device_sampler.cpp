@@ -85,6 +85,7 @@ class DeviceSampler final : public Sampler {
   }
 
   void stage(int32_t ring_index, std::span<const SamplingRow> rows) override;
+  bool is_one_kernel() const override { return step_.is_one_kernel; }
   void sample(const LaunchContext& launch, ActivationArena& arena, TensorView logits, int32_t ring_index,
               const GrammarOutput* grammar) override;
   std::span<const int32_t> token_ids(int32_t ring_index) const override {
@@ -97,7 +98,8 @@ class DeviceSampler final : public Sampler {
  private:
   struct StagedStep {
     SamplingColumns sampling;
-    bool all_greedy = true, any_filter = false;
+    bool all_greedy = true, any_filter = false, any_grammar = false;
+    bool is_one_kernel = false;
     LogitBiasArgs biases;
     bool late_biases = false;  // too many to be staged with the rest
     bool penalizes = false;
@@ -154,6 +156,8 @@ void DeviceSampler::stage(int32_t ring_index, std::span<const SamplingRow> rows)
   collect_biases();
   step_.late_biases = biases_.size() > kMaxBiasesPerRow * max_num_rows_;
   if (!biases_.empty() && !step_.late_biases) step_.biases = stage_biases(0, biases_.size());
+  step_.is_one_kernel = n > 0 && biases_.empty() && !any_logprobs && !any_bans && !step_.any_filter &&
+                        !step_.any_grammar && !step_.penalizes;
 }
 
 // What every row has.
@@ -172,6 +176,7 @@ void DeviceSampler::stage_columns(bool* any_logprobs, bool* any_bans) {
     columns.token_places.host[i] = rows_[i].token_place;
     step_.all_greedy &= sampling.temperature == 0;
     step_.any_filter |= sampling.is_filtered();
+    step_.any_grammar |= sampling.has_grammar;
     step_.penalizes |= sampling.is_penalized;
     *any_logprobs |= sampling.wants_logprobs;
     *any_bans |= rows_[i].bans != nullptr;

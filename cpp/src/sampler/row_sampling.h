@@ -20,7 +20,8 @@ struct RowSampling {
         is_penalized(params.presence_penalty != 0 || params.frequency_penalty != 0 ||
                      params.repetition_penalty != 1),
         is_biased(!params.logit_bias.empty()),
-        wants_logprobs(params.wants_logprobs()) {}
+        wants_logprobs(params.wants_logprobs()),
+        has_grammar(params.structured_outputs.has_value()) {}
 
   bool is_filtered() const { return temperature > 0 && (top_k > 0 || top_p < 1 || min_p > 0); }
 
@@ -28,7 +29,7 @@ struct RowSampling {
   int32_t top_k = 0;  // 0: all
   uint64_t seed = 0;
   int32_t min_tokens = 0;
-  bool is_penalized = false, is_biased = false, wants_logprobs = false;
+  bool is_penalized = false, is_biased = false, wants_logprobs = false, has_grammar = false;
 };
 
 }  // namespace quire

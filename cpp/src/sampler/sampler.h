@@ -65,6 +65,9 @@ class Sampler {
 
   // What the step is going to sample, before its forward pass. The rows stay where they are until `sample`.
   virtual void stage(int32_t ring_index, std::span<const SamplingRow> rows) = 0;
+  // Whether `sample` of what was staged last is one op, and one kernel, and so takes LaunchContext::into.
+  // Where the logits hook does nothing, which it does not know.
+  virtual bool is_one_kernel() const { return false; }
   // Samples a token for each row. Log-probabilities are those of the model itself, before bias, penalties and
   // temperature.
   //   logits [rows, V] fp32; overwritten.   grammar: null when no row has one

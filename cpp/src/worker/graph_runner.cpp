@@ -44,11 +44,19 @@ class Capture final : public GraphPieces {
 
 }  // namespace
 
-FullGraph::FullGraph(const DeviceRuntime& runtime, void* stream, const std::function<void()>& enqueue)
-    : runtime_(&runtime) {
+FullGraph::FullGraph(const DeviceRuntime& runtime, void* stream, const Parts& parts) : runtime_(&runtime) {
+  const auto given_last = [&] {
+    void* node = nullptr;
+    check_device(runtime, runtime.captured_node(stream, &node), "capturing a graph");
+    return node;
+  };
   begin(runtime, stream);
   try {
-    enqueue();
+    parts.first();
+    first_ = given_last();
+    parts.between();
+    parts.last();
+    last_ = given_last();
   } catch (...) {
     give_up(runtime, stream);
     throw;
@@ -56,7 +64,11 @@ FullGraph::FullGraph(const DeviceRuntime& runtime, void* stream, const std::func
   graph_ = end(runtime, stream);
 }
 
-void FullGraph::replay(void* stream) const {
+void FullGraph::replay(void* stream, bool has_last) {
+  if (has_last != has_last_) {
+    check_device(*runtime_, runtime_->enable_node(graph_.get(), last_, has_last), "changing a graph");
+    has_last_ = has_last;
+  }
   check_device(*runtime_, runtime_->launch_graph(graph_.get(), stream), "replaying a graph");
 }
 

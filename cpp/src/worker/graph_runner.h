@@ -23,16 +23,26 @@ struct GraphKey {
   auto operator<=>(const GraphKey&) const = default;
 };
 
-// One graph. What it reads and writes lies where it did when it was captured.
+// One graph of a whole step. What it reads and writes lies where it did when it was captured, but for what
+// its first and its last kernel are told for each step: that makes the inputs, this samples.
 class FullGraph {
  public:
-  // Captures what `enqueue` gives to `stream`. Throws what it throws.
-  FullGraph(const DeviceRuntime& runtime, void* stream, const std::function<void()>& enqueue);
-  void replay(void* stream) const;
+  // Each gives kernels to a stream: `first` and `last` one that takes LaunchContext::into.
+  struct Parts {
+    std::function<void()> first, between, last;
+  };
+  // Captures what they give to `stream`. Throws what they throw.
+  FullGraph(const DeviceRuntime& runtime, void* stream, const Parts& parts);
+
+  GraphNode first() const { return {graph_.get(), first_}; }
+  GraphNode last() const { return {graph_.get(), last_}; }
+  void replay(void* stream, bool has_last);
 
  private:
   const DeviceRuntime* runtime_;
   DeviceGraph graph_;
+  void *first_ = nullptr, *last_ = nullptr;
+  bool has_last_ = true;
 };
 
 // Several graphs, and what runs between them.

@@ -326,23 +326,37 @@ void ModelRunner::execute_model(const SchedulerOutput& scheduler_output) {
   }
   buffers_->sampler().stage(ring_index_, sampling_rows_);
   buffers_->sampler().prompt_logprobs().stage(ring_index_, prompt_chunks_);
-  const bool pads_rows = choice.mode == CudagraphMode::kFull;
-  inputs.build(launch_, pads_rows ? choice.num_tokens / choice.query_len : batch_->size(), choice.num_tokens,
-               choice.query_len, uses_cascade_);
-  run_forward(choice);
+  const bool is_one_graph = choice.mode == CudagraphMode::kFull;
+  const auto found = is_one_graph ? full_graphs_.find(full_graph_key(choice)) : full_graphs_.end();
+  FullGraph* const graph = found != full_graphs_.end() ? &found->second : nullptr;
+  const GraphNode first = graph != nullptr ? graph->first() : GraphNode{};
+  LaunchContext launch = launch_;
+  if (graph != nullptr) launch.into = &first;
+  inputs.build(launch, is_one_graph ? choice.num_tokens / choice.query_len : batch_->size(),
+               choice.num_tokens, choice.query_len, uses_cascade_);
+  run_forward(choice, graph);
   if (lora_use_ != LoraUse::kNone) loras_->end_step();
 }
 
-void ModelRunner::run_forward(const CudagraphDispatcher::Choice& choice) {
+void ModelRunner::run_full_graph(FullGraph& graph) {
+  is_sampled_by_graph_ = num_logits_processor_reqs_ == 0 && buffers_->sampler().is_one_kernel();
+  if (is_sampled_by_graph_) {
+    const GraphNode last = graph.last();
+    LaunchContext launch = launch_;
+    launch.into = &last;
+    buffers_->sampler().sample(launch, *arena_, logits_, ring_index_, /*grammar=*/nullptr);
+  }
+  // Kernels that were not told do what they did before, which is another step's.
+  if (launch_.error == nullptr || !launch_.error->failed) graph.replay(launch_.stream, is_sampled_by_graph_);
+}
+
+void ModelRunner::run_forward(const CudagraphDispatcher::Choice& choice, FullGraph* graph) {
   const auto num_logits = static_cast<int64_t>(sampling_rows_.size());
   logits_ = all_logits_.rows(0, num_logits);
   QUIRE_CHECK(choice.mode != CudagraphMode::kFull || prompt_chunks_.empty(),
               "a graph has no prompts' logits");
-  if (choice.mode == CudagraphMode::kFull) {
-    full_graph({compute_hash_, choice.num_tokens, choice.query_len, lora_use_, uses_cascade_})
-        .replay(launch_.stream);
-    return;
-  }
+  if (choice.mode == CudagraphMode::kFull)
+    return run_full_graph(graph != nullptr ? *graph : capture_full_graph(full_graph_key(choice)));
   arena_->release(activations_begin_);
   ForwardContext ctx = forward_context();
   ctx.kv_connector = layer_hooks_;
@@ -368,7 +382,11 @@ void ModelRunner::sample_tokens(const SchedulerOutput& scheduler_output, const G
   QUIRE_CHECK(step.step_id == scheduler_output.step_id, "step ", scheduler_output.step_id,
               " was not executed");
   const size_t n = sampling_rows_.size();
-  if (n > 0) buffers_->sampler().sample(launch_, *arena_, logits_, ring_index_, grammar);
+  if (std::exchange(is_sampled_by_graph_, false)) {
+    QUIRE_CHECK(grammar == nullptr || grammar->result_indices.empty(), "masks for rows without grammar");
+  } else if (n > 0) {
+    buffers_->sampler().sample(launch_, *arena_, logits_, ring_index_, grammar);
+  }
   platform_.check();  // or the step has no result to be taken
   buffers_->end_step(ring_index_);
   // The batch grows now, whoever knows the tokens.

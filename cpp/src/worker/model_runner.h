@@ -146,7 +146,9 @@ class ModelRunner {
   static std::string why_no_token(int32_t token, bool is_processed);
   // Finds out what the first rows share; whether attention is to hear of it.
   bool find_common_prefixes(int32_t num_decode_rows);
-  void run_forward(const CudagraphDispatcher::Choice& choice);
+  // `graph`: the one to replay, where there is one already.
+  void run_forward(const CudagraphDispatcher::Choice& choice, FullGraph* graph);
+  void run_full_graph(FullGraph& graph);
   ForwardContext forward_context();
   SamplerConfig sampler_config() const;
   StepBuffersConfig step_buffers_config(std::span<const int32_t> block_sizes) const;
@@ -172,9 +174,12 @@ class ModelRunner {
     }
     lora_use_ = LoraUse::kNone;
   }
-  // Of the inputs that were built; captured where there is none yet. Those of steps that share a prefix are
-  // not captured at the start.
-  const FullGraph& full_graph(const GraphKey& key);
+  GraphKey full_graph_key(const CudagraphDispatcher::Choice& choice) const {
+    return {compute_hash_, choice.num_tokens, choice.query_len, lora_use_, uses_cascade_};
+  }
+  // Of the inputs that were built, and does not make them again unless it is told to. Those of steps that
+  // share a prefix are captured when the first comes.
+  FullGraph& capture_full_graph(const GraphKey& key);
   void capture_piecewise_graph(int32_t num_tokens);
   int32_t draft_query_len() const { return 1 + config_.speculation.num_speculative_tokens; }
 
@@ -227,6 +232,7 @@ class ModelRunner {
   std::vector<int32_t> common_prefix_lens_;  // per group
   bool uses_cascade_ = false;
   bool has_new_prefixes_ = false;  // AttentionMetadata's
+  bool is_sampled_by_graph_ = false;
   std::vector<LogitsProcessors::Row> processor_rows_;
   std::vector<int64_t> changed_rows_;  // of logits: theirs
   LoraUse lora_use_ = LoraUse::kNone;  // of the step at hand

@@ -123,14 +123,22 @@ void ModelRunner::warm_up_sampling() {
   finish_step(output);
 }
 
-const FullGraph& ModelRunner::full_graph(const GraphKey& key) {
-  if (const auto found = full_graphs_.find(key); found != full_graphs_.end()) return found->second;
-  FullGraph graph(*platform_.runtime(), launch_.stream, [&] {
-    arena_->release(activations_begin_);
-    const ForwardContext ctx = forward_context();
-    const TensorView hidden = model_.forward(ctx, buffers_->inputs().model_input());
-    model_.compute_logits(ctx, all_logits_.rows(0, key.num_tokens), hidden);
-  });
+FullGraph& ModelRunner::capture_full_graph(const GraphKey& key) {
+  PrepareInputsArgs nothing;
+  nothing.padded_rows = -1;
+  SamplingArgs any{};  // a step that samples so says what
+  any.logits = all_logits_.rows(0, 1);
+  any.all_greedy = true;
+  FullGraph graph(*platform_.runtime(), launch_.stream,
+                  {.first = [&] { ops_.batch->prepare_inputs(launch_, nothing); },
+                   .between =
+                       [&] {
+                         arena_->release(activations_begin_);
+                         const ForwardContext ctx = forward_context();
+                         const TensorView hidden = model_.forward(ctx, buffers_->inputs().model_input());
+                         model_.compute_logits(ctx, all_logits_.rows(0, key.num_tokens), hidden);
+                       },
+                   .last = [&] { ops_.sample(launch_, any); }});
   arena_->release(activations_begin_);
   if (key.has_cascade)
     log(LogLevel::kInfo, "captured the graph of ", key.num_tokens, " requests that share what is in front");
@@ -157,7 +165,7 @@ void ModelRunner::capture_graphs(std::span<const int32_t> full, std::span<const 
   // The largest first: the driver uses their memory again for the smaller ones.
   const auto capture_full = [&](int32_t num_tokens, int32_t query_len) {
     buffers_->inputs().build(launch_, num_tokens / query_len, num_tokens, query_len);
-    full_graph({compute_hash_, num_tokens, query_len, lora_use_});
+    capture_full_graph({compute_hash_, num_tokens, query_len, lora_use_});
   };
   with_and_without_loras([&] {
     for (auto size = with_drafts.rbegin(); size != with_drafts.rend(); ++size)

@@ -6,6 +6,8 @@
 #include <cstring>
 #include <mutex>
 
+#include "common/captured_graph.h"
+
 namespace quire {
 namespace {
 
@@ -115,6 +117,21 @@ bool launches_overlap() {
     return !launches_block() && (value == nullptr || std::strcmp(value, "0") != 0);
   }();
   return wanted && has_clusters();  // which came with the same architecture
+}
+
+void launch_or_set(const LaunchContext& ctx, const void* kernel, dim3 grid, unsigned threads, void** args) {
+  // What goes wrong is found by the check after the launch.
+  if (ctx.into == nullptr) {
+    cudaLaunchKernel(kernel, grid, dim3(threads), args, 0, stream_of(ctx));
+    return;
+  }
+  cudaKernelNodeParams params{};
+  params.func = const_cast<void*>(kernel);
+  params.gridDim = grid;
+  params.blockDim = dim3(threads);
+  params.kernelParams = args;
+  cudaGraphExecKernelNodeSetParams(static_cast<const CapturedGraph*>(ctx.into->graph)->executable,
+                                   static_cast<cudaGraphNode_t>(ctx.into->node), &params);
 }
 
 void keep_l1_cache(std::atomic<uint64_t>& prepared, const void* kernel, unsigned threads,

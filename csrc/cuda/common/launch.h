@@ -63,6 +63,15 @@ inline cudaError_t allow_shared_bytes(std::atomic<uint64_t>& prepared, const voi
 void keep_l1_cache(std::atomic<uint64_t>& prepared, const void* kernel, unsigned threads,
                    size_t shared_bytes);
 
+// Launches a kernel without dynamic shared memory, or gives its grid and arguments to ctx.into.
+void launch_or_set(const LaunchContext& ctx, const void* kernel, dim3 grid, unsigned threads, void** args);
+template <typename... Args>
+void launch_or_set(const LaunchContext& ctx, void (*kernel)(Args...), dim3 grid, unsigned threads,
+                   Args... args) {
+  void* pointers[] = {&args...};
+  launch_or_set(ctx, reinterpret_cast<const void*>(kernel), grid, threads, pointers);
+}
+
 template <typename T>
 constexpr T ceil_div(T a, T b) {
   return (a + b - 1) / b;

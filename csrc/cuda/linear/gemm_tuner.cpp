@@ -19,8 +19,6 @@ constexpr int kFirstRuns = 4;
 constexpr size_t kFinalists = 4;
 constexpr float kFarBehind = 1.25F;
 constexpr int kFinalRuns = 20;
-// What an algorithm that is not only kernels must be quicker by.
-constexpr float kNotOnlyKernels = 1.05F;
 
 std::string cache_directory() {
   if (const char* own = std::getenv("QUIRE_CACHE_DIR")) return own;
@@ -162,33 +160,6 @@ void GemmCache::save() {
 
 namespace {
 
-// Whether what `enqueue` gives to the stream are kernels and nothing else. A graph that also has memsets in
-// it takes the host ten times as long to launch.
-template <typename F>
-bool is_only_kernels(cudaStream_t stream, F enqueue) {
-  cudaGraph_t graph = nullptr;
-  if (cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal) != cudaSuccess) {
-    cudaGetLastError();  // nothing can be captured on this stream; the next launch's check must not see it
-    return false;
-  }
-  const bool enqueued = enqueue();
-  bool only_kernels = cudaStreamEndCapture(stream, &graph) == cudaSuccess && enqueued;
-  size_t count = 0;
-  std::vector<cudaGraphNode_t> nodes;
-  if (only_kernels && cudaGraphGetNodes(graph, nullptr, &count) == cudaSuccess) {
-    nodes.resize(count);
-    only_kernels = cudaGraphGetNodes(graph, nodes.data(), &count) == cudaSuccess;
-  }
-  for (cudaGraphNode_t node : nodes) {
-    cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
-    only_kernels =
-        only_kernels && cudaGraphNodeGetType(node, &type) == cudaSuccess && type == cudaGraphNodeTypeKernel;
-  }
-  if (graph != nullptr) cudaGraphDestroy(graph);
-  cudaGetLastError();
-  return only_kernels;
-}
-
 // Times products on a stream. In a model a weight comes from memory, so it is pushed out of the cache first.
 class Timer {
  public:
@@ -225,13 +196,12 @@ class Timer {
 
 struct Contender {
   LtMatmulAlgo algo;
-  float weight = 1.0F;  // of its times
   std::vector<float> times;
 
   float median() const {
     std::vector<float> sorted = times;
     std::sort(sorted.begin(), sorted.end());
-    return weight * sorted[sorted.size() / 2];
+    return sorted[sorted.size() / 2];
   }
 };
 
@@ -256,14 +226,13 @@ std::optional<LtMatmulAlgo> quickest(const GemmPlan& plan, const std::vector<LtH
   std::vector<Contender> contenders;
   float best_ms = 0;
   for (const LtHeuristicResult& candidate : candidates) {
-    Contender contender{candidate.algo, 1.0F, {}};
+    Contender contender{candidate.algo, {}};
     if (timer.time(enqueue(contender.algo)) == 0) continue;  // this one loads the kernel
     for (int repeat = 0; repeat < kFirstRuns; ++repeat) {
       const float ms = measure(contender);
       if (ms == 0 || (repeat > 0 && best_ms > 0 && ms > 2 * best_ms)) break;
     }
     if (contender.times.empty()) continue;
-    if (!is_only_kernels(stream, enqueue(contender.algo))) contender.weight = kNotOnlyKernels;
     const float ms = contender.median();
     best_ms = best_ms == 0 ? ms : std::min(best_ms, ms);
     contenders.push_back(std::move(contender));

@@ -315,11 +315,9 @@ void sample(const LaunchContext& ctx, const SamplingArgs& args) {
   a.chunks = ceil_div(vocab, a.chunk);
   const dim3 grid(static_cast<unsigned>(a.chunks), static_cast<unsigned>(rows));
   const cudaStream_t stream = stream_of(ctx);
-  if (args.all_greedy) {
-    scan_kernel<true><<<grid, kThreads, 0, stream>>>(a);
-  } else {
-    scan_kernel<false><<<grid, kThreads, 0, stream>>>(a);
-  }
+  if (ctx.into != nullptr && a.filters)
+    return note_error(ctx, "sample", "", "with filters it is no one kernel of a graph");
+  launch_or_set(ctx, args.all_greedy ? scan_kernel<true> : scan_kernel<false>, grid, kThreads, a);
   if (a.filters) {
     histogram_kernel<<<grid, kThreads, 0, stream>>>(a);
     collect_kernel<<<grid, kThreads, 0, stream>>>(a);

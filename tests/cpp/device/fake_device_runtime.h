@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "quire/kernels/device_runtime.h"
+#include "quire/kernels/launch_context.h"
 
 namespace quire {
 
@@ -54,10 +55,22 @@ class FakeDeviceRuntime {
     const std::lock_guard lock(mutex());
     push(*static_cast<Stream*>(stream), std::move(work));
   }
+  // The same, or what a kernel of a graph does from now on.
+  static void enqueue(const LaunchContext& ctx, Work work) {
+    if (ctx.into == nullptr) return enqueue(ctx.stream, std::move(work));
+    const std::lock_guard lock(mutex());
+    static_cast<Graph*>(ctx.into->graph)->node(ctx.into->node).work = std::move(work);
+  }
 
  private:
+  struct Node {
+    Work work;
+    bool is_enabled = true;
+  };
   struct Graph {
-    std::vector<Work> work;
+    std::vector<Node> nodes;
+    // By number, from 1.
+    Node& node(void* number) { return nodes.at(reinterpret_cast<uintptr_t>(number) - 1); }
   };
   struct Stream {
     std::deque<Work> pending;
@@ -87,7 +100,7 @@ class FakeDeviceRuntime {
 
   static void push(Stream& stream, Work work) {
     if (stream.capture != nullptr) {
-      stream.capture->work.push_back(std::move(work));
+      stream.capture->nodes.push_back({std::move(work)});
       return;
     }
     stream.pending.push_back(std::move(work));
@@ -325,7 +338,20 @@ class FakeDeviceRuntime {
     };
     table.launch_graph = [](void* graph, void* stream) {
       const std::lock_guard lock(mutex());
-      for (const Work& work : static_cast<Graph*>(graph)->work) push(*static_cast<Stream*>(stream), work);
+      for (const Node& node : static_cast<Graph*>(graph)->nodes)
+        if (node.is_enabled) push(*static_cast<Stream*>(stream), node.work);
+      return 0;
+    };
+    table.captured_node = [](void* stream, void** node) {
+      const std::lock_guard lock(mutex());
+      const Graph* const capture = static_cast<Stream*>(stream)->capture;
+      if (capture == nullptr || capture->nodes.empty()) return FakeDevice::kBroken;
+      *node = reinterpret_cast<void*>(static_cast<uintptr_t>(capture->nodes.size()));
+      return 0;
+    };
+    table.enable_node = [](void* graph, void* node, bool enabled) {
+      const std::lock_guard lock(mutex());
+      static_cast<Graph*>(graph)->node(node).is_enabled = enabled;
       return 0;
     };
     table.destroy_graph = destroy<Graph>;

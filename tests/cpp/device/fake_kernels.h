@@ -35,7 +35,7 @@ struct Queued<kOp> {
 inline void sample(const LaunchContext& ctx, const SamplingArgs& args) {
   LaunchContext host = ctx;
   host.stream = nullptr;
-  FakeDeviceRuntime::enqueue(ctx.stream, [host, args] {
+  FakeDeviceRuntime::enqueue(ctx, [host, args] {
     const auto rows = static_cast<size_t>(args.logits.shape[0]);
     const std::vector<float> zeros(rows), ones(rows, 1.0F);
     const std::vector<int32_t> all(rows);
@@ -83,7 +83,7 @@ inline void prepare_row(const PrepareInputsArgs& args, int32_t row) {
 }
 
 inline void prepare_inputs(const LaunchContext& ctx, const PrepareInputsArgs& args) {
-  FakeDeviceRuntime::enqueue(ctx.stream, [args] {
+  FakeDeviceRuntime::enqueue(ctx, [args] {
     EXPECT_EQ(args.bytes.count % 16, 0U);
     if (args.bytes.count > 0) std::memcpy(args.bytes.to, args.bytes.from, args.bytes.count);
     write_rows(args.row_writes);

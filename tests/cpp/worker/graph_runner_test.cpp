@@ -28,6 +28,15 @@ class GraphRunnerTest : public testing::Test {
     contexts_.clear();
     launch_.stream = stream_.get();
   }
+  FullGraph::Parts parts() {
+    return {.first = [this] { enqueue('f'); },
+            .between =
+                [this] {
+                  enqueue('a');
+                  enqueue('b');
+                },
+            .last = [this] { enqueue('z'); }};
+  }
   ForwardContext context() { return {ops_, launch_, *communicator_, arena_, {}, {}, {}, {}}; }
 
   FakeDevice& device_ = FakeDeviceRuntime::reset();
@@ -43,16 +52,32 @@ class GraphRunnerTest : public testing::Test {
 };
 
 TEST_F(GraphRunnerTest, ACaptureComputesNothingAndAReplayEverything) {
-  const FullGraph graph(runtime_, stream_.get(), [&] {
-    enqueue('a');
-    enqueue('b');
-  });
+  FullGraph graph(runtime_, stream_.get(), parts());
   EXPECT_EQ(trace(), "");
   enqueue('x');
-  graph.replay(stream_.get());
+  graph.replay(stream_.get(), true);
   enqueue('y');
-  graph.replay(stream_.get());
-  EXPECT_EQ(trace(), "xabyab");
+  graph.replay(stream_.get(), true);
+  EXPECT_EQ(trace(), "xfabzyfabz");
+}
+
+// What was launched before keeps what it was told.
+TEST_F(GraphRunnerTest, TheFirstAndTheLastKernelAreToldWhatToDo) {
+  FullGraph graph(runtime_, stream_.get(), parts());
+  const auto tell = [&](const GraphNode& node, char name) {
+    LaunchContext launch = launch_;
+    launch.into = &node;
+    FakeDeviceRuntime::enqueue(launch, [this, name] { trace_ += name; });
+  };
+  graph.replay(stream_.get(), true);
+  tell(graph.first(), '1');
+  graph.replay(stream_.get(), true);
+  tell(graph.last(), '2');
+  graph.replay(stream_.get(), true);
+  tell(graph.first(), '3');
+  graph.replay(stream_.get(), false);
+  graph.replay(stream_.get(), true);
+  EXPECT_EQ(trace(), "fabz1abz1ab23ab3ab2");
 }
 
 TEST_F(GraphRunnerTest, PiecesRunInOrderWithWhatLiesBetween) {
@@ -83,7 +108,9 @@ TEST_F(GraphRunnerTest, WhatIsThrownEndsTheCapture) {
     enqueue('a');
     throw std::runtime_error("not today");
   };
-  EXPECT_THROW(FullGraph(runtime_, stream_.get(), broken), std::runtime_error);
+  FullGraph::Parts broken_parts = parts();
+  broken_parts.between = broken;
+  EXPECT_THROW(FullGraph(runtime_, stream_.get(), broken_parts), std::runtime_error);
   const ForwardContext ctx = context();
   EXPECT_THROW(PiecewiseGraph(runtime_, ctx,
                               [&](const ForwardContext& in_pieces) -> TensorView {
@@ -109,7 +136,7 @@ TEST_F(GraphRunnerTest, WhatIsThrownEndsTheCapture) {
 TEST_F(GraphRunnerTest, ACaptureThatTheDeviceRefusesIsNamed) {
   ASSERT_EQ(runtime_.begin_capture(stream_.get()), 0);
   try {
-    const FullGraph graph(runtime_, stream_.get(), [] {});
+    const FullGraph graph(runtime_, stream_.get(), parts());
     FAIL();
   } catch (const InternalError& error) {
     EXPECT_STREQ(error.what(), "fake: capturing a graph: it broke");

@@ -74,6 +74,8 @@ struct PrepareInputsArgs {
 };
 
 struct BatchOps {
+  // One kernel: LaunchContext::into. Without rows, tokens and bytes, and with padded_rows -1, it does
+  // nothing.
   void (*prepare_inputs)(const LaunchContext& ctx, const PrepareInputsArgs& args);
 };
 

@@ -57,6 +57,11 @@ struct DeviceRuntime {
   int (*begin_capture)(void* stream);
   int (*end_capture)(void* stream, void** graph);  // also ends a capture that failed; then *graph is null
   int (*launch_graph)(void* graph, void* stream);
+  // Between the two: the kernel that `stream` was given last, for LaunchContext::into once the graph is
+  // there.
+  int (*captured_node)(void* stream, void** node);
+  // Whether launches of the graph from now on run that kernel, as they do at first.
+  int (*enable_node)(void* graph, void* node, bool enabled);
   int (*destroy_graph)(void* graph);
 };
 

@@ -26,6 +26,12 @@ struct LaunchError {
   char text[512] = {};  // "rms_norm [2048, 4096] bfloat16: invalid configuration argument"
 };
 
+// A kernel of a captured graph, by what DeviceRuntime gave for both.
+struct GraphNode {
+  void* graph = nullptr;
+  void* node = nullptr;
+};
+
 // One per worker; passed by reference into every op. An op only enqueues work on `stream`; on the CPU
 // there is no stream and the work is done when the op returns.
 struct LaunchContext {
@@ -35,6 +41,9 @@ struct LaunchContext {
   const HostParallel* host = nullptr;  // CPU backends only; null runs on the calling thread
   void* workspace = nullptr;           // scratch shared by all ops in turn, 64-byte aligned
   size_t workspace_bytes = 0;          // at least the largest *_workspace_bytes asked for
+  // Not null: an op that is one kernel, and says that it does this, launches nothing. That kernel of the
+  // graph does its work whenever the graph is launched from now on. Devices only.
+  const GraphNode* into = nullptr;
 };
 
 }  // namespace quire

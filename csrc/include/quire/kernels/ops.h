@@ -288,7 +288,7 @@ struct KernelTable {
   void (*apply_penalties)(const LaunchContext& ctx, const PenaltyArgs& args);
   size_t (*sampling_workspace_bytes)(int64_t rows, int64_t vocab_size);  // null: none
   // Scales by temperature, filters by min-p, then top-k, then top-p, and draws with a counter-based
-  // generator keyed by (seed, position).
+  // generator keyed by (seed, position). One kernel where there are no filters: LaunchContext::into.
   void (*sample)(const LaunchContext& ctx, const SamplingArgs& args);
   // logprobs [R, V] fp32 = log_softmax(logits). `logprobs` may be `logits`.
   void (*log_softmax)(const LaunchContext& ctx, TensorView logprobs, TensorView logits);
