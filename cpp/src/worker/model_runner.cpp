@@ -280,6 +280,7 @@ bool ModelRunner::find_common_prefixes(int32_t num_decode_rows) {
 void ModelRunner::execute_model(const SchedulerOutput& scheduler_output) {
   // There is a place for each in flight and one more, in which the host writes now.
   QUIRE_CHECK(num_unfinished_ <= config_.max_in_flight_steps, num_unfinished_.load(), " unfinished steps");
+  is_sampled_by_graph_ = false;
   update_requests(scheduler_output);
   if (scheduled_.empty()) {
     batch_->condense();
@@ -382,7 +383,7 @@ void ModelRunner::sample_tokens(const SchedulerOutput& scheduler_output, const G
   QUIRE_CHECK(step.step_id == scheduler_output.step_id, "step ", scheduler_output.step_id,
               " was not executed");
   const size_t n = sampling_rows_.size();
-  if (std::exchange(is_sampled_by_graph_, false)) {
+  if (is_sampled_by_graph_) {
     QUIRE_CHECK(grammar == nullptr || grammar->result_indices.empty(), "masks for rows without grammar");
   } else if (n > 0) {
     buffers_->sampler().sample(launch_, *arena_, logits_, ring_index_, grammar);
