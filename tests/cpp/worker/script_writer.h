@@ -15,7 +15,10 @@ namespace quire {
 // Steps that do not depend on tokens, as a scheduler might make them.
 class ScriptWriter {
  public:
-  explicit ScriptWriter(uint32_t seed) : random_(seed) {
+  // What requests ask for: all there is, or seldom more than a temperature, so that many steps sample with
+  // one kernel.
+  enum class Wishes { kAll, kFew };
+  explicit ScriptWriter(uint32_t seed, Wishes wishes = Wishes::kAll) : wishes_(wishes), random_(seed) {
     for (BlockId block = 1; block < RunnerRig::kNumBlocks; ++block) free_blocks_.push_back(block);
   }
   Script write(int num_steps) {
@@ -42,6 +45,11 @@ class ScriptWriter {
     params.seed = random_();
     params.max_tokens = 1000;
     params.temperature = chance(0.5) ? 0.0F : 0.9F;
+    if (wishes_ == Wishes::kFew) {
+      if (chance(0.2)) add_a_wish(params);
+      return params;
+    }
+    if (chance(0.3)) params.structured_outputs.emplace();
     if (chance(0.3)) params.top_k = uniform(1, 50);
     if (chance(0.3)) params.top_p = 0.8F;
     if (chance(0.2)) params.min_p = 0.05F;
@@ -58,6 +66,24 @@ class ScriptWriter {
       params.logit_bias[2] = 5;
     }
     return params;
+  }
+  // Each would change the tokens, or what is said of them, if it were forgotten.
+  void add_a_wish(SamplingParams& params) {
+    const int32_t token = uniform(3, RunnerRig::kVocab - 1);
+    switch (uniform(0, 6)) {
+      case 0: params.logit_bias[token] = 100; break;
+      case 1: params.allowed_token_ids = {token}; break;
+      case 2: params.structured_outputs.emplace(); break;
+      case 3: params.repetition_penalty = 1.8F; break;
+      case 4: params.logprobs = 2; break;
+      case 5:
+        params.min_tokens = 1000;
+        params.stop_token_ids.resize(RunnerRig::kVocab);
+        for (int32_t i = 0; i < RunnerRig::kVocab; ++i) params.stop_token_ids[static_cast<size_t>(i)] = i;
+        params.stop_token_ids.erase(params.stop_token_ids.begin() + token);
+        break;
+      default: params.top_k = 1;
+    }
   }
   void free_blocks(Sequence& sequence) {
     free_blocks_.insert(free_blocks_.end(), sequence.blocks.begin(), sequence.blocks.end());
@@ -98,7 +124,7 @@ class ScriptWriter {
     sequence.blocks.insert(sequence.blocks.end(), fresh.begin(), fresh.end());
     sequence.num_computed = end;
     if (!samples) return;
-    if (chance(0.3)) add_mask(step);
+    if (sequence.params.structured_outputs) add_mask(step);
     // The last token allowed is sampled, and has no place.
     if (sequence.num_tokens == RunnerRig::kMaxModelLen) {
       sequence.over = true;
@@ -150,6 +176,7 @@ class ScriptWriter {
     step.scheduler_output = builder_.scheduler_output;
   }
 
+  Wishes wishes_;
   std::mt19937 random_;
   SchedulerOutputBuilder builder_;
   std::vector<Sequence> sequences_;
