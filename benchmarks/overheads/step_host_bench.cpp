@@ -1,20 +1,20 @@
 // What the host does for a step. What the device waits for meanwhile is step_kernels.py's.
 //
-//   step_host_bench [--batches 1,8,32,64,128,256,1024] [--steps 300] [--set field=JSON]...
+//   step_host_bench [--batches 1,8,32,64,128,256,1024] [--steps 300] [--null STEP_US] [--set field=JSON]...
 //
 // An engine core of the Llama-3.1-8B shape, with weights made on the device, decodes at each batch size. Its
 // executor works on tables that also look at the clock:
 //
 //   - ahead: part of the steps that the host had enqueued to the end before the device was done with the one
 //   before
-//   - worker: the worker's thread, from the arrival of its SchedulerOutput to the last call of its step,
-//   without waits for the device
+//   - worker: what a worker makes of a SchedulerOutput, without waits for the device
 //   - graph: of that, launching the captured graph; inputs: telling it, or kernels beside it, what to do
-//   - schedule: the scheduler, and handing its output over
+//   - schedule: the scheduler
 //   - update: taking a step's result in: what the executor makes of it, then the scheduler
-//   - host: worker + schedule + update. The first runs beside the other two, on a thread of its own.
+//   - host: worker + schedule + update
 //
-// Medians, and the 99th percentile of host.
+// Medians, and the 99th percentile of host. With --null the device is one that computes nothing in STEP_US
+// microseconds a step (null_device.h), of a small model: for profiling, on any machine.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -29,6 +29,7 @@
 #include "device/runtime_handles.h"
 #include "engine/engine_core.h"
 #include "executor/executor.h"
+#include "null_device.h"
 #include "quire/error.h"
 #include "quire/fields.h"
 #include "quire/kernels/backend_registry.h"
@@ -174,11 +175,11 @@ class TimedExecutor final : public Executor {
   bool maps_kv_cache_on_demand() const override { return executor_->maps_kv_cache_on_demand(); }
   void initialize_kv_cache(const KVCacheConfig& config) override { executor_->initialize_kv_cache(config); }
   int32_t max_in_flight_steps() const override { return executor_->max_in_flight_steps(); }
-  void launch(const SchedulerOutput& scheduler_output) override { executor_->launch(scheduler_output); }
-  void sample(StepId step_id, const GrammarOutput* grammar) override {
-    executor_->sample(step_id, grammar);
+  void launch(const SchedulerOutput& scheduler_output) override {
     noted_.schedule_us = now_us() - noted_.step_begin;
+    executor_->launch(scheduler_output);
   }
+  void sample(StepId step_id, const GrammarOutput* grammar) override { executor_->sample(step_id, grammar); }
   void collect(StepId step_id, ModelRunnerOutput& output) override {
     executor_->collect(step_id, output);
     noted_.result = now_us();
@@ -257,7 +258,7 @@ class Bench {
     const bool did_something = core_->step_once(outputs_);
     step_end_ = now_us();
     QUIRE_CHECK(did_something, "a step is missing");
-    for (const EngineCoreOutput& output : outputs_.outputs) QUIRE_CHECK(output.error.empty(), output.error);
+    for (const EngineCoreOutput& output : outputs_.outputs) QUIRE_CHECK(output.error.empty(), *output.error);
   }
   // Nothing new is scheduled while the scheduler is paused.
   void drain() {
@@ -300,13 +301,25 @@ class Bench {
   std::mt19937 random_{7};
 };
 
-int run(EngineConfig config, const std::string& numbers, int num_steps) {
+// A model whose size does not matter.
+std::string make_small_directory() {
+  const auto directory = std::filesystem::temp_directory_path() / "quire-llama-small";
+  std::filesystem::create_directories(directory);
+  std::ofstream(directory / "config.json")
+      << R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64,
+"intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 1, "num_key_value_heads": 1,
+"vocab_size": 128256, "max_position_embeddings": 131072, "dtype": "float32", "eos_token_id": 128001})";
+  return directory.string();
+}
+
+int run(EngineConfig config, bool is_null, const std::string& numbers, int num_steps) {
   std::vector<int32_t> batches;
   std::istringstream list(numbers);
   for (std::string number; std::getline(list, number, ',');) batches.push_back(std::atoi(number.c_str()));
   for (const int32_t batch : batches) config.max_num_seqs = std::max(config.max_num_seqs, batch);
   config.validate();
-  Backend backend = find_backend(config);
+  Backend backend =
+      is_null ? Backend{&null_device::ops(), &null_device::runtime(), 0, {}} : find_backend(config);
   probe.runtime = backend.runtime;
   probe.ops = backend.ops;
   backend.runtime = &probed_runtime();
@@ -339,10 +352,7 @@ int main(int argc, char** argv) {
   config.max_model_len = 4096;
   std::string batches = "1,8,32,64,128,256,1024";
   int num_steps = 300;
-  if (cuda_kernel_table(0) == nullptr) {
-    std::printf("no CUDA device\n");
-    return 0;
-  }
+  bool is_null = false;
   try {
     for (int i = 1; i < argc; i += 2) {
       const std::string option = argv[i], value = i + 1 < argc ? argv[i + 1] : "";
@@ -350,6 +360,11 @@ int main(int argc, char** argv) {
         batches = value;
       } else if (option == "--steps") {
         num_steps = std::max(2, std::atoi(value.c_str()));
+      } else if (option == "--null") {
+        is_null = true;
+        null_device::step_us = std::atof(value.c_str());
+        config.dtype = "float32";
+        config.kv_cache_memory_bytes = int64_t{256} << 20;  // as many blocks as Llama 3.1 8B has
       } else if (option == "--set") {
         const size_t equals = value.find('=');
         set_field(config, value.substr(0, equals), value.substr(equals + 1));
@@ -358,8 +373,12 @@ int main(int argc, char** argv) {
         return 2;
       }
     }
-    if (config.model.empty()) config.model = make_llama_8b_directory();
-    return run(config, batches, num_steps);
+    if (!is_null && cuda_kernel_table(0) == nullptr) {
+      std::printf("no CUDA device\n");
+      return 0;
+    }
+    if (config.model.empty()) config.model = is_null ? make_small_directory() : make_llama_8b_directory();
+    return run(config, is_null, batches, num_steps);
   } catch (const Error& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 1;

@@ -107,7 +107,7 @@ void BeamGroups::report(const Group& group, FinishReason reason, const std::stri
     output.finish_reason = reason == FinishReason::kNone ? sequence.finish_reason : reason;
     if (output.finish_reason == FinishReason::kNone) {
       output.finish_reason = FinishReason::kError;
-      output.error = "the beam search has no answer: the model's logits are not finite";
+      output.error = std::string("the beam search has no answer: the model's logits are not finite");
       continue;
     }
     if (output.finish_reason == FinishReason::kStop) {
@@ -167,14 +167,15 @@ void BeamGroups::take_outputs(EngineCoreOutputs& outputs, Actions& actions) {
       group.first_scheduled_time = output.first_scheduled_time;
       group.num_cached_tokens = output.num_cached_tokens;
     }
-    const bool is_computed = output.finish_reason == FinishReason::kLength && output.new_logprobs.size() == 1;
+    const bool is_computed =
+        output.finish_reason == FinishReason::kLength && output.new_logprobs->size() == 1;
     if (is_computed) {
       // The first is the one that was sampled, which is of no account.
-      const PositionLogprobs& all = output.new_logprobs[0];
+      const PositionLogprobs& all = output.new_logprobs->front();
       group.beams[place.beam].candidates.assign(all.begin() + 1, all.end());
       if (--group.num_unknown > 0 || advance(place.group_id, group, actions)) continue;
     }
-    report(group, is_computed ? FinishReason::kNone : output.finish_reason, output.error, outputs);
+    report(group, is_computed ? FinishReason::kNone : output.finish_reason, *output.error, outputs);
     end(place.group_id, actions);
   }
 }

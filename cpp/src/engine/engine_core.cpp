@@ -237,7 +237,7 @@ void EngineCore::end_what_waits_too_long(double now, EngineCoreOutputs& outputs)
     EngineCoreOutput& output = outputs.outputs.emplace_back();
     output.request_id = id;
     output.finish_reason = FinishReason::kAbort;
-    output.error = "queue_timeout_ms has passed before its first step";
+    output.error = std::string("queue_timeout_ms has passed before its first step");
   }
 }
 

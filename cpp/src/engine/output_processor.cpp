@@ -84,9 +84,10 @@ void OutputProcessor::append(State& state, Child& child, EngineCoreOutput& outpu
     const bool is_stop = stopped && i + 1 == new_token_ids.size();
     out.token_ids.push_back(id);
     if (child.reasoning) child.reasoning->append(id);
-    if (i < output.new_logprobs.size()) {
-      *out.cumulative_logprob += output.new_logprobs[i].at(0).logprob;
-      out.logprobs.push_back(std::move(output.new_logprobs[i]));
+    if (i < output.new_logprobs->size()) {
+      PositionLogprobs& logprobs = output.new_logprobs.edit()[i];
+      *out.cumulative_logprob += logprobs.at(0).logprob;
+      out.logprobs.push_back(std::move(logprobs));
     }
     if (!child.detokenizer || (is_stop && !state.params.include_stop_str_in_output)) continue;
     child.detokenizer->append({&id, 1}, out.text);
@@ -109,7 +110,7 @@ void OutputProcessor::append(State& state, Child& child, EngineCoreOutput& outpu
   }
   if (!out.finished()) {
     out.finish_reason = output.finish_reason;
-    out.error = std::move(output.error);
+    out.error = output.error.take();
     if (output.stop_token_id) out.stop_reason = *output.stop_token_id;
   }
   forget(state, child);

@@ -142,25 +142,24 @@ void SchedulerRecorder::collected(double now, const SchedulerOutput& scheduler_o
   if (!result.draft_token_ids.empty() || scheduler_.jumps_forward()) {
     for (const RequestResult& r : result.results) result_.num_drafts.push_back(num_drafts_kept(r));
   }
+  const auto& scheduled = scheduler_output.scheduled_reqs;
+  // Outputs come in the order of the SchedulerOutput, without the requests that had nothing to say; some that
+  // failed come before the others.
+  auto next = scheduled.begin();
   for (size_t i = first_output; i < outputs.outputs.size() && !result_.failed; ++i) {
     const EngineCoreOutput& output = outputs.outputs[i];
-    if (output.finish_reason != FinishReason::kError) continue;
-    const auto& scheduled = scheduler_output.scheduled_reqs;
-    const auto found = std::find_if(scheduled.begin(), scheduled.end(), [&](const ScheduledRequest& other) {
-      return other.request_id == output.request_id;
-    });
-    if (found != scheduled.end()) result_.errors.push_back(static_cast<int32_t>(found - scheduled.begin()));
-  }
-  // The outputs come in the order of the SchedulerOutput, without the requests that had nothing to say.
-  size_t index = 0;
-  for (size_t i = first_output; i < outputs.outputs.size() && !result_.failed; ++i) {
-    const EngineCoreOutput& output = outputs.outputs[i];
-    if (output.finish_reason != FinishReason::kStop) continue;
-    while (index < scheduler_output.scheduled_reqs.size() &&
-           scheduler_output.scheduled_reqs[index].request_id != output.request_id)
-      ++index;
-    if (index < scheduler_output.scheduled_reqs.size())
-      result_.stops.emplace_back(static_cast<int32_t>(index), output.num_tokens - 1);
+    const bool stopped = output.finish_reason == FinishReason::kStop;
+    if (!stopped && output.finish_reason != FinishReason::kError) continue;
+    const auto found = std::ranges::find(stopped ? next : scheduled.begin(), scheduled.end(),
+                                         output.request_id, &ScheduledRequest::request_id);
+    const auto index = static_cast<int32_t>(found - scheduled.begin());
+    if (stopped) next = found;
+    if (found == scheduled.end()) continue;
+    if (stopped) {
+      result_.stops.emplace_back(index, output.num_tokens - 1);
+    } else {
+      result_.errors.push_back(index);
+    }
   }
   recorder_.record(RecordedEventKind::kResult, result_);
 }

@@ -91,9 +91,9 @@ PlannedRank plan_rank(const EngineConfig& config, const PlannedDevice& device);
 // make_local_executor for the model and the device, ResourceExhausted for a file that cannot be written.
 std::vector<std::string> pack_ranks(const EngineConfig& config, const std::string& directory);
 
-// Ranks as threads of this process. With async_scheduling every rank has a thread and two steps may be in
-// flight; else rank 0 runs on the caller's thread, inside collect. Throws InvalidArgument for anything wrong
-// with the model's directory.
+// Ranks as threads of this process, but for rank 0, which runs on the caller's thread, inside launch and
+// sample. With async_scheduling two steps may be in flight; on the host rank 0 has a thread then, too. Throws
+// InvalidArgument for anything wrong with the model's directory.
 std::unique_ptr<Executor> make_local_executor(const EngineConfig& config);
 // On a backend of the caller's (worker/backend.h), whatever config.device says: a measurement puts functions
 // of its own into the tables.

@@ -5,6 +5,7 @@
 #include <limits>
 #include <map>
 #include <mutex>
+#include <ranges>
 #include <span>
 #include <thread>
 
@@ -28,7 +29,7 @@ struct Step {
   bool sample_requested = false;
 };
 
-// One worker and, when threaded, the thread it runs on.
+// One worker and, when threaded, the thread it runs on; else it runs within launch and sample.
 class Rank {
  public:
   Rank(std::unique_ptr<Worker> worker, bool threaded) : worker_(std::move(worker)) {
@@ -51,11 +52,24 @@ class Rank {
   Worker& worker() { return *worker_; }
 
   void launch(const SchedulerOutput& scheduler_output) {
+    if (!thread_.joinable()) {
+      QUIRE_CHECK(steps_.empty(), "step ", steps_.front().scheduler_output->step_id, " is not sampled");
+      steps_.push() = {&scheduler_output, nullptr, false};
+      worker_->execute_model(scheduler_output);
+      return;
+    }
     const std::lock_guard lock(mutex_);
     steps_.push() = {&scheduler_output, nullptr, false};
     changed_.notify_all();
   }
   void sample(StepId step_id, const GrammarOutput* grammar) {
+    if (!thread_.joinable()) {
+      QUIRE_CHECK(!steps_.empty() && steps_.front().scheduler_output->step_id == step_id, "step ", step_id,
+                  " was not launched");
+      outcomes_.push() = worker_->sample_tokens(*steps_.front().scheduler_output, grammar);
+      steps_.pop();
+      return;
+    }
     const std::lock_guard lock(mutex_);
     size_t i = 0;
     while (i < steps_.size() && steps_[i].scheduler_output->step_id != step_id) ++i;
@@ -65,17 +79,10 @@ class Rank {
     changed_.notify_all();
   }
   void collect(StepId step_id, ModelRunnerOutput& output) {
-    if (!thread_.joinable()) {
-      Step& step = steps_.front();
-      QUIRE_CHECK(step.scheduler_output->step_id == step_id && step.sample_requested, "step ", step_id);
-      worker_->execute_model(*step.scheduler_output);
-      worker_->finish_step(worker_->sample_tokens(*step.scheduler_output, step.grammar), output);
-      steps_.pop();
-      return;
-    }
     std::unique_lock lock(mutex_);
-    sampled_.wait(lock, [&] { return !outcomes_.empty(); });
-    QUIRE_CHECK(outcomes_.front().step_id == step_id, "step ", step_id, " is not the oldest");
+    if (thread_.joinable()) sampled_.wait(lock, [&] { return !outcomes_.empty(); });
+    QUIRE_CHECK(!outcomes_.empty() && outcomes_.front().step_id == step_id, "step ", step_id,
+                " is not the oldest");
     const StepOutcome outcome = std::move(outcomes_.front());
     outcomes_.pop();
     lock.unlock();
@@ -192,8 +199,9 @@ class LocalExecutor final : public Executor, private LoraLoader {
         },
         [](int32_t) {});
     for (auto& worker : workers) {
-      // Ranks meet inside a step, so all but the caller's need a thread.
-      const bool threaded = !ranks_.empty() || max_in_flight_steps_ > 1;
+      // Ranks meet inside a step, so all but the caller's need a thread. What computes on a device is only
+      // enqueued, which is done sooner here, where the caches are warm, than somebody else is woken.
+      const bool threaded = !ranks_.empty() || (max_in_flight_steps_ > 1 && !backend_.is_device());
       ranks_.push_back(std::make_unique<Rank>(std::move(worker), threaded));
     }
     Worker& first = ranks_[0]->worker();
@@ -202,12 +210,6 @@ class LocalExecutor final : public Executor, private LoraLoader {
     model_info_.backend = backend_.name();
     model_info_.activation_bytes = static_cast<int64_t>(first.activation_bytes());
     model_info_.memory = first.memory();
-  }
-
-  ~LocalExecutor() override {
-    // A rank without a thread computes when it is asked for the result. The others wait for it inside the
-    // step, and nobody will ask any more.
-    if (num_in_flight_ > 0 && max_in_flight_steps_ == 1) ranks_[0]->worker().communicator().abort();
   }
 
   const ModelInfo& model_info() const override { return model_info_; }
@@ -253,10 +255,11 @@ class LocalExecutor final : public Executor, private LoraLoader {
 
   void launch(const SchedulerOutput& scheduler_output) override {
     ++num_in_flight_;
-    for (auto& rank : ranks_) rank->launch(scheduler_output);
+    // The first may compute within the call, and waits for the others then.
+    for (const auto& rank : std::views::reverse(ranks_)) rank->launch(scheduler_output);
   }
   void sample(StepId step_id, const GrammarOutput* grammar) override {
-    for (auto& rank : ranks_) rank->sample(step_id, grammar);
+    for (const auto& rank : std::views::reverse(ranks_)) rank->sample(step_id, grammar);
   }
   void collect(StepId step_id, ModelRunnerOutput& output) override {
     ranks_[0]->collect(step_id, output);

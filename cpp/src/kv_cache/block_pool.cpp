@@ -27,6 +27,12 @@ bool BlockPool::allocate(std::span<BlockId> out) {
     at(id).ref_count = 1;
     ++extent_of(id).num_in_use;
   }
+  // The list goes all over the blocks: what the next call looks at is on its way when it comes.
+  if (first_free_ >= 0) {
+    const Block& next = at(first_free_);
+    if (next.cached) cached_.prefetch(next.hash);
+    if (next.next_free >= 0) __builtin_prefetch(&at(next.next_free));
+  }
   return true;
 }
 

@@ -28,6 +28,10 @@ class GroupPolicy {
   int32_t first_needed_block(int32_t start) const {
     return keeps_everything() ? 0 : std::max(start - window_ + 1, 0) / block_size_;
   }
+  // The first token from which on computing does not read `block`.
+  int32_t first_start_behind(int32_t block) const {
+    return keeps_everything() ? kEverything : (block + 1) * block_size_ + window_ - 1;
+  }
   // Blocks that must be cached right before a block boundary for a prefix to end there.
   int32_t num_blocks_for_hit() const {
     return keeps_everything() ? std::numeric_limits<int32_t>::max()

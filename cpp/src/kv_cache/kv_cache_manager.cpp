@@ -208,7 +208,7 @@ bool KVCacheManager::allocate_slots(Request& request, int32_t num_new_tokens, co
   }
 
   request.held().has_unsent_ = true;
-  request.held().next_cache_at_ = 0;
+  request.set_next_cache_at(0);
   for (size_t g = 0; g < groups_.size(); ++g) {
     Group& group = groups_[g];
     RequestBlocks& held = blocks[g];
@@ -231,6 +231,15 @@ bool KVCacheManager::allocate_slots(Request& request, int32_t num_new_tokens, co
   }
   count_slots(request);
   return true;
+}
+
+int32_t KVCacheManager::num_quiet_tokens(const Request& request) const {
+  if (has_state_groups_) return 0;
+  int32_t num_tokens = request.num_slots();
+  for (size_t g = 0; g < request.blocks().size() && windows_exist_; ++g) {
+    num_tokens = std::min(num_tokens, groups_[g].policy.first_start_behind(request.blocks()[g].num_skipped));
+  }
+  return num_tokens;
 }
 
 void KVCacheManager::count_slots(Request& request) const {
@@ -292,7 +301,7 @@ bool KVCacheManager::fits(const Request& request, const ComputedBlocks& computed
 void KVCacheManager::take_new_block_ids(Request& request, BlockIdLists& out) const {
   HeldBlocks& all = request.held();
   if (!all.has_unsent_) {
-    out.push_empty_row();
+    out.push_empty_rows(1);
     return;
   }
   all.has_unsent_ = false;
@@ -305,9 +314,10 @@ void KVCacheManager::take_new_block_ids(Request& request, BlockIdLists& out) con
 
 void KVCacheManager::cache_blocks(Request& request, int32_t num_tokens, bool hold_states) {
   // Most steps fill no block.
+  if (!fills_block(request, num_tokens)) return;
   HeldBlocks& all = request.held();
-  if (!enable_prefix_caching_ || (num_tokens < all.next_cache_at_ && !has_state_groups_)) return;
-  all.next_cache_at_ = std::numeric_limits<int32_t>::max();
+  request.set_next_cache_at(std::numeric_limits<int32_t>::max());
+  if (!enable_prefix_caching_) return;
   for (size_t g = 0; g < groups_.size(); ++g) {
     Group& group = groups_[g];
     RequestBlocks& held = all.groups_[g];
@@ -328,7 +338,17 @@ void KVCacheManager::cache_blocks(Request& request, int32_t num_tokens, bool hol
       const bool first = group.pool.cache(id, hash_of(group, request, held.num_cached));
       if (first && enable_events_) store_event(group, request, held.num_cached);
     }
-    all.next_cache_at_ = std::min(all.next_cache_at_, (held.num_cached + 1) * block_size);
+    request.set_next_cache_at(std::min(request.next_cache_at(), (held.num_cached + 1) * block_size));
+  }
+}
+
+void KVCacheManager::prefetch_caching(const Request& request) const {
+  for (size_t g = 0; g < request.blocks().size() && enable_prefix_caching_; ++g) {
+    const RequestBlocks& held = request.blocks()[g];
+    __builtin_prefetch(held.ids.data() + held.num_cached);
+    const auto hashes = static_cast<size_t>(held.num_cached + 1) *
+                        static_cast<size_t>(groups_[g].policy.block_size() / hash_block_size_);
+    if (hashes <= request.block_hashes().size()) groups_[g].pool.prefetch(request.block_hashes()[hashes - 1]);
   }
 }
 
@@ -383,7 +403,7 @@ void KVCacheManager::store_event(const Group& group, const Request& request, int
 
 void KVCacheManager::uncache_blocks(Request& request, int32_t first_token) {
   HeldBlocks& all = request.held();
-  all.next_cache_at_ = 0;
+  request.set_next_cache_at(0);
   for (size_t g = 0; g < all.groups_.size(); ++g) {
     RequestBlocks& held = all.groups_[g];
     const int32_t first_block = first_token / groups_[g].policy.block_size();
@@ -410,7 +430,7 @@ void KVCacheManager::free(Request& request) {
     held.ids.clear();
     held.num_cached = held.num_skipped = held.num_sent = held.num_exact_tokens = 0;
   }
-  all.next_cache_at_ = 0;
+  request.set_next_cache_at(0);
   request.set_slots(0, 0, 0);
 }
 

@@ -66,6 +66,10 @@ class KVCacheManager {
   bool fits(const Request& request, const ComputedBlocks& computed, int32_t num_tokens,
             int32_t max_tokens_in_flight, int32_t num_kept_free);
 
+  // As long as the request computes no more tokens than that, in steps of one, allocate_slots changes
+  // nothing.
+  int32_t num_quiet_tokens(const Request& request) const;
+
   // Appends a row: the request's blocks that the workers do not know yet.
   void take_new_block_ids(Request& request, BlockIdLists& out) const;
 
@@ -75,6 +79,12 @@ class KVCacheManager {
   // findable only after publish_states(), when the step is scheduled.
   void cache_blocks(Request& request, int32_t num_tokens, bool hold_states = false);
   void publish_states();
+  // Whether cache_blocks of so many tokens has something to do.
+  bool fills_block(const Request& request, int32_t num_tokens) const {
+    return num_tokens >= request.next_cache_at() || has_state_groups_;
+  }
+  // Starts bringing what it will look at.
+  void prefetch_caching(const Request& request) const;
 
   // Makes the request's blocks from token `first_token` on findable no longer: they will not be computed.
   void uncache_blocks(Request& request, int32_t first_token);

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "quire/error.h"
+#include "util/rare.h"
 #include "util/shared.h"
 #include "util/str.h"
 
@@ -66,6 +67,10 @@ class Writer {
   }
   template <typename T>
   void put(const Shared<T>& value) {
+    put(*value);
+  }
+  template <typename T>
+  void put(const Rare<T>& value) {
     put(*value);
   }
   template <typename T>
@@ -142,6 +147,12 @@ class Reader {
   }
   template <typename T>
   void get(Shared<T>& value) {
+    T read{};
+    get(read);
+    value = std::move(read);
+  }
+  template <typename T>
+  void get(Rare<T>& value) {
     T read{};
     get(read);
     value = std::move(read);

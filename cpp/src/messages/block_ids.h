@@ -23,7 +23,9 @@ class BlockIdLists {
   void push(BlockId id) { ids_.push_back(id); }
   void push(std::span<const BlockId> ids) { ids_.insert(ids_.end(), ids.begin(), ids.end()); }
   void end_list() { ends_.push_back(static_cast<uint32_t>(ids_.size())); }
-  void push_empty_row() { ends_.insert(ends_.end(), num_groups_, static_cast<uint32_t>(ids_.size())); }
+  void push_empty_rows(size_t count) {
+    ends_.insert(ends_.end(), count * num_groups_, static_cast<uint32_t>(ids_.size()));
+  }
 
   size_t num_groups() const { return num_groups_; }
   size_t num_rows() const { return num_groups_ == 0 ? 0 : ends_.size() / num_groups_; }
@@ -31,6 +33,16 @@ class BlockIdLists {
     const size_t list = row * num_groups_ + group;
     const size_t begin = list == 0 ? 0 : ends_[list - 1];
     return {ids_.data() + begin, ends_[list] - begin};
+  }
+  // Calls use(row, group, ids) for each list that is not empty.
+  template <typename Use>
+  void for_each(const Use& use) const {
+    size_t begin = 0;
+    for (size_t list = 0; list < ends_.size() && begin < ids_.size(); ++list) {
+      if (ends_[list] == begin) continue;
+      use(list / num_groups_, list % num_groups_, std::span(ids_).subspan(begin, ends_[list] - begin));
+      begin = ends_[list];
+    }
   }
   const std::vector<uint32_t>& raw_ends() const { return ends_; }
   const std::vector<BlockId>& raw_ids() const { return ids_; }

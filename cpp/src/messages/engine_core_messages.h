@@ -13,6 +13,7 @@
 #include "quire/kv_events.h"
 #include "quire/request_output.h"
 #include "quire/sampling_params.h"
+#include "util/rare.h"
 #include "util/shared.h"
 
 namespace quire {
@@ -106,12 +107,12 @@ struct EngineCoreOutput {
   RequestId request_id = 0;
   uint32_t first_token = 0;
   int32_t num_tokens = 0;
-  std::vector<PositionLogprobs> new_logprobs;  // one for each new token, when asked for
-  FinishReason finish_reason = FinishReason::kNone;
-  std::optional<int32_t> stop_token_id;  // the stop token that ended it, unless it was end-of-sequence
-  int32_t num_cached_tokens = 0;
   double first_scheduled_time = 0.0;  // the clock of arrival_time; 0: it never was
-  std::string error;
+  int32_t num_cached_tokens = 0;
+  std::optional<int32_t> stop_token_id;  // the stop token that ended it, unless it was end-of-sequence
+  FinishReason finish_reason = FinishReason::kNone;
+  Rare<std::vector<PositionLogprobs>> new_logprobs;  // one for each new token, when asked for
+  Rare<std::string> error;
 
   template <class A>
   void fields(A& a) {

@@ -34,8 +34,7 @@ class HeldBlocks {
   }
 
   std::vector<RequestBlocks> groups_;
-  bool has_unsent_ = false;    // some that the workers do not know
-  int32_t next_cache_at_ = 0;  // no block can become findable before this many tokens are computed
+  bool has_unsent_ = false;  // some that the workers do not know
 };
 
 }  // namespace quire

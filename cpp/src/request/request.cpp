@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <limits>
 #include <utility>
 
 #include "quire/error.h"
@@ -13,6 +14,10 @@ namespace {
 // What blocks of a prefix are named by beside its tokens. What had a name before is not what has it now.
 std::string lora_key(const std::string& name, const std::string& fingerprint) {
   return fingerprint.empty() ? name : name + '\0' + fingerprint;
+}
+
+int32_t saturated_sum(int32_t a, int32_t b) {
+  return static_cast<int32_t>(std::min<int64_t>(int64_t{a} + b, std::numeric_limits<int32_t>::max()));
 }
 
 }  // namespace
@@ -49,10 +54,13 @@ Request::Request(EngineCoreRequest&& request, int32_t hash_block_size, const Has
                  std::vector<BlockHash> recorded_hashes, RequestTotals* totals)
     : id_(request.request_id),
       totals_(totals),
+      wants_prompt_logprobs_(request.num_prompt_logprobs.has_value()),
+      awaits_forks_(request.awaits_forks != 0),
+      max_num_tokens_(saturated_sum(static_cast<int32_t>(request.prompt_token_ids->size()),
+                                    request.sampling_params->max_tokens)),
+      num_prompt_tokens_(static_cast<int32_t>(request.prompt_token_ids->size())),
       sampling_params_(std::move(request.sampling_params)),
       eos_token_ids_(std::move(request.eos_token_ids)),
-      wants_prompt_logprobs_(request.num_prompt_logprobs.has_value()),
-      num_prompt_tokens_(static_cast<int32_t>(request.prompt_token_ids->size())),
       hash_block_size_(hash_block_size),
       prompt_token_ids_(std::move(request.prompt_token_ids)),
       bad_words_token_ids_(std::move(request.bad_words_token_ids)),
@@ -66,7 +74,6 @@ Request::Request(EngineCoreRequest&& request, int32_t hash_block_size, const Has
       cache_salt_(std::move(request.cache_salt)),
       user_(std::move(request.user)),
       fork_of_(request.fork_of),
-      awaits_forks_(request.awaits_forks != 0),
       priority_(request.priority),
       arrival_time_(request.arrival_time),
       deadline_(request.deadline),
@@ -77,12 +84,20 @@ Request::Request(EngineCoreRequest&& request, int32_t hash_block_size, const Has
     prompt_logprobs_ = std::make_unique<PromptLogprobs>();
     prompt_logprobs_->count = *request.num_prompt_logprobs;
   }
+  has_grammar_or_features_ = !mm_features_.empty();
+  for (const auto* ids : {&*eos_token_ids_, &sampling_params_->stop_token_ids})
+    for (const int32_t id : *ids) stop_filter_ |= uint64_t{1} << (id & 63);
   token_ids_ = *prompt_token_ids_;
   const size_t num_tokens = token_ids_.size() + request.output_token_ids.size();
   block_hashes_.reserve(num_tokens / static_cast<size_t>(hash_block_size_));
   update_block_hashes();
   if (!request.output_token_ids.empty()) own_token_ids(num_tokens);
   for (int32_t id : request.output_token_ids) append_output_token(id);
+}
+
+void Request::set_grammar(std::unique_ptr<StructuredOutputGrammar> grammar) {
+  grammar_ = std::move(grammar);
+  has_grammar_or_features_ = grammar_ || !mm_features_.empty();
 }
 
 void Request::arrive(uint64_t arrival_order, int32_t long_prefill_token_threshold) {
@@ -184,6 +199,7 @@ void Request::preempt() {
 }
 
 void Request::recount() {
+  quiet_until_ = 0;
   count_wasted_slots();
   const int32_t num_waiting = is_queued() ? num_tokens() - num_computed_tokens_ : 0;
   const int32_t num_prefill = is_running() ? std::max(num_prefill_tokens_ - num_computed_tokens_, 0) : 0;

@@ -51,7 +51,7 @@ enum class InFlightResults : uint8_t {
 //   0 <= num_output_placeholders <= num_steps_in_flight
 //
 // Owned by the Scheduler; used on its thread only.
-class Request {
+class alignas(64) Request {
  public:
   // `hash_block_size` is the number of tokens that share a block hash, `hash_seed` what all names of the
   // engine depend on. A replayed request has hashes, which are then taken as they are, but not the tokens
@@ -70,7 +70,10 @@ class Request {
   const std::shared_ptr<const void>& lora_use() const { return lora_use_; }
   // Whether its adapter has to stay in its slot.
   bool holds_lora() const { return holds_lora_; }
-  void hold_lora(bool holds) { holds_lora_ = holds; }
+  void hold_lora(bool holds) {
+    holds_lora_ = holds;
+    quiet_until_ = 0;
+  }
   const std::string& cache_salt() const { return cache_salt_; }
   const std::string& user() const { return user_; }
   int32_t priority() const { return priority_; }
@@ -87,6 +90,10 @@ class Request {
   int32_t num_prompt_tokens() const { return num_prompt_tokens_; }
   int32_t num_tokens() const { return static_cast<int32_t>(token_ids_.size()); }
   int32_t num_output_tokens() const { return num_tokens() - num_prompt_tokens_; }
+  // Of its prompt and the longest output that it asks for.
+  int32_t max_num_tokens() const { return max_num_tokens_; }
+  // False: the token is neither end-of-sequence nor a stop token.
+  bool may_stop_at(int32_t token_id) const { return ((stop_filter_ >> (token_id & 63)) & 1) != 0; }
   // What the request must catch up with: known tokens, drafts, and tokens a step in flight will sample.
   int32_t num_tokens_with_spec() const {
     return num_tokens() + static_cast<int32_t>(spec_token_ids_.size()) + num_output_placeholders_;
@@ -128,6 +135,8 @@ class Request {
     return wants_prompt_logprobs_ && prompt_logprobs_->num_tokens < num_prompt_tokens_ - 1;
   }
   bool wants_prompt_logprobs() const { return wants_prompt_logprobs_; }
+  // Of a step's results, its tokens are all that there is to do something with.
+  bool is_plain() const { return !has_grammar_or_features_ && !wants_prompt_logprobs_; }
   // The request that it takes keys and values over from when it begins to run; 0: none.
   RequestId fork_of() const { return fork_of_; }
   // Whether it keeps its blocks for others when it has all its output.
@@ -137,7 +146,7 @@ class Request {
   // The request comes to the engine.
   void arrive(uint64_t arrival_order, int32_t long_prefill_token_threshold);
   // Before it waits for anything. It waits for the grammar first, unless that is ready.
-  void set_grammar(std::unique_ptr<StructuredOutputGrammar> grammar) { grammar_ = std::move(grammar); }
+  void set_grammar(std::unique_ptr<StructuredOutputGrammar> grammar);
   void wait_for_grammar() { set_status(RequestStatus::kWaitingForStructuredOutputGrammar); }
   // The request waits to be scheduled, from now on.
   void enqueue() { set_status(RequestStatus::kWaiting); }
@@ -159,7 +168,35 @@ class Request {
   // Drafts for the next step.
   void set_spec_token_ids(std::span<const int32_t> drafts) {
     spec_token_ids_.assign(drafts.begin(), drafts.end());
+    quiet_until_ = 0;
   }
+  // Starts bringing what a step reads of the request, and what it writes of its tokens.
+  void prefetch() const {
+    for (int line = 0; line < 2; ++line)
+      __builtin_prefetch(reinterpret_cast<const char*>(this) + 64 * line, 1);
+  }
+  void prefetch_next_token() const {
+    __builtin_prefetch(token_ids_.data() + token_ids_.size(), 1);
+    if (num_tokens() + 1 < next_hash_at_) return;
+    __builtin_prefetch(held_.groups().data());
+    __builtin_prefetch(&hash_chain_, 1);
+    __builtin_prefetch(&block_hashes_, 1);
+    __builtin_prefetch(block_hashes_.data() + block_hashes_.size(), 1);
+    __builtin_prefetch(token_ids_.data() + token_ids_.size() + 1 - static_cast<size_t>(hash_block_size_));
+  }
+
+  // Whether its next step is a decode like the one before: one token, in blocks that it holds and the workers
+  // know, of which none becomes findable.
+  bool is_quiet() const {
+    return num_computed_tokens_ < quiet_until_ &&
+           num_computed_tokens_ + 1 == num_tokens() + num_output_placeholders_ &&
+           num_tokens() < next_cache_at_;
+  }
+  // For a request that decodes: nothing else may be due before it has computed so many tokens. Whatever
+  // happens to it besides decodes ends that.
+  void stay_quiet_until(int32_t num_computed_tokens) { quiet_until_ = num_computed_tokens; }
+  // begin_step of one token, while it is quiet.
+  void begin_quiet_step(ScheduledRequest& scheduled);
   // A step computes the next `num_new_tokens`: says in `scheduled` what is the request's own, and appends
   // the drafts that it verifies to `spec_token_ids`; others are forgotten.
   void begin_step(int32_t num_new_tokens, ScheduledRequest& scheduled, std::vector<int32_t>& spec_token_ids);
@@ -198,6 +235,9 @@ class Request {
   // One for each group of layers, or none before the first blocks were given.
   std::span<const RequestBlocks> blocks() const { return held_.groups(); }
   HeldBlocks& held() { return held_; }
+  // The KVCacheManager's: no block can become findable before this many tokens are computed.
+  int32_t next_cache_at() const { return next_cache_at_; }
+  void set_next_cache_at(int32_t num_tokens) { next_cache_at_ = num_tokens; }
   // Tokens that the blocks held can take, in every group.
   int32_t num_slots() const { return num_slots_; }
   // The KVCacheManager's: that, and the sum over the `num_groups` groups whose slots can be wasted.
@@ -222,49 +262,58 @@ class Request {
 
   // What the request adds to the totals.
   struct Counted {
-    int32_t num_waiting_tokens = 0, num_prefill_tokens = 0, num_wasted_slots = 0;
+    int32_t num_waiting_tokens = 0, num_prefill_tokens = 0;
   };
   void recount();
   void count_wasted_slots() {
     const int32_t wasted = std::max(sum_of_slots_ - num_slot_groups_ * num_computed_tokens_, 0);
-    if (totals_) totals_->num_wasted_slots += wasted - counted_.num_wasted_slots;
-    counted_.num_wasted_slots = wasted;
+    if (totals_) totals_->num_wasted_slots += wasted - counted_wasted_slots_;
+    counted_wasted_slots_ = wasted;
   }
 
-  // What every step reads comes first.
+  // What every step reads and changes comes first: two cache lines.
   RequestId id_;
   RequestTotals* totals_;
   std::span<const int32_t> token_ids_;  // of prompt_token_ids_, or of
   std::vector<int32_t> own_token_ids_;  // prompt and output, once there is, or will be, output
-  std::vector<int32_t> spec_token_ids_;
-  HeldBlocks held_;
-  Shared<SamplingParams> sampling_params_;
-  Shared<std::vector<int32_t>> eos_token_ids_;
+  uint64_t stop_filter_ = 0;            // a bit for each token that may end it, by the last bits of its id
+
+  double first_scheduled_time_ = -1.0;
   RequestStatus status_ = RequestStatus::kWaiting;
   bool known_to_workers_ = false;
   bool is_long_prefill_ = false;
   bool kv_load_failed_ = false;
   bool holds_lora_ = false;
   bool wants_prompt_logprobs_ = false;  // whether there are prompt_logprobs_
-  int32_t num_prompt_tokens_;
-  int32_t hash_block_size_;
+  bool has_grammar_or_features_ = false;
+  bool awaits_forks_;
+  int32_t max_num_tokens_;
   int32_t next_hash_at_ = 0;  // known tokens that fill the next block
+  int32_t next_cache_at_ = 0;
   int32_t num_computed_tokens_ = 0;
   int32_t num_output_placeholders_ = 0;
   int32_t num_steps_in_flight_ = 0;
   int32_t num_tokens_in_flight_ = 0;
-  int32_t num_prefill_tokens_ = 0;
   int32_t num_results_to_drop_ = 0;  // of steps in flight
+  int32_t quiet_until_ = 0;
+  int32_t num_slot_groups_ = 0;
+  int32_t counted_wasted_slots_ = 0;  // what it adds to the totals
+  int32_t num_cached_tokens_ = -1;
+
+  Counted counted_;
+  int32_t num_prompt_tokens_;
   int32_t num_slots_ = 0;
   int32_t sum_of_slots_ = 0;
-  int32_t num_slot_groups_ = 0;
-  Counted counted_;
-  int32_t num_cached_tokens_ = -1;
+  HeldBlocks held_;
   int32_t num_charged_tokens_ = 0;  // leading tokens that its user has been charged for, under "fair"
   int32_t num_external_tokens_ = 0;
   int32_t num_preemptions_ = 0;
   int32_t num_overtaken_ = 0;
-  double first_scheduled_time_ = -1.0;
+  int32_t num_prefill_tokens_ = 0;
+  std::vector<int32_t> spec_token_ids_;
+  Shared<SamplingParams> sampling_params_;
+  Shared<std::vector<int32_t>> eos_token_ids_;
+  int32_t hash_block_size_;
   uint64_t arrival_order_ = 0;
 
   Shared<std::vector<int32_t>> prompt_token_ids_;
@@ -286,7 +335,6 @@ class Request {
   std::string user_;
   RequestId fork_of_;
   int32_t num_forks_ = 0;  // of it, that have not begun to run
-  bool awaits_forks_;
   int32_t priority_;
   double arrival_time_;
   double deadline_;
@@ -319,6 +367,19 @@ inline void Request::begin_step(int32_t num_new_tokens, ScheduledRequest& schedu
   } else {
     count_wasted_slots();
   }
+}
+
+inline void Request::begin_quiet_step(ScheduledRequest& scheduled) {
+  scheduled.request_id = id_;
+  scheduled.num_tokens = 1;
+  scheduled.num_computed_tokens = num_computed_tokens_++;
+  scheduled.samples = 1;
+  ++num_output_placeholders_;
+  ++num_steps_in_flight_;
+  ++num_tokens_in_flight_;
+  // Its slots are more than it has computed, in every group.
+  counted_wasted_slots_ -= num_slot_groups_;
+  if (totals_) totals_->num_wasted_slots -= num_slot_groups_;
 }
 
 inline bool Request::end_step(const ScheduledRequest& scheduled) {

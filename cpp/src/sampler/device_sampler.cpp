@@ -85,6 +85,8 @@ class DeviceSampler final : public Sampler {
   }
 
   void stage(int32_t ring_index, std::span<const SamplingRow> rows) override;
+  bool can_repeat() const override { return step_.can_repeat; }
+  void stage_repeat(int32_t ring_index) override;
   bool is_one_kernel() const override { return step_.is_one_kernel; }
   void sample(const LaunchContext& launch, ActivationArena& arena, TensorView logits, int32_t ring_index,
               const GrammarOutput* grammar) override;
@@ -99,7 +101,7 @@ class DeviceSampler final : public Sampler {
   struct StagedStep {
     SamplingColumns sampling;
     bool all_greedy = true, any_filter = false, any_grammar = false;
-    bool is_one_kernel = false;
+    bool is_one_kernel = false, can_repeat = false;
     LogitBiasArgs biases;
     bool late_biases = false;  // too many to be staged with the rest
     bool penalizes = false;
@@ -156,8 +158,29 @@ void DeviceSampler::stage(int32_t ring_index, std::span<const SamplingRow> rows)
   collect_biases();
   step_.late_biases = biases_.size() > kMaxBiasesPerRow * max_num_rows_;
   if (!biases_.empty() && !step_.late_biases) step_.biases = stage_biases(0, biases_.size());
-  step_.is_one_kernel = n > 0 && biases_.empty() && !any_logprobs && !any_bans && !step_.any_filter &&
-                        !step_.any_grammar && !step_.penalizes;
+  step_.can_repeat =
+      n > 0 && biases_.empty() && !any_logprobs && !any_bans && !step_.any_grammar && !step_.penalizes;
+  step_.is_one_kernel = step_.can_repeat && !step_.any_filter;
+}
+
+// What was staged before lies where it was: several steps have a place.
+void DeviceSampler::stage_repeat(int32_t ring_index) {
+  const size_t n = num_rows_[static_cast<size_t>(ring_index)] = rows_.size();
+  const SamplingColumns last = step_.sampling;
+  SamplingColumns& columns = step_.sampling;
+  columns.push(staging_, n);
+  const auto same = [n](const auto& to, const auto& from) { std::copy_n(from.host, n, to.host); };
+  same(columns.temperature, last.temperature);
+  same(columns.top_k, last.top_k);
+  same(columns.top_p, last.top_p);
+  same(columns.min_p, last.min_p);
+  same(columns.seed, last.seed);
+  const auto next = [n](const auto& to, const auto& from) {
+    std::transform(from.host, from.host + n, to.host, [](auto value) { return value + 1; });
+  };
+  next(columns.position, last.position);
+  next(columns.token_places, last.token_places);
+  logprobs_.stage(ring_index, {});
 }
 
 // What every row has.

@@ -12,6 +12,7 @@
 #include "device/device_arena.h"
 #include "device/staging_ring.h"
 #include "messages/model_runner_output.h"
+#include "quire/error.h"
 #include "quire/kernels/ops.h"
 #include "sampler/prompt_logprobs.h"
 #include "sampler/row_sampling.h"
@@ -65,6 +66,11 @@ class Sampler {
 
   // What the step is going to sample, before its forward pass. The rows stay where they are until `sample`.
   virtual void stage(int32_t ring_index, std::span<const SamplingRow> rows) = 0;
+  // `stage` for the rows staged last once more, with each one token further. Only where can_repeat.
+  virtual void stage_repeat(int32_t /*ring_index*/) {
+    throw InternalError("this sampler is always staged anew");
+  }
+  virtual bool can_repeat() const { return false; }
   // Whether `sample` of what was staged last is one op, and one kernel, and so takes LaunchContext::into.
   // Where the logits hook does nothing, which it does not know.
   virtual bool is_one_kernel() const { return false; }

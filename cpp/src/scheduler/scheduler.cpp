@@ -9,8 +9,7 @@ namespace quire {
 bool Scheduler::is_all_in_flight(const Request& request) const {
   const int32_t num_coming = request.num_output_placeholders();
   return num_coming > 0 &&
-         (request.num_output_tokens() + num_coming >= request.sampling_params().max_tokens ||
-          request.num_tokens() + num_coming >= config_.max_model_len);
+         request.num_tokens() + num_coming >= std::min(request.max_num_tokens(), config_.max_model_len);
 }
 
 bool Scheduler::schedule(SchedulerOutput& out) {
@@ -43,6 +42,10 @@ bool Scheduler::schedule(SchedulerOutput& out) {
 void Scheduler::schedule_running(SchedulerOutput& out) {
   for (size_t i = 0; i < running_.size() && token_budget_ > 0; ++i) {
     Request& request = *running_[i];
+    if (request.is_quiet()) {
+      i += schedule_quiet(i, out) - 1;
+      continue;
+    }
     encoder_inputs_.clear();
     int32_t num_new_tokens = num_running_tokens(request);
     if (!request.mm_features().empty())
@@ -80,12 +83,28 @@ void Scheduler::schedule_running(SchedulerOutput& out) {
   }
 }
 
+// Most requests of most steps. As many running ones from the i-th on as are quiet and fit; returns how many.
+size_t Scheduler::schedule_quiet(size_t i, SchedulerOutput& out) {
+  constexpr size_t kAhead = 8;
+  size_t count = 0;
+  const size_t end = std::min(running_.size(), i + static_cast<size_t>(token_budget_));
+  for (; i < end && running_[i]->is_quiet(); ++i, ++count) {
+    if (i + kAhead < running_.size()) running_[i + kAhead]->prefetch();
+    running_[i]->begin_quiet_step(out.scheduled_reqs.emplace_back());
+  }
+  const auto first = running_.begin() + static_cast<std::ptrdiff_t>(i - count);
+  scheduled_.insert(scheduled_.end(), first, first + static_cast<std::ptrdiff_t>(count));
+  out.new_block_ids.push_empty_rows(count);
+  token_budget_ -= static_cast<int32_t>(count);
+  out.total_num_scheduled_tokens += static_cast<int32_t>(count);
+  return count;
+}
+
 // How far a running request may go; 0 when it has nothing to do before a step in flight comes back.
 int32_t Scheduler::num_running_tokens(const Request& request) const {
   // The last token allowed is already on its way.
   if (request.num_output_placeholders() > 0 &&
-      request.num_output_tokens() + request.num_output_placeholders() >=
-          request.sampling_params().max_tokens) {
+      request.num_tokens() + request.num_output_placeholders() >= request.max_num_tokens()) {
     return 0;
   }
   const int32_t start = request.num_computed_tokens();
@@ -382,6 +401,18 @@ void Scheduler::schedule_request(Request& request, int32_t num_new_tokens, bool 
   token_budget_ -= num_new_tokens;
   out.total_num_scheduled_tokens += num_new_tokens;
   scheduled_.push_back(&request);
+  request.stay_quiet_until(num_quiet_tokens(request));
+}
+
+// How far decodes of the request need no look at anything but its own counts.
+int32_t Scheduler::num_quiet_tokens(const Request& request) const {
+  if (request.is_partial_prefill() || !request.mm_features().empty() || waiting_->charges() ||
+      (request.lora_id() != 0 && !request.holds_lora())) {
+    return 0;
+  }
+  // The last token allowed is never computed.
+  return std::min({request.max_num_tokens() - 1, config_.max_model_len - 1,
+                   kv_cache_manager_.num_quiet_tokens(request) - config_.num_lookahead_tokens});
 }
 
 bool Scheduler::finish_schedule(SchedulerOutput& out) {

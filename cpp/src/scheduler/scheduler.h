@@ -152,6 +152,8 @@ class Scheduler {
   void tell_connector_of_blocks(const Request& request, int32_t num_external_tokens);
   bool give_back_youngest_load();
   int32_t limit_chunk(int32_t start, int32_t num_left) const;
+  size_t schedule_quiet(size_t i, SchedulerOutput& out);
+  int32_t num_quiet_tokens(const Request& request) const;
   int32_t num_running_tokens(const Request& request) const;
   bool is_all_in_flight(const Request& request) const;
   int32_t limit_by_encoder(Request& request, int32_t start, int32_t num_new_tokens);
@@ -174,8 +176,13 @@ class Scheduler {
   // scheduler_update.cpp: results.
   void take_result(Request& request, const ScheduledRequest& scheduled, const RequestResult& result,
                    const ModelRunnerOutput& all, EngineCoreOutputs& outputs);
+  void take_token(Request& request, int32_t token_id, EngineCoreOutputs& outputs);
   void append_tokens(Request& request, std::span<const int32_t> token_ids, const RequestLogprobs* logprobs,
                      EngineCoreOutputs& outputs);
+  static EngineCoreOutput& begin_output(const Request& request, EngineCoreOutputs& outputs);
+  RequestStatus append_token(Request& request, int32_t token_id, EngineCoreOutput& output,
+                             EngineCoreOutputs& outputs);
+  void end_output(Request& request, RequestStatus status, EngineCoreOutput& output);
   RequestStatus check_stop(const Request& request, EngineCoreOutput& output) const;
   void take_drafts(Request& request, std::span<const int32_t> drafts);
   void release_encoder_inputs(Request& request);

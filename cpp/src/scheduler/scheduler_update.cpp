@@ -20,10 +20,22 @@ void Scheduler::update_from_output(const SchedulerOutput& scheduler_output, cons
   } else {
     QUIRE_CHECK(result.step_id == scheduler_output.step_id && result.results.size() == step.requests.size(),
                 "step ", scheduler_output.step_id, " has ", result.results.size(), " results");
+    constexpr size_t kAhead = 8;
+    // One token each, and nothing about it: most steps.
+    const bool is_plain = result.errors.empty() && result.logprobs.empty() &&
+                          result.draft_token_ids.empty() && scheduler_output.spec_token_ids.empty();
     for (size_t i = 0; i < step.requests.size(); ++i) {
+      if (i + 2 * kAhead < step.requests.size()) step.requests[i + 2 * kAhead]->prefetch();
+      if (i + kAhead < step.requests.size()) step.requests[i + kAhead]->prefetch_next_token();
       Request& request = *step.requests[i];
-      QUIRE_CHECK(result.results[i].request_id == request.id());
-      take_result(request, scheduler_output.scheduled_reqs[i], result.results[i], result, outputs);
+      const RequestResult& of_this = result.results[i];
+      QUIRE_CHECK(of_this.request_id == request.id());
+      if (is_plain && request.is_plain() && of_this.num_tokens == 1) {
+        if (request.end_step(scheduler_output.scheduled_reqs[i]))
+          take_token(request, result.sampled_token_ids[of_this.first_token], outputs);
+      } else {
+        take_result(request, scheduler_output.scheduled_reqs[i], of_this, result, outputs);
+      }
     }
   }
   step.lora_uses.clear();
@@ -31,6 +43,11 @@ void Scheduler::update_from_output(const SchedulerOutput& scheduler_output, cons
   finish_forked();
   drop_finished();
   kv_cache_manager_.take_events(outputs.kv_events);
+}
+
+void Scheduler::take_token(Request& request, int32_t token_id, EngineCoreOutputs& outputs) {
+  EngineCoreOutput& output = begin_output(request, outputs);
+  end_output(request, append_token(request, token_id, output, outputs), output);
 }
 
 void Scheduler::take_result(Request& request, const ScheduledRequest& scheduled, const RequestResult& result,
@@ -71,13 +88,54 @@ void Scheduler::take_result(Request& request, const ScheduledRequest& scheduled,
   if (request.is_running()) take_drafts(request, all.draft_ids(result));
 }
 
-void Scheduler::append_tokens(Request& request, std::span<const int32_t> token_ids,
-                              const RequestLogprobs* logprobs, EngineCoreOutputs& outputs) {
+// Says in `outputs` that the request has more tokens, which are appended next.
+EngineCoreOutput& Scheduler::begin_output(const Request& request, EngineCoreOutputs& outputs) {
   EngineCoreOutput& output = outputs.outputs.emplace_back();
   output.request_id = request.id();
   output.num_cached_tokens = request.num_cached_tokens();
   output.first_scheduled_time = std::max(request.first_scheduled_time(), 0.0);
   output.first_token = static_cast<uint32_t>(outputs.token_ids.size());
+  return output;
+}
+
+// Returns the status that it ends with, or kRunning.
+RequestStatus Scheduler::append_token(Request& request, int32_t token_id, EngineCoreOutput& output,
+                                      EngineCoreOutputs& outputs) {
+  request.append_output_token(token_id);
+  if (records_new_hashes_ && request.num_tokens() % kv_cache_manager_.hash_block_size() == 0) {
+    const BlockHash& hash = request.block_hashes().back();
+    new_hashes_.push_back({request.id(), {hash.high, hash.low}});
+  }
+  outputs.token_ids.push_back(token_id);
+  ++output.num_tokens;
+  ++stats_.num_generation_tokens;
+  return check_stop(request, output);
+}
+
+void Scheduler::end_output(Request& request, RequestStatus status, EngineCoreOutput& output) {
+  // With steps in flight a block may fill up with tokens that were not known when they were scheduled.
+  if (config_.max_in_flight_steps > 1 && request.is_running()) {
+    kv_cache_manager_.cache_blocks(
+        request,
+        std::min(request.num_computed_tokens() - request.num_output_placeholders(), request.num_tokens()));
+  }
+  if (!is_finished(status)) {
+    // The next step that is scheduled makes it findable.
+    if (kv_cache_manager_.fills_block(request, request.num_tokens()))
+      kv_cache_manager_.prefetch_caching(request);
+    return;
+  }
+  output.finish_reason = finish_reason(status);
+  if (request.awaits_forks() && output.error.empty()) {
+    stay(request);
+  } else {
+    finish(request, status);
+  }
+}
+
+void Scheduler::append_tokens(Request& request, std::span<const int32_t> token_ids,
+                              const RequestLogprobs* logprobs, EngineCoreOutputs& outputs) {
+  EngineCoreOutput& output = begin_output(request, outputs);
   if (request.wants_prompt_logprobs()) {
     const auto index = static_cast<uint32_t>(outputs.outputs.size() - 1);
     outputs.prompt_logprobs.push_back({index, request.give_prompt_logprobs()});
@@ -89,32 +147,11 @@ void Scheduler::append_tokens(Request& request, std::span<const int32_t> token_i
       status = RequestStatus::kFinishedError;
       break;
     }
-    request.append_output_token(token_ids[i]);
-    if (records_new_hashes_ && request.num_tokens() % kv_cache_manager_.hash_block_size() == 0) {
-      const BlockHash& hash = request.block_hashes().back();
-      new_hashes_.push_back({request.id(), {hash.high, hash.low}});
-    }
-    outputs.token_ids.push_back(token_ids[i]);
-    if (logprobs) output.new_logprobs.push_back(logprobs->positions[i]);
-    ++output.num_tokens;
-    const RequestStatus stop = check_stop(request, output);
+    if (logprobs) output.new_logprobs.edit().push_back(logprobs->positions[i]);
+    const RequestStatus stop = append_token(request, token_ids[i], output, outputs);
     if (is_finished(stop)) status = stop;
   }
-  stats_.num_generation_tokens += static_cast<uint64_t>(output.num_tokens);
-  // With steps in flight a block may fill up with tokens that were not known when they were scheduled.
-  if (config_.max_in_flight_steps > 1 && request.is_running()) {
-    kv_cache_manager_.cache_blocks(
-        request,
-        std::min(request.num_computed_tokens() - request.num_output_placeholders(), request.num_tokens()));
-  }
-  if (is_finished(status)) {
-    output.finish_reason = finish_reason(status);
-    if (request.awaits_forks() && output.error.empty()) {
-      stay(request);
-    } else {
-      finish(request, status);
-    }
-  }
+  end_output(request, status, output);
 }
 
 bool Scheduler::samples_by_grammar(const SchedulerOutput& scheduler_output) const {
@@ -154,21 +191,19 @@ void Scheduler::make_grammar_output(const SchedulerOutput& scheduler_output, Gra
 }
 
 RequestStatus Scheduler::check_stop(const Request& request, EngineCoreOutput& output) const {
-  const SamplingParams& params = request.sampling_params();
   const int32_t last = request.token_ids().back();
-  if (request.num_output_tokens() >= params.min_tokens) {
+  if (request.may_stop_at(last) && request.num_output_tokens() >= request.sampling_params().min_tokens) {
     const auto contains = [last](const std::vector<int32_t>& ids) {
       return std::find(ids.begin(), ids.end(), last) != ids.end();
     };
     if (contains(request.eos_token_ids())) return RequestStatus::kFinishedStopped;
-    if (contains(params.stop_token_ids)) {
+    if (contains(request.sampling_params().stop_token_ids)) {
       output.stop_token_id = last;
       return RequestStatus::kFinishedStopped;
     }
   }
-  if (request.num_output_tokens() >= params.max_tokens || request.num_tokens() >= config_.max_model_len) {
+  if (request.num_tokens() >= std::min(request.max_num_tokens(), config_.max_model_len))
     return RequestStatus::kFinishedLengthCapped;
-  }
   return RequestStatus::kRunning;
 }
 

@@ -122,7 +122,7 @@ void SimulatedEngine::record_outputs(int64_t now_ns) {
       ++metrics_.num_expired;
       continue;
     }
-    QUIRE_CHECK(output.finish_reason == FinishReason::kLength, output.error);
+    QUIRE_CHECK(output.finish_reason == FinishReason::kLength, *output.error);
     ++metrics_.num_finished;
     metrics_.num_prompt_tokens += traced.prompt_len;
     metrics_.e2e.add(now_ns - traced.arrival_ns);

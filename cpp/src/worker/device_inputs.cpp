@@ -1,7 +1,8 @@
 // Inputs on a device. The host sends what changed and a few numbers for each row; kernels make the rest. A
 // sampled token goes from one step to the next without the host.
 #include <algorithm>
-#include <cstring>
+#include <array>
+#include <utility>
 
 #include "device/device_arena.h"
 #include "util/check.h"
@@ -72,12 +73,13 @@ class DeviceInputs final : public StepInputs {
     QUIRE_CHECK(config.block_sizes.size() <= PrepareInputsArgs::kMaxGroups, config.block_sizes.size(),
                 " KV cache groups");
     metadata_.resize(memory_.groups.size());
-    common_prefix_lens_.resize(memory_.groups.size());
   }
 
   void bring_tokens(const LaunchContext& launch, InputBatch& batch,
                     const CachedRequestState& request) override;
   void stage(const LaunchContext& launch, const StepShape& step) override;
+  void stage_repeat(const LaunchContext& launch, InputBatch& batch,
+                    std::span<const GrownState> grown) override;
   void build(const LaunchContext& launch, int32_t padded_rows, int32_t padded_tokens,
              int32_t uniform_query_len, bool tells_common_prefix) override;
   ModelInput model_input() const override {
@@ -109,6 +111,8 @@ class DeviceInputs final : public StepInputs {
   void stage_writes();
   // What prepare_inputs is to bring, after a copy when that is too much for it.
   PinnedBytes bring(const LaunchContext& launch);
+  void begin_writes();
+  void write_new_blocks(const LaunchContext& launch, InputBatch& batch, size_t group, int32_t state_index);
   void stage_changes(const LaunchContext& launch, const StepShape& step);
   void write_loras(const LaunchContext& launch, const LoraRows& loras);
 
@@ -124,9 +128,13 @@ class DeviceInputs final : public StepInputs {
   RowWriteArgs row_writes_;
   RowColumns rows_;
   size_t num_logits_ = 0;
-  int32_t num_rows_ = 0, num_tokens_ = 0, num_decode_rows_ = 0, max_query_len_ = 0, max_seq_len_ = 0;
-  bool has_new_prefixes_ = false;
-  std::vector<int32_t> common_prefix_lens_;
+  // What was staged: nothing, once it is built. And what was built last.
+  struct Shape {
+    int32_t num_rows = 0, num_tokens = 0, num_decode_rows = 0, max_query_len = 0, max_seq_len = 0;
+    bool has_new_prefixes = false;
+    std::array<int32_t, PrepareInputsArgs::kMaxGroups> common_prefix_lens = {};
+  };
+  Shape shape_, last_shape_;
   int64_t padded_tokens_ = 0;
 };
 
@@ -189,8 +197,7 @@ void DeviceInputs::stage_writes() {
   row_writes_.num_values = static_cast<int32_t>(values_.size());
 }
 
-void DeviceInputs::stage_changes(const LaunchContext& launch, const StepShape& step) {
-  InputBatch& batch = *step.batch;
+void DeviceInputs::begin_writes() {
   writes_.clear();
   values_.clear();
   row_writes_ = {};
@@ -201,6 +208,18 @@ void DeviceInputs::stage_changes(const LaunchContext& launch, const StepShape& s
     row_writes_.strides[group + 1] = memory_.groups[group].max_blocks;
   }
   row_writes_.tables[memory_.groups.size() + 1] = memory_.loras;
+}
+
+void DeviceInputs::write_new_blocks(const LaunchContext& launch, InputBatch& batch, size_t group,
+                                    int32_t state_index) {
+  int32_t first = 0;
+  const auto ids = batch.block_table(group).take_unsent(state_index, first);
+  write_row(launch, group + 1, state_index, first, ids);
+}
+
+void DeviceInputs::stage_changes(const LaunchContext& launch, const StepShape& step) {
+  InputBatch& batch = *step.batch;
+  begin_writes();
   for (int32_t row = 0; row < batch.size(); ++row) {
     CachedRequestState& request = batch.request(row);
     const int32_t end = request.num_computed_tokens + step.num_scheduled[static_cast<size_t>(row)];
@@ -221,11 +240,8 @@ void DeviceInputs::stage_changes(const LaunchContext& launch, const StepShape& s
       write_row(launch, 0, request.state_index, request.num_tokens,
                 {batch.token_ids(request) + request.num_tokens, static_cast<size_t>(request.num_drafts)});
     }
-    for (size_t group = 0; group < memory_.groups.size(); ++group) {
-      int32_t first = 0;
-      const auto ids = batch.block_table(group).take_unsent(request.state_index, first);
-      write_row(launch, group + 1, request.state_index, first, ids);
-    }
+    for (size_t group = 0; group < memory_.groups.size(); ++group)
+      write_new_blocks(launch, batch, group, request.state_index);
   }
   if (!step.loras.segments.empty()) write_loras(launch, step.loras);
   stage_writes();
@@ -245,33 +261,53 @@ void DeviceInputs::write_loras(const LaunchContext& launch, const LoraRows& lora
 void DeviceInputs::stage(const LaunchContext& launch, const StepShape& step) {
   stage_changes(launch, step);
   InputBatch& batch = *step.batch;
-  num_rows_ = batch.size();
-  num_tokens_ = step.num_tokens;
-  num_decode_rows_ = step.num_decode_rows;
-  has_new_prefixes_ = step.has_new_prefixes;
-  std::ranges::copy(step.common_prefix_lens, common_prefix_lens_.begin());
-  const auto rows = static_cast<size_t>(num_rows_);
+  shape_ = {};
+  shape_.num_rows = batch.size();
+  shape_.num_tokens = step.num_tokens;
+  shape_.num_decode_rows = step.num_decode_rows;
+  shape_.has_new_prefixes = step.has_new_prefixes;
+  std::ranges::copy(step.common_prefix_lens, shape_.common_prefix_lens.begin());
+  const auto rows = static_cast<size_t>(shape_.num_rows);
   num_logits_ = step.sampling_rows.size();
   for (int32_t row : step.sampling_rows) num_logits_ += static_cast<size_t>(batch.request(row).num_drafts);
   rows_.push(staging_, rows, num_logits_);
   rows_.query_start_loc.host[0] = 0;
-  max_query_len_ = max_seq_len_ = 0;
   for (size_t row = 0; row < rows; ++row) {
     const CachedRequestState& request = batch.request(static_cast<int32_t>(row));
     const int32_t count = step.num_scheduled[row];
     rows_.query_start_loc.host[row + 1] = rows_.query_start_loc.host[row] + count;
     rows_.num_computed.host[row] = request.num_computed_tokens;
     rows_.state_indices.host[row] = request.state_index;
-    max_query_len_ = std::max(max_query_len_, count);
-    max_seq_len_ = std::max(max_seq_len_, request.num_computed_tokens + count);
+    shape_.max_query_len = std::max(shape_.max_query_len, count);
+    shape_.max_seq_len = std::max(shape_.max_seq_len, request.num_computed_tokens + count);
   }
-  QUIRE_CHECK(rows_.query_start_loc.host[rows] == num_tokens_, rows_.query_start_loc.host[rows],
-              " tokens, planned ", num_tokens_);
+  QUIRE_CHECK(rows_.query_start_loc.host[rows] == shape_.num_tokens, rows_.query_start_loc.host[rows],
+              " tokens, planned ", shape_.num_tokens);
   int32_t* index = rows_.logits_index.host;
   for (int32_t row : step.sampling_rows) {
     const int32_t end = rows_.query_start_loc.host[static_cast<size_t>(row) + 1];
     for (int32_t i = end - 1 - batch.request(row).num_drafts; i < end; ++i) *index++ = i;
   }
+}
+
+// What was staged before lies where it was: several steps have a place.
+void DeviceInputs::stage_repeat(const LaunchContext& launch, InputBatch& batch,
+                                std::span<const GrownState> grown) {
+  begin_writes();
+  for (const GrownState& state : grown)
+    write_new_blocks(launch, batch, static_cast<size_t>(state.group), state.state_index);
+  stage_writes();
+  shape_ = last_shape_;
+  shape_.has_new_prefixes = false;
+  ++shape_.max_seq_len;
+  const auto rows = static_cast<size_t>(shape_.num_rows);
+  const RowColumns last = rows_;
+  rows_.push(staging_, rows, num_logits_);
+  std::copy_n(last.query_start_loc.host, rows + 1, rows_.query_start_loc.host);
+  std::transform(last.num_computed.host, last.num_computed.host + rows, rows_.num_computed.host,
+                 [](int32_t count) { return count + 1; });
+  std::copy_n(last.state_indices.host, rows, rows_.state_indices.host);
+  std::copy_n(last.logits_index.host, num_logits_, rows_.logits_index.host);
 }
 
 void DeviceInputs::build(const LaunchContext& launch, int32_t padded_rows, int32_t padded_tokens,
@@ -283,8 +319,8 @@ void DeviceInputs::build(const LaunchContext& launch, int32_t padded_rows, int32
   args.query_start_loc = rows_.query_start_loc.device;
   args.num_computed = rows_.num_computed.device;
   args.state_indices = rows_.state_indices.device;
-  args.num_rows = num_rows_;
-  args.num_tokens = num_tokens_;
+  args.num_rows = shape_.num_rows;
+  args.num_tokens = shape_.num_tokens;
   args.padded_rows = padded_rows;
   args.padded_tokens = padded_tokens;
   args.tokens = memory_.tokens;
@@ -296,14 +332,14 @@ void DeviceInputs::build(const LaunchContext& launch, int32_t padded_rows, int32
   args.padded_state_indices = memory_.state_indices;
   args.unpadded_tokens = memory_.num_tokens;
   args.num_groups = static_cast<int32_t>(memory_.groups.size());
-  const bool padded = padded_rows > num_rows_;
+  const bool padded = padded_rows > shape_.num_rows;
   for (size_t g = 0; g < memory_.groups.size(); ++g) {
     const DeviceInputsMemory::Group& group = memory_.groups[g];
     args.groups[g] = {.block_table = group.block_table,
                       .block_table_stride = group.max_blocks,
                       .block_size = group.block_size,
                       .slot_mapping = group.slot_mapping,
-                      .common_prefix_len = common_prefix_lens_[g],
+                      .common_prefix_len = shape_.common_prefix_lens[g],
                       .common_prefix_len_out = tells_common_prefix ? group.common_prefix_len : nullptr};
     AttentionMetadata& metadata = metadata_[g];
     metadata.block_table = {group.block_table, DType::kInt32, config_.max_num_seqs, group.max_blocks};
@@ -314,19 +350,17 @@ void DeviceInputs::build(const LaunchContext& launch, int32_t padded_rows, int32
     metadata.common_prefix_len = {tells_common_prefix ? group.common_prefix_len : nullptr, DType::kInt32, 1};
     metadata.plan = group.attention_plan;
     // Padding follows the rows: without others it counts as decodes, unless a graph's rows have drafts.
-    const bool all_decode = num_decode_rows_ == num_rows_ && uniform_query_len == 1;
-    metadata.num_decode_rows = padded && all_decode ? padded_rows : num_decode_rows_;
-    metadata.max_query_len = std::max(max_query_len_, uniform_query_len);
+    const bool all_decode = shape_.num_decode_rows == shape_.num_rows && uniform_query_len == 1;
+    metadata.num_decode_rows = padded && all_decode ? padded_rows : shape_.num_decode_rows;
+    metadata.max_query_len = std::max(shape_.max_query_len, uniform_query_len);
     // Padding alone may be captured, and replayed with rows of any length.
-    metadata.max_seq_len = num_rows_ == 0 ? config_.max_model_len : max_seq_len_;
-    metadata.has_new_prefixes = has_new_prefixes_;
+    metadata.max_seq_len = shape_.num_rows == 0 ? config_.max_model_len : shape_.max_seq_len;
+    metadata.has_new_prefixes = shape_.has_new_prefixes;
   }
   ops_.prepare_inputs(launch, args);
   row_writes_.num_writes = row_writes_.num_values = 0;
   // A step of padding may follow.
-  num_rows_ = num_tokens_ = num_decode_rows_ = max_query_len_ = max_seq_len_ = 0;
-  has_new_prefixes_ = false;
-  std::ranges::fill(common_prefix_lens_, 0);
+  if (shape_.num_rows > 0) last_shape_ = std::exchange(shape_, {});
 }
 
 }  // namespace

@@ -42,6 +42,7 @@ class DeviceStepBuffers final : public StepBuffers {
   // Nothing may still use what goes now. Not the whole device: another engine may be capturing a graph.
   ~DeviceStepBuffers() override { runtime_.synchronize_stream(launch_.stream); }
 
+  bool can_repeat() const override { return sampler_->can_repeat(); }
   void begin_step() override { staging_.begin_step(); }
   void end_step(int32_t ring_index) override {
     check_device(runtime_, runtime_.record_event(done(ring_index), launch_.stream), "recording an event");

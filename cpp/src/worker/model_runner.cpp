@@ -281,13 +281,39 @@ void ModelRunner::execute_model(const SchedulerOutput& scheduler_output) {
   // There is a place for each in flight and one more, in which the host writes now.
   QUIRE_CHECK(num_unfinished_ <= config_.max_in_flight_steps, num_unfinished_.load(), " unfinished steps");
   is_sampled_by_graph_ = false;
-  update_requests(scheduler_output);
-  if (scheduled_.empty()) {
-    batch_->condense();
-    prepare_sampling(scheduler_output);
-    return;
+  is_repeat_ = repeats_last_step(scheduler_output);
+  repeatable_.clear();  // in case this one fails
+  if (is_repeat_) {
+    stage_repeat(scheduler_output);
+  } else {
+    settle_repeats();
+    update_requests(scheduler_output);
+    if (scheduled_.empty()) {
+      batch_->condense();
+      prepare_sampling(scheduler_output);
+      return;
+    }
+    update_batch(scheduler_output);
+    stage_step(scheduler_output);
   }
-  update_batch(scheduler_output);
+  const auto choice = dispatcher_.dispatch(scheduler_output.total_num_scheduled_tokens, uniform_query_len_);
+  record(ring_index_).mode = choice.mode;
+  StepInputs& inputs = buffers_->inputs();
+  const bool is_one_graph = choice.mode == CudagraphMode::kFull;
+  const auto found = is_one_graph ? full_graphs_.find(full_graph_key(choice)) : full_graphs_.end();
+  FullGraph* const graph = found != full_graphs_.end() ? &found->second : nullptr;
+  const GraphNode first = graph != nullptr ? graph->first() : GraphNode{};
+  LaunchContext launch = launch_;
+  if (graph != nullptr) launch.into = &first;
+  inputs.build(launch, is_one_graph ? choice.num_tokens / choice.query_len : batch_->size(),
+               choice.num_tokens, choice.query_len, uses_cascade_);
+  run_forward(choice, graph);
+  if (lora_use_ != LoraUse::kNone) loras_->end_step();
+  remember_repeatable(scheduler_output);
+}
+
+// Says what the step reads and samples; build sends it.
+void ModelRunner::stage_step(const SchedulerOutput& scheduler_output) {
   prepare_sampling(scheduler_output);
   prepare_prompt_logprobs();
   const auto counts = std::span(num_scheduled_).first(static_cast<size_t>(batch_->size()));
@@ -307,9 +333,7 @@ void ModelRunner::execute_model(const SchedulerOutput& scheduler_output) {
   step.common_prefix_lens = common_prefix_lens_;
   step.has_new_prefixes = has_new_prefixes_;
   // One graph would not hear of new prefixes; pieces do, as attention is between them.
-  const auto choice =
-      dispatcher_.dispatch(step.num_tokens, has_new_prefixes_ ? 0 : uniform_query_len(scheduler_output));
-  record(ring_index_).mode = choice.mode;
+  uniform_query_len_ = has_new_prefixes_ ? 0 : uniform_query_len(scheduler_output);
 
   StepInputs& inputs = buffers_->inputs();
   buffers_->begin_step();
@@ -327,16 +351,6 @@ void ModelRunner::execute_model(const SchedulerOutput& scheduler_output) {
   }
   buffers_->sampler().stage(ring_index_, sampling_rows_);
   buffers_->sampler().prompt_logprobs().stage(ring_index_, prompt_chunks_);
-  const bool is_one_graph = choice.mode == CudagraphMode::kFull;
-  const auto found = is_one_graph ? full_graphs_.find(full_graph_key(choice)) : full_graphs_.end();
-  FullGraph* const graph = found != full_graphs_.end() ? &found->second : nullptr;
-  const GraphNode first = graph != nullptr ? graph->first() : GraphNode{};
-  LaunchContext launch = launch_;
-  if (graph != nullptr) launch.into = &first;
-  inputs.build(launch, is_one_graph ? choice.num_tokens / choice.query_len : batch_->size(),
-               choice.num_tokens, choice.query_len, uses_cascade_);
-  run_forward(choice, graph);
-  if (lora_use_ != LoraUse::kNone) loras_->end_step();
 }
 
 void ModelRunner::run_full_graph(FullGraph& graph) {
@@ -391,22 +405,19 @@ void ModelRunner::sample_tokens(const SchedulerOutput& scheduler_output, const G
   platform_.check();  // or the step has no result to be taken
   buffers_->end_step(ring_index_);
   // The batch grows now, whoever knows the tokens.
-  buffers_->append_sampled_tokens(*batch_, sampled_rows_, ring_index_);
+  if (is_repeat_) {
+    ++num_unsettled_repeats_;
+  } else {
+    buffers_->append_sampled_tokens(*batch_, sampled_rows_, ring_index_);
+  }
   step.num_sampled = n;
   ring_index_ = next_ring_index(ring_index_);
   ++num_unfinished_;
 }
 
-void ModelRunner::finish_step(ModelRunnerOutput& output) {
-  // Whatever comes of it, the next call is about the next step.
-  const int32_t ring_index = std::exchange(finish_ring_index_, next_ring_index(finish_ring_index_));
-  --num_unfinished_;
-  const StepRecord& step = record(ring_index);
-  buffers_->wait_for_step(ring_index);
-  output.reset(step.step_id);
-  output.has_cudagraphs = dispatcher_.has_graphs() ? 1 : 0;
-  output.cudagraph_mode = step.mode;
-  const auto tokens = buffers_->sampler().token_ids(ring_index);
+// The results of a step that may have drafts, whose requests' processors may have failed.
+void ModelRunner::add_results(const StepRecord& step, std::span<const int32_t> tokens,
+                              ModelRunnerOutput& output) {
   for (const StepRecord::Entry& entry : step.entries) {
     std::span<const int32_t> sampled;
     if (entry.sampled >= 0) {
@@ -428,6 +439,42 @@ void ModelRunner::finish_step(ModelRunnerOutput& output) {
     output.add(entry.request_id, sampled,
                drafter_ != nullptr && !sampled.empty() ? propose(entry.request_id, sampled)
                                                        : std::span<const int32_t>{});
+  }
+}
+
+// The same of most steps: a token each, or none.
+void ModelRunner::add_tokens(const StepRecord& step, std::span<const int32_t> tokens,
+                             ModelRunnerOutput& output) {
+  for (const StepRecord::Entry& entry : step.entries) {
+    RequestResult& result = output.results.emplace_back();
+    result.request_id = entry.request_id;
+    result.first_token = static_cast<uint32_t>(output.sampled_token_ids.size());
+    if (entry.sampled < 0) continue;
+    const int32_t token = tokens[static_cast<size_t>(entry.sampled)];
+    if (token < 0) {
+      const auto index = static_cast<uint32_t>(output.results.size() - 1);
+      output.errors.push_back({index, why_no_token(token, entry.is_processed)});
+      continue;
+    }
+    result.num_tokens = 1;
+    output.sampled_token_ids.push_back(token);
+  }
+}
+
+void ModelRunner::finish_step(ModelRunnerOutput& output) {
+  // Whatever comes of it, the next call is about the next step.
+  const int32_t ring_index = std::exchange(finish_ring_index_, next_ring_index(finish_ring_index_));
+  --num_unfinished_;
+  const StepRecord& step = record(ring_index);
+  buffers_->wait_for_step(ring_index);
+  output.reset(step.step_id);
+  output.has_cudagraphs = dispatcher_.has_graphs() ? 1 : 0;
+  output.cudagraph_mode = step.mode;
+  const auto tokens = buffers_->sampler().token_ids(ring_index);
+  if (drafter_ == nullptr && step.draft_token_ids.empty() && step.processor_errors.empty()) {
+    add_tokens(step, tokens, output);
+  } else {
+    add_results(step, tokens, output);
   }
   if (step.num_sampled > 0) buffers_->sampler().take_logprobs(ring_index, output.logprobs);
   buffers_->sampler().prompt_logprobs().take(ring_index, output.prompt_logprobs);

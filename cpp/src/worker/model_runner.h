@@ -134,6 +134,15 @@ class ModelRunner {
   std::span<const int32_t> propose(RequestId id, std::span<const int32_t> new_token_ids);
   // The tokens of every row of this step, when all have as many and are sampled at each; else 0.
   int32_t uniform_query_len(const SchedulerOutput& scheduler_output) const;
+  void stage_step(const SchedulerOutput& scheduler_output);
+  // Whether the step is the one before once more, with each request one token further; it counts as that.
+  bool repeats_last_step(const SchedulerOutput& scheduler_output);
+  // stage_step for such a step.
+  void stage_repeat(const SchedulerOutput& scheduler_output);
+  // Whether the step at hand may be repeated, and what the scheduler would say then.
+  void remember_repeatable(const SchedulerOutput& scheduler_output);
+  // Counts the steps that were repeated in the requests.
+  void settle_repeats();
   // Says which rows are sampled from, and with what.
   void prepare_sampling(const SchedulerOutput& scheduler_output);
   // Says which log-probabilities of prompts this step computes.
@@ -142,6 +151,8 @@ class ModelRunner {
   void finish_prompt_logprobs(CachedRequestState& request);
   void change_logits(TensorView& logits);
   void move_logits();
+  void add_results(const StepRecord& step, std::span<const int32_t> tokens, ModelRunnerOutput& output);
+  static void add_tokens(const StepRecord& step, std::span<const int32_t> tokens, ModelRunnerOutput& output);
   // What is wrong with a row that has this instead of a token (SamplingArgs::host_token_ids).
   static std::string why_no_token(int32_t token, bool is_processed);
   // Finds out what the first rows share; whether attention is to hear of it.
@@ -155,6 +166,9 @@ class ModelRunner {
   StepRecord& record(int32_t ring_index) { return records_[static_cast<size_t>(ring_index)]; }
   int32_t next_ring_index(int32_t ring_index) const {
     return (ring_index + 1) % static_cast<int32_t>(records_.size());
+  }
+  int32_t last_ring_index(int32_t ring_index) const {
+    return (ring_index == 0 ? static_cast<int32_t>(records_.size()) : ring_index) - 1;
   }
   void warm_up_size(int32_t num_tokens, int32_t query_len = 1, bool has_cascade = false);
   void warm_up_sampling();
@@ -233,6 +247,16 @@ class ModelRunner {
   bool uses_cascade_ = false;
   bool has_new_prefixes_ = false;  // AttentionMetadata's
   bool is_sampled_by_graph_ = false;
+  int32_t uniform_query_len_ = 0;  // of all rows; 0: they differ, or may not be one graph
+
+  // Repeats. Until they are settled, num_tokens and num_computed_tokens of the requests lack them.
+  std::vector<ScheduledRequest>
+      repeatable_;  // of the last step, without what makes it a first one; empty: none
+  std::vector<ScheduledRequest> repeated_;  // the same of the step at hand, while it may fail
+  int32_t max_num_tokens_ = 0;              // of a row of it, the tokens that it computes included
+  bool is_repeat_ = false;                  // the step at hand
+  int32_t num_unsettled_repeats_ = 0;
+  std::vector<GrownState> grown_states_;  // by the step at hand
   std::vector<LogitsProcessors::Row> processor_rows_;
   std::vector<int64_t> changed_rows_;  // of logits: theirs
   LoraUse lora_use_ = LoraUse::kNone;  // of the step at hand

@@ -24,6 +24,9 @@ class StepBuffers {
   StepInputs& inputs() { return *inputs_; }
   Sampler& sampler() { return *sampler_; }
 
+  // Whether stage_repeat of the inputs and of the sampler may take the place of stage after the step that was
+  // staged last, once that has sampled.
+  virtual bool can_repeat() const { return false; }
   // Before anything of a step is staged.
   virtual void begin_step() = 0;
   // When all of it was enqueued.

@@ -11,6 +11,7 @@
 #include "layers/context.h"
 #include "layers/lora.h"
 #include "models/model.h"
+#include "quire/error.h"
 #include "worker/input_batch.h"
 
 namespace quire {
@@ -28,6 +29,11 @@ struct StepShape {
   LoraRows loras;
 };
 
+// A request that has more blocks than in the step before.
+struct GrownState {
+  int32_t group, state_index;
+};
+
 // One per worker, on its thread.
 class StepInputs {
  public:
@@ -40,6 +46,11 @@ class StepInputs {
 
   // Says what the step reads; `build` makes it so, and on a device sends all that is staged by then.
   virtual void stage(const LaunchContext& launch, const StepShape& step) = 0;
+  // `stage` for the step staged last once more, with each row one token further; each had one token, which it
+  // was sampled behind. Only where StepBuffers::can_repeat.
+  virtual void stage_repeat(const LaunchContext&, InputBatch&, std::span<const GrownState> /*grown*/) {
+    throw InternalError("these inputs are always staged anew");
+  }
   // Pads with rows without tokens, and tokens that are computed and belong to nobody. A step of padding alone
   // has staged nothing. `uniform_query_len`: what rows have in a graph that is captured or replayed.
   // `tells_common_prefix`: whether attention hears of common_prefix_lens.

@@ -165,7 +165,7 @@ TEST(OutputProcessorTest, DeliveredLogprobsAreNotKept) {
       output.request_id = 1;
       output.num_tokens = 1;
       output.finish_reason = reason;
-      output.new_logprobs = {{{token, -0.5F, 1}, {7, -1.0F, 2}}};
+      output.new_logprobs = std::vector<PositionLogprobs>{{{token, -0.5F, 1}, {7, -1.0F, 2}}};
       f.processor.process_outputs(std::move(outputs), f.to_abort);
     };
     take(0);

@@ -47,12 +47,12 @@ inline SpeculationRun run_to_end(const EngineConfig& config, const Backend& back
     if (i == 6) add(/*late=*/true);
     core.step_once(outputs);
     for (const EngineCoreOutput& output : outputs.outputs) {
-      EXPECT_EQ(output.error, "");
+      EXPECT_EQ(*output.error, "");
       SpeculationRun::Result& result = run.results[output.request_id];
       const auto tokens = outputs.new_token_ids(output);
       result.token_ids.insert(result.token_ids.end(), tokens.begin(), tokens.end());
-      EXPECT_TRUE(output.new_logprobs.empty() || output.new_logprobs.size() == tokens.size());
-      result.logprobs.insert(result.logprobs.end(), output.new_logprobs.begin(), output.new_logprobs.end());
+      EXPECT_TRUE(output.new_logprobs.empty() || output.new_logprobs->size() == tokens.size());
+      result.logprobs.insert(result.logprobs.end(), output.new_logprobs->begin(), output.new_logprobs->end());
       if (output.finish_reason != FinishReason::kNone) result.finish_reason = output.finish_reason;
     }
   }

@@ -85,7 +85,7 @@ SchedulerOutput sample_scheduler_output() {
   scheduler_output.new_block_ids.push(4);
   scheduler_output.new_block_ids.end_list();
   scheduler_output.new_block_ids.end_list();
-  scheduler_output.new_block_ids.push_empty_row();
+  scheduler_output.new_block_ids.push_empty_rows(1);
   scheduler_output.spec_token_ids = {10, 11};
   scheduler_output.scheduled_encoder_inputs = {{1, 0}};
   scheduler_output.free_encoder_mm_hashes = {"dog"};
@@ -116,7 +116,14 @@ TEST(ArchiveTest, EveryMessageRoundTrips) {
   expect_round_trip(sample_scheduler_output());
   expect_round_trip(sample_result());
   EngineCoreOutputs outputs;
-  outputs.outputs.push_back({1, 0, 2, {{{2, -1.0F, 2}}}, FinishReason::kStop, 3, 16, 0.5, ""});
+  outputs.outputs.push_back({.request_id = 1,
+                             .num_tokens = 2,
+                             .first_scheduled_time = 0.5,
+                             .num_cached_tokens = 16,
+                             .stop_token_id = 3,
+                             .finish_reason = FinishReason::kStop,
+                             .new_logprobs = std::vector<PositionLogprobs>{{{2, -1.0F, 2}}},
+                             .error = {}});
   outputs.token_ids = {2, 3};
   outputs.prompt_logprobs = {{0, {{}, {{4, -2.0F, 7}}}}};
   outputs.kv_events.push_back(

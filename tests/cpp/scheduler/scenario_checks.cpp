@@ -85,7 +85,7 @@ void ScenarioRunner::check_values(const ScenarioLine& line, const SchedulerOutpu
       }
     } else if (outputs && key == "error") {
       for (const EngineCoreOutput& output : outputs->outputs) {
-        if (!output.error.empty()) found.push_back(output.error);
+        if (!output.error.empty()) found.push_back(*output.error);
       }
       std::string text = join(found, ";");
       std::replace(text.begin(), text.end(), ' ', '_');
