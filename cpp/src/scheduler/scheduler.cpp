@@ -406,10 +406,7 @@ void Scheduler::schedule_request(Request& request, int32_t num_new_tokens, bool 
 
 // How far decodes of the request need no look at anything but its own counts.
 int32_t Scheduler::num_quiet_tokens(const Request& request) const {
-  if (request.is_partial_prefill() || !request.mm_features().empty() || waiting_->charges() ||
-      (request.lora_id() != 0 && !request.holds_lora())) {
-    return 0;
-  }
+  if (request.is_partial_prefill() || waiting_->charges()) return 0;
   // The last token allowed is never computed.
   return std::min({request.max_num_tokens() - 1, config_.max_model_len - 1,
                    kv_cache_manager_.num_quiet_tokens(request) - config_.num_lookahead_tokens});

@@ -223,11 +223,7 @@ ForwardContext ModelRunner::forward_context() {
 // Fills sampled_rows_ and sampling_rows_, in the rows' order, and the step's record.
 void ModelRunner::prepare_sampling(const SchedulerOutput& scheduler_output) {
   StepRecord& step = record(ring_index_);
-  step.step_id = scheduler_output.step_id;
-  step.mode = CudagraphMode::kNone;
-  step.entries.clear();
-  step.draft_token_ids.clear();
-  step.processor_errors.clear();
+  step.begin(scheduler_output.step_id);
   std::fill_n(result_index_.begin(), batch_->size(), -1);
   for (size_t i = 0; i < scheduled_.size(); ++i) {
     step.entries.push_back({.request_id = scheduled_[i]->request_id, .sampled = -1});

@@ -116,6 +116,16 @@ class ModelRunner {
     size_t num_sampled = 0;
     CudagraphMode mode = CudagraphMode::kNone;
     std::vector<std::pair<uint32_t, std::string>> processor_errors;  // of results, by their index
+
+    // Empty; buffers keep their memory.
+    void begin(StepId id) {
+      step_id = id;
+      entries.clear();
+      draft_token_ids.clear();
+      num_sampled = 0;
+      mode = CudagraphMode::kNone;
+      processor_errors.clear();
+    }
   };
 
   // Changes what is known of the requests; fills scheduled_.

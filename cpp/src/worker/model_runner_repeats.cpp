@@ -10,15 +10,14 @@
 namespace quire {
 
 void ModelRunner::remember_repeatable(const SchedulerOutput& scheduler_output) {
-  const size_t n = scheduled_.size();
   if (is_repeat_) {
     repeatable_.swap(repeated_);
     return;
   }
-  const bool may_repeat = uniform_query_len_ == 1 && drafter_ == nullptr && lora_use_ == LoraUse::kNone &&
-                          num_logits_processor_reqs_ == 0 && num_prompt_logprobs_reqs_ == 0 &&
-                          sampling_rows_.size() == n && buffers_->can_repeat();
-  if (!may_repeat) return;
+  if (uniform_query_len_ != 1 || drafter_ != nullptr || num_logits_processor_reqs_ > 0 ||
+      !buffers_->can_repeat()) {
+    return;
+  }
   repeatable_ = scheduler_output.scheduled_reqs;
   max_num_tokens_ = 0;
   for (ScheduledRequest& scheduled : repeatable_) {
@@ -47,10 +46,8 @@ bool ModelRunner::repeats_last_step(const SchedulerOutput& scheduler_output) {
 void ModelRunner::stage_repeat(const SchedulerOutput& scheduler_output) {
   StepRecord& step = record(ring_index_);
   const StepRecord& last = record(last_ring_index(ring_index_));
-  step.step_id = scheduler_output.step_id;
+  step.begin(scheduler_output.step_id);
   step.entries = last.entries;
-  step.draft_token_ids.clear();
-  step.processor_errors.clear();
   grown_states_.clear();
   scheduler_output.new_block_ids.for_each([this](size_t i, size_t group, std::span<const BlockId> ids) {
     const int32_t state_index = scheduled_[i]->state_index;

@@ -181,6 +181,29 @@ class DeviceInputsTest : public testing::TestWithParam<DeviceInputsShape> {
       loras.row_slots.push_back(uniform(-1, 9));
     return loras;
   }
+  // A runner finishes its steps in order, too.
+  void begin_step() {
+    if (ends_.size() == kNumSteps) {
+      check_device(runtime_, runtime_.synchronize_event(ends_.front().get()), "synchronize");
+      ends_.pop_front();
+    }
+    ring_->begin_step();
+  }
+  void end_step() {
+    ends_.push_back(make_event(runtime_));
+    check_device(runtime_, runtime_.record_event(ends_.back().get(), stream_.get()), "record");
+  }
+  // The device samples; the host's batch learns at once, the device's only that there is one more.
+  void sample(Sequence& sequence) {
+    const int32_t token = uniform(1, 1 << 20);
+    const auto length = static_cast<int32_t>(sequence.tokens.size());
+    if (length == shape_.max_model_len) return;
+    int32_t* place = inputs_->token_ids(sequence.device) + length;
+    FakeDeviceRuntime::enqueue(stream_.get(), [place, token] { *place = token; });
+    sequence.tokens.push_back(token);
+    host_batch_.append_token(sequence.host, token);
+    device_batch_.append_unknown_token(sequence.device);
+  }
   void expect_same_as_host(const StepShape& step, int32_t padded_rows, int32_t padded_tokens);
   void expect_loras(const LoraRows& loras);
   void run_step();
@@ -346,12 +369,7 @@ inline void DeviceInputsTest::run_step() {
   host_inputs_->stage(launch_, step);
   host_inputs_->build(launch_, num_rows, step.num_tokens);
   step.batch = &device_batch_;
-  // A runner finishes its steps in order, too.
-  if (ends_.size() == kNumSteps) {
-    check_device(runtime_, runtime_.synchronize_event(ends_.front().get()), "synchronize");
-    ends_.pop_front();
-  }
-  ring_->begin_step();
+  begin_step();
   inputs_->stage(launch_, step);
   const int32_t padded_rows = chance(0.5) ? num_rows : uniform(num_rows, shape_.max_num_seqs);
   const int32_t padded_tokens =
@@ -364,20 +382,8 @@ inline void DeviceInputsTest::run_step() {
     host_batch_.accept_drafts(sequence->host, 0);
     device_batch_.accept_drafts(sequence->device, 0);
   }
-  // The device samples; the host's batch learns at once, the device's only that there is one more.
-  for (size_t i = 0; i < sampling_rows.size(); ++i) {
-    const int32_t token = uniform(1, 1 << 20);
-    Sequence& sequence = *by_row[static_cast<size_t>(sampling_rows[i])];
-    const auto length = static_cast<int32_t>(sequence.tokens.size());
-    if (length == shape_.max_model_len) continue;
-    int32_t* place = inputs_->token_ids(sequence.device) + length;
-    FakeDeviceRuntime::enqueue(stream_.get(), [place, token] { *place = token; });
-    sequence.tokens.push_back(token);
-    host_batch_.append_token(sequence.host, token);
-    device_batch_.append_unknown_token(sequence.device);
-  }
-  ends_.push_back(make_event(runtime_));
-  check_device(runtime_, runtime_.record_event(ends_.back().get(), stream_.get()), "record");
+  for (const int32_t row : sampling_rows) sample(*by_row[static_cast<size_t>(row)]);
+  end_step();
   // Penalties read everything.
   for (const Sequence* sequence : by_row) {
     const SamplingParams& params = *sequence->device.sampling_params;

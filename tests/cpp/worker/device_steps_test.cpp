@@ -79,6 +79,21 @@ TEST(DeviceStepsTest, ARequestForgottenInFlightLeavesNothingBehind) {
   for (size_t i : {1U, 2U}) EXPECT_EQ(with[i].sampled_token_ids, without[i].sampled_token_ids);
 }
 
+// Others decode on, step after step, when a request that sits out is said to have ended.
+TEST(DeviceStepsTest, ARequestEndsWhileStepsRepeat) {
+  RunnerRig rig({.on_device = true, .in_flight = 2});
+  SchedulerOutputBuilder steps;
+  rig.run(steps.next().add(1, {50, 51}, 2, {1}).add(2, {60, 61}, 2, {2}).scheduler_output);
+  int32_t end = 2;
+  for (; end < 4; ++end) rig.run(steps.next().compute(1, end, end + 1).scheduler_output);
+  steps.next().compute(1, end, end + 1).scheduler_output.finished_req_ids = {2};
+  rig.run(steps.scheduler_output);
+  for (++end; end < 7; ++end) rig.run(steps.next().compute(1, end, end + 1).scheduler_output);
+  // Who is not forgotten is not new.
+  const ModelRunnerOutput again = rig.run(steps.next().add(2, {60, 61}, 2, {2}).scheduler_output);
+  EXPECT_EQ(again.sampled_token_ids.size(), 1U);
+}
+
 // Enqueueing waits for nothing: the host is free before the device has begun.
 TEST(DeviceStepsTest, AStepIsOnlyEnqueued) {
   RunnerRig rig({.on_device = true, .in_flight = 2});
