@@ -48,35 +48,6 @@ TEST(SchedulerTest, AnIdMayBeUsedAgainWhileItsFirstOwnerIsStillInFlight) {
   EXPECT_EQ(scheduler.find_request(1)->num_output_tokens(), 0);
 }
 
-// A prompt whose chunks leave room for some of those that decode behind it.
-TEST(SchedulerTest, DecodesBehindAChunkStayWithinTheBudget) {
-  SchedulerConfig config;
-  config.max_num_seqs = 8;
-  config.max_num_batched_tokens = 16;
-  config.long_prefill_token_threshold = 12;
-  config.max_model_len = 256;
-  Scheduler scheduler(config, kv_cache(200, 4));
-  scheduler.add_request(make_request(1, some_tokens(200), 8));
-  for (RequestId id = 2; id <= 8; ++id) scheduler.add_request(make_request(id, some_tokens(3), 50));
-  EngineCoreOutputs outputs;
-  size_t most = 0;
-  for (int step = 0; step < 30; ++step) {
-    SchedulerOutput scheduler_output;
-    ASSERT_TRUE(scheduler.schedule(scheduler_output));
-    EXPECT_LE(scheduler_output.total_num_scheduled_tokens, 16);
-    ModelRunnerOutput result;
-    result.reset(scheduler_output.step_id);
-    for (const ScheduledRequest& scheduled : scheduler_output.scheduled_reqs) {
-      const std::vector<int32_t> token(scheduled.samples, 7);
-      result.add(scheduled.request_id, token);
-    }
-    most = std::max(most, result.results.size());
-    outputs.clear();
-    scheduler.update_from_output(scheduler_output, result, outputs);
-  }
-  EXPECT_EQ(most, 8U);
-}
-
 // Two steps in flight: what the first of them samples may be the last token that the model takes.
 TEST(SchedulerTest, NothingIsComputedBehindTheLongestSequence) {
   SchedulerConfig config;
