@@ -5,8 +5,7 @@
 // of them asks for items. The others have 64 query rows each. Two take turns with the tensor cores, at a pair
 // of named barriers: while one of them works out its softmax the other multiplies. Three need no turns.
 // Within a warpgroup the scores of a tile and the output of the tile before are computed together, so that
-// the output's wgmma run beside the softmax too. As in FlashAttention 4 (Zadouri et al., 2026) the output is
-// scaled only where the highest score has grown so much that it has to be.
+// the output's wgmma run beside the softmax too.
 //
 // What blocks attend to is in Items (prefill.cuh, common_prefix.cuh).
 #pragma once
@@ -39,7 +38,6 @@ struct Consumer {
   int position[2];
   float slope[2], max[2], sum[2];
   float scale;                                         // of scores, to units of log2
-  static constexpr float kSlack = 8;                   // of the maximum, in powers of two
   static constexpr int kScores = Shared::kKeys / 2;    // of a thread
   static constexpr int kColumns = D <= 128 ? D : 128;  // that one instruction computes
   float scores[kScores], out[D / kColumns][kColumns / 2];
@@ -125,11 +123,8 @@ struct Consumer {
 #pragma unroll
       for (int i = 2 * r; i < kScores; i += 4) top = fmaxf(top, fmaxf(scores[i], scores[i + 1]));
       top = quad_max(top);
-      // A maximum that is not the highest does no harm as long as powers stay within what T holds.
-      const bool grows = (top - max[r]) * scale > kSlack;
-      top = grows ? top : max[r];
       const float base = top == kNegativeInfinity ? 0.0F : top * scale;  // no key yet
-      rescale[r] = grows ? fast_exp2(max[r] * scale - base) : 1.0F;
+      rescale[r] = fast_exp2(max[r] * scale - base);
       max[r] = top;
       float part = 0.0F;
 #pragma unroll
@@ -289,12 +284,10 @@ struct Consumer {
       hold_out();
       release(barriers.value_empty(values.stage));
       values.advance();
-      if (__any_sync(0xFFFFFFFFU, rescale[0] != 1.0F || rescale[1] != 1.0F)) {
 #pragma unroll
-        for (auto& columns : out)
+      for (auto& columns : out)
 #pragma unroll
-          for (int i = 0; i < kColumns / 2; ++i) columns[i] *= rescale[i / 2 % 2];
-      }
+        for (int i = 0; i < kColumns / 2; ++i) columns[i] *= rescale[i / 2 % 2];
       round_weights();
       clear_unseen_values(item, tile);
     }
