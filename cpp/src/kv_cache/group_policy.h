@@ -30,7 +30,8 @@ class GroupPolicy {
   }
   // The first token from which on computing does not read `block`.
   int32_t first_start_behind(int32_t block) const {
-    return keeps_everything() ? kEverything : (block + 1) * block_size_ + window_ - 1;
+    const int64_t token = int64_t{block + 1} * block_size_ + window_ - 1;
+    return static_cast<int32_t>(std::min<int64_t>(token, kEverything));
   }
   // Blocks that must be cached right before a block boundary for a prefix to end there.
   int32_t num_blocks_for_hit() const {
