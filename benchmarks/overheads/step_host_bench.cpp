@@ -19,6 +19,8 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <memory>
 #include <random>
 #include <sstream>
@@ -59,9 +61,8 @@ struct ThreadTimes {
 };
 thread_local ThreadTimes times;
 
-// What the wrapped tables see. A step begins with what makes its inputs and ends
-// with the event that its results are waited for by; all of that is the worker's thread's. Read only when it
-// is idle.
+// What the wrapped tables see. A step begins with what makes its inputs and ends with the event that its
+// results are waited for by.
 struct Probe {
   const DeviceRuntime* runtime = nullptr;
   const KernelTable* ops = nullptr;
@@ -216,7 +217,7 @@ class Bench {
     while (!all_decode());
     for (int i = 0; i < kWarmUpSteps; ++i) step();
 
-    // No step is under way when recording begins or ends: the probe belongs to the worker's thread meanwhile.
+    // No step is under way when recording begins or ends.
     std::vector<double> schedule, update;
     drain();
     probe.start(static_cast<size_t>(num_steps_));
