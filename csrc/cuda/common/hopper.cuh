@@ -121,13 +121,10 @@ struct Ring {
 };
 
 // ---- named barriers -----------------------------------------------------------------------------------
-template <int kThreads>
-__device__ __forceinline__ void sync_threads(int id) {
-  asm volatile("bar.sync %0, %1;\n" ::"r"(id), "n"(kThreads) : "memory");
-}
-template <int kThreads>
-__device__ __forceinline__ void arrive_threads(int id) {
-  asm volatile("bar.arrive %0, %1;\n" ::"r"(id), "n"(kThreads) : "memory");
+__device__ __forceinline__ void sync_128(int id) { asm volatile("bar.sync %0, 128;\n" ::"r"(id) : "memory"); }
+__device__ __forceinline__ void sync_256(int id) { asm volatile("bar.sync %0, 256;\n" ::"r"(id) : "memory"); }
+__device__ __forceinline__ void arrive_256(int id) {
+  asm volatile("bar.arrive %0, 256;\n" ::"r"(id) : "memory");
 }
 
 // ---- wgmma ------------------------------------------------------------------------------------------
