@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""What a step of generation has a CUDA device do: kernels, copies, how long each takes, what lies between.
+"""What a step has a CUDA device do: kernels, copies, how long each takes, what lies between.
 
-    step_kernels.py LIBQUIRE MODEL [--batch 1] [--context 1024] [--rows 40] [--set field=JSON]...
+    step_kernels.py LIBQUIRE MODEL [--batch 1] [--context 1024] [--prompts] [--rows 40] [--set field=JSON]...
 
+A step of generation, or with --prompts one that reads prompts, of as many tokens as max_num_batched_tokens.
 MODEL is a directory with a config.json; its weights are random numbers. Kernels are recorded by
 torch.profiler (CUPTI), which slows the host and, by about a microsecond each, what follows within a graph.
 The engine is called through the C ABI, so that any Python with PyTorch will do.
@@ -152,13 +153,14 @@ def main() -> None:
     parser.add_argument("model")
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--context", type=int, default=1024)
+    parser.add_argument("--prompts", action="store_true", help="the steps that read them, not those behind")
     parser.add_argument("--rows", type=int, default=40, help="kernels of the step that are listed in order")
     parser.add_argument("--set", action="append", default=[], metavar="FIELD=JSON", help="of the config")
     args = parser.parse_args()
     config = {
         "device": "cuda", "dtype": "bfloat16", "load_format": "dummy", "skip_tokenizer_init": True,
         "max_num_seqs": max(args.batch, 8), "max_model_len": args.context + 256,
-        "gpu_memory_utilization": 0.9,
+        "gpu_memory_utilization": 0.9, "enable_prefix_caching": not args.prompts,
     }  # fmt: skip
     for each in args.set:
         field, value = each.split("=", 1)
@@ -168,12 +170,14 @@ def main() -> None:
     prompts = [[(7 * i + 13 * j) % 1000 + 5 for j in range(args.context)] for i in range(args.batch)]
     engine.generate(prompts, 2)
     kernels = kernels_of(engine, prompts)
-    # Steps begin with the kernel that prepares their inputs; these are of one token of each request.
-    starts = [i for i, each in enumerate(kernels) if "prepare_inputs" in each["name"]][STEPS - 12 :][:9]
+    # Steps begin with the kernel that prepares their inputs; the last ones are of one token of each request.
+    starts = [i for i, each in enumerate(kernels) if "prepare_inputs" in each["name"]]
+    starts = starts[: 2 - STEPS] if args.prompts else starts[STEPS - 12 :][:9]
     steps = [kernels[a:b] for a, b in pairwise(starts)]
-    times = sorted(b[0]["ts"] - a[0]["ts"] for a, b in pairwise(steps))
+    times = sorted(kernels[b]["ts"] - kernels[a]["ts"] for a, b in pairwise(starts))
     print(f"{len(steps[-1])} kernels, {times[len(times) // 2] / 1e3:.3f} ms from step to step")
-    gaps = sorted(b[0]["ts"] - max(each["ts"] + each["dur"] for each in a) for a, b in pairwise(steps))
+    ends = [max(each["ts"] + each["dur"] for each in step) for step in steps]
+    gaps = sorted(kernels[b]["ts"] - end for b, end in zip(starts[1:], ends, strict=True))
     print(f"{gaps[len(gaps) // 2]:.1f} us between steps")
     print_totals(steps)
     print_in_order(steps[-1][len(steps[-1]) // 2 :][: args.rows])

@@ -268,6 +268,12 @@ class AttentionTest : public KernelTest {
 
   const KVCacheView& cache() const { return cache_; }
   const Request& request(int i) const { return requests_[static_cast<size_t>(i)]; }
+  // Before they are written.
+  void scale_keys(int request, int begin, int end, float factor) {
+    Tensor& keys = requests_[static_cast<size_t>(request)].keys;
+    for (int t = begin; t < end; ++t)
+      for (int64_t c = 0; c < keys.view().shape[1]; ++c) keys.set(t, c, factor * keys.get(t, c));
+  }
   void give_back_page(int request, int page) {
     requests_[static_cast<size_t>(request)].pages[static_cast<size_t>(page)] = 0;
   }

@@ -118,6 +118,23 @@ TEST_P(CudaAttentionTest, PromptsCrossTilesOfQueriesAndKeys) {
   }
 }
 
+// Tiles of keys come from the last one to the first. Scores that grow a little from one to the next are taken
+// off the highest of some time before, those that grow more are not.
+TEST_P(CudaAttentionTest, ScoresMayGrowFromTileToTile) {
+  for (const DType dtype : k16BitTypes) {
+    for (const int head_size : kHeadSizes) {
+      SCOPED_TRACE(testing::Message() << dtype_name(dtype) << " " << head_size);
+      make_cache({dtype, 4, 2, head_size, 16}, {1150});
+      const float factors[] = {7.0F, 3.5F, 6.5F, 6.0F, 2.2F, 0.9F, 1.8F, 1.2F, 0.2F};
+      for (int tile = 0; tile < 9; ++tile)
+        scale_keys(0, 128 * tile, std::min(128 * (tile + 1), 1150), factors[tile]);
+      write_all(context());
+      expect_matches({{0, 1000, 1150}});
+      expect_matches({{0, 1000, 1150}}, {.sinks = true});
+    }
+  }
+}
+
 // What is contiguous of a page, or of a tile, is copied in one go.
 TEST_P(CudaAttentionTest, PagesOfEverySizeFillTiles) {
   for (const int head_size : {64, 128}) {

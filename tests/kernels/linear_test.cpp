@@ -5,39 +5,13 @@
 #include <utility>
 #include <vector>
 
-#include "kernel_test.h"
+#include "linear_fixture.h"
 
 namespace quire {
 namespace {
 
-class LinearTest : public KernelTest {
+class LinearTest : public LinearFixture {
  protected:
-  struct Packed {
-    Memory memory;
-    LinearWeight weight;
-  };
-  // The weight in the form that the table wants to read.
-  Packed pack(const Tensor& rows, DType dtype) {
-    const int64_t n = rows.view().shape[0], k = rows.view().shape[1];
-    Packed packed{Memory(kernels().linear_weight_bytes(n, k, dtype), 0), {}};
-    const bool packs = kernels().linear_pack_rows != nullptr;
-    packed.weight = {.data = packed.memory.data(), .n = n, .k = k, .dtype = dtype, .packed = packs};
-    if (packs) {
-      kernels().linear_pack_rows(context(), packed.weight, 0, rows);
-    } else {
-      const auto bytes = static_cast<int64_t>(dtype_bytes(dtype));
-      for (int64_t i = 0; i < n * k; ++i)
-        store_float(dtype, packed.memory.data() + i * bytes, rows.get(i / k, i % k));
-    }
-    return packed;
-  }
-  void run(const LaunchContext& ctx, const Tensor& out, TensorView x, const LinearWeight& weight,
-           const float* bias = nullptr) {
-    kernels().linear(ctx, out, x, weight, bias);
-  }
-  void reserve(int64_t m, int64_t n, int64_t k, DType dtype) {
-    set_workspace(kernels().linear_workspace_bytes(m, {.n = n, .k = k, .dtype = dtype}));
-  }
   // Neither how many other rows there are nor what they hold changes a bit of a row; and an infinite weight
   // stays with its output.
   void expect_rows_to_depend_on_themselves(const std::vector<std::pair<int64_t, int64_t>>& weights,
@@ -245,46 +219,6 @@ TEST_P(LinearTest, OneOfSomeTensOfRowsDependsOnItselfAlone) {
   for (const std::vector<int64_t>& numbers_of_rows : {std::vector<int64_t>{9, 16}, {17, 32}, {33, 64}})
     expect_rows_to_depend_on_themselves({{48, 72}, {304, 1032}, {2016, 1032}, {36016, 24}}, numbers_of_rows);
   expect_rows_to_depend_on_themselves({{3088, 4104}}, {2, 7, 16});
-}
-
-// y is rounded alike, but for sums that another order brings to the other side.
-TEST_P(LinearTest, ActivatedAndMultipliedIsItsOps) {
-  if (kernels().linear_activate_and_mul == nullptr) GTEST_SKIP() << "its ops are called one by one";
-  for (const DType dtype : float_types()) {
-    for (const int64_t m : {1, 3, 10, 17, 40, 64}) {
-      for (const auto& [n, k] : {std::pair<int64_t, int64_t>{2, 64},
-                                 {26, 31},
-                                 {134, 80},
-                                 {2208, 2048},
-                                 {12304, 520},
-                                 {70016, 72},
-                                 {6000, 264},
-                                 {1006, 576},
-                                 {2200, 2048},
-                                 {2200, 4096},
-                                 {600, 8192}}) {
-        const Tensor x = std::move(Tensor(dtype, m, k).randomize(1));
-        const Tensor rows = std::move(Tensor(dtype, n, k).randomize(2, 0.1F));
-        const Packed packed = pack(rows, dtype);
-        reserve(m, n, k, dtype);
-        Array<float> bias(static_cast<size_t>(n));
-        for (size_t i = 0; i < bias.size(); ++i) bias[i] = static_cast<float>(i % 7) - 3;
-        for (const Activation activation : {Activation::kSilu, Activation::kGeluTanh}) {
-          for (const bool has_bias : {false, true}) {
-            const float* added = has_bias ? bias.data() : nullptr;
-            SCOPED_TRACE(testing::Message() << dtype_name(dtype) << " m=" << m << " n=" << n << " k=" << k
-                                            << (has_bias ? " with bias" : ""));
-            const Tensor y(dtype, m, n), expected(dtype, m, n / 2), out(dtype, m, n / 2);
-            run(context(), y, x, packed.weight, added);
-            kernels().activate_and_mul(context(), expected, y, activation);
-            kernels().linear_activate_and_mul(context(), out, y, x, packed.weight, added, activation);
-            expect_close(out, expected.values(), 4 * relative_tolerance(dtype),
-                         4 * relative_tolerance(dtype));
-          }
-        }
-      }
-    }
-  }
 }
 
 // Algorithms are measured there too, though nothing can be captured. With nothing kept from before.

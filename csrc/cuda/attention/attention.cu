@@ -31,6 +31,7 @@ void paged_attention(const LaunchContext& ctx, TensorView out, TensorView query,
   p.num_kv_heads = layer.num_kv_heads;
   p.num_queries_per_kv = p.num_heads / p.num_kv_heads;
   p.head_size = layer.head_size;
+  p.prefill_rows = prefill_rows(layer);
   p.block_size = layer.block_size;
   p.block_shift = std::countr_zero(static_cast<uint32_t>(layer.block_size));
   p.waits_for_prefixes = batch.has_new_prefixes;

@@ -58,8 +58,9 @@ int common_prefix_parts(const AttentionMetadata& batch, const AttentionLayer& la
       layer.alibi_slopes != nullptr || (layer.soft_cap > 0.0F && layer.head_size < kMinSoftCapHeadSize))
     return 0;
   const int sms = device_limits().num_sms;
-  const int items = layer.num_kv_heads *
-                    ceil_div(batch.num_decode_rows * (layer.num_heads / layer.num_kv_heads), kPrefillRows);
+  const int items =
+      layer.num_kv_heads *
+      ceil_div(batch.num_decode_rows * (layer.num_heads / layer.num_kv_heads), prefill_rows(layer));
   // As many as make the last multiprocessor's work least.
   int best = 0, best_turns = 0;
   for (int parts = 1; items * parts <= kMaxTurns * sms; ++parts) {
@@ -84,8 +85,9 @@ bool use_cascade_attention(const KVCacheView& kv_cache, int32_t num_decode_rows,
 }
 
 size_t common_prefix_bytes(int head_size) {
-  return static_cast<size_t>(kMaxTurns) * static_cast<size_t>(device_limits().num_sms) * kPrefillRows *
-         (static_cast<size_t>(head_size) + 2) * sizeof(float);
+  return static_cast<size_t>(kMaxTurns) * static_cast<size_t>(device_limits().num_sms) *
+         static_cast<size_t>(wgmma_prefill_rows(head_size)) * (static_cast<size_t>(head_size) + 2) *
+         sizeof(float);
 }
 
 void launch_common_prefix(const LaunchContext& ctx, const AttentionParams& params, DType dtype) {

@@ -11,8 +11,8 @@
 
 namespace quire::cuda {
 
-// An item is 128 query rows of a KV head and a part of the keys. All are as long, so blocks take them in
-// turn.
+// An item is as many query rows as one of prefill, of a KV head, and a part of the keys. All are as long, so
+// blocks take them in turn.
 class CommonPrefixItems {
  public:
   static constexpr bool kParts = true;
@@ -20,7 +20,7 @@ class CommonPrefixItems {
   __device__ __forceinline__ explicit CommonPrefixItems(const AttentionParams& p)
       : tokens_(__ldcg(&p.plan->common_tokens)),
         parts_(__ldcg(&p.plan->common_parts)),
-        query_tiles_(ceil_div(p.num_decode_rows * p.num_queries_per_kv, kPrefillRows)) {}
+        query_tiles_(ceil_div(p.num_decode_rows * p.num_queries_per_kv, p.prefill_rows)) {}
 
   // The next one; false when there are no more.
   __device__ __forceinline__ bool ask(const AttentionParams& p, PrefillItem& item) {
@@ -28,11 +28,11 @@ class CommonPrefixItems {
     if (index >= parts_ * query_tiles_ * p.num_kv_heads) return false;
     item.part = index % parts_;
     item.kv_head = index / parts_ % p.num_kv_heads;
-    item.first = index / parts_ / p.num_kv_heads * kPrefillRows;
+    item.first = index / parts_ / p.num_kv_heads * p.prefill_rows;
     item.row = 0;  // anyone's
     item.query_begin = 0;
     item.query_len = p.num_decode_rows;
-    item.count = min(kPrefillRows, item.query_len * p.num_queries_per_kv - item.first);
+    item.count = min(p.prefill_rows, item.query_len * p.num_queries_per_kv - item.first);
     item.first_token = item.first / p.num_queries_per_kv;
     item.first_head = item.first % p.num_queries_per_kv;
     const int steps = tokens_ / kCommonTokens;

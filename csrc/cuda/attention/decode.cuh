@@ -180,28 +180,16 @@ void launch_decode_kernel(const LaunchContext& ctx, const AttentionParams& p, Gr
 // How many clusters of that kernel are on the current device at the same time, found out once for each.
 template <auto kKernel, int D>
 int resident_clusters() {
-  constexpr int bytes = ClusterShared<D>::kBytes, kDevices = 64;
-  static std::atomic<int> known[kDevices];
+  constexpr int bytes = ClusterShared<D>::kBytes;
   static std::atomic<uint64_t> prepared{0};
-  int device = 0, clusters = 0;
-  cudaGetDevice(&device);
-  std::atomic<int>& entry = known[device % kDevices];
-  if ((clusters = entry.load(std::memory_order_relaxed)) > 0) return clusters;
-  cudaLaunchAttribute in_clusters = {};
-  in_clusters.id = cudaLaunchAttributeClusterDimension;
-  in_clusters.val.clusterDim = {kClusterBlocks, 1, 1};
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(decode_grid(D) / kClusterBlocks * kClusterBlocks));
-  config.blockDim = dim3(ClusterShared<D>::kThreads);
-  config.dynamicSmemBytes = bytes;
-  config.attrs = &in_clusters;
-  config.numAttrs = 1;
-  cudaError_t error = allow_shared_bytes(prepared, reinterpret_cast<const void*>(kKernel), bytes);
-  if (error == cudaSuccess) error = cudaOccupancyMaxActiveClusters(&clusters, kKernel, &config);
-  if (error != cudaSuccess) cudaGetLastError();  // without clusters it is the other kernel's
-  clusters = std::min(error == cudaSuccess ? clusters : 0, decode_grid(D) / kClusterBlocks);
-  if (clusters > 0) entry.store(clusters, std::memory_order_relaxed);
-  return clusters;
+  static KnownClusters known;
+  const auto* kernel = reinterpret_cast<const void*>(kKernel);
+  if (allow_shared_bytes(prepared, kernel, bytes) != cudaSuccess) {
+    cudaGetLastError();  // without clusters it is the other kernel's
+    return 0;
+  }
+  const int most = active_clusters(known, kernel, kClusterBlocks, ClusterShared<D>::kThreads, bytes);
+  return std::min(most, decode_grid(D) / kClusterBlocks);
 }
 
 template <typename T>

@@ -11,9 +11,14 @@
 
 namespace quire::cuda {
 
-// Query rows of a prefill tile. A row is a (token, head of one KV head) pair, heads fastest, so one tile of
+// Warpgroups of the Hopper prefill kernel that multiply, each with 64 query rows. Heads of 64 elements have
+// as many powers for a product as heads of 128 have for two, so that three have something to do.
+constexpr int prefill_warpgroups(int head_size) { return head_size <= 64 ? 3 : 2; }
+// Query rows of a prefill item. A row is a (token, head of one KV head) pair, heads fastest, so one tile of
 // keys serves all of the KV head's queries.
-constexpr int kPrefillRows = 128;
+constexpr int kMmaPrefillRows = 128;
+constexpr int wgmma_prefill_rows(int head_size) { return 64 * prefill_warpgroups(head_size); }
+int prefill_rows(const AttentionLayer& layer);
 // Keys of a tile of the decode kernel: 16 for each of its four warps.
 constexpr int kDecodeTokens = 64;
 // Query heads of one KV head that the decode kernel takes at once; where it has more, they are several
@@ -121,6 +126,7 @@ struct AttentionParams {
   int num_tokens;  // an upper bound, as all on the host
   int num_rows, num_decode_rows;
   int num_heads, num_kv_heads, num_queries_per_kv, head_size;
+  int prefill_rows;             // of an item
   int block_size, block_shift;  // block_size == 1 << block_shift
   bool waits_for_prefixes;      // keys and values are not read ahead
   float scale, soft_cap;

@@ -46,7 +46,7 @@ struct PlanParams {
   const int32_t* state_indices;
   const int32_t* common_prefix_len;  // of the decode rows, where these may share keys
   int common_parts;                  // at most; 0: they do not
-  int num_rows, num_decode_rows, num_queries_per_kv, units, sliding_window, blocks, clusters;
+  int num_rows, num_decode_rows, num_queries_per_kv, prefill_rows, units, sliding_window, blocks, clusters;
   int captured_rows;  // decode rows of the graph that these are padded for, if they are
 };
 
@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(kThreads) plan_attention_kernel(const __grid_c
       prefix_sums(tiles_before + p.num_decode_rows + 1, p.num_rows - p.num_decode_rows, shared, [&](int i) {
         const int row = p.num_decode_rows + i;
         return ceil_div((p.query_start_loc[row + 1] - p.query_start_loc[row]) * p.num_queries_per_kv,
-                        kPrefillRows);
+                        p.prefill_rows);
       });
   const int total = tiles * p.units;
   const int chunk = max(1, ceil_div(total, p.blocks));
@@ -186,6 +186,7 @@ void plan_attention(const LaunchContext& ctx, const AttentionMetadata& batch, co
                         .num_rows = num_rows,
                         .num_decode_rows = batch.num_decode_rows,
                         .num_queries_per_kv = layer.num_heads / layer.num_kv_heads,
+                        .prefill_rows = prefill_rows(layer),
                         .units = units,
                         .sliding_window = layer.sliding_window,
                         .blocks = decode_grid(layer.head_size),

@@ -1,8 +1,9 @@
 // What the prefill kernels share: how their persistent blocks find work.
 //
-// An item is 128 query rows of one (row of the batch, KV head). The plan counts a batch row's items; within
-// it they go from the last queries, which have the most keys, to the first, all KV heads of a tile side by
-// side. Blocks ask for one after the other (Hopper), or take them in turns, every other turn backwards.
+// An item is 128 query rows, or 192, of one (row of the batch, KV head). The plan counts a batch row's items;
+// within it they go from the last queries, which have the most keys, to the first, all KV heads of a tile
+// side by side. Blocks ask for one after the other (Hopper), or take them in turns, every other turn
+// backwards.
 #pragma once
 
 #include "attention/params.h"
@@ -82,8 +83,8 @@ class PrefillItems {
     item.query_begin = __ldg(p.query_start_loc + item.row);
     item.query_len = __ldg(p.query_start_loc + item.row + 1) - item.query_begin;
     item.seq_len = __ldg(p.seq_lens + item.row);
-    item.first = (row_tiles - 1 - inside / p.num_kv_heads) * kPrefillRows;
-    item.count = min(kPrefillRows, item.query_len * p.num_queries_per_kv - item.first);
+    item.first = (row_tiles - 1 - inside / p.num_kv_heads) * p.prefill_rows;
+    item.count = min(p.prefill_rows, item.query_len * p.num_queries_per_kv - item.first);
     item.first_token = item.first / p.num_queries_per_kv;
     item.first_head = item.first % p.num_queries_per_kv;
     item.first_position = item.position(0, p.num_queries_per_kv);
@@ -99,7 +100,7 @@ class PrefillItems {
 inline unsigned prefill_grid(const AttentionParams& p, int max_blocks) {
   const int64_t rows = p.num_rows - p.num_decode_rows;
   const int64_t items =
-      (static_cast<int64_t>(p.num_tokens) * p.num_queries_per_kv / kPrefillRows + rows) * p.num_kv_heads;
+      (static_cast<int64_t>(p.num_tokens) * p.num_queries_per_kv / p.prefill_rows + rows) * p.num_kv_heads;
   return static_cast<unsigned>(items < max_blocks ? items : max_blocks);
 }
 

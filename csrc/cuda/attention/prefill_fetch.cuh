@@ -10,11 +10,18 @@ namespace quire::cuda::wgmma_prefill {
 
 template <int D>
 struct WgmmaShared {
-  static constexpr int kThreads = 384, kFetchQueryThreads = 96, kConsumerWarps = 8;
+  static constexpr int kWarpgroups = prefill_warpgroups(D), kRows = wgmma_prefill_rows(D);
+  static constexpr int kThreads = 128 * (1 + kWarpgroups), kFetchQueryThreads = 96,
+                       kConsumerWarps = 4 * kWarpgroups;
+  // Of a thread, and no more in all than the block begins with.
+  static constexpr int kFetchRegisters = kWarpgroups == 2 ? 40 : 32,
+                       kConsumerRegisters = kWarpgroups == 2 ? 232 : 160;
+  static_assert(kFetchRegisters + kWarpgroups * kConsumerRegisters <=
+                (1 + kWarpgroups) * (65536 / kThreads / 8 * 8));
   static constexpr int kKeys = D <= 128 ? 128 : 64;  // of a tile
   // Keys and values lie as their pages do, atoms along D first, queries as panels of an atom's width.
   static constexpr int kAtomShift = kv_atom_shift(D, 2), kAtomRowBytes = 16 << kAtomShift;
-  static constexpr int kAtomBytes = kAtomTokens * kAtomRowBytes, kPanelBytes = kPrefillRows * kAtomRowBytes;
+  static constexpr int kAtomBytes = kAtomTokens * kAtomRowBytes, kPanelBytes = kRows * kAtomRowBytes;
   static constexpr int kPanels = 2 * D / kAtomRowBytes;
   static constexpr int kQueryBytes = kPanels * kPanelBytes, kTileBytes = kKeys * D * 2;
   static constexpr int kStages = D <= 64 ? 4 : D <= 96 ? 3 : 2;
@@ -113,7 +120,7 @@ __device__ __forceinline__ void fetch_queries(const AttentionParams& p, Divisor 
   constexpr int kChunks = D / 8, kRowsAtOnce = Shared::kFetchQueryThreads / kChunks;
   const int thread = static_cast<int>(threadIdx.x) - 32;
   const int chunk = thread % kChunks,
-            first_row = thread < kRowsAtOnce * kChunks ? thread / kChunks : kPrefillRows;
+            first_row = thread < kRowsAtOnce * kChunks ? thread / kChunks : Shared::kRows;
   const uint32_t to = shared_address(shared) + Shared::kQueries;
   Items items(p);
   Ring<Shared::kItemRing> known;
@@ -136,7 +143,7 @@ __device__ __forceinline__ void fetch_queries(const AttentionParams& p, Divisor 
       const T* from = static_cast<const T*>(p.query) +
                       (item.query_begin + item.first_token) * p.query_stride +
                       item.kv_head * p.num_queries_per_kv * p.query_head_stride + chunk * 8;
-      for (int row = first_row; row < kPrefillRows; row += kRowsAtOnce) {
+      for (int row = first_row; row < Shared::kRows; row += kRowsAtOnce) {
         const int token = by_heads.quotient(item.first_head + row),
                   head = by_heads.rest(item.first_head + row);
         const bool valid = row < item.count;

@@ -11,7 +11,7 @@ namespace quire::cuda {
 
 template <int D>
 struct PrefillShared {
-  static constexpr int kWarps = kPrefillRows / 16, kThreads = 32 * kWarps;
+  static constexpr int kWarps = kMmaPrefillRows / 16, kThreads = 32 * kWarps;
   static constexpr int kKeys = D <= 128 ? 64 : 32;
   static constexpr int kGroups = kKeys / kGroupTokens;
   static constexpr int kTileBytes = kGroups * Group<D>::kBytes;  // of keys, or of values

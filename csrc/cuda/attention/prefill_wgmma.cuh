@@ -1,11 +1,11 @@
 // Prefill on Hopper: warp-specialised, with asynchronous tensor cores.
 //
 // Warpgroup 0 fetches. Its warp 0 sends for keys and values, one bulk copy per page and head: pages hold them
-// in the very order that wgmma takes from shared memory. Its other warps gather the next item's
-// queries; one of them asks for items. Warpgroups 1 and 2 have 64 query rows each. While one of them works
-// out its softmax the other has the tensor cores: they take turns at a pair of named barriers. Within a
-// warpgroup the scores of a tile and the output of the tile before are computed together, so that the
-// output's wgmma run beside the softmax too.
+// in the very order that wgmma takes from shared memory. Its other warps gather the next item's queries; one
+// of them asks for items. The others have 64 query rows each. Two take turns with the tensor cores, at a pair
+// of named barriers: while one of them works out its softmax the other multiplies. Three need no turns.
+// Within a warpgroup the scores of a tile and the output of the tile before are computed together, so that
+// the output's wgmma run beside the softmax too.
 //
 // What blocks attend to is in Items (prefill.cuh, common_prefix.cuh).
 #pragma once
@@ -23,12 +23,13 @@ struct Consumer {
   using Shared = WgmmaShared<D>;
   // Named barriers; 0 is __syncthreads.
   static constexpr int kTurn = 1, kZeroed = 3, kAttended = 4;
+  static constexpr bool kTakesTurns = Shared::kWarpgroups == 2;
 
   const AttentionParams& p;
   Divisor by_heads;
   std::byte* shared;
   Barriers<D> barriers;
-  int warpgroup, thread;  // 0 or 1; in it
+  int warpgroup, thread;  // from 0 on; in it
   int warp_row;           // the warp's first query row, of 16
   Ring<Shared::kQueryStages> queries;
   Ring<Shared::kItemRing> items;
@@ -49,6 +50,13 @@ struct Consumer {
   __device__ __forceinline__ void release(uint32_t empty) {
     __syncwarp();
     if (thread % 32 == 0) arrive(empty);
+  }
+
+  __device__ __forceinline__ void take_turn() {
+    if (kTakesTurns) sync_threads<256>(kTurn + warpgroup);
+  }
+  __device__ __forceinline__ void pass_turn() {
+    if (kTakesTurns) arrive_threads<256>(kTurn + (warpgroup ^ 1));
   }
 
   __device__ __forceinline__ void hold_out() {
@@ -137,18 +145,18 @@ struct Consumer {
       for (int i = 0; i < 4; ++i) weights[k][i] = pack<T>(scores[8 * k + 2 * i], scores[8 * k + 2 * i + 1]);
   }
 
-  // Values of keys that no query may see may be NaN, or left from another tile, and 0 * NaN is NaN. Both
+  // Values of keys that no query may see may be NaN, or left from another tile, and 0 * NaN is NaN. All
   // warpgroups clear them together.
   __device__ __forceinline__ void clear_unseen_values(const PrefillItem& item, int tile) {
     if (tile * Shared::kKeys >= item.low && (tile + 1) * Shared::kKeys <= item.seq_len) return;
     wait_barrier(barriers.value_full(values.stage), values.parity);
     std::byte* base = shared + Shared::kValueTiles + values.stage * Shared::kTileBytes;
-    for (int i = warpgroup * 128 + thread; i < Shared::kTileBytes / 16; i += 256) {
+    for (int i = warpgroup * 128 + thread; i < Shared::kTileBytes / 16; i += 128 * Shared::kWarpgroups) {
       const int key = tile * Shared::kKeys + kv_group_token(Shared::kAtomShift, D / 8, i);
       if (key < item.low || key >= item.seq_len) reinterpret_cast<uint4*>(base)[i] = {0U, 0U, 0U, 0U};
     }
     fence_for_async();
-    sync_256(kZeroed);
+    sync_threads<128 * Shared::kWarpgroups>(kZeroed);
   }
 
   // The results as they are, for whoever adds up the parts of a row.
@@ -192,7 +200,7 @@ struct Consumer {
     }
     const int tile = Shared::kQueries + queries.stage * Shared::kQueryBytes;
     const auto stored = [&](int row, int chunk) { return tile + Shared::query_offset(row, chunk); };
-    sync_128(kAttended + warpgroup);  // nobody needs the queries any more
+    sync_threads<128>(kAttended + warpgroup);  // nobody needs the queries any more
 #pragma unroll
     for (int n = 0; n < D / 8; n += 2) {
       uint32_t matrices[4];
@@ -243,11 +251,11 @@ struct Consumer {
     float rescale[2];
 
     wait_barrier(barriers.key_full(keys.stage), keys.parity);
-    sync_256(kTurn + warpgroup);
+    take_turn();
     hold(scores);
     wgmma_fence();
     multiply_keys();
-    arrive_256(kTurn + (warpgroup ^ 1));
+    pass_turn();
     wgmma_wait<0>();
     hold(scores);
     release(barriers.key_empty(keys.stage));
@@ -258,7 +266,7 @@ struct Consumer {
 
     for (--tile; tile >= first_tile; --tile) {
       wait_barrier(barriers.key_full(keys.stage), keys.parity);
-      sync_256(kTurn + warpgroup);
+      take_turn();
       hold(scores);
       hold_out();
       wgmma_fence();
@@ -266,7 +274,7 @@ struct Consumer {
       wait_barrier(barriers.value_full(values.stage), values.parity);
       wgmma_fence();
       multiply_values();
-      arrive_256(kTurn + (warpgroup ^ 1));
+      pass_turn();
       wgmma_wait<1>();
       hold(scores);
       release(barriers.key_empty(keys.stage));
@@ -301,7 +309,7 @@ struct Consumer {
 
   __device__ __forceinline__ void run() {
     scale = kOptions ? 1.0F : p.scale * kLog2E;
-    if (warpgroup == 1) arrive_256(kTurn);  // warpgroup 0 is first
+    if (warpgroup == 1) pass_turn();  // warpgroup 0 is first
     while (true) {
       wait_barrier(barriers.query_full(queries.stage), queries.parity);
       const PrefillItem item = item_at<D>(shared, items.stage);
@@ -341,14 +349,14 @@ __global__ void __launch_bounds__(WgmmaShared<D>::kThreads, 1)
   __syncthreads();
 
   if (threadIdx.x < 128) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 40;\n");
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"(Shared::kFetchRegisters));
     if (threadIdx.x < 32) {
       fetch_keys_and_values<D>(p, shared, barriers);
     } else {
       fetch_queries<T, D, Items>(p, by_heads, shared, barriers);
     }
   } else {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 232;\n");
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(Shared::kConsumerRegisters));
     Consumer<T, D, kOptions, Items> consumer{
         .p = p, .by_heads = by_heads, .shared = shared, .barriers = barriers};
     consumer.warpgroup = static_cast<int>(threadIdx.x) / 128 - 1;

@@ -86,6 +86,11 @@ AttentionKernel select_attention_kernel(const AttentionLayer& layer, const Devic
   return best;
 }
 
+int prefill_rows(const AttentionLayer& layer) {
+  return layer.kernel == static_cast<int32_t>(AttentionKernel::kWgmma) ? wgmma_prefill_rows(layer.head_size)
+                                                                       : kMmaPrefillRows;
+}
+
 void explain_attention_kernel(const AttentionLayer& layer, const DeviceLimits& limits, char* text,
                               size_t size) {
   const AttentionKernel chosen = select_attention_kernel(layer, limits);

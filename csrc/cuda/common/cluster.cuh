@@ -43,6 +43,18 @@ __device__ __forceinline__ float load(uint32_t address) {
   return x;
 }
 
+// Arrives at the mbarrier that the block of that rank has where this one has `barrier`.
+__device__ __forceinline__ void arrive_at(uint32_t barrier, int rank) {
+  asm volatile(
+      "{\n"
+      ".reg .b32 there;\n"
+      "mapa.shared::cluster.u32 there, %0, %1;\n"
+      "mbarrier.arrive.shared::cluster.b64 _, [there];\n"
+      "}\n" ::"r"(barrier),
+      "r"(rank)
+      : "memory");
+}
+
 }  // namespace cluster
 
 }  // namespace quire::cuda

@@ -13,6 +13,10 @@ namespace quire::cuda {
 __device__ __forceinline__ void init_barrier(uint32_t barrier, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\n" ::"r"(barrier), "r"(arrivals) : "memory");
 }
+// Those that this thread has initialised are seen by the cluster's other blocks after they have met.
+__device__ __forceinline__ void publish_barriers() {
+  asm volatile("fence.mbarrier_init.release.cluster;\n" ::: "memory");
+}
 __device__ __forceinline__ void arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];\n" ::"r"(barrier) : "memory");
 }
@@ -71,6 +75,30 @@ __device__ __forceinline__ void copy_tensor(uint32_t to, const void* map, int co
       "l"(map), "r"(column), "r"(row), "r"(matrix), "r"(barrier), "l"(policy)
       : "memory");
 }
+// The same to the blocks of a cluster whose bit is set in `blocks`, each at the same places of its own
+// memory.
+__device__ __forceinline__ void copy_tensor_to(uint16_t blocks, uint32_t to, const void* map, int column,
+                                               int row, int matrix, uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
+      "[%1, {%2, %3, %4}], [%5], %6;\n" ::"r"(to),
+      "l"(map), "r"(column), "r"(row), "r"(matrix), "r"(barrier), "h"(blocks)
+      : "memory");
+}
+// A box of a tensor from shared memory, but for what is outside of the tensor. What this thread has committed
+// is read out of shared memory after wait_for_stores().
+__device__ __forceinline__ void store_tensor(const void* map, int column, int row, int matrix,
+                                             uint32_t from) {
+  asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%1, %2, %3}], [%4];\n" ::"l"(map),
+               "r"(column), "r"(row), "r"(matrix), "r"(from)
+               : "memory");
+}
+__device__ __forceinline__ void commit_stores() {
+  asm volatile("cp.async.bulk.commit_group;\n" ::: "memory");
+}
+__device__ __forceinline__ void wait_for_stores() {
+  asm volatile("cp.async.bulk.wait_group.read 0;\n" ::: "memory");
+}
 // Before a map is used first.
 __device__ __forceinline__ void prefetch_map(const void* map) {
   asm volatile("prefetch.tensormap [%0];\n" ::"l"(map) : "memory");
@@ -121,10 +149,13 @@ struct Ring {
 };
 
 // ---- named barriers -----------------------------------------------------------------------------------
-__device__ __forceinline__ void sync_128(int id) { asm volatile("bar.sync %0, 128;\n" ::"r"(id) : "memory"); }
-__device__ __forceinline__ void sync_256(int id) { asm volatile("bar.sync %0, 256;\n" ::"r"(id) : "memory"); }
-__device__ __forceinline__ void arrive_256(int id) {
-  asm volatile("bar.arrive %0, 256;\n" ::"r"(id) : "memory");
+template <int kThreads>
+__device__ __forceinline__ void sync_threads(int id) {
+  asm volatile("bar.sync %0, %1;\n" ::"r"(id), "n"(kThreads) : "memory");
+}
+template <int kThreads>
+__device__ __forceinline__ void arrive_threads(int id) {
+  asm volatile("bar.arrive %0, %1;\n" ::"r"(id), "n"(kThreads) : "memory");
 }
 
 // ---- wgmma ------------------------------------------------------------------------------------------
@@ -178,6 +209,12 @@ __device__ __forceinline__ void hold(float (&d)[N]) {
 #define QUIRE_R64 \
   QUIRE_R48       \
   ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define QUIRE_R128                                                                                    \
+  QUIRE_R64                                                                                           \
+  ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, " \
+  "%83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, %100, %101, " \
+  "%102, %103, %104, %105, %106, %107, %108, %109, %110, %111, %112, %113, %114, %115, %116, %117, "  \
+  "%118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 #define QUIRE_D4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define QUIRE_D8(i) QUIRE_D4(i), QUIRE_D4(i + 4)
 #define QUIRE_D16(i) QUIRE_D8(i), QUIRE_D8(i + 8)
@@ -185,6 +222,7 @@ __device__ __forceinline__ void hold(float (&d)[N]) {
 #define QUIRE_D40 QUIRE_D32(0), QUIRE_D8(32)
 #define QUIRE_D48 QUIRE_D32(0), QUIRE_D16(32)
 #define QUIRE_D64 QUIRE_D48, QUIRE_D16(48)
+#define QUIRE_D128 QUIRE_D64, QUIRE_D32(64), QUIRE_D32(96)
 // `shape` and `type` are the instruction's, `accumulates` the operand that says whether d is added to.
 #define QUIRE_WGMMA(shape, type, accumulates, registers, operands) \
   "{\n.reg .pred p;\nsetp.ne.b32 p, " accumulates                  \
@@ -200,20 +238,22 @@ __device__ __forceinline__ void wgmma_rows(float (&d)[kRegisters], uint64_t a, u
   asm volatile(QUIRE_WGMMA(shape, type, accumulates, registers, operands ", p, 1, 1, 0, 0") \
                : __VA_ARGS__                                                                \
                : "l"(a), "l"(b), "r"(accumulate))
-#define QUIRE_ROWS_OF(type)                                                    \
-  if constexpr (kRegisters == 4) {                                             \
-    QUIRE_ROWS("m64n8k16", type, "%6", QUIRE_R4, "%4, %5", QUIRE_D4(0));       \
-  } else if constexpr (kRegisters == 8) {                                      \
-    QUIRE_ROWS("m64n16k16", type, "%10", QUIRE_R8, "%8, %9", QUIRE_D8(0));     \
-  } else if constexpr (kRegisters == 16) {                                     \
-    QUIRE_ROWS("m64n32k16", type, "%18", QUIRE_R16, "%16, %17", QUIRE_D16(0)); \
-  } else if constexpr (kRegisters == 32) {                                     \
-    QUIRE_ROWS("m64n64k16", type, "%34", QUIRE_R32, "%32, %33", QUIRE_D32(0)); \
-  } else if constexpr (kRegisters == 48) {                                     \
-    QUIRE_ROWS("m64n96k16", type, "%50", QUIRE_R48, "%48, %49", QUIRE_D48);    \
-  } else {                                                                     \
-    static_assert(kRegisters == 64);                                           \
-    QUIRE_ROWS("m64n128k16", type, "%66", QUIRE_R64, "%64, %65", QUIRE_D64);   \
+#define QUIRE_ROWS_OF(type)                                                       \
+  if constexpr (kRegisters == 4) {                                                \
+    QUIRE_ROWS("m64n8k16", type, "%6", QUIRE_R4, "%4, %5", QUIRE_D4(0));          \
+  } else if constexpr (kRegisters == 8) {                                         \
+    QUIRE_ROWS("m64n16k16", type, "%10", QUIRE_R8, "%8, %9", QUIRE_D8(0));        \
+  } else if constexpr (kRegisters == 16) {                                        \
+    QUIRE_ROWS("m64n32k16", type, "%18", QUIRE_R16, "%16, %17", QUIRE_D16(0));    \
+  } else if constexpr (kRegisters == 32) {                                        \
+    QUIRE_ROWS("m64n64k16", type, "%34", QUIRE_R32, "%32, %33", QUIRE_D32(0));    \
+  } else if constexpr (kRegisters == 48) {                                        \
+    QUIRE_ROWS("m64n96k16", type, "%50", QUIRE_R48, "%48, %49", QUIRE_D48);       \
+  } else if constexpr (kRegisters == 64) {                                        \
+    QUIRE_ROWS("m64n128k16", type, "%66", QUIRE_R64, "%64, %65", QUIRE_D64);      \
+  } else {                                                                        \
+    static_assert(kRegisters == 128);                                             \
+    QUIRE_ROWS("m64n256k16", type, "%130", QUIRE_R128, "%128, %129", QUIRE_D128); \
   }
   if constexpr (std::is_same_v<T, bf16>) {
     QUIRE_ROWS_OF("bf16")
@@ -252,6 +292,7 @@ __device__ __forceinline__ void wgmma_values(float (&d)[kRegisters], const uint3
 }
 
 #undef QUIRE_WGMMA
+#undef QUIRE_D128
 #undef QUIRE_D64
 #undef QUIRE_D48
 #undef QUIRE_D40
@@ -259,6 +300,7 @@ __device__ __forceinline__ void wgmma_values(float (&d)[kRegisters], const uint3
 #undef QUIRE_D16
 #undef QUIRE_D8
 #undef QUIRE_D4
+#undef QUIRE_R128
 #undef QUIRE_R64
 #undef QUIRE_R48
 #undef QUIRE_R40

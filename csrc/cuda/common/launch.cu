@@ -111,6 +111,30 @@ bool has_clusters() {
   return answer.load(std::memory_order_relaxed) > 0;
 }
 
+int active_clusters(KnownClusters& known, const void* kernel, int cluster_blocks, int threads,
+                    int shared_bytes) {
+  int device = 0, clusters = 0;
+  cudaGetDevice(&device);
+  std::atomic<int>& answer = known.of_device[device % 64];
+  if ((clusters = answer.load(std::memory_order_relaxed)) > 0) return clusters - 1;
+  const auto blocks = static_cast<unsigned>(cluster_blocks);
+  cudaLaunchAttribute in_clusters{};
+  in_clusters.id = cudaLaunchAttributeClusterDimension;
+  in_clusters.val.clusterDim = {blocks, 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(blocks);
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
+  config.attrs = &in_clusters;
+  config.numAttrs = 1;
+  if (cudaOccupancyMaxActiveClusters(&clusters, kernel, &config) != cudaSuccess) {
+    clusters = 0;
+    cudaGetLastError();  // is no launch's
+  }
+  answer.store(clusters + 1, std::memory_order_relaxed);
+  return clusters;
+}
+
 bool launches_overlap() {
   static const bool wanted = [] {
     const char* value = std::getenv("QUIRE_DEPENDENT_LAUNCHES");

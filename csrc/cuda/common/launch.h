@@ -56,6 +56,15 @@ inline cudaError_t allow_shared_bytes(std::atomic<uint64_t>& prepared, const voi
   return error;
 }
 
+// Of one kernel and one number of blocks: for each device one more than active_clusters, or 0.
+struct KnownClusters {
+  std::atomic<int> of_device[64];
+};
+// How many clusters of so many of the kernel's blocks the current device has room for at the same time, 0
+// where it has none. Asked once for each device, after allow_shared_bytes.
+int active_clusters(KnownClusters& known, const void* kernel, int cluster_blocks, int threads,
+                    int shared_bytes);
+
 // For kernels that wait for loads of what is read once: what is on its way to registers needs a place in the
 // L1 cache, which is what shared memory leaves of one memory, and a kernel that does not say how to divide it
 // finds it as the one before left it, after attention's nearly all shared. Asks for no more shared memory

@@ -318,7 +318,7 @@ __device__ __forceinline__ void multiply_slots(const Block<Rows>& block, float* 
     }
   });
   static_assert(kMultipliers == 256);
-  sync_256(1);
+  sync_threads<256>(1);
 #pragma unroll 1
   for (int o = first; o < block.last; o += kMultipliers) {
     if (o > first) {

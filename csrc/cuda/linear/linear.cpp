@@ -12,6 +12,7 @@
 #include "linear/few_rows.h"
 #include "linear/gemm_tuner.h"
 #include "linear/int8.h"
+#include "linear/many_rows.h"
 #include "linear/one_row.h"
 #include "linear/wgmma.h"
 #include "ops.h"
@@ -202,6 +203,8 @@ void linear_activate_and_mul(const LaunchContext& ctx, TensorView out, TensorVie
                              const LinearWeight& weight, const float* bias, Activation activation) {
   if (has_one_row_kernel(out, x, weight)) return linear_one_row_gated(ctx, out, x, weight, bias, activation);
   if (has_wgmma_linear(out, x, weight)) return linear_wgmma_gated(ctx, out, x, weight, bias, activation);
+  if (has_many_rows_gated(out, x, weight))
+    return linear_many_rows_gated(ctx, out, x, weight, bias, activation);
   linear(ctx, y, x, weight, bias);
   activate_and_mul(ctx, out, y, activation);
 }

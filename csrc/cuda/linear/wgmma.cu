@@ -21,36 +21,15 @@ bool has_enough_rows(int64_t rows, const LinearWeight& weight) {
 // Of the current device. Asks for each number of blocks once, of any of the kernels: they take the same. One
 // alone is no cluster, and a multiprocessor has one.
 Device device_for(const void* kernel) {
-  constexpr int kMaxDevices = 64;
-  static std::atomic<int> known[kMaxDevices][kClusterBlocks.size()];  // one more; 0: not asked yet
+  static KnownClusters known[kClusterBlocks.size()];
   // What the system takes, and two blocks of the short kernels in front, which run beside.
   constexpr int kOthers = 1024 + (20 << 10);
   Device device{.most_shared_bytes = device_limits().max_shared_bytes_per_block - kOthers,
                 .most_clusters = {device_limits().num_sms}};
   static_assert(kClusterBlocks[0] == 1);
-  int index = 0;
-  cudaGetDevice(&index);
-  for (size_t i = 1; i < kClusterBlocks.size(); ++i) {
-    std::atomic<int>& answer = known[index % kMaxDevices][i];
-    int clusters = answer.load(std::memory_order_relaxed) - 1;
-    if (clusters < 0) {
-      cudaLaunchAttribute attribute{};
-      attribute.id = cudaLaunchAttributeClusterDimension;
-      attribute.val.clusterDim = {static_cast<unsigned>(kClusterBlocks[i]), 1, 1};
-      cudaLaunchConfig_t config{};
-      config.gridDim = dim3(static_cast<unsigned>(kClusterBlocks[i]));
-      config.blockDim = dim3(kThreads);
-      config.dynamicSmemBytes = static_cast<size_t>(device.most_shared_bytes);
-      config.attrs = &attribute;
-      config.numAttrs = 1;
-      if (cudaOccupancyMaxActiveClusters(&clusters, kernel, &config) != cudaSuccess) {
-        clusters = 0;
-        cudaGetLastError();  // is no launch's
-      }
-      answer.store(clusters + 1, std::memory_order_relaxed);
-    }
-    device.most_clusters[i] = clusters;
-  }
+  for (size_t i = 1; i < kClusterBlocks.size(); ++i)
+    device.most_clusters[i] =
+        active_clusters(known[i], kernel, kClusterBlocks[i], kThreads, device.most_shared_bytes);
   return device;
 }
 

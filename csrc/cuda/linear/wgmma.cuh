@@ -321,13 +321,13 @@ __device__ __forceinline__ void multiply(const Parameters<T>& p, uint32_t shared
       write<T, kSlots>(p, first_output, first_row, sums);
       continue;
     }
-    sync_256(1);  // the other warpgroup has multiplied too
+    sync_threads<256>(1);  // the other warpgroup has multiplied too
     keep_sums<kSlots>(kept, half_rows, first_row, sums);
     if (is_shared) {
       cluster::arrive();
       cluster::wait();
     } else {
-      sync_256(1);
+      sync_threads<256>(1);
     }
     write_kept<T, kGated>(p, first_output, share.rank, kept);
     if (is_shared) {  // the others may still read what is here
