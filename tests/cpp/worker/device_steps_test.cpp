@@ -94,6 +94,70 @@ TEST(DeviceStepsTest, ARequestEndsWhileStepsRepeat) {
   EXPECT_EQ(again.sampled_token_ids.size(), 1U);
 }
 
+// What a step is sampled by lies where another request's was before, and the first two steps are no repeats.
+TEST(DeviceStepsTest, RepeatsAreSampledAsTheStepThatTheyRepeat) {
+  using Change = void (*)(NewRequestData&);
+  const Change changes[] = {
+      [](NewRequestData& data) { data.seed = 7; },
+      [](NewRequestData& data) { data.sampling_params.edit().top_k = 3; },
+      [](NewRequestData& data) { data.sampling_params.edit().top_p = 0.3F; },
+      [](NewRequestData& data) { data.sampling_params.edit().min_p = 0.3F; },
+  };
+  const auto script_of = [](Change change) {
+    SchedulerOutputBuilder steps;
+    Script script;
+    for (const RequestId id : {1, 2}) {
+      steps.next().add(id, {50, 51}, 2, {static_cast<BlockId>(id)});
+      if (id == 2) {
+        NewRequestData& data = steps.scheduler_output.scheduled_new_reqs[0];
+        data.sampling_params.edit().temperature = 2;
+        change(data);
+        steps.scheduler_output.finished_req_ids = {1};
+      }
+      script.push_back({steps.scheduler_output, {}});
+      for (int32_t end = 3; end <= 14; ++end)
+        script.push_back({steps.next().compute(id, end - 1, end).scheduler_output, {}});
+    }
+    return script;
+  };
+  for (size_t change = 0; change < std::size(changes); ++change) {
+    const Script script = script_of(changes[change]);
+    const Outputs host = run(RunnerRig::Options{}, script),
+                  device = run({.on_device = true, .in_flight = 2}, script);
+    for (size_t i = 0; i < script.size(); ++i)
+      EXPECT_EQ(host[i].sampled_token_ids, device[i].sampled_token_ids) << change << " in step " << i;
+  }
+}
+
+// Two rows are full: what one samples then is not the other's first token.
+TEST(DeviceStepsTest, RowsThatAreFullKeepToThemselves) {
+  constexpr int32_t kEnd = RunnerRig::kMaxModelLen;
+  const auto script = [] {
+    SchedulerOutputBuilder steps;
+    Script script;
+    script.push_back({steps.next().add(1, {50, 51}, 2, {1}).add(2, {60, 61}, 2, {2}).scheduler_output, {}});
+    for (int32_t end = 3; end <= kEnd; ++end) {
+      steps.next();
+      for (const RequestId id : {1, 2}) {
+        const BlockId block[] = {static_cast<BlockId>(id + end)};
+        const bool fills = (end - 1) % RunnerRig::kBlockSize == 0;
+        steps.compute(id, end - 1, end, true, std::span(block).first(fills ? 1 : 0));
+      }
+      script.push_back({steps.scheduler_output, {}});
+    }
+    for (const RequestId id : {1, 2}) {  // read again, from their first tokens on
+      const BlockId others[] = {30, 31, 32};
+      script.push_back({steps.next().compute(id, 0, kEnd - 1, true, others).scheduler_output, {}});
+      script.back().scheduler_output.scheduled_reqs[0].resumed_from_preemption = 1;
+    }
+    return script;
+  }();
+  const Outputs host = run(RunnerRig::Options{}, script),
+                device = run({.on_device = true, .in_flight = 2}, script);
+  for (size_t i = 0; i < script.size(); ++i)
+    EXPECT_EQ(host[i].sampled_token_ids, device[i].sampled_token_ids) << i;
+}
+
 // Enqueueing waits for nothing: the host is free before the device has begun.
 TEST(DeviceStepsTest, AStepIsOnlyEnqueued) {
   RunnerRig rig({.on_device = true, .in_flight = 2});
