@@ -317,7 +317,7 @@ int run(EngineConfig config, bool is_null, const std::string& numbers, int num_s
   std::vector<int32_t> batches;
   std::istringstream list(numbers);
   for (std::string number; std::getline(list, number, ',');) batches.push_back(std::atoi(number.c_str()));
-  for (const int32_t batch : batches) config.max_num_seqs = std::max(config.max_num_seqs, batch);
+  for (const int32_t batch : batches) config.max_num_seqs = std::max(config.max_num_seqs.value_or(64), batch);
   config.validate();
   Backend backend =
       is_null ? Backend{&null_device::ops(), &null_device::runtime(), 0, {}} : find_backend(config);

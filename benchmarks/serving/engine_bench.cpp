@@ -102,22 +102,35 @@ void long_rows(const EngineConfig& base) {
     std::vector<std::vector<int32_t>> prompts;
     for (int32_t i = 0; i < r.batch; ++i) prompts.push_back(random_prompt(r.context));
     // The first request has so many tokens by the time that the last one's prompt is read.
-    const int32_t reading = r.batch * r.context / config.max_num_batched_tokens + 2;
+    const int32_t reading = r.batch * r.context / *config.max_num_batched_tokens + 2;
     const Generation run(engine, prompts, reading + 100);
     if (run.is_side_by_side()) row(decode_name(r), run.seconds_per_token() * 1e3, r.figures, "ms");
   }
 }
 
-void throughput_rows(Engine& engine) {
-  std::vector<EngineRequest> equal, mixed;
-  for (int i = 0; i < 256; ++i) equal.push_back(request(random_prompt(512), 128));
-  double seconds = generate_seconds(engine, std::move(equal));
-  row("256 requests, 512 in + 128 out", 256 * 128 / seconds, {6807, 8500}, "tok/s", true);
+void mixed_row(Engine& engine, const std::string& at_once) {
+  std::vector<EngineRequest> mixed;
   for (int i = 0; i < 1000; ++i) {
     mixed.push_back(request(random_prompt(64 + static_cast<int32_t>(random_ids() % 961)), 200));
   }
-  seconds = generate_seconds(engine, std::move(mixed));
-  row("1,000 requests, 64-1,024 in + 200 out", 1000 * 200 / seconds, {8481, 11000}, "tok/s", true);
+  const double seconds = generate_seconds(engine, std::move(mixed));
+  row("1,000 requests, 64-1,024 in + 200 out" + at_once, 1000 * 200 / seconds, {8481, 11000}, "tok/s", true);
+}
+
+void throughput_rows(Engine& engine) {
+  std::vector<EngineRequest> equal;
+  for (int i = 0; i < 256; ++i) equal.push_back(request(random_prompt(512), 128));
+  const double seconds = generate_seconds(engine, std::move(equal));
+  row("256 requests, 512 in + 128 out", 256 * 128 / seconds, {6807, 8500}, "tok/s", true);
+  mixed_row(engine, "");
+}
+
+// With what a step of this device has where nobody says it.
+void default_limits_row(EngineConfig config) {
+  config.max_num_seqs.reset();
+  config.max_num_batched_tokens.reset();
+  Engine engine(config);
+  mixed_row(engine, ", defaults");
 }
 
 // Requests that share what lies in front, with keys and values read for each and once for all.
@@ -287,6 +300,7 @@ int main(int argc, char** argv) {
     if (options.wants("throughput")) throughput_rows(*engine);
     if (options.wants("beams")) beam_rows(*engine);
     engine.reset();
+    if (options.wants("throughput")) default_limits_row(config);
     if (options.wants("long")) long_rows(config);
     if (options.wants("prefix")) {
       prefix_rows(config);

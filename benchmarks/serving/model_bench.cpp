@@ -124,7 +124,7 @@ int main(int argc, char** argv) {
         return 2;
       }
     }
-    options.batched_tokens = config.max_num_batched_tokens;
+    options.batched_tokens = *config.max_num_batched_tokens;
     const ModelShape& shape = *options.shape;
     if (options.decode.empty() && options.prefill.empty()) {
       if (std::strcmp(shape.name, "gemma-3-12b") == 0) {

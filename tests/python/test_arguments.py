@@ -56,7 +56,7 @@ def test_a_value_of_another_type_is_named(demo_model: Path) -> None:
     refused(r"temperature must be float, got 'hot' \(str\)", SamplingParams, temperature="hot")
     refused(r"seed must be int \| None, got 1.5 \(float\)", SamplingParams, seed=1.5)
     refused(r"stop must be .*, got 5 \(int\)", SamplingParams, stop=5)
-    refused(r"max_num_seqs must be int, got 'many' \(str\)", LLM, demo_model, max_num_seqs="many")
+    refused(r"max_num_seqs must be int \| None, got 'many' \(str\)", LLM, demo_model, max_num_seqs="many")
     params = SamplingParams()
     refused(r"top_k must be int, got 'x' \(str\)", setattr, params, "top_k", "x")
 

@@ -162,7 +162,7 @@ def test_what_is_wrong_is_named_with_its_source(tmp_path: Path) -> None:
     refused("QUIRE_ENFORCE_EAGER in the environment: enforce_eager must be true or false", environ=environ)
     environ = {"QUIRE_MAX_MODEL_LENS": "1"}
     refused("QUIRE_MAX_MODEL_LENS in the environment: no field has that name; did you mean", environ=environ)
-    assert make(environ={"QUIRE_TESTS": "full", "QUIRE_BUILD_DIR": "x"}).max_num_seqs == 64
+    assert make(environ={"QUIRE_TESTS": "full", "QUIRE_BUILD_DIR": "x"}).max_num_seqs is None
     by_file("dtype: int4\n", f"{file}: dtype must be 'auto', 'float32', 'bfloat16' or 'float16', got 'int4'")
     by_file("max-num-seq: 1\n", f"{file}: 'max-num-seq' is not an option; did you mean 'max-num-seqs'?")
     by_file("max-num-seqs: [1]\n", f"{file}: max_num_seqs must be int", kind=TypeError)

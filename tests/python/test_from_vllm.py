@@ -116,7 +116,8 @@ def test_engine_args_are_a_dataclass_of_the_fields(demo_model: Path) -> None:
     assert EngineArgs().think_end_token_ids is not EngineArgs().think_end_token_ids
     with pytest.raises(AttributeError, match="did you mean 'max_model_len'"):
         args.max_model_lne = 1
-    assert inspect.signature(EngineArgs).parameters["max_num_seqs"].default == 64
+    assert inspect.signature(EngineArgs).parameters["block_size"].default == 16
+    assert inspect.signature(EngineArgs).parameters["max_num_seqs"].default is None
     args.max_num_seqs = 0
     with pytest.raises(ValueError, match="max_num_seqs must be between 1 and 4096, got 0"):
         args.create_engine_config()

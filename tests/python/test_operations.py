@@ -181,17 +181,38 @@ def test_without_a_recorder_there_is_nothing_to_dump(demo_model: Path, tmp_path:
 
 
 @pytest.mark.parametrize(
+    "options",
+    [
+        {"max_num_batched_tokens": 32},  # fewer than requests at once would be
+        {"max_model_len": 64, "num_gpu_blocks_override": 21},  # as are blocks
+        {"max_num_seqs": 3000},  # more than tokens would be
+    ],
+)
+def test_what_is_left_open_of_a_step_fits_what_is_not(demo_model: Path, options: dict[str, int]) -> None:
+    llm = LLM(demo_model, device="cpu", **options)
+    params = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
+    outputs = llm.generate([[5 + i] for i in range(100)], params, use_tqdm=False)
+    assert {len(output.outputs[0].token_ids) for output in outputs} == {4}
+
+
+@pytest.mark.parametrize(
     ("options", "pattern"),
     [
         (
             {"max_num_batched_tokens": 8, "max_num_seqs": 8},
             "max_num_batched_tokens 8 is less than block_size 16",
         ),
-        ({"max_num_batched_tokens": 32}, "max_num_batched_tokens 32 is less than max_num_seqs 64"),
+        (
+            {"max_num_batched_tokens": 32, "max_num_seqs": 64},
+            "max_num_batched_tokens 32 is less than max_num_seqs 64",
+        ),
         ({"long_prefill_token_threshold": 4096}, "long_prefill_token_threshold 4096 is above"),
         ({"max_num_partial_prefills": 100}, "max_num_partial_prefills 100 is above max_num_seqs 64"),
         ({"max_long_partial_prefills": 1}, "max_long_partial_prefills 1 needs long_prefill_token_threshold"),
-        ({"max_model_len": 64, "num_gpu_blocks_override": 21}, "max_num_seqs 64 is more than .* 20 blocks"),
+        (
+            {"max_model_len": 64, "num_gpu_blocks_override": 21, "max_num_seqs": 64},
+            "max_num_seqs 64 is more than .* 20 blocks",
+        ),
         ({"scheduling_policy": "lifo"}, "'fcfs', 'priority', 'cache_aware' or 'fair', got 'lifo'"),
         ({"watermark": 1.5}, "watermark must be at least 0 and below 1, got 1.5"),
         ({"flight_recorder_bytes": 5}, "flight_recorder_bytes must be at least 65536"),

@@ -58,8 +58,8 @@ struct QUIRE_API EngineConfig {
   std::shared_ptr<KVArena> kv_arena;  // memory shared with other engines, instead of kv_cache_memory_bytes
 
   // Scheduler.
-  int32_t max_num_seqs = 64;
-  int32_t max_num_batched_tokens = 2048;
+  std::optional<int32_t> max_num_seqs;
+  std::optional<int32_t> max_num_batched_tokens;
   bool enable_chunked_prefill = true;
   int32_t long_prefill_token_threshold = 0;
   int32_t max_num_partial_prefills = 0;
@@ -208,8 +208,13 @@ inline constexpr std::tuple kEngineConfigFields{
     Field{"kv_connector_config", &EngineConfig::kv_connector_config,
           "what the connector is told, its own affair: an address, a path", Range{}, Also::kNothing,
           SetBy::kClients, Shown::kNever},
-    Field{"max_num_seqs", &EngineConfig::max_num_seqs, "requests running at once", between(1, 4096)},
-    Field{"max_num_batched_tokens", &EngineConfig::max_num_batched_tokens, "tokens a step",
+    Field{
+        "max_num_seqs", &EngineConfig::max_num_seqs,
+        "requests running at once; without a value: 64 on the CPU, 1024 on a device of 70 GiB and more, else "
+        "256, and never more than max_num_batched_tokens or what the KV cache has blocks for",
+        between(1, 4096)},
+    Field{"max_num_batched_tokens", &EngineConfig::max_num_batched_tokens,
+          "tokens a step; without a value: 2048, or 8192 on a device of 70 GiB and more",
           between(1, 1048576, "between 1 and 1048576")},
     Field{"enable_chunked_prefill", &EngineConfig::enable_chunked_prefill,
           "false: a prompt is computed in one step or waits"},

@@ -23,8 +23,9 @@ void check_waiting(const EngineConfig& config, const AdmissionState& state,
   int64_t num_new_without_lora = 0;
   for (const AdmissionRequest& request : requests)
     if (request.waits_for_lora) num_new_without_lora += request.n;
-  const int64_t num_free =
-      state.stats.num_waiting_reqs > 0 ? 0 : std::max(config.max_num_seqs - state.stats.num_running_reqs, 0);
+  const int64_t num_free = state.stats.num_waiting_reqs > 0
+                               ? 0
+                               : std::max(config.max_num_seqs.value() - state.stats.num_running_reqs, 0);
   const auto num_pending = static_cast<int64_t>(state.num_submitted_reqs - state.stats.num_added_reqs);
   const int64_t num_waiting = state.stats.num_waiting_reqs + state.num_waiting_for_lora;
   const int64_t num_after = num_waiting + num_new_without_lora +
@@ -59,8 +60,8 @@ void check_admission(const EngineConfig& config, const AdmissionState& state,
                                 config.max_queued_tokens, "; try again later"));
   }
   TtftQuestion question;
-  question.max_num_seqs = config.max_num_seqs;
-  question.max_num_batched_tokens = config.max_num_batched_tokens;
+  question.max_num_seqs = config.max_num_seqs.value();
+  question.max_num_batched_tokens = config.max_num_batched_tokens.value();
   question.num_pending_reqs = static_cast<int32_t>(state.num_submitted_reqs - state.stats.num_added_reqs) +
                               state.num_waiting_for_lora;
   question.num_pending_tokens =

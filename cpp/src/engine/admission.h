@@ -34,7 +34,8 @@ struct AdmissionState {
   SchedulerStats stats;
 };
 
-// Throws ResourceExhausted, with the limit or the prediction, unless all of `requests` may come in.
+// Throws ResourceExhausted, with the limit or the prediction, unless all of `requests` may come in. `config`
+// says what a step may have.
 void check_admission(const EngineConfig& config, const AdmissionState& state,
                      std::span<const AdmissionRequest> requests);
 

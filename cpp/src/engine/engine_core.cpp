@@ -16,10 +16,11 @@ namespace {
 constexpr int32_t kMaxFailedSteps = 8;
 
 SchedulerConfig scheduler_config(const EngineConfig& config, const Executor& executor) {
+  const ModelInfo& model = executor.model_info();
   SchedulerConfig scheduler;
-  scheduler.max_num_seqs = config.max_num_seqs;
-  scheduler.max_num_batched_tokens = config.max_num_batched_tokens;
-  scheduler.max_model_len = executor.model_info().max_model_len;
+  scheduler.max_num_seqs = config.max_num_seqs.value_or(model.max_num_seqs);
+  scheduler.max_num_batched_tokens = config.max_num_batched_tokens.value_or(model.max_num_batched_tokens);
+  scheduler.max_model_len = model.max_model_len;
   scheduler.max_in_flight_steps = executor.max_in_flight_steps();
   scheduler.policy = config.scheduling_policy;
   scheduler.enable_chunked_prefill = config.enable_chunked_prefill;
@@ -58,7 +59,7 @@ EngineCore::EngineCore(const EngineConfig& config, std::unique_ptr<Executor> exe
                        std::function<double()> clock)
     : clock_(std::move(clock)), executor_(std::move(executor)) {
   const ModelInfo& model = executor_->model_info();
-  const SchedulerConfig scheduler = scheduler_config(config, *executor_);
+  SchedulerConfig scheduler = scheduler_config(config, *executor_);
   const auto specs = executor_->kv_cache_specs();
   int32_t largest_block = 0;
   for (const KVCacheSpec& spec : specs) largest_block = std::max(largest_block, spec.block_size);
@@ -76,6 +77,8 @@ EngineCore::EngineCore(const EngineConfig& config, std::unique_ptr<Executor> exe
       throw InvalidArgument(str(refused.what(), "; besides the KV cache: ", memory_text(model.memory)));
     }
   }();
+  if (!config.max_num_seqs)
+    scheduler.max_num_seqs = std::min(scheduler.max_num_seqs, kv_cache.groups[0].num_blocks - 1);
   executor_->initialize_kv_cache(kv_cache);
   expert_meter_ = ExpertMeter(executor_->expert_loads());
   parts.hash_seed = make_hash_seed(config.prefix_caching_hash_seed);
@@ -106,7 +109,8 @@ EngineCore::EngineCore(const EngineConfig& config, std::unique_ptr<Executor> exe
     recorder_->begin_step(now);
   }
   log(LogLevel::kInfo, model.architecture, " in ", model.dtype, " on ", model.backend, ": max_model_len ",
-      model.max_model_len, ", ", kv_cache.groups.size(), " KV cache group(s), ",
+      model.max_model_len, ", max_num_seqs ", scheduler.max_num_seqs, ", max_num_batched_tokens ",
+      scheduler.max_num_batched_tokens, ", ", kv_cache.groups.size(), " KV cache group(s), ",
       kv_cache.groups[0].num_blocks - 1, " blocks (", kv_cache.bytes, " bytes)");
 }
 

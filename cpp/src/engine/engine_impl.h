@@ -57,6 +57,10 @@ struct EngineBase::Impl {
     client = threaded ? make_threaded_client(make_core, /*reports_stats=*/config.metric_sink != nullptr)
                       : make_inline_client(make_core({}));
     const ModelInfo& info = client->model_info();
+    // What was left open.
+    if (!config.max_num_seqs)
+      config.max_num_seqs = std::min(info.max_num_seqs, client->stats().num_total_blocks);
+    config.max_num_batched_tokens = info.max_num_batched_tokens;
     const auto eos = read_eos_token_ids(config, info.vocab_size);
     description = {info.architecture,  info.dtype, info.backend, info.vocab_size,
                    info.max_model_len, eos,        info.memory};

@@ -19,8 +19,9 @@ KVCacheDemand kv_cache_demand(const EngineConfig& config, const ModelInfo& model
   demand.max_model_len = model.max_model_len;
   // A block holds tokens of one request only.
   const int64_t blocks_of_one = (model.max_model_len + largest_block - 1) / largest_block;
-  demand.max_useful_tokens = config.max_num_seqs * blocks_of_one * largest_block;
-  demand.max_tokens_in_flight = config.max_num_batched_tokens * max_in_flight_steps;
+  demand.max_useful_tokens = config.max_num_seqs.value_or(model.max_num_seqs) * blocks_of_one * largest_block;
+  demand.max_tokens_in_flight =
+      config.max_num_batched_tokens.value_or(model.max_num_batched_tokens) * max_in_flight_steps;
   demand.stays = !maps_on_demand;
   if (config.kv_arena) {
     demand.bytes = config.kv_arena->bytes();
@@ -33,8 +34,8 @@ KVCacheConfig plan_engine_kv_cache(const EngineConfig& config, const std::vector
                                    const KVCacheDemand& demand) {
   KVCacheConfig kv_cache = plan_kv_cache(specs, demand);
   const int32_t num_usable_blocks = kv_cache.groups[0].num_blocks - 1;
-  if (config.max_num_seqs > num_usable_blocks) {
-    throw InvalidArgument(str("max_num_seqs ", config.max_num_seqs, " is more than the KV cache's ",
+  if (config.max_num_seqs && *config.max_num_seqs > num_usable_blocks) {
+    throw InvalidArgument(str("max_num_seqs ", *config.max_num_seqs, " is more than the KV cache's ",
                               num_usable_blocks,
                               " blocks can ever hold: lower it, or make the KV cache larger"));
   }

@@ -14,7 +14,7 @@ KVCacheDemand kv_cache_demand(const EngineConfig& config, const ModelInfo& model
                               const std::vector<KVCacheSpec>& specs, int32_t max_in_flight_steps,
                               bool maps_on_demand, int64_t available_bytes);
 
-// plan_kv_cache, and that it is enough for config.max_num_seqs. Throws InvalidArgument.
+// plan_kv_cache, and that it is enough for config.max_num_seqs, where it has a value. Throws InvalidArgument.
 KVCacheConfig plan_engine_kv_cache(const EngineConfig& config, const std::vector<KVCacheSpec>& specs,
                                    const KVCacheDemand& demand);
 

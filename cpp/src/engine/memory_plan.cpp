@@ -24,8 +24,8 @@ MemoryPlan plan_once(const EngineConfig& config, const PlannedDevice& device) {
   plan.device = device;
   plan.tensor_parallel_size = config.tensor_parallel_size;
   plan.max_model_len = model.max_model_len;
-  plan.max_num_seqs = config.max_num_seqs;
-  plan.max_num_batched_tokens = config.max_num_batched_tokens;
+  plan.max_num_seqs = model.max_num_seqs;
+  plan.max_num_batched_tokens = model.max_num_batched_tokens;
   plan.memory = model.memory;
   plan.budget_bytes = rank.budget_bytes;
   plan.block_size = config.block_size;
@@ -47,6 +47,8 @@ MemoryPlan plan_once(const EngineConfig& config, const PlannedDevice& device) {
   try {
     const KVCacheConfig kv_cache = plan_engine_kv_cache(config, rank.kv_cache_specs, demand);
     plan.num_blocks = kv_cache.groups[0].num_blocks;
+    if (!config.max_num_seqs)
+      plan.max_num_seqs = std::min(plan.max_num_seqs, kv_cache.groups[0].num_blocks - 1);
     const int64_t used = kv_cache.memory_bytes(rank.maps_kv_cache_on_demand);
     if (device.is_cuda() && used > rank.available_kv_cache_bytes) {
       plan.problem = str("kv_cache_memory_bytes ", used, " is more than the ", rank.available_kv_cache_bytes,
@@ -100,7 +102,8 @@ class Suggestions {
     try_largest("max_num_batched_tokens", 1, plan_.max_num_batched_tokens / kTokensAtOnce, kTokensAtOnce,
                 [](EngineConfig& config, int64_t value) {
                   config.max_num_batched_tokens = static_cast<int32_t>(value);
-                  config.max_num_seqs = std::min(config.max_num_seqs, config.max_num_batched_tokens);
+                  if (config.max_num_seqs)
+                    config.max_num_seqs = std::min(*config.max_num_seqs, *config.max_num_batched_tokens);
                 });
     try_largest("max_num_seqs", 1, plan_.max_num_seqs - 1, 1, [](EngineConfig& config, int64_t value) {
       config.max_num_seqs = static_cast<int32_t>(value);
@@ -115,7 +118,7 @@ class Suggestions {
     if (config_.kv_cache_memory_bytes > 0) {
       EngineConfig config = config_;
       config.kv_cache_memory_bytes =
-          std::max(plan_.kv_bytes_of_one, plan_.max_num_seqs * plan_.kv_bytes_per_block) +
+          std::max(plan_.kv_bytes_of_one, config_.max_num_seqs.value_or(1) * plan_.kv_bytes_per_block) +
           plan_.kv_bytes_per_block;
       if (fits(config, plan_.device))
         found_.push_back({"kv_cache_memory_bytes", config.kv_cache_memory_bytes});

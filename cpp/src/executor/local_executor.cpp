@@ -182,6 +182,9 @@ class LocalExecutor final : public Executor, private LoraLoader {
     const HfConfig hf_config = load_model_config(config);
     model_info_.architecture = hf_config.get_strings("architectures").at(0);
     model_info_.max_model_len = resolve_max_model_len(config, hf_config);
+    const StepLimits limits = step_limits(config, backend_, model_info_.max_model_len);
+    model_info_.max_num_seqs = limits.max_num_seqs;
+    model_info_.max_num_batched_tokens = limits.max_num_batched_tokens;
     const int32_t world_size = config.tensor_parallel_size;
     const int32_t num_threads =
         config.num_threads > 0
@@ -346,9 +349,9 @@ class LocalExecutor final : public Executor, private LoraLoader {
     const int64_t hidden = hf_config.get_int("hidden_size", 1, 1 << 24);
     const int64_t vocab = hf_config.get_int("vocab_size", 1, 1 << 24);
     const int64_t num_logits =
-        backend_.speculation.max_num_logits(config.max_num_seqs, config.max_num_batched_tokens);
+        backend_.speculation.max_num_logits(model_info_.max_num_seqs, model_info_.max_num_batched_tokens);
     const int64_t floats =
-        std::max(hidden * config.max_num_batched_tokens, (vocab / world_size + 1) * num_logits);
+        std::max(hidden * model_info_.max_num_batched_tokens, (vocab / world_size + 1) * num_logits);
     return make_shared_memory_communicators(world_size, static_cast<size_t>(floats) * sizeof(float));
   }
 

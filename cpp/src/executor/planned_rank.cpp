@@ -12,6 +12,9 @@ PlannedRank plan_rank(const EngineConfig& config, const PlannedDevice& device) {
   ModelInfo& info = planned.model_info;
   info.architecture = hf_config.get_strings("architectures").at(0);
   info.max_model_len = resolve_max_model_len(config, hf_config);
+  const StepLimits limits = step_limits(config, backend, info.max_model_len);
+  info.max_num_seqs = limits.max_num_seqs;
+  info.max_num_batched_tokens = limits.max_num_batched_tokens;
   info.backend = backend.name();
   PlannedWorker worker = plan_worker(config, backend, device, hf_config, info.max_model_len);
   info.dtype = dtype_name(worker.dtype);

@@ -1,5 +1,7 @@
 #include "worker/backend.h"
 
+#include <algorithm>
+
 #include "quire/error.h"
 #include "quire/kernels/backend_registry.h"
 #include "quire/kernels/cuda_device.h"
@@ -50,6 +52,9 @@ Backend find_backend(const EngineConfig& config) {
     throw InvalidArgument(
         str("device '", config.device, "' cannot be used: ", devices_found(), "; use 'cpu'", others));
   }
+  CudaDevice there;
+  if (cuda_device(backend.device, &there))
+    backend.memory_bytes = static_cast<int64_t>(there.total_memory_bytes);
   for (int32_t rank = 1; rank < config.tensor_parallel_size; ++rank) {
     if (cuda_kernel_table(backend.device + rank) == backend.ops) continue;
     throw InvalidArgument(str("tensor_parallel_size ", config.tensor_parallel_size,
@@ -68,6 +73,7 @@ Backend planned_backend(const PlannedDevice& device) {
   }
   backend.ops = cuda_kernel_table_for(device.compute_capability);
   backend.runtime = find_device_runtime("cuda");
+  backend.memory_bytes = device.memory_bytes;
   if (backend.ops == nullptr || backend.runtime == nullptr) {
     throw InvalidArgument(
         str("device '", device.name, "' of compute capability ", device.compute_capability / 10, ".",
@@ -93,6 +99,24 @@ bool uses_async_scheduling(const EngineConfig& config, const Backend& backend) {
         "false");
   }
   return false;
+}
+
+StepLimits step_limits(const EngineConfig& config, const Backend& backend, int32_t max_model_len) {
+  constexpr int64_t kLarge = int64_t{70} << 30;
+  const bool is_large = backend.is_device() && backend.memory_bytes >= kLarge;
+  StepLimits limits;
+  limits.max_num_batched_tokens = config.max_num_batched_tokens.value_or(
+      std::max({is_large ? 8192 : 2048, config.max_num_seqs.value_or(1),
+                config.enable_chunked_prefill ? 1 : max_model_len}));
+  constexpr int32_t kHostSeqs = 64;
+  int32_t seqs = kHostSeqs;
+  if (backend.is_device()) {
+    // Each has max_model_len tokens of four bytes there: all of them not more than 1 GiB.
+    constexpr int32_t kMaxTokens = 1 << 28;
+    seqs = std::min(is_large ? 1024 : 256, std::max(kMaxTokens / max_model_len, kHostSeqs));
+  }
+  limits.max_num_seqs = config.max_num_seqs.value_or(std::min(seqs, limits.max_num_batched_tokens));
+  return limits;
 }
 
 DType resolve_dtype(const EngineConfig& config, const Checkpoint& checkpoint, const Backend& backend) {

@@ -17,6 +17,7 @@ struct Backend {
   const KernelTable* ops = nullptr;
   const DeviceRuntime* runtime = nullptr;  // null: the host
   int32_t device = 0;                      // index
+  int64_t memory_bytes = 0;                // of a device, all of it
   Speculation speculation = {};            // of what is computed there
 
   bool is_device() const { return runtime != nullptr; }
@@ -37,6 +38,15 @@ Backend backend_of_rank(const Backend& first, int32_t rank);
 // config.async_scheduling, or its default: on for devices, which compute without the host, but off with
 // drafts, which are made of the tokens of the step before. Throws InvalidArgument when both are asked for.
 bool uses_async_scheduling(const EngineConfig& config, const Backend& backend);
+
+// What a step may have.
+struct StepLimits {
+  int32_t max_num_seqs = 0;
+  int32_t max_num_batched_tokens = 0;
+};
+// What the configuration says; where it leaves them open, what vLLM has for a server on such a device.
+// `max_model_len` is resolved.
+StepLimits step_limits(const EngineConfig& config, const Backend& backend, int32_t max_model_len);
 
 // The dtype that config.dtype and the checkpoint lead to. Throws InvalidArgument when the backend cannot
 // compute in it.

@@ -11,8 +11,9 @@ namespace quire {
 ModelRunnerConfig model_runner_config(const EngineConfig& config, const Backend& backend,
                                       int32_t max_model_len) {
   ModelRunnerConfig runner;
-  runner.max_num_seqs = config.max_num_seqs;
-  runner.max_num_batched_tokens = config.max_num_batched_tokens;
+  const StepLimits limits = step_limits(config, backend, max_model_len);
+  runner.max_num_seqs = limits.max_num_seqs;
+  runner.max_num_batched_tokens = limits.max_num_batched_tokens;
   runner.max_model_len = max_model_len;
   runner.max_in_flight_steps = uses_async_scheduling(config, backend) ? 2 : 1;
   runner.use_graphs = !config.enforce_eager;

@@ -9,8 +9,10 @@
 namespace quire {
 namespace {
 
-std::string refusal(const EngineConfig& config, const AdmissionState& state,
+std::string refusal(EngineConfig config, const AdmissionState& state,
                     std::vector<AdmissionRequest> requests) {
+  config.max_num_seqs = config.max_num_seqs.value_or(64);
+  config.max_num_batched_tokens = config.max_num_batched_tokens.value_or(2048);
   return error_of<ResourceExhausted>([&] { check_admission(config, state, requests); });
 }
 

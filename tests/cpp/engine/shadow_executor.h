@@ -91,6 +91,8 @@ class ShadowExecutor : public Executor {
         specs_(std::move(specs)) {
     model_info_.vocab_size = kShadowVocabSize;
     model_info_.max_model_len = max_model_len;
+    model_info_.max_num_seqs = 64;
+    model_info_.max_num_batched_tokens = 2048;
   }
   ShadowExecutor(int32_t block_size, int32_t max_model_len, int32_t max_in_flight_steps)
       : ShadowExecutor({shadow_spec(block_size)}, max_model_len, max_in_flight_steps) {}
