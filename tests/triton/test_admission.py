@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pieces import in_pieces
 from triton_fixtures import ENDLESS
 from triton_metrics import is_idle, read_metrics
-from triton_requests import error_of, in_pieces, infer, open_stream, stream_infer
+from triton_requests import error_of, infer, open_stream, stream_infer
 from triton_server import TritonServer, poll
 from tritonclient.utils import InferenceServerException
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 import quire
+from pieces import in_pieces
 from triton_fixtures import ENGINE
-from triton_requests import in_pieces
 from triton_server import TritonServer, started_server
 
 DOCUMENTATION = Path(__file__).resolve().parents[2] / "docs" / "triton.md"

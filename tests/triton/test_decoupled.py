@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import tritonclient.grpc
 import tritonclient.http
+from pieces import in_pieces
 from quire.triton.launcher import open_url
-from triton_requests import error_of, in_pieces, infer, stream_infer
+from triton_requests import error_of, infer, stream_infer
 from triton_server import TritonServer
 from tritonclient.utils import InferenceServerException
 

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pieces import in_pieces
 from quire import LLM, SamplingParams
 from quire.model_directory import DEMO_MODEL, resolve_model
-from triton_requests import in_pieces
 from triton_server import TritonServer, started_server
 
 DEVICE = os.environ.get("QUIRE_TEST_DEVICE", "")

@@ -8,7 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from triton_requests import in_pieces, infer
+from pieces import in_pieces
+from triton_requests import infer
 from triton_server import TritonServer
 
 PROMPT = "The baker said"

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 import tritonclient.grpc.aio as grpc_aio
-from triton_requests import Response, in_pieces, open_stream, stream_infer, tensors
+from pieces import in_pieces
+from triton_requests import Response, open_stream, stream_infer, tensors
 from triton_server import TritonServer
 from tritonclient.utils import InferenceServerException
 

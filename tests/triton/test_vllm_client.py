@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import tritonclient.grpc.aio as grpc_aio
-from triton_requests import Response, in_pieces, stream_infer
+from pieces import in_pieces
+from triton_requests import Response, stream_infer
 from triton_server import TritonServer
 
 # Numbers as strings, and the same fields twice: as a tensor and as request parameters.

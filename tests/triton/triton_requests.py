@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import queue
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import tritonclient.grpc
@@ -15,16 +15,6 @@ import tritonclient.http
 from tritonclient.utils import InferenceServerException
 
 Inputs = Mapping[str, Any]
-Piece = TypeVar("Piece")
-
-
-def in_pieces(ask: Callable[[], list[Piece]]) -> list[Piece]:
-    """The first answer in more than one piece: a machine that is busy elsewhere may join all deltas
-    of one, hardly of ten."""
-    for _ in range(10):
-        if len(pieces := ask()) > 1:
-            return pieces
-    raise AssertionError(f"ten answers came in one piece each, the last: {pieces}")
 
 
 def tensors(module: Any, inputs: Inputs) -> list[Any]:
