@@ -609,7 +609,7 @@ class EngineConfig:
     @property
     def max_num_batched_tokens(self) -> int | None:
         """
-        tokens a step; without a value: 2048, or 8192 on a device of 70 GiB and more
+        tokens a step; without a value: 2048, or 8192 on a device of 70 GiB and more, at least max_num_seqs, and without chunked prefill max_model_len
         """
 
     @property

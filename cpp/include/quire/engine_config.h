@@ -214,7 +214,9 @@ inline constexpr std::tuple kEngineConfigFields{
         "256, and never more than max_num_batched_tokens or what the KV cache has blocks for",
         between(1, 4096)},
     Field{"max_num_batched_tokens", &EngineConfig::max_num_batched_tokens,
-          "tokens a step; without a value: 2048, or 8192 on a device of 70 GiB and more",
+          "tokens a step; without a value: 2048, or 8192 on a device of 70 GiB and more, at least "
+          "max_num_seqs, "
+          "and without chunked prefill max_model_len",
           between(1, 1048576, "between 1 and 1048576")},
     Field{"enable_chunked_prefill", &EngineConfig::enable_chunked_prefill,
           "false: a prompt is computed in one step or waits"},

@@ -77,8 +77,7 @@ EngineCore::EngineCore(const EngineConfig& config, std::unique_ptr<Executor> exe
       throw InvalidArgument(str(refused.what(), "; besides the KV cache: ", memory_text(model.memory)));
     }
   }();
-  if (!config.max_num_seqs)
-    scheduler.max_num_seqs = std::min(scheduler.max_num_seqs, kv_cache.groups[0].num_blocks - 1);
+  scheduler.max_num_seqs = seqs_at_once(config, model, kv_cache.groups[0].num_blocks - 1);
   executor_->initialize_kv_cache(kv_cache);
   expert_meter_ = ExpertMeter(executor_->expert_loads());
   parts.hash_seed = make_hash_seed(config.prefix_caching_hash_seed);

@@ -17,6 +17,7 @@
 #include "engine/engine_core_client.h"
 #include "engine/generation_config.h"
 #include "engine/input_processor.h"
+#include "engine/kv_cache_demand.h"
 #include "engine/lora_registry.h"
 #include "engine/output_processor.h"
 #include "grammar/structured_output_manager.h"
@@ -58,8 +59,7 @@ struct EngineBase::Impl {
                       : make_inline_client(make_core({}));
     const ModelInfo& info = client->model_info();
     // What was left open.
-    if (!config.max_num_seqs)
-      config.max_num_seqs = std::min(info.max_num_seqs, client->stats().num_total_blocks);
+    config.max_num_seqs = seqs_at_once(config, info, client->stats().num_total_blocks);
     config.max_num_batched_tokens = info.max_num_batched_tokens;
     const auto eos = read_eos_token_ids(config, info.vocab_size);
     description = {info.architecture,  info.dtype, info.backend, info.vocab_size,

@@ -42,4 +42,8 @@ KVCacheConfig plan_engine_kv_cache(const EngineConfig& config, const std::vector
   return kv_cache;
 }
 
+int32_t seqs_at_once(const EngineConfig& config, const ModelInfo& model, int32_t num_usable_blocks) {
+  return config.max_num_seqs.value_or(std::min(model.max_num_seqs, num_usable_blocks));
+}
+
 }  // namespace quire

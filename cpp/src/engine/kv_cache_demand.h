@@ -18,4 +18,7 @@ KVCacheDemand kv_cache_demand(const EngineConfig& config, const ModelInfo& model
 KVCacheConfig plan_engine_kv_cache(const EngineConfig& config, const std::vector<KVCacheSpec>& specs,
                                    const KVCacheDemand& demand);
 
+// How many requests run at once: as config says, else as many as a step may have and blocks are there for.
+int32_t seqs_at_once(const EngineConfig& config, const ModelInfo& model, int32_t num_usable_blocks);
+
 }  // namespace quire

@@ -47,8 +47,7 @@ MemoryPlan plan_once(const EngineConfig& config, const PlannedDevice& device) {
   try {
     const KVCacheConfig kv_cache = plan_engine_kv_cache(config, rank.kv_cache_specs, demand);
     plan.num_blocks = kv_cache.groups[0].num_blocks;
-    if (!config.max_num_seqs)
-      plan.max_num_seqs = std::min(plan.max_num_seqs, kv_cache.groups[0].num_blocks - 1);
+    plan.max_num_seqs = seqs_at_once(config, model, kv_cache.groups[0].num_blocks - 1);
     const int64_t used = kv_cache.memory_bytes(rank.maps_kv_cache_on_demand);
     if (device.is_cuda() && used > rank.available_kv_cache_bytes) {
       plan.problem = str("kv_cache_memory_bytes ", used, " is more than the ", rank.available_kv_cache_bytes,

@@ -44,8 +44,8 @@ struct StepLimits {
   int32_t max_num_seqs = 0;
   int32_t max_num_batched_tokens = 0;
 };
-// What the configuration says; where it leaves them open, what vLLM has for a server on such a device.
-// `max_model_len` is resolved.
+// What the configuration says; where it leaves them open, what vLLM has for a server on such a device, and
+// less on the host. What is left open fits what is not. `max_model_len` is resolved.
 StepLimits step_limits(const EngineConfig& config, const Backend& backend, int32_t max_model_len);
 
 // The dtype that config.dtype and the checkpoint lead to. Throws InvalidArgument when the backend cannot

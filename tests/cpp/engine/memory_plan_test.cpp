@@ -154,6 +154,12 @@ TEST(MemoryPlanOfDeviceTest, NeedsNoDevice) {
   // 8.03 billion parameters, two bytes each, and the angles of 8,192 positions.
   EXPECT_NEAR(static_cast<double>(plan.memory.weights), 8'030'261'248.0 * 2 + 8192.0 * 128 * 4, 2e6);
   EXPECT_EQ(plan.kv_bytes_per_token, 32 * 2 * 8 * 128 * 2);
+  EXPECT_EQ(plan.max_num_seqs, 1024);
+  EXPECT_EQ(plan.max_num_batched_tokens, 8192);
+  EXPECT_EQ(plan_memory(config, device_named("L40S")).max_num_seqs, 256);
+  EngineConfig few_blocks = config;
+  few_blocks.num_gpu_blocks_override = 600;
+  EXPECT_EQ(plan_memory(few_blocks, device_named("h200")).max_num_seqs, 599);
   // Half a budget's worth of memory is half the budget.
   config.gpu_memory_utilization = 0.45;
   const MemoryPlan half = plan_memory(config, device_named("h200"));
