@@ -23,11 +23,14 @@ target_compile_options(quire_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fmacro-p
 if(QUIRE_WERROR)
   target_compile_options(quire_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Werror>)
 endif()
+# In a directory that sets it, the undefined behaviour of targets is not checked, which takes a third of the time to compile.
+define_property(TARGET PROPERTY QUIRE_UNDEFINED_UNCHECKED INITIALIZE_FROM_VARIABLE QUIRE_UNDEFINED_UNCHECKED)
 foreach(sanitizer IN LISTS QUIRE_SANITIZE)
-  target_compile_options(
-    quire_flags
-    INTERFACE -fsanitize=${sanitizer} -fno-omit-frame-pointer -fno-sanitize-recover=all
-  )
+  set(option -fsanitize=${sanitizer})
+  if(sanitizer STREQUAL "undefined" AND NOT QUIRE_SANITIZE_ALL)
+    set(option "$<$<NOT:$<BOOL:$<TARGET_PROPERTY:QUIRE_UNDEFINED_UNCHECKED>>>:${option}>")
+  endif()
+  target_compile_options(quire_flags INTERFACE ${option} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   target_link_options(quire_flags INTERFACE -fsanitize=${sanitizer})
 endforeach()
 if("undefined" IN_LIST QUIRE_SANITIZE AND NOT QUIRE_SANITIZE_ALL)

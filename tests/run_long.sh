@@ -34,12 +34,12 @@ simulation() {
 # Each fuzz target under the address sanitizer (`make sanitize` builds them), and damaged files of torch's to the
 # installed package, with another seed each day.
 fuzz() {
-  local target
+  local seeds
   QUIRE_FUZZ_SECONDS="$fuzz_seconds" QUIRE_FUZZ_SEED="$(date +%Y%m%d)" \
     "$python" -m pytest tests/python/test_export_fuzz.py -n 0 --durations=0
-  for target in build/asan/tests/fuzz/*_fuzz; do
-    echo "$target, seed $(date +%Y%m%d)"
-    "$target" --seconds "$fuzz_seconds" --seed "$(date +%Y%m%d)" "tests/fuzz/seeds/$(basename "$target")"
+  for seeds in tests/fuzz/seeds/*_fuzz; do
+    echo "$seeds, seed $(date +%Y%m%d)"
+    build/asan/tests/fuzz/quire_fuzz "$(basename "$seeds")" --seconds "$fuzz_seconds" --seed "$(date +%Y%m%d)" "$seeds"
   done
 }
 
@@ -85,6 +85,9 @@ large() {
   QUIRE_TESTS=large "$python" -m pytest tests/python/test_large.py -n 0 --durations=0
 }
 
+# Each source file of the libraries compiles by itself, as in the trees to work in.
+alone() { make alone; }
+
 # The C++ tests and fuzz targets with every check of the sanitizers, optimised.
 sanitizers() {
   cmake --preset asan-all
@@ -92,7 +95,7 @@ sanitizers() {
   ctest --preset asan-all -j "$(nproc)"
 }
 
-readonly all_sections=(conformance simulation fuzz triton everything adapters serve serve_million large sanitizers)
+readonly all_sections=(conformance simulation fuzz triton everything adapters serve serve_million large alone sanitizers)
 
 if (($# > 0)); then sections=("$@"); else sections=("${all_sections[@]}"); fi
 changes=$(git status --porcelain --untracked-files=no | wc -l)

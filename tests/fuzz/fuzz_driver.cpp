@@ -1,4 +1,4 @@
-// Runs a fuzz target without libFuzzer: FUZZ [--seconds N] [--seed N] SEED_DIRECTORY
+// Runs a fuzz target without libFuzzer: quire_fuzz TARGET [--seconds N] [--seed N] SEED_DIRECTORY
 //
 // Seeds are mutated at random (bits, bytes, runs, splices, numbers, nesting) for the given time; the input at
 // work is in memory when a sanitizer stops the program, and `--seed` repeats the run. A target that says what
@@ -16,11 +16,27 @@
 #include <string>
 #include <vector>
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
-// What no input so far has reached; null: nothing is missing.
-extern "C" [[gnu::weak]] const char* fuzz_target_missed();
+// Each target's LLVMFuzzerTestOneInput has its name here, so that one program has them all. What no input so
+// far has reached is what NAME_missed says, where there is such a function; null: nothing is missing.
+#define QUIRE_FUZZ_TARGET(name)                          \
+  extern "C" int name(const uint8_t* data, size_t size); \
+  extern "C" [[gnu::weak]] const char* name##_missed();
+#include "fuzz_targets.inc"
+#undef QUIRE_FUZZ_TARGET
 
 namespace {
+
+struct Target {
+  const char* name;
+  int (*run)(const uint8_t* data, size_t size);
+  const char* (*missed)();
+};
+
+constexpr Target kTargets[] = {
+#define QUIRE_FUZZ_TARGET(name) {#name, name, name##_missed},
+#include "fuzz_targets.inc"
+#undef QUIRE_FUZZ_TARGET
+};
 
 using Rng = std::mt19937_64;
 
@@ -98,7 +114,15 @@ int main(int argc, char** argv) {
   double seconds = 10;
   uint64_t seed = 1;
   std::vector<std::string> seeds;
-  for (int i = 1; i < argc; ++i) {
+  const Target* target = std::ranges::find_if(
+      kTargets, [&](const Target& t) { return argc > 1 && std::strcmp(argv[1], t.name) == 0; });
+  if (target == std::end(kTargets)) {
+    std::fprintf(stderr,
+                 "quire_fuzz TARGET [--seconds N] [--seed N] SEED_DIRECTORY, where TARGET is one of\n");
+    for (const Target& t : kTargets) std::fprintf(stderr, "  %s\n", t.name);
+    return 2;
+  }
+  for (int i = 2; i < argc; ++i) {
     if (std::strcmp(argv[i], "--seconds") == 0 && i + 1 < argc) {
       seconds = std::atof(argv[++i]);
     } else if (std::strcmp(argv[i], "--seed") == 0 && i + 1 < argc) {
@@ -114,10 +138,10 @@ int main(int argc, char** argv) {
   Rng rng(seed);
   const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
   uint64_t runs = 0;
-  const auto run = [&runs](const std::string& text) {
+  const auto run = [&](const std::string& text) {
     // A copy of the exact size, so that reading past the end is seen.
     const std::vector<uint8_t> bytes(text.begin(), text.end());
-    LLVMFuzzerTestOneInput(bytes.data(), bytes.size());
+    target->run(bytes.data(), bytes.size());
     ++runs;
   };
   for (const std::string& text : seeds) run(text);
@@ -128,7 +152,7 @@ int main(int argc, char** argv) {
   }
   std::printf("%llu runs, %zu seeds, seed %llu\n", static_cast<unsigned long long>(runs), seeds.size(),
               static_cast<unsigned long long>(seed));
-  const char* missed = fuzz_target_missed ? fuzz_target_missed() : nullptr;
+  const char* missed = target->missed ? target->missed() : nullptr;
   if (missed == nullptr || runs < kEnoughRuns) return 0;
   std::fprintf(stderr, "no input was %s\n", missed);
   return 1;
