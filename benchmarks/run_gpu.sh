@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
 # The GPU's benchmarks, to stdout: each row of the H200 tables with its peers' figures and the target.
 #
-#   benchmarks/run_gpu.sh [PART ...]      all parts by default but peers
+#   benchmarks/run_gpu.sh [PART ...]      all parts by default but peers and torch
 #
+#   card        how quickly this card reads and multiplies, by which the other rows can be judged
 #   engine      decode, prefill, throughput, long and shared prompts, start, of the Llama-3.1-8B shape
 #   models      decode and prefill of Gemma 3 12B's, GPT-OSS 20B's, Qwen3-30B-A3B's and Mixtral 8x7B's shapes beside
 #               what reading their bytes takes; a shape that is larger than the device is left out
 #   peers       the same rows in transformers, after models (needs torch and transformers)
+#   torch       torch's attention and cuBLAS at the shapes of attention and ops (needs torch)
 #   attention   paged attention alone
 #   ops         the other kernels
 #   experts     the experts of a layer of published mixtures
@@ -50,6 +52,8 @@ peers() {
       "${TMPDIR:-/tmp}/quire-$shape" "${of_shape[@]}"
   done
 }
+card() { run_part card 60 "$(gpu_program benchmarks/kernels quire_cuda_ops_bench)" card; }
+torch() { run_part torch 300 "$(gpu_python)" benchmarks/kernels/torch_kernels.py; }
 attention() { run_part attention 300 "$(gpu_program benchmarks/kernels quire_cuda_attention_bench)"; }
 ops() { run_part ops 300 "$(gpu_program benchmarks/kernels quire_cuda_ops_bench)"; }
 experts() { run_part experts 300 "$(gpu_program benchmarks/kernels quire_cuda_experts_bench)"; }
@@ -62,8 +66,8 @@ weights() {
 }
 host() { run_part host 300 "$(gpu_program benchmarks/overheads step_host_bench)"; }
 
-readonly all_parts=(engine models peers attention ops experts adapters weights host)
-if (($# > 0)); then parts=("$@"); else parts=(engine models attention ops experts adapters weights host); fi
+readonly all_parts=(card engine models peers torch attention ops experts adapters weights host)
+if (($# > 0)); then parts=("$@"); else parts=(card engine models attention ops experts adapters weights host); fi
 for part in "${parts[@]}"; do
   if [[ " ${all_parts[*]} " != *" $part "* ]]; then
     echo "no such part: $part (there are: ${all_parts[*]})" >&2

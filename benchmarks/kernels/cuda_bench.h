@@ -131,4 +131,25 @@ class Matrices {
   Memory memory_;
 };
 
+// Operations a microsecond of the library's product of 8,192 x 4,096 and 8,192 x 4,096. context.workspace is
+// for it.
+inline double card_flops_per_us() {
+  constexpr DType kType = DType::kBFloat16;
+  constexpr int64_t kM = 8192, kN = 8192, kK = 4096;
+  const Matrices x(1, kType, kM, kK), w(1, kType, kN, kK), out(1, kType, kM, kN);
+  const LinearWeight weight = {.data = w[0].data, .n = kN, .k = kK, .dtype = kType};
+  const double us = median_us(1, [&](int) { kernels().linear(context, out[0], x[0], weight, nullptr); });
+  return 2.0 * kM * kN * kK / us;
+}
+
+// Bytes a microsecond of reading 4 GB once: a matrix, for its product with a vector.
+inline double card_bytes_per_us() {
+  constexpr DType kType = DType::kBFloat16;
+  constexpr int64_t kRows = 1 << 18, kColumns = 8192;
+  const Matrices x(1, kType, kRows, kColumns), w(1, kType, 1, kColumns), out(1, kType, 1, kRows);
+  const LinearWeight weight = {.data = x[0].data, .n = kRows, .k = kColumns, .dtype = kType};
+  const double us = median_us(1, [&](int) { kernels().linear(context, out[0], w[0], weight, nullptr); }, 4);
+  return static_cast<double>(kRows * kColumns) * 2 / us;
+}
+
 }  // namespace quire

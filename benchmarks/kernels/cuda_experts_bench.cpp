@@ -25,24 +25,6 @@ struct Shape {
   int32_t top_k;
 };
 
-double dense_flops_per_us() {
-  constexpr int64_t kM = 8192, kN = 8192, kK = 4096;
-  const Matrices x(1, kType, kM, kK), w(1, kType, kN, kK), out(1, kType, kM, kN);
-  const LinearWeight weight = {.data = w[0].data, .n = kN, .k = kK, .dtype = kType};
-  const double us = median_us(1, [&](int) { kernels().linear(context, out[0], x[0], weight, nullptr); });
-  return 2.0 * kM * kN * kK / us;
-}
-
-// Of 4 GB, summed by the norm of rows: reads beside few writes.
-double read_bytes_per_us() {
-  constexpr int64_t kRows = 1 << 18, kColumns = 8192;
-  const Matrices x(1, kType, kRows, kColumns), w(1, kType, 1, kColumns);
-  const LinearWeight weight = {.data = x[0].data, .n = kRows, .k = kColumns, .dtype = kType};
-  const Matrices out(1, kType, 1, kRows);
-  const double us = median_us(1, [&](int) { kernels().linear(context, out[0], w[0], weight, nullptr); }, 4);
-  return static_cast<double>(kRows * kColumns) * 2 / us;
-}
-
 // Adapters of all experts, of random values: of an expert `a` and behind it each module's `b`.
 class Adapters {
  public:
@@ -188,11 +170,11 @@ int main(int argc, char** argv) {
   begin_benchmark(argc, argv);
   if (context.state == nullptr) return 1;
   std::vector<const char*> names(argv + std::min(argc, 2), argv + argc);
-  if (names.empty()) names = {"auto"};
+  if (names.empty()) names.push_back("auto");
   const LinearWeight widest = {.n = 8192, .k = 8192, .dtype = DType::kBFloat16};
   const Memory workspace(kernels().linear_workspace_bytes(8192, widest));
   context.workspace = workspace.data();
-  const double flops = dense_flops_per_us(), bytes = read_bytes_per_us();
+  const double flops = card_flops_per_us(), bytes = card_bytes_per_us();
   std::printf("one large product %.0f TFLOP/s, a large matrix times a vector %.0f GB/s\n", flops / 1e6,
               bytes / 1e3);
   bench({"Mixtral-8x7B", 8, 4096, 14336, 2}, flops, bytes, names);

@@ -1,11 +1,13 @@
 // The CUDA kernels that move memory, linears of two kinds of weights among them, at the shapes of
 // Llama-3.1-8B: hidden 4096, intermediate 14336, vocabulary 128256; and the one that makes a step's inputs.
 //
-//   quire_cuda_ops_bench [filter]
+//   quire_cuda_ops_bench [filter | card]
 //
+// card: how quick this card is, which other rows can be judged by; cards of one name differ by some per cent.
 // Prints the median time of a call, measured by events around a stretch of calls that together touch more
 // memory than the cache holds, and the bytes that must be moved per second of it.
 #include <cstring>
+#include <string_view>
 
 #include "cuda_bench.h"
 
@@ -222,6 +224,12 @@ int main(int argc, char** argv) {
   const Memory workspace(workspace_bytes);
   context.workspace = workspace.data();
   context.workspace_bytes = workspace_bytes;
+  if (std::string_view(filter) == "card") {
+    if (context.state == nullptr) return 1;
+    std::printf("a large matrix times a vector %.0f GB/s, one large product of cuBLASLt's %.0f TFLOP/s\n",
+                card_bytes_per_us() / 1e3, card_flops_per_us() / 1e6);
+    return 0;
+  }
   for (const int64_t rows : {1, 64, 256, 2048, 8192}) bench_rows(rows);
   if (context.state != nullptr) {
     for (const int64_t rows : {1, 8, 16, 24, 32, 64, 128, 256, 2048}) bench_linear(rows);
