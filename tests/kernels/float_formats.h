@@ -1,4 +1,4 @@
-// The float formats of tensors, in plain arithmetic.
+// The float formats of tensors, in plain arithmetic. What these read and write no other thread knows of.
 #pragma once
 
 #include <algorithm>
@@ -7,11 +7,12 @@
 #include <cstdint>
 
 #include "quire/kernels/tensor_view.h"
+#include "util/sanitizer_ranges.h"
 
 namespace quire {
 
 // To nearest, ties to even; overflow becomes infinity.
-inline float round_to_half(float x) {
+QUIRE_RANGES_TOLD inline float round_to_half(float x) {
   if (!std::isfinite(x) || x == 0) return x;
   int exponent;
   std::frexp(x, &exponent);  // |x| in [2^(exponent - 1), 2^exponent)
@@ -22,7 +23,7 @@ inline float round_to_half(float x) {
 }
 
 // x is one of the format's values.
-inline uint16_t half_bits(float x) {
+QUIRE_RANGES_TOLD inline uint16_t half_bits(float x) {
   const auto sign = static_cast<uint16_t>(std::signbit(x) ? 0x8000 : 0);
   const float magnitude = std::abs(x);
   if (!(magnitude <= 65504.0F)) return sign | (std::isnan(x) ? 0x7E00 : 0x7C00);
@@ -31,7 +32,7 @@ inline uint16_t half_bits(float x) {
   return sign | static_cast<uint16_t>((bits >> 13) - (112U << 10));
 }
 
-inline float half_value(uint16_t bits) {
+QUIRE_RANGES_TOLD inline float half_value(uint16_t bits) {
   const uint32_t exponent = bits >> 10 & 31, fraction = bits & 1023;
   const float magnitude = exponent == 31  ? (fraction != 0 ? NAN : INFINITY)
                           : exponent == 0 ? static_cast<float>(fraction) * 0x1p-24F
@@ -39,7 +40,7 @@ inline float half_value(uint16_t bits) {
   return (bits & 0x8000) != 0 ? -magnitude : magnitude;
 }
 
-inline float round_to(DType dtype, float x) {
+QUIRE_RANGES_TOLD inline float round_to(DType dtype, float x) {
   if (dtype == DType::kFloat32) return x;
   if (dtype == DType::kFloat16) return round_to_half(x);
   const uint32_t bits = std::bit_cast<uint32_t>(x);
@@ -47,7 +48,7 @@ inline float round_to(DType dtype, float x) {
 }
 
 // An element of `dtype` in memory, and back.
-inline void store_float(DType dtype, void* at, float x) {
+QUIRE_RANGES_TOLD inline void store_float(DType dtype, void* at, float x) {
   const float rounded = round_to(dtype, x);
   switch (dtype) {
     case DType::kFloat32: *static_cast<float*>(at) = rounded; break;
@@ -55,7 +56,7 @@ inline void store_float(DType dtype, void* at, float x) {
     default: *static_cast<uint16_t*>(at) = static_cast<uint16_t>(std::bit_cast<uint32_t>(rounded) >> 16);
   }
 }
-inline float load_float(DType dtype, const void* at) {
+QUIRE_RANGES_TOLD inline float load_float(DType dtype, const void* at) {
   switch (dtype) {
     case DType::kFloat32: return *static_cast<const float*>(at);
     case DType::kFloat16: return half_value(*static_cast<const uint16_t*>(at));

@@ -6,16 +6,17 @@
 #include <cstring>
 #include <limits>
 #include <memory>
-#include <random>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "device/thread_pool.h"
 #include "float_formats.h"
+#include "normal_numbers.h"
 #include "quire/kernels/backend_registry.h"
 #include "reference.h"
 #include "test_memory.h"
+#include "util/sanitizer_ranges.h"
 
 namespace quire {
 
@@ -30,11 +31,15 @@ class Tensor {
   }
 
   // Normal values, as the dtype holds them.
-  Tensor& randomize(uint32_t seed, float scale = 1.0F) {
-    std::mt19937 random(seed);
-    std::normal_distribution<float> normal(0.0F, scale);
-    for (int64_t r = 0; r < view_.shape[0]; ++r)
-      for (int64_t c = 0; c < view_.shape[1]; ++c) set(r, c, normal(random));
+  QUIRE_RANGES_TOLD Tensor& randomize(uint32_t seed, float scale = 1.0F) {
+    if (test_device().busy) wait_for_device();
+    NormalNumbers normal(seed);
+    const size_t bytes = dtype_bytes(view_.dtype);
+    for (int64_t r = 0; r < view_.shape[0]; ++r) {
+      std::byte* at = element(r, 0);
+      for (int64_t c = 0; c < view_.shape[1]; ++c, at += bytes)
+        store_float(view_.dtype, at, scale * normal());
+    }
     return *this;
   }
   void set(int64_t row, int64_t column, float x) {
@@ -47,11 +52,22 @@ class Tensor {
   }
   std::vector<double> values() const {
     wait_for_device();
-    std::vector<double> all;
-    all.reserve(static_cast<size_t>(view_.numel()));
-    for (int64_t r = 0; r < view_.shape[0]; ++r)
-      for (int64_t c = 0; c < view_.shape[1]; ++c) all.push_back(static_cast<double>(get(r, c)));
+    std::vector<double> all(static_cast<size_t>(view_.numel()));
+    for (int64_t r = 0; r < view_.shape[0]; ++r) {
+      sanitizer_reads(element(r, 0), static_cast<size_t>(view_.shape[1]) * dtype_bytes(view_.dtype));
+      load_row(r, all.data() + r * view_.shape[1]);
+    }
     return all;
+  }
+  // All values, one row behind the other, as `dtype` holds them.
+  QUIRE_RANGES_TOLD void store_to(std::byte* out, DType dtype) const {
+    wait_for_device();
+    const size_t bytes = dtype_bytes(view_.dtype), out_bytes = dtype_bytes(dtype);
+    for (int64_t r = 0; r < view_.shape[0]; ++r) {
+      const std::byte* at = element(r, 0);
+      for (int64_t c = 0; c < view_.shape[1]; ++c, at += bytes, out += out_bytes)
+        store_float(dtype, out, load_float(view_.dtype, at));
+    }
   }
   // The bytes of a row, to compare bit for bit.
   std::string row_bytes(int64_t row) const {
@@ -63,8 +79,15 @@ class Tensor {
   operator TensorView() const { return view_; }  // NOLINT: a tensor is passed where a view is asked for
 
  private:
-  std::byte* element(int64_t row, int64_t column) const {
-    return view_.at(row) + column * static_cast<int64_t>(dtype_bytes(view_.dtype));
+  QUIRE_RANGES_TOLD std::byte* element(int64_t row, int64_t column) const {
+    return static_cast<std::byte*>(view_.data) +
+           (row * view_.stride[0] + column) * static_cast<int64_t>(dtype_bytes(view_.dtype));
+  }
+  QUIRE_RANGES_TOLD void load_row(int64_t row, double* out) const {
+    const size_t bytes = dtype_bytes(view_.dtype);
+    const std::byte* at = element(row, 0);
+    for (int64_t c = 0; c < view_.shape[1]; ++c, at += bytes)
+      out[c] = static_cast<double>(load_float(view_.dtype, at));
   }
   TensorView view_;
   Memory memory_;
@@ -80,16 +103,21 @@ std::vector<T> read(const Array<T>& values) {
   return {values.begin(), values.end()};
 }
 
+// The first value that is not within `absolute` + `relative` of its reference; as many as there are: none.
+QUIRE_RANGES_TOLD inline size_t first_far(const double* actual, const double* expected, size_t n,
+                                          double absolute, double relative) {
+  size_t i = 0;  // NaN is far
+  while (i < n && std::abs(actual[i] - expected[i]) <= absolute + relative * std::abs(expected[i])) ++i;
+  return i;
+}
+
 // Every value within `absolute` + `relative` of its reference.
 inline void expect_close(const Tensor& actual, const std::vector<double>& expected, double absolute,
                          double relative) {
   const std::vector<double> values = actual.values();
   ASSERT_EQ(values.size(), expected.size());
-  for (size_t i = 0; i < values.size(); ++i) {
-    const double bound = absolute + relative * std::abs(expected[i]);
-    ASSERT_LE(std::abs(values[i] - expected[i]), bound)  // false for NaN
-        << "element " << i << ": " << values[i] << " for " << expected[i];
-  }
+  const size_t i = first_far(values.data(), expected.data(), values.size(), absolute, relative);
+  if (i < values.size()) FAIL() << "element " << i << ": " << values[i] << " for " << expected[i];
 }
 
 inline double relative_tolerance(DType dtype) {

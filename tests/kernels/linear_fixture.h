@@ -20,9 +20,7 @@ class LinearFixture : public KernelTest {
     if (packs) {
       kernels().linear_pack_rows(context(), packed.weight, 0, rows);
     } else {
-      const auto bytes = static_cast<int64_t>(dtype_bytes(dtype));
-      for (int64_t i = 0; i < n * k; ++i)
-        store_float(dtype, packed.memory.data() + i * bytes, rows.get(i / k, i % k));
+      rows.store_to(packed.memory.data(), dtype);
     }
     return packed;
   }

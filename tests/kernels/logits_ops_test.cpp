@@ -1,3 +1,5 @@
+#include <random>
+
 #include "kernel_test.h"
 
 namespace quire {

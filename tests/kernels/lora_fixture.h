@@ -45,8 +45,7 @@ class LoraTest : public KernelTest {
       kernels().linear_pack_rows(context(), {.data = data, .n = n, .k = k, .dtype = dtype, .packed = true}, 0,
                                  rows);
     } else {
-      const auto bytes = static_cast<int64_t>(dtype_bytes(dtype));
-      for (int64_t i = 0; i < n * k; ++i) store_float(dtype, data + i * bytes, rows.get(i / k, i % k));
+      rows.store_to(data, dtype);
     }
     return data;
   }

@@ -88,10 +88,9 @@ class SamplingTestBase : public KernelTest {
   }
 
   static std::vector<float> normal_logits(size_t n, float deviation) {
-    std::mt19937 random(11);
-    std::normal_distribution<float> normal(0.0F, deviation);
+    NormalNumbers normal(11);
     std::vector<float> logits(n);
-    for (float& x : logits) x = normal(random);
+    for (float& x : logits) x = deviation * normal();
     return logits;
   }
 };
