@@ -1,4 +1,5 @@
-// The float formats of tensors, in plain arithmetic. What these read and write no other thread knows of.
+// The float formats of tensors, in plain arithmetic. The thread sanitizer is told by callers what is read and
+// written here.
 #pragma once
 
 #include <algorithm>

@@ -37,6 +37,7 @@ class Tensor {
     const size_t bytes = dtype_bytes(view_.dtype);
     for (int64_t r = 0; r < view_.shape[0]; ++r) {
       std::byte* at = element(r, 0);
+      sanitizer_writes(at, row_size());
       for (int64_t c = 0; c < view_.shape[1]; ++c, at += bytes)
         store_float(view_.dtype, at, scale * normal());
     }
@@ -44,17 +45,19 @@ class Tensor {
   }
   void set(int64_t row, int64_t column, float x) {
     if (test_device().busy) wait_for_device();
+    sanitizer_writes(element(row, column), dtype_bytes(view_.dtype));
     store_float(view_.dtype, element(row, column), x);
   }
   float get(int64_t row, int64_t column) const {
     if (test_device().busy) wait_for_device();
+    sanitizer_reads(element(row, column), dtype_bytes(view_.dtype));
     return load_float(view_.dtype, element(row, column));
   }
   std::vector<double> values() const {
     wait_for_device();
     std::vector<double> all(static_cast<size_t>(view_.numel()));
     for (int64_t r = 0; r < view_.shape[0]; ++r) {
-      sanitizer_reads(element(r, 0), static_cast<size_t>(view_.shape[1]) * dtype_bytes(view_.dtype));
+      sanitizer_reads(element(r, 0), row_size());
       load_row(r, all.data() + r * view_.shape[1]);
     }
     return all;
@@ -65,6 +68,8 @@ class Tensor {
     const size_t bytes = dtype_bytes(view_.dtype), out_bytes = dtype_bytes(dtype);
     for (int64_t r = 0; r < view_.shape[0]; ++r) {
       const std::byte* at = element(r, 0);
+      sanitizer_reads(at, row_size());
+      sanitizer_writes(out, static_cast<size_t>(view_.shape[1]) * out_bytes);
       for (int64_t c = 0; c < view_.shape[1]; ++c, at += bytes, out += out_bytes)
         store_float(dtype, out, load_float(view_.dtype, at));
     }
@@ -72,13 +77,14 @@ class Tensor {
   // The bytes of a row, to compare bit for bit.
   std::string row_bytes(int64_t row) const {
     wait_for_device();
-    return {reinterpret_cast<const char*>(view_.at(row)),
-            static_cast<size_t>(view_.shape[1]) * dtype_bytes(view_.dtype)};
+    return {reinterpret_cast<const char*>(view_.at(row)), row_size()};
   }
   const TensorView& view() const { return view_; }
   operator TensorView() const { return view_; }  // NOLINT: a tensor is passed where a view is asked for
 
  private:
+  // In bytes, without its padding.
+  size_t row_size() const { return static_cast<size_t>(view_.shape[1]) * dtype_bytes(view_.dtype); }
   QUIRE_RANGES_TOLD std::byte* element(int64_t row, int64_t column) const {
     return static_cast<std::byte*>(view_.data) +
            (row * view_.stride[0] + column) * static_cast<int64_t>(dtype_bytes(view_.dtype));

@@ -1,4 +1,4 @@
-// Normal numbers, the same with every library.
+// Normal numbers to fill tensors with.
 #pragma once
 
 #include <cmath>
@@ -8,8 +8,8 @@
 
 namespace quire {
 
-// Box and Muller's (1958) of SplitMix64 (Steele, Lea, Flood 2014). Under a sanitizer the standard library's
-// take ten times as long, and tests of kernels begin with tens of millions of them.
+// Box and Muller's (1958) of SplitMix64 (Steele, Lea, Flood 2014). Tests of kernels begin with tens of
+// millions of numbers, and a sanitizer looks into each step of the standard library's.
 class NormalNumbers {
  public:
   explicit NormalNumbers(uint64_t seed) : state_(seed) {}
