@@ -191,7 +191,7 @@ Result measure(const Heads& heads, int batch, int context, int query, Shared sha
   Result result{};
   result.plan_us = median_us(20, [&](int) { kernels->plan_attention(ctx, metadata, layer); });
   const int launches =
-      std::clamp(static_cast<int>((2UL << 30) / batch_bytes / static_cast<size_t>(query)), 2, 64);
+      std::clamp(static_cast<int>((2UL << 30) / batch_bytes / static_cast<size_t>(query)), 8, 64);
   result.attention_us = median_us(launches, [&](int i) {
     AttentionMetadata one = metadata;
     one.block_table = TensorView(static_cast<int32_t*>(table.data()) + i % sets * batch * pages_per_row,

@@ -34,8 +34,11 @@ void launch_kernel(const LaunchContext& ctx, const AttentionParams& p) {
   static std::atomic<uint64_t> prepared{0};
   const cudaError_t error = allow_shared_bytes(prepared, reinterpret_cast<const void*>(kernel), bytes);
   if (error != cudaSuccess) return note_error(ctx, "common_prefix", "", cudaGetErrorString(error));
+  PrefillMaps maps;
+  if (!make_prefill_maps<T, D>(maps, p))
+    return note_error(ctx, "common_prefix", "", "the driver makes no tensor map of it");
   launch_dependent(ctx, kernel, static_cast<unsigned>(device_limits().num_sms), WgmmaShared<D>::kThreads,
-                   bytes, p, Divisor(p.num_queries_per_kv));
+                   bytes, p, maps, Divisor(p.num_queries_per_kv));
   check_launch(ctx, "common_prefix", "[%d rows, %d heads, %d KV heads, %d]", p.num_decode_rows, p.num_heads,
                p.num_kv_heads, D);
 }

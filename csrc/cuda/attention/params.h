@@ -18,6 +18,7 @@ constexpr int prefill_warpgroups(int head_size) { return head_size <= 64 ? 3 : 2
 // keys serves all of the KV head's queries.
 constexpr int kMmaPrefillRows = 128;
 constexpr int wgmma_prefill_rows(int head_size) { return 64 * prefill_warpgroups(head_size); }
+// Of the layer's kernel. On Hopper whole tokens.
 int prefill_rows(const AttentionLayer& layer);
 // Keys of a tile of the decode kernel: 16 for each of its four warps.
 constexpr int kDecodeTokens = 64;

@@ -36,7 +36,7 @@ class PrefillItems {
       false;  // whether an item has a part of its rows' keys, and is one of several
 
   __device__ __forceinline__ explicit PrefillItems(const AttentionParams& p)
-      : total_(p.plan->prefill_tiles * p.num_kv_heads) {}
+      : total_(__ldcg(&p.plan->prefill_tiles) * p.num_kv_heads) {}
 
   // The next one in turn; false when there are no more.
   __device__ __forceinline__ bool next(const AttentionParams& p, PrefillItem& item) {
@@ -66,7 +66,8 @@ class PrefillItems {
   }
 
  private:
-  // Places only go forward, and so do their rows.
+  // Places only go forward, and so do their rows. The plan is read past the L1 cache, as the kernel may have
+  // started early (dependent_launch.cuh).
   __device__ __forceinline__ bool find(const AttentionParams& p, int index, PrefillItem& item) {
     if (index >= total_) return false;
     const int lane = static_cast<int>(threadIdx.x) % 32, rows = p.num_rows - p.num_decode_rows;
@@ -74,15 +75,15 @@ class PrefillItems {
     const int tile = index / p.num_kv_heads;
     for (int passed = 32; passed == 32; row_ += passed) {
       const int i = row_ + 1 + lane;
-      passed = __popc(__ballot_sync(0xFFFFFFFFU, i <= rows && __ldg(tiles_before + i) <= tile));
+      passed = __popc(__ballot_sync(0xFFFFFFFFU, i <= rows && __ldcg(tiles_before + i) <= tile));
     }
-    const int before = __ldg(tiles_before + row_), row_tiles = __ldg(tiles_before + row_ + 1) - before;
+    const int before = __ldcg(tiles_before + row_), row_tiles = __ldcg(tiles_before + row_ + 1) - before;
     const int inside = index - before * p.num_kv_heads;
     item.row = p.num_decode_rows + row_;
     item.kv_head = inside % p.num_kv_heads;
-    item.query_begin = __ldg(p.query_start_loc + item.row);
-    item.query_len = __ldg(p.query_start_loc + item.row + 1) - item.query_begin;
-    item.seq_len = __ldg(p.seq_lens + item.row);
+    item.query_begin = __ldcg(p.query_start_loc + item.row);
+    item.query_len = __ldcg(p.query_start_loc + item.row + 1) - item.query_begin;
+    item.seq_len = __ldcg(p.seq_lens + item.row);
     item.first = (row_tiles - 1 - inside / p.num_kv_heads) * p.prefill_rows;
     item.count = min(p.prefill_rows, item.query_len * p.num_queries_per_kv - item.first);
     item.first_token = item.first / p.num_queries_per_kv;

@@ -5,6 +5,7 @@
 #include "common/dependent_launch.cuh"
 #include "common/divisor.h"
 #include "common/hopper.cuh"
+#include "common/tensor_map.h"
 
 namespace quire::cuda::wgmma_prefill {
 
@@ -14,8 +15,8 @@ struct WgmmaShared {
   static constexpr int kThreads = 128 * (1 + kWarpgroups), kFetchQueryThreads = 96,
                        kConsumerWarps = 4 * kWarpgroups;
   // Of a thread, and no more in all than the block begins with.
-  static constexpr int kFetchRegisters = kWarpgroups == 2 ? 40 : 32,
-                       kConsumerRegisters = kWarpgroups == 2 ? 232 : 160;
+  static constexpr int kFetchRegisters = kWarpgroups == 2 ? 56 : 32,
+                       kConsumerRegisters = kWarpgroups == 2 ? 224 : 160;
   static_assert(kFetchRegisters + kWarpgroups * kConsumerRegisters <=
                 (1 + kWarpgroups) * (65536 / kThreads / 8 * 8));
   static constexpr int kKeys = D <= 128 ? 128 : 64;  // of a tile
@@ -25,12 +26,12 @@ struct WgmmaShared {
   static constexpr int kPanels = 2 * D / kAtomRowBytes;
   static constexpr int kQueryBytes = kPanels * kPanelBytes, kTileBytes = kKeys * D * 2;
   static constexpr int kStages = D <= 64 ? 4 : D <= 96 ? 3 : 2;
-  static constexpr int kQueryStages = D <= 128 ? 2 : 1;  // of an item each
+  static constexpr int kQueryStages = D <= 128 ? 3 : 1;  // of an item each: its queries, then its results
   static constexpr int kQueries = 0;
   static constexpr int kKeyTiles = kQueries + kQueryStages * kQueryBytes;
   static constexpr int kValueTiles = kKeyTiles + kStages * kTileBytes;
   static constexpr int kItems = kValueTiles + kStages * kTileBytes;
-  static constexpr int kItemRing = 3;  // the one that is next, and those whose queries are there
+  static constexpr int kItemRing = kQueryStages + 1;  // the next one, and those that have a stage
   static constexpr int kBarriers = kItems + kItemRing * 64;
   static constexpr int kAlignment = 1024;  // of swizzle atoms; not more is promised than 16
   // Where a row's chunk lies in an item's queries.
@@ -38,28 +39,46 @@ struct WgmmaShared {
     return (chunk >> kAtomShift) * kPanelBytes + row * kAtomRowBytes +
            kv_atom_chunk(kAtomShift, row, chunk) * 16;
   }
-  static constexpr int kBytes = kBarriers + (4 + kItemRing + 4 * kStages) * 8 + kAlignment;
-  static_assert(kThreads == 32 + kFetchQueryThreads + 32 * kConsumerWarps && kQueryStages < kItemRing &&
+  static constexpr int kBytes = kBarriers + (2 * kQueryStages + kItemRing + 4 * kStages) * 8 + kAlignment;
+  static_assert(kThreads == 32 + kFetchQueryThreads + 32 * kConsumerWarps && kBytes <= 227 * 1024 &&
                 sizeof(PrefillItem) <= 64);
 };
 
+// Queries and results [tokens, heads, D]: a box is an atom's columns of an item's tokens and heads.
+struct PrefillMaps {
+  CUtensorMap query, out;
+};
+
+template <typename T, int D>
+bool make_prefill_maps(PrefillMaps& maps, const AttentionParams& p) {
+  const TensorBox box{.rows = p.num_queries_per_kv,
+                      .columns = WgmmaShared<D>::kAtomRowBytes / 2,
+                      .matrices = p.prefill_rows / p.num_queries_per_kv};
+  constexpr bool kIsBf16 = std::is_same_v<T, bf16>;
+  return make_tensor_map(maps.query, p.query, kIsBf16, D, p.num_heads, p.query_head_stride * 2, p.num_tokens,
+                         p.query_stride * 2, box) &&
+         make_tensor_map(maps.out, p.out, kIsBf16, D, p.num_heads, p.out_head_stride * 2, p.num_tokens,
+                         p.out_stride * 2, box);
+}
+
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// The addresses of the barriers: "full" and "empty" of queries, keys and values. An item is known before
-// there is room for its queries; its place is free when the queries of the item two before it have been let
-// go, as whoever reads it has read it by then.
+// The addresses of the barriers: "full" and "empty" of keys and values; of a stage the queries are there, or
+// the results. An item is known before there is room for its queries, at the place of the item whose results
+// were written last: whoever reads that has read it by then.
 template <int D>
 struct Barriers {
-  static constexpr int kStages = WgmmaShared<D>::kStages;
+  static constexpr int kQueryStages = WgmmaShared<D>::kQueryStages, kStages = WgmmaShared<D>::kStages,
+                       kItems = 2 * kQueryStages, kKeys = kItems + WgmmaShared<D>::kItemRing;
   uint32_t base;
   __device__ uint32_t at(int i) const { return base + static_cast<uint32_t>(i) * 8; }
   __device__ uint32_t query_full(int i) const { return at(i); }
-  __device__ uint32_t query_empty(int i) const { return at(2 + i); }
-  __device__ uint32_t key_full(int i) const { return at(4 + i); }
-  __device__ uint32_t key_empty(int i) const { return at(4 + kStages + i); }
-  __device__ uint32_t value_full(int i) const { return at(4 + 2 * kStages + i); }
-  __device__ uint32_t value_empty(int i) const { return at(4 + 3 * kStages + i); }
-  __device__ uint32_t item_known(int i) const { return at(4 + 4 * kStages + i); }
+  __device__ uint32_t result_full(int i) const { return at(kQueryStages + i); }
+  __device__ uint32_t item_known(int i) const { return at(kItems + i); }
+  __device__ uint32_t key_full(int i) const { return at(kKeys + i); }
+  __device__ uint32_t key_empty(int i) const { return at(kKeys + kStages + i); }
+  __device__ uint32_t value_full(int i) const { return at(kKeys + 2 * kStages + i); }
+  __device__ uint32_t value_empty(int i) const { return at(kKeys + 3 * kStages + i); }
 };
 
 // Places of items in their ring; a count of 0 says that there are no more.
@@ -68,7 +87,7 @@ __device__ __forceinline__ PrefillItem& item_at(std::byte* shared, int place) {
   return *reinterpret_cast<PrefillItem*>(shared + WgmmaShared<D>::kItems + place * 64);
 }
 
-template <int D>
+template <int D, typename Items>
 __device__ __forceinline__ void fetch_keys_and_values(const AttentionParams& p, std::byte* shared,
                                                       Barriers<D> barriers) {
   using Shared = WgmmaShared<D>;
@@ -80,7 +99,8 @@ __device__ __forceinline__ void fetch_keys_and_values(const AttentionParams& p, 
   const int64_t to_values = static_cast<int64_t>(p.num_kv_heads) * p.block_size * (2 * D);
   Ring<Shared::kItemRing> items;
   Ring<Shared::kStages> ring;
-  if (p.waits_for_prefixes) wait_for_inputs();
+  // A prompt's own are written by the kernel in front, what decode rows share long before it.
+  if (!Items::kParts || p.waits_for_prefixes) wait_for_inputs();
   for (;; items.advance()) {
     wait_barrier(barriers.item_known(items.stage), items.parity);
     const PrefillItem item = item_at<D>(shared, items.stage);
@@ -113,54 +133,117 @@ __device__ __forceinline__ void fetch_keys_and_values(const AttentionParams& p, 
   }
 }
 
+// Three warps that ask for items, send for their queries, and write the results that come to lie where
+// these were.
 template <typename T, int D, typename Items>
-__device__ __forceinline__ void fetch_queries(const AttentionParams& p, Divisor by_heads, std::byte* shared,
-                                              Barriers<D> barriers) {
+struct QueryWarps {
   using Shared = WgmmaShared<D>;
-  constexpr int kChunks = D / 8, kRowsAtOnce = Shared::kFetchQueryThreads / kChunks;
-  const int thread = static_cast<int>(threadIdx.x) - 32;
-  const int chunk = thread % kChunks,
-            first_row = thread < kRowsAtOnce * kChunks ? thread / kChunks : Shared::kRows;
-  const uint32_t to = shared_address(shared) + Shared::kQueries;
-  Items items(p);
-  Ring<Shared::kItemRing> known;
-  const auto ask = [&](int place) {
+  static constexpr int kTogether = 7;  // a named barrier of theirs; Consumer has others
+
+  const AttentionParams& p;
+  const PrefillMaps& maps;
+  Divisor by_heads;
+  std::byte* shared;
+  Barriers<D> barriers;
+  int thread;
+  Ring<Shared::kItemRing> asked, written;
+
+  __device__ __forceinline__ void ask(Items& items) {
     if (thread >= 32) return;
     PrefillItem next{};
     items.ask(p, next);
     if (thread == 0) {
-      item_at<D>(shared, place) = next;
-      arrive(barriers.item_known(place));
+      item_at<D>(shared, asked.stage) = next;
+      arrive(barriers.item_known(asked.stage));
     }
-  };
-  ask(0);
-  wait_for_inputs();  // keys and values in front of a batch's own may come before
-  for (Ring<Shared::kQueryStages> ring;; ring.advance()) {
-    wait_barrier(barriers.query_empty(ring.stage), ring.parity ^ 1);
-    wait_barrier(barriers.item_known(known.stage), known.parity);
-    const PrefillItem item = item_at<D>(shared, known.stage);
-    if (item.count > 0) {
-      const T* from = static_cast<const T*>(p.query) +
-                      (item.query_begin + item.first_token) * p.query_stride +
-                      item.kv_head * p.num_queries_per_kv * p.query_head_stride + chunk * 8;
-      for (int row = first_row; row < Shared::kRows; row += kRowsAtOnce) {
-        const int token = by_heads.quotient(item.first_head + row),
-                  head = by_heads.rest(item.first_head + row);
-        const bool valid = row < item.count;
-        copy_async(
-            to + static_cast<uint32_t>(ring.stage * Shared::kQueryBytes + Shared::query_offset(row, chunk)),
-            valid ? from + token * p.query_stride + head * p.query_head_stride : from, valid);
-      }
-      commit_copies();
-      wait_copies<0>();
-      fence_for_async();
-    }
-    arrive(barriers.query_full(ring.stage));
-    if (item.count == 0) return;
-    known.advance();
-    ask(known.stage);
   }
-}
+
+  __device__ __forceinline__ uint32_t panel(int stage, int i) const {
+    return shared_address(shared) +
+           static_cast<uint32_t>(Shared::kQueries + stage * Shared::kQueryBytes + i * Shared::kPanelBytes);
+  }
+
+  // One thread.
+  __device__ __forceinline__ void send_for(const PrefillItem& item, int stage) {
+    arrive_expecting(barriers.query_full(stage), static_cast<uint32_t>(p.prefill_rows) * (2 * D));
+#pragma unroll
+    for (int i = 0; i < Shared::kPanels; ++i)
+      copy_tensor(panel(stage, i), &maps.query, i * (Shared::kAtomRowBytes / 2),
+                  item.kv_head * p.num_queries_per_kv, item.query_begin + item.first_token,
+                  barriers.query_full(stage));
+  }
+
+  // Of the item at `written`, when they are there. A box of fewer tokens than an item has would reach into
+  // the next prompt's.
+  __device__ __forceinline__ void write(int stage, uint32_t parity) {
+    wait_barrier(barriers.result_full(stage), parity);
+    if constexpr (!Items::kParts) {
+      const PrefillItem& item = item_at<D>(shared, written.stage);
+      if (item.count < p.prefill_rows) {
+        write_rows(item, stage);
+      } else if (thread == 0) {
+#pragma unroll
+        for (int i = 0; i < Shared::kPanels; ++i)
+          store_tensor(&maps.out, i * (Shared::kAtomRowBytes / 2), item.kv_head * p.num_queries_per_kv,
+                       item.query_begin + item.first_token, panel(stage, i));
+        commit_stores();
+        wait_for_stores();
+      }
+      sync_threads<Shared::kFetchQueryThreads>(kTogether);  // the stage and the item's place are free
+    }
+    written.advance();
+  }
+
+  __device__ __forceinline__ void write_rows(const PrefillItem& item, int stage) {
+    constexpr int kChunks = D / 8, kRowsAtOnce = Shared::kFetchQueryThreads / kChunks;
+    if (thread < kRowsAtOnce * kChunks) {
+      const int chunk = thread % kChunks;
+      T* const to = static_cast<T*>(p.out) + (item.query_begin + item.first_token) * p.out_stride +
+                    item.kv_head * p.num_queries_per_kv * p.out_head_stride + chunk * 8;
+      const std::byte* const from = shared + Shared::kQueries + stage * Shared::kQueryBytes;
+      const int count = item.count;
+#pragma unroll 2
+      for (int row = thread / kChunks; row < count; row += kRowsAtOnce)
+        *reinterpret_cast<uint4*>(to + by_heads.quotient(row) * p.out_stride +
+                                  by_heads.rest(row) * p.out_head_stride) =
+            *reinterpret_cast<const uint4*>(from + Shared::query_offset(row, chunk));
+    }
+    fence_for_async();  // the next queries come over what was read
+  }
+
+  __device__ __forceinline__ void run() {
+    if (Items::kParts && thread >= 32) return;  // the results are written already
+    Items items(p);
+    ask(items);  // the first costs nobody a turn
+    wait_for_inputs();
+    Ring<Shared::kQueryStages> ring;
+    int in_stages = 0;  // items
+    for (;; ring.advance()) {
+      if (in_stages == Shared::kQueryStages) {
+        write(ring.stage, ring.parity ^ 1);
+        --in_stages;
+      }
+      wait_barrier(barriers.item_known(asked.stage), asked.parity);
+      const PrefillItem& item = item_at<D>(shared, asked.stage);
+      const bool is_one = item.count > 0;
+      if (thread == 0) {
+        if (is_one) {
+          send_for(item, ring.stage);
+        } else {
+          arrive(barriers.query_full(ring.stage));
+        }
+      }
+      if (!is_one) break;
+      ++in_stages;
+      asked.advance();
+      ask(items);
+    }
+    for (int left = Shared::kQueryStages - 1; left > 0; --left) {  // the oldest first
+      ring.advance();
+      if (left <= in_stages) write(ring.stage, ring.parity ^ 1);
+    }
+  }
+};
 
 #endif
 

@@ -14,8 +14,11 @@ void launch_kernel(const LaunchContext& ctx, const AttentionParams& p) {
   static std::atomic<uint64_t> prepared{0};
   const cudaError_t error = allow_shared_bytes(prepared, reinterpret_cast<const void*>(kernel), bytes);
   if (error != cudaSuccess) return note_error(ctx, "prefill_wgmma_attention", "", cudaGetErrorString(error));
-  const unsigned grid = prefill_grid(p, device_limits().num_sms);
-  kernel<<<grid, WgmmaShared<D>::kThreads, bytes, stream_of(ctx)>>>(p, Divisor(p.num_queries_per_kv));
+  PrefillMaps maps;
+  if (!make_prefill_maps<T, D>(maps, p))
+    return note_error(ctx, "prefill_wgmma_attention", "", "the driver makes no tensor map of it");
+  launch_dependent(ctx, kernel, prefill_grid(p, device_limits().num_sms), WgmmaShared<D>::kThreads, bytes, p,
+                   maps, Divisor(p.num_queries_per_kv));
   check_launch(ctx, "prefill_wgmma_attention", "[%d tokens, %d heads, %d KV heads, %d]", p.num_tokens,
                p.num_heads, p.num_kv_heads, D);
 }

@@ -1,11 +1,11 @@
 // Prefill on Hopper: warp-specialised, with asynchronous tensor cores.
 //
 // Warpgroup 0 fetches. Its warp 0 sends for keys and values, one bulk copy per page and head: pages hold them
-// in the very order that wgmma takes from shared memory. Its other warps gather the next item's queries; one
-// of them asks for items. The others have 64 query rows each. Two take turns with the tensor cores, at a pair
-// of named barriers: while one of them works out its softmax the other multiplies. Three need no turns.
-// Within a warpgroup the scores of a tile and the output of the tile before are computed together, so that
-// the output's wgmma run beside the softmax too.
+// in the very order that wgmma takes from shared memory. Its other warps send for the next items' queries and
+// write results; one of them asks for items. The others have 64 query rows each. Two take turns with the
+// tensor cores, at a pair of named barriers: while one of them works out its softmax the other multiplies.
+// Three need no turns. Within a warpgroup the scores of a tile and the output of the tile before are computed
+// together, the tile before being the item's before where an item begins.
 //
 // What blocks attend to is in Items (prefill.cuh, common_prefix.cuh).
 #pragma once
@@ -35,6 +35,10 @@ struct Consumer {
   Ring<Shared::kItemRing> items;
   Ring<Shared::kStages> keys, values;
 
+  // An item's queries may be there before the one in front is written.
+  static constexpr bool kOverlapsItems = Shared::kQueryStages > 1 && kTakesTurns;
+  PrefillItem item;  // whose scores are worked out
+  int tile;          // of its keys, from the last to the first
   int position[2];
   float slope[2], max[2], sum[2];
   float scale;                                         // of scores, to units of log2
@@ -42,6 +46,9 @@ struct Consumer {
   static constexpr int kColumns = D <= 128 ? D : 128;  // that one instruction computes
   float scores[kScores], out[D / kColumns][kColumns / 2];
   uint32_t weights[Shared::kKeys / 16][4];
+  // Queries in registers are not read from shared memory with each tile, which takes power, and so clock.
+  static constexpr bool kHoldsQueries = kOverlapsItems;
+  uint32_t held[kHoldsQueries ? D / 16 : 1][4];
 
   __device__ __forceinline__ uint32_t address(int offset) const {
     return shared_address(shared) + static_cast<uint32_t>(offset);
@@ -75,11 +82,17 @@ struct Consumer {
         matrix_descriptor<Shared::kAtomRowBytes>(address(Shared::kKeyTiles + keys.stage * Shared::kTileBytes),
                                                  16, Shared::kPanels * Shared::kAtomBytes);
 #pragma unroll
-    for (int k = 0; k < D / 16; ++k)
-      wgmma_rows<T>(scores,
-                    advanced(a, static_cast<uint32_t>(k / kInAtom * Shared::kPanelBytes + k % kInAtom * 32)),
-                    advanced(b, static_cast<uint32_t>(k / kInAtom * Shared::kAtomBytes + k % kInAtom * 32)),
-                    k > 0 ? 1 : 0);
+    for (int k = 0; k < D / 16; ++k) {
+      const uint64_t keys_of_k =
+          advanced(b, static_cast<uint32_t>(k / kInAtom * Shared::kAtomBytes + k % kInAtom * 32));
+      if constexpr (kHoldsQueries) {
+        wgmma_registers<T, false>(scores, held[k], keys_of_k, k > 0 ? 1 : 0);
+      } else {
+        wgmma_rows<T>(
+            scores, advanced(a, static_cast<uint32_t>(k / kInAtom * Shared::kPanelBytes + k % kInAtom * 32)),
+            keys_of_k, k > 0 ? 1 : 0);
+      }
+    }
     wgmma_commit();
   }
 
@@ -93,14 +106,16 @@ struct Consumer {
     for (int k = 0; k < Shared::kKeys / 16; ++k)
 #pragma unroll
       for (int c = 0; c < D / kColumns; ++c)
-        wgmma_values<T>(out[c], weights[k],
-                        advanced(b, static_cast<uint32_t>((k * 2 * Shared::kPanels + c * kAtomsAtOnce) *
-                                                          Shared::kAtomBytes)));
+        wgmma_registers<T, true>(
+            out[c], weights[k],
+            advanced(
+                b, static_cast<uint32_t>((k * 2 * Shared::kPanels + c * kAtomsAtOnce) * Shared::kAtomBytes)),
+            1);
     wgmma_commit();
   }
 
   // Scores become weights, not yet rounded; `rescale` is what the output so far must be multiplied by.
-  __device__ __forceinline__ void softmax(const PrefillItem& item, int tile, float (&rescale)[2]) {
+  __device__ __forceinline__ void softmax(float (&rescale)[2]) {
     const int first_key = tile * Shared::kKeys + 2 * (thread % 4), last_key = (tile + 1) * Shared::kKeys - 1;
     if constexpr (kOptions) {
 #pragma unroll
@@ -147,7 +162,7 @@ struct Consumer {
 
   // Values of keys that no query may see may be NaN, or left from another tile, and 0 * NaN is NaN. All
   // warpgroups clear them together.
-  __device__ __forceinline__ void clear_unseen_values(const PrefillItem& item, int tile) {
+  __device__ __forceinline__ void clear_unseen_values() {
     if (tile * Shared::kKeys >= item.low && (tile + 1) * Shared::kKeys <= item.seq_len) return;
     wait_barrier(barriers.value_full(values.stage), values.parity);
     std::byte* base = shared + Shared::kValueTiles + values.stage * Shared::kTileBytes;
@@ -159,16 +174,26 @@ struct Consumer {
     sync_threads<128 * Shared::kWarpgroups>(kZeroed);
   }
 
+  // An item whose scores are all worked out: where it and its queries are, and what its rows came to.
+  struct Done {
+    int place, query_stage;
+    float max[2], sum[2];
+  };
+  __device__ __forceinline__ Done done() const {
+    return {items.stage, queries.stage, {max[0], max[1]}, {sum[0], sum[1]}};
+  }
+
   // The results as they are, for whoever adds up the parts of a row.
-  __device__ __forceinline__ void write_part(const PrefillItem& item) {
+  __device__ __forceinline__ void write_part(const Done& done) {
+    const PrefillItem& item = item_at<D>(shared, done.place);
     const int lane = thread % 32;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int row = warp_row + lane / 4 + 8 * r;
-      const float total = quad_sum(sum[r]);
+      const float total = quad_sum(done.sum[r]);
       if (row >= item.count) continue;
-      const int token = item.first_token + by_heads.quotient(item.first_head + row);
-      const int head = item.kv_head * p.num_queries_per_kv + by_heads.rest(item.first_head + row);
+      const int token = item.first_token + by_heads.quotient(row);
+      const int head = item.kv_head * p.num_queries_per_kv + by_heads.rest(row);
       const int64_t at = p.common_prefix.place(item.part, token, head);
       float* const to = p.common_prefix.out + at * D + 2 * (lane % 4);
 #pragma unroll
@@ -176,30 +201,30 @@ struct Consumer {
         const float* two = out[8 * n / kColumns] + 4 * n % (kColumns / 2) + 2 * r;
         *reinterpret_cast<float2*>(to + 8 * n) = {two[0], two[1]};
       }
-      if (lane % 4 == 0) p.common_prefix.max_sums[at] = {max[r] * scale, total};
+      if (lane % 4 == 0) p.common_prefix.max_sums[at] = {done.max[r] * scale, total};
     }
-    release(barriers.query_empty(queries.stage));
+    release(barriers.result_full(done.query_stage));
   }
 
-  // The results go where the warpgroup's queries were, and from there as whole rows to memory.
-  __device__ __forceinline__ void write(const PrefillItem& item) {
+  // The results go where the warpgroup's queries were, for whoever writes them as whole rows.
+  __device__ __forceinline__ void leave_rows(const Done& done) {
+    const PrefillItem& item = item_at<D>(shared, done.place);
     const int lane = thread % 32;
     float weight[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      float total = quad_sum(sum[r]);
+      float total = quad_sum(done.sum[r]);
       weight[r] = 1.0F;
       if (p.sinks != nullptr) {
-        const int head = item.kv_head * p.num_queries_per_kv +
-                         by_heads.rest(item.first_head + warp_row + lane / 4 + 8 * r);
-        const float sink = p.sinks[head] * kLog2E, highest = max[r] * scale, top = fmaxf(sink, highest);
+        const int head = item.kv_head * p.num_queries_per_kv + by_heads.rest(warp_row + lane / 4 + 8 * r);
+        const float sink = p.sinks[head] * kLog2E, highest = done.max[r] * scale, top = fmaxf(sink, highest);
         weight[r] = fast_exp2(highest - top);
         total = total * weight[r] + fast_exp2(sink - top);
       }
       weight[r] /= total;
     }
-    const int tile = Shared::kQueries + queries.stage * Shared::kQueryBytes;
-    const auto stored = [&](int row, int chunk) { return tile + Shared::query_offset(row, chunk); };
+    const int queries = Shared::kQueries + done.query_stage * Shared::kQueryBytes;
+    const auto stored = [&](int row, int chunk) { return queries + Shared::query_offset(row, chunk); };
     sync_threads<128>(kAttended + warpgroup);  // nobody needs the queries any more
 #pragma unroll
     for (int n = 0; n < D / 8; n += 2) {
@@ -212,27 +237,34 @@ struct Consumer {
       }
       store_matrices(address(stored(warp_row + lane % 16, n + lane / 16)), matrices);
     }
-    __syncwarp();
-    constexpr int kChunks = D / 8, kRowsAtOnce = 32 / kChunks;
-    if (lane < kRowsAtOnce * kChunks) {
-      T* const to = static_cast<T*>(p.out) + (item.query_begin + item.first_token) * p.out_stride +
-                    item.kv_head * p.num_queries_per_kv * p.out_head_stride + lane % kChunks * 8;
-#pragma unroll 4
-      for (int row = warp_row + lane / kChunks; row < warp_row + 16; row += kRowsAtOnce) {
-        if (row >= item.count) break;
-        const int token = by_heads.quotient(item.first_head + row),
-                  head = by_heads.rest(item.first_head + row);
-        *reinterpret_cast<uint4*>(to + token * p.out_stride + head * p.out_head_stride) =
-            *reinterpret_cast<const uint4*>(shared + stored(row, lane % kChunks));
-      }
-    }
-    release(barriers.query_empty(queries.stage));
+    fence_for_async();
+    release(barriers.result_full(done.query_stage));
   }
 
-  __device__ __forceinline__ void attend(const PrefillItem& item) {
+  __device__ __forceinline__ void write(const Done& done) {
+    if constexpr (Items::kParts) {
+      write_part(done);
+    } else {
+      leave_rows(done);
+    }
+  }
+
+  // Waits for the queries of the item at `items`; false when there are no more.
+  __device__ __forceinline__ bool begin() {
+    wait_barrier(barriers.query_full(queries.stage), queries.parity);
+    item = item_at<D>(shared, items.stage);
+    if (item.count == 0) return false;
+    tile = item.tiles_end(Shared::kKeys) - 1;
+    if constexpr (kHoldsQueries) {
+      const int at = Shared::kQueries + queries.stage * Shared::kQueryBytes;
+#pragma unroll
+      for (int k = 0; k < D / 16; ++k)
+        load_matrices(held[k],
+                      address(at + Shared::query_offset(warp_row + thread % 16, 2 * k + thread % 32 / 16)));
+    }
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const int row = item.first_head + warp_row + thread % 32 / 4 + 8 * r;
+      const int row = warp_row + thread % 32 / 4 + 8 * r;
       position[r] =
           item.seq_len - item.query_len + min(item.first_token + by_heads.quotient(row), item.query_len - 1);
       max[r] = kNegativeInfinity;
@@ -241,15 +273,23 @@ struct Consumer {
       if (kOptions && p.alibi_slopes != nullptr)
         slope[r] = p.alibi_slopes[item.kv_head * p.num_queries_per_kv + by_heads.rest(row)];
     }
+    return true;
+  }
+  __device__ __forceinline__ void advance() {
+    queries.advance();
+    items.advance();
+  }
+
+  __device__ __forceinline__ void clear_out() {
 #pragma unroll
     for (auto& columns : out)
 #pragma unroll
       for (float& x : columns) x = 0.0F;
+  }
 
-    const int first_tile = item.tiles_begin(Shared::kKeys);
-    int tile = item.tiles_end(Shared::kKeys) - 1;
+  // The weights of an item's first tile, with no product beside them.
+  __device__ __forceinline__ void attend_first() {
     float rescale[2];
-
     wait_barrier(barriers.key_full(keys.stage), keys.parity);
     take_turn();
     hold(scores);
@@ -260,38 +300,14 @@ struct Consumer {
     hold(scores);
     release(barriers.key_empty(keys.stage));
     keys.advance();
-    softmax(item, tile, rescale);
+    softmax(rescale);
     round_weights();
-    clear_unseen_values(item, tile);
+    clear_unseen_values();
+    clear_out();
+  }
 
-    for (--tile; tile >= first_tile; --tile) {
-      wait_barrier(barriers.key_full(keys.stage), keys.parity);
-      take_turn();
-      hold(scores);
-      hold_out();
-      wgmma_fence();
-      multiply_keys();
-      wait_barrier(barriers.value_full(values.stage), values.parity);
-      wgmma_fence();
-      multiply_values();
-      pass_turn();
-      wgmma_wait<1>();
-      hold(scores);
-      release(barriers.key_empty(keys.stage));
-      keys.advance();
-      softmax(item, tile, rescale);
-      wgmma_wait<0>();
-      hold_out();
-      release(barriers.value_empty(values.stage));
-      values.advance();
-#pragma unroll
-      for (auto& columns : out)
-#pragma unroll
-        for (int i = 0; i < kColumns / 2; ++i) columns[i] *= rescale[i / 2 % 2];
-      round_weights();
-      clear_unseen_values(item, tile);
-    }
-
+  // The product of an item's last tile, with no scores beside it.
+  __device__ __forceinline__ void multiply_last() {
     wait_barrier(barriers.value_full(values.stage), values.parity);
     hold_out();
     wgmma_fence();
@@ -300,23 +316,68 @@ struct Consumer {
     hold_out();
     release(barriers.value_empty(values.stage));
     values.advance();
-    if constexpr (Items::kParts) {
-      write_part(item);
+  }
+
+  // The scores of a tile and the product of the one before it, which may be the item's before: then that
+  // one is written.
+  template <bool kWrites>
+  __device__ __forceinline__ void attend_next(const Done& before) {
+    float rescale[2];
+    wait_barrier(barriers.key_full(keys.stage), keys.parity);
+    take_turn();
+    hold(scores);
+    hold_out();
+    wgmma_fence();
+    multiply_keys();
+    wait_barrier(barriers.value_full(values.stage), values.parity);
+    wgmma_fence();
+    multiply_values();
+    pass_turn();
+    wgmma_wait<1>();
+    hold(scores);
+    release(barriers.key_empty(keys.stage));
+    keys.advance();
+    softmax(rescale);
+    wgmma_wait<0>();
+    hold_out();
+    release(barriers.value_empty(values.stage));
+    values.advance();
+    if constexpr (kWrites) {
+      write(before);
+      clear_out();
     } else {
-      write(item);
+#pragma unroll
+      for (auto& columns : out)
+#pragma unroll
+        for (int i = 0; i < kColumns / 2; ++i) columns[i] *= rescale[i / 2 % 2];
     }
+    round_weights();
+    clear_unseen_values();
   }
 
   __device__ __forceinline__ void run() {
     scale = kOptions ? 1.0F : p.scale * kLog2E;
     if (warpgroup == 1) pass_turn();  // warpgroup 0 is first
+    if (!begin()) return;
+    attend_first();
     while (true) {
-      wait_barrier(barriers.query_full(queries.stage), queries.parity);
-      const PrefillItem item = item_at<D>(shared, items.stage);
-      if (item.count == 0) return;
-      attend(item);
-      queries.advance();
-      items.advance();
+      const int first_tile = item.tiles_begin(Shared::kKeys);
+      for (--tile; tile >= first_tile; --tile) attend_next<false>({});
+      const Done before = done();
+      if constexpr (kOverlapsItems) {
+        advance();
+        if (!begin()) {
+          multiply_last();
+          return write(before);
+        }
+        attend_next<true>(before);
+      } else {
+        multiply_last();
+        write(before);
+        advance();
+        if (!begin()) return;
+        attend_first();
+      }
     }
   }
 };
@@ -325,7 +386,8 @@ struct Consumer {
 
 template <typename T, int D, bool kOptions, typename Items>
 __global__ void __launch_bounds__(WgmmaShared<D>::kThreads, 1)
-    prefill_wgmma_kernel(const __grid_constant__ AttentionParams p, Divisor by_heads) {
+    prefill_wgmma_kernel(const __grid_constant__ AttentionParams p, const __grid_constant__ PrefillMaps maps,
+                         Divisor by_heads) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Shared = WgmmaShared<D>;
   extern __shared__ std::byte unaligned[];
@@ -334,8 +396,8 @@ __global__ void __launch_bounds__(WgmmaShared<D>::kThreads, 1)
   const Barriers<D> barriers{shared_address(shared) + Shared::kBarriers};
   if (threadIdx.x == 0) {
     for (int i = 0; i < Shared::kQueryStages; ++i) {
-      init_barrier(barriers.query_full(i), Shared::kFetchQueryThreads);
-      init_barrier(barriers.query_empty(i), Shared::kConsumerWarps);
+      init_barrier(barriers.query_full(i), 1);
+      init_barrier(barriers.result_full(i), Shared::kConsumerWarps);
     }
     for (int i = 0; i < Shared::kItemRing; ++i) init_barrier(barriers.item_known(i), 1);
     for (int i = 0; i < Shared::kStages; ++i) {
@@ -351,9 +413,15 @@ __global__ void __launch_bounds__(WgmmaShared<D>::kThreads, 1)
   if (threadIdx.x < 128) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"(Shared::kFetchRegisters));
     if (threadIdx.x < 32) {
-      fetch_keys_and_values<D>(p, shared, barriers);
+      fetch_keys_and_values<D, Items>(p, shared, barriers);
     } else {
-      fetch_queries<T, D, Items>(p, by_heads, shared, barriers);
+      QueryWarps<T, D, Items>{.p = p,
+                              .maps = maps,
+                              .by_heads = by_heads,
+                              .shared = shared,
+                              .barriers = barriers,
+                              .thread = static_cast<int>(threadIdx.x) - 32}
+          .run();
     }
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(Shared::kConsumerRegisters));

@@ -68,6 +68,8 @@ const char* attention_kernel_refusal(AttentionKernel kernel, const AttentionLaye
       if (!is_16_bit) return "dtype is not float16 or bfloat16";
       if (limits.compute_capability / 10 != 9) return "compute capability is not 9.x";
       if (!has_tensor_core_size(d)) return kSizes;
+      if (layer.num_heads > wgmma_prefill_rows(d) * layer.num_kv_heads)
+        return "a KV head has more query heads than a block has rows";
       return shared_memory_refusal(shared_bytes(d).decode, prefill_wgmma_shared_bytes(d), limits);
   }
   return "unknown kernel";
@@ -87,8 +89,9 @@ AttentionKernel select_attention_kernel(const AttentionLayer& layer, const Devic
 }
 
 int prefill_rows(const AttentionLayer& layer) {
-  return layer.kernel == static_cast<int32_t>(AttentionKernel::kWgmma) ? wgmma_prefill_rows(layer.head_size)
-                                                                       : kMmaPrefillRows;
+  if (layer.kernel != static_cast<int32_t>(AttentionKernel::kWgmma)) return kMmaPrefillRows;
+  const int heads = layer.num_heads / layer.num_kv_heads;
+  return wgmma_prefill_rows(layer.head_size) / heads * heads;
 }
 
 void explain_attention_kernel(const AttentionLayer& layer, const DeviceLimits& limits, char* text,

@@ -264,31 +264,33 @@ __device__ __forceinline__ void wgmma_rows(float (&d)[kRegisters], uint64_t a, u
 #undef QUIRE_ROWS
 }
 
-// d += a b: a in registers, b in shared memory with rows across the sum: 64 x 16 times 16 x 2 kRegisters.
-template <typename T, int kRegisters>
-__device__ __forceinline__ void wgmma_values(float (&d)[kRegisters], const uint32_t (&a)[4], uint64_t b) {
-#define QUIRE_VALUES(shape, type, accumulates, registers, operands, ...)                 \
-  asm volatile(QUIRE_WGMMA(shape, type, accumulates, registers, operands ", p, 1, 1, 1") \
-               : __VA_ARGS__                                                             \
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(1))
-#define QUIRE_VALUES_OF(type)                                                                     \
-  if constexpr (kRegisters == 32) {                                                               \
-    QUIRE_VALUES("m64n64k16", type, "%37", QUIRE_R32, "{%32, %33, %34, %35}, %36", QUIRE_D32(0)); \
-  } else if constexpr (kRegisters == 40) {                                                        \
-    QUIRE_VALUES("m64n80k16", type, "%45", QUIRE_R40, "{%40, %41, %42, %43}, %44", QUIRE_D40);    \
-  } else if constexpr (kRegisters == 48) {                                                        \
-    QUIRE_VALUES("m64n96k16", type, "%53", QUIRE_R48, "{%48, %49, %50, %51}, %52", QUIRE_D48);    \
-  } else {                                                                                        \
-    static_assert(kRegisters == 64);                                                              \
-    QUIRE_VALUES("m64n128k16", type, "%69", QUIRE_R64, "{%64, %65, %66, %67}, %68", QUIRE_D64);   \
+// d (+)= a b: a in registers, b in shared memory, 16 x 2 kRegisters; its rows are across the sum, or, where
+// not `kAcross`, along it.
+template <typename T, bool kAcross, int kRegisters>
+__device__ __forceinline__ void wgmma_registers(float (&d)[kRegisters], const uint32_t (&a)[4], uint64_t b,
+                                                int accumulate) {
+#define QUIRE_REGISTERS(shape, type, accumulates, across, registers, operands, ...)            \
+  asm volatile(QUIRE_WGMMA(shape, type, accumulates, registers, operands ", p, 1, 1, " across) \
+               : __VA_ARGS__                                                                   \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate), "n"(kAcross))
+#define QUIRE_REGISTERS_OF(type)                                                                            \
+  if constexpr (kRegisters == 32) {                                                                         \
+    QUIRE_REGISTERS("m64n64k16", type, "%37", "%38", QUIRE_R32, "{%32, %33, %34, %35}, %36", QUIRE_D32(0)); \
+  } else if constexpr (kRegisters == 40) {                                                                  \
+    QUIRE_REGISTERS("m64n80k16", type, "%45", "%46", QUIRE_R40, "{%40, %41, %42, %43}, %44", QUIRE_D40);    \
+  } else if constexpr (kRegisters == 48) {                                                                  \
+    QUIRE_REGISTERS("m64n96k16", type, "%53", "%54", QUIRE_R48, "{%48, %49, %50, %51}, %52", QUIRE_D48);    \
+  } else {                                                                                                  \
+    static_assert(kRegisters == 64);                                                                        \
+    QUIRE_REGISTERS("m64n128k16", type, "%69", "%70", QUIRE_R64, "{%64, %65, %66, %67}, %68", QUIRE_D64);   \
   }
   if constexpr (std::is_same_v<T, bf16>) {
-    QUIRE_VALUES_OF("bf16")
+    QUIRE_REGISTERS_OF("bf16")
   } else {
-    QUIRE_VALUES_OF("f16")
+    QUIRE_REGISTERS_OF("f16")
   }
-#undef QUIRE_VALUES_OF
-#undef QUIRE_VALUES
+#undef QUIRE_REGISTERS_OF
+#undef QUIRE_REGISTERS
 }
 
 #undef QUIRE_WGMMA

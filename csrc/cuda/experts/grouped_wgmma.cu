@@ -332,9 +332,9 @@ void launch(const LaunchContext& ctx, const ExpertProduct<T>& p, int num_experts
   all.product = p;
   const int64_t row_bytes = int64_t{p.k} * 2;
   if (!make_tensor_map(all.weights, p.weight, kIsBf16, p.k, int64_t{p.n} * (kGated ? 2 : 1), row_bytes,
-                       num_experts, p.weight_stride * 2, kOutputs<kGated>) ||
+                       num_experts, p.weight_stride * 2, {kOutputs<kGated>}) ||
       !make_tensor_map(all.x, p.x, kIsBf16, p.k, p.x_rows, p.x_stride * 2, 1, 0,
-                       kGathers<kSlots, kGated> ? 1 : kSlots))
+                       {kGathers<kSlots, kGated> ? 1 : kSlots}))
     return note_error(ctx, "grouped_wgmma", "", "the driver makes no tensor map of it");
   const int64_t tiles = int64_t{p.plan.max_items} * ceil_div(p.n, kOutputs<kGated>);
   const auto grid = static_cast<unsigned>(std::min<int64_t>(tiles, device_limits().num_sms));

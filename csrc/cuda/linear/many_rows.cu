@@ -34,9 +34,9 @@ void launch(const LaunchContext& ctx, const Product& product) {
                   .m = static_cast<int>(x.shape[0]),
                   .n = static_cast<int>(weight.n / 2),
                   .k = static_cast<int>(weight.k)};
-  if (!make_tensor_map(p.x, x.data, kIsBf16, weight.k, x.shape[0], x.stride[0] * 2, 1, 0, kRows) ||
-      !make_tensor_map(p.weight, weight.data, kIsBf16, weight.k, weight.n, weight.k * 2, 1, 0, kOutputs) ||
-      !make_tensor_map(p.out, out.data, kIsBf16, p.n, x.shape[0], out.stride[0] * 2, 1, 0, kRows / 2))
+  if (!make_tensor_map(p.x, x.data, kIsBf16, weight.k, x.shape[0], x.stride[0] * 2, 1, 0, {kRows}) ||
+      !make_tensor_map(p.weight, weight.data, kIsBf16, weight.k, weight.n, weight.k * 2, 1, 0, {kOutputs}) ||
+      !make_tensor_map(p.out, out.data, kIsBf16, p.n, x.shape[0], out.stride[0] * 2, 1, 0, {kRows / 2}))
     return fail("the driver makes no tensor map of it");
   int most = device_limits().num_sms;
   if constexpr (kBlocks > 1) {

@@ -70,8 +70,8 @@ void launch(const LaunchContext& ctx, const Product& product) {
                   .steps = steps,
                   .division = *division};
   if (!make_tensor_map(p.weight, weight.data, kIsBf16, weight.k, weight.n, weight.k * 2, 1, 0,
-                       division->half_rows) ||
-      !make_tensor_map(p.x, x.data, kIsBf16, weight.k, x.shape[0], x.stride[0] * 2, 1, 0, kSlots))
+                       {division->half_rows}) ||
+      !make_tensor_map(p.x, x.data, kIsBf16, weight.k, x.shape[0], x.stride[0] * 2, 1, 0, {kSlots}))
     return fail("the driver makes no tensor map of it");
   const auto blocks = static_cast<unsigned>(division->clusters * division->cluster_blocks);
   launch_dependent(ctx, kernel, Grid(blocks, static_cast<unsigned>(division->cluster_blocks)), kThreads,
