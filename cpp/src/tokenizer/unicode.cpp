@@ -91,23 +91,42 @@ bool CodePointSet::intersects(const CodePointSet& other) const {
 
 CodePointBitmap::CodePointBitmap(const CodePointSet& set) : block_of_((kMaxCodePoint + 1) / 256) {
   using Block = std::array<uint64_t, 4>;
+  constexpr Block kNone{}, kAll{~uint64_t{0}, ~uint64_t{0}, ~uint64_t{0}, ~uint64_t{0}};
   std::map<Block, uint16_t> seen;
-  auto range = set.ranges().begin();
-  for (size_t index = 0; index < block_of_.size(); ++index) {
-    const char32_t start = static_cast<char32_t>(index * 256);
-    while (range != set.ranges().end() && range->last < start) ++range;
-    Block block{};
-    for (auto r = range; r != set.ranges().end() && r->first <= start + 255; ++r) {
-      const char32_t last = std::min<char32_t>(r->last, start + 255);
-      for (char32_t c = std::max(r->first, start); c <= last; ++c) {
-        block[c >> 6 & 3] |= uint64_t{1} << (c & 63);
-      }
-    }
+  const auto place = [&](const Block& block) {
     const auto [entry, is_new] = seen.try_emplace(block, static_cast<uint16_t>(seen.size()));
     if (is_new) blocks_.insert(blocks_.end(), block.begin(), block.end());
-    block_of_[index] = entry->second;
-    if (index == 0) ascii_[0] = block[0], ascii_[1] = block[1];
+    return entry->second;
+  };
+  const size_t num_blocks = block_of_.size();
+  auto range = set.ranges().begin();
+  const auto end = set.ranges().end();
+  for (size_t index = 0, next = 0; index < num_blocks; index = next) {
+    const char32_t start = static_cast<char32_t>(index * 256), last = start + 255;
+    while (range != end && range->last < start) ++range;
+    uint16_t id;
+    if (range == end || range->first > last) {
+      next = range == end ? num_blocks : std::min<size_t>(num_blocks, range->first / 256);
+      id = place(kNone);
+    } else if (range->first <= start && range->last >= last) {
+      next = std::min<size_t>(num_blocks, (static_cast<size_t>(range->last) + 1) / 256);
+      id = place(kAll);
+    } else {
+      Block block{};
+      for (auto r = range; r != end && r->first <= last; ++r) {
+        const char32_t to = std::min<char32_t>(r->last, last);
+        for (char32_t c = std::max(r->first, start); c <= to; c = (c | 63) + 1) {
+          const char32_t word_last = std::min<char32_t>(to, c | 63);
+          block[c >> 6 & 3] |= ~uint64_t{0} >> (63 - (word_last - c)) << (c & 63);
+        }
+      }
+      next = index + 1;
+      id = place(block);
+    }
+    std::fill(block_of_.begin() + static_cast<std::ptrdiff_t>(index),
+              block_of_.begin() + static_cast<std::ptrdiff_t>(next), id);
   }
+  std::copy_n(blocks_.begin() + block_of_[0] * 4, 2, ascii_);
 }
 
 size_t CodePointBitmap::skip_members(std::string_view text, size_t pos, size_t max_characters) const {

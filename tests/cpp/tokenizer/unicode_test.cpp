@@ -29,6 +29,29 @@ TEST(UnicodeTest, ABitmapHasTheMembersOfItsSet) {
     ASSERT_EQ(bitmap.contains(c), letters.contains(c)) << uint32_t{c};
 }
 
+TEST(UnicodeTest, ABitmapHasWhatBeginsOrEndsAnywhere) {
+  const std::vector<std::vector<CodePointRange>> sets = {
+      {},
+      {{0, unicode::kMaxCodePoint}},
+      {{0, 0}, {63, 64}, {127, 128}, {191, 192}, {255, 256}, {unicode::kMaxCodePoint, unicode::kMaxCodePoint}},
+      {{256, 511}, {768, 1023}},
+      {{255, 511}, {513, 2000}, {2002, 2047}, {2049, 2049}},
+      {{100, 0x10FF00}},
+      {{0x10FF00, unicode::kMaxCodePoint}},
+      {{300, 0x7FFFFFFF}},
+      {{unicode::kMaxCodePoint + 1, 0x7FFFFFFF}}};
+  for (const std::vector<CodePointRange>& ranges : sets) {
+    const CodePointSet set(ranges);
+    const CodePointBitmap bitmap(set);
+    const auto expect_same = [&](char32_t c) {
+      ASSERT_EQ(bitmap.contains(c), set.contains(c)) << uint32_t{c} << " of set " << &ranges - sets.data();
+    };
+    for (char32_t c = 0; c < 3000; ++c) expect_same(c);
+    for (char32_t c = 3000; c < unicode::kMaxCodePoint; c += 61) expect_same(c);
+    for (char32_t c = 0x10FE00; c <= unicode::kMaxCodePoint; ++c) expect_same(c);
+  }
+}
+
 TEST(NormalizationTest, ComposesAndDecomposes) {
   EXPECT_EQ(unicode::normalize("e\u0301", NormalizationForm::kNfc), "é");
   EXPECT_EQ(unicode::normalize("é", NormalizationForm::kNfd), "e\u0301");
