@@ -33,7 +33,12 @@ TEST(UnicodeTest, ABitmapHasWhatBeginsOrEndsAnywhere) {
   const std::vector<std::vector<CodePointRange>> sets = {
       {},
       {{0, unicode::kMaxCodePoint}},
-      {{0, 0}, {63, 64}, {127, 128}, {191, 192}, {255, 256}, {unicode::kMaxCodePoint, unicode::kMaxCodePoint}},
+      {{0, 0},
+       {63, 64},
+       {127, 128},
+       {191, 192},
+       {255, 256},
+       {unicode::kMaxCodePoint, unicode::kMaxCodePoint}},
       {{256, 511}, {768, 1023}},
       {{255, 511}, {513, 2000}, {2002, 2047}, {2049, 2049}},
       {{100, 0x10FF00}},
