@@ -190,6 +190,7 @@ Result measure(const Heads& heads, int batch, int context, int query, Shared sha
   }
   Result result{};
   result.plan_us = median_us(20, [&](int) { kernels->plan_attention(ctx, metadata, layer); });
+  // Several in a row, as a model's layers are: long prompts are held back by power, which two do not show.
   const int launches =
       std::clamp(static_cast<int>((2UL << 30) / batch_bytes / static_cast<size_t>(query)), 8, 64);
   result.attention_us = median_us(launches, [&](int i) {

@@ -104,6 +104,7 @@ CodePointBitmap::CodePointBitmap(const CodePointSet& set) : block_of_((kMaxCodeP
   for (size_t index = 0, next = 0; index < num_blocks; index = next) {
     const char32_t start = static_cast<char32_t>(index * 256), last = start + 255;
     while (range != end && range->last < start) ++range;
+    // Most blocks are in runs that have no member, or nothing else.
     uint16_t id;
     if (range == end || range->first > last) {
       next = range == end ? num_blocks : std::min<size_t>(num_blocks, range->first / 256);

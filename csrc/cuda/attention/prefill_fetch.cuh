@@ -173,8 +173,8 @@ struct QueryWarps {
                   barriers.query_full(stage));
   }
 
-  // Of the item at `written`, when they are there. A box of fewer tokens than an item has would reach into
-  // the next prompt's.
+  // The results of the item at `written`, when they are there. Where it has fewer tokens than a box, the box
+  // would reach into the next prompt's results: threads write those.
   __device__ __forceinline__ void write(int stage, uint32_t parity) {
     wait_barrier(barriers.result_full(stage), parity);
     if constexpr (!Items::kParts) {
@@ -214,7 +214,7 @@ struct QueryWarps {
   __device__ __forceinline__ void run() {
     if (Items::kParts && thread >= 32) return;  // the results are written already
     Items items(p);
-    ask(items);  // the first costs nobody a turn
+    ask(items);  // the first is the block's own: nothing is written before the wait
     wait_for_inputs();
     Ring<Shared::kQueryStages> ring;
     int in_stages = 0;  // items
