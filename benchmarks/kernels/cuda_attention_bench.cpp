@@ -1,8 +1,9 @@
 // Paged attention alone on a CUDA device, bf16, pages of 16.
 //
-//   quire_cuda_attention_bench [decode | prefill | heads | shared]
+//   quire_cuda_attention_bench [decode | prefill | chunks | heads | shared]
 //
-// decode, prefill: 32 query heads, 8 KV heads, head size 128, beside FA3's figure and the target. heads:
+// decode, prefill: 32 query heads, 8 KV heads, head size 128, beside FA3's figure and the target. chunks: the
+// same heads, prompts of other lengths and the last tokens of long ones. heads:
 // other head sizes and numbers of KV heads beside their floors, which are what an H200 reads, 4.38 TB/s, and
 // what its large products reach, 669 TFLOP/s.
 //
@@ -171,6 +172,7 @@ Result measure(const Heads& heads, int batch, int context, int query, Shared sha
   metadata.state_indices = TensorView(states.data(), DType::kInt32, batch);
   metadata.query_start_loc = TensorView(starts.data(), DType::kInt32, batch + 1);
   metadata.seq_lens = TensorView(lengths.data(), DType::kInt32, batch);
+  metadata.slot_mapping = TensorView(nullptr, DType::kInt64, num_tokens);  // nothing is written
   metadata.num_decode_rows = query == 1 ? batch : 0;
   metadata.max_query_len = query;
   metadata.max_seq_len = context;
@@ -245,6 +247,23 @@ void prefill() {
   }
 }
 
+void chunks() {
+  struct Row {
+    int batch, query, context;
+  };
+  constexpr Row kRows[] = {{1, 256, 256},    {1, 512, 512},     {1, 1024, 1024},  {8, 512, 512},
+                           {32, 256, 256},   {64, 128, 128},    {256, 32, 32},    {64, 32, 4096},
+                           {16, 512, 4096},  {1, 2048, 32768},  {1, 8192, 32768}, {1, 32768, 32768},
+                           {1, 512, 131072}, {1, 2048, 131072}, {1, 8192, 131072}};
+  std::printf("%-22s %10s %8s\n", "last of context", "us", "TFLOP/s");
+  for (const Row& row : kRows) {
+    const double us = measure({}, row.batch, row.context, row.query).attention_us;
+    const double before = row.context - row.query;
+    const double flops = row.batch * (prompt_flops({}, row.query) + 4.0 * row.query * before * 32 * 128);
+    std::printf("%4d x %6d of %-6d %10.1f %8.0f\n", row.batch, row.query, row.context, us, flops / us * 1e-6);
+  }
+}
+
 // Decode reads 1 GiB of keys and values, a prompt has 8,192 tokens.
 void head_sizes() {
   constexpr double kBytesPerUs = 4.38e6, kFlopsPerUs = 669e6;
@@ -298,6 +317,7 @@ int main(int argc, char** argv) {
   const std::string_view what = argc > 1 ? argv[1] : "";
   if (what.empty() || what == "decode") decode();
   if (what.empty() || what == "prefill") prefill();
+  if (what.empty() || what == "chunks") chunks();
   if (what.empty() || what == "heads") head_sizes();
   if (what.empty() || what == "shared") shared_keys();
   check(runtime->synchronize(), "synchronize");

@@ -127,6 +127,7 @@ class AttentionTest : public KernelTest {
     metadata.state_indices = int_view(batch->states);
     metadata.query_start_loc = int_view(batch->starts);
     metadata.seq_lens = int_view(batch->lengths);
+    metadata.slot_mapping = TensorView(nullptr, DType::kInt64, num_tokens);  // nothing is written
     batch->common = {options.common};
     if (options.common > 0) metadata.common_prefix_len = int_view(batch->common);
     while (metadata.num_decode_rows < static_cast<int>(chunks.size()) &&
@@ -249,9 +250,12 @@ class AttentionTest : public KernelTest {
   void expect_matches(const std::vector<Chunk>& chunks, const Options& options = {}) {
     const std::vector<double> all = expected(chunks, options);
     for (const char* kernel : forced_kernels()) {
-      SCOPED_TRACE(kernel);
       const ForcedKernel forced(kernel);
-      expect_near(attend(context(), chunks, options), all);
+      for (const char* blocks : blocks_of(kernel)) {
+        SCOPED_TRACE(testing::Message() << kernel << ", " << blocks << " blocks");
+        const ForcedBlocks forced_blocks(blocks);
+        expect_near(attend(context(), chunks, options), all);
+      }
     }
   }
   struct ForcedKernel {
@@ -259,6 +263,17 @@ class AttentionTest : public KernelTest {
     ~ForcedKernel() { unsetenv("QUIRE_ATTENTION_KERNEL"); }
     ForcedKernel(const ForcedKernel&) = delete;
     ForcedKernel& operator=(const ForcedKernel&) = delete;
+  };
+
+  // That share an item of a prompt.
+  static std::vector<const char*> blocks_of(const std::string& kernel) {
+    return kernel == "wgmma" ? std::vector<const char*>{"1", "2"} : std::vector<const char*>{"1"};
+  }
+  struct ForcedBlocks {
+    explicit ForcedBlocks(const char* count) { setenv("QUIRE_PREFILL_BLOCKS", count, 1); }
+    ~ForcedBlocks() { unsetenv("QUIRE_PREFILL_BLOCKS"); }
+    ForcedBlocks(const ForcedBlocks&) = delete;
+    ForcedBlocks& operator=(const ForcedBlocks&) = delete;
   };
 
   void write_all(const LaunchContext& ctx) {

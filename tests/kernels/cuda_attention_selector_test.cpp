@@ -89,6 +89,42 @@ TEST(AttentionSelectorTest, RefusesWhatTheSharedMemoryIsTooSmallFor) {
   EXPECT_NE(cuda::attention_kernel_refusal(AttentionKernel::kMma, layer, limits(80, 98304 - 1)), nullptr);
 }
 
+TEST(AttentionSelectorTest, LongPromptsHavePairsOfBlocks) {
+  AttentionLayer layer = {.dtype = DType::kBFloat16,
+                          .num_heads = 32,
+                          .num_kv_heads = 8,
+                          .head_size = 128,
+                          .block_size = 16,
+                          .kernel = static_cast<int32_t>(AttentionKernel::kWgmma)};
+  const auto blocks = [&](int64_t tokens, int64_t rows, int32_t max_seq_len, int32_t num_decode_rows = 0) {
+    AttentionMetadata batch;
+    batch.seq_lens = TensorView(nullptr, DType::kInt32, rows + num_decode_rows);
+    batch.slot_mapping = TensorView(nullptr, DType::kInt64, tokens + num_decode_rows);
+    batch.num_decode_rows = num_decode_rows;
+    batch.max_seq_len = max_seq_len;
+    return cuda::prefill_blocks(batch, layer);
+  };
+  EXPECT_EQ(blocks(8192, 1, 8192), 2);
+  EXPECT_EQ(blocks(16 * 1024, 16, 1024), 2);
+  EXPECT_EQ(blocks(16 * 512, 16, 4096), 2);
+  EXPECT_EQ(blocks(512, 1, 131072), 2);
+  EXPECT_EQ(blocks(8192, 1, 8192, 200), 2);
+  EXPECT_EQ(blocks(511, 1, 131072), 1);
+  EXPECT_EQ(blocks(1024, 1, 1024), 1);
+  EXPECT_EQ(blocks(16 * 512, 16, 512), 1);
+  EXPECT_EQ(blocks(64 * 32, 64, 4096), 1);
+  EXPECT_EQ(blocks(0, 0, 131072, 64), 1);
+  layer.head_size = 64;
+  EXPECT_EQ(blocks(8192, 1, 8192), 1);
+  layer.head_size = 256;
+  EXPECT_EQ(blocks(8192, 1, 8192), 2);
+  layer.soft_cap = 50.0F;
+  EXPECT_EQ(blocks(8192, 1, 8192), 1);
+  layer.soft_cap = 0.0F;
+  layer.kernel = static_cast<int32_t>(AttentionKernel::kMma);
+  EXPECT_EQ(blocks(8192, 1, 8192), 1);
+}
+
 TEST(AttentionSelectorTest, TheEnvironmentNamesAKernelThatMustBeAbleTo) {
   const AttentionLayer layer = {.dtype = DType::kBFloat16, .head_size = 80, .block_size = 16};
   setenv("QUIRE_ATTENTION_KERNEL", "simt", 1);

@@ -72,22 +72,58 @@ TEST_P(CudaAttentionTest, PagesOfEverySizeFillTiles) {
 
 // More items than a device has multiprocessors, so that blocks ask for further ones, layer after layer.
 TEST_P(CudaAttentionTest, PromptsOfManyItemsAreAttendedToInEveryLayer) {
-  make_cache({DType::kBFloat16, 32, 8, 64, 16}, {400, 120, 300});
-  write_all(context());
-  const std::vector<Chunk> chunks = {{0, 0, 400}, {1, 0, 120}, {2, 0, 300}};
-  expect_matches(chunks);
-  const auto batch = make_batch(chunks, {});
-  plan(context(), *batch);
-  attend(context(), *batch);
-  std::vector<std::string> first;
-  for (int64_t t = 0; t < batch->out.view().shape[0]; ++t) first.push_back(batch->out.row_bytes(t));
-  for (int layer = 1; layer < 4; ++layer) {
-    std::memset(batch->out.view().data, 0xFF, first.size() * (32 * 64 + 32) * 2);
-    attend(context(), *batch);
-    for (size_t t = 0; t < first.size(); ++t)
-      ASSERT_EQ(batch->out.row_bytes(static_cast<int64_t>(t)), first[t])
-          << "layer " << layer << " token " << t;
+  for (const int head_size : {64, 128}) {
+    make_cache({DType::kBFloat16, 32, 8, head_size, 16}, {400, 120, 300, 1300});
+    write_all(context());
+    const std::vector<Chunk> chunks = {{0, 0, 400}, {1, 0, 120}, {2, 0, 300}, {3, 1000, 1300}};
+    expect_matches(chunks);
+    for (const char* blocks : blocks_of("wgmma")) {
+      const ForcedBlocks forced(blocks);
+      const auto batch = make_batch(chunks, {});
+      plan(context(), *batch);
+      attend(context(), *batch);
+      std::vector<std::string> first;
+      for (int64_t t = 0; t < batch->out.view().shape[0]; ++t) first.push_back(batch->out.row_bytes(t));
+      const size_t row_bytes = static_cast<size_t>(32 * head_size + 8) * 2;
+      for (int layer = 1; layer < 4; ++layer) {
+        std::memset(batch->out.view().data, 0xFF, first.size() * row_bytes);
+        attend(context(), *batch);
+        for (size_t t = 0; t < first.size(); ++t)
+          ASSERT_EQ(batch->out.row_bytes(static_cast<int64_t>(t)), first[t])
+              << head_size << ", " << blocks << " blocks, layer " << layer << " token " << t;
+      }
+    }
   }
+}
+
+// Two blocks of a cluster send each other halves of the same keys; each computes what it would alone.
+TEST_P(CudaAttentionTest, BlocksThatShareKeysChangeNoBit) {
+  for (const DType dtype : k16BitTypes) {
+    for (const int head_size : {128, 256}) {
+      for (const int block_size : {16, 64, 256}) {
+        make_cache({dtype, 32, 8, head_size, block_size}, {1150, 500, 40, 129});
+        write_all(context());
+        const std::vector<Chunk> chunks = {{0, 0, 1150}, {1, 301, 500}, {2, 0, 40}, {3, 127, 129}};
+        for (const Options& options : {Options{}, Options{.window = 200}, Options{.sinks = true}}) {
+          std::vector<Tensor> outs;
+          for (const char* blocks : blocks_of("wgmma")) {
+            const ForcedBlocks forced(blocks);
+            outs.push_back(attend(context(), chunks, options));
+          }
+          for (int64_t t = 0; t < outs[0].view().shape[0]; ++t)
+            ASSERT_EQ(outs[1].row_bytes(t), outs[0].row_bytes(t))
+                << dtype_name(dtype) << ", " << head_size << ", pages of " << block_size << ", token " << t;
+        }
+      }
+    }
+  }
+}
+
+// Those of one head are more than a part of the L2 cache, so that few heads, or one, are read at a time.
+TEST_P(CudaAttentionTest, HeadsOfLongSequencesTakeTurns) {
+  make_cache({DType::kBFloat16, 6, 3, 256, 16}, {11000, 300});
+  write_all(context());
+  expect_matches({{0, 10950, 11000}, {1, 200, 300}});
 }
 
 TEST_P(CudaAttentionTest, GroupsOfEverySizeFillTheTile) {

@@ -21,7 +21,8 @@ from test_sampling import Probabilities, distribution, last_logits
 from transformers import AutoModelForCausalLM
 
 VOCAB_SIZE = 4096
-PROMPT = [*range(100, 110)]
+# A whole block, which is computed once for all samples, and one more token.
+PROMPT = [*range(100, 117)]
 NUM_SAMPLES = 2000
 # A bias that a processor adds, the same in each run.
 SHIFT = np.random.default_rng(5).normal(0, 2, VOCAB_SIZE)

@@ -32,6 +32,9 @@ void paged_attention(const LaunchContext& ctx, TensorView out, TensorView query,
   p.num_queries_per_kv = p.num_heads / p.num_kv_heads;
   p.head_size = layer.head_size;
   p.prefill_rows = prefill_rows(layer);
+  p.prefill_blocks = prefill_blocks(batch, layer);
+  p.cached_head_tokens =
+      device_limits().l2_bytes / 2 / (2 * p.head_size * static_cast<int>(dtype_bytes(layer.dtype)));
   p.block_size = layer.block_size;
   p.block_shift = std::countr_zero(static_cast<uint32_t>(layer.block_size));
   p.waits_for_prefixes = batch.has_new_prefixes;

@@ -15,6 +15,7 @@ namespace quire::cuda {
 // blocks take them in turn.
 class CommonPrefixItems {
  public:
+  static constexpr int kBlocks = 1;
   static constexpr bool kParts = true;
 
   __device__ __forceinline__ explicit CommonPrefixItems(const AttentionParams& p)
@@ -34,7 +35,6 @@ class CommonPrefixItems {
     item.query_len = p.num_decode_rows;
     item.count = min(p.prefill_rows, item.query_len * p.num_queries_per_kv - item.first);
     item.first_token = item.first / p.num_queries_per_kv;
-    item.first_head = item.first % p.num_queries_per_kv;
     const int steps = tokens_ / kCommonTokens;
     item.low = steps * item.part / parts_ * kCommonTokens;
     item.seq_len = steps * (item.part + 1) / parts_ * kCommonTokens;

@@ -20,6 +20,11 @@ constexpr int kMmaPrefillRows = 128;
 constexpr int wgmma_prefill_rows(int head_size) { return 64 * prefill_warpgroups(head_size); }
 // Of the layer's kernel. On Hopper whole tokens.
 int prefill_rows(const AttentionLayer& layer);
+// Blocks of a cluster that share an item's keys, each with prefill_rows of its rows, where it is not one
+// block's.
+constexpr int kPrefillPair = 2;
+// Pairs are there for these head sizes, without soft caps and slopes: smaller heads gain 1 % by them.
+constexpr bool has_prefill_pairs(int head_size) { return head_size >= 128; }
 // Keys of a tile of the decode kernel: 16 for each of its four warps.
 constexpr int kDecodeTokens = 64;
 // Query heads of one KV head that the decode kernel takes at once; where it has more, they are several
@@ -127,7 +132,9 @@ struct AttentionParams {
   int num_tokens;  // an upper bound, as all on the host
   int num_rows, num_decode_rows;
   int num_heads, num_kv_heads, num_queries_per_kv, head_size;
-  int prefill_rows;             // of an item
+  int prefill_rows;             // of an item, for each of its blocks
+  int prefill_blocks;           // of an item
+  int cached_head_tokens;       // as many tokens' keys and values of one head stay in the L2 cache
   int block_size, block_shift;  // block_size == 1 << block_shift
   bool waits_for_prefixes;      // keys and values are not read ahead
   float scale, soft_cap;

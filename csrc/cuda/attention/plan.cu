@@ -186,7 +186,7 @@ void plan_attention(const LaunchContext& ctx, const AttentionMetadata& batch, co
                         .num_rows = num_rows,
                         .num_decode_rows = batch.num_decode_rows,
                         .num_queries_per_kv = layer.num_heads / layer.num_kv_heads,
-                        .prefill_rows = prefill_rows(layer),
+                        .prefill_rows = prefill_rows(layer) * prefill_blocks(batch, layer),
                         .units = units,
                         .sliding_window = layer.sliding_window,
                         .blocks = decode_grid(layer.head_size),

@@ -1,13 +1,14 @@
 // What the prefill kernels share: how their persistent blocks find work.
 //
 // An item is 128 query rows, or 192, of one (row of the batch, KV head). The plan counts a batch row's items;
-// within it they go from the last queries, which have the most keys, to the first, all KV heads of a tile
-// side by side. Blocks ask for one after the other (Hopper), or take them in turns, every other turn
-// backwards.
+// within it they go from the last queries, which have the most keys, to the first, the KV heads of a tile
+// side by side, or as many at a time as fit the L2 cache. Blocks ask for one after the other (Hopper), or
+// take them in turns, every other turn backwards. Two blocks that share keys have an item of twice the rows.
 #pragma once
 
 #include "attention/params.h"
 #include "attention/tensor_core.cuh"
+#include "common/launch.h"
 
 namespace quire::cuda {
 
@@ -15,23 +16,34 @@ struct PrefillItem {
   int row, kv_head;
   int query_begin, query_len, seq_len;  // of the batch row
   int first, count;                     // packed query rows [first, first + count), count > 0
-  int first_token, first_head;        // of row `first`: the token in the batch row, the head of the KV head's
-  int first_position, last_position;  // of the query rows' tokens
-  int low;                            // the first key that any of them attends to
-  int part;                           // where Items::kParts, of the keys
+  int first_token;                      // in the batch row, of row `first`
+  int first_position, last_position;    // of the query rows' tokens
+  int low;                              // the first key that any of them attends to
+  int part;                             // where Items::kParts, of the keys
 
   // The tiles of `tile_keys` keys, [begin, end).
   __device__ __forceinline__ int tiles_begin(int tile_keys) const { return low / tile_keys; }
   __device__ __forceinline__ int tiles_end(int tile_keys) const { return last_position / tile_keys + 1; }
+  // Leaves the block of that rank `rows` of the rows, of `tokens` tokens; a count of -1 where there are none
+  // for it. The tiles remain those of all.
+  __device__ __forceinline__ void divide(int rank, int rows, int tokens) {
+    count = min(count - rank * rows, rows);
+    if (count <= 0) count = -1;
+    first += rank * rows;
+    first_token += rank * tokens;
+    first_position += rank * tokens;
+  }
   // The position of a packed row's token; of the last one for rows that only fill the tile.
   __device__ __forceinline__ int position(int packed_row, int num_queries_per_kv) const {
     return seq_len - query_len + min((first + packed_row) / num_queries_per_kv, query_len - 1);
   }
 };
 
-// A block's items, one after the other. Called by whole warps.
+// The items of a block, or of a cluster of so many, one after the other. Called by whole warps.
+template <int kClusterSize>
 class PrefillItems {
  public:
+  static constexpr int kBlocks = kClusterSize;  // that share an item
   static constexpr bool kParts =
       false;  // whether an item has a part of its rows' keys, and is one of several
 
@@ -52,7 +64,7 @@ class PrefillItems {
   // The first time the block's own, then one that nobody else has been given; false when there are no more,
   // after which the block may not ask again.
   __device__ __forceinline__ bool ask(const AttentionParams& p, PrefillItem& item) {
-    int index = static_cast<int>(blockIdx.x);
+    int index = static_cast<int>(blockIdx.x) / kBlocks;
     if (turn_++ > 0) {
       int asked = 0;
       if (threadIdx.x % 32 == 0) {
@@ -60,7 +72,7 @@ class PrefillItems {
         // Each item's block asks once after it: this was the last time, and the next layer begins anew.
         if (asked == total_ - 1) p.plan->prefill_next = 0;
       }
-      index = static_cast<int>(gridDim.x) + __shfl_sync(0xFFFFFFFFU, asked, 0);
+      index = static_cast<int>(gridDim.x) / kBlocks + __shfl_sync(0xFFFFFFFFU, asked, 0);
     }
     return find(p, index, item);
   }
@@ -78,16 +90,23 @@ class PrefillItems {
       passed = __popc(__ballot_sync(0xFFFFFFFFU, i <= rows && __ldcg(tiles_before + i) <= tile));
     }
     const int before = __ldcg(tiles_before + row_), row_tiles = __ldcg(tiles_before + row_ + 1) - before;
-    const int inside = index - before * p.num_kv_heads;
     item.row = p.num_decode_rows + row_;
-    item.kv_head = inside % p.num_kv_heads;
     item.query_begin = __ldcg(p.query_start_loc + item.row);
     item.query_len = __ldcg(p.query_start_loc + item.row + 1) - item.query_begin;
     item.seq_len = __ldcg(p.seq_lens + item.row);
-    item.first = (row_tiles - 1 - inside / p.num_kv_heads) * p.prefill_rows;
-    item.count = min(p.prefill_rows, item.query_len * p.num_queries_per_kv - item.first);
+    const int rows_of_one = kBlocks * p.prefill_rows;
+    int heads = p.num_kv_heads, first_head = 0, inside = index - before * p.num_kv_heads;
+    if (p.sliding_window == 0 && int64_t{item.seq_len} * heads > p.cached_head_tokens) {  // in equal groups
+      const int groups = ceil_div(heads, max(1, p.cached_head_tokens / item.seq_len));
+      const int most = ceil_div(heads, groups), group = inside / (most * row_tiles);
+      inside -= group * most * row_tiles;
+      first_head = group * most;
+      heads = min(most, heads - first_head);
+    }
+    item.kv_head = first_head + inside % heads;
+    item.first = (row_tiles - 1 - inside / heads) * rows_of_one;
+    item.count = min(rows_of_one, item.query_len * p.num_queries_per_kv - item.first);
     item.first_token = item.first / p.num_queries_per_kv;
-    item.first_head = item.first % p.num_queries_per_kv;
     item.first_position = item.position(0, p.num_queries_per_kv);
     item.last_position = item.position(item.count - 1, p.num_queries_per_kv);
     item.low = p.sliding_window > 0 ? max(0, item.first_position - p.sliding_window + 1) : 0;
@@ -97,11 +116,12 @@ class PrefillItems {
   int total_, turn_ = 0, row_ = 0;
 };
 
-// No more blocks than there can be items.
-inline unsigned prefill_grid(const AttentionParams& p, int max_blocks) {
+// No more blocks, or clusters of `blocks`, than there can be items.
+inline unsigned prefill_grid(const AttentionParams& p, int max_blocks, int blocks = 1) {
   const int64_t rows = p.num_rows - p.num_decode_rows;
   const int64_t items =
-      (static_cast<int64_t>(p.num_tokens) * p.num_queries_per_kv / p.prefill_rows + rows) * p.num_kv_heads;
+      (static_cast<int64_t>(p.num_tokens) * p.num_queries_per_kv / (blocks * p.prefill_rows) + rows) *
+      p.num_kv_heads;
   return static_cast<unsigned>(items < max_blocks ? items : max_blocks);
 }
 

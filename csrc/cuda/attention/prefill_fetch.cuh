@@ -2,6 +2,7 @@
 #pragma once
 
 #include "attention/prefill.cuh"
+#include "common/cluster.cuh"
 #include "common/dependent_launch.cuh"
 #include "common/divisor.h"
 #include "common/hopper.cuh"
@@ -39,7 +40,7 @@ struct WgmmaShared {
     return (chunk >> kAtomShift) * kPanelBytes + row * kAtomRowBytes +
            kv_atom_chunk(kAtomShift, row, chunk) * 16;
   }
-  static constexpr int kBytes = kBarriers + (2 * kQueryStages + kItemRing + 4 * kStages) * 8 + kAlignment;
+  static constexpr int kBytes = kBarriers + (2 * kQueryStages + 2 * kItemRing + 4 * kStages) * 8 + kAlignment;
   static_assert(kThreads == 32 + kFetchQueryThreads + 32 * kConsumerWarps && kBytes <= 227 * 1024 &&
                 sizeof(PrefillItem) <= 64);
 };
@@ -65,20 +66,44 @@ bool make_prefill_maps(PrefillMaps& maps, const AttentionParams& p) {
 
 // The addresses of the barriers: "full" and "empty" of keys and values; of a stage the queries are there, or
 // the results. An item is known before there is room for its queries, at the place of the item whose results
-// were written last: whoever reads that has read it by then.
+// were written last: whoever reads that has read it by then. That the other block's place is free, which has
+// no items of its own, its barrier in the block that asks says.
 template <int D>
 struct Barriers {
   static constexpr int kQueryStages = WgmmaShared<D>::kQueryStages, kStages = WgmmaShared<D>::kStages,
-                       kItems = 2 * kQueryStages, kKeys = kItems + WgmmaShared<D>::kItemRing;
+                       kItemRing = WgmmaShared<D>::kItemRing, kItems = 2 * kQueryStages,
+                       kKeys = kItems + 2 * kItemRing;
   uint32_t base;
   __device__ uint32_t at(int i) const { return base + static_cast<uint32_t>(i) * 8; }
   __device__ uint32_t query_full(int i) const { return at(i); }
   __device__ uint32_t result_full(int i) const { return at(kQueryStages + i); }
   __device__ uint32_t item_known(int i) const { return at(kItems + i); }
+  __device__ uint32_t item_free(int i) const { return at(kItems + kItemRing + i); }
   __device__ uint32_t key_full(int i) const { return at(kKeys + i); }
   __device__ uint32_t key_empty(int i) const { return at(kKeys + kStages + i); }
   __device__ uint32_t value_full(int i) const { return at(kKeys + 2 * kStages + i); }
   __device__ uint32_t value_empty(int i) const { return at(kKeys + 3 * kStages + i); }
+
+  // One thread, before the block's others, or the cluster's, go on.
+  template <int kBlocks>
+  __device__ __forceinline__ void init() const {
+    for (int i = 0; i < kQueryStages; ++i) {
+      init_barrier(query_full(i), 1);
+      init_barrier(result_full(i), WgmmaShared<D>::kConsumerWarps);
+    }
+    for (int i = 0; i < kItemRing; ++i) {
+      init_barrier(item_known(i), 1);
+      init_barrier(item_free(i), 1);
+    }
+    for (int i = 0; i < kStages; ++i) {
+      init_barrier(key_full(i), 1);
+      init_barrier(value_full(i), 1);
+      init_barrier(key_empty(i), kBlocks * WgmmaShared<D>::kConsumerWarps);
+      init_barrier(value_empty(i), kBlocks * WgmmaShared<D>::kConsumerWarps);
+    }
+    if constexpr (kBlocks > 1) publish_barriers();
+    fence_for_async();
+  }
 };
 
 // Places of items in their ring; a count of 0 says that there are no more.
@@ -87,22 +112,40 @@ __device__ __forceinline__ PrefillItem& item_at(std::byte* shared, int place) {
   return *reinterpret_cast<PrefillItem*>(shared + WgmmaShared<D>::kItems + place * 64);
 }
 
+template <int kBlocks>
+__device__ __forceinline__ int rank_in_cluster() {
+  return static_cast<int>(blockIdx.x) % kBlocks;
+}
+
+template <int D, int kBlocks>
+__device__ __forceinline__ void wait_for_item(Barriers<D> barriers, Ring<WgmmaShared<D>::kItemRing> items) {
+  if constexpr (kBlocks > 1) {
+    cluster::wait_barrier(barriers.item_known(items.stage), items.parity);
+  } else {
+    wait_barrier(barriers.item_known(items.stage), items.parity);
+  }
+}
+
 template <int D, typename Items>
 __device__ __forceinline__ void fetch_keys_and_values(const AttentionParams& p, std::byte* shared,
                                                       Barriers<D> barriers) {
   using Shared = WgmmaShared<D>;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   // A copy each: what of a page, or of a tile, is contiguous. The fewer copies the faster they are.
-  const int piece_tokens = min(p.block_size, Shared::kKeys), pieces = Shared::kKeys / piece_tokens;
+  const int piece_tokens = min(p.block_size, Shared::kKeys / Items::kBlocks),
+            pieces = Shared::kKeys / piece_tokens;
+  const bool is_mine = lane % Items::kBlocks == rank_in_cluster<Items::kBlocks>();
   const uint32_t piece_bytes = static_cast<uint32_t>(piece_tokens) * (2 * D);
   const uint32_t to = shared_address(shared) + static_cast<uint32_t>(lane) * piece_bytes;
   const int64_t to_values = static_cast<int64_t>(p.num_kv_heads) * p.block_size * (2 * D);
+  // What was prepared for the step passes by the L1 cache where it is read before the wait.
+  const auto load = [](const int32_t* from) { return Items::kParts ? __ldcg(from) : __ldg(from); };
   Ring<Shared::kItemRing> items;
   Ring<Shared::kStages> ring;
   // A prompt's own are written by the kernel in front, what decode rows share long before it.
   if (!Items::kParts || p.waits_for_prefixes) wait_for_inputs();
   for (;; items.advance()) {
-    wait_barrier(barriers.item_known(items.stage), items.parity);
+    wait_for_item<D, Items::kBlocks>(barriers, items);
     const PrefillItem item = item_at<D>(shared, items.stage);
     if (item.count == 0) return;
     for (int tile = item.tiles_end(Shared::kKeys) - 1; tile >= item.tiles_begin(Shared::kKeys); --tile) {
@@ -111,8 +154,8 @@ __device__ __forceinline__ void fetch_keys_and_values(const AttentionParams& p, 
       const std::byte* from = p.cache;
       if (wanted) {
         // Asked for with every tile: it is in the cache, and these few registers have no room for it.
-        const int64_t blocks = __ldg(p.state_indices + item.row) * p.block_table_stride;
-        const int block = __ldg(p.block_table + blocks + (token >> p.block_shift));
+        const int64_t blocks = load(p.state_indices + item.row) * p.block_table_stride;
+        const int block = load(p.block_table + blocks + (token >> p.block_shift));
         from += block * p.page_stride_bytes + kv_group_offset(0, item.kv_head, token & (p.block_size - 1),
                                                               p.num_kv_heads, p.block_size, 2 * D);
       }
@@ -121,9 +164,12 @@ __device__ __forceinline__ void fetch_keys_and_values(const AttentionParams& p, 
         wait_barrier(empty, ring.parity ^ 1);
         if (lane == 0) arrive_expecting(full, bytes);
         __syncwarp();
-        if (wanted)
-          copy_bulk(to + static_cast<uint32_t>(tiles + ring.stage * Shared::kTileBytes), source, piece_bytes,
-                    full);
+        const uint32_t at = to + static_cast<uint32_t>(tiles + ring.stage * Shared::kTileBytes);
+        if constexpr (Items::kBlocks > 1) {
+          if (wanted && is_mine) copy_bulk_to((1U << Items::kBlocks) - 1, at, source, piece_bytes, full);
+        } else {
+          if (wanted) copy_bulk(at, source, piece_bytes, full);
+        }
       };
       fetch(barriers.key_full(ring.stage), barriers.key_empty(ring.stage), Shared::kKeyTiles, from);
       fetch(barriers.value_full(ring.stage), barriers.value_empty(ring.stage), Shared::kValueTiles,
@@ -139,6 +185,9 @@ template <typename T, int D, typename Items>
 struct QueryWarps {
   using Shared = WgmmaShared<D>;
   static constexpr int kTogether = 7;  // a named barrier of theirs; Consumer has others
+  // Tiles of an item that takes hardly longer than to ask for one, send for its queries and write its
+  // results.
+  static constexpr int kShortItem = 2;
 
   const AttentionParams& p;
   const PrefillMaps& maps;
@@ -147,15 +196,32 @@ struct QueryWarps {
   Barriers<D> barriers;
   int thread;
   Ring<Shared::kItemRing> asked, written;
+  Ring<Shared::kQueryStages> sent, leaving;
 
   __device__ __forceinline__ void ask(Items& items) {
-    if (thread >= 32) return;
+    if (thread >= 32 || rank_in_cluster<Items::kBlocks>() > 0) return;
     PrefillItem next{};
     items.ask(p, next);
-    if (thread == 0) {
-      item_at<D>(shared, asked.stage) = next;
-      arrive(barriers.item_known(asked.stage));
+    if (thread > 0) return;
+    if constexpr (Items::kBlocks > 1) {
+      wait_barrier(barriers.item_free(asked.stage), asked.parity ^ 1);
+      tell_other(next);
+      if (next.count > 0) next.divide(0, p.prefill_rows, p.prefill_rows / p.num_queries_per_kv);
     }
+    item_at<D>(shared, asked.stage) = next;
+    arrive(barriers.item_known(asked.stage));
+  }
+
+  // The other block what it has of an item.
+  __device__ __forceinline__ void tell_other(PrefillItem item) {
+    if (item.count > 0) item.divide(1, p.prefill_rows, p.prefill_rows / p.num_queries_per_kv);
+    constexpr int kWords = static_cast<int>(sizeof(PrefillItem) / 4);
+    int words[kWords];
+    memcpy(words, &item, sizeof(item));
+    const uint32_t to = cluster::address_of(&item_at<D>(shared, asked.stage), 1);
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) cluster::store(to + static_cast<uint32_t>(i) * 4, words[i]);
+    cluster::arrive_at<true>(barriers.item_known(asked.stage), 1);
   }
 
   __device__ __forceinline__ uint32_t panel(int stage, int i) const {
@@ -175,8 +241,9 @@ struct QueryWarps {
 
   // The results of the item at `written`, when they are there. Where it has fewer tokens than a box, the box
   // would reach into the next prompt's results: threads write those.
-  __device__ __forceinline__ void write(int stage, uint32_t parity) {
-    wait_barrier(barriers.result_full(stage), parity);
+  __device__ __forceinline__ void write() {
+    const int stage = leaving.stage;
+    wait_barrier(barriers.result_full(stage), leaving.parity);
     if constexpr (!Items::kParts) {
       const PrefillItem& item = item_at<D>(shared, written.stage);
       if (item.count < p.prefill_rows) {
@@ -191,6 +258,11 @@ struct QueryWarps {
       }
       sync_threads<Shared::kFetchQueryThreads>(kTogether);  // the stage and the item's place are free
     }
+    if constexpr (Items::kBlocks > 1) {
+      if (thread == 0 && rank_in_cluster<Items::kBlocks>() > 0)
+        cluster::arrive_at(barriers.item_free(written.stage), 0);
+    }
+    leaving.advance();
     written.advance();
   }
 
@@ -211,37 +283,44 @@ struct QueryWarps {
     fence_for_async();  // the next queries come over what was read
   }
 
+  // An item is asked for as late as one that takes long permits: what blocks have asked for, others cannot
+  // take from those that have most.
   __device__ __forceinline__ void run() {
     if (Items::kParts && thread >= 32) return;  // the results are written already
+    constexpr int kStages = Shared::kQueryStages;
     Items items(p);
     ask(items);  // the first is the block's own: nothing is written before the wait
     wait_for_inputs();
-    Ring<Shared::kQueryStages> ring;
-    int in_stages = 0;  // items
-    for (;; ring.advance()) {
-      if (in_stages == Shared::kQueryStages) {
-        write(ring.stage, ring.parity ^ 1);
+    int in_stages = 0;      // items whose results are not written
+    bool is_short = false;  // the last of these
+    for (;; sent.advance()) {
+      if (in_stages == kStages) {
+        write();
         --in_stages;
       }
-      wait_barrier(barriers.item_known(asked.stage), asked.parity);
+      const bool waits = kStages > 1 && in_stages == kStages - 1 && !is_short;
+      if (waits) wait_barrier(barriers.result_full(leaving.stage), leaving.parity);  // the last one is begun
+      wait_for_item<D, Items::kBlocks>(barriers, asked);
       const PrefillItem& item = item_at<D>(shared, asked.stage);
-      const bool is_one = item.count > 0;
+      const bool is_one = item.count != 0;
       if (thread == 0) {
         if (is_one) {
-          send_for(item, ring.stage);
+          send_for(item, sent.stage);
         } else {
-          arrive(barriers.query_full(ring.stage));
+          arrive(barriers.query_full(sent.stage));
         }
       }
       if (!is_one) break;
+      is_short = item.tiles_end(Shared::kKeys) - item.tiles_begin(Shared::kKeys) <= kShortItem;
       ++in_stages;
       asked.advance();
       ask(items);
+      if (waits) {
+        write();
+        --in_stages;
+      }
     }
-    for (int left = Shared::kQueryStages - 1; left > 0; --left) {  // the oldest first
-      ring.advance();
-      if (left <= in_stages) write(ring.stage, ring.parity ^ 1);
-    }
+    for (; in_stages > 0; --in_stages) write();
   }
 };
 

@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(PrefillShared<D>::kThreads)
   const uint32_t tiles = shared_address(shared) + Shared::kQueryBytes;
   const float scale = kOptions ? p.scale : p.scale * kLog2E;
 
-  PrefillItems items(p);
+  PrefillItems<1> items(p);
   PrefillItem item;
   while (items.next(p, item)) {
     __syncthreads();  // the last item's tiles are read

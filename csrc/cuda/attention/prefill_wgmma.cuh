@@ -54,9 +54,18 @@ struct Consumer {
     return shared_address(shared) + static_cast<uint32_t>(offset);
   }
 
-  __device__ __forceinline__ void release(uint32_t empty) {
+  __device__ __forceinline__ void release(uint32_t barrier) {
     __syncwarp();
-    if (thread % 32 == 0) arrive(empty);
+    if (thread % 32 == 0) arrive(barrier);
+  }
+  // Keys or values, in all blocks that they were sent to together.
+  __device__ __forceinline__ void release_tile(uint32_t empty) {
+    if constexpr (Items::kBlocks > 1) {
+      __syncwarp();
+      if (thread % 32 < Items::kBlocks) cluster::arrive_at(empty, thread % 32);
+    } else {
+      release(empty);
+    }
   }
 
   __device__ __forceinline__ void take_turn() {
@@ -138,8 +147,10 @@ struct Consumer {
 #pragma unroll
       for (int i = 2 * r; i < kScores; i += 4) top = fmaxf(top, fmaxf(scores[i], scores[i + 1]));
       top = quad_max(top);
-      const float base = top == kNegativeInfinity ? 0.0F : top * scale;  // no key yet
-      rescale[r] = fast_exp2(max[r] * scale - base);
+      const float highest = top == kNegativeInfinity ? 0.0F : top;  // no key yet
+      const float base = highest * scale;
+      // Exactly 1 where a tile has nothing to see: which tiles others' rows need changes no bit.
+      rescale[r] = fast_exp2((max[r] - highest) * scale);
       max[r] = top;
       float part = 0.0F;
 #pragma unroll
@@ -298,7 +309,7 @@ struct Consumer {
     pass_turn();
     wgmma_wait<0>();
     hold(scores);
-    release(barriers.key_empty(keys.stage));
+    release_tile(barriers.key_empty(keys.stage));
     keys.advance();
     softmax(rescale);
     round_weights();
@@ -314,7 +325,7 @@ struct Consumer {
     multiply_values();
     wgmma_wait<0>();
     hold_out();
-    release(barriers.value_empty(values.stage));
+    release_tile(barriers.value_empty(values.stage));
     values.advance();
   }
 
@@ -335,12 +346,12 @@ struct Consumer {
     pass_turn();
     wgmma_wait<1>();
     hold(scores);
-    release(barriers.key_empty(keys.stage));
+    release_tile(barriers.key_empty(keys.stage));
     keys.advance();
     softmax(rescale);
     wgmma_wait<0>();
     hold_out();
-    release(barriers.value_empty(values.stage));
+    release_tile(barriers.value_empty(values.stage));
     values.advance();
     if constexpr (kWrites) {
       write(before);
@@ -394,21 +405,12 @@ __global__ void __launch_bounds__(WgmmaShared<D>::kThreads, 1)
   std::byte* shared =
       unaligned + (Shared::kAlignment - shared_address(unaligned) % Shared::kAlignment) % Shared::kAlignment;
   const Barriers<D> barriers{shared_address(shared) + Shared::kBarriers};
-  if (threadIdx.x == 0) {
-    for (int i = 0; i < Shared::kQueryStages; ++i) {
-      init_barrier(barriers.query_full(i), 1);
-      init_barrier(barriers.result_full(i), Shared::kConsumerWarps);
-    }
-    for (int i = 0; i < Shared::kItemRing; ++i) init_barrier(barriers.item_known(i), 1);
-    for (int i = 0; i < Shared::kStages; ++i) {
-      init_barrier(barriers.key_full(i), 1);
-      init_barrier(barriers.value_full(i), 1);
-      init_barrier(barriers.key_empty(i), Shared::kConsumerWarps);
-      init_barrier(barriers.value_empty(i), Shared::kConsumerWarps);
-    }
-    fence_for_async();
+  if (threadIdx.x == 0) barriers.template init<Items::kBlocks>();
+  if constexpr (Items::kBlocks > 1) {
+    cluster::meet();
+  } else {
+    __syncthreads();
   }
-  __syncthreads();
 
   if (threadIdx.x < 128) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"(Shared::kFetchRegisters));
@@ -432,6 +434,7 @@ __global__ void __launch_bounds__(WgmmaShared<D>::kThreads, 1)
     consumer.warp_row = static_cast<int>(threadIdx.x - 128) / 32 * 16;
     consumer.run();
   }
+  if constexpr (Items::kBlocks > 1) cluster::meet();  // nobody writes to a block that is gone
 #endif
 }
 

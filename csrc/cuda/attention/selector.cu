@@ -27,6 +27,14 @@ SharedBytes shared_bytes(int head_size) {
   return with_head_size(head_size, [&]<int D>() { return kSharedBytes<D>; });
 }
 
+// Pairs of blocks read half as much. But what a block waits for the other, and has nothing to do at the end
+// of its prompt, takes longer where prompts are shorter than this in the mean, or too few. Found with
+// quire_cuda_attention_bench.
+constexpr int64_t kPairTokens = 1024, kManyTokens = 8192;
+// Those behind so many keys, in the longest.
+constexpr int64_t kPairTokensOfLong = 512;
+constexpr int32_t kPairKeys = 4096;
+
 constexpr const char* kSizes = "head size is not 64, 80, 96, 128 or 256";
 bool has_tensor_core_size(int d) { return d == 64 || d == 80 || d == 96 || d == 128 || d == 256; }
 
@@ -92,6 +100,19 @@ int prefill_rows(const AttentionLayer& layer) {
   if (layer.kernel != static_cast<int32_t>(AttentionKernel::kWgmma)) return kMmaPrefillRows;
   const int heads = layer.num_heads / layer.num_kv_heads;
   return wgmma_prefill_rows(layer.head_size) / heads * heads;
+}
+
+int prefill_blocks(const AttentionMetadata& batch, const AttentionLayer& layer) {
+  const int64_t rows = batch.seq_lens.shape[0] - batch.num_decode_rows;
+  if (rows == 0 || layer.kernel != static_cast<int32_t>(AttentionKernel::kWgmma) ||
+      !has_prefill_pairs(layer.head_size) || layer.soft_cap > 0.0F || layer.alibi_slopes != nullptr)
+    return 1;
+  if (const char* wanted = std::getenv("QUIRE_PREFILL_BLOCKS"))
+    return std::atoi(wanted) == kPrefillPair ? kPrefillPair : 1;
+  const int64_t tokens = batch.slot_mapping.shape[0] - batch.num_decode_rows, mean = tokens / rows;
+  const bool is_worth_it = batch.max_seq_len >= kPairKeys ? mean >= kPairTokensOfLong
+                                                          : mean >= kPairTokens && tokens >= kManyTokens;
+  return is_worth_it ? kPrefillPair : 1;
 }
 
 void explain_attention_kernel(const AttentionLayer& layer, const DeviceLimits& limits, char* text,

@@ -28,6 +28,11 @@ const char* attention_kernel_refusal(AttentionKernel kernel, const AttentionLaye
 // (wgmma, mma or simt) names one to prefer: it is read here, once for each layer, and at no launch.
 AttentionKernel select_attention_kernel(const AttentionLayer& layer, const DeviceLimits& limits);
 
+// Blocks of a cluster that share an item of prompts' keys: kPrefillPair where that is quicker, else 1, or,
+// where there are such kernels, what the environment variable QUIRE_PREFILL_BLOCKS says. Of a batch's plan
+// and its launches the same.
+int prefill_blocks(const AttentionMetadata& batch, const AttentionLayer& layer);
+
 // "mma (wgmma: head size is not 64 or 128)", for a log; at most `size` bytes with the final 0.
 void explain_attention_kernel(const AttentionLayer& layer, const DeviceLimits& limits, char* text,
                               size_t size);

@@ -43,15 +43,51 @@ __device__ __forceinline__ float load(uint32_t address) {
   return x;
 }
 
+__device__ __forceinline__ void store(uint32_t address, int x) {
+  asm volatile("st.shared::cluster.s32 [%0], %1;\n" ::"r"(address), "r"(x) : "memory");
+}
+
+// All threads of all blocks of the cluster.
+__device__ __forceinline__ void meet() {
+  arrive();
+  wait();
+}
+
 // Arrives at the mbarrier that the block of that rank has where this one has `barrier`.
+// What it wrote is seen there by those who wait for it, where `kReleases`, with wait_barrier below.
+template <bool kReleases = false>
 __device__ __forceinline__ void arrive_at(uint32_t barrier, int rank) {
+  if constexpr (kReleases) {
+    asm volatile(
+        "{\n"
+        ".reg .b32 there;\n"
+        "mapa.shared::cluster.u32 there, %0, %1;\n"
+        "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n"
+        "}\n" ::"r"(barrier),
+        "r"(rank)
+        : "memory");
+  } else {
+    asm volatile(
+        "{\n"
+        ".reg .b32 there;\n"
+        "mapa.shared::cluster.u32 there, %0, %1;\n"
+        "mbarrier.arrive.shared::cluster.b64 _, [there];\n"
+        "}\n" ::"r"(barrier),
+        "r"(rank)
+        : "memory");
+  }
+}
+__device__ __forceinline__ void wait_barrier(uint32_t barrier, uint32_t parity) {
   asm volatile(
       "{\n"
-      ".reg .b32 there;\n"
-      "mapa.shared::cluster.u32 there, %0, %1;\n"
-      "mbarrier.arrive.shared::cluster.b64 _, [there];\n"
+      ".reg .pred done;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+      "@done bra over;\n"
+      "bra again;\n"
+      "over:\n"
       "}\n" ::"r"(barrier),
-      "r"(rank)
+      "r"(parity)
       : "memory");
 }
 

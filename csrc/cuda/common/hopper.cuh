@@ -56,6 +56,16 @@ __device__ __forceinline__ void copy_bulk(uint32_t to, const void* from, uint32_
       "l"(from), "r"(bytes), "r"(barrier), "l"(policy)
       : "memory");
 }
+// The same to the blocks of a cluster whose bit is set in `blocks`, each at the same places of its own
+// memory.
+__device__ __forceinline__ void copy_bulk_to(uint16_t blocks, uint32_t to, const void* from, uint32_t bytes,
+                                             uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, "
+      "[%3], %4;\n" ::"r"(to),
+      "l"(from), "r"(bytes), "r"(barrier), "h"(blocks)
+      : "memory");
+}
 // A box of a tensor, at those coordinates, to shared memory; completes on the barrier. `map` is a parameter
 // of the kernel.
 __device__ __forceinline__ void copy_tensor(uint32_t to, const void* map, int column, int row, int matrix,

@@ -28,7 +28,8 @@ bool cuda_device_limits(int32_t index, CudaDeviceLimits* limits) {
   const bool known = index < cuda_device_count() && get(&major, cudaDevAttrComputeCapabilityMajor) &&
                      get(&minor, cudaDevAttrComputeCapabilityMinor) &&
                      get(&limits->num_sms, cudaDevAttrMultiProcessorCount) &&
-                     get(&limits->max_shared_bytes_per_block, cudaDevAttrMaxSharedMemoryPerBlockOptin);
+                     get(&limits->max_shared_bytes_per_block, cudaDevAttrMaxSharedMemoryPerBlockOptin) &&
+                     get(&limits->l2_bytes, cudaDevAttrL2CacheSize);
   limits->compute_capability = 10 * major + minor;
   return known;
 }

@@ -25,6 +25,7 @@ struct CudaDeviceLimits {
   int32_t compute_capability = 0;  // 90 for 9.0
   int32_t num_sms = 0;
   int32_t max_shared_bytes_per_block = 0;  // with opt-in
+  int32_t l2_bytes = 0;                    // of the cache; changes only the order of work
 };
 
 // Fills `limits` with a device's. Returns false when there is no such device.
