@@ -7,6 +7,7 @@ import os
 import random
 import re
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ UNIFORM = [
 ]
 
 
+@cache
 def code_points() -> list[int]:
     """All with QUIRE_TESTS=full (tests/run_long.sh); else each 61st of the uniform runs, and their ends."""
     chosen = [c for c in range(0x110000) if not 0xD800 <= c < 0xE000]

@@ -149,8 +149,9 @@ TEST(SimulateTest, AnExpiredRequestIsNoLoadAnyMore) {
 }
 
 TEST(SimulateTest, PagedMemoryWastesLessThanFourPercentWhereContiguousWastesHalf) {
-  const Json report = run(
-      {{"cost_model", kServerCosts}, {"workload", {{"num_requests", 2000}, {"rate", 10}}}});  // ShareGPT-like
+  const Json report =
+      run({{"cost_model", kServerCosts},
+           {"workload", {{"num_requests", kSanitized ? 400 : 2000}, {"rate", 10}}}});  // ShareGPT-like
   EXPECT_LT(report["kv_cache"]["waste"], 0.04);
   EXPECT_GT(report["kv_cache"]["waste"], 0.005);
   EXPECT_GT(report["kv_cache"]["contiguous"]["waste"], 0.5);
@@ -159,13 +160,16 @@ TEST(SimulateTest, PagedMemoryWastesLessThanFourPercentWhereContiguousWastesHalf
 // Utilization law: busy = rate * service time. Pollaczek-Khinchine for one server and equal service times:
 // the mean wait is busy * service / (2 * (1 - busy)).
 TEST(SimulateTest, AQueueOfEqualJobsBehavesAsQueueingTheorySays) {
-  const Json report = run(
-      {{"cost_model", {{"seconds_per_step", 1}}},
-       {"engine", {{"max_num_seqs", 1}}},
-       {"workload",
-        {{"num_requests", 50000}, {"rate", 0.5}, {"prompt_min", 1}, {"prompt_max", 1}, {"output_max", 1}}}});
-  EXPECT_NEAR(report["busy_fraction"], 0.5, 0.01);
-  EXPECT_NEAR(report["queue_time"]["mean"], 0.5 * 1 / (2 * (1 - 0.5)), 0.02);
+  const Json report = run({{"cost_model", {{"seconds_per_step", 1}}},
+                           {"engine", {{"max_num_seqs", 1}}},
+                           {"workload",
+                            {{"num_requests", kSanitized ? 5000 : 50000},
+                             {"rate", 0.5},
+                             {"prompt_min", 1},
+                             {"prompt_max", 1},
+                             {"output_max", 1}}}});
+  EXPECT_NEAR(report["busy_fraction"], 0.5, kSanitized ? 0.03 : 0.01);
+  EXPECT_NEAR(report["queue_time"]["mean"], 0.5 * 1 / (2 * (1 - 0.5)), kSanitized ? 0.06 : 0.02);
 }
 
 TEST(SimulateTest, RoundRobinGivesEveryEngineTheSameNumberOfRequests) {
@@ -185,17 +189,18 @@ TEST(SimulateTest, LeastLoadedShortensTheQueueOfABusyFleet) {
 }
 
 TEST(SimulateTest, PrefixAwareFindsMoreCachedTokensThanRoundRobin) {
+  constexpr int kRequests = kSanitized ? 600 : 2000;
   // 32 prefixes of 16 blocks: more than the 300 blocks of one engine, fewer than those of four.
   Json options = {
       {"num_engines", 4},
       {"cost_model", kServerCosts},
       {"engine", {{"num_gpu_blocks_override", 301}}},
-      {"workload", {{"num_requests", 2000}, {"rate", 8}, {"prefix_share", 0.9}, {"num_prefixes", 32}}}};
+      {"workload", {{"num_requests", kRequests}, {"rate", 8}, {"prefix_share", 0.9}, {"num_prefixes", 32}}}};
   const double in_turn = run(options)["prefix_cache_hit_rate"];
   options["router"] = "prefix_aware";
   const Json report = run(options);
   EXPECT_GT(report["prefix_cache_hit_rate"], in_turn + 0.05);
-  EXPECT_EQ(report["num_finished"], 2000);
+  EXPECT_EQ(report["num_finished"], kRequests);
   EXPECT_LT(report["engines"]["most_tokens"], 2 * report["engines"]["fewest_tokens"].get<int64_t>());
 }
 
@@ -206,7 +211,7 @@ TEST(SimulateTest, TheSameSeedGivesTheSameReportWhateverTheThreads) {
         {"router", router},
         {"seed", 7},
         {"num_threads", 1},
-        {"workload", {{"num_requests", kSanitized ? 100 : 500}, {"rate", 50}, {"prefix_share", 0.5}}}};
+        {"workload", {{"num_requests", kSanitized ? 40 : 500}, {"rate", 50}, {"prefix_share", 0.5}}}};
     const std::string report = simulate(options.dump());
     EXPECT_EQ(simulate(options.dump()), report);
     options["num_threads"] = 3;
