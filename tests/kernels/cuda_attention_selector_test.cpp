@@ -114,6 +114,11 @@ TEST(AttentionSelectorTest, LongPromptsHavePairsOfBlocks) {
   EXPECT_EQ(blocks(16 * 512, 16, 512), 1);
   EXPECT_EQ(blocks(64 * 32, 64, 4096), 1);
   EXPECT_EQ(blocks(0, 0, 131072, 64), 1);
+  layer.sliding_window = 1024;
+  EXPECT_EQ(blocks(8192, 1, 8192), 1);
+  layer.sliding_window = 4096;
+  EXPECT_EQ(blocks(8192, 1, 8192), 2);
+  layer.sliding_window = 0;
   layer.head_size = 64;
   EXPECT_EQ(blocks(8192, 1, 8192), 1);
   layer.head_size = 256;

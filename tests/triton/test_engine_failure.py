@@ -122,14 +122,16 @@ def test_an_old_engine_that_fails_does_not_take_the_new_one_along(
     failing_server: tuple[TritonServer, Path], demo_model: Path
 ) -> None:
     server, now = failing_server
-    with open_stream(server.grpc_address) as stream:
-        stream.send("demo", REQUEST)
-        stream.next()
+    with open_stream(server.grpc_address) as stream, open_stream(server.grpc_address) as other:
+        for one in (stream, other):
+            one.send("demo", REQUEST)
+            one.next()
         server.write_model("demo", {"model": demo_model, "kv_cache_memory_bytes": KV_BYTES, "num_threads": 1})
         server.load("demo")
         metrics = read_metrics(server, "demo")
         assert metrics("num_requests_running") == 0  # the new engine's
         now.touch()
+        other.cancel()  # or no step of the old one would ask for memory before its request has ended
         with pytest.raises(InferenceServerException, match="bad_alloc"):
             while True:
                 stream.next()

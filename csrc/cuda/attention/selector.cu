@@ -31,7 +31,7 @@ SharedBytes shared_bytes(int head_size) {
 // of its prompt, takes longer where prompts are shorter than this in the mean, or too few. Found with
 // quire_cuda_attention_bench.
 constexpr int64_t kPairTokens = 1024, kManyTokens = 8192;
-// Those behind so many keys, in the longest.
+// Where the longest has so many keys.
 constexpr int64_t kPairTokensOfLong = 512;
 constexpr int32_t kPairKeys = 4096;
 
@@ -109,6 +109,8 @@ int prefill_blocks(const AttentionMetadata& batch, const AttentionLayer& layer) 
     return 1;
   if (const char* wanted = std::getenv("QUIRE_PREFILL_BLOCKS"))
     return std::atoi(wanted) == kPrefillPair ? kPrefillPair : 1;
+  // Behind a narrow window the keys of two blocks are a good part more than those of one.
+  if (layer.sliding_window > 0 && layer.sliding_window < kPairKeys) return 1;
   const int64_t tokens = batch.slot_mapping.shape[0] - batch.num_decode_rows, mean = tokens / rows;
   const bool is_worth_it = batch.max_seq_len >= kPairKeys ? mean >= kPairTokensOfLong
                                                           : mean >= kPairTokens && tokens >= kManyTokens;
