@@ -114,6 +114,14 @@ TEST(AttentionSelectorTest, LongPromptsHavePairsOfBlocks) {
   EXPECT_EQ(blocks(16 * 512, 16, 512), 1);
   EXPECT_EQ(blocks(64 * 32, 64, 4096), 1);
   EXPECT_EQ(blocks(0, 0, 131072, 64), 1);
+  setenv("QUIRE_PREFILL_BLOCKS", "1", 1);
+  EXPECT_EQ(blocks(8192, 1, 8192), 1);
+  setenv("QUIRE_PREFILL_BLOCKS", "2", 1);
+  EXPECT_EQ(blocks(40, 1, 40), 2);
+  setenv("QUIRE_PREFILL_BLOCKS", "pairs", 1);  // says nothing
+  EXPECT_EQ(blocks(40, 1, 40), 1);
+  EXPECT_EQ(blocks(8192, 1, 8192), 2);
+  unsetenv("QUIRE_PREFILL_BLOCKS");
   layer.sliding_window = 1024;
   EXPECT_EQ(blocks(8192, 1, 8192), 1);
   layer.sliding_window = 4096;

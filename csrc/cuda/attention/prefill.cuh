@@ -15,7 +15,7 @@ namespace quire::cuda {
 struct PrefillItem {
   int row, kv_head;
   int query_begin, query_len, seq_len;  // of the batch row
-  int first, count;                     // packed query rows [first, first + count), count > 0
+  int first, count;                     // packed query rows [first, first + count); see divide
   int first_token;                      // in the batch row, of row `first`
   int first_position, last_position;    // of the query rows' tokens
   int low;                              // the first key that any of them attends to
@@ -44,6 +44,7 @@ template <int kClusterSize>
 class PrefillItems {
  public:
   static constexpr int kBlocks = kClusterSize;  // that share an item
+  static_assert(kBlocks == 1 || kBlocks == kPrefillPair);
   static constexpr bool kParts =
       false;  // whether an item has a part of its rows' keys, and is one of several
 

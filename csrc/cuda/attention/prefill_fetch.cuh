@@ -106,7 +106,8 @@ struct Barriers {
   }
 };
 
-// Places of items in their ring; a count of 0 says that there are no more.
+// Places of items in their ring; a count of 0 says that there are no more, and -1 that the item is the other
+// block's alone: this one computes rows that nobody writes, in step with it.
 template <int D>
 __device__ __forceinline__ PrefillItem& item_at(std::byte* shared, int place) {
   return *reinterpret_cast<PrefillItem*>(shared + WgmmaShared<D>::kItems + place * 64);
@@ -283,8 +284,8 @@ struct QueryWarps {
     fence_for_async();  // the next queries come over what was read
   }
 
-  // An item is asked for as late as one that takes long permits: what blocks have asked for, others cannot
-  // take from those that have most.
+  // Asks for an item only when the one before the last is done, unless the last is short: what a block has
+  // asked for, no other can take off it.
   __device__ __forceinline__ void run() {
     if (Items::kParts && thread >= 32) return;  // the results are written already
     constexpr int kStages = Shared::kQueryStages;

@@ -406,11 +406,7 @@ __global__ void __launch_bounds__(WgmmaShared<D>::kThreads, 1)
       unaligned + (Shared::kAlignment - shared_address(unaligned) % Shared::kAlignment) % Shared::kAlignment;
   const Barriers<D> barriers{shared_address(shared) + Shared::kBarriers};
   if (threadIdx.x == 0) barriers.template init<Items::kBlocks>();
-  if constexpr (Items::kBlocks > 1) {
-    cluster::meet();
-  } else {
-    __syncthreads();
-  }
+  cluster::meet<Items::kBlocks>();
 
   if (threadIdx.x < 128) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"(Shared::kFetchRegisters));
@@ -434,7 +430,7 @@ __global__ void __launch_bounds__(WgmmaShared<D>::kThreads, 1)
     consumer.warp_row = static_cast<int>(threadIdx.x - 128) / 32 * 16;
     consumer.run();
   }
-  if constexpr (Items::kBlocks > 1) cluster::meet();  // nobody writes to a block that is gone
+  if constexpr (Items::kBlocks > 1) cluster::meet<Items::kBlocks>();  // nobody writes to a block that is gone
 #endif
 }
 

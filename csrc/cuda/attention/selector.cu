@@ -107,8 +107,9 @@ int prefill_blocks(const AttentionMetadata& batch, const AttentionLayer& layer) 
   if (rows == 0 || layer.kernel != static_cast<int32_t>(AttentionKernel::kWgmma) ||
       !has_prefill_pairs(layer.head_size) || layer.soft_cap > 0.0F || layer.alibi_slopes != nullptr)
     return 1;
-  if (const char* wanted = std::getenv("QUIRE_PREFILL_BLOCKS"))
-    return std::atoi(wanted) == kPrefillPair ? kPrefillPair : 1;
+  const char* wanted = std::getenv("QUIRE_PREFILL_BLOCKS");
+  for (const int blocks : {1, kPrefillPair})
+    if (wanted != nullptr && std::atoi(wanted) == blocks) return blocks;
   // Behind a narrow window the keys of two blocks are a good part more than those of one.
   if (layer.sliding_window > 0 && layer.sliding_window < kPairKeys) return 1;
   const int64_t tokens = batch.slot_mapping.shape[0] - batch.num_decode_rows, mean = tokens / rows;

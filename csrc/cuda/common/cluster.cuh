@@ -47,10 +47,15 @@ __device__ __forceinline__ void store(uint32_t address, int x) {
   asm volatile("st.shared::cluster.s32 [%0], %1;\n" ::"r"(address), "r"(x) : "memory");
 }
 
-// All threads of all blocks of the cluster.
+// All threads of the cluster's blocks, or of the block where it is alone.
+template <int kBlocks>
 __device__ __forceinline__ void meet() {
-  arrive();
-  wait();
+  if constexpr (kBlocks > 1) {
+    arrive();
+    wait();
+  } else {
+    __syncthreads();
+  }
 }
 
 // Arrives at the mbarrier that the block of that rank has where this one has `barrier`.

@@ -53,16 +53,6 @@ struct Barriers {
   __device__ uint32_t empty(int stage) const { return full(kStages + stage); }
 };
 
-template <int kBlocks>
-__device__ __forceinline__ void meet() {
-  if constexpr (kBlocks > 1) {
-    cluster::arrive();
-    cluster::wait();
-  } else {
-    __syncthreads();
-  }
-}
-
 // The tiles of a block, one after the other.
 template <typename T, int kBlocks>
 class Tiles {
@@ -246,7 +236,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     prefetch_map(&p.weight);
     prefetch_map(&p.out);
   }
-  meet<kBlocks>();  // nothing comes to a barrier that is not there
+  cluster::meet<kBlocks>();  // nothing comes to a barrier that is not there
   if (threadIdx.x < 128) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 40;\n");
     if (threadIdx.x == 0) fetch<T, kBlocks>(p, stages, barriers);
@@ -258,7 +248,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     multiply<T, kActivation, kBlocks>(p, stages, out, barriers);
     __syncwarp();
   }
-  if constexpr (kBlocks > 1) meet<kBlocks>();  // nor to a block that has ended
+  if constexpr (kBlocks > 1) cluster::meet<kBlocks>();  // nor to a block that has ended
 #endif
 }
 
