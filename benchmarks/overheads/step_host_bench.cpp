@@ -27,7 +27,7 @@
 #include <string>
 #include <vector>
 
-#include "../llama_8b.h"
+#include "../llama_shapes.h"
 #include "device/runtime_handles.h"
 #include "engine/engine_core.h"
 #include "executor/executor.h"

@@ -3,9 +3,10 @@
 
     step_kernels.py LIBQUIRE MODEL [--batch 1] [--context 1024] [--prompts] [--rows 40] [--set field=JSON]...
 
-A step of generation, or with --prompts one that reads prompts, of as many tokens as max_num_batched_tokens.
-MODEL is a directory with a config.json; its weights are random numbers. Kernels are recorded by
-torch.profiler (CUPTI), which slows the host and, by about a microsecond each, what follows within a graph.
+A step of generation, or with --prompts one that reads prompts, of as many tokens as max_num_batched_tokens;
+of several devices (--set tensor_parallel_size=2) what the first does. MODEL is a folder with a config.json;
+its weights are random numbers. Kernels are recorded by torch.profiler (CUPTI), which slows the host and, by
+about a microsecond each, what follows within a graph.
 The engine is called through the C ABI, so that any Python with PyTorch will do.
 """
 
@@ -110,7 +111,8 @@ def kernels_of(engine: Engine, prompts: list[list[int]]) -> list[dict[str, Any]]
         path = Path(directory) / "trace.json"
         profile.export_chrome_trace(str(path))
         events = json.loads(path.read_text())["traceEvents"]
-    of_device = [each for each in events if each.get("cat") in ("kernel", "gpu_memset", "gpu_memcpy")]
+    of_devices = [each for each in events if each.get("cat") in ("kernel", "gpu_memset", "gpu_memcpy")]
+    of_device = [each for each in of_devices if each["args"].get("device", 0) == 0]
     return sorted(of_device, key=lambda each: each["ts"])
 
 

@@ -18,7 +18,7 @@
 #include <string>
 #include <vector>
 
-#include "../llama_8b.h"
+#include "../llama_shapes.h"
 #include "engine_rows.h"
 
 namespace {
@@ -101,7 +101,7 @@ std::vector<EngineRequest> batch_of(int32_t batch, int32_t context, int32_t max_
                                     int32_t num_adapters) {
   std::vector<EngineRequest> requests;
   for (int32_t i = 0; i < batch; ++i) {
-    requests.push_back(request(random_prompt(context, kLlama8BVocabSize), max_tokens));
+    requests.push_back(request(random_prompt(context, kLlamaVocabSize), max_tokens));
     if (num_adapters > 0) requests.back().lora_name = name_of(i % num_adapters);
   }
   return requests;
@@ -124,7 +124,7 @@ double tokens_per_second(Engine& engine, const std::vector<int32_t>& adapters) {
   constexpr int32_t kPrompt = 256, kAnswer = 128;
   std::vector<EngineRequest> requests;
   for (const int32_t adapter : adapters) {
-    requests.push_back(request(random_prompt(kPrompt, kLlama8BVocabSize), kAnswer));
+    requests.push_back(request(random_prompt(kPrompt, kLlamaVocabSize), kAnswer));
     requests.back().lora_name = name_of(adapter);
   }
   const auto count = static_cast<double>(requests.size());
@@ -178,7 +178,7 @@ int main(int argc, char** argv) {
     const bool measures = options.wants("decode") || options.wants("prefill") || options.wants("load");
     if (measures) {
       Engine engine(config);
-      generate_seconds(engine, {request(random_prompt(16, kLlama8BVocabSize), 1)});
+      generate_seconds(engine, {request(random_prompt(16, kLlamaVocabSize), 1)});
       for (const int32_t batch : {1, 64})
         if (options.wants("decode")) decode_without[batch > 1] = decode_ms(engine, batch, 0);
       if (options.wants("prefill")) prefill_without = prefill_ms(engine, 0);

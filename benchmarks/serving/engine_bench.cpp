@@ -1,6 +1,8 @@
-// The engine rows of the H200 tables: an engine of the Llama-3.1-8B shape with weights made on the device.
+// The engine rows of the H200 tables: an engine of the Llama-3.1-8B shape with weights made on the device, or
+// on as many as `--set tensor_parallel_size=2` says.
 //
-//   engine_bench [--model DIR] [--rows decode,prefill,throughput,beams,prefix,start,long,grammar]
+//   engine_bench [--shape llama-3.1-8b|llama-3.1-70b] [--model DIR] [--rows
+//   decode,prefill,throughput,beams,prefix,start,long,grammar]
 //   [--tokenizer DIR] [--grammar BATCH,CONTEXT,SHORT,LONG[,TEMPERATURE]] [--set field=JSON]...
 //
 // Prints a line for each row: what was measured, vLLM 0.26's figure, what is required beside it, the target,
@@ -24,15 +26,15 @@
 #include <string>
 #include <vector>
 
-#include "../llama_8b.h"
 #include "engine_rows.h"
 #include "generation.h"
+#include "llama_rows.h"
 
 namespace {
 
 using namespace quire;
 
-std::vector<int32_t> random_prompt(int32_t length) { return quire::random_prompt(length, kLlama8BVocabSize); }
+std::vector<int32_t> random_prompt(int32_t length) { return quire::random_prompt(length, kLlamaVocabSize); }
 
 // Processor time of all threads so far: on a shared machine steadier than the clock.
 double busy_seconds() {
@@ -44,26 +46,14 @@ double busy_seconds() {
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
-struct DecodeRow {
-  int32_t batch, context;
-  Figures figures;
-};
-struct PrefillRow {
-  int32_t length;
-  double vllm, target, floor;
-};
 constexpr double kBetterPrefill = 1.05;  // than vLLM, as is required
 
 std::string decode_name(const DecodeRow& r) {
   return "decode batch " + std::to_string(r.batch) + ", context " + std::to_string(r.context);
 }
 
-void decode_rows(Engine& engine) {
-  for (const DecodeRow& r :
-       {DecodeRow{1, 1024, {4.88, 3.90, 3.46}}, DecodeRow{1, 8192, {5.14, 4.15, 3.67}},
-        DecodeRow{8, 1024, {5.16, 4.25, 3.71}}, DecodeRow{32, 1024, {6.30, 5.25, 4.55}},
-        DecodeRow{64, 1024, {7.58, 6.5, 5.67}}, DecodeRow{64, 4096, {13.5, 12.5, 11.6}},
-        DecodeRow{128, 1024, {10.6, 9.0, 8.0}}, DecodeRow{256, 1024, {18.0, 15.5, 14.1}}}) {
+void decode_rows(Engine& engine, const LlamaRows& rows) {
+  for (const DecodeRow& r : rows.decode) {
     constexpr int32_t kShort = 50, kLong = 250;
     const auto run = [&](int32_t max_tokens) {
       std::vector<EngineRequest> requests;
@@ -84,10 +74,8 @@ void prefill_row(Engine& engine, const PrefillRow& r, int repeats) {
       "ms");
 }
 
-void prefill_rows(Engine& engine) {
-  for (const PrefillRow& r : {PrefillRow{512, 17.7, 14, 10.1}, PrefillRow{2048, 52.5, 48, 41.6},
-                              PrefillRow{8192, 221, 205, 184}, PrefillRow{16384, 494, 450, 414}})
-    prefill_row(engine, r, 5);
+void prefill_rows(Engine& engine, const LlamaRows& rows) {
+  for (const PrefillRow& r : rows.prefill) prefill_row(engine, r, 5);
 }
 
 // A token's time is that while all generate: of so long prompts the difference of two lengths would be lost.
@@ -108,29 +96,29 @@ void long_rows(const EngineConfig& base) {
   }
 }
 
-void mixed_row(Engine& engine, const std::string& at_once) {
+void mixed_row(Engine& engine, const Figures& figures, const std::string& at_once) {
   std::vector<EngineRequest> mixed;
   for (int i = 0; i < 1000; ++i) {
     mixed.push_back(request(random_prompt(64 + static_cast<int32_t>(random_ids() % 961)), 200));
   }
   const double seconds = generate_seconds(engine, std::move(mixed));
-  row("1,000 requests, 64-1,024 in + 200 out" + at_once, 1000 * 200 / seconds, {8481, 11000}, "tok/s", true);
+  row("1,000 requests, 64-1,024 in + 200 out" + at_once, 1000 * 200 / seconds, figures, "tok/s", true);
 }
 
-void throughput_rows(Engine& engine) {
+void throughput_rows(Engine& engine, const LlamaRows& rows) {
   std::vector<EngineRequest> equal;
   for (int i = 0; i < 256; ++i) equal.push_back(request(random_prompt(512), 128));
   const double seconds = generate_seconds(engine, std::move(equal));
-  row("256 requests, 512 in + 128 out", 256 * 128 / seconds, {6807, 8500}, "tok/s", true);
-  mixed_row(engine, "");
+  row("256 requests, 512 in + 128 out", 256 * 128 / seconds, rows.equal, "tok/s", true);
+  mixed_row(engine, rows.mixed, "");
 }
 
 // With what a step of this device has where nobody says it.
-void default_limits_row(EngineConfig config) {
+void default_limits_row(EngineConfig config, const LlamaRows& rows) {
   config.max_num_seqs.reset();
   config.max_num_batched_tokens.reset();
   Engine engine(config);
-  mixed_row(engine, ", defaults");
+  mixed_row(engine, rows.mixed, ", defaults");
 }
 
 // Requests that share what lies in front, with keys and values read for each and once for all.
@@ -274,33 +262,44 @@ bool take_grammar_case(const std::string& value, std::vector<GrammarCase>& cases
   return true;
 }
 
+const LlamaRows* find_rows(const std::string& shape, int32_t num_devices) {
+  for (const LlamaRows& rows : llama_rows())
+    if (rows.shape == shape && rows.num_devices == num_devices) return &rows;
+  std::fprintf(stderr, "no rows for %s on %d devices; there are:", shape.c_str(), num_devices);
+  for (const LlamaRows& rows : llama_rows()) std::fprintf(stderr, " %s on %d", rows.shape, rows.num_devices);
+  std::fprintf(stderr, "\n");
+  return nullptr;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   std::vector<GrammarCase> grammar_cases = {{2, 0}, {128, 0}, {128, 1}};
-  std::string model, tokenizer;
+  std::string shape = "llama-3.1-8b", model, tokenizer;
   EngineConfig config = device_rows_config(/*max_model_len=*/32768);
   try {
     const RowOptions options(argc, argv, "start,decode,prefill,throughput,beams,prefix", config,
                              [&](const std::string& option, const std::string& value) {
+                               if (option == "--shape") shape = value;
                                if (option == "--model") model = value;
                                if (option == "--tokenizer") tokenizer = value;
                                if (option == "--grammar") return take_grammar_case(value, grammar_cases);
-                               return option == "--model" || option == "--tokenizer";
+                               return option == "--shape" || option == "--model" || option == "--tokenizer";
                              });
-    if (model.empty()) model = make_llama_8b_directory();
-    config.model = model;
+    const LlamaRows* rows = find_rows(shape, config.tensor_parallel_size);
+    if (rows == nullptr) return 2;
+    config.model = model.empty() ? make_llama_directory(shape, rows->config) : model;
     heading();
     const double begin = now();
     auto engine = std::make_unique<Engine>(config);
     generate_seconds(*engine, {request(random_prompt(16), 1)});
-    if (options.wants("start")) row("engine start to first token", now() - begin, {51, 4}, "s");
-    if (options.wants("decode")) decode_rows(*engine);
-    if (options.wants("prefill")) prefill_rows(*engine);
-    if (options.wants("throughput")) throughput_rows(*engine);
+    if (options.wants("start")) row("engine start to first token", now() - begin, rows->start, "s");
+    if (options.wants("decode")) decode_rows(*engine, *rows);
+    if (options.wants("prefill")) prefill_rows(*engine, *rows);
+    if (options.wants("throughput")) throughput_rows(*engine, *rows);
     if (options.wants("beams")) beam_rows(*engine);
     engine.reset();
-    if (options.wants("throughput")) default_limits_row(config);
+    if (options.wants("throughput")) default_limits_row(config, *rows);
     if (options.wants("long")) long_rows(config);
     if (options.wants("prefix")) {
       prefix_rows(config);

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "../llama_8b.h"
+#include "../llama_shapes.h"
 
 namespace quire {
 
@@ -51,7 +51,7 @@ struct ModelShape {
 inline constexpr ModelShape kModelShapes[] = {
     {.name = "llama-3.1-8b",
      .config = kLlama8B,
-     .vocab_size = kLlama8BVocabSize,
+     .vocab_size = kLlamaVocabSize,
      .layers = 32,
      .hidden = 4096,
      .heads = 32,

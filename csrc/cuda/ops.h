@@ -90,7 +90,7 @@ void sample(const LaunchContext& ctx, const SamplingArgs& args);
 // batch_ops.cu
 extern const BatchOps kBatchOps;
 
-// peer_ops.cu
+// peers/peer_ops.cu
 extern const PeerOps kPeerOps;
 
 }  // namespace quire::cuda

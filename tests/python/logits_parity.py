@@ -18,15 +18,19 @@ HALF_PRECISION_ERROR = 1.25  # times transformers' in the same dtype, against fl
 Logits = NDArray[np.float32]
 
 
-def token_ids(config: Any) -> list[int]:
-    return [int(i) for i in np.random.default_rng(3).integers(0, config.vocab_size, NUM_TOKENS)]
+def token_ids(config: Any, num_tokens: int = NUM_TOKENS) -> list[int]:
+    return [int(i) for i in np.random.default_rng(3).integers(0, config.vocab_size, num_tokens)]
 
 
-def reference(model: Path, config: Any, dtype: torch.dtype = torch.float32) -> Logits:
+def reference(
+    model: Path, config: Any, dtype: torch.dtype = torch.float32, num_tokens: int = NUM_TOKENS
+) -> Logits:
     """transformers' logits with eager attention, as float32."""
     loaded = AutoModelForCausalLM.from_pretrained(model, dtype=dtype, attn_implementation="eager")
     with torch.no_grad():
-        logits: Logits = loaded.eval()(torch.tensor([token_ids(config)])).logits[0].float().numpy()
+        logits: Logits = (
+            loaded.eval()(torch.tensor([token_ids(config, num_tokens)])).logits[0].float().numpy()
+        )
     return logits
 
 
@@ -40,14 +44,15 @@ def run_quire_logits(
     ranks: int = 1,
     device: str = "cpu",
     program: str = "quire_logits",
+    num_tokens: int = NUM_TOKENS,
 ) -> Logits:
     """Runs the engine's layers over the prompt, in chunks, on one or more ranks."""
     path = build_dir / "tests" / "tools" / program
-    command = [str(path), str(model), dtype, str(chunk), str(ranks), str(NUM_TOKENS), str(out), device]
-    text = " ".join(map(str, token_ids(config)))
+    command = [str(path), str(model), dtype, str(chunk), str(ranks), str(num_tokens), str(out), device]
+    text = " ".join(map(str, token_ids(config, num_tokens)))
     done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    return np.fromfile(out, np.float32).reshape(NUM_TOKENS, config.vocab_size)
+    return np.fromfile(out, np.float32).reshape(num_tokens, config.vocab_size)
 
 
 def assert_close(logits: Logits, expected: Logits) -> None:

@@ -399,3 +399,30 @@ MOE_CASES: dict[str, Any] = {
     "gpt-oss-mha-80": gpt_oss(hidden_size=320, head_dim=80, num_key_value_heads=4, num_hidden_layers=3),
 }
 CASES = DENSE_CASES | MOE_CASES
+
+# Prompts of some thousand tokens take other kernels, and windows may be wider than a prompt of 300 tells.
+LONG: dict[str, Any] = {"max_position_embeddings": 9000}
+LONG_MOE_CASES: dict[str, Any] = {
+    "qwen3-moe-gqa-128": qwen3_moe(head_dim=128, **LONG),
+    "gpt-oss-gqa-64": gpt_oss(**LONG),
+}
+LONG_CASES: dict[str, Any] = LONG_MOE_CASES | {
+    "llama-gqa-8-128": llama(num_attention_heads=8, num_key_value_heads=1, head_dim=128, **LONG),
+    "qwen2-mha-128-windows": qwen2(
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        use_sliding_window=True,
+        sliding_window=4200,
+        max_window_layers=1,
+        **LONG,
+    ),
+    "gemma3-gqa-256": gemma3(
+        head_dim=256,
+        num_hidden_layers=3,
+        sliding_window=600,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+        **LONG,
+    ),
+    "gemma2-gqa-128": gemma2(head_dim=128, sliding_window=600, **LONG),
+    "bloom-mha-64": bloom(),
+}

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from logits_parity import CHUNKS, HALF_PRECISION_ERROR, Logits, assert_close, reference, run_quire_logits
-from model_cases import CASES, MOE_CASES
+from model_cases import CASES, LONG_CASES, LONG_MOE_CASES, MOE_CASES
 
 DEVICE = os.environ.get("QUIRE_TEST_DEVICE", "")
 if not DEVICE:
@@ -24,6 +24,7 @@ if not DEVICE:
 NUM_DEVICES = torch.cuda.device_count()
 # Attention takes other kernels for one token than for several; linears for few than for many.
 WHOLE_AND_CHUNKS = (0, *CHUNKS)
+LONG_PROMPT, LONG_CHUNK = 8501, 3001
 FLOAT16_CASES = [
     "llama-gqa-64",
     "llama-gqa-80",
@@ -67,17 +68,24 @@ def test_half_precision_logits_are_as_good_as_transformers(
     model = make_model(config, dtype=dtype)
     exact = reference(model, config)
     theirs = reference(model, config, getattr(torch, dtype))
-    their_error = relative_error(theirs, exact)
-    first, second = np.sort(exact, axis=1)[:, [-1, -2]].T
-    is_clear = first - second > 4 * np.abs(theirs - exact).max(axis=1)
-    assert is_clear.any()  # else the next comparison of tokens says nothing
     for chunk in WHOLE_AND_CHUNKS:
-        ours = device_logits(model, config, dtype=dtype, chunk=chunk)
-        assert 0 < relative_error(ours, exact) <= HALF_PRECISION_ERROR * their_error
-        assert relative_error(ours, theirs) <= 2 * their_error
-        differ = np.count_nonzero(ours.argmax(1)[is_clear] != theirs.argmax(1)[is_clear])
-        # A router whose two choices were nearly as good may have taken the other one.
-        assert differ <= (max(1, is_clear.sum() // 50) if name in MOE_CASES else 0)
+        assert_as_good(
+            device_logits(model, config, dtype=dtype, chunk=chunk), theirs, exact, name in MOE_CASES
+        )
+
+
+@pytest.mark.parametrize("name", LONG_CASES)
+def test_long_prompts_are_as_good_as_transformers(
+    name: str, make_model: Callable[..., Path], device_logits: Callable[..., Logits]
+) -> None:
+    """Where prompts of thousands of tokens have kernels of their own."""
+    config = LONG_CASES[name]
+    model = make_model(config, dtype="bfloat16")
+    exact = reference(model, config, num_tokens=LONG_PROMPT)
+    theirs = reference(model, config, torch.bfloat16, LONG_PROMPT)
+    for chunk in (0, LONG_CHUNK):
+        ours = device_logits(model, config, dtype="bfloat16", chunk=chunk, num_tokens=LONG_PROMPT)
+        assert_as_good(ours, theirs, exact, name in LONG_MOE_CASES)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -107,6 +115,19 @@ def test_int8_weights_are_those_that_they_stand_for(
         else:
             # Theirs are weights rounded to bfloat16 already: that part of the error is not in it.
             assert 0 < relative_error(ours, exact) <= 1.3 * their_error
+
+
+def assert_as_good(ours: Logits, theirs: Logits, exact: Logits, has_experts: bool) -> None:
+    """As near to exact logits as transformers' in the same dtype; the same tokens where those are clear."""
+    their_error = relative_error(theirs, exact)
+    assert 0 < relative_error(ours, exact) <= HALF_PRECISION_ERROR * their_error
+    assert relative_error(ours, theirs) <= 2 * their_error
+    first, second = np.sort(exact, axis=1)[:, [-1, -2]].T
+    is_clear = first - second > 4 * np.abs(theirs - exact).max(axis=1)
+    assert is_clear.any()  # else the next comparison says nothing
+    differ = np.count_nonzero(ours.argmax(1)[is_clear] != theirs.argmax(1)[is_clear])
+    # A router whose two choices were nearly as good may have taken the other one.
+    assert differ <= (max(1, is_clear.sum() // 50) if has_experts else 0)
 
 
 def relative_error(logits: Logits, expected: Logits) -> float:

@@ -1,6 +1,8 @@
 #include "distributed/peer_communicator.h"
 
+#include <algorithm>
 #include <atomic>
+#include <mutex>
 #include <new>
 
 #include "device/runtime_handles.h"
@@ -13,8 +15,17 @@ namespace {
 // All ranks' memory: none of it may go while one of them may still exchange.
 class PeerMemory {
  public:
+  PeerMemory(const PeerMemory&) = delete;
+  PeerMemory& operator=(const PeerMemory&) = delete;
+  ~PeerMemory() {
+    const std::lock_guard lock(all_mutex);
+    std::erase(all, this);
+    // Who is not told goes on as if not alone.
+    for (PeerMemory* other : all) other->tell_ranks();
+  }
+
   PeerMemory(const DeviceRuntime& runtime, const PeerOps& ops, std::span<const int32_t> devices)
-      : runtime_(runtime), devices_(devices.begin(), devices.end()) {
+      : runtime_(runtime), ops_(ops), devices_(devices.begin(), devices.end()) {
     for (const int32_t device : devices) {
       void *handle = nullptr, *data = nullptr;
       const int code = runtime.allocate_shared(&handle, &data, ops.memory_bytes, device, devices.data(),
@@ -31,6 +42,15 @@ class PeerMemory {
     }
     status_memory_ = make_pinned(runtime, sizeof(PeerStatus));
     status_ = new (status_memory_.get()) PeerStatus;
+    is_alone_.resize(devices.size());
+    const std::lock_guard lock(all_mutex);
+    all.push_back(this);
+    for (PeerMemory* memory : all) {
+      const int code = memory->tell_ranks();
+      if (code == 0) continue;
+      std::erase(all, this);
+      check_device(runtime, code, "telling ranks who else has exchanges on their devices");
+    }
   }
 
   PeerGroup group(int32_t rank, std::chrono::nanoseconds max_wait) const {
@@ -58,8 +78,33 @@ class PeerMemory {
   }
 
  private:
+  // Whether no other group has exchanges on a rank's device, where that has changed.
+  int tell_ranks() {
+    for (size_t i = 0; i < devices_.size(); ++i) {
+      const bool is_alone = std::none_of(all.begin(), all.end(), [&](const PeerMemory* other) {
+        return other != this && std::ranges::count(other->devices_, devices_[i]) > 0;
+      });
+      if (is_alone == is_alone_[i]) continue;
+      void* stream = streams_[i].get();
+      int code = runtime_.select(devices_[i]);
+      if (code == 0)
+        code = runtime_.fill(static_cast<char*>(data_[i]) + ops_.is_alone_offset, is_alone ? 1 : 0,
+                             sizeof(uint32_t), stream);
+      if (code == 0) code = runtime_.synchronize_stream(stream);
+      if (code != 0) return code;
+      is_alone_[i] = is_alone;
+    }
+    return 0;
+  }
+
+  // Of this process.
+  static inline std::mutex all_mutex;
+  static inline std::vector<PeerMemory*> all;
+
   const DeviceRuntime& runtime_;
+  const PeerOps& ops_;
   std::vector<int32_t> devices_;
+  std::vector<bool> is_alone_;  // as the ranks have been told
   std::vector<SharedDeviceMemory> memory_;
   std::vector<void*> data_;
   std::vector<DeviceStream> streams_;

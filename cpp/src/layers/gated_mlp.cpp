@@ -27,11 +27,16 @@ GatedMLP::GatedMLP(BuildContext& build, const std::string& name, const GatedMLPC
 }
 
 void GatedMLP::forward(const ForwardContext& ctx, TensorView out, TensorView x) const {
+  forward_part(ctx, out, x);
+  ctx.communicator.all_reduce_sum(ctx.launch, out);
+}
+
+void GatedMLP::forward_part(const ForwardContext& ctx, TensorView out, TensorView x) const {
   const size_t mark = ctx.arena.mark();
   const TensorView gate_up = ctx.arena.take(x.dtype, x.shape[0], gate_up_.num_outputs());
   const TensorView gated = ctx.arena.take(x.dtype, x.shape[0], gate_up_.num_outputs() / 2);
   gate_up_.forward_gated(ctx, gated, gate_up, x, activation_);
-  down_.forward(ctx, out, gated);
+  down_.forward_part(ctx, out, gated);
   ctx.arena.release(mark);
 }
 

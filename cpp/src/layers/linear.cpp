@@ -62,12 +62,16 @@ Linear Linear::row_parallel(BuildContext& build, const std::string& name, int64_
 }
 
 void Linear::forward(const ForwardContext& ctx, TensorView out, TensorView x) const {
+  forward_part(ctx, out, x);
+  if (reduce_) ctx.communicator.all_reduce_sum(ctx.launch, out);
+}
+
+void Linear::forward_part(const ForwardContext& ctx, TensorView out, TensorView x) const {
   if (has_lora(ctx)) {
     method_->apply_lora(ctx, ctx.lora->args_of(lora_target_, out, x), bias_);
   } else {
     method_->apply(ctx, out, x, bias_);
   }
-  if (reduce_) ctx.communicator.all_reduce_sum(ctx.launch, out);
 }
 
 void Linear::forward_gated(const ForwardContext& ctx, TensorView out, TensorView y, TensorView x,

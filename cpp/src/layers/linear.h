@@ -31,6 +31,8 @@ class Linear {
   //   x [T, k of this rank], out [T, n of this rank]. Row-parallel linears sum over the ranks before
   //   returning.
   void forward(const ForwardContext& ctx, TensorView out, TensorView x) const;
+  // This rank's part of that sum.
+  void forward_part(const ForwardContext& ctx, TensorView out, TensorView x) const;
 
   // activate_and_mul of what `forward` makes; not of a row-parallel linear.
   //   out [T, n / 2], scratch y [T, n]

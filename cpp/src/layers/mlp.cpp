@@ -14,11 +14,16 @@ MLP::MLP(BuildContext& build, const std::string& name, const MLPConfig& config)
 }
 
 void MLP::forward(const ForwardContext& ctx, TensorView out, TensorView x) const {
+  forward_part(ctx, out, x);
+  ctx.communicator.all_reduce_sum(ctx.launch, out);
+}
+
+void MLP::forward_part(const ForwardContext& ctx, TensorView out, TensorView x) const {
   const size_t mark = ctx.arena.mark();
   const TensorView up = ctx.arena.take(x.dtype, x.shape[0], up_.num_outputs());
   up_.forward(ctx, up, x);
   ctx.ops.activate(ctx.launch, up, up, activation_);
-  down_.forward(ctx, out, up);
+  down_.forward_part(ctx, out, up);
   ctx.arena.release(mark);
 }
 

@@ -30,6 +30,8 @@ class MLP {
 
   //   x, out [T, hidden_size]; `out` may be `x`
   void forward(const ForwardContext& ctx, TensorView out, TensorView x) const;
+  // This rank's part of what `forward` sums over the ranks.
+  void forward_part(const ForwardContext& ctx, TensorView out, TensorView x) const;
 
  private:
   Activation activation_;

@@ -81,10 +81,9 @@ void MoE::forward(const ForwardContext& ctx, TensorView out, TensorView x) const
                    .expert_ids = expert_ids.as<int32_t>(),
                    .weights = weights.as<float>(),
                    .counts = counts});
-  ctx.communicator.all_reduce_sum(ctx.launch, out);
   if (shared_) {
     const TensorView shared = ctx.arena.take(x.dtype, T, config_.hidden_size);
-    shared_->forward(ctx, shared, x);
+    shared_->forward_part(ctx, shared, x);
     if (!config_.shared_gate.empty()) {
       const TensorView gate = ctx.arena.take(DType::kFloat32, T, 1);
       shared_gate_.forward(ctx, gate, x);
@@ -92,6 +91,7 @@ void MoE::forward(const ForwardContext& ctx, TensorView out, TensorView x) const
     }
     ctx.ops.add(ctx.launch, out, shared);
   }
+  ctx.communicator.all_reduce_sum(ctx.launch, out);
   ctx.arena.release(mark);
 }
 

@@ -73,6 +73,12 @@ SelfAttention::SelfAttention(BuildContext& build, const std::string& name, const
 
 void SelfAttention::forward(const ForwardContext& ctx, TensorView out, TensorView x,
                             TensorView positions) const {
+  forward_part(ctx, out, x, positions);
+  ctx.communicator.all_reduce_sum(ctx.launch, out);
+}
+
+void SelfAttention::forward_part(const ForwardContext& ctx, TensorView out, TensorView x,
+                                 TensorView positions) const {
   const size_t mark = ctx.arena.mark();
   const int64_t T = x.shape[0], size = heads_.head_size;
   const TensorView qkv = ctx.arena.take(x.dtype, T, qkv_.num_outputs());
@@ -87,7 +93,7 @@ void SelfAttention::forward(const ForwardContext& ctx, TensorView out, TensorVie
   const HeadNorms* norms = qk_norm_ && rotary_ ? qk_norm_->of_heads() : nullptr;
   if (qk_norm_ && norms == nullptr) qk_norm_->forward(ctx, q, k);
   attention_.forward(ctx, heads.heads(heads_.num, size), q, k, v, rotary_.get(), norms, positions);
-  o_.forward(ctx, out, heads);
+  o_.forward_part(ctx, out, heads);
   ctx.arena.release(mark);
 }
 

@@ -51,6 +51,8 @@ class SelfAttention {
 
   //   x, out [T, hidden_size], positions [T] int32
   void forward(const ForwardContext& ctx, TensorView out, TensorView x, TensorView positions) const;
+  // This rank's part of what `forward` sums over the ranks.
+  void forward_part(const ForwardContext& ctx, TensorView out, TensorView x, TensorView positions) const;
 
   const KVCacheSpec& kv_cache_spec() const { return attention_.kv_cache_spec(); }
 

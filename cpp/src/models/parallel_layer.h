@@ -28,9 +28,10 @@ class ParallelLayer final : public DecoderLayer {
   void forward(const ForwardContext& ctx, ResidualStream& stream, const ModelInput& input) const override {
     const TensorView x = stream.normalized(ctx, input_norm_);
     const TensorView y = feed_forward_norm_ ? stream.normalized(ctx, *feed_forward_norm_) : x;
-    attention_.forward(ctx, stream.addend(), x, input.positions);
-    feed_forward_.forward(ctx, y, y);
+    attention_.forward_part(ctx, stream.addend(), x, input.positions);
+    feed_forward_.forward_part(ctx, y, y);
     ctx.ops.add(ctx.launch, stream.addend(), y);
+    ctx.communicator.all_reduce_sum(ctx.launch, stream.addend());  // both at once
     stream.add();
   }
 

@@ -136,11 +136,11 @@ void expect_sum(Peer& peer, DType dtype, size_t count, T (*store)(float), float 
       << count << " of " << dtype_name(dtype) << " on rank " << peer.communicator.rank();
 }
 
-// Odd sizes, the sizes of steps, and more than a mailbox holds.
+// Odd sizes, the sizes of steps, and rings gone round several times.
 TEST_F(CudaPeersTest, SumsAreThoseOfAPlainLoopBitwise) {
   on_peers([](Peer& peer) {
-    for (const size_t count :
-         {1, 7, 8, 513, 4096, 4096 * 24 + 5, 8192 * 257, (5 << 20) + 40, (9 << 20) + 3}) {
+    for (const size_t count : {1, 7, 8, 513, 4096, 4096 * 24 + 5, 1 << 20, 8192 * 257, (5 << 20) + 40,
+                               (9 << 20) + 3, (18 << 20) + 24}) {
       expect_sum<float>(peer, DType::kFloat32, count, [](float x) { return x; }, [](float x) { return x; });
       expect_sum<uint16_t>(peer, DType::kBFloat16, count, float_to_bf16, bf16_to_float);
       expect_sum<uint16_t>(peer, DType::kFloat16, count, float_to_fp16, fp16_to_float);
@@ -191,9 +191,9 @@ TEST_F(CudaPeersTest, ColumnsAreGatheredAndPaddingIsDropped) {
 // waiting: a rank that overwrote what another still reads, or read before it was written, would show.
 TEST_F(CudaPeersTest, GraphsOfExchangesMayBeReplayed) {
   on_peers([&](Peer& peer) {
-    const std::vector<int64_t> sizes = {65536, 8, 300'000, 1, 4096, 262'144, 64, 9, 1 << 20, 16};
+    const std::vector<int64_t> sizes = {65536, 8, 1'500'000, 1, 4096, 262'144, 64, 3 << 20, 9, 1 << 20, 16};
     const auto rank = static_cast<float>(peer.communicator.rank());
-    const int64_t largest = 1 << 20;
+    const int64_t largest = 3 << 20;
     const std::vector<float> zeros(static_cast<size_t>(largest));
     std::vector<void*> tensors;
     for (const int64_t size : sizes)
@@ -226,6 +226,57 @@ TEST_F(CudaPeersTest, GraphsOfExchangesMayBeReplayed) {
         }
       }
       tensors.pop_back();
+    }
+  });
+}
+
+// The same of gathering, twice without anything between, beside sums of either kind.
+TEST_F(CudaPeersTest, GathersAndSumsFollowEachOther) {
+  on_peers([&](Peer& peer) {
+    constexpr int64_t kRows = 2, kColumns = 700'000, kSize = kRows * kColumns;
+    const int64_t world = world_size();
+    const std::vector<float> zeros(static_cast<size_t>(kSize * world));
+    const auto make = [&] { return peer.to_device(zeros.data(), zeros.size() * 4); };
+    void* source = make();
+    const std::vector<void*> gathered = {make(), make(), make()};
+    void *small = make(), *large = make();
+    const auto gather = [&](void* out) {
+      peer.communicator.all_gather_columns(peer.launch(), {out, DType::kFloat32, kRows, kColumns * world},
+                                           {source, DType::kFloat32, kRows, kColumns});
+    };
+    const auto sum = [&](void* x, int64_t count) {
+      peer.copy(x, source, static_cast<size_t>(count) * 4);
+      peer.communicator.all_reduce_sum(peer.launch(), {x, DType::kFloat32, count});
+    };
+    const DeviceGraph graph = peer.capture([&] {
+      gather(gathered[0]);
+      gather(gathered[1]);
+      sum(large, kSize);
+      sum(small, 999);
+      gather(gathered[2]);
+    });
+    const auto value = [](int64_t rank, int round, int64_t i) {
+      return static_cast<float>(rank * 4096 + round * 128 + i % 101);
+    };
+    for (int round = 0; round < 10; ++round) {
+      std::vector<float> mine;
+      for (int64_t i = 0; i < kSize; ++i) mine.push_back(value(peer.communicator.rank(), round, i));
+      peer.copy(source, mine.data(), mine.size() * 4);
+      peer.wait();
+      for (int replay = 0; replay < 5; ++replay) peer.replay(graph);
+      std::vector<float> expected, sums;
+      for (int64_t row = 0; row < kRows; ++row)
+        for (int64_t rank = 0; rank < world; ++rank)
+          for (int64_t i = 0; i < kColumns; ++i) expected.push_back(value(rank, round, row * kColumns + i));
+      for (int64_t i = 0; i < kSize; ++i) {
+        sums.push_back(0.0F);
+        for (int64_t rank = 0; rank < world; ++rank) sums.back() += value(rank, round, i);
+      }
+      for (void* each : gathered)
+        ASSERT_TRUE(peer.to_host<float>(each, expected.size()) == expected) << "round " << round;
+      ASSERT_TRUE(peer.to_host<float>(large, sums.size()) == sums) << "round " << round;
+      sums.resize(999);
+      ASSERT_TRUE(peer.to_host<float>(small, sums.size()) == sums) << "round " << round;
     }
   });
 }

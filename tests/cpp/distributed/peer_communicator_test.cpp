@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
+
 #include "device/fake_device_runtime.h"
 #include "device/runtime_handles.h"
 #include "quire/error.h"
@@ -10,12 +12,16 @@
 namespace quire {
 namespace {
 
-constexpr size_t kMemoryBytes = 4096, kStateBytes = 64;
+constexpr size_t kMemoryBytes = 4096, kStateBytes = 64, kIsAloneOffset = 128;
 const PeerGroup* last_group = nullptr;
 const PeerOps kPeerOps = {
-    kMemoryBytes, kStateBytes, [] { return 0; },
-    [](const LaunchContext&, const PeerGroup& group, TensorView) { last_group = &group; },
-    [](const LaunchContext&, const PeerGroup& group, TensorView, TensorView) { last_group = &group; }};
+    .memory_bytes = kMemoryBytes,
+    .state_bytes = kStateBytes,
+    .is_alone_offset = kIsAloneOffset,
+    .load = [] { return 0; },
+    .all_reduce_sum = [](const LaunchContext&, const PeerGroup& group, TensorView) { last_group = &group; },
+    .all_gather_columns = [](const LaunchContext&, const PeerGroup& group, TensorView,
+                             TensorView) { last_group = &group; }};
 
 class PeerCommunicatorTest : public testing::Test {
  protected:
@@ -57,6 +63,37 @@ TEST_F(PeerCommunicatorTest, EveryRankKnowsTheMemoryOfAll) {
     EXPECT_EQ(groups[i].max_wait_ns, 60'000'000'000U);
   }
   EXPECT_NE(groups[0].memory[0], groups[0].memory[1]);
+}
+
+// What the kernels read: whether no other group has exchanges on the rank's device.
+std::vector<bool> are_alone(const std::vector<std::unique_ptr<Communicator>>& ranks) {
+  std::vector<bool> alone;
+  for (const auto& rank : ranks) {
+    rank->all_reduce_sum({}, {});
+    const auto* memory = static_cast<const std::byte*>(last_group->memory[rank->rank()]);
+    uint32_t is_alone = 0;
+    std::memcpy(&is_alone, memory + kIsAloneOffset, sizeof is_alone);
+    alone.push_back(is_alone != 0);
+  }
+  return alone;
+}
+
+TEST_F(PeerCommunicatorTest, RanksKnowWhetherOthersHaveExchangesOnTheirDevice) {
+  const std::vector<bool> both{true, true}, neither{false, false};
+  const auto first = make({0, 1});
+  EXPECT_EQ(are_alone(first), both);
+  {
+    const auto second = make({1, 2}), third = make({3, 4});
+    EXPECT_EQ(are_alone(first), (std::vector<bool>{true, false}));
+    EXPECT_EQ(are_alone(second), (std::vector<bool>{false, true}));
+    EXPECT_EQ(are_alone(third), both);
+    first[1]->reset();
+    EXPECT_EQ(are_alone(first), (std::vector<bool>{true, false})) << "after a reset";
+    const auto fourth = make({1, 0});
+    EXPECT_EQ(are_alone(first), neither);
+    EXPECT_EQ(are_alone(fourth), neither);
+  }
+  EXPECT_EQ(are_alone(first), both);
 }
 
 TEST_F(PeerCommunicatorTest, TheMemoryGoesWithTheLastRank) {

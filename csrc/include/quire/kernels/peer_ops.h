@@ -1,6 +1,4 @@
-// How the devices of one process exchange tensors through memory that all of them read and write. Each rank
-// puts its tensor into its own mailbox, says so in a flag on every device, waits for the flags of the others,
-// and reads all mailboxes.
+// How the devices of one process exchange tensors through memory that all of them read and write.
 #pragma once
 
 #include <cstddef>
@@ -35,6 +33,9 @@ struct PeerGroup {
 struct PeerOps {
   size_t memory_bytes;
   size_t state_bytes;
+  // Of 4 bytes in that memory, which begin as zeros: the host makes them another number while no other group
+  // has memory on this device. Kernels that follow an exchange then begin while it waits.
+  size_t is_alone_offset;
 
   // Loads the exchanges' kernels on the device that is selected, before the first exchange: the driver may
   // let a load wait for what runs. Returns a code of DeviceRuntime's.
