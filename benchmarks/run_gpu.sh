@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
 # The GPU's benchmarks, to stdout: each row of the H200 tables with its peers' figures and the target.
 #
-#   benchmarks/run_gpu.sh [PART ...]      all parts by default but peers and torch
+#   benchmarks/run_gpu.sh [PART ...]      all parts by default but peers and torch, ranks with two GPUs
 #
 #   card        how quickly this card reads and multiplies, by which the other rows can be judged
 #   engine      decode, prefill, throughput, long and shared prompts, start, of the Llama-3.1-8B shape
+#   ranks       decode, prefill, throughput and start of Llama-3.1-8B's and 70B's shapes on two devices, and what
+#               such devices exchange
 #   models      decode and prefill of Gemma 3 12B's, GPT-OSS 20B's, Qwen3-30B-A3B's and Mixtral 8x7B's shapes beside
 #               what reading their bytes takes; a shape that is larger than the device is left out
 #   peers       the same rows in transformers, after models (needs torch and transformers)
@@ -28,6 +30,14 @@ source tools/gpu_programs.sh
 engine() {
   run_part engine 1200 "$(gpu_program benchmarks/serving engine_bench)" \
     --rows "${QUIRE_ENGINE_ROWS:-start,decode,prefill,throughput,long,prefix}"
+}
+ranks() {
+  local rows=start,decode,prefill,throughput
+  run_part "exchanges of two devices" 60 "$(gpu_program benchmarks/overheads peers_bench)" 2
+  run_part "llama-3.1-8b on two devices" 300 "$(gpu_program benchmarks/serving engine_bench)" \
+    --rows $rows --set tensor_parallel_size=2
+  run_part "llama-3.1-70b on two devices" 900 "$(gpu_program benchmarks/serving engine_bench)" \
+    --shape llama-3.1-70b --rows $rows --set tensor_parallel_size=2
 }
 models() {
   local shape gib memory_gib
@@ -66,8 +76,13 @@ weights() {
 }
 host() { run_part host 300 "$(gpu_program benchmarks/overheads step_host_bench)"; }
 
-readonly all_parts=(card engine models peers torch attention ops experts adapters weights host)
-if (($# > 0)); then parts=("$@"); else parts=(card engine models attention ops experts adapters weights host); fi
+readonly all_parts=(card engine ranks models peers torch attention ops experts adapters weights host)
+if (($# > 0)); then
+  parts=("$@")
+else
+  parts=(card engine models attention ops experts adapters weights host)
+  (($(nvidia-smi -L 2>/dev/null | wc -l) < 2)) || parts+=(ranks)
+fi
 for part in "${parts[@]}"; do
   if [[ " ${all_parts[*]} " != *" $part "* ]]; then
     echo "no such part: $part (there are: ${all_parts[*]})" >&2
@@ -77,7 +92,7 @@ done
 
 need_gpu
 build_gpu_programs engine_bench model_bench quire_cuda_attention_bench quire_cuda_ops_bench quire_cuda_experts_bench \
-  quire_cuda_lora_bench adapters_bench weight_loading_bench step_host_bench
+  quire_cuda_lora_bench adapters_bench weight_loading_bench step_host_bench peers_bench
 print_machine
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
