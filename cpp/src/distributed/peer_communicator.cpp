@@ -15,15 +15,6 @@ namespace {
 // All ranks' memory: none of it may go while one of them may still exchange.
 class PeerMemory {
  public:
-  PeerMemory(const PeerMemory&) = delete;
-  PeerMemory& operator=(const PeerMemory&) = delete;
-  ~PeerMemory() {
-    const std::lock_guard lock(all_mutex);
-    std::erase(all, this);
-    // Who is not told goes on as if not alone.
-    for (PeerMemory* other : all) other->tell_ranks();
-  }
-
   PeerMemory(const DeviceRuntime& runtime, const PeerOps& ops, std::span<const int32_t> devices)
       : runtime_(runtime), ops_(ops), devices_(devices.begin(), devices.end()) {
     for (const int32_t device : devices) {
@@ -53,6 +44,15 @@ class PeerMemory {
     }
   }
 
+  PeerMemory(const PeerMemory&) = delete;
+  PeerMemory& operator=(const PeerMemory&) = delete;
+  ~PeerMemory() {
+    const std::lock_guard lock(all_mutex);
+    std::erase(all, this);
+    // Who is not told goes on as if not alone.
+    for (PeerMemory* other : all) other->tell_ranks();
+  }
+
   PeerGroup group(int32_t rank, std::chrono::nanoseconds max_wait) const {
     PeerGroup group;
     group.rank = rank;
@@ -78,12 +78,12 @@ class PeerMemory {
   }
 
  private:
-  // Whether no other group has exchanges on a rank's device, where that has changed.
+  // Whether no other rank of any group has exchanges on a rank's device, where that has changed.
   int tell_ranks() {
     for (size_t i = 0; i < devices_.size(); ++i) {
-      const bool is_alone = std::none_of(all.begin(), all.end(), [&](const PeerMemory* other) {
-        return other != this && std::ranges::count(other->devices_, devices_[i]) > 0;
-      });
+      std::ptrdiff_t num_ranks = 0;
+      for (const PeerMemory* group : all) num_ranks += std::ranges::count(group->devices_, devices_[i]);
+      const bool is_alone = num_ranks == 1;
       if (is_alone == is_alone_[i]) continue;
       void* stream = streams_[i].get();
       int code = runtime_.select(devices_[i]);

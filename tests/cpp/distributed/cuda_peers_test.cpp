@@ -1,4 +1,5 @@
-// Exchanges between CUDA devices that read each other's memory. Skipped where there are not two.
+// Exchanges between CUDA devices that read each other's memory. A device may have two ranks: each has room
+// for the blocks of two exchanges that wait for each other. Skipped where there are too few.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -73,17 +74,25 @@ class Peer {
   std::vector<DeviceMemory> memory_;
 };
 
-class CudaPeersTest : public testing::Test {
+// Of so many ranks.
+class CudaPeersTest : public testing::TestWithParam<int32_t> {
  protected:
   void SetUp() override {
     ops_ = cuda_kernel_table(0);
-    if (ops_ == nullptr || cuda_kernel_table(1) != ops_) GTEST_SKIP() << "fewer than two CUDA devices";
+    int32_t num_devices = 0;
+    while (ops_ != nullptr && cuda_kernel_table(num_devices) == ops_) ++num_devices;
+    if (GetParam() > 2 * num_devices) GTEST_SKIP() << "too few CUDA devices";
     runtime_ = find_device_runtime("cuda");
-    bool can = false;
-    ASSERT_EQ(runtime_->can_access_peer(&can, 0, 1), 0);
-    if (!can) GTEST_SKIP() << "devices 0 and 1 do not reach each other";
-    const bool four = cuda_kernel_table(2) == ops_ && cuda_kernel_table(3) == ops_;
-    devices_ = four ? std::vector<int32_t>{0, 1, 2, 3} : std::vector<int32_t>{0, 1};
+    for (int32_t rank = 0; rank < GetParam(); ++rank) {
+      devices_.push_back(rank % num_devices);
+      bool can = true;
+      if (devices_.back() != 0) {
+        ASSERT_EQ(runtime_->can_access_peer(&can, 0, devices_.back()), 0);
+      }
+      if (!can) {
+        GTEST_SKIP() << "devices 0 and " << devices_.back() << " do not reach each other";
+      }
+    }
   }
   // Runs body(peer) on a thread for each rank.
   void on_peers(const auto& body, milliseconds max_wait = std::chrono::seconds(60)) const {
@@ -137,7 +146,7 @@ void expect_sum(Peer& peer, DType dtype, size_t count, T (*store)(float), float 
 }
 
 // Odd sizes, the sizes of steps, and rings gone round several times.
-TEST_F(CudaPeersTest, SumsAreThoseOfAPlainLoopBitwise) {
+TEST_P(CudaPeersTest, SumsAreThoseOfAPlainLoopBitwise) {
   on_peers([](Peer& peer) {
     for (const size_t count : {1, 7, 8, 513, 4096, 4096 * 24 + 5, 1 << 20, 8192 * 257, (5 << 20) + 40,
                                (9 << 20) + 3, (18 << 20) + 24}) {
@@ -148,7 +157,7 @@ TEST_F(CudaPeersTest, SumsAreThoseOfAPlainLoopBitwise) {
   });
 }
 
-TEST_F(CudaPeersTest, ColumnsAreGatheredAndPaddingIsDropped) {
+TEST_P(CudaPeersTest, ColumnsAreGatheredAndPaddingIsDropped) {
   struct Shape {
     int64_t rows, columns, out_columns, out_stride;  // of one rank, of all, with the rows' ends
   };
@@ -189,7 +198,7 @@ TEST_F(CudaPeersTest, ColumnsAreGatheredAndPaddingIsDropped) {
 
 // A graph of exchanges of many sizes, large and small in turn, is replayed with new values and without
 // waiting: a rank that overwrote what another still reads, or read before it was written, would show.
-TEST_F(CudaPeersTest, GraphsOfExchangesMayBeReplayed) {
+TEST_P(CudaPeersTest, GraphsOfExchangesMayBeReplayed) {
   on_peers([&](Peer& peer) {
     const std::vector<int64_t> sizes = {65536, 8, 1'500'000, 1, 4096, 262'144, 64, 3 << 20, 9, 1 << 20, 16};
     const auto rank = static_cast<float>(peer.communicator.rank());
@@ -231,7 +240,7 @@ TEST_F(CudaPeersTest, GraphsOfExchangesMayBeReplayed) {
 }
 
 // The same of gathering, twice without anything between, beside sums of either kind.
-TEST_F(CudaPeersTest, GathersAndSumsFollowEachOther) {
+TEST_P(CudaPeersTest, GathersAndSumsFollowEachOther) {
   on_peers([&](Peer& peer) {
     constexpr int64_t kRows = 2, kColumns = 700'000, kSize = kRows * kColumns;
     const int64_t world = world_size();
@@ -281,7 +290,7 @@ TEST_F(CudaPeersTest, GathersAndSumsFollowEachOther) {
   });
 }
 
-TEST_F(CudaPeersTest, ALateRankIsWaitedFor) {
+TEST_P(CudaPeersTest, ALateRankIsWaitedFor) {
   on_peers([](Peer& peer) {
     for (int round = 0; round < 4; ++round) {
       if (round % peer.communicator.world_size() == peer.communicator.rank())
@@ -300,7 +309,7 @@ void meet(Peer& peer) {
   EXPECT_NO_THROW(peer.communicator.check());
 }
 
-TEST_F(CudaPeersTest, AFailedRankKeepsNoDeviceWaiting) {
+TEST_P(CudaPeersTest, AFailedRankKeepsNoDeviceWaiting) {
   std::atomic<int> num_past{0};
   on_peers([&](Peer& peer) {
     const auto all_past = [&](int round) {
@@ -326,7 +335,7 @@ TEST_F(CudaPeersTest, AFailedRankKeepsNoDeviceWaiting) {
   });
 }
 
-TEST_F(CudaPeersTest, ARankThatDoesNotComeIsNotWaitedForForever) {
+TEST_P(CudaPeersTest, ARankThatDoesNotComeIsNotWaitedForForever) {
   on_peers(
       [&](Peer& peer) {
         if (peer.communicator.rank() == 0) return;
@@ -343,6 +352,8 @@ TEST_F(CudaPeersTest, ARankThatDoesNotComeIsNotWaitedForForever) {
       },
       milliseconds(200));
 }
+
+INSTANTIATE_TEST_SUITE_P(Ranks, CudaPeersTest, testing::Values(2, 3, 4));
 
 }  // namespace
 }  // namespace quire

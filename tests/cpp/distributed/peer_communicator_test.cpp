@@ -92,6 +92,7 @@ TEST_F(PeerCommunicatorTest, RanksKnowWhetherOthersHaveExchangesOnTheirDevice) {
     const auto fourth = make({1, 0});
     EXPECT_EQ(are_alone(first), neither);
     EXPECT_EQ(are_alone(fourth), neither);
+    EXPECT_EQ(are_alone(make({5, 5})), neither) << "of one group";
   }
   EXPECT_EQ(are_alone(first), both);
 }

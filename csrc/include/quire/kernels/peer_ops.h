@@ -33,7 +33,7 @@ struct PeerGroup {
 struct PeerOps {
   size_t memory_bytes;
   size_t state_bytes;
-  // Of 4 bytes in that memory, which begin as zeros: the host makes them another number while no other group
+  // Of 4 bytes in that memory, which begin as zeros: the host makes them another number while no other rank
   // has memory on this device. Kernels that follow an exchange then begin while it waits.
   size_t is_alone_offset;
 
