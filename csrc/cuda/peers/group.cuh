@@ -1,10 +1,10 @@
 // What a rank's memory holds that all ranks of its group read and write, and how they wait for each other.
 // quire/kernels/peer_ops.h is the contract.
 //
-// Every exchange has a number, which each rank counts on its device. What is written for others, or by
-// others, alternates between two places: who makes the exchange after the next one has heard of the next one
-// from all ranks, and these were done with the one before when they began that. So nobody waits before
-// writing.
+// Every exchange has a number, which each rank counts on its device. What ranks write for each other
+// alternates between two places, where nothing else keeps exchanges apart: who makes the one after the next
+// has heard of the next from all ranks, and these were done with the one before when they began that. So
+// nobody waits before writing.
 #pragma once
 
 #include <cuda/atomic>

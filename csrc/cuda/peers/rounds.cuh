@@ -6,6 +6,8 @@
 // before is that of chunk c - 4, which the others were done with in round c - 3.
 #pragma once
 
+#include <algorithm>
+
 #include "common/types.cuh"
 #include "peers/group.cuh"
 
