@@ -68,7 +68,7 @@ logits() {
   for program in quire_logits quire_lora_logprobs; do
     ln -sf "$(gpu_program tests/tools $program)" "$scratch/tests/tools/$program"
   done
-  run_part logits 540 env QUIRE_BUILD_DIR="$scratch" QUIRE_TEST_DEVICE=cuda \
+  run_part logits 800 env QUIRE_BUILD_DIR="$scratch" QUIRE_TEST_DEVICE=cuda \
     "$(gpu_python)" -m pytest -p no:cacheprovider -rs tests/python/test_device_logits.py tests/python/test_device_lora.py
 }
 
