@@ -132,6 +132,13 @@ constexpr DeviceRuntime kRuntime = {
       *can = yes != 0;
       return code(error);
     },
+    .has_native_atomics = [](bool* has, int32_t device, int32_t peer) -> int {
+      int yes = 0;
+      const cudaError_t error =
+          cudaDeviceGetP2PAttribute(&yes, cudaDevP2PAttrNativeAtomicSupported, device, peer);
+      *has = yes != 0;
+      return code(error);
+    },
     .allocate_shared = allocate_shared,
     .release_shared = release_shared,
     .copy = [](void* to, const void* from, size_t bytes, void* stream) -> int {

@@ -53,8 +53,9 @@ class PeerMemory {
     for (PeerMemory* other : all) other->tell_ranks();
   }
 
-  PeerGroup group(int32_t rank, std::chrono::nanoseconds max_wait) const {
+  PeerGroup group(int32_t rank, std::chrono::nanoseconds max_wait, bool has_whole_writes) const {
     PeerGroup group;
+    group.has_whole_writes = has_whole_writes;
     group.rank = rank;
     group.world_size = static_cast<int32_t>(data_.size());
     for (size_t i = 0; i < data_.size(); ++i) group.memory[i] = data_[i];
@@ -157,6 +158,22 @@ class PeerCommunicator final : public Communicator {
   bool rehearses_ = false;
 };
 
+// Nothing says that a write of 16 bytes over PCIe comes at once; over links with atomic operations of their
+// own it does, and what a device writes to itself.
+bool has_whole_writes(const DeviceRuntime& runtime, std::span<const int32_t> devices) {
+  for (const int32_t device : devices) {
+    for (const int32_t peer : devices) {
+      bool has = true;
+      if (peer != device) {
+        check_device(runtime, runtime.has_native_atomics(&has, device, peer),
+                     "asking about atomic operations");
+      }
+      if (!has) return false;
+    }
+  }
+  return true;
+}
+
 void check_reach(const DeviceRuntime& runtime, std::span<const int32_t> devices) {
   for (const int32_t device : devices) {
     for (const int32_t peer : devices) {
@@ -184,10 +201,12 @@ std::vector<std::unique_ptr<Communicator>> make_peer_communicators(const DeviceR
                               " is the most that devices of backend '", ops.backend, "' can be"));
   }
   check_reach(runtime, devices);
+  const bool whole_writes = has_whole_writes(runtime, devices);
   const auto memory = std::make_shared<PeerMemory>(runtime, *ops.peer, devices);
   std::vector<std::unique_ptr<Communicator>> ranks;
   for (int32_t rank = 0; rank < static_cast<int32_t>(devices.size()); ++rank) {
-    ranks.push_back(std::make_unique<PeerCommunicator>(memory, *ops.peer, memory->group(rank, max_wait)));
+    ranks.push_back(
+        std::make_unique<PeerCommunicator>(memory, *ops.peer, memory->group(rank, max_wait, whole_writes)));
   }
   return ranks;
 }

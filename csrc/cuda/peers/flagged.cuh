@@ -8,7 +8,8 @@
 
 namespace quire::cuda {
 
-// Written and read as one. Three words of the tensor lie behind each other in it.
+// Written and read as one, which holds between devices only where PeerGroup::has_whole_writes. Three words of
+// the tensor lie behind each other in it.
 struct alignas(16) Packet {
   static constexpr int kWords = 3;
   uint32_t words[kWords];

@@ -44,7 +44,8 @@ void all_reduce_sum(const LaunchContext& ctx, const PeerGroup& group, TensorView
   dispatch_float(x.dtype, [&](auto type) {
     using T = decltype(type);
     const int64_t bytes = x.numel() * static_cast<int64_t>(sizeof(T));
-    if (bytes * (group.world_size - 1) <= kFlaggedBytes && is_of_units<uint32_t>(x)) {
+    if (group.has_whole_writes && bytes * (group.world_size - 1) <= kFlaggedBytes &&
+        is_of_units<uint32_t>(x)) {
       sum_by_flags<T>(ctx, group, x, bytes);
     } else if (is_of_units<uint4>(x)) {
       sum_in_rounds<T, Vec<T>>(ctx, group, x);

@@ -29,6 +29,7 @@ struct FakeDevice {
   size_t free_pinned_bytes = size_t{1} << 40;
   int copies_until_failure = -1;        // -1: never
   bool has_peers = true;                // devices that read each other's memory
+  bool has_native_atomics = true;       // between them
   int num_allocations = 0;              // of either kind, not yet released
   int num_handles = 0;                  // streams, events and graphs, not yet destroyed
   int num_host_waits = 0;               // for a stream or an event that was not done
@@ -233,6 +234,11 @@ class FakeDeviceRuntime {
     table.can_access_peer = [](bool* can, int32_t, int32_t) {
       const std::lock_guard lock(mutex());
       *can = device().has_peers;
+      return 0;
+    };
+    table.has_native_atomics = [](bool* has, int32_t, int32_t) {
+      const std::lock_guard lock(mutex());
+      *has = device().has_native_atomics;
       return 0;
     };
     table.allocate_shared = [](void** shared, void** data, size_t bytes, int32_t, const int32_t*, int32_t) {

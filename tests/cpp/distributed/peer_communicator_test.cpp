@@ -14,14 +14,18 @@ namespace {
 
 constexpr size_t kMemoryBytes = 4096, kStateBytes = 64, kIsAloneOffset = 128;
 const PeerGroup* last_group = nullptr;
-const PeerOps kPeerOps = {
-    .memory_bytes = kMemoryBytes,
-    .state_bytes = kStateBytes,
-    .is_alone_offset = kIsAloneOffset,
-    .load = [] { return 0; },
-    .all_reduce_sum = [](const LaunchContext&, const PeerGroup& group, TensorView) { last_group = &group; },
-    .all_gather_columns = [](const LaunchContext&, const PeerGroup& group, TensorView,
-                             TensorView) { last_group = &group; }};
+bool last_has_whole_writes = false;
+const PeerOps kPeerOps = {.memory_bytes = kMemoryBytes,
+                          .state_bytes = kStateBytes,
+                          .is_alone_offset = kIsAloneOffset,
+                          .load = [] { return 0; },
+                          .all_reduce_sum =
+                              [](const LaunchContext&, const PeerGroup& group, TensorView) {
+                                last_group = &group;
+                                last_has_whole_writes = group.has_whole_writes;
+                              },
+                          .all_gather_columns = [](const LaunchContext&, const PeerGroup& group, TensorView,
+                                                   TensorView) { last_group = &group; }};
 
 class PeerCommunicatorTest : public testing::Test {
  protected:
@@ -63,6 +67,17 @@ TEST_F(PeerCommunicatorTest, EveryRankKnowsTheMemoryOfAll) {
     EXPECT_EQ(groups[i].max_wait_ns, 60'000'000'000U);
   }
   EXPECT_NE(groups[0].memory[0], groups[0].memory[1]);
+}
+
+TEST_F(PeerCommunicatorTest, RanksKnowWhetherWritesBetweenThemAreWhole) {
+  const auto knows = [&](std::vector<int32_t> devices) {
+    make(std::move(devices))[0]->all_reduce_sum({}, {});
+    return last_has_whole_writes;
+  };
+  EXPECT_TRUE(knows({0, 1}));
+  device_->has_native_atomics = false;
+  EXPECT_FALSE(knows({0, 1, 2}));
+  EXPECT_TRUE(knows({1, 1})) << "on one device";
 }
 
 // What the kernels read: whether no other group has exchanges on the rank's device.

@@ -31,6 +31,8 @@ struct DeviceRuntime {
 
   // Whether kernels on `device` can read and write the memory of `peer`.
   int (*can_access_peer)(bool* can, int32_t device, int32_t peer);
+  // Whether what is between them does atomic operations by itself, as NVLink does and PCIe does not.
+  int (*has_native_atomics)(bool* has, int32_t device, int32_t peer);
   // Memory of `device`, zero at first, that kernels on the `peers` read and write too, at the same address.
   // *shared is what release_shared takes. Both select `device` on this thread.
   int (*allocate_shared)(void** shared, void** data, size_t bytes, int32_t device, const int32_t* peers,

@@ -26,6 +26,8 @@ struct PeerGroup {
   void* memory[kMaxRanks] = {};
   PeerStatus* status = nullptr;
   uint64_t max_wait_ns = 0;  // for one exchange; then the group is aborted
+  // Whether 16 bytes that one device writes to another are seen there at once.
+  bool has_whole_writes = false;
 };
 
 // Every rank makes the same calls in the same order, with tensors of the same shapes, strides and alignments.
