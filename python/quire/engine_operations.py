@@ -126,7 +126,8 @@ class EngineOperations(Generic[EngineT]):
 
     def expert_loads(self) -> dict[str, list[int]]:
         """Of a mixture of experts: how many tokens each expert was chosen by since the start, by the name of
-        its layer, in order; else empty. Raises MemoryError when the engine has ended."""
+        its layer, in order; else empty. Of a prompt the last layer routes the last token, and others only in
+        short steps. Raises MemoryError when the engine has ended."""
         self._refuse_in_processor()
         return dict(self._engine.expert_loads())
 

@@ -18,6 +18,10 @@ NUM_COMPUTED = sum(len(prompt) + 11 for prompt in PROMPTS)
 NUM_LAYERS, NUM_EXPERTS, TOP_K = 6, 8, 2
 
 
+# The last layer may leave out tokens whose logits nobody wants: how many, batches decide.
+NUM_WANTED = sum(12 for _ in PROMPTS)
+
+
 def of(llm: LLM) -> list[list[int]]:
     return list(llm.expert_loads().values())
 
@@ -28,7 +32,9 @@ def expected(moe_model: Path) -> list[list[int]]:
     assert of(llm) == [[0] * NUM_EXPERTS] * NUM_LAYERS
     llm.generate(PROMPTS, PARAMS, use_tqdm=False)
     loads = of(llm)
-    assert [sum(counts) for counts in loads] == [NUM_COMPUTED * TOP_K] * NUM_LAYERS
+    *all_but_last, last = [sum(counts) for counts in loads]
+    assert all_but_last == [NUM_COMPUTED * TOP_K] * (NUM_LAYERS - 1)
+    assert NUM_WANTED * TOP_K <= last < NUM_COMPUTED * TOP_K
     return loads
 
 
@@ -47,7 +53,7 @@ def test_what_was_counted_stays_while_the_engine_sleeps(moe_model: Path, expecte
         assert of(llm) == before
         llm.wake_up()
         llm.generate(PROMPTS[4:], PARAMS, use_tqdm=False)
-        assert of(llm) == [[level * count for count in counts] for counts in expected]
+        assert of(llm)[:-1] == [[level * count for count in counts] for counts in expected[:-1]]
 
 
 def test_stats_and_metrics_say_the_same(moe_model: Path, expected: list[list[int]]) -> None:
@@ -62,7 +68,9 @@ def test_stats_and_metrics_say_the_same(moe_model: Path, expected: list[list[int
     while engine.has_unfinished_requests():
         engine.step()
     stats, samples = engine.stats(), Samples(metrics.render())
-    assert stats.num_expert_tokens == sum(map(sum, expected))
+    loads = list(engine.expert_loads().values())
+    assert loads[:-1] == expected[:-1]
+    assert stats.num_expert_tokens == sum(map(sum, loads))
     assert samples("quire:expert_tokens_total") == stats.num_expert_tokens
     assert samples("quire:expert_load_imbalance") == stats.expert_load_imbalance == 0
 
@@ -91,7 +99,7 @@ def test_they_can_be_asked_for_while_requests_run(moe_model: Path, expected: lis
             await asyncio.sleep(0)
         await asked
         assert seen == sorted(seen)
-        assert list((await llm.expert_loads()).values()) == expected
+        assert list((await llm.expert_loads()).values())[:-1] == expected[:-1]
         await llm.shutdown()
         with pytest.raises(MemoryError, match="has ended"):
             await llm.expert_loads()

@@ -1,6 +1,7 @@
 // Command R (Cohere, 2024), as a library that an engine loads: attention and feed-forward read the same norm
 // and are added together, norms have no bias, heads are rotated by pairs of neighbours, logits are scaled.
 #include "layers/gated_mlp.h"
+#include "layers/wanted_rows.h"
 #include "models/causal_lm.h"
 #include "models/model_plugin.h"
 
@@ -19,9 +20,11 @@ class CohereLayer final : public DecoderLayer {
 
   void forward(const ForwardContext& ctx, ResidualStream& stream, const ModelInput& input) const override {
     const TensorView x = stream.normalized(ctx, input_norm_);
-    attention_.forward(ctx, stream.addend(), x, input.positions);
-    mlp_.forward(ctx, x, x);
-    ctx.ops.add(ctx.launch, stream.addend(), x);
+    attention_.forward(ctx, stream.narrowed_addend(ctx), x, input.positions);
+    if (stream.is_empty()) return;
+    const TensorView y = wanted_rows_of(ctx, x);
+    mlp_.forward(ctx, y, y);
+    ctx.ops.add(ctx.launch, stream.addend(), y);
     stream.add();
   }
 

@@ -80,7 +80,7 @@ void Attention::attend(const ForwardContext& ctx, TensorView out, TensorView q) 
   if (ctx.ops.plan_attention != nullptr && index_ == ctx.planning_layers[group])
     ctx.ops.plan_attention(ctx.launch, batch, layer_);
   if (ctx.kv_connector != nullptr) ctx.kv_connector->wait_for_layer_load(index_);
-  ctx.ops.paged_attention(ctx.launch, out, q, ctx.kv_caches[index], batch, layer_);
+  if (out.shape[0] > 0) ctx.ops.paged_attention(ctx.launch, out, q, ctx.kv_caches[index], batch, layer_);
   if (ctx.kv_connector != nullptr) ctx.kv_connector->save_kv_layer(index_);
 }
 

@@ -31,7 +31,7 @@ class Attention {
 
   // Rotates q and k unless `rotary` is null, after norms of their heads if it has some, stores k and v, then
   // attends. q and k are scratch afterwards.
-  //   q [T, H, D], k, v [T, KH, D], positions [T] int32; out [T, H, D]
+  //   q [T, H, D], k, v [T, KH, D], positions [T] int32; out [T, H, D], or [0, H, D]: only k and v are stored
   void forward(const ForwardContext& ctx, TensorView out, TensorView q, TensorView k, TensorView v,
                const RotaryEmbedding* rotary, const HeadNorms* norms, TensorView positions) const;
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -85,6 +86,7 @@ struct ForwardContext {
   TensorView num_tokens = {};                             // ModelInput's
   uint64_t* expert_counts = nullptr;                      // of all experts of all layers; null: nobody counts
   const LoraStep* lora = nullptr;                         // null: no row has an adapter
+  std::optional<TensorView> wanted_rows = {};             // ModelInput's, of the last layer; else all are
 };
 
 }  // namespace quire

@@ -2,6 +2,7 @@
 
 #include "layers/norm.h"
 #include "quire/export.h"
+#include "util/check.h"
 
 namespace quire QUIRE_MODEL_API {
 
@@ -35,6 +36,23 @@ class ResidualStream {
     settle();
     return out;
   }
+
+  // Where an attention's addition is to be written, whose layer has read the stream before: of the rows that
+  // are wanted where these are not all. From there on the stream has no others.
+  TensorView narrowed_addend(const ForwardContext& ctx) {
+    if (!ctx.wanted_rows) return addend_;
+    QUIRE_CHECK(!waits_, "rows are left out while an addition waits");
+    // In the addend's memory behind what is added to them.
+    const int64_t T = value_.shape[0], R = ctx.wanted_rows->shape[0];
+    QUIRE_CHECK(2 * R <= T, R, " of ", T, " rows are wanted");
+    const TensorView value = addend_.rows(T - R, R);
+    if (R > 0) ctx.ops.gather_rows(ctx.launch, value, value_, *ctx.wanted_rows);
+    value_ = value;
+    addend_ = addend_.rows(0, R);
+    return addend_;
+  }
+  // Whether none is wanted: of a chunk of a prompt that is not its last, for example.
+  bool is_empty() const { return value_.shape[0] == 0; }
 
   // The sum itself, for parts that read it without a norm, or after the one that `normalized` it.
   TensorView sum(const ForwardContext& ctx) {

@@ -1,5 +1,6 @@
 #include "layers/self_attention.h"
 
+#include "layers/wanted_rows.h"
 #include "util/check.h"
 
 namespace quire {
@@ -74,15 +75,17 @@ SelfAttention::SelfAttention(BuildContext& build, const std::string& name, const
 void SelfAttention::forward(const ForwardContext& ctx, TensorView out, TensorView x,
                             TensorView positions) const {
   forward_part(ctx, out, x, positions);
-  ctx.communicator.all_reduce_sum(ctx.launch, out);
+  if (out.shape[0] > 0) ctx.communicator.all_reduce_sum(ctx.launch, out);
 }
 
 void SelfAttention::forward_part(const ForwardContext& ctx, TensorView out, TensorView x,
                                  TensorView positions) const {
   const size_t mark = ctx.arena.mark();
-  const int64_t T = x.shape[0], size = heads_.head_size;
+  const int64_t T = x.shape[0], R = out.shape[0], size = heads_.head_size;
+  QUIRE_CHECK(R == (ctx.wanted_rows && R != T ? ctx.wanted_rows->shape[0] : T), "attention of ", T,
+              " rows to ", R);
   const TensorView qkv = ctx.arena.take(x.dtype, T, qkv_.num_outputs());
-  const TensorView heads = ctx.arena.take(x.dtype, T, heads_.num * size);
+  const TensorView heads = ctx.arena.take(x.dtype, R > 0 ? T : 0, heads_.num * size);
   qkv_.forward(ctx, qkv, x);
   const auto part = [&](int64_t first, int64_t count) {
     return qkv.columns(first * size, count * size).heads(count, size);
@@ -93,7 +96,7 @@ void SelfAttention::forward_part(const ForwardContext& ctx, TensorView out, Tens
   const HeadNorms* norms = qk_norm_ && rotary_ ? qk_norm_->of_heads() : nullptr;
   if (qk_norm_ && norms == nullptr) qk_norm_->forward(ctx, q, k);
   attention_.forward(ctx, heads.heads(heads_.num, size), q, k, v, rotary_.get(), norms, positions);
-  o_.forward_part(ctx, out, heads);
+  if (R > 0) o_.forward_part(ctx, out, R < T ? wanted_rows_of(ctx, heads) : heads);
   ctx.arena.release(mark);
 }
 

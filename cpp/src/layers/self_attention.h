@@ -49,7 +49,7 @@ class SelfAttention {
   // shape.
   SelfAttention(BuildContext& build, const std::string& name, const SelfAttentionConfig& config);
 
-  //   x, out [T, hidden_size], positions [T] int32
+  //   x, out [T, hidden_size], positions [T] int32; or out [R, hidden_size], of ctx.wanted_rows
   void forward(const ForwardContext& ctx, TensorView out, TensorView x, TensorView positions) const;
   // This rank's part of what `forward` sums over the ranks.
   void forward_part(const ForwardContext& ctx, TensorView out, TensorView x, TensorView positions) const;

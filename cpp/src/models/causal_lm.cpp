@@ -43,10 +43,12 @@ TensorView CausalLM::forward(const ForwardContext& context, const ModelInput& in
   }
   ResidualStream stream(ctx, value);
   for (const auto& layer : layers_) {
+    if (layer == layers_.back()) ctx.wanted_rows = input.wanted_rows;
     const size_t mark = ctx.arena.mark();
     layer->forward(ctx, stream, input);
     ctx.arena.release(mark);
   }
+  if (stream.is_empty()) return ctx.arena.take(dtype_, 0, hidden_size_);
   return stream.normalized(ctx, norm_);
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "layers/context.h"
@@ -19,6 +20,9 @@ struct ModelInput {
   // are padding of a graph and belong to nobody. For ops in which tokens influence each other, like routing
   // to experts: a graph reads it when it is replayed. Without data nothing is padded.
   TensorView num_tokens = {};
+  // [R] int32, ascending, at most half of T: the rows whose hidden states are wanted; none: all. The last
+  // layer may leave out what only others need: of a prompt, all but what its last token's logits come from.
+  std::optional<TensorView> wanted_rows = {};
 };
 
 // One rank's share of a loaded model. Used on the rank's own thread.
@@ -32,7 +36,8 @@ class Model {
   // What each layer asks of the KV cache, in layer order.
   virtual std::vector<KVCacheSpec> kv_cache_specs() const = 0;
 
-  // Hidden states [T, hidden_size] after the last norm, in the arena.
+  // Hidden states [T, hidden_size] after the last norm, in the arena; or [R, hidden_size] of the rows that
+  // are wanted, where the model leaves out others.
   virtual TensorView forward(const ForwardContext& ctx, const ModelInput& input) const = 0;
 
   //   hidden [R, hidden_size], logits [R, vocab_size] fp32

@@ -21,7 +21,9 @@ class Olmo2Layer final : public DecoderLayer {
   const KVCacheSpec& kv_cache_spec() const override { return attention_.kv_cache_spec(); }
 
   void forward(const ForwardContext& ctx, ResidualStream& stream, const ModelInput& input) const override {
-    attention_.forward(ctx, stream.addend(), stream.sum(ctx), input.positions);
+    const TensorView x = stream.sum(ctx);
+    attention_.forward(ctx, stream.narrowed_addend(ctx), x, input.positions);
+    if (stream.is_empty()) return;
     stream.add_normalized(post_attention_norm_);
     mlp_.forward(ctx, stream.addend(), stream.sum(ctx));
     stream.add_normalized(post_feedforward_norm_);

@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "layers/gated_mlp.h"
+#include "layers/wanted_rows.h"
 #include "models/causal_lm.h"
 #include "models/layer_names.h"
 #include "quire/export.h"
@@ -27,8 +28,10 @@ class ParallelLayer final : public DecoderLayer {
 
   void forward(const ForwardContext& ctx, ResidualStream& stream, const ModelInput& input) const override {
     const TensorView x = stream.normalized(ctx, input_norm_);
-    const TensorView y = feed_forward_norm_ ? stream.normalized(ctx, *feed_forward_norm_) : x;
-    attention_.forward_part(ctx, stream.addend(), x, input.positions);
+    TensorView y = feed_forward_norm_ ? stream.normalized(ctx, *feed_forward_norm_) : x;
+    attention_.forward_part(ctx, stream.narrowed_addend(ctx), x, input.positions);
+    if (stream.is_empty()) return;
+    y = wanted_rows_of(ctx, y);
     feed_forward_.forward_part(ctx, y, y);
     ctx.ops.add(ctx.launch, stream.addend(), y);
     ctx.communicator.all_reduce_sum(ctx.launch, stream.addend());  // both at once

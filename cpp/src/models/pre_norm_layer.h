@@ -25,7 +25,9 @@ class PreNormLayer final : public DecoderLayer {
   const KVCacheSpec& kv_cache_spec() const override { return attention_.kv_cache_spec(); }
 
   void forward(const ForwardContext& ctx, ResidualStream& stream, const ModelInput& input) const override {
-    attention_.forward(ctx, stream.addend(), stream.normalized(ctx, input_norm_), input.positions);
+    const TensorView x = stream.normalized(ctx, input_norm_);
+    attention_.forward(ctx, stream.narrowed_addend(ctx), x, input.positions);
+    if (stream.is_empty()) return;
     stream.add();
     feed_forward_.forward(ctx, stream.addend(), stream.normalized(ctx, post_attention_norm_));
     stream.add();

@@ -22,7 +22,9 @@ SandwichNormLayer::SandwichNormLayer(BuildContext& build, const NormConfig& norm
 
 void SandwichNormLayer::forward(const ForwardContext& ctx, ResidualStream& stream,
                                 const ModelInput& input) const {
-  attention_.forward(ctx, stream.addend(), stream.normalized(ctx, before_attention_), input.positions);
+  const TensorView x = stream.normalized(ctx, before_attention_);
+  attention_.forward(ctx, stream.narrowed_addend(ctx), x, input.positions);
+  if (stream.is_empty()) return;
   stream.add_normalized(after_attention_);
   mlp_.forward(ctx, stream.addend(), stream.normalized(ctx, before_feed_forward_));
   stream.add_normalized(after_feed_forward_);

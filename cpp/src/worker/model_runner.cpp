@@ -378,12 +378,19 @@ void ModelRunner::run_forward(const CudagraphDispatcher::Choice& choice, FullGra
     hidden = graph.replay(ctx);
     arena_->reserve(hidden);
   } else {
-    hidden = model_.forward(ctx, buffers_->inputs().model_input());
+    ModelInput input = buffers_->inputs().model_input();
+    // Adapters are told which of all rows are whose.
+    if (2 * num_logits <= choice.num_tokens && prompt_chunks_.empty() && lora_use_ == LoraUse::kNone)
+      input.wanted_rows = buffers_->inputs().logits_index();
+    hidden = model_.forward(ctx, input);
   }
   if (!prompt_chunks_.empty()) compute_prompt_logprobs(ctx, hidden);
   if (num_logits > 0) {
-    const TensorView last = arena_->take(hidden.dtype, num_logits, model_.hidden_size());
-    ops_.gather_rows(launch_, last, hidden, buffers_->inputs().logits_index());
+    TensorView last = hidden;  // where the model has left out the others
+    if (hidden.shape[0] == choice.num_tokens) {
+      last = arena_->take(hidden.dtype, num_logits, model_.hidden_size());
+      ops_.gather_rows(launch_, last, hidden, buffers_->inputs().logits_index());
+    }
     model_.compute_logits(ctx, logits_, last);
   }
   arena_->release(activations_begin_);

@@ -1,8 +1,11 @@
 // Models as the worker sees them: what they take of the arena, and what they read.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <numeric>
+#include <optional>
 
 #include "formats/hf_config.h"
 #include "layers/norm.h"
@@ -19,11 +22,12 @@ namespace {
 constexpr int32_t kTokens = 20, kBlockSize = 16, kVocabSize = 70, kHiddenSize = 64;
 
 std::string config_text(const std::string& architecture) {
+  const std::string groups = architecture == "GPTNeoXForCausalLM" ? "" : R"("num_key_value_heads": 2,)";
   return R"({"architectures": [")" + architecture +
          R"("], "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4,
-            "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 70, "max_position_embeddings": 64,
-            "sliding_window": 8, "tie_word_embeddings": )" +
-         (architecture == "Qwen3ForCausalLM" ? "false}" : "true}");
+            "head_dim": 16, "vocab_size": 70, "max_position_embeddings": 64, "num_local_experts": 4,
+            "num_experts_per_tok": 2, "sliding_window": 8, )" +
+         groups + R"("tie_word_embeddings": )" + (architecture == "Qwen3ForCausalLM" ? "false}" : "true}");
 }
 
 // A model of random weights with all that a forward pass of one sequence needs.
@@ -56,9 +60,12 @@ class Rig {
     return dry_run_bytes(*model_, ops_, *communicator_, kTokens, num_logits);
   }
 
-  // Logits of every token, with exactly so much memory. With `embeds`, from those instead of the ids.
-  std::vector<float> logits(size_t activation_bytes, float* embeds = nullptr) {
-    std::vector<float> out(kTokens * kVocabSize);
+  // Logits of every token, or of the rows that are wanted, with exactly so much memory. With `embeds`, from
+  // those instead of the ids.
+  std::vector<float> logits(size_t activation_bytes, float* embeds = nullptr,
+                            std::optional<std::vector<int32_t>> wanted = {}) {
+    const int64_t rows = wanted ? std::ssize(*wanted) : kTokens;
+    std::vector<float> out(static_cast<size_t>(rows * kVocabSize));
     ActivationArena arena(activation_bytes);
     AttentionMetadata batch;
     batch.block_table = {table_.data(), DType::kInt32, 1, 2};
@@ -72,13 +79,27 @@ class Rig {
                              kv_caches_, groups,  std::span(&batch, 1), planning_layers};
     ModelInput input{{ids_.data(), DType::kInt32, kTokens}, {positions_.data(), DType::kInt32, kTokens}};
     if (embeds != nullptr) input.inputs_embeds = {embeds, DType::kFloat32, kTokens, kHiddenSize};
+    if (wanted) input.wanted_rows = TensorView(wanted->data(), DType::kInt32, rows);
     const TensorView hidden = model_->forward(ctx, input);
-    arena.take(hidden.dtype, kTokens, kHiddenSize);
-    model_->compute_logits(ctx, {out.data(), DType::kFloat32, kTokens, kVocabSize}, hidden);
+    EXPECT_EQ(hidden.shape[0], rows);
+    if (!wanted) arena.take(hidden.dtype, kTokens, kHiddenSize);
+    if (rows > 0) model_->compute_logits(ctx, {out.data(), DType::kFloat32, rows, kVocabSize}, hidden);
     peak_ = arena.peak();
     return out;
   }
   size_t peak() const { return peak_; }
+
+  // All layers' keys and values; they are as if never written afterwards.
+  std::vector<std::byte> take_kv_caches() {
+    std::vector<std::byte> out;
+    for (const KVCacheView& cache : kv_caches_) {
+      auto* data = static_cast<std::byte*>(cache.data);
+      const int64_t bytes = cache.page_stride_bytes * cache.num_blocks;
+      out.insert(out.end(), data, data + bytes);
+      std::memset(data, 0, static_cast<size_t>(bytes));
+    }
+    return out;
+  }
 
   std::vector<int32_t> ids_ = std::vector<int32_t>(kTokens);
 
@@ -104,9 +125,15 @@ TEST_P(CausalLMTest, ADryRunFindsWhatARealOneTakes) {
   const size_t bytes = rig.dry_run();
   EXPECT_GE(bytes, size_t{2 * kTokens * kHiddenSize} * sizeof(float));
   EXPECT_LE(rig.dry_run(/*num_logits=*/3), bytes);
+  // Of all rows, or of the most that others may be left out for.
+  std::vector<int32_t> half(kTokens / 2);
+  std::iota(half.begin(), half.end(), 0);
   rig.logits(bytes);
-  EXPECT_EQ(rig.peak(), bytes);
-  EXPECT_THROW(rig.logits(bytes - DeviceArena::kAlignment), InternalError);
+  const size_t of_all = rig.peak();
+  rig.logits(bytes, nullptr, half);
+  EXPECT_EQ(std::max(of_all, rig.peak()), bytes);
+  const size_t less = bytes - DeviceArena::kAlignment;
+  EXPECT_THROW(of_all == bytes ? rig.logits(less) : rig.logits(less, nullptr, half), InternalError);
 }
 
 TEST_P(CausalLMTest, EmbeddingsTakeThePlaceOfIds) {
@@ -122,9 +149,26 @@ TEST_P(CausalLMTest, EmbeddingsTakeThePlaceOfIds) {
   EXPECT_NE(rig.logits(rig.dry_run(), zeros.data()), from_other);
 }
 
+TEST_P(CausalLMTest, RowsThatAreNotWantedAreLeftOut) {
+  Rig rig(GetParam());
+  const size_t bytes = rig.dry_run();
+  rig.take_kv_caches();
+  const std::vector<float> all = rig.logits(bytes);
+  const std::vector<std::byte> keys_and_values = rig.take_kv_caches();
+  for (const std::vector<int32_t>& wanted :
+       {std::vector<int32_t>{}, {kTokens - 1}, {0, 1, 7, 18}, {10, 11, 12, 13, 14, 15, 16, 17, 18, 19}}) {
+    std::vector<float> expected;
+    for (const int32_t row : wanted)
+      expected.insert(expected.end(), all.begin() + row * kVocabSize, all.begin() + (row + 1) * kVocabSize);
+    EXPECT_EQ(rig.logits(bytes, nullptr, wanted), expected) << wanted.size();
+    EXPECT_EQ(rig.take_kv_caches(), keys_and_values) << wanted.size();
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Architectures, CausalLMTest,
                          testing::Values("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM",
-                                         "Gemma2ForCausalLM"),
+                                         "Gemma2ForCausalLM", "Olmo2ForCausalLM", "GPTNeoXForCausalLM",
+                                         "GraniteForCausalLM", "MixtralForCausalLM"),
                          [](const auto& info) { return std::string(info.param); });
 
 TEST(LayerWindowsTest, ByTypesElseByRule) {

@@ -91,6 +91,39 @@ TEST(ModelRunnerTest, WhatLayersChooseIsInTheHashThatGraphsAreFoundBy) {
   EXPECT_NE(runner_hash(1), runner_hash(2));
 }
 
+std::vector<int64_t> activated_rows;  // of each layer's feed-forward
+void note_and_activate(const LaunchContext& ctx, TensorView out, TensorView x, Activation activation) {
+  activated_rows.push_back(x.shape[0]);
+  fake::cpu().activate_and_mul(ctx, out, x, activation);
+}
+
+TEST(ModelRunnerTest, TheLastLayerGoesOnWithTheRowsThatAreSampledFrom) {
+  RunnerRig rig({});
+  rig.ops.activate_and_mul = note_and_activate;
+  const size_t num_layers = rig.model->kv_cache_specs().size();
+  SchedulerOutputBuilder steps;
+  // With 0 for `last` that layer has none.
+  const auto expect_rows = [&](int64_t all, int64_t last) {
+    activated_rows.clear();
+    rig.run(steps.scheduler_output);
+    std::vector<int64_t> expected(num_layers - (last == 0 ? 1 : 0), all);
+    if (last != 0) expected.back() = last;
+    EXPECT_EQ(activated_rows, expected);
+  };
+  steps.next().add(1, prompt_of(30, 1), 16, {1, 2});
+  expect_rows(16, 0);
+  steps.next().compute(1, 16, 30);
+  expect_rows(14, 1);
+  steps.next().compute(1, 30, 31).add(2, prompt_of(9, 2), 9, {3});
+  expect_rows(10, 2);
+  // Of more than half it is not worth it.
+  steps.next().compute(1, 31, 32).compute(2, 9, 10).add(3, prompt_of(3, 3), 3, {4});
+  expect_rows(5, 5);
+  steps.next().add(4, prompt_of(12, 4), 12, {5});
+  steps.scheduler_output.scheduled_new_reqs.back().num_prompt_logprobs = 1;
+  expect_rows(12, 12);
+}
+
 TEST(ModelRunnerTest, ARequestThatSitsOutAStepKeepsItsState) {
   const auto run = [](bool sits_out) {
     RunnerRig rig({});
