@@ -13,6 +13,8 @@ namespace quire {
 // Steps are padded to the next captured size. Not thread-safe.
 class CudagraphDispatcher {
  public:
+  // Of a step that pieces are captured for: they pay off where launching takes longer than computing.
+  static constexpr int32_t kMaxPiecewiseTokens = 512;
   // The sizes captured by default for steps of up to `max_tokens`: fine steps while a step is short, coarser
   // ones later, and `max_tokens` itself.
   static std::vector<int32_t> default_sizes(int32_t max_tokens);

@@ -1,6 +1,7 @@
 #include "worker/model_runner.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "util/check.h"
@@ -362,6 +363,14 @@ void ModelRunner::run_full_graph(FullGraph& graph) {
   if (launch_.error == nullptr || !launch_.error->failed) graph.replay(launch_.stream, is_sampled_by_graph_);
 }
 
+// Whether of the step's rows only those are wanted that logits come from. A device's short steps may be graphs,
+// which compute all, and give the same bits where they are not. Adapters are told which of all rows are whose.
+bool ModelRunner::may_leave_out_rows(int32_t num_tokens) const {
+  const int32_t longest_graph = platform_.runtime() != nullptr ? CudagraphDispatcher::kMaxPiecewiseTokens : 0;
+  return num_tokens > longest_graph && 2 * std::ssize(sampling_rows_) <= num_tokens &&
+         prompt_chunks_.empty() && lora_use_ == LoraUse::kNone;
+}
+
 void ModelRunner::run_forward(const CudagraphDispatcher::Choice& choice, FullGraph* graph) {
   const auto num_logits = static_cast<int64_t>(sampling_rows_.size());
   logits_ = all_logits_.rows(0, num_logits);
@@ -379,9 +388,7 @@ void ModelRunner::run_forward(const CudagraphDispatcher::Choice& choice, FullGra
     arena_->reserve(hidden);
   } else {
     ModelInput input = buffers_->inputs().model_input();
-    // Adapters are told which of all rows are whose.
-    if (2 * num_logits <= choice.num_tokens && prompt_chunks_.empty() && lora_use_ == LoraUse::kNone)
-      input.wanted_rows = buffers_->inputs().logits_index();
+    if (may_leave_out_rows(choice.num_tokens)) input.wanted_rows = buffers_->inputs().logits_index();
     hidden = model_.forward(ctx, input);
   }
   if (!prompt_chunks_.empty()) compute_prompt_logprobs(ctx, hidden);

@@ -167,6 +167,7 @@ class ModelRunner {
   static std::string why_no_token(int32_t token, bool is_processed);
   // Finds out what the first rows share; whether attention is to hear of it.
   bool find_common_prefixes(int32_t num_decode_rows);
+  bool may_leave_out_rows(int32_t num_tokens) const;
   // `graph`: the one to replay, where there is one already.
   void run_forward(const CudagraphDispatcher::Choice& choice, FullGraph* graph);
   void run_full_graph(FullGraph& graph);

@@ -11,8 +11,6 @@
 namespace quire {
 namespace {
 
-// Pieces pay off where launching takes longer than computing.
-constexpr int32_t kMaxPiecewiseTokens = 512;
 // Above this, linears are not chosen by measuring.
 constexpr int32_t kMaxWarmUpTokens = 1024;
 
@@ -58,7 +56,7 @@ void ModelRunner::warm_up() {
   const auto full = layer_hooks_ != nullptr
                         ? std::vector<int32_t>{}
                         : CudagraphDispatcher::default_sizes(std::min(config_.max_num_seqs, max_tokens));
-  const auto piecewise = CudagraphDispatcher::default_sizes(std::min(kMaxPiecewiseTokens, max_tokens));
+  const auto piecewise = CudagraphDispatcher::default_sizes(std::min(CudagraphDispatcher::kMaxPiecewiseTokens, max_tokens));
   capture_graphs(full, piecewise, with_drafts);
   dispatcher_ = CudagraphDispatcher(full, piecewise, query_len, with_drafts);
 }

@@ -86,21 +86,23 @@ TEST_F(CudaEngineTest, PreemptedRequestsGiveTheSameTokens) {
   EXPECT_EQ(generate(config, varied_requests()), expected);
 }
 
-// In steps without a graph the last layer leaves out rows: all of a chunk, or all but a prompt's last.
+// In steps longer than any graph the last layer leaves out rows: all of a chunk, or all but a prompt's last.
 TEST_F(CudaEngineTest, ChunksOfPromptsGiveTheCpusTokens) {
   std::vector<EngineRequest> requests;
-  for (const int32_t length : {200, 90, 33, 150}) {
+  for (const int32_t length : {700, 90, 33, 1350}) {
     requests.push_back(request("", 20));
     for (int32_t i = 0; i < length; ++i)
       requests.back().prompt_token_ids.push_back((i * i + 7 * length) % 900 + 10);
   }
-  const Tokens expected = generate(demo_config("cpu"), requests);
-  EngineConfig config = demo_config("cuda");
-  config.enforce_eager = true;
-  for (const int32_t max_num_batched_tokens : {32, 64, 256}) {
+  const auto tokens = [&](const char* device, int32_t max_num_batched_tokens) {
+    EngineConfig config = demo_config(device);
+    config.max_model_len = 1500;
     config.max_num_batched_tokens = max_num_batched_tokens;
-    EXPECT_EQ(generate(config, requests), expected) << max_num_batched_tokens;
-  }
+    return generate(config, requests);
+  };
+  const Tokens expected = tokens("cpu", 64);
+  for (const int32_t max_num_batched_tokens : {520, 640, 2200})
+    EXPECT_EQ(tokens("cuda", max_num_batched_tokens), expected) << max_num_batched_tokens;
 }
 
 TEST_F(CudaEngineTest, SamplingParametersMeanWhatTheyMeanOnTheCpu) {

@@ -124,6 +124,21 @@ TEST(ModelRunnerTest, TheLastLayerGoesOnWithTheRowsThatAreSampledFrom) {
   expect_rows(12, 12);
 }
 
+void note_and_activate_on_device(const LaunchContext& ctx, TensorView out, TensorView x,
+                                 Activation activation) {
+  activated_rows.push_back(x.shape[0]);
+  fake_kernel_table().activate_and_mul(ctx, out, x, activation);
+}
+
+TEST(ModelRunnerTest, WhatMayBeAGraphComputesAllRowsWithoutOne) {
+  RunnerRig rig({.on_device = true});
+  rig.ops.activate_and_mul = note_and_activate_on_device;
+  activated_rows.clear();
+  SchedulerOutputBuilder steps;
+  rig.run(steps.next().add(1, prompt_of(30, 1), 30, {1, 2}).scheduler_output);
+  EXPECT_EQ(activated_rows, std::vector<int64_t>(rig.model->kv_cache_specs().size(), 30));
+}
+
 TEST(ModelRunnerTest, ARequestThatSitsOutAStepKeepsItsState) {
   const auto run = [](bool sits_out) {
     RunnerRig rig({});
