@@ -56,7 +56,8 @@ void ModelRunner::warm_up() {
   const auto full = layer_hooks_ != nullptr
                         ? std::vector<int32_t>{}
                         : CudagraphDispatcher::default_sizes(std::min(config_.max_num_seqs, max_tokens));
-  const auto piecewise = CudagraphDispatcher::default_sizes(std::min(CudagraphDispatcher::kMaxPiecewiseTokens, max_tokens));
+  const auto piecewise =
+      CudagraphDispatcher::default_sizes(std::min(CudagraphDispatcher::kMaxPiecewiseTokens, max_tokens));
   capture_graphs(full, piecewise, with_drafts);
   dispatcher_ = CudagraphDispatcher(full, piecewise, query_len, with_drafts);
 }
