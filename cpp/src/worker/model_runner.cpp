@@ -363,8 +363,9 @@ void ModelRunner::run_full_graph(FullGraph& graph) {
   if (launch_.error == nullptr || !launch_.error->failed) graph.replay(launch_.stream, is_sampled_by_graph_);
 }
 
-// Whether of the step's rows only those are wanted that logits come from. A device's short steps may be graphs,
-// which compute all, and give the same bits where they are not. Adapters are told which of all rows are whose.
+// Whether of the step's rows only those are wanted that logits come from. A device's short steps may be
+// graphs, which compute all, and give the same bits where they are not. Adapters are told which of all rows
+// are whose.
 bool ModelRunner::may_leave_out_rows(int32_t num_tokens) const {
   const int32_t longest_graph = platform_.runtime() != nullptr ? CudagraphDispatcher::kMaxPiecewiseTokens : 0;
   return num_tokens > longest_graph && 2 * std::ssize(sampling_rows_) <= num_tokens &&
