@@ -18,7 +18,7 @@ from typing import Any
 
 from quire.bench.drive import Driven, Due, drive, run_loop
 from quire.bench.outcomes import BenchRequest, Outcome
-from quire.bench.targets import Target, TargetConfig, make_target
+from quire.bench.targets import TARGETS, Target, TargetConfig
 
 _PROGRESS_S = 0.2
 
@@ -42,9 +42,22 @@ async def warm_up(target: Target, requests: Sequence[BenchRequest], max_concurre
             raise ValueError(f"a request to warm up failed: {outcome.error}")
 
 
+def _make_target(config: TargetConfig) -> Target:
+    """Raises ValueError for a package that is missing."""
+    if config.kind == "openai":
+        from quire.bench.openai_target import OpenAITarget
+
+        return OpenAITarget(config)
+    if config.kind == "triton":
+        from quire.bench.triton_target import TritonTarget
+
+        return TritonTarget(config)
+    raise ValueError(f"target must be one of {', '.join(TARGETS)}, got '{config.kind}'")
+
+
 async def _run(job: Job, receive: Any, send: Any) -> Driven:
     loop = asyncio.get_running_loop()
-    target = make_target(job.config)
+    target = _make_target(job.config)
     await warm_up(target, job.warmups, job.max_concurrency)
     due = [Due(i, request.prompt_len, target.prepare(request), offset) for i, request, offset in job.requests]
     send(("ready", None))

@@ -7,8 +7,8 @@ import json
 import sys
 from pathlib import Path
 
+from quire.bench.outcomes import Result
 from quire.bench.page import ratio_text, write_page
-from quire.bench.report import Result
 
 # What a run was asked for, or when: no figure that it came to.
 _SETTINGS = (

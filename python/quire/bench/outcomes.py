@@ -1,10 +1,12 @@
-"""What is asked of a target, and what became of it."""
+"""What is asked of a target, what became of it, and what a benchmark makes of that."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+Result = Mapping[str, Any]  # of a benchmark, by name
 
 
 @dataclass(frozen=True)

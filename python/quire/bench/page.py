@@ -6,7 +6,7 @@ import html
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from quire.bench.report import Result
+from quire.bench.outcomes import Result
 from quire.charts import Chart, Line, page
 
 _CDFS = {

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-Result = Mapping[str, Any]
+from quire.bench.outcomes import Result
 
 _TITLES = {
     "ttft": "Time to First Token",

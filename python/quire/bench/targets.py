@@ -39,19 +39,6 @@ class Target(Protocol):
         """Ends connections."""
 
 
-def make_target(config: TargetConfig) -> Target:
-    """One that can live in a process of clients. Raises ValueError for a package that is missing."""
-    if config.kind == "openai":
-        from quire.bench.openai_target import OpenAITarget
-
-        return OpenAITarget(config)
-    if config.kind == "triton":
-        from quire.bench.triton_target import TritonTarget
-
-        return TritonTarget(config)
-    raise ValueError(f"target must be one of {', '.join(TARGETS)}, got '{config.kind}'")
-
-
 def sampling_of(request: BenchRequest, sampling: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of SamplingParams for a request, by name."""
     fields = {"max_tokens": request.output_len, **sampling}
