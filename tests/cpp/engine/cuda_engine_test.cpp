@@ -88,17 +88,11 @@ TEST_F(CudaEngineTest, PreemptedRequestsGiveTheSameTokens) {
 
 // In steps longer than any graph the last layer leaves out rows: all of a chunk, or all but a prompt's last.
 TEST_F(CudaEngineTest, ChunksOfPromptsGiveTheCpusTokens) {
-  std::vector<EngineRequest> requests;
-  for (const int32_t length : {700, 90, 33, 1350}) {
-    requests.push_back(request("", 20));
-    for (int32_t i = 0; i < length; ++i)
-      requests.back().prompt_token_ids.push_back((i * i + 7 * length) % 900 + 10);
-  }
   const auto tokens = [&](const char* device, int32_t max_num_batched_tokens) {
     EngineConfig config = demo_config(device);
     config.max_model_len = 1500;
     config.max_num_batched_tokens = max_num_batched_tokens;
-    return generate(config, requests);
+    return generate(config, long_requests());
   };
   const Tokens expected = tokens("cpu", 64);
   for (const int32_t max_num_batched_tokens : {520, 640, 2200})

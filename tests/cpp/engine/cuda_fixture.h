@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <vector>
 
 #include "quire/engine.h"
 #include "quire/kernels/backend_registry.h"
@@ -32,6 +33,17 @@ inline EngineRequest request(const std::string& prompt, int32_t max_tokens, floa
   result.sampling_params.max_tokens = max_tokens;
   result.sampling_params.ignore_eos = true;
   return result;
+}
+
+// Greedy, with prompts for steps that are longer than any graph. Their engine has room for 1,500 tokens.
+inline std::vector<EngineRequest> long_requests() {
+  std::vector<EngineRequest> requests;
+  for (const int32_t length : {700, 90, 33, 1350}) {
+    requests.push_back(request("", 20));
+    for (int32_t i = 0; i < length; ++i)
+      requests.back().prompt_token_ids.push_back((i * i + 7 * length) % 900 + 10);
+  }
+  return requests;
 }
 
 class CudaEngineTest : public testing::Test {

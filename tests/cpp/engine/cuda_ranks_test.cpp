@@ -62,6 +62,20 @@ TEST_F(CudaRanksTest, TwoDevicesGiveTheTokensOfOne) {
   }
 }
 
+TEST_F(CudaRanksTest, ChunksOfPromptsGiveTheTokensOfOneDevice) {
+  const auto tokens = [](int32_t num_ranks) {
+    EngineConfig config = on_ranks(num_ranks);
+    config.max_model_len = 1500;
+    config.max_num_batched_tokens = 640;
+    Engine engine(config);
+    std::vector<std::vector<int32_t>> all;
+    for (const RequestOutput& output : engine.generate(long_requests()))
+      all.push_back(output.outputs.at(0).token_ids);
+    return all;
+  };
+  EXPECT_EQ(tokens(2), tokens(1));
+}
+
 TEST_F(CudaRanksTest, EachDeviceHasItsShareOfAdapters) {
   const auto with_adapters = [](int32_t num_ranks, int32_t max_loras) {
     EngineConfig config = on_ranks(num_ranks);
