@@ -19,7 +19,7 @@ NUM_LAYERS, NUM_EXPERTS, TOP_K = 6, 8, 2
 
 
 # The last layer may leave out tokens whose logits nobody wants: how many, batches decide.
-NUM_WANTED = sum(12 for _ in PROMPTS)
+NUM_WANTED = 12 * len(PROMPTS)
 
 
 def of(llm: LLM) -> list[list[int]]:

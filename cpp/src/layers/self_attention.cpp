@@ -82,8 +82,8 @@ void SelfAttention::forward_part(const ForwardContext& ctx, TensorView out, Tens
                                  TensorView positions) const {
   const size_t mark = ctx.arena.mark();
   const int64_t T = x.shape[0], R = out.shape[0], size = heads_.head_size;
-  QUIRE_CHECK(R == (ctx.wanted_rows && R != T ? ctx.wanted_rows->shape[0] : T), "attention of ", T,
-              " rows to ", R);
+  QUIRE_CHECK(R == T || (ctx.wanted_rows && R == ctx.wanted_rows->shape[0]), "attention of ", T, " rows to ",
+              R);
   const TensorView qkv = ctx.arena.take(x.dtype, T, qkv_.num_outputs());
   const TensorView heads = ctx.arena.take(x.dtype, R > 0 ? T : 0, heads_.num * size);
   qkv_.forward(ctx, qkv, x);

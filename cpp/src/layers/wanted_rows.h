@@ -2,7 +2,6 @@
 
 #include "layers/context.h"
 #include "quire/export.h"
-#include "util/check.h"
 
 namespace quire QUIRE_MODEL_API {
 

@@ -8,7 +8,10 @@
 #include <optional>
 
 #include "formats/hf_config.h"
+#include "layers/gated_mlp.h"
 #include "layers/norm.h"
+#include "layers/rotary_embedding.h"
+#include "models/causal_lm.h"
 #include "models/dry_run.h"
 #include "models/model_registry.h"
 #include "models/sliding_window.h"
@@ -30,10 +33,46 @@ std::string config_text(const std::string& architecture) {
          groups + R"("tie_word_embeddings": )" + (architecture == "Qwen3ForCausalLM" ? "false}" : "true}");
 }
 
+// Llama's, written without a thought of rows that nobody wants, as a plugin's may be.
+class WholeLayer final : public DecoderLayer {
+ public:
+  WholeLayer(BuildContext& build, const NormConfig& norm, const SelfAttentionConfig& attention,
+             const GatedMLPConfig& mlp)
+      : input_norm_(build, layer_name(attention.layer) + ".input_layernorm", attention.hidden_size, norm),
+        post_norm_(build, layer_name(attention.layer) + ".post_attention_layernorm", attention.hidden_size,
+                   norm),
+        attention_(build, layer_name(attention.layer) + ".self_attn", attention),
+        mlp_(build, layer_name(attention.layer) + ".mlp", mlp) {}
+
+  const KVCacheSpec& kv_cache_spec() const override { return attention_.kv_cache_spec(); }
+  void forward(const ForwardContext& ctx, ResidualStream& stream, const ModelInput& input) const override {
+    attention_.forward(ctx, stream.addend(), stream.normalized(ctx, input_norm_), input.positions);
+    stream.add();
+    mlp_.forward(ctx, stream.addend(), stream.normalized(ctx, post_norm_));
+    stream.add();
+  }
+
+ private:
+  Norm input_norm_, post_norm_;
+  SelfAttention attention_;
+  GatedMLP mlp_;
+};
+
+std::unique_ptr<Model> make_model_of_whole_layers(BuildContext& build, const HfConfig& hf_config) {
+  const auto config = TransformerConfig::read(hf_config);
+  const auto rotary = make_rotary_embedding(build, hf_config, config.head_size);
+  return std::make_unique<CausalLM>(build, config, [&](int32_t layer) {
+    return std::make_unique<WholeLayer>(build, config.norm, config.attention(layer, rotary), config.mlp());
+  });
+}
+
 // A model of random weights with all that a forward pass of one sequence needs.
 class Rig {
  public:
-  explicit Rig(const std::string& architecture) {
+  // `make`: the model, where it is not the architecture's; its layers leave out no rows.
+  explicit Rig(const std::string& architecture,
+               std::unique_ptr<Model> (*make)(BuildContext&, const HfConfig&) = nullptr)
+      : leaves_out_rows_(make == nullptr) {
     directory_.write("config.json", config_text(architecture));
     const HfConfig config = HfConfig::load(directory_.path() + "/config.json");
     Checkpoint checkpoint = Checkpoint::dummy(directory_.path());
@@ -42,7 +81,7 @@ class Rig {
     build.max_model_len = 64;
     build.max_num_tokens = build.max_num_seqs = kTokens;
     build.block_size = kBlockSize;
-    model_ = build_model(build, config);
+    model_ = make != nullptr ? make(build, config) : build_model(build, config);
     loader->finish();
     launch_.workspace = arena_->allocate(build.workspace_bytes);
     launch_.workspace_bytes = build.workspace_bytes;
@@ -64,7 +103,8 @@ class Rig {
   // those instead of the ids.
   std::vector<float> logits(size_t activation_bytes, float* embeds = nullptr,
                             std::optional<std::vector<int32_t>> wanted = {}) {
-    const int64_t rows = wanted ? std::ssize(*wanted) : kTokens;
+    const int64_t num_wanted = wanted ? std::ssize(*wanted) : kTokens;
+    const int64_t rows = leaves_out_rows_ ? num_wanted : kTokens;
     std::vector<float> out(static_cast<size_t>(rows * kVocabSize));
     ActivationArena arena(activation_bytes);
     AttentionMetadata batch;
@@ -79,7 +119,7 @@ class Rig {
                              kv_caches_, groups,  std::span(&batch, 1), planning_layers};
     ModelInput input{{ids_.data(), DType::kInt32, kTokens}, {positions_.data(), DType::kInt32, kTokens}};
     if (embeds != nullptr) input.inputs_embeds = {embeds, DType::kFloat32, kTokens, kHiddenSize};
-    if (wanted) input.wanted_rows = TensorView(wanted->data(), DType::kInt32, rows);
+    if (wanted) input.wanted_rows = TensorView(wanted->data(), DType::kInt32, num_wanted);
     const TensorView hidden = model_->forward(ctx, input);
     EXPECT_EQ(hidden.shape[0], rows);
     if (!wanted) arena.take(hidden.dtype, kTokens, kHiddenSize);
@@ -104,6 +144,7 @@ class Rig {
   std::vector<int32_t> ids_ = std::vector<int32_t>(kTokens);
 
  private:
+  bool leaves_out_rows_;
   const KernelTable& ops_ = *find_kernel_table("cpu");
   LaunchContext launch_;
   ModelDirectory directory_;
@@ -163,6 +204,14 @@ TEST_P(CausalLMTest, RowsThatAreNotWantedAreLeftOut) {
     EXPECT_EQ(rig.logits(bytes, nullptr, wanted), expected) << wanted.size();
     EXPECT_EQ(rig.take_kv_caches(), keys_and_values) << wanted.size();
   }
+}
+
+TEST(WholeLayerTest, ALayerThatTakesTheWholeAddendKeepsAllRows) {
+  Rig whole("LlamaForCausalLM", make_model_of_whole_layers), llama("LlamaForCausalLM");
+  const std::vector<float> all = llama.logits(llama.dry_run());
+  EXPECT_EQ(whole.logits(whole.dry_run()), all);
+  EXPECT_EQ(whole.logits(whole.dry_run(), nullptr, std::vector<int32_t>{}), all);
+  EXPECT_EQ(whole.logits(whole.dry_run(), nullptr, std::vector<int32_t>{kTokens - 1}), all);
 }
 
 INSTANTIATE_TEST_SUITE_P(Architectures, CausalLMTest,

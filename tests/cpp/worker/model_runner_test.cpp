@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
+#include <utility>
+#include <vector>
+
 #include "worker/runner_rig.h"
 #include "worker/scheduler_output_builder.h"
 
@@ -122,6 +126,50 @@ TEST(ModelRunnerTest, TheLastLayerGoesOnWithTheRowsThatAreSampledFrom) {
   steps.next().add(4, prompt_of(12, 4), 12, {5});
   steps.scheduler_output.scheduled_new_reqs.back().num_prompt_logprobs = 1;
   expect_rows(12, 12);
+}
+
+// A model whose last layer leaves out nothing.
+class WholeModel final : public Model {
+ public:
+  explicit WholeModel(std::unique_ptr<Model> model) : model_(std::move(model)) {}
+  int32_t vocab_size() const override { return model_->vocab_size(); }
+  int32_t hidden_size() const override { return model_->hidden_size(); }
+  std::vector<KVCacheSpec> kv_cache_specs() const override { return model_->kv_cache_specs(); }
+  TensorView forward(const ForwardContext& ctx, const ModelInput& input) const override {
+    ModelInput whole = input;
+    whole.wanted_rows.reset();
+    return model_->forward(ctx, whole);
+  }
+  void compute_logits(const ForwardContext& ctx, TensorView logits, TensorView hidden) const override {
+    model_->compute_logits(ctx, logits, hidden);
+  }
+
+ private:
+  std::unique_ptr<Model> model_;
+};
+
+TEST(ModelRunnerTest, AModelMayComputeRowsThatAreNotWanted) {
+  const auto tokens = [](std::unique_ptr<Model> (*wrap)(std::unique_ptr<Model>)) {
+    RunnerRig rig({.wrap = wrap});
+    SchedulerOutputBuilder steps;
+    std::vector<int32_t> all;
+    const auto run = [&] {
+      for (const int32_t token : rig.run(steps.scheduler_output).sampled_token_ids) all.push_back(token);
+    };
+    steps.next().add(1, prompt_of(30, 1), 16, {1, 2});
+    run();
+    steps.next().compute(1, 16, 30).add(2, prompt_of(9, 2), 9, {3});
+    run();
+    steps.next().compute(1, 30, 31).compute(2, 9, 10).add(3, prompt_of(12, 3), 12, {4});
+    run();
+    return all;
+  };
+  const auto expected = tokens(nullptr);
+  EXPECT_EQ(expected.size(), 5U);
+  EXPECT_EQ(tokens([](std::unique_ptr<Model> model) -> std::unique_ptr<Model> {
+              return std::make_unique<WholeModel>(std::move(model));
+            }),
+            expected);
 }
 
 void note_and_activate_on_device(const LaunchContext& ctx, TensorView out, TensorView x,

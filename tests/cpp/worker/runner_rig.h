@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "device/fake_kernels.h"
@@ -39,6 +40,7 @@ struct RunnerRig {
     void (*paged_attention)(const LaunchContext&, TensorView, TensorView, const KVCacheView&,
                             const AttentionMetadata&, const AttentionLayer&) = nullptr;
     bool use_cascade = true;
+    std::unique_ptr<Model> (*wrap)(std::unique_ptr<Model>) = nullptr;  // what the runner has instead
   };
   explicit RunnerRig(const Options& options)
       : device(FakeDeviceRuntime::reset()), ops(options.on_device ? fake_kernel_table() : fake::cpu()) {
@@ -65,6 +67,7 @@ struct RunnerRig {
     build.max_num_seqs = config.max_num_logits();
     build.block_size = kBlockSize;
     model = build_model(build, hf_config);
+    if (options.wrap != nullptr) model = options.wrap(std::move(model));
     model_hash = build.compute_hash.value();
     workspace = Buffer(build.workspace_bytes);
     platform->set_workspace(workspace.data(), workspace.size());
