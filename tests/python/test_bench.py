@@ -253,6 +253,10 @@ def test_results_are_saved_compared_and_drawn(tmp_path: Path, capsys: pytest.Cap
         assert all(len(chart.findall("path[@fill='none']")) == num_lines for chart in charts)
         assert "http" not in text
         assert "<td>total_output_tokens</td><td>120</td>" in text
+    assert quire(f"--compare {a} {b} --html /dev/full") == 1
+    assert "--html: cannot write /dev/full: No space left on device" in capsys.readouterr().err
+    assert quire(f"serve {load} --random-output-len 4 --result-dir /dev --result-filename full") == 1
+    assert "--save-result: cannot write /dev/full: No space left on device" in capsys.readouterr().err
     assert quire(f"--compare {a} {tmp_path}/none.json") == 1
     (tmp_path / "list.json").write_text("[]")
     assert quire(f"--compare {a} {tmp_path}/list.json") == 1

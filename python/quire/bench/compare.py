@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from pathlib import Path
 
 from quire.bench.outcomes import Result
 from quire.bench.page import ratio_text, write_page
+from quire.bench.report import writing
 
 # What a run was asked for, or when: no figure that it came to.
 _SETTINGS = (
@@ -34,8 +34,8 @@ def run_compare(args: argparse.Namespace) -> int:
         )
     print(format_comparison(before, after))
     if args.html:
-        write_page([before, after], Path(args.html))
-        print(f"wrote {args.html}", file=sys.stderr)
+        with writing(Path(args.html), "--html"):
+            write_page([before, after], Path(args.html))
     return 0
 
 

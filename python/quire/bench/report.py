@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -72,14 +73,24 @@ def finish(kind: str, result: dict[str, Any], args: argparse.Namespace) -> None:
         print(format_result(result))
     if args.save_result:
         path = result_path(result, args)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(result) + "\n", encoding="utf-8")
-        print(f"wrote {path}", file=sys.stderr)
+        with writing(path, "--save-result"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(result) + "\n", encoding="utf-8")
     if args.html:
         from quire.bench.page import write_page
 
-        write_page([result], Path(args.html))
-        print(f"wrote {args.html}", file=sys.stderr)
+        with writing(Path(args.html), "--html"):
+            write_page([result], Path(args.html))
+
+
+@contextmanager
+def writing(path: Path, option: str) -> Iterator[None]:
+    """Says what was written; raises ValueError, naming option and file, where it could not be."""
+    try:
+        yield
+    except OSError as error:
+        raise ValueError(f"{option}: cannot write {path}: {error.strerror}") from None
+    print(f"wrote {path}", file=sys.stderr)
 
 
 def result_path(result: Result, args: argparse.Namespace) -> Path:
