@@ -46,6 +46,7 @@ constexpr KernelTable make_table(const char* variant) {
           },
       .linear = [](const LaunchContext& ctx, TensorView out, TensorView x, const LinearWeight& weight,
                    const float* bias) { linear(kIsa, ctx, out, x, weight, bias); },
+      .linear_add = nullptr,
       .linear_activate_and_mul = nullptr,
       .route_to_experts = route_to_experts,
       .fused_experts_workspace_bytes =

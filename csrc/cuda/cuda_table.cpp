@@ -32,6 +32,7 @@ constexpr KernelTable make_table(const char* variant) {
       .linear_pack_rows = nullptr,
       .linear_workspace_bytes = cuda::linear_workspace_bytes,
       .linear = cuda::linear,
+      .linear_add = cuda::linear_add,
       .linear_activate_and_mul = cuda::linear_activate_and_mul,
       .route_to_experts = cuda::route_to_experts,
       .fused_experts_workspace_bytes = cuda::fused_experts_workspace_bytes,

@@ -62,6 +62,8 @@ size_t linear_weight_bytes(int64_t n, int64_t k, DType dtype);
 size_t linear_workspace_bytes(int64_t max_tokens, const LinearWeight& weight);
 void linear(const LaunchContext& ctx, TensorView out, TensorView x, const LinearWeight& weight,
             const float* bias);
+bool linear_add(const LaunchContext& ctx, TensorView sum, TensorView scratch, TensorView x,
+                const LinearWeight& weight, const float* bias);
 void linear_activate_and_mul(const LaunchContext& ctx, TensorView out, TensorView y, TensorView x,
                              const LinearWeight& weight, const float* bias, Activation activation);
 

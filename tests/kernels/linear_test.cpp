@@ -136,6 +136,40 @@ TEST_P(LinearTest, MatchesTheReferenceForWholeVectors) {
   }
 }
 
+// A backend adds to a sum or leaves it as it is, and says which. The algorithm for a shape that was never
+// seen is found by running several, of which the sum must know nothing.
+TEST_P(LinearTest, AddsToASumOrLeavesItAlone) {
+  if (kernels().linear_add == nullptr) GTEST_SKIP() << "the backend never does";
+  int64_t next_k = 272;  // each shape for the first time
+  for (const DType dtype : float_types()) {
+    for (const int64_t m : {1, 3, 40, 65, 300, 700, 1500}) {
+      const int64_t n = 328, k = next_k += 8;
+      SCOPED_TRACE(testing::Message() << dtype_name(dtype) << " m=" << m << " k=" << k);
+      const Tensor x = std::move(Tensor(dtype, m, k, 8).randomize(1));
+      const Tensor rows = std::move(Tensor(dtype, n, k).randomize(2, 0.1F));
+      const Packed packed = pack(rows, dtype);
+      reserve(m, n, k, dtype);
+      const Tensor sum = std::move(Tensor(dtype, m, n, 8).randomize(3)), scratch(dtype, m, n, 8);
+      const std::vector<double> before = sum.values();
+      const std::vector<double> product =
+          reference::linear(x.values(), rows.values(), {}, static_cast<size_t>(k));
+      const bool has_added = kernels().linear_add(context(), sum, scratch, x, packed.weight, nullptr);
+      const std::vector<double> after = sum.values();
+      if (!has_added) {
+        EXPECT_EQ(after, before);
+        EXPECT_LE(m, 64);
+        continue;
+      }
+      EXPECT_TRUE(m > 1 || dtype == DType::kFloat32);
+      for (size_t i = 0; i < after.size(); ++i) {
+        const double expected = before[i] + product[i];
+        const double rounded = relative_tolerance(dtype) * (std::abs(product[i]) + std::abs(expected));
+        ASSERT_NEAR(after[i], expected, 2e-6 * static_cast<double>(k) + rounded) << "element " << i;
+      }
+    }
+  }
+}
+
 // A device has kernels for one row: with the weight in registers, or in slots of shared memory, of one to
 // sixteen rows, which are filled once and more often.
 TEST_P(LinearTest, ARowAloneMatchesTheReference) {

@@ -31,12 +31,23 @@ void GatedMLP::forward(const ForwardContext& ctx, TensorView out, TensorView x) 
   ctx.communicator.all_reduce_sum(ctx.launch, out);
 }
 
+bool GatedMLP::forward_add(const ForwardContext& ctx, const Addition& to, TensorView x) const {
+  bool is_added = false;
+  activate(ctx, x, [&](TensorView gated) { is_added = down_.forward_add(ctx, to, gated); });
+  return is_added;
+}
+
 void GatedMLP::forward_part(const ForwardContext& ctx, TensorView out, TensorView x) const {
+  activate(ctx, x, [&](TensorView gated) { down_.forward_part(ctx, out, gated); });
+}
+
+template <typename F>
+void GatedMLP::activate(const ForwardContext& ctx, TensorView x, F project) const {
   const size_t mark = ctx.arena.mark();
   const TensorView gate_up = ctx.arena.take(x.dtype, x.shape[0], gate_up_.num_outputs());
   const TensorView gated = ctx.arena.take(x.dtype, x.shape[0], gate_up_.num_outputs() / 2);
   gate_up_.forward_gated(ctx, gated, gate_up, x, activation_);
-  down_.forward_part(ctx, out, gated);
+  project(gated);
   ctx.arena.release(mark);
 }
 

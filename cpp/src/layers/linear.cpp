@@ -74,6 +74,14 @@ void Linear::forward_part(const ForwardContext& ctx, TensorView out, TensorView 
   }
 }
 
+bool Linear::forward_add(const ForwardContext& ctx, const Addition& to, TensorView x) const {
+  // What ranks sum is one's own part of it, and adapters add to a product of their own.
+  const bool is_all = !reduce_ || ctx.communicator.world_size() == 1;
+  if (is_all && !has_lora(ctx) && method_->apply_add(ctx, to.sum, to.out, x, bias_)) return true;
+  forward(ctx, to.out, x);
+  return false;
+}
+
 void Linear::forward_gated(const ForwardContext& ctx, TensorView out, TensorView y, TensorView x,
                            Activation activation) const {
   QUIRE_CHECK(!reduce_);

@@ -11,6 +11,12 @@
 
 namespace quire QUIRE_MODEL_API {
 
+// What a part of a layer adds to a sum. It either writes it to `out`, for somebody else to add, and returns
+// false, or has added it to `sum`, and returns true; what `out` holds is nothing then.
+struct Addition {
+  TensorView out, sum;  // [T, hidden_size]
+};
+
 // One or more tensors' rows, stacked into one product.
 class Linear {
  public:
@@ -33,6 +39,9 @@ class Linear {
   void forward(const ForwardContext& ctx, TensorView out, TensorView x) const;
   // This rank's part of that sum.
   void forward_part(const ForwardContext& ctx, TensorView out, TensorView x) const;
+
+  // What `forward` makes is added to where `to` says, or written; returns which (Addition).
+  [[nodiscard]] bool forward_add(const ForwardContext& ctx, const Addition& to, TensorView x) const;
 
   // activate_and_mul of what `forward` makes; not of a row-parallel linear.
   //   out [T, n / 2], scratch y [T, n]

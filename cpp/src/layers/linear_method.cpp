@@ -29,6 +29,13 @@ class UnquantizedLinearMethod final : public LinearMethod {
     ctx.ops.linear(ctx.launch, out, x, weight, bias);
   }
 
+  bool apply_add(const ForwardContext& ctx, TensorView sum, TensorView scratch, TensorView x,
+                 const float* bias) const override {
+    const LinearWeight& weight = weight_.view();
+    QUIRE_CHECK(x.shape[1] == weight.k && sum.shape[1] == weight.n && x.shape[0] == sum.shape[0]);
+    return ctx.ops.linear_add != nullptr && ctx.ops.linear_add(ctx.launch, sum, scratch, x, weight, bias);
+  }
+
   void apply_gated(const ForwardContext& ctx, TensorView out, TensorView y, TensorView x, const float* bias,
                    Activation activation) const override {
     if (ctx.ops.linear_activate_and_mul == nullptr)
@@ -52,6 +59,10 @@ class UnquantizedLinearMethod final : public LinearMethod {
 };
 
 }  // namespace
+
+bool LinearMethod::apply_add(const ForwardContext&, TensorView, TensorView, TensorView, const float*) const {
+  return false;
+}
 
 void LinearMethod::apply_gated(const ForwardContext& ctx, TensorView out, TensorView y, TensorView x,
                                const float* bias, Activation activation) const {

@@ -44,7 +44,11 @@ class LinearMethod {
   virtual ~LinearMethod() = default;
   // out[t, :] = x[t, :] * weight^T (+ bias).   x [T, k], out [T, n], bias [n] fp32 or null
   virtual void apply(const ForwardContext& ctx, TensorView out, TensorView x, const float* bias) const = 0;
-  // activate_and_mul of that, in `out` [T, n / 2]; y [T, n] is scratch.
+  // sum += that, where KernelTable::linear_add does it; else false, and nothing has happened. `scratch` is as
+  // `sum`.
+  virtual bool apply_add(const ForwardContext& ctx, TensorView sum, TensorView scratch, TensorView x,
+                         const float* bias) const;
+  // activate_and_mul of what apply makes, in `out` [T, n / 2]; y [T, n] is scratch.
   virtual void apply_gated(const ForwardContext& ctx, TensorView out, TensorView y, TensorView x,
                            const float* bias, Activation activation) const;
   // The same two with what adapters add to y: apply makes it in args.out, of args.x.

@@ -30,10 +30,16 @@ class MLP {
 
   //   x, out [T, hidden_size]; `out` may be `x`
   void forward(const ForwardContext& ctx, TensorView out, TensorView x) const;
+  // What `forward` makes is added to where `to` says, or written; returns which.
+  [[nodiscard]] bool forward_add(const ForwardContext& ctx, const Addition& to, TensorView x) const;
   // This rank's part of what `forward` sums over the ranks.
   void forward_part(const ForwardContext& ctx, TensorView out, TensorView x) const;
 
  private:
+  // Calls project(activated) with what the last product reads.
+  template <typename F>
+  void activate(const ForwardContext& ctx, TensorView x, F project) const;
+
   Activation activation_;
   Linear up_, down_;
 };

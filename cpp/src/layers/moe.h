@@ -55,6 +55,11 @@ class MoE {
 
   //   x, out [T, hidden_size]; they do not overlap
   void forward(const ForwardContext& ctx, TensorView out, TensorView x) const;
+  // The same, to `to.out`: false.
+  [[nodiscard]] bool forward_add(const ForwardContext& ctx, const Addition& to, TensorView x) const {
+    forward(ctx, to.out, x);
+    return false;
+  }
 
  private:
   MoEConfig config_;

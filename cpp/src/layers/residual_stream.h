@@ -1,5 +1,6 @@
 #pragma once
 
+#include "layers/linear.h"
 #include "layers/norm.h"
 #include "quire/export.h"
 #include "util/check.h"
@@ -17,6 +18,12 @@ class ResidualStream {
   // Where the next addition is to be written, before `add` or `add_normalized`; not while one waits.
   TensorView addend() const { return addend_; }
   void add() { waits_ = true; }
+  // The same for parts that may add to the sum themselves, which is what they return and `add` is told.
+  Addition addition() const {
+    QUIRE_CHECK(!waits_, "two additions to a sum");
+    return {addend_, value_};
+  }
+  void add(bool is_added) { waits_ = !is_added; }
   // Adds norm(the addend). The norm is kept by reference until the next call of `normalized` or `sum`.
   void add_normalized(const Norm& norm) {
     waits_ = true;
@@ -50,6 +57,10 @@ class ResidualStream {
     value_ = value;
     addend_ = addend_.rows(0, R);
     return addend_;
+  }
+  Addition narrowed_addition(const ForwardContext& ctx) {
+    narrowed_addend(ctx);
+    return addition();
   }
   // Whether none is wanted: of a chunk of a prompt that is not its last, for example.
   bool is_empty() const { return value_.shape[0] == 0; }

@@ -78,10 +78,24 @@ void SelfAttention::forward(const ForwardContext& ctx, TensorView out, TensorVie
   if (out.shape[0] > 0) ctx.communicator.all_reduce_sum(ctx.launch, out);
 }
 
+bool SelfAttention::forward_add(const ForwardContext& ctx, const Addition& to, TensorView x,
+                                TensorView positions) const {
+  bool is_added = true;  // nothing, to no rows
+  attend(ctx, to.out.shape[0], x, positions,
+         [&](TensorView heads) { is_added = o_.forward_add(ctx, to, heads); });
+  return is_added;
+}
+
 void SelfAttention::forward_part(const ForwardContext& ctx, TensorView out, TensorView x,
                                  TensorView positions) const {
+  attend(ctx, out.shape[0], x, positions, [&](TensorView heads) { o_.forward_part(ctx, out, heads); });
+}
+
+template <typename F>
+void SelfAttention::attend(const ForwardContext& ctx, int64_t R, TensorView x, TensorView positions,
+                           F project) const {
   const size_t mark = ctx.arena.mark();
-  const int64_t T = x.shape[0], R = out.shape[0], size = heads_.head_size;
+  const int64_t T = x.shape[0], size = heads_.head_size;
   QUIRE_CHECK(R == T || (ctx.wanted_rows && R == ctx.wanted_rows->shape[0]), "attention of ", T, " rows to ",
               R);
   const TensorView qkv = ctx.arena.take(x.dtype, T, qkv_.num_outputs());
@@ -96,7 +110,7 @@ void SelfAttention::forward_part(const ForwardContext& ctx, TensorView out, Tens
   const HeadNorms* norms = qk_norm_ && rotary_ ? qk_norm_->of_heads() : nullptr;
   if (qk_norm_ && norms == nullptr) qk_norm_->forward(ctx, q, k);
   attention_.forward(ctx, heads.heads(heads_.num, size), q, k, v, rotary_.get(), norms, positions);
-  if (R > 0) o_.forward_part(ctx, out, R < T ? wanted_rows_of(ctx, heads) : heads);
+  if (R > 0) project(R < T ? wanted_rows_of(ctx, heads) : heads);
   ctx.arena.release(mark);
 }
 

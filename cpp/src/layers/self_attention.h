@@ -51,12 +51,19 @@ class SelfAttention {
 
   //   x, out [T, hidden_size], positions [T] int32; or out [R, hidden_size], of ctx.wanted_rows
   void forward(const ForwardContext& ctx, TensorView out, TensorView x, TensorView positions) const;
+  // What `forward` makes is added to where `to` says, or written; returns which.
+  [[nodiscard]] bool forward_add(const ForwardContext& ctx, const Addition& to, TensorView x,
+                                 TensorView positions) const;
   // This rank's part of what `forward` sums over the ranks.
   void forward_part(const ForwardContext& ctx, TensorView out, TensorView x, TensorView positions) const;
 
   const KVCacheSpec& kv_cache_spec() const { return attention_.kv_cache_spec(); }
 
  private:
+  // Calls project(heads) with what attention makes of x, of the R rows that are wanted; not for none.
+  template <typename F>
+  void attend(const ForwardContext& ctx, int64_t R, TensorView x, TensorView positions, F project) const;
+
   HeadShare heads_;
   std::shared_ptr<const RotaryEmbedding> rotary_;
   Linear qkv_, o_;

@@ -10,6 +10,10 @@ template <typename... Args>
 void silence(void (*&op)(Args...)) {
   if (op != nullptr) op = [](Args...) {};
 }
+template <typename... Args>
+void silence(bool (*&op)(Args...)) {
+  if (op != nullptr) op = [](Args...) { return false; };
+}
 
 // Whatever a forward pass may launch; a null op stays null, because layers ask.
 KernelTable silent(KernelTable table) {
@@ -28,6 +32,7 @@ KernelTable silent(KernelTable table) {
   silence(table.gate_rows);
   silence(table.gather_rows);
   silence(table.linear);
+  silence(table.linear_add);
   silence(table.linear_activate_and_mul);
   silence(table.route_to_experts);
   silence(table.fused_experts);

@@ -26,11 +26,10 @@ class PreNormLayer final : public DecoderLayer {
 
   void forward(const ForwardContext& ctx, ResidualStream& stream, const ModelInput& input) const override {
     const TensorView x = stream.normalized(ctx, input_norm_);
-    attention_.forward(ctx, stream.narrowed_addend(ctx), x, input.positions);
+    stream.add(attention_.forward_add(ctx, stream.narrowed_addition(ctx), x, input.positions));
     if (stream.is_empty()) return;
-    stream.add();
-    feed_forward_.forward(ctx, stream.addend(), stream.normalized(ctx, post_attention_norm_));
-    stream.add();
+    const TensorView y = stream.normalized(ctx, post_attention_norm_);
+    stream.add(feed_forward_.forward_add(ctx, stream.addition(), y));
   }
 
  private:

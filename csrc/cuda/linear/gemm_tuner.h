@@ -37,7 +37,7 @@ class GemmPlan {
   std::vector<LtHeuristicResult> candidates(CublasLt::Handle handle, size_t workspace_bytes, int count) const;
   // Whether an algorithm, from a file perhaps, can run with so much workspace.
   bool permits(CublasLt::Handle handle, const LtMatmulAlgo& algo, size_t workspace_bytes) const;
-  // `adds`: to what `out` holds, rounded once with the product. Returns cuBLASLt's status.
+  // `adds`: to what `out` holds; some algorithms round the product before that. Returns cuBLASLt's status.
   int run(CublasLt::Handle handle, const LtMatmulAlgo& algo, void* out, const void* x, const void* weight,
           bool adds, void* workspace, size_t workspace_bytes, void* stream) const;
 

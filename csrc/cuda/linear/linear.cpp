@@ -137,8 +137,9 @@ bool choose(const LaunchContext& ctx, CudaState& state, GemmPlan& plan, const Ge
   return true;
 }
 
+// `adds`: to what `out` holds, without a bias. An algorithm is then measured on `scratch`, else on `out`.
 void linear_by_library(const LaunchContext& ctx, TensorView out, TensorView x, const LinearWeight& weight,
-                       const float* bias) {
+                       const float* bias, bool adds = false, TensorView scratch = {}) {
   auto& state = *static_cast<CudaState*>(ctx.state);
   const GemmShape shape = {x.shape[0],    weight.n,         weight.k,          x.stride[0],
                            out.stride[0], lt_type(x.dtype), lt_type(out.dtype)};
@@ -153,7 +154,7 @@ void linear_by_library(const LaunchContext& ctx, TensorView out, TensorView x, c
   if (found == state.plans.end()) {
     if (state.plans.size() >= kMaxPlans) state.plans.clear();
     GemmPlan plan(state.lt, shape);
-    if (!choose(ctx, state, plan, shape, out, x, weight)) {
+    if (!choose(ctx, state, plan, shape, adds ? scratch : out, x, weight)) {
       note_error(ctx, "linear", describe(),
                  plan.status != 0 ? state.lt.status_string(plan.status) : "cuBLASLt has no algorithm for it");
       return;
@@ -163,7 +164,7 @@ void linear_by_library(const LaunchContext& ctx, TensorView out, TensorView x, c
   if (bias != nullptr) broadcast_bias(ctx, out, bias);
   const int status =
       found->second.run(state.handle, found->second.algo, out.data, x.data, weight.data,
-                        /*adds=*/bias != nullptr, ctx.workspace, kLinearWorkspaceBytes, ctx.stream);
+                        adds || bias != nullptr, ctx.workspace, kLinearWorkspaceBytes, ctx.stream);
   if (status != 0) {
     note_error(ctx, "linear", describe(), state.lt.status_string(status));
     return;
@@ -197,6 +198,18 @@ void linear(const LaunchContext& ctx, TensorView out, TensorView x, const Linear
   if (has_wgmma_linear(out, x, weight)) return linear_wgmma(ctx, out, x, weight, bias);
   if (has_few_rows_linear(out, x, weight)) return linear_few_rows(ctx, out, x, weight, bias);
   linear_by_library(ctx, out, x, weight, bias);
+}
+
+// The library reads a sum while it multiplies, which costs it next to nothing, and the norm behind it then
+// need not. Kernels of few rows wait for memory, and the norm hides behind their weights.
+bool linear_add(const LaunchContext& ctx, TensorView sum, TensorView scratch, TensorView x,
+                const LinearWeight& weight, const float* bias) {
+  if (weight.scales != nullptr || bias != nullptr || sum.stride[0] != scratch.stride[0] ||
+      has_one_row_kernel(scratch, x, weight) || has_wgmma_linear(scratch, x, weight) ||
+      has_few_rows_linear(scratch, x, weight))
+    return false;
+  if (x.shape[0] > 0) linear_by_library(ctx, sum, x, weight, nullptr, /*adds=*/true, scratch);
+  return true;
 }
 
 void linear_activate_and_mul(const LaunchContext& ctx, TensorView out, TensorView y, TensorView x,

@@ -71,8 +71,9 @@ class Rig {
  public:
   // `make`: the model, where it is not the architecture's; its layers leave out no rows.
   explicit Rig(const std::string& architecture,
-               std::unique_ptr<Model> (*make)(BuildContext&, const HfConfig&) = nullptr)
-      : leaves_out_rows_(make == nullptr) {
+               std::unique_ptr<Model> (*make)(BuildContext&, const HfConfig&) = nullptr,
+               const KernelTable& ops = *find_kernel_table("cpu"))
+      : leaves_out_rows_(make == nullptr), ops_(ops) {
     directory_.write("config.json", config_text(architecture));
     const HfConfig config = HfConfig::load(directory_.path() + "/config.json");
     Checkpoint checkpoint = Checkpoint::dummy(directory_.path());
@@ -145,7 +146,7 @@ class Rig {
 
  private:
   bool leaves_out_rows_;
-  const KernelTable& ops_ = *find_kernel_table("cpu");
+  const KernelTable& ops_;
   LaunchContext launch_;
   ModelDirectory directory_;
   std::unique_ptr<Communicator> communicator_ = make_single_communicator();
@@ -204,6 +205,41 @@ TEST_P(CausalLMTest, RowsThatAreNotWantedAreLeftOut) {
     EXPECT_EQ(rig.logits(bytes, nullptr, wanted), expected) << wanted.size();
     EXPECT_EQ(rig.take_kv_caches(), keys_and_values) << wanted.size();
   }
+}
+
+// As a backend that adds in its products, of more rows than are wanted at the end.
+TEST_P(CausalLMTest, ProductsThatAddToTheSumAreTheSame) {
+  static int num_additions;
+  static const KernelTable adding = [] {
+    KernelTable table = *find_kernel_table("cpu");
+    table.linear_add = [](const LaunchContext& ctx, TensorView sum, TensorView scratch, TensorView x,
+                          const LinearWeight& weight, const float* bias) {
+      if (x.shape[0] < 2) return false;
+      const KernelTable& cpu = *find_kernel_table("cpu");
+      cpu.linear(ctx, scratch, x, weight, bias);
+      cpu.add(ctx, sum, scratch);
+      std::memset(scratch.data, 0xFF,
+                  static_cast<size_t>(scratch.shape[0] * scratch.stride[0]) * sizeof(float));
+      ++num_additions;
+      return true;
+    };
+    return table;
+  }();
+  Rig rig(GetParam()), added(GetParam(), nullptr, adding);
+  const size_t bytes = rig.dry_run();
+  num_additions = 0;
+  EXPECT_EQ(added.dry_run(), bytes);
+  EXPECT_EQ(num_additions, 0);
+  EXPECT_EQ(added.logits(bytes), rig.logits(bytes));
+  const std::string architecture = GetParam();
+  const int layers = 3, of_all_rows = architecture == "MixtralForCausalLM" ? layers : 2 * layers;
+  const bool has_pre_norm_layers = architecture == "LlamaForCausalLM" || architecture == "Qwen2ForCausalLM" ||
+                                   architecture == "Qwen3ForCausalLM" || architecture == "MixtralForCausalLM";
+  EXPECT_EQ(num_additions, has_pre_norm_layers ? of_all_rows : 0);
+  num_additions = 0;
+  const std::vector<int32_t> last = {kTokens - 1};
+  EXPECT_EQ(added.logits(bytes, nullptr, last), rig.logits(bytes, nullptr, last));
+  EXPECT_EQ(num_additions, has_pre_norm_layers ? of_all_rows / layers * (layers - 1) : 0);
 }
 
 TEST(WholeLayerTest, ALayerThatTakesTheWholeAddendKeepsAllRows) {

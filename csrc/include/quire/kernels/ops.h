@@ -216,6 +216,13 @@ struct KernelTable {
   void (*linear)(const LaunchContext& ctx, TensorView out, TensorView x, const LinearWeight& weight,
                  const float* bias);
 
+  // sum += linear(x), where the backend is quicker at that than at the two one after the other, which it
+  // knows by the shapes alone; else returns false and enqueues nothing. The product may be rounded before it
+  // is added, and be left in `scratch`.
+  //   x [T, K], sum and scratch [T, N], alike. Null: never.
+  bool (*linear_add)(const LaunchContext& ctx, TensorView sum, TensorView scratch, TensorView x,
+                     const LinearWeight& weight, const float* bias);
+
   // out = activate_and_mul(y), where y = linear(x). It is computed in `y`, or nowhere.
   //   x [T, K], out [T, N / 2], y [T, N], alike. Null: call them one by one.
   void (*linear_activate_and_mul)(const LaunchContext& ctx, TensorView out, TensorView y, TensorView x,
