@@ -50,9 +50,11 @@ triton() {
   QUIRE_TRITON_FAULTS=full "$python" -m pytest tests/triton/test_faults.py tests/triton/test_server_end.py --durations=0
 }
 
-# What CI tests on a part: every code point through each tokenizer, all prompts of the demo model beside transformers.
+# What CI tests on a part: every code point through each tokenizer, all prompts of the demo model beside transformers,
+# engines of random settings beside one that serves a request at a time.
 everything() {
-  QUIRE_TESTS=full "$python" -m pytest tests/python/test_tokenizer.py tests/python/test_demo_model.py
+  QUIRE_TESTS=full "$python" -m pytest tests/python/test_tokenizer.py tests/python/test_demo_model.py \
+    tests/python/test_any_company.py
 }
 
 # What is sent to the server that nobody would write, and its failures, in full numbers: 20,000 requests made of its
