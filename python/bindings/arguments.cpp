@@ -4,6 +4,8 @@
 
 #include <string_view>
 
+#include "text.h"
+
 namespace nb = nanobind;
 using namespace nb::literals;
 
@@ -49,6 +51,20 @@ void fail_type(const char* name, const char* accepts, const char* range, nb::han
   const nb::object text =
       nb::str("{} must be {}, got {} ({})").format(name, accepts, shown, value.type().attr("__name__"));
   throw nb::type_error(nb::cast<std::string>(text).c_str());
+}
+
+void fail_value(const char* name, const nb::python_error& error) {
+  const bool is_type = error.matches(PyExc_TypeError);
+  if (!is_type && !error.matches(PyExc_ValueError) && !error.matches(PyExc_RecursionError))
+    throw;  // what is caught
+  const std::string text = std::string(name) + ": " + nb::cast<std::string>(nb::str(error.value()));
+  if (is_type) throw nb::type_error(text.c_str());
+  throw nb::value_error(text.c_str());
+}
+
+std::string argument_name(const char* owner, nb::handle key) {
+  const std::string what = std::string("the name of an argument of ") + owner;
+  return std::string(text_of(what.c_str(), key));
 }
 
 }  // namespace quire::bindings

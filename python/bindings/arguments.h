@@ -255,6 +255,23 @@ std::string find_name(const char* owner, const std::string& name, nanobind::hand
                                const std::vector<const char*>& known);
 // "top_k must be int, got 'x' (str)"; a ValueError with `range` for a whole number that is not within it.
 [[noreturn]] void fail_type(const char* name, const char* accepts, const char* range, nanobind::handle value);
+// What Python raised of a value, with the argument's name in front where it is about the value.
+[[noreturn]] void fail_value(const char* name, const nanobind::python_error& error);
+// Of an argument. TypeError or ValueError for a key of a dict that is none.
+std::string argument_name(const char* owner, nanobind::handle key);
+
+// Raises TypeError or ValueError, naming the argument, for a value that it does not take.
+template <typename T>
+void set_argument(const Argument<T>& argument, const char* name, T& target, nanobind::handle value) {
+  bool is_set = false;
+  try {
+    is_set = argument.set(target, value);
+  } catch (const nanobind::python_error& error) {
+    fail_value(name, error);
+  }
+  if (!is_set) fail_type(name, argument.accepts, argument.range, value);
+}
+
 inline std::string python_repr(nanobind::handle value) {
   return nanobind::cast<std::string>(nanobind::repr(value));
 }
@@ -264,7 +281,7 @@ template <typename T>
 void set_arguments(T& target, std::span<const Argument<T>> arguments, const char* owner,
                    const nanobind::dict& values, const std::string& where = "") {
   for (const auto& [key, value] : values) {
-    const auto name = nanobind::cast<std::string>(key);
+    const std::string name = argument_name(owner, key);
     const auto find = [&](const std::string& wanted) {
       const Argument<T>* found = nullptr;
       for (const Argument<T>& argument : arguments)
@@ -282,8 +299,11 @@ void set_arguments(T& target, std::span<const Argument<T>> arguments, const char
       for (const Argument<T>& argument : arguments) known.push_back(argument.name);
       fail_unknown(owner, name, known);
     }
-    if (!found->set(target, value) && !value.is_none())
-      fail_type((where + found->name).c_str(), found->accepts, found->range, value);
+    if (value.is_none()) {
+      found->set(target, value);  // or the default stays
+    } else {
+      set_argument(*found, (where + found->name).c_str(), target, value);
+    }
   }
 }
 
@@ -318,9 +338,7 @@ void def_attributes(nanobind::class_<T>& type, std::span<const Argument<T>> argu
     }
     type.def_prop_rw(
         argument.name, get,
-        [argument](T& self, nanobind::handle value) {
-          if (!argument.set(self, value)) fail_type(argument.name, argument.accepts, argument.range, value);
-        },
+        [argument](T& self, nanobind::handle value) { set_argument(argument, argument.name, self, value); },
         nanobind::for_getter(nanobind::sig(read.c_str())), nanobind::for_getter(argument.doc),
         nanobind::for_setter(nanobind::arg("value").none()),
         nanobind::for_setter(nanobind::sig(write.c_str())));

@@ -61,6 +61,32 @@ def test_a_value_of_another_type_is_named(demo_model: Path) -> None:
     refused(r"top_k must be int, got 'x' \(str\)", setattr, params, "top_k", "x")
 
 
+def test_a_name_that_is_no_text_is_named() -> None:
+    for key in (1, None, b"json"):
+        refused(
+            "the name of an argument of structured_outputs must be str, got ",
+            SamplingParams,
+            structured_outputs={key: "x"},
+        )
+    for make in (SamplingParams, EngineConfig):
+        with pytest.raises(ValueError, match=f"argument of {make.__name__} must be valid Unicode"):
+            make(**{"\ud800": 1})
+
+
+def test_what_is_no_json_is_named() -> None:
+    circle: dict[str, Any] = {}
+    circle["again"] = circle
+    refused("^extra_args: Object of type object", SamplingParams, extra_args={"a": object()})
+    refused("^structured_outputs.json: ", SamplingParams, structured_outputs={"json": {"a": object()}})
+    with pytest.raises(ValueError, match="^extra_args: Out of range"):
+        SamplingParams(extra_args={"a": float("nan")})
+    with pytest.raises(ValueError, match="^structured_outputs.json: Circular"):
+        SamplingParams(structured_outputs={"json": circle})
+    params = SamplingParams()
+    with pytest.raises(ValueError, match="^extra_args: Out of range"):
+        params.extra_args = {"a": float("inf")}
+
+
 def test_none_is_taken_where_vllm_takes_it(llm: LLM, demo_model: Path) -> None:
     params = SamplingParams(
         temperature=0,
