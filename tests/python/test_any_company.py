@@ -25,13 +25,13 @@ WORDS = (
 Request = tuple[str, dict[str, Any]]
 
 
-def random_prompt(rng: random.Random) -> str:
-    return " ".join(rng.choice(WORDS) for _ in range(rng.choice([3, 20, 60, 150])))
+def random_prompt(rng: random.Random, is_crowd: bool) -> str:
+    return " ".join(rng.choice(WORDS) for _ in range(rng.choice([3, 20] if is_crowd else [3, 20, 60, 150])))
 
 
-def random_params(rng: random.Random) -> dict[str, Any]:
+def random_params(rng: random.Random, is_crowd: bool) -> dict[str, Any]:
     params: dict[str, Any] = {
-        "max_tokens": rng.choice([1, 2, 7, 20, 40]),
+        "max_tokens": rng.choice([40, 160] if is_crowd else [1, 2, 7, 20, 40]),
         "temperature": rng.choice([0, 0, 0.7, 1.3]),
     }
     if rng.random() < 0.06:
@@ -61,22 +61,24 @@ def random_params(rng: random.Random) -> dict[str, Any]:
                 {"json": {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}},
             ]
         )
-    elif rng.random() < 0.3:
+    elif is_crowd or rng.random() < 0.3:
         params["min_tokens"] = min(5, params["max_tokens"])
-        params["ignore_eos"] = rng.random() < 0.5
+        params["ignore_eos"] = is_crowd or rng.random() < 0.5
     return params
 
 
-def random_settings(rng: random.Random, block_size: int) -> dict[str, Any]:
+def random_settings(rng: random.Random, block_size: int, is_crowd: bool) -> dict[str, Any]:
     settings: dict[str, Any] = {
-        "max_num_seqs": rng.choice([1, 2, 5, 16]),
+        "max_num_seqs": 16 if is_crowd else rng.choice([1, 2, 5, 16]),
         "max_num_batched_tokens": max(rng.choice([16, 48, 128, 512]), block_size),
         "enable_prefix_caching": rng.random() < 0.7,
         "async_scheduling": rng.random() < 0.6,
         "scheduling_policy": rng.choice(["fcfs", "priority"]),
     }
-    if rng.random() < 0.5:
-        settings["num_gpu_blocks_override"] = rng.choice([40, 60, 120]) * 16 // block_size
+    if is_crowd or rng.random() < 0.5:
+        settings["num_gpu_blocks_override"] = (
+            (36 if is_crowd else rng.choice([40, 60, 120])) * 16 // block_size
+        )
     if rng.random() < 0.3:
         settings["long_prefill_token_threshold"] = 16
     if rng.random() < 0.2 and settings["max_num_seqs"] > 1:
@@ -84,11 +86,11 @@ def random_settings(rng: random.Random, block_size: int) -> dict[str, Any]:
     return settings
 
 
-def random_requests(rng: random.Random) -> list[Request]:
-    shared = random_prompt(rng) + " "
+def random_requests(rng: random.Random, is_crowd: bool) -> list[Request]:
+    shared = random_prompt(rng, is_crowd) + " "
     return [
-        (shared * (rng.random() < 0.5) + random_prompt(rng), random_params(rng))
-        for _ in range(rng.choice([3, 8, 20]))
+        (shared * (rng.random() < 0.5) + random_prompt(rng, is_crowd), random_params(rng, is_crowd))
+        for _ in range(20 if is_crowd else rng.choice([3, 8, 20]))
     ]
 
 
@@ -126,10 +128,12 @@ def test_answers_are_those_of_a_request_alone(make_engine: Any) -> None:
     alone = make_engine(
         max_num_seqs=1, enable_prefix_caching=False, async_scheduling=False, max_num_batched_tokens=512
     )
+    num_preemptions = num_hits = 0
     for seed in range(ENGINES):
         rng = random.Random(seed)
-        settings = random_settings(rng, make_engine.block_size)
-        requests = random_requests(rng)
+        is_crowd = seed % 2 == 1  # whose answers outgrow the memory that their prompts fit
+        settings = random_settings(rng, make_engine.block_size, is_crowd)
+        requests = random_requests(rng, is_crowd)
         expected = [answers(alone, [each])[0] for each in requests]
         llm = make_engine(**settings)
         for again in range(2):  # with what is cached, and perhaps after a sleep
@@ -138,3 +142,7 @@ def test_answers_are_those_of_a_request_alone(make_engine: Any) -> None:
                 llm.wake_up()
             for each, got, wanted in zip(requests, answers(llm, requests), expected, strict=True):
                 assert got == wanted, (seed, again, settings, each)
+        num_preemptions += llm.stats().num_preemptions
+        num_hits += llm.stats().prefix_cache_hits
+    assert num_preemptions > 0
+    assert num_hits > 0
