@@ -51,10 +51,10 @@ triton() {
 }
 
 # What CI tests on a part: every code point through each tokenizer, all prompts of the demo model beside transformers,
-# engines of random settings beside one that serves a request at a time.
+# engines of random settings beside one that serves a request at a time, config.json files that nobody published.
 everything() {
   QUIRE_TESTS=full "$python" -m pytest tests/python/test_tokenizer.py tests/python/test_demo_model.py \
-    tests/python/test_any_company.py
+    tests/python/test_any_company.py tests/python/test_config_keys.py
 }
 
 # What is sent to the server that nobody would write, and its failures, in full numbers: 20,000 requests made of its

@@ -183,6 +183,9 @@ def test_files_that_lie_are_refused_by_name(make: Maker, tmp_path: Path) -> None
     refused(good[:-1000], "truncated")
     refused(good[:100], "truncated|bytes")
     refused(good.replace(b"llama.block_count", b"llama.block_COUNT"), "'llama.block_count' is missing")
+    rotated = gguf_string(b"llama.rope.dimension_count") + struct.pack("<I", gguf.GGUFValueType.UINT32)
+    at = good.index(rotated) + len(rotated)
+    refused(good[:at] + struct.pack("<I", 32) + good[at + 4 :], "must be the size of a head, 64")
     refused(good.replace(b"blk.0.attn_q.weight", b"blk.0.attn_k.weight"), "there twice")
     refused(good.replace(b"blk.0.attn_q.weight", b"blk.0.attn_z.weight"), r"blk.0.attn_z.weight|q_proj")
     at = good.index(b"blk.0.attn_q.weight") + len("blk.0.attn_q.weight") + 4 + 16

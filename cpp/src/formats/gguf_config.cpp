@@ -108,8 +108,8 @@ void add_heads(const Keys& keys, int64_t num_heads, int64_t hidden_size, Json& c
     keys.fail("attention.value_length", str("must be attention.key_length, ", head_size));
   if (head_size < 1) keys.fail("attention.key_length", "must be at least 1");
   config["head_dim"] = head_size;
-  const int64_t rotated = keys.integer_or("rope.dimension_count", head_size);
-  if (rotated != head_size) config["partial_rotary_factor"] = double(rotated) / double(head_size);
+  if (keys.integer_or("rope.dimension_count", head_size) != head_size)
+    keys.fail("rope.dimension_count", str("must be the size of a head, ", head_size));
 }
 
 void add_gemma2(const Keys& keys, Json& config) {

@@ -194,6 +194,13 @@ HfConfig HfConfig::with_default(const std::string& key, int32_t value) const {
   return HfConfig(std::move(node), path_, prefix_);
 }
 
+HfConfig HfConfig::with_default_object(const std::string& key, const std::string& json) const {
+  if (has(key)) return *this;
+  auto node = std::make_shared<Node>(*node_);
+  node->value[key] = parse_json(json, path_);
+  return HfConfig(std::move(node), path_, prefix_);
+}
+
 std::optional<HfConfig> HfConfig::get_object(const std::string& key) const {
   if (!has(key)) return std::nullopt;
   const Json& value = json(require(key));

@@ -50,6 +50,8 @@ class HfConfig {
   HfConfig with_members_of(const std::string& key) const;
   // A copy in which `key` is `value`, where it is not there.
   HfConfig with_default(const std::string& key, int32_t value) const;
+  // The same for an object, as JSON.
+  HfConfig with_default_object(const std::string& key, const std::string& json) const;
 
   const std::string& path() const { return path_; }
   // InvalidArgument("<path>: <message>")

@@ -19,6 +19,7 @@ struct Source {
   const HfConfig& config;
   std::optional<HfConfig> parameters;
   std::string type;
+  bool is_of_kind = false;  // of layers
 
   RotaryDefaults otherwise;
 
@@ -27,6 +28,7 @@ struct Source {
     parameters = config.get_object("rope_parameters");
     if (parameters && !otherwise.layer_type.empty() && parameters->is_object(otherwise.layer_type)) {
       parameters = parameters->get_object(otherwise.layer_type);
+      is_of_kind = true;
     } else {
       parameters = config.get_object(name);
       if (!parameters || parameters->keys().empty()) parameters = config.get_object(name = "rope_parameters");
@@ -53,10 +55,12 @@ struct Source {
     return config.get_positive("rope_theta", otherwise.theta);
   }
   int32_t max_positions() const { return config.get_int("max_position_embeddings", 1, kMaxPositions); }
+  // What stands beside rope_parameters counts first, unless kinds of layers have parameters of their own.
   int32_t original_max_positions() const {
     constexpr const char* kKey = "original_max_position_embeddings";
-    if (parameters->has(kKey)) return parameters->get_int(kKey, 2, kMaxPositions);
-    return config.has(kKey) ? config.get_int(kKey, 2, kMaxPositions) : max_positions();
+    if (!is_of_kind && config.has(kKey)) return config.get_int(kKey, 2, kMaxPositions);
+    if (!is_of_kind && otherwise.original_max_positions) return *otherwise.original_max_positions;
+    return parameters->has(kKey) ? parameters->get_int(kKey, 2, kMaxPositions) : max_positions();
   }
   // Given, or what the longer context is of the original one.
   double factor() const {
@@ -64,9 +68,16 @@ struct Source {
     return double(max_positions()) / original_max_positions();
   }
   double partial_rotary_factor() const {
-    if (parameters && parameters->has("partial_rotary_factor"))
-      return parameters->get_positive("partial_rotary_factor");
-    return config.get_positive("partial_rotary_factor", otherwise.partial_rotary_factor);
+    constexpr const char* kKey = "partial_rotary_factor";
+    const bool is_whole = !otherwise.partial_rotary_factor;
+    if (is_whole && type == "default") return 1.0;
+    const HfConfig& holder = parameters && parameters->has(kKey) ? *parameters : config;
+    const double factor = holder.get_positive(kKey, otherwise.partial_rotary_factor.value_or(1.0));
+    // transformers has angles of that many dimensions then, and adds up tensors that do not fit.
+    if (is_whole && factor != 1.0)
+      holder.fail("'partial_rotary_factor' must be 1 where 'rope_type' is '" + type +
+                  "': this architecture rotates whole heads; got " + std::to_string(factor));
+    return factor;
   }
 };
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,7 +16,10 @@ namespace quire QUIRE_MODEL_API {
 // What an architecture means where its config.json is silent.
 struct RotaryDefaults {
   double theta = 10000.0;
-  double partial_rotary_factor = 1.0;
+  // Where there is none whole heads are rotated, whatever config.json says.
+  std::optional<double> partial_rotary_factor = {};
+  // Where there is one it counts before what rope_parameters says, as does config.json's own.
+  std::optional<int32_t> original_max_positions = {};
   std::string layer_type = {};  // "sliding_attention", where rope_parameters has an object for each kind
 };
 

@@ -13,10 +13,9 @@ float read_soft_cap(const HfConfig& config, const char* key, double otherwise) {
 }
 
 TransformerConfig read_gemma_config(const HfConfig& hf_config) {
-  auto config = TransformerConfig::read(hf_config);
-  config.head_size = hf_config.get_int("head_dim", 1, 65536, 256);
+  auto config =
+      TransformerConfig::read(hf_config, {.num_kv_heads = 4, .head_size = 256, .tie_word_embeddings = true});
   config.norm.weight_offset = 1.0F;
-  config.tie_word_embeddings = hf_config.get_bool("tie_word_embeddings", true);
   if (hf_config.get_bool("use_bidirectional_attention", false)) {
     hf_config.fail("'use_bidirectional_attention' true is not supported: attention is causal");
   }

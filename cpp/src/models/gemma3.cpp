@@ -28,7 +28,6 @@ std::unique_ptr<Model> make_gemma3(BuildContext& build, const HfConfig& hf_confi
     const int32_t window = windows[static_cast<size_t>(layer)];
     SelfAttentionConfig attention = config.attention(layer, window > 0 ? local : global);
     attention.scale = static_cast<float>(1.0 / std::sqrt(scalar));
-    attention.soft_cap = read_soft_cap(hf_config, "attn_logit_softcapping", 0.0);
     attention.sliding_window = window;
     attention.qkv_bias = attention.o_bias = hf_config.get_bool("attention_bias", false);
     attention.qk_norm = norm_of_each_head(config.norm);

@@ -7,7 +7,8 @@ namespace quire {
 namespace {
 
 std::unique_ptr<Model> make_glm4(BuildContext& build, const HfConfig& hf_config) {
-  const auto config = TransformerConfig::read(hf_config);
+  const auto config =
+      TransformerConfig::read(hf_config, {.norm_eps = 1.5625e-7, .num_kv_heads = 2, .head_size = 128});
   GatedMLPConfig mlp = config.mlp();
   mlp.activation = read_activation(hf_config, "hidden_act", "silu");
   mlp.gate_up = "gate_up_proj";

@@ -16,7 +16,7 @@ MoEConfig read_glm4_moe(const HfConfig& hf_config, const TransformerConfig& conf
   moe.hidden_size = config.hidden_size;
   moe.intermediate_size = hf_config.get_int("moe_intermediate_size", 1, 1 << 24);
   moe.num_experts = hf_config.get_int("n_routed_experts", 1, 1 << 16);
-  moe.top_k = hf_config.get_int("num_experts_per_tok", 1, 1 << 16);
+  moe.top_k = hf_config.get_int("num_experts_per_tok", 1, 1 << 16, 8);
   moe.activation = read_activation(hf_config, "hidden_act", "silu");
   moe.scoring = ExpertScoring::kSigmoid;
   moe.renormalize = hf_config.get_bool("norm_topk_prob", true);
@@ -33,7 +33,7 @@ MoEConfig read_glm4_moe(const HfConfig& hf_config, const TransformerConfig& conf
 }
 
 std::unique_ptr<Model> make_glm4_moe(BuildContext& build, const HfConfig& hf_config) {
-  const auto config = TransformerConfig::read(hf_config);
+  const auto config = TransformerConfig::read(hf_config, {.norm_eps = 1e-5, .num_kv_heads = 8});
   const MoEConfig moe = read_glm4_moe(hf_config, config);
   GatedMLPConfig mlp = config.mlp();
   mlp.activation = moe.activation;

@@ -69,13 +69,13 @@ MoEConfig read_gpt_oss_moe(const HfConfig& hf_config, const TransformerConfig& c
 }
 
 std::unique_ptr<Model> make_gpt_oss(BuildContext& build, const HfConfig& hf_config) {
-  auto config = TransformerConfig::read(hf_config);
-  config.norm.eps = hf_config.get_positive("rms_norm_eps", 1e-5);
+  const auto config =
+      TransformerConfig::read(hf_config, {.norm_eps = 1e-5, .num_kv_heads = 8, .head_size = 64});
   const bool is_mxfp4 = build.quantization != nullptr && build.quantization->has_mxfp4_experts();
   const MoEConfig moe = read_gpt_oss_moe(hf_config, config, is_mxfp4);
   const auto windows = read_layer_windows(hf_config, config.num_layers, read_window(hf_config, 128),
                                           [](int32_t layer) { return layer % 2 == 0; });
-  const auto rotary = make_rotary_embedding(build, hf_config, config.head_size);
+  const auto rotary = make_rotary_embedding(build, hf_config, config.head_size, {.theta = 150000.0});
   return std::make_unique<CausalLM>(build, config, [&](int32_t layer) {
     SelfAttentionConfig attention = config.attention(layer, rotary);
     attention.qkv_bias = attention.o_bias = hf_config.get_bool("attention_bias", true);
@@ -86,7 +86,11 @@ std::unique_ptr<Model> make_gpt_oss(BuildContext& build, const HfConfig& hf_conf
 }
 
 HfConfig adapt_gpt_oss(const HfConfig& config) {
-  return config.with_alias("num_experts_per_tok", "experts_per_token");
+  const HfConfig adapted = config.with_alias("num_experts_per_tok", "experts_per_token");
+  if (adapted.has("rope_scaling")) return adapted;
+  return adapted.with_default_object("rope_parameters", R"({
+      "rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": false,
+      "original_max_position_embeddings": 4096})");
 }
 
 const bool registered_gpt_oss = register_model("GptOssForCausalLM", make_gpt_oss, adapt_gpt_oss);

@@ -9,7 +9,7 @@ namespace quire {
 namespace {
 
 std::unique_ptr<Model> make_mistral(BuildContext& build, const HfConfig& hf_config) {
-  const auto config = TransformerConfig::read(hf_config);
+  const auto config = TransformerConfig::read(hf_config, {.num_kv_heads = 8});
   GatedMLPConfig mlp = config.mlp();
   mlp.activation = read_activation(hf_config, "hidden_act", "silu");
   const auto windows = read_layer_windows(hf_config, config.num_layers, read_window(hf_config, 4096),

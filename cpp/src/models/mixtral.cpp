@@ -8,7 +8,7 @@ namespace quire {
 namespace {
 
 std::unique_ptr<Model> make_mixtral(BuildContext& build, const HfConfig& hf_config) {
-  const auto config = TransformerConfig::read(hf_config);
+  const auto config = TransformerConfig::read(hf_config, {.norm_eps = 1e-5, .num_kv_heads = 8});
   MoEConfig moe;
   moe.hidden_size = config.hidden_size;
   moe.intermediate_size = config.intermediate_size;

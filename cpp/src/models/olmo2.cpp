@@ -39,8 +39,7 @@ std::unique_ptr<Model> make_olmo(BuildContext& build, const HfConfig& hf_config,
                                  const std::vector<int32_t>& windows,
                                  const std::shared_ptr<const RotaryEmbedding>& global,
                                  const std::shared_ptr<const RotaryEmbedding>& local) {
-  auto config = TransformerConfig::read(hf_config);
-  config.norm.eps = hf_config.get_positive("rms_norm_eps", 1e-5);
+  const auto config = TransformerConfig::read(hf_config, {.norm_eps = 1e-5});
   GatedMLPConfig mlp = config.mlp();
   mlp.activation = read_activation(hf_config, "hidden_act", "silu");
   return std::make_unique<CausalLM>(build, config, [&](int32_t layer) {

@@ -7,9 +7,8 @@ namespace quire {
 namespace {
 
 std::unique_ptr<Model> make_qwen3(BuildContext& build, const HfConfig& hf_config) {
-  auto config = TransformerConfig::read(hf_config);
-  // The head size is not tied to the hidden size; 128 where the config is silent.
-  config.head_size = hf_config.get_int("head_dim", 1, 65536, 128);
+  // The head size is not tied to the hidden size.
+  const auto config = TransformerConfig::read(hf_config, {.num_kv_heads = 32, .head_size = 128});
   GatedMLPConfig mlp = config.mlp();
   mlp.activation = read_activation(hf_config, "hidden_act", "silu");
   const auto windows = read_qwen_windows(hf_config, config.num_layers);

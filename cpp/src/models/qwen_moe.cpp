@@ -22,12 +22,12 @@ std::vector<bool> read_sparse_layers(const HfConfig& config, int32_t num_layers)
   return sparse;
 }
 
-MoEConfig read_qwen_moe(const HfConfig& hf_config, const TransformerConfig& config) {
+MoEConfig read_qwen_moe(const HfConfig& hf_config, const TransformerConfig& config, int32_t usual_top_k) {
   MoEConfig moe;
   moe.hidden_size = config.hidden_size;
   moe.intermediate_size = hf_config.get_int("moe_intermediate_size", 1, 1 << 24);
   moe.num_experts = hf_config.get_int("num_experts", 1, 1 << 16);
-  moe.top_k = hf_config.get_int("num_experts_per_tok", 1, 1 << 16);
+  moe.top_k = hf_config.get_int("num_experts_per_tok", 1, 1 << 16, usual_top_k);
   moe.activation = read_activation(hf_config, "hidden_act", "silu");
   moe.renormalize = hf_config.get_bool("norm_topk_prob", false);
   moe.experts = experts_by_number(moe.num_experts, config.hidden_size, moe.intermediate_size, "gate_proj",
@@ -57,8 +57,8 @@ std::unique_ptr<Model> make_qwen_moe(BuildContext& build, const HfConfig& hf_con
 }
 
 std::unique_ptr<Model> make_qwen2_moe(BuildContext& build, const HfConfig& hf_config) {
-  const auto config = TransformerConfig::read(hf_config);
-  MoEConfig moe = read_qwen_moe(hf_config, config);
+  const auto config = TransformerConfig::read(hf_config, {.num_kv_heads = 16});
+  MoEConfig moe = read_qwen_moe(hf_config, config, 4);
   moe.shared = "shared_expert";
   moe.shared_gate = "shared_expert_gate";
   moe.shared_intermediate_size = hf_config.get_int("shared_expert_intermediate_size", 1, 1 << 24);
@@ -68,11 +68,11 @@ std::unique_ptr<Model> make_qwen2_moe(BuildContext& build, const HfConfig& hf_co
 }
 
 std::unique_ptr<Model> make_qwen3_moe(BuildContext& build, const HfConfig& hf_config) {
-  const auto config = TransformerConfig::read(hf_config);
+  const auto config = TransformerConfig::read(hf_config, {.num_kv_heads = 4});
   SelfAttentionConfig kind;
   kind.qkv_bias = kind.o_bias = hf_config.get_bool("attention_bias", false);
   kind.qk_norm = norm_of_each_head(config.norm);
-  return make_qwen_moe(build, hf_config, config, read_qwen_moe(hf_config, config), kind);
+  return make_qwen_moe(build, hf_config, config, read_qwen_moe(hf_config, config, 8), kind);
 }
 
 const bool registered_qwen2_moe = register_model("Qwen2MoeForCausalLM", make_qwen2_moe, adapt_qwen_moe);

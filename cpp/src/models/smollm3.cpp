@@ -23,8 +23,7 @@ std::vector<bool> read_rotated_layers(const HfConfig& config, int32_t num_layers
 }
 
 std::unique_ptr<Model> make_smollm3(BuildContext& build, const HfConfig& hf_config) {
-  auto config = TransformerConfig::read(hf_config);
-  config.tie_word_embeddings = hf_config.get_bool("tie_word_embeddings", true);
+  const auto config = TransformerConfig::read(hf_config, {.num_kv_heads = 4, .tie_word_embeddings = true});
   GatedMLPConfig mlp = config.mlp();
   mlp.activation = read_activation(hf_config, "hidden_act", "silu");
   mlp.bias = hf_config.get_bool("mlp_bias", false);

@@ -50,7 +50,7 @@ class NormsOfHeads final : public QKNorm {
 };
 
 std::unique_ptr<Model> make_stablelm(BuildContext& build, const HfConfig& hf_config) {
-  auto config = TransformerConfig::read(hf_config);
+  auto config = TransformerConfig::read(hf_config, {.num_kv_heads = 32});
   config.norm = {.kind = NormConfig::Kind::kLayer, .eps = hf_config.get_positive("layer_norm_eps", 1e-5)};
   GatedMLPConfig mlp = config.mlp();
   mlp.activation = read_activation(hf_config, "hidden_act", "silu");
