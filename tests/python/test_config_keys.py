@@ -69,6 +69,7 @@ def assert_same(name: str, logits: Logits, expected: Logits) -> None:
 
 
 ABSENT = object()
+LONG = {"short_factor": FACTORS, "long_factor": [2 * factor for factor in FACTORS]}
 SMALL_YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
 FOUND: dict[str, tuple[str, Json]] = {
     "whole-heads-whatever-is-said": ("llama-gqa-64", {"partial_rotary_factor": 0.5}),
@@ -78,6 +79,12 @@ FOUND: dict[str, tuple[str, Json]] = {
         {"rope_parameters": {**SMALL_YARN, "rope_theta": 1e4}, "original_max_position_embeddings": 32},
     ),
     "length-of-phi3": ("phi3-gqa-window-partial-longrope", {"original_max_position_embeddings": ABSENT}),
+    "yarn-of-phi3": ("phi3-mha-64", {"rope_parameters": ABSENT, "rope_scaling": {"type": "yarn", **LONG}}),
+    "theta-of-gpt-neox": ("gpt-neox-mha-64", {"rope_parameters": ABSENT, "rope_theta": 1e6}),
+    "base-of-gpt-neox": (
+        "gpt-neox-mha-64",
+        {"rope_parameters": ABSENT, "rotary_emb_base": 500, "rotary_pct": 0.5},
+    ),
     "eps-of-mixtral": ("mixtral-gqa-64", {"rms_norm_eps": ABSENT}),
     "eps-of-phi3": ("phi3-mha-64", {"rms_norm_eps": ABSENT}),
     "eps-of-glm4-moe": ("glm4-moe-gqa-64", {"rms_norm_eps": ABSENT, "num_experts_per_tok": ABSENT}),
@@ -105,7 +112,6 @@ def test_keys_mean_what_they_mean_to_transformers(
 
 
 BOTH = (True, False)
-LONG = {"short_factor": FACTORS, "long_factor": [2 * factor for factor in FACTORS]}
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 ROPES: tuple[Json | None, ...] = (
     *(None, {"type": "linear", "factor": 2.0}, {"rope_type": "dynamic", "factor": 2.0}, {"type": "default"}),

@@ -41,6 +41,7 @@ struct Source {
     } else {
       type = parameters->get_string("type", "default");
     }
+    if (type == "yarn" && otherwise.yarn_is_longrope) type = "longrope";
   }
   void refuse_parts(const std::string& name) const {
     if (!parameters) return;
@@ -52,7 +53,7 @@ struct Source {
   }
   double theta() const {
     if (parameters && parameters->has("rope_theta")) return parameters->get_positive("rope_theta");
-    return config.get_positive("rope_theta", otherwise.theta);
+    return config.get_positive(otherwise.theta_key, otherwise.theta);
   }
   int32_t max_positions() const { return config.get_int("max_position_embeddings", 1, kMaxPositions); }
   // What stands beside rope_parameters counts first, unless kinds of layers have parameters of their own.
@@ -71,8 +72,10 @@ struct Source {
     constexpr const char* kKey = "partial_rotary_factor";
     const bool is_whole = !otherwise.partial_rotary_factor;
     if (is_whole && type == "default") return 1.0;
-    const HfConfig& holder = parameters && parameters->has(kKey) ? *parameters : config;
-    const double factor = holder.get_positive(kKey, otherwise.partial_rotary_factor.value_or(1.0));
+    const bool is_beside = !parameters || !parameters->has(kKey);
+    const HfConfig& holder = is_beside ? config : *parameters;
+    const char* key = is_beside ? otherwise.partial_key : kKey;
+    const double factor = holder.get_positive(key, otherwise.partial_rotary_factor.value_or(1.0));
     // transformers has angles of that many dimensions then, and adds up tensors that do not fit.
     if (is_whole && factor != 1.0)
       holder.fail("'partial_rotary_factor' must be 1 where 'rope_type' is '" + type +

@@ -20,7 +20,11 @@ struct RotaryDefaults {
   std::optional<double> partial_rotary_factor = {};
   // Where there is one it counts before what rope_parameters says, as does config.json's own.
   std::optional<int32_t> original_max_positions = {};
-  std::string layer_type = {};  // "sliding_attention", where rope_parameters has an object for each kind
+  // What theta and the rotated part are called beside rope_parameters.
+  const char* theta_key = "rope_theta";
+  const char* partial_key = "partial_rotary_factor";
+  bool yarn_is_longrope = false;  // as early checkpoints call it
+  std::string layer_type = {};    // "sliding_attention", where rope_parameters has an object for each kind
 };
 
 // What config.json says. Frequencies are fixed per engine from max_model_len, because cached keys cannot

@@ -17,10 +17,9 @@ std::unique_ptr<Model> make_gpt_neox(BuildContext& build, const HfConfig& hf_con
   mlp.activation = read_activation(hf_config, "hidden_act", "gelu");
   mlp.up = "dense_h_to_4h";
   mlp.down = "dense_4h_to_h";
-  const auto rotary =
-      make_rotary_embedding(build, hf_config, config.head_size,
-                            {.theta = hf_config.get_positive("rotary_emb_base", 1e4),
-                             .partial_rotary_factor = hf_config.get_positive("rotary_pct", 0.25)});
+  const auto rotary = make_rotary_embedding(
+      build, hf_config, config.head_size,
+      {.partial_rotary_factor = 0.25, .theta_key = "rotary_emb_base", .partial_key = "rotary_pct"});
   const bool parallel = hf_config.get_bool("use_parallel_residual", true);
   build.ignored_weights.insert(build.ignored_weights.end(), {".attention.bias", ".attention.masked_bias"});
   const std::string prefix = find_prefix(build, "gpt_neox.", "embed_in.weight");

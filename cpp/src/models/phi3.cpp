@@ -13,8 +13,9 @@ std::unique_ptr<Model> make_phi3(BuildContext& build, const HfConfig& hf_config)
   mlp.activation = read_activation(hf_config, "hidden_act", "silu");
   mlp.gate_up = "gate_up_proj";
   const int32_t window = read_window(hf_config, 0);
-  const auto rotary = make_rotary_embedding(build, hf_config, config.head_size,
-                                            {.partial_rotary_factor = 1.0, .original_max_positions = 4096});
+  const auto rotary = make_rotary_embedding(
+      build, hf_config, config.head_size,
+      {.partial_rotary_factor = 1.0, .original_max_positions = 4096, .yarn_is_longrope = true});
   return std::make_unique<CausalLM>(build, config, [&](int32_t layer) {
     SelfAttentionConfig attention = config.attention(layer, rotary);
     attention.sliding_window = window;
