@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The GPU's benchmarks, to stdout: each row of the H200 tables with its peers' figures and the target.
+# The GPU's benchmarks, to stdout: each row of the H200 tables with its peers' figures and the target, and behind
+# each part the card's power and clock.
 #
 #   benchmarks/run_gpu.sh [PART ...]      all parts by default but peers and torch, ranks with two GPUs
 #
@@ -26,6 +27,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=tools/gpu_programs.sh
 source tools/gpu_programs.sh
+export watch_load=1
 
 engine() {
   run_part engine 1200 "$(gpu_program benchmarks/serving engine_bench)" \

@@ -66,14 +66,37 @@ else:
 PYTHON
 }
 
-# run_part NAME SECONDS COMMAND ...: a program that may take so long; keeps the outcome.
+# print_load FILE: of samples of power and clock the half with more power, which is when the card had work.
+print_load() {
+  sort -g "$1" | awk -F', *' '
+    $1 + 0 > 0 { watts[++n] = $1; mhz[n] = $2 }
+    END {
+      first = int(n / 2) + 1
+      for (i = first; i <= n; ++i) { power += watts[i]; clock += mhz[i] }
+      if (n > 0) printf "   the card at work: %.0f W, %.0f MHz\n", power / (n - first + 1), clock / (n - first + 1)
+    }'
+}
+
+# run_part NAME SECONDS COMMAND ...: a program that may take so long; keeps the outcome. With watch_load=1 it says
+# what power the card took meanwhile, and at which clock: a card at its limit of power lowers its clock.
 gpu_outcomes=()
 gpu_failures=0
 run_part() {
-  local name=$1 limit=$2 begin=$SECONDS outcome=passed status=0
+  local name=$1 limit=$2 begin=$SECONDS outcome=passed status=0 samples watcher
   shift 2
   echo "== $name"
+  if [[ -n ${watch_load:-} ]]; then
+    samples=$(mktemp)
+    nvidia-smi --query-gpu=power.draw.instant,clocks.sm --format=csv,noheader,nounits -lms 200 >"$samples" 2>&1 &
+    watcher=$!
+  fi
   timeout --kill-after=10 "$limit" "$@" || status=$?
+  if [[ -n ${watch_load:-} ]]; then
+    kill "$watcher" 2>/dev/null || true
+    wait "$watcher" 2>/dev/null || true
+    print_load "$samples"
+    rm -f "$samples"
+  fi
   if ((status == 124 || status == 137)); then outcome="FAILED: took more than $limit s"; fi
   if ((status != 0)) && [[ $outcome == passed ]]; then outcome="FAILED: status $status"; fi
   ((status == 0)) || gpu_failures=$((gpu_failures + 1))
