@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from quire import LLM, RequestOutput, SamplingParams
 
-ENGINES = 200 if os.environ.get("QUIRE_TESTS") == "full" else 4  # of each block size and number of ranks
+ENGINES = 200 if os.environ.get("QUIRE_TESTS") == "full" else 3  # of each block size and number of ranks
 MAX_MODEL_LEN = 512
 WORDS = (
     *("the", "a", "baker", "said", "once", "upon", "time", "king", "queen", "river", "bread", "and"),

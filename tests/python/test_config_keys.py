@@ -88,6 +88,11 @@ FOUND: dict[str, tuple[str, Json]] = {
     "eps-of-mixtral": ("mixtral-gqa-64", {"rms_norm_eps": ABSENT}),
     "eps-of-phi3": ("phi3-mha-64", {"rms_norm_eps": ABSENT}),
     "eps-of-glm4-moe": ("glm4-moe-gqa-64", {"rms_norm_eps": ABSENT, "num_experts_per_tok": ABSENT}),
+    "heads-of-mistral": (
+        "mistral-window",
+        {"num_attention_heads": 16, "head_dim": 64, "num_key_value_heads": ABSENT},
+    ),
+    "heads-of-qwen3-moe": ("qwen3-moe-gqa-64", {"num_attention_heads": 8, "num_key_value_heads": ABSENT}),
     "heads-of-glm4": ("glm4-mqa-128-tied", {"head_dim": ABSENT, "num_key_value_heads": ABSENT}),
     "heads-of-gpt-oss": ("gpt-oss-gqa-64", {"head_dim": ABSENT}),
     "angles-of-gpt-oss": ("gpt-oss-gqa-64", {"rope_parameters": ABSENT}),
