@@ -87,7 +87,9 @@ run_part() {
   echo "== $name"
   if [[ -n ${watch_load:-} ]]; then
     samples=$(mktemp)
-    nvidia-smi --query-gpu=power.draw.instant,clocks.sm --format=csv,noheader,nounits -lms 200 >"$samples" 2>&1 &
+    # An interrupted script does not interrupt what it has in the background.
+    timeout $((limit + 10)) nvidia-smi --query-gpu=power.draw.instant,clocks.sm --format=csv,noheader,nounits -lms 200 \
+      >"$samples" 2>&1 &
     watcher=$!
   fi
   timeout --kill-after=10 "$limit" "$@" || status=$?

@@ -116,6 +116,32 @@ def test_keys_mean_what_they_mean_to_transformers(
     assert_same(name, quire_logits(model, size, num_tokens=NUM_TOKENS), expected)
 
 
+@pytest.mark.parametrize(
+    ("name", "changes", "said"),
+    [
+        (
+            "llama-gqa-64",
+            {"rope_parameters": {**SMALL_YARN, "partial_rotary_factor": 0.5}},
+            "'partial_rotary_factor' must be 1 where 'rope_type' is 'yarn'",
+        ),
+        (
+            "gpt-neox-mha-64",
+            {"rope_parameters": ABSENT, "rotary_pct": 0.01},
+            "'rotary_pct' gives a rotary size of 0",
+        ),
+        ("llama-gqa-64", {"num_key_value_heads": 3}, "'num_key_value_heads' 3 does not divide"),
+    ],
+)
+def test_a_refusal_names_the_key(
+    name: str, changes: Json, said: str, quire_logits: Callable[..., Logits], tmp_path: Path
+) -> None:
+    model = tmp_path / "model"
+    size = write_model(config_of(name), model)
+    (model / "config.json").write_text(json.dumps(changed(config_of(name), changes)))
+    with pytest.raises(AssertionError, match=said):
+        quire_logits(model, size)
+
+
 BOTH = (True, False)
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 ROPES: tuple[Json | None, ...] = (

@@ -11,6 +11,7 @@ namespace quire {
 namespace {
 
 constexpr int32_t kMaxPositions = 1 << 28;
+constexpr const char* kPartialFactor = "partial_rotary_factor";
 
 // rope_parameters holds everything in transformers 5; before, theta stood apart and rope_scaling was
 // optional. It still counts before rope_parameters: people write it into checkpoints that have both.
@@ -68,17 +69,16 @@ struct Source {
     if (parameters->has("factor")) return parameters->get_positive("factor");
     return double(max_positions()) / original_max_positions();
   }
+  bool has_partial_factor() const { return parameters && parameters->has(kPartialFactor); }
+  const char* partial_key() const { return has_partial_factor() ? kPartialFactor : otherwise.partial_key; }
   double partial_rotary_factor() const {
-    constexpr const char* kKey = "partial_rotary_factor";
     const bool is_whole = !otherwise.partial_rotary_factor;
     if (is_whole && type == "default") return 1.0;
-    const bool is_beside = !parameters || !parameters->has(kKey);
-    const HfConfig& holder = is_beside ? config : *parameters;
-    const char* key = is_beside ? otherwise.partial_key : kKey;
-    const double factor = holder.get_positive(key, otherwise.partial_rotary_factor.value_or(1.0));
+    const HfConfig& holder = has_partial_factor() ? *parameters : config;
+    const double factor = holder.get_positive(partial_key(), otherwise.partial_rotary_factor.value_or(1.0));
     // transformers has angles of that many dimensions then, and adds up tensors that do not fit.
     if (is_whole && factor != 1.0)
-      holder.fail("'partial_rotary_factor' must be 1 where 'rope_type' is '" + type +
+      holder.fail("'" + std::string(partial_key()) + "' must be 1 where 'rope_type' is '" + type +
                   "': this architecture rotates whole heads; got " + std::to_string(factor));
     return factor;
   }
@@ -177,8 +177,9 @@ RotaryConfig RotaryConfig::read(const HfConfig& config, int32_t head_size, int32
   RotaryConfig out;
   out.rotary_dim = static_cast<int32_t>(head_size * source.partial_rotary_factor());
   if (out.rotary_dim < 2 || out.rotary_dim > head_size || out.rotary_dim % 2 != 0) {
-    config.fail("'partial_rotary_factor' gives a rotary size of " + std::to_string(out.rotary_dim) +
-                "; it must be even and at most the head size, " + std::to_string(head_size));
+    config.fail("'" + std::string(source.partial_key()) + "' gives a rotary size of " +
+                std::to_string(out.rotary_dim) + "; it must be even and at most the head size, " +
+                std::to_string(head_size));
   }
   const int32_t dim = out.rotary_dim;
   double theta = source.theta();

@@ -13,7 +13,7 @@
 
 namespace quire QUIRE_MODEL_API {
 
-// What an architecture means where its config.json is silent.
+// How an architecture reads config.json, and what it means where that is silent.
 struct RotaryDefaults {
   double theta = 10000.0;
   // Where there is none whole heads are rotated, whatever config.json says.
