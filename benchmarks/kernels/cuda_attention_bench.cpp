@@ -9,7 +9,8 @@
 //
 // A row is a graph of launches, timed with events; the median of its replays counts. Pages lie in no order.
 // Where one batch's keys and values would stay in L2, the launches take turns at several. The plan, one small
-// kernel a step, is timed apart.
+// kernel a step, is timed apart. With QUIRE_BENCH_SECONDS set each row's line has one in front, of what it is
+// when it goes on for so long: its time, power and clock.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -19,6 +20,7 @@
 #include <string_view>
 #include <vector>
 
+#include "power.h"
 #include "quire/kernels/backend_registry.h"
 #include "quire/kernels/device_runtime.h"
 
@@ -68,9 +70,10 @@ class DeviceMemory {
   void* data_ = nullptr;
 };
 
-// The median, in microseconds, of one `launch(i)` out of `count` in a graph.
+// The median, in microseconds, of one `launch(i)` out of `count` in a graph; then, where asked for, what it
+// is when it goes on.
 template <typename Launch>
-double median_us(int count, Launch launch) {
+double median_us(int count, Launch launch, bool goes_on) {
   launch(0);  // loads the kernels
   check(runtime->synchronize_stream(stream), "the first launch");
   check_launches();
@@ -92,6 +95,12 @@ double median_us(int count, Launch launch) {
     float ms = 0;
     check(runtime->elapsed_ms(&ms, begin, end), "elapsed_ms");
     if (run >= kWarmUp) times.push_back(1e3 * static_cast<double>(ms) / count);
+  }
+  if (goes_on) {
+    print_sustained(count, [&] {
+      check(runtime->launch_graph(graph, stream), "launch_graph");
+      check(runtime->synchronize_stream(stream), "the graph");
+    });
   }
   runtime->destroy_event(begin);
   runtime->destroy_event(end);
@@ -191,16 +200,17 @@ Result measure(const Heads& heads, int batch, int context, int query, Shared sha
     std::exit(1);
   }
   Result result{};
-  result.plan_us = median_us(20, [&](int) { kernels->plan_attention(ctx, metadata, layer); });
+  result.plan_us = median_us(20, [&](int) { kernels->plan_attention(ctx, metadata, layer); }, false);
   // Several in a row, as a model's layers are: long prompts are held back by power, which two do not show.
   const int launches =
       std::clamp(static_cast<int>((2UL << 30) / batch_bytes / static_cast<size_t>(query)), 8, 64);
-  result.attention_us = median_us(launches, [&](int i) {
+  const auto attend = [&](int i) {
     AttentionMetadata one = metadata;
     one.block_table = TensorView(static_cast<int32_t*>(table.data()) + i % sets * batch * pages_per_row,
                                  DType::kInt32, batch, pages_per_row);
     kernels->paged_attention(ctx, out_view, query_view, kv_cache, one, layer);
-  });
+  };
+  result.attention_us = median_us(launches, attend, true);
   return result;
 }
 

@@ -20,7 +20,7 @@ namespace quire::cuda {
 template <typename T, int D>
 __device__ void combine_parts(const AttentionParams& p, int begin, int chunk, int first, int last,
                               int num_heads, int token, int head) {
-  constexpr int kBatch = D <= 128 ? 16 : 8;  // loads in flight
+  constexpr int kBatch = 4;  // loads in flight; mostly there are two or three
   const int parts = last - first + 1;
   const int first_part = 2 * first + (begin == first * chunk ? 0 : 1);
   for (int i = static_cast<int>(threadIdx.x) * 4; i < num_heads * D; i += DecodeShared<D>::kThreads * 4) {
@@ -63,7 +63,7 @@ __device__ __forceinline__ bool all_parts_are_there(const AttentionParams& p, in
   return comes_last;
 }
 
-template <typename T, int D, bool kOptions>
+template <typename T, int D, bool kOptions, int kHeadTiles>
 __global__ void __launch_bounds__(DecodeShared<D>::kThreads, DecodeShared<D>::kBlocksPerSm)
     decode_attention_kernel(const __grid_constant__ AttentionParams p) {
   using Shared = DecodeShared<D>;
@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(DecodeShared<D>::kThreads, DecodeShared<D>::kB
   if (!waited) wait_for_inputs();
 
   uint4* shared_query = reinterpret_cast<uint4*>(shared + Shared::kQueryOffset) + lane;
-  WarpState<T, D, kOptions, kStages> state;
+  WarpState<T, D, kOptions, kStages, kHeadTiles> state;
   const float scale = kOptions ? p.scale : p.scale * kLog2E;
   int done = 0;  // tiles before this segment
   int stage = 0;
@@ -194,20 +194,22 @@ int resident_clusters() {
 
 template <typename T>
 void launch_decode(const LaunchContext& ctx, const AttentionParams& p) {
-  const auto with_options = [&]<int D, bool kOptions>() {
+  const auto with = [&]<int D, bool kOptions, int kHeadTiles>() {
     if (p.decode_clusters > 0) {
-      launch_decode_kernel<decode_cluster_kernel<T, D, kOptions>, ClusterShared<D>>(
+      launch_decode_kernel<decode_cluster_kernel<T, D, kOptions, kHeadTiles>, ClusterShared<D>>(
           ctx, p, Grid(static_cast<unsigned>(p.decode_clusters * kClusterBlocks), kClusterBlocks));
     } else {
-      launch_decode_kernel<decode_attention_kernel<T, D, kOptions>, DecodeShared<D>>(
+      launch_decode_kernel<decode_attention_kernel<T, D, kOptions, kHeadTiles>, DecodeShared<D>>(
           ctx, p, static_cast<unsigned>(p.decode_blocks));
     }
   };
   with_head_size(p.head_size, [&]<int D>() {
     if (p.soft_cap > 0.0F || p.alibi_slopes != nullptr) {
-      with_options.template operator()<D, true>();
+      with.template operator()<D, true, 2>();  // of any number of heads: few models have these
+    } else if (p.num_queries_per_kv > kDecodeHeads / 2) {
+      with.template operator()<D, false, 2>();
     } else {
-      with_options.template operator()<D, false>();
+      with.template operator()<D, false, 1>();
     }
   });
 }

@@ -7,6 +7,6 @@ void launch_decode_bf16(const LaunchContext& ctx, const AttentionParams& params)
 
 int resident_decode_clusters(int head_size) {
   return with_head_size(
-      head_size, [&]<int D>() { return resident_clusters<decode_cluster_kernel<bf16, D, false>, D>(); });
+      head_size, [&]<int D>() { return resident_clusters<decode_cluster_kernel<bf16, D, false, 1>, D>(); });
 }
 }  // namespace quire::cuda

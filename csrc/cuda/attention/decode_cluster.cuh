@@ -14,7 +14,7 @@ namespace quire::cuda {
 template <int D>
 using ClusterShared = DecodeShared<D, kClusterStages<D>>;
 
-template <typename T, int D, bool kOptions>
+template <typename T, int D, bool kOptions, int kHeadTiles>
 __global__ void __launch_bounds__(ClusterShared<D>::kThreads, ClusterShared<D>::kBlocksPerSm)
     decode_cluster_kernel(const __grid_constant__ AttentionParams p) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(ClusterShared<D>::kThreads, ClusterShared<D>::
   if (!waited) wait_for_inputs();
 
   uint4* shared_query = reinterpret_cast<uint4*>(shared + Shared::kQueryOffset) + lane;
-  WarpState<T, D, kOptions, kStages> state;
+  WarpState<T, D, kOptions, kStages, kHeadTiles> state;
   const float scale = kOptions ? p.scale : p.scale * kLog2E;
   state.load_queries(p, segment, shared_query, lane, warp);
   state.clear(p, segment, lane);

@@ -2,6 +2,8 @@
 // one.
 #pragma once
 
+#include <algorithm>
+
 #include "attention/decode_work.cuh"
 
 namespace quire::cuda {
@@ -45,7 +47,7 @@ struct Columns {
 // What the keys have that all rows share.
 __device__ __forceinline__ void add_common_prefix(const AttentionParams& p, int token, int head, int column,
                                                   Columns& sum) {
-  constexpr int kAtOnce = 8;
+  constexpr int kAtOnce = 4;
   const int count = __ldcg(&p.plan->common_parts);
   for (int base = 0; base < count; base += kAtOnce) {
     float2 max_sums[kAtOnce];
@@ -87,34 +89,39 @@ __device__ __forceinline__ void write_output(const AttentionParams& p, int token
                                    pack<T>(out.z * inverse, out.w * inverse)};
 }
 
-// A lane's share of one warp's work on a segment. Accumulators have 16 rows, one for each head; a lane has
-// columns 2 * (lane % 4) and the next of each 8, of rows lane / 4 and lane / 4 + 8.
-template <typename T, int D, bool kOptions, int kStageCount>
+// A lane's share of one warp's work on a segment, up to 8 kHeadTiles heads of it. Keys are the rows of the
+// tensor cores' products and heads their columns, so that 8 heads are no more work than there is: scores are
+// K Q^T, the output is V^T times the weights. Of both a lane has heads 2 * (lane % 4) and the next of each 8,
+// in rows lane / 4 and lane / 4 + 8 of each 16: of keys, then of columns of V.
+template <typename T, int D, bool kOptions, int kStageCount, int kHeadTiles>
 struct WarpState {
   using Shared = DecodeShared<D, kStageCount>;
+  // Queries that would not fit the registers, and then what is being used of them.
+  static constexpr bool kSharedQuery = D * kHeadTiles > 256;
+  static_assert(!kSharedQuery || Shared::kQueryBytes > 0);
+  using Scores = float[kHeadTiles][4];
 
-  // Operand A: all of it, or what is being used of the shared queries.
-  uint32_t query[Shared::kSharedQuery ? 1 : D / 16][4];
-  float out[D / 8][4];
-  float slope[2] = {0.0F, 0.0F};
-  MaxSum total[2];  // of this lane's columns only
+  uint32_t query[kSharedQuery ? 1 : D / 16][2 * kHeadTiles];  // operand B
+  float out[kHeadTiles][D / 16][4];
+  float slope[kHeadTiles][2] = {};
+  MaxSum total[kHeadTiles][2];  // sums of this lane's keys only
 
   // Registers of 16 elements of D.
   static __device__ __forceinline__ void load_query(const AttentionParams& p, const Segment& segment, int k,
-                                                    int lane, uint32_t (&a)[4]) {
+                                                    int lane, uint32_t (&b)[2 * kHeadTiles]) {
     const T* from = static_cast<const T*>(p.query) + segment.token * p.query_stride + 16 * k + 2 * (lane % 4);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int row = lane / 4 + 8 * (i % 2);
-      a[i] = row < segment.num_heads ? *reinterpret_cast<const uint32_t*>(
-                                           from + (segment.head + row) * p.query_head_stride + i / 2 * 8)
-                                     : 0U;
+    for (int i = 0; i < 2 * kHeadTiles; ++i) {
+      const int head = lane / 4 + 8 * (i / 2);
+      b[i] = head < segment.num_heads ? *reinterpret_cast<const uint32_t*>(
+                                            from + (segment.head + head) * p.query_head_stride + i % 2 * 8)
+                                      : 0U;
     }
   }
 
   __device__ __forceinline__ void load_queries(const AttentionParams& p, const Segment& segment,
                                                uint4* shared_query, int lane, int warp) {
-    if constexpr (Shared::kSharedQuery) {
+    if constexpr (kSharedQuery) {
 #pragma unroll 1
       for (int k = warp; k < D / 16; k += Shared::kWarps) {
         load_query(p, segment, k, lane, query[0]);
@@ -129,89 +136,117 @@ struct WarpState {
 
   __device__ __forceinline__ void clear(const AttentionParams& p, const Segment& segment, int lane) {
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const int row = lane / 4 + 8 * r;
-      total[r] = MaxSum{};
-      if (kOptions && p.alibi_slopes != nullptr && row < segment.num_heads)
-        slope[r] = p.alibi_slopes[segment.head + row];
+    for (int t = 0; t < kHeadTiles; ++t) {
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        const int head = 8 * t + 2 * (lane % 4) + c;
+        total[t][c] = MaxSum{};
+        if (kOptions && p.alibi_slopes != nullptr && head < segment.num_heads)
+          slope[t][c] = p.alibi_slopes[segment.head + head];
+      }
+#pragma unroll
+      for (int n = 0; n < D / 16; ++n)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) out[t][n][e] = 0.0F;
     }
-#pragma unroll
-    for (int n = 0; n < D / 8; ++n)
-#pragma unroll
-      for (int e = 0; e < 4; ++e) out[n][e] = 0.0F;
   }
 
-  // scores = Q K^T of a group's 16 keys.
-  __device__ __forceinline__ void multiply_keys(float (&scores)[2][4], const uint4* shared_query,
-                                                uint32_t keys, int lane) {
+  // scores = K Q^T of a group's 16 keys.
+  __device__ __forceinline__ void multiply_keys(Scores& scores, const uint4* shared_query, uint32_t keys,
+                                                int lane) {
 #pragma unroll
     for (int k = 0; k < D / 16; ++k) {
-      uint32_t b[4];
-      Group<D>::load_keys(b, keys, k, lane);
-      uint32_t (&a)[4] = query[Shared::kSharedQuery ? 0 : k];
-      if constexpr (Shared::kSharedQuery) {
+      uint32_t a[4];
+      Group<D>::load_keys_as_rows(a, keys, k, lane);
+      uint32_t (&b)[2 * kHeadTiles] = query[kSharedQuery ? 0 : k];
+      if constexpr (kSharedQuery) {
         const uint4 x = shared_query[32 * k];
-        a[0] = x.x, a[1] = x.y, a[2] = x.z, a[3] = x.w;
+        b[0] = x.x, b[1] = x.y, b[2] = x.z, b[3] = x.w;
       }
-      multiply_add<T>(scores[0], a, b[0], b[1]);
-      multiply_add<T>(scores[1], a, b[2], b[3]);
+#pragma unroll
+      for (int t = 0; t < kHeadTiles; ++t) multiply_add<T>(scores[t], a, b[2 * t], b[2 * t + 1]);
     }
   }
 
-  // In units of log2; -inf for keys that do not count.
-  __device__ __forceinline__ void scale_and_mask(float (&scores)[2][4], const AttentionParams& p,
-                                                 const DecodeCursor& work, float scale, int lane, int warp) {
-    const int first_key = work.group_token(warp) + 2 * (lane % 4);
+  // In units of log2.
+  __device__ __forceinline__ void scale_scores(Scores& scores, const AttentionParams& p,
+                                               const DecodeCursor& work, float scale, int lane, int warp) {
+    const int distance = work.group_token(warp) + lane / 4 - (work.seq_len - 1);
 #pragma unroll
-    for (int n = 0; n < 2; ++n) {
+    for (int t = 0; t < kHeadTiles; ++t)
 #pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const int key = first_key + 8 * n + e % 2;
-        const float score =
-            scaled_score<kOptions>(scores[n][e], scale, p.soft_cap, slope[e / 2], key - (work.seq_len - 1));
-        scores[n][e] = key >= work.low && key < work.seq_len ? score : kNegativeInfinity;
+      for (int e = 0; e < 4; ++e)
+        scores[t][e] =
+            scaled_score<kOptions>(scores[t][e], scale, p.soft_cap, slope[t][e % 2], distance + 8 * (e / 2));
+  }
+
+  // Of keys that do not count scores become -inf, and values, which may be NaN, zeros: 0 * NaN is NaN.
+  __device__ __forceinline__ void mask(Scores& scores, const DecodeCursor& work, uint32_t values, int lane,
+                                       int warp) {
+    const int token = work.group_token(warp);
+    const auto counts = [&](int key) { return token + key >= work.low && token + key < work.seq_len; };
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      if (counts(lane / 4 + 8 * (e / 2))) continue;
+#pragma unroll
+      for (int t = 0; t < kHeadTiles; ++t) scores[t][e] = kNegativeInfinity;
+    }
+    for (int i = lane; i < Group<D>::kChunks; i += 32)
+      if (!counts(Group<D>::token_of(i))) store_zeros(values + static_cast<uint32_t>(i * 16));
+    __syncwarp();
+  }
+
+  // Where a score is higher than all before: the highest is found, and what was summed is scaled to that.
+  __device__ __forceinline__ void update_max(const Scores& scores) {
+    bool higher = false;
+#pragma unroll
+    for (int t = 0; t < kHeadTiles; ++t)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) higher |= scores[t][e] > total[t][e % 2].max;
+    if (!__any_sync(0xFFFFFFFFU, higher)) return;
+#pragma unroll
+    for (int t = 0; t < kHeadTiles; ++t) {
+      float rescale[2];
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        MaxSum& sum = total[t][c];
+        const float max = fmaxf(sum.max, rows_max(fmaxf(scores[t][c], scores[t][2 + c])));
+        rescale[c] = fast_exp2(sum.max - max);
+        sum = {max, sum.sum * rescale[c]};
       }
+#pragma unroll
+      for (int n = 0; n < D / 16; ++n)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) out[t][n][e] *= rescale[e % 2];
     }
   }
 
-  // Scores become weights, relative to the highest score so far; what was summed before is scaled to that.
-  __device__ __forceinline__ void update_softmax(float (&scores)[2][4]) {
-    float rescale[2];
+  // Weights, relative to the highest score so far, as operand B of V^T times them.
+  __device__ __forceinline__ void weigh(const Scores& scores, uint32_t (&weights)[2 * kHeadTiles]) {
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const float top = quad_max(fmaxf(fmaxf(scores[0][2 * r], scores[0][2 * r + 1]),
-                                       fmaxf(scores[1][2 * r], scores[1][2 * r + 1])));
-      const float max = fmaxf(total[r].max, top);
-      rescale[r] = fast_exp2(total[r].max - max);
-      total[r].max = max;
-      total[r].sum *= rescale[r];
+    for (int t = 0; t < kHeadTiles; ++t) {
 #pragma unroll
-      for (int n = 0; n < 2; ++n) {
+      for (int r = 0; r < 2; ++r) {
+        float weight[2];
 #pragma unroll
-        for (int e = 2 * r; e < 2 * r + 2; ++e) {
-          scores[n][e] = fast_exp2(scores[n][e] - max);
-          total[r].sum += scores[n][e];
+        for (int c = 0; c < 2; ++c) {
+          weight[c] = fast_exp2(scores[t][2 * r + c] - total[t][c].max);
+          total[t][c].sum += weight[c];
         }
+        weights[2 * t + r] = transposed(pack<T>(weight[0], weight[1]));
       }
-    }
-    if (__any_sync(0xFFFFFFFFU, rescale[0] != 1.0F || rescale[1] != 1.0F)) {
-#pragma unroll
-      for (int n = 0; n < D / 8; ++n)
-#pragma unroll
-        for (int e = 0; e < 4; ++e) out[n][e] *= rescale[e / 2];
     }
   }
 
-  // out += weights V.
-  __device__ __forceinline__ void add_values(const float (&weights)[2][4], uint32_t values, int lane) {
-    const uint32_t a[4] = {pack<T>(weights[0][0], weights[0][1]), pack<T>(weights[0][2], weights[0][3]),
-                           pack<T>(weights[1][0], weights[1][1]), pack<T>(weights[1][2], weights[1][3])};
+  // out += V^T weights.
+  __device__ __forceinline__ void add_values(const uint32_t (&weights)[2 * kHeadTiles], uint32_t values,
+                                             int lane) {
 #pragma unroll
     for (int n = 0; n < D / 16; ++n) {
-      uint32_t b[4];
-      Group<D>::load_values(b, values, n, lane);
-      multiply_add<T>(out[2 * n], a, b[0], b[1]);
-      multiply_add<T>(out[2 * n + 1], a, b[2], b[3]);
+      uint32_t a[4];
+      Group<D>::load_values_as_rows(a, values, n, lane);
+#pragma unroll
+      for (int t = 0; t < kHeadTiles; ++t) multiply_add<T>(out[t][n], a, weights[2 * t], weights[2 * t + 1]);
     }
   }
 
@@ -219,11 +254,22 @@ struct WarpState {
   __device__ __forceinline__ void add_group(const AttentionParams& p, const DecodeCursor& work,
                                             const uint4* shared_query, uint32_t keys, float scale, int lane,
                                             int warp) {
-    float scores[2][4] = {};
+    Scores scores = {};
+    uint32_t weights[2 * kHeadTiles];
     multiply_keys(scores, shared_query, keys, lane);
-    scale_and_mask(scores, p, work, scale, lane, warp);
-    update_softmax(scores);
-    add_values(scores, keys + Group<D>::kBytes, lane);
+    scale_scores(scores, p, work, scale, lane, warp);
+    if (!work.group_is_whole(warp)) mask(scores, work, keys + Group<D>::kBytes, lane, warp);
+    update_max(scores);
+    weigh(scores, weights);
+    add_values(weights, keys + Group<D>::kBytes, lane);
+  }
+
+  // Columns that are merged at a time: as many of the heads there may be as there is room for.
+  static constexpr int kMergeColumns = std::min(D, Shared::kMergeElements / (8 * kHeadTiles));
+
+  // Where a head's column is in what a warp has for others: lanes that store at once go to different banks.
+  static __device__ __forceinline__ int merge_place(int row, int column) {
+    return row * kMergeColumns + (column ^ row / 2 % (kMergeColumns % 32 == 0 ? 4 : 2) * 8);
   }
 
   // The warps' shares become one: calls store(row, column, sum, values) for each four columns of each head.
@@ -231,17 +277,22 @@ struct WarpState {
   __device__ __forceinline__ void merge_warps(int num_heads, float* merge, float2* max_sums, int lane,
                                               int warp, Store store) {
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const float sum = quad_sum(total[r].sum);
-      if (lane % 4 == 0) max_sums[warp * kDecodeHeads + lane / 4 + 8 * r] = {total[r].max, sum};
+    for (int t = 0; t < kHeadTiles; ++t) {
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        const float sum = rows_sum(total[t][c].sum);
+        if (lane < 4) max_sums[warp * kDecodeHeads + 8 * t + 2 * lane + c] = {total[t][c].max, sum};
+      }
     }
-    const int max_width = Shared::kMergeElements / (num_heads <= 4 ? 4 : num_heads <= 8 ? 8 : 16);
-    for (int column = 0; column < D; column += max_width) {
-      const int width = min(max_width, D - column);
+#pragma unroll
+    for (int column = 0; column < D; column += kMergeColumns) {
+      const int width = D - column < kMergeColumns ? D - column : kMergeColumns;
       store_columns(merge + warp * Shared::kMergeElements, column, width, num_heads, lane);
       __syncthreads();
+#pragma unroll 1
       for (int i = static_cast<int>(threadIdx.x) * 4; i < num_heads * width; i += Shared::kThreads * 4) {
-        const int row = i / width, c = column + i % width;
+        const int row = i / width, c = i % width;
+        const float* from = merge + merge_place(row, c);
         MaxSum sum;
 #pragma unroll
         for (int w = 0; w < Shared::kWarps; ++w) sum.max = fmaxf(sum.max, max_sums[w * kDecodeHeads + row].x);
@@ -250,31 +301,35 @@ struct WarpState {
         for (int w = 0; w < Shared::kWarps; ++w) {
           const float2 share = max_sums[w * kDecodeHeads + row];
           const float weight = part_weight(share.x, sum.max);
-          const float4 values = *reinterpret_cast<const float4*>(merge + w * Shared::kMergeElements + i);
+          const float4 values = *reinterpret_cast<const float4*>(from + w * Shared::kMergeElements);
           sum.sum += share.y * weight;
           merged.x += values.x * weight;
           merged.y += values.y * weight;
           merged.z += values.z * weight;
           merged.w += values.w * weight;
         }
-        store(row, c, sum, merged);
+        store(row, column + c, sum, merged);
       }
       __syncthreads();
     }
   }
 
-  // Columns [column, column + width) of the accumulator's first rows, dense.
+  // Columns [column, column + width) of the first heads.
   __device__ __forceinline__ void store_columns(float* to, int column, int width, int num_heads,
                                                 int lane) const {
 #pragma unroll
-    for (int n = 0; n < D / 8; ++n) {
-      const int c = 8 * n + 2 * (lane % 4) - column;
-      if (8 * n < column || 8 * n >= column + width) continue;
+    for (int t = 0; t < kHeadTiles; ++t) {
 #pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const int row = lane / 4 + 8 * r;
-        if (row < num_heads)
-          *reinterpret_cast<float2*>(to + row * width + c) = {out[n][2 * r], out[n][2 * r + 1]};
+      for (int c = 0; c < 2; ++c) {
+        const int row = 8 * t + 2 * (lane % 4) + c;
+        if (row >= num_heads) continue;
+#pragma unroll
+        for (int n = 0; n < D / 16; ++n) {
+          if (16 * n < column || 16 * n >= column + width) continue;
+#pragma unroll
+          for (int r = 0; r < 2; ++r)
+            to[merge_place(row, 16 * n + lane / 4 + 8 * r - column)] = out[t][n][2 * r + c];
+        }
       }
     }
   }

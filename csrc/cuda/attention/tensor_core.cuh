@@ -26,6 +26,18 @@ __device__ __forceinline__ float quad_sum(float x) {
   return x + __shfl_xor_sync(0xFFFFFFFFU, x, 2);
 }
 
+// Over the eight lanes that hold one column of an accumulator.
+__device__ __forceinline__ float rows_max(float x) {
+#pragma unroll
+  for (int mask = 4; mask < 32; mask *= 2) x = fmaxf(x, __shfl_xor_sync(0xFFFFFFFFU, x, mask));
+  return x;
+}
+__device__ __forceinline__ float rows_sum(float x) {
+#pragma unroll
+  for (int mask = 4; mask < 32; mask *= 2) x += __shfl_xor_sync(0xFFFFFFFFU, x, mask);
+  return x;
+}
+
 // A group (16 tokens of one head) in shared memory, as it lies in its page.
 template <int D>
 struct Group {
@@ -50,6 +62,23 @@ struct Group {
   // Operand B of P V: for 16 elements of D, registers 0 and 1 are the first 8 of them, 2 and 3 the others.
   static __device__ __forceinline__ void load_values(uint32_t (&b)[4], uint32_t group, int n16, int lane) {
     load_matrices_transposed(b, group + offset(lane / 8 % 2 * 8 + lane % 8, 2 * n16 + lane / 16));
+  }
+  // The same as operand A: of K Q^T, 16 keys as rows, and of V^T P^T, 16 columns of V as rows.
+  static __device__ __forceinline__ void load_keys_as_rows(uint32_t (&a)[4], uint32_t group, int k16,
+                                                           int lane) {
+    load_keys(a, group, k16, lane);
+    exchange(a[1], a[2]);
+  }
+  static __device__ __forceinline__ void load_values_as_rows(uint32_t (&a)[4], uint32_t group, int n16,
+                                                             int lane) {
+    load_values(a, group, n16, lane);
+    exchange(a[1], a[2]);
+  }
+
+ private:
+  static __device__ __forceinline__ void exchange(uint32_t& x, uint32_t& y) {
+    const uint32_t old = x;
+    x = y, y = old;
   }
 };
 
