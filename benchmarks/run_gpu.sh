@@ -21,6 +21,8 @@
 #
 #   QUIRE_BUILD        a build, or a folder of programs, to be used as it is; else build/cuda is built
 #   QUIRE_BENCH_DIR    where 4 GB of weights are written, once; default: a temporary folder
+#   QUIRE_BENCH_SECONDS  of rows of attention and ops also what they are when they go on for so long, with power
+#                      and clock
 #   QUIRE_ENGINE_ROWS  rows of engine_bench's: start,decode,prefill,throughput,long,prefix
 set -euo pipefail
 

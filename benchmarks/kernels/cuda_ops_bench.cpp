@@ -5,7 +5,8 @@
 //
 // card: how quick this card is, which other rows can be judged by; cards of one name differ by some per cent.
 // Prints the median time of a call, measured by events around a stretch of calls that together touch more
-// memory than the cache holds, and the bytes that must be moved per second of it.
+// memory than the cache holds, and the bytes that must be moved per second of it. With QUIRE_BENCH_SECONDS
+// set a line behind each is what it is when it goes on for so long: its time, power and clock.
 #include <cstring>
 #include <string_view>
 
