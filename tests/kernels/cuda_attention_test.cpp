@@ -128,12 +128,14 @@ TEST_P(CudaAttentionTest, HeadsOfLongSequencesTakeTurns) {
 
 TEST_P(CudaAttentionTest, GroupsOfEverySizeFillTheTile) {
   for (const DType dtype : k16BitTypes) {
-    for (const int group : {1, 2, 4, 5, 7, 8, 16, 20, 40, 130}) {
-      for (const int head_size : {64, 128}) {
+    for (const int group : {1, 2, 4, 5, 7, 8, 9, 16, 20, 40, 130}) {
+      for (const int head_size : kHeadSizes) {
         SCOPED_TRACE(testing::Message() << dtype_name(dtype) << " " << group << " " << head_size);
         make_cache({dtype, 2 * group, 2, head_size, 16}, {300, 150, 21});
         write_all(context());
         expect_matches({{0, 299, 300}, {1, 149, 150}, {2, 0, 21}});
+        if (group == 9 || group == 16)
+          expect_matches({{0, 299, 300}, {1, 149, 150}}, {.soft_cap = 30.0F, .alibi = true, .sinks = true});
       }
     }
   }
