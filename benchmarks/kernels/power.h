@@ -6,16 +6,16 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
-#include <thread>
 #include <vector>
 
 namespace quire {
 
-// Watts and the multiprocessors' clock of device 0, from the driver's library (NVML), opened where it is
-// found.
+// Watts and the multiprocessors' clock of the driver's first device, which is device 0 where
+// CUDA_VISIBLE_DEVICES does not say otherwise, from its library (NVML), opened where it is found.
 class PowerMeter {
  public:
   PowerMeter() {
@@ -71,8 +71,8 @@ inline double bench_seconds() {
 }
 
 // Where QUIRE_BENCH_SECONDS is set: calls `some`, which returns when its calls have ended, again and again
-// for so long, and prints what one of its `calls` calls takes in the second half of the time: time, power,
-// clock, energy.
+// for so long, and prints what one of its `calls` calls takes in the second half of the time: time and, where
+// the driver says it, power, clock and energy.
 inline void print_sustained(int calls, const std::function<void()>& some) {
   using Clock = std::chrono::steady_clock;
   const double seconds = bench_seconds();
@@ -105,8 +105,9 @@ inline void print_sustained(int calls, const std::function<void()>& some) {
     return values[values.size() / 2];
   };
   const double power = median(watts);
-  std::printf("    going on: %9.2f us %4.0f W %5.0f MHz %8.3f mJ\n", us, power, median(mhz),
-              power * us / 1e3);
+  std::printf("    going on: %9.2f us", us);
+  if (power > 0) std::printf(" %4.0f W %5.0f MHz %8.3f mJ", power, median(mhz), power * us / 1e3);
+  std::printf("\n");
 }
 
 }  // namespace quire

@@ -1,11 +1,12 @@
 // Decode: one query token a row, split over its keys.
 //
 // The plan lays the step's (row, unit, tile of 64 keys) in one line and gives each block an equal stretch,
-// however uneven the rows are. A unit is up to 16 query heads of one KV head: the 16 rows of the tensor
-// cores' tile. Of a tile each of the four warps takes one group of 16 keys, with a pipeline of its own: the
-// warps meet only where a (row, unit) ends. A block that had all of it writes the result; otherwise each
-// block leaves its share in the workspace, and the one that comes last adds them up, in the order of the
-// blocks: results do not depend on time. Few rows have clusters of blocks instead (decode_cluster.cuh).
+// however uneven the rows are. A unit is up to 16 query heads of one KV head: one or two times the 8 columns
+// of the tensor cores' tile. Of a tile of keys each of the four warps takes one group of 16, the tensor
+// cores' rows, with a pipeline of its own: the warps meet only where a (row, unit) ends. A block that had all
+// of it writes the result; otherwise each block leaves its share in the workspace, and the one that comes
+// last adds them up, in the order of the blocks: results do not depend on time. Few rows have clusters of
+// blocks instead (decode_cluster.cuh).
 #pragma once
 
 #include <algorithm>
