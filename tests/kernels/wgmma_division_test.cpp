@@ -82,7 +82,7 @@ TEST(WgmmaDivisionTest, EachOutputIsInOneUnitAndAllFits) {
           // The first byte may be one behind a multiple.
           const int room = d.shared_bytes - (kAlignment - 1) - kBarrierBytes;
           ASSERT_GE(room, (d.stages - 1) * stage_bytes(d.half_rows, slots) +
-                              (d.half_rows + kMaxHalfRows) * kRowBytes);
+                              (d.half_rows + 64 * halves_of_warpgroup(d.half_rows)) * kRowBytes);
           if (is_gated || d.cluster_blocks > 1) {
             ASSERT_GE(room, sums_bytes(d.half_rows, slots));
           }

@@ -21,7 +21,7 @@ namespace quire::cuda {
 template <typename T, int D>
 __device__ void combine_parts(const AttentionParams& p, int begin, int chunk, int first, int last,
                               int num_heads, int token, int head) {
-  constexpr int kBatch = D <= 128 ? 16 : 8;  // loads in flight
+  constexpr int kBatch = 4;  // loads in flight; mostly there are two or three
   const int parts = last - first + 1;
   const int first_part = 2 * first + (begin == first * chunk ? 0 : 1);
   for (int i = static_cast<int>(threadIdx.x) * 4; i < num_heads * D; i += DecodeShared<D>::kThreads * 4) {
@@ -195,7 +195,7 @@ int resident_clusters() {
 
 template <typename T>
 void launch_decode(const LaunchContext& ctx, const AttentionParams& p) {
-  const auto with_heads = [&]<int D, bool kOptions, int kHeadTiles>() {
+  const auto with = [&]<int D, bool kOptions, int kHeadTiles>() {
     if (p.decode_clusters > 0) {
       launch_decode_kernel<decode_cluster_kernel<T, D, kOptions, kHeadTiles>, ClusterShared<D>>(
           ctx, p, Grid(static_cast<unsigned>(p.decode_clusters * kClusterBlocks), kClusterBlocks));
@@ -204,18 +204,13 @@ void launch_decode(const LaunchContext& ctx, const AttentionParams& p) {
           ctx, p, static_cast<unsigned>(p.decode_blocks));
     }
   };
-  const auto with_options = [&]<int D, bool kOptions>() {
-    if (p.num_queries_per_kv > kDecodeHeads / 2) {
-      with_heads.template operator()<D, kOptions, 2>();
-    } else {
-      with_heads.template operator()<D, kOptions, 1>();
-    }
-  };
   with_head_size(p.head_size, [&]<int D>() {
     if (p.soft_cap > 0.0F || p.alibi_slopes != nullptr) {
-      with_options.template operator()<D, true>();
+      with.template operator()<D, true, 2>();  // of any number of heads: few models have these
+    } else if (p.num_queries_per_kv > kDecodeHeads / 2) {
+      with.template operator()<D, false, 2>();
     } else {
-      with_options.template operator()<D, false>();
+      with.template operator()<D, false, 1>();
     }
   });
 }

@@ -2,6 +2,8 @@
 // one.
 #pragma once
 
+#include <algorithm>
+
 #include "attention/decode_work.cuh"
 
 namespace quire::cuda {
@@ -45,7 +47,7 @@ struct Columns {
 // What the keys have that all rows share.
 __device__ __forceinline__ void add_common_prefix(const AttentionParams& p, int token, int head, int column,
                                                   Columns& sum) {
-  constexpr int kAtOnce = 8;
+  constexpr int kAtOnce = 4;
   const int count = __ldcg(&p.plan->common_parts);
   for (int base = 0; base < count; base += kAtOnce) {
     float2 max_sums[kAtOnce];
@@ -166,21 +168,32 @@ struct WarpState {
     }
   }
 
-  // In units of log2; -inf for keys that do not count.
-  __device__ __forceinline__ void scale_and_mask(Scores& scores, const AttentionParams& p,
-                                                 const DecodeCursor& work, float scale, int lane, int warp) {
-    const int first_key = work.group_token(warp) + lane / 4;
+  // In units of log2.
+  __device__ __forceinline__ void scale_scores(Scores& scores, const AttentionParams& p,
+                                               const DecodeCursor& work, float scale, int lane, int warp) {
+    const int distance = work.group_token(warp) + lane / 4 - (work.seq_len - 1);
+#pragma unroll
+    for (int t = 0; t < kHeadTiles; ++t)
+#pragma unroll
+      for (int e = 0; e < 4; ++e)
+        scores[t][e] =
+            scaled_score<kOptions>(scores[t][e], scale, p.soft_cap, slope[t][e % 2], distance + 8 * (e / 2));
+  }
+
+  // Of keys that do not count scores become -inf, and values, which may be NaN, zeros: 0 * NaN is NaN.
+  __device__ __forceinline__ void mask(Scores& scores, const DecodeCursor& work, uint32_t values, int lane,
+                                       int warp) {
+    const int token = work.group_token(warp);
+    const auto counts = [&](int key) { return token + key >= work.low && token + key < work.seq_len; };
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
-      const int key = first_key + 8 * (e / 2);
-      const bool counts = key >= work.low && key < work.seq_len;
+      if (counts(lane / 4 + 8 * (e / 2))) continue;
 #pragma unroll
-      for (int t = 0; t < kHeadTiles; ++t) {
-        const float score = scaled_score<kOptions>(scores[t][e], scale, p.soft_cap, slope[t][e % 2],
-                                                   key - (work.seq_len - 1));
-        scores[t][e] = counts ? score : kNegativeInfinity;
-      }
+      for (int t = 0; t < kHeadTiles; ++t) scores[t][e] = kNegativeInfinity;
     }
+    for (int i = lane; i < Group<D>::kChunks; i += 32)
+      if (!counts(Group<D>::token_of(i))) store_zeros(values + static_cast<uint32_t>(i * 16));
+    __syncwarp();
   }
 
   // Where a score is higher than all before: the highest is found, and what was summed is scaled to that.
@@ -244,16 +257,19 @@ struct WarpState {
     Scores scores = {};
     uint32_t weights[2 * kHeadTiles];
     multiply_keys(scores, shared_query, keys, lane);
-    scale_and_mask(scores, p, work, scale, lane, warp);
+    scale_scores(scores, p, work, scale, lane, warp);
+    if (!work.group_is_whole(warp)) mask(scores, work, keys + Group<D>::kBytes, lane, warp);
     update_max(scores);
     weigh(scores, weights);
     add_values(weights, keys + Group<D>::kBytes, lane);
   }
 
-  // Where a row's column is, of `width`, in what a warp has for others: lanes that store at once go to
-  // different banks.
-  static __device__ __forceinline__ int merge_place(int row, int column, int width) {
-    return row * width + (column ^ row / 2 % (D % 32 == 0 ? 4 : 2) * 8);
+  // Columns that are merged at a time: as many of the heads there may be as there is room for.
+  static constexpr int kMergeColumns = std::min(D, Shared::kMergeElements / (8 * kHeadTiles));
+
+  // Where a head's column is in what a warp has for others: lanes that store at once go to different banks.
+  static __device__ __forceinline__ int merge_place(int row, int column) {
+    return row * kMergeColumns + (column ^ row / 2 % (kMergeColumns % 32 == 0 ? 4 : 2) * 8);
   }
 
   // The warps' shares become one: calls store(row, column, sum, values) for each four columns of each head.
@@ -268,14 +284,15 @@ struct WarpState {
         if (lane < 4) max_sums[warp * kDecodeHeads + 8 * t + 2 * lane + c] = {total[t][c].max, sum};
       }
     }
-    const int max_width = Shared::kMergeElements / (num_heads <= 4 ? 4 : num_heads <= 8 ? 8 : 16);
-    for (int column = 0; column < D; column += max_width) {
-      const int width = min(max_width, D - column);
+#pragma unroll
+    for (int column = 0; column < D; column += kMergeColumns) {
+      const int width = D - column < kMergeColumns ? D - column : kMergeColumns;
       store_columns(merge + warp * Shared::kMergeElements, column, width, num_heads, lane);
       __syncthreads();
+#pragma unroll 1
       for (int i = static_cast<int>(threadIdx.x) * 4; i < num_heads * width; i += Shared::kThreads * 4) {
         const int row = i / width, c = i % width;
-        const float* from = merge + merge_place(row, c, width);
+        const float* from = merge + merge_place(row, c);
         MaxSum sum;
 #pragma unroll
         for (int w = 0; w < Shared::kWarps; ++w) sum.max = fmaxf(sum.max, max_sums[w * kDecodeHeads + row].x);
@@ -301,14 +318,17 @@ struct WarpState {
   __device__ __forceinline__ void store_columns(float* to, int column, int width, int num_heads,
                                                 int lane) const {
 #pragma unroll
-    for (int n = 0; n < D / 16; ++n) {
-      if (16 * n < column || 16 * n >= column + width) continue;
+    for (int t = 0; t < kHeadTiles; ++t) {
 #pragma unroll
-      for (int t = 0; t < kHeadTiles; ++t) {
+      for (int c = 0; c < 2; ++c) {
+        const int row = 8 * t + 2 * (lane % 4) + c;
+        if (row >= num_heads) continue;
 #pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          const int row = 8 * t + 2 * (lane % 4) + e % 2, c = 16 * n + lane / 4 + 8 * (e / 2) - column;
-          if (row < num_heads) to[merge_place(row, c, width)] = out[t][n][e];
+        for (int n = 0; n < D / 16; ++n) {
+          if (16 * n < column || 16 * n >= column + width) continue;
+#pragma unroll
+          for (int r = 0; r < 2; ++r)
+            to[merge_place(row, 16 * n + lane / 4 + 8 * r - column)] = out[t][n][2 * r + c];
         }
       }
     }

@@ -77,6 +77,10 @@ struct DecodeCursor {
     const int token = group_token(warp);
     return token < seq_len && token + kGroupTokens > low;
   }
+  __device__ __forceinline__ bool group_is_whole(int warp) const {
+    const int token = group_token(warp);
+    return token >= low && token + kGroupTokens <= seq_len;
+  }
 };
 
 // A warp's own pipeline: the keys and values of its group of each tile, on their way into shared memory. It
@@ -103,7 +107,8 @@ struct GroupPipeline {
   __device__ __forceinline__ bool next_has_last_token() const {
     return cursor.remaining > 0 && cursor.group_token(warp) + kGroupTokens >= cursor.seq_len;
   }
-  // The next group, if there is one, to `stage`. The same number of copies are committed in either case.
+  // The next group, if there is one, to `stage`: all of it, also what does not count. The same number of
+  // copies are committed in either case.
   __device__ __forceinline__ void issue(int stage) {
     if (cursor.remaining > 0) {
       if (cursor.group_counts(warp)) {
@@ -111,16 +116,13 @@ struct GroupPipeline {
         const std::byte* keys = p.cache + block_id * p.page_stride_bytes +
                                 kv_group_offset(0, cursor.unit / units_per_head, token & (p.block_size - 1),
                                                 p.num_kv_heads, p.block_size, 2 * D);
-        const int64_t to_values = static_cast<int64_t>(p.num_kv_heads) * p.block_size * (2 * D);
+        const std::byte* values = keys + static_cast<int64_t>(p.num_kv_heads) * p.block_size * (2 * D);
         const uint32_t to = stage_address(stage);
-        // Keys outside of [low, seq_len) may be NaN, in values too, and 0 * NaN is NaN: they become zeros.
 #pragma unroll
         for (int j = 0; j < Group<D>::kChunks / 32; ++j) {
           const int i = 32 * j + lane;
-          const int key = token + Group<D>::token_of(i);
-          const bool valid = key >= cursor.low && key < cursor.seq_len;
-          copy_async(to + i * 16, keys + i * 16, valid);
-          copy_async(to + Group<D>::kBytes + i * 16, keys + to_values + i * 16, valid);
+          copy_async(to + i * 16, keys + i * 16, true);
+          copy_async(to + Group<D>::kBytes + i * 16, values + i * 16, true);
         }
       }
       cursor.advance(p, units);

@@ -33,6 +33,15 @@ Device device_for(const void* kernel) {
   return device;
 }
 
+// Lets a kernel have as much shared memory as there is; null, or what the driver says instead.
+template <auto kKernel>
+const char* allow_all_shared_bytes() {
+  static std::atomic<uint64_t> prepared{0};
+  const cudaError_t error = allow_shared_bytes(prepared, reinterpret_cast<const void*>(kKernel),
+                                               device_limits().max_shared_bytes_per_block - 1024);
+  return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
+}
+
 // What is multiplied. `activation`: where it is gated.
 struct Product {
   TensorView out, x;
@@ -41,21 +50,13 @@ struct Product {
   Activation activation;
 };
 
-template <typename T, int kSlots, bool kGated>
-void launch(const LaunchContext& ctx, const Product& product) {
-  constexpr auto kernel = linear_wgmma_kernel<T, kSlots, kGated>;
+template <typename T, int kSlots, bool kGated, int kHalves, bool kShared>
+void launch(const LaunchContext& ctx, const Product& product, const Shape& shape, const Division& division) {
+  constexpr auto kernel = linear_wgmma_kernel<T, kSlots, kGated, kHalves, kShared>;
   constexpr bool kIsBf16 = std::is_same_v<T, bf16>;
   const auto& [out, x, weight, bias, activation] = product;
-  const auto* address = reinterpret_cast<const void*>(kernel);
   const auto fail = [&](const char* why) { note_error(ctx, "linear_wgmma", "", why); };
-  static std::atomic<uint64_t> prepared{0};
-  const cudaError_t error =
-      allow_shared_bytes(prepared, address, device_limits().max_shared_bytes_per_block - 1024);
-  if (error != cudaSuccess) return fail(cudaGetErrorString(error));
-  const auto n = static_cast<int>(kGated ? weight.n / 2 : weight.n);
-  const auto steps = static_cast<int>(ceil_div<int64_t>(weight.k, kDepth));
-  const auto division = divide({n, kGated, kSlots, steps}, device_for(address));
-  if (!division) return fail("it fits no block");
+  if (const char* why = allow_all_shared_bytes<kernel>()) return fail(why);
   Parameters<T> p{.weight = {},
                   .x = {},
                   .bias = bias,
@@ -64,19 +65,44 @@ void launch(const LaunchContext& ctx, const Product& product) {
                   .out_is_fp32 = out.dtype == DType::kFloat32,
                   .activation = activation,
                   .m = static_cast<int>(x.shape[0]),
-                  .n = n,
-                  .to_second = kGated ? n : division->half_rows,
-                  .outputs = division->outputs_of_unit(kGated),
-                  .steps = steps,
-                  .division = *division};
+                  .n = shape.outputs,
+                  .to_second = kGated ? shape.outputs : division.half_rows,
+                  .outputs = division.outputs_of_unit(kGated),
+                  .steps = shape.steps,
+                  .division = division};
   if (!make_tensor_map(p.weight, weight.data, kIsBf16, weight.k, weight.n, weight.k * 2, 1, 0,
-                       {division->half_rows}) ||
+                       {division.half_rows}) ||
       !make_tensor_map(p.x, x.data, kIsBf16, weight.k, x.shape[0], x.stride[0] * 2, 1, 0, {kSlots}))
     return fail("the driver makes no tensor map of it");
-  const auto blocks = static_cast<unsigned>(division->clusters * division->cluster_blocks);
-  launch_dependent(ctx, kernel, Grid(blocks, static_cast<unsigned>(division->cluster_blocks)), kThreads,
-                   static_cast<size_t>(division->shared_bytes), p);
+  const auto blocks = static_cast<unsigned>(division.clusters * division.cluster_blocks);
+  launch_dependent(ctx, kernel, Grid(blocks, static_cast<unsigned>(division.cluster_blocks)), kThreads,
+                   static_cast<size_t>(division.shared_bytes), p);
   check_launch(ctx, "linear_wgmma", out);
+}
+
+template <typename T, int kSlots, bool kGated>
+void launch(const LaunchContext& ctx, const Product& product) {
+  const LinearWeight& weight = product.weight;
+  const Shape shape = {.outputs = static_cast<int>(kGated ? weight.n / 2 : weight.n),
+                       .is_gated = kGated,
+                       .slots = kSlots,
+                       .steps = static_cast<int>(ceil_div<int64_t>(weight.k, kDepth))};
+  constexpr auto any = linear_wgmma_kernel<T, kSlots, kGated, 1, true>;
+  if (const char* why = allow_all_shared_bytes<any>()) return note_error(ctx, "linear_wgmma", "", why);
+  const auto division = divide(shape, device_for(reinterpret_cast<const void*>(any)));
+  if (!division) return note_error(ctx, "linear_wgmma", "", "it fits no block");
+  const auto with_halves = [&]<int kHalves>() {
+    if (division->cluster_blocks > 1) {
+      launch<T, kSlots, kGated, kHalves, true>(ctx, product, shape, *division);
+    } else {
+      launch<T, kSlots, kGated, kHalves, false>(ctx, product, shape, *division);
+    }
+  };
+  if (halves_of_warpgroup(division->half_rows) == 1) {
+    with_halves.template operator()<1>();
+  } else {
+    with_halves.template operator()<2>();
+  }
 }
 
 template <bool kGated>

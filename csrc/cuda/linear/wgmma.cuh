@@ -143,16 +143,17 @@ __device__ __forceinline__ void fetch_x(const Parameters<T>& p, uint32_t shared,
   });
 }
 
-// sums[h]: of row lane / 4 and the one eight on of the warp's 16 in half h of a unit, rows of x 8 j + 2 (lane
-// % 4) and the next one at 4 j. From registers, so that the next unit is on its way meanwhile.
-template <typename T, int kSlots>
-__device__ __forceinline__ void write(const Parameters<T>& p, int first_output, int first_row,
-                                      const float (&sums)[2][kSlots / 2]) {
+// sums[h]: of row lane / 4 and the one eight on of the warp's 16 in half `first_half` + h of a unit, rows of
+// x 8 j + 2 (lane % 4) and the next one at 4 j. From registers, so that the next unit is on its way
+// meanwhile.
+template <typename T, int kSlots, int kHalves>
+__device__ __forceinline__ void write(const Parameters<T>& p, int first_output, int first_half, int first_row,
+                                      const float (&sums)[kHalves][kSlots / 2]) {
   const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, t = lane % 4;
   if (first_row >= p.division.half_rows) return;
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int first = first_output + half * p.division.half_rows + first_row;
+  for (int half = 0; half < kHalves; ++half) {
+    const int first = first_output + (first_half + half) * p.division.half_rows + first_row;
     float biases[2] = {};  // of the lane's rows
     bool is_there[2];
 #pragma unroll
@@ -189,106 +190,105 @@ __device__ __forceinline__ void write(const Parameters<T>& p, int first_output, 
 }
 
 // The sums of a block to its shared memory.
-template <int kSlots>
-__device__ __forceinline__ void keep_sums(float* kept, int half_rows, int first_row,
-                                          const float (&sums)[2][kSlots / 2]) {
+template <int kSlots, int kHalves>
+__device__ __forceinline__ void keep_sums(float* kept, int half_rows, int first_half, int first_row,
+                                          const float (&sums)[kHalves][kSlots / 2]) {
   const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, t = lane % 4;
   if (first_row >= half_rows) return;
-  kept += 2 * t * sums_stride(half_rows) + first_row + g;
+  kept += 2 * t * sums_stride(half_rows) + first_half * half_rows + first_row + g;
   const bool has_eight_more = first_row + 8 < half_rows;
 #pragma unroll
   for (int i = 0; i < kSlots / 2; ++i) {
     if (i % 4 / 2 == 1 && !has_eight_more) continue;
     float* place = kept + (i / 4 * 8 + i % 2) * sums_stride(half_rows) + i % 4 / 2 * 8;
-    place[0] = sums[0][i];
-    place[half_rows] = sums[1][i];
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half) place[half * half_rows] = sums[half][i];
   }
 }
 
-// Four sums that the blocks of a cluster have at the same place, added, with the bias.
+// Four sums at the same place of all blocks of the cluster, or of this block alone, added, with the bias.
+template <bool kShared>
 __device__ __forceinline__ float4 sum_of_blocks(const float* place, int blocks, const float* bias) {
   float4 sum =
       bias != nullptr ? float4{__ldg(bias), __ldg(bias + 1), __ldg(bias + 2), __ldg(bias + 3)} : float4{};
-  float4 x[kMaxClusterBlocks];
+  const auto add = [&](const float4& x) {
+    sum.x += x.x;
+    sum.y += x.y;
+    sum.z += x.z;
+    sum.w += x.w;
+  };
+  if constexpr (!kShared) {
+    add(*reinterpret_cast<const float4*>(place));
+  } else {
+    float4 x[kMaxClusterBlocks];
 #pragma unroll
-  for (int b = 0; b < kMaxClusterBlocks; ++b)
-    x[b] = b < blocks ? cluster::load4(cluster::address_of(place, b)) : float4{};
+    for (int b = 0; b < kMaxClusterBlocks; ++b)
+      x[b] = b < blocks ? cluster::load4(cluster::address_of(place, b)) : float4{};
 #pragma unroll
-  for (const float4& of_block : x) {
-    sum.x += of_block.x;
-    sum.y += of_block.y;
-    sum.z += of_block.z;
-    sum.w += of_block.w;
+    for (const float4& of_block : x) add(of_block);
   }
   return sum;
 }
 
-// Calls f with the activation, or with any where there is none.
-template <bool kGated, typename F>
-__device__ __forceinline__ void with_activation(Activation activation, F f) {
-  if constexpr (kGated) {
-    dispatch_activation(activation, [&](auto kind) { f.template operator()<decltype(kind)::value>(); });
-  } else {
-    f.template operator()<Activation::kSilu>();
+// What the blocks of the cluster have kept, of the rows of x that are this block's.
+template <typename T, bool kGated, bool kShared>
+__device__ __forceinline__ void write_kept(const Parameters<T>& p, int first_output, int rank,
+                                           const float* kept) {
+  const int half_rows = p.division.half_rows, blocks = kShared ? p.division.cluster_blocks : 1;
+  const int fours = p.outputs / 4, rows = (p.m - rank + blocks - 1) / blocks;
+#pragma unroll 1
+  for (int i = static_cast<int>(threadIdx.x) - kFetchers; i < rows * fours; i += kConsumers) {
+    const int row = rank + i / fours * blocks, in_unit = i % fours * 4, output = first_output + in_unit;
+    if (output >= p.n) continue;
+    const float* place = kept + row * sums_stride(half_rows) + in_unit;
+    const float* bias = p.bias != nullptr ? p.bias + output : nullptr;
+    float4 x = sum_of_blocks<kShared>(place, blocks, bias);
+    if constexpr (kGated) {
+      const float4 up =
+          sum_of_blocks<kShared>(place + half_rows, blocks, bias != nullptr ? bias + p.n : nullptr);
+      dispatch_activation(p.activation, [&](auto kind) {
+        const auto combine = [](float a, float b) {
+          return activate_gated<decltype(kind)::value>(to_float(from_float<T>(a)),
+                                                       to_float(from_float<T>(b)));
+        };
+        x = {combine(x.x, up.x), combine(x.y, up.y), combine(x.z, up.z), combine(x.w, up.w)};
+      });
+    }
+    const int64_t at = row * p.out_stride + output;
+    if (p.out_is_fp32) {
+      *reinterpret_cast<float4*>(static_cast<float*>(p.out) + at) = x;
+    } else {
+      *reinterpret_cast<uint2*>(static_cast<T*>(p.out) + at) = {pack<T>(x.x, x.y), pack<T>(x.z, x.w)};
+    }
   }
 }
 
-// What the blocks of the cluster have kept, of the rows of x that are this block's.
-template <typename T, bool kGated>
-__device__ __forceinline__ void write_kept(const Parameters<T>& p, int first_output, int rank,
-                                           const float* kept) {
-  const int half_rows = p.division.half_rows, blocks = p.division.cluster_blocks;
-  const int fours = p.outputs / 4, rows = (p.m - rank + blocks - 1) / blocks;
-  with_activation<kGated>(p.activation, [&]<Activation kActivation>() {
-#pragma unroll 1
-    for (int i = static_cast<int>(threadIdx.x) - kFetchers; i < rows * fours; i += kConsumers) {
-      const int row = rank + i / fours * blocks, in_unit = i % fours * 4, output = first_output + in_unit;
-      if (output >= p.n) continue;
-      const float* place = kept + row * sums_stride(half_rows) + in_unit;
-      const float* bias = p.bias != nullptr ? p.bias + output : nullptr;
-      float4 x = sum_of_blocks(place, blocks, bias);
-      if constexpr (kGated) {
-        const float4 up = sum_of_blocks(place + half_rows, blocks, bias != nullptr ? bias + p.n : nullptr);
-        const auto combine = [](float a, float b) {
-          return activate_gated<kActivation>(to_float(from_float<T>(a)), to_float(from_float<T>(b)));
-        };
-        x = {combine(x.x, up.x), combine(x.y, up.y), combine(x.z, up.z), combine(x.w, up.w)};
-      }
-      const int64_t at = row * p.out_stride + output;
-      if (p.out_is_fp32) {
-        *reinterpret_cast<float4*>(static_cast<float*>(p.out) + at) = x;
-      } else {
-        *reinterpret_cast<uint2*>(static_cast<T*>(p.out) + at) = {pack<T>(x.x, x.y), pack<T>(x.z, x.w)};
-      }
-    }
-  });
-}
-
-template <typename T, int kSlots, bool kGated>
+template <typename T, int kSlots, bool kGated, int kHalves, bool kShared>
 __device__ __forceinline__ void multiply(const Parameters<T>& p, uint32_t shared, Barriers barriers,
                                          float* kept) {
   const int warpgroup = static_cast<int>(threadIdx.x) / 128 - 1,
             warp = static_cast<int>(threadIdx.x) % 128 / 32;
-  const int first_row = warpgroup * 64 + warp * 16;  // of either half
+  const int first_half = kHalves == 1 ? warpgroup : 0;
+  const int first_row = (kHalves == 1 ? 0 : warpgroup * 64) + warp * 16;  // of any half that it has
   const Share share(p);
   const int half_rows = p.division.half_rows, stage_size = stage_bytes(half_rows, kSlots);
   Stages ring{p.division.stages};
-  float sums[2][kSlots / 2];
+  float sums[kHalves][kSlots / 2];
   const auto hold_sums = [&] {
-    hold(sums[0]);
-    hold(sums[1]);
+    for (auto& half : sums) hold(half);
   };
   const auto release = [&](int stage) {
     if (threadIdx.x % 32 == 0) arrive(barriers.empty(stage));
   };
   // Enqueues the products of a stage; `adds` is 0 for a unit's first. Where half a unit has fewer rows than
-  // both warpgroups take, they multiply what lies behind it, and nothing comes of that.
+  // are multiplied, what lies behind it is, and nothing comes of that.
   const auto multiply_stage = [&](int adds) {
     wait_barrier(barriers.has_weight(ring.stage), ring.parity);
     wait_barrier(barriers.has_x(ring.stage), ring.parity);
     const uint32_t at = shared + static_cast<uint32_t>(ring.stage * stage_size);
+    const int taken = warpgroup * (kHalves == 1 ? half_rows : 64);  // by the other one
     const uint64_t first =
-        matrix_descriptor(at + static_cast<uint32_t>(warpgroup * 64 * kRowBytes), 16, 8 * kRowBytes);
+        matrix_descriptor(at + static_cast<uint32_t>(taken * kRowBytes), 16, 8 * kRowBytes);
     const uint64_t second = advanced(first, static_cast<uint32_t>(half_rows * kRowBytes));
     const uint64_t x =
         matrix_descriptor(at + static_cast<uint32_t>(weight_bytes(half_rows)), 16, 8 * kRowBytes);
@@ -297,7 +297,8 @@ __device__ __forceinline__ void multiply(const Parameters<T>& p, uint32_t shared
     for (int i = 0; i < kDepth / 16; ++i) {
       const auto bytes = static_cast<uint32_t>(i * 32);
       wgmma_rows<T>(sums[0], advanced(first, bytes), advanced(x, bytes), i > 0 ? 1 : adds);
-      wgmma_rows<T>(sums[1], advanced(second, bytes), advanced(x, bytes), i > 0 ? 1 : adds);
+      if constexpr (kHalves == 2)
+        wgmma_rows<T>(sums[1], advanced(second, bytes), advanced(x, bytes), i > 0 ? 1 : adds);
     }
     wgmma_commit();
   };
@@ -316,21 +317,20 @@ __device__ __forceinline__ void multiply(const Parameters<T>& p, uint32_t shared
     release(ring.stage);
     ring.advance();
     const int first_output = share.first_output(p, unit);
-    const bool is_shared = p.division.cluster_blocks > 1;
-    if (!kGated && !is_shared) {
-      write<T, kSlots>(p, first_output, first_row, sums);
+    if constexpr (!kGated && !kShared) {
+      write<T, kSlots>(p, first_output, first_half, first_row, sums);
       continue;
     }
     sync_threads<256>(1);  // the other warpgroup has multiplied too
-    keep_sums<kSlots>(kept, half_rows, first_row, sums);
-    if (is_shared) {
+    keep_sums<kSlots>(kept, half_rows, first_half, first_row, sums);
+    if constexpr (kShared) {
       cluster::arrive();
       cluster::wait();
     } else {
       sync_threads<256>(1);
     }
-    write_kept<T, kGated>(p, first_output, share.rank, kept);
-    if (is_shared) {  // the others may still read what is here
+    write_kept<T, kGated, kShared>(p, first_output, share.rank, kept);
+    if constexpr (kShared) {  // the others may still read what is here
       cluster::arrive();
       cluster::wait();
     } else {
@@ -343,7 +343,10 @@ __device__ __forceinline__ void multiply(const Parameters<T>& p, uint32_t shared
 
 #endif
 
-template <typename T, int kSlots, bool kGated>
+// kHalves: halves_of_warpgroup(p.division.half_rows). kShared: a unit is a cluster's of several blocks. Code
+// that a launch does not run makes it slower all the same, in steps half a microsecond: so these are several
+// kernels.
+template <typename T, int kSlots, bool kGated, int kHalves, bool kShared>
 __global__ void __launch_bounds__(65536 / kRegisters / 128 * 128, 1)
     linear_wgmma_kernel(const __grid_constant__ Parameters<T> p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -368,7 +371,7 @@ __global__ void __launch_bounds__(65536 / kRegisters / 128 * 128, 1)
     if (threadIdx.x == 0) fetch_weight<T, kSlots, kGated>(p, shared_address(stages), barriers);
     if (threadIdx.x == 32) fetch_x<T, kSlots, kGated>(p, shared_address(stages), barriers);
     __syncwarp();
-    if (p.division.cluster_blocks > 1) {  // as those who multiply
+    if constexpr (kShared) {  // as those who multiply
       for (int i = 0; i < 2; ++i) {
         cluster::arrive();
         cluster::wait();
@@ -378,7 +381,8 @@ __global__ void __launch_bounds__(65536 / kRegisters / 128 * 128, 1)
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(kRegistersToMultiply));
     wait_for_inputs();
     let_next_start();
-    multiply<T, kSlots, kGated>(p, shared_address(stages), barriers, reinterpret_cast<float*>(stages));
+    multiply<T, kSlots, kGated, kHalves, kShared>(p, shared_address(stages), barriers,
+                                                  reinterpret_cast<float*>(stages));
   }
 #endif
 }

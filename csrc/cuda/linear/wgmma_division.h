@@ -9,7 +9,7 @@
 
 namespace quire::cuda::wgmma_linear {
 
-constexpr int kMaxHalfRows = 128;  // of the weight: 64 of each warpgroup
+constexpr int kMaxHalfRows = 128;  // of the weight
 constexpr int kRowMultiple = 8;    // of a swizzle atom, and of what a warp writes at once
 constexpr int kDepth = 64;         // of a step: 128 bytes of each row, which is what a swizzle atom has
 constexpr int kRowBytes = kDepth * 2;
@@ -53,6 +53,10 @@ struct Division {
 constexpr int weight_bytes(int half_rows) { return 2 * half_rows * kRowBytes; }
 constexpr int stage_bytes(int half_rows, int slots) { return weight_bytes(half_rows) + slots * kRowBytes; }
 
+// What is multiplied at a time is 64 rows. Of up to 64 in half a unit each of the two warpgroups has a half,
+// of more it has 64 of both: what else it would multiply costs power.
+constexpr int halves_of_warpgroup(int half_rows) { return half_rows <= 64 ? 1 : 2; }
+
 // Sums that are written to shared memory, where the stages were: floats from one row of x to the next. Four
 // more than a multiple of 16, so that the lanes of a warp write to different banks.
 constexpr int sums_stride(int half_rows) { return 2 * half_rows + 4; }
@@ -63,8 +67,9 @@ constexpr int sums_bytes(int half_rows, int slots) {
 // Lays out a block's shared memory; false: two stages are too much.
 constexpr bool lay_out(Division& division, const Shape& shape, int most_shared_bytes) {
   const int stage = stage_bytes(division.half_rows, shape.slots);
-  // Of a half with fewer rows than the warpgroups take they read what lies behind it.
-  const int behind = std::max(0, (kMaxHalfRows + division.half_rows) * kRowBytes - stage);
+  // Where half a unit has fewer rows than are multiplied of it, what lies behind is.
+  const int taken = division.half_rows + 64 * halves_of_warpgroup(division.half_rows);
+  const int behind = std::max(0, taken * kRowBytes - stage);
   const int others = kAlignment + kBarrierBytes;
   division.stages =
       std::min({kMaxStages, std::max(shape.steps, 2), (most_shared_bytes - others - behind) / stage});
