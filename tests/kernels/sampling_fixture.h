@@ -27,20 +27,23 @@ struct Batch {
     for (size_t r = 0; r < rows; r += 2) places[r] = &sequences[2 * r];  // the odd rows have none
   }
 
+  SamplingArgs args() {
+    return {.logits = logits,
+            .temperature = temperature.data(),
+            .top_k = top_k.data(),
+            .top_p = top_p.data(),
+            .min_p = min_p.data(),
+            .seed = seed.data(),
+            .position = position.data(),
+            .sampled_token_ids = ids.data(),
+            .host_token_ids = host_ids.data(),
+            .token_places = places.data(),
+            .row_counters = counters.data(),
+            .all_greedy = all_greedy,
+            .any_filter = any_filter};
+  }
   std::vector<int32_t> sample(const KernelTable& kernels, const LaunchContext& ctx) {
-    kernels.sample(ctx, {.logits = logits,
-                         .temperature = temperature.data(),
-                         .top_k = top_k.data(),
-                         .top_p = top_p.data(),
-                         .min_p = min_p.data(),
-                         .seed = seed.data(),
-                         .position = position.data(),
-                         .sampled_token_ids = ids.data(),
-                         .host_token_ids = host_ids.data(),
-                         .token_places = places.data(),
-                         .row_counters = counters.data(),
-                         .all_greedy = all_greedy,
-                         .any_filter = any_filter});
+    kernels.sample(ctx, args());
     auto sampled = read(ids);
     const auto for_the_host = read(host_ids);
     for (size_t r = 0; r < rows; ++r)
@@ -56,6 +59,18 @@ struct Batch {
     }
     EXPECT_EQ(read(counters), std::vector<uint32_t>(rows));
     return sampled;
+  }
+
+  // What is best of each row's columns from `first` on, a part of a vocabulary.
+  std::vector<uint64_t> best(const KernelTable& kernels, const LaunchContext& ctx, int64_t first,
+                             int64_t count) {
+    Array<uint64_t> best(rows);
+    SamplingArgs of_part = args();
+    of_part.logits = logits.view().columns(first, count);
+    of_part.best = best.data();
+    of_part.first_token_id = static_cast<int32_t>(first);
+    kernels.sample(ctx, of_part);
+    return read(best);
   }
 
   const Tensor& logits;

@@ -385,6 +385,50 @@ TEST_P(SamplingTest, GreedyTiesInALargeVocabulary) {
   }
 }
 
+// Ranks that have a part of the vocabulary each choose what one would that has all of it.
+TEST_P(SamplingTest, TheBestOfPartsIsTheBestOfAll) {
+  if (!is_cuda()) GTEST_SKIP() << "a host's ranks have all logits";
+  constexpr int64_t kRows = 9, kVocab = 50021;
+  constexpr size_t kNotANumber = 4, kNothing = 5;
+  for (const int64_t padding : {0, 3}) {
+    Tensor logits = std::move(Tensor(DType::kFloat32, kRows, kVocab, padding).randomize(5));
+    logits.set(kNotANumber, 30000, std::nanf(""));
+    for (int64_t i = 0; i < kVocab; ++i) logits.set(kNothing, i, -INFINITY);
+    for (const int64_t i : {50020, 16668, 50000}) logits.set(6, i, 60);
+    Batch batch(logits);
+    for (size_t r = 0; r < kRows; ++r) {
+      batch.temperature[r] = r % 3 == 0 ? 0.0F : 1.5F;
+      batch.seed[r] = r;
+      batch.position[r] = static_cast<int64_t>(100 + r);
+    }
+    batch.any_filter = false;
+    batch.has_nan = {kNotANumber};
+    batch.has_no_left = {kNothing};
+    reserve(kRows, kVocab);
+    const auto tokens = batch.sample(kernels(), context());
+    EXPECT_EQ(tokens[6], 16668);
+    for (const bool all_greedy : {false, true}) {
+      batch.all_greedy = all_greedy;
+      const auto whole = batch.best(kernels(), context(), 0, kVocab);
+      std::vector<uint64_t> best(kRows);
+      for (const auto& [first, count] :
+           {std::pair<int64_t, int64_t>{0, 16668}, {16668, 16668}, {33336, 16685}}) {
+        const auto of_part = batch.best(kernels(), context(), first, count);
+        for (size_t r = 0; r < kRows; ++r) best[r] = std::max(best[r], of_part[r]);
+      }
+      EXPECT_EQ(best, whole);
+      if (!all_greedy) {
+        for (size_t r = 0; r < kRows; ++r) {
+          const bool has_token = r != kNotANumber && r != kNothing;
+          EXPECT_EQ(has_token ? static_cast<int32_t>(~static_cast<uint32_t>(best[r])) : 0, tokens[r]) << r;
+        }
+      }
+      EXPECT_EQ(best[kNotANumber], ~uint64_t{0});
+      EXPECT_EQ(best[kNothing], 0U);
+    }
+  }
+}
+
 QUIRE_FOR_EVERY_TABLE(SamplingTest);
 
 }  // namespace

@@ -6,8 +6,10 @@
 #include <memory>
 #include <vector>
 
+#include "quire/error.h"
 #include "quire/export.h"
 #include "quire/kernels/launch_context.h"
+#include "quire/kernels/ops.h"
 #include "quire/kernels/tensor_view.h"
 
 namespace quire QUIRE_MODEL_API {
@@ -28,6 +30,12 @@ class Communicator {
   // out[:, r * N : (r + 1) * N] = x of rank r, as far as out has these columns: the last ones of the last
   // rank may be padding.   x [T, N], out [T, at most world * N], same dtype; rows may be strided.
   virtual void all_gather_columns(const LaunchContext& ctx, TensorView out, TensorView x) = 0;
+
+  // What PeerOps::choose_tokens says, where ranks can.
+  virtual bool chooses_tokens() const { return false; }
+  virtual void choose_tokens(const LaunchContext&, const SamplingArgs&) {
+    throw InternalError("these ranks choose no tokens together");
+  }
 
   // This rank cannot go on: nobody waits for it any more, until a reset. Exchanges of the others throw
   // InternalError, or, where they are only enqueued, have no result and `check` throws. From any thread.

@@ -129,6 +129,11 @@ class PeerCommunicator final : public Communicator {
     if (rehearses_) return memory_->fill_with_zeros(out, ctx.stream);
     ops_.all_gather_columns(ctx, group_, out, x);
   }
+  bool chooses_tokens() const override { return group_.has_whole_writes && !rehearses_; }
+  void choose_tokens(const LaunchContext& ctx, const SamplingArgs& args) override {
+    QUIRE_CHECK(chooses_tokens());
+    ops_.choose_tokens(ctx, group_, args);
+  }
 
   void abort() override { aborted().store(1, std::memory_order_release); }
   void check() override {

@@ -40,7 +40,8 @@ class Model {
   // are wanted, where the model leaves out others.
   virtual TensorView forward(const ForwardContext& ctx, const ModelInput& input) const = 0;
 
-  //   hidden [R, hidden_size], logits [R, vocab_size] fp32
+  //   hidden [R, hidden_size], logits [R, vocab_size] fp32, of all ranks; or [R, count] of this rank's part
+  //   of the vocabulary, of which each has as many but that the last ones of the last rank may be padding
   virtual void compute_logits(const ForwardContext& ctx, TensorView logits, TensorView hidden) const = 0;
 };
 

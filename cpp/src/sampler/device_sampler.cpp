@@ -90,6 +90,8 @@ class DeviceSampler final : public Sampler {
   bool is_one_kernel() const override { return step_.is_one_kernel; }
   void sample(const LaunchContext& launch, ActivationArena& arena, TensorView logits, int32_t ring_index,
               const GrammarOutput* grammar) override;
+  SamplingArgs score(const LaunchContext& launch, TensorView logits, int32_t first_token_id,
+                     int32_t ring_index) override;
   std::span<const int32_t> token_ids(int32_t ring_index) const override {
     return {host_token_ids(ring_index), num_rows_[static_cast<size_t>(ring_index)]};
   }
@@ -115,6 +117,7 @@ class DeviceSampler final : public Sampler {
   void stage_history();
   void stage_penalties();
   void apply_masks(const LaunchContext& launch, TensorView logits, const GrammarOutput& grammar);
+  SamplingArgs sampling_args(TensorView logits, int32_t ring_index) const;
 
   // Token ids are on the device, because kernels read them again.
   int32_t* device_token_ids(int32_t ring_index) const {
@@ -314,7 +317,23 @@ void DeviceSampler::sample(const LaunchContext& launch, ActivationArena& arena, 
                                   history.num_tokens.device, penalties.presence.device,
                                   penalties.frequency.device, penalties.repetition.device});
   }
-  int32_t* token_ids = device_token_ids(ring_index);
+  ops_.sample(launch, sampling_args(logits, ring_index));
+  logprobs_.compute(launch, arena, ring_index, device_token_ids(ring_index),
+                    static_cast<int64_t>(rows_.size()));
+  arena.release(mark);
+}
+
+SamplingArgs DeviceSampler::score(const LaunchContext& launch, TensorView logits, int32_t first_token_id,
+                                  int32_t ring_index) {
+  QUIRE_CHECK(step_.is_one_kernel);
+  SamplingArgs args = sampling_args(logits, ring_index);
+  args.best = memory_.best;
+  args.first_token_id = first_token_id;
+  ops_.sample(launch, args);
+  return args;
+}
+
+SamplingArgs DeviceSampler::sampling_args(TensorView logits, int32_t ring_index) const {
   SamplingArgs args;
   args.logits = logits;
   args.temperature = step_.sampling.temperature.device;
@@ -323,15 +342,13 @@ void DeviceSampler::sample(const LaunchContext& launch, ActivationArena& arena, 
   args.min_p = step_.sampling.min_p.device;
   args.seed = step_.sampling.seed.device;
   args.position = step_.sampling.position.device;
-  args.sampled_token_ids = token_ids;
+  args.sampled_token_ids = device_token_ids(ring_index);
   args.host_token_ids = host_token_ids(ring_index);
   args.token_places = step_.sampling.token_places.device;
   args.row_counters = memory_.row_counters;
   args.all_greedy = step_.all_greedy;
   args.any_filter = step_.any_filter;
-  ops_.sample(launch, args);
-  logprobs_.compute(launch, arena, ring_index, token_ids, static_cast<int64_t>(rows_.size()));
-  arena.release(mark);
+  return args;
 }
 
 }  // namespace
@@ -339,6 +356,7 @@ void DeviceSampler::sample(const LaunchContext& launch, ActivationArena& arena, 
 DeviceSamplerMemory::DeviceSamplerMemory(const SamplerConfig& config, DeviceArena& arena) {
   const auto rows = static_cast<size_t>(config.max_num_rows);
   token_ids = arena.take<int32_t>(static_cast<size_t>(config.ring_size) * rows);
+  best = arena.take<uint64_t>(rows);
   row_counters = arena.take<uint32_t>(rows);
 }
 

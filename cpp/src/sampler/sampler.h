@@ -79,6 +79,13 @@ class Sampler {
   //   logits [rows, V] fp32; overwritten.   grammar: null when no row has one
   virtual void sample(const LaunchContext& launch, ActivationArena& arena, TensorView logits,
                       int32_t ring_index, const GrammarOutput* grammar) = 0;
+  // Where `sample` would be one kernel, of logits that are a rank's part of the vocabulary, from
+  // `first_token_id` on: what is best of them. Gives what Communicator::choose_tokens wants.
+  //   logits [rows, part of V] fp32
+  virtual SamplingArgs score(const LaunchContext& /*launch*/, TensorView /*logits*/,
+                             int32_t /*first_token_id*/, int32_t /*ring_index*/) {
+    throw InternalError("this sampler wants all logits");
+  }
   // Once the step is done: a token for each row, kNoToken where its logits held a NaN, kNoTokenLeft where all
   // tokens are forbidden, and the log-probabilities of those that asked.
   virtual std::span<const int32_t> token_ids(int32_t ring_index) const = 0;
@@ -116,6 +123,7 @@ struct DeviceSamplerMemory {
   DeviceSamplerMemory(const SamplerConfig& config, DeviceArena& arena);
 
   int32_t* token_ids;      // [ring_size, max_num_rows]
+  uint64_t* best;          // [max_num_rows] of a part of the vocabulary
   uint32_t* row_counters;  // [max_num_rows]
 };
 // Bytes of the staging ring that a step takes at most, but for more logit biases than its rows have on

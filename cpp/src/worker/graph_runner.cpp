@@ -55,8 +55,14 @@ FullGraph::FullGraph(const DeviceRuntime& runtime, void* stream, const Parts& pa
     parts.first();
     first_ = given_last();
     parts.between();
-    parts.last();
-    last_ = given_last();
+    if (parts.logits) {
+      parts.logits();
+      logits_ = given_last();
+    }
+    for (const auto& kernel : parts.sampling) {
+      kernel();
+      sampling_.push_back(given_last());
+    }
   } catch (...) {
     give_up(runtime, stream);
     throw;
@@ -64,10 +70,18 @@ FullGraph::FullGraph(const DeviceRuntime& runtime, void* stream, const Parts& pa
   graph_ = end(runtime, stream);
 }
 
-void FullGraph::replay(void* stream, bool has_last) {
-  if (has_last != has_last_) {
-    check_device(*runtime_, runtime_->enable_node(graph_.get(), last_, has_last), "changing a graph");
-    has_last_ = has_last;
+void FullGraph::enable(void* node, bool on) {
+  check_device(*runtime_, runtime_->enable_node(graph_.get(), node, on), "changing a graph");
+}
+
+void FullGraph::replay(void* stream, bool samples) {
+  if (samples != samples_) {
+    for (void* node : sampling_) enable(node, samples);
+    samples_ = samples;
+  }
+  if (logits_ != nullptr && has_logits_ == samples) {
+    enable(logits_, !samples);
+    has_logits_ = !samples;
   }
   check_device(*runtime_, runtime_->launch_graph(graph_.get(), stream), "replaying a graph");
 }

@@ -24,25 +24,31 @@ struct GraphKey {
 };
 
 // One graph of a whole step. What it reads and writes lies where it did when it was captured, but for what
-// its first and its last kernel are told for each step: that makes the inputs, this samples.
+// its first kernel, which makes the inputs, and those that sample are told for each step.
 class FullGraph {
  public:
-  // Each gives kernels to a stream: `first` and `last` one that takes LaunchContext::into.
+  // Each gives kernels to a stream: `first` and each of `sampling` one that takes LaunchContext::into, and
+  // `logits`, unless it is empty, one that only steps have which are not sampled in the graph. These and
+  // `sampling` wait for all kernels in front, as they may be left out.
   struct Parts {
-    std::function<void()> first, between, last;
+    std::function<void()> first, between, logits;
+    std::vector<std::function<void()>> sampling;
   };
   // Captures what they give to `stream`. Throws what they throw.
   FullGraph(const DeviceRuntime& runtime, void* stream, const Parts& parts);
 
   GraphNode first() const { return {graph_.get(), first_}; }
-  GraphNode last() const { return {graph_.get(), last_}; }
-  void replay(void* stream, bool has_last);
+  GraphNode sampling(size_t i) const { return {graph_.get(), sampling_.at(i)}; }
+  void replay(void* stream, bool samples);
 
  private:
+  void enable(void* node, bool on);
+
   const DeviceRuntime* runtime_;
   DeviceGraph graph_;
-  void *first_ = nullptr, *last_ = nullptr;
-  bool has_last_ = true;
+  void *first_ = nullptr, *logits_ = nullptr;
+  std::vector<void*> sampling_;
+  bool has_logits_ = true, samples_ = true;
 };
 
 // Several graphs, and what runs between them.

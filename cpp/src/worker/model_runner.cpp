@@ -299,8 +299,8 @@ void ModelRunner::execute_model(const SchedulerOutput& scheduler_output) {
   StepInputs& inputs = buffers_->inputs();
   const bool is_one_graph = choice.mode == CudagraphMode::kFull;
   const auto found = is_one_graph ? full_graphs_.find(full_graph_key(choice)) : full_graphs_.end();
-  FullGraph* const graph = found != full_graphs_.end() ? &found->second : nullptr;
-  const GraphNode first = graph != nullptr ? graph->first() : GraphNode{};
+  StepGraph* const graph = found != full_graphs_.end() ? &found->second : nullptr;
+  const GraphNode first = graph != nullptr ? graph->graph.first() : GraphNode{};
   LaunchContext launch = launch_;
   if (graph != nullptr) launch.into = &first;
   inputs.build(launch, is_one_graph ? choice.num_tokens / choice.query_len : batch_->size(),
@@ -351,16 +351,27 @@ void ModelRunner::stage_step(const SchedulerOutput& scheduler_output) {
   buffers_->sampler().prompt_logprobs().stage(ring_index_, prompt_chunks_);
 }
 
-void ModelRunner::run_full_graph(FullGraph& graph) {
+void ModelRunner::run_full_graph(StepGraph& step) {
   is_sampled_by_graph_ = num_logits_processor_reqs_ == 0 && buffers_->sampler().is_one_kernel();
-  if (is_sampled_by_graph_) {
-    const GraphNode last = graph.last();
-    LaunchContext launch = launch_;
-    launch.into = &last;
-    buffers_->sampler().sample(launch, *arena_, logits_, ring_index_, /*grammar=*/nullptr);
-  }
+  if (is_sampled_by_graph_) tell_sampling(step);
   // Kernels that were not told do what they did before, which is another step's.
-  if (launch_.error == nullptr || !launch_.error->failed) graph.replay(launch_.stream, is_sampled_by_graph_);
+  if (launch_.error == nullptr || !launch_.error->failed)
+    step.graph.replay(launch_.stream, is_sampled_by_graph_);
+}
+
+void ModelRunner::tell_sampling(const StepGraph& step) {
+  Sampler& sampler = buffers_->sampler();
+  LaunchContext launch = launch_;
+  GraphNode kernel = step.graph.sampling(0);
+  launch.into = &kernel;
+  if (step.of_part.data == nullptr)
+    return sampler.sample(launch, *arena_, logits_, ring_index_, /*grammar=*/nullptr);
+  const int64_t begin = communicator_.rank() * step.of_part.shape[1];
+  TensorView part = step.of_part.rows(0, logits_.shape[0]);
+  part.shape[1] = std::min(part.shape[1], model_.vocab_size() - begin);  // the last rank's may be padded
+  const SamplingArgs args = sampler.score(launch, part, static_cast<int32_t>(begin), ring_index_);
+  kernel = step.graph.sampling(1);
+  communicator_.choose_tokens(launch, args);
 }
 
 // Whether of the step's rows only those are wanted that logits come from. A device's short steps may be
@@ -372,7 +383,7 @@ bool ModelRunner::may_leave_out_rows(int32_t num_tokens) const {
          prompt_chunks_.empty() && lora_use_ == LoraUse::kNone;
 }
 
-void ModelRunner::run_forward(const CudagraphDispatcher::Choice& choice, FullGraph* graph) {
+void ModelRunner::run_forward(const CudagraphDispatcher::Choice& choice, StepGraph* graph) {
   const auto num_logits = static_cast<int64_t>(sampling_rows_.size());
   logits_ = all_logits_.rows(0, num_logits);
   QUIRE_CHECK(choice.mode != CudagraphMode::kFull || prompt_chunks_.empty(),

@@ -6,11 +6,13 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "layers/linear.h"
 #include "messages/model_runner_output.h"
 #include "models/model.h"
 #include "worker/cudagraph_dispatcher.h"
@@ -169,8 +171,15 @@ class ModelRunner {
   bool find_common_prefixes(int32_t num_decode_rows);
   bool may_leave_out_rows(int32_t num_tokens) const;
   // `graph`: the one to replay, where there is one already.
-  void run_forward(const CudagraphDispatcher::Choice& choice, FullGraph* graph);
-  void run_full_graph(FullGraph& graph);
+  // A graph of a step, and where logits of this rank's part of the vocabulary come to, unless all ranks have
+  // all.
+  struct StepGraph {
+    FullGraph graph;
+    TensorView of_part;
+  };
+  void run_forward(const CudagraphDispatcher::Choice& choice, StepGraph* graph);
+  void run_full_graph(StepGraph& step);
+  void tell_sampling(const StepGraph& step);  // what its kernels do in this step
   ForwardContext forward_context();
   SamplerConfig sampler_config() const;
   StepBuffersConfig step_buffers_config(std::span<const int32_t> block_sizes) const;
@@ -204,7 +213,9 @@ class ModelRunner {
   }
   // Of the inputs that were built, and does not make them again unless it is told to. Those of steps that
   // share a prefix are captured when the first comes.
-  FullGraph& capture_full_graph(const GraphKey& key);
+  StepGraph& capture_full_graph(const GraphKey& key);
+  // Of the vocabulary this rank's, where ranks choose tokens without telling each other their logits.
+  std::optional<Shard> vocab_part() const;
   void capture_piecewise_graph(int32_t num_tokens);
   int32_t draft_query_len() const { return 1 + config_.speculation.num_speculative_tokens; }
 
@@ -229,7 +240,7 @@ class ModelRunner {
   std::vector<bool> may_cascade_;         // per group
   CudagraphDispatcher dispatcher_;
   uint64_t compute_hash_ = 0;
-  std::map<GraphKey, FullGraph> full_graphs_;
+  std::map<GraphKey, StepGraph> full_graphs_;
   std::map<GraphKey, PiecewiseGraph> piecewise_graphs_;
 
   std::unique_ptr<LogitsProcessors> logits_processors_;  // null: none

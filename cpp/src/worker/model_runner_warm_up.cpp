@@ -122,26 +122,49 @@ void ModelRunner::warm_up_sampling() {
   finish_step(output);
 }
 
-FullGraph& ModelRunner::capture_full_graph(const GraphKey& key) {
+std::optional<Shard> ModelRunner::vocab_part() const {
+  const int64_t vocab_size = model_.vocab_size();
+  const int32_t world_size = communicator_.world_size();
+  const Shard part = even_shard(vocab_size, communicator_.rank(), world_size);
+  const bool has_each_rank_one = (world_size - 1) * part.count < vocab_size;
+  constexpr int64_t kTogether = 4;  // tokens whose noise is one's
+  if (!communicator_.chooses_tokens() || !has_each_rank_one || part.count % kTogether != 0)
+    return std::nullopt;
+  return part;
+}
+
+ModelRunner::StepGraph& ModelRunner::capture_full_graph(const GraphKey& key) {
   PrepareInputsArgs nothing;
   nothing.padded_rows = -1;
   SamplingArgs any{};  // a step that samples so says what
   any.logits = all_logits_.rows(0, 1);
   any.all_greedy = true;
-  FullGraph graph(*platform_.runtime(), launch_.stream,
-                  {.first = [&] { ops_.batch->prepare_inputs(launch_, nothing); },
-                   .between =
-                       [&] {
-                         arena_->release(activations_begin_);
-                         const ForwardContext ctx = forward_context();
-                         const TensorView hidden = model_.forward(ctx, buffers_->inputs().model_input());
-                         model_.compute_logits(ctx, all_logits_.rows(0, key.num_tokens), hidden);
-                       },
-                   .last = [&] { ops_.sample(launch_, any); }});
+  const TensorView logits = all_logits_.rows(0, key.num_tokens);
+  const std::optional<Shard> part = vocab_part();
+  TensorView of_part;
+  FullGraph::Parts parts{.first = [&] { ops_.batch->prepare_inputs(launch_, nothing); },
+                         .between =
+                             [&] {
+                               arena_->release(activations_begin_);
+                               const ForwardContext ctx = forward_context();
+                               const TensorView hidden =
+                                   model_.forward(ctx, buffers_->inputs().model_input());
+                               if (part) of_part = arena_->take(DType::kFloat32, key.num_tokens, part->count);
+                               model_.compute_logits(ctx, part ? of_part : logits, hidden);
+                             },
+                         .logits = {},
+                         .sampling = {[&] { ops_.sample(launch_, any); }}};
+  LaunchContext last = launch_;
+  last.waits_for_all = true;
+  if (part) {
+    parts.logits = [&] { communicator_.all_gather_columns(last, logits, of_part); };
+    parts.sampling.emplace_back([&] { communicator_.choose_tokens(last, any); });
+  }
+  FullGraph graph(*platform_.runtime(), launch_.stream, parts);
   arena_->release(activations_begin_);
   if (key.has_cascade)
     log(LogLevel::kInfo, "captured the graph of ", key.num_tokens, " requests that share what is in front");
-  return full_graphs_.emplace(key, std::move(graph)).first->second;
+  return full_graphs_.emplace(key, StepGraph{std::move(graph), of_part}).first->second;
 }
 
 void ModelRunner::capture_piecewise_graph(int32_t num_tokens) {

@@ -45,7 +45,7 @@ void launch_dependent(const LaunchContext& ctx, void (*kernel)(Params...), Grid 
                       size_t shared_bytes, Args&&... args) {
   cudaLaunchAttribute attributes[2]{};
   unsigned num_attributes = 0;
-  if (launches_overlap()) {
+  if (launches_overlap() && !ctx.waits_for_all) {
     cudaLaunchAttribute& attribute = attributes[num_attributes++];
     attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attribute.val.programmaticStreamSerializationAllowed = 1;

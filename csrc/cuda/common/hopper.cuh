@@ -219,12 +219,16 @@ __device__ __forceinline__ void hold(float (&d)[N]) {
 #define QUIRE_R64 \
   QUIRE_R48       \
   ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define QUIRE_R128                                                                                    \
-  QUIRE_R64                                                                                           \
-  ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, " \
-  "%83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, %100, %101, " \
-  "%102, %103, %104, %105, %106, %107, %108, %109, %110, %111, %112, %113, %114, %115, %116, %117, "  \
-  "%118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+#define QUIRE_R96                                                                                   \
+  QUIRE_R64                                                                                         \
+  ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82" \
+  ", %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define QUIRE_R112 \
+  QUIRE_R96        \
+  ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111"
+#define QUIRE_R128 \
+  QUIRE_R112       \
+  ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 #define QUIRE_D4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define QUIRE_D8(i) QUIRE_D4(i), QUIRE_D4(i + 4)
 #define QUIRE_D16(i) QUIRE_D8(i), QUIRE_D8(i + 8)
@@ -232,7 +236,9 @@ __device__ __forceinline__ void hold(float (&d)[N]) {
 #define QUIRE_D40 QUIRE_D32(0), QUIRE_D8(32)
 #define QUIRE_D48 QUIRE_D32(0), QUIRE_D16(32)
 #define QUIRE_D64 QUIRE_D48, QUIRE_D16(48)
-#define QUIRE_D128 QUIRE_D64, QUIRE_D32(64), QUIRE_D32(96)
+#define QUIRE_D96 QUIRE_D64, QUIRE_D32(64)
+#define QUIRE_D112 QUIRE_D96, QUIRE_D16(96)
+#define QUIRE_D128 QUIRE_D112, QUIRE_D16(112)
 // `shape` and `type` are the instruction's, `accumulates` the operand that says whether d is added to.
 #define QUIRE_WGMMA(shape, type, accumulates, registers, operands) \
   "{\n.reg .pred p;\nsetp.ne.b32 p, " accumulates                  \
@@ -261,6 +267,10 @@ __device__ __forceinline__ void wgmma_rows(float (&d)[kRegisters], uint64_t a, u
     QUIRE_ROWS("m64n96k16", type, "%50", QUIRE_R48, "%48, %49", QUIRE_D48);       \
   } else if constexpr (kRegisters == 64) {                                        \
     QUIRE_ROWS("m64n128k16", type, "%66", QUIRE_R64, "%64, %65", QUIRE_D64);      \
+  } else if constexpr (kRegisters == 96) {                                        \
+    QUIRE_ROWS("m64n192k16", type, "%98", QUIRE_R96, "%96, %97", QUIRE_D96);      \
+  } else if constexpr (kRegisters == 112) {                                       \
+    QUIRE_ROWS("m64n224k16", type, "%114", QUIRE_R112, "%112, %113", QUIRE_D112); \
   } else {                                                                        \
     static_assert(kRegisters == 128);                                             \
     QUIRE_ROWS("m64n256k16", type, "%130", QUIRE_R128, "%128, %129", QUIRE_D128); \
@@ -305,6 +315,8 @@ __device__ __forceinline__ void wgmma_registers(float (&d)[kRegisters], const ui
 
 #undef QUIRE_WGMMA
 #undef QUIRE_D128
+#undef QUIRE_D112
+#undef QUIRE_D96
 #undef QUIRE_D64
 #undef QUIRE_D48
 #undef QUIRE_D40
@@ -313,6 +325,8 @@ __device__ __forceinline__ void wgmma_registers(float (&d)[kRegisters], const ui
 #undef QUIRE_D8
 #undef QUIRE_D4
 #undef QUIRE_R128
+#undef QUIRE_R112
+#undef QUIRE_R96
 #undef QUIRE_R64
 #undef QUIRE_R48
 #undef QUIRE_R40

@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "ops.h"
+#include "peers/choose.cuh"
 #include "peers/flagged.cuh"
 #include "peers/rounds.cuh"
 
@@ -88,6 +89,16 @@ void all_gather_columns(const LaunchContext& ctx, const PeerGroup& group, Tensor
   check_launch(ctx, "peer_all_gather_columns", x);
 }
 
+void choose_tokens(const LaunchContext& ctx, const PeerGroup& group, const SamplingArgs& args) {
+  const auto rows = static_cast<int>(args.logits.shape[0]);
+  if (rows == 0) return;
+  if (int64_t{rows} * static_cast<int64_t>(sizeof(Packet)) * (group.world_size - 1) > kFlaggedBytes)
+    return note_error(ctx, "peer_choose_tokens", "", "there are too many rows");
+  launch_or_set(ctx, choose_tokens_kernel, dim3(static_cast<unsigned>(ceil_div(rows, kChooseThreads))),
+                kChooseThreads, group, args, rows);
+  check_launch(ctx, "peer_choose_tokens", args.logits);
+}
+
 int load() {
   int code = 0;
   // Asking for a kernel's attributes loads it.
@@ -108,6 +119,7 @@ int load() {
   load_one(gather_columns_kernel<uint4>);
   load_one(gather_columns_kernel<uint32_t>);
   load_one(gather_columns_kernel<uint16_t>);
+  load_one(choose_tokens_kernel);
   return code;
 }
 
@@ -118,6 +130,7 @@ const PeerOps kPeerOps = {.memory_bytes = kPeerMemoryBytes,
                           .is_alone_offset = kIsAlone,
                           .load = load,
                           .all_reduce_sum = all_reduce_sum,
-                          .all_gather_columns = all_gather_columns};
+                          .all_gather_columns = all_gather_columns,
+                          .choose_tokens = choose_tokens};
 
 }  // namespace quire::cuda

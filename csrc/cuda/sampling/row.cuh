@@ -73,14 +73,14 @@ __device__ __forceinline__ int token_of(Ranked best) {
   return id > 0x7FFFFFFFU ? 0 : static_cast<int>(id);
 }
 
-__device__ __forceinline__ void store_token(const Args& a, int r, Ranked best) {
+__device__ __forceinline__ void store_token(const SamplingArgs& rows, int r, Ranked best) {
   const int token = token_of(best);
-  a.rows.sampled_token_ids[r] = token;
-  if (a.rows.host_token_ids != nullptr) {
+  rows.sampled_token_ids[r] = token;
+  if (rows.host_token_ids != nullptr) {
     const int none = best == kNotANumber ? kNoToken : draw_math::kNoTokenLeft;
-    a.rows.host_token_ids[r] = best == kNotANumber || best == 0 ? none : token;
+    rows.host_token_ids[r] = best == kNotANumber || best == 0 ? none : token;
   }
-  if (a.rows.token_places != nullptr && a.rows.token_places[r] != nullptr) *a.rows.token_places[r] = token;
+  if (rows.token_places != nullptr && rows.token_places[r] != nullptr) *rows.token_places[r] = token;
 }
 
 // The best of a row's chunks. One warp, on every lane.

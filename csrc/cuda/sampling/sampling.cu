@@ -37,6 +37,7 @@ __global__ void __launch_bounds__(kThreads) scan_kernel(Args a) {
   const int r = static_cast<int>(blockIdx.y);
   const Row row(a, r, kGreedy);
   const int begin = static_cast<int>(blockIdx.x) * a.chunk, end = min(begin + a.chunk, a.vocab);
+  const int first_id = a.rows.first_token_id;
   float best = -INFINITY;
   int best_id = -1;
   bool nan = false;
@@ -58,14 +59,16 @@ __global__ void __launch_bounds__(kThreads) scan_kernel(Args a) {
   } else {
     for_each_four(row.logits, begin, end, [&](int i, float4 v) {
       const draw_math::Words words =
-          draw_math::words_of_group(row.seed, row.position, static_cast<uint32_t>(i) / 4);
+          draw_math::words_of_group(row.seed, row.position, static_cast<uint32_t>(first_id + i) / 4);
       const float logits[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
       for (int j = 0; j < 4; ++j)
         consider(i + j, draw_math::score_of(logits[j], row.scale, draw_math::gumbel(words.at[j])));
     });
   }
-  const Ranked own = nan ? kNotANumber : best_id < 0 ? 0 : ranked(best, static_cast<uint32_t>(best_id));
+  const Ranked own = nan           ? kNotANumber
+                     : best_id < 0 ? 0
+                                   : ranked(best, static_cast<uint32_t>(first_id + best_id));
   const Ranked found = block_reduce<true>(own, shared);
   if (threadIdx.x == 0) row.best[blockIdx.x] = found;
   if (a.filters) {
@@ -89,7 +92,11 @@ __global__ void __launch_bounds__(kThreads) scan_kernel(Args a) {
   const Ranked winner = best_of_chunks(row, a.chunks);
   if (threadIdx.x != 0) return;
   a.rows.row_counters[r] = 0;
-  store_token(a, r, winner);
+  if (a.rows.best != nullptr) {
+    a.rows.best[r] = winner;
+  } else {
+    store_token(a.rows, r, winner);
+  }
 }
 
 // ---- rows with filters ----------------------------------------------------------------------------
@@ -269,13 +276,13 @@ __global__ void __launch_bounds__(kResolveThreads) resolve_kernel(Args a, int te
       if (from_list && team.rank != 0) return;
       const Ranked best = from_list ? draw_from_list(a, r, row, highest, memory)
                                     : draw_from_row(a, r, row, team, highest, memory);
-      if (threadIdx.x == 0 && team.rank == 0) store_token(a, r, best);
+      if (threadIdx.x == 0 && team.rank == 0) store_token(a.rows, r, best);
       return;
     }
   }
   if (team.rank != 0 || threadIdx.x >= 32) return;
   const Ranked best = best_of_chunks(row, a.chunks);
-  if (threadIdx.x == 0) store_token(a, r, best);
+  if (threadIdx.x == 0) store_token(a.rows, r, best);
 }
 
 void launch_resolve(const LaunchContext& ctx, const Args& a, int rows) {
@@ -315,8 +322,9 @@ void sample(const LaunchContext& ctx, const SamplingArgs& args) {
   a.chunks = ceil_div(vocab, a.chunk);
   const dim3 grid(static_cast<unsigned>(a.chunks), static_cast<unsigned>(rows));
   const cudaStream_t stream = stream_of(ctx);
-  if (ctx.into != nullptr && a.filters)
-    return note_error(ctx, "sample", "", "with filters it is no one kernel of a graph");
+  if ((ctx.into != nullptr || args.best != nullptr) && a.filters)
+    return note_error(ctx, "sample", "",
+                      "with filters it is no one kernel, of a graph or of a part of the vocabulary");
   launch_or_set(ctx, args.all_greedy ? scan_kernel<true> : scan_kernel<false>, grid, kThreads, a);
   if (a.filters) {
     histogram_kernel<<<grid, kThreads, 0, stream>>>(a);

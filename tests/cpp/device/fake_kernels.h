@@ -41,22 +41,31 @@ inline bool linear_add(const LaunchContext& ctx, TensorView sum, TensorView scra
 }
 
 // Samples like a device that leaves out what it was told it may.
+inline void sample_now(const LaunchContext& host, const SamplingArgs& args) {
+  const auto rows = static_cast<size_t>(args.logits.shape[0]);
+  const std::vector<float> zeros(rows), ones(rows, 1.0F);
+  const std::vector<int32_t> all(rows);
+  SamplingArgs needed = args;
+  for (size_t row = 0; row < rows; ++row) EXPECT_EQ(args.row_counters[row], 0U);
+  if (args.all_greedy) needed.temperature = zeros.data();
+  if (!args.any_filter) {
+    needed.top_k = all.data();
+    needed.top_p = ones.data();
+    needed.min_p = zeros.data();
+  }
+  cpu().sample(host, needed);
+}
+// Of a part of the vocabulary `best` says only which part that was.
+inline uint64_t part_of(const SamplingArgs& args) {
+  return static_cast<uint64_t>(args.first_token_id) << 32 | static_cast<uint64_t>(args.logits.shape[1]);
+}
 inline void sample(const LaunchContext& ctx, const SamplingArgs& args) {
   LaunchContext host = ctx;
   host.stream = nullptr;
   FakeDeviceRuntime::enqueue(ctx, [host, args] {
-    const auto rows = static_cast<size_t>(args.logits.shape[0]);
-    const std::vector<float> zeros(rows), ones(rows, 1.0F);
-    const std::vector<int32_t> all(rows);
-    SamplingArgs needed = args;
-    for (size_t row = 0; row < rows; ++row) EXPECT_EQ(args.row_counters[row], 0U);
-    if (args.all_greedy) needed.temperature = zeros.data();
-    if (!args.any_filter) {
-      needed.top_k = all.data();
-      needed.top_p = ones.data();
-      needed.min_p = zeros.data();
-    }
-    cpu().sample(host, needed);
+    if (args.best == nullptr) return sample_now(host, args);
+    EXPECT_FALSE(args.any_filter && !args.all_greedy);
+    std::fill_n(args.best, args.logits.shape[0], part_of(args));
   });
 }
 

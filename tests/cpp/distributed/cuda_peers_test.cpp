@@ -12,6 +12,7 @@
 #include "distributed/peer_communicator.h"
 #include "quire/error.h"
 #include "quire/kernels/backend_registry.h"
+#include "quire/kernels/draw_math.h"
 #include "util/half_float.h"
 
 namespace quire {
@@ -301,6 +302,69 @@ TEST_P(CudaPeersTest, GathersAndSumsFollowEachOther) {
       ASSERT_TRUE(peer.to_host<float>(large, sums.size()) == sums) << "round " << round;
       sums.resize(999);
       ASSERT_TRUE(peer.to_host<float>(small, sums.size()) == sums) << "round " << round;
+    }
+  });
+}
+
+// Each rank has what is best of its tokens, the likelier the greater, and below that what id it has.
+TEST_P(CudaPeersTest, TheTokenIsTheBestOfAllRanks) {
+  on_peers([&](Peer& peer) {
+    if (!peer.communicator.chooses_tokens()) return;
+    constexpr uint64_t kNotANumber = ~uint64_t{0};
+    const auto best_of = [](int32_t rank, size_t row) -> uint64_t {
+      if (row % 50 == 3) return rank == 1 ? kNotANumber : 0;
+      if (row % 50 == 4) return 0;  // all are forbidden
+      const auto token = static_cast<uint32_t>(rank * 1000 + static_cast<int32_t>(row));
+      const uint64_t likely =
+          row % 50 == 5 ? 7 : 1 + (row * 2'654'435'761U + static_cast<uint32_t>(rank) * 40'503U) % 9973;
+      return likely << 32 | static_cast<uint32_t>(~token);
+    };
+    const size_t sizes[] = {1, 7, 128, 300};
+    struct Memory {
+      void *best, *ids, *host_ids, *places, *place, *sum;
+    };
+    std::vector<Memory> all;
+    for (const size_t rows : sizes) {
+      std::vector<uint64_t> best;
+      for (size_t r = 0; r < rows; ++r) best.push_back(best_of(peer.communicator.rank(), r));
+      const std::vector<int32_t> none(rows, -7);
+      const auto make = [&] { return peer.to_device(none.data(), rows * sizeof(int32_t)); };
+      Memory memory{
+          peer.to_device(best.data(), rows * sizeof(uint64_t)), make(), make(), nullptr, make(), make()};
+      std::vector<int32_t*> places;  // the odd rows have none
+      for (size_t r = 0; r < rows; ++r)
+        places.push_back(r % 2 == 0 ? static_cast<int32_t*>(memory.place) + r : nullptr);
+      memory.places = peer.to_device(places.data(), rows * sizeof(int32_t*));
+      all.push_back(memory);
+    }
+    peer.meet_others();
+    for (size_t i = 0; i < all.size(); ++i) {
+      const Memory& memory = all[i];
+      const size_t rows = sizes[i];
+      SamplingArgs args{};
+      args.logits = {nullptr, DType::kFloat32, static_cast<int64_t>(rows), 1};
+      args.best = static_cast<uint64_t*>(memory.best);
+      args.sampled_token_ids = static_cast<int32_t*>(memory.ids);
+      args.host_token_ids = static_cast<int32_t*>(memory.host_ids);
+      args.token_places = static_cast<int32_t* const*>(memory.places);
+      // What is exchanged before and after lies where this does.
+      peer.communicator.choose_tokens(peer.launch(), args);
+      peer.communicator.all_reduce_sum(peer.launch(),
+                                       {memory.sum, DType::kFloat32, static_cast<int64_t>(rows)});
+      peer.communicator.choose_tokens(peer.launch(), args);
+      std::vector<int32_t> ids, host_ids, places;
+      for (size_t r = 0; r < rows; ++r) {
+        uint64_t best = 0;
+        for (int32_t rank = 0; rank < peer.communicator.world_size(); ++rank)
+          best = std::max(best, best_of(rank, r));
+        const bool has_token = best != 0 && best != kNotANumber;
+        ids.push_back(has_token ? static_cast<int32_t>(~static_cast<uint32_t>(best)) : 0);
+        host_ids.push_back(has_token ? ids.back() : best == 0 ? draw_math::kNoTokenLeft : kNoToken);
+        places.push_back(r % 2 == 0 ? ids.back() : -7);
+      }
+      EXPECT_EQ(peer.to_host<int32_t>(memory.ids, rows), ids);
+      EXPECT_EQ(peer.to_host<int32_t>(memory.host_ids, rows), host_ids);
+      EXPECT_EQ(peer.to_host<int32_t>(memory.place, rows), places);
     }
   });
 }

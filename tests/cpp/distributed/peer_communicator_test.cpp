@@ -25,7 +25,9 @@ const PeerOps kPeerOps = {.memory_bytes = kMemoryBytes,
                                 last_has_whole_writes = group.has_whole_writes;
                               },
                           .all_gather_columns = [](const LaunchContext&, const PeerGroup& group, TensorView,
-                                                   TensorView) { last_group = &group; }};
+                                                   TensorView) { last_group = &group; },
+                          .choose_tokens = [](const LaunchContext&, const PeerGroup& group,
+                                              const SamplingArgs&) { last_group = &group; }};
 
 class PeerCommunicatorTest : public testing::Test {
  protected:
@@ -71,7 +73,9 @@ TEST_F(PeerCommunicatorTest, EveryRankKnowsTheMemoryOfAll) {
 
 TEST_F(PeerCommunicatorTest, RanksKnowWhetherWritesBetweenThemAreWhole) {
   const auto knows = [&](std::vector<int32_t> devices) {
-    make(std::move(devices))[0]->all_reduce_sum({}, {});
+    const auto ranks = make(std::move(devices));
+    ranks[0]->all_reduce_sum({}, {});
+    EXPECT_EQ(ranks[0]->chooses_tokens(), last_has_whole_writes);
     return last_has_whole_writes;
   };
   EXPECT_TRUE(knows({0, 1}));
@@ -148,6 +152,7 @@ TEST_F(PeerCommunicatorTest, ARehearsalExchangesNothing) {
   std::vector<float> out = {1, 2, 3, 4, 5, 6}, x = {7, 8};
   last_group = nullptr;
   ranks[0]->set_rehearsal(true);
+  EXPECT_FALSE(ranks[0]->chooses_tokens());
   ranks[0]->all_reduce_sum(launch, {x.data(), DType::kFloat32, 2});
   ranks[0]->all_gather_columns(launch, TensorView(out.data(), DType::kFloat32, 2, 3).columns(0, 2),
                                {x.data(), DType::kFloat32, 2, 1});
@@ -156,6 +161,7 @@ TEST_F(PeerCommunicatorTest, ARehearsalExchangesNothing) {
   EXPECT_EQ(x, (std::vector<float>{7, 8}));
   EXPECT_EQ(out, (std::vector<float>{0, 0, 3, 0, 0, 6}));
   ranks[0]->set_rehearsal(false);
+  EXPECT_TRUE(ranks[0]->chooses_tokens());
   ranks[0]->all_reduce_sum(launch, {});
   EXPECT_NE(last_group, nullptr);
 }

@@ -35,7 +35,8 @@ class GraphRunnerTest : public testing::Test {
                   enqueue('a');
                   enqueue('b');
                 },
-            .last = [this] { enqueue('z'); }};
+            .logits = {},
+            .sampling = {[this] { enqueue('z'); }}};
   }
   ForwardContext context() { return {ops_, launch_, *communicator_, arena_, {}, {}, {}, {}}; }
 
@@ -62,7 +63,7 @@ TEST_F(GraphRunnerTest, ACaptureComputesNothingAndAReplayEverything) {
 }
 
 // What was launched before keeps what it was told.
-TEST_F(GraphRunnerTest, TheFirstAndTheLastKernelAreToldWhatToDo) {
+TEST_F(GraphRunnerTest, TheFirstKernelAndTheLastAreToldWhatToDo) {
   FullGraph graph(runtime_, stream_.get(), parts());
   const auto tell = [&](const GraphNode& node, char name) {
     LaunchContext launch = launch_;
@@ -72,12 +73,30 @@ TEST_F(GraphRunnerTest, TheFirstAndTheLastKernelAreToldWhatToDo) {
   graph.replay(stream_.get(), true);
   tell(graph.first(), '1');
   graph.replay(stream_.get(), true);
-  tell(graph.last(), '2');
+  tell(graph.sampling(0), '2');
   graph.replay(stream_.get(), true);
   tell(graph.first(), '3');
   graph.replay(stream_.get(), false);
   graph.replay(stream_.get(), true);
   EXPECT_EQ(trace(), "fabz1abz1ab23ab3ab2");
+}
+
+// Kernels that sample are left out together, and then there is what others want.
+TEST_F(GraphRunnerTest, AStepThatIsSampledElsewhereHasItsLogits) {
+  FullGraph::Parts with_logits = parts();
+  with_logits.logits = [this] { enqueue('l'); };
+  with_logits.sampling.emplace_back([this] { enqueue('y'); });
+  FullGraph graph(runtime_, stream_.get(), with_logits);
+  for (const bool samples : {true, false, false, true, true, false}) graph.replay(stream_.get(), samples);
+  EXPECT_EQ(trace(), "fabzyfablfablfabzyfabzyfabl");
+  FullGraph other(runtime_, stream_.get(), with_logits);
+  other.replay(stream_.get(), false);
+  const GraphNode second = other.sampling(1);
+  LaunchContext launch = launch_;
+  launch.into = &second;
+  FakeDeviceRuntime::enqueue(launch, [this] { trace_ += '2'; });
+  other.replay(stream_.get(), true);
+  EXPECT_EQ(trace(), "fablfabz2");
 }
 
 TEST_F(GraphRunnerTest, PiecesRunInOrderWithWhatLiesBetween) {

@@ -41,9 +41,12 @@ struct RunnerRig {
                             const AttentionMetadata&, const AttentionLayer&) = nullptr;
     bool use_cascade = true;
     std::unique_ptr<Model> (*wrap)(std::unique_ptr<Model>) = nullptr;  // what the runner has instead
+    std::unique_ptr<Communicator> (*make_communicator)() = make_single_communicator;
   };
   explicit RunnerRig(const Options& options)
-      : device(FakeDeviceRuntime::reset()), ops(options.on_device ? fake_kernel_table() : fake::cpu()) {
+      : device(FakeDeviceRuntime::reset()),
+        ops(options.on_device ? fake_kernel_table() : fake::cpu()),
+        communicator(options.make_communicator()) {
     if (options.hurried) device.hurries.emplace(options.in_flight);
     const Backend backend{&ops, options.on_device ? &FakeDeviceRuntime::table() : nullptr, 0};
     platform = make_platform(backend, /*num_threads=*/1);
@@ -97,7 +100,7 @@ struct RunnerRig {
   FakeDevice& device;
   KernelTable ops;
   std::unique_ptr<Platform> platform;
-  std::unique_ptr<Communicator> communicator = make_single_communicator();
+  std::unique_ptr<Communicator> communicator;
   std::unique_ptr<DeviceArena> weights = make_host_arena();
   std::unique_ptr<Model> model;
   uint64_t model_hash = 0;

@@ -44,6 +44,9 @@ struct LaunchContext {
   // Not null: an op that is one kernel, and says that it does this, launches nothing. That kernel of the
   // graph does its work whenever the graph is launched from now on. Devices only.
   const GraphNode* into = nullptr;
+  // Kernels begin when all in front have ended, whatever lets them start early: those of a graph that may be
+  // left out, which then stand for nothing. Devices only.
+  bool waits_for_all = false;
 };
 
 }  // namespace quire

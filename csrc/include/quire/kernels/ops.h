@@ -57,6 +57,10 @@ struct SamplingArgs {
   // Known on the host; what they rule out need not be computed. The conservative answers are the defaults.
   bool all_greedy = false;  // every temperature is 0
   bool any_filter = true;   // some row that is not greedy has top_k, top_p or min_p
+  // Not null: no token is chosen yet. Of a rank's part of the vocabulary, without filters: [R] out, which of
+  // its tokens each row would take, and how good it is. PeerOps::choose_tokens takes them. "cuda" only.
+  uint64_t* best = nullptr;
+  int32_t first_token_id = 0;  // the first column's, a multiple of 4
 };
 
 // bias[i] is added to logits[row[i], token_id[i]]; -inf forbids. The pairs are distinct.

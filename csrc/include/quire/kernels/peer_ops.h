@@ -9,6 +9,8 @@
 
 namespace quire {
 
+struct SamplingArgs;
+
 // What all ranks of a group look at, in pinned memory: written by the host and by every device, never back to
 // 0 but by the host while nothing is under way.
 struct PeerStatus {
@@ -50,6 +52,11 @@ struct PeerOps {
   // out[:, r * N : (r + 1) * N] = x of rank r, as far as out has these columns.
   //   x [T, N], out [T, at most world * N] of the same dtype; rows strided, columns contiguous
   void (*all_gather_columns)(const LaunchContext& ctx, const PeerGroup& group, TensorView out, TensorView x);
+
+  // Of R = logits.shape[0] rows the best of what KernelTable::sample left in `best` of each rank: the token
+  // that it would have chosen had it seen all ranks' logits. Of `args` that are read: logits.shape[0], best,
+  // sampled_token_ids, host_token_ids, token_places. Takes LaunchContext::into. Only where has_whole_writes.
+  void (*choose_tokens)(const LaunchContext& ctx, const PeerGroup& group, const SamplingArgs& args);
 };
 
 }  // namespace quire

@@ -1,0 +1,126 @@
+// Steps of a rank whose graphs have logits of its part of the vocabulary alone.
+#include <algorithm>
+
+#include "worker/runner_rig.h"
+#include "worker/scheduler_output_builder.h"
+
+namespace quire {
+namespace {
+
+// The last of five ranks: 820 tokens each, of its own 4 are padding.
+constexpr int32_t kRank = 4, kWorldSize = 5;
+constexpr int64_t kCount = 820, kFirst = kRank * kCount, kOwn = RunnerRig::kVocab - kFirst;
+
+// Of all ranks, which one model computes here.
+std::vector<float> all_logits;
+TensorView all_of(int64_t rows) { return {all_logits.data(), DType::kFloat32, rows, RunnerRig::kVocab}; }
+void copy_columns(TensorView to, TensorView from) {
+  for (int64_t row = 0; row < to.shape[0]; ++row)
+    std::copy_n(from.rows(row, 1).as<float>(), to.shape[1], to.rows(row, 1).as<float>());
+}
+
+class PartOfModel final : public Model {
+ public:
+  explicit PartOfModel(std::unique_ptr<Model> model) : model_(std::move(model)) {}
+  int32_t vocab_size() const override { return model_->vocab_size(); }
+  int32_t hidden_size() const override { return model_->hidden_size(); }
+  std::vector<KVCacheSpec> kv_cache_specs() const override { return model_->kv_cache_specs(); }
+  TensorView forward(const ForwardContext& ctx, const ModelInput& input) const override {
+    return model_->forward(ctx, input);
+  }
+  void compute_logits(const ForwardContext& ctx, TensorView logits, TensorView hidden) const override {
+    if (logits.shape[1] == vocab_size()) return model_->compute_logits(ctx, logits, hidden);
+    ASSERT_EQ(logits.shape[1], kCount);
+    const TensorView all = all_of(logits.shape[0]);
+    model_->compute_logits(ctx, all, hidden);
+    FakeDeviceRuntime::enqueue(ctx.launch.stream, [=] {
+      for (int64_t row = 0; row < logits.shape[0]; ++row)
+        std::fill_n(logits.rows(row, 1).as<float>(), kCount, 1e9F);  // no padding is sampled
+      copy_columns(logits.columns(0, kOwn), all.columns(kFirst, kOwn));
+    });
+  }
+
+ private:
+  std::unique_ptr<Model> model_;
+};
+
+int num_gathered, num_chosen;
+
+class LastRank final : public Communicator {
+ public:
+  int32_t rank() const override { return kRank; }
+  int32_t world_size() const override { return kWorldSize; }
+  void all_reduce_sum(const LaunchContext&, TensorView) override {}
+  void all_gather_columns(const LaunchContext& ctx, TensorView out, TensorView x) override {
+    FakeDeviceRuntime::enqueue(ctx, [=] {
+      ++num_gathered;
+      copy_columns(out, all_of(out.shape[0]));
+      copy_columns(out.columns(kFirst, kOwn), x);
+    });
+  }
+  bool chooses_tokens() const override { return true; }
+  void choose_tokens(const LaunchContext& ctx, const SamplingArgs& args) override {
+    FakeDeviceRuntime::enqueue(ctx, [args] {
+      ++num_chosen;
+      const auto rows = args.logits.shape[0];
+      EXPECT_EQ(args.first_token_id, kFirst);
+      EXPECT_EQ(args.logits.shape[1], kOwn);
+      for (int64_t row = 0; row < rows; ++row) EXPECT_EQ(args.best[row], fake::part_of(args));
+      SamplingArgs of_all = args;
+      of_all.logits = all_of(rows);
+      fake::sample_now({}, of_all);
+    });
+  }
+  void abort() override {}
+  void reset() override {}
+};
+
+// Three requests of which the second, while it is there, wants a filter, which wants all logits.
+TEST(VocabPartTest, StepsThatGraphsSampleTellNobodyTheirLogits) {
+  const auto script = [] {
+    SchedulerOutputBuilder steps;
+    Script script;
+    steps.next().add(1, {50, 51}, 2, {1}).add(2, {60}, 1, {2}).add(3, {70, 71, 72}, 3, {3});
+    auto& requests = steps.scheduler_output.scheduled_new_reqs;
+    for (const size_t i : {1, 2}) requests[i].sampling_params.edit().temperature = 1.5F;
+    requests[1].sampling_params.edit().top_k = 7;
+    script.push_back({steps.scheduler_output, {}});
+    for (int32_t i = 0; i < 6; ++i) {
+      steps.next();
+      if (i == 3) steps.scheduler_output.finished_req_ids = {2};
+      steps.compute(1, 2 + i, 3 + i);
+      if (i < 3) steps.compute(2, 1 + i, 2 + i);
+      script.push_back({steps.compute(3, 3 + i, 4 + i).scheduler_output, {}});
+    }
+    steps.next().compute(1, 8, 9).add(4, {80}, 1, {4}).compute(3, 9, 10);
+    SamplingParams& filtered = steps.scheduler_output.scheduled_new_reqs[0].sampling_params.edit();
+    filtered.temperature = 1.5F;
+    filtered.min_p = 0.1F;
+    script.push_back({steps.scheduler_output, {}});
+    script.push_back({steps.next().compute(1, 9, 10).compute(3, 10, 11).scheduler_output, {}});
+    return script;
+  }();
+  const Outputs expected = run(RunnerRig::Options{.on_device = true, .in_flight = 2, .graphs = true}, script);
+  for (const bool hurried : {false, true}) {
+    all_logits.assign(size_t{RunnerRig::kMaxTokens} * RunnerRig::kVocab, 0);
+    RunnerRig rig({.on_device = true,
+                   .in_flight = 2,
+                   .graphs = true,
+                   .hurried = hurried,
+                   .wrap = [](std::unique_ptr<Model> model) -> std::unique_ptr<Model> {
+                     return std::make_unique<PartOfModel>(std::move(model));
+                   },
+                   .make_communicator = []() -> std::unique_ptr<Communicator> {
+                     return std::make_unique<LastRank>();
+                   }});
+    num_gathered = num_chosen = 0;
+    const Outputs outputs = run(rig, script, 2);
+    for (size_t i = 0; i < script.size(); ++i)
+      EXPECT_EQ(outputs[i].sampled_token_ids, expected[i].sampled_token_ids) << i;
+    EXPECT_EQ(num_gathered, 4);
+    EXPECT_EQ(num_chosen, 4);
+  }
+}
+
+}  // namespace
+}  // namespace quire
