@@ -165,6 +165,10 @@ class PlannedCommunicator final : public Communicator {
 
 }  // namespace
 
+void Communicator::choose_tokens(const LaunchContext&, const SamplingArgs&) {
+  throw InternalError("these ranks choose no tokens together");
+}
+
 std::unique_ptr<Communicator> make_planned_communicator(int32_t rank, int32_t world_size,
                                                         size_t device_bytes) {
   return std::make_unique<PlannedCommunicator>(rank, world_size, device_bytes);

@@ -6,11 +6,13 @@
 #include <memory>
 #include <vector>
 
-#include "quire/error.h"
 #include "quire/export.h"
 #include "quire/kernels/launch_context.h"
-#include "quire/kernels/ops.h"
 #include "quire/kernels/tensor_view.h"
+
+namespace quire {
+struct SamplingArgs;
+}
 
 namespace quire QUIRE_MODEL_API {
 
@@ -33,9 +35,7 @@ class Communicator {
 
   // What PeerOps::choose_tokens says, where ranks can.
   virtual bool chooses_tokens() const { return false; }
-  virtual void choose_tokens(const LaunchContext&, const SamplingArgs&) {
-    throw InternalError("these ranks choose no tokens together");
-  }
+  virtual void choose_tokens(const LaunchContext& ctx, const SamplingArgs& args);
 
   // This rank cannot go on: nobody waits for it any more, until a reset. Exchanges of the others throw
   // InternalError, or, where they are only enqueued, have no result and `check` throws. From any thread.
