@@ -129,23 +129,14 @@ TEST(ModelRunnerTest, TheLastLayerGoesOnWithTheRowsThatAreSampledFrom) {
 }
 
 // A model whose last layer leaves out nothing.
-class WholeModel final : public Model {
+class WholeModel final : public WrappedModel {
  public:
-  explicit WholeModel(std::unique_ptr<Model> model) : model_(std::move(model)) {}
-  int32_t vocab_size() const override { return model_->vocab_size(); }
-  int32_t hidden_size() const override { return model_->hidden_size(); }
-  std::vector<KVCacheSpec> kv_cache_specs() const override { return model_->kv_cache_specs(); }
+  using WrappedModel::WrappedModel;
   TensorView forward(const ForwardContext& ctx, const ModelInput& input) const override {
     ModelInput whole = input;
     whole.wanted_rows.reset();
-    return model_->forward(ctx, whole);
+    return WrappedModel::forward(ctx, whole);
   }
-  void compute_logits(const ForwardContext& ctx, TensorView logits, TensorView hidden) const override {
-    model_->compute_logits(ctx, logits, hidden);
-  }
-
- private:
-  std::unique_ptr<Model> model_;
 };
 
 TEST(ModelRunnerTest, AModelMayComputeRowsThatAreNotWanted) {
@@ -166,10 +157,7 @@ TEST(ModelRunnerTest, AModelMayComputeRowsThatAreNotWanted) {
   };
   const auto expected = tokens(nullptr);
   EXPECT_EQ(expected.size(), 5U);
-  EXPECT_EQ(tokens([](std::unique_ptr<Model> model) -> std::unique_ptr<Model> {
-              return std::make_unique<WholeModel>(std::move(model));
-            }),
-            expected);
+  EXPECT_EQ(tokens(wrap_model<WholeModel>), expected);
 }
 
 void note_and_activate_on_device(const LaunchContext& ctx, TensorView out, TensorView x,

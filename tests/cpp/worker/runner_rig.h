@@ -23,6 +23,29 @@ struct Step {
 using Script = std::vector<Step>;
 using Outputs = std::vector<ModelRunnerOutput>;
 
+// Another model, but for what a test overrides.
+class WrappedModel : public Model {
+ public:
+  explicit WrappedModel(std::unique_ptr<Model> model) : model_(std::move(model)) {}
+  int32_t vocab_size() const override { return model_->vocab_size(); }
+  int32_t hidden_size() const override { return model_->hidden_size(); }
+  std::vector<KVCacheSpec> kv_cache_specs() const override { return model_->kv_cache_specs(); }
+  TensorView forward(const ForwardContext& ctx, const ModelInput& input) const override {
+    return model_->forward(ctx, input);
+  }
+  void compute_logits(const ForwardContext& ctx, TensorView logits, TensorView hidden) const override {
+    model_->compute_logits(ctx, logits, hidden);
+  }
+
+ private:
+  std::unique_ptr<Model> model_;
+};
+// For RunnerRig::Options::wrap.
+template <typename Wrapped>
+std::unique_ptr<Model> wrap_model(std::unique_ptr<Model> model) {
+  return std::make_unique<Wrapped>(std::move(model));
+}
+
 struct RunnerRig {
   static constexpr int32_t kMaxSeqs = 8, kMaxTokens = 64, kMaxModelLen = 48, kNumBlocks = 40, kBlockSize = 16;
   static constexpr int32_t kVocab = 4096;  // the demo model's

@@ -19,29 +19,20 @@ void copy_columns(TensorView to, TensorView from) {
     std::copy_n(from.rows(row, 1).as<float>(), to.shape[1], to.rows(row, 1).as<float>());
 }
 
-class PartOfModel final : public Model {
+class PartOfModel final : public WrappedModel {
  public:
-  explicit PartOfModel(std::unique_ptr<Model> model) : model_(std::move(model)) {}
-  int32_t vocab_size() const override { return model_->vocab_size(); }
-  int32_t hidden_size() const override { return model_->hidden_size(); }
-  std::vector<KVCacheSpec> kv_cache_specs() const override { return model_->kv_cache_specs(); }
-  TensorView forward(const ForwardContext& ctx, const ModelInput& input) const override {
-    return model_->forward(ctx, input);
-  }
+  using WrappedModel::WrappedModel;
   void compute_logits(const ForwardContext& ctx, TensorView logits, TensorView hidden) const override {
-    if (logits.shape[1] == vocab_size()) return model_->compute_logits(ctx, logits, hidden);
+    if (logits.shape[1] == vocab_size()) return WrappedModel::compute_logits(ctx, logits, hidden);
     ASSERT_EQ(logits.shape[1], kCount);
     const TensorView all = all_of(logits.shape[0]);
-    model_->compute_logits(ctx, all, hidden);
+    WrappedModel::compute_logits(ctx, all, hidden);
     FakeDeviceRuntime::enqueue(ctx.launch.stream, [=] {
       for (int64_t row = 0; row < logits.shape[0]; ++row)
         std::fill_n(logits.rows(row, 1).as<float>(), kCount, 1e9F);  // no padding is sampled
       copy_columns(logits.columns(0, kOwn), all.columns(kFirst, kOwn));
     });
   }
-
- private:
-  std::unique_ptr<Model> model_;
 };
 
 int num_gathered, num_chosen;
@@ -107,9 +98,7 @@ TEST(VocabPartTest, StepsThatGraphsSampleTellNobodyTheirLogits) {
                    .in_flight = 2,
                    .graphs = true,
                    .hurried = hurried,
-                   .wrap = [](std::unique_ptr<Model> model) -> std::unique_ptr<Model> {
-                     return std::make_unique<PartOfModel>(std::move(model));
-                   },
+                   .wrap = wrap_model<PartOfModel>,
                    .make_communicator = []() -> std::unique_ptr<Communicator> {
                      return std::make_unique<LastRank>();
                    }});
