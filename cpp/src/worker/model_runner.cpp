@@ -366,10 +366,8 @@ void ModelRunner::tell_sampling(const StepGraph& step) {
   launch.into = &kernel;
   if (step.of_part.data == nullptr)
     return sampler.sample(launch, *arena_, logits_, ring_index_, /*grammar=*/nullptr);
-  const int64_t begin = communicator_.rank() * step.of_part.shape[1];
-  TensorView part = step.of_part.rows(0, logits_.shape[0]);
-  part.shape[1] = std::min(part.shape[1], model_.vocab_size() - begin);  // the last rank's may be padded
-  const SamplingArgs args = sampler.score(launch, part, static_cast<int32_t>(begin), ring_index_);
+  const SamplingArgs args =
+      sampler.score(launch, step.of_part.rows(0, logits_.shape[0]), step.first_token_id, ring_index_);
   kernel = step.graph.sampling(1);
   communicator_.choose_tokens(launch, args);
 }

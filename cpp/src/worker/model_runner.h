@@ -171,11 +171,12 @@ class ModelRunner {
   bool find_common_prefixes(int32_t num_decode_rows);
   bool may_leave_out_rows(int32_t num_tokens) const;
   // `graph`: the one to replay, where there is one already.
-  // A graph of a step, and where logits of this rank's part of the vocabulary come to, unless all ranks have
-  // all.
+  // A graph of a step. Unless all ranks have all logits: where those of this rank's part of the vocabulary
+  // come to, without padding, and the first one's token.
   struct StepGraph {
     FullGraph graph;
-    TensorView of_part;
+    TensorView of_part = {};
+    int32_t first_token_id = 0;
   };
   void run_forward(const CudagraphDispatcher::Choice& choice, StepGraph* graph);
   void run_full_graph(StepGraph& step);

@@ -160,11 +160,15 @@ ModelRunner::StepGraph& ModelRunner::capture_full_graph(const GraphKey& key) {
     parts.logits = [&] { communicator_.all_gather_columns(last, logits, of_part); };
     parts.sampling.emplace_back([&] { communicator_.choose_tokens(last, any); });
   }
-  FullGraph graph(*platform_.runtime(), launch_.stream, parts);
+  StepGraph step{FullGraph(*platform_.runtime(), launch_.stream, parts)};
+  if (part) {
+    step.of_part = of_part.columns(0, std::min(part->count, model_.vocab_size() - part->begin));
+    step.first_token_id = static_cast<int32_t>(part->begin);
+  }
   arena_->release(activations_begin_);
   if (key.has_cascade)
     log(LogLevel::kInfo, "captured the graph of ", key.num_tokens, " requests that share what is in front");
-  return full_graphs_.emplace(key, StepGraph{std::move(graph), of_part}).first->second;
+  return full_graphs_.emplace(key, std::move(step)).first->second;
 }
 
 void ModelRunner::capture_piecewise_graph(int32_t num_tokens) {

@@ -2,6 +2,7 @@
 // for the blocks of two exchanges that wait for each other. Skipped where there are too few.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <barrier>
 #include <chrono>
 #include <cstring>
@@ -308,8 +309,12 @@ TEST_P(CudaPeersTest, GathersAndSumsFollowEachOther) {
 
 // Each rank has what is best of its tokens, the likelier the greater, and below that what id it has.
 TEST_P(CudaPeersTest, TheTokenIsTheBestOfAllRanks) {
+  std::atomic<bool> can_choose = true;
   on_peers([&](Peer& peer) {
-    if (!peer.communicator.chooses_tokens()) return;
+    if (!peer.communicator.chooses_tokens()) {
+      can_choose = false;
+      return;
+    }
     constexpr uint64_t kNotANumber = ~uint64_t{0};
     const auto best_of = [](int32_t rank, size_t row) -> uint64_t {
       if (row % 50 == 3) return rank == 1 ? kNotANumber : 0;
@@ -368,6 +373,7 @@ TEST_P(CudaPeersTest, TheTokenIsTheBestOfAllRanks) {
       EXPECT_EQ(peer.to_host<int32_t>(memory.place, rows), places);
     }
   });
+  if (!can_choose) GTEST_SKIP() << "writes between these devices are not whole";
 }
 
 TEST_P(CudaPeersTest, ALateRankIsWaitedFor) {
