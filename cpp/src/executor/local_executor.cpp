@@ -270,8 +270,8 @@ class LocalExecutor final : public Executor, private LoraLoader {
       sending_.say(output.finished_sending);
       recving_.say(output.finished_recving);
     }
-    // The other ranks sampled the same tokens from the same logits; the SchedulerOutput may go once they are
-    // done with it.
+    // The other ranks have the same tokens, from the same logits or chosen together; the SchedulerOutput may
+    // go once they are done with it.
     for (size_t rank = 1; rank < ranks_.size(); ++rank) {
       ranks_[rank]->collect(step_id, other_output_);
       sending_.say(other_output_.finished_sending);

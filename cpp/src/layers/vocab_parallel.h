@@ -21,8 +21,9 @@ class VocabParallelEmbedding {
   //   input_ids [T] int32, out [T, hidden_size]
   void forward(const ForwardContext& ctx, TensorView out, TensorView input_ids) const;
 
-  // Logits with the same weight; needs for_logits. The whole vocabulary is gathered on every rank.
-  //   hidden [R, hidden_size], logits [R, vocab_size] fp32, rows may be strided
+  // Logits with the same weight; needs for_logits. Those of the whole vocabulary are gathered on every rank;
+  // of the rank's part alone nothing is exchanged.
+  //   hidden [R, hidden_size], logits [R, vocab_size] or [R, the part's count] fp32, rows may be strided
   void compute_logits(const ForwardContext& ctx, TensorView logits, TensorView hidden) const;
 
  private:
@@ -36,8 +37,7 @@ class ParallelLMHead {
   // "<name>.weight" [vocab_size, hidden_size], or as the checkpoint's quantization has it.
   ParallelLMHead(BuildContext& build, const std::string& name, int64_t vocab_size, int64_t hidden_size);
 
-  // Logits of the whole vocabulary, on every rank.
-  //   hidden [R, hidden_size], logits [R, vocab_size] fp32, rows may be strided
+  // As VocabParallelEmbedding's.
   void compute_logits(const ForwardContext& ctx, TensorView logits, TensorView hidden) const;
 
  private:

@@ -170,7 +170,6 @@ class ModelRunner {
   // Finds out what the first rows share; whether attention is to hear of it.
   bool find_common_prefixes(int32_t num_decode_rows);
   bool may_leave_out_rows(int32_t num_tokens) const;
-  // `graph`: the one to replay, where there is one already.
   // A graph of a step. Unless all ranks have all logits: where those of this rank's part of the vocabulary
   // come to, without padding, and the first one's token.
   struct StepGraph {
@@ -178,6 +177,7 @@ class ModelRunner {
     TensorView of_part = {};
     int32_t first_token_id = 0;
   };
+  // `graph`: the one to replay, where there is one already.
   void run_forward(const CudagraphDispatcher::Choice& choice, StepGraph* graph);
   void run_full_graph(StepGraph& step);
   void tell_sampling(const StepGraph& step);  // what its kernels do in this step

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cstring>
 #include <tuple>
 #include <type_traits>
@@ -55,9 +56,13 @@ inline void sample_now(const LaunchContext& host, const SamplingArgs& args) {
   }
   cpu().sample(host, needed);
 }
-// Of a part of the vocabulary `best` says only which part that was.
-inline uint64_t part_of(const SamplingArgs& args) {
-  return static_cast<uint64_t>(args.first_token_id) << 32 | static_cast<uint64_t>(args.logits.shape[1]);
+// Of a part of the vocabulary `best` only says which that was, and what logits it had.
+inline uint64_t digest_of(const SamplingArgs& args, int64_t row) {
+  uint64_t digest = static_cast<uint64_t>(args.first_token_id);
+  const auto* logits = args.logits.rows(row, 1).as<float>();
+  for (int64_t i = 0; i < args.logits.shape[1]; ++i)
+    digest = (digest ^ std::bit_cast<uint32_t>(logits[i])) * 0x100000001B3U;
+  return digest;
 }
 inline void sample(const LaunchContext& ctx, const SamplingArgs& args) {
   LaunchContext host = ctx;
@@ -65,7 +70,7 @@ inline void sample(const LaunchContext& ctx, const SamplingArgs& args) {
   FakeDeviceRuntime::enqueue(ctx, [host, args] {
     if (args.best == nullptr) return sample_now(host, args);
     EXPECT_FALSE(args.any_filter && !args.all_greedy);
-    std::fill_n(args.best, args.logits.shape[0], part_of(args));
+    for (int64_t row = 0; row < args.logits.shape[0]; ++row) args.best[row] = digest_of(args, row);
   });
 }
 
