@@ -33,7 +33,8 @@ constexpr std::span<const Argument<EngineRequest>> kRequestArguments(kRequestFie
 EngineRequest taken(nb::handle request) { return std::move(nb::cast<EngineRequest&>(request)); }
 
 // The requests' parameters are one copy already, so what the queue is for is written there.
-void add_requests(Engine& engine, const nb::list& given, OutputQueue& queue, RequestOutputKind kind) {
+void add_requests(Engine& engine, const nb::list& given, OutputQueue& queue, RequestOutputKind kind,
+                  const std::string& name) {
   std::vector<EngineRequest> requests;
   std::vector<OutputCallback> callbacks;
   for (nb::handle request : given) {
@@ -42,7 +43,11 @@ void add_requests(Engine& engine, const nb::list& given, OutputQueue& queue, Req
     callbacks.push_back(queue.callback(kind));
   }
   const ReleasedGil released;
-  engine.add_requests(std::move(requests), std::move(callbacks));
+  try {
+    engine.add_requests(std::move(requests), std::move(callbacks));
+  } catch (const InvalidRequest& error) {
+    throw InvalidArgument(name + "[" + std::to_string(error.place) + "]: " + error.what());
+  }
 }
 
 // An engine, ended with its last reference. Its threads may be about to enter Python, so whoever waits for
@@ -326,11 +331,11 @@ void bind_engine(nb::module_& m) {
 
   nb::class_<Engine, EngineBase>(m, "Engine", "The engine on threads of its own. Thread-safe.")
       .def(nb::new_([](const EngineConfig& config) { return make_engine<Engine>(config); }), "config"_a)
-      .def("add_requests", add_requests, "requests"_a, "queue"_a, "output_kind"_a,
+      .def("add_requests", add_requests, "requests"_a, "queue"_a, "output_kind"_a, "name"_a = "requests",
            nb::sig("def add_requests(self, requests: list[EngineRequest], queue: OutputQueue, "
-                   "output_kind: RequestOutputKind) -> None"),
-           "Queues requests whose outputs, of that kind, go to `queue`: all of them, or none and ValueError. "
-           "Uses them up.")
+                   "output_kind: RequestOutputKind, name: str = 'requests') -> None"),
+           "Queues requests whose outputs, of that kind, go to `queue`: all of them, or none and ValueError, "
+           "which says which one of `name` is wrong. Uses them up.")
       .def("abort_request", &Engine::abort_request, "request_id"_a, ReleaseGil())
       .def("abort_all_requests", &Engine::abort_all_requests, ReleaseGil())
       .def(

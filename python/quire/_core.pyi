@@ -1520,9 +1520,9 @@ class Engine(EngineBase):
 
     def __init__(self, config: EngineConfig) -> None: ...
 
-    def add_requests(self, requests: list[EngineRequest], queue: OutputQueue, output_kind: RequestOutputKind) -> None:
+    def add_requests(self, requests: list[EngineRequest], queue: OutputQueue, output_kind: RequestOutputKind, name: str = 'requests') -> None:
         """
-        Queues requests whose outputs, of that kind, go to `queue`: all of them, or none and ValueError. Uses them up.
+        Queues requests whose outputs, of that kind, go to `queue`: all of them, or none and ValueError, which says which one of `name` is wrong. Uses them up.
         """
 
     def abort_request(self, request_id: str) -> bool: ...

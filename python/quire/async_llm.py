@@ -18,7 +18,7 @@ from quire.engine_operations import EngineOperations
 from quire.lora import LoRARequest
 from quire.output_streams import OutputStreams
 from quire.prompts import Message, Prompt, conversation_list, prompt_content
-from quire.values import sampling_params_value, seconds_value, text_value
+from quire.values import describe, sampling_params_value, seconds_value, text_value
 
 T = TypeVar("T")
 
@@ -27,8 +27,7 @@ class AsyncLLM(EngineOperations[_core.Engine]):
     """``LLM`` for an event loop: requests are asynchronous generators.
 
     Takes what ``LLM`` takes, and computes on threads of its own; the event loop wakes once for each step.
-    Requests belong to one event loop at a time; ``abort`` and what the engine tells of itself may be called
-    from any thread.
+    Requests belong to one event loop at a time; what the engine tells of itself may be asked from any thread.
     """
 
     _engine_class = _core.Engine
@@ -36,6 +35,7 @@ class AsyncLLM(EngineOperations[_core.Engine]):
     def _start(self, config: _core.EngineConfig) -> None:
         super()._start(config)
         self._ids = count()
+        self._is_shut_down = False
         self._chat_formats = ChatFormats(self._engine)
         self.streams = OutputStreams(self._engine)
 
@@ -155,6 +155,8 @@ class AsyncLLM(EngineOperations[_core.Engine]):
         lora_request: LoRARequest | None,
     ) -> AsyncGenerator[RequestOutput, None]:
         self._refuse_in_processor()
+        if self._is_shut_down:
+            raise MemoryError("the engine has been shut down; start another")
         if lora_request is not None:
             [options["lora_name"]] = await self._on_thread(super()._lora_names, lora_request, 1)
         name = f"async-{next(self._ids)}" if request_id is None else text_value("request_id", request_id)
@@ -175,13 +177,17 @@ class AsyncLLM(EngineOperations[_core.Engine]):
             if not finished:
                 self._engine.abort_request(name)
 
-    def abort(self, request_id: str | Iterable[str]) -> None:
+    async def abort(self, request_id: str | Iterable[str]) -> None:
         """Ends requests: their generators give what there is, with finish_reason "abort", and end.
 
-        Those that are not there are passed over.
+        Those that are not there are passed over. Waits for nothing, and may be awaited in any event loop.
+        Raises TypeError, and ends none, for what is no name.
         """
-        for one in [request_id] if isinstance(request_id, str) else request_id:
-            self._engine.abort_request(text_value("request_id", one))
+        if isinstance(request_id, bytes) or not isinstance(request_id, Iterable):
+            raise TypeError(f"request_id must be a string, or several, got {describe(request_id)}")
+        given = [request_id] if isinstance(request_id, str) else request_id
+        for name in [text_value("request_id", one) for one in given]:
+            self._engine.abort_request(name)
 
     async def sleep(self, level: int = 1, mode: str = "refuse") -> None:  # type: ignore[override]
         """``LLM.sleep``, on another thread: the event loop goes on, and so do requests that are waited for.
@@ -245,6 +251,7 @@ class AsyncLLM(EngineOperations[_core.Engine]):
         if not drained:
             self._engine.abort_all_requests()
             await self.drain(None)
+        self._is_shut_down = True
         await asyncio.get_running_loop().run_in_executor(None, self._engine.shutdown)
         self.streams.close()
         return drained

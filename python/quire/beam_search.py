@@ -30,6 +30,9 @@ class BeamSearchParams:
     early_stopping: bool | Literal["never"] = False
     structured_outputs: StructuredOutputsParams | None = None  # vLLM's; anything else is refused
 
+    def __post_init__(self) -> None:
+        self.sampling_params()
+
     def sampling_params(self) -> SamplingParams:
         """The same as a request's parameters. Raises ValueError or TypeError for what no search can do."""
         if self.temperature != 0:
@@ -70,12 +73,14 @@ class BeamSearchOutput:
     sequences: list[BeamSearchSequence] = field(default_factory=list)
 
 
-def beam_search_output(output: RequestOutput, prompt: str, length_penalty: float) -> BeamSearchOutput:
-    """What the engine found for a prompt, whose text is ``prompt``."""
+def beam_search_output(
+    output: RequestOutput, prompt: str, length_penalty: float, name: str = "a prompt"
+) -> BeamSearchOutput:
+    """What the engine found for a prompt, whose text is ``prompt``. Raises RuntimeError with its ``name``."""
     sequences = []
     for completion in output.outputs:
         if completion.error:
-            raise RuntimeError(f"the beam search of a prompt failed: {completion.error}")
+            raise RuntimeError(f"the beam search of {name} failed: {completion.error}")
         logprob = completion.cumulative_logprob or 0.0
         sequences.append(
             BeamSearchSequence(

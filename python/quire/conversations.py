@@ -76,10 +76,16 @@ def prepare_conversations(
     params = params_list(sampling_params, len(conversations), default)
     prompts: list[str | list[int]] = []
     for i, conversation in enumerate(conversations):
-        messages_json = to_json("messages", list(conversation))
-        prompt, changed = _core.prepare_chat(
-            engine, messages_json, tools_json, fields_json, params[i], chat_format
-        )
+        name = f"messages[{i}]" if len(conversations) > 1 else "messages"
+        messages_json = to_json(name, list(conversation))
+        try:
+            prompt, changed = _core.prepare_chat(
+                engine, messages_json, tools_json, fields_json, params[i], chat_format
+            )
+        except ValueError as error:
+            if len(conversations) == 1:
+                raise
+            raise ValueError(f"{name}: {error}") from None
         prompts.append(prompt)
         params[i] = params[i] if changed is None else changed
     return prompts, params

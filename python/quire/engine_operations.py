@@ -40,6 +40,24 @@ def _unfinished(mode: str, *known: str) -> _core.UnfinishedRequests:
     return _core.UnfinishedRequests[mode.upper()]
 
 
+# Keys of generation_config.json that are called otherwise in SamplingParams.
+_SAMPLING_NAMES = {"max_new_tokens": "max_tokens"}
+
+
+def check_generation_overrides(config: _core.EngineConfig) -> None:
+    """Raises ValueError for a value that SamplingParams refuse: no request without any could run."""
+    changed = config.override_generation_config
+    if changed:
+        _core.default_sampling_params(config)  # refuses keys that are not read, and values of another type
+    for key, value in changed.items():
+        name = _SAMPLING_NAMES.get(key, key)
+        try:
+            _core.SamplingParams(**{name: value})
+        except ValueError as error:
+            said = str(error).removeprefix(name)
+            raise ValueError(f"override_generation_config.{key}{said}") from None
+
+
 class EngineOperations(Generic[EngineT]):
     """Forwards to the C++ engine in ``_engine``."""
 
@@ -62,6 +80,7 @@ class EngineOperations(Generic[EngineT]):
 
     def _start(self, config: _core.EngineConfig) -> None:
         load_general_plugins()
+        check_generation_overrides(config)
         self._core_engine = self._engine_class(config)
         self._config = config
         self._default_sampling_params: _core.SamplingParams | None = None

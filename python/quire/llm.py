@@ -162,7 +162,7 @@ class LLM(EngineOperations[_core.Engine]):
             add_special_tokens=False if add_special_tokens is None else add_special_tokens,
             lora_name=self._lora_names(lora_request, len(prompts)),
         )
-        return self._run(prompts, params, use_tqdm, options)
+        return self._run(prompts, params, use_tqdm, options, "messages")
 
     @names_unknown
     def stream(
@@ -228,11 +228,12 @@ class LLM(EngineOperations[_core.Engine]):
         searches = [params.sampling_params()] * len(given)
         options = _options(len(given), lora_name=self._lora_names(lora_request, len(given)))
         outputs = self._run(given, searches, use_tqdm, options)
-        found = []
+        found: list[BeamSearchOutput] = []
         for prompt, output in zip(given, outputs, strict=True):
             tokenizer = None if isinstance(prompt, str) else self._engine.tokenizer
             text = prompt if isinstance(prompt, str) else tokenizer.decode(prompt) if tokenizer else ""
-            found.append(beam_search_output(output, text, params.length_penalty))
+            name = f"prompts[{len(found)}]" if len(given) > 1 else "a prompt"
+            found.append(beam_search_output(output, text, params.length_penalty, name))
         return found
 
     def drain(self, timeout: float | None = None) -> bool:
@@ -257,13 +258,15 @@ class LLM(EngineOperations[_core.Engine]):
         queue: _core.OutputQueue,
         output_kind: RequestOutputKind,
         options: list[dict[str, Any]],
+        name: str = "prompts",
     ) -> list[str]:
+        """Queues all of them, or none and raises, with the place in ``name`` of what is refused."""
         self._refuse_in_processor()
         ids = [str(next(self._ids)) for _ in prompts]
         requests = [
             _core.EngineRequest(ids[i], prompts[i], params[i], **options[i]) for i in range(len(prompts))
         ]
-        self._engine.add_requests(requests, queue, output_kind)
+        self._engine.add_requests(requests, queue, output_kind, name)
         return ids
 
     def _run(
@@ -272,9 +275,10 @@ class LLM(EngineOperations[_core.Engine]):
         params: list[SamplingParams],
         use_tqdm: bool | Callable[..., Any],
         options: list[dict[str, Any]],
+        name: str = "prompts",
     ) -> list[RequestOutput]:
         queue = _core.OutputQueue()
-        ids = self._submit(prompts, params, queue, RequestOutputKind.FINAL_ONLY, options)
+        ids = self._submit(prompts, params, queue, RequestOutputKind.FINAL_ONLY, options, name)
         unfinished = set(ids)
         outputs: dict[str, RequestOutput] = {}
         progress = _progress_bar(use_tqdm, len(ids)) if use_tqdm else None

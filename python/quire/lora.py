@@ -15,6 +15,8 @@ class LoRARequest:
     ``lora_name`` is what requests call it. ``lora_int_id`` is a number of the caller's that no other adapter
     has; 0: none. With ``load_inplace`` an adapter that has the name already is replaced by what its path has
     now, each time that this is given.
+
+    Raises ValueError or TypeError, naming the field, for what no adapter has.
     """
 
     lora_name: str
@@ -27,6 +29,12 @@ class LoRARequest:
         object.__setattr__(self, "lora_int_id", int32_value("lora_int_id", self.lora_int_id))
         object.__setattr__(self, "lora_path", path_value("lora_path", self.lora_path))
         bool_value("load_inplace", self.load_inplace)
+        if not self.lora_name:
+            raise ValueError("lora_name is empty; give the name that requests call the adapter")
+        if self.lora_int_id < 0:
+            raise ValueError(f"lora_int_id must be at least 1, or 0 for none, got {self.lora_int_id}")
+        if not self.lora_path:
+            raise ValueError("lora_path is empty; give a directory with adapter_config.json")
 
 
 @dataclass(frozen=True)

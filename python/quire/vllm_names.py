@@ -84,7 +84,8 @@ ENGINE_ARGS: dict[str, Made] = {
     "disable_chunked_mm_input": NoEffect("prompts are text or token ids"),
     "enable_mm_processor_stats": NoEffect("prompts are text or token ids"),
     "quantization": Refused(
-        "weights are as the checkpoint has them: give one in compressed-tensors' int8, and leave it out",
+        "weights are as the checkpoint has them: give one in compressed-tensors' int8, MXFP4 or GGUF, and "
+        "leave it out",
         neutral=("compressed-tensors",),
     ),
     "quantization_config": Refused("weights are as the checkpoint has them; leave it out", neutral=({},)),
@@ -210,17 +211,19 @@ ENGINE_ARGS: dict[str, Made] = {
     "cp_kv_cache_interleave_size": NoEffect("there is one process, and no further replicas"),
     "ray_workers_use_nsight": NoEffect("there is one process, and no further replicas"),
     "node_rank": NoEffect("there is one process, and no further replicas"),
-    "enable_expert_parallel": Refused("no architecture here has experts"),
-    "enable_ep_weight_filter": Refused("no architecture here has experts"),
-    "enable_eplb": Refused("no architecture here has experts"),
-    "enable_return_routed_experts": Refused("no architecture here has experts"),
-    "enable_dbo": Refused("no architecture here has experts"),
-    "all2all_backend": NoEffect("no architecture here has experts"),
-    "eplb_config": NoEffect("no architecture here has experts"),
-    "expert_placement_strategy": NoEffect("no architecture here has experts"),
-    "ubatch_size": NoEffect("no architecture here has experts"),
-    "dbo_decode_token_threshold": NoEffect("no architecture here has experts"),
-    "dbo_prefill_token_threshold": NoEffect("no architecture here has experts"),
+    "enable_expert_parallel": Refused("tensor_parallel_size splits every expert; leave it out"),
+    "enable_ep_weight_filter": Refused("tensor_parallel_size splits every expert; leave it out"),
+    "enable_eplb": Refused("tensor_parallel_size splits every expert; leave it out"),
+    "enable_return_routed_experts": Refused(
+        "which experts a token went to is not returned; expert_loads() counts the tokens of each"
+    ),
+    "enable_dbo": Refused("a step is not split into two; leave it out"),
+    "all2all_backend": NoEffect("tensor_parallel_size splits every expert"),
+    "eplb_config": NoEffect("tensor_parallel_size splits every expert"),
+    "expert_placement_strategy": NoEffect("tensor_parallel_size splits every expert"),
+    "ubatch_size": NoEffect("a step is not split into two"),
+    "dbo_decode_token_threshold": NoEffect("a step is not split into two"),
+    "dbo_prefill_token_threshold": NoEffect("a step is not split into two"),
     "device_ids": Refused("device says the first one: 'cuda:N'"),
     "numa_bind": Refused("the process's own affinity counts: use numactl or taskset", neutral=(False, [])),
     "numa_bind_nodes": Refused(
@@ -293,7 +296,7 @@ ENGINE_ARGS: dict[str, Made] = {
     "spec_method": Refused("no draft model is read; leave it out", neutral=({},)),
     "spec_model": Refused("no draft model is read; leave it out", neutral=({},)),
     "spec_tokens": Refused("no draft model is read; leave it out", neutral=({},)),
-    "diffusion_config": Refused("no draft model is read; leave it out", neutral=({},)),
+    "diffusion_config": Refused("no model here writes by diffusion; leave it out", neutral=({},)),
     "scheduler_cls": Refused("the scheduler is built in; scheduling_policy changes its order"),
     "prefill_schedule_interval": NoEffect("prompts are taken into a step whenever there is room"),
     "worker_cls": Refused(
@@ -325,13 +328,15 @@ ENGINE_ARGS: dict[str, Made] = {
     "enable_mamba_cache_stochastic_rounding": NoEffect("no architecture here has such layers"),
     "mamba_cache_philox_rounds": NoEffect("no architecture here has such layers"),
     "prefix_match_unit": NoEffect("no architecture here has such layers"),
-    "enable_sleep_mode": Refused("the engine does not sleep; end it, and start another"),
-    "enable_cumem_allocator": NoEffect("it is about memory that sleeping gives back"),
+    "enable_sleep_mode": NoEffect("sleep() and wake_up() are always there"),
+    "enable_cumem_allocator": NoEffect("sleep() gives memory back without it"),
     "additional_config": Refused("there are no platform plugins to pass it to; leave it out", neutral=({},)),
     "stream_interval": NoEffect("outputs come whenever there is one"),
     "tokens_only": NoEffect("skip_tokenizer_init is what it is for"),
     "shutdown_timeout": NoEffect("drain(timeout) says how long"),
-    "weight_transfer_config": Refused("weights are read once, at start"),
+    "weight_transfer_config": Refused(
+        "update_weights() takes a directory or tensors, from whatever brings them; leave it out"
+    ),
     "fail_on_environ_validation": NoEffect("the environment is checked by the command line"),
     "chat_template": Refused(
         "pass chat_template to LLM.chat, or put chat_template.jinja into the model's directory"
@@ -346,7 +351,10 @@ SAMPLING_PARAMS: dict[str, Made] = {
     "flat_logprobs": Refused("log-probabilities come as a dict for each position; leave it out"),
     "skip_clone": NoEffect("parameters are never changed after they were given"),
     "output_text_buffer_length": NoEffect("it is worked out of stop"),
-    "routed_experts_prompt_start": Refused("no architecture here has experts", neutral=(0,)),
+    "routed_experts_prompt_start": Refused(
+        "which experts a token went to is not returned; expert_loads() counts the tokens of each",
+        neutral=(0,),
+    ),
     "skip_reading_prefix_cache": Refused("give a cache_salt that no other request has"),
     "repetition_detection": Refused("give repetition_penalty or frequency_penalty, or stop"),
 }

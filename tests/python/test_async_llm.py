@@ -108,8 +108,22 @@ def test_aborting_by_name_ends_the_generator(llm: AsyncLLM) -> None:
         outputs = []
         async for output in llm.generate(PROMPTS[0], LONG, "mine"):
             outputs.append(output)
-            llm.abort(["mine", "not there"])
+            await llm.abort(["mine", "not there"])
         assert outputs[-1].outputs[0].finish_reason == "abort"
+
+    run_soon(run())
+
+
+@pytest.mark.parametrize("wrong", [None, 5, b"mine", ["mine", None]])
+def test_what_is_no_name_is_refused_and_nothing_aborted(llm: AsyncLLM, wrong: Any) -> None:
+    async def run() -> None:
+        stream = llm.generate(PROMPTS[0], LONG, "mine")
+        await anext(stream)
+        with pytest.raises(TypeError, match=r"request_id must be a string.*, got"):
+            await llm.abort(wrong)
+        assert (await anext(stream)).outputs[0].finish_reason is None
+        await stream.aclose()
+        await idle(llm)
 
     run_soon(run())
 
@@ -189,7 +203,7 @@ def test_shutdown_gives_what_is_unfinished_its_time_and_then_aborts_it() -> None
         assert (await short)[-1].outputs[0].finish_reason in ("stop", "length")
         for outputs in await asyncio.gather(*long):
             assert outputs[-1].outputs[0].finish_reason == "abort"
-        with pytest.raises(MemoryError):
+        with pytest.raises(MemoryError, match="the engine has been shut down; start another"):
             await collect(llm, PROMPTS[0], LONG)
 
     run_soon(run())
@@ -208,7 +222,7 @@ def test_the_loop_goes_on_while_an_engine_sleeps_wakes_and_changes(llm: AsyncLLM
         async for output in stream:
             count += not changing.done()
             if count == 20:
-                llm.abort(output.request_id)
+                await llm.abort(output.request_id)
         await changing
         return count
 

@@ -143,6 +143,19 @@ def test_what_no_search_can_do_is_refused_by_name(llm: LLM, given: dict[str, Any
     assert complaint in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ({"beam_width": 0}, "beam_width must be between 1 and 256, got 0"),
+        ({"max_tokens": 0}, "max_tokens must be at least 1, got 0"),
+        ({"temperature": 0.5}, "temperature must be 0, got 0.5"),
+    ],
+)
+def test_parameters_are_checked_when_they_are_made(given: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        BeamSearchParams(**{"beam_width": 2, "max_tokens": 4, **given})
+
+
 def test_ranks_copy_their_own_blocks(llm: LLM) -> None:
     params = BeamSearchParams(beam_width=3, max_tokens=24)
     two = LLM(DEMO_MODEL, dtype="float32", max_model_len=256, tensor_parallel_size=2)

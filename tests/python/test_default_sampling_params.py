@@ -68,6 +68,14 @@ def test_another_file_and_single_keys_come_before_the_models(demo_model: Path, t
             {"override_generation_config": {"top_k": "x"}},
             "override_generation_config: top_k must be an integer",
         ),
+        (
+            {"override_generation_config": {"temperature": -1}},
+            "override_generation_config.temperature must be at least 0 and finite, got -1",
+        ),
+        (
+            {"override_generation_config": {"top_p": 0.5, "max_new_tokens": 0}},
+            "override_generation_config.max_new_tokens must be at least 1, got 0",
+        ),
     ],
 )
 def test_what_is_wrong_is_said_when_the_engine_starts(

@@ -18,7 +18,7 @@ from paths import ROOT
 from quire import LLM, AsyncEngineArgs, BeamSearchParams, EngineArgs, SamplingParams
 from quire.config import FlexibleArgumentParser
 from quire.config_fields import engine_config_fields
-from quire.vllm_names import OWNERS, NoEffect, Refused, find_name
+from quire.vllm_names import OWNERS, NoEffect, Refused, Renamed, find_name
 
 NAMES = json.loads((ROOT / "tools" / "vllm_names.json").read_text())
 
@@ -71,9 +71,25 @@ def test_doors_refuse_what_they_cannot_do(llm: LLM, demo_model: Path) -> None:
         SamplingParams(repetition_detection=object())  # type: ignore[call-arg]
     with pytest.raises(ValueError, match="whitespace_pattern is not supported"):
         SamplingParams(structured_outputs={"regex": "a", "whitespace_pattern": "x"})
-    search = BeamSearchParams(2, 4, structured_outputs=quire.StructuredOutputsParams(regex="a"))
     with pytest.raises(ValueError, match="structured_outputs cannot be set with a beam_width above 1"):
-        llm.beam_search(["Once"], search)
+        BeamSearchParams(2, 4, structured_outputs=quire.StructuredOutputsParams(regex="a"))
+
+
+def test_reasons_are_true_of_the_engine(demo_model: Path) -> None:
+    llm = LLM(demo_model, max_model_len=64, enable_sleep_mode=True)
+    llm.sleep()
+    assert llm.is_sleeping()
+    llm.wake_up()
+    with pytest.raises(
+        ValueError, match=r"weight_transfer_config is not supported, got .*: update_weights\(\)"
+    ):
+        LLM(demo_model, weight_transfer_config={"backend": "nccl"})
+    with pytest.raises(ValueError, match=r"enable_return_routed_experts .*: .*; expert_loads\(\) counts"):
+        LLM(demo_model, enable_return_routed_experts=True)
+    llm.update_weights(demo_model)
+    assert llm.expert_loads() == {}  # the demo model is none
+    made = [one for owner in OWNERS.values() for one in owner.values()]
+    assert not [one.why for one in made if not isinstance(one, Renamed) and "has experts" in one.why]
 
 
 def test_calls_take_vllms_arguments(llm: LLM) -> None:

@@ -217,9 +217,7 @@ def test_what_is_refused(demo_model: Path, demo: LLM, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"lora_int_id 1 is that of 'sailor'"):
         narrow.add_lora(LoRARequest("other", 1, TRAINED["sailor"]))
     bad: list[tuple[str, str | Path, str]] = [
-        ("", TRAINED["sailor"], "lora_name must have 1 to 512 bytes, got 0"),
         ("a\nb", TRAINED["sailor"], "lora_name must not hold control characters"),
-        ("x", "", "lora_path is empty"),
         ("x", tmp_path / "none", "there is no such directory"),
         ("x", tmp_path, "has no adapter_config.json"),
     ]
@@ -236,6 +234,13 @@ def test_what_is_refused(demo_model: Path, demo: LLM, tmp_path: Path) -> None:
         demo.generate(["Hi", "Ho"], GREEDY, use_tqdm=False, lora_request=[None])
     with pytest.raises(ValueError, match="lora_request has more than 2 entries for 2 prompts"):
         demo.generate(["Hi", "Ho"], GREEDY, use_tqdm=False, lora_request=itertools.repeat(None, 1000))
+    for name, number, path, complaint in [
+        ("", 1, "y", "lora_name is empty; give the name that requests call the adapter"),
+        ("x", -1, "y", "lora_int_id must be at least 1, or 0 for none, got -1"),
+        ("x", 1, "", "lora_path is empty; give a directory with adapter_config.json"),
+    ]:
+        with pytest.raises(ValueError, match=complaint):
+            LoRARequest(name, number, path)
     with pytest.raises(TypeError, match="lora_int_id must be an int, got True"):
         LoRARequest("x", True, "y")
     with pytest.raises(TypeError, match="lora_name must be a string, got None"):

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from quire import LLM, RequestOutput, SamplingParams
+from quire import LLM, BeamSearchParams, RequestOutput, SamplingParams
 from quire.prompts import conversation_list, prompt_content, prompt_list
 from tokenizers import Tokenizer
 
@@ -117,6 +117,53 @@ def test_what_is_no_prompt_is_refused_by_name(llm: LLM, prompts: Any, message: s
 def test_an_id_that_no_vocabulary_has_is_named(llm: LLM) -> None:
     with pytest.raises(ValueError, match=r"prompts\[1\] is 4294967301"):
         llm.generate([1, 2**32 + 5], PARAMS, use_tqdm=False)
+
+
+LONG = [{"role": "user", "content": "a " * 100}]
+SHORT = [{"role": "user", "content": "a"}]
+
+
+@pytest.mark.parametrize(
+    ("prompts", "message"),
+    [
+        (["a", "b", ""], r"^prompts\[2\]: prompt is empty"),
+        (["", ""], r"^prompts\[0\]: prompt is empty"),
+        ([[1], [2], [-5]], r"^prompts\[2\]: prompt_token_ids\[0\] is -5"),
+        ([[1], [-1], []], r"^prompts\[1\]: prompt_token_ids\[0\] is -1"),
+        (["a", "b " * 100, ""], r"^prompts\[1\]: prompt has \d+ tokens"),
+        ([""], "^prompt is empty"),
+        ("", "^prompt is empty"),
+    ],
+)
+def test_the_prompt_of_a_batch_that_is_refused_is_named(llm: LLM, prompts: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        llm.generate(prompts, PARAMS, use_tqdm=False)
+    with pytest.raises(ValueError, match=message):
+        llm.beam_search(prompts, BeamSearchParams(2, 2))
+    assert llm.stats().num_running_reqs == 0
+
+
+def test_the_conversation_of_a_batch_that_is_refused_is_named(llm: LLM) -> None:
+    refused: list[tuple[Any, str]] = [
+        ([SHORT, LONG], r"^messages\[1\]: prompt has \d+ tokens"),
+        ([SHORT, [{"role": "user"}]], r"^messages\[1\]: chat_template: "),
+        ([[{"role": "user"}], SHORT], r"^messages\[0\]: chat_template: "),
+        ([SHORT, [{"role": "user", "content": "\ud800"}]], r"^messages\[1\] must be valid Unicode"),
+        (LONG, "^prompt has"),
+    ]
+    for messages, message in refused:
+        with pytest.raises(ValueError, match=message):
+            llm.chat(messages, PARAMS, use_tqdm=False)
+
+
+def test_what_a_batch_shares_is_not_one_prompts(llm: LLM) -> None:
+    params = SamplingParams(allowed_token_ids=[10**6])
+    with pytest.raises(ValueError, match=r"^allowed_token_ids has token id 1000000"):
+        llm.generate(["a", "b"], params, use_tqdm=False)
+    with pytest.raises(ValueError, match=r"^prompts\[1\]: allowed_token_ids has token id 1000000"):
+        llm.generate(["a", "b"], [PARAMS, params], use_tqdm=False)
+    with pytest.raises(ValueError, match=r"^chat_template: "):
+        llm.chat([SHORT, SHORT + SHORT], PARAMS, use_tqdm=False, chat_template="{{")
 
 
 def test_what_goes_with_prompts_may_be_iterators_and_numpys(llm: LLM) -> None:

@@ -318,7 +318,7 @@ def test_metrics_and_the_log_tell_of_requests_without_their_text(tmp_path: Path)
         assert httpx.post(server.url + "/pause").status_code == 200
         assert httpx.post(server.url + "/resume").status_code == 200
         assert httpx.post(server.url + "/reset_prefix_cache").status_code == 200
-        assert httpx.post(server.url + "/sleep?level=7").status_code == 409
+        assert httpx.post(server.url + "/sleep?level=7").status_code == 400
         assert httpx.post(server.url + "/sleep").status_code == 200
         assert httpx.get(server.url + "/is_sleeping").json() == {"is_sleeping": True}
         assert httpx.post(server.url + CHAT, json=HELLO).status_code == 503
@@ -331,3 +331,103 @@ def test_metrics_and_the_log_tell_of_requests_without_their_text(tmp_path: Path)
     assert of_chat["num_generation_tokens"] == answer.json()["usage"]["completion_tokens"]
     assert "Who are you" not in log.read_text()
     assert answer.json()["choices"][0]["message"]["content"] not in log.read_text()
+
+
+@pytest.fixture(scope="module")
+def admin() -> Iterator[RunningServer]:
+    with running_server("--enable-admin", "--allowed-origins", "https://a.example", "*") as server:
+        yield server
+
+
+def test_a_server_is_ready_while_requests_are_accepted(admin: RunningServer) -> None:
+    def statuses() -> tuple[int, int]:
+        return (
+            httpx.get(admin.url + "/ready").status_code,
+            httpx.post(admin.url + CHAT, json=HELLO).status_code,
+        )
+
+    assert statuses() == (200, 200)
+    assert httpx.post(admin.url + "/sleep").status_code == 200
+    assert statuses() == (503, 503)
+    assert "asleep" in httpx.get(admin.url + "/ready").json()["error"]["message"]
+    assert httpx.get(admin.url + "/health").status_code == 200
+    assert httpx.post(admin.url + "/wake_up?tags=weights").status_code == 200
+    assert statuses() == (503, 503)
+    assert httpx.post(admin.url + "/wake_up").status_code == 200
+    assert statuses() == (200, 200)
+
+
+def test_a_server_is_not_ready_while_it_waits_to_fall_asleep(llm: AsyncLLM) -> None:
+    app = Server(llm, ServeConfig(enable_admin=True)).app
+
+    async def run() -> None:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://a") as http:
+            llm.pause()
+            answering = asyncio.ensure_future(http.post(CHAT, json=HELLO))
+            while llm.stats().num_waiting_reqs + llm.stats().num_running_reqs == 0:
+                await asyncio.sleep(0.01)
+            assert (await http.get("/ready")).status_code == 200  # requests are accepted, and wait
+            falling_asleep = asyncio.ensure_future(http.post("/sleep?mode=wait"))
+            while (await http.get("/ready")).status_code == 200:
+                await asyncio.sleep(0.01)
+            assert not llm.is_sleeping()
+            llm.resume()
+            assert (await answering).status_code == 200
+            assert (await falling_asleep).status_code == 200
+            assert (await http.post("/wake_up")).status_code == 200
+            assert (await http.get("/ready")).status_code == 200
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "param", "said"),
+    [
+        ("POST", "/sleep?level=9", "level", "level must be one of 1, 2, got 9"),
+        ("POST", "/sleep?level=x", "level", "got x"),
+        ("POST", "/sleep?mode=zz", "mode", "mode must be one of refuse, wait, abort, got zz"),
+        ("POST", "/sleep?levle=1", None, "'levle' is no query parameter of /sleep; it has level, mode"),
+        ("POST", "/pause?mode=zz", "mode", "mode must be one of keep, wait, got zz"),
+        ("POST", "/pause?foo=1", None, "'foo' is no query parameter of /pause; it has mode"),
+        ("POST", "/resume?foo", None, "'foo' is no query parameter of /resume; it has none"),
+        ("POST", "/reset_prefix_cache?foo=1", None, "'foo'"),
+        ("POST", "/wake_up?tags=weights&tags=zz", "tags", "tags must be one of weights, kv_cache, got zz"),
+        ("POST", "/wake_up?tag=weights", None, "'tag'"),
+        ("GET", "/is_sleeping?foo=1", None, "'foo'"),
+        ("POST", "/v1/load_lora_adapter?foo=1", None, "'foo'"),
+        ("POST", "/v1/unload_lora_adapter?foo=1", None, "'foo'"),
+    ],
+)
+def test_parameters_that_admin_routes_do_not_have_are_refused(
+    admin: RunningServer, method: str, target: str, param: str | None, said: str
+) -> None:
+    answer = httpx.request(method, admin.url + target)
+    assert answer.status_code == 400
+    assert said in answer.json()["error"]["message"]
+    assert answer.json()["error"]["param"] == param
+    assert httpx.get(admin.url + "/is_sleeping").json() == {"is_sleeping": False}
+
+
+def test_a_pause_that_waits_begins_nothing(admin: RunningServer) -> None:
+    for target in ("/pause?mode=wait", "/pause?mode=keep"):
+        assert httpx.post(admin.url + target).status_code == 200
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.post(admin.url + CHAT, json=HELLO, timeout=0.3)
+        assert httpx.post(admin.url + "/resume").status_code == 200
+        assert httpx.post(admin.url + CHAT, json=HELLO).status_code == 200
+
+
+def test_web_pages_from_elsewhere_do_not_reach_admin_routes(admin: RunningServer) -> None:
+    text = {"Content-Type": "text/plain"}
+    port = admin.url.rpartition(":")[2]
+    for origin in ("http://evil", "null", "", "http://127.0.0.1", f"http://evil:{port}", "http://[", "*"):
+        for path in ("/sleep", "/pause", "/reset_prefix_cache", "/v1/load_lora_adapter"):
+            answer = httpx.post(admin.url + path, content=b"{}", headers={**text, "Origin": origin})
+            assert answer.status_code == 403, (origin, path)
+            error = answer.json()["error"]
+            assert error["type"] == "permission_error"
+            assert path in error["message"]
+    assert httpx.get(admin.url + "/is_sleeping").json() == {"is_sleeping": False}
+    for origin in (admin.url, "https://a.example"):
+        assert httpx.post(admin.url + "/resume", headers={"Origin": origin}).status_code == 200
+    assert httpx.post(admin.url + CHAT, json=HELLO, headers={"Origin": "http://evil"}).status_code == 200

@@ -15,7 +15,7 @@
 
 #include "formats/json.h"
 #include "grammar/grammar.h"
-#include "grammar/json_schema.h"
+#include "grammar/grammar_door.h"
 #include "quire/error.h"
 #include "quire/fields.h"
 #include "util/str.h"
@@ -37,9 +37,7 @@ class Answers {
     set_field(request, "structured_outputs", std::string(find_member_text(line, "structured_outputs")));
     StructuredOutputsParams params = *request.sampling_params.structured_outputs;
     params.validate();
-    if (params.json) params.json->text = prepare_json_schema(params.json->text);
-    if (params.structural_tag)
-      params.structural_tag->text = prepare_structural_tag(params.structural_tag->text);
+    GrammarDoor(compiler_).enter(params);
     const auto grammar = compiler_->compile(grammar_key(params));
     Json result = {{"accepted", Json::array()}, {"walks", Json::array()}};
     for (const Json& document : question.value("documents", Json::array()))
@@ -114,7 +112,7 @@ class Answers {
 
   std::shared_ptr<const Tokenizer> tokenizer_;
   int32_t vocab_size_, eos_token_id_;
-  std::unique_ptr<GrammarCompiler> compiler_;
+  const std::shared_ptr<GrammarCompiler> compiler_;
 };
 
 }  // namespace

@@ -255,7 +255,8 @@ class QUIRE_API Engine : public EngineBase {
   // Validates, tokenizes and queues. Returns the request's id. Throws InvalidArgument for a bad request,
   // which leaves the engine untouched, and ResourceExhausted when the queue is full or the engine has ended.
   std::string add_request(EngineRequest request, OutputCallback callback);
-  // Adds several requests, with one callback each: either all are accepted or none.
+  // Adds several requests, with one callback each: either all are accepted or none. Of more than one, what is
+  // wrong with one of them is an InvalidRequest.
   std::vector<std::string> add_requests(std::vector<EngineRequest> requests,
                                         std::vector<OutputCallback> callbacks);
   // Ends a request: its callback gets what there is, with FinishReason::kAbort, soon after on the output

@@ -23,6 +23,15 @@ class QUIRE_API InvalidArgument : public Error {
   ~InvalidArgument() override;
 };
 
+// The same of one of several requests that are given together.
+class QUIRE_API InvalidRequest : public InvalidArgument {
+ public:
+  InvalidRequest(size_t place, const std::string& message) : InvalidArgument(message), place(place) {}
+  ~InvalidRequest() override;
+
+  size_t place;  // among them
+};
+
 // Nothing is wrong with the request, but there is no room for it: memory, queue, or a stopped engine.
 class QUIRE_API ResourceExhausted : public Error {
  public:

@@ -71,7 +71,12 @@ Values read_messages(std::string_view json) {
     if (!role) fail_message(index, "role", "is missing");
     if (!role->is(Kind::kString))
       fail_message(index, "role", str("must be a string, got ", role->type_name()));
-    if (const Value* content = message.find(std::string_view("content"))) check_content(index, *content);
+    if (const Value* content = message.find(std::string_view("content"))) {
+      check_content(index, *content);
+    } else if (role->as_string() == "assistant") {
+      // As vLLM has it: answers of calls alone come back so, and templates put their content into texts.
+      message.set(Value(std::string_view("content")), Value(std::string_view("")));
+    }
     messages.push_back(Value::dict(alias_reasoning(message)));
   }
   return messages;

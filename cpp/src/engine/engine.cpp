@@ -59,7 +59,12 @@ std::vector<std::string> Engine::add_requests(std::vector<EngineRequest> request
   std::vector<Impl::Prepared> batch;
   std::vector<std::string> ids;
   for (size_t i = 0; i < requests.size(); ++i) {
-    batch.push_back(impl_->prepare(std::move(requests[i]), std::move(callbacks[i])));
+    try {
+      batch.push_back(impl_->prepare(std::move(requests[i]), std::move(callbacks[i])));
+    } catch (const InvalidArgument& error) {
+      if (requests.size() == 1) throw;
+      throw InvalidRequest(i, error.what());
+    }
     ids.push_back(batch.back().request.request_id);
   }
   impl_->submit(std::move(batch));

@@ -33,6 +33,11 @@ struct GrammarKeyHash {
   }
 };
 
+// A regular expression that a schema holds strings to, and where it stands.
+struct JsonSchemaPattern {
+  std::string place, regex;
+};
+
 // Of parameters that are valid.
 GrammarKey grammar_key(const StructuredOutputsParams& params);
 
@@ -76,9 +81,11 @@ struct GrammarLimits {
 class GrammarCompiler {
  public:
   virtual ~GrammarCompiler() = default;
-  // For a door: throws InvalidArgument for what is no grammar. Takes the time of reading it, and none when it
-  // was asked about lately.
-  virtual void check(const GrammarKey& key) = 0;
+  // For a door: throws InvalidArgument for what is no grammar, and for one of texts that would not be text,
+  // or JSON. `patterns`: of the key's schema. Takes the time of reading it, and none when it was asked about
+  // lately.
+  virtual void check(const GrammarKey& key, std::span<const JsonSchemaPattern> patterns) = 0;
+  void check(const GrammarKey& key) { check(key, {}); }
   // Throws InvalidArgument for what is no grammar, or has a part that would not be kept to, and for more work
   // than the limits allow.
   virtual std::shared_ptr<const CompiledGrammar> compile(const GrammarKey& key) = 0;

@@ -17,8 +17,9 @@ void GrammarDoor::enter(StructuredOutputsParams& params) {
     }
   }
   GrammarKey prepared = key;
-  prepared.text = params.json ? prepare_json_schema(text) : prepare_structural_tag(text);
-  compiler_->check(prepared);
+  std::vector<JsonSchemaPattern> patterns;
+  prepared.text = params.json ? prepare_json_schema(text, patterns) : prepare_structural_tag(text, patterns);
+  compiler_->check(prepared, patterns);
   text = prepared.text;
   const std::lock_guard lock(mutex_);
   num_bytes_ += key.text.size() + text.size();

@@ -48,7 +48,8 @@ bool has_type(const JsonTree& value, std::string_view type) {
 class SchemaReader {
  public:
   // `field`: of the request, for complaints.
-  SchemaReader(JsonTree& root, const char* field) : root_(root), field_(field) {}
+  SchemaReader(JsonTree& root, const char* field, std::vector<JsonSchemaPattern>& patterns)
+      : root_(root), field_(field), patterns_(patterns) {}
 
   void read_all(const std::string& path) {
     root_path_ = path;
@@ -269,7 +270,11 @@ class SchemaReader {
       JsonTree* container = member(schema, name);
       if (container == nullptr) continue;
       if (container->object() == nullptr) fail(path, str(name, " must be an object"));
-      for (auto& [key, value] : *container->object()) read(value, str(path, "/", name, "/", escaped(key)));
+      for (auto& [key, value] : *container->object()) {
+        const std::string place = str(path, "/", name, "/", escaped(key));
+        read(value, place);
+        if (container == patterns) patterns_.push_back({place, key});
+      }
     }
     const bool has_properties = properties != nullptr && !properties->object()->empty();
     const bool has_patterns = patterns != nullptr && !patterns->object()->empty();
@@ -356,37 +361,55 @@ class SchemaReader {
       set(schema, "items", true);
   }
 
-  void read_string(const JsonTree& schema, const std::string& path) const {
+  void read_string(JsonTree& schema, const std::string& path) {
     read_count(schema, "minLength", 1e9, path);
     read_count(schema, "maxLength", 1e9, path);
     for (const char* name : {"pattern", "format"}) {
       const JsonTree* text = schema.find(name);
       if (text != nullptr && text->string() == nullptr) fail(path, str(name, " must be a string"));
     }
-    if (schema.find("pattern") == nullptr) return;
-    for (const char* other : {"format", "minLength", "maxLength"}) {
-      if (schema.find(other) != nullptr)
-        fail(path, str(other, " beside pattern is not supported: only one of them could be kept to"));
+    const auto refuse_beside = [&](const char* name, std::initializer_list<const char*> others) {
+      for (const char* other : others) {
+        if (schema.find(other) != nullptr)
+          fail(path, str(other, " beside ", name, " is not supported: only one of them could be kept to"));
+      }
+    };
+    if (const JsonTree* pattern = schema.find("pattern")) {
+      refuse_beside("pattern", {"format", "minLength", "maxLength"});
+      patterns_.push_back({path, *pattern->string()});
     }
+    const JsonTree* format = schema.find("format");
+    if (format == nullptr || *format->string() != "email") return;
+    // The compiler's own has quoted names, with escapes that are not JSON's.
+    refuse_beside("format", {"minLength", "maxLength"});
+    const std::string atom = "[A-Za-z0-9_!#$%&'*+/=?^`{|}~-]+",
+                      label = "[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?";
+    drop(schema, "format");
+    schema.object()->emplace_back("pattern",
+                                  JsonTree{str("^", atom, "(\\.", atom, ")*@", label, "(\\.", label, ")*$")});
   }
 
   JsonTree& root_;
   const char* field_;
+  std::vector<JsonSchemaPattern>& patterns_;
   std::string root_path_;
   std::set<std::string> read_, referred_;  // paths that were read, and that are referred to
   std::vector<Reference> references_;      // that were not followed yet
 };
 
 // Wherever a part of a tag says that it holds a schema.
-void read_tag(JsonTree& part, const std::string& path) {
+void read_tag(JsonTree& part, const std::string& path, std::vector<JsonSchemaPattern>& patterns) {
   if (JsonTree::Array* elements = part.array()) {
-    for (size_t i = 0; i < elements->size(); ++i) read_tag((*elements)[i], str(path, "/", i));
+    for (size_t i = 0; i < elements->size(); ++i) read_tag((*elements)[i], str(path, "/", i), patterns);
   } else if (JsonTree::Object* members = part.object()) {
+    const JsonTree* style = part.find("style");
+    const bool is_json = style == nullptr || style->string() == nullptr || *style->string() == "json";
+    std::vector<JsonSchemaPattern> of_others;  // who write texts as they are
     for (auto& [name, value] : *members) {
       if (name == "json_schema" || name == "schema") {
-        SchemaReader(value, "structural_tag").read_all(str(path, "/", name));
+        SchemaReader(value, "structural_tag", is_json ? patterns : of_others).read_all(str(path, "/", name));
       } else {
-        read_tag(value, str(path, "/", name));
+        read_tag(value, str(path, "/", name), patterns);
       }
     }
   }
@@ -394,15 +417,15 @@ void read_tag(JsonTree& part, const std::string& path) {
 
 }  // namespace
 
-std::string prepare_json_schema(const std::string& text) {
+std::string prepare_json_schema(const std::string& text, std::vector<JsonSchemaPattern>& patterns) {
   JsonTree schema = parse_json_tree(text, "structured_outputs: json");
-  SchemaReader(schema, "json").read_all("#");
+  SchemaReader(schema, "json", patterns).read_all("#");
   return schema.text();
 }
 
-std::string prepare_structural_tag(const std::string& text) {
+std::string prepare_structural_tag(const std::string& text, std::vector<JsonSchemaPattern>& patterns) {
   JsonTree tag = parse_json_tree(text, "structured_outputs: structural_tag");
-  read_tag(tag, "#");
+  read_tag(tag, "#", patterns);
   return tag.text();
 }
 

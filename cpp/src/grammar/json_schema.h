@@ -7,19 +7,22 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "grammar/grammar.h"
 #include "quire/structured_outputs.h"
 
 namespace quire {
 
 // The schema for the compiler: every text of its grammar fits the schema given, by draft 2020-12. Throws
-// InvalidArgument for text that is no schema, and for one with a keyword that could not be kept to.
-std::string prepare_json_schema(const std::string& text);
+// InvalidArgument for text that is no schema, and for one with a keyword that could not be kept to. Appends
+// what strings and names have to match.
+std::string prepare_json_schema(const std::string& text, std::vector<JsonSchemaPattern>& patterns);
 
 // Null when it is none of those that are known, and says nothing.
 const JsonSchemaKeyword* find_json_schema_keyword(std::string_view name);
 
-// A structural tag whose schemas are prepared.
-std::string prepare_structural_tag(const std::string& text);
+// A structural tag whose schemas are prepared. Patterns are those of answers in JSON.
+std::string prepare_structural_tag(const std::string& text, std::vector<JsonSchemaPattern>& patterns);
 
 }  // namespace quire

@@ -42,7 +42,8 @@ constexpr JsonSchemaKeyword kKeywords[] = {
     {"multipleOf", Support::kPartly, "of integers, up to 1,024; with bounds: with both, not too far apart"},
     {"minLength", Support::kPartly, "without `pattern` and `format`; such strings have no escapes"},
     {"maxLength", Support::kPartly, "as minLength"},
-    {"pattern", Support::kPartly, "matches the whole string; without `format`"},
+    {"pattern", Support::kPartly,
+     "matches the whole string, of characters that JSON writes as they are; without `format`"},
     {"format", Support::kPartly,
      "date, time, date-time, duration, email, hostname, ipv4, ipv6, uri, uri-reference, "
      "uri-template, uuid, json-pointer, relative-json-pointer; others say nothing"},

@@ -155,7 +155,8 @@ class XgrammarCompiler final : public GrammarCompiler {
         eos_token_ids_(std::move(eos_token_ids)),
         limits_(limits) {}
 
-  void check(const GrammarKey& key) override {
+  using GrammarCompiler::check;
+  void check(const GrammarKey& key, std::span<const JsonSchemaPattern> patterns) override {
     const size_t hash = GrammarKeyHash()(key);
     {
       const std::lock_guard lock(mutex_);
@@ -167,6 +168,17 @@ class XgrammarCompiler final : public GrammarCompiler {
     tell_field([&] {
       grammar = read(key);
       if (!limit.warning().empty()) throw InvalidArgument(limit.warning());
+      for (const auto& [place, regex] : patterns) {
+        if (quire_grammar::is_json_text(regex)) continue;
+        throw InvalidArgument(
+            str(place, ": pattern '", regex.substr(0, 100),
+                "' may match a quote, a backslash or a control character, which JSON writes as several; "
+                "leave them out of it"));
+      }
+      if (const auto point = quire_grammar::find_no_character(*grammar))
+        throw InvalidArgument(str("code point ", *point,
+                                  " is no character: those of Unicode are 0 to 0xD7FF and 0xE000 to "
+                                  "0x10FFFF"));
     });
     const std::lock_guard lock(mutex_);
     if (key.text.size() <= kMaxReadBytes) {

@@ -34,6 +34,63 @@ class HasherThatFindsMasks {
 
 namespace quire_grammar {
 
+bool is_json_text(const std::string& regex) {
+  const auto is_plain = [](unsigned char c) { return c >= 0x20 && c <= 0x7e; };
+  if (std::all_of(regex.begin(), regex.end(), is_plain)) {
+    auto fsm = GrammarFSMBuilder::Regex(regex, /*json_string=*/true);
+    if (fsm.IsOk()) {
+      const auto automaton = std::move(fsm).Unwrap();
+      std::unordered_set<int> states;
+      automaton.GetReachableStates(&states);
+      const auto is_end = [&](int state) { return automaton.IsEndState(state); };
+      if (std::any_of(states.begin(), states.end(), is_end)) return true;
+    }
+  }
+  using Type = Grammar::Impl::GrammarExprType;
+  const Grammar grammar = Grammar::FromRegex(regex);
+  for (int32_t i = 0; i < grammar->NumGrammarExprs(); ++i) {
+    const auto expr = grammar->GetGrammarExpr(i);
+    const bool is_class = expr.type == Type::kCharacterClass || expr.type == Type::kCharacterClassStar;
+    if (!is_class && expr.type != Type::kByteString) continue;
+    const auto matches = [&](int32_t point) {
+      if (!is_class) return std::find(expr.begin(), expr.end(), point) != expr.end();
+      bool is_named = false;
+      for (int32_t j = 1; j + 1 < expr.size(); j += 2)
+        is_named = is_named || (expr[j] <= point && point <= expr[j + 1]);
+      return is_named == (expr[0] == 0);
+    };
+    for (int32_t point = 0; point < 0x20; ++point)
+      if (matches(point)) return false;
+    if (matches('"') || matches('\\')) return false;
+  }
+  return true;
+}
+
+std::optional<int32_t> find_no_character(const Grammar& grammar) {
+  using Type = Grammar::Impl::GrammarExprType;
+  constexpr int32_t kLast = 0x10ffff, kFirstSurrogate = 0xd800, kLastSurrogate = 0xdfff;
+  const auto is_none = [](int32_t first, int32_t last) {
+    return last > kLast || (first >= kFirstSurrogate && last <= kLastSurrogate);
+  };
+  for (int32_t i = 0; i < grammar->NumGrammarExprs(); ++i) {
+    const auto expr = grammar->GetGrammarExpr(i);
+    if (expr.type == Type::kByteString) {
+      // As UTF-8 would write it, had it one for them. Bytes may be signed.
+      for (int32_t j = 0; j + 2 < expr.size(); ++j) {
+        const auto byte = [&](int32_t k) { return expr[j + k] & 0xff; };
+        const auto bits = [&](int32_t k) { return expr[j + k] & 0x3f; };
+        if (byte(0) == 0xed && byte(1) >= 0xa0) return 0xd000 | bits(1) << 6 | bits(2);
+        if (j + 3 < expr.size() && (byte(0) > 0xf4 || (byte(0) == 0xf4 && byte(1) >= 0x90)))
+          return (byte(0) & 7) << 18 | bits(1) << 12 | bits(2) << 6 | bits(3);
+      }
+    } else if (expr.type == Type::kCharacterClass || expr.type == Type::kCharacterClassStar) {
+      for (int32_t j = 1; j + 1 < expr.size(); j += 2)
+        if (is_none(expr[j], expr[j + 1])) return expr[j + 1];
+    }
+  }
+  return std::nullopt;
+}
+
 // Places whose masks were looked for: looking whether one is there copies it. One that has gone since is
 // found by the library, which keeps it again. Thread-safe.
 class SeenPlaces {

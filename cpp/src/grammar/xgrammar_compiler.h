@@ -5,8 +5,18 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <string>
 
 namespace quire_grammar {
+
+// Whether all that the library takes for matches of a regular expression are, as they are, the inside of a
+// JSON string: it leaves out what JSON escapes where it makes an automaton of the expression, and not where
+// it cannot.
+bool is_json_text(const std::string& regex);
+
+// A code point that a grammar names and that is no character: a surrogate, or above Unicode's.
+std::optional<int32_t> find_no_character(const xgrammar::Grammar& grammar);
 
 // Thread-safe.
 class Compiler {

@@ -1,4 +1,5 @@
 // Bodies of /v1/completions.
+#include <algorithm>
 #include <limits>
 #include <utility>
 
@@ -49,8 +50,9 @@ RouteFields completions_fields() {
 }
 
 HttpBody read_completions(std::string_view text, const HttpApiConfig& config) {
-  // Each is a request of its own.
-  constexpr size_t kMaxPrompts = 4096;
+  // Each is a request of its own, and of n completions each is one: queueing and aborting them takes the time
+  // of others.
+  constexpr size_t kMaxPrompts = 4096, kMaxCompletions = 16384;
   const Json object = read_object(text);
   HttpBody body;
   EngineRequest request = read_fields(HttpRoute::kCompletions, object, text, config, body, nullptr);
@@ -71,6 +73,11 @@ HttpBody read_completions(std::string_view text, const HttpApiConfig& config) {
   if (prompt->size() > kMaxPrompts) {
     throw InvalidArgument(str("prompt must be at most ", kMaxPrompts, " prompts, got ", prompt->size(),
                               "; send several requests"));
+  }
+  if (const auto n = static_cast<size_t>(std::max(request.sampling_params.n, 1));
+      n * prompt->size() > kMaxCompletions) {
+    throw InvalidArgument(str("n must be at most ", kMaxCompletions / prompt->size(), " with ",
+                              prompt->size(), " prompts, got ", n, "; send several requests"));
   }
   for (size_t i = 0; i < prompt->size(); ++i) {
     EngineRequest one = request;

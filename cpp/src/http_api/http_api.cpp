@@ -109,6 +109,8 @@ HttpError http_error(const Engine& engine, const std::exception& exception) {
     error.code = "model_not_found";
   } else if (dynamic_cast<const InvalidArgument*>(&exception) != nullptr) {
     error.param = field_at_fault(error.message);
+    if (const auto* one = dynamic_cast<const InvalidRequest*>(&exception))
+      error.message = str("prompt[", one->place, "]: ", error.message);
   } else if (dynamic_cast<const ResourceExhausted*>(&exception) != nullptr) {
     const bool is_over = !engine.dead_error().empty() || engine.is_draining() || engine.is_sleeping();
     error.status = is_over ? 503 : 429;

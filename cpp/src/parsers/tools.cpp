@@ -120,6 +120,7 @@ Tools::Tools(std::string_view tools_json) {
     const auto name = function->find("name");
     if (name == function->end() || !name->is_string() || name->get_ref<const std::string&>().empty())
       fail(".function.name must be a string that is not empty");
+    check_name(name->get_ref<const std::string&>(), i);
     Tool& tool = tools_.emplace_back();
     tool.name = name->get<std::string>();
     tool.parameters = {
@@ -129,6 +130,25 @@ Tools::Tools(std::string_view tools_json) {
     if (!parameters->is_object()) fail(".function.parameters must be an object, a JSON schema");
     tool.parameters = *parameters;
   }
+}
+
+// A model writes names into its calls as they are, between the signs of its form.
+void Tools::check_name(const std::string& name, size_t i) const {
+  constexpr size_t kMaxLength = 256;
+  const auto fail = [&](const std::string& what) {
+    throw InvalidArgument(str("tools[", i, "].function.name '", name.substr(0, 100), "' ", what));
+  };
+  if (name.size() > kMaxLength)
+    fail(str("has ", name.size(), " bytes; at most ", kMaxLength, " are possible"));
+  for (const char c : name) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte <= ' ' || byte == 0x7f || std::string_view("\"\\<>").find(c) != std::string_view::npos)
+      fail(
+          "has a space, a control character, a quote, a backslash or an angle bracket; give it letters, "
+          "digits, '_' and '-'");
+  }
+  for (size_t j = 0; j < tools_.size(); ++j)
+    if (tools_[j].name == name) fail(str("is that of tools[", j, "], too"));
 }
 
 const OrderedJson* Tools::find_parameter(std::string_view tool, std::string_view parameter) const {

@@ -58,6 +58,7 @@ Error::Error(const std::string& message) : std::runtime_error(one_line(message))
 // Out of line, so that each class has one home for its type information.
 Error::~Error() = default;
 InvalidArgument::~InvalidArgument() = default;
+InvalidRequest::~InvalidRequest() = default;
 ResourceExhausted::~ResourceExhausted() = default;
 InternalError::~InternalError() = default;
 

@@ -5,19 +5,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from quire import _core
 from quire.async_llm import AsyncLLM
 from quire.engine_operations import EngineOperations
 from quire.lora import LoRARequest
+from quire.serve.bodies import check_fields, given_flag, refusal
 from quire.serve.config import ServeConfig
-from quire.values import bool_value, describe, path_value, text_value
+from quire.values import describe, path_value, text_value
 
 _LOGGER = logging.getLogger("quire.serve")
 
 _MAX_PATH_BYTES = 4096  # Linux's; links are followed in time that grows with the square of a path
+_LOAD_FIELDS = ("lora_name", "lora_path", "load_inplace", "is_3d_lora_weight")
+_UNLOAD_FIELDS = ("lora_name", "lora_int_id")
 _FILES = ("adapter_config.json", "adapter_model.safetensors")
 
 
@@ -50,14 +53,14 @@ class Adapters:
     async def load(self, body: Mapping[str, Any]) -> str | _core.HttpError:
         """What a body of /v1/load_lora_adapter asks for. Returns what to say of it."""
         try:
-            _check_fields(body, ("lora_name", "lora_path", "load_inplace", "is_3d_lora_weight"))
+            check_fields(body, _LOAD_FIELDS)
             name = _given_text(body, "lora_name", "what requests shall call the adapter")
             path = path_value("lora_path", _given_text(body, "lora_path", "a directory as PEFT saves them"))
             if len(path.encode()) > _MAX_PATH_BYTES:
                 size = len(path.encode())
                 raise ValueError(f"lora_path must have at most {_MAX_PATH_BYTES} bytes, got {size}")
-            in_place = _given_flag(body, "load_inplace")
-            _given_flag(body, "is_3d_lora_weight")  # the adapter's file says so itself
+            in_place = given_flag(body, "load_inplace")
+            given_flag(body, "is_3d_lora_weight")  # the adapter's file says so itself
             self._check_is_enabled()
             if name in self._model_names:
                 raise ValueError(f"lora_name '{name:.200}' is the model's own; choose another")
@@ -116,7 +119,7 @@ class Adapters:
     async def unload(self, body: Mapping[str, Any]) -> str | _core.HttpError:
         """What a body of /v1/unload_lora_adapter asks for. Returns what to say of it."""
         try:
-            _check_fields(body, ("lora_name", "lora_int_id"))
+            check_fields(body, _UNLOAD_FIELDS)
             name = _given_text(body, "lora_name", "the adapter's name")
             number = body.get("lora_int_id")  # the name says all
             if number is not None and (isinstance(number, bool) or not isinstance(number, int)):
@@ -137,13 +140,6 @@ class Adapters:
             raise ValueError("there are no adapters: start the server with --enable-lora")
 
 
-def _check_fields(body: Mapping[str, Any], known: Collection[str]) -> None:
-    for name in body:
-        if name not in known:
-            # As Python writes it: what JSON has may be no text.
-            raise ValueError(f"{name!r:.100} is not a field we know; there are {', '.join(known)}")
-
-
 def _given_text(body: Mapping[str, Any], name: str, meaning: str) -> str:
     value = body.get(name)
     if value is None or value == "":
@@ -151,12 +147,5 @@ def _given_text(body: Mapping[str, Any], name: str, meaning: str) -> str:
     return text_value(name, value)
 
 
-def _given_flag(body: Mapping[str, Any], name: str) -> bool:
-    value = body.get(name)
-    return value is not None and bool_value(name, value)
-
-
 def _refusal(error: Exception) -> _core.HttpError:
-    """Of a complaint that begins with a field's name."""
-    first = str(error).partition(" ")[0].rstrip(":")
-    return _core.HttpError(400, str(error), param=first if first.isidentifier() and "_" in first else "")
+    return refusal(error, {*_LOAD_FIELDS, *_UNLOAD_FIELDS})

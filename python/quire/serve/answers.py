@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -19,9 +20,13 @@ _Result = TypeVar("_Result")
 _LONG_BODY = 16 << 10
 
 
-async def off_loop(num_bytes: int, work: Callable[..., _Result], *arguments: Any) -> _Result:
-    """What ``work`` makes of a body of this size; of a long one on another thread."""
-    if num_bytes <= _LONG_BODY:
+# A chat template of the client's, which may loop until it is refused. An escape may spell the name.
+_TEMPLATE = re.compile(rb'chat_template"|\\u00[2-7]')
+
+
+async def off_loop(body: bytes, work: Callable[..., _Result], *arguments: Any) -> _Result:
+    """What ``work`` makes of this body; on another thread where that may take long."""
+    if len(body) <= _LONG_BODY and not _TEMPLATE.search(body):
         return work(*arguments)
     return await asyncio.get_running_loop().run_in_executor(None, work, *arguments)
 
@@ -135,7 +140,7 @@ async def begin(
     """Starts what a body asks for. An error, or an answer that must be sent: it calls ``on_end`` then."""
     key, queue = streams.open()
     created = int(time.time())
-    begun = await off_loop(len(body), api.begin, engine, route, body, request_id, created, queue)
+    begun = await off_loop(body, api.begin, engine, route, body, request_id, created, queue)
     if isinstance(begun, _core.HttpError):
         return begun
     return Answer(begun, streams, key, on_end)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import Callable, Coroutine
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import FastAPI, Query, Request
+from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
 from starlette.exceptions import HTTPException
@@ -20,13 +19,16 @@ from quire import _core
 from quire.async_llm import AsyncLLM
 from quire.model_directory import model_name
 from quire.serve.adapters import Adapters
+from quire.serve.admin_routes import EngineRoutes, admin_adder
 from quire.serve.answers import Answer, begin, error_response, off_loop
+from quire.serve.bodies import parse_object
 from quire.serve.config import ServeConfig
 from quire.serve.guard import Guard, InFlight, too_long
 from quire.serve.http_metrics import HttpMetrics
 from quire.serve.openapi import operation
 from quire.serve.openapi_answers import describe_answers
 from quire.serve.page_routes import add_page
+from quire.serve.token_routes import TokenRoutes
 from quire.serve.tracing import RequestTracer
 
 _CODES = {404: "not_found", 405: "method_not_allowed"}
@@ -61,7 +63,7 @@ class Server:
         self.model_names = names
         self.adapters = Adapters(llm, names, config)
         self._http_metrics = None if metrics is None else HttpMetrics(metrics)
-        self._template = template = config.template_text()
+        template = config.template_text()
         if template:
             # Parsed, and not rendered: what it needs may come with requests.
             hello = [{"role": "user", "content": ""}]
@@ -75,6 +77,8 @@ class Server:
             template,
             config.return_tokens_as_token_ids,
         )
+        self._engine_routes = EngineRoutes(llm)
+        self._tokens = TokenRoutes(llm, template)
         self.app = self._make_app()
 
     @classmethod
@@ -128,18 +132,11 @@ class Server:
         if self.metrics is not None:
             get("/metrics", self._metrics, "What is measured, as Prometheus reads it.")
         if self.config.enable_admin:
-            post("/pause", self._pause, "Computes nothing until /resume; requests are accepted and wait.")
-            post("/resume", self._resume, "Goes on.")
-            post("/reset_prefix_cache", self._reset_prefix_cache, "Forgets cached prefixes.")
-            post(
-                "/sleep",
-                self._sleep,
-                "Gives memory back; ?level=1 keeps the weights, 2 drops them.",
-            )
-            post("/wake_up", self._wake_up, "Takes the memory again; ?tags=weights, kv_cache or both.")
-            get("/is_sleeping", self._is_sleeping, "Whether it sleeps.")
-            post("/v1/load_lora_adapter", self._load_lora_adapter, "Makes an adapter a model name.")
-            post("/v1/unload_lora_adapter", self._unload_lora_adapter, "Takes it from the model names.")
+            add = admin_adder(app, self.config.allowed_origins)
+            self._engine_routes.add_to(add)
+            add("POST", "/v1/load_lora_adapter", self._load_lora_adapter, "Makes an adapter a model name.")
+            unload = "Takes it from the model names."
+            add("POST", "/v1/unload_lora_adapter", self._unload_lora_adapter, unload)
         describe_answers(app)
         if self.config.page:
             add_page(app)
@@ -214,7 +211,7 @@ class Server:
         body = await self._read(request)
         if isinstance(body, Response):
             return body
-        counted = await off_loop(len(body), self._api.count_tokens, self.llm.engine, body)
+        counted = await off_loop(body, self._api.count_tokens, self.llm.engine, body)
         if isinstance(counted, _core.HttpError):
             return error_response(counted, request.url.path)
         return Response(counted, media_type="application/json")
@@ -271,58 +268,14 @@ class Server:
         }
 
     async def _tokenize(self, request: Request) -> Response:
-        return await self._answer_from(request, self._tokenized)
-
-    def _tokenized(self, body: dict[str, Any]) -> Response:
-        try:
-            tokenizer = self.llm.get_tokenizer()
-            prompt = body.get("prompt")
-            add_special_tokens = body.get("add_special_tokens", "messages" not in body)
-            if "messages" in body:
-                template_args = {
-                    name: body[name]
-                    for name in ("tools", "add_generation_prompt", "continue_final_message")
-                    if name in body
-                }
-                prompt = self.llm.apply_chat_template(
-                    body["messages"], self._template or None, **template_args
-                )
-            if not isinstance(prompt, str):
-                raise ValueError("prompt must be a string; or give messages")
-            ids = tokenizer.encode(prompt, add_special_tokens=bool(add_special_tokens))
-            answer: dict[str, Any] = {
-                "count": len(ids),
-                "max_model_len": self.llm.model.max_model_len,
-                "tokens": ids,
-            }
-            if body.get("return_token_strs"):
-                answer["token_strs"] = [tokenizer.decode([i], skip_special_tokens=False) for i in ids]
-            return JSONResponse(answer)
-        except (ValueError, TypeError) as error:
-            return error_response(_core.HttpError(400, str(error)))
+        return await self._answer_from(request, self._tokens.tokenize)
 
     async def _detokenize(self, request: Request) -> Response:
-        return await self._answer_from(request, self._detokenized)
+        return await self._answer_from(request, self._tokens.detokenize)
 
-    def _detokenized(self, body: dict[str, Any]) -> Response:
-        try:
-            tokens: Any = body.get("tokens")
-            text = self.llm.get_tokenizer().decode(tokens, skip_special_tokens=False)
-            return JSONResponse({"prompt": text})
-        except (ValueError, TypeError) as error:
-            return error_response(_core.HttpError(400, str(error), param="tokens"))
-
-    async def _answer_from(self, request: Request, answer: Callable[[dict[str, Any]], Response]) -> Response:
-        """What an object becomes; of a long one on another thread, so that no stream waits."""
+    async def _answer_from(self, request: Request, answer: Callable[[bytes], Response]) -> Response:
         body = await self._read(request)
-        if isinstance(body, Response):
-            return body
-
-        def work() -> Response:
-            value = _object(body)
-            return error_response(value) if isinstance(value, _core.HttpError) else answer(value)
-
-        return await off_loop(len(body), work)
+        return body if isinstance(body, Response) else await off_loop(body, answer, body)
 
     async def _health(self) -> Response:
         try:
@@ -338,34 +291,13 @@ class Server:
     async def _ready(self) -> Response:
         if self.is_closing or self.llm.engine.is_draining:
             return error_response(_core.HttpError(503, "no requests are accepted any more"))
+        if self._engine_routes.is_asleep:
+            text = "the engine is asleep; no requests are accepted until it wakes up"
+            return error_response(_core.HttpError(503, text, code="engine_unavailable"))
         return await self._health()
 
     async def _version(self) -> dict[str, str]:
         return {"version": quire.__version__}
-
-    async def _pause(self) -> Response:
-        self.llm.pause()
-        return Response()
-
-    async def _resume(self) -> Response:
-        self.llm.resume()
-        return Response()
-
-    async def _reset_prefix_cache(self) -> Response:
-        if not await self.llm.reset_prefix_cache():
-            return error_response(
-                _core.HttpError(409, "requests are under way; try again when they have ended")
-            )
-        return Response()
-
-    async def _sleep(self, level: int = 1, mode: str = "refuse") -> Response:
-        return await _change(self.llm.sleep(level, mode))
-
-    async def _wake_up(self, tags: Annotated[list[str] | None, Query()] = None) -> Response:
-        return await _change(self.llm.wake_up(tags))
-
-    async def _is_sleeping(self) -> dict[str, bool]:
-        return {"is_sleeping": self.llm.is_sleeping()}
 
     async def _load_lora_adapter(self, request: Request) -> Response:
         return await self._change_adapters(request, self.adapters.load)
@@ -379,25 +311,9 @@ class Server:
         body = await self._read(request)
         if isinstance(body, Response):
             return body
-        value = await off_loop(len(body), _object, body)
+        value = await off_loop(body, parse_object, body)
         done = value if isinstance(value, _core.HttpError) else await change(value)
         return PlainTextResponse(done) if isinstance(done, str) else error_response(done)
-
-
-def _object(body: bytes) -> dict[str, Any] | _core.HttpError:
-    try:
-        value = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        return _core.HttpError(400, f"the body must be JSON: {error}")
-    return value if isinstance(value, dict) else _core.HttpError(400, "the body must be a JSON object")
-
-
-async def _change(work: Coroutine[Any, Any, None]) -> Response:
-    try:
-        await work
-    except (ValueError, MemoryError) as error:
-        return error_response(_core.HttpError(409 if isinstance(error, ValueError) else 503, str(error)))
-    return Response()
 
 
 async def _http_error(request: Request, error: Exception) -> Response:

@@ -125,15 +125,18 @@ _EXAMPLES: dict[str, dict[str, Any]] = {
 _BODIES = {
     "/tokenize": _object(
         "",
+        model=_TEXT,
         prompt=_TEXT,
         messages={"type": "array", "items": {"type": "object"}},
         tools={"type": "array", "items": {"type": "object"}},
         add_special_tokens={"type": "boolean"},
         add_generation_prompt={"type": "boolean"},
         continue_final_message={"type": "boolean"},
+        chat_template=_TEXT,
+        chat_template_kwargs={"type": "object"},
         return_token_strs={"type": "boolean"},
     ),
-    "/detokenize": _object("tokens", tokens=_IDS),
+    "/detokenize": _object("tokens", model=_TEXT, tokens=_IDS),
     "/v1/load_lora_adapter": _object(
         "lora_name lora_path",
         lora_name=_TEXT,

@@ -101,6 +101,17 @@ TEST_F(ChatTest, ArgumentsOfEarlierCallsMayBeText) {
   EXPECT_EQ(prompt(as_text, R"({"x": 1})"), R"(>{"x": 1})") << "where a template takes only text";
 }
 
+// As answers of calls alone come back.
+TEST_F(ChatTest, AnAssistantWithoutContentSaysNothing) {
+  Json message = {{"role", "assistant"}, {"content", nullptr}};
+  Json fields = {{"messages", Json::array({message})},
+                 {"chat_template", "{{ '<' + messages[0]['content'] + '>' }}"}};
+  EXPECT_EQ(prepare(fields).request.prompt, "<>");
+  message["role"] = "user";
+  fields["messages"] = Json::array({message});
+  EXPECT_NE(error_of([&] { prepare(fields); }).find("has no attribute 'content'"), std::string::npos);
+}
+
 // As clients write it who always write it.
 TEST_F(ChatTest, NoCallsAreAsIfNotMentioned) {
   const Json message = {{"role", "assistant"}, {"content", "x"}, {"tool_calls", Json::array()}};
@@ -201,6 +212,17 @@ TEST_F(ChatTest, WhatCannotBeIsRefusedByName) {
   expect(complaint({{"tools", "["}}), "tools: not valid JSON");
   expect(complaint({{"tools", 3}}), "tools must be JSON");
   expect(complaint({{"tools", {{{"type", "function"}}}}, {"tool_choice", "required"}}), "tools[0].function");
+  const auto tools = [](const std::vector<std::string>& names) {
+    Json all = Json::array();
+    for (const std::string& name : names)
+      all.push_back({{"type", "function"}, {"function", {{"name", name}}}});
+    return Json{{"tools", all}, {"tool_choice", "required"}};
+  };
+  for (const char* name : {"a\"b", "a\nb", "a\\b", "<a>", "a b"})
+    expect(complaint(tools({"clock", name})), "tools[1].function.name '");
+  expect(complaint(tools({std::string(257, 'a')})), "has 257 bytes; at most 256 are possible");
+  expect(complaint(tools({"clock", "clock"})), "tools[1].function.name 'clock' is that of tools[0], too");
+  EXPECT_EQ(complaint(tools({"mcp.files/read-one", "łódź"})), "");
   expect(complaint({{"chat_template_kwargs", "[]"}}), "chat_template_kwargs must be an object");
   expect(complaint({{"messages", "{}"}}), "messages must be an array");
   expect(complaint({{"messages", std::string(500, '[')}}), "messages");

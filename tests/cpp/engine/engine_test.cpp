@@ -186,6 +186,20 @@ TEST(EngineStartTest, AnAbortFromACallbackComesAfterWhatIsOnItsWay) {
   engine.generate({request("C", 3)});
 }
 
+TEST(EngineStartTest, OneOfSeveralRequestsIsRefusedWithItsPlace) {
+  Engine engine(demo_config());
+  const auto nobody = [](RequestOutput&&) { FAIL() << "none of them is accepted"; };
+  EngineRequest empty;
+  try {
+    engine.add_requests({request("A", 3), empty}, {nobody, nobody});
+    FAIL() << "an empty prompt was accepted";
+  } catch (const InvalidRequest& error) {
+    EXPECT_EQ(error.place, 1U);
+    EXPECT_NE(std::string(error.what()).find("prompt is empty"), std::string::npos) << error.what();
+  }
+  EXPECT_EQ(engine.generate({request("B", 3)})[0].outputs[0].token_ids.size(), 3U);
+}
+
 TEST(EngineStartTest, ACallbackThatThrowsLosesOnlyItsOwnOutput) {
   Engine engine(demo_config());
   engine.add_request(request("A", 3), [](RequestOutput&&) { throw std::runtime_error("oops"); });

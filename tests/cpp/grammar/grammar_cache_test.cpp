@@ -29,7 +29,7 @@ class FakeCompiler final : public GrammarCompiler {
     std::vector<std::string> compiled;
   };
   explicit FakeCompiler(Gate& gate) : gate_(gate) {}
-  void check(const GrammarKey&) override {}
+  void check(const GrammarKey&, std::span<const JsonSchemaPattern>) override {}
   void cancel() override {}
   std::shared_ptr<const CompiledGrammar> compile(const GrammarKey& key) override {
     std::unique_lock lock(gate_.mutex);

@@ -39,6 +39,15 @@ class GrammarTest : public testing::Test {
     matcher.fill_bitmask(mask);
     return (static_cast<uint32_t>(mask[static_cast<size_t>(token) / 32]) >> (token % 32) & 1U) != 0;
   }
+  // Why the door refuses parameters; empty where it does not.
+  static std::string refusal(StructuredOutputsParams params) {
+    try {
+      GrammarDoor(make_grammar_compiler(tokenizer(), kVocab, {kEos})).enter(params);
+    } catch (const InvalidArgument& error) {
+      return error.what();
+    }
+    return "";
+  }
   // Whether `text`, as the tokenizer cuts it, is an answer: every token is permitted by the mask before it,
   // and the end after the last one.
   static bool accepts(const GrammarKey& key, const std::string& text) {
@@ -103,15 +112,20 @@ TEST_F(GrammarTest, ASchemaIsKeptTo) {
   EXPECT_FALSE(accepts(key, R"({"name": "Ann", "age": 7, "more": true})"));
 }
 
+std::string prepared(const std::string& text) {
+  std::vector<JsonSchemaPattern> patterns;
+  return prepare_json_schema(text, patterns);
+}
+
 // A schema is rewritten while it is read, and others refer to it from within.
 TEST(JsonSchemaTest, SchemasReferToThoseThatTheyAreIn) {
-  const std::string prepared = prepare_json_schema(
+  const std::string text = prepared(
       R"({"$defs": {"node": {"properties": {"next": {"$ref": "#/$defs/node"}, "a/b~": {"type": "object"}},
                              "additionalProperties": true, "unevaluatedProperties": false},
                     "list": {"items": {"properties": {"x": {"$ref": "#/$defs/list"}}}}},
           "properties": {"n": {"$ref": "#/$defs/node"}, "l": {"$ref": "#/$defs/list/items"}, "r": {"$ref": "#"}}})");
   EXPECT_EQ(
-      prepared,
+      text,
       R"({"$defs":{"node":{"properties":{"next":{"$ref":"#/$defs/node"},)"
       R"("a/b~":{"type":"object","additionalProperties":true}},"type":"object",)"
       R"("additionalProperties":false},"list":{"items":{"properties":{"x":{"$ref":"#/$defs/list"}},)"
@@ -123,8 +137,8 @@ TEST(JsonSchemaTest, SchemasReferToThoseThatTheyAreIn) {
 TEST(JsonSchemaTest, AReferenceNamesASchema) {
   const auto complaint = [](const std::string& target) {
     try {
-      prepare_json_schema(R"({"properties": {"a": {"const": {"items": true}}, "b": {"$ref": ")" + target +
-                          R"("}}, "components": {"schemas": {"c": {"not": {}}, "d": {}}}})");
+      prepared(R"({"properties": {"a": {"const": {"items": true}}, "b": {"$ref": ")" + target +
+               R"("}}, "components": {"schemas": {"c": {"not": {}}, "d": {}}}})");
     } catch (const InvalidArgument& error) {
       return std::string(error.what());
     }
@@ -170,7 +184,7 @@ TEST_F(GrammarTest, TextThatMustFollowIsFound) {
 
 class CountingCompiler final : public GrammarCompiler {
  public:
-  void check(const GrammarKey&) override { ++num_checks; }
+  void check(const GrammarKey&, std::span<const JsonSchemaPattern>) override { ++num_checks; }
   std::shared_ptr<const CompiledGrammar> compile(const GrammarKey&) override { return nullptr; }
   void cancel() override {}
 
@@ -247,7 +261,7 @@ TEST_F(GrammarTest, MasksThatGrammarsShareAreThoseOfEach) {
   const auto shared = make_grammar_compiler(tokenizer(), kVocab, {kEos});
   for (int round = 0; round < 2; ++round) {
     for (const auto& [text, document] : cases) {
-      const auto matching = shared->compile(schema(prepare_json_schema(text)))->make_matcher();
+      const auto matching = shared->compile(schema(prepared(text)))->make_matcher();
       for (const int32_t id : tokenizer()->encode(document, false)) {
         expect_mask_as_accepted(*matching, text);
         ASSERT_TRUE(matching->accept_token(id)) << text << ": " << tokenizer()->token_bytes(id);
@@ -288,12 +302,59 @@ TEST_F(GrammarTest, TheDoorLetsInAgainWhatItHasLetIn) {
   for (int i = 0; i < 3; ++i) {
     params.json = JsonText{text};
     door.enter(params);
-    EXPECT_EQ(params.json->text, prepare_json_schema(text));
+    EXPECT_EQ(params.json->text, prepared(text));
   }
   EXPECT_EQ(CountingCompiler::num_checks, 1);
   params.json = JsonText{R"({"not": {}})"};
   for (int i = 0; i < 2; ++i) EXPECT_THROW(door.enter(params), InvalidArgument);
   EXPECT_EQ(params.json->text, R"({"not": {}})");
+}
+
+// Characters that JSON escapes are no part of an answer as they are, which is how patterns are kept to.
+TEST_F(GrammarTest, APatternIsOfTextThatJsonWritesAsItIs) {
+  const auto refusal_of = [](const std::string& schema) {
+    StructuredOutputsParams params;
+    params.json = JsonText{schema};
+    return refusal(params);
+  };
+  const std::string pattern = R"({"type": "string", "pattern": ")";
+  for (const char* kept :
+       {"[a-z]{3}", ".*", "[^a]+", R"(a|\"b)", R"(\\S+)", "é[äöü]*", R"(é[^\"\\\\\\x00-\\x1f])"})
+    EXPECT_EQ(refusal_of(pattern + kept + "\"}"), "") << kept;
+  for (const char* refused : {R"(C:\\\\[a-z]{3})", R"(a\"b)", R"(a\\nb)", R"(\\x22)", R"(\\u005c)",
+                              R"([\"\\\\])", R"([\\x00-\\x1f])", R"(a\\tb)", "é.", "é[^a]"})
+    EXPECT_NE(refusal_of(pattern + refused + "\"}").find("#: pattern '"), std::string::npos) << refused;
+  EXPECT_NE(
+      refusal_of(R"({"type": "object", "properties": {"p": {"items": {"type": "string", "pattern": "\""}}}})")
+          .find("#/properties/p/items: pattern '\"'"),
+      std::string::npos);
+  EXPECT_NE(refusal_of(R"({"type": "object", "patternProperties": {"^\"$": {"type": "null"}}})")
+                .find("pattern '^\"$'"),
+            std::string::npos);
+  EXPECT_NE(refusal_of(R"({"type": "object", "propertyNames": {"pattern": "\"+"}})").find("pattern '\"+'"),
+            std::string::npos);
+}
+
+TEST_F(GrammarTest, AnEmailIsJsonText) {
+  const auto key = schema(prepared(R"({"type": "string", "format": "email"})"));
+  EXPECT_TRUE(accepts(key, R"("a.b+c@mail.example.org")"));
+  EXPECT_FALSE(accepts(key, R"("\"a\q\"@example.org")"));
+  EXPECT_FALSE(accepts(key, R"("a.b")"));
+}
+
+TEST_F(GrammarTest, OnlyCharactersAreNamed) {
+  const auto of_regex = [](const std::string& regex) {
+    StructuredOutputsParams params;
+    params.regex = regex;
+    return refusal(params);
+  };
+  for (const char* none : {"\\u{110000}", "a\\ud800", "[\\ud800-\\udfff]", "[\\u{110000}]"})
+    EXPECT_NE(of_regex(none).find("is no character"), std::string::npos) << none;
+  for (const char* some : {"\\u{10ffff}", "\\ud7ff", "[^a]", "é😀", "[\\u0000-\\u{10ffff}]"})
+    EXPECT_EQ(of_regex(some), "") << some;
+  StructuredOutputsParams params;
+  params.grammar = R"(root ::= "\ud800")";
+  EXPECT_NE(refusal(params).find("code point 55296 is no character"), std::string::npos);
 }
 
 // What is wrong is said, and every hostile grammar ends within the limit.

@@ -46,6 +46,10 @@ TEST(HttpBodyTest, WhatIsNoPromptIsRefusedWithItsPlace) {
   EXPECT_NE(refusal("{\"prompt\": [1, -2]}").find("prompt[1] must be a token id"), std::string::npos);
   EXPECT_NE(refusal("{\"prompt\": [1, 4294967296]}").find("prompt[1]"), std::string::npos);
   EXPECT_NE(refusal("{\"prompt\": []}").find("got []"), std::string::npos);
+  EXPECT_EQ(read_completions(R"({"prompt": ["a", "b", "c", "d"], "n": 256})", config()).requests.size(), 4U);
+  Json many = {{"prompt", Json::array()}, {"n", 256}};
+  for (int i = 0; i < 65; ++i) many["prompt"].push_back("a");
+  EXPECT_EQ(refusal(many.dump()), "n must be at most 252 with 65 prompts, got 256; send several requests");
 }
 
 TEST(HttpBodyTest, AConversationEndsByItselfAndACompletionAfterSixteenTokens) {
