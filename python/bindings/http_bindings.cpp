@@ -28,7 +28,7 @@ Begun begin(const HttpApi& api, const Engine& engine, HttpRoute route, const nb:
   try {
     return api.begin(route, text, {std::move(request_id), created}, std::move(queue));
   } catch (const std::exception& exception) {
-    return http_error(engine, exception);
+    return http_error(engine, route, exception);
   }
 }
 
@@ -39,7 +39,7 @@ Counted count_tokens(const HttpApi& api, const Engine& engine, const nb::bytes& 
     const ReleasedGil released;
     counted = api.count_tokens(text);
   } catch (const std::exception& exception) {
-    return http_error(engine, exception);
+    return http_error(engine, HttpRoute::kCountTokens, exception);
   }
   return nb::bytes(counted.data(), counted.size());
 }

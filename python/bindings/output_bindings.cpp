@@ -169,7 +169,8 @@ void bind_outputs(nb::module_& m) {
               "think_end_token_ids).")
       .def("finished", &CompletionOutput::finished);
   def_value(completion,
-            {"index", "text", "token_ids", "cumulative_logprob", "logprobs", "finish_reason", "stop_reason"},
+            {"index", "text", "token_ids", "cumulative_logprob", "logprobs", "finish_reason", "stop_reason",
+             "?error"},
             completion_state, completion_from);
 
   nb::class_<RequestMetrics> metrics(

@@ -11,7 +11,8 @@
 
 namespace quire::bindings {
 
-// By `state`, a tuple that is all of the struct, and `from_state`; `shown` are the attributes to print.
+// By `state`, a tuple that is all of the struct, and `from_state`; `shown` are the attributes to print, and
+// those behind a '?' only where they are true.
 template <typename T, typename... State>
 void def_value(nanobind::class_<T>& type, std::vector<const char*> shown,
                std::tuple<State...> (*state)(const T&), T (*from_state)(const std::tuple<State...>&)) {
@@ -28,6 +29,9 @@ void def_value(nanobind::class_<T>& type, std::vector<const char*> shown,
       .def("__repr__", [shown = std::move(shown)](nb::handle self) {
         std::string text;
         for (const char* name : shown) {
+          const bool where_true = *name == '?';
+          name += where_true ? 1 : 0;
+          if (where_true && !nb::cast<bool>(nb::bool_(self.attr(name)))) continue;
           text += std::string(text.empty() ? "" : ", ") + name + "=" +
                   nb::cast<std::string>(nb::repr(self.attr(name)));
         }

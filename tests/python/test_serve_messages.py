@@ -291,6 +291,7 @@ def test_thoughts_are_blocks_of_their_own(stream: bool) -> None:
         ({"thinking": {"type": "enabled"}}, "thinking.budget_tokens is missing"),
         ({"thinking": {"type": "enabled", "budget_tokens": -1}}, "thinking.budget_tokens"),
         ({"stop_sequences": 5}, "stop_sequences"),
+        ({"stop_sequences": [""]}, "stop_sequences holds"),
         ({"output_config": {"format": {"type": "xml"}}}, "output_config.format.type"),
         ({"mcp_servers": [1]}, "mcp_servers is not supported"),
         ({"n": 2}, "n is not supported"),

@@ -218,7 +218,7 @@ def test_answers_that_fit_a_schema(client: openai.OpenAI) -> None:
         ({"text": {"format": {"type": "xml"}}}, "text.format.type"),
         ({"truncation": "auto"}, "truncation must be"),
         ({"top_logprobs": 2}, "top_logprobs needs include"),
-        ({"max_output_tokens": 0}, "max_tokens must be"),
+        ({"max_output_tokens": 0}, "max_output_tokens must be"),
         ({"extra_body": {"messages": []}}, "messages is not supported"),
         ({"extra_body": {"n": 2}}, "n is not supported"),
     ],

@@ -176,6 +176,8 @@ def test_where_no_token_is_left_the_request_fails_alone(
     for i, output in enumerate(outputs[:3]):
         completion = output.outputs[0]
         assert completion.finish_reason == "error"
-        assert completion.error.startswith("no token is left to choose: allowed_token_ids, bad_words, ")
+        assert completion.error.startswith("allowed_token_ids, bad_words, structured_outputs, ")
         assert completion.text == ("b" if i == 2 else "")
+        assert f"error='{completion.error}'" in repr(completion)
+    assert "error=" not in repr(outputs[3].outputs[0])
     assert [output.outputs[0].token_ids for output in outputs[3:]] == alone

@@ -76,8 +76,8 @@ struct HttpError {
 QUIRE_API std::string http_error_body(const HttpError& error, HttpRoute route);
 // What is to be said of an exception that `begin` threw: InvalidArgument is 400, ResourceExhausted 429, or
 // 503 when the engine has ended, drains or sleeps, all else 500. A field that the message begins with is
-// `param`.
-QUIRE_API HttpError http_error(const Engine& engine, const std::exception& exception);
+// `param`, by the name that it has on the route.
+QUIRE_API HttpError http_error(const Engine& engine, HttpRoute route, const std::exception& exception);
 
 // One request on its way. Not thread-safe, but for abort().
 class QUIRE_API HttpExchange {

@@ -19,6 +19,13 @@
 namespace quire {
 namespace {
 
+// What the parser complains of, without its own name for that.
+std::string reason(const std::exception& error) {
+  const std::string text = error.what();
+  const size_t begin = text.starts_with("[json.") ? text.find("] ") : std::string::npos;
+  return begin == std::string::npos ? text : text.substr(begin + 2);
+}
+
 // Passes the parser's events on.
 class SaxAdapter final : public nlohmann::json_sax<Json> {
  public:
@@ -46,7 +53,7 @@ class SaxAdapter final : public nlohmann::json_sax<Json> {
   bool start_array(size_t) override { return handler_.on_array_start(), true; }
   bool end_array() override { return handler_.on_array_end(), true; }
   bool parse_error(size_t, const std::string&, const nlohmann::detail::exception& error) override {
-    throw InvalidArgument(str(where_, ": not valid JSON: ", error.what()));
+    throw InvalidArgument(str(where_, ": not valid JSON: ", reason(error)));
   }
 
  private:
@@ -159,7 +166,7 @@ Json parse_json(std::string_view text, const std::string& where) {
   try {
     return Json::parse(text);
   } catch (const Json::exception& error) {
-    throw InvalidArgument(str(where, ": not valid JSON: ", error.what()));
+    throw InvalidArgument(str(where, ": not valid JSON: ", reason(error)));
   }
 }
 
@@ -215,7 +222,7 @@ OrderedJson parse_ordered_json(std::string_view text, const std::string& where) 
   try {
     return OrderedJson::parse(text);
   } catch (const OrderedJson::exception& error) {
-    throw InvalidArgument(str(where, ": not valid JSON: ", error.what()));
+    throw InvalidArgument(str(where, ": not valid JSON: ", reason(error)));
   }
 }
 

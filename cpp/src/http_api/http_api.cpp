@@ -100,9 +100,30 @@ std::string http_error_body(const HttpError& error, HttpRoute route) {
   return json_text(body);
 }
 
-HttpError http_error(const Engine& engine, const std::exception& exception) {
+namespace {
+
+// What the engine calls otherwise than a route's clients do.
+struct OtherName {
+  HttpRoute route;
+  std::string_view field, theirs;
+};
+constexpr OtherName kOtherNames[] = {
+    {HttpRoute::kResponses, "max_tokens", "max_output_tokens"},
+    {HttpRoute::kMessages, "stop", "stop_sequences"},
+};
+
+std::string with_their_name(HttpRoute route, std::string message) {
+  const std::string field = field_at_fault(message);
+  for (const OtherName& other : kOtherNames)
+    if (other.route == route && other.field == field) message.replace(0, field.size(), other.theirs);
+  return message;
+}
+
+}  // namespace
+
+HttpError http_error(const Engine& engine, HttpRoute route, const std::exception& exception) {
   HttpError error;
-  error.message = exception.what();
+  error.message = with_their_name(route, exception.what());
   if (dynamic_cast<const HttpModelNotFound*>(&exception) != nullptr) {
     error.status = 404;
     error.param = "model";

@@ -209,7 +209,7 @@ TEST_F(ChatTest, WhatCannotBeIsRefusedByName) {
   endless["ignore_eos"] = true;
   expect(complaint(endless), "\"required\", which says where the answer ends; leave out ignore_eos");
   expect(complaint({{"tools", "{}"}}), "tools must be an array");
-  expect(complaint({{"tools", "["}}), "tools: not valid JSON");
+  expect(complaint({{"tools", "["}}), "tools: not valid JSON: parse error at line 1");
   expect(complaint({{"tools", 3}}), "tools must be JSON");
   expect(complaint({{"tools", {{{"type", "function"}}}}, {"tool_choice", "required"}}), "tools[0].function");
   const auto tools = [](const std::vector<std::string>& names) {
