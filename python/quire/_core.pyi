@@ -181,7 +181,7 @@ class SamplingParams:
     @property
     def bad_words(self) -> list[str]:
         """
-        texts that the answer's tokens do not spell, with or without a blank before them
+        texts whose tokens, with or without a blank before them, do not follow each other; others may spell them
         """
 
     @bad_words.setter

@@ -97,7 +97,8 @@ inline constexpr std::tuple kSamplingParamsFields{
     Field{"allowed_token_ids", &SamplingParams::allowed_token_ids,
           "only these tokens are chosen; log-probabilities stay those of all"},
     Field{"bad_words", &SamplingParams::bad_words,
-          "texts that the answer's tokens do not spell, with or without a blank before them"},
+          "texts whose tokens, with or without a blank before them, do not follow each other; others may "
+          "spell them"},
     Field{"extra_args", &SamplingParams::extra_args, "what the engine's logits processors read"},
     Field{"seed", &SamplingParams::seed,
           "the same seed gives the same tokens; without one it is drawn afresh"},

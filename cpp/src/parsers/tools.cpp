@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 #include <set>
+#include <unordered_map>
 #include <utility>
 
 #include "parsers/stage.h"
@@ -105,35 +106,8 @@ std::string string_json(std::string_view text) {
   return Json(std::string(text)).dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-}  // namespace
-
-Tools::Tools(std::string_view tools_json) {
-  // The order of properties is the schema's author's, and grammars follow it.
-  const OrderedJson document = parse_ordered_json(tools_json, "tools");
-  if (!document.is_array()) throw InvalidArgument("tools must be an array");
-  for (size_t i = 0; i < document.size(); ++i) {
-    const auto fail = [i](const char* what) { throw InvalidArgument(str("tools[", i, "]", what)); };
-    const OrderedJson& entry = document[i];
-    if (!entry.is_object()) fail(" must be an object");
-    const auto function = entry.find("function");
-    if (function == entry.end() || !function->is_object()) fail(".function must be an object");
-    const auto name = function->find("name");
-    if (name == function->end() || !name->is_string() || name->get_ref<const std::string&>().empty())
-      fail(".function.name must be a string that is not empty");
-    check_name(name->get_ref<const std::string&>(), i);
-    Tool& tool = tools_.emplace_back();
-    tool.name = name->get<std::string>();
-    tool.parameters = {
-        {"type", "object"}, {"properties", OrderedJson::object()}, {"additionalProperties", false}};
-    const auto parameters = function->find("parameters");
-    if (parameters == function->end() || parameters->is_null()) continue;
-    if (!parameters->is_object()) fail(".function.parameters must be an object, a JSON schema");
-    tool.parameters = *parameters;
-  }
-}
-
 // A model writes names into its calls as they are, between the signs of its form.
-void Tools::check_name(const std::string& name, size_t i) const {
+void check_name(const std::string& name, size_t i) {
   constexpr size_t kMaxLength = 256;
   const auto fail = [&](const std::string& what) {
     throw InvalidArgument(str("tools[", i, "].function.name '", name.substr(0, 100), "' ", what));
@@ -147,8 +121,36 @@ void Tools::check_name(const std::string& name, size_t i) const {
           "has a space, a control character, a quote, a backslash or an angle bracket; give it letters, "
           "digits, '_' and '-'");
   }
-  for (size_t j = 0; j < tools_.size(); ++j)
-    if (tools_[j].name == name) fail(str("is that of tools[", j, "], too"));
+}
+
+}  // namespace
+
+Tools::Tools(std::string_view tools_json) {
+  // The order of properties is the schema's author's, and grammars follow it.
+  const OrderedJson document = parse_ordered_json(tools_json, "tools");
+  if (!document.is_array()) throw InvalidArgument("tools must be an array");
+  std::unordered_map<std::string, size_t> places;
+  for (size_t i = 0; i < document.size(); ++i) {
+    const auto fail = [i](const std::string& what) { throw InvalidArgument(str("tools[", i, "]", what)); };
+    const OrderedJson& entry = document[i];
+    if (!entry.is_object()) fail(" must be an object");
+    const auto function = entry.find("function");
+    if (function == entry.end() || !function->is_object()) fail(".function must be an object");
+    const auto name = function->find("name");
+    if (name == function->end() || !name->is_string() || name->get_ref<const std::string&>().empty())
+      fail(".function.name must be a string that is not empty");
+    check_name(name->get_ref<const std::string&>(), i);
+    if (const auto [first, is_new] = places.try_emplace(name->get<std::string>(), i); !is_new)
+      fail(str(".function.name '", first->first, "' is that of tools[", first->second, "], too"));
+    Tool& tool = tools_.emplace_back();
+    tool.name = name->get<std::string>();
+    tool.parameters = {
+        {"type", "object"}, {"properties", OrderedJson::object()}, {"additionalProperties", false}};
+    const auto parameters = function->find("parameters");
+    if (parameters == function->end() || parameters->is_null()) continue;
+    if (!parameters->is_object()) fail(".function.parameters must be an object, a JSON schema");
+    tool.parameters = *parameters;
+  }
 }
 
 const OrderedJson* Tools::find_parameter(std::string_view tool, std::string_view parameter) const {

@@ -25,8 +25,6 @@ class Tools {
   const OrderedJson* find_parameter(std::string_view tool, std::string_view parameter) const;
 
  private:
-  void check_name(const std::string& name, size_t i) const;
-
   std::vector<Tool> tools_;
 };
 
