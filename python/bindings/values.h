@@ -31,7 +31,7 @@ void def_value(nanobind::class_<T>& type, std::vector<const char*> shown,
         for (const char* name : shown) {
           const bool where_true = *name == '?';
           name += where_true ? 1 : 0;
-          if (where_true && !nb::cast<bool>(nb::bool_(self.attr(name)))) continue;
+          if (where_true && PyObject_IsTrue(nb::object(self.attr(name)).ptr()) != 1) continue;
           text += std::string(text.empty() ? "" : ", ") + name + "=" +
                   nb::cast<std::string>(nb::repr(self.attr(name)));
         }

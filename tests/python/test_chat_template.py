@@ -144,9 +144,19 @@ class Pair:
         try:
             expected = self.theirs(messages, **options)
         except Exception:
-            with pytest.raises(ValueError):
-                self.ours.render(messages, **ours)
-            return
+            # An assistant without content says nothing, as in vLLM; transformers leaves that to the template.
+            silent = [
+                {**each, "content": ""}
+                if each.get("role") == "assistant" and each.get("content") is None
+                else each
+                for each in messages
+            ]
+            try:
+                expected = self.theirs(silent, **options)
+            except Exception:
+                with pytest.raises(ValueError):
+                    self.ours.render(messages, **ours)
+                return
         assert self.ours.render(messages, **ours) == expected
 
 

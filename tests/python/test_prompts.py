@@ -156,13 +156,13 @@ def test_the_conversation_of_a_batch_that_is_refused_is_named(llm: LLM) -> None:
             llm.chat(messages, PARAMS, use_tqdm=False)
 
 
-def test_what_a_batch_shares_is_not_one_prompts(llm: LLM) -> None:
+def test_what_is_wrong_with_several_is_said_of_the_first(llm: LLM) -> None:
     params = SamplingParams(allowed_token_ids=[10**6])
-    with pytest.raises(ValueError, match=r"^allowed_token_ids has token id 1000000"):
+    with pytest.raises(ValueError, match=r"^prompts\[0\]: allowed_token_ids has token id 1000000"):
         llm.generate(["a", "b"], params, use_tqdm=False)
     with pytest.raises(ValueError, match=r"^prompts\[1\]: allowed_token_ids has token id 1000000"):
         llm.generate(["a", "b"], [PARAMS, params], use_tqdm=False)
-    with pytest.raises(ValueError, match=r"^chat_template: "):
+    with pytest.raises(ValueError, match=r"^messages\[0\]: chat_template: "):
         llm.chat([SHORT, SHORT + SHORT], PARAMS, use_tqdm=False, chat_template="{{")
 
 
