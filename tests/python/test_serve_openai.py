@@ -82,6 +82,22 @@ def test_completions_are_the_engines(client: openai.OpenAI, llm: LLM, stream: bo
     assert usage.completion_tokens == sum(output.usage.num_generation_tokens for output in outputs)
 
 
+@pytest.mark.parametrize(
+    ("prompt", "said"),
+    [
+        ([99999], "prompt[0] is 99999; ids go from 0 to 4095"),
+        ([[1], [2, 99999]], "prompt[1][1] is 99999; ids go from 0 to 4095"),
+        (["a", "b " * 3000], "prompt[1] has "),
+    ],
+    ids=["one", "one of two", "a long one"],
+)
+def test_a_prompt_that_is_refused_is_named(client: openai.OpenAI, prompt: Any, said: str) -> None:
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.completions.create(model="quire-demo", prompt=prompt)
+    assert refused.value.body["message"].startswith(said), refused.value.body
+    assert refused.value.param == "prompt"
+
+
 def test_token_ids_are_prompts_and_one_prompt_is_one(client: openai.OpenAI, llm: LLM) -> None:
     ids = llm.get_tokenizer().encode(PROMPTS[0])
     texts = [

@@ -216,6 +216,10 @@ HttpBody read_body(HttpRoute route, std::string_view text, const HttpApiConfig& 
   throw InvalidArgument("the route is none that there is");
 }
 
+std::string_view first_name(std::string_view message) {
+  return message.substr(0, message.find_first_not_of("abcdefghijklmnopqrstuvwxyz_"));
+}
+
 std::string field_at_fault(const std::string& message) {
   static const std::vector<std::string> names = [] {
     std::vector<std::string> all = request_field_names();
@@ -226,7 +230,7 @@ std::string field_at_fault(const std::string& message) {
     }
     return all;
   }();
-  std::string name = message.substr(0, message.find_first_not_of("abcdefghijklmnopqrstuvwxyz_"));
+  const std::string name(first_name(message));
   return std::find(names.begin(), names.end(), name) != names.end() ? name : "";
 }
 

@@ -110,13 +110,23 @@ struct OtherName {
 constexpr OtherName kOtherNames[] = {
     {HttpRoute::kResponses, "max_tokens", "max_output_tokens"},
     {HttpRoute::kMessages, "stop", "stop_sequences"},
+    {HttpRoute::kCompletions, "prompt_token_ids", "prompt"},
 };
 
 std::string with_their_name(HttpRoute route, std::string message) {
-  const std::string field = field_at_fault(message);
-  for (const OtherName& other : kOtherNames)
-    if (other.route == route && other.field == field) message.replace(0, field.size(), other.theirs);
+  const std::string_view field = first_name(message);
+  for (const OtherName& other : kOtherNames) {
+    if (other.route == route && other.field == field)
+      return message.replace(0, other.field.size(), other.theirs);
+  }
   return message;
+}
+
+// Of a prompt that is one of several.
+std::string with_place(size_t place, const std::string& message) {
+  constexpr std::string_view kPrompt = "prompt";
+  const bool is_of_prompt = first_name(message) == kPrompt;
+  return str(kPrompt, "[", place, "]", is_of_prompt ? message.substr(kPrompt.size()) : str(": ", message));
 }
 
 }  // namespace
@@ -131,7 +141,7 @@ HttpError http_error(const Engine& engine, HttpRoute route, const std::exception
   } else if (dynamic_cast<const InvalidArgument*>(&exception) != nullptr) {
     error.param = field_at_fault(error.message);
     if (const auto* one = dynamic_cast<const InvalidRequest*>(&exception))
-      error.message = str("prompt[", one->place, "]: ", error.message);
+      error.message = with_place(one->place, error.message);
   } else if (dynamic_cast<const ResourceExhausted*>(&exception) != nullptr) {
     const bool is_over = !engine.dead_error().empty() || engine.is_draining() || engine.is_sleeping();
     error.status = is_over ? 503 : 429;

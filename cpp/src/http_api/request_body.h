@@ -35,6 +35,8 @@ HttpBody read_chat_completions(std::string_view text, const HttpApiConfig& confi
 HttpBody read_messages(std::string_view text, const HttpApiConfig& config);
 HttpBody read_count_tokens(std::string_view text, const HttpApiConfig& config);
 HttpBody read_responses(std::string_view text, const HttpApiConfig& config);
+// What a complaint begins with, as far as it may be a name.
+std::string_view first_name(std::string_view message);
 // The name of a field that a complaint begins with; empty: none.
 std::string field_at_fault(const std::string& message);
 

@@ -100,8 +100,7 @@ void ModelRunner::change_logits(TensorView& logits) {
 std::string ModelRunner::why_no_token(int32_t token, bool is_processed) {
   if (token == draw_math::kNoTokenLeft) {
     return "allowed_token_ids, bad_words, structured_outputs, min_tokens and logits processors together "
-           "leave "
-           "no token to choose";
+           "leave no token to choose";
   }
   return str("the model's logits hold a NaN: its weights do, or its activations leave the range of dtype",
              is_processed ? ", or a logits processor has written one" : "");

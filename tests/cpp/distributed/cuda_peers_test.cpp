@@ -1,127 +1,16 @@
-// Exchanges between CUDA devices that read each other's memory. A device may have two ranks: each has room
-// for the blocks of two exchanges that wait for each other. Skipped where there are too few.
-#include <gtest/gtest.h>
+// Exchanges between CUDA devices that read each other's memory.
+#include "distributed/cuda_peers.h"
 
-#include <atomic>
-#include <barrier>
-#include <chrono>
 #include <cstring>
 #include <random>
-#include <thread>
 
-#include "device/runtime_handles.h"
-#include "distributed/peer_communicator.h"
 #include "quire/error.h"
-#include "quire/kernels/backend_registry.h"
-#include "quire/kernels/draw_math.h"
 #include "util/half_float.h"
 
 namespace quire {
 namespace {
 
 using std::chrono::milliseconds;
-
-// A rank's own thread, stream and tensors.
-class Peer {
- public:
-  Peer(const DeviceRuntime& runtime, int32_t device, Communicator& communicator, std::barrier<>& all)
-      : communicator(communicator), runtime_(runtime), all_(all) {
-    select(device);
-    stream_ = make_stream(runtime);
-    launch_.stream = stream_.get();
-    launch_.error = &error_;
-  }
-  Communicator& communicator;
-  const LaunchContext& launch() const { return launch_; }
-
-  void select(int32_t device) const { check_device(runtime_, runtime_.select(device), "selecting"); }
-  void* to_device(const void* from, size_t bytes) {
-    void* data = nullptr;
-    check_device(runtime_, runtime_.allocate(&data, bytes), "allocating");
-    memory_.emplace_back(runtime_, data);
-    copy(data, from, bytes);
-    wait();
-    return data;
-  }
-  void copy(void* to, const void* from, size_t bytes) {
-    check_device(runtime_, runtime_.copy(to, from, bytes, stream_.get()), "copying");
-  }
-  template <typename T>
-  std::vector<T> to_host(const void* from, size_t count) {
-    std::vector<T> values(count);
-    copy(values.data(), from, count * sizeof(T));
-    wait();
-    return values;
-  }
-  // All ranks have come here. An allocation may wait for what runs on its device, where two ranks that share
-  // it may wait for each other: all allocate, and make graphs, before one exchanges.
-  void meet_others() { all_.arrive_and_wait(); }
-  void wait() {
-    check_device(runtime_, runtime_.synchronize_stream(stream_.get()), "waiting");
-    check_launches(error_);
-  }
-  DeviceGraph capture(const auto& enqueue) {
-    check_device(runtime_, runtime_.begin_capture(stream_.get()), "capturing");
-    enqueue();
-    void* graph = nullptr;
-    check_device(runtime_, runtime_.end_capture(stream_.get(), &graph), "capturing");
-    return {runtime_, graph};
-  }
-  void replay(const DeviceGraph& graph) {
-    check_device(runtime_, runtime_.launch_graph(graph.get(), stream_.get()), "replaying");
-  }
-
- private:
-  const DeviceRuntime& runtime_;
-  std::barrier<>& all_;
-  DeviceStream stream_;
-  LaunchError error_;
-  LaunchContext launch_;
-  std::vector<DeviceMemory> memory_;
-};
-
-// Of so many ranks.
-class CudaPeersTest : public testing::TestWithParam<int32_t> {
- protected:
-  void SetUp() override {
-    ops_ = cuda_kernel_table(0);
-    int32_t num_devices = 0;
-    while (ops_ != nullptr && cuda_kernel_table(num_devices) == ops_) ++num_devices;
-    if (GetParam() > 2 * num_devices) GTEST_SKIP() << "too few CUDA devices";
-    runtime_ = find_device_runtime("cuda");
-    for (int32_t rank = 0; rank < GetParam(); ++rank) {
-      devices_.push_back(rank % num_devices);
-      bool can = true;
-      if (devices_.back() != 0) {
-        ASSERT_EQ(runtime_->can_access_peer(&can, 0, devices_.back()), 0);
-      }
-      if (!can) {
-        GTEST_SKIP() << "devices 0 and " << devices_.back() << " do not reach each other";
-      }
-    }
-  }
-  // Runs body(peer) on a thread for each rank.
-  void on_peers(const auto& body, milliseconds max_wait = std::chrono::seconds(60)) const {
-    const auto ranks = make_peer_communicators(*runtime_, *ops_, devices_, max_wait);
-    std::barrier all(GetParam());
-    std::vector<std::thread> threads;
-    for (size_t i = 0; i < ranks.size(); ++i) {
-      threads.emplace_back([&, i] {
-        Peer peer(*runtime_, devices_[i], *ranks[i], all);
-        body(peer);
-        peer.wait();
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
-  }
-  int32_t world_size() const { return static_cast<int32_t>(devices_.size()); }
-  // For graphs, of which nothing says that two run side by side on one device.
-  bool has_own_devices() const { return static_cast<int32_t>(devices_.size()) == devices_.back() + 1; }
-
-  const KernelTable* ops_ = nullptr;
-  const DeviceRuntime* runtime_ = nullptr;
-  std::vector<int32_t> devices_;
-};
 
 // The values of a rank, which every thread can compute.
 std::vector<float> values_of(int32_t rank, size_t count, unsigned seed) {
@@ -305,97 +194,6 @@ TEST_P(CudaPeersTest, GathersAndSumsFollowEachOther) {
       ASSERT_TRUE(peer.to_host<float>(small, sums.size()) == sums) << "round " << round;
     }
   });
-}
-
-// What an exchange of tokens is about: each rank has what is best of its own, the likelier the greater, and
-// below that what id it has.
-class ChosenTokens {
- public:
-  ChosenTokens(Peer& peer, size_t rows, uint32_t exchange) : peer_(peer), rows_(rows), exchange_(exchange) {
-    std::vector<uint64_t> best;
-    for (size_t r = 0; r < rows; ++r) best.push_back(best_of(peer.communicator.rank(), r));
-    best_ = peer.to_device(best.data(), rows * sizeof(uint64_t));
-    const std::vector<int32_t> none(rows, -7);
-    for (void** each : {&ids_, &host_ids_, &place_})
-      *each = peer.to_device(none.data(), rows * sizeof(int32_t));
-    std::vector<int32_t*> places;  // the odd rows have none
-    for (size_t r = 0; r < rows; ++r)
-      places.push_back(r % 2 == 0 ? static_cast<int32_t*>(place_) + r : nullptr);
-    places_ = peer.to_device(places.data(), rows * sizeof(int32_t*));
-  }
-
-  void choose() const {
-    SamplingArgs args{};
-    args.logits = {nullptr, DType::kFloat32, static_cast<int64_t>(rows_), 1};
-    args.best = static_cast<uint64_t*>(best_);
-    args.sampled_token_ids = static_cast<int32_t*>(ids_);
-    args.host_token_ids = static_cast<int32_t*>(host_ids_);
-    args.token_places = static_cast<int32_t* const*>(places_);
-    peer_.communicator.choose_tokens(peer_.launch(), args);
-  }
-
-  void expect() const {
-    std::vector<int32_t> ids, host_ids, places;
-    for (size_t r = 0; r < rows_; ++r) {
-      uint64_t best = 0;
-      for (int32_t rank = 0; rank < peer_.communicator.world_size(); ++rank)
-        best = std::max(best, best_of(rank, r));
-      const bool has_token = best != 0 && best != kNotANumber;
-      ids.push_back(has_token ? static_cast<int32_t>(~static_cast<uint32_t>(best)) : 0);
-      host_ids.push_back(has_token ? ids.back() : best == 0 ? draw_math::kNoTokenLeft : kNoToken);
-      places.push_back(r % 2 == 0 ? ids.back() : -7);
-    }
-    EXPECT_EQ(peer_.to_host<int32_t>(ids_, rows_), ids) << exchange_;
-    EXPECT_EQ(peer_.to_host<int32_t>(host_ids_, rows_), host_ids) << exchange_;
-    EXPECT_EQ(peer_.to_host<int32_t>(place_, rows_), places) << exchange_;
-  }
-
- private:
-  static constexpr uint64_t kNotANumber = ~uint64_t{0};
-  uint64_t best_of(int32_t rank, size_t row) const {
-    if (row % 50 == 3) return rank == 1 ? kNotANumber : 0;
-    if (row % 50 == 4) return 0;  // all are forbidden
-    const auto of_rank = static_cast<uint32_t>(rank);
-    const uint32_t token = of_rank * 1000 + static_cast<uint32_t>(row) + exchange_ * 100'000;
-    const uint64_t likely =
-        row % 50 == 5 ? 7 : 1 + (row * 2'654'435'761U + of_rank * 40'503U + exchange_ * 7'919U) % 9973;
-    return likely << 32 | ~token;
-  }
-
-  Peer& peer_;
-  size_t rows_;
-  uint32_t exchange_;
-  void *best_, *ids_, *host_ids_, *place_, *places_;
-};
-
-TEST_P(CudaPeersTest, TheTokenIsTheBestOfAllRanks) {
-  std::atomic<bool> can_choose = true;
-  on_peers([&](Peer& peer) {
-    if (!peer.communicator.chooses_tokens()) {
-      can_choose = false;
-      return;
-    }
-    for (const size_t rows : {1, 7, 128, 300}) {
-      const ChosenTokens first(peer, rows, 0), second(peer, rows, 1);
-      const std::vector<float> mine(rows, static_cast<float>(peer.communicator.rank() + 1));
-      void* x = peer.to_device(mine.data(), rows * sizeof(float));
-      peer.meet_others();
-      first.choose();
-      if (!has_own_devices()) {
-        first.expect();
-        continue;
-      }
-      // What they tell each other next lies in the same two places, in turn.
-      peer.communicator.all_reduce_sum(peer.launch(), {x, DType::kFloat32, static_cast<int64_t>(rows)});
-      second.choose();
-      first.expect();
-      second.expect();
-      const int32_t world = peer.communicator.world_size();
-      const std::vector<float> sums(rows, static_cast<float>(world * (world + 1) / 2));
-      EXPECT_EQ(peer.to_host<float>(x, rows), sums);
-    }
-  });
-  if (!can_choose) GTEST_SKIP() << "writes between these devices are not whole";
 }
 
 TEST_P(CudaPeersTest, ALateRankIsWaitedFor) {
